@@ -1,0 +1,132 @@
+package cloche_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func TestBytesAreReadableAndLoseNothing(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":        `"plain"`,
+		"":             `""`,
+		"a\x00b":       `"a\u0000b"`,
+		"\xff\xfe":     `{"base64":"//4="}`,
+		"caf\u00e9 \n": `"café \n"`,
+	} {
+		got, err := json.Marshal(cloche.Bytes(in))
+		if err != nil || string(got) != want {
+			t.Errorf("Marshal(%q) = %s, %v; want %s", in, got, err, want)
+		}
+		var back cloche.Bytes
+		if err := json.Unmarshal(got, &back); err != nil || string(back) != in {
+			t.Errorf("Unmarshal(%s) = %q, %v; want %q", got, back, err, in)
+		}
+	}
+	var b cloche.Bytes
+	if err := json.Unmarshal([]byte(`12`), &b); err == nil {
+		t.Error("Unmarshal(12) took a number for bytes")
+	}
+}
+
+func FuzzBytes(f *testing.F) {
+	f.Add([]byte("x"))
+	f.Add([]byte{0xff})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		j, err := json.Marshal(cloche.Bytes(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out cloche.Bytes
+		if err := json.Unmarshal(j, &out); err != nil || !bytes.Equal(in, out) {
+			t.Fatalf("%q became %q (%v) through %s", in, out, err, j)
+		}
+	})
+}
+
+func code(n int) *int { return &n }
+
+func TestResultIsOKOnlyForAKnownExit0(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		r      *cloche.Result
+		ok     bool
+		status int
+	}{
+		{"exit 0", &cloche.Result{ExitCode: code(0)}, true, 0},
+		{"exit 3", &cloche.Result{ExitCode: code(3)}, false, 3},
+		{"unknown", &cloche.Result{}, false, 125},
+		{"signal", &cloche.Result{Signal: "TERM"}, false, 143},
+		{"timeout", &cloche.Result{TimedOut: true, Signal: "KILL"}, false, 124},
+		{"lost", &cloche.Result{SandboxLost: true, OOM: true}, false, 125},
+	} {
+		if tc.r.OK() != tc.ok || tc.r.ExitStatus() != tc.status {
+			t.Errorf("%s: OK %v, status %d; want %v, %d", tc.name, tc.r.OK(), tc.r.ExitStatus(), tc.ok, tc.status)
+		}
+	}
+	var none *cloche.Result
+	if none.OK() {
+		t.Error("a nil result is OK")
+	}
+}
+
+func TestOutputInterleaves(t *testing.T) {
+	r := cloche.Result{Stdout: cloche.Bytes("ac"), Stderr: cloche.Bytes("bd"), Chunks: []cloche.Chunk{
+		{Stream: cloche.Stdout, Len: 1}, {Stream: cloche.Stderr, Len: 1}, {Stream: cloche.Stdout, Len: 1},
+	}}
+	if got := r.Output(); got != "abcd" {
+		t.Errorf("Output() = %q, want %q", got, "abcd")
+	}
+	r.Chunks = []cloche.Chunk{{Stream: cloche.Stderr, Len: 1 << 40}, {Stream: cloche.Stdout, Len: -5}}
+	if got := r.Output(); len(got) != 4 {
+		t.Errorf("Output() with absurd chunks = %q, want all 4 bytes once", got)
+	}
+}
+
+func TestErrorsCompareByCode(t *testing.T) {
+	cause := errors.New("boom")
+	err := fmt.Errorf("outer: %w", cloche.Errorf(cloche.CodeDenied, "no: %w", cause).WithHint("ask"))
+	if !errors.Is(err, cloche.ErrDenied) || errors.Is(err, cloche.ErrNotFound) || !errors.Is(err, cause) {
+		t.Errorf("errors.Is is wrong for %v", err)
+	}
+	if got := cloche.CodeOf(err); got != cloche.CodeDenied {
+		t.Errorf("CodeOf = %s", got)
+	}
+	if got := cloche.CodeOf(cause); got != cloche.CodeInternal {
+		t.Errorf("CodeOf(plain) = %s, want internal", got)
+	}
+	j, _ := json.Marshal(cloche.Errorf(cloche.CodeDenied, "no").WithCause(errors.New("secret")))
+	if strings.Contains(string(j), "secret") {
+		t.Errorf("the cause is on the wire: %s", j)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, "a-b_c.d9": true, "": false, "-a": false, ".a": false, "A": false, "a/b": false, "a b": false,
+		strings.Repeat("x", 63): true, strings.Repeat("x", 64): false, "ü": false, "a\n": false,
+	} {
+		if cloche.ValidName(name) != want {
+			t.Errorf("ValidName(%q) = %v", name, !want)
+		}
+	}
+	if a, b := cloche.NewID("sb-"), cloche.NewID("sb-"); a == b || !cloche.ValidName(a) {
+		t.Errorf("NewID gave %q and %q", a, b)
+	}
+}
+
+func TestSignalsRoundTrip(t *testing.T) {
+	for n := 1; n <= 31; n++ {
+		if name := cloche.SignalName(n); cloche.SignalNumber(name) != n {
+			t.Errorf("signal %d is called %q, which is %d", n, name, cloche.SignalNumber(name))
+		}
+	}
+	if cloche.SignalName(77) != "" || cloche.SignalNumber("NOPE") != 0 {
+		t.Error("an unknown signal has a name or a number")
+	}
+}

@@ -1,0 +1,51 @@
+package cloche
+
+import "time"
+
+// FileInfo describes one file inside a sandbox.
+type FileInfo struct {
+	// Name is the last element of the path. Names are bytes on Linux: one that
+	// is not UTF-8 has its raw form in NameBytes and a readable one here.
+	Name      string    `json:"name"`
+	NameBytes []byte    `json:"name_bytes,omitempty"`
+	Type      FileType  `json:"type"`
+	Size      int64     `json:"size"`
+	Mode      uint32    `json:"mode"`
+	UID       uint32    `json:"uid"`
+	GID       uint32    `json:"gid"`
+	ModTime   time.Time `json:"mod_time"`
+	// LinkTarget is set for a symlink.
+	LinkTarget string `json:"link_target,omitempty"`
+}
+
+// FileType is what kind of file it is.
+type FileType string
+
+// The types.
+const (
+	TypeFile    FileType = "file"
+	TypeDir     FileType = "dir"
+	TypeSymlink FileType = "symlink"
+	TypeOther   FileType = "other"
+)
+
+// FileList is the content of one directory, sorted by name.
+type FileList struct {
+	Files []FileInfo `json:"files"`
+	// Next is the cursor of the next page; empty on the last.
+	Next string `json:"next,omitempty"`
+}
+
+// TarReport says what a tar import or export left out.
+type TarReport struct {
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+	// Skipped lists what was left out and why; at most 1000 are named.
+	Skipped []TarSkip `json:"skipped,omitempty"`
+}
+
+// TarSkip is one entry that was left out.
+type TarSkip struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
