@@ -1,0 +1,204 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Bounds of a request. The ones on strings follow what execve takes: 128 KiB
+// for each string, its final NUL included.
+const (
+	maxLabels     = 64
+	maxLabelKey   = 64
+	maxLabelValue = 256
+	maxEnvVars    = 4096
+	maxEnvName    = 256
+	maxExecString = 128<<10 - 1
+	maxEnvBytes   = 1 << 20
+	maxImageName  = 512
+	maxUserName   = 32
+	maxID         = 1<<32 - 2 // the last one means "no id" to the kernel
+)
+
+func checkName(d *decision) *cloche.Error {
+	if d.spec.Name == "" || cloche.ValidName(d.spec.Name) {
+		return nil
+	}
+	return cloche.Invalid("name", "name %s is not valid", show(d.spec.Name)).WithHint("%s", nameHint())
+}
+
+func nameHint() string {
+	return "use 1 to " + strconv.Itoa(cloche.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+}
+
+func checkLabels(d *decision) *cloche.Error {
+	if n := len(d.spec.Labels); n > maxLabels {
+		return tooLarge("labels", "there are %d labels", n).WithHint("at most %d", maxLabels)
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.spec.Labels)) {
+		field := "labels." + bounded(key)
+		if !validLabelKey(key) {
+			return cloche.Invalid(field, "label key %s is not valid", show(key)).
+				WithHint("use 1 to %d of letters, digits, '-', '_', '.' and '/', beginning with a letter or digit", maxLabelKey)
+		}
+		v := d.spec.Labels[key]
+		if len(v) > maxLabelValue {
+			return tooLarge(field, "the value of label %s has %d bytes", key, len(v)).WithHint("at most %d", maxLabelValue)
+		}
+		if !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
+			return cloche.Invalid(field, "the value of label %s is %s", key, show(v)).
+				WithHint("use UTF-8 text without control characters")
+		}
+	}
+	return nil
+}
+
+func validLabelKey(s string) bool {
+	if s == "" || len(s) > maxLabelKey {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case alnum(c):
+		case i > 0 && (c == '-' || c == '_' || c == '.' || c == '/'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func alnum(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+func checkEnv(d *decision) *cloche.Error { return validEnv("env", d.spec.Env) }
+
+// validEnv names variables but never repeats a value: values are often secrets.
+func validEnv(field string, env map[string]string) *cloche.Error {
+	if n := len(env); n > maxEnvVars {
+		return tooLarge(field, "the environment has %d variables", n).WithHint("at most %d", maxEnvVars)
+	}
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		v := env[name]
+		one := field + "." + bounded(name)
+		switch {
+		case name == "" || len(name) > maxEnvName || strings.ContainsAny(name, "=\x00") || !utf8.ValidString(name):
+			return cloche.Invalid(one, "environment variable name %s is not valid", show(name)).
+				WithHint("use 1 to %d bytes of UTF-8 without '=' and NUL", maxEnvName)
+		case strings.ContainsRune(v, 0):
+			return cloche.Invalid(one, "the value of environment variable %s holds a NUL byte", show(name)).
+				WithHint("no program can receive a NUL in its environment; pass binary data as a file")
+		case len(name)+1+len(v) > maxExecString:
+			return tooLarge(one, "environment variable %s has %d bytes", show(name), len(name)+1+len(v)).
+				WithHint("the kernel takes at most %d for each, its name included; pass more as a file", maxExecString)
+		}
+		total += len(name) + len(v) + 2
+	}
+	if total > maxEnvBytes {
+		return tooLarge(field, "the environment has %d bytes", total).
+			WithHint("at most %d in all; pass more as a file", maxEnvBytes)
+	}
+	return nil
+}
+
+func checkUser(d *decision) *cloche.Error { return validUser("user", d.spec.User) }
+
+// validUser knows the syntax only; whether the image has such a user is found
+// out inside.
+func validUser(field, s string) *cloche.Error {
+	if s == "" || validUserName(s) {
+		return nil
+	}
+	uid, gid, both := strings.Cut(s, ":")
+	if validID(uid) && (!both || validID(gid)) {
+		return nil
+	}
+	return cloche.Invalid(field, "user %s is not valid", show(s)).
+		WithHint(`write a name, a uid or uid:gid, such as "nobody", "1000" or "1000:1000"`)
+}
+
+func validUserName(s string) bool {
+	if s == "" || len(s) > maxUserName || s[0] >= '0' && s[0] <= '9' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !alnum(c) && c != '_' && (i == 0 || c != '-' && c != '.') {
+			return false
+		}
+	}
+	return true
+}
+
+func validID(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	return err == nil && n <= maxID
+}
+
+func checkNetwork(d *decision) *cloche.Error {
+	switch d.spec.Network {
+	case "":
+		d.spec.Network = networkNone
+	case networkNone:
+	case networkOn:
+		return unsupported("network", "network %q was asked for, and this build has no egress: every sandbox is offline", networkOn).
+			WithHint("leave network out, or write %q", networkNone)
+	default:
+		return cloche.Invalid("network", "network %s is not known", show(d.spec.Network)).
+			WithHint("leave network out, or write %q: this build has no egress", networkNone)
+	}
+	return nil
+}
+
+// checkImage judges the reference; whether the image exists is the image room's
+// to find out.
+func checkImage(d *decision) *cloche.Error {
+	ref := d.spec.Image
+	if !validImage(ref) {
+		return cloche.Invalid("image", "image %s is not a reference", show(ref)).
+			WithHint("write %q or a reference such as \"debian:12\", of at most %d letters, digits and any of . _ - / : @", cloche.DefaultImage, maxImageName)
+	}
+	for i, pattern := range d.rules.BlockedImages {
+		if matchImage(pattern, ref) {
+			return denied(at("blocked_images", i), "image", "image %s is blocked by the operator", show(ref)).
+				WithHint("choose another image; no other rule allows one that is listed in blocked_images")
+		}
+	}
+	granted := func(p string) bool { return matchImage(p, ref) }
+	if d.caller.Operator || ref == cloche.DefaultImage || ref == d.profile.image || slices.ContainsFunc(d.rules.Images, granted) {
+		return nil
+	}
+	return denied("images", "image", "image %s is not among those that the operator allows", show(ref)).
+		WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(ref))
+}
+
+func validImage(s string) bool {
+	if s == "" || len(s) > maxImageName || !alnum(s[0]) || strings.Contains(s, "//") || strings.Contains(s, "..") {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !alnum(c) && !strings.ContainsRune("._-/:@", rune(c)) {
+			return false
+		}
+	}
+	return alnum(s[len(s)-1])
+}
+
+func matchImage(pattern, ref string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(ref, prefix)
+	}
+	return pattern == ref
+}

@@ -1,0 +1,21 @@
+package policy
+
+import "github.com/cloche-dev/cloche"
+
+// ChooseEngine returns the engine that a request for "auto" would get now, or
+// the error that it would get. The report is filled in as far as the choice is
+// known also when the engine is not usable.
+func ChooseEngine(caller Caller, rules Rules, reports []cloche.EngineReport) (cloche.EngineReport, error) {
+	d := &decision{facts: Facts{Engines: reports}, caller: caller, rules: rules}
+	chosen, err := d.autoEngine()
+	if err == nil {
+		err = d.takeEngine(chosen)
+	}
+	if err != nil {
+		if chosen.Name == "" && len(reports) > 0 {
+			chosen.Name = reports[0].Name
+		}
+		return chosen, err
+	}
+	return chosen, nil
+}

@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const engineAuto = "auto"
+
+// rank orders tiers by strength. A remote tier says nothing of its own that we
+// could check, so it satisfies no minimum.
+func rank(t cloche.Tier) int {
+	switch t {
+	case cloche.TierNamespace:
+		return 1
+	case cloche.TierGVisor:
+		return 2
+	case cloche.TierMicroVM:
+		return 3
+	}
+	return 0
+}
+
+// checkEngine chooses the engine. "auto" is the rule's engine, or the first
+// usable one of at least the minimal tier: gvisor unless a rule lowers it, so
+// that a machine that lacks something never falls silently to a shared kernel.
+func checkEngine(d *decision) *cloche.Error {
+	chosen, autoErr := d.autoEngine()
+	name := d.spec.Engine
+	if name == "" || name == engineAuto {
+		if autoErr != nil {
+			return autoErr
+		}
+		return d.takeEngine(chosen)
+	}
+	report, ok := d.findEngine(name)
+	if !ok {
+		return d.noEngine(name)
+	}
+	if !d.caller.Operator {
+		if autoErr != nil {
+			return autoErr
+		}
+		if chosen.Name != name {
+			return denied("engine", "engine", "engine %s was asked for, and the operator's choice is %s", show(name), chosen.Name).
+				WithHint("leave engine out; the smallest rule that would allow it is `engine: %s`", yamlString(name))
+		}
+	}
+	return d.takeEngine(report)
+}
+
+func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
+	if name := d.rules.Engine; name != "" && name != engineAuto {
+		report, ok := d.findEngine(name)
+		if !ok {
+			e := cloche.Errorf(cloche.CodeUnavailable, "the operator's rule engine names %s, which this build does not have", show(name))
+			return report, e.WithHint("the engines are %s", d.engineNames())
+		}
+		return report, nil
+	}
+	least := d.rules.MinTier
+	if least == "" {
+		least = cloche.TierGVisor
+	}
+	var reasons []string
+	for _, r := range d.facts.Engines {
+		switch {
+		case rank(r.Tier) < rank(least):
+			reasons = append(reasons, r.Name+": tier "+string(r.Tier)+" is below "+string(least))
+		case !r.Usable:
+			reasons = append(reasons, r.Name+": "+d.problems(r))
+		default:
+			return r, nil
+		}
+	}
+	if len(reasons) == 0 {
+		reasons = []string{"this build has none"}
+	}
+	e := cloche.Errorf(cloche.CodeUnavailable, "no engine is usable: %s", strings.Join(reasons, "; "))
+	e.Field = "engine"
+	return cloche.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it")
+}
+
+// takeEngine accepts a report if it is usable and strong enough.
+func (d *decision) takeEngine(r cloche.EngineReport) *cloche.Error {
+	if least := d.rules.MinTier; least != "" && rank(r.Tier) < rank(least) {
+		return denied("min_tier", "engine", "engine %s isolates by tier %s, and the least that is accepted is %s", r.Name, r.Tier, least).
+			WithHint("choose a stronger engine; the smallest rule that would allow it is `min_tier: %s`", r.Tier)
+	}
+	if !r.Usable {
+		e := cloche.Errorf(cloche.CodeUnavailable, "engine %s is not usable: %s", r.Name, d.problems(r))
+		e.Field = "engine"
+		return e.WithHint("`cloche doctor` says how to mend it")
+	}
+	d.engine = r
+	d.spec.Engine = r.Name
+	return nil
+}
+
+func (d *decision) findEngine(name string) (cloche.EngineReport, bool) {
+	for _, r := range d.facts.Engines {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	return cloche.EngineReport{}, false
+}
+
+func (d *decision) noEngine(name string) *cloche.Error {
+	e := cloche.Errorf(cloche.CodeNotFound, "there is no engine %s", show(name))
+	e.Field = "engine"
+	return e.WithHint("the engines are %s", d.engineNames())
+}
+
+func (d *decision) engineNames() string {
+	names := []string{engineAuto}
+	for _, r := range d.facts.Engines {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// problems are what is missing and how to mend it; they may name paths of the
+// host, so only the operator reads them.
+func (d *decision) problems(r cloche.EngineReport) string {
+	if !d.caller.Operator {
+		return "the operator sees why"
+	}
+	var out []string
+	for _, p := range r.Problems {
+		s := p.What
+		if p.Mend != "" {
+			s += " (" + p.Mend + ")"
+		}
+		out = append(out, s)
+	}
+	if len(out) == 0 {
+		return "it gives no reason"
+	}
+	return strings.Join(out, ", ")
+}

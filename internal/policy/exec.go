@@ -1,0 +1,266 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Bounds of an exec.
+const (
+	maxArgs      = 4096
+	maxArgvBytes = 512 << 10
+	maxStdin     = 16 << 20
+	maxTTY       = 4096
+)
+
+// Settings are what an exec inherits from its sandbox.
+type Settings struct {
+	// Ref is what messages call the sandbox.
+	Ref     string
+	Tenant  string
+	Profile string
+	Env     map[string]string
+	User    string
+	Cwd     string
+	Limits  cloche.Limits
+}
+
+// SettingsOf are the settings of a sandbox on record.
+func SettingsOf(sb cloche.Sandbox) Settings {
+	return Settings{Ref: sb.ID, Tenant: sb.Tenant, Profile: sb.Profile, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Limits: sb.Limits}
+}
+
+// ExecPermit is a granted exec. Only DecideExec makes a valid one; it is
+// immutable and safe for concurrent use.
+type ExecPermit struct {
+	valid    bool
+	req      cloche.ExecRequest
+	argv     []string
+	env      map[string]string
+	cwd      string
+	user     string
+	timeout  time.Duration
+	output   int64
+	adjusted []cloche.Adjustment
+}
+
+// Valid is false for an ExecPermit that DecideExec did not make.
+func (p ExecPermit) Valid() bool { return p.valid }
+
+// Argv is what to execute; a script is wrapped in its interpreter.
+func (p ExecPermit) Argv() []string { return slices.Clone(p.argv) }
+
+// Env is the sandbox's environment with the request's over it.
+func (p ExecPermit) Env() map[string]string { return maps.Clone(p.env) }
+
+// Cwd is absolute.
+func (p ExecPermit) Cwd() string { return p.cwd }
+
+// User is the request's, or the sandbox's; empty is the image's.
+func (p ExecPermit) User() string { return p.user }
+
+// Timeout is how long the program may run; 0 is unlimited.
+func (p ExecPermit) Timeout() time.Duration { return p.timeout }
+
+// MaxOutput is how many bytes of each stream are kept; never 0.
+func (p ExecPermit) MaxOutput() int64 { return p.output }
+
+// Adjusted lists every value of the request that was changed.
+func (p ExecPermit) Adjusted() []cloche.Adjustment { return slices.Clone(p.adjusted) }
+
+// Request is the request as granted, for what needs no decision: Stdin,
+// Combined, TTY, Rows and Cols. Its slices are shared.
+func (p ExecPermit) Request() cloche.ExecRequest { return p.req }
+
+// DecideExec grants one exec in a sandbox with these settings, or says why not.
+// The error is always a *cloche.Error. That creating is disabled does not stop
+// an exec in a sandbox that lives.
+func DecideExec(req cloche.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
+	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant); err != nil {
+		return ExecPermit{}, err
+	}
+	p, ok := resolveProfile(in.Profile, rules)
+	if !ok {
+		e := cloche.Errorf(cloche.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(in.Profile))
+		return ExecPermit{}, e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
+	}
+	out := ExecPermit{valid: true, req: req, user: in.User, cwd: in.Cwd}
+	for _, check := range []func(*ExecPermit, Settings, *profile) *cloche.Error{
+		execProgram, execEnv, execCwd, execUser, execInput, execTimeout, execOutput,
+	} {
+		if err := check(&out, in, &p); err != nil {
+			return ExecPermit{}, err
+		}
+	}
+	return out, nil
+}
+
+func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	var given []string
+	field := "argv"
+	if x.req.Argv != nil {
+		given, x.argv = append(given, "argv"), slices.Clone(x.req.Argv)
+	}
+	if x.req.Shell != "" {
+		field = "shell"
+		given, x.argv = append(given, field), []string{"/bin/sh", "-c", x.req.Shell}
+	}
+	if x.req.Python != "" {
+		field = "python"
+		given, x.argv = append(given, field), []string{"python3", "-c", x.req.Python}
+	}
+	switch {
+	case len(given) == 0:
+		return cloche.Invalid("argv", "there is nothing to run").WithHint("set exactly one of argv, shell and python")
+	case len(given) > 1:
+		return cloche.Invalid(given[0], "%s are set together", strings.Join(given, " and ")).
+			WithHint("set exactly one of argv, shell and python")
+	case len(x.argv) == 0:
+		return cloche.Invalid("argv", "argv is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
+	case x.argv[0] == "":
+		return cloche.Invalid("argv[0]", "argv[0], the program, is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
+	case len(x.argv) > maxArgs:
+		return tooLarge("argv", "argv has %d elements", len(x.argv)).WithHint("at most %d; pass more as a file", maxArgs)
+	}
+	total := 0
+	for i, a := range x.argv {
+		one := field
+		if field == "argv" {
+			one = at(field, i)
+		}
+		if strings.ContainsRune(a, 0) {
+			return cloche.Invalid(one, "%s holds a NUL byte", one).WithHint("no program can receive a NUL in an argument; pass binary data as a file or stdin")
+		}
+		if len(a) > maxExecString {
+			return tooLarge(one, "%s has %d bytes", one, len(a)).
+				WithHint("the kernel takes at most %d in one argument; write it to a file and run that", maxExecString)
+		}
+		total += len(a) + 1
+	}
+	if total > maxArgvBytes {
+		return tooLarge(field, "%s has %d bytes", field, total).WithHint("at most %d in all; pass more as a file", maxArgvBytes)
+	}
+	return nil
+}
+
+func execEnv(x *ExecPermit, in Settings, _ *profile) *cloche.Error {
+	if err := validEnv("env", x.req.Env); err != nil {
+		return err
+	}
+	x.env = maps.Clone(in.Env)
+	if x.env == nil {
+		x.env = map[string]string{}
+	}
+	maps.Copy(x.env, x.req.Env)
+	return validEnv("env", x.env)
+}
+
+func execCwd(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if x.req.Cwd == "" {
+		return nil
+	}
+	var err *cloche.Error
+	x.cwd, err = cleanAbs("cwd", x.req.Cwd)
+	return err
+}
+
+func execUser(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if x.req.User == "" {
+		return nil
+	}
+	x.user = x.req.User
+	return validUser("user", x.user)
+}
+
+func execInput(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if n := len(x.req.Stdin); n > maxStdin {
+		return tooLarge("stdin", "stdin has %d bytes", n).
+			WithHint("at most %d in one call; stream it, or write it to a file first", maxStdin)
+	}
+	if x.req.Rows > maxTTY || x.req.Cols > maxTTY {
+		return cloche.Invalid("rows", "a terminal of %d rows and %d columns was asked for", x.req.Rows, x.req.Cols).
+			WithHint("at most %d each", maxTTY)
+	}
+	if x.req.TTY {
+		x.req.Combined = true
+	}
+	return nil
+}
+
+// execTimeout takes the sandbox's timeout when the request names none. An
+// asked 0 is unlimited, which no ceiling allows.
+func execTimeout(x *ExecPermit, in Settings, p *profile) *cloche.Error {
+	const field = "timeout_ms"
+	l := limitOf(fieldTimeout)
+	granted := float64(in.Limits.TimeoutMS)
+	if x.req.TimeoutMS != nil {
+		asked := float64(*x.req.TimeoutMS)
+		if err := l.check(field, asked); err != nil {
+			return err
+		}
+		v, adj, err := l.lockedOrFit(p, field, asked, granted, true)
+		if err != nil {
+			return err
+		}
+		if adj != nil {
+			x.adjusted = append(x.adjusted, *adj)
+		}
+		granted = v
+	}
+	x.timeout = time.Duration(granted) * time.Millisecond
+	x.req.TimeoutMS = new(int64(granted))
+	return nil
+}
+
+func execOutput(x *ExecPermit, in Settings, p *profile) *cloche.Error {
+	const field = "max_output_bytes"
+	l := limitOf(fieldMaxOutput)
+	granted := float64(in.Limits.MaxOutputBytes)
+	if granted <= 0 {
+		granted = cloche.DefaultMaxOutput
+	}
+	if x.req.MaxOutputBytes != 0 {
+		asked := float64(x.req.MaxOutputBytes)
+		if err := l.check(field, asked); err != nil {
+			return err
+		}
+		v, adj, err := l.lockedOrFit(p, field, asked, granted, false)
+		if err != nil {
+			return err
+		}
+		if adj != nil {
+			x.adjusted = append(x.adjusted, *adj)
+		}
+		granted = v
+	}
+	x.output = int64(granted)
+	x.req.MaxOutputBytes = x.output
+	return nil
+}
+
+func limitOf(field string) limit {
+	for _, l := range limits() {
+		if l.field == field {
+			return l
+		}
+	}
+	return limit{}
+}
+
+// lockedOrFit is fit, but a limit that the profile locks keeps the sandbox's
+// value whatever is asked.
+func (l limit) lockedOrFit(p *profile, field string, asked, own float64, unlimited bool) (float64, *cloche.Adjustment, *cloche.Error) {
+	if !p.locks(l.field) {
+		return l.fit(p, field, asked, unlimited)
+	}
+	if asked == own {
+		return own, nil, nil
+	}
+	return own, &cloche.Adjustment{
+		Field: field, Asked: wire(asked), Used: wire(own), Rule: ruleName(p.name, "locked", l.field),
+	}, nil
+}

@@ -1,0 +1,225 @@
+package policy
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// The fields of a request that locks, clamps and reports name.
+const (
+	fieldCPUs              = "limits.cpus"
+	fieldMemory            = "limits.memory_bytes"
+	fieldPids              = "limits.pids"
+	fieldDisk              = "limits.disk_bytes"
+	fieldTimeout           = "limits.timeout_ms"
+	fieldMaxOutput         = "limits.max_output_bytes"
+	fieldNetwork           = "network"
+	fieldImage             = "image"
+	fieldReadOnlyRoot      = "read_only_root"
+	fieldWorkspaceReadOnly = "workspace.read_only"
+	fieldMountsReadOnly    = "mounts.read_only"
+)
+
+// limit is one of the limits, so that every rule on limits is written once.
+// Values are float64: each has a hard bound far below 2^53, so none is rounded.
+type limit struct {
+	field string
+	// key is its name in the policy file.
+	key string
+	// enforced is its name in an engine's report; empty when the house enforces
+	// it itself, whatever the engine.
+	enforced string
+	// least is the smallest value that can work, hard the largest that is
+	// accepted even without a ceiling.
+	least, hard float64
+	get         func(*cloche.Limits) float64
+	set         func(*cloche.Limits, float64)
+	ruled       func(*LimitRule) (float64, bool)
+	format      func(float64) string
+}
+
+// maxTimeoutMS keeps a timeout far from overflowing a time.Duration.
+const maxTimeoutMS = 366 * 24 * 3600 * 1000
+
+func limits() []limit {
+	return []limit{
+		{
+			field: fieldCPUs, key: "cpus", enforced: "cpus", least: 0.01, hard: 1 << 16,
+			get:    func(l *cloche.Limits) float64 { return l.CPUs },
+			set:    func(l *cloche.Limits, v float64) { l.CPUs = v },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.CPUs) },
+			format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) },
+		},
+		{
+			field: fieldMemory, key: "memory", enforced: "memory_bytes", least: 32 * mib, hard: 1 << 50,
+			get:    func(l *cloche.Limits) float64 { return float64(l.MemoryBytes) },
+			set:    func(l *cloche.Limits, v float64) { l.MemoryBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Memory) },
+			format: formatSize,
+		},
+		{
+			field: fieldPids, key: "pids", enforced: "pids", least: 1, hard: 1 << 22,
+			get:    func(l *cloche.Limits) float64 { return float64(l.Pids) },
+			set:    func(l *cloche.Limits, v float64) { l.Pids = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Pids) },
+			format: func(v float64) string { return strconv.FormatInt(int64(v), 10) },
+		},
+		{
+			field: fieldDisk, key: "disk", enforced: "disk_bytes", least: 1 * mib, hard: 1 << 50,
+			get:    func(l *cloche.Limits) float64 { return float64(l.DiskBytes) },
+			set:    func(l *cloche.Limits, v float64) { l.DiskBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Disk) },
+			format: formatSize,
+		},
+		{
+			field: fieldTimeout, key: "timeout", least: 1, hard: maxTimeoutMS,
+			get:    func(l *cloche.Limits) float64 { return float64(l.TimeoutMS) },
+			set:    func(l *cloche.Limits, v float64) { l.TimeoutMS = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return millis(r.Timeout) },
+			format: formatMillis,
+		},
+		{
+			field: fieldMaxOutput, key: "max_output", least: 1, hard: cloche.MaxMaxOutput,
+			get:    func(l *cloche.Limits) float64 { return float64(l.MaxOutputBytes) },
+			set:    func(l *cloche.Limits, v float64) { l.MaxOutputBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.MaxOutput) },
+			format: formatSize,
+		},
+	}
+}
+
+func value[T ~int64 | ~float64](p *T) (float64, bool) {
+	if p == nil {
+		return 0, false
+	}
+	return float64(*p), true
+}
+
+// millis rounds up: a timeout of less than a millisecond is not unlimited.
+func millis(p *Duration) (float64, bool) {
+	if p == nil {
+		return 0, false
+	}
+	return math.Ceil(float64(*p) / float64(time.Millisecond)), true
+}
+
+// lowerDefault makes the default of p fit under its ceiling. A default of zero
+// is unlimited, and no ceiling allows that.
+func (l limit) lowerDefault(p *profile) {
+	ceiling := l.get(&p.ceilings)
+	if v := l.get(&p.defaults); ceiling > 0 && (v == 0 || v > ceiling) {
+		l.set(&p.defaults, ceiling)
+	}
+}
+
+// check says what is wrong with a value that was asked for.
+func (l limit) check(field string, v float64) *cloche.Error {
+	switch {
+	case math.IsNaN(v) || v < 0:
+		return cloche.Invalid(field, "%s is %s, which is negative or no number", field, rawNumber(v)).
+			WithHint("leave it out for the profile's default, or name at least %s", l.format(l.least))
+	case v > 0 && v < l.least:
+		return cloche.Invalid(field, "%s is %s, too little for anything to run", field, l.format(v)).
+			WithHint("name at least %s", l.format(l.least))
+	case v > l.hard:
+		return cloche.Invalid(field, "%s is %s, more than any machine has", field, rawNumber(v)).
+			WithHint("name at most %s", l.format(l.hard))
+	}
+	return nil
+}
+
+// fit brings one asked value under the ceiling of p: unchanged, clamped, or
+// refused. Zero counts as asked for unlimited where unlimited is true.
+func (l limit) fit(p *profile, field string, v float64, unlimited bool) (float64, *cloche.Adjustment, *cloche.Error) {
+	ceiling := l.get(&p.ceilings)
+	if ceiling == 0 || v <= ceiling && (v > 0 || !unlimited) {
+		return v, nil, nil
+	}
+	rule := ruleName(p.name, "ceilings", l.key)
+	if p.clamps(l.field) {
+		return ceiling, &cloche.Adjustment{Field: field, Asked: wire(v), Used: wire(ceiling), Rule: rule}, nil
+	}
+	asked := l.format(v)
+	if v == 0 {
+		asked = "unlimited"
+	}
+	e := denied(rule, field, "%s is %s, over the ceiling of %s of profile %s", field, asked, l.format(ceiling), show(p.name))
+	return 0, nil, e.WithHint("ask for at most %s; the smallest rule that would allow it is %s", l.format(ceiling), l.ceilingRule(p, v))
+}
+
+// ceilingRule is the smallest rule that would allow v.
+func (l limit) ceilingRule(p *profile, v float64) string {
+	s := l.format(v)
+	if v == 0 {
+		s = "0"
+	} else if l.field == fieldTimeout {
+		s = time.Duration(int64(v) * int64(time.Millisecond)).String()
+	}
+	return "`profiles: {" + yamlString(p.name) + ": {ceilings: {" + l.key + ": " + s + "}}}`"
+}
+
+// checkLimits validates the asked limits, holds them against the ceilings and
+// fills in the defaults.
+func checkLimits(d *decision) *cloche.Error {
+	asked := d.spec.Limits
+	for _, l := range limits() {
+		v := l.get(&asked)
+		if err := l.check(l.field, v); err != nil {
+			return err
+		}
+		if v > 0 {
+			fitted, adj, err := l.fit(&d.profile, l.field, v, false)
+			if err != nil {
+				return err
+			}
+			if adj != nil {
+				d.adjusted = append(d.adjusted, *adj)
+			}
+			l.set(&d.spec.Limits, fitted)
+			d.demanded[l.field] = true
+			continue
+		}
+		l.set(&d.spec.Limits, l.get(&d.profile.defaults))
+		if d.profile.ruled[l.field] != "" && l.get(&d.spec.Limits) > 0 {
+			d.demanded[l.field] = true
+		}
+	}
+	return nil
+}
+
+// checkEnforcement compares the limits with what the engine can do: a demanded
+// one must be enforced, a built-in default is left out and reported.
+func checkEnforcement(d *decision) *cloche.Error {
+	for _, l := range limits() {
+		v := l.get(&d.spec.Limits)
+		if l.enforced == "" || v == 0 {
+			continue
+		}
+		can := d.engine.Enforces[l.enforced]
+		if can.OK {
+			continue
+		}
+		reason := can.Reason
+		switch {
+		case !d.caller.Operator:
+			// The reason may name paths of the host.
+			reason = "the operator sees why"
+		case reason == "":
+			reason = "the engine reports no support for it"
+		}
+		if d.demanded[l.field] {
+			e := unsupported(l.field, "%s is %s, and engine %s cannot enforce that here: %s", l.field, l.format(v), d.engine.Name, reason)
+			if rule := d.profile.ruled[l.field]; rule != "" {
+				e.Rule = rule
+				return e.WithHint("the operator's rule %s demands this limit; mend what is missing, or remove the rule", rule)
+			}
+			return e.WithHint("mend what is missing, or leave %s out and run without that limit", l.field)
+		}
+		l.set(&d.spec.Limits, 0)
+		d.unenforced = append(d.unenforced, cloche.Unenforced{Field: l.field, Reason: reason})
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// applyLocks overwrites every locked field with the profile's value and reports
+// what that changed. What the request left out is not a change.
+func applyLocks(d *decision) *cloche.Error {
+	for _, field := range d.profile.locked {
+		rule := ruleName(d.profile.name, "locked", field)
+		switch field {
+		case fieldNetwork:
+			if a := d.spec.Network; a != "" && a != d.profile.network {
+				d.adjust(field, bounded(a), d.profile.network, rule)
+			}
+			d.spec.Network = d.profile.network
+		case fieldImage:
+			if d.spec.Image != d.profile.image {
+				d.adjust(field, bounded(d.spec.Image), d.profile.image, rule)
+			}
+			d.spec.Image = d.profile.image
+		case fieldReadOnlyRoot:
+			d.lockBool(field, d.spec.ReadOnlyRoot, d.profile.readOnlyRoot, rule)
+		case fieldWorkspaceReadOnly:
+			d.lockBool(field, &d.spec.Workspace.ReadOnly, d.profile.workspaceReadOnly, rule)
+		case fieldMountsReadOnly:
+			for i := range d.spec.Mounts {
+				d.lockBool(at("mounts", i)+".read_only", &d.spec.Mounts[i].ReadOnly, d.profile.mountsReadOnly, rule)
+			}
+		default:
+			d.lockLimit(field, rule)
+		}
+	}
+	return nil
+}
+
+func (d *decision) lockBool(field string, v *bool, want bool, rule string) {
+	if *v != want {
+		d.adjust(field, strconv.FormatBool(*v), strconv.FormatBool(want), rule)
+		*v = want
+	}
+}
+
+// lockLimit takes the asked limit away, so that the default is filled in.
+func (d *decision) lockLimit(field, rule string) {
+	for _, l := range limits() {
+		if l.field != field {
+			continue
+		}
+		asked, want := l.get(&d.spec.Limits), l.get(&d.profile.defaults)
+		if asked != 0 && asked != want {
+			d.adjust(field, wire(asked), wire(want), rule)
+		}
+		l.set(&d.spec.Limits, 0)
+	}
+}
+
+// lockable says which fields a profile may lock.
+func lockable(field string) bool {
+	switch field {
+	case fieldNetwork, fieldImage, fieldReadOnlyRoot, fieldWorkspaceReadOnly, fieldMountsReadOnly:
+		return true
+	}
+	return isLimit(field)
+}
+
+func isLimit(field string) bool {
+	for _, l := range limits() {
+		if l.field == field {
+			return true
+		}
+	}
+	return false
+}
+
+func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// bounded is a caller's value in a record: as it is when short and plain.
+func bounded(s string) string {
+	if q := show(s); len(s) > maxShown || len(q) != len(s)+2 {
+		return q
+	}
+	return s
+}

@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// rawNumber writes any float, NaN and infinities included.
+func rawNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+
+// wire writes a limit as the request has it, for a report on that field.
+func wire(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// formatSize writes whole binary units where they are exact, so that it can be
+// read back.
+func formatSize(v float64) string {
+	n := int64(v)
+	for _, u := range []struct {
+		name string
+		size int64
+	}{{"TiB", 1 << 40}, {"GiB", gib}, {"MiB", mib}, {"KiB", 1 << 10}} {
+		if n >= u.size && n%u.size == 0 {
+			return strconv.FormatInt(n/u.size, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func formatMillis(v float64) string { return strconv.FormatInt(int64(v), 10) + " ms" }
+
+// parseSize reads 1048576, 512KiB, 1.5GiB, 2G (binary, as in Docker), 2GB
+// (decimal).
+func parseSize(s string) (Size, error) {
+	s = strings.TrimSpace(s)
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+	unit := strings.ToLower(strings.TrimSpace(s[len(digits):]))
+	scale, ok := map[string]float64{
+		"": 1, "b": 1,
+		"k": 1 << 10, "m": mib, "g": gib, "t": 1 << 40,
+		"kib": 1 << 10, "mib": mib, "gib": gib, "tib": 1 << 40,
+		"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+	}[unit]
+	n, err := strconv.ParseFloat(digits, 64)
+	if !ok || err != nil || math.IsNaN(n) || n < 0 || n*scale > 1<<50 {
+		return 0, fmt.Errorf("size %s is none: write bytes or a unit, such as 1048576, 512MiB or 2GiB", show(s))
+	}
+	return Size(n * scale), nil
+}
+
+// parseDuration reads 90s, 5m, 1h30m and 0.
+func parseDuration(s string) (Duration, error) {
+	v, err := time.ParseDuration(strings.TrimSpace(s))
+	if err != nil || v < 0 || v > maxTimeoutMS*time.Millisecond {
+		return 0, fmt.Errorf("time %s is none: write a number with a unit, such as 90s, 5m or 1h30m", show(s))
+	}
+	return Duration(v), nil
+}
+
+// UnmarshalYAML reads a scalar.
+func (s *Size) UnmarshalYAML(n ast.Node) (err error) {
+	*s, err = scalar(n, parseSize)
+	return err
+}
+
+// UnmarshalYAML reads a scalar.
+func (d *Duration) UnmarshalYAML(n ast.Node) (err error) {
+	*d, err = scalar(n, parseDuration)
+	return err
+}
+
+// scalar parses the text of one value and says where it stands if it is wrong.
+func scalar[T any](n ast.Node, parse func(string) (T, error)) (T, error) {
+	where := n.GetToken().Position
+	if _, ok := n.(ast.ScalarNode); !ok {
+		return *new(T), fmt.Errorf("[%d:%d] a list or a mapping stands where one value is expected", where.Line, where.Column)
+	}
+	v, err := parse(n.GetToken().Value)
+	if err != nil {
+		return v, fmt.Errorf("[%d:%d] %w", where.Line, where.Column, err)
+	}
+	return v, nil
+}
