@@ -132,7 +132,7 @@ type Limits struct {
 
 // Agent is how to start the agent.
 //
-// It is started with Argv, an empty environment, descriptor 3 open for reading
+// It is started with Argv, an environment that is empty or HOME=/, descriptor 3 open for reading
 // on Config followed by end of file, and descriptor 4 open for writing. It
 // writes one byte to descriptor 4 when it listens on TCP 127.0.0.1:Port inside,
 // or a line of text that says why it cannot. Descriptors 0 to 2 are /dev/null.
