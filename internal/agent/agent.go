@@ -1,0 +1,69 @@
+// Package agent is the host's end of the protocol that the program inside every
+// sandbox speaks. What the other end says is hostile input: each frame is
+// bounded, each wait ends with its context, and nothing it says can make this
+// package panic or keep more than a bounded amount.
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+)
+
+const (
+	// Argv0 makes an executable that holds the guest take its role.
+	Argv0 = "cloche-agent"
+	// Port is the TCP port on 127.0.0.1 inside.
+	Port = 1
+	// TokenLen is the length of a token, in bytes.
+	TokenLen = 32
+	// DefaultRingBytes is how much of each stream of a process its log keeps.
+	DefaultRingBytes = 1 << 20
+)
+
+// Config is what the agent is told at its start, as JSON on descriptor 3.
+type Config struct {
+	// Token is what a connection must show.
+	Token []byte `json:"token"`
+	// Port to listen on at 127.0.0.1; 0 is the constant Port.
+	Port int `json:"port,omitempty"`
+	// PidsMax bounds the processes and threads that the agent starts, together;
+	// the agent is not counted. 0 is none. It needs a cgroup v2 hierarchy inside
+	// that belongs to the sandbox; without one the agent refuses to start.
+	PidsMax int64 `json:"pids_max,omitempty"`
+	// RingBytes are kept of each stream of each process; 0 is DefaultRingBytes.
+	RingBytes int64 `json:"ring_bytes,omitempty"`
+	// SingleUser says that uid 0 is the only one that files can belong to
+	// (rootless): another user of an exec is refused.
+	SingleUser bool `json:"single_user,omitempty"`
+	// User runs what names no user: "name", "uid" or "uid:gid"; empty is root.
+	User string `json:"user,omitempty"`
+	// Hostname is set at the start where the kernel allows it; empty leaves it.
+	Hostname string `json:"hostname,omitempty"`
+	// NoCgroup keeps the agent away from cgroups. It must be set where a cgroup2
+	// mount inside would show groups that are not the sandbox's own. A process
+	// tree is then found by walking /proc, which a process that has detached
+	// itself from its ancestors before the walk escapes until the sandbox ends.
+	NoCgroup bool `json:"no_cgroup,omitempty"`
+	// KernelGuardsInit says that the kernel already keeps uid 0 inside from
+	// killing and stopping the agent, as Linux does for PID 1 of a pid namespace.
+	// Otherwise (gVisor, and by default) the agent takes a uid of its own and
+	// starts every process in a user namespace that has all other uids.
+	KernelGuardsInit bool `json:"kernel_guards_init,omitempty"`
+}
+
+// Marshal returns what is written to descriptor 3.
+func (c Config) Marshal() ([]byte, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode agent configuration: %w", err)
+	}
+	return data, nil
+}
+
+// NewToken returns a fresh token.
+func NewToken() []byte {
+	b := make([]byte, TokenLen)
+	rand.Read(b) // never fails since Go 1.24
+	return b
+}

@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// WriteOptions say how a file is written.
+type WriteOptions struct {
+	// Mode holds the permission bits of a new file; 0 is 0644. An existing file
+	// keeps its own when Mode is 0.
+	Mode uint32
+	// User owns what is made; empty is Config.User.
+	User string
+	// Parents makes missing directories.
+	Parents bool
+}
+
+// maxListed bounds the files of one page.
+const maxListed = 1000
+
+// Stat describes a file; a symlink itself, not what it points to.
+func (c *Client) Stat(ctx context.Context, path string) (cloche.FileInfo, error) {
+	return c.file(ctx, wire.Request{Op: wire.OpStat, Path: cloche.Bytes(path)})
+}
+
+// List describes the content of a directory, sorted by name, limit (1 to 1000)
+// at a time; cursor is Next of the page before.
+func (c *Client) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
+	if limit <= 0 || limit > maxListed {
+		limit = maxListed
+	}
+	l, err := ask[cloche.FileList](ctx, c, wire.Request{Op: wire.OpList, Path: cloche.Bytes(path), Cursor: cloche.Bytes(cursor), Limit: limit})
+	if err != nil {
+		return cloche.FileList{}, err
+	}
+	if len(l.Files) > limit {
+		return cloche.FileList{}, classify(errTooMuch)
+	}
+	for i := range l.Files {
+		l.Files[i] = saneFile(l.Files[i])
+	}
+	l.Next = cut(l.Next, maxText)
+	return l, nil
+}
+
+// MakeDir makes a directory and its missing parents. One that exists is fine.
+func (c *Client) MakeDir(ctx context.Context, path string, mode uint32, user string) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpMakeDir, Path: cloche.Bytes(path), Mode: mode, User: user})
+	return err
+}
+
+// Move renames a file or directory. What stands at to is replaced when it is a
+// file or an empty directory of the same kind.
+func (c *Client) Move(ctx context.Context, from, to string) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpMove, Path: cloche.Bytes(from), To: cloche.Bytes(to)})
+	return err
+}
+
+// Remove removes a file, or a directory: with its content when recursive.
+func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpRemove, Path: cloche.Bytes(path), Recursive: recursive})
+	return err
+}
+
+// ReadFile reads length bytes of a file from offset, the rest of it when length
+// is negative. The caller closes the reader, whose read error is the outcome.
+func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	k, err := c.open(ctx, wire.Request{Op: wire.OpRead, Path: cloche.Bytes(path), Offset: offset, Length: length})
+	if err != nil {
+		return nil, cloche.FileInfo{}, err
+	}
+	kind, payload, err := k.next()
+	if err == nil && kind != wire.KindReply {
+		err = unexpected(kind)
+	}
+	var info wire.FileReply
+	if err == nil {
+		if info, err = wire.Decode[wire.FileReply](payload); err != nil {
+			err = classify(err)
+		}
+	}
+	if err != nil {
+		k.end()
+		return nil, cloche.FileInfo{}, err
+	}
+	return &dataReader{k: k, left: length}, saneFile(info.Info), nil
+}
+
+// WriteFile writes a file whole or not at all: the new content replaces the old
+// one at the end. What is not a regular file is written in place.
+func (c *Client) WriteFile(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
+	k, err := c.open(ctx, wire.Request{Op: wire.OpWrite, Path: cloche.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents})
+	if err != nil {
+		return cloche.FileInfo{}, err
+	}
+	fr, err := send[wire.FileReply](k, r)
+	return saneFile(fr.Info), err
+}
+
+func (c *Client) file(ctx context.Context, req wire.Request) (cloche.FileInfo, error) {
+	fr, err := ask[wire.FileReply](ctx, c, req)
+	if err != nil {
+		return cloche.FileInfo{}, err
+	}
+	return saneFile(fr.Info), nil
+}
+
+// send streams r as data and waits for the answer. An error of r ends the call
+// without the end mark, so that the agent discards what it has.
+func send[T any](k *call, r io.Reader) (T, error) {
+	var zero T
+	buf := make([]byte, wire.MaxData)
+	for {
+		n, err := io.ReadAtLeast(r, buf, len(buf))
+		if n > 0 {
+			if werr := k.Bytes(wire.KindData, buf[:n]); werr != nil {
+				return lastWord[T](k, werr)
+			}
+		}
+		switch err {
+		case nil:
+			continue
+		case io.EOF, io.ErrUnexpectedEOF:
+			if werr := k.End(); werr != nil {
+				return lastWord[T](k, werr)
+			}
+			return reply[T](k)
+		default:
+			k.end()
+			return zero, fmt.Errorf("read content: %w", err)
+		}
+	}
+}
+
+// lastWord is the reason that the agent gave before it stopped reading, or the
+// error of the write.
+func lastWord[T any](k *call, werr error) (T, error) {
+	v, err := reply[T](k)
+	if err == nil {
+		err = k.fail(werr)
+	}
+	return v, err
+}
+
+// dataReader reads data frames up to the end mark.
+type dataReader struct {
+	k    *call
+	left int64 // negative: as much as comes
+	rest []byte
+	err  error
+}
+
+func (d *dataReader) Read(p []byte) (int, error) {
+	for len(d.rest) == 0 {
+		if d.err != nil {
+			return 0, d.err
+		}
+		kind, payload, err := d.k.next()
+		switch {
+		case err != nil:
+			d.err = err
+		case kind == wire.KindEnd:
+			d.err = io.EOF
+		case kind != wire.KindData:
+			d.err = unexpected(kind)
+		case d.left >= 0 && int64(len(payload)) > d.left:
+			d.err = classify(errTooMuch)
+		default:
+			d.rest = payload
+			if d.left >= 0 {
+				d.left -= int64(len(payload))
+			}
+		}
+	}
+	n := copy(p, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
+}
+
+func (d *dataReader) Close() error {
+	d.k.end()
+	return nil
+}
+
+// saneFile keeps of a description what an agent may say.
+func saneFile(f cloche.FileInfo) cloche.FileInfo {
+	const maxName, maxPath = 255 * 4, 4096 * 4
+	f.Name, f.LinkTarget = cut(f.Name, maxName), cut(f.LinkTarget, maxPath)
+	if len(f.NameBytes) > maxName {
+		f.NameBytes = nil
+	}
+	f.Size, f.Mode = max(f.Size, 0), f.Mode&0o7777
+	switch f.Type {
+	case cloche.TypeFile, cloche.TypeDir, cloche.TypeSymlink:
+	default:
+		f.Type = cloche.TypeOther
+	}
+	return f
+}
+
+func cut(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(n, len(s))], "\uFFFD")
+}

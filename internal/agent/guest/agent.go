@@ -1,0 +1,94 @@
+//go:build linux
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent"
+)
+
+// Agent is the program inside one sandbox.
+type Agent struct {
+	token []byte
+	id    identity
+	users *users
+	procs *processes
+	door  *door
+	wg    sync.WaitGroup
+}
+
+// newAgent takes the agent's identity and prepares what starts processes.
+func newAgent(cfg agent.Config) (*Agent, error) {
+	id, err := harden(cfg.KernelGuardsInit)
+	if err != nil {
+		return nil, err
+	}
+	if !isInit() {
+		// Orphans come to the agent, as they do to a first process.
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return nil, fmt.Errorf("adopt orphans: %w", err)
+		}
+	}
+	g, err := cgroups(cfg, id)
+	if err != nil {
+		return nil, err
+	}
+	us := &users{single: cfg.SingleUser, normal: cfg.User}
+	if !id.privileged {
+		us.self = &user{uid: uint32(os.Getuid()), gid: uint32(os.Getgid()), home: "/"}
+	}
+	ring := cfg.RingBytes
+	if ring <= 0 {
+		ring = agent.DefaultRingBytes
+	}
+	t := newTable()
+	if g != nil {
+		t.orphaned = g.sweep
+	}
+	a := &Agent{token: cfg.Token, id: id, users: us, door: newDoor()}
+	a.wg.Go(t.reap)
+	a.procs = &processes{table: t, groups: g, users: us, ring: ring, pool: newPool(t, g, id), byID: map[string]*process{}}
+	return a, nil
+}
+
+// cgroups opens the processes' cgroups; none is fine where no limit needs them.
+func cgroups(cfg agent.Config, id identity) (*groups, error) {
+	if cfg.NoCgroup || !id.privileged {
+		if cfg.PidsMax > 0 {
+			return nil, errors.New("a pids limit needs cgroups, which the configuration excludes")
+		}
+		return nil, nil
+	}
+	g, err := openGroups(cfg.PidsMax, id)
+	if err != nil && cfg.PidsMax > 0 {
+		return nil, fmt.Errorf("enforce the pids limit: %w", err)
+	}
+	if err != nil {
+		return nil, nil // trees are walked instead
+	}
+	return g, nil
+}
+
+// serve accepts connections until the listener fails, which it does not.
+func (a *Agent) serve(ln net.Listener) error {
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				continue
+			}
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
+				continue
+			}
+			return fmt.Errorf("accept: %w", err)
+		}
+		a.wg.Go(func() { a.handle(conn) })
+	}
+}

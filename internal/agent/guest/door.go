@@ -1,0 +1,122 @@
+//go:build linux
+
+package guest
+
+import (
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+const (
+	// maxStrangers bounds connections that have not shown the token. When it is
+	// reached the oldest goes, so that processes inside, which can connect too,
+	// cannot keep the host out by holding them.
+	maxStrangers  = 64
+	strangerTime  = 5 * time.Second
+	maxSessions   = 16
+	maxPerSession = 256
+)
+
+// door counts who is connected.
+type door struct {
+	mu        sync.Mutex
+	strangers []net.Conn
+	sessions  []net.Conn
+}
+
+func newDoor() *door { return &door{} }
+
+// admit adds a connection to a list and closes the oldest of it when it is full.
+func (d *door) admit(list *[]net.Conn, most int, conn net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(*list) >= most {
+		(*list)[0].Close()
+		*list = slices.Delete(*list, 0, 1)
+	}
+	*list = append(*list, conn)
+}
+
+func (d *door) leave(list *[]net.Conn, conn net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*list = slices.DeleteFunc(*list, func(c net.Conn) bool { return c == conn })
+}
+
+// handle serves one connection.
+func (a *Agent) handle(conn net.Conn) {
+	defer conn.Close()
+	a.door.admit(&a.door.strangers, maxStrangers, conn)
+	_ = conn.SetDeadline(time.Now().Add(strangerTime))
+	err := welcome(conn, a.token)
+	a.door.leave(&a.door.strangers, conn)
+	if err != nil {
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	a.door.admit(&a.door.sessions, maxSessions, conn)
+	defer a.door.leave(&a.door.sessions, conn)
+	session, err := yamux.Server(wire.Coalesce(conn), agent.MuxConfig())
+	if err != nil {
+		return
+	}
+	defer session.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer session.Close() // before the wait: ends every stream
+	slots := make(chan struct{}, maxPerSession)
+	for {
+		stream, err := session.AcceptStream()
+		if err != nil {
+			return
+		}
+		select {
+		case slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-slots }()
+				a.answer(stream)
+			})
+		default:
+			_ = wire.NewWriter(stream).JSON(wire.KindFail, cloche.Errorf(cloche.CodeNoCapacity, "%d calls on this connection are open, which is the most", maxPerSession))
+			stream.Close()
+		}
+	}
+}
+
+// welcome checks the token and agrees on a version. A wrong token gets no answer.
+func welcome(conn net.Conn, token []byte) error {
+	r := wire.NewReader(conn)
+	r.Max = wire.MaxHello
+	kind, payload, err := r.Next()
+	if err != nil {
+		return err
+	}
+	if kind != wire.KindHello {
+		return fmt.Errorf("%w: kind %q instead of a hello", wire.ErrFrame, byte(kind))
+	}
+	h, err := wire.Decode[wire.Hello](payload)
+	if err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare(h.Token, token) != 1 {
+		return fmt.Errorf("wrong token")
+	}
+	v := wire.Choose(h.Versions)
+	if err := wire.NewWriter(conn).JSON(wire.KindWelcome, wire.Welcome{Version: v, Versions: wire.Versions()}); err != nil {
+		return err
+	}
+	if v == 0 {
+		return fmt.Errorf("no protocol version in common with %v", h.Versions)
+	}
+	return nil
+}

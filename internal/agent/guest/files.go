@@ -1,0 +1,430 @@
+//go:build linux
+
+package guest
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// maxPage bounds one page of a list.
+const maxPage = 1000
+
+// doFile carries out what concerns files. Paths are those of the sandbox, which
+// is the agent's own view; links are followed as the kernel does, but not into
+// /proc's, which lead out of the file system and to the agent itself.
+func (a *Agent) doFile(p *peer, req *wire.Request) error {
+	if err := checkPath("path", string(req.Path)); err != nil {
+		return err
+	}
+	name := string(req.Path)
+	switch req.Op {
+	case wire.OpStat:
+		info, err := lstat(name)
+		if err != nil {
+			return fileError("describe", name, err)
+		}
+		return p.JSON(wire.KindReply, wire.FileReply{Info: info})
+	case wire.OpList:
+		list, err := list(name, string(req.Cursor), req.Limit)
+		if err != nil {
+			return err
+		}
+		return p.JSON(wire.KindReply, list)
+	case wire.OpRead:
+		return a.read(p, name, req.Offset, req.Length)
+	case wire.OpWrite:
+		return a.write(p, name, req)
+	case wire.OpMakeDir:
+		return done(p, a.makeDir(name, req.Mode, req.User))
+	case wire.OpMove:
+		return done(p, move(name, string(req.To)))
+	case wire.OpRemove:
+		return done(p, remove(name, req.Recursive))
+	case wire.OpTarOut:
+		return a.tarOut(p, name)
+	case wire.OpTarIn:
+		return a.tarIn(p, name, req.User)
+	}
+	return cloche.Errorf(cloche.CodeUnsupported, "this agent knows no operation %.40q", string(req.Op))
+}
+
+func checkPath(field, name string) error {
+	switch {
+	case name == "":
+		return cloche.Invalid(field, "the path is empty").WithHint("it is an absolute path inside the sandbox")
+	case !strings.HasPrefix(name, "/"):
+		return cloche.Invalid(field, "path %.200q is relative", name).WithHint("it is an absolute path inside the sandbox")
+	case strings.IndexByte(name, 0) >= 0:
+		return cloche.Invalid(field, "path %.200q holds a NUL byte", name)
+	case len(name) >= unix.PathMax:
+		return cloche.Invalid(field, "a path of %d bytes is longer than the kernel's %d", len(name), unix.PathMax-1)
+	}
+	return nil
+}
+
+// fileError classifies an error of the file system.
+func fileError(verb, name string, err error) error {
+	if _, ok := errors.AsType[*cloche.Error](err); ok {
+		return err
+	}
+	code, what := cloche.CodeInternal, "failed"
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		what = e.Error()
+		switch e {
+		case unix.ENOENT:
+			code, what = cloche.CodeNotFound, "it does not exist"
+		case unix.EEXIST:
+			code, what = cloche.CodeExists, "it exists"
+		case unix.ENOTEMPTY:
+			code, what = cloche.CodeState, "the directory is not empty"
+		case unix.ENOTDIR:
+			code, what = cloche.CodeInvalid, "a part of the path is not a directory"
+		case unix.EISDIR:
+			code, what = cloche.CodeInvalid, "it is a directory"
+		case unix.ELOOP:
+			code, what = cloche.CodeInvalid, "there are too many links in it, or one into /proc"
+		case unix.ENAMETOOLONG, unix.EINVAL, unix.EXDEV:
+			code = cloche.CodeInvalid
+		case unix.EROFS:
+			code, what = cloche.CodeState, "it is read-only in this sandbox"
+		case unix.ENOSPC, unix.EDQUOT:
+			code, what = cloche.CodeNoCapacity, "the disk limit of this sandbox is reached"
+		case unix.EFBIG:
+			code = cloche.CodeTooLarge
+		case unix.EACCES, unix.EPERM, unix.EBUSY, unix.ETXTBSY, unix.ENXIO, unix.ENODEV:
+			code = cloche.CodeState
+		}
+	}
+	ce := cloche.Errorf(code, "%s %.500q: %s", verb, name, what).WithCause(err)
+	if code == cloche.CodeInvalid {
+		ce.Field = "path"
+	}
+	return ce
+}
+
+// open opens a file without following /proc's links and without waiting for a
+// FIFO's other end.
+func open(name string, flags int, mode uint32) (*os.File, error) {
+	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY), Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode)
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, how)
+	if err == unix.ENOSYS {
+		fd, err = unix.Open(name, int(how.Flags), mode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := notOwn(fd); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// notOwn refuses what /proc shows of the agent, and what can be written there.
+func notOwn(fd int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.PROC_SUPER_MAGIC {
+		return err
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	where, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return err
+	}
+	own := "/proc/" + strconv.Itoa(os.Getpid())
+	if flags&unix.O_ACCMODE != unix.O_RDONLY || where == own || strings.HasPrefix(where, own+"/") {
+		return unix.EACCES
+	}
+	return nil
+}
+
+// describe makes the FileInfo of a file.
+func describe(name string, st *unix.Stat_t) cloche.FileInfo {
+	info := cloche.FileInfo{
+		Name: name, Size: st.Size, Mode: uint32(st.Mode) & 0o7777, UID: st.Uid, GID: st.Gid,
+		ModTime: time.Unix(st.Mtim.Unix()).UTC(),
+	}
+	if !utf8.ValidString(name) {
+		info.Name, info.NameBytes = strings.ToValidUTF8(name, "\uFFFD"), []byte(name)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		info.Type = cloche.TypeFile
+	case unix.S_IFDIR:
+		info.Type = cloche.TypeDir
+	case unix.S_IFLNK:
+		info.Type = cloche.TypeSymlink
+	default:
+		info.Type = cloche.TypeOther
+	}
+	return info
+}
+
+func lstat(name string) (cloche.FileInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil {
+		return cloche.FileInfo{}, err
+	}
+	info := describe(path.Base(name), &st)
+	if info.Type == cloche.TypeSymlink {
+		target, err := os.Readlink(name)
+		if err != nil {
+			return cloche.FileInfo{}, err
+		}
+		info.LinkTarget = strings.ToValidUTF8(target, "\uFFFD")
+	}
+	return info, nil
+}
+
+// list describes one page of a directory. It holds one page of names, however
+// large the directory is.
+func list(name, cursor string, limit int) (cloche.FileList, error) {
+	after, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil {
+		return cloche.FileList{}, cloche.Invalid("cursor", "cursor %.80q is not one that a list has returned", cursor)
+	}
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return cloche.FileList{}, fileError("list", name, err)
+	}
+	defer d.Close()
+	var page []string
+	more := false
+	for {
+		names, err := d.Readdirnames(512)
+		for _, n := range names {
+			if n <= string(after) {
+				continue
+			}
+			i, _ := slices.BinarySearch(page, n)
+			if i == limit {
+				more = true
+				continue
+			}
+			page = slices.Insert(page, i, n)
+			if len(page) > limit {
+				page, more = page[:limit], true
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return cloche.FileList{}, fileError("list", name, err)
+		}
+	}
+	out := cloche.FileList{Files: make([]cloche.FileInfo, 0, len(page))}
+	for _, n := range page {
+		info, err := lstat(strings.TrimSuffix(name, "/") + "/" + n)
+		if errors.Is(err, unix.ENOENT) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return cloche.FileList{}, fileError("describe", n, err)
+		}
+		out.Files = append(out.Files, info)
+	}
+	if more {
+		out.Next = base64.RawURLEncoding.EncodeToString([]byte(page[len(page)-1]))
+	}
+	return out, nil
+}
+
+// read sends a file's bytes.
+func (a *Agent) read(p *peer, name string, offset, length int64) error {
+	if offset < 0 {
+		return cloche.Invalid("offset", "offset %d is negative", offset)
+	}
+	f, err := open(name, unix.O_RDONLY, 0)
+	if err != nil {
+		return fileError("read", name, err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := fstat(f, &st); err != nil {
+		return fileError("read", name, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		return fileError("read", name, unix.EISDIR)
+	default:
+		return cloche.Invalid("path", "read %.500q: it is neither a file nor a link to one", name)
+	}
+	if err := p.JSON(wire.KindReply, wire.FileReply{Info: describe(path.Base(name), &st)}); err != nil {
+		return err
+	}
+	if offset > 0 {
+		if _, err := f.Seek(offset, io.SeekStart); err != nil {
+			return fileError("read", name, err)
+		}
+	}
+	var r io.Reader = f
+	if length >= 0 {
+		r = io.LimitReader(f, length)
+	}
+	buf := make([]byte, wire.MaxData)
+	for {
+		n, err := r.Read(buf)
+		if werr := p.Bytes(wire.KindData, buf[:n]); werr != nil {
+			return werr
+		}
+		if err == io.EOF {
+			return p.End()
+		}
+		if err != nil {
+			return fileError("read", name, err)
+		}
+	}
+}
+
+func fstat(f *os.File, st *unix.Stat_t) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) { serr = unix.Fstat(int(fd), st) })
+	return errors.Join(err, serr)
+}
+
+// dataFrames reads the bytes that the host sends, up to its end mark. A stream
+// that ends without one was given up.
+type dataFrames struct {
+	p    *peer
+	rest []byte
+	done bool
+}
+
+func (d *dataFrames) Read(b []byte) (int, error) {
+	for len(d.rest) == 0 {
+		if d.done {
+			return 0, io.EOF
+		}
+		kind, payload, err := d.p.Next()
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("%w: %w", errGivenUp, err)
+		case kind == wire.KindEnd:
+			d.done = true
+		case kind != wire.KindData:
+			return 0, cloche.Errorf(cloche.CodeInvalid, "kind %q stands among the bytes of a file", byte(kind))
+		default:
+			d.rest = payload
+		}
+	}
+	n := copy(b, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
+}
+
+var errGivenUp = errors.New("the transfer was given up")
+
+// makeDir makes a directory and its missing parents.
+func (a *Agent) makeDir(name string, mode uint32, owner string) error {
+	u, err := a.users.lookup(owner)
+	if err != nil {
+		return err
+	}
+	if mode == 0 {
+		mode = 0o755
+	}
+	if mode&^0o7777 != 0 {
+		return cloche.Invalid("mode", "mode %#o has more than permission bits", mode)
+	}
+	if err := a.id.as(u, func() error { return mkdirAll(name, mode) }); err != nil {
+		return fileError("make directory", name, err)
+	}
+	return nil
+}
+
+// mkdirAll makes a directory with exactly that mode, and missing parents.
+func mkdirAll(name string, mode uint32) error {
+	err := unix.Mkdir(name, mode&0o777)
+	switch err {
+	case nil:
+		if mode&^0o022 != mode || mode > 0o777 {
+			return unix.Chmod(name, mode)
+		}
+		return nil
+	case unix.EEXIST:
+		var st unix.Stat_t
+		if serr := unix.Stat(name, &st); serr != nil {
+			return serr
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return err
+		}
+		return nil
+	case unix.ENOENT:
+		parent := path.Dir(strings.TrimRight(name, "/"))
+		if parent == name || parent == "/" {
+			return err
+		}
+		if perr := mkdirAll(parent, 0o755); perr != nil {
+			return perr
+		}
+		return mkdirAll(name, mode)
+	}
+	return err
+}
+
+func move(from, to string) error {
+	if err := checkPath("to", to); err != nil {
+		return err
+	}
+	if err := unix.Rename(from, to); err != nil {
+		if err == unix.EXDEV {
+			return cloche.Invalid("to", "move %.500q: %.500q is on another file system of the sandbox", from, to).
+				WithHint("copy it there and remove it here").WithCause(err)
+		}
+		return fileError("move", from, err)
+	}
+	return nil
+}
+
+func remove(name string, recursive bool) error {
+	if path.Clean(name) == "/" {
+		return cloche.Invalid("path", "remove %.500q: the root cannot be removed", name)
+	}
+	if !recursive {
+		if err := os.Remove(name); err != nil {
+			return fileError("remove", name, err)
+		}
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil {
+		return fileError("remove", name, err)
+	}
+	if err := os.RemoveAll(name); err != nil {
+		return fileError("remove", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+//go:build linux
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+)
+
+const initArgv0 = "cloche-agent-test-init"
+
+func TestMain(m *testing.M) {
+	switch os.Args[0] {
+	case agent.Argv0:
+		os.Exit(Main())
+	case initArgv0:
+		os.Exit(becomeInit())
+	}
+	os.Exit(m.Run())
+}
+
+// becomeInit gives the first process of a new pid namespace its own /proc and
+// executes the agent.
+func becomeInit() int {
+	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if err == nil {
+		err = unix.Mount("proc", "/proc", "proc", 0, "")
+	}
+	if err == nil {
+		err = syscall.Exec("/proc/self/exe", []string{agent.Argv0}, nil)
+	}
+	fmt.Fprintln(os.NewFile(readyFD, "ready"), err)
+	return 1
+}
+
+// inside is an agent that runs as the first process of a pid namespace.
+type inside struct {
+	*agent.Client
+	cmd   *exec.Cmd
+	addr  string
+	token []byte
+}
+
+// freePort returns a port that nothing listens on.
+func freePort(t testing.TB) int {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// boot starts an agent and connects to it.
+func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: it makes a pid namespace and checks capabilities")
+	}
+	cfg := agent.Config{Token: agent.NewToken(), Port: freePort(t), NoCgroup: true, KernelGuardsInit: true}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{initArgv0}
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if tune != nil {
+		tune(&cfg, cmd)
+	}
+	data, err := cfg.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cr, cw, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rr, rw, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{cr, rw}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	cr.Close()
+	rw.Close()
+	if _, err := cw.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	cw.Close()
+	said, err := io.ReadAll(rr)
+	rr.Close()
+	if err != nil || len(said) != 1 {
+		t.Fatalf("agent is not ready: %q, %v", said, err)
+	}
+	in := &inside{cmd: cmd, addr: "127.0.0.1:" + strconv.Itoa(cfg.Port), token: cfg.Token}
+	in.Client = in.connect(t)
+	return in
+}
+
+func (in *inside) connect(t testing.TB) *agent.Client {
+	t.Helper()
+	conn, err := net.Dial("tcp", in.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := agent.Connect(t.Context(), conn, in.token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+var environment = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/root", "LANG=C.UTF-8"}
+
+// start is a program with the defaults of these tests.
+func start(argv ...string) agent.Start {
+	return agent.Start{ExecID: cloche.NewID("x-"), Argv: argv, Env: environment, Cwd: "/", Timeout: 30 * time.Second}
+}
+
+func shell(script string) agent.Start { return start("/bin/sh", "-c", script) }
+
+// run executes a script that must succeed and returns its output.
+func (in *inside) run(t testing.TB, script string) string {
+	t.Helper()
+	r, err := in.Exec(t.Context(), shell(script))
+	if err != nil {
+		t.Fatalf("exec %q: %v", script, err)
+	}
+	if !r.OK() {
+		t.Fatalf("exec %q: exit %v, signal %q, stdout %q, stderr %q", script, r.ExitStatus(), r.Signal, r.Stdout, r.Stderr)
+	}
+	return string(bytes.TrimSpace(r.Stdout))
+}
+
+// within is a context for what must not hang.
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,218 @@
+//go:build linux
+
+package guest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// agentID is the agent's own uid and gid where the kernel does not guard it:
+// outside of the range that its processes' user namespace maps, so that none of
+// them, uid 0 included, can become it, signal it or own what it owns.
+const agentID = 4_294_967_000
+
+// identity is who the agent is, and what it gives its processes.
+type identity struct {
+	// privileged: the agent has capabilities to give and to take.
+	privileged bool
+	// userNS is the descriptor of the processes' user namespace; -1 is the
+	// agent's own.
+	userNS int
+}
+
+// harden gives the agent its identity. It is called before anything is started
+// and before a token is read by anyone else.
+func harden(kernelGuards bool) (identity, error) {
+	id := identity{userNS: -1}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return id, fmt.Errorf("make agent undumpable: %w", err)
+	}
+	if os.Geteuid() != 0 {
+		if !kernelGuards {
+			return id, fmt.Errorf("the agent runs as uid %d: only uid 0 can guard itself against its own processes", os.Geteuid())
+		}
+		return id, nil
+	}
+	id.privileged = true
+	if kernelGuards {
+		return id, nil
+	}
+	if err := becomeAgent(); err != nil {
+		return id, err
+	}
+	fd, err := makeUserNS()
+	if err != nil {
+		return id, err
+	}
+	id.userNS = fd
+	return id, nil
+}
+
+// becomeAgent gives every thread agentID and all capabilities back, which the
+// change of the uid takes from the effective set.
+func becomeAgent() error {
+	for _, step := range []struct {
+		name string
+		call func() error
+	}{
+		{"keep capabilities", func() error { return allThreads(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0) }},
+		{"drop groups", func() error { return allThreads(unix.SYS_SETGROUPS, 0, 0, 0) }},
+		{"set gid", func() error { return allThreads(unix.SYS_SETRESGID, agentID, agentID, agentID) }},
+		{"set uid", func() error { return allThreads(unix.SYS_SETRESUID, agentID, agentID, agentID) }},
+		{"raise capabilities", raiseAll},
+		{"make agent undumpable", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
+	} {
+		if err := step.call(); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
+}
+
+func allThreads(nr, a, b, c uintptr) error {
+	if _, _, e := syscall.AllThreadsSyscall(nr, a, b, c); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// capState is the argument of capget and capset.
+type capState struct {
+	hdr  unix.CapUserHeader
+	data [2]unix.CapUserData
+}
+
+// permitted reads the calling thread's capabilities and makes the effective set
+// equal to the permitted one, without applying it.
+func permitted() (*capState, error) {
+	s := &capState{hdr: unix.CapUserHeader{Version: capVersion3}}
+	if err := unix.Capget(&s.hdr, &s.data[0]); err != nil {
+		return nil, err
+	}
+	for i := range s.data {
+		s.data[i].Effective = s.data[i].Permitted
+	}
+	return s, nil
+}
+
+func raiseAll() error {
+	s, err := permitted()
+	if err != nil {
+		return err
+	}
+	// Both arguments are used by each thread's call while s is alive.
+	err = allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&s.hdr)), uintptr(unsafe.Pointer(&s.data)), 0)
+	runtime.KeepAlive(s)
+	return err
+}
+
+// raise makes the calling thread's permitted capabilities effective.
+func raise() error {
+	s, err := permitted()
+	if err != nil {
+		return err
+	}
+	return unix.Capset(&s.hdr, &s.data[0])
+}
+
+// makeUserNS makes the processes' user namespace, which has every id but the
+// agent's, and returns a descriptor of it.
+func makeUserNS() (int, error) {
+	var gate [2]int
+	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
+		return -1, os.NewSyscallError("pipe2", err)
+	}
+	defer unix.Close(gate[0])
+	pid, err := forkUserNS(gate[0], gate[1])
+	if err != nil {
+		unix.Close(gate[1])
+		return -1, fmt.Errorf("make user namespace: %w", err)
+	}
+	defer func() {
+		unix.Close(gate[1]) // the holder ends
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+	}()
+	dir := "/proc/" + strconv.Itoa(pid)
+	mapping := []byte("0 0 " + strconv.FormatUint(agentID, 10) + "\n")
+	for _, name := range []string{"/uid_map", "/gid_map"} {
+		if err := writeFile(dir+name, mapping); err != nil {
+			return -1, fmt.Errorf("map ids: %w", err)
+		}
+	}
+	fd, err := unix.Open(dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open user namespace: %w", err)
+	}
+	return fd, nil
+}
+
+// forkUserNS forks a process into a new user namespace; it ends when gate's
+// write end closes.
+func forkUserNS(gateRead, gateWrite int) (int, error) {
+	l, mem, err := newLauncherMemory()
+	if err != nil {
+		return 0, err
+	}
+	*l = launcher{holder: true, command: int32(gateRead), outcome: int32(gateWrite)}
+	return l.forkWith(mem, unix.CLONE_NEWUSER)
+}
+
+// writeFile writes one of the kernel's control files with a single write.
+func writeFile(path string, data []byte) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if n, err := unix.Write(fd, bytes.Clone(data)); err != nil || n != len(data) {
+		return fmt.Errorf("write %s: %d of %d bytes: %w", path, n, len(data), err)
+	}
+	return nil
+}
+
+// as runs fn on a thread that makes files as u, with the agent's capabilities.
+// fn must not start goroutines that make files.
+func (id identity) as(u user, fn func() error) error {
+	if !id.privileged || (id.userNS < 0 && u.uid == 0 && u.gid == 0) {
+		return fn()
+	}
+	uid, gid := uint32(0), uint32(0)
+	if id.userNS >= 0 {
+		uid, gid = agentID, agentID
+	}
+	runtime.LockOSThread()
+	if err := setEffective(u.uid, u.gid); err != nil {
+		if back := setEffective(uid, gid); back == nil {
+			runtime.UnlockOSThread()
+		}
+		return fmt.Errorf("become uid %d: %w", u.uid, err)
+	}
+	err := fn()
+	if back := setEffective(uid, gid); back != nil {
+		// The thread stays locked: it ends with its goroutine.
+		return fmt.Errorf("become the agent again: %w", back)
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// setEffective changes the calling thread only, which the wrappers of package
+// syscall would not.
+func setEffective(uid, gid uint32) error {
+	const keep = ^uintptr(0)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(gid), keep); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
+		return e
+	}
+	return raise()
+}

@@ -1,0 +1,315 @@
+//go:build linux
+
+package guest
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A launcher is a process that has been forked already and waits to be told what
+// to execute, so that a start costs one execve. It shares the agent's memory
+// (the agent is not dumpable, so no one else sees it) and has its own stack,
+// descriptors and signal dispositions. It has left behind all that a process
+// must not have (other descriptors, capabilities, the agent's user namespace)
+// before it waits.
+//
+// Everything a launcher runs is nosplit and makes raw system calls only: it has
+// no goroutine and no thread of the Go runtime's own.
+//
+// The memory of a launcher is outside of the Go heap. The parent fills the
+// fields of a start before it writes to the command pipe, keeps what they point
+// to alive until the launcher has ended or executed, and then reads the outcome.
+type launcher struct {
+	// Set before the fork.
+	holder    bool  // only keeps a user namespace, until command's other end closes
+	userNS    int32 // -1: none
+	stdin     int32
+	stdout    int32
+	stderr    int32
+	command   int32
+	outcome   int32
+	low, high int32 // command and outcome, sorted
+	noFile    unix.Rlimit
+	setCaps   bool
+	action    sigAction
+
+	// Set before the command.
+	tty      *byte // path of the terminal, nil for none
+	combined bool
+	setIDs   bool
+	uid, gid uintptr
+	groups   *uint32
+	nGroups  uintptr
+	caps     uint64
+	cwd      *byte
+	paths    **byte // candidates, nil at the end
+	argv     **byte
+	env      **byte
+
+	// Written by the launcher.
+	stage stage
+	errno syscall.Errno
+	mask  uint64
+	byte_ [8]byte
+	hdr   unix.CapUserHeader
+	data  [2]unix.CapUserData
+}
+
+// stage says how far a launcher came.
+type stage uint32
+
+const (
+	stageParking stage = iota
+	stageParked
+	stageTerminal
+	stageIDs
+	stageCaps
+	stageCwd
+	stageExec
+	stageFailed // added to the stage that failed
+)
+
+// sigAction is the kernel's struct for the default disposition: zeros.
+type sigAction [4]uint64
+
+const (
+	launcherMemory = 32 << 10
+	// keptCaps are what uid 0 has inside: enough to install packages, change
+	// owners and serve low ports; nothing that mounts, traces, makes devices,
+	// loads code into the kernel or reconfigures the network.
+	keptCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+		1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP |
+		1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_SETFCAP
+	capVersion3 = 0x20080522
+	lastSignal  = 64
+	// ignoredSignals would end or stop the agent. None of them is for it.
+	ignoredSignals = 1<<unix.SIGTERM | 1<<unix.SIGINT | 1<<unix.SIGHUP | 1<<unix.SIGQUIT | 1<<unix.SIGPIPE | 1<<unix.SIGUSR1 |
+		1<<unix.SIGUSR2 | 1<<unix.SIGALRM | 1<<unix.SIGTSTP | 1<<unix.SIGTTIN | 1<<unix.SIGTTOU
+)
+
+// cloneLauncher calls clone3. The child runs launcherMain on the stack in args.
+//
+//go:noescape
+func cloneLauncher(args *cloneArgs, size uintptr, l *launcher) (pid, errno uintptr)
+
+// cloneArgs are clone3's.
+type cloneArgs struct {
+	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
+}
+
+//go:linkname beforeFork syscall.runtime_BeforeFork
+func beforeFork()
+
+//go:linkname afterFork syscall.runtime_AfterFork
+func afterFork()
+
+// newLauncherMemory maps the memory of one launcher: the struct, then its stack.
+func newLauncherMemory() (*launcher, []byte, error) {
+	mem, err := unix.Mmap(-1, 0, launcherMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map launcher: %w", err)
+	}
+	return (*launcher)(unsafe.Pointer(unsafe.SliceData(mem))), mem, nil
+}
+
+// fork makes the launcher's process. Signals stay blocked in it until it
+// executes.
+func (l *launcher) fork(mem []byte) (int, error) { return l.forkWith(mem, 0) }
+
+//go:norace
+func (l *launcher) forkWith(mem []byte, flags uint64) (int, error) {
+	// No handler of the agent's is left in the child: it would run on this stack.
+	args := &cloneArgs{
+		flags: flags | unix.CLONE_VM | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
+		stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), stackSize: uint64(len(mem)),
+	}
+	beforeFork()
+	pid, errno := cloneLauncher(args, unsafe.Sizeof(*args), l)
+	afterFork()
+	if errno != 0 {
+		return 0, os.NewSyscallError("clone3", syscall.Errno(errno))
+	}
+	return int(pid), nil
+}
+
+// launcherMain is the launcher's whole life.
+//
+//go:norace
+//go:nosplit
+func launcherMain(l *launcher) {
+	if l.holder {
+		syscall.RawSyscall(unix.SYS_CLOSE, uintptr(l.outcome), 0, 0)
+	} else {
+		l.park()
+	}
+	var n uintptr
+	for {
+		var e syscall.Errno
+		n, _, e = syscall.RawSyscall(unix.SYS_READ, uintptr(l.command), uintptr(unsafe.Pointer(&l.byte_)), 1)
+		if e != unix.EINTR {
+			break
+		}
+	}
+	if n == 1 {
+		l.execute()
+	}
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 127, 0, 0)
+	}
+}
+
+// park does all that does not depend on what is started.
+//
+//go:norace
+//go:nosplit
+func (l *launcher) park() {
+	// What the agent ignores would stay ignored.
+	for sig := uintptr(1); sig < 32; sig++ {
+		if ignoredSignals>>sig&1 != 0 {
+			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.action)), 0, 8, 0, 0)
+		}
+	}
+	if l.userNS >= 0 {
+		if _, _, e := syscall.RawSyscall(unix.SYS_SETNS, uintptr(l.userNS), unix.CLONE_NEWUSER, 0); e != 0 {
+			l.fail(stageParking, e)
+		}
+	}
+	l.dup(l.stdin, 0)
+	l.dup(l.stdout, 1)
+	l.dup(l.stderr, 2)
+	l.closeRange(3, uintptr(l.low)-1)
+	l.closeRange(uintptr(l.low)+1, uintptr(l.high)-1)
+	l.closeRange(uintptr(l.high)+1, math.MaxInt32)
+	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+	syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
+	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&l.noFile)), 0, 0, 0)
+	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if l.setCaps {
+		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+		for c := uintptr(0); c < 64; c++ {
+			if keptCaps>>c&1 != 0 {
+				continue
+			}
+			if _, _, e := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0, 0); e != 0 {
+				if e != unix.EINVAL {
+					l.fail(stageParking, e)
+				}
+				break // past the last capability of this kernel
+			}
+		}
+	}
+	l.stage = stageParked
+}
+
+//go:norace
+//go:nosplit
+func (l *launcher) dup(from int32, to uintptr) {
+	if _, _, e := syscall.RawSyscall(unix.SYS_DUP3, uintptr(from), to, 0); e != 0 {
+		l.fail(stageParking, e)
+	}
+}
+
+//go:norace
+//go:nosplit
+func (l *launcher) closeRange(first, last uintptr) {
+	if first > last {
+		return
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, first, last, 0); e == 0 {
+		return
+	}
+	for fd := first; fd <= last && fd < 1<<16; fd++ {
+		syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+	}
+}
+
+// execute becomes the program.
+//
+//go:norace
+//go:nosplit
+func (l *launcher) execute() {
+	if l.tty != nil {
+		l.terminal()
+	} else if l.combined {
+		syscall.RawSyscall(unix.SYS_DUP3, 1, 2, 0)
+	}
+	if l.setIDs {
+		if _, _, e := syscall.RawSyscall(unix.SYS_SETGROUPS, l.nGroups, uintptr(unsafe.Pointer(l.groups)), 0); e != 0 {
+			l.fail(stageIDs, e)
+		}
+		if _, _, e := syscall.RawSyscall(unix.SYS_SETRESGID, l.gid, l.gid, l.gid); e != 0 {
+			l.fail(stageIDs, e)
+		}
+		if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, l.uid, l.uid, l.uid); e != 0 {
+			l.fail(stageIDs, e)
+		}
+	}
+	if l.setCaps {
+		l.hdr = unix.CapUserHeader{Version: capVersion3}
+		for i := range l.data {
+			half := uint32(l.caps >> (32 * uint(i)))
+			l.data[i] = unix.CapUserData{Effective: half, Permitted: half}
+		}
+		if _, _, e := syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&l.hdr)), uintptr(unsafe.Pointer(&l.data)), 0); e != 0 {
+			l.fail(stageCaps, e)
+		}
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(l.cwd)), 0, 0); e != 0 {
+		l.fail(stageCwd, e)
+	}
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&l.mask)), 0, 8, 0, 0)
+	l.stage = stageExec
+	failure := unix.ENOENT
+	for p := l.paths; *p != nil; p = (**byte)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(p))) {
+		_, _, e := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(*p)), uintptr(unsafe.Pointer(l.argv)), uintptr(unsafe.Pointer(l.env)))
+		if e == unix.ENOENT || e == unix.ENOTDIR {
+			continue
+		}
+		// Like a shell: what may not be executed does not hide what comes later
+		// in PATH.
+		failure = e
+		if e != unix.EACCES {
+			break
+		}
+	}
+	l.fail(stageExec, failure)
+}
+
+// terminal makes the terminal the launcher's controlling one and its stdio.
+//
+//go:norace
+//go:nosplit
+func (l *launcher) terminal() {
+	at := unix.AT_FDCWD
+	fd, _, e := syscall.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(l.tty)), unix.O_RDWR|unix.O_NOCTTY, 0, 0, 0)
+	if e != 0 {
+		l.fail(stageTerminal, e)
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_IOCTL, fd, unix.TIOCSCTTY, 0); e != 0 {
+		l.fail(stageTerminal, e)
+	}
+	for to := uintptr(0); to < 3; to++ {
+		if _, _, e := syscall.RawSyscall(unix.SYS_DUP3, fd, to, 0); e != 0 {
+			l.fail(stageTerminal, e)
+		}
+	}
+	syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+}
+
+// fail records what went wrong and ends the launcher.
+//
+//go:norace
+//go:nosplit
+func (l *launcher) fail(at stage, e syscall.Errno) {
+	l.errno = e
+	l.stage = stageFailed + at
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 127, 0, 0)
+	}
+}

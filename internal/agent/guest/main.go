@@ -1,0 +1,110 @@
+//go:build linux
+
+package guest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent"
+)
+
+const (
+	configFD  = 3
+	readyFD   = 4
+	maxConfig = 64 << 10
+)
+
+// Main is the agent's whole life: it reads its configuration from descriptor 3,
+// says on descriptor 4 that it listens (one byte) or why it cannot (a line), and
+// serves. It returns the status to exit with.
+func Main() int {
+	ready := os.NewFile(readyFD, "ready")
+	if ready == nil {
+		return 2
+	}
+	a, ln, err := setUp()
+	if err != nil {
+		line := strings.ReplaceAll(err.Error(), "\n", " ")
+		_, _ = io.WriteString(ready, "agent: "+line+"\n")
+		ready.Close()
+		return 1
+	}
+	_, err = ready.Write([]byte{'\n'})
+	ready.Close()
+	if err != nil {
+		return 1
+	}
+	if err := a.serve(ln); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// setUp does everything up to where the agent can be dialled.
+func setUp() (*Agent, net.Listener, error) {
+	// The agent holds little and answers one host: a small heap matters more than
+	// the collector's work.
+	debug.SetGCPercent(50)
+	cfg, err := readConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, fd := range []int{configFD, readyFD} {
+		unix.CloseOnExec(fd)
+	}
+	for sig := unix.Signal(1); sig < 32; sig++ {
+		if ignoredSignals>>uint(sig)&1 != 0 {
+			signal.Ignore(sig)
+		}
+	}
+	if cfg.Hostname != "" {
+		// Not everywhere allowed, and the engine may have done it.
+		_ = unix.Sethostname([]byte(cfg.Hostname))
+	}
+	// The port is below 1024: before the agent is another user.
+	port := cfg.Port
+	if port == 0 {
+		port = agent.Port
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen: %w", err)
+	}
+	a, err := newAgent(cfg)
+	if err != nil {
+		ln.Close()
+		return nil, nil, err
+	}
+	return a, ln, nil
+}
+
+func readConfig() (agent.Config, error) {
+	var cfg agent.Config
+	f := os.NewFile(configFD, "config")
+	if f == nil {
+		return cfg, fmt.Errorf("read configuration: descriptor %d is not open", configFD)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return cfg, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		return cfg, fmt.Errorf("read configuration: %w", err)
+	}
+	clear(data)
+	if len(cfg.Token) < 16 {
+		return cfg, fmt.Errorf("read configuration: a token of %d bytes is too short", len(cfg.Token))
+	}
+	return cfg, nil
+}

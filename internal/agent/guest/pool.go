@@ -1,0 +1,309 @@
+//go:build linux
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// parked is the agent's side of one launcher: it owns the memory and its ends of
+// the pipes.
+type parked struct {
+	*launcher
+	mem    []byte
+	pid    int
+	group  *group // nil without cgroups
+	stdin  *os.File
+	stdout *os.File
+	stderr *os.File
+	// command and outcome are read and written raw; no poller is involved.
+	command, outcome int
+}
+
+// pool keeps one launcher parked, and makes the next when it is taken.
+type pool struct {
+	table  *table
+	groups *groups // nil without cgroups
+	id     identity
+	noFile unix.Rlimit
+
+	ready chan made
+	taken chan struct{} // one for each launcher that was taken and has done its start
+	quit  chan struct{}
+	wg    sync.WaitGroup
+
+	mu    sync.Mutex
+	spare [][]byte // memory of launchers that have ended
+}
+
+type made struct {
+	p   *parked
+	err error
+}
+
+func newPool(t *table, g *groups, id identity) *pool {
+	p := &pool{table: t, groups: g, id: id, noFile: fileLimit(), ready: make(chan made), taken: make(chan struct{}, 1), quit: make(chan struct{})}
+	p.wg.Go(p.run)
+	return p
+}
+
+// fileLimit is the processes' limit of open files. The runtime raises the
+// agent's own to the maximum, with which old programs that close every possible
+// descriptor take seconds.
+func fileLimit() unix.Rlimit {
+	const soft = 64 << 10
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return unix.Rlimit{Cur: 1024, Max: 4096}
+	}
+	lim.Cur = min(lim.Max, soft)
+	return lim
+}
+
+func (p *pool) run() {
+	for {
+		l, err := p.park()
+		select {
+		case p.ready <- made{l, err}:
+			// The next one is made while the program runs, not while it starts.
+			<-p.taken
+		case <-p.quit:
+			if l != nil {
+				p.discard(l)
+			}
+			return
+		}
+	}
+}
+
+// take returns a parked launcher.
+func (p *pool) take() (*parked, error) {
+	select {
+	case m := <-p.ready:
+		return m.p, m.err
+	case <-p.quit:
+		return nil, errStopping
+	}
+}
+
+// close ends the parked launcher. take fails from now on.
+func (p *pool) close() {
+	close(p.quit)
+	p.wg.Wait()
+}
+
+// park makes a launcher.
+func (p *pool) park() (_ *parked, err error) {
+	l := &parked{command: -1, outcome: -1}
+	var childEnds []int
+	defer func() {
+		for _, fd := range childEnds {
+			unix.Close(fd)
+		}
+		if err != nil {
+			p.release(l)
+		}
+	}()
+	if err := p.memory(l); err != nil {
+		return nil, err
+	}
+	pipe := func(parentReads bool) (parent, child int, err error) {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			return -1, -1, os.NewSyscallError("pipe2", err)
+		}
+		if !parentReads {
+			fds[0], fds[1] = fds[1], fds[0]
+		}
+		childEnds = append(childEnds, fds[1])
+		return fds[0], fds[1], nil
+	}
+	var child [5]int
+	var parent [5]int
+	for i := range child {
+		if parent[i], child[i], err = pipe(i == 1 || i == 2 || i == 4); err != nil {
+			for _, fd := range parent[:i] {
+				unix.Close(fd)
+			}
+			return nil, fmt.Errorf("make pipes: %w", err)
+		}
+	}
+	for i, f := range []**os.File{&l.stdin, &l.stdout, &l.stderr} {
+		_ = unix.SetNonblock(parent[i], true)
+		*f = os.NewFile(uintptr(parent[i]), "pipe")
+	}
+	l.command, l.outcome = parent[3], parent[4]
+	*l.launcher = launcher{
+		userNS: int32(p.id.userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
+		command: int32(child[3]), outcome: int32(child[4]),
+		low: int32(min(child[3], child[4])), high: int32(max(child[3], child[4])),
+		noFile: p.noFile, setCaps: p.id.privileged, setIDs: p.id.privileged,
+	}
+	if p.groups != nil {
+		if l.group, err = p.groups.make(); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.table.fork(l); err != nil {
+		return nil, fmt.Errorf("fork launcher: %w", err)
+	}
+	return l, nil
+}
+
+// memory gives l memory, used or new.
+func (p *pool) memory(l *parked) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.spare); n > 0 {
+		l.mem = p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		l.launcher = (*launcher)(unsafe.Pointer(unsafe.SliceData(l.mem)))
+		return nil
+	}
+	var err error
+	l.launcher, l.mem, err = newLauncherMemory()
+	return err
+}
+
+// discard ends a launcher that is not needed: without its command pipe it exits.
+func (p *pool) discard(l *parked) {
+	unix.Close(l.command)
+	l.command = -1
+	_ = l.awaitOutcome()
+	p.release(l)
+}
+
+// release gives back what l holds but its pipes of a program that runs, which
+// start has taken out of it. Its process must not use the memory any more.
+func (p *pool) release(l *parked) {
+	for _, f := range []*os.File{l.stdin, l.stdout, l.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	for _, fd := range []*int{&l.command, &l.outcome} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if l.group != nil {
+		l.group.leave()
+	}
+	if l.mem != nil {
+		p.mu.Lock()
+		p.spare = append(p.spare, l.mem)
+		p.mu.Unlock()
+		l.mem, l.launcher = nil, nil
+	}
+}
+
+// launch is what a launcher is told.
+type launch struct {
+	paths, argv, env []string
+	cwd              string
+	tty              string
+	combined         bool
+	user             user
+}
+
+// launchTimeout bounds how long an execve may take. A process of the same uid can
+// stop a launcher just before it executes.
+const launchTimeout = 30 * time.Second
+
+// launchError is why a program was not executed.
+type launchError struct {
+	at  stage
+	err error
+}
+
+func (e *launchError) Error() string { return e.err.Error() }
+func (e *launchError) Unwrap() error { return e.err }
+
+// start tells the launcher what to execute and waits until it has, or why not.
+func (l *parked) start(x launch) error {
+	if l.group != nil {
+		if err := l.group.enter(l.pid); err != nil {
+			return err
+		}
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	vector := func(ss []string) (**byte, error) {
+		ptrs := make([]*byte, len(ss)+1)
+		for i, s := range ss {
+			b, err := unix.BytePtrFromString(s)
+			if err != nil {
+				return nil, err
+			}
+			pin.Pin(b)
+			ptrs[i] = b
+		}
+		pin.Pin(&ptrs[0])
+		return &ptrs[0], nil
+	}
+	var errs [5]error
+	var one **byte
+	l.paths, errs[0] = vector(x.paths)
+	l.argv, errs[1] = vector(x.argv)
+	l.env, errs[2] = vector(x.env)
+	one, errs[3] = vector([]string{x.cwd})
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	l.cwd = *one
+	if x.tty != "" {
+		if one, errs[4] = vector([]string{x.tty}); errs[4] != nil {
+			return errs[4]
+		}
+		l.launcher.tty = *one
+	}
+	groups := make([]uint32, len(x.user.groups)+1)
+	copy(groups, x.user.groups)
+	pin.Pin(&groups[0])
+	l.groups, l.nGroups = &groups[0], uintptr(len(x.user.groups))
+	l.uid, l.gid, l.combined = uintptr(x.user.uid), uintptr(x.user.gid), x.combined
+	l.caps = 0
+	if x.user.uid == 0 {
+		l.caps = keptCaps
+	}
+	if _, err := unix.Write(l.command, []byte{1}); err != nil {
+		return &launchError{stageParking, os.NewSyscallError("write", err)}
+	}
+	return l.awaitOutcome()
+}
+
+// awaitOutcome waits until the launcher has executed or ended: either closes its
+// end of the outcome pipe.
+func (l *parked) awaitOutcome() error {
+	deadline := time.Now().Add(launchTimeout)
+	for {
+		fds := []unix.PollFd{{Fd: int32(l.outcome), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(max(time.Until(deadline), 0)/time.Millisecond))
+		if err == unix.EINTR {
+			continue
+		}
+		if n == 0 || err != nil {
+			// The launcher may still use the memory: it dies first.
+			_ = unix.Kill(l.pid, unix.SIGKILL)
+			deadline = time.Now().Add(launchTimeout)
+			continue
+		}
+		break
+	}
+	if l.stage >= stageFailed {
+		return &launchError{l.stage - stageFailed, l.errno}
+	}
+	if l.stage != stageExec && l.command >= 0 {
+		return &launchError{stageParking, errKilled}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+//go:build linux
+
+package guest
+
+import (
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// table knows the agent's children. One goroutine reaps them, and the orphans
+// that the kernel gives to the agent, so that no wait is stolen and no pid is
+// signalled after it has been given to another process.
+type table struct {
+	mu       sync.Mutex
+	children map[int]*child
+	// more wakes the reaper when there are children again.
+	more *sync.Cond
+	// idle is closed when stopping and no child is left.
+	idle     chan struct{}
+	stopping bool
+	// orphaned is called, without mu, after a process that is nobody's was reaped.
+	orphaned func()
+}
+
+// child is one process that the agent has forked.
+type child struct {
+	pid int
+	// exited is closed when status is there.
+	exited chan struct{}
+	status unix.WaitStatus
+}
+
+func newTable() *table {
+	t := &table{children: map[int]*child{}, idle: make(chan struct{}), orphaned: func() {}}
+	t.more = sync.NewCond(&t.mu)
+	return t
+}
+
+// fork forks l's process and enters it before the reaper can see its end.
+func (t *table) fork(l *parked) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopping {
+		return errStopping
+	}
+	pid, err := l.launcher.fork(l.mem)
+	if err != nil {
+		return err
+	}
+	l.pid = pid
+	t.children[pid] = &child{pid: pid, exited: make(chan struct{})}
+	t.more.Signal()
+	return nil
+}
+
+// child returns the child of that pid, nil when it has been reaped.
+func (t *table) child(pid int) *child {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.children[pid]
+}
+
+// signal signals c, or its process group, unless it has been reaped.
+func (t *table) signal(c *child, sig unix.Signal, wholeGroup bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.children[c.pid] != c {
+		return unix.ESRCH
+	}
+	if wholeGroup {
+		return unix.Kill(-c.pid, sig)
+	}
+	return unix.Kill(c.pid, sig)
+}
+
+// stop makes the reaper end, and close idle, once no child is left: then no
+// process of the sandbox is, because each descends from the agent.
+func (t *table) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopping = true
+	t.more.Signal()
+}
+
+// reap runs until stop.
+func (t *table) reap() {
+	var info [128]byte // siginfo_t
+	for {
+		// WNOWAIT: the pid stays taken until the table has forgotten it.
+		err := waitAny(&info)
+		switch err {
+		case nil:
+			t.reapOne(waitedPID(&info))
+		case unix.ECHILD:
+			if !t.sleep() {
+				return
+			}
+		}
+	}
+}
+
+// sleep waits for children; false says that there will be none.
+func (t *table) sleep() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.children) == 0 {
+		if t.stopping {
+			close(t.idle)
+			return false
+		}
+		t.more.Wait()
+	}
+	return true
+}
+
+func (t *table) reapOne(pid int) {
+	t.mu.Lock()
+	var status unix.WaitStatus
+	_, err := unix.Wait4(pid, &status, unix.WNOHANG|unix.WALL, nil)
+	c := t.children[pid]
+	if err != nil {
+		c = nil
+	} else {
+		delete(t.children, pid)
+	}
+	t.mu.Unlock()
+	if c == nil {
+		t.orphaned()
+		return
+	}
+	c.status = status
+	close(c.exited)
+}
+
+// isInit says whether the agent is its pid namespace's first process.
+func isInit() bool { return os.Getpid() == 1 }

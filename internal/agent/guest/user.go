@@ -1,0 +1,159 @@
+//go:build linux
+
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// user is who a process runs as.
+type user struct {
+	uid, gid uint32
+	groups   []uint32
+	name     string
+	home     string
+}
+
+const (
+	maxAccountFile = 4 << 20
+	maxGroups      = 1024
+)
+
+// users resolves names with the image's own /etc/passwd and /etc/group.
+type users struct {
+	single bool   // only uid 0
+	normal string // for an empty name
+	// self is set for an agent without privilege: who it is.
+	self *user
+}
+
+// lookup resolves "name", "uid", either with ":group" or ":gid", or "".
+func (us *users) lookup(spec string) (user, error) {
+	if spec == "" {
+		spec = us.normal
+	}
+	if us.self != nil {
+		if spec == "" || spec == strconv.FormatUint(uint64(us.self.uid), 10) {
+			return *us.self, nil
+		}
+		return user{}, cloche.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
+			WithHint("leave user empty")
+	}
+	root := user{groups: []uint32{0}, name: "root", home: "/root"}
+	switch spec {
+	case "", "root", "0", "0:0", "root:root":
+		return root, nil
+	}
+	name, group, hasGroup := strings.Cut(spec, ":")
+	u, err := us.account(name)
+	if err != nil {
+		return user{}, err
+	}
+	if hasGroup {
+		if u.gid, err = us.group(group); err != nil {
+			return user{}, err
+		}
+	}
+	if us.single && (u.uid != 0 || u.gid != 0) {
+		return user{}, cloche.Invalid("user", "user %q: this sandbox has uid 0 only, because it runs rootless without subordinate ids", spec).
+			WithHint("use root, which has no rights on the host, or configure /etc/subuid and /etc/subgid for the daemon's user")
+	}
+	u.groups = []uint32{u.gid}
+	if u.name != "" {
+		for _, f := range accountLines("/etc/group", 4) {
+			gid, err := strconv.ParseUint(f[2], 10, 32)
+			if err != nil || len(u.groups) == maxGroups {
+				continue
+			}
+			if slices.Contains(strings.Split(f[3], ","), u.name) && !slices.Contains(u.groups, uint32(gid)) {
+				u.groups = append(u.groups, uint32(gid))
+			}
+		}
+	}
+	return u, nil
+}
+
+// account finds the user with that name or number. A number needs no entry.
+func (us *users) account(name string) (user, error) {
+	number, numErr := parseID(name)
+	for _, f := range accountLines("/etc/passwd", 6) {
+		uid, err1 := strconv.ParseUint(f[2], 10, 32)
+		gid, err2 := strconv.ParseUint(f[3], 10, 32)
+		if err1 != nil || err2 != nil || uid >= agentID || gid >= agentID {
+			continue
+		}
+		if f[0] == name || (numErr == nil && uint32(uid) == number) {
+			return user{uid: uint32(uid), gid: uint32(gid), name: f[0], home: f[5]}, nil
+		}
+	}
+	if numErr != nil {
+		return user{}, cloche.Invalid("user", "user %q is not in the image's /etc/passwd", name).
+			WithHint("use a name from it, or a number")
+	}
+	return user{uid: number, home: "/"}, nil
+}
+
+func (us *users) group(name string) (uint32, error) {
+	number, err := parseID(name)
+	if err == nil {
+		return number, nil
+	}
+	for _, f := range accountLines("/etc/group", 3) {
+		if gid, err := strconv.ParseUint(f[2], 10, 32); err == nil && f[0] == name && gid < agentID {
+			return uint32(gid), nil
+		}
+	}
+	return 0, cloche.Invalid("user", "group %q is not in the image's /etc/group", name).
+		WithHint("use a name from it, or a number")
+}
+
+// parseID reads a number below the agent's own.
+func parseID(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err == nil && n >= agentID {
+		err = strconv.ErrRange
+	}
+	return uint32(n), err
+}
+
+// accountLines reads a file of colon-separated lines with at least n fields. It
+// belongs to the image: it may be missing, huge or no file at all.
+func accountLines(path string, n int) [][]string {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	return parseAccounts(io.LimitReader(f, maxAccountFile), n)
+}
+
+func parseAccounts(r io.Reader, n int) [][]string {
+	var lines [][]string
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 64<<10)
+	for sc.Scan() {
+		line := bytes.TrimSpace(sc.Bytes())
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		if f := strings.Split(string(line), ":"); len(f) >= n {
+			lines = append(lines, f)
+		}
+	}
+	return lines
+}

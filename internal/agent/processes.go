@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// maxProcesses bounds what Processes returns.
+const maxProcesses = 1 << 16
+
+// Processes lists the processes that run and the last ones that ended, in the
+// order of their start.
+func (c *Client) Processes(ctx context.Context) ([]cloche.Process, error) {
+	k, err := c.open(ctx, wire.Request{Op: wire.OpProcesses})
+	if err != nil {
+		return nil, err
+	}
+	ps, err := reply[[]cloche.Process](k)
+	if err != nil {
+		return nil, err
+	}
+	if len(ps) > maxProcesses {
+		return nil, classify(errTooMuch)
+	}
+	for i := range ps {
+		p := &ps[i]
+		p.ExecID, p.Signal = bounded(p.ExecID), saneSignal(p.Signal)
+		if p.ExitCode != nil && (*p.ExitCode < 0 || *p.ExitCode > 255) {
+			p.ExitCode = nil
+		}
+	}
+	return ps, nil
+}
+
+// Logs calls fn with what is kept of the output of the chosen processes, oldest
+// first. It ends at what there is now. An error of fn ends it and is returned.
+func (c *Client) Logs(ctx context.Context, opts cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+	k, err := c.open(ctx, wire.Request{Op: wire.OpLogs, Logs: &wire.Logs{ExecID: opts.ExecID, Stream: opts.Stream, Tail: opts.Tail}})
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	for {
+		kind, payload, err := k.next()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case wire.KindEnd:
+			return nil
+		case wire.KindLog:
+		default:
+			return unexpected(kind)
+		}
+		e, err := wire.Decode[cloche.LogEntry](payload)
+		if err != nil {
+			return classify(err)
+		}
+		if e.Stream != cloche.Stderr {
+			e.Stream = cloche.Stdout
+		}
+		e.ExecID, e.Offset, e.Gap, e.Data = bounded(e.ExecID), max(e.Offset, 0), max(e.Gap, 0), nil
+		if e.Gap == 0 {
+			kind, payload, err := k.next()
+			if err != nil {
+				return err
+			}
+			if kind != wire.KindData {
+				return unexpected(kind)
+			}
+			e.Data = append(cloche.Bytes(nil), payload...)
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+}
+
+// Signal sends a signal to the whole tree of a process.
+func (c *Client) Signal(ctx context.Context, execID string, number int) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpSignal, ExecID: execID, Signal: number})
+	return err
+}
+
+// Terminate ends the sandbox's work: nothing new is started, every process gets
+// TERM, what is left after grace gets KILL, and files are flushed. It returns
+// when no process is left.
+func (c *Client) Terminate(ctx context.Context, grace time.Duration) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpTerminate, GraceMS: max(grace.Milliseconds(), 0)})
+	return err
+}
