@@ -1,0 +1,90 @@
+//go:build linux
+
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// AgentPath is where the agent's image holds the program.
+const AgentPath = "/cloche-agent"
+
+// maxProgram bounds an agent program.
+const maxProgram = 512 << 20
+
+// AgentImage returns the path of an EROFS image that holds the program at
+// AgentPath. The program must be part of this executable: as long as that is the
+// same file, unchanged, so is the program, and no digest has to be made to know
+// it. The image is made once for each program.
+func (s *Store) AgentImage(ctx context.Context, program []byte) (string, error) {
+	if len(program) == 0 || len(program) > maxProgram {
+		return "", fmt.Errorf("make agent image: a program of %d bytes cannot be packed", len(program))
+	}
+	f, exe, err := openProgram("/proc/self/exe")
+	if err != nil {
+		return "", fmt.Errorf("make agent image: %w", err)
+	}
+	defer f.Close()
+	// The checksum tells apart the programs of one executable, nothing more.
+	sum := crc32.Checksum(program, crc32.MakeTable(crc32.Castagnoli))
+	return s.agentImage(ctx, fmt.Sprint("part", len(program), sum, exe), int64(len(program)), func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(program)), nil
+	})
+}
+
+// AgentImageFile is AgentImage for a program that is a file, such as this
+// executable where it takes the agent's role itself.
+func (s *Store) AgentImageFile(ctx context.Context, path string) (string, error) {
+	f, program, err := openProgram(path)
+	if err != nil {
+		return "", fmt.Errorf("make agent image: %w", err)
+	}
+	defer f.Close()
+	return s.agentImage(ctx, fmt.Sprint("file", program), program.Size, func() (io.ReadCloser, error) {
+		return io.NopCloser(io.NewSectionReader(f, 0, program.Size)), nil
+	})
+}
+
+func (s *Store) agentImage(ctx context.Context, identity string, size int64, open func() (io.ReadCloser, error)) (string, error) {
+	name := "agent-" + shortHash(identity)
+	r, err := s.cached(ctx, name, func() (*tree, record, error) {
+		t := newTree()
+		err := t.file(AgentPath, 0o555, size, open)
+		return t, record{Rootfs: Rootfs{Ref: "agent"}}, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("make agent image: %w", err)
+	}
+	return r.Rootfs.Image, nil
+}
+
+// openProgram opens the program's file and notes how that very file looks, so
+// that no exchange of the path can come between. The path is not noted:
+// /proc/self/exe and the file that it leads to are one program.
+func openProgram(path string) (*os.File, seen, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, seen{}, fmt.Errorf("open program: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		_ = f.Close()
+		return nil, seen{}, fmt.Errorf("stat program: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxProgram {
+		_ = f.Close()
+		return nil, seen{}, errors.New("open program: it is not a file of 1 to " + strconv.Itoa(maxProgram) + " bytes")
+	}
+	return f, seen{
+		Dev: st.Dev, Ino: st.Ino, Mode: st.Mode, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
+	}, nil
+}

@@ -1,0 +1,385 @@
+//go:build linux
+
+package image
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const (
+	imageSuffix  = ".erofs"
+	recordSuffix = ".json"
+	tempPrefix   = ".new-"
+	lockName     = ".lock"
+
+	// maxRecord bounds what is read of a record; one of the host image has a few
+	// hundred lines.
+	maxRecord = 8 << 20
+	// freshen is how old an image's time of use may be before it is written anew.
+	freshen = time.Hour
+)
+
+// Store keeps images under one directory. It is safe for concurrent use, also
+// by several processes.
+type Store struct {
+	dir string
+	// host is where the host image looks at this machine; a test points it at a
+	// machine of its own.
+	host hostView
+
+	mu      sync.Mutex
+	records map[string]record // by name, as they were last seen to hold
+}
+
+// record says from what an image was made, so that a later process knows
+// without reading it again whether that still holds.
+type record struct {
+	Rootfs  Rootfs `json:"rootfs"`
+	Sources []seen `json:"sources"`
+}
+
+// Open opens the store in dir, which is made when it is missing. It must belong
+// to this user alone: what lies there is believed.
+func Open(dir string) (*Store, error) {
+	if !filepath.IsAbs(dir) {
+		return nil, fmt.Errorf("open image store %s: the path is not absolute", dir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make image store: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return nil, fmt.Errorf("stat image store: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return nil, fmt.Errorf("open image store %s: it is not a directory that this user alone can write", dir)
+	}
+	// Mounts are listed and masked by real paths.
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve image store: %w", err)
+	}
+	return &Store{dir: dir, host: thisHost(filepath.Dir(dir)), records: map[string]record{}}, nil
+}
+
+// Resolve returns the root filesystem that ref names, making it when it is not
+// there yet or when what it was made from has changed. A ref that is not known
+// is cloche.CodeNotFound; a mount point that the image cannot have is
+// cloche.CodeInvalid.
+func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, error) {
+	if ref != cloche.DefaultImage {
+		e := cloche.Errorf(cloche.CodeNotFound, "image %q is not known", clip(ref)).
+			WithHint(`this build knows one image, "host", which shows this machine's own tools`)
+		e.Field = "image"
+		return Rootfs{}, e
+	}
+	extra, err := s.host.checkMountPoints(need)
+	if err != nil {
+		return Rootfs{}, err
+	}
+	name := "host"
+	if len(extra) > 0 {
+		name += "-" + shortHash(strings.Join(extra, "\x00"))
+	}
+	r, err := s.cached(ctx, name, func() (*tree, record, error) { return s.host.build(ctx, extra) })
+	if err != nil {
+		return Rootfs{}, fmt.Errorf("make image host: %w", err)
+	}
+	return r.Rootfs, nil
+}
+
+// List returns the images that a create can name.
+func (s *Store) List() []cloche.Image {
+	img := cloche.Image{
+		Name:        cloche.DefaultImage,
+		Description: "a read-only view of this machine's own tools; needs no registry",
+	}
+	if r, err := s.load("host"); err == nil {
+		img.Digest = r.Rootfs.Digest
+	}
+	return []cloche.Image{img}
+}
+
+// Sweep removes the images that nobody has used for at least unused and that
+// are not among keep, which holds paths as in Rootfs.Image. It returns how many
+// it removed.
+func (s *Store) Sweep(ctx context.Context, keep []string, unused time.Duration) (int, error) {
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return 0, fmt.Errorf("read image store: %w", err)
+	}
+	removed := 0
+	for _, e := range entries {
+		path := filepath.Join(s.dir, e.Name())
+		info, err := e.Info()
+		if err != nil || !strings.HasSuffix(e.Name(), imageSuffix) || slices.Contains(keep, path) || time.Since(info.ModTime()) < unused {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return removed, fmt.Errorf("remove image: %w", err)
+		}
+		removed++
+	}
+	for _, e := range entries {
+		name, isRecord := strings.CutSuffix(e.Name(), recordSuffix)
+		if !isRecord {
+			continue
+		}
+		if r, err := s.load(name); err != nil || !present(r.Rootfs) {
+			_ = os.Remove(filepath.Join(s.dir, e.Name()))
+		}
+	}
+	return removed, nil
+}
+
+// cached returns the record called name when it still holds, and otherwise
+// builds it, which one process does at a time.
+func (s *Store) cached(ctx context.Context, name string, build func() (*tree, record, error)) (record, error) {
+	if r, ok := s.holding(name); ok {
+		return r, nil
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return record{}, err
+	}
+	defer unlock()
+	if r, ok := s.holding(name); ok {
+		return r, nil
+	}
+	t, r, err := build()
+	if err != nil {
+		return record{}, err
+	}
+	kind, _, _ := strings.Cut(name, "-")
+	if err := s.write(kind, t, &r.Rootfs); err != nil {
+		return record{}, err
+	}
+	if err := s.save(name, r); err != nil {
+		return record{}, err
+	}
+	s.remember(name, r)
+	return r, nil
+}
+
+// holding returns the record called name if its image is there and nothing it
+// was made from has changed.
+func (s *Store) holding(name string) (record, bool) {
+	s.mu.Lock()
+	r, ok := s.records[name]
+	s.mu.Unlock()
+	if !ok {
+		var err error
+		if r, err = s.load(name); err != nil {
+			return record{}, false
+		}
+	}
+	if filepath.Dir(r.Rootfs.Image) != s.dir || !present(r.Rootfs) || !allUnchanged(r.Sources) {
+		return record{}, false
+	}
+	s.remember(name, r)
+	return r, true
+}
+
+func (s *Store) remember(name string, r record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records[name] = r
+}
+
+// present reports whether the image of r is there and whole, and notes that it
+// is in use.
+func present(r Rootfs) bool {
+	info, err := os.Lstat(r.Image)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != r.SizeBytes {
+		return false
+	}
+	if now := time.Now(); now.Sub(info.ModTime()) > freshen {
+		_ = os.Chtimes(r.Image, now, now)
+	}
+	return true
+}
+
+// write writes t to a file that is named after its content and fills in where
+// it is. The caller holds the lock.
+func (s *Store) write(kind string, t *tree, r *Rootfs) (err error) {
+	s.removeTemps()
+	f, err := os.CreateTemp(s.dir, tempPrefix)
+	if err != nil {
+		return fmt.Errorf("create image: %w", err)
+	}
+	defer func() {
+		_ = f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	hash := sha256.New()
+	buf := bufio.NewWriterSize(io.MultiWriter(f, hash), 1<<20)
+	if err := t.write(buf); err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return fmt.Errorf("write image: %w", err)
+	}
+	if err := f.Chmod(0o444); err != nil {
+		return fmt.Errorf("chmod image: %w", err)
+	}
+	// The record vouches for the image after a power cut too.
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync image: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("stat image: %w", err)
+	}
+	sum := hex.EncodeToString(hash.Sum(nil))
+	r.Digest, r.SizeBytes = "sha256:"+sum, info.Size()
+	r.Image = filepath.Join(s.dir, kind+"-"+sum[:32]+imageSuffix)
+	if err := os.Rename(f.Name(), r.Image); err != nil {
+		return fmt.Errorf("rename image: %w", err)
+	}
+	return nil
+}
+
+// removeTemps removes what a killed writer left. Only who holds the lock writes,
+// so none of these is in use.
+func (s *Store) removeTemps() {
+	left, _ := filepath.Glob(filepath.Join(s.dir, tempPrefix+"*"))
+	for _, path := range left {
+		_ = os.Remove(path)
+	}
+}
+
+func (s *Store) load(name string) (record, error) {
+	f, err := os.Open(filepath.Join(s.dir, name+recordSuffix))
+	if err != nil {
+		return record{}, fmt.Errorf("open record: %w", err)
+	}
+	defer f.Close()
+	var r record
+	if err := json.NewDecoder(io.LimitReader(f, maxRecord)).Decode(&r); err != nil {
+		return record{}, fmt.Errorf("read record %s: %w", name, err)
+	}
+	return r, nil
+}
+
+func (s *Store) save(name string, r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	temp := filepath.Join(s.dir, tempPrefix+name)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("create record: %w", err)
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	if err := os.Rename(temp, filepath.Join(s.dir, name+recordSuffix)); err != nil {
+		return fmt.Errorf("rename record: %w", err)
+	}
+	return nil
+}
+
+// lock takes the store's lock, which also holds between processes and ends with
+// the process that has it.
+func (s *Store) lock(ctx context.Context) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open image lock: %w", err)
+	}
+	retry := time.NewTicker(5 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock images: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("lock images: %w", ctx.Err())
+		case <-retry.C:
+		}
+	}
+}
+
+// seen is how a file of this machine looked when it was read.
+type seen struct {
+	Path string `json:"path"`
+	// Missing: there was nothing.
+	Missing bool   `json:"missing,omitempty"`
+	Dev     uint64 `json:"dev,omitempty"`
+	Ino     uint64 `json:"ino,omitempty"`
+	Mode    uint32 `json:"mode,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+	Mtime   int64  `json:"mtime,omitempty"`
+	Ctime   int64  `json:"ctime,omitempty"`
+	UID     uint32 `json:"uid,omitempty"`
+}
+
+// look notes how path looks now; a symlink is not followed.
+func look(path string) (seen, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return seen{Path: path, Missing: true}, nil
+	case err != nil:
+		return seen{}, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return seen{
+		Path: path, Dev: st.Dev, Ino: st.Ino, Mode: st.Mode, Size: st.Size,
+		Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(), UID: st.Uid,
+	}, nil
+}
+
+func allUnchanged(sources []seen) bool {
+	return !slices.ContainsFunc(sources, func(old seen) bool {
+		now, err := look(old.Path)
+		return err != nil || now != old
+	})
+}
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:8])
+}
+
+// clip shortens what a request said before it is said back.
+func clip(s string) string {
+	const limit = 128
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "…"
+}
