@@ -1,0 +1,153 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const stagedPrefix = "m-"
+
+// Staged is a directory at a path that nobody but this user can change. For root
+// it is a mount of its own: nosuid, nodev, without what is mounted below the
+// directory, and with sandbox root in the place of the directory's owner.
+// Without root it is the directory's own path, since whoever could change that
+// is the user who asked.
+type Staged struct {
+	// Path is what an engine mounts.
+	Path  string
+	mount bool
+}
+
+// Stage makes the directory ready for an engine. Staging is an existing 0700
+// directory of this user. What Stage mounts can be closed as soon as the engine
+// has its own mount of it.
+func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
+	if os.Geteuid() != 0 {
+		if same, err := d.same(d.path); err != nil || !same {
+			return nil, cloche.Errorf(cloche.CodeInvalid, "the directory %q was replaced before it could be mounted", clip(d.path)).
+				WithHint("ask again").WithCause(err)
+		}
+		return &Staged{Path: d.path}, nil
+	}
+	place, err := openOwn(staging)
+	if err != nil {
+		return nil, fmt.Errorf("open staging directory: %w", err)
+	}
+	defer place.Close()
+	if err := ours(place, 0o077); err != nil {
+		return nil, fmt.Errorf("use staging directory %s: %w", staging, err)
+	}
+	at, err := os.Readlink(procPath(place))
+	if err != nil {
+		return nil, fmt.Errorf("read path of staging directory: %w", err)
+	}
+	tree, err := d.clone(readOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(tree) }()
+
+	name := cloche.NewID(stagedPrefix)
+	if err := unix.Mkdirat(int(place.Fd()), name, 0o700); err != nil {
+		return nil, fmt.Errorf("make mount point: %w", err)
+	}
+	s := &Staged{Path: filepath.Join(at, name), mount: true}
+	if err := unix.MoveMount(tree, "", int(place.Fd()), name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		_ = unix.Unlinkat(int(place.Fd()), name, unix.AT_REMOVEDIR)
+		return nil, fmt.Errorf("mount staged directory: %w", err)
+	}
+	if same, err := d.same(s.Path); err != nil || !same {
+		_ = s.Close()
+		return nil, fmt.Errorf("mount staged directory: another one is seen there: %w", errors.Join(err, unix.ESTALE))
+	}
+	return s, nil
+}
+
+// clone makes a mount of the very directory that is held open, which is not yet
+// anywhere. Without AT_RECURSIVE what is mounted below stays out.
+func (d *Dir) clone(readOnly bool) (int, error) {
+	tree, err := unix.OpenTree(int(d.file.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		e := cloche.Errorf(cloche.CodeUnsupported, "the directory %q cannot be mounted apart from its path: %w", clip(d.path), err)
+		return -1, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN")
+	}
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE,
+	}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		_ = unix.Close(tree)
+		return -1, fmt.Errorf("set attributes of staged mount: %w", err)
+	}
+	if !d.managed && d.stat.Uid != 0 {
+		if err := d.mapOwner(tree); err != nil {
+			_ = unix.Close(tree)
+			return -1, err
+		}
+	}
+	return tree, nil
+}
+
+// mapOwner puts sandbox root in the place of the directory's owner. On disk no
+// other user's file can then be opened beyond what the world may, changed, or
+// made: root's least of all.
+func (d *Dir) mapOwner(tree int) error {
+	ns, err := idmapNamespace(ownerMapping(d.stat.Uid, d.stat.Gid))
+	if err != nil {
+		return fmt.Errorf("map owner of directory: %w", err)
+	}
+	defer ns.Close()
+	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd()),
+	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return cloche.Errorf(cloche.CodeUnsupported,
+			"the directory %q belongs to user %d, and its filesystem cannot show it as belonging to sandbox root: %w", clip(d.path), d.stat.Uid, err).
+			WithHint("mount a directory that is on ext4, xfs, btrfs or tmpfs, or one that belongs to root, or run Cloche as user %d", d.stat.Uid)
+	}
+	if err != nil {
+		return fmt.Errorf("map owner of directory: %w", err)
+	}
+	return nil
+}
+
+// Close unmounts what Stage mounted. It is idempotent.
+func (s *Staged) Close() error {
+	if !s.mount {
+		return nil
+	}
+	err := unix.Unmount(s.Path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	// EINVAL: nothing is mounted there any more.
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount staged directory: %w", err)
+	}
+	if err := unix.Rmdir(s.Path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove mount point: %w", err)
+	}
+	return nil
+}
+
+// mountsBelow lists the mounts below dir in this mount namespace.
+func mountsBelow(dir string) ([]string, error) {
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	var below []string
+	for _, p := range mountPoints(string(info)) {
+		if strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") {
+			below = append(below, p)
+		}
+	}
+	return below, nil
+}

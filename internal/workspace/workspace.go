@@ -1,0 +1,53 @@
+// Package workspace opens the directories that sandboxes work in, so that what
+// is mounted is what was looked at: private ones, named ones that outlive their
+// sandboxes, and directories of the host.
+package workspace
+
+import (
+	"path"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxPath is the longest path of a directory, in bytes.
+const maxPath = 4095
+
+// CheckPath refuses a path that cannot be that of a directory on this machine,
+// with what would be right. It looks at the text only.
+func CheckPath(p string) error {
+	switch {
+	case p == "":
+		return cloche.Errorf(cloche.CodeInvalid, "the path of the directory is empty").
+			WithHint("give an absolute path, such as /srv/data")
+	case len(p) > maxPath:
+		return cloche.Errorf(cloche.CodeInvalid, "the path of the directory has %d bytes, which is more than %d", len(p), maxPath)
+	case strings.ContainsRune(p, 0):
+		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory contains a NUL byte", clip(p))
+	case looksLikeWindows(p):
+		return cloche.Errorf(cloche.CodeInvalid, "the path %q is one of Windows, and sandboxes run on Linux", clip(p)).
+			WithHint("give the path as the machine that Cloche runs on knows it, such as /srv/data")
+	case !path.IsAbs(p):
+		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory is relative", clip(p)).
+			WithHint("give an absolute path, such as /srv/data")
+	case path.Clean(p) != p:
+		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory is not in its shortest form", clip(p)).
+			WithHint("say %q", clip(path.Clean(p)))
+	}
+	return nil
+}
+
+// looksLikeWindows is true for a drive letter or a UNC name.
+func looksLikeWindows(p string) bool {
+	drive := len(p) >= 2 && p[1] == ':' && (p[0]|0x20) >= 'a' && (p[0]|0x20) <= 'z'
+	return drive || strings.HasPrefix(p, `\\`)
+}
+
+// clip shortens what a request said before it is said back.
+func clip(s string) string {
+	const limit = 256
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "…"
+}
