@@ -1,0 +1,99 @@
+package enginetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// testCreateErrors lets Create fail at each of its steps.
+func testCreateErrors(s *suite) {
+	garbage := filepath.Join(s.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, make([]byte, 64<<10), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	tests := []struct {
+		name     string
+		change   func(*engine.Plan)
+		want     cloche.Code
+		isolates bool
+	}{
+		{"unsafe id", func(p *engine.Plan) { p.ID = "../x" }, cloche.CodeInternal, false},
+		{"no size of tmpfs", func(p *engine.Plan) { p.Tmpfs[0].SizeBytes = 0 }, cloche.CodeInternal, true},
+		{"no port", func(p *engine.Plan) { p.Agent.Port = 0 }, cloche.CodeInternal, false},
+		{"no root image", func(p *engine.Plan) { p.Root.Image = "/nonexistent" }, cloche.CodeInternal, true},
+		{"no agent image", func(p *engine.Plan) { p.Agent.Image = "/nonexistent" }, cloche.CodeInternal, true},
+		{"broken root image", func(p *engine.Plan) { p.Root.Image = garbage }, cloche.CodeInternal, true},
+		{"broken agent image", func(p *engine.Plan) { p.Agent.Image = garbage }, cloche.CodeInternal, true},
+		{"no directory", func(p *engine.Plan) { p.Dir = "/nonexistent" }, cloche.CodeInternal, true},
+		{"no mount source", func(p *engine.Plan) {
+			p.Mounts = []engine.Mount{{Source: "/nonexistent", Target: "/srv/job"}}
+		}, cloche.CodeInternal, true},
+		{"no agent", func(p *engine.Plan) { p.Agent.Argv = []string{AgentTarget + "/nothing"} }, cloche.CodeInternal, true},
+		{"agent complains", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "agent", "complain"} }, cloche.CodeInternal, false},
+		{"agent ends at once", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "hostname"} }, cloche.CodeInternal, false},
+	}
+	for _, test := range tests {
+		if test.isolates && !s.Isolates {
+			continue
+		}
+		s.Run(test.name, func(t *testing.T) {
+			s := s.in(t)
+			p := Plan(t, s.Images)
+			test.change(&p)
+			i, err := s.engine.Create(s.ctx, p)
+			if err == nil {
+				s.close(i)
+				t.Fatal("create succeeded")
+			}
+			t.Log(err)
+			s.code("create", err, test.want)
+			s.nothingLeft(p)
+		})
+	}
+	s.Run("silent agent", func(t *testing.T) {
+		s := s.in(t)
+		p := Plan(t, s.Images)
+		p.Agent.Argv = []string{Inside, "agent", "silent"}
+		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
+		defer cancel()
+		_, err := s.engine.Create(ctx, p)
+		s.code("create", err, cloche.CodeTimeout)
+		s.nothingLeft(p)
+	})
+}
+
+// in is the suite in a subtest.
+func (s *suite) in(t *testing.T) *suite {
+	c := *s
+	c.T = t
+	return &c
+}
+
+// testCreateCanceled takes the caller away at many moments of a create.
+func testCreateCanceled(s *suite) {
+	canceled := 0
+	for after := time.Duration(0); after < 120*time.Millisecond; after += 4 * time.Millisecond {
+		p := Plan(s, s.Images)
+		ctx, cancel := context.WithCancel(s.ctx)
+		timer := time.AfterFunc(after, cancel)
+		i, err := s.engine.Create(ctx, p)
+		timer.Stop()
+		cancel()
+		if err == nil {
+			s.close(i)
+		} else {
+			canceled++
+			s.code("create", err, cloche.CodeCanceled)
+		}
+		s.nothingLeft(p)
+	}
+	if canceled == 0 {
+		s.Error("no create was canceled")
+	}
+}

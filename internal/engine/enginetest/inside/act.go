@@ -1,0 +1,239 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// act does one thing and prints what came of it.
+func act(what string, args []string) error {
+	switch what {
+	case "cat":
+		b, err := os.ReadFile(args[0])
+		os.Stdout.Write(b)
+		return err
+	case "write":
+		return os.WriteFile(args[0], []byte(args[1]), 0o644)
+	case "ls":
+		return list(args[0])
+	case "fill":
+		return fill(args[0])
+	case "hog":
+		n, _ := strconv.Atoi(args[0])
+		return hog(n)
+	case "spin":
+		d, err := time.ParseDuration(args[0])
+		return errors.Join(err, spin(d))
+	case "hostname":
+		name, err := os.Hostname()
+		fmt.Println(name)
+		return err
+	case "interfaces":
+		return interfaces()
+	case "connect":
+		return connect(args[0])
+	case "fds":
+		return list("/proc/self/fd")
+	case "cpus":
+		fmt.Println(runtime.NumCPU())
+		return nil
+	case "chmod":
+		mode, _ := strconv.ParseUint(args[1], 8, 32)
+		return os.Chmod(args[0], fs.FileMode(mode))
+	case "setuid-exec":
+		return setuidExec(args[0])
+	case "cgroup":
+		return cgroup(args[0])
+	case "tree":
+		return tree(args[0])
+	}
+	return fmt.Errorf("unknown action %q", what)
+}
+
+func list(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		fmt.Println(e.Name())
+	}
+	return err
+}
+
+// fill writes until it cannot, and says how far it came and why.
+func fill(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 1<<20)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	for n := 0; n < 4096; n++ {
+		if _, err := f.Write(b); err != nil {
+			fmt.Println(n, err)
+			if errors.Is(err, syscall.ENOSPC) {
+				return nil
+			}
+			return err
+		}
+	}
+	return errors.New("nothing stopped it after 4 GiB")
+}
+
+// hog takes n MiB of memory and touches all of it.
+func hog(n int) error {
+	var keep [][]byte
+	for range n {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		keep = append(keep, b)
+	}
+	runtime.KeepAlive(keep)
+	fmt.Println("took it all")
+	return nil
+}
+
+func spin(d time.Duration) error {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+	}
+	return nil
+}
+
+func interfaces() error {
+	list, err := net.Interfaces()
+	for _, i := range list {
+		addrs, _ := i.Addrs()
+		fmt.Println(i.Name, addrs)
+	}
+	return err
+}
+
+func connect(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func setuidExec(path string) error {
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		return err
+	}
+	fmt.Printf("%o %d\n", st.Mode, st.Uid)
+	return nil
+}
+
+// cgroup does what an agent does to bound what it starts: mounts the unified
+// hierarchy where it cannot be seen by them, and makes a group in it.
+func cgroup(max string) error {
+	dir, err := os.MkdirTemp("", "cgroup")
+	if err != nil {
+		return err
+	}
+	if err := syscall.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
+		return fmt.Errorf("mount cgroup2: %w", err)
+	}
+	job := filepath.Join(dir, "jobs")
+	if err := os.Mkdir(job, 0o755); err != nil {
+		return fmt.Errorf("make group: %w", err)
+	}
+	names, _ := os.ReadDir(job)
+	for _, n := range names {
+		fmt.Print(n.Name(), " ")
+	}
+	fmt.Println()
+	if err := os.WriteFile(filepath.Join(job, "pids.max"), []byte(max), 0); err != nil {
+		return fmt.Errorf("write pids.max: %w", err)
+	}
+	fd, err := os.Open(job)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount: %w", err)
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd.Fd()))
+	if err != nil {
+		return fmt.Errorf("open after unmount: %w", err)
+	}
+	// Enter it: from here on this process may not fork more than max.
+	w, err := root.OpenFile("cgroup.procs", os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open cgroup.procs: %w", err)
+	}
+	if _, err := w.WriteString("0"); err != nil {
+		if _, err = w.WriteString(strconv.Itoa(os.Getpid())); err != nil {
+			return fmt.Errorf("enter group: %w", err)
+		}
+	}
+	w.Close()
+	started := 0
+	for range 50 {
+		p, err := os.StartProcess("/proc/self/exe", []string{"inside", "spin", "1s"}, &os.ProcAttr{})
+		if err != nil {
+			fmt.Println("started", started, "then", err)
+			return nil
+		}
+		defer p.Kill()
+		started++
+	}
+	return fmt.Errorf("started %d processes with pids.max %s", started, max)
+}
+
+// tree prints every file below dir with all that an image keeps of it.
+func tree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st syscall.Stat_t
+		if err := syscall.Lstat(path, &st); err != nil {
+			return err
+		}
+		fmt.Printf("%s %o %d:%d nlink=%d size=%d", path, st.Mode, st.Uid, st.Gid, st.Nlink, st.Size)
+		switch {
+		case d.Type()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			fmt.Printf(" -> %s", to)
+		case d.Type().IsRegular():
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum := 0
+			for _, c := range b {
+				sum = (sum*31 + int(c)) & 0xffffff
+			}
+			fmt.Printf(" read=%d sum=%x", len(b), sum)
+		}
+		names := make([]byte, 4096)
+		if n, err := syscall.Listxattr(path, names); err == nil && n > 0 {
+			for name := range strings.SplitSeq(strings.TrimRight(string(names[:n]), "\x00"), "\x00") {
+				v := make([]byte, 4096)
+				n, err := syscall.Getxattr(path, name, v)
+				fmt.Printf(" %s=%q,%v", name, v[:max(n, 0)], err)
+			}
+		}
+		fmt.Println()
+		return nil
+	})
+}

@@ -1,0 +1,200 @@
+package enginetest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// testInside looks at the sandbox from inside.
+func testInside(s *suite) {
+	i, p := s.create(func(p *engine.Plan) {
+		p.Tmpfs = append(p.Tmpfs, engine.Tmpfs{Target: "/dev/shm", SizeBytes: 1 << 20, Mode: 0o1777})
+	})
+	if got := s.exec(i, Inside, "hostname"); got != p.Hostname+"\n" {
+		s.Errorf("hostname is %q, want %q", got, p.Hostname)
+	}
+	if got := s.exec(i, Inside, "cat", "/etc/marker"); got != "root image\n" {
+		s.Errorf("the root image's file holds %q", got)
+	}
+	if got := s.exec(i, Inside, "cat", "/proc/1/cmdline"); !strings.HasPrefix(got, Inside+"\x00agent") {
+		s.Errorf("the first process is %q, not the agent", got)
+	}
+	if got := s.exec(i, Inside, "cat", "/proc/1/environ"); got != "" && got != "HOME=/\x00" {
+		s.Errorf("the agent has an environment: %q", got)
+	}
+	ifaces := s.exec(i, Inside, "interfaces")
+	if lines := strings.Split(strings.TrimSpace(ifaces), "\n"); len(lines) != 1 || !strings.HasPrefix(ifaces, "lo ") {
+		s.Errorf("network is more than a loopback:\n%s", ifaces)
+	}
+	for _, addr := range []string{"169.254.169.254:80", "10.0.0.1:80", "1.1.1.1:53", "[2606:4700:4700::1111]:53"} {
+		s.fails(i, Inside, "connect", addr)
+	}
+	mounts := s.exec(i, Inside, "cat", "/proc/mounts")
+	for _, want := range []string{" /proc ", " /sys ", " /dev ", " /dev/pts ", " /dev/shm ", " /tmp ", " " + AgentTarget + " "} {
+		if !strings.Contains(mounts, want) {
+			s.Errorf("no mount at%s:\n%s", want, mounts)
+		}
+	}
+	if strings.Contains(mounts, p.Dir) {
+		s.Errorf("the mounts show a path of the host:\n%s", mounts)
+	}
+	s.fails(i, Inside, "write", AgentTarget+"/x", "x")
+	s.fails(i, Inside, "write", "/sys/x", "x")
+	s.exec(i, Inside, "write", "/new", "x")
+	if got := s.exec(i, Inside, "fill", "/dev/shm/big"); !strings.HasPrefix(got, "1 ") {
+		s.Errorf("a tmpfs of 1 MiB took more: %s", got)
+	}
+	for _, secret := range []string{"/proc/1/root" + p.Dir, p.Dir, p.Root.Image, "/etc/shadow"} {
+		s.fails(i, Inside, "cat", secret)
+	}
+}
+
+// testMounts sees files of the host inside, and changes of each on the other
+// side.
+func testMounts(s *suite) {
+	dir := s.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			s.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			s.Fatal(err)
+		}
+		return path
+	}
+	write("rw/a", "from the host\n")
+	write("ro/b", "look only\n")
+	file := write("single", "one file\n")
+	write("nested/c", "below\n")
+	write("outside", "not mounted\n")
+	if err := os.Symlink(filepath.Join(dir, "outside"), filepath.Join(dir, "rw", "way-out")); err != nil {
+		s.Fatal(err)
+	}
+	if err := os.Symlink("../outside", filepath.Join(dir, "rw", "way-up")); err != nil {
+		s.Fatal(err)
+	}
+	i, _ := s.create(func(p *engine.Plan) {
+		p.Mounts = []engine.Mount{
+			{Source: filepath.Join(dir, "rw"), Target: "/srv/job"},
+			{Source: filepath.Join(dir, "ro"), Target: "/opt/ro", ReadOnly: true},
+			{Source: file, Target: "/etc/single", ReadOnly: true},
+			{Source: filepath.Join(dir, "nested"), Target: "/srv/job/deeper", ReadOnly: true},
+		}
+	})
+	for path, want := range map[string]string{
+		"/srv/job/a": "from the host\n", "/opt/ro/b": "look only\n", "/etc/single": "one file\n", "/srv/job/deeper/c": "below\n",
+	} {
+		if got := s.exec(i, Inside, "cat", path); got != want {
+			s.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+	s.exec(i, Inside, "write", "/srv/job/new", "from inside\n")
+	if b, err := os.ReadFile(filepath.Join(dir, "rw", "new")); err != nil || string(b) != "from inside\n" {
+		s.Errorf("what was written inside is %q on the host, %v", b, err)
+	}
+	write("rw/later", "written later\n")
+	if got := s.exec(i, Inside, "cat", "/srv/job/later"); got != "written later\n" {
+		s.Errorf("what was written on the host later is %q inside", got)
+	}
+	for _, path := range []string{"/opt/ro/b", "/opt/ro/new", "/etc/single", "/srv/job/deeper/c"} {
+		s.fails(i, Inside, "write", path, "x")
+	}
+	for _, path := range []string{"/srv/job/way-out", "/srv/job/way-up", "/srv/job/../outside"} {
+		s.fails(i, Inside, "cat", path)
+	}
+	mounts := s.exec(i, Inside, "cat", "/proc/mounts")
+	for line := range strings.Lines(mounts) {
+		f := strings.Fields(line)
+		if len(f) > 3 && strings.HasPrefix(f[1], "/srv/job") && !strings.Contains(","+f[3]+",", ",nosuid,") {
+			s.Errorf("mount without nosuid: %s", line)
+		}
+	}
+	if strings.Contains(mounts, dir) {
+		s.Errorf("the mounts show a path of the host:\n%s", mounts)
+	}
+}
+
+func testReadOnlyRoot(s *suite) {
+	i, _ := s.create(func(p *engine.Plan) {
+		p.Root.ReadOnly = true
+		p.Mounts = []engine.Mount{{Source: s.TempDir(), Target: "/srv/job"}}
+	})
+	s.fails(i, Inside, "write", "/new", "x")
+	s.fails(i, Inside, "write", "/etc/marker", "x")
+	s.exec(i, Inside, "write", "/tmp/new", "x")
+	s.exec(i, Inside, "write", "/srv/job/new", "x")
+}
+
+func testDiskLimit(s *suite) {
+	i, _ := s.create(func(p *engine.Plan) { p.Limits.DiskBytes = 32 << 20 })
+	got := s.exec(i, Inside, "fill", "/big")
+	if !strings.HasPrefix(got, "32 ") && !strings.HasPrefix(got, "31 ") {
+		s.Errorf("a root of 32 MiB took: %s", got)
+	}
+	s.alive(i)
+}
+
+// need skips a test when the engine says that it cannot enforce a limit here.
+func (s *suite) need(limit string) {
+	if e := s.engine.Probe(s.ctx).Enforces[limit]; !e.OK {
+		s.Skipf("needs an enforced %s limit: %s", limit, e.Reason)
+	}
+}
+
+func (s *suite) stat(i engine.Instance) engine.Stat {
+	s.Helper()
+	st, ok := i.(engine.Statter)
+	if !ok {
+		s.Fatal("the instance enforces limits and cannot say what it uses")
+	}
+	v, err := st.Stat(s.ctx)
+	if err != nil {
+		s.Fatalf("stat: %v", err)
+	}
+	return v
+}
+
+// testMemoryLimit: the hog dies, not the sandbox.
+func testMemoryLimit(s *suite) {
+	s.need("memory_bytes")
+	i, _ := s.create(func(p *engine.Plan) { p.Limits.MemoryBytes = 192 << 20 })
+	before := s.stat(i)
+	if before.MemoryBytes <= 0 || before.MemoryBytes > 192<<20 {
+		s.Errorf("uses %d bytes of 192 MiB", before.MemoryBytes)
+	}
+	out := s.fails(i, Inside, "hog", "1024")
+	if strings.Contains(out, "took it all") {
+		s.Fatal("a gigabyte went into 192 MiB")
+	}
+	s.alive(i)
+	if after := s.stat(i); after.OOMKills <= before.OOMKills {
+		s.Errorf("out of memory kills were %d, are %d", before.OOMKills, after.OOMKills)
+	}
+}
+
+func testCPULimit(s *suite) {
+	s.need("cpus")
+	i, _ := s.create(func(p *engine.Plan) { p.Limits.CPUs = 0.2 })
+	before, began := s.stat(i), time.Now()
+	s.exec(i, Inside, "spin", "2s")
+	used, wall := s.stat(i).CPU-before.CPU, time.Since(began)
+	// Coarse on purpose: without a limit it is the whole of the wall time.
+	if used <= 0 || used > wall/2 {
+		s.Errorf("used %v of processor time in %v with a limit of 0.2", used, wall)
+	}
+}
+
+// testPidsLimit does what the agent does to enforce the limit.
+func testPidsLimit(s *suite) {
+	i, _ := s.create(nil)
+	got := s.exec(i, Inside, "cgroup", "20")
+	if !strings.Contains(got, "resource temporarily unavailable") {
+		s.Errorf("no limit of processes: %s", got)
+	}
+	s.alive(i)
+}

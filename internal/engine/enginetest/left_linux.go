@@ -1,0 +1,84 @@
+package enginetest
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// nothingLeft proves that nothing on this machine belongs to the plan.
+func (s *suite) nothingLeft(p engine.Plan) {
+	s.Helper()
+	for _, pid := range processes(p) {
+		s.Errorf("left: process %d", pid)
+	}
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(b, []byte(p.Dir)) && strings.HasPrefix(p.Dir, "/tmp") {
+		s.Errorf("left: a mount in %s", p.Dir)
+	}
+	for _, dir := range cgroups(p.ID) {
+		s.Errorf("left: cgroup %s", dir)
+	}
+	entries, err := os.ReadDir(p.Dir)
+	if err == nil && len(entries) > 0 {
+		s.Errorf("left: %s in the plan's directory", entries[0].Name())
+	}
+	_ = filepath.WalkDir(s.stateDir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.Contains(d.Name(), p.ID) {
+			s.Errorf("left: %s in the state directory", d.Name())
+		}
+		return nil
+	})
+}
+
+// processes finds the host's processes of an instance by what is in their
+// command lines. Those without one are found by their cgroup.
+func processes(p engine.Plan) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && bytes.Contains(b, []byte(p.ID)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// cgroups finds directories of that name in any hierarchy.
+func cgroups(id string) []string {
+	var found []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.Contains(d.Name(), id) {
+			found = append(found, path)
+		}
+		return nil
+	})
+	return found
+}
+
+// eventually waits for what nobody announces.
+func (s *suite) eventually(what string, ok func() bool) {
+	s.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-s.ctx.Done():
+			s.Fatalf("not in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// Setup is what the suite must be told about an engine.
+type Setup struct {
+	// New makes an engine that keeps its own records in stateDir. Two made with
+	// one directory are the engine before and after a restart of the daemon.
+	New func(t testing.TB, stateDir string) engine.Engine
+	// Images are what BuildImages built.
+	Images Images
+	// Kill kills the instance from outside, without its engine's knowledge.
+	Kill func(t testing.TB, state []byte)
+	// Isolates is false for an engine that only pretends: it is spared what
+	// needs a root filesystem, mounts or limits of its own.
+	Isolates bool
+	// Survives is false for an engine whose instances end with their process.
+	Survives bool
+}
+
+// patience bounds each wait of the suite. Nothing in it is expected to take
+// even a tenth of that.
+const patience = 60 * time.Second
+
+// suite is one test of the suite with an engine of its own.
+type suite struct {
+	*testing.T
+	Setup
+	ctx      context.Context
+	stateDir string
+	engine   engine.Engine
+}
+
+// Run proves the engine contract.
+func Run(t *testing.T, s Setup) {
+	tests := []struct {
+		name string
+		f    func(*suite)
+		need bool
+	}{
+		{"Probe", testProbe, true},
+		{"Life", testLife, true},
+		{"DialManyTimes", testDialManyTimes, true},
+		{"CreateErrors", testCreateErrors, true},
+		{"CreateCanceled", testCreateCanceled, true},
+		{"DoneWhenKilled", testDoneWhenKilled, true},
+		{"DoneWhenAgentEnds", testDoneWhenAgentEnds, true},
+		{"RecoverAlive", testRecoverAlive, true},
+		{"RecoverDead", testRecoverDead, true},
+		{"RecoverInLaterProcess", testRecoverInLaterProcess, s.Survives},
+		{"DieWithParent", testDieWithParent, true},
+		{"Sweep", testSweep, true},
+		{"SweepAfterSuddenDeath", testSweepAfterSuddenDeath, s.Survives},
+		{"Inside", testInside, s.Isolates},
+		{"Mounts", testMounts, s.Isolates},
+		{"ReadOnlyRoot", testReadOnlyRoot, s.Isolates},
+		{"DiskLimit", testDiskLimit, s.Isolates},
+		{"MemoryLimit", testMemoryLimit, s.Isolates},
+		{"CPULimit", testCPULimit, s.Isolates},
+		{"PidsLimitForAgent", testPidsLimit, s.Isolates},
+	}
+	for _, test := range tests {
+		if !test.need {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			dir := t.TempDir()
+			test.f(&suite{T: t, Setup: s, ctx: ctx, stateDir: dir, engine: s.New(t, dir)})
+		})
+	}
+}
+
+// create makes an instance and, at the end of the test, closes it and proves
+// that nothing is left of it.
+func (s *suite) create(change func(*engine.Plan)) (engine.Instance, engine.Plan) {
+	s.Helper()
+	p := Plan(s, s.Images)
+	if change != nil {
+		change(&p)
+	}
+	i, err := s.engine.Create(s.ctx, p)
+	if err != nil {
+		s.Fatalf("create: %v (%v)", err, errors.Unwrap(err))
+	}
+	s.Cleanup(func() {
+		s.close(i)
+		s.nothingLeft(p)
+	})
+	return i, p
+}
+
+func (s *suite) close(i engine.Instance) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
+	defer cancel()
+	if err := i.Close(ctx); err != nil {
+		s.Errorf("close: %v", err)
+	}
+}
+
+// exec runs a program inside that must succeed.
+func (s *suite) exec(i engine.Instance, argv ...string) string {
+	s.Helper()
+	o, err := Exec(s.ctx, i, argv...)
+	if err != nil {
+		s.Fatalf("exec %v: %v", argv, err)
+	}
+	if o.Code != 0 || o.Error != "" {
+		s.Fatalf("exec %v: code %d, %s\n%s", argv, o.Code, o.Error, o.Output)
+	}
+	return string(o.Output)
+}
+
+// fails runs a program inside that must not succeed.
+func (s *suite) fails(i engine.Instance, argv ...string) string {
+	s.Helper()
+	o, err := Exec(s.ctx, i, argv...)
+	if err != nil {
+		s.Fatalf("exec %v: %v", argv, err)
+	}
+	if o.Code == 0 {
+		s.Errorf("exec %v succeeded:\n%s", argv, o.Output)
+	}
+	return string(o.Output)
+}
+
+func (s *suite) done(i engine.Instance) {
+	s.Helper()
+	select {
+	case <-i.Done():
+	case <-s.ctx.Done():
+		s.Fatal("Done is not closed although the instance is dead")
+	}
+}
+
+func (s *suite) alive(i engine.Instance) {
+	s.Helper()
+	select {
+	case <-i.Done():
+		s.Fatal("Done is closed although the instance lives")
+	default:
+	}
+	if err := Echo(s.ctx, i, "are you there"); err != nil {
+		s.Fatalf("dial: %v", err)
+	}
+}
+
+func (s *suite) code(what string, err error, want cloche.Code) {
+	s.Helper()
+	if got := cloche.CodeOf(err); got != want {
+		s.Errorf("%s: error %v has code %q, want %q", what, err, got, want)
+	}
+}
+
+func testProbe(s *suite) {
+	r := s.engine.Probe(s.ctx)
+	if !r.Usable {
+		s.Fatalf("not usable: %v", r.Problems)
+	}
+	if r.Name != s.engine.Name() || r.Tier == "" {
+		s.Errorf("report of %q has name %q and tier %q", s.engine.Name(), r.Name, r.Tier)
+	}
+	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes"} {
+		e, ok := r.Enforces[limit]
+		if !ok || !e.OK && e.Reason == "" {
+			s.Errorf("report does not say whether it enforces %s, or why not: %+v", limit, e)
+		}
+	}
+}
+
+func testLife(s *suite) {
+	i, p := s.create(nil)
+	s.alive(i)
+	state := string(i.State())
+	if state == "" || strings.Contains(state, "Port\"") {
+		s.Errorf("state is empty or holds the agent's configuration: %s", state)
+	}
+	if _, err := s.engine.Create(s.ctx, p); cloche.CodeOf(err) != cloche.CodeExists {
+		s.Errorf("create of an id that exists: %v", err)
+	}
+	s.alive(i)
+	for range 2 {
+		s.close(i)
+		s.done(i)
+		s.nothingLeft(p)
+	}
+	if string(i.State()) != state {
+		s.Error("state has changed over the instance's life")
+	}
+	_, err := i.Dial(s.ctx)
+	s.code("dial after close", err, cloche.CodeSandboxLost)
+}
+
+func testDialManyTimes(s *suite) {
+	i, _ := s.create(nil)
+	var wg sync.WaitGroup
+	for n := range 64 {
+		wg.Go(func() {
+			msg := strings.Repeat(fmt.Sprint(n), 1000)
+			if err := Echo(s.ctx, i, msg); err != nil {
+				s.Errorf("stream %d: %v", n, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testDoneWhenKilled(s *suite) {
+	i, p := s.create(nil)
+	s.alive(i)
+	s.Kill(s, i.State())
+	s.done(i)
+	_, err := i.Dial(s.ctx)
+	s.code("dial of a dead instance", err, cloche.CodeSandboxLost)
+	s.close(i)
+	s.nothingLeft(p)
+}
+
+func testDoneWhenAgentEnds(s *suite) {
+	i, _ := s.create(nil)
+	conn, err := i.Dial(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(`{"exit":true}` + "\n")); err != nil {
+		s.Fatal(err)
+	}
+	s.done(i)
+}

@@ -1,0 +1,148 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+)
+
+const controlSocket = "control.sock"
+
+// control calls the sentry's control server over a few connections that are
+// kept: a new one costs more than most calls.
+type control struct {
+	path string
+
+	mu     sync.Mutex
+	free   []*controlConn
+	closed bool
+}
+
+type controlConn struct {
+	sock *unet.Socket
+	rpc  *urpc.Client
+}
+
+// maxFree is how many idle connections are kept.
+const maxFree = 4
+
+var errControlClosed = errors.New("the sandbox is closed")
+
+// call makes one call. Without a deadline in ctx it gets controlTimeout; a call
+// that is given up loses its connection.
+func (c *control) call(ctx context.Context, method string, arg, result any) error {
+	ctx, cancel := withTimeout(ctx, controlTimeout)
+	defer cancel()
+	conn, err := c.get()
+	if err != nil {
+		return fmt.Errorf("connect to control server: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.sock.Close() })
+	err = conn.rpc.Call(method, arg, result)
+	inTime := stop()
+	_, remote := errors.AsType[urpc.RemoteError](err)
+	if inTime && (err == nil || remote) {
+		c.put(conn)
+		return err
+	}
+	conn.sock.Close()
+	if ctx.Err() != nil {
+		return fmt.Errorf("call %s: %w", method, ctx.Err())
+	}
+	return fmt.Errorf("call %s: %w", method, err)
+}
+
+func (c *control) get() (*controlConn, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, errControlClosed
+	}
+	if n := len(c.free); n > 0 {
+		conn := c.free[n-1]
+		c.free = c.free[:n-1]
+		c.mu.Unlock()
+		return conn, nil
+	}
+	c.mu.Unlock()
+	fd, err := unixSocket(c.path, unix.Connect)
+	if err != nil {
+		return nil, err
+	}
+	sock, err := unet.NewSocket(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &controlConn{sock: sock, rpc: urpc.NewClient(sock)}, nil
+}
+
+func (c *control) put(conn *controlConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.free) >= maxFree {
+		conn.sock.Close()
+		return
+	}
+	c.free = append(c.free, conn)
+}
+
+func (c *control) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, conn := range c.free {
+		conn.sock.Close()
+	}
+	c.free = nil
+}
+
+// listenControl makes the socket on which the sentry is going to accept. Only
+// who can enter the 0700 directory can connect.
+func listenControl(path string) (*os.File, error) {
+	fd, err := unixSocket(path, unix.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("bind control socket: %w", err)
+	}
+	if err := unix.Listen(fd, 16); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("listen on control socket: %w", err)
+	}
+	return os.NewFile(uintptr(fd), controlSocket), nil
+}
+
+// unixSocket makes a stream socket and binds or connects it to path, of any
+// length: the address names it by a descriptor of its directory.
+func unixSocket(path string, do func(int, unix.Sockaddr) error) (int, error) {
+	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	name := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(path)
+	if err := do(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// withTimeout gives ctx a deadline of at most d from now.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}

@@ -1,0 +1,113 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	glog "gvisor.dev/gvisor/pkg/log"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// Name is what requests call this engine.
+const Name = "gvisor"
+
+// Deadlines of what the engine waits for. None is a promise; each only bounds
+// how long a broken sandbox can hold a caller.
+const (
+	bootTimeout    = 30 * time.Second
+	controlTimeout = 10 * time.Second
+	killTimeout    = 20 * time.Second
+)
+
+// Options configure an Engine.
+type Options struct {
+	// StateDir is a 0700 directory for the engine's own records, one for each
+	// instance: how Sweep finds what a dead daemon left. Required.
+	StateDir string
+	// ExePath is the executable that plays the roles; empty is the running one.
+	// It must call Dispatch first in its main and be statically linked.
+	ExePath string
+	// CgroupParent is the name of the cgroup under which the engine makes its
+	// own, at the root of the hierarchy; empty is "cloche".
+	CgroupParent string
+	// Logger receives what cannot be returned; nil discards it.
+	Logger *slog.Logger
+}
+
+// Engine is the gVisor engine.
+type Engine struct {
+	opts     Options
+	log      *slog.Logger
+	records  records
+	spawner  *spawner
+	groups   groupMaker
+	rootless bool
+
+	probeOnce sync.Once
+	probed    engine.Report
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New makes an engine. It starts nothing. What gVisor's packages log in this
+// process goes to the logger from then on: their logger is one for the process,
+// and would write to the user's terminal.
+func New(o Options) (*Engine, error) {
+	if o.StateDir == "" {
+		return nil, cloche.Errorf(cloche.CodeInternal, "gvisor engine: no state directory given")
+	}
+	if o.ExePath == "" {
+		o.ExePath = "/proc/self/exe"
+	}
+	if o.CgroupParent == "" {
+		o.CgroupParent = "cloche"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of the gvisor engine: %w", err)
+	}
+	glog.SetTarget(debugLog{o.Logger})
+	return &Engine{
+		opts:     o,
+		log:      o.Logger.With("engine", Name),
+		records:  records{dir: o.StateDir},
+		spawner:  newSpawner(),
+		groups:   findGroupMaker(o.CgroupParent, os.Geteuid() == 0),
+		rootless: os.Geteuid() != 0,
+	}, nil
+}
+
+// Name implements engine.Engine.
+func (e *Engine) Name() string { return Name }
+
+// Close ends the engine's own goroutine. Instances that were created with
+// DieWithParent die; the others live on.
+func (e *Engine) Close() error {
+	e.spawner.close()
+	return nil
+}
+
+// Probe implements engine.Engine. The answer is found once in the life of the
+// engine: nothing that it depends on changes without an administrator.
+func (e *Engine) Probe(ctx context.Context) engine.Report {
+	e.probeOnce.Do(func() { e.probed = e.probe(ctx) })
+	return e.probed
+}
+
+// debugLog passes on what gVisor logs, for who looks for details.
+type debugLog struct{ log *slog.Logger }
+
+// Emit implements the log target of gVisor.
+func (d debugLog) Emit(_ int, _ glog.Level, _ time.Time, format string, v ...any) {
+	d.log.Debug(fmt.Sprintf(format, v...), "engine", Name)
+}

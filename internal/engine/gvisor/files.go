@@ -1,0 +1,235 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+)
+
+const specFile = "config.json"
+
+// open makes or opens every file of the sandbox's processes and writes their
+// command lines.
+func (c *creation) open(context.Context) error {
+	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	var err error
+	if c.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return err
+	}
+	b, err := specJSON(c.plan)
+	if err != nil {
+		return err
+	}
+	// Readable by the sentry, which is nobody, by descriptor only.
+	if err := os.WriteFile(filepath.Join(c.plan.Dir, specFile), b, 0o600); err != nil {
+		return err
+	}
+	c.sentry.args = append([]string{early.FirstSentry}, baseFlags(c.plan.Dir)...)
+	if c.crash, err = c.crashFile(&c.sentry); err != nil {
+		return err
+	}
+	confs := mountConfs(c.plan)
+	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir,
+		"--setup-root", "--apply-caps", "--gofer-mount-confs="+confs.String())
+	if c.plan.DieWithParent {
+		c.sentry.args = append(c.sentry.args, "--attached")
+	}
+	c.sentry.args = append(c.sentry.args, c.sizeFlags()...)
+	if err := c.openRoot(); err != nil {
+		return err
+	}
+	if len(c.plan.Mounts) > 0 {
+		if err := c.openGofer(confs.String()); err != nil {
+			return err
+		}
+	}
+	if err := c.openSentry(); err != nil {
+		return err
+	}
+	c.sentry.args = append(c.sentry.args, c.plan.ID)
+	return nil
+}
+
+// openRoot opens the images and the file that takes what is written to the root.
+func (c *creation) openRoot() error {
+	for _, path := range []string{c.plan.Root.Image, c.plan.Agent.Image} {
+		f, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("open image: %w", err)
+		}
+		c.sentry.flag("io-fds", f)
+	}
+	if c.plan.Root.ReadOnly {
+		points, err := mountPoints(c.plan.Root.Image, spec(c.plan).Mounts)
+		if err != nil {
+			return err
+		}
+		c.sentry.flag("rootfs-upper-tar-fd", points)
+		return nil
+	}
+	store, err := unnamedFile(c.plan.Dir)
+	if err != nil {
+		return fmt.Errorf("make file for the writable layer: %w", err)
+	}
+	c.sentry.flag("gofer-filestore-fds", store)
+	return nil
+}
+
+// unnamedFile makes a file without a name in dir: it is gone with the last
+// process that has it open.
+func unnamedFile(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), "filestore"), nil
+	}
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, "filestore-")
+	if err != nil {
+		return nil, err
+	}
+	return f, os.Remove(f.Name())
+}
+
+// openGofer connects one gofer to the sentry, with a socket for each mount.
+func (c *creation) openGofer(confs string) error {
+	c.gofer.args = append([]string{early.FirstGofer}, baseFlags(c.plan.Dir)...)
+	var err error
+	if c.goferCrash, err = c.crashFile(&c.gofer); err != nil {
+		return err
+	}
+	c.gofer.args = append(c.gofer.args, "gofer", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
+	f, err := os.Open(filepath.Join(c.plan.Dir, specFile))
+	if err != nil {
+		return err
+	}
+	c.gofer.flag("spec-fd", f)
+	for range c.plan.Mounts {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		c.sentry.flag("io-fds", os.NewFile(uintptr(fds[0]), "mount"))
+		c.gofer.flag("io-fds", os.NewFile(uintptr(fds[1]), "mount"))
+	}
+	// The gofer resolves the targets and tells the sentry.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	c.sentry.flag("mounts-fd", r)
+	c.gofer.flag("mounts-fd", w)
+	// By this socket a gofer may ask to have opened what it cannot open itself.
+	// Nobody answers: a source that the gofer cannot open is an error.
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	unix.Close(fds[0])
+	c.gofer.flag("rpc-fd", os.NewFile(uintptr(fds[1]), "rpc"))
+	c.gofer.args = append(c.gofer.args, c.plan.ID)
+	return nil
+}
+
+// openSentry gives the sentry the rest: its control socket, its spec, the
+// streams of the agent and the pipe on which it says that it is up.
+func (c *creation) openSentry() error {
+	sock, err := listenControl(filepath.Join(c.plan.Dir, controlSocket))
+	if err != nil {
+		return err
+	}
+	c.sentry.flag("controller-fd", sock)
+	f, err := os.Open(filepath.Join(c.plan.Dir, specFile))
+	if err != nil {
+		return err
+	}
+	c.sentry.flag("spec-fd", f)
+	for range 3 {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		c.sentry.flag("stdio-fds", null)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	c.sync = r
+	c.sentry.flag("start-sync-fd", w)
+
+	config, err := configPipe(c.plan.Agent)
+	if err != nil {
+		return err
+	}
+	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(config)+":3")
+	r, w, err = os.Pipe()
+	if err != nil {
+		return err
+	}
+	c.ready = r
+	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(w)+":4")
+	return nil
+}
+
+// configPipe is a pipe that holds the configuration and then ends. Unlike a
+// file it can be read once only.
+func configPipe(a engine.Agent) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	if len(a.Config) > 16<<10 {
+		if _, err := unix.FcntlInt(rawFD(w), unix.F_SETPIPE_SZ, len(a.Config)); err != nil {
+			r.Close()
+			return nil, fmt.Errorf("enlarge configuration pipe: %w", err)
+		}
+	}
+	if _, err := w.Write(a.Config); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	return r, nil
+}
+
+// crashFile gives a process a standard error that cannot grow.
+func (c *creation) crashFile(cmd *command) (*os.File, error) {
+	fd, err := unix.MemfdCreate("crash", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("make crash file: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "crash")
+	if err := f.Truncate(maxCrash); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK); err != nil {
+		f.Close()
+		return nil, err
+	}
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	cmd.flag("panic-log-fd", os.NewFile(uintptr(dup), "crash"))
+	return f, nil
+}
+
+// removeFiles removes what the engine leaves in a plan's directory.
+func removeFiles(dir string) {
+	for _, name := range []string{specFile, controlSocket} {
+		os.Remove(filepath.Join(dir, name))
+	}
+}

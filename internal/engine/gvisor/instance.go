@@ -1,0 +1,151 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// instance is one sandbox.
+type instance struct {
+	e      *Engine
+	rec    record
+	state  []byte
+	sentry *process
+	gofer  *process // nil without mounts
+	ctl    *control
+	group  *group
+
+	closing sync.Mutex
+	closed  bool
+}
+
+var (
+	_ engine.Instance = (*instance)(nil)
+	_ engine.Statter  = (*instance)(nil)
+)
+
+func (i *instance) init(e *Engine, rec record, g *group) {
+	i.e, i.rec, i.group = e, rec, g
+	i.state = rec.encode()
+	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}
+}
+
+// State implements engine.Instance.
+func (i *instance) State() []byte { return i.state }
+
+// Done implements engine.Instance.
+func (i *instance) Done() <-chan struct{} { return i.sentry.done }
+
+// Dial implements engine.Instance: the sentry connects one end of a socket pair
+// to the agent's port. No other port is ever asked for: a hostile listener
+// could hold up the control server.
+func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
+	if i.sentry.dead() {
+		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: make socket pair: %w", i.rec.ID, err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "agent")
+	defer ours.Close()
+	defer theirs.Close()
+	err = i.ctl.call(ctx, boot.ContMgrPortForward, &boot.PortForwardOpts{
+		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
+		ContainerID: i.rec.ID,
+		Port:        uint16(i.rec.Port),
+	}, nil)
+	if err != nil {
+		return nil, i.dialError(ctx, err)
+	}
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
+	}
+	return conn, nil
+}
+
+func (i *instance) dialError(ctx context.Context, err error) error {
+	switch {
+	case i.sentry.dead():
+		return cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
+	case errors.Is(ctx.Err(), context.Canceled):
+		return cloche.Errorf(cloche.CodeCanceled, "dial sandbox %s: canceled", i.rec.ID).WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		e := cloche.Errorf(cloche.CodeTimeout, "dial sandbox %s: no answer in time", i.rec.ID).WithCause(err)
+		e.Retryable = true
+		return e
+	}
+	e := cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
+	e.Retryable = true
+	return e
+}
+
+// Close implements engine.Instance.
+func (i *instance) Close(ctx context.Context) error {
+	i.closing.Lock()
+	defer i.closing.Unlock()
+	if i.closed {
+		return nil
+	}
+	ctx, cancel := withTimeout(ctx, killTimeout)
+	defer cancel()
+	i.sentry.kill()
+	if i.gofer != nil {
+		i.gofer.kill()
+	}
+	if err := i.sentry.wait(ctx); err != nil {
+		return i.closeError("wait for the sentry", err)
+	}
+	if i.gofer != nil {
+		if err := i.gofer.wait(ctx); err != nil {
+			return i.closeError("wait for the gofer", err)
+		}
+	}
+	i.ctl.close()
+	if err := i.group.remove(ctx); err != nil {
+		return i.closeError("remove its cgroup", err)
+	}
+	removeFiles(i.rec.Dir)
+	i.e.records.remove(i.rec)
+	i.sentry.close()
+	if i.gofer != nil {
+		i.gofer.close()
+	}
+	i.closed = true
+	return nil
+}
+
+func (i *instance) closeError(what string, err error) error {
+	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
+	e.Retryable = true
+	return e
+}
+
+// Stat implements engine.Statter.
+func (i *instance) Stat(context.Context) (engine.Stat, error) {
+	s, err := i.group.stat()
+	if err != nil {
+		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
+	}
+	return s, nil
+}
+
+// setOOMScore is best effort: without it the kernel chooses by size.
+func setOOMScore(pid, score int) {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), fmt.Appendf(nil, "%d", score), 0)
+}

@@ -1,0 +1,66 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+)
+
+// Dispatch runs the role that this process was started in and does not return,
+// or returns at once when it was started in none. Roles are told by argv[0], so
+// that no argument a person types can select one. It must be the first thing
+// that main (or TestMain) calls: nothing may have started threads or opened
+// files by then.
+func Dispatch() {
+	switch os.Args[0] {
+	case early.Sentry:
+		fillSentryPrograms()
+		quietStart()
+		registerSignals()
+	case early.Gofer:
+		fillGoferPrograms()
+		quietStart()
+	default:
+		return
+	}
+	cli.Run(nil, map[util.SubCommand]string{
+		new(sentrycmd.Boot):   "internal",
+		new(cmd.Gofer):        "internal",
+		new(sentrycmd.Umount): "internal",
+	}, nil)
+	os.Exit(1) // cli.Run exits
+}
+
+// quietStart keeps the collector away from the start, which allocates little
+// that dies young, and makes it thrifty afterwards.
+func quietStart() {
+	debug.SetGCPercent(-1)
+	time.AfterFunc(2*time.Second, func() { debug.SetGCPercent(100) })
+}
+
+// registerSignals asks for every signal that the sentry is going to forward.
+// The first Notify of each costs a hand-over between threads; done here, beside
+// the rest of the start, the sentry finds them enabled.
+func registerSignals() {
+	go func() {
+		ch := make(chan os.Signal, 1)
+		for s := unix.Signal(1); s <= 33; s++ {
+			switch s {
+			case unix.SIGURG, unix.SIGPIPE, unix.SIGCHLD:
+			default:
+				signal.Notify(ch, s)
+			}
+		}
+	}()
+}

@@ -1,0 +1,11 @@
+//go:build linux && !amd64
+
+package gvisor
+
+import "gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp"
+
+// No table for this architecture: the programs are compiled at every start.
+
+func sentryPrograms(map[string]precompiledseccomp.Program) {}
+
+func goferPrograms(map[string]precompiledseccomp.Program) {}

@@ -1,0 +1,35 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"math"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// sizeFlags make free, nproc and their like show what the sandbox may use. They
+// enforce nothing.
+func (c *creation) sizeFlags() []string {
+	var flags []string
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		total := uint64(info.Totalram) * uint64(info.Unit)
+		flags = append(flags, "--total-host-memory="+strconv.FormatUint(total, 10))
+		if limit := c.plan.Limits.MemoryBytes; limit > 0 && uint64(limit) < total {
+			total = uint64(limit)
+		}
+		flags = append(flags, "--total-memory="+strconv.FormatUint(total, 10))
+	}
+	if cpus := c.plan.Limits.CPUs; cpus > 0 {
+		// With one processor some programs leave out locks that they need; a
+		// fraction of two is as slow and safe.
+		n := min(max(int(math.Ceil(cpus)), 2), runtime.NumCPU())
+		flags = append(flags, "--cpu-num="+strconv.Itoa(n),
+			"--cpu-quota="+strconv.FormatInt(int64(cpus*cpuPeriod), 10),
+			"--cpu-period="+strconv.Itoa(cpuPeriod))
+	}
+	return flags
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// spec describes the plan to the sentry and the gofer. The order of the mounts
+// that carry a descriptor (the agent's image, then the plan's) is the order in
+// which the descriptors are handed over.
+func spec(p engine.Plan) *specs.Spec {
+	s := &specs.Spec{
+		Version:  specs.Version,
+		Hostname: p.Hostname,
+		// The path is never used: the root is an image, known by its descriptor.
+		Root: &specs.Root{Path: "/", Readonly: p.Root.ReadOnly},
+		Process: &specs.Process{
+			Args:         p.Agent.Argv,
+			Cwd:          "/",
+			Capabilities: specutils.AllCapabilities(),
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec"}},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "ro"}},
+			{Destination: "/dev", Type: "dev", Source: "dev"},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec"}},
+			{Destination: p.Agent.Target, Type: "erofs", Source: p.Agent.Image, Options: []string{"ro", "nosuid"}},
+		},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
+			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+		}},
+	}
+	for _, t := range p.Tmpfs {
+		s.Mounts = append(s.Mounts, specs.Mount{
+			Destination: t.Target, Type: "tmpfs", Source: "tmpfs",
+			Options: []string{
+				"nosuid", "size=" + strconv.FormatInt(t.SizeBytes, 10),
+				"mode=" + strconv.FormatUint(uint64(t.Mode), 8),
+			},
+		})
+	}
+	for _, m := range p.Mounts {
+		opts := []string{"rbind", "nosuid", "nodev"}
+		if m.ReadOnly {
+			opts = append(opts, "ro")
+		} else {
+			opts = append(opts, "rw")
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: opts})
+	}
+	return s
+}
+
+// mountConfs says for the root and for each mount that carries a descriptor
+// what is below and above.
+func mountConfs(p engine.Plan) specutils.GoferMountConfFlags {
+	root := specutils.GoferMountConf{Lower: specutils.Erofs, Upper: specutils.AnonOverlay}
+	switch {
+	case p.Root.ReadOnly:
+		// Takes the mount points that the image lacks, then becomes read-only.
+		root.Upper = specutils.MemoryOverlay
+	case p.Limits.DiskBytes > 0:
+		root.Size = strconv.FormatInt(p.Limits.DiskBytes, 10)
+	}
+	confs := specutils.GoferMountConfFlags{root, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}}
+	for range p.Mounts {
+		confs = append(confs, specutils.GoferMountConf{Lower: specutils.Lisafs, Upper: specutils.NoOverlay})
+	}
+	return confs
+}
+
+func specJSON(p engine.Plan) ([]byte, error) {
+	b, err := json.Marshal(spec(p))
+	if err != nil {
+		return nil, fmt.Errorf("encode spec: %w", err)
+	}
+	return b, nil
+}
+
+// baseFlags are the flags of gVisor that both roles get.
+func baseFlags(dir string) []string {
+	return []string{
+		"--root=" + dir,
+		"--platform=systrap",
+		// Not "none": that would refuse port-forward. There is only a loopback.
+		"--network=sandbox",
+		"--ignore-cgroups=true",
+		"--host-settings=ignore",
+		// The sentry opens nothing of the host itself, so it needs no capability.
+		"--directfs=false",
+		"--overlay2=none",
+		"--in-sandbox-cgroup=v2",
+		// When the agent ends, idle control connections hold up nothing.
+		"--control-rpc-stop-timeout=0",
+		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+		"--sidecar-release-enforcement-policy=NEVER",
+	}
+}
