@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+const (
+	// dialTimeout bounds one attempt to reach an agent.
+	dialTimeout = 10 * time.Second
+	// callTimeout bounds a call to an agent that does a small thing.
+	callTimeout = 30 * time.Second
+)
+
+// agentConn is the connection to one agent. It is dialled when first needed and
+// again after it broke; calls share it.
+type agentConn struct {
+	inst  engine.Instance
+	token []byte
+
+	mu     sync.Mutex
+	client *agent.Client
+	closed bool
+}
+
+// get returns a live client.
+func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+	}
+	if c.client != nil {
+		select {
+		case <-c.client.Done():
+			c.client.Close()
+			c.client = nil
+		default:
+			return c.client, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.inst.Dial(ctx)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent cannot be reached").WithCause(err)
+	}
+	client, err := agent.Connect(ctx, conn, c.token)
+	if err != nil {
+		conn.Close()
+		return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
+	}
+	c.client = client
+	return client, nil
+}
+
+// close ends the connection for good.
+func (c *agentConn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.client != nil {
+		c.client.Close()
+		c.client = nil
+	}
+}
+
+// agentOf returns the client of a running sandbox.
+func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
+	s.mu.Lock()
+	state, name, reason, conn := s.info.State, s.info.Name, s.info.Reason, s.agent
+	s.mu.Unlock()
+	if state == cloche.StateStopping && conn != nil {
+		// A stop still reads what the processes said last.
+		return conn.get(ctx)
+	}
+	if state != cloche.StateRunning || conn == nil {
+		err := cloche.Errorf(cloche.CodeState, "sandbox %s is %s, not running", name, state)
+		if reason != "" {
+			err.Message += ": " + reason
+		}
+		return nil, err
+	}
+	return conn.get(ctx)
+}

@@ -1,0 +1,226 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxExecs bounds the execs of one sandbox that are under way at once.
+const maxExecs = 256
+
+// Exec runs one program to its end and returns what it wrote, bounded at the
+// source. The end of ctx leaves the program running.
+func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (cloche.Result, error) {
+	s, err := m.find(caller, policy.VerbExec, ref)
+	if err != nil {
+		return cloche.Result{}, err
+	}
+	return m.exec(ctx, s, permit)
+}
+
+func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (cloche.Result, error) {
+	start, done, err := m.begin(s, permit)
+	if err != nil {
+		return cloche.Result{}, err
+	}
+	defer done()
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return cloche.Result{}, err
+	}
+	before, begun := m.oomKills(ctx, s), time.Now()
+	res, err := client.Exec(ctx, start)
+	if err != nil {
+		if s.diedWithin(err) {
+			return s.lostResult(start.ExecID, begun), nil
+		}
+		return cloche.Result{}, err
+	}
+	m.judge(ctx, s, &res, before, false)
+	res.Adjusted = permit.Adjusted()
+	return res, nil
+}
+
+// begin turns a permit into what the agent is told, and counts the exec.
+func (m *Manager) begin(s *live, permit policy.ExecPermit) (agent.Start, func(), error) {
+	if !permit.Valid() {
+		return agent.Start{}, nil, cloche.Errorf(cloche.CodeDenied, "no policy has granted this exec")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.execs >= maxExecs {
+		err := cloche.Errorf(cloche.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", s.execs, s.name)
+		err.Retryable, err.RetryAfterMS = true, 1000
+		return agent.Start{}, nil, err
+	}
+	s.execs++
+	req := permit.Request()
+	return agent.Start{
+			ExecID: cloche.NewID("x-"), Argv: permit.Argv(), Env: environment(s.imageEnv, permit.Env()),
+			Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
+			MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
+		}, func() {
+			s.mu.Lock()
+			s.execs--
+			s.mu.Unlock()
+		}, nil
+}
+
+// environment is the whole environment of a process: later sets win.
+func environment(sets ...map[string]string) []string {
+	all := map[string]string{}
+	for _, set := range sets {
+		maps.Copy(all, set)
+	}
+	out := make([]string, 0, len(all))
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, k+"="+all[k])
+	}
+	return out
+}
+
+// oomKills reads the kernel's count of kills for memory, 0 where it is unknown.
+func (m *Manager) oomKills(ctx context.Context, s *live) int64 {
+	s.mu.Lock()
+	inst := s.inst
+	s.mu.Unlock()
+	if inst == nil {
+		return 0
+	}
+	st, _ := stat(ctx, inst)
+	s.mu.Lock()
+	s.oomSeen = max(s.oomSeen, st.OOMKills)
+	s.mu.Unlock()
+	return st.OOMKills
+}
+
+// judge says of a program that ended whether the memory limit killed it: it
+// died of a KILL that nobody sent while the kernel's count rose.
+func (m *Manager) judge(ctx context.Context, s *live, res *cloche.Result, before int64, sentKill bool) {
+	if res.Signal != "KILL" || res.TimedOut || sentKill || s.snapshot().State != cloche.StateRunning {
+		return
+	}
+	res.OOM = m.oomKills(ctx, s) > before
+}
+
+// lostResult is the outcome of an exec whose sandbox died.
+func (s *live) lostResult(execID string, begun time.Time) cloche.Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cloche.Result{
+		SandboxLost: true, OOM: s.end.oom, Reason: s.end.reason, ExecID: execID,
+		DurationMS: time.Since(begun).Milliseconds(),
+	}
+}
+
+// Stream is one live exec. Recv and the writing methods may be used from two
+// goroutines at once.
+type Stream struct {
+	m      *Manager
+	s      *live
+	inner  *agent.Stream
+	permit policy.ExecPermit
+	done   func()
+	before int64
+	begun  time.Time
+	id     string
+	ended  bool
+	// sentKill is set once a KILL has been sent on request.
+	sentKill atomic.Bool
+	closing  sync.Once
+}
+
+// ExecStream starts a program and returns when it has been executed. The end of
+// ctx ends only the call. The caller closes the Stream, which leaves the program
+// running.
+func (m *Manager) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
+	s, err := m.find(caller, policy.VerbExec, ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.execStream(ctx, s, permit)
+}
+
+func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPermit) (*Stream, error) {
+	start, done, err := m.begin(s, permit)
+	if err != nil {
+		return nil, err
+	}
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), begun: time.Now(), id: start.ExecID}
+	if st.inner, err = client.Stream(ctx, start); err != nil {
+		done()
+		return nil, s.explain(err)
+	}
+	return st, nil
+}
+
+// ExecID names the process in the sandbox's logs.
+func (t *Stream) ExecID() string { return t.id }
+
+// Recv returns the next output or, last, the exit; after that io.EOF.
+func (t *Stream) Recv() (agent.Event, error) {
+	if t.ended {
+		return agent.Event{}, io.EOF
+	}
+	ev, err := t.inner.Recv()
+	if err != nil {
+		if !errors.Is(err, io.EOF) && !t.s.diedWithin(err) {
+			return ev, err
+		}
+		t.ended = true
+		res := t.s.lostResult(t.id, t.begun)
+		return agent.Event{Exit: &res}, nil
+	}
+	if ev.Exit != nil {
+		t.ended = true
+		ctx, cancel := context.WithTimeout(t.m.ctx, callTimeout)
+		defer cancel()
+		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())
+		ev.Exit.Adjusted = t.permit.Adjusted()
+	}
+	return ev, nil
+}
+
+// Write sends input to the program.
+func (t *Stream) Write(p []byte) (int, error) { return t.inner.Write(p) }
+
+// CloseWrite ends the program's input.
+func (t *Stream) CloseWrite() error { return t.inner.CloseWrite() }
+
+// Resize changes the size of the program's terminal.
+func (t *Stream) Resize(rows, cols uint16) error { return t.inner.Resize(rows, cols) }
+
+// Signal sends a signal, named as in cloche.Result, to the program's process
+// group.
+func (t *Stream) Signal(name string) error {
+	n := cloche.SignalNumber(name)
+	if n == 0 {
+		return cloche.Invalid("signal", "%q is not a signal", name).WithHint("name one like TERM, INT or KILL")
+	}
+	if name == "KILL" {
+		t.sentKill.Store(true)
+	}
+	return t.inner.Signal(n)
+}
+
+// Close leaves the program running and ends the Stream. It may be called twice.
+func (t *Stream) Close() error {
+	t.closing.Do(t.done)
+	return t.inner.Close()
+}
