@@ -1,0 +1,26 @@
+package client
+
+import (
+	"context"
+
+	"github.com/cloche-dev/cloche"
+)
+
+type contextKey struct{}
+
+// NewContext returns a context that carries c, for code that is handed its
+// runtime by whoever starts it.
+func NewContext(ctx context.Context, c *Client) context.Context {
+	return context.WithValue(ctx, contextKey{}, c)
+}
+
+// FromContext returns the client that NewContext attached. Where none is
+// attached the error is cloche.ErrUnavailable: there is no fallback, and
+// certainly not to the host.
+func FromContext(ctx context.Context) (*Client, error) {
+	if c, ok := ctx.Value(contextKey{}).(*Client); ok && c != nil {
+		return c, nil
+	}
+	return nil, cloche.Errorf(cloche.CodeUnavailable, "no sandbox runtime is attached to this context").
+		WithHint("the program that starts this code attaches one with client.NewContext")
+}

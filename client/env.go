@@ -1,0 +1,52 @@
+package client
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// The environment that FromEnv and the command read.
+const (
+	EnvHost  = "CLOCHE_HOST"
+	EnvToken = "CLOCHE_TOKEN"
+	EnvHome  = "CLOCHE_HOME"
+)
+
+// SocketName is the name of the daemon's socket in its home.
+const SocketName = "cloche.sock"
+
+// FromEnv makes a client from CLOCHE_HOST and CLOCHE_TOKEN. Without CLOCHE_HOST
+// it is the daemon of CLOCHE_HOME, and without that the one at DefaultHost.
+func FromEnv() (*Client, error) {
+	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken)})
+}
+
+// DefaultHost is the socket in DefaultHome, as a host of Options.
+func DefaultHost() string {
+	return "unix://" + filepath.ToSlash(filepath.Join(DefaultHome(), SocketName))
+}
+
+// DefaultHome is where a daemon of this user keeps its state and its socket:
+// CLOCHE_HOME where it is set; /var/lib/cloche for root; and for others the
+// platform's directory for application state. It is not created.
+func DefaultHome() string {
+	if h := os.Getenv(EnvHome); h != "" {
+		return h
+	}
+	if runtime.GOOS == "linux" {
+		if os.Geteuid() == 0 {
+			return "/var/lib/cloche"
+		}
+		if d := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(d) {
+			return filepath.Join(d, "cloche")
+		}
+		if d, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(d, ".local", "state", "cloche")
+		}
+	}
+	if d, err := os.UserConfigDir(); err == nil {
+		return filepath.Join(d, "cloche")
+	}
+	return filepath.Join(os.TempDir(), "cloche")
+}

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// OneShot is everything about a one-shot but its program: the spec of its
+// sandbox and how to run it. The zero value is the daemon's defaults.
+type OneShot struct {
+	cloche.SandboxSpec
+	// Timeout kills the program after that long; 0 is the profile's limit.
+	Timeout time.Duration
+	// Stdin is the program's whole input.
+	Stdin []byte
+	// Combined gives the program one pipe for stdout and stderr.
+	Combined bool
+}
+
+// Exec runs one program in a sandbox and waits for its end. A command's failure
+// is a result, not an error. When ctx ends first the program goes on: TimeoutMS
+// is what ends a program.
+func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (*cloche.Result, error) {
+	p, err := sandboxPath(ref, "/exec")
+	if err != nil {
+		return nil, err
+	}
+	if err := checkExec("", req); err != nil {
+		return nil, err
+	}
+	var r cloche.Result
+	if err := c.call(ctx, http.MethodPost, p, nil, req, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Shell runs a script with /bin/sh in a sandbox and waits for its end.
+func (c *Client) Shell(ctx context.Context, ref, script string) (*cloche.Result, error) {
+	return c.Exec(ctx, ref, cloche.ExecRequest{Shell: script})
+}
+
+// Run makes a sandbox, runs one program in it and removes it, in one call: the
+// daemon tears down whatever becomes of this client.
+func (c *Client) Run(ctx context.Context, req cloche.RunRequest) (*cloche.RunResult, error) {
+	if err := checkRun(req); err != nil {
+		return nil, err
+	}
+	var r cloche.RunResult
+	if err := c.call(ctx, http.MethodPost, "/run", nil, req, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// RunShell is Run of a script with /bin/sh. A sandbox without a name gets a
+// random one that begins with "sh-".
+func (c *Client) RunShell(ctx context.Context, script string, o OneShot) (*cloche.Result, error) {
+	return c.oneShot(ctx, "sh-", cloche.ExecRequest{Shell: script}, o)
+}
+
+// RunPython is Run of a program with python3. A sandbox without a name gets a
+// random one that begins with "py-".
+func (c *Client) RunPython(ctx context.Context, program string, o OneShot) (*cloche.Result, error) {
+	return c.oneShot(ctx, "py-", cloche.ExecRequest{Python: program}, o)
+}
+
+func (c *Client) oneShot(ctx context.Context, prefix string, req cloche.ExecRequest, o OneShot) (*cloche.Result, error) {
+	if o.Name == "" {
+		o.Name = cloche.NewID(prefix)
+	}
+	if o.Timeout < 0 {
+		return nil, cloche.Invalid("timeout", "timeout %v is negative", o.Timeout).WithHint("0 is the profile's limit")
+	}
+	if o.Timeout > 0 {
+		// A timeout below a millisecond is still a timeout: 0 would be none.
+		ms := max(1, o.Timeout.Milliseconds())
+		req.TimeoutMS = &ms
+	}
+	req.Stdin, req.Combined = o.Stdin, o.Combined
+	r, err := c.Run(ctx, cloche.RunRequest{Spec: o.SandboxSpec, Exec: req})
+	if err != nil {
+		return nil, err
+	}
+	return &r.Result, nil
+}
+
+// The checks below refuse only what JSON cannot carry: text that is not UTF-8
+// would arrive changed. All else is the daemon's to judge.
+
+func checkRun(r cloche.RunRequest) error {
+	if err := checkSpec("spec.", r.Spec); err != nil {
+		return err
+	}
+	return checkExec("exec.", r.Exec)
+}
+
+func checkExec(at string, r cloche.ExecRequest) error {
+	for i, a := range r.Argv {
+		if err := checkText(fmt.Sprintf("%sargv[%d]", at, i), a); err != nil {
+			return err
+		}
+	}
+	if err := checkEnv(at+"env", r.Env); err != nil {
+		return err
+	}
+	return checkTexts(at, "shell", r.Shell, "python", r.Python, "cwd", r.Cwd, "user", r.User)
+}
+
+func checkSpec(at string, s cloche.SandboxSpec) error {
+	if err := checkEnv(at+"env", s.Env); err != nil {
+		return err
+	}
+	if err := checkEnv(at+"labels", s.Labels); err != nil {
+		return err
+	}
+	for i, f := range s.Files {
+		if err := checkText(fmt.Sprintf("%sfiles[%d].path", at, i), f.Path); err != nil {
+			return err
+		}
+	}
+	for i, m := range s.Mounts {
+		if err := checkTexts(fmt.Sprintf("%smounts[%d].", at, i), "source", m.Source, "target", m.Target); err != nil {
+			return err
+		}
+	}
+	if w := s.Workspace; w != nil {
+		if err := checkTexts(at+"workspace.", "name", w.Name, "dir", w.Dir, "path", w.Path); err != nil {
+			return err
+		}
+	}
+	return checkTexts(at, "name", s.Name, "image", s.Image, "user", s.User, "cwd", s.Cwd)
+}
+
+func checkEnv(field string, env map[string]string) error {
+	for k, v := range env {
+		if err := checkText(field, k); err != nil {
+			return err
+		}
+		if err := checkText(field+"."+k, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTexts takes pairs of a field's name and its value.
+func checkTexts(at string, pairs ...string) error {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if err := checkText(at+pairs[i], pairs[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkText(field, s string) error {
+	if utf8.ValidString(s) {
+		return nil
+	}
+	return cloche.Invalid(field, "%s is not UTF-8 and would arrive changed", field).
+		WithHint("put such bytes into a file or into stdin")
+}

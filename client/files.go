@@ -1,0 +1,234 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// MaxReadFile is the largest file that ReadFile returns; OpenFile has no limit.
+const MaxReadFile = 64 << 20
+
+// The headers and trailers of the file calls. Each holds JSON.
+const (
+	headerFileInfo   = "Cloche-File-Info"
+	trailerTarReport = "Cloche-Tar-Report"
+	trailerError     = "Cloche-Error"
+)
+
+// Paths are bytes, as they are on Linux: one that is not UTF-8 arrives as it is.
+
+// ReadFile returns the content of a file, up to MaxReadFile bytes.
+func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error) {
+	r, _, err := c.OpenFile(ctx, ref, path, 0, -1)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, MaxReadFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > MaxReadFile {
+		return nil, cloche.Errorf(cloche.CodeTooLarge, "file %q is over %d bytes", path, MaxReadFile).
+			WithHint("stream it with OpenFile")
+	}
+	return data, nil
+}
+
+// OpenFile streams length bytes of a file from offset on; a negative length is
+// to its end. An io.EOF from the reader means that all of it was read: a broken
+// connection is another error. The caller closes the reader.
+func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	var info cloche.FileInfo
+	p, err := sandboxPath(ref, "/files")
+	if err != nil {
+		return nil, info, err
+	}
+	q := url.Values{"path": {path}}
+	if offset != 0 {
+		q.Set("offset", strconv.FormatInt(offset, 10))
+	}
+	if length >= 0 {
+		q.Set("length", strconv.FormatInt(length, 10))
+	}
+	resp, err := c.send(ctx, http.MethodGet, p, q, nil, nil)
+	if err != nil {
+		return nil, info, err
+	}
+	if err := decode([]byte(resp.Header.Get(headerFileInfo)), &info); err != nil {
+		resp.Body.Close()
+		return nil, info, err
+	}
+	return &body{ctx: ctx, c: c, resp: resp}, info, nil
+}
+
+// WriteFile writes a file, atomically, with the permission bits of mode; 0 is
+// 0644. Its directory must exist.
+func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
+	return c.WriteFileFrom(ctx, ref, path, bytes.NewReader(data), mode)
+}
+
+// WriteFileFrom is WriteFile of a stream. When reading r fails, the file is left
+// as it was.
+func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
+	q := url.Values{"path": {path}}
+	if mode != 0 {
+		q.Set("mode", "0"+strconv.FormatUint(uint64(mode), 8))
+	}
+	var info cloche.FileInfo
+	return info, c.upload(ctx, ref, "/files", q, "application/octet-stream", r, &info)
+}
+
+// StatFile describes a file; of a symlink, the link itself.
+func (c *Client) StatFile(ctx context.Context, ref, path string) (cloche.FileInfo, error) {
+	var info cloche.FileInfo
+	p, err := sandboxPath(ref, "/files/stat")
+	if err != nil {
+		return info, err
+	}
+	return info, c.call(ctx, http.MethodGet, p, url.Values{"path": {path}}, nil, &info)
+}
+
+// ListFiles returns one page of a directory, sorted by name. cursor is
+// FileList.Next of the page before; a limit of 0 is the daemon's.
+func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (cloche.FileList, error) {
+	var l cloche.FileList
+	p, err := sandboxPath(ref, "/files/list")
+	if err != nil {
+		return l, err
+	}
+	q := url.Values{"path": {path}}
+	if cursor != "" {
+		q.Set("cursor", cursor)
+	}
+	if limit != 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	return l, c.call(ctx, http.MethodGet, p, q, nil, &l)
+}
+
+// MakeDir makes a directory and its parents, with the permission bits of mode; 0
+// is 0755. One that exists is no error.
+func (c *Client) MakeDir(ctx context.Context, ref, path string, mode uint32) error {
+	p, err := sandboxPath(ref, "/files/mkdir")
+	if err != nil {
+		return err
+	}
+	q := url.Values{"path": {path}}
+	if mode != 0 {
+		q.Set("mode", "0"+strconv.FormatUint(uint64(mode), 8))
+	}
+	return c.call(ctx, http.MethodPost, p, q, nil, nil)
+}
+
+// MoveFile renames a file or directory inside a sandbox.
+func (c *Client) MoveFile(ctx context.Context, ref, from, to string) error {
+	p, err := sandboxPath(ref, "/files/move")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodPost, p, url.Values{"path": {from}, "to": {to}}, nil, nil)
+}
+
+// RemoveFile removes a file, or a directory: with what is in it when recursive.
+func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	p, err := sandboxPath(ref, "/files")
+	if err != nil {
+		return err
+	}
+	q := url.Values{"path": {path}}
+	if recursive {
+		q.Set("recursive", "true")
+	}
+	return c.call(ctx, http.MethodDelete, p, q, nil, nil)
+}
+
+// TarOut writes a file or directory to w as a tar stream. The report says what
+// was left out, such as sockets. On error w holds part of an archive.
+func (c *Client) TarOut(ctx context.Context, ref, path string, w io.Writer) (cloche.TarReport, error) {
+	var report cloche.TarReport
+	p, err := sandboxPath(ref, "/tar")
+	if err != nil {
+		return report, err
+	}
+	resp, err := c.send(ctx, http.MethodGet, p, url.Values{"path": {path}}, nil, nil)
+	if err != nil {
+		return report, err
+	}
+	b := &body{ctx: ctx, c: c, resp: resp}
+	defer b.Close()
+	if _, err := io.Copy(w, b); err != nil {
+		if e, ok := errors.AsType[*cloche.Error](err); ok {
+			return report, e
+		}
+		return report, cloche.Errorf(cloche.CodeCanceled, "write the archive: %w", err)
+	}
+	return report, decode([]byte(resp.Trailer.Get(trailerTarReport)), &report)
+}
+
+// TarIn unpacks a tar stream into a directory, which is made where it is
+// missing. Nothing is written outside of it.
+func (c *Client) TarIn(ctx context.Context, ref, path string, r io.Reader) (cloche.TarReport, error) {
+	var report cloche.TarReport
+	return report, c.upload(ctx, ref, "/tar", url.Values{"path": {path}}, "application/x-tar", r, &report)
+}
+
+func (c *Client) upload(ctx context.Context, ref, rest string, q url.Values, kind string, r io.Reader, out any) error {
+	p, err := sandboxPath(ref, rest)
+	if err != nil {
+		return err
+	}
+	src := &source{r: r}
+	resp, err := c.send(ctx, http.MethodPut, p, q, src, http.Header{"Content-Type": {kind}, "Accept": {"application/json"}})
+	if rerr := src.failure(); rerr != nil {
+		if resp != nil {
+			resp.Body.Close()
+		}
+		return cloche.Errorf(cloche.CodeCanceled, "read what was to be sent: %w", rerr)
+	}
+	if err != nil {
+		return err
+	}
+	defer drop(resp.Body)
+	data, err := readBounded(resp.Body, maxAnswer)
+	if err != nil {
+		return c.failed(ctx, err)
+	}
+	return decode(data, out)
+}
+
+// body is a raw answer. Its errors are classified, and an error that the daemon
+// met on the way, which it sends as a trailer, is returned instead of io.EOF.
+type body struct {
+	ctx  context.Context
+	c    *Client
+	resp *http.Response
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.resp.Body.Read(p)
+	switch {
+	case err == nil:
+		return n, nil
+	case !errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return n, b.c.failed(b.ctx, err)
+	}
+	if t := b.resp.Trailer.Get(trailerError); t != "" {
+		var e cloche.Error
+		if json.Unmarshal([]byte(t), &e) != nil || e.Code == "" {
+			return n, brokenAnswer("the daemon ended its answer with an error that is not understood")
+		}
+		return n, &e
+	}
+	return n, io.EOF
+}
+
+func (b *body) Close() error { return b.resp.Body.Close() }

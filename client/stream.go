@@ -1,0 +1,283 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/coder/websocket"
+)
+
+// Event is one thing that a streamed exec said: output, or its end.
+type Event struct {
+	// Stream is where Data came from; empty with Exit.
+	Stream cloche.Stream
+	// Seq counts the output events of both streams together from 0, in the order
+	// in which the output was read from the program.
+	Seq  uint64
+	Data []byte
+	// Exit is the result, without the output that was streamed. It comes last.
+	Exit *cloche.Result
+}
+
+// Stream is a running program whose input and output are streamed. One
+// goroutine at a time may call Recv; the other methods may be called from any.
+// A program whose output is not received is held up, and never buffered.
+//
+// The stream lives no longer than the context that it was made with. When it is
+// closed or breaks before the end, an exec goes on without it, its output in
+// the logs; a run is ended and its sandbox removed.
+type Stream struct {
+	c       *Client
+	conn    *websocket.Conn
+	ctx     context.Context
+	cancel  context.CancelFunc
+	execID  string
+	sandbox *cloche.Sandbox
+	next    uint64
+	end     error // what Recv returns for good
+	close   func()
+}
+
+// What is read of one message at most, and how much of stdin is in one.
+const (
+	maxMessage = 16 << 20
+	stdinFrame = 64 << 10
+)
+
+// ExecStream starts a program in a sandbox and returns when it has been
+// executed.
+func (c *Client) ExecStream(ctx context.Context, ref string, req cloche.ExecRequest) (*Stream, error) {
+	p, err := sandboxPath(ref, "/exec/stream")
+	if err != nil {
+		return nil, err
+	}
+	if err := checkExec("", req); err != nil {
+		return nil, err
+	}
+	return c.openStream(ctx, p, cloche.ClientMessage{Exec: &req}, nil)
+}
+
+// RunStream makes a sandbox, starts a program in it and returns when it has been
+// executed. The daemon removes the sandbox when the program or the stream ends,
+// unless the request says Keep. step, where it is not nil, is called with the
+// name of each step of the create, from the calling goroutine.
+func (c *Client) RunStream(ctx context.Context, req cloche.RunRequest, step func(string)) (*Stream, error) {
+	if err := checkRun(req); err != nil {
+		return nil, err
+	}
+	return c.openStream(ctx, "/run/stream", cloche.ClientMessage{Run: &req}, step)
+}
+
+func (c *Client) openStream(ctx context.Context, path string, first cloche.ClientMessage, step func(string)) (*Stream, error) {
+	conn, resp, err := websocket.Dial(ctx, c.url(path, nil), &websocket.DialOptions{
+		HTTPClient: c.http, HTTPHeader: c.header(nil),
+	})
+	if err != nil {
+		// The library leaves the first kilobyte of the body, which holds any error
+		// of the handshake.
+		if resp != nil && resp.Body != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+			return nil, decodeError(resp)
+		}
+		return nil, c.failed(ctx, err)
+	}
+	conn.SetReadLimit(maxMessage)
+	s := &Stream{c: c, conn: conn}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.close = sync.OnceFunc(func() {
+		conn.CloseNow()
+		s.cancel()
+	})
+	if err := s.begin(first, step); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// begin sends the request and waits until the program has been executed.
+func (s *Stream) begin(first cloche.ClientMessage, step func(string)) error {
+	if err := s.send(first); err != nil {
+		return err
+	}
+	for {
+		m, ev, err := s.read()
+		switch {
+		case err != nil:
+			return err
+		case ev != nil:
+			return brokenAnswer("the daemon sent output before it said that the program has started")
+		case m.Error != nil:
+			return m.Error
+		case m.Sandbox != nil:
+			s.sandbox = m.Sandbox
+		case m.Started != nil:
+			s.execID = m.Started.ExecID
+			return nil
+		case m.Exit != nil:
+			return brokenAnswer("the daemon sent an exit before it said that the program has started")
+		case m.Step != "" && step != nil:
+			step(m.Step)
+		}
+	}
+}
+
+// ExecID is the id of the process, under which its output stays in the logs.
+func (s *Stream) ExecID() string { return s.execID }
+
+// Sandbox is the record of a run's sandbox; nil for an exec.
+func (s *Stream) Sandbox() *cloche.Sandbox { return s.sandbox }
+
+// Recv waits for the next event. After the event with Exit it returns io.EOF.
+func (s *Stream) Recv() (Event, error) {
+	for s.end == nil {
+		m, ev, err := s.read()
+		switch {
+		case err != nil:
+			s.end = err
+		case ev != nil:
+			return *ev, nil
+		case m.Error != nil:
+			s.end = m.Error
+		case m.Exit != nil:
+			s.end = io.EOF
+			// The daemon closes after this, so the handshake ends at once.
+			s.conn.Close(websocket.StatusNormalClosure, "")
+			s.close()
+			return Event{Exit: m.Exit}, nil
+		}
+	}
+	s.close()
+	return Event{}, s.end
+}
+
+// Copy writes all output to stdout and stderr, either of which may be nil, and
+// returns the result.
+func (s *Stream) Copy(stdout, stderr io.Writer) (*cloche.Result, error) {
+	for {
+		ev, err := s.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if ev.Exit != nil {
+			return ev.Exit, nil
+		}
+		w := stdout
+		if ev.Stream == cloche.Stderr {
+			w = stderr
+		}
+		if w == nil {
+			continue
+		}
+		if _, err := w.Write(ev.Data); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Write sends p to the program's stdin. It blocks while the program does not
+// read.
+func (s *Stream) Write(p []byte) (int, error) {
+	n := 0
+	for chunk := range slices.Chunk(p, stdinFrame) {
+		if err := s.conn.Write(s.ctx, websocket.MessageBinary, chunk); err != nil {
+			return n, s.broken(err)
+		}
+		n += len(chunk)
+	}
+	return n, nil
+}
+
+// CloseWrite ends the program's stdin.
+func (s *Stream) CloseWrite() error { return s.send(cloche.ClientMessage{CloseStdin: true}) }
+
+// Resize changes the program's terminal.
+func (s *Stream) Resize(rows, cols uint16) error {
+	return s.send(cloche.ClientMessage{Resize: &cloche.Size{Rows: rows, Cols: cols}})
+}
+
+// Signal sends a signal, named as in Result.Signal, to the program's group.
+func (s *Stream) Signal(name string) error {
+	if cloche.SignalNumber(name) == 0 {
+		return cloche.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
+	}
+	return s.send(cloche.ClientMessage{Signal: name})
+}
+
+// Close leaves the stream; see Stream for what becomes of the program. It is
+// idempotent.
+func (s *Stream) Close() error {
+	s.close()
+	return nil
+}
+
+func (s *Stream) send(m cloche.ClientMessage) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return cloche.Errorf(cloche.CodeInvalid, "encode request: %w", err)
+	}
+	if err := s.conn.Write(s.ctx, websocket.MessageText, data); err != nil {
+		return s.broken(err)
+	}
+	return nil
+}
+
+// read returns the next message: one of the two is set.
+func (s *Stream) read() (*cloche.ServerMessage, *Event, error) {
+	kind, data, err := s.conn.Read(s.ctx)
+	if err != nil {
+		return nil, nil, s.broken(err)
+	}
+	if kind == websocket.MessageText {
+		m, err := decodeMessage(data)
+		return m, nil, err
+	}
+	ev, err := decodeFrame(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ev.Seq != s.next {
+		return nil, nil, brokenAnswer("output %d came where %d was due", ev.Seq, s.next)
+	}
+	s.next++
+	return nil, ev, nil
+}
+
+func (s *Stream) broken(err error) error {
+	if errors.Is(err, websocket.ErrMessageTooBig) {
+		return brokenAnswer("the daemon sent a message over %d bytes", maxMessage)
+	}
+	return s.c.failed(s.ctx, err)
+}
+
+// decodeMessage reads a text frame of the daemon's.
+func decodeMessage(data []byte) (*cloche.ServerMessage, error) {
+	var m cloche.ServerMessage
+	if err := decode(data, &m); err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+// decodeFrame reads a binary frame of the daemon's. The event shares data.
+func decodeFrame(data []byte) (*Event, error) {
+	if len(data) < cloche.FrameHeaderLen {
+		return nil, brokenAnswer("the daemon sent an output frame of %d bytes", len(data))
+	}
+	ev := &Event{Seq: binary.BigEndian.Uint64(data[1:cloche.FrameHeaderLen]), Data: data[cloche.FrameHeaderLen:]}
+	switch data[0] {
+	case cloche.FrameStdout:
+		ev.Stream = cloche.Stdout
+	case cloche.FrameStderr:
+		ev.Stream = cloche.Stderr
+	default:
+		return nil, brokenAnswer("the daemon sent output of stream %d", data[0])
+	}
+	return ev, nil
+}

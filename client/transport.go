@@ -1,0 +1,247 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// ErrNotRunning is the cause of an error for a daemon that is not there: no
+// socket, or nobody listening at it. It is never the cause where a daemon
+// exists and refuses this caller.
+var ErrNotRunning = errors.New("no daemon is listening")
+
+// What is read of an answer at most. An exec's two streams are the largest, and
+// JSON may write each of their bytes as several.
+const (
+	maxAnswer = 512 << 20
+	maxLine   = 16 << 20
+	maxError  = 1 << 20
+)
+
+// call sends in as JSON, where it is not nil, and decodes the answer into out,
+// where that is not nil.
+func (c *Client) call(ctx context.Context, method, path string, q url.Values, in, out any) error {
+	resp, err := c.sendJSON(ctx, method, path, q, in, "application/json")
+	if err != nil {
+		return err
+	}
+	defer drop(resp.Body)
+	if out == nil {
+		return nil
+	}
+	data, err := readBounded(resp.Body, maxAnswer)
+	if err != nil {
+		return c.failed(ctx, err)
+	}
+	return decode(data, out)
+}
+
+// lines is call for an answer of JSON lines, each given to fn.
+func (c *Client) lines(ctx context.Context, method, path string, q url.Values, in any, fn func([]byte) error) error {
+	resp, err := c.sendJSON(ctx, method, path, q, in, "application/x-ndjson")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() // what is left of a long answer is not worth reading
+	sc := bufio.NewScanner(resp.Body)
+	sc.Buffer(make([]byte, 0, 64<<10), maxLine)
+	for sc.Scan() {
+		if len(sc.Bytes()) == 0 {
+			continue
+		}
+		if err := fn(sc.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := sc.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return brokenAnswer("the daemon answered with a line over %d bytes", maxLine)
+	} else if err != nil {
+		return c.failed(ctx, err)
+	}
+	return nil
+}
+
+func (c *Client) sendJSON(ctx context.Context, method, path string, q url.Values, in any, accept string) (*http.Response, error) {
+	var body io.Reader
+	h := http.Header{"Accept": {accept}}
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, cloche.Errorf(cloche.CodeInvalid, "encode request: %w", err)
+		}
+		body = bytes.NewReader(data)
+		h.Set("Content-Type", "application/json")
+	}
+	return c.send(ctx, method, path, q, body, h)
+}
+
+// send makes one request. The response is a success, and its body is the
+// caller's to close.
+func (c *Client) send(ctx context.Context, method, path string, q url.Values, body io.Reader, h http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.url(path, q), body)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInvalid, "make request: %w", err)
+	}
+	// Without it the transport may send a request a second time.
+	req.GetBody = nil
+	req.Header = c.header(h)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.failed(ctx, err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer drop(resp.Body)
+	return nil, decodeError(resp)
+}
+
+func (c *Client) url(path string, q url.Values) string {
+	u := c.base + "/" + cloche.APIVersion + path
+	if len(q) > 0 {
+		u += "?" + q.Encode()
+	}
+	return u
+}
+
+func (c *Client) header(h http.Header) http.Header {
+	if h == nil {
+		h = http.Header{}
+	}
+	h.Set("User-Agent", c.agent)
+	if c.token != "" {
+		h.Set("Authorization", "Bearer "+c.token)
+	}
+	return h
+}
+
+// decodeError turns an answer that is not a success back into the error that
+// the daemon meant.
+func decodeError(resp *http.Response) error {
+	data, err := readBounded(resp.Body, maxError)
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var w struct {
+		Error *cloche.Error `json:"error"`
+	}
+	if err != nil || kind != "application/json" || json.Unmarshal(data, &w) != nil || w.Error == nil || w.Error.Code == "" {
+		code := cloche.CodeInternal
+		if resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout {
+			code = cloche.CodeUnavailable
+		}
+		return cloche.Errorf(code, "the answer is HTTP %d and not from a Cloche daemon", resp.StatusCode).
+			WithHint("check the host, and any proxy on the way to it")
+	}
+	if w.Error.RetryAfterMS == 0 {
+		if s, err := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 32); err == nil && s > 0 {
+			w.Error.RetryAfterMS = s * 1000
+		}
+	}
+	return w.Error
+}
+
+// dialError marks an error of connecting, as against one of a connection.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// failed classifies an error of the transport. The text of err is not part of
+// the message: it may hold the URL with a path of the caller.
+func (c *Client) failed(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e
+	}
+	if cerr := ctx.Err(); cerr != nil {
+		code := cloche.CodeCanceled
+		if errors.Is(cerr, context.DeadlineExceeded) {
+			code = cloche.CodeTimeout
+		}
+		return cloche.Errorf(code, "the call to the daemon ended by its own context: %w", context.Cause(ctx))
+	}
+	if _, ok := errors.AsType[*dialError](err); !ok {
+		return cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s broke", c.host).
+			WithHint("what was asked may have been done; look before you ask again").WithCause(err)
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return cloche.Errorf(cloche.CodeUnauthenticated, "the daemon's socket at %s refuses this user", c.host).
+			WithHint("be the user that the daemon runs as, or use its TCP address with a token").WithCause(err)
+	case errors.Is(err, fs.ErrNotExist), connectionRefused(err):
+		e := cloche.Errorf(cloche.CodeUnavailable, "no daemon is listening at %s", c.host).
+			WithHint("start one with `cloche serve`, or set CLOCHE_HOST to one that runs").
+			WithCause(notRunning{err})
+		e.Retryable = true
+		return e
+	}
+	e := cloche.Errorf(cloche.CodeUnavailable, "cannot connect to the daemon at %s: %w", c.host, rootCause(err))
+	e.Retryable = true
+	return e
+}
+
+// notRunning is a cause that is both ErrNotRunning and what the system said.
+type notRunning struct{ err error }
+
+func (e notRunning) Error() string   { return e.err.Error() }
+func (e notRunning) Unwrap() []error { return []error{ErrNotRunning, e.err} }
+
+// rootCause leaves out the operation's decoration, which repeats the address.
+func rootCause(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
+	}
+	return err
+}
+
+// wsaConnRefused is what Windows says instead of ECONNREFUSED.
+const wsaConnRefused = syscall.Errno(10061)
+
+func connectionRefused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || runtime.GOOS == "windows" && errors.Is(err, wsaConnRefused)
+}
+
+// brokenAnswer is for what no correct daemon says.
+func brokenAnswer(format string, args ...any) *cloche.Error {
+	return cloche.Errorf(cloche.CodeInternal, format, args...).
+		WithHint("client and daemon may be of versions that do not fit together")
+}
+
+// decode reads one JSON value of the daemon's. Unknown fields are ignored: a
+// newer daemon may say more.
+func decode(data []byte, out any) error {
+	if err := json.Unmarshal(data, out); err != nil {
+		return brokenAnswer("the daemon's answer is not understood: %w", err)
+	}
+	return nil
+}
+
+func readBounded(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, brokenAnswer("the daemon's answer is over %d bytes", limit)
+	}
+	return data, nil
+}
+
+// drop reads the little that may be left, so that the connection can be used
+// again, and closes.
+func drop(body io.ReadCloser) {
+	io.CopyN(io.Discard, body, 4<<10)
+	body.Close()
+}
