@@ -1,0 +1,139 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// via is how a connection's caller is named.
+type via int
+
+const (
+	viaUnix via = iota + 1
+	viaTCP
+	viaKnown
+)
+
+// door is through which listener a connection came.
+type door struct {
+	via    via
+	caller core.Caller
+	// uid of a unix peer, -1 when unknown.
+	uid int
+}
+
+// doorListener marks the connections of one listener.
+type doorListener struct {
+	net.Listener
+	door door
+}
+
+func (l doorListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	d := l.door
+	if d.via == viaUnix {
+		d.uid = peerUID(c)
+	}
+	return doorConn{c, d}, nil
+}
+
+type doorConn struct {
+	net.Conn
+	door door
+}
+
+// CloseWrite lets net/http end an answer gently to a caller that still sends.
+func (c doorConn) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return nil
+}
+
+type doorKey struct{}
+
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	if dc, ok := c.(doorConn); ok {
+		return context.WithValue(ctx, doorKey{}, dc.door)
+	}
+	return ctx
+}
+
+// admit names the caller of a request, or refuses it. Host and Origin are
+// checked before the token, so that a web page that reaches this port by a name
+// of its own or from another origin learns nothing, not even whether a guess of
+// the token was right.
+func (s *Server) admit(r *http.Request) (core.Caller, error) {
+	d, ok := r.Context().Value(doorKey{}).(door)
+	if !ok {
+		return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
+	}
+	if d.via == viaTCP && !s.hostAllowed(r) {
+		return core.Caller{}, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name of the request").
+			WithHint("use localhost or the address that it listens at, or have the operator allow the name")
+	}
+	if err := s.checkOrigin(r); err != nil {
+		return core.Caller{}, err
+	}
+	switch d.via {
+	case viaKnown:
+		return d.caller, nil
+	case viaUnix:
+		// Only the daemon's own uid is the operator. Root can connect to anyone's
+		// socket, and is a tenant like any other there: it has its own daemon.
+		if d.uid < 0 {
+			return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the user at the other end of the socket is unknown")
+		}
+		return core.UnixCaller(d.uid, s.uid), nil
+	}
+	if !s.tokenOK(r) {
+		return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no valid token").
+			WithHint("set CLOCHE_TOKEN, or send the header Authorization: Bearer TOKEN")
+	}
+	return core.TCPCaller(), nil
+}
+
+// checkOrigin refuses what a browser sends for another site's page. A browser
+// sets Origin on every WebSocket and every request that is not a plain read, and
+// Sec-Fetch-Site on all; programs send neither.
+func (s *Server) checkOrigin(r *http.Request) error {
+	origins := r.Header.Values("Origin")
+	allowed := len(origins) == 1 && s.origins[origins[0]]
+	site := r.Header.Get("Sec-Fetch-Site")
+	if allowed || len(origins) == 0 && (site == "" || site == "none") {
+		return nil
+	}
+	return cloche.Errorf(cloche.CodeDenied, "a page of another origin may not call this daemon").
+		WithHint("have the operator allow the origin")
+}
+
+// tokenOK compares hashes, so that the time it takes says nothing of the token,
+// its length included.
+func (s *Server) tokenOK(r *http.Request) bool {
+	h := r.Header.Values("Authorization")
+	if s.token == nil || len(h) != 1 {
+		return false
+	}
+	scheme, token, ok := strings.Cut(h[0], " ")
+	sum := sha256.Sum256([]byte(token))
+	return ok && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
+}
+
+// hostName is a Host header without port and brackets, in lower case.
+func hostName(h string) string {
+	if name, _, err := net.SplitHostPort(h); err == nil {
+		h = name
+	}
+	h = strings.TrimSuffix(strings.TrimPrefix(h, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(h, "."))
+}

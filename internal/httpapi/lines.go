@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// lineWriter is an answer of JSON lines, each sent when it is written. It is
+// safe for concurrent use.
+type lineWriter struct {
+	mu    sync.Mutex
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	code  int
+	begun bool
+}
+
+func newLineWriter(w http.ResponseWriter, code int) *lineWriter {
+	return &lineWriter{w: w, rc: http.NewResponseController(w), code: code}
+}
+
+// begin sends the header, for an answer that may have no lines.
+func (l *lineWriter) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.beginLocked()
+}
+
+func (l *lineWriter) beginLocked() error {
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", ndjson)
+		l.w.WriteHeader(l.code)
+	}
+	if err := l.rc.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return fmt.Errorf("limit the time for a line: %w", err)
+	}
+	return nil
+}
+
+func (l *lineWriter) write(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode a line: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.beginLocked(); err != nil {
+		return err
+	}
+	if _, err := l.w.Write(append(data, '\n')); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	if err := l.rc.Flush(); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	return nil
+}
+
+// fail ends the answer with an error: as its last line when lines were sent,
+// and otherwise as the edge answers it.
+func (l *lineWriter) fail(err error, r request) error {
+	l.mu.Lock()
+	begun := l.begun
+	l.mu.Unlock()
+	if !begun {
+		return err
+	}
+	return l.write(errorBody{toWire(err, r.id, r.caller)})
+}
+
+// close ends the writing before the handler returns, after which nothing may
+// touch the answer. The deadline must not reach the connection's next request.
+func (l *lineWriter) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = l.rc.SetWriteDeadline(time.Time{})
+}

@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxPath is Linux's.
+const maxPath = 4096
+
+// query reads the parameters of a request strictly: each is taken once, what
+// nobody took is unknown. The first error is kept for end.
+type query struct {
+	left url.Values
+	err  error
+}
+
+func queryOf(r request) *query {
+	v, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return &query{err: cloche.Invalid("query", "the query of the URL is malformed").WithHint("percent-encode it")}
+	}
+	return &query{left: v}
+}
+
+// end reports what was wrong with any parameter.
+func (q *query) end() error {
+	if q.err == nil && len(q.left) > 0 {
+		name := slices.Sorted(maps.Keys(q.left))[0]
+		q.err = cloche.Invalid(clip(name, 80), "there is no query parameter %q here", clip(name, 80))
+	}
+	return q.err
+}
+
+func (q *query) fail(name, format string, args ...any) *cloche.Error {
+	e := cloche.Invalid(name, format, args...)
+	if q.err == nil {
+		q.err = e
+	}
+	return e
+}
+
+// all takes every value of a parameter.
+func (q *query) all(name string) []string {
+	v := q.left[name]
+	delete(q.left, name)
+	return v
+}
+
+// str takes a parameter that may be there once; it is "" when it is not.
+func (q *query) str(name string) string {
+	v := q.all(name)
+	switch len(v) {
+	case 0:
+		return ""
+	case 1:
+		return v[0]
+	}
+	q.fail(name, "query parameter %q is there %d times", name, len(v))
+	return ""
+}
+
+// path takes the path of a file, which is any bytes but NUL.
+func (q *query) path(name string) string {
+	p := q.str(name)
+	switch {
+	case q.err != nil:
+	case p == "":
+		q.fail(name, "query parameter %q is missing", name).WithHint("give a path inside the sandbox, percent-encoded")
+	case len(p) > maxPath:
+		q.fail(name, "the path has %d bytes", len(p)).WithHint("a path has at most %d", maxPath)
+	case strings.ContainsRune(p, 0):
+		q.fail(name, "the path holds a NUL byte")
+	}
+	return p
+}
+
+// integer takes a decimal number between lo and hi; missing when it is not there.
+func (q *query) integer(name string, missing, lo, hi int64) int64 {
+	s := q.str(name)
+	if s == "" || q.err != nil {
+		return missing
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < lo || n > hi {
+		q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want a whole number from %d to %d", lo, hi)
+	}
+	return n
+}
+
+// mode takes permission bits in octal; 0 when they are not there.
+func (q *query) mode() uint32 {
+	s := q.str("mode")
+	if s == "" || q.err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o7777 {
+		q.fail("mode", "mode is %q", clip(s, 40)).WithHint("want permission bits in octal, such as 0644")
+	}
+	return uint32(n)
+}
+
+// boolean takes true or false; false when it is not there.
+func (q *query) boolean(name string) bool {
+	switch s := q.str(name); s {
+	case "", "false":
+		return false
+	case "true":
+		return true
+	default:
+		q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want true or false")
+		return false
+	}
+}
+
+// labels takes KEY=VALUE, any number of times.
+func (q *query) labels() map[string]string {
+	var m map[string]string
+	for _, kv := range q.all("label") {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
+			q.fail("label", "label %q is no pair", clip(kv, 80)).WithHint("want label=KEY=VALUE")
+			return nil
+		}
+		if old, dup := m[k]; dup && old != v {
+			q.fail("label", "label %q is asked for with two values", clip(k, 80)).WithHint("a sandbox has one value of a label")
+			return nil
+		}
+		if m == nil {
+			m = map[string]string{}
+		}
+		m[k] = v
+	}
+	return m
+}
+
+// states takes names of states, any number of times.
+func (q *query) states() []cloche.State {
+	known := []cloche.State{
+		cloche.StateCreating, cloche.StateRunning, cloche.StateStopping,
+		cloche.StateStopped, cloche.StateLost, cloche.StateFailed,
+	}
+	var out []cloche.State
+	for _, s := range q.all("state") {
+		if !slices.Contains(known, cloche.State(s)) {
+			q.fail("state", "there is no state %q", clip(s, 40)).WithHint("the states are %v", known)
+			return nil
+		}
+		out = append(out, cloche.State(s))
+	}
+	return out
+}

@@ -1,0 +1,83 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+)
+
+// The headers and trailers of the file calls. Each holds JSON in ASCII.
+const (
+	headerFileInfo   = "Cloche-File-Info"
+	trailerTarReport = "Cloche-Tar-Report"
+	trailerError     = "Cloche-Error"
+)
+
+// rawWriter is a raw answer that is given up when its reader takes nothing for
+// stallTimeout. A reader that is only slow holds up the sender, and is waited for.
+type rawWriter struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	begun bool
+}
+
+func newRawWriter(w http.ResponseWriter) *rawWriter {
+	return &rawWriter{w: w, rc: http.NewResponseController(w)}
+}
+
+func (w *rawWriter) Write(p []byte) (int, error) {
+	w.begun = true
+	if err := w.rc.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return 0, err
+	}
+	return w.w.Write(p)
+}
+
+// close keeps the deadline from the connection's next request.
+func (w *rawWriter) close() { _ = w.rc.SetWriteDeadline(time.Time{}) }
+
+// rawReader is a raw body that is given up when its sender gives nothing for
+// stallTimeout.
+type rawReader struct {
+	r  io.Reader
+	rc *http.ResponseController
+}
+
+func newRawReader(w http.ResponseWriter, r request) *rawReader {
+	return &rawReader{r: r.Body, rc: http.NewResponseController(w)}
+}
+
+func (r *rawReader) Read(p []byte) (int, error) {
+	if err := r.rc.SetReadDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+func (r *rawReader) close() { _ = r.rc.SetReadDeadline(time.Time{}) }
+
+// headerJSON encodes v for a header, where only ASCII is safe.
+func headerJSON(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	const hex = "0123456789abcdef"
+	unit := func(out []byte, u uint16) []byte {
+		return append(out, '\\', 'u', hex[u>>12], hex[u>>8&15], hex[u>>4&15], hex[u&15])
+	}
+	out := make([]byte, 0, len(data))
+	for _, c := range string(data) {
+		switch {
+		case c < 0x80:
+			out = append(out, byte(c))
+		case c < 0x10000:
+			out = unit(out, uint16(c))
+		default: // a surrogate pair
+			out = unit(out, uint16(0xd800+(c-0x10000)>>10))
+			out = unit(out, uint16(0xdc00+(c-0x10000)&0x3ff))
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxGrace is the longest grace period of a stop.
+const maxGrace = time.Hour
+
+const ndjson = "application/x-ndjson"
+
+func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
+	var spec cloche.SandboxSpec
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &spec); err != nil {
+		return err
+	}
+	if !accepts(r, ndjson) {
+		sb, err := s.core.Create(r.Context(), r.caller, spec, nil)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusCreated, sb)
+		return nil
+	}
+	// The status is sent with the first line, so that a refusal, which comes
+	// before any step, is still an answer of its own.
+	lines := newLineWriter(w, http.StatusCreated)
+	defer lines.close()
+	sb, err := s.core.Create(r.Context(), r.caller, spec, func(step string) {
+		// Nobody to report to is no reason to stop: the context says when to.
+		_ = lines.write(cloche.ServerMessage{Step: step})
+	})
+	if err != nil {
+		return lines.fail(err, r)
+	}
+	return lines.write(cloche.ServerMessage{Sandbox: &sb})
+}
+
+func (s *Server) listSandboxes(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	o := cloche.ListOptions{
+		Labels: q.labels(), States: q.states(), Cursor: q.str("cursor"),
+		Limit: int(q.integer("limit", 0, 0, 1000)),
+	}
+	if err := q.end(); err != nil {
+		return err
+	}
+	l, err := s.core.List(r.Context(), r.caller, o)
+	if err != nil {
+		return err
+	}
+	l.Sandboxes = nonNil(l.Sandboxes)
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s *Server) getSandbox(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	return answer(w)(s.core.Get(r.Context(), r.caller, r.ref()))
+}
+
+// The verbs that end a sandbox go on when their caller leaves: half a teardown
+// helps nobody.
+
+func (s *Server) removeSandbox(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.core.Remove(context.WithoutCancel(r.Context()), r.caller, r.ref()); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
+	var o cloche.StopOptions
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readOptionalJSON(w, r, &o); err != nil {
+		return err
+	}
+	var grace *time.Duration
+	if o.GraceMS != nil {
+		if *o.GraceMS < 0 || *o.GraceMS > maxGrace.Milliseconds() {
+			return cloche.Invalid("grace_ms", "grace_ms is %d", *o.GraceMS).WithHint("want 0 to %d", maxGrace.Milliseconds())
+		}
+		d := time.Duration(*o.GraceMS) * time.Millisecond
+		grace = &d
+	}
+	return answer(w)(s.core.Stop(context.WithoutCancel(r.Context()), r.caller, r.ref(), grace))
+}
+
+func (s *Server) killSandbox(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readOptionalJSON(w, r, &struct{}{}); err != nil {
+		return err
+	}
+	return answer(w)(s.core.Kill(context.WithoutCancel(r.Context()), r.caller, r.ref()))
+}
+
+// answer writes a sandbox's record.
+func answer(w http.ResponseWriter) func(cloche.Sandbox, error) error {
+	return func(sb cloche.Sandbox, err error) error {
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, sb)
+		return nil
+	}
+}
+
+// accepts reports whether the caller names a media type in Accept.
+func accepts(r request, want string) bool {
+	for _, h := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(h, ",") {
+			if kind, _, err := mime.ParseMediaType(part); err == nil && kind == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nonNil keeps an empty list from being null in JSON.
+func nonNil[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

@@ -1,0 +1,193 @@
+// Package httpapi is the native front door: the /v1 API over HTTP and WebSocket.
+// It names the caller, decodes, calls core and encodes; it decides nothing.
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// Limits that no configuration changes.
+const (
+	maxHeaderBytes = 64 << 10
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	// stallTimeout ends a transfer whose other side takes or gives nothing.
+	stallTimeout = 5 * time.Minute
+	// defaultMaxBody holds the largest request with files and stdin.
+	defaultMaxBody = 32 << 20
+	// minTokenLen keeps a token from being guessed over the network.
+	minTokenLen = 16
+)
+
+// Options are what a Server works with. Core is required.
+type Options struct {
+	Core Core
+	// Token is what callers over TCP show; without one TCP is not served. The
+	// server keeps its hash only.
+	Token string
+	// Hosts are names, without port, by which TCP callers may call this server,
+	// besides localhost and its own addresses.
+	Hosts []string
+	// Origins are browser origins, such as "https://tools.example", that may call
+	// this server. None may unless it is listed.
+	Origins []string
+	// Version is the daemon's.
+	Version string
+	// MaxBody bounds a JSON body in bytes; 0 is 32 MiB. Raw uploads are streamed
+	// and bounded by the sandbox's own limits.
+	MaxBody int64
+	// Logger gets one record for each request; nil discards them.
+	Logger *slog.Logger
+}
+
+// Server serves the native API on any number of listeners. A unix socket's
+// caller is the peer process; a TCP caller must show the token.
+type Server struct {
+	core    Core
+	version string
+	maxBody int64
+	token   *[sha256.Size]byte
+	hosts   map[string]bool
+	origins map[string]bool
+	log     *slog.Logger
+	uid     int
+	mux     *http.ServeMux
+	http    *http.Server
+
+	// live ends when the server does; streams, which outlive their request in the
+	// eyes of net/http, live in it and are counted.
+	live    context.Context
+	end     context.CancelFunc
+	streams sync.WaitGroup
+
+	mu   sync.Mutex
+	done bool
+}
+
+// New makes a Server. It listens to nothing before Serve.
+func New(o Options) (*Server, error) {
+	if o.Core == nil {
+		return nil, errors.New("make http server: no core")
+	}
+	s := &Server{
+		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, uid: os.Geteuid(),
+		origins: map[string]bool{},
+		hosts:   map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
+	}
+	if s.maxBody <= 0 {
+		s.maxBody = defaultMaxBody
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if o.Token != "" {
+		if len(o.Token) < minTokenLen {
+			return nil, cloche.Invalid("token", "the token has %d characters", len(o.Token)).
+				WithHint("use at least %d, such as the output of `openssl rand -hex 32`", minTokenLen)
+		}
+		sum := sha256.Sum256([]byte(o.Token))
+		s.token = &sum
+	}
+	for _, h := range o.Hosts {
+		s.hosts[hostName(h)] = true
+	}
+	for _, origin := range o.Origins {
+		s.origins[origin] = true
+	}
+	s.live, s.end = context.WithCancel(context.Background())
+	s.mux = http.NewServeMux()
+	for _, r := range s.routes() {
+		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r.serve))
+	}
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.edge),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ConnContext:       connContext,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Serve serves a unix or TCP listener until Shutdown, and then returns nil. It
+// closes the listener.
+func (s *Server) Serve(ln net.Listener) error {
+	switch addr := ln.Addr().(type) {
+	case *net.UnixAddr:
+		return s.serve(ln, door{via: viaUnix})
+	case *net.TCPAddr:
+		if s.token == nil {
+			ln.Close()
+			return cloche.Errorf(cloche.CodeInvalid, "serve %s: there is no token", addr).
+				WithHint("TCP is only served with a token; set CLOCHE_TOKEN, or listen at a unix socket")
+		}
+		return s.serve(ln, door{via: viaTCP})
+	}
+	ln.Close()
+	return fmt.Errorf("serve %s: want a unix or a TCP listener", ln.Addr().Network())
+}
+
+// ServeAs serves a listener inside this process, every connection of which is
+// known to be of one caller, until Shutdown.
+func (s *Server) ServeAs(ln net.Listener, caller core.Caller) error {
+	return s.serve(ln, door{via: viaKnown, caller: caller})
+}
+
+func (s *Server) serve(ln net.Listener, d door) error {
+	err := s.http.Serve(doorListener{ln, d})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+}
+
+// Shutdown stops listening, lets requests in progress end until ctx does, ends
+// streams at once, and waits for all of them. Execs go on without their streams;
+// the sandboxes of runs are removed.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.done = true
+	s.mu.Unlock()
+	s.end()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, s.http.Close())
+	}
+	s.streams.Wait()
+	return err
+}
+
+// beginStream counts a stream, unless the server is ending.
+func (s *Server) beginStream() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		return cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+	}
+	s.streams.Add(1)
+	return nil
+}
+
+// hostAllowed reports whether a request calls this server by a name that is its
+// own. The address that the connection came to always is: a name that someone
+// else made point here is what must not pass.
+func (s *Server) hostAllowed(r *http.Request) bool {
+	name := hostName(r.Host)
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && name == a.IP.String() {
+		return true
+	}
+	return s.hosts[name]
+}

@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxTrailer is what common HTTP clients read of trailers, with room for the
+// rest of them.
+const maxTrailer = 3 << 10
+
+func (s *Server) tarOut(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	path := q.path("path")
+	if err := q.end(); err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/x-tar")
+	h.Set("Trailer", trailerTarReport+", "+trailerError)
+	out := newRawWriter(w)
+	defer out.close()
+	report, err := s.core.TarOut(r.Context(), r.caller, r.ref(), path, out)
+	switch {
+	case err == nil:
+		h.Set(trailerTarReport, reportTrailer(report))
+		return nil
+	case !out.begun:
+		return err
+	case r.Context().Err() != nil:
+		return err // nobody is there to read a trailer
+	}
+	h.Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
+	return nil
+}
+
+func (s *Server) tarIn(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	path := q.path("path")
+	if err := q.end(); err != nil {
+		return err
+	}
+	if err := contentType(r, "application/x-tar"); err != nil {
+		return err
+	}
+	in := newRawReader(w, r)
+	defer in.close()
+	report, err := s.core.TarIn(r.Context(), r.caller, r.ref(), path, in)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, report)
+	return nil
+}
+
+// reportTrailer names as many of the skipped entries as a trailer holds, and
+// counts the others in a last one.
+func reportTrailer(report cloche.TarReport) string {
+	all := report.Skipped
+	for n := len(all); ; n /= 2 {
+		report.Skipped = all[:n:n]
+		if n < len(all) {
+			report.Skipped = append(report.Skipped, cloche.TarSkip{Reason: fmt.Sprintf("and %d more", len(all)-n)})
+		}
+		if s := headerJSON(report); len(s) <= maxTrailer || n == 0 {
+			return s
+		}
+	}
+}
