@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// absolute makes a path of the caller's machine absolute, or says why such a
+// path means nothing to the daemon.
+type absolute func(field, path string) (string, error)
+
+// parseMount reads SRC:DST[:ro|rw].
+func parseMount(s string, abs absolute) (cloche.Mount, error) {
+	const field = "mounts"
+	bad := func(why string) error {
+		return cloche.Invalid(field, "--mount %q %s", clip(s), why).
+			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
+	}
+	parts := strings.Split(s, ":")
+	m := cloche.Mount{}
+	if len(parts) == 3 {
+		switch parts[2] {
+		case "ro":
+			m.ReadOnly = true
+		case "rw":
+		default:
+			return m, bad("ends with something other than ro or rw")
+		}
+		parts = parts[:2]
+	}
+	switch {
+	case len(parts) > 2:
+		return m, bad("has too many colons; a path with a colon in it cannot be mounted")
+	case len(parts) < 2:
+		return m, bad("has no target")
+	case parts[0] == "":
+		return m, bad("has no source")
+	case !path.IsAbs(parts[1]):
+		return m, bad("has a target that is not an absolute path")
+	}
+	src, err := abs(field, parts[0])
+	if err != nil {
+		return m, err
+	}
+	m.Source, m.Target = src, parts[1]
+	return m, checkText(field, m.Source, m.Target)
+}
+
+// parseWorkspace reads NAME|DIR[:PATH]. What contains a slash or begins with a
+// dot is a directory; nothing before the colon is a private workspace at PATH.
+func parseWorkspace(s string, abs absolute) (*cloche.Workspace, error) {
+	const field = "workspace"
+	hint := "write --workspace NAME, --workspace ./DIR, or either with :/PATH, for example --workspace ./job:/srv/job"
+	first, at, hasPath := strings.Cut(s, ":")
+	w := &cloche.Workspace{}
+	switch {
+	case s == "":
+		return nil, cloche.Invalid(field, "--workspace is empty").WithHint("%s", hint)
+	case hasPath && strings.Contains(at, ":"):
+		return nil, cloche.Invalid(field, "--workspace %q has too many colons", clip(s)).WithHint("%s", hint)
+	case hasPath && !path.IsAbs(at):
+		return nil, cloche.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(at)).WithHint("%s", hint)
+	}
+	w.Path = at
+	switch {
+	case first == "":
+	case strings.Contains(first, "/") || strings.HasPrefix(first, ".") || strings.Contains(first, `\`):
+		dir, err := abs("workspace.dir", first)
+		if err != nil {
+			return nil, err
+		}
+		w.Dir = dir
+	case cloche.ValidName(first):
+		w.Name = first
+	default:
+		return nil, cloche.Invalid("workspace.name", "--workspace %q is not a name", clip(first)).
+			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", cloche.MaxNameLen, clip(first))
+	}
+	return w, checkText(field, w.Dir, w.Path)
+}
+
+// splitFile reads SRC:DST of --file. DST is what follows the last colon, since
+// it is absolute and SRC is the one more likely to have colons in it.
+func splitFile(s string) (src, dst string, err error) {
+	bad := func(why string) (string, string, error) {
+		return "", "", cloche.Invalid("files", "--file %q %s", clip(s), why).
+			WithHint("write --file SOURCE:TARGET, for example --file ./main.py:/workspace/main.py")
+	}
+	i := strings.LastIndexByte(s, ':')
+	switch {
+	case i < 0:
+		return bad("has no target")
+	case i == 0:
+		return bad("has no source")
+	case !path.IsAbs(s[i+1:]):
+		return bad("has a target that is not an absolute path")
+	}
+	return s[:i], s[i+1:], checkText("files", s[i+1:])
+}
+
+// parseEnv reads K=V, or K to take the value from this process's environment.
+func parseEnv(assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
+	if len(assignments) == 0 {
+		return nil, nil
+	}
+	env := make(map[string]string, len(assignments))
+	for _, a := range assignments {
+		k, v, given := strings.Cut(a, "=")
+		if k == "" {
+			return nil, cloche.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to pass on the value it has here")
+		}
+		if !given {
+			if v, given = lookup(k); !given {
+				return nil, cloche.Invalid("env", "--env %s: there is no such variable here to pass on", clip(k)).WithHint("write --env %s=VALUE", clip(k))
+			}
+		}
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return nil, cloche.Invalid("env", "--env %q: the name or the value is not UTF-8", clip(k)).WithHint("send other bytes as a file, with --file")
+		}
+		env[k] = v
+	}
+	return env, nil
+}
+
+// parseLabels reads K=V.
+func parseLabels(flag string, assignments []string) (map[string]string, error) {
+	if len(assignments) == 0 {
+		return nil, nil
+	}
+	labels := make(map[string]string, len(assignments))
+	for _, a := range assignments {
+		k, v, ok := strings.Cut(a, "=")
+		if !ok || k == "" {
+			return nil, cloche.Invalid("labels", "%s %q is not KEY=VALUE", flag, clip(a)).WithHint("write %s team=research", flag)
+		}
+		if err := checkText("labels", k, v); err != nil {
+			return nil, err
+		}
+		labels[k] = v
+	}
+	return labels, nil
+}
+
+// checkText refuses what JSON would silently change: strings that are not UTF-8.
+func checkText(field string, values ...string) error {
+	for _, v := range values {
+		if !utf8.ValidString(v) {
+			return cloche.Invalid(field, "%s: %q is not UTF-8", field, clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
+		}
+	}
+	return nil
+}
+
+// checkArgv refuses a command line that would not arrive as it was typed.
+func checkArgv(argv []string) error {
+	if len(argv) == 0 || argv[0] == "" {
+		return cloche.Invalid("argv", "no command was given").WithHint("write it after --, for example: -- python3 -c 'print(6*7)'")
+	}
+	for i, a := range argv {
+		if !utf8.ValidString(a) {
+			return cloche.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, clip(a)).
+				WithHint("name the file inside the sandbox by a pattern, such as sh -c 'cat ./*', or send the bytes on standard input")
+		}
+	}
+	return nil
+}
+
+// location is one end of a copy.
+type location struct {
+	// sandbox is empty for a path of this machine.
+	sandbox string
+	path    string
+}
+
+// parseLocation reads SANDBOX:PATH or a local path. A local path with a colon
+// is written with a slash before it, as in ./a:b.
+func parseLocation(s string) location {
+	if name, p, ok := strings.Cut(s, ":"); ok && cloche.ValidName(name) {
+		return location{sandbox: name, path: p}
+	}
+	return location{path: s}
+}

@@ -1,0 +1,358 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// defaultMaxCopy bounds a directory that is copied out of a sandbox, whose size
+// the sandbox decides.
+const defaultMaxCopy = 16 << 30
+
+// maxLinks is how many symlinks in a row are followed.
+const maxLinks = 40
+
+func (a *app) cpCommand() *cobra.Command {
+	var maxSize string
+	c := &cobra.Command{
+		Use:   "cp SRC DST",
+		Short: "Copy files into a sandbox or out of it",
+		Long: `Copy a file or a directory between this machine and a sandbox, whose paths are
+written SANDBOX:PATH. A relative PATH begins at the sandbox's working directory.
+As DST a directory that exists gets the copy inside of it; anything else becomes
+the copy. "DIR/." is the content of a directory without the directory itself.
+
+As SRC or DST "-" is a tar stream on standard input or output. A local path with
+a colon is written with a slash, as in ./a:b.
+
+What comes out of a sandbox is not trusted: links that lead out of the copy,
+devices and set-id bits are left out, and what is left out is named.`,
+		Example: `  cloche cp ./src build:
+  cloche cp build:/workspace/out.csv .
+  cloche cp build:/workspace - | tar tf -`,
+		GroupID: groupRun,
+		Args:    exactly(2, "SRC and DST"),
+		RunE: func(c *cobra.Command, args []string) error {
+			limit, err := parseSize("max-size", maxSize)
+			if err != nil {
+				return err
+			}
+			src, dst := parseLocation(args[0]), parseLocation(args[1])
+			switch {
+			case src.sandbox != "" && dst.sandbox != "":
+				return cloche.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", clip(args[0]), clip(args[1]))
+			case src.sandbox == "" && dst.sandbox == "":
+				return cloche.Invalid("dst", "neither %q nor %q is in a sandbox", clip(args[0]), clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				cp := copier{app: a, conn: conn, maxBytes: limit}
+				return cp.copy(ctx, src, dst)
+			})
+		},
+	}
+	c.Flags().StringVar(&maxSize, "max-size", formatLimit(defaultMaxCopy), "refuse to copy more than this out of a sandbox")
+	return c
+}
+
+// formatLimit is a size in the form that the flags take.
+func formatLimit(n int64) string { return strings.ReplaceAll(formatSize(n), " ", "") }
+
+// copier is one copy.
+type copier struct {
+	app      *app
+	conn     *connection
+	maxBytes int64
+}
+
+func (c *copier) copy(ctx context.Context, src, dst location) error {
+	remote := src
+	if dst.sandbox != "" {
+		remote = dst
+	}
+	sb, err := c.conn.Get(ctx, remote.sandbox)
+	if err != nil {
+		return err
+	}
+	remote.sandbox = sb.ID
+	inside := remote.path
+	if !path.IsAbs(inside) {
+		inside = sb.Cwd + "/" + inside
+	}
+	p := startProgress(c.app.stdio.Err, c.app.showProgress() && src.path != "-" && dst.path != "-", "copying")
+	var report cloche.TarReport
+	if dst.sandbox != "" {
+		report, err = c.in(ctx, src.path, sb.ID, inside)
+	} else {
+		report, err = c.out(ctx, sb.ID, inside, dst.path)
+	}
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if c.app.json && dst.path == "-" {
+		return nil // standard output is the archive
+	}
+	if c.app.json {
+		return c.app.printJSON(report)
+	}
+	c.app.warnSkipped(report.Skipped)
+	return nil
+}
+
+// in copies from this machine into a sandbox.
+func (c *copier) in(ctx context.Context, src, ref, dst string) (cloche.TarReport, error) {
+	if src == "-" {
+		if c.app.stdio.In == nil {
+			return cloche.TarReport{}, cloche.Invalid("src", "there is no standard input to read a tar stream from")
+		}
+		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.app.stdio.In)
+	}
+	info, err := os.Stat(src)
+	if err != nil {
+		return cloche.TarReport{}, localError("read", src, err)
+	}
+	onlyContent := strings.HasSuffix(filepath.ToSlash(src), "/.") || src == "."
+	dst, err = c.target(ctx, ref, dst, baseName(src), info.IsDir() && onlyContent)
+	if err != nil {
+		return cloche.TarReport{}, err
+	}
+	if info.IsDir() {
+		return c.dirIn(ctx, src, ref, dst)
+	}
+	if !info.Mode().IsRegular() {
+		return cloche.TarReport{}, cloche.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cat FILE | cloche exec SANDBOX -- tee PATH")
+	}
+	f, err := os.Open(src)
+	if err != nil {
+		return cloche.TarReport{}, localError("read", src, err)
+	}
+	defer f.Close()
+	mode := uint32(0)
+	if runtime.GOOS != "windows" {
+		mode = uint32(info.Mode().Perm())
+	}
+	got, err := c.conn.WriteFileFrom(ctx, ref, dst, f, mode)
+	return cloche.TarReport{Entries: 1, Bytes: got.Size}, err
+}
+
+// target is where a copy called base goes when the user wrote dst: inside of a
+// directory that exists, else to dst itself.
+func (c *copier) target(ctx context.Context, ref, dst, base string, onlyContent bool) (string, error) {
+	wantDir := strings.HasSuffix(dst, "/")
+	clean := path.Clean(dst)
+	info, _, err := c.stat(ctx, ref, clean)
+	switch {
+	case errors.Is(err, cloche.ErrNotFound) && wantDir && !onlyContent:
+		return "", cloche.Invalid("dst", "%s is not a directory of the sandbox", printable(dst)).WithHint("make it first: cloche exec SANDBOX -- mkdir -p %s", printable(dst))
+	case errors.Is(err, cloche.ErrNotFound):
+		return clean, nil
+	case err != nil:
+		return "", err
+	case info.Type == cloche.TypeDir && !onlyContent:
+		return path.Join(clean, base), nil
+	}
+	return clean, nil
+}
+
+// baseName is the name that a copy gets in a directory: for "." and ".." that of
+// the directory they are.
+func baseName(src string) string {
+	if abs, err := filepath.Abs(src); err == nil {
+		src = abs
+	}
+	return filepath.Base(src)
+}
+
+// dirIn sends a directory as a tar stream while it is read.
+func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (cloche.TarReport, error) {
+	var sent cloche.TarReport
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := packDir(w, src, &sent)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	got, err := c.conn.TarIn(ctx, ref, dst, r)
+	r.CloseWithError(context.Canceled) // a packer that nobody reads from ends
+	perr := <-packed
+	if perr != nil && !errors.Is(perr, context.Canceled) {
+		return got, perr
+	}
+	got.Skipped = append(sent.Skipped, got.Skipped...)
+	return got, err
+}
+
+// out copies from a sandbox to this machine.
+func (c *copier) out(ctx context.Context, ref, src, dst string) (cloche.TarReport, error) {
+	onlyContent := strings.HasSuffix(src, "/.")
+	info, src, err := c.stat(ctx, ref, path.Clean(src))
+	if err != nil {
+		return cloche.TarReport{}, err
+	}
+	if dst == "-" {
+		return c.conn.TarOut(ctx, ref, src, c.app.stdio.Out)
+	}
+	local, lerr := os.Stat(dst)
+	isDir := lerr == nil && local.IsDir()
+	if lerr != nil && !errors.Is(lerr, fs.ErrNotExist) {
+		return cloche.TarReport{}, localError("write", dst, lerr)
+	}
+	if lerr != nil && info.Type != cloche.TypeDir && os.IsPathSeparator(dst[len(dst)-1]) {
+		return cloche.TarReport{}, cloche.Invalid("dst", "%s is not a directory", printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
+	}
+	if isDir && !onlyContent {
+		base, ok := localName(path.Base(src))
+		if !ok || base == "." || path.Base(src) == "/" {
+			return cloche.TarReport{}, cloche.Invalid("src", "the copy of %s has no name here", printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
+		}
+		dst = filepath.Join(dst, base)
+	}
+	switch info.Type {
+	case cloche.TypeDir:
+		return c.dirOut(ctx, ref, src, dst)
+	case cloche.TypeFile:
+		return c.fileOut(ctx, ref, src, dst, info)
+	}
+	return cloche.TarReport{}, cloche.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cloche exec SANDBOX -- cat PATH")
+}
+
+// stat describes what a path leads to, following links as the sandbox itself
+// would, and returns the path that it ended at.
+func (c *copier) stat(ctx context.Context, ref, p string) (cloche.FileInfo, string, error) {
+	for range maxLinks {
+		info, err := c.conn.StatFile(ctx, ref, p)
+		if err != nil || info.Type != cloche.TypeSymlink || info.LinkTarget == "" {
+			return info, p, err
+		}
+		if path.IsAbs(info.LinkTarget) {
+			p = path.Clean(info.LinkTarget)
+		} else {
+			p = path.Join(path.Dir(p), info.LinkTarget)
+		}
+	}
+	return cloche.FileInfo{}, p, cloche.Invalid("path", "%s is a link that goes in circles", printable(p))
+}
+
+// dirOut unpacks a directory of a sandbox here.
+func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (cloche.TarReport, error) {
+	if err := os.Mkdir(dst, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return cloche.TarReport{}, localError("make directory", dst, err)
+	}
+	root, err := os.OpenRoot(dst)
+	if err != nil {
+		return cloche.TarReport{}, localError("open directory", dst, err)
+	}
+	defer root.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, w := io.Pipe()
+	type sent struct {
+		report cloche.TarReport
+		err    error
+	}
+	received := make(chan sent, 1)
+	go func() {
+		report, err := c.conn.TarOut(ctx, ref, src, w)
+		w.CloseWithError(err)
+		received <- sent{report, err}
+	}()
+	u := untar{root: root, maxBytes: c.maxBytes}
+	uerr := u.unpack(r)
+	if uerr == nil {
+		_, uerr = io.Copy(io.Discard, r) // what stands behind the archive's end
+	}
+	if uerr != nil {
+		cancel()
+		r.CloseWithError(context.Canceled)
+	}
+	s := <-received
+	u.report.Skipped = append(s.report.Skipped, u.report.Skipped...)
+	if uerr != nil {
+		if e, ok := errors.AsType[*cloche.Error](uerr); ok {
+			return u.report, e
+		}
+		return u.report, cloche.Errorf(cloche.CodeInternal, "%w", uerr)
+	}
+	return u.report, s.err
+}
+
+// fileOut copies one file. One that exists is replaced when all of the copy has
+// arrived; a device or a pipe is written to.
+func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info cloche.FileInfo) (cloche.TarReport, error) {
+	r, opened, err := c.conn.OpenFile(ctx, ref, src, 0, -1)
+	if err != nil {
+		return cloche.TarReport{}, err
+	}
+	defer r.Close()
+	if opened.Type != "" {
+		info = opened
+	}
+	mode := fs.FileMode(info.Mode & 0o777)
+	f, finish, err := c.createLocal(dst, mode)
+	if err != nil {
+		return cloche.TarReport{}, localError("write", dst, err)
+	}
+	n, err := io.Copy(f, r)
+	if err != nil {
+		_ = finish(false)
+		if e, ok := errors.AsType[*cloche.Error](err); ok {
+			return cloche.TarReport{}, e
+		}
+		return cloche.TarReport{}, localError("write", dst, err)
+	}
+	if err := finish(true); err != nil {
+		return cloche.TarReport{}, localError("write", dst, err)
+	}
+	return cloche.TarReport{Entries: 1, Bytes: n}, nil
+}
+
+// createLocal opens dst for a copy. finish(true) puts it in place, finish(false)
+// leaves what was there as it was.
+func (c *copier) createLocal(dst string, mode fs.FileMode) (*os.File, func(ok bool) error, error) {
+	if info, err := os.Stat(dst); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(dst, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		return f, func(bool) error { return f.Close() }, nil
+	}
+	// A link is followed, as any program that writes to it would.
+	if real, err := filepath.EvalSymlinks(dst); err == nil {
+		dst = real
+	}
+	f, err := os.CreateTemp(filepath.Dir(dst), ".cloche-cp-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func(ok bool) error {
+		err := f.Chmod(mode)
+		if runtime.GOOS == "windows" {
+			err = nil // it knows no such bits
+		}
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if ok && err == nil {
+			if err = os.Rename(f.Name(), dst); err == nil {
+				return nil
+			}
+		}
+		if rerr := os.Remove(f.Name()); rerr != nil && err == nil {
+			return fmt.Errorf("remove the partial copy: %w", rerr)
+		}
+		return err
+	}, nil
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what this machine can do, and how to mend what it cannot",
+		Long: `Try what each engine needs and say what is missing and how to mend it. The last
+lines are a verdict for each engine. It asks the daemon where one listens, and
+looks for itself otherwise.
+
+Exit status: 0 when a sandbox could be made now, 1 when not.`,
+		Example: "  cloche doctor\n  cloche doctor --json",
+		GroupID: groupHost,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := interruptible(c.Context())
+			defer cancel()
+			p := startProgress(a.stdio.Err, a.showProgress(), "examining this machine")
+			defer p.stop()
+			conn, err := a.daemonOrInProcess(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.close()
+			d, err := conn.Doctor(ctx)
+			if err != nil {
+				return err
+			}
+			st, err := conn.Status(ctx)
+			if err != nil {
+				return err
+			}
+			p.stop()
+			if err := a.printDoctor(d, st); err != nil {
+				return err
+			}
+			if !st.Available {
+				return statusError(1)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
+	if a.json {
+		return a.printJSON(d)
+	}
+	out := a.stdio.Out
+	fmt.Fprintf(out, "cloche %s\n", printable(d.Version))
+	printFacts(a, "", d.Host)
+	for _, e := range d.Engines {
+		fmt.Fprintf(out, "\nengine %s, tier %s\n", printable(e.Name), printable(string(e.Tier)))
+		printFacts(a, "  ", e.Facts)
+		for _, limit := range slices.Sorted(maps.Keys(e.Enforces)) {
+			if f := e.Enforces[limit]; f.OK {
+				fmt.Fprintf(out, "  %s: enforced\n", printable(limit))
+			} else {
+				fmt.Fprintf(out, "  %s: not enforced: %s\n", printable(limit), printable(f.Reason))
+			}
+		}
+		for _, p := range e.Problems {
+			fmt.Fprintf(out, "  problem: %s\n", printable(p.What))
+			if p.Mend != "" {
+				fmt.Fprintf(out, "  mend: %s\n", printable(p.Mend))
+			}
+		}
+	}
+	fmt.Fprintln(out)
+	if !st.Enabled {
+		fmt.Fprintln(out, "disabled: the operator's rules switch sandboxes off")
+	}
+	for _, e := range d.Engines {
+		fmt.Fprintln(out, printable(verdict(e)))
+	}
+	return nil
+}
+
+// verdict is the one line that sums an engine up.
+func verdict(e cloche.EngineReport) string {
+	if e.Usable {
+		return fmt.Sprintf("%s: usable", e.Name)
+	}
+	var why []string
+	for _, p := range e.Problems {
+		why = append(why, p.What)
+	}
+	if len(why) == 0 {
+		why = append(why, "it does not say why")
+	}
+	return fmt.Sprintf("%s: not usable: %s", e.Name, strings.Join(why, "; "))
+}
+
+func printFacts(a *app, indent string, facts map[string]string) {
+	for _, k := range slices.Sorted(maps.Keys(facts)) {
+		fmt.Fprintf(a.stdio.Out, "%s%s: %s\n", indent, printable(k), printable(facts[k]))
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) execCommand() *cobra.Command {
+	var at attachFlags
+	var env []string
+	var cwd, user, timeout string
+	c := &cobra.Command{
+		Use:   "exec [flags] SANDBOX -- COMMAND [ARG...]",
+		Short: "Run a command in a sandbox that lives",
+		Long: `Run a command in a sandbox that lives. Input, signals and the exit status are as
+with "cloche run". When this program dies the command goes on, and "cloche logs"
+shows its output.
+
+With --json the output is collected and the result written as JSON. Input is then
+passed on only with -i.`,
+		Example: `  cloche exec build -- make test
+  cloche exec -i -t build -- bash
+  cloche exec --env CI=1 --timeout 5m build -- ./run.sh`,
+		GroupID:           groupRun,
+		Args:              execArgs,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user}
+			var err error
+			if req.Env, err = parseEnv(env, a.env.Getenv); err != nil {
+				return err
+			}
+			if c.Flags().Changed("timeout") {
+				ms, err := parseTimeout("timeout_ms", timeout)
+				if err != nil {
+					return err
+				}
+				req.TimeoutMS = &ms
+			}
+			return a.exec(c.Context(), args[0], req, at)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for the command, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().StringVar(&cwd, "cwd", "", "the working directory inside (default the sandbox's)")
+	c.Flags().StringVar(&user, "user", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
+	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
+	at.register(c.Flags())
+	return c
+}
+
+// execArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
+// everything behind it is the command's.
+func execArgs(c *cobra.Command, args []string) error {
+	if err := names(c, args); err != nil {
+		return err
+	}
+	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
+		return cloche.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), clip(args[1])).
+			WithHint("flags go before %s, and the command after --", clip(args[0]))
+	}
+	return checkArgv(commandOf(args))
+}
+
+func commandOf(args []string) []string {
+	if len(args) > 1 && args[1] == "--" {
+		return args[2:]
+	}
+	return args[1:]
+}
+
+func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f attachFlags) error {
+	if a.json && f.tty {
+		return cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
+	}
+	signals, release := catchSignals()
+	defer release()
+	// Signals are the command's: what they cancel elsewhere goes on here.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	starting := cancelOnSignal(signals, cancel)
+	defer starting()
+	tty, err := a.wantTerminal(f.tty)
+	if err != nil {
+		return err
+	}
+	if tty != nil {
+		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
+	}
+	conn, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	if a.json {
+		if req.Stdin, err = a.collectStdin(f); err != nil {
+			return err
+		}
+		res, err := conn.Exec(ctx, ref, req)
+		if err != nil {
+			return err
+		}
+		if err := a.printJSON(res); err != nil {
+			return err
+		}
+		return finish(res)
+	}
+	stream, err := conn.ExecStream(ctx, ref, req)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	starting()
+	return a.result(&attachment{app: a, stream: stream, stdin: a.wantStdin(f), tty: tty, cancel: cancel, signals: signals}, f.quiet)
+}

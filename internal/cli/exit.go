@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// The exit statuses that are Cloche's own; every other one is the command's.
+const (
+	exitOK       = 0
+	exitTimedOut = 124 // the command ran into its timeout
+	exitFailed   = 125 // Cloche itself failed: the command's outcome is not known, or it never ran
+	exitRefused  = 126 // policy refused, or the command is not executable
+	exitNotFound = 127 // the command does not exist inside
+	exitSignal   = 128 // plus the number of the signal that ended the command
+)
+
+// exitStatuses maps codes to exit statuses; a code that is not in it is
+// exitFailed.
+var exitStatuses = map[cloche.Code]int{
+	cloche.CodeDenied:          exitRefused,
+	cloche.CodeNotExecutable:   exitRefused,
+	cloche.CodeCommandNotFound: exitNotFound,
+}
+
+// statusError ends the process with a status and says nothing: what there was
+// to say has been said.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// exitStatus is the status for an error that a verb returned.
+func exitStatus(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if s, ok := errors.AsType[statusError](err); ok {
+		return int(s)
+	}
+	if errors.Is(err, context.Canceled) {
+		return exitSignal + 2
+	}
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		if status, ok := exitStatuses[e.Code]; ok {
+			return status
+		}
+	}
+	return exitFailed
+}
+
+// asError gives every error the one shape that is printed. Errors that carry no
+// code are this program's own: a flag that does not parse, a local file that
+// cannot be read. They hold no secret, so their text is shown.
+func asError(err error) *cloche.Error {
+	if errors.Is(err, context.Canceled) {
+		return cloche.Errorf(cloche.CodeCanceled, "interrupted")
+	}
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e
+	}
+	return cloche.Errorf(cloche.CodeInternal, "%w", err)
+}
+
+// printError writes one error for a person, or as one JSON line of the same
+// shape that the API answers with.
+func printError(w io.Writer, err error, asJSON bool) {
+	if err == nil {
+		return
+	}
+	if _, silent := errors.AsType[statusError](err); silent {
+		return
+	}
+	e := asError(err)
+	if asJSON {
+		line, merr := json.Marshal(map[string]*cloche.Error{"error": e})
+		if merr == nil {
+			fmt.Fprintf(w, "%s\n", line)
+			return
+		}
+	}
+	fmt.Fprintf(w, "cloche: %s\n", printable(e.Message))
+	if e.Hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", printable(e.Hint))
+	}
+	if e.Rule != "" {
+		fmt.Fprintf(w, "rule: %s\n", printable(e.Rule))
+	}
+	if e.Code == cloche.CodeInternal && e.RequestID != "" {
+		fmt.Fprintf(w, "request: %s\n", printable(e.RequestID))
+	}
+}
+
+// printable keeps text that a sandbox may have influenced from moving the
+// cursor or forging further lines on the caller's terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0):
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}

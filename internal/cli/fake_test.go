@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+// fakeDaemon answers as a daemon would, from a script.
+type fakeDaemon struct {
+	t *testing.T
+	// program plays the command of a run or exec: it gets what the client sends
+	// and says what the command writes and how it ends.
+	program func(p *fakeProgram) cloche.Result
+	// refuse, by "METHOD path", answers with an error.
+	refuse map[string]*cloche.Error
+	// sandbox is the one that exists, and its name "box".
+	sandbox cloche.Sandbox
+	status  cloche.Status
+	files   map[string]string
+	tarOut  []byte
+
+	mu       sync.Mutex
+	requests []string          // guarded by mu: METHOD path?query
+	run      cloche.RunRequest // guarded by mu: the last
+	exec     cloche.ExecRequest
+	spec     cloche.SandboxSpec
+	tarIn    []byte
+}
+
+// fakeProgram is the command's side of a stream.
+type fakeProgram struct {
+	conn *websocket.Conn
+	ctx  context.Context
+	seq  uint64
+	// Stdin is closed when the client ends the input.
+	stdin   *io.PipeReader
+	signals chan string
+}
+
+func (p *fakeProgram) write(stream byte, s string) {
+	frame := append([]byte{stream}, binary.BigEndian.AppendUint64(nil, p.seq)...)
+	p.seq++
+	_ = p.conn.Write(p.ctx, websocket.MessageBinary, append(frame, s...))
+}
+
+func newFake(t *testing.T) *fakeDaemon {
+	return &fakeDaemon{
+		t:       t,
+		program: func(*fakeProgram) cloche.Result { return exited(0) },
+		refuse:  map[string]*cloche.Error{},
+		sandbox: cloche.Sandbox{ID: "sb-1", Name: "box", State: cloche.StateRunning, Image: "host", Engine: "gvisor", Cwd: "/workspace", CreatedAt: time.Now()},
+		status:  cloche.Status{Enabled: true, Available: true},
+		files:   map[string]string{},
+	}
+}
+
+func exited(code int) cloche.Result { return cloche.Result{ExitCode: &code} }
+
+// listen serves on the default socket of a new home, which it returns.
+func (f *fakeDaemon) listen() (home string) {
+	f.t.Helper()
+	home, err := os.MkdirTemp("", "cl") // short: a socket's path is
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = os.RemoveAll(home) })
+	ln, err := net.Listen("unix", filepath.Join(home, client.SocketName))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(f)
+	srv.Listener.Close()
+	srv.Listener = ln
+	srv.Start()
+	f.t.Cleanup(srv.Close)
+	return home
+}
+
+func (f *fakeDaemon) asked(what string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		if strings.HasPrefix(r, what) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p := strings.TrimPrefix(r.URL.Path, "/v1")
+	f.mu.Lock()
+	f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
+	f.mu.Unlock()
+	if e := f.refuse[r.Method+" "+p]; e != nil {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_ = json.NewEncoder(w).Encode(map[string]*cloche.Error{"error": e})
+		return
+	}
+	box := strings.HasPrefix(p, "/sandboxes/box") || strings.HasPrefix(p, "/sandboxes/sb-1")
+	switch rest := strings.TrimPrefix(strings.TrimPrefix(p, "/sandboxes/box"), "/sandboxes/sb-1"); {
+	case p == "/run/stream" || box && rest == "/exec/stream":
+		f.stream(w, r)
+	case p == "/run":
+		f.decode(r, &f.run)
+		answer(w, cloche.RunResult{Sandbox: f.sandbox, Result: exited(3)})
+	case p == "/sandboxes" && r.Method == http.MethodPost:
+		f.decode(r, &f.spec)
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		answer(w, cloche.ServerMessage{Step: "engine"})
+		answer(w, cloche.ServerMessage{Sandbox: &f.sandbox})
+	case p == "/sandboxes":
+		answer(w, cloche.SandboxList{Sandboxes: []cloche.Sandbox{f.sandbox}})
+	case p == "/images":
+		answer(w, cloche.ImageList{Images: []cloche.Image{{Name: "host", Description: "this machine"}}})
+	case p == "/status":
+		answer(w, f.status)
+	case p == "/version":
+		answer(w, client.Version{Version: "v9", API: "v1"})
+	case p == "/doctor":
+		answer(w, cloche.Doctor{Version: "v9", Engines: []cloche.EngineReport{{Name: "gvisor", Usable: f.status.Available, Problems: []cloche.Problem{{What: "no user namespaces", Mend: "enable them"}}}}})
+	case box && (rest == "" || rest == "/stop" || rest == "/kill"):
+		answer(w, f.sandbox)
+	case box && rest == "/exec":
+		f.decode(r, &f.exec)
+		answer(w, exited(4))
+	case box && rest == "/processes":
+		answer(w, map[string][]cloche.Process{"processes": {{ExecID: "ex-1"}}})
+	case box && rest == "/logs":
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		answer(w, cloche.LogEntry{ExecID: "ex-1", Stream: cloche.Stdout, Data: cloche.Bytes("out\n")})
+		answer(w, cloche.LogEntry{ExecID: "ex-1", Stream: cloche.Stderr, Gap: 7, Data: cloche.Bytes("err\n")})
+	case box && strings.HasPrefix(rest, "/files") || box && rest == "/tar":
+		f.file(w, r, rest)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeNotFound, "no %s", p)})
+	}
+}
+
+func answer(w io.Writer, v any) { _ = json.NewEncoder(w).Encode(v) }
+
+func (f *fakeDaemon) decode(r *http.Request, into any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
+		f.t.Errorf("request body: %v", err)
+	}
+}
+
+func (f *fakeDaemon) file(w http.ResponseWriter, r *http.Request, rest string) {
+	p := r.URL.Query().Get("path")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	content, ok := f.files[p]
+	info := cloche.FileInfo{Name: filepath.Base(p), Type: cloche.TypeFile, Size: int64(len(content)), Mode: 0o640}
+	if content == "<dir>" {
+		info.Type = cloche.TypeDir
+	}
+	if target, link := strings.CutPrefix(content, "-> "); link {
+		info.Type, info.LinkTarget = cloche.TypeSymlink, target
+	}
+	switch {
+	case rest == "/tar" && r.Method == http.MethodPut:
+		f.tarIn, _ = io.ReadAll(r.Body)
+		f.files[p] = "<dir>"
+		answer(w, cloche.TarReport{Entries: 1})
+	case rest == "/tar":
+		w.Header().Set("Trailer", "Cloche-Tar-Report")
+		_, _ = w.Write(f.tarOut)
+		w.Header().Set("Cloche-Tar-Report", `{"entries":1}`)
+	case r.Method == http.MethodPut:
+		b, _ := io.ReadAll(r.Body)
+		f.files[p] = string(b)
+		answer(w, cloche.FileInfo{Size: int64(len(b))})
+	case !ok:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		answer(w, map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeNotFound, "no file %s", p)})
+	case rest == "/files/stat":
+		answer(w, info)
+	default:
+		j, _ := json.Marshal(info)
+		w.Header().Set("Cloche-File-Info", string(j))
+		_, _ = io.WriteString(w, content)
+	}
+}
+
+func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
+	conn, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		f.t.Errorf("accept: %v", err)
+		return
+	}
+	defer conn.CloseNow()
+	ctx := r.Context()
+	_, first, err := conn.Read(ctx)
+	if err != nil {
+		return
+	}
+	var m cloche.ClientMessage
+	if err := json.Unmarshal(first, &m); err != nil {
+		f.t.Errorf("first message: %v", err)
+	}
+	send := func(m cloche.ServerMessage) {
+		j, _ := json.Marshal(m)
+		_ = conn.Write(ctx, websocket.MessageText, j)
+	}
+	f.mu.Lock()
+	if m.Exec != nil {
+		f.exec = *m.Exec
+	} else {
+		f.run = *m.Run
+	}
+	f.mu.Unlock()
+	if e := f.refuse["STREAM"]; e != nil {
+		send(cloche.ServerMessage{Error: e})
+		return
+	}
+	if m.Run != nil {
+		send(cloche.ServerMessage{Sandbox: &f.sandbox})
+	}
+	send(cloche.ServerMessage{Started: &cloche.Started{ExecID: "ex-1"}})
+	pr, pw := io.Pipe()
+	p := &fakeProgram{conn: conn, ctx: ctx, stdin: pr, signals: make(chan string, 8)}
+	go func() { // ends when the connection does
+		for {
+			kind, data, err := conn.Read(ctx)
+			if err != nil {
+				pw.CloseWithError(err)
+				return
+			}
+			var m cloche.ClientMessage
+			switch {
+			case kind == websocket.MessageBinary:
+				_, _ = pw.Write(data)
+			case json.Unmarshal(data, &m) == nil && m.CloseStdin:
+				pw.Close()
+			case m.Signal != "":
+				p.signals <- m.Signal
+			}
+		}
+	}()
+	res := f.program(p)
+	pr.Close()
+	send(cloche.ServerMessage{Exit: &res})
+}
+
+// result is what a command line left.
+type result struct {
+	status   int
+	out, err string
+}
+
+// runCLI runs one command line with a home that is given by an environment.
+func runCLI(t *testing.T, env map[string]string, stdin io.Reader, setup func(*Env), args ...string) result {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	e := Env{Version: "v0", Getenv: func(k string) (string, bool) { v, ok := env[k]; return v, ok }}
+	if setup != nil {
+		setup(&e)
+	}
+	status := Main(t.Context(), args, Streams{In: stdin, Out: &out, Err: &errOut}, e)
+	return result{status, out.String(), errOut.String()}
+}

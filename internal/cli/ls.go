@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	var labels, states []string
+	var quiet, all bool
+	c := &cobra.Command{
+		Use:   "ls",
+		Short: "List sandboxes",
+		Long: `List the sandboxes that live, newest first; with --all also those that have
+ended and are still on record.`,
+		Example: "  cloche ls\n  cloche ls -a --label team=research\n  cloche ls --state lost --json",
+		GroupID: groupLook,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			o := cloche.ListOptions{Limit: 1000}
+			var err error
+			if o.Labels, err = parseLabels("--label", labels); err != nil {
+				return err
+			}
+			if o.States, err = parseStates(states, all); err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.list(ctx, conn, o, quiet) })
+		},
+	}
+	c.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `KEY=VALUE` (repeatable: all must match)")
+	c.Flags().StringArrayVar(&states, "state", nil, "only those in this `state` (repeatable: any may match)")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
+	c.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	return c
+}
+
+// parseStates is the filter: what was named, or what lives, or all.
+func parseStates(names []string, all bool) ([]cloche.State, error) {
+	known := []cloche.State{cloche.StateCreating, cloche.StateRunning, cloche.StateStopping, cloche.StateStopped, cloche.StateLost, cloche.StateFailed}
+	var states []cloche.State
+	for _, n := range names {
+		if !slices.Contains(known, cloche.State(n)) {
+			return nil, cloche.Invalid("state", "--state %q is not a state", clip(n)).WithHint("the states are %v", known)
+		}
+		states = append(states, cloche.State(n))
+	}
+	if len(states) == 0 && !all {
+		states = slices.DeleteFunc(known, func(s cloche.State) bool { return !live(s) })
+	}
+	return states, nil
+}
+
+func (a *app) list(ctx context.Context, conn *connection, o cloche.ListOptions, quiet bool) error {
+	list := cloche.SandboxList{Sandboxes: []cloche.Sandbox{}}
+	for sb, err := range conn.ListAll(ctx, o) {
+		if err != nil {
+			return err
+		}
+		list.Sandboxes = append(list.Sandboxes, sb)
+	}
+	switch {
+	case a.json:
+		return a.printJSON(list)
+	case quiet:
+		for _, sb := range list.Sandboxes {
+			fmt.Fprintln(a.stdio.Out, printable(sb.ID))
+		}
+		return nil
+	}
+	var rows [][]string
+	for _, sb := range list.Sandboxes {
+		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Image, sb.Engine, formatAge(time.Since(sb.CreatedAt))})
+	}
+	return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "IMAGE", "ENGINE", "AGE"}, rows)
+}

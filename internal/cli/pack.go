@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// packDir writes the content of a local directory as a tar archive, names
+// relative to it. Links are kept as links; sockets, devices and pipes are left
+// out and reported. Reading goes through an os.Root: a directory that is
+// swapped for a link meanwhile leads nowhere.
+func packDir(w io.Writer, dir string, report *cloche.TarReport) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return localError("read", dir, err)
+	}
+	defer root.Close()
+	tw := tar.NewWriter(w)
+	p := packer{root: root, tw: tw, report: report}
+	err = p.dir(".")
+	if cerr := tw.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+type packer struct {
+	root   *os.Root
+	tw     *tar.Writer
+	report *cloche.TarReport
+}
+
+// dir sends what is in a directory, sorted by name. It does not use fs.FS, which
+// has no names that are not UTF-8.
+func (p *packer) dir(name string) error {
+	d, err := p.root.Open(name)
+	if err != nil {
+		return localError("read", filepath.Join(p.root.Name(), name), err)
+	}
+	entries, err := d.ReadDir(-1)
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return localError("read", filepath.Join(p.root.Name(), name), err)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		if err := p.entry(filepath.Join(name, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packer) entry(name string) error {
+	info, err := p.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // gone since the directory was listed
+	}
+	if err != nil {
+		return localError("read", filepath.Join(p.root.Name(), name), err)
+	}
+	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	switch {
+	case info.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+		p.report.Entries++
+		if err := p.header(h); err != nil {
+			return err
+		}
+		return p.dir(name)
+	case info.Mode().IsRegular():
+		return p.file(name, h)
+	case info.Mode()&fs.ModeSymlink != 0:
+		h.Typeflag = tar.TypeSymlink
+		if h.Linkname, err = p.root.Readlink(name); err != nil {
+			return localError("read", name, err)
+		}
+		h.Linkname = filepath.ToSlash(h.Linkname)
+	default:
+		if len(p.report.Skipped) < maxTarSkips {
+			p.report.Skipped = append(p.report.Skipped, cloche.TarSkip{Path: name, Reason: "it is neither file, directory nor link"})
+		}
+		return nil
+	}
+	p.report.Entries++
+	return p.header(h)
+}
+
+func (p *packer) header(h *tar.Header) error {
+	if err := p.tw.WriteHeader(h); err != nil {
+		return fmt.Errorf("send %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// file sends one file at the size it had when it was opened: one that grows
+// meanwhile is cut there, one that shrinks is an error.
+func (p *packer) file(name string, h *tar.Header) error {
+	f, err := p.root.Open(name)
+	if err != nil {
+		return localError("read", filepath.Join(p.root.Name(), name), err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return localError("read", name, err)
+	}
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	if err := p.header(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(p.tw, io.LimitReader(f, h.Size))
+	if err != nil {
+		return fmt.Errorf("send %s: %w", name, err)
+	}
+	if n < h.Size {
+		return cloche.Errorf(cloche.CodeInvalid, "%s shrank while it was read", printable(name)).WithHint("copy it when nothing writes to it")
+	}
+	p.report.Entries++
+	p.report.Bytes += n
+	return nil
+}
+
+// localError classifies what went wrong with a file of the caller's machine.
+func localError(verb, name string, err error) error {
+	e := cloche.Errorf(cloche.CodeInvalid, "%s %s: %w", verb, printable(name), withoutPath(err))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Hint = "the path is one of this machine; check its spelling"
+	case errors.Is(err, fs.ErrPermission):
+		e.Hint = "the user who runs this command may not do that"
+	}
+	return e
+}
+
+// withoutPath is the cause alone, since the message names the path already.
+func withoutPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxCollectedStdin bounds the input of a command whose result is JSON.
+const maxCollectedStdin = 16 << 20
+
+func (a *app) runCommand() *cobra.Command {
+	var f specFlags
+	var at attachFlags
+	var keep bool
+	c := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG...]",
+		Short: "Run one command in a sandbox of its own",
+		Long: `Make a sandbox, run one command in it and remove it. It uses the daemon where
+one listens; otherwise it does the same in this process, and needs nothing else.
+
+The command is executed as it is, by no shell. Standard input is passed on when
+it is not a terminal, or with -i or -t. Signals are passed on to the command; a
+second interrupt within a second kills it. What policy changed or this machine
+cannot enforce is said on standard error.
+
+With --json the output is collected and the result written as JSON: the sandbox
+and how the command ended. Input is then passed on only with -i.`,
+		Example: `  cloche run -- python3 -c 'print(6*7)'
+  cloche run --workspace . --timeout 60s -- make test
+  cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
+  generate | cloche run -- sort | head`,
+		GroupID: groupRun,
+		Args:    func(_ *cobra.Command, args []string) error { return checkArgv(args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
+			if err != nil {
+				return err
+			}
+			req := cloche.RunRequest{Spec: spec, Exec: cloche.ExecRequest{Argv: args}, Keep: keep}
+			if c.Flags().Changed("timeout") {
+				// It is the command's own limit, where 0 can say "unlimited".
+				req.Exec.TimeoutMS, req.Spec.Limits.TimeoutMS = &spec.Limits.TimeoutMS, 0
+			}
+			return a.run(c.Context(), req, at)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	f.register(c.Flags())
+	c.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running afterwards (needs a daemon)")
+	at.register(c.Flags())
+	return c
+}
+
+func (f *attachFlags) register(flags *pflag.FlagSet) {
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on even when it is a terminal")
+	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings: only what the command writes")
+}
+
+func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (err error) {
+	if a.json && f.tty {
+		return cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
+	}
+	signals, release := catchSignals()
+	defer release()
+	// Signals are the command's: what they cancel elsewhere goes on here.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	starting := cancelOnSignal(signals, cancel)
+	defer starting()
+
+	tty, err := a.wantTerminal(f.tty)
+	if err != nil {
+		return err
+	}
+	if tty != nil {
+		req.Exec.TTY, req.Exec.Rows, req.Exec.Cols = true, tty.rows, tty.cols
+	}
+	conn, err := a.runtimeFor(ctx, req.Keep)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := conn.close(); cerr != nil && err == nil {
+			err = cerr
+		} else if cerr != nil && !f.quiet {
+			a.warn("%v", asError(cerr).Message) // the first error, or the command's own status, is the result
+		}
+	}()
+	if a.json {
+		return a.runCollected(ctx, conn, req, f)
+	}
+	p := startProgress(a.stdio.Err, a.showProgress() && !f.quiet, "starting")
+	stream, err := conn.RunStream(ctx, req, p.setStep)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	starting()
+	if sb := stream.Sandbox(); sb != nil && !f.quiet {
+		a.warnGranted(sb.Adjusted, sb.Unenforced)
+		if req.Keep {
+			a.warn("the sandbox is kept as %s", sb.Name)
+		}
+	}
+	t := &attachment{app: a, stream: stream, stdin: a.wantStdin(f), tty: tty, cancel: cancel, signals: signals}
+	return a.result(t, f.quiet)
+}
+
+// runtimeFor is where a run happens: a kept sandbox needs somebody to keep it.
+func (a *app) runtimeFor(ctx context.Context, keep bool) (*connection, error) {
+	if !keep {
+		return a.daemonOrInProcess(ctx)
+	}
+	conn, err := a.daemon()
+	if e := asErrorOrNil(err); e != nil && e.Code == cloche.CodeUnavailable {
+		return nil, cloche.Errorf(cloche.CodeUnavailable, "--keep: %s, and without one nothing can be kept", e.Message).WithHint("%s", e.Hint)
+	}
+	return conn, err
+}
+
+func asErrorOrNil(err error) *cloche.Error {
+	if err == nil {
+		return nil
+	}
+	return asError(err)
+}
+
+// runCollected is the run of --json: one call, one document.
+func (a *app) runCollected(ctx context.Context, conn *connection, req cloche.RunRequest, f attachFlags) error {
+	var err error
+	if req.Exec.Stdin, err = a.collectStdin(f); err != nil {
+		return err
+	}
+	res, err := conn.Run(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := a.printJSON(res); err != nil {
+		return err
+	}
+	return finish(&res.Result)
+}
+
+// collectStdin is the whole input of a command whose result is collected. Only
+// on request: an input that nobody closes would hold the command up for ever.
+func (a *app) collectStdin(f attachFlags) (cloche.Bytes, error) {
+	if !f.interactive || a.stdio.In == nil {
+		return nil, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(a.stdio.In, maxCollectedStdin+1))
+	if err != nil {
+		return nil, cloche.Invalid("stdin", "read standard input: %w", err)
+	}
+	if len(data) > maxCollectedStdin {
+		return nil, cloche.Errorf(cloche.CodeTooLarge, "standard input is more than %s", formatSize(maxCollectedStdin)).
+			WithHint("leave --json out, which streams it, or mount a directory with the data")
+	}
+	return data, nil
+}
+
+// result waits for a streamed command and reports how it ended.
+func (a *app) result(t *attachment, quiet bool) error {
+	res, err := t.run()
+	if err != nil {
+		return err
+	}
+	if !quiet {
+		a.warnGranted(res.Adjusted, nil)
+		a.explain(res)
+	}
+	return finish(res)
+}

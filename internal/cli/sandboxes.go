@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// completionTimeout keeps a shell's prompt responsive.
+const completionTimeout = 2 * time.Second
+
+// live is true for states in which something may run.
+func live(s cloche.State) bool {
+	return s == cloche.StateCreating || s == cloche.StateRunning || s == cloche.StateStopping
+}
+
+// each does one thing to every sandbox that was named. A failure does not keep
+// it from the others; the first one is the verb's result.
+func (a *app) each(ctx context.Context, refs []string, doing string, do func(context.Context, *connection, string) (any, error)) error {
+	ctx, cancel := interruptible(ctx)
+	defer cancel()
+	conn, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	var first error
+	for _, ref := range refs {
+		p := startProgress(a.stdio.Err, a.showProgress(), doing+" "+ref)
+		v, err := do(ctx, conn, ref)
+		p.stop()
+		switch {
+		case err != nil && first == nil:
+			first = err
+		case err != nil:
+			printError(a.stdio.Err, err, a.json)
+		case a.json:
+			if err := a.printJSON(v); err != nil {
+				return err
+			}
+		default:
+			fmt.Fprintln(a.stdio.Out, printable(ref))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return first
+}
+
+// completeSandboxes completes names of sandboxes in a shell.
+func (a *app) completeSandboxes(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	defer cancel()
+	conn, err := a.daemon()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer conn.close()
+	list, err := conn.List(ctx, cloche.ListOptions{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var refs []string
+	for _, sb := range list.Sandboxes {
+		refs = append(refs, sb.Name)
+	}
+	return refs, cobra.ShellCompDirectiveNoFileComp
+}
+
+// withDaemon does one thing with the daemon until the user interrupts it.
+func (a *app) withDaemon(c *cobra.Command, do func(context.Context, *connection) error) error {
+	ctx, cancel := interruptible(c.Context())
+	defer cancel()
+	conn, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	return do(ctx, conn)
+}

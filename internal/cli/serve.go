@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var o ServeOptions
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon in the foreground until it gets INT or TERM. Sandboxes live on
+when it ends, and the next one with the same home finds them again.
+
+Without --listen it listens on a socket in its home that only its own user can
+open. A tcp:// address asks every caller for the token in CLOCHE_TOKEN. --config
+names a file with the operator's rules. With --json the log is JSON lines.`,
+		Example: "  cloche serve\n  cloche serve --home /srv/cloche --config /etc/cloche.yaml\n  CLOCHE_TOKEN=$(cat token) cloche serve --listen tcp://127.0.0.1:7070",
+		GroupID: groupHost,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if a.env.Serve == nil {
+				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux only").WithHint("start it there, and name it here with --host or CLOCHE_HOST")
+			}
+			ctx, cancel := interruptible(c.Context())
+			defer cancel()
+			o.Home, o.JSON = a.homeDir(), a.json
+			return a.env.Serve(ctx, o)
+		},
+	}
+	c.Flags().StringArrayVar(&o.Listen, "listen", nil, "listen here, `unix:///PATH | tcp://HOST:PORT` (repeatable; default: a socket in the home)")
+	c.Flags().StringVar(&o.Config, "config", "", "the operator's rules, a YAML `file`")
+	return c
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxFlagFiles bounds the content of all --file flags together: it is sent in
+// one request. Larger things go by "cloche cp" or a mount.
+const maxFlagFiles = 16 << 20
+
+// specFlags are the flags that "run" and "create" share, as they were typed.
+type specFlags struct {
+	name, profile, image, engine, net string
+	user, cwd, workspace              string
+	memory, disk, timeout, maxOutput  string
+	cpus                              float64
+	pids                              int64
+	env, mounts, files, labels        []string
+}
+
+func (f *specFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
+	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+cloche.DefaultProfile+")")
+	flags.StringVar(&f.image, "image", "", "the root filesystem (default "+cloche.DefaultImage+", this machine's own tools)")
+	flags.StringVar(&f.engine, "engine", "", "what isolates the sandbox (default auto)")
+	flags.StringVar(&f.net, "net", "", "the network: none")
+	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the environment, or NAME to pass on the value it has here (repeatable)")
+	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
+	flags.StringVar(&f.workspace, "workspace", "", "the workspace, `NAME|DIR[:PATH]`: kept under a name, or a directory of this machine (it has a slash or begins with a dot)")
+	flags.StringArrayVar(&f.files, "file", nil, "a file to copy in before anything runs, `SRC:DST` (repeatable)")
+	flags.StringVar(&f.memory, "memory", "", "memory limit, a `SIZE` such as 512m or 2GiB")
+	flags.Float64Var(&f.cpus, "cpus", 0, "processor limit, a number of `CORES` such as 0.5")
+	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads together, a `NUMBER`")
+	flags.StringVar(&f.disk, "disk", "", "limit of what is written to the root filesystem, a `SIZE` such as 4GiB")
+	flags.StringVar(&f.timeout, "timeout", "", "kill a command after this `duration`, such as 90s or 1h; 0 is unlimited")
+	flags.StringVar(&f.maxOutput, "max-output", "", "keep this much of each output stream of a command, a `SIZE` such as 4MiB (default 1MiB)")
+	flags.StringVar(&f.user, "user", "", "the user inside, `NAME|UID[:GID]`")
+	flags.StringVar(&f.cwd, "cwd", "", "the working directory inside, a `PATH` (default: the workspace)")
+	flags.StringArrayVar(&f.labels, "label", nil, "a label, `KEY=VALUE` (repeatable)")
+}
+
+// spec makes the request. set tells whether a flag was given at all: a limit of
+// 0 that was typed is refused here, since on the wire it means "the default".
+func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string) (string, bool)) (cloche.SandboxSpec, error) {
+	s := cloche.SandboxSpec{
+		Name: f.name, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
+	}
+	err := checkText("spec", f.name, f.profile, f.image, f.engine, f.net, f.user, f.cwd)
+	if err != nil {
+		return s, err
+	}
+	if s.Limits, err = f.limits(set); err != nil {
+		return s, err
+	}
+	if s.Env, err = parseEnv(f.env, lookup); err != nil {
+		return s, err
+	}
+	if s.Labels, err = parseLabels("--label", f.labels); err != nil {
+		return s, err
+	}
+	for _, text := range f.mounts {
+		m, err := parseMount(text, abs)
+		if err != nil {
+			return s, err
+		}
+		s.Mounts = append(s.Mounts, m)
+	}
+	if set("workspace") {
+		if s.Workspace, err = parseWorkspace(f.workspace, abs); err != nil {
+			return s, err
+		}
+	}
+	s.Files, err = readFiles(f.files)
+	return s, err
+}
+
+func (f *specFlags) limits(set func(string) bool) (l cloche.Limits, err error) {
+	for _, size := range []struct {
+		flag, field, text string
+		to                *int64
+	}{
+		{"memory", "limits.memory_bytes", f.memory, &l.MemoryBytes},
+		{"disk", "limits.disk_bytes", f.disk, &l.DiskBytes},
+		{"max-output", "limits.max_output_bytes", f.maxOutput, &l.MaxOutputBytes},
+	} {
+		if !set(size.flag) {
+			continue
+		}
+		if *size.to, err = parseSize(size.field, size.text); err != nil {
+			return l, err
+		}
+	}
+	if set("timeout") {
+		if l.TimeoutMS, err = parseTimeout("limits.timeout_ms", f.timeout); err != nil {
+			return l, err
+		}
+	}
+	if set("cpus") && !(f.cpus > 0) {
+		return l, cloche.Invalid("limits.cpus", "limits.cpus: %v is not more than 0", f.cpus).WithHint("give a number of cores such as 0.5 or 2")
+	}
+	if set("pids") && f.pids <= 0 {
+		return l, cloche.Invalid("limits.pids", "limits.pids: %d is not more than 0", f.pids).WithHint("give a number of processes such as 256")
+	}
+	l.CPUs, l.Pids = f.cpus, f.pids
+	return l, nil
+}
+
+// readFiles reads what --file names.
+func readFiles(assignments []string) ([]cloche.File, error) {
+	var files []cloche.File
+	left := int64(maxFlagFiles)
+	for _, text := range assignments {
+		src, dst, err := splitFile(text)
+		if err != nil {
+			return nil, err
+		}
+		file, err := readFlagFile(src, left)
+		if err != nil {
+			return nil, err
+		}
+		left -= int64(len(file.Content))
+		file.Path = dst
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+func readFlagFile(src string, left int64) (cloche.File, error) {
+	info, err := os.Stat(src)
+	if err != nil {
+		return cloche.File{}, localError("read", src, err)
+	}
+	if info.IsDir() {
+		return cloche.File{}, cloche.Invalid("files", "--file: %s is a directory", printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
+	}
+	f, err := os.Open(src)
+	if err != nil {
+		return cloche.File{}, localError("read", src, err)
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, left+1))
+	if err != nil {
+		return cloche.File{}, localError("read", src, err)
+	}
+	if int64(len(content)) > left {
+		return cloche.File{}, cloche.Errorf(cloche.CodeTooLarge, "--file: the files are more than %s together", formatSize(maxFlagFiles)).
+			WithHint(`mount their directory with --mount, or copy them with "cloche cp"`)
+	}
+	file := cloche.File{Content: content}
+	if runtime.GOOS != "windows" {
+		file.Mode = uint32(info.Mode().Perm())
+	}
+	return file, nil
+}
+
+// absoluteHere makes a path absolute against the working directory.
+func absoluteHere(field, path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", cloche.Invalid(field, "%s: make %s absolute: %w", field, printable(path), err)
+	}
+	return abs, nil
+}
+
+// absoluteElsewhere takes absolute paths only: the daemon is on another machine,
+// where this one's working directory means nothing.
+func absoluteElsewhere(field, path string) (string, error) {
+	if len(path) > 0 && path[0] == '/' {
+		return path, nil
+	}
+	return "", cloche.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
+		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
+}

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) stopCommand() *cobra.Command {
+	var grace string
+	c := &cobra.Command{
+		Use:   "stop SANDBOX...",
+		Short: "End sandboxes in good order",
+		Long: `Send TERM to every process, wait for the grace period, flush files, then kill
+what is left. The record, the logs and a named workspace stay; "cloche rm"
+removes them.`,
+		Example:           "  cloche stop build\n  cloche stop --grace 30s build test",
+		GroupID:           groupRun,
+		Args:              names,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			var o cloche.StopOptions
+			if c.Flags().Changed("grace") {
+				ms, err := parseTimeout("grace_ms", grace)
+				if err != nil {
+					return err
+				}
+				o.GraceMS = &ms
+			}
+			return a.each(c.Context(), args, "stopping", func(ctx context.Context, conn *connection, ref string) (any, error) {
+				return conn.Stop(ctx, ref, o)
+			})
+		},
+	}
+	c.Flags().StringVar(&grace, "grace", "", "how long processes may take to end after TERM, such as 30s (default 10s)")
+	return c
+}

@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Bounds of an unpacking: what a sandbox sends is not trusted to end.
+const (
+	maxTarEntries = 1 << 20
+	maxTarPath    = 4096
+	maxTarNames   = 64 << 20
+	maxTarSkips   = 1000
+)
+
+// untar unpacks an archive that came from a sandbox into a local directory.
+// Nothing is written outside of it whatever the archive says: every path goes
+// through an os.Root, links that would leave it are left out, set-id bits,
+// owners and devices are ignored.
+type untar struct {
+	root *os.Root
+	// maxBytes bounds the content of all files together.
+	maxBytes int64
+	report   cloche.TarReport
+	// dirs get their modes and times last: a read-only one could not be filled.
+	dirs []dirMeta
+	// names counts the bytes of all paths, which bounds what dirs can hold.
+	names int
+	// parent is the directory that the last entry was put in: entries of one
+	// directory follow each other, so it is checked once for most of them.
+	parent string
+}
+
+type dirMeta struct {
+	name string
+	mode fs.FileMode
+	time time.Time
+}
+
+// unpack reads the archive to its end.
+func (u *untar) unpack(r io.Reader) error {
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return u.finish()
+		}
+		if err != nil {
+			return fmt.Errorf("read tar from the sandbox: %w", err)
+		}
+		u.names += len(h.Name)
+		if u.report.Entries++; u.report.Entries > maxTarEntries || u.names > maxTarNames {
+			return cloche.Errorf(cloche.CodeTooLarge, "the archive has more than %d entries or %s of names", maxTarEntries, formatSize(maxTarNames)).WithHint("copy a smaller directory, or write the archive to a file with -")
+		}
+		if err := u.entry(h, tr); err != nil {
+			return err
+		}
+	}
+}
+
+func (u *untar) entry(h *tar.Header, content io.Reader) error {
+	name, ok := localName(h.Name)
+	if !ok {
+		u.skip(h.Name, "its path leaves the archive")
+		return nil
+	}
+	if ok, err := u.makeParents(filepath.Dir(name)); err != nil {
+		return u.failed(name, err)
+	} else if !ok {
+		u.skip(h.Name, "its path goes through a link")
+		return nil
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.dir(name, h)
+	case tar.TypeReg:
+		if name == "." {
+			u.skip(h.Name, "it has no name")
+			return nil
+		}
+		return u.file(name, h, content)
+	case tar.TypeSymlink:
+		return u.symlink(name, h)
+	case tar.TypeLink:
+		return u.hardlink(name, h)
+	}
+	u.skip(h.Name, "it is neither file, directory nor link")
+	return nil
+}
+
+// localName makes an archive's path a local one; false when it leaves the root.
+// Names are bytes where the system says so: not every one is UTF-8.
+func localName(name string) (string, bool) {
+	if name == "" || len(name) > maxTarPath || strings.ContainsRune(name, 0) {
+		return "", false
+	}
+	name = path.Clean(name)
+	if runtime.GOOS != "windows" {
+		return name, filepath.IsLocal(name)
+	}
+	local, err := filepath.Localize(name)
+	return local, err == nil
+}
+
+func (u *untar) dir(name string, h *tar.Header) error {
+	if name == "." {
+		return nil // the destination keeps its own mode
+	}
+	if info, err := u.root.Lstat(name); err == nil && !info.IsDir() {
+		if err := u.root.Remove(name); err != nil {
+			return u.failed(name, err)
+		}
+	}
+	if err := u.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return u.failed(name, err)
+	}
+	u.dirs = append(u.dirs, dirMeta{name, h.FileInfo().Mode().Perm(), h.ModTime})
+	return nil
+}
+
+func (u *untar) file(name string, h *tar.Header, content io.Reader) error {
+	if h.Size < 0 || h.Size > u.maxBytes-u.report.Bytes {
+		return cloche.Errorf(cloche.CodeTooLarge, "%s would make more than %s", printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
+	}
+	if err := u.clear(name); err != nil {
+		return u.failed(name, err)
+	}
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return u.failed(name, err)
+	}
+	n, err := io.Copy(f, io.LimitReader(content, h.Size))
+	u.report.Bytes += n
+	if err == nil && n < h.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil {
+		err = f.Chmod(h.FileInfo().Mode().Perm())
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return u.failed(name, err)
+	}
+	u.times(name, h.ModTime)
+	return nil
+}
+
+// symlink makes a link only when it stays inside: later programs would follow
+// one that leaves to a place that the sandbox chose. Since every parent is a
+// real directory and ".." stands only at the beginning of a target, counting
+// is enough to know where a link leads, whatever other links there are.
+func (u *untar) symlink(name string, h *tar.Header) error {
+	up, inside := 0, h.Linkname != "" && len(h.Linkname) <= maxTarPath && !path.IsAbs(h.Linkname) && !filepath.IsAbs(h.Linkname)
+	down := false
+	for part := range strings.SplitSeq(h.Linkname, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			inside = inside && !down
+			up++
+		default:
+			down = true
+		}
+	}
+	if !inside || up > strings.Count(filepath.ToSlash(name), "/") {
+		u.skip(h.Name, "it is a link to "+printable(clip(h.Linkname))+", which may lead out of the copy")
+		return nil
+	}
+	if err := u.clear(name); err != nil {
+		return u.failed(name, err)
+	}
+	if err := u.root.Symlink(filepath.FromSlash(h.Linkname), name); err != nil {
+		u.skip(h.Name, "the link cannot be made here")
+	}
+	return nil
+}
+
+func (u *untar) hardlink(name string, h *tar.Header) error {
+	old, ok := localName(h.Linkname)
+	if !ok || old == "." || old == name {
+		u.skip(h.Name, "it is a link to a file outside of the copy")
+		return nil
+	}
+	info, err := u.root.Lstat(old)
+	if err != nil || !info.Mode().IsRegular() {
+		u.skip(h.Name, "it is a link to a file that is not in the copy")
+		return nil
+	}
+	if err := u.clear(name); err != nil {
+		return u.failed(name, err)
+	}
+	if err := u.root.Link(old, name); err != nil {
+		return u.failed(name, err)
+	}
+	return nil
+}
+
+// makeParents makes a directory and all above it; false when one of them is
+// there but is no directory, such as a link that was unpacked before.
+func (u *untar) makeParents(dir string) (bool, error) {
+	if dir == "." || dir == u.parent {
+		return true, nil
+	}
+	if ok, err := u.makeParents(filepath.Dir(dir)); err != nil || !ok {
+		return ok, err
+	}
+	info, err := u.root.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = u.root.Mkdir(dir, 0o755)
+	} else if err == nil && !info.IsDir() {
+		return false, nil
+	}
+	if err == nil {
+		u.parent = dir
+	}
+	return err == nil, err
+}
+
+// clear makes room for an entry: what has its name and is not a directory goes,
+// so that nothing is ever written through a link.
+func (u *untar) clear(name string) error {
+	info, err := u.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("a directory of that name is there: %w", fs.ErrExist)
+	}
+	return u.root.Remove(name)
+}
+
+// finish sets modes and times of directories, deepest first as they were met.
+func (u *untar) finish() error {
+	for i := len(u.dirs) - 1; i >= 0; i-- {
+		d := u.dirs[i]
+		u.times(d.name, d.time)
+		if err := u.root.Chmod(d.name, d.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return u.failed(d.name, err)
+		}
+	}
+	return nil
+}
+
+// times are a courtesy: a filesystem that cannot keep them is no failure.
+func (u *untar) times(name string, t time.Time) {
+	if !t.IsZero() {
+		_ = u.root.Chtimes(name, t, t)
+	}
+}
+
+func (u *untar) failed(name string, err error) error {
+	return cloche.Errorf(cloche.CodeInvalid, "write %s: %w", printable(filepath.Join(u.root.Name(), name)), err)
+}
+
+func (u *untar) skip(name, reason string) {
+	if len(u.report.Skipped) < maxTarSkips {
+		u.report.Skipped = append(u.report.Skipped, cloche.TarSkip{Path: clip(name), Reason: reason})
+	}
+}

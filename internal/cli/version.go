@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// versions is the JSON result of version.
+type versions struct {
+	Version string `json:"version"`
+	API     string `json:"api"`
+	// Daemon is the daemon's version where one answers.
+	Daemon string `json:"daemon,omitempty"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Long:    "Print the version of this program, and that of the daemon where one answers.",
+		Example: "  cloche version\n  cloche version --json",
+		GroupID: groupHost,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			v := versions{Version: a.env.Version, API: cloche.APIVersion, Daemon: a.daemonVersion(c.Context())}
+			if a.json {
+				return a.printJSON(v)
+			}
+			fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", printable(v.Version), v.API)
+			if v.Daemon != "" {
+				fmt.Fprintf(a.stdio.Out, "daemon %s\n", printable(v.Daemon))
+			}
+			return nil
+		},
+	}
+}
+
+// daemonVersion is "" when no daemon answers at once: the question is about
+// this program first.
+func (a *app) daemonVersion(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	conn, err := a.daemon()
+	if err != nil {
+		return ""
+	}
+	defer conn.close()
+	v, err := conn.Version(ctx)
+	if err != nil {
+		return ""
+	}
+	return v.Version
+}

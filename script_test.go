@@ -1,0 +1,241 @@
+//go:build linux
+
+package cloche_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+const scriptDir = "testdata/script"
+
+// The environment of these tests.
+const (
+	// envBin names a built binary to test instead of building one.
+	envBin = "CLOCHE_BIN"
+	// envUser names the normal user of TestScriptsAsUser; root makes it.
+	envUser = "CLOCHE_TEST_USER"
+)
+
+// asUser are the scripts that TestScriptsAsUser runs: what a normal user is
+// promised, limits that need delegation left out.
+var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|real_(python|c|git))`)
+
+// TestScripts drives the built binary through the files of testdata/script, one
+// after the other: each looks at what is left on the machine.
+func TestScripts(t *testing.T) {
+	runScripts(t, func(name string) bool { return !strings.HasPrefix(name, "attack_") })
+}
+
+// TestAttackScripts runs what attacks the machine, long or heavy.
+func TestAttackScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a run without -short: it exhausts processes, memory and disk of its sandboxes")
+	}
+	runScripts(t, func(name string) bool { return strings.HasPrefix(name, "attack_") })
+}
+
+// TestScriptsAsUser runs the basic scripts again as a normal user.
+func TestScriptsAsUser(t *testing.T) {
+	name := os.Getenv(envUser)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: as a normal user the other tests are this one")
+	}
+	if name == "" {
+		t.Skip("needs " + envUser + ": the name of a normal user to run as, made when it does not exist")
+	}
+	u := normalUser(t, name)
+	dir, err := os.MkdirTemp("", "cloche-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, self, filepath.Join(dir, "test"))
+	copyFile(t, binary(t), filepath.Join(dir, "cloche"))
+	if err := os.CopyFS(filepath.Join(dir, scriptDir), os.DirFS(scriptDir)); err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := number(t, u.Uid), number(t, u.Gid)
+	err = filepath.Walk(dir, func(p string, _ os.FileInfo, err error) error {
+		return errors.Join(err, os.Lchown(p, uid, gid))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run", "^TestScripts$", "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + name, "TMPDIR=" + dir, envBin + "=" + filepath.Join(dir, "cloche"), envUser + "=" + name}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Setsid: true}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Errorf("as %s: %v", name, err)
+	}
+}
+
+func number(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// normalUser finds the user or makes it.
+func normalUser(t *testing.T, name string) *user.User {
+	t.Helper()
+	u, err := user.Lookup(name)
+	if err == nil {
+		return u
+	}
+	if out, err := exec.CommandContext(t.Context(), "useradd", "--create-home", "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
+		t.Skipf("needs a normal user: useradd %s: %v: %s", name, err, out)
+	}
+	if u, err = user.Lookup(name); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// buildOnce builds the binary when the first test asks for it.
+var buildOnce = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv(envBin); bin != "" {
+		return filepath.Abs(bin)
+	}
+	dir, err := os.MkdirTemp("", "cloche-bin-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "cloche")
+	cmd := exec.Command("go", "build", "-o", bin, "./cmd/cloche")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return bin, os.Chmod(dir, 0o755)
+})
+
+func binary(t *testing.T) string {
+	t.Helper()
+	built.Store(true)
+	bin, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// built is whether buildOnce was called: its directory is removed at the end.
+var built atomic.Bool
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if os.Getenv(envBin) == "" && built.Load() {
+		if bin, err := buildOnce(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(bin))
+		}
+	}
+	os.Exit(status)
+}
+
+// runScripts runs the scripts that choose names.
+func runScripts(t *testing.T, choose func(string) bool) {
+	all, err := filepath.Glob(scriptDir + "/*.txtar")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no scripts in %s: %v", scriptDir, err)
+	}
+	normal := os.Getenv(envUser) != "" && os.Geteuid() != 0
+	var files []string
+	for _, f := range all {
+		name := strings.TrimSuffix(filepath.Base(f), ".txtar")
+		if choose(name) && (!normal || asUser.MatchString(name)) {
+			files = append(files, f)
+		}
+	}
+	bin := binary(t)
+	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
+		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
+	}
+	testscript.RunT(oneByOne{t}, testscript.Params{
+		Files:     files,
+		Setup:     func(e *testscript.Env) error { return setUp(e, bin) },
+		Condition: condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"status": cmdStatus, "daemon": cmdDaemon, "leftovers": cmdLeftovers, "json": cmdJSON, "eventually": cmdEventually,
+			"samesum": cmdSameSum, "grown": cmdGrown, "http": cmdHTTP, "signal": cmdSignal, "rawname": cmdRawName, "sentries": cmdSentries,
+		},
+	})
+}
+
+// oneByOne keeps scripts from running at the same time.
+type oneByOne struct{ *testing.T }
+
+func (t oneByOne) Parallel()     {}
+func (t oneByOne) Verbose() bool { return testing.Verbose() }
+func (t oneByOne) Run(name string, f func(testscript.T)) {
+	t.T.Run(name, func(t *testing.T) { f(oneByOne{t}) })
+}
+
+// condition adds [root].
+func condition(name string) (bool, error) {
+	switch name {
+	case "root":
+		return os.Geteuid() == 0, nil
+	}
+	return false, fmt.Errorf("there is no condition %q", name)
+}
+
+// setUp gives a script its own home, short enough for a socket in it.
+func setUp(e *testscript.Env, bin string) error {
+	home, err := os.MkdirTemp("", "cl-")
+	if err != nil {
+		return err
+	}
+	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups()}
+	e.Values[stateKey{}] = s
+	e.Defer(s.tearDown)
+	e.Setenv("CLOCHE_HOME", home)
+	e.Setenv("CLOCHE_HOST", "")
+	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	e.Setenv("HOME", e.WorkDir)
+	e.Setenv("LC_ALL", "C.UTF-8")
+	return nil
+}
