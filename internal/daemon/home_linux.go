@@ -1,0 +1,203 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// home is Cloche's directory, and one owner's part of it:
+//
+//	home/
+//	  audit.log        what was asked and what became of it
+//	  cloche.sock      the daemon's default socket
+//	  engines/         the engines' own records
+//	  images/          root filesystems, shared by all owners
+//	  owners.lock      held while an owner begins or is swept
+//	  owners/OWNER/    one directory for each daemon and in-process run
+//	    lock           held for as long as the owner lives
+//	    sandboxes/ID/  one directory for each sandbox
+//	  policy.yaml      the operator's rules
+//	  workspaces/      named workspaces
+//
+// An owner whose lock is free is dead, and whoever finds it sweeps it. That the
+// lock is the kernel's makes this hold whatever an owner died of.
+type home struct {
+	dir   string
+	owner string
+	lock  *os.File
+}
+
+const lockFile = "lock"
+
+// openHome makes the home as far as it is missing. Nobody but its owner may
+// look into it: it holds tokens and sockets.
+func openHome(dir string) (*home, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find home: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make home: %w", err)
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, fmt.Errorf("find home: %w", err)
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open home: %w", err)
+	}
+	if st, ok := fi.Sys().(*unix.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return nil, cloche.Errorf(cloche.CodeDenied, "the home %s belongs to uid %d, and this is uid %d", dir, st.Uid, os.Geteuid()).
+			WithHint("name one of your own with --home or CLOCHE_HOME")
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("close home to others: %w", err)
+		}
+	}
+	for _, sub := range []string{"engines", "images", "owners", "workspaces"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("make home: %w", err)
+		}
+	}
+	return &home{dir: dir}, nil
+}
+
+func (h *home) path(elem ...string) string {
+	return filepath.Join(append([]string{h.dir}, elem...)...)
+}
+
+// ownerDir is the directory of this process's owner.
+func (h *home) ownerDir() string { return h.path("owners", h.owner) }
+
+// daemonOwner is the name of the one daemon that a home may have. It differs
+// between homes, because engines keep owners of all homes apart by it.
+func (h *home) daemonOwner() string {
+	sum := sha256.Sum256([]byte(h.dir))
+	return "d-" + hex.EncodeToString(sum[:6])
+}
+
+// errOwned says that the owner lives in another process.
+var errOwned = errors.New("locked by a living process")
+
+// claim takes an owner's lock; the directory is made. It is held until close.
+func (h *home) claim(owner string) error {
+	unlock, err := h.lockOwners()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := os.MkdirAll(h.path("owners", owner), 0o700); err != nil {
+		return fmt.Errorf("make owner directory: %w", err)
+	}
+	f, err := tryLock(h.path("owners", owner, lockFile))
+	if err != nil {
+		return err
+	}
+	h.owner, h.lock = owner, f
+	return nil
+}
+
+// close gives the owner up. With remove, its directory goes too.
+func (h *home) close(remove bool) error {
+	var err error
+	if remove {
+		err = workspace.RemoveTree(h.ownerDir())
+	}
+	return errors.Join(err, h.lock.Close())
+}
+
+// sweepDead removes every in-process owner that died, with all that engines
+// still hold of it. Daemons are left to their successor, which recovers them.
+func (h *home) sweepDead(ctx context.Context, engines []engine.Engine) error {
+	entries, err := os.ReadDir(h.path("owners"))
+	if err != nil {
+		return fmt.Errorf("list owners: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if owner := e.Name(); owner != h.owner && strings.HasPrefix(owner, ephemeralPrefix) {
+			errs = append(errs, h.sweepOwner(ctx, owner, engines))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.Engine) error {
+	unlock, err := h.lockOwners()
+	if err != nil {
+		return err
+	}
+	f, err := tryLock(h.path("owners", owner, lockFile))
+	unlock()
+	if errors.Is(err, errOwned) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, eng := range engines {
+		if err := eng.Sweep(ctx, owner, nil); err != nil {
+			return fmt.Errorf("sweep dead owner %s: %w", owner, err)
+		}
+	}
+	sandboxes, err := filepath.Glob(h.path("owners", owner, "sandboxes", "*", "staging"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range sandboxes {
+		if err := workspace.SweepStaging(dir); err != nil {
+			return fmt.Errorf("sweep dead owner %s: %w", owner, err)
+		}
+	}
+	return workspace.RemoveTree(h.path("owners", owner))
+}
+
+// lockOwners keeps the time between making an owner's directory and locking it
+// from being seen as a death.
+func (h *home) lockOwners() (unlock func(), err error) {
+	f, err := os.OpenFile(h.path("owners.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock owners: %w", err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock owners: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// tryLock takes the lock of a file that it makes; errOwned when it is taken.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errOwned
+		}
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	return f, nil
+}

@@ -1,0 +1,210 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/httpapi"
+)
+
+// shutdownTimeout bounds how long requests in progress may take to end.
+const shutdownTimeout = 20 * time.Second
+
+// Run is the daemon: it serves until ctx ends, and leaves its sandboxes running
+// for the next one to find.
+func Run(ctx context.Context, cfg Config) (err error) {
+	h, err := build(ctx, cfg, false)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		err = errors.Join(err, h.close(closing))
+	}()
+	listen := cfg.Listen
+	if len(listen) == 0 {
+		listen = []string{"unix://" + h.home.path("cloche.sock")}
+	}
+	doors, err := h.openDoors(listen)
+	if err != nil {
+		return err
+	}
+	defer doors.close()
+	token, err := h.token(cfg.Token, listen)
+	if err != nil {
+		return err
+	}
+	server, err := httpapi.New(httpapi.Options{
+		Core: httpapi.FromCore(h.core), Token: token, Version: cfg.Version, Logger: h.log,
+	})
+	if err != nil {
+		return err
+	}
+	status := h.core.Status(ctx, core.Caller{Operator: true})
+	h.log.Info("serving", "listen", listen, "home", h.home.dir, "engine", status.Engine.Name, "available", status.Available, "reason", status.Engine.Reason)
+
+	served := make(chan error, len(doors))
+	var wg sync.WaitGroup
+	for _, d := range doors {
+		wg.Go(func() { served <- server.Serve(d) })
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	err = errors.Join(err, server.Shutdown(closing))
+	wg.Wait()
+	return err
+}
+
+// doors are listeners.
+type doors []net.Listener
+
+func (d doors) close() {
+	for _, ln := range d {
+		ln.Close()
+	}
+}
+
+// openDoors listens at every address, or at none.
+func (h *house) openDoors(listen []string) (doors, error) {
+	var open doors
+	for _, addr := range listen {
+		ln, err := listenAt(addr)
+		if err != nil {
+			open.close()
+			return nil, err
+		}
+		open = append(open, ln)
+	}
+	return open, nil
+}
+
+func listenAt(addr string) (net.Listener, error) {
+	wrong := func(why string) error {
+		return cloche.Invalid("listen", "cannot listen at %q: %s", addr, why).
+			WithHint("write unix:///path/to/socket or tcp://127.0.0.1:7070")
+	}
+	switch network, rest, _ := strings.Cut(addr, "://"); {
+	case network == "unix" && strings.HasPrefix(rest, "/"):
+		return listenUnix(rest)
+	case network == "tcp":
+		if _, _, err := net.SplitHostPort(rest); err != nil {
+			return nil, wrong("a TCP address is host:port")
+		}
+		ln, err := net.Listen("tcp", rest)
+		if err != nil {
+			return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", addr, err)
+		}
+		return ln, nil
+	}
+	return nil, wrong("it is neither a unix socket nor a TCP address")
+}
+
+// listenUnix makes a socket that only its owner can connect to. One that a dead
+// daemon left is replaced; a living daemon's, or anything else, is not.
+func listenUnix(path string) (net.Listener, error) {
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode().Type() != fs.ModeSocket {
+			return nil, cloche.Invalid("listen", "%s exists and is no socket", path).WithHint("name a path that is free")
+		}
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+			return nil, cloche.Errorf(cloche.CodeState, "another daemon listens at %s", path).
+				WithHint("stop it, or choose another address with --listen")
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("replace socket: %w", err)
+		}
+	}
+	// The mask makes the socket 0600 from its first moment. It is the process's,
+	// and this is before anything else is served.
+	old := unix.Umask(0o177)
+	ln, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", path, err)
+	}
+	return ln, nil
+}
+
+// token is what TCP callers must show: the given one, or the one in the home,
+// which is made when it is first needed.
+func (h *house) token(given string, listen []string) (string, error) {
+	needed := false
+	for _, addr := range listen {
+		needed = needed || strings.HasPrefix(addr, "tcp://")
+	}
+	if given != "" || !needed {
+		return given, nil
+	}
+	root, err := os.OpenRoot(h.home.dir)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	defer root.Close()
+	data, err := root.ReadFile("token")
+	if errors.Is(err, fs.ErrNotExist) {
+		data = []byte(rand.Text() + rand.Text())
+		err = root.WriteFile("token", append(data, '\n'), 0o600)
+		h.log.Info("made a token for TCP callers", "file", h.home.path("token"))
+	}
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// InProcess is a core inside this process, whose sandboxes die with it.
+type InProcess struct {
+	house    *house
+	server   *httpapi.Server
+	listener *memoryListener
+	wg       sync.WaitGroup
+}
+
+// Begin starts a core in this process. Its caller is the operator.
+func Begin(ctx context.Context, cfg Config) (*InProcess, error) {
+	h, err := build(ctx, cfg, true)
+	if err != nil {
+		return nil, err
+	}
+	server, err := httpapi.New(httpapi.Options{Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log})
+	if err != nil {
+		return nil, errors.Join(err, h.close(ctx))
+	}
+	in := &InProcess{house: h, server: server, listener: newMemoryListener()}
+	in.wg.Go(func() {
+		if err := server.ServeAs(in.listener, core.InProcessCaller(os.Getuid())); err != nil {
+			h.log.Error("serve in process", "error", err)
+		}
+	})
+	return in, nil
+}
+
+// Dial connects to the core, whatever the address.
+func (in *InProcess) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return in.listener.dial(ctx)
+}
+
+// Close removes every sandbox and ends the core.
+func (in *InProcess) Close(ctx context.Context) error {
+	err := in.server.Shutdown(ctx)
+	in.wg.Wait()
+	return errors.Join(err, in.house.close(ctx))
+}
