@@ -1,3 +1,5 @@
+//go:build !cgo || !linux
+
 // Command cloche runs untrusted code in sandboxes: it is the command line, the
 // daemon, and each of the roles in which it starts itself again.
 package main

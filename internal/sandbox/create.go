@@ -184,7 +184,7 @@ func (c *creation) resolveImage(ctx context.Context) error {
 	defer c.s.mu.Unlock()
 	c.s.info.ImageDigest = root.Digest
 	c.s.info.User = cmp.Or(c.s.info.User, root.User)
-	c.s.imageEnv = root.Env
+	c.s.image = imageFacts{Env: root.Env, MissingHint: root.MissingHint}
 	return nil
 }
 
@@ -342,7 +342,7 @@ func (c *creation) commit(context.Context) error {
 
 // save writes the record. The caller holds s.mu.
 func (s *live) save() error {
-	r := record{Version: recordVersion, Info: s.info, AgentToken: s.token, ImageEnv: s.imageEnv}
+	r := record{Version: recordVersion, Info: s.info, AgentToken: s.token, Image: s.image}
 	if s.inst != nil {
 		r.EngineState = s.inst.State()
 	}

@@ -45,7 +45,7 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 		if s.diedWithin(err) {
 			return s.lostResult(start.ExecID, begun), nil
 		}
-		return cloche.Result{}, err
+		return cloche.Result{}, s.hint(err)
 	}
 	m.judge(ctx, s, &res, before, false)
 	res.Adjusted = permit.Adjusted()
@@ -67,7 +67,7 @@ func (m *Manager) begin(s *live, permit policy.ExecPermit) (agent.Start, func(),
 	s.execs++
 	req := permit.Request()
 	return agent.Start{
-			ExecID: cloche.NewID("x-"), Argv: permit.Argv(), Env: environment(s.imageEnv, permit.Env()),
+			ExecID: cloche.NewID("x-"), Argv: permit.Argv(), Env: environment(s.image.Env, permit.Env()),
 			Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
 			MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
 		}, func() {
@@ -165,9 +165,17 @@ func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPer
 	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), begun: time.Now(), id: start.ExecID}
 	if st.inner, err = client.Stream(ctx, start); err != nil {
 		done()
-		return nil, s.explain(err)
+		return nil, s.hint(s.explain(err))
 	}
 	return st, nil
+}
+
+// hint adds to the error about a missing program what the image is.
+func (s *live) hint(err error) error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeCommandNotFound && e.Hint == "" {
+		e.Hint = s.image.MissingHint
+	}
+	return err
 }
 
 // ExecID names the process in the sandbox's logs.

@@ -77,14 +77,21 @@ type live struct {
 	undo  undoStack
 	agent *agentConn
 	execs int
-	// imageEnv is the environment that the image brings.
-	imageEnv map[string]string
+	// image is what its image brings to every process.
+	image imageFacts
 	// oomSeen is the highest count of kills for memory that was read.
 	oomSeen int64
 	// end says how the instance ended; it is set before ended is closed.
 	end ending
 	// ended is closed when the instance is no more.
 	ended chan struct{}
+}
+
+// imageFacts are what an image says of the processes that run in it.
+type imageFacts struct {
+	Env map[string]string
+	// MissingHint belongs to the error about a program that is not there.
+	MissingHint string
 }
 
 // ending is how an instance ended.

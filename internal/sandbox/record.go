@@ -22,7 +22,7 @@ type record struct {
 	// EngineState is what the engine needs to find the instance again.
 	EngineState []byte
 	AgentToken  []byte
-	ImageEnv    map[string]string
+	Image       imageFacts
 }
 
 const recordFile = "sandbox.json"

@@ -63,7 +63,7 @@ func (m *Manager) adopt(ctx context.Context, id string) (*live, error) {
 	}
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, dir: dir, info: r.Info,
-		token: r.AgentToken, imageEnv: r.ImageEnv, ended: make(chan struct{}),
+		token: r.AgentToken, image: r.Image, ended: make(chan struct{}),
 	}
 	m.mu.Lock()
 	m.byID[id], m.byName[nameKey{s.tenant, s.name}] = s, s
