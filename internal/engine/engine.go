@@ -109,6 +109,10 @@ type Mount struct {
 	Source   string
 	Target   string
 	ReadOnly bool
+	// Static promises that nobody changes what is mounted while the instance
+	// lives, so that the engine may keep what it has seen: the machine's own tools
+	// are, a user's files are not. Only for read-only mounts.
+	Static bool
 }
 
 // Tmpfs is a memory filesystem.

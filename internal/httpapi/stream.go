@@ -21,9 +21,9 @@ const (
 	firstTimeout = 30 * time.Second
 	// maxFrame bounds a message from the client after the first.
 	maxFrame = 256 << 10
-	// inputFrames of input wait for the program. When it does not read, the client
-	// is held up, and so are its signals behind the input.
-	inputFrames = 8
+	// inputFrames of input wait for the program. Signals and sizes overtake them.
+	// When more comes the client is held up, signals behind it included.
+	inputFrames = 16
 	// maxOutputFrame is how much output is in one frame.
 	maxOutputFrame = 256 << 10
 	// pingEvery is how soon a client that died is noticed while neither side has
@@ -85,7 +85,7 @@ func (s *Server) stream(w http.ResponseWriter, r request, open opener) error {
 	}
 	// From here on net/http no longer watches the connection.
 	ctx, cancel := context.WithCancel(core.WithRequestID(s.live, r.id))
-	sk := &socket{conn: conn, ctx: ctx, cancel: cancel, in: make(chan frame, inputFrames)}
+	sk := &socket{conn: conn, ctx: ctx, cancel: cancel, ready: make(chan struct{}), in: make(chan input, inputFrames)}
 	defer sk.end()
 	first, err := s.firstMessage(ctx, conn)
 	if err == nil {
@@ -149,7 +149,9 @@ func (s *Server) converse(sk *socket, first cloche.ClientMessage, open opener) e
 	if err := sk.send(sk.ctx, cloche.ServerMessage{Started: &cloche.Started{ExecID: st.ExecID()}}); err != nil {
 		return nil
 	}
-	sk.wg.Go(func() { sk.input(st) })
+	sk.stream = st
+	close(sk.ready)
+	sk.wg.Go(sk.feed)
 	return sk.output(st)
 }
 
@@ -158,15 +160,17 @@ type socket struct {
 	conn   *websocket.Conn
 	ctx    context.Context
 	cancel context.CancelFunc
-	in     chan frame
+	stream Stream        // set before ready is closed
+	ready  chan struct{} // closed when the program runs
+	in     chan input
 	wg     sync.WaitGroup
 	ended  bool // the last message was sent
 }
 
-// frame is one message of the client's.
-type frame struct {
-	kind websocket.MessageType
+// input is a piece of stdin, or its end.
+type input struct {
 	data []byte
+	end  bool
 }
 
 // end closes the socket and waits for its goroutines. When the last message was
@@ -180,7 +184,9 @@ func (k *socket) end() {
 	k.wg.Wait()
 }
 
-// readAll takes in what the client sends until it leaves.
+// readAll takes in what the client sends until it leaves. Stdin waits for the
+// program in a queue; a signal must not, for it may be about a program that
+// does not read.
 func (k *socket) readAll() {
 	defer k.cancel()
 	for {
@@ -188,8 +194,24 @@ func (k *socket) readAll() {
 		if err != nil {
 			return
 		}
+		in := input{data: data}
+		if kind == websocket.MessageText {
+			select {
+			case <-k.ready:
+			case <-k.ctx.Done():
+				return
+			}
+			if in.end, err = control(k.stream, data); err != nil {
+				// A client that breaks the protocol is told so, and left.
+				k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+				return
+			}
+			if in.data = nil; !in.end {
+				continue
+			}
+		}
 		select {
-		case k.in <- frame{kind, data}:
+		case k.in <- in:
 		case <-k.ctx.Done():
 			return
 		}
@@ -217,67 +239,48 @@ func (k *socket) ping() {
 	}
 }
 
-// input carries the client's messages to the program.
-func (k *socket) input(st Stream) {
+// feed carries stdin to the program. A program that has ended takes none, which
+// is no error: its exit is on the way.
+func (k *socket) feed() {
 	for {
-		var f frame
 		select {
-		case f = <-k.in:
+		case in := <-k.in:
+			if in.end {
+				_ = k.stream.CloseWrite()
+			} else {
+				_, _ = k.stream.Write(in.data)
+			}
 		case <-k.ctx.Done():
 			return
-		}
-		if err := apply(st, f); err != nil {
-			e := toWire(err, "", core.Caller{Operator: true})
-			if e.Code == cloche.CodeInvalid {
-				// A client that breaks the protocol is told so, and left.
-				k.send(k.ctx, cloche.ServerMessage{Error: e})
-				k.cancel()
-				return
-			}
-			// A program that has ended takes no input: its exit is on the way.
 		}
 	}
 }
 
-// apply does what one message asks for.
-func apply(st Stream, f frame) error {
-	if f.kind == websocket.MessageBinary {
-		_, err := st.Write(f.data)
-		return ignoreState(err)
-	}
+// control does what one text message asks for, and reports whether it ends
+// stdin. The only error is that the message is wrong: what a program that is
+// ending refuses is nobody's fault.
+func control(st Stream, data []byte) (endStdin bool, err error) {
 	var m cloche.ClientMessage
-	if err := decodeJSON(f.data, &m); err != nil {
-		return err
+	if err := decodeJSON(data, &m); err != nil {
+		return false, err
 	}
 	if m.Exec != nil || m.Run != nil {
-		return cloche.Invalid("body", "a stream runs one program, and this one runs already")
+		return false, cloche.Invalid("body", "a stream runs one program, and this one runs already")
 	}
 	if m.Resize != nil {
-		if err := st.Resize(m.Resize.Rows, m.Resize.Cols); err != nil {
-			return ignoreState(err)
+		if err := st.Resize(m.Resize.Rows, m.Resize.Cols); errors.Is(err, cloche.ErrInvalid) {
+			return false, err
 		}
 	}
 	if m.Signal != "" {
 		if cloche.SignalNumber(m.Signal) == 0 {
-			return cloche.Invalid("signal", "%q is no signal", clip(m.Signal, 40)).WithHint(`want a name such as "TERM"`)
+			return false, cloche.Invalid("signal", "%q is no signal", clip(m.Signal, 40)).WithHint(`want a name such as "TERM"`)
 		}
-		if err := st.Signal(m.Signal); err != nil {
-			return ignoreState(err)
+		if err := st.Signal(m.Signal); errors.Is(err, cloche.ErrInvalid) {
+			return false, err
 		}
 	}
-	if m.CloseStdin {
-		return ignoreState(st.CloseWrite())
-	}
-	return nil
-}
-
-// ignoreState lets pass what a program that is ending refuses: only what the
-// client did wrong ends a stream.
-func ignoreState(err error) error {
-	if errors.Is(err, cloche.ErrInvalid) {
-		return err
-	}
-	return nil
+	return m.CloseStdin, nil
 }
 
 // output carries the program's output to the client, at the client's pace, and
@@ -288,6 +291,9 @@ func (k *socket) output(st Stream) error {
 	var buf []byte
 	for {
 		ev, err := st.Recv()
+		if k.ctx.Err() != nil {
+			return nil // the socket ended first, and what comes now came of that
+		}
 		if errors.Is(err, io.EOF) {
 			return cloche.Errorf(cloche.CodeInternal, "the stream ended without an exit")
 		}

@@ -226,6 +226,18 @@ func TestExecStream(t *testing.T) {
 					t.Errorf("%v %v", res, err)
 				}
 			})
+			t.Run("signal overtakes stdin", func(t *testing.T) {
+				st := start("sleep") // which never reads
+				if _, err := st.Write(make([]byte, 512<<10)); err != nil {
+					t.Fatal(err)
+				}
+				if err := st.Signal("INT"); err != nil {
+					t.Fatal(err)
+				}
+				if res, err := st.Copy(nil, nil); err != nil || res.Signal != "INT" {
+					t.Errorf("%v %v", res, err)
+				}
+			})
 			t.Run("resize", func(t *testing.T) {
 				st := start("size")
 				if err := st.Resize(40, 132); err != nil {

@@ -109,8 +109,10 @@ func (s *live) explain(err error) error {
 // diedWithin reports whether err is one that the death of the instance causes.
 // The connection breaks before the death is seen, so it waits a moment for that.
 func (s *live) diedWithin(err error) bool {
-	if code := cloche.CodeOf(err); code != cloche.CodeSandboxLost && code != cloche.CodeInternal {
-		return s.over() && code == cloche.CodeCanceled
+	switch cloche.CodeOf(err) {
+	case cloche.CodeUnavailable, cloche.CodeSandboxLost, cloche.CodeInternal:
+	default:
+		return false
 	}
 	select {
 	case <-s.ended:

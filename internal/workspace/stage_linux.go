@@ -16,7 +16,8 @@ const stagedPrefix = "m-"
 
 // Staged is a directory at a path that nobody but this user can change. For root
 // it is a mount of its own: nosuid, nodev, without what is mounted below the
-// directory, and with sandbox root in the place of the directory's owner.
+// directory, and with sandbox root in the place of the directory's owner; it is
+// to be served from a user namespace of its own (see mapOwner).
 // Without root it is the directory's own path, since whoever could change that
 // is the user who asked.
 type Staged struct {
@@ -100,7 +101,10 @@ func (d *Dir) clone(readOnly bool) (int, error) {
 
 // mapOwner puts sandbox root in the place of the directory's owner. On disk no
 // other user's file can then be opened beyond what the world may, changed, or
-// made: root's least of all.
+// made: root's least of all. One thing an engine has to add: what serves the
+// mount must be in a user namespace of its own (every id mapped to itself is
+// enough), because the kernel lets CAP_CHOWN of the first one give a file whose
+// owner has no place in the mapping to an owner who has.
 func (d *Dir) mapOwner(tree int) error {
 	ns, err := idmapNamespace(ownerMapping(d.stat.Uid, d.stat.Gid))
 	if err != nil {

@@ -104,6 +104,46 @@ func TestStagedOwnerIsSandboxRootAndNobodyElseIs(t *testing.T) {
 	}
 }
 
+// TestStagedServedByAnEngine takes the place of an engine's file server, which
+// is root in a user namespace of its own: there no file of another user can be
+// taken, by either half of chown.
+func TestStagedServedByAnEngine(t *testing.T) {
+	const where = "CLOCHE_TEST_SERVED"
+	if in := os.Getenv(where); in != "" {
+		for _, name := range []string{"root-secret", "root-public", "root-group-secret", "bob-secret"} {
+			for _, ids := range [][2]int{{0, -1}, {-1, 0}, {0, 0}, {bob, -1}} {
+				if err := os.Lchown(filepath.Join(in, name), ids[0], ids[1]); err == nil {
+					t.Errorf("%s was given to %v", name, ids)
+				}
+			}
+			if err := os.Chmod(filepath.Join(in, name), 0o666); err == nil {
+				t.Errorf("%s was made readable", name)
+			}
+		}
+		for _, name := range []string{"root-secret", "root-group-secret", "bob-secret"} {
+			if _, err := os.ReadFile(filepath.Join(in, name)); err == nil {
+				t.Errorf("%s was read", name)
+			}
+		}
+		for _, name := range []string{"mine", "team", "mine-root-group", "made"} {
+			if err := os.WriteFile(filepath.Join(in, name), nil, 0o600); err != nil {
+				t.Errorf("the owner's %s cannot be written: %v", name, err)
+			}
+		}
+		return
+	}
+	needRoot(t)
+	all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^TestStagedServedByAnEngine$")
+	cmd.Env = append(os.Environ(), where+"="+stage(t, aliceDir(t), false))
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true, Pdeathsig: syscall.SIGKILL,
+	}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestStagedIsRestricted(t *testing.T) {
 	needRoot(t)
 	dir := filepath.Join(tempDir(t), "src")

@@ -81,7 +81,7 @@ func testMounts(s *suite) {
 	i, _ := s.create(func(p *engine.Plan) {
 		p.Mounts = []engine.Mount{
 			{Source: filepath.Join(dir, "rw"), Target: "/srv/job"},
-			{Source: filepath.Join(dir, "ro"), Target: "/opt/ro", ReadOnly: true},
+			{Source: filepath.Join(dir, "ro"), Target: "/opt/ro", ReadOnly: true, Static: true},
 			{Source: file, Target: "/etc/single", ReadOnly: true},
 			{Source: filepath.Join(dir, "nested"), Target: "/srv/job/deeper", ReadOnly: true},
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -54,6 +56,7 @@ func Run(t *testing.T, s Setup) {
 		{"DialManyTimes", testDialManyTimes, true},
 		{"CreateErrors", testCreateErrors, true},
 		{"CreateCanceled", testCreateCanceled, true},
+		{"NothingLeaks", testNothingLeaks, true},
 		{"DoneWhenKilled", testDoneWhenKilled, true},
 		{"DoneWhenAgentEnds", testDoneWhenAgentEnds, true},
 		{"RecoverAlive", testRecoverAlive, true},
@@ -240,4 +243,38 @@ func testDoneWhenAgentEnds(s *suite) {
 		s.Fatal(err)
 	}
 	s.done(i)
+}
+
+// testNothingLeaks counts what this process holds after many lives.
+func testNothingLeaks(s *suite) {
+	round := func(ok bool) {
+		p := Plan(s, s.Images)
+		if !ok {
+			p.Agent.Argv = []string{Inside, "agent", "complain"}
+		}
+		i, err := s.engine.Create(s.ctx, p)
+		if ok != (err == nil) {
+			s.Fatalf("create: %v", err)
+		}
+		if ok {
+			s.alive(i)
+			s.close(i)
+		}
+	}
+	count := func() (files, goroutines int) {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			s.Fatal(err)
+		}
+		return len(entries), runtime.NumGoroutine()
+	}
+	round(true)
+	files, goroutines := count()
+	for n := range 6 {
+		round(n%3 != 0)
+	}
+	s.eventually("files and goroutines are no more than before", func() bool {
+		f, g := count()
+		return f <= files && g <= goroutines
+	})
 }

@@ -48,7 +48,7 @@ func (c *control) call(ctx context.Context, method string, arg, result any) erro
 	if err != nil {
 		return fmt.Errorf("connect to control server: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { conn.sock.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = conn.sock.Close() })
 	err = conn.rpc.Call(method, arg, result)
 	inTime := stop()
 	_, remote := errors.AsType[urpc.RemoteError](err)
@@ -56,7 +56,7 @@ func (c *control) call(ctx context.Context, method string, arg, result any) erro
 		c.put(conn)
 		return err
 	}
-	conn.sock.Close()
+	_ = conn.sock.Close()
 	if ctx.Err() != nil {
 		return fmt.Errorf("call %s: %w", method, ctx.Err())
 	}
@@ -82,7 +82,7 @@ func (c *control) get() (*controlConn, error) {
 	}
 	sock, err := unet.NewSocket(fd)
 	if err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, err
 	}
 	return &controlConn{sock: sock, rpc: urpc.NewClient(sock)}, nil
@@ -92,7 +92,7 @@ func (c *control) put(conn *controlConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.free) >= maxFree {
-		conn.sock.Close()
+		_ = conn.sock.Close()
 		return
 	}
 	c.free = append(c.free, conn)
@@ -103,7 +103,7 @@ func (c *control) close() {
 	defer c.mu.Unlock()
 	c.closed = true
 	for _, conn := range c.free {
-		conn.sock.Close()
+		_ = conn.sock.Close()
 	}
 	c.free = nil
 }
@@ -116,7 +116,7 @@ func listenControl(path string) (*os.File, error) {
 		return nil, fmt.Errorf("bind control socket: %w", err)
 	}
 	if err := unix.Listen(fd, 16); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, fmt.Errorf("listen on control socket: %w", err)
 	}
 	return os.NewFile(uintptr(fd), controlSocket), nil
@@ -129,14 +129,14 @@ func unixSocket(path string, do func(int, unix.Sockaddr) error) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(dir)
+	defer func() { _ = unix.Close(dir) }()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	name := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(path)
 	if err := do(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil

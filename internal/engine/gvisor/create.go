@@ -33,9 +33,12 @@ const maxCrash = 64 << 10
 type creation struct {
 	e    *Engine
 	plan engine.Plan
-	rec  record
-	undo []func()
+	// clean is for what must be taken back although the caller has gone.
+	clean context.Context
+	rec   record
+	undo  []func()
 
+	spec       []byte
 	null       *os.File
 	sentry     command
 	gofer      command
@@ -53,7 +56,7 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	if err := validate(p); err != nil {
 		return nil, err
 	}
-	c := &creation{e: e, plan: p}
+	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
 	steps := []struct {
 		name string
 		do   func(context.Context) error
@@ -77,6 +80,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 			return nil, err
 		}
 	}
+	c.inst.crash, c.crash = c.crash, nil
+	c.inst.asked.Store(false)
 	c.closeFiles()
 	return c.inst, nil
 }
@@ -125,7 +130,7 @@ func (c *creation) makeGroup(context.Context) error {
 	c.group = g
 	c.rec.Cgroups = g.paths()
 	c.undo = append(c.undo, func() {
-		if err := g.remove(context.Background()); err != nil {
+		if err := g.remove(c.clean); err != nil {
 			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
 		}
 	})
@@ -159,6 +164,10 @@ func (c *creation) start(ctx context.Context) error {
 			// runs out, a stub is killed and not the sentry, which gets its own
 			// value back when it has forked the first.
 			setOOMScore(p.pid, 1000)
+			// Lets the sentry fault in much memory at once by locking it for a
+			// moment. Only root can allow it; it is slower otherwise.
+			unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+			_ = unix.Prlimit(p.pid, unix.RLIMIT_MEMLOCK, &unlimited, nil)
 			return nil
 		})
 	})
@@ -175,6 +184,7 @@ func (c *creation) start(ctx context.Context) error {
 		return err
 	}
 	c.inst.init(c.e, c.rec, c.group)
+	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
 	return nil
 }
 
@@ -182,7 +192,7 @@ func (c *creation) start(ctx context.Context) error {
 // be empty by then.
 func (c *creation) killOnUndo(p *process) {
 	c.undo = append(c.undo, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
 		p.kill()
 		if err := p.wait(ctx); err != nil {
@@ -206,7 +216,13 @@ func (c *creation) prepare(cmd *command, cgroupFD int) {
 	}
 	if cmd == &c.gofer && !c.e.rootless {
 		// Serves files of every owner, in a mount namespace that holds nothing
-		// but the plan's mounts, with the six capabilities that takes.
+		// but the plan's mounts, with the six capabilities that takes. The user
+		// namespace has every id and yet is not the first one: only there would
+		// CAP_CHOWN reach files whose owner an idmapped mount leaves out.
+		all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
+		cmd.sys.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.sys.UidMappings, cmd.sys.GidMappings = all, all
+		cmd.sys.GidMappingsEnableSetgroups = true
 		return
 	}
 	// Root of a user namespace in which only one id exists: enough to make an
@@ -219,6 +235,8 @@ func (c *creation) prepare(cmd *command, cgroupFD int) {
 	cmd.sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
 	cmd.sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
 	if !c.e.rootless {
+		// Drops the supplementary groups too, which a normal user cannot.
+		cmd.sys.GidMappingsEnableSetgroups = true
 		cmd.sys.Credential = &syscall.Credential{Uid: 0, Gid: 0}
 	}
 }
@@ -305,12 +323,15 @@ func (c *creation) read(ctx context.Context, f *os.File, n int) ([]byte, error) 
 
 // rollback takes back all that was made, newest first.
 func (c *creation) rollback() {
-	_ = c.waitGroup(context.Background()) // the first error is the one to tell
+	_ = c.waitGroup(c.clean) // the first error is the one to tell
 	if c.inst != nil && c.inst.ctl != nil {
 		c.inst.ctl.close()
 	}
 	for i := len(c.undo) - 1; i >= 0; i-- {
 		c.undo[i]()
+	}
+	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.dead() {
+		<-c.inst.buried
 	}
 	c.closeFiles()
 	c.sentry.close()

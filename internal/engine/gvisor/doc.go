@@ -13,6 +13,17 @@
 // directory, without any capability and under gVisor's seccomp filter. Its
 // network is a loopback device that exists in the sentry only.
 //
+// Limits of memory and processor are host cgroups beside the daemon's own, of
+// version 1 or 2: one for the instance, and in it one for the stubs, so that a
+// program that takes too much dies alone. What is written to the root is bounded
+// by gVisor. The number of processes is the agent's to bound, by a cgroup of the
+// sandbox's own kernel: a limit of the host's would crash the sentry.
+//
+// Without mounts nothing stands between the sentry and the host but its
+// descriptors. With mounts, the gofer opens files for it, as the user of the
+// daemon, in a mount namespace that holds the mounts only. The sentry never opens
+// a path of the host itself (directfs is off): that would take capabilities.
+//
 // Killing needs no help from inside: the sentry is the init of its pid
 // namespace, so one SIGKILL through its pidfd ends everything.
 package gvisor

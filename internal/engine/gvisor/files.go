@@ -15,8 +15,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 )
 
-const specFile = "config.json"
-
 // open makes or opens every file of the sandbox's processes and writes their
 // command lines.
 func (c *creation) open(context.Context) error {
@@ -25,12 +23,7 @@ func (c *creation) open(context.Context) error {
 	if c.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
 		return err
 	}
-	b, err := specJSON(c.plan)
-	if err != nil {
-		return err
-	}
-	// Readable by the sentry, which is nobody, by descriptor only.
-	if err := os.WriteFile(filepath.Join(c.plan.Dir, specFile), b, 0o600); err != nil {
+	if c.spec, err = specJSON(c.plan); err != nil {
 		return err
 	}
 	c.sentry.args = append([]string{early.FirstSentry}, baseFlags(c.plan.Dir)...)
@@ -109,7 +102,7 @@ func (c *creation) openGofer(confs string) error {
 		return err
 	}
 	c.gofer.args = append(c.gofer.args, "gofer", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
-	f, err := os.Open(filepath.Join(c.plan.Dir, specFile))
+	f, err := memoryFile("spec", c.spec)
 	if err != nil {
 		return err
 	}
@@ -135,7 +128,7 @@ func (c *creation) openGofer(confs string) error {
 	if err != nil {
 		return err
 	}
-	unix.Close(fds[0])
+	_ = unix.Close(fds[0])
 	c.gofer.flag("rpc-fd", os.NewFile(uintptr(fds[1]), "rpc"))
 	c.gofer.args = append(c.gofer.args, c.plan.ID)
 	return nil
@@ -149,7 +142,7 @@ func (c *creation) openSentry() error {
 		return err
 	}
 	c.sentry.flag("controller-fd", sock)
-	f, err := os.Open(filepath.Join(c.plan.Dir, specFile))
+	f, err := memoryFile("spec", c.spec)
 	if err != nil {
 		return err
 	}
@@ -229,7 +222,20 @@ func (c *creation) crashFile(cmd *command) (*os.File, error) {
 
 // removeFiles removes what the engine leaves in a plan's directory.
 func removeFiles(dir string) {
-	for _, name := range []string{specFile, controlSocket} {
-		os.Remove(filepath.Join(dir, name))
+	_ = os.Remove(filepath.Join(dir, controlSocket))
+}
+
+// memoryFile is a file without a place, for a process that is given its
+// descriptor.
+func memoryFile(name string, data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make memory file: %w", err)
 	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write memory file: %w", err)
+	}
+	return f, nil
 }

@@ -87,7 +87,7 @@ func (m groupMaker) make(owner, id string, l engine.Limits) (g *group, err error
 	g = &group{}
 	defer func() {
 		if err != nil {
-			_ = g.remove(context.Background())
+			g.discard()
 		}
 	}()
 	for _, h := range m.roots {
@@ -163,33 +163,47 @@ func children(pid int) []int {
 
 // mkdir makes the directory of one group and hands the controllers down to it.
 func (h hierarchy) mkdir(owner, id string) error {
-	dir := h.root
-	for _, name := range []string{"", owner, id} {
-		dir = filepath.Join(dir, name)
-		err := os.Mkdir(dir, 0o755)
-		// An owner's directory is removed with its last group.
-		for try := 0; errors.Is(err, fs.ErrNotExist) && try < 3 && name == id; try++ {
-			if err = h.mkdir(owner, ""); err == nil {
-				err = os.Mkdir(dir, 0o755)
+	// The owner's directory is removed with its last group, perhaps just now.
+	const tries = 5
+	var err error
+	for range tries {
+		for _, dir := range []string{h.root, filepath.Join(h.root, owner)} {
+			if err = os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				break
+			}
+			if err = nil; h.version == 2 {
+				err = h.delegate(dir)
+			}
+			if err != nil {
+				break
 			}
 		}
-		if err != nil && !(errors.Is(err, fs.ErrExist) && name != id) {
-			return fmt.Errorf("make cgroup: %w", err)
+		if err == nil {
+			err = os.Mkdir(filepath.Join(h.root, owner, id), 0o755)
 		}
-		if name == id {
-			return nil
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
 		}
-		if h.version == 2 {
-			if err := h.delegate(dir); err != nil {
-				return err
-			}
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
 	}
 	return nil
 }
 
+// delegate hands the used controllers of version 2 down to the groups below.
 func (h hierarchy) delegate(dir string) error {
-	return write(dir, "cgroup.subtree_control", "+memory +cpu")
+	var what []string
+	if h.memory {
+		what = append(what, "+memory")
+	}
+	if h.cpu {
+		what = append(what, "+cpu")
+	}
+	if err := write(dir, "cgroup.subtree_control", strings.Join(what, " ")); err != nil {
+		return fmt.Errorf("hand controllers down: %w", err)
+	}
+	return nil
 }
 
 // limit writes what the kind of hierarchy calls the limits.
@@ -200,12 +214,12 @@ func (h hierarchy) limit(dir string, l engine.Limits) error {
 	}
 	var files []file
 	memory, quota := strconv.FormatInt(l.MemoryBytes, 10), strconv.FormatInt(int64(l.CPUs*cpuPeriod), 10)
-	switch {
-	case h.version == 2:
-		if l.MemoryBytes > 0 {
+	switch h.version {
+	case 2:
+		if h.memory && l.MemoryBytes > 0 {
 			files = append(files, file{"memory.max", memory, false}, file{"memory.swap.max", "0", true})
 		}
-		if l.CPUs > 0 {
+		if h.cpu && l.CPUs > 0 {
 			files = append(files, file{"cpu.max", quota + " " + strconv.Itoa(cpuPeriod), false})
 		}
 	default:
@@ -249,7 +263,7 @@ func (g *group) enter(f func(cgroupFD int) error) error {
 			if err != nil {
 				return fmt.Errorf("open cgroup: %w", err)
 			}
-			defer unix.Close(fd)
+			defer func() { _ = unix.Close(fd) }()
 			cgroupFD = fd
 			continue
 		}
@@ -310,7 +324,7 @@ func (g *group) remove(ctx context.Context) error {
 				return fmt.Errorf("remove cgroup: %w", err)
 			}
 		}
-		os.Remove(filepath.Dir(p.dir)) // the owner's, when this was its last
+		_ = os.Remove(filepath.Dir(p.dir)) // the owner's, when this was its last
 	}
 	return nil
 }
@@ -331,6 +345,16 @@ func removeDir(ctx context.Context, dir string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// discard removes a group that nothing has been started in yet.
+func (g *group) discard() {
+	for _, p := range g.parts {
+		for _, dir := range p.dirs() {
+			_ = os.Remove(dir)
+		}
+		_ = os.Remove(filepath.Dir(p.dir))
 	}
 }
 

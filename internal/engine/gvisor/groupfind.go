@@ -3,9 +3,12 @@
 package gvisor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // findGroupMaker looks which cgroup hierarchies are mounted and usable.
@@ -14,7 +17,68 @@ func findGroupMaker(parent string, root bool) groupMaker {
 	if err != nil {
 		return groupMaker{reason: "the mounts of this process cannot be read"}
 	}
-	return groupMakerFrom(parseCgroupMounts(string(b)), parent, root)
+	mounts := parseCgroupMounts(string(b))
+	if root {
+		return groupMakerFrom(mounts, parent)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return groupMaker{reason: "the cgroup of this process cannot be read"}
+	}
+	return delegatedGroupMaker(mounts, string(own), parent)
+}
+
+// delegatedGroupMaker uses what of the unified hierarchy was handed to this
+// user: the highest ancestor of the own group that the user may manage. A
+// process can only be started into another group below that.
+func delegatedGroupMaker(mounts []cgroupMount, own, parent string) groupMaker {
+	const mend = "run cloche as root, as a systemd user service, or by systemd-run --user --scope -p Delegate=yes"
+	for _, mount := range mounts {
+		if mount.version != 2 {
+			continue
+		}
+		found := ""
+		for dir := filepath.Clean("/" + unifiedPath(own)); ; dir = filepath.Dir(dir) {
+			if !managed(filepath.Join(mount.path, dir)) {
+				break
+			}
+			found = dir
+			if dir == "/" {
+				break
+			}
+		}
+		if found == "" {
+			return groupMaker{reason: "no cgroup was delegated to this user; " + mend}
+		}
+		mount.path = filepath.Join(mount.path, found)
+		m := groupMakerFrom([]cgroupMount{mount}, parent)
+		if len(m.roots) == 0 {
+			m.reason += "; " + mend
+		}
+		return m
+	}
+	return groupMaker{reason: "a normal user owns no cgroup of version 1 and none of version 2 is mounted; run cloche as root"}
+}
+
+// unifiedPath is the path of the unified hierarchy in /proc/self/cgroup.
+func unifiedPath(own string) string {
+	for line := range strings.Lines(own) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return path
+		}
+	}
+	return "/"
+}
+
+// managed reports whether this process may make groups in a directory and move
+// processes between them.
+func managed(dir string) bool {
+	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+		if unix.Access(filepath.Join(dir, name), unix.W_OK) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // cgroupMount is a mounted cgroup file system.
@@ -43,12 +107,10 @@ func parseCgroupMounts(mountinfo string) []cgroupMount {
 	return mounts
 }
 
-func groupMakerFrom(mounts []cgroupMount, parent string, root bool) groupMaker {
-	if !root {
-		return groupMaker{reason: "a normal user owns no cgroup in which limits can be set"}
-	}
+// groupMakerFrom takes from each mount the controllers that no other has.
+func groupMakerFrom(mounts []cgroupMount, parent string) groupMaker {
 	var m groupMaker
-	have := func(name string, h hierarchy) bool {
+	have := func(name string) bool {
 		for _, r := range m.roots {
 			if name == "memory" && r.memory || name == "cpu" && r.cpu {
 				return true
@@ -72,9 +134,9 @@ func groupMakerFrom(mounts []cgroupMount, parent string, root bool) groupMaker {
 				h.usage = h.usage || c == "cpuacct"
 			}
 		}
-		h.memory = h.memory && !have("memory", h)
-		h.cpu = h.cpu && !have("cpu", h)
-		if !h.memory && !h.cpu && !(h.usage && h.version == 1) {
+		h.memory = h.memory && !have("memory")
+		h.cpu = h.cpu && !have("cpu")
+		if !h.memory && !h.cpu && (!h.usage || h.version == 2) {
 			continue
 		}
 		if err := os.MkdirAll(h.root, 0o755); err != nil {
@@ -82,9 +144,9 @@ func groupMakerFrom(mounts []cgroupMount, parent string, root bool) groupMaker {
 			continue
 		}
 		if h.version == 2 {
-			if err := write(h.mount, "cgroup.subtree_control", "+memory +cpu"); err != nil {
+			if err := h.delegate(h.mount); err != nil {
 				m.reason = "the memory and cpu controllers cannot be handed down: " + errText(err)
-				os.Remove(h.root)
+				_ = os.Remove(h.root)
 				continue
 			}
 		}
@@ -98,7 +160,7 @@ func groupMakerFrom(mounts []cgroupMount, parent string, root bool) groupMaker {
 
 // errText is an error without the path it is about.
 func errText(err error) string {
-	if pe, ok := err.(*os.PathError); ok {
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		return pe.Err.Error()
 	}
 	return err.Error()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -68,5 +69,29 @@ func kill(t testing.TB, state []byte) {
 	}
 	if err := syscall.Kill(s.Sentry.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestProbeNamesWhatIsWrong: an executable that cannot play the roles makes the
+// engine unusable, with a mend, and create fails without leaving anything.
+func TestProbeNamesWhatIsWrong(t *testing.T) {
+	e, err := gvisor.New(gvisor.Options{StateDir: t.TempDir(), ExePath: "/bin/sh"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := e.Probe(t.Context())
+	if r.Usable || len(r.Problems) == 0 {
+		t.Fatalf("usable with a shell as executable: %+v", r)
+	}
+	found := false
+	for _, p := range r.Problems {
+		found = found || strings.Contains(p.What, "dynamically linked") && p.Mend != ""
+	}
+	if !found {
+		t.Errorf("the problems do not name the linkage: %+v", r.Problems)
+	}
+	if again := e.Probe(t.Context()); len(again.Problems) != len(r.Problems) {
+		t.Error("the second answer is another")
 	}
 }

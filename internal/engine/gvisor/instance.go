@@ -5,11 +5,12 @@ package gvisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/urpc"
@@ -29,8 +30,12 @@ type instance struct {
 	ctl    *control
 	group  *group
 
+	crash *os.File // what the sentry writes when it crashes; nil if recovered
+
 	closing sync.Mutex
 	closed  bool
+	asked   atomic.Bool   // Close was called: the death is no surprise
+	buried  chan struct{} // closed when the watch over both processes has ended
 }
 
 var (
@@ -42,6 +47,30 @@ func (i *instance) init(e *Engine, rec record, g *group) {
 	i.e, i.rec, i.group = e, rec, g
 	i.state = rec.encode()
 	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}
+	i.buried = make(chan struct{})
+	go i.watch()
+}
+
+// watch lets neither process live without the other: without its gofer a
+// sandbox would answer every access to a mount with an error.
+func (i *instance) watch() {
+	defer close(i.buried)
+	var goferDone chan struct{} // never ready without a gofer
+	if i.gofer != nil {
+		goferDone = i.gofer.done
+	}
+	select {
+	case <-i.sentry.done:
+	case <-goferDone:
+		i.sentry.kill()
+		<-i.sentry.done
+	}
+	if i.gofer != nil {
+		i.gofer.kill()
+	}
+	if !i.asked.Load() {
+		i.e.log.Warn("sandbox died", "sandbox", i.rec.ID, "sentry", lastWords(i.crash))
+	}
 }
 
 // State implements engine.Instance.
@@ -104,6 +133,7 @@ func (i *instance) Close(ctx context.Context) error {
 	}
 	ctx, cancel := withTimeout(ctx, killTimeout)
 	defer cancel()
+	i.asked.Store(true)
 	i.sentry.kill()
 	if i.gofer != nil {
 		i.gofer.kill()
@@ -116,6 +146,7 @@ func (i *instance) Close(ctx context.Context) error {
 			return i.closeError("wait for the gofer", err)
 		}
 	}
+	<-i.buried // both are dead
 	i.ctl.close()
 	if err := i.group.remove(ctx); err != nil {
 		return i.closeError("remove its cgroup", err)
@@ -125,6 +156,9 @@ func (i *instance) Close(ctx context.Context) error {
 	i.sentry.close()
 	if i.gofer != nil {
 		i.gofer.close()
+	}
+	if i.crash != nil {
+		i.crash.Close()
 	}
 	i.closed = true
 	return nil
@@ -147,5 +181,5 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 
 // setOOMScore is best effort: without it the kernel chooses by size.
 func setOOMScore(pid, score int) {
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), fmt.Appendf(nil, "%d", score), 0)
+	_ = write("/proc/"+strconv.Itoa(pid), "oom_score_adj", strconv.Itoa(score))
 }

@@ -20,7 +20,7 @@ type process struct {
 	pid   int
 	start string // field 22 of /proc/pid/stat: start time in clock ticks
 	fd    *os.File
-	done  chan struct{} // closed when the process is dead, and reaped if it was our child
+	done  chan struct{} // closed when the process is dead, reaped if it was our child, or abandoned
 }
 
 // newProcess takes over a pidfd and watches it until the process is dead.
@@ -32,7 +32,7 @@ func newProcess(pid, pidfd int) (*process, error) {
 		}
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil {
-		unix.Close(pidfd)
+		_ = unix.Close(pidfd)
 		return nil, fmt.Errorf("set pidfd nonblocking: %w", err)
 	}
 	p := &process{pid: pid, fd: os.NewFile(uintptr(pidfd), "pidfd"), done: make(chan struct{})}
@@ -57,7 +57,7 @@ func openProcess(pid int, start string) (*process, error) {
 	// The pidfd holds the number, so what is read now is about its process.
 	now, err := startTime(pid)
 	if err != nil || now != start || isDead(fd) {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, os.ErrProcessDone
 	}
 	return newProcess(pid, fd)
@@ -121,6 +121,13 @@ func (p *process) dead() bool {
 
 // close gives up the pidfd; only for a process that is dead.
 func (p *process) close() { p.fd.Close() }
+
+// abandon gives up the pidfd of a process that may not be dead yet, and waits
+// for what watches it.
+func (p *process) abandon() {
+	p.fd.Close()
+	<-p.done
+}
 
 func startTime(pid int) (string, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

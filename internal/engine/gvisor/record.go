@@ -3,12 +3,13 @@
 package gvisor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -34,62 +35,58 @@ type processID struct {
 // after its last. Its directory is the engine's own.
 type records struct{ dir string }
 
+// recordSize is what a record's file is filled up to, so that it can be replaced
+// by one write. A record that needs more is refused.
+const recordSize = 4096
+
+// prefix begins the names of an owner's files and of no other's.
+func prefix(owner string) string { return strconv.Itoa(len(owner)) + "-" + owner + "-" }
+
 func (r records) path(rec record) string {
-	return filepath.Join(r.dir, rec.Owner, rec.ID+".json")
+	return filepath.Join(r.dir, prefix(rec.Owner)+rec.ID+".json")
 }
 
 // create fails with fs.ErrExist when there is an instance of that name.
 func (r records) create(rec record) error {
-	if err := os.MkdirAll(filepath.Join(r.dir, rec.Owner), 0o700); err != nil {
-		return fmt.Errorf("make record directory: %w", err)
-	}
-	f, err := os.OpenFile(r.path(rec), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("create record: %w", err)
-	}
-	defer f.Close()
-	if _, err := f.Write(rec.encode()); err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("write record: %w", err)
-	}
-	return nil
+	return r.write(rec, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 }
 
 // update replaces the record as a whole.
-func (r records) update(rec record) error {
-	tmp := r.path(rec) + ".new"
-	if err := os.WriteFile(tmp, rec.encode(), 0o600); err != nil {
-		return fmt.Errorf("write record: %w", err)
+func (r records) update(rec record) error { return r.write(rec, os.O_WRONLY) }
+
+func (r records) write(rec record, flags int) error {
+	b := rec.encode()
+	if len(b) > recordSize {
+		return errors.New("write record: its paths are too long")
 	}
-	if err := os.Rename(tmp, r.path(rec)); err != nil {
-		return fmt.Errorf("replace record: %w", err)
+	f, err := os.OpenFile(r.path(rec), flags, 0o600)
+	if err != nil {
+		return fmt.Errorf("open record: %w", err)
+	}
+	defer f.Close()
+	padded := append(b, bytes.Repeat([]byte{' '}, recordSize-len(b))...)
+	if _, err := f.Write(padded); err != nil {
+		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
-// remove removes the record, and the owner's directory with the last one.
-func (r records) remove(rec record) {
-	os.Remove(r.path(rec) + ".new")
-	os.Remove(r.path(rec))
-	os.Remove(filepath.Join(r.dir, rec.Owner))
-}
+func (r records) remove(rec record) { os.Remove(r.path(rec)) }
 
 // list reads the records of one owner. A file that is no record is passed over.
 func (r records) list(owner string) ([]record, error) {
-	entries, err := os.ReadDir(filepath.Join(r.dir, owner))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
 	var list []record
 	for _, entry := range entries {
-		id, ok := strings.CutSuffix(entry.Name(), ".json")
-		if !ok {
+		name, ok := strings.CutPrefix(entry.Name(), prefix(owner))
+		id, suffix := strings.CutSuffix(name, ".json")
+		if !ok || !suffix {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(r.dir, owner, entry.Name()))
+		b, err := os.ReadFile(filepath.Join(r.dir, entry.Name()))
 		if err != nil {
 			continue
 		}

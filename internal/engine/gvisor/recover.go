@@ -22,36 +22,43 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
 	}
-	i := &instance{}
-	if i.sentry, err = openProcess(rec.Sentry.PID, rec.Sentry.Start); err == nil && i.sentry.dead() {
-		err = os.ErrProcessDone
-	}
-	if errors.Is(err, os.ErrProcessDone) {
-		if err := e.destroy(ctx, rec); err != nil {
-			return nil, err
-		}
-		return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
-	}
+	i, err := e.reopen(rec)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
 	}
-	if rec.Gofer.PID != 0 {
-		if i.gofer, err = openProcess(rec.Gofer.PID, rec.Gofer.Start); err != nil {
-			// Without its gofer a sandbox has lost its mounts.
-			i.sentry.kill()
-			if err := e.destroy(ctx, rec); err != nil {
-				return nil, err
-			}
-			return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it has lost its mounts", rec.ID)
+	if i != nil {
+		return i, nil
+	}
+	if err := e.destroy(ctx, rec); err != nil {
+		return nil, err
+	}
+	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+}
+
+// reopen is the instance of a record, or nil when it is dead or dying.
+func (e *Engine) reopen(rec record) (*instance, error) {
+	i := &instance{}
+	var err error
+	if i.sentry, err = openProcess(rec.Sentry.PID, rec.Sentry.Start); err != nil {
+		if errors.Is(err, os.ErrProcessDone) {
+			return nil, nil
 		}
+		return nil, err
+	}
+	if rec.Gofer.PID != 0 {
+		i.gofer, err = openProcess(rec.Gofer.PID, rec.Gofer.Start)
+	}
+	if err != nil || dying(rec.Sentry.PID) {
+		// Without its gofer a sandbox has lost its mounts.
+		for _, p := range []*process{i.sentry, i.gofer} {
+			if p != nil {
+				p.kill()
+				p.abandon()
+			}
+		}
+		return nil, nil
 	}
 	i.init(e, rec, e.groups.open(rec.Cgroups))
-	if dying(rec.Sentry.PID) {
-		if err := i.Close(ctx); err != nil {
-			return nil, err
-		}
-		return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
-	}
 	return i, nil
 }
 

@@ -43,10 +43,13 @@ func Dispatch() {
 }
 
 // quietStart keeps the collector away from the start, which allocates little
-// that dies young, and makes it thrifty afterwards.
+// that dies young. A sandbox that lives longer gives back what its start took.
 func quietStart() {
 	debug.SetGCPercent(-1)
-	time.AfterFunc(2*time.Second, func() { debug.SetGCPercent(100) })
+	time.AfterFunc(2*time.Second, func() {
+		debug.SetGCPercent(100)
+		debug.FreeOSMemory()
+	})
 }
 
 // registerSignals asks for every signal that the sentry is going to forward.

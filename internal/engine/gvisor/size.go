@@ -16,7 +16,7 @@ func (c *creation) sizeFlags() []string {
 	var flags []string
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
-		total := uint64(info.Totalram) * uint64(info.Unit)
+		total := info.Totalram * uint64(info.Unit)
 		flags = append(flags, "--total-host-memory="+strconv.FormatUint(total, 10))
 		if limit := c.plan.Limits.MemoryBytes; limit > 0 && uint64(limit) < total {
 			total = uint64(limit)

@@ -34,6 +34,7 @@ func spec(p engine.Plan) *specs.Spec {
 			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec"}},
 			{Destination: p.Agent.Target, Type: "erofs", Source: p.Agent.Image, Options: []string{"ro", "nosuid"}},
 		},
+		Annotations: map[string]string{},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
 			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 		}},
@@ -47,7 +48,19 @@ func spec(p engine.Plan) *specs.Spec {
 			},
 		})
 	}
+	sources := map[string]int{}
 	for _, m := range p.Mounts {
+		sources[m.Source]++
+	}
+	for n, m := range p.Mounts {
+		if m.Static && m.ReadOnly && sources[m.Source] == 1 {
+			// Halves the time of what looks at many files. gVisor finds the mount
+			// by its source, so that must be its own.
+			name := "dev.gvisor.spec.mount.m" + strconv.Itoa(n)
+			s.Annotations[name+".source"] = m.Source
+			s.Annotations[name+".type"] = "bind"
+			s.Annotations[name+".share"] = "container"
+		}
 		opts := []string{"rbind", "nosuid", "nodev"}
 		if m.ReadOnly {
 			opts = append(opts, "ro")

@@ -1,6 +1,7 @@
 package early
 
 import (
+	"errors"
 	"os"
 	"syscall"
 	"unsafe"
@@ -43,7 +44,9 @@ func probe() {
 	if err == nil {
 		err = syscall.Mount("probe", "/tmp", "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, "")
 	}
-	if errno, ok := err.(syscall.Errno); ok {
+	if err != nil {
+		errno := syscall.EPERM
+		errors.As(err, &errno)
 		say(ProbeMount, errno)
 	}
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PTRACE, syscall.PTRACE_TRACEME, 0, 0); errno != 0 {

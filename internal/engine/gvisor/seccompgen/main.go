@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"go/format"
@@ -43,7 +44,7 @@ func main() {
 	}
 	if *list {
 		for _, p := range append(bootPrograms, goferPrograms...) {
-			fmt.Println(len(p.Bytecode32), p.Name)
+			fmt.Fprintln(os.Stdout, len(p.Bytecode32), p.Name)
 		}
 	}
 	if *out == "" {
@@ -58,7 +59,12 @@ func main() {
 	if err != nil {
 		log.Fatalf("format output: %v", err)
 	}
-	if err := os.WriteFile(*out, src, 0o644); err != nil {
+	f, err := os.OpenFile(*out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err == nil {
+		_, err = f.Write(src)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		log.Fatalf("write output: %v", err)
 	}
 }

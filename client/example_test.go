@@ -1,0 +1,756 @@
+//go:build linux
+
+package client_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+func ExampleClient_Create() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{
+		Labels: map[string]string{"team": "red"},
+		Limits: cloche.Limits{MemoryBytes: 512 << 20},
+	})
+	if err != nil {
+		log.Panic(err)
+	}
+	defer box.Remove(ctx)
+	fmt.Println(box.ID, box.State, box.Labels["team"])
+	// Output:
+	// sb-1 running red
+}
+
+func ExampleClient_CreateProgress() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.CreateProgress(ctx, cloche.SandboxSpec{}, func(step string) { fmt.Println(step) })
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(box.State)
+	// Output:
+	// image
+	// engine
+	// running
+}
+
+func ExampleClient_Get() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	found, err := c.Get(ctx, "box")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(found.ID == box.ID)
+	_, err = c.Get(ctx, "other")
+	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	// Output:
+	// true
+	// true
+}
+
+func ExampleClient_List() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	page, err := c.List(ctx, cloche.ListOptions{States: []cloche.State{cloche.StateRunning}})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(len(page.Sandboxes), page.Sandboxes[0].Name == box.Name)
+	// Output:
+	// 1 true
+}
+
+func ExampleClient_ListAll() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	for sb, err := range c.ListAll(ctx, cloche.ListOptions{Limit: 1}) {
+		if err != nil {
+			log.Panic(err)
+		}
+		fmt.Println(sb.Name == box.Name)
+	}
+	// Output:
+	// true
+}
+
+func ExampleClient_Remove() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := c.Remove(ctx, box.ID); err != nil {
+		log.Panic(err)
+	}
+	_, err = c.Get(ctx, box.ID)
+	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	// Output:
+	// true
+}
+
+func ExampleClient_Stop() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	grace := int64(500)
+	sb, err := c.Stop(ctx, box.ID, cloche.StopOptions{GraceMS: &grace})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(sb.State)
+	// Output:
+	// stopped
+}
+
+func ExampleClient_Kill() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	sb, err := c.Kill(ctx, box.ID)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(sb.State)
+	// Output:
+	// stopped
+}
+
+func ExampleClient_Exec() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"echo", "hello"}})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.OK(), " ", res.Output())
+	// Output:
+	// true hello
+}
+
+func ExampleClient_Exec_timeout() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	timeout := int64(20)
+	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"sleep", "60"}, TimeoutMS: &timeout})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.OK(), " ", res.TimedOut, " ", res.Output())
+	// Output:
+	// false true asleep
+}
+
+func ExampleClient_Shell() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	res, err := c.Shell(ctx, box.ID, "echo hello")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.Output())
+	// Output:
+	// hello
+}
+
+func ExampleClient_Run() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	r, err := c.Run(ctx, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"false"}}})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(*r.Result.ExitCode, r.Sandbox.Engine)
+	// Output:
+	// 1 fake
+}
+
+func ExampleClient_RunShell() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	res, err := c.RunShell(ctx, "echo hello", client.OneShot{Timeout: 10 * time.Second})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.Output())
+	// Output:
+	// hello
+}
+
+func ExampleClient_RunPython() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	res, err := c.RunPython(ctx, "print(6*7)", client.OneShot{
+		SandboxSpec: cloche.SandboxSpec{Labels: map[string]string{"team": "red"}},
+		Timeout:     10 * time.Second,
+	})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.Output())
+	// Output:
+	// 42
+}
+
+func ExampleClient_RunStream() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	st, err := c.RunStream(ctx, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"cat"}}}, nil)
+	if err != nil {
+		log.Panic(err)
+	}
+	defer st.Close()
+	if _, err := io.WriteString(st, "through the sandbox\n"); err != nil {
+		log.Panic(err)
+	}
+	if err := st.CloseWrite(); err != nil {
+		log.Panic(err)
+	}
+	res, err := st.Copy(os.Stdout, os.Stderr)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(res.OK())
+	// Output:
+	// through the sandbox
+	// true
+}
+
+func ExampleClient_ExecStream() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	st, err := c.ExecStream(ctx, box.ID, cloche.ExecRequest{Argv: []string{"both"}})
+	if err != nil {
+		log.Panic(err)
+	}
+	defer st.Close()
+	for {
+		ev, err := st.Recv()
+		if err != nil {
+			log.Panic(err)
+		}
+		if ev.Exit != nil {
+			fmt.Println("exit", *ev.Exit.ExitCode)
+			return
+		}
+		fmt.Print(ev.Seq, " ", ev.Stream, " ", string(ev.Data))
+	}
+	// Output:
+	// 0 stdout 0
+	// 1 stderr 1
+	// 2 stdout 2
+	// 3 stderr 3
+	// exit 0
+}
+
+func ExampleClient_Processes() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if _, err := box.Exec(ctx, "false"); err != nil {
+		log.Panic(err)
+	}
+	ps, err := c.Processes(ctx, box.ID)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(ps[0].Argv, ps[0].Running, *ps[0].ExitCode)
+	// Output:
+	// [false] false 1
+}
+
+func ExampleClient_Logs() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if _, err := box.Exec(ctx, "both"); err != nil {
+		log.Panic(err)
+	}
+	err = c.Logs(ctx, box.ID, cloche.LogOptions{Stream: cloche.Stderr}, func(e cloche.LogEntry) error {
+		fmt.Print(string(e.Data))
+		return nil
+	})
+	if err != nil {
+		log.Panic(err)
+	}
+	// Output:
+	// 1
+	// 3
+}
+
+func ExampleClient_WriteFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	info, err := c.WriteFile(ctx, box.ID, "/workspace/run.sh", []byte("echo hi\n"), 0o755)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Printf("%s %d %o\n", info.Name, info.Size, info.Mode)
+	// Output:
+	// run.sh 8 755
+}
+
+func ExampleClient_WriteFileFrom() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	info, err := c.WriteFileFrom(ctx, box.ID, "/workspace/a", strings.NewReader("streamed"), 0)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(info.Size)
+	// Output:
+	// 8
+}
+
+func ExampleClient_ReadFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	data, err := c.ReadFile(ctx, box.ID, "/workspace/a")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(string(data))
+	// Output:
+	// content
+}
+
+func ExampleClient_OpenFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	r, info, err := c.OpenFile(ctx, box.ID, "/workspace/a", 3, 2)
+	if err != nil {
+		log.Panic(err)
+	}
+	defer r.Close()
+	part, err := io.ReadAll(r)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(string(part), "of", info.Size)
+	// Output:
+	// te of 7
+}
+
+func ExampleClient_StatFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	info, err := c.StatFile(ctx, box.ID, "/workspace/a")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(info.Type, info.Size)
+	// Output:
+	// file 7
+}
+
+func ExampleClient_ListFiles() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	l, err := c.ListFiles(ctx, box.ID, "/workspace", "", 0)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(l.Files[0].Name)
+	// Output:
+	// a
+}
+
+func ExampleClient_MakeDir() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := c.MakeDir(ctx, box.ID, "/workspace/d", 0o755); err != nil {
+		log.Panic(err)
+	}
+	info, err := c.StatFile(ctx, box.ID, "/workspace/d")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(info.Type)
+	// Output:
+	// dir
+}
+
+func ExampleClient_MoveFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	if err := c.MoveFile(ctx, box.ID, "/workspace/a", "/workspace/b"); err != nil {
+		log.Panic(err)
+	}
+	data, err := box.ReadFile(ctx, "/workspace/b")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(string(data))
+	// Output:
+	// content
+}
+
+func ExampleClient_RemoveFile() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	if err := c.RemoveFile(ctx, box.ID, "/workspace/a", false); err != nil {
+		log.Panic(err)
+	}
+	_, err = c.StatFile(ctx, box.ID, "/workspace/a")
+	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	// Output:
+	// true
+}
+
+func ExampleClient_TarOut() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
+		log.Panic(err)
+	}
+	if err := box.WriteFile(ctx, "/workspace/x.sock", nil, 0o644); err != nil {
+		log.Panic(err)
+	}
+	report, err := c.TarOut(ctx, box.ID, "/workspace", io.Discard)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(report.Entries, "packed;", report.Skipped[0].Path, report.Skipped[0].Reason)
+	// Output:
+	// 1 packed; /workspace/x.sock is a socket
+}
+
+func ExampleClient_TarIn() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	var archive bytes.Buffer
+	tw := tar.NewWriter(&archive)
+	if err := tw.WriteHeader(&tar.Header{Name: "a", Size: 2, Mode: 0o644}); err != nil {
+		log.Panic(err)
+	}
+	if _, err := tw.Write([]byte("hi")); err != nil {
+		log.Panic(err)
+	}
+	if err := tw.Close(); err != nil {
+		log.Panic(err)
+	}
+	report, err := c.TarIn(ctx, box.ID, "/workspace", &archive)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(report.Entries, report.Bytes)
+	// Output:
+	// 1 2
+}
+
+func ExampleClient_Images() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	l, err := c.Images(ctx)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(l.Images[0].Name)
+	// Output:
+	// host
+}
+
+func ExampleClient_Status() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	s, err := c.Status(ctx)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(s.Enabled, s.Available, s.Engine.Name)
+	// Output:
+	// true true fake
+}
+
+func ExampleClient_Doctor() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	d, err := c.Doctor(ctx)
+	if err != nil {
+		log.Panic(err)
+	}
+	for _, e := range d.Engines {
+		fmt.Println(e.Name, e.Usable)
+	}
+	// Output:
+	// fake true
+}
+
+func ExampleClient_Version() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	v, err := c.Version(ctx)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(v.Version, v.API)
+	// Output:
+	// 1.0.0 v1
+}
+
+func ExampleSandbox_Exec() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	res, err := box.Exec(ctx, "echo", "two  words")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.Output())
+	// Output:
+	// two  words
+}
+
+func ExampleSandbox_ExecWith() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	res, err := box.ExecWith(ctx, cloche.ExecRequest{Argv: []string{"cat"}, Stdin: cloche.Bytes("input")})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(string(res.Stdout))
+	// Output:
+	// input
+}
+
+func ExampleSandbox_Shell() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	res, err := box.Shell(ctx, "echo hello")
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(res.Output())
+	// Output:
+	// hello
+}
+
+func ExampleSandbox_Logs() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if _, err := box.Exec(ctx, "echo", "for the record"); err != nil {
+		log.Panic(err)
+	}
+	text, err := box.Logs(ctx, 10)
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Print(text)
+	// Output:
+	// for the record
+}
+
+func ExampleSandbox_Stop() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.Stop(ctx); err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(box.State)
+	// Output:
+	// stopped
+}
+
+func ExampleSandbox_Kill() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := box.Kill(ctx); err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(box.State)
+	// Output:
+	// stopped
+}
+
+func ExampleFromContext() {
+	c, end := local()
+	defer end()
+	ctx := context.Background()
+	ctx = client.NewContext(ctx, c)
+	attached, err := client.FromContext(ctx)
+	fmt.Println(attached == c, err)
+	_, err = client.FromContext(context.Background())
+	fmt.Println(errors.Is(err, cloche.ErrUnavailable))
+	// Output:
+	// true <nil>
+	// true
+}

@@ -1,0 +1,55 @@
+//go:build linux
+
+package client_test
+
+import (
+	"context"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/httpapi"
+	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+)
+
+// local starts a daemon that isolates nothing on a unix socket, with one sandbox
+// named "box", and returns its client and what ends both.
+func local() (*client.Client, func()) {
+	c, _, end := start()
+	return c, end
+}
+
+func start() (*client.Client, *httpapitest.Core, func()) {
+	dir, err := os.MkdirTemp("", "cl")
+	if err != nil {
+		log.Panic(err)
+	}
+	core := httpapitest.New()
+	server, err := httpapi.New(httpapi.Options{Core: core, Version: "1.0.0"})
+	if err != nil {
+		log.Panic(err)
+	}
+	socket := filepath.Join(dir, client.SocketName)
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		log.Panic(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	c, err := client.New(client.Options{Host: "unix://" + socket})
+	if err != nil {
+		log.Panic(err)
+	}
+	return c, core, func() {
+		c.Close()
+		if err := server.Shutdown(context.Background()); err != nil {
+			log.Panic(err)
+		}
+		if err := <-served; err != nil {
+			log.Panic(err)
+		}
+		os.RemoveAll(dir)
+	}
+}

@@ -1,0 +1,272 @@
+//go:build linux
+
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// instance is an agent that runs as a process.
+type instance struct {
+	state
+	m    *Machine
+	addr string
+	done chan struct{}
+
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	timer *time.Timer
+}
+
+// Create implements engine.Engine.
+func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instance, err error) {
+	if p.ID == "" || p.Owner == "" || strings.ContainsAny(p.ID+p.Owner, "/\x00") || p.Agent.Port <= 0 {
+		return nil, cloche.Errorf(cloche.CodeInternal, "plan: id, owner or port is not usable")
+	}
+	i := &instance{state: state{p.Owner, p.ID}, m: e.m, done: make(chan struct{})}
+	faults := e.m.current()
+	if err := faults.at(ctx, StepRecord); err != nil {
+		return nil, err
+	}
+	if !e.m.add(i) {
+		return nil, cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", p.ID)
+	}
+	started := false
+	defer func() {
+		if err == nil {
+			return
+		}
+		if started {
+			i.kill()
+			<-i.done
+		}
+		e.m.remove(i)
+	}()
+	if err := faults.at(ctx, StepStart); err != nil {
+		return nil, err
+	}
+	ready, err := i.start(ctx, p)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: start agent: %w", err)
+	}
+	defer ready.Close()
+	started = true
+	if err := faults.at(ctx, StepReady); err != nil {
+		return nil, err
+	}
+	if err := waitReady(ctx, ready); err != nil {
+		return nil, err
+	}
+	e.m.mu.Lock()
+	e.m.created = append(e.m.created, p)
+	e.m.mu.Unlock()
+	if faults.DieAfter > 0 {
+		i.mu.Lock()
+		i.timer = time.AfterFunc(faults.DieAfter, i.kill)
+		i.mu.Unlock()
+	}
+	return i, nil
+}
+
+// at is what the faults make of a step.
+func (f Faults) at(ctx context.Context, s Step) error {
+	if f.Block == s {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return ended(err)
+	}
+	return f.Create[s]
+}
+
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: %w", err)
+	}
+	return cloche.Errorf(cloche.CodeTimeout, "create sandbox: %w", err)
+}
+
+func (m *Machine) add(i *instance) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.instances[i.key()] != nil {
+		return false
+	}
+	m.instances[i.key()] = i
+	return true
+}
+
+func (m *Machine) remove(i *instance) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.instances[i.key()] == i {
+		delete(m.instances, i.key())
+	}
+}
+
+// start starts the agent on a port of its own.
+func (i *instance) start(ctx context.Context, p engine.Plan) (ready *os.File, err error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	var c agent.Config
+	if err := json.Unmarshal(p.Agent.Config, &c); err != nil {
+		return nil, err
+	}
+	// All sandboxes share this machine's ports, cgroups and users.
+	c.Port, c.NoCgroup, c.KernelGuardsInit, c.PidsMax, c.Hostname = port, true, true, 0, ""
+	config, err := c.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	configR, configW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer configR.Close()
+	_, err = configW.Write(config) // fits into the pipe
+	configW.Close()
+	if err != nil {
+		return nil, err
+	}
+	readyR, readyW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer readyW.Close()
+	cmd := &exec.Cmd{Path: i.m.program, Args: p.Agent.Argv, Env: []string{}, Dir: p.Dir}
+	if cmd.Path == "" {
+		cmd.Path, cmd.Args = "/proc/self/exe", []string{agent.Argv0}
+	}
+	cmd.ExtraFiles = []*os.File{configR, readyW}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	i.cmd = cmd
+	result := make(chan error, 1)
+	go i.run(result)
+	if err := <-result; err != nil {
+		readyR.Close()
+		return nil, err
+	}
+	return readyR, nil
+}
+
+// run is the life of the process. Its thread is kept for that: the kernel sends
+// the parent-death signal when the thread that forked ends.
+func (i *instance) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer close(i.done)
+	err := i.cmd.Start()
+	started <- err
+	if err == nil {
+		_ = i.cmd.Wait() // how it ended is nobody's concern
+	}
+}
+
+func freePort(ctx context.Context) (int, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+func waitReady(ctx context.Context, f *os.File) error {
+	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	b := make([]byte, 512)
+	n, err := f.Read(b)
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx.Err())
+	case errors.Is(err, io.EOF):
+		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent ended before it was ready")
+	case err != nil:
+		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
+	case b[0] >= ' ':
+		line, _, _ := strings.Cut(string(b[:n]), "\n")
+		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent said: %q", line)
+	}
+	return nil
+}
+
+// State implements engine.Instance.
+func (i *instance) State() []byte {
+	b, err := json.Marshal(i.state)
+	if err != nil {
+		return nil // two strings can be encoded
+	}
+	return b
+}
+
+// Done implements engine.Instance.
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+// Dial implements engine.Instance.
+func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
+	if err := i.m.current().Dial; err != nil {
+		return nil, err
+	}
+	select {
+	case <-i.done:
+		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.ID)
+	default:
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", i.addr)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: %w", i.ID, err)
+	}
+	return conn, nil
+}
+
+// kill kills the agent and what it started in its session's process group.
+func (i *instance) kill() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.cmd != nil && i.cmd.Process != nil {
+		_ = i.cmd.Process.Kill() // dead already is fine
+	}
+}
+
+// Close implements engine.Instance.
+func (i *instance) Close(ctx context.Context) error {
+	if err := i.m.current().Close; err != nil {
+		return err
+	}
+	i.mu.Lock()
+	if i.timer != nil {
+		i.timer.Stop()
+	}
+	i.mu.Unlock()
+	i.kill()
+	select {
+	case <-i.done:
+	case <-ctx.Done():
+		return cloche.Errorf(cloche.CodeTimeout, "close sandbox %s: %w", i.ID, ctx.Err())
+	}
+	i.m.remove(i)
+	return nil
+}
+
+// Stat implements engine.Statter: nothing is counted.
+func (i *instance) Stat(context.Context) (engine.Stat, error) { return engine.Stat{}, nil }

@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+)
+
+var allStates = []cloche.State{
+	cloche.StateCreating, cloche.StateRunning, cloche.StateStopping, cloche.StateStopped, cloche.StateLost, cloche.StateFailed,
+}
+
+// The whole machine, as a picture: a row may go to the columns marked x.
+func TestTransitions(t *testing.T) {
+	const table = `
+	          creating running stopping stopped lost failed
+	creating     .        x       .        .     .     x
+	running      .        .       x        .     x     .
+	stopping     .        .       .        x     .     x
+	stopped      .        .       .        .     .     .
+	lost         .        .       x        .     .     .
+	failed       .        .       x        x     .     .`
+	rows := strings.Split(strings.TrimSpace(table), "\n")[1:]
+	if len(rows) != len(allStates) || len(transitions) != len(allStates) {
+		t.Fatal("a state is missing")
+	}
+	for _, row := range rows {
+		f := strings.Fields(row)
+		for i, mark := range f[1:] {
+			from, to := cloche.State(f[0]), allStates[i]
+			s := &live{info: cloche.Sandbox{Name: "n", State: from}}
+			err := s.move(to, "why")
+			switch {
+			case (mark == "x") != (err == nil):
+				t.Errorf("%s to %s: %v", from, to, err)
+			case err == nil && (s.info.State != to || s.info.Reason != "why"):
+				t.Errorf("%s to %s became %s", from, to, s.info.State)
+			case err != nil && (cloche.CodeOf(err) != cloche.CodeState || s.info.State != from):
+				t.Errorf("%s to %s: %v, and it is %s", from, to, err, s.info.State)
+			}
+		}
+	}
+}
+
+func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
+	var done []string
+	fail := true
+	var u undoStack
+	for _, name := range []string{"a", "b", "c"} {
+		u.push(name, func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				t.Error("the caller's cancellation reached an undo")
+			}
+			if name == "b" && fail {
+				return errors.New("no")
+			}
+			done = append(done, name)
+			return nil
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := u.run(ctx); err == nil || !strings.Contains(err.Error(), "undo b") {
+		t.Errorf("run: %v, want the name of the step that failed", err)
+	}
+	fail = false
+	if err := u.run(ctx); err != nil || !slices.Equal(done, []string{"c", "a", "b"}) || len(u) != 0 {
+		t.Errorf("undone %v, %v, left %d", done, err, len(u))
+	}
+}
+
+func TestTailOfSavedLogs(t *testing.T) {
+	e := func(data string) cloche.LogEntry { return cloche.LogEntry{Data: cloche.Bytes(data)} }
+	all := []cloche.LogEntry{e("one\ntwo\nth"), e("ree\nfour\n"), e("five\n")}
+	for n, want := range map[int]string{
+		0: "one\ntwo\nthree\nfour\nfive\n", 1: "five\n", 2: "four\nfive\n", 3: "three\nfour\nfive\n", 9: "one\ntwo\nthree\nfour\nfive\n",
+	} {
+		var got strings.Builder
+		for _, e := range tail(all, n) {
+			got.Write(e.Data)
+		}
+		if got.String() != want {
+			t.Errorf("tail %d is %q, want %q", n, got.String(), want)
+		}
+	}
+}
