@@ -242,6 +242,6 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 // drop reads the little that may be left, so that the connection can be used
 // again, and closes.
 func drop(body io.ReadCloser) {
-	io.CopyN(io.Discard, body, 4<<10)
+	_, _ = io.CopyN(io.Discard, body, 4<<10)
 	body.Close()
 }

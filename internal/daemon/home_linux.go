@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -59,12 +60,12 @@ func openHome(dir string) (*home, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open home: %w", err)
 	}
-	if st, ok := fi.Sys().(*unix.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return nil, cloche.Errorf(cloche.CodeDenied, "the home %s belongs to uid %d, and this is uid %d", dir, st.Uid, os.Geteuid()).
 			WithHint("name one of your own with --home or CLOCHE_HOME")
 	}
 	if fi.Mode().Perm()&0o077 != 0 {
-		if err := os.Chmod(dir, 0o700); err != nil {
+		if err := chmodDir(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("close home to others: %w", err)
 		}
 	}
@@ -200,4 +201,14 @@ func tryLock(path string) (*os.File, error) {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	return f, nil
+}
+
+// chmodDir changes the mode of a directory and of nothing that took its place.
+func chmodDir(dir string, mode os.FileMode) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.Chmod(".", mode)
 }

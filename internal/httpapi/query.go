@@ -61,7 +61,7 @@ func (q *query) str(name string) string {
 	case 1:
 		return v[0]
 	}
-	q.fail(name, "query parameter %q is there %d times", name, len(v))
+	_ = q.fail(name, "query parameter %q is there %d times", name, len(v))
 	return ""
 }
 
@@ -75,7 +75,7 @@ func (q *query) path(name string) string {
 	case len(p) > maxPath:
 		q.fail(name, "the path has %d bytes", len(p)).WithHint("a path has at most %d", maxPath)
 	case strings.ContainsRune(p, 0):
-		q.fail(name, "the path holds a NUL byte")
+		_ = q.fail(name, "the path holds a NUL byte")
 	}
 	return p
 }

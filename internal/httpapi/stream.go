@@ -50,12 +50,12 @@ func (s *Server) runStream(w http.ResponseWriter, r request) error {
 		sb, st, err := s.core.RunStream(ctx, r.caller, *first.Run, func(step string) {
 			ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 			defer cancel()
-			sk.send(ctx, cloche.ServerMessage{Step: step})
+			_ = sk.send(ctx, cloche.ServerMessage{Step: step}) // a dead client shows elsewhere
 		})
 		if err != nil {
 			return nil, err
 		}
-		sk.send(ctx, cloche.ServerMessage{Sandbox: &sb})
+		_ = sk.send(ctx, cloche.ServerMessage{Sandbox: &sb})
 		return st, nil
 	})
 }
@@ -203,7 +203,7 @@ func (k *socket) readAll() {
 			}
 			if in.end, err = control(k.stream, data); err != nil {
 				// A client that breaks the protocol is told so, and left.
-				k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
 				return
 			}
 			if in.data = nil; !in.end {

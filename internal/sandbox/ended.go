@@ -62,7 +62,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	m.opts.Ended(info)
 	s.ops.Lock()
 	defer s.ops.Unlock()
-	m.release(ctx, s)
+	_ = m.release(ctx, s) // it has been logged, and a removal tries again
 }
 
 // finish marks the instance as ended, once. The caller holds s.mu.

@@ -71,7 +71,7 @@ func (r records) write(rec record, flags int) error {
 	return nil
 }
 
-func (r records) remove(rec record) { os.Remove(r.path(rec)) }
+func (r records) remove(rec record) { _ = os.Remove(r.path(rec)) }
 
 // list reads the records of one owner. A file that is no record is passed over.
 func (r records) list(owner string) ([]record, error) {
