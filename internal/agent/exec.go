@@ -23,7 +23,8 @@ type Start struct {
 	ExecID string
 	// Argv is executed as it is; a name without slash is searched in Env's PATH.
 	Argv []string
-	// Env is the complete environment, each K=V.
+	// Env is the environment, each K=V. HOME, USER and LOGNAME are added where it
+	// has none.
 	Env []string
 	// Cwd is absolute; empty is "/".
 	Cwd string

@@ -179,6 +179,8 @@ func (a *Agent) control(p *peer, proc *process) {
 			return
 		}
 	}
+	// The caller is gone. Output that waits for it must not.
+	_ = p.stream.SetWriteDeadline(time.Unix(1, 0))
 	proc.sink.detach()
 }
 

@@ -1,29 +1,33 @@
 #include "textflag.h"
 
-// func cloneLauncher(args, size uintptr, l *launcher) (pid, errno uintptr)
+// func cloneLauncher(args *cloneArgs, size, entry uintptr, l *launcher) (pid, errno uintptr)
 //
-// The child runs launcherMain(l) on its own stack and never returns.
-TEXT ·cloneLauncher(SB),NOSPLIT,$0-40
+// The child calls entry with l on its own stack and never returns. Entry is Go's
+// internal ABI, in which the first argument is in AX and X15 is zero: the wrapper
+// for other callers reports to the race detector in the name of the parent.
+TEXT ·cloneLauncher(SB),NOSPLIT,$0-48
 	MOVQ	args+0(FP), DI
 	MOVQ	size+8(FP), SI
-	MOVQ	l+16(FP), R12 // the system call leaves R12 alone
+	MOVQ	l+24(FP), R12 // the system call leaves R12 and R13 alone
+	MOVQ	entry+16(FP), R13
 	MOVQ	$435, AX // clone3
 	SYSCALL
 	TESTQ	AX, AX
 	JEQ	child
 	CMPQ	AX, $0xfffffffffffff001
 	JCC	failed
-	MOVQ	AX, pid+24(FP)
-	MOVQ	$0, errno+32(FP)
+	MOVQ	AX, pid+32(FP)
+	MOVQ	$0, errno+40(FP)
 	RET
 failed:
 	NEGQ	AX
-	MOVQ	$-1, pid+24(FP)
-	MOVQ	AX, errno+32(FP)
+	MOVQ	$-1, pid+32(FP)
+	MOVQ	AX, errno+40(FP)
 	RET
 child:
 	XORL	BP, BP
-	SUBQ	$32, SP
-	MOVQ	R12, 0(SP)
-	CALL	·launcherMain(SB)
+	SUBQ	$64, SP
+	XORPS	X15, X15
+	MOVQ	R12, AX
+	CALL	R13
 	INT	$3

@@ -72,12 +72,13 @@ func resolve(name string) (string, *unix.Stat_t, error) {
 		if err != nil {
 			return "", nil, err
 		}
-		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-			return name, &st, nil
-		}
+		// Nothing of /proc is written, and no link of it is followed.
 		var fs unix.Statfs_t
 		if err := unix.Statfs(path.Dir(name), &fs); err == nil && fs.Type == unix.PROC_SUPER_MAGIC {
-			return "", nil, unix.ELOOP
+			return "", nil, unix.EACCES
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			return name, &st, nil
 		}
 		to, err := os.Readlink(name)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -76,6 +77,7 @@ func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initArgv0}
 	cmd.Env = []string{}
+	cmd.Stderr = t.Output()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if tune != nil {
 		tune(&cfg, cmd)
@@ -157,4 +159,60 @@ func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+type execCmd = exec.Cmd
+
+// withGroups puts the agent into a cgroup of its own on the host's cgroup2
+// hierarchy, which is then the root of the one that it sees.
+func withGroups(t *testing.T) func(*agent.Config, *exec.Cmd) {
+	t.Helper()
+	return func(c *agent.Config, cmd *exec.Cmd) {
+		root := ""
+		for _, p := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+			var st unix.Statfs_t
+			if unix.Statfs(p, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+				root = p
+				break
+			}
+		}
+		if root == "" {
+			t.Skip("needs a cgroup2 hierarchy: none is mounted")
+		}
+		dir := root + "/" + cloche.NewID("cloche-test-")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("needs a writable cgroup2 hierarchy: %v", err)
+		}
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			d.Close()
+			_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
+			removeGroups(t, dir)
+		})
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(d.Fd())
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWCGROUP
+		c.NoCgroup = false
+	}
+}
+
+// removeGroups removes a cgroup and those in it once they are empty.
+func removeGroups(t *testing.T, dir string) {
+	for end := time.Now().Add(5 * time.Second); ; {
+		for _, p := range []string{dir + "/job/*", dir + "/*", dir} {
+			found, _ := filepath.Glob(p)
+			for _, f := range found {
+				_ = unix.Rmdir(f)
+			}
+		}
+		if _, err := os.Stat(dir); err != nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("%s cannot be removed", dir)
+			return
+		}
+	}
 }

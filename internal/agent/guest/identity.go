@@ -78,7 +78,11 @@ func becomeAgent() error {
 }
 
 func allThreads(nr, a, b, c uintptr) error {
-	if _, _, e := syscall.AllThreadsSyscall(nr, a, b, c); e != 0 {
+	_, _, e := syscall.AllThreadsSyscall(nr, a, b, c)
+	if e == unix.ENOTSUP {
+		return fmt.Errorf("the agent is built with cgo, with which a process cannot change all its threads: %w", e)
+	}
+	if e != 0 {
 		return e
 	}
 	return nil

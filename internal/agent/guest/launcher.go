@@ -15,9 +15,8 @@ import (
 // A launcher is a process that has been forked already and waits to be told what
 // to execute, so that a start costs one execve. It shares the agent's memory
 // (the agent is not dumpable, so no one else sees it) and has its own stack,
-// descriptors and signal dispositions. It has left behind all that a process
-// must not have (other descriptors, capabilities, the agent's user namespace)
-// before it waits.
+// descriptors and signal dispositions. Before it waits it has closed all other
+// descriptors; it takes its weaker identity when it is told what to execute.
 //
 // Everything a launcher runs is nosplit and makes raw system calls only: it has
 // no goroutine and no thread of the Go runtime's own.
@@ -27,17 +26,17 @@ import (
 // to alive until the launcher has ended or executed, and then reads the outcome.
 type launcher struct {
 	// Set before the fork.
-	holder    bool  // only keeps a user namespace, until command's other end closes
-	userNS    int32 // -1: none
-	stdin     int32
-	stdout    int32
-	stderr    int32
-	command   int32
-	outcome   int32
-	low, high int32 // command and outcome, sorted
-	noFile    unix.Rlimit
-	setCaps   bool
-	action    sigAction
+	holder  bool  // only keeps a user namespace, until command's other end closes
+	userNS  int32 // -1: none
+	stdin   int32
+	stdout  int32
+	stderr  int32
+	command int32
+	outcome int32
+	keep    [3]int32 // userNS, command and outcome, sorted
+	noFile  unix.Rlimit
+	setCaps bool
+	action  sigAction
 
 	// Set before the command.
 	tty      *byte // path of the terminal, nil for none
@@ -93,10 +92,10 @@ const (
 		1<<unix.SIGUSR2 | 1<<unix.SIGALRM | 1<<unix.SIGTSTP | 1<<unix.SIGTTIN | 1<<unix.SIGTTOU
 )
 
-// cloneLauncher calls clone3. The child runs launcherMain on the stack in args.
+// cloneLauncher calls clone3. The child calls entry with l on the stack in args.
 //
 //go:noescape
-func cloneLauncher(args *cloneArgs, size uintptr, l *launcher) (pid, errno uintptr)
+func cloneLauncher(args *cloneArgs, size, entry uintptr, l *launcher) (pid, errno uintptr)
 
 // cloneArgs are clone3's.
 type cloneArgs struct {
@@ -129,8 +128,10 @@ func (l *launcher) forkWith(mem []byte, flags uint64) (int, error) {
 		flags: flags | unix.CLONE_VM | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
 		stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), stackSize: uint64(len(mem)),
 	}
+	main := launcherMain
+	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
 	beforeFork()
-	pid, errno := cloneLauncher(args, unsafe.Sizeof(*args), l)
+	pid, errno := cloneLauncher(args, unsafe.Sizeof(*args), entry, l)
 	afterFork()
 	if errno != 0 {
 		return 0, os.NewSyscallError("clone3", syscall.Errno(errno))
@@ -142,6 +143,7 @@ func (l *launcher) forkWith(mem []byte, flags uint64) (int, error) {
 //
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func launcherMain(l *launcher) {
 	if l.holder {
 		syscall.RawSyscall(unix.SYS_CLOSE, uintptr(l.outcome), 0, 0)
@@ -168,6 +170,7 @@ func launcherMain(l *launcher) {
 //
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) park() {
 	// What the agent ignores would stay ignored.
 	for sig := uintptr(1); sig < 32; sig++ {
@@ -175,40 +178,27 @@ func (l *launcher) park() {
 			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.action)), 0, 8, 0, 0)
 		}
 	}
-	if l.userNS >= 0 {
-		if _, _, e := syscall.RawSyscall(unix.SYS_SETNS, uintptr(l.userNS), unix.CLONE_NEWUSER, 0); e != 0 {
-			l.fail(stageParking, e)
-		}
-	}
 	l.dup(l.stdin, 0)
 	l.dup(l.stdout, 1)
 	l.dup(l.stderr, 2)
-	l.closeRange(3, uintptr(l.low)-1)
-	l.closeRange(uintptr(l.low)+1, uintptr(l.high)-1)
-	l.closeRange(uintptr(l.high)+1, math.MaxInt32)
+	next := uintptr(3)
+	for i := range l.keep {
+		if fd := l.keep[i]; fd >= 3 {
+			l.closeRange(next, uintptr(fd)-1)
+			next = uintptr(fd) + 1
+		}
+	}
+	l.closeRange(next, math.MaxInt32)
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 	syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
 	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&l.noFile)), 0, 0, 0)
 	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-	if l.setCaps {
-		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
-		for c := uintptr(0); c < 64; c++ {
-			if keptCaps>>c&1 != 0 {
-				continue
-			}
-			if _, _, e := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0, 0); e != 0 {
-				if e != unix.EINVAL {
-					l.fail(stageParking, e)
-				}
-				break // past the last capability of this kernel
-			}
-		}
-	}
 	l.stage = stageParked
 }
 
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) dup(from int32, to uintptr) {
 	if _, _, e := syscall.RawSyscall(unix.SYS_DUP3, uintptr(from), to, 0); e != 0 {
 		l.fail(stageParking, e)
@@ -217,6 +207,7 @@ func (l *launcher) dup(from int32, to uintptr) {
 
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) closeRange(first, last uintptr) {
 	if first > last {
 		return
@@ -233,12 +224,14 @@ func (l *launcher) closeRange(first, last uintptr) {
 //
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) execute() {
 	if l.tty != nil {
 		l.terminal()
 	} else if l.combined {
 		syscall.RawSyscall(unix.SYS_DUP3, 1, 2, 0)
 	}
+	l.weaken()
 	if l.setIDs {
 		if _, _, e := syscall.RawSyscall(unix.SYS_SETGROUPS, l.nGroups, uintptr(unsafe.Pointer(l.groups)), 0); e != 0 {
 			l.fail(stageIDs, e)
@@ -281,10 +274,39 @@ func (l *launcher) execute() {
 	l.fail(stageExec, failure)
 }
 
+// weaken leaves the agent's user namespace and its bounding set. Not before a
+// start: until then no process can signal the launcher.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func (l *launcher) weaken() {
+	if l.userNS >= 0 {
+		if _, _, e := syscall.RawSyscall(unix.SYS_SETNS, uintptr(l.userNS), unix.CLONE_NEWUSER, 0); e != 0 {
+			l.fail(stageIDs, e)
+		}
+	}
+	if l.setCaps {
+		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+		for c := uintptr(0); c < 64; c++ {
+			if keptCaps>>c&1 != 0 {
+				continue
+			}
+			if _, _, e := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0, 0); e != 0 {
+				if e != unix.EINVAL {
+					l.fail(stageCaps, e)
+				}
+				break // past the last capability of this kernel
+			}
+		}
+	}
+}
+
 // terminal makes the terminal the launcher's controlling one and its stdio.
 //
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) terminal() {
 	at := unix.AT_FDCWD
 	fd, _, e := syscall.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(l.tty)), unix.O_RDWR|unix.O_NOCTTY, 0, 0, 0)
@@ -306,6 +328,7 @@ func (l *launcher) terminal() {
 //
 //go:norace
 //go:nosplit
+//go:nocheckptr
 func (l *launcher) fail(at stage, e syscall.Errno) {
 	l.errno = e
 	l.stage = stageFailed + at

@@ -67,6 +67,13 @@ func setUp() (*Agent, net.Listener, error) {
 			signal.Ignore(sig)
 		}
 	}
+	if cfg.KernelGuardsInit {
+		// The kernel withholds from a first process only what it has no handler
+		// for. The runtime has one for these and takes them for its own fault,
+		// unless they are asked for.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP,
+			unix.SIGSYS, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGIO, unix.SIGPWR)
+	}
 	if cfg.Hostname != "" {
 		// Not everywhere allowed, and the engine may have done it.
 		_ = unix.Sethostname([]byte(cfg.Hostname))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -138,15 +139,19 @@ func (p *pool) park() (_ *parked, err error) {
 	}
 	for i, f := range []**os.File{&l.stdin, &l.stdout, &l.stderr} {
 		_ = unix.SetNonblock(parent[i], true)
+		// A larger pipe means fewer turns for bulk output; it is no matter if the
+		// kernel refuses it.
+		_, _ = unix.FcntlInt(uintptr(parent[i]), unix.F_SETPIPE_SZ, pipeBytes)
 		*f = os.NewFile(uintptr(parent[i]), "pipe")
 	}
 	l.command, l.outcome = parent[3], parent[4]
 	*l.launcher = launcher{
 		userNS: int32(p.id.userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
 		command: int32(child[3]), outcome: int32(child[4]),
-		low: int32(min(child[3], child[4])), high: int32(max(child[3], child[4])),
 		noFile: p.noFile, setCaps: p.id.privileged, setIDs: p.id.privileged,
 	}
+	l.keep = [3]int32{l.userNS, l.launcher.command, l.launcher.outcome}
+	slices.Sort(l.keep[:])
 	if p.groups != nil {
 		if l.group, err = p.groups.make(); err != nil {
 			return nil, err
@@ -205,6 +210,9 @@ func (p *pool) release(l *parked) {
 		l.mem, l.launcher = nil, nil
 	}
 }
+
+// pipeBytes is how much a program can write ahead.
+const pipeBytes = 256 << 10
 
 // launch is what a launcher is told.
 type launch struct {
@@ -275,7 +283,9 @@ func (l *parked) start(x launch) error {
 	if x.user.uid == 0 {
 		l.caps = keptCaps
 	}
-	if _, err := unix.Write(l.command, []byte{1}); err != nil {
+	if _, err := unix.Write(l.command, []byte{1}); errors.Is(err, unix.EPIPE) {
+		return &launchError{stageParking, errKilled}
+	} else if err != nil {
 		return &launchError{stageParking, os.NewSyscallError("write", err)}
 	}
 	return l.awaitOutcome()

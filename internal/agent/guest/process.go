@@ -21,7 +21,9 @@ const (
 	// drainBytes is how much output after the exit still counts: more than a pipe
 	// can hold.
 	drainBytes = 2 << 20
-	readBytes  = 32 << 10
+	// readBytes is read at once of what comes in bulk, firstBytes of the rest.
+	readBytes  = 128 << 10
+	firstBytes = 4 << 10
 )
 
 // process is one program that was started, running or ended.
@@ -89,7 +91,7 @@ func (p *process) pump(f *os.File, stream int) {
 		}
 	}
 	defer settle()
-	buf := make([]byte, readBytes)
+	buf := make([]byte, firstBytes)
 	late := 0
 	for {
 		n, err := f.Read(buf)
@@ -101,6 +103,9 @@ func (p *process) pump(f *os.File, stream int) {
 				}
 				p.sink.send(stream, buf[:n])
 			}
+		}
+		if n == firstBytes && n == len(buf) {
+			buf = make([]byte, readBytes)
 		}
 		exited := p.exited()
 		switch {

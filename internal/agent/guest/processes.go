@@ -68,7 +68,11 @@ func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) 
 		p.closeTTY()
 		return nil, err
 	}
-	if err := ps.launch(p, l); err != nil {
+	err = ps.launch(p, l)
+	for try := 0; errors.Is(err, errKilled) && try < 3; try++ {
+		err = ps.launch(p, l) // a process got at the launcher in the moment before the execve
+	}
+	if err != nil {
 		p.closeTTY()
 		ps.forget(p)
 		return nil, err

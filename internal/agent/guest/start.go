@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,7 +76,20 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 		return l, err
 	}
 	l.paths = candidates(l.argv[0], search)
+	l.env = l.user.environment(l.env)
 	return l, nil
+}
+
+// environment adds what a login would set and the caller has not: programs look
+// for their settings under HOME and give up without it.
+func (u user) environment(env []string) []string {
+	for _, e := range [][2]string{{"HOME", u.home}, {"USER", u.name}, {"LOGNAME", u.name}} {
+		set := func(have string) bool { return strings.HasPrefix(have, e[0]+"=") }
+		if e[1] != "" && !slices.ContainsFunc(env, set) {
+			env = append(env, e[0]+"="+e[1])
+		}
+	}
+	return env
 }
 
 // candidates are the paths to try for a program, as a shell would.

@@ -86,13 +86,10 @@ func (t *table) stop() {
 
 // reap runs until stop.
 func (t *table) reap() {
-	var info [128]byte // siginfo_t
 	for {
-		// WNOWAIT: the pid stays taken until the table has forgotten it.
-		err := waitAny(&info)
-		switch err {
+		switch waitAny() {
 		case nil:
-			t.reapOne(waitedPID(&info))
+			t.reapSome()
 		case unix.ECHILD:
 			if !t.sleep() {
 				return
@@ -115,23 +112,51 @@ func (t *table) sleep() bool {
 	return true
 }
 
-func (t *table) reapOne(pid int) {
+// reapSome reaps what can be reaped, up to a child of the agent's. Orphans that
+// end faster than they are reaped must not hide the children among them: after
+// each batch every child is asked for.
+func (t *table) reapSome() {
+	const batch = 64
+	var ended []*child
+	orphans := 0
 	t.mu.Lock()
-	var status unix.WaitStatus
-	_, err := unix.Wait4(pid, &status, unix.WNOHANG|unix.WALL, nil)
-	c := t.children[pid]
-	if err != nil {
-		c = nil
-	} else {
-		delete(t.children, pid)
+	for len(ended) == 0 && orphans < batch {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		if err != nil || pid <= 0 {
+			break
+		}
+		if c := t.endLocked(pid, status); c != nil {
+			ended = append(ended, c)
+		} else {
+			orphans++
+		}
+	}
+	if orphans == batch {
+		for pid := range t.children {
+			var status unix.WaitStatus
+			if got, err := unix.Wait4(pid, &status, unix.WNOHANG|unix.WALL, nil); err == nil && got == pid {
+				ended = append(ended, t.endLocked(pid, status))
+			}
+		}
 	}
 	t.mu.Unlock()
-	if c == nil {
-		t.orphaned()
-		return
+	for _, c := range ended {
+		close(c.exited)
 	}
-	c.status = status
-	close(c.exited)
+	if orphans > 0 {
+		t.orphaned()
+	}
+}
+
+// endLocked takes the child of that pid out, nil when it is nobody's.
+func (t *table) endLocked(pid int, status unix.WaitStatus) *child {
+	c := t.children[pid]
+	if c != nil {
+		delete(t.children, pid)
+		c.status = status
+	}
+	return c
 }
 
 // isInit says whether the agent is its pid namespace's first process.

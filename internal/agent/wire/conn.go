@@ -17,7 +17,8 @@ const (
 
 // Coalesce returns conn with what the multiplexer writes in pieces sent as one:
 // the header and the body of a frame, and before them the frame that opens or
-// accepts a stream, which both ends follow at once with another. In a sandbox
+// accepts a stream. The opener sends a request at once; an acceptance, when it
+// grants nothing, tells the opener nothing that it waits for. In a sandbox
 // each write wakes a network stack.
 func Coalesce(conn net.Conn) net.Conn { return &coalescing{Conn: conn} }
 
@@ -40,7 +41,9 @@ func (c *coalescing) Write(p []byte) (int, error) {
 		case p[1] == muxData && binary.BigEndian.Uint32(p[8:]) > 0:
 			c.body = true
 			return len(p), nil
-		case first && p[1] == muxWindow && (flags == muxSYN || flags == muxACK):
+		case first && p[1] == muxWindow && (flags == muxSYN || flags == muxACK && binary.BigEndian.Uint32(p[8:]) == 0):
+			// An acceptance that also grants room is not held: the opener may
+			// wait for it before it says all that it is asked for.
 			return len(p), nil
 		}
 	}

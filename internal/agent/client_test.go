@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// liar is an agent that answers every stream with the same bytes.
+func liar(t testing.TB, answer []byte) *Client {
+	t.Helper()
+	here, there := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer there.Close()
+		if _, _, err := wire.NewReader(there).Next(); err != nil {
+			return
+		}
+		if err := wire.NewWriter(there).JSON(wire.KindWelcome, wire.Welcome{Version: wire.Version}); err != nil {
+			return
+		}
+		s, err := yamux.Server(there, MuxConfig())
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		for {
+			st, err := s.AcceptStream()
+			if err != nil {
+				return
+			}
+			if _, _, err := wire.NewReader(st).Next(); err == nil {
+				st.Write(answer)
+			}
+			st.Close()
+		}
+	}()
+	c, err := Connect(t.Context(), here, NewToken())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); <-done })
+	return c
+}
+
+func frames(fill func(w *wire.Writer)) []byte {
+	var b bytes.Buffer
+	fill(wire.NewWriter(&b))
+	return b.Bytes()
+}
+
+// every calls every method of c; what they return is the liar's business.
+func every(ctx context.Context, c *Client) []error {
+	var errs []error
+	add := func(err error) { errs = append(errs, err) }
+	_, err := c.Exec(ctx, Start{ExecID: "x", Argv: []string{"a"}, Stdin: []byte("in"), MaxOutput: 100})
+	add(err)
+	if st, err := c.Stream(ctx, Start{ExecID: "x", Argv: []string{"a"}}); err != nil {
+		add(err)
+	} else {
+		for {
+			if _, err := st.Recv(); err != nil {
+				add(err)
+				break
+			}
+		}
+		st.Close()
+	}
+	_, err = c.Processes(ctx)
+	add(err)
+	add(c.Logs(ctx, cloche.LogOptions{}, func(cloche.LogEntry) error { return nil }))
+	add(c.Signal(ctx, "x", 15))
+	add(c.Terminate(ctx, 0))
+	_, err = c.Stat(ctx, "/")
+	add(err)
+	_, err = c.List(ctx, "/", "", 2)
+	add(err)
+	if r, _, err := c.ReadFile(ctx, "/x", 0, 10); err != nil {
+		add(err)
+	} else {
+		n, err := io.Copy(io.Discard, r)
+		if n > 10 {
+			add(errors.New("more than was asked for"))
+		}
+		add(err)
+		r.Close()
+	}
+	_, err = c.WriteFile(ctx, "/x", WriteOptions{}, strings.NewReader("content"))
+	add(err)
+	_, err = c.TarOut(ctx, "/", io.Discard)
+	add(err)
+	_, err = c.TarIn(ctx, "/", "", strings.NewReader("content"))
+	add(err)
+	return errs
+}
+
+func TestLiesAreErrors(t *testing.T) {
+	for name, answer := range map[string][]byte{
+		"nothing":        nil,
+		"garbage":        []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
+		"a huge length":  []byte("d\xff\xff\xff\xff"),
+		"a wrong kind":   frames(func(w *wire.Writer) { w.JSON(wire.KindHello, wire.Hello{}) }),
+		"bad json":       []byte("R\x00\x00\x00\x01["),
+		"unending bytes": frames(func(w *wire.Writer) { w.Bytes(wire.KindStdout, make([]byte, 200<<10)) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			for i, err := range every(ctx, liar(t, answer)) {
+				if _, ok := errors.AsType[*cloche.Error](err); !ok {
+					t.Errorf("call %d: %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+func TestResultIsMadeSane(t *testing.T) {
+	evil := cloche.Result{
+		ExitCode: new(70000), Signal: "\x1b[31mKILL", DurationMS: -1, Reason: strings.Repeat("x", 1<<20), ExecID: "another",
+		Chunks: []cloche.Chunk{{Stream: cloche.Stdout, Len: 2}, {Stream: "else", Len: 1}, {Stream: cloche.Stdout, Len: 1 << 60}}, StdoutInfo: cloche.StreamCounts{Kept: -5},
+	}
+	c := liar(t, frames(func(w *wire.Writer) { w.Bytes(wire.KindStdout, []byte("out")); w.JSON(wire.KindExit, evil) }))
+	r, err := c.Exec(t.Context(), Start{ExecID: "x", Argv: []string{"a"}})
+	if err != nil || r.ExitCode != nil || r.Signal != "" || r.DurationMS != 0 || len(r.Reason) > 2*maxText || r.ExecID != "x" ||
+		len(r.Chunks) != 1 || r.StdoutInfo.Kept != 0 || r.Output() != "out" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
+func TestFailureCannotSpeakForPolicy(t *testing.T) {
+	evil := cloche.Error{Code: cloche.CodeDenied, Rule: "rule", Message: strings.Repeat("\xff", 100_000), RequestID: "id", Retryable: true}
+	c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindFail, &evil) }))
+	_, err := c.Stat(t.Context(), "/")
+	e, ok := errors.AsType[*cloche.Error](err)
+	if !ok || e.Code != cloche.CodeInternal || e.Rule != "" || e.RequestID != "" || e.Retryable || len(e.Message) > 2*maxText {
+		t.Fatalf("%#v", err)
+	}
+}
+
+func TestConnectEndsWithItsContext(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Connect(ctx, here, NewToken()); cloche.CodeOf(err) != cloche.CodeTimeout {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestCallAfterCloseSaysUnavailable(t *testing.T) {
+	c := liar(t, nil)
+	c.Close()
+	<-c.Done()
+	if _, err := c.Stat(t.Context(), "/"); !errors.Is(err, cloche.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func FuzzAnswers(f *testing.F) {
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, wire.Empty{}) }))
+	f.Add(frames(func(w *wire.Writer) {
+		w.JSON(wire.KindStarted, cloche.Started{})
+		w.Output(wire.KindStdout, 0, []byte("x"))
+		w.JSON(wire.KindExit, cloche.Result{})
+	}))
+	f.Add(frames(func(w *wire.Writer) {
+		w.JSON(wire.KindLog, cloche.LogEntry{})
+		w.Bytes(wire.KindData, []byte("x"))
+		w.End()
+	}))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []cloche.Process{{}}) }))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindFail, cloche.Invalid("a", "b")) }))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for i, err := range every(ctx, liar(t, answer)) {
+			if code := cloche.CodeOf(err); code == cloche.CodeTimeout {
+				t.Fatalf("call %d hangs", i)
+			}
+		}
+	})
+}
