@@ -48,7 +48,8 @@ var rooms = map[string][]string{
 		"", "internal/agent", "internal/agent/embed", "internal/audit", "internal/core", "internal/engine", "internal/engine/gvisor",
 		"internal/httpapi", "internal/image", "internal/policy", "internal/sandbox", "internal/workspace",
 	},
-	"bench": {"", "client"},
+	"bench":          {"", "client"},
+	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},
 }
 
 // stdOnly are packages whose non-test files import nothing but the standard

@@ -17,11 +17,19 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 const scriptDir = "testdata/script"
+
+// How long a script may take on average before all are given up. Attacks move
+// gigabytes.
+const (
+	scriptTime = 30 * time.Second
+	attackTime = 4 * time.Minute
+)
 
 // The environment of these tests.
 const (
@@ -38,7 +46,7 @@ var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|real_(python|c|git
 // TestScripts drives the built binary through the files of testdata/script, one
 // after the other: each looks at what is left on the machine.
 func TestScripts(t *testing.T) {
-	runScripts(t, func(name string) bool { return !strings.HasPrefix(name, "attack_") })
+	runScripts(t, scriptTime, func(name string) bool { return !strings.HasPrefix(name, "attack_") })
 }
 
 // TestAttackScripts runs what attacks the machine, long or heavy.
@@ -46,7 +54,7 @@ func TestAttackScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it exhausts processes, memory and disk of its sandboxes")
 	}
-	runScripts(t, func(name string) bool { return strings.HasPrefix(name, "attack_") })
+	runScripts(t, attackTime, func(name string) bool { return strings.HasPrefix(name, "attack_") })
 }
 
 // TestScriptsAsUser runs the basic scripts again as a normal user.
@@ -68,7 +76,7 @@ func TestScriptsAsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copyFile(t, self, filepath.Join(dir, "test"))
+	copyFile(t, self, filepath.Join(dir, "scripts.test"))
 	copyFile(t, binary(t), filepath.Join(dir, "cloche"))
 	if err := os.CopyFS(filepath.Join(dir, scriptDir), os.DirFS(scriptDir)); err != nil {
 		t.Fatal(err)
@@ -80,7 +88,7 @@ func TestScriptsAsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run", "^TestScripts$", "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts.test"), "-test.run", "^TestScripts$", "-test.v="+strconv.FormatBool(testing.Verbose()))
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + name, "TMPDIR=" + dir, envBin + "=" + filepath.Join(dir, "cloche"), envUser + "=" + name}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Setsid: true}
@@ -137,14 +145,17 @@ func copyFile(t *testing.T, from, to string) {
 
 // buildOnce builds the binary when the first test asks for it.
 var buildOnce = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv(envBin); bin != "" {
-		return filepath.Abs(bin)
-	}
 	dir, err := os.MkdirTemp("", "cloche-bin-")
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, "cloche")
+	if given := os.Getenv(envBin); given != "" {
+		if given, err = filepath.Abs(given); err != nil {
+			return "", err
+		}
+		return bin, errors.Join(os.Symlink(given, bin), os.Chmod(dir, 0o755))
+	}
 	cmd := exec.Command("go", "build", "-o", bin, "./cmd/cloche")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -168,7 +179,7 @@ var built atomic.Bool
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if os.Getenv(envBin) == "" && built.Load() {
+	if built.Load() {
 		if bin, err := buildOnce(); err == nil {
 			_ = os.RemoveAll(filepath.Dir(bin))
 		}
@@ -177,7 +188,7 @@ func TestMain(m *testing.M) {
 }
 
 // runScripts runs the scripts that choose names.
-func runScripts(t *testing.T, choose func(string) bool) {
+func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 	all, err := filepath.Glob(scriptDir + "/*.txtar")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no scripts in %s: %v", scriptDir, err)
@@ -196,6 +207,7 @@ func runScripts(t *testing.T, choose func(string) bool) {
 	}
 	testscript.RunT(oneByOne{t}, testscript.Params{
 		Files:     files,
+		Deadline:  deadline(t, time.Duration(len(files))*each),
 		Setup:     func(e *testscript.Env) error { return setUp(e, bin) },
 		Condition: condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -203,6 +215,15 @@ func runScripts(t *testing.T, choose func(string) bool) {
 			"samesum": cmdSameSum, "grown": cmdGrown, "http": cmdHTTP, "signal": cmdSignal, "rawname": cmdRawName, "sentries": cmdSentries,
 		},
 	})
+}
+
+// deadline leaves time to clean up before the test binary would be killed.
+func deadline(t *testing.T, budget time.Duration) time.Time {
+	end := time.Now().Add(budget)
+	if last, ok := t.Deadline(); ok && last.Add(-20*time.Second).Before(end) {
+		end = last.Add(-20 * time.Second)
+	}
+	return end
 }
 
 // oneByOne keeps scripts from running at the same time.
@@ -229,7 +250,7 @@ func setUp(e *testscript.Env, bin string) error {
 	if err != nil {
 		return err
 	}
-	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups()}
+	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}
 	e.Values[stateKey{}] = s
 	e.Defer(s.tearDown)
 	e.Setenv("CLOCHE_HOME", home)

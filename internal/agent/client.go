@@ -26,6 +26,7 @@ type Client struct {
 	version int
 	slots   chan struct{}
 	refuser sync.WaitGroup
+	nudge   *nudger
 }
 
 // Connect takes over conn, shows the token and agrees on a version. On error
@@ -46,12 +47,13 @@ func Connect(ctx context.Context, conn net.Conn, token []byte) (*Client, error) 
 		}
 		return nil, classify(fmt.Errorf("greet agent: %w", err))
 	}
-	session, err := yamux.Client(wire.Coalesce(conn), MuxConfig())
+	heard := &hearing{Conn: conn}
+	session, err := yamux.Client(wire.Coalesce(heard), MuxConfig())
 	if err != nil {
 		conn.Close()
 		return nil, classify(fmt.Errorf("open session: %w", err))
 	}
-	c := &Client{session: session, version: version, slots: make(chan struct{}, maxStreams)}
+	c := &Client{session: session, version: version, slots: make(chan struct{}, maxStreams), nudge: newNudger(session, heard)}
 	c.refuser.Go(c.refuse)
 	return c, nil
 }
@@ -115,6 +117,7 @@ func (c *Client) Done() <-chan struct{} { return c.session.CloseChan() }
 func (c *Client) Close() error {
 	err := c.session.Close()
 	c.refuser.Wait()
+	c.nudge.wg.Wait()
 	if err != nil && !errors.Is(err, yamux.ErrSessionShutdown) {
 		return fmt.Errorf("close agent connection: %w", err)
 	}
@@ -142,12 +145,14 @@ func (c *Client) open(ctx context.Context, req wire.Request) (*call, error) {
 	case <-c.Done():
 		return nil, classify(io.EOF)
 	}
+	c.nudge.begin()
 	stream, err := c.session.OpenStream()
 	if err != nil {
+		c.nudge.end()
 		<-c.slots
 		return nil, classify(fmt.Errorf("open stream: %w", err))
 	}
-	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, free: func() { <-c.slots }}
+	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, free: func() { c.nudge.end(); <-c.slots }}
 	// A passed deadline wakes readers and writers that Close alone would not.
 	k.stop = context.AfterFunc(ctx, func() { stream.SetDeadline(time.Unix(1, 0)) })
 	if err := k.JSON(wire.KindRequest, req); err != nil {

@@ -117,7 +117,7 @@ func send[T any](k *call, r io.Reader) (T, error) {
 	var zero T
 	buf := make([]byte, wire.MaxData)
 	for {
-		n, err := io.ReadAtLeast(r, buf, len(buf))
+		n, err := fill(r, buf)
 		if n > 0 {
 			if werr := k.Bytes(wire.KindData, buf[:n]); werr != nil {
 				return lastWord[T](k, werr)
@@ -126,7 +126,7 @@ func send[T any](k *call, r io.Reader) (T, error) {
 		switch err {
 		case nil:
 			continue
-		case io.EOF, io.ErrUnexpectedEOF:
+		case io.EOF:
 			if werr := k.End(); werr != nil {
 				return lastWord[T](k, werr)
 			}
@@ -136,6 +136,21 @@ func send[T any](k *call, r io.Reader) (T, error) {
 			return zero, fmt.Errorf("read content: %w", err)
 		}
 	}
+}
+
+// fill reads until buf is full or r ends. Unlike io.ReadFull it keeps the end of
+// r apart from an io.ErrUnexpectedEOF of r's own, which is how an upload ends
+// whose sender has gone: what came of it must not pass for the whole.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	if n == len(buf) {
+		err = nil // it comes again
+	}
+	return n, err
 }
 
 // lastWord is the reason that the agent gave before it stopped reading, or the

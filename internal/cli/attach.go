@@ -180,12 +180,12 @@ func (t *attachment) resize() {
 	}
 }
 
-// outputError classifies a failed write of the command's output.
+// outputError classifies a failed write to standard output or error.
 func outputError(err error) error {
 	if errors.Is(err, io.ErrClosedPipe) || isBrokenPipe(err) {
 		return statusError(brokenPipe)
 	}
-	return fmt.Errorf("write the command's output: %w", err)
+	return fmt.Errorf("write output: %w", err)
 }
 
 // explain says on standard error what the exit status alone would not.

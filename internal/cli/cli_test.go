@@ -178,10 +178,10 @@ func shortDir(t *testing.T) string {
 func TestGrantedIsSaidOnceAndNotWhenQuiet(t *testing.T) {
 	f := newFake(t)
 	f.sandbox.Adjusted = []cloche.Adjustment{{Field: "limits.timeout_ms", Asked: "9", Used: "5", Rule: "profile.max_timeout"}}
-	f.sandbox.Unenforced = []cloche.Unenforced{{Field: "limits.cpus", Reason: "no delegation"}}
+	f.sandbox.Unenforced = []cloche.Unenforced{{Field: "limits.cpus", Reason: "no delegation"}, {Field: "limits.memory_bytes", Reason: "no delegation"}}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "run", "--", "x")
-	for _, want := range []string{"limits.timeout_ms: asked for 9, using 5", "limits.cpus is not enforced: no delegation"} {
+	for _, want := range []string{"limits.timeout_ms: asked for 9, using 5", "not enforced: limits.cpus, limits.memory_bytes: no delegation"} {
 		if strings.Count(got.err, want) != 1 {
 			t.Errorf("%q is not said once: %q", want, got.err)
 		}

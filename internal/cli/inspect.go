@@ -59,5 +59,8 @@ func (a *app) inspect(ctx context.Context, conn *connection, ref string, process
 	enc := json.NewEncoder(a.stdio.Out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return outputError(err)
+	}
+	return nil
 }

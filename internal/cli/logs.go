@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -52,7 +51,7 @@ func (a *app) logEntry(e cloche.LogEntry) error {
 		w = a.stdio.Err
 	}
 	if _, err := w.Write(e.Data); err != nil {
-		return fmt.Errorf("write logs: %w", err)
+		return outputError(err)
 	}
 	return nil
 }

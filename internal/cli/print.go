@@ -3,7 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/term"
 
@@ -15,7 +18,7 @@ func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.stdio.Out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("write the result: %w", err)
+		return outputError(err)
 	}
 	return nil
 }
@@ -30,8 +33,13 @@ func (a *app) warnGranted(adjusted []cloche.Adjustment, unenforced []cloche.Unen
 	for _, d := range adjusted {
 		a.warn("%s: asked for %s, using %s (%s)", d.Field, d.Asked, d.Used, d.Rule)
 	}
+	// Limits fail together for one reason mostly: it is said once.
+	byReason := map[string][]string{}
 	for _, u := range unenforced {
-		a.warn("%s is not enforced: %s", u.Field, u.Reason)
+		byReason[u.Reason] = append(byReason[u.Reason], u.Field)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		a.warn("not enforced: %s: %s", strings.Join(byReason[reason], ", "), reason)
 	}
 }
 

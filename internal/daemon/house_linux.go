@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
@@ -127,13 +128,25 @@ func makeEngines(h *home, log *slog.Logger) ([]engine.Engine, func(context.Conte
 
 // agentImage returns what makes the image of the agent: the one that the build
 // embedded, or this very executable, which plays the agent when it is started
-// under its name.
+// under its name. It is found once; the program does not change while it runs.
 func agentImage(images *image.Store) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		if binary, ok := embed.Binary(); ok {
-			return images.AgentImage(ctx, binary)
+	var mu sync.Mutex
+	var found string
+	return func(ctx context.Context) (path string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := os.Lstat(found); found != "" && err == nil {
+			return found, nil
 		}
-		return images.AgentImageFile(ctx, "/proc/self/exe")
+		if binary, ok := embed.Binary(); ok {
+			path, err = images.AgentImage(ctx, binary)
+		} else {
+			path, err = images.AgentImageFile(ctx, "/proc/self/exe")
+		}
+		if err == nil {
+			found = path
+		}
+		return path, err
 	}
 }
 

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +27,9 @@ const shutdownTimeout = 20 * time.Second
 // Run is the daemon: it serves until ctx ends, and leaves its sandboxes running
 // for the next one to find.
 func Run(ctx context.Context, cfg Config) (err error) {
+	// A log whose reader has gone must not end the daemon: writing to it fails,
+	// which is all.
+	signal.Ignore(syscall.SIGPIPE)
 	h, err := build(ctx, cfg, false)
 	if err != nil {
 		return err

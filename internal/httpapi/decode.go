@@ -19,6 +19,9 @@ import (
 // bodyTimeout is how long a JSON body may take to arrive.
 const bodyTimeout = time.Minute
 
+// jsonHint says what a body should be.
+const jsonHint = "send one JSON object, as GET /v1/openapi.yaml describes it"
+
 // readJSON decodes a request's body into v, strictly.
 func (s *Server) readJSON(w http.ResponseWriter, r request, v any) error {
 	if err := contentType(r, "application/json"); err != nil {
@@ -112,10 +115,10 @@ func jsonError(err error) error {
 		return cloche.Invalid(field, "%s is a JSON %s", field, clip(e.Value, 40)).WithHint("want %s", jsonKind(e.Type))
 	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return cloche.Invalid("body", "the body is not JSON: error at byte %d", e.Offset)
+		return cloche.Invalid("body", "the body is not JSON: error at byte %d", e.Offset).WithHint(jsonHint)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return cloche.Invalid("body", "the body is not JSON: it ends too early")
+		return cloche.Invalid("body", "the body is not JSON: it ends too early").WithHint(jsonHint)
 	}
 	return cloche.Invalid("body", "the body does not fit: %w", err)
 }
@@ -209,7 +212,7 @@ func (c *checker) object(t reflect.Type, path string) error {
 		}
 		name, ok := tok.(string)
 		if !ok {
-			return cloche.Invalid("body", "the body is not JSON: a field has no name")
+			return cloche.Invalid("body", "the body is not JSON: a field has no name").WithHint(jsonHint)
 		}
 		at := clip(name, 80)
 		if path != "" {

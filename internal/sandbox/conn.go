@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -11,8 +12,10 @@ import (
 )
 
 const (
-	// dialTimeout bounds one attempt to reach an agent.
+	// dialTimeout bounds all attempts to reach an agent.
 	dialTimeout = 10 * time.Second
+	// greetTimeout bounds the first try within that.
+	greetTimeout = 500 * time.Millisecond
 	// callTimeout bounds a call to an agent that does a small thing.
 	callTimeout = 30 * time.Second
 )
@@ -46,17 +49,28 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
+	// A greeting can get stuck on its way (see agent's nudger), and then another
+	// one arrives.
+	for wait := greetTimeout; ; wait *= 3 {
+		client, err := c.dial(ctx, wait)
+		if err == nil {
+			c.client = client
+			return client, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
+		}
+	}
+}
+
+func (c *agentConn) dial(ctx context.Context, timeout time.Duration) (*agent.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	conn, err := c.inst.Dial(ctx)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent cannot be reached").WithCause(err)
+		return nil, err
 	}
-	client, err := agent.Connect(ctx, conn, c.token)
-	if err != nil {
-		conn.Close()
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
-	}
-	c.client = client
-	return client, nil
+	return agent.Connect(ctx, conn, c.token)
 }
 
 // close ends the connection for good.

@@ -17,7 +17,7 @@ import (
 )
 
 // maxExecs bounds the execs of one sandbox that are under way at once.
-const maxExecs = 256
+const maxExecs = 192
 
 // Exec runs one program to its end and returns what it wrote, bounded at the
 // source. The end of ctx leaves the program running.

@@ -83,10 +83,13 @@ func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	if err := os.WriteFile(dir+"/f", []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	broken := errors.New("broken")
-	if _, err := in.WriteFile(t.Context(), dir+"/f", agent.WriteOptions{}, io.MultiReader(strings.NewReader(strings.Repeat("new", 200_000)), readerError{broken})); !errors.Is(err, broken) {
-		t.Fatalf("got %v", err)
+	// An upload whose sender has gone ends in io.ErrUnexpectedEOF.
+	for _, broken := range []error{errors.New("broken"), io.ErrUnexpectedEOF} {
+		if _, err := in.WriteFile(t.Context(), dir+"/f", agent.WriteOptions{}, io.MultiReader(strings.NewReader(strings.Repeat("new", 200_000)), readerError{broken})); !errors.Is(err, broken) {
+			t.Fatalf("got %v, want %v", err, broken)
+		}
 	}
+	broken := errors.New("broken")
 	ctx, cancel := context.WithCancel(t.Context())
 	pr, pw := io.Pipe()
 	go func() { pw.Write([]byte("half")); cancel(); pw.CloseWithError(broken) }()

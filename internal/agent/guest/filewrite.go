@@ -66,7 +66,7 @@ func resolve(name string) (string, *unix.Stat_t, error) {
 	for range 40 {
 		var st unix.Stat_t
 		err := unix.Lstat(name, &st)
-		if err == unix.ENOENT {
+		if errors.Is(err, unix.ENOENT) {
 			return name, nil, err
 		}
 		if err != nil {
@@ -115,7 +115,7 @@ func copyTo(f *os.File, r io.Reader) error {
 				return err
 			}
 		}
-		if rerr == io.EOF {
+		if errors.Is(rerr, io.EOF) {
 			return nil
 		}
 		if rerr != nil {

@@ -113,7 +113,11 @@ func safeName(s string) bool {
 // record writes down that there is going to be an instance, so that a Sweep
 // after our sudden death knows where to look.
 func (c *creation) record(context.Context) error {
-	c.rec = record{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Port: c.plan.Agent.Port}
+	c.rec = record{
+		ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Port: c.plan.Agent.Port,
+		// Where they are is not the same in every daemon's life.
+		Cgroups: c.e.groups.dirs(c.plan.Owner, c.plan.ID),
+	}
 	if err := c.e.records.create(c.rec); err != nil {
 		return err
 	}

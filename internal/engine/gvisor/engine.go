@@ -36,7 +36,7 @@ type Options struct {
 	// It must call Dispatch first in its main and be statically linked.
 	ExePath string
 	// CgroupParent is the name of the cgroup under which the engine makes its
-	// own, at the root of the hierarchy; empty is "cloche".
+	// own; empty is "cloche".
 	CgroupParent string
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
@@ -57,9 +57,10 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New makes an engine. It starts nothing. What gVisor's packages log in this
-// process goes to the logger from then on: their logger is one for the process,
-// and would write to the user's terminal.
+// New makes an engine. It starts nothing; but where no cgroup is at hand it asks
+// systemd for one, into which this process moves, for two seconds at most. What
+// gVisor's packages log in this process goes to the logger from then on: their
+// logger is one for the process, and would write to the user's terminal.
 func New(o Options) (*Engine, error) {
 	if o.StateDir == "" {
 		return nil, cloche.Errorf(cloche.CodeInternal, "gvisor engine: no state directory given")

@@ -22,24 +22,34 @@ import (
 // cpuPeriod is the period of the processor quota, in microseconds.
 const cpuPeriod = 100_000
 
-// groupMaker makes the cgroups of this machine's kind. They stand beside the
-// daemon's own, never below it, so that what happens to its group does not
-// happen to the sandboxes.
+// groupMaker makes the cgroups of this machine's kind. The daemon is in none of
+// them, so that what happens to its group does not happen to the sandboxes.
 type groupMaker struct {
 	// roots are the directories under which groups are made, one for each
 	// hierarchy that is used; empty when none can be.
 	roots  []hierarchy
-	reason string // why there are none
+	reason string // why there are none, or why one of the controllers is missing
+	// parent is the name of the roots, mounts are where there may be others: of
+	// earlier daemons, which had another place.
+	parent string
+	mounts []cgroupMount
+	// scopes matches the directories of what systemd gave to earlier daemons;
+	// empty when it gives nothing.
+	scopes string
+	scope  string // the name of what systemd gave to this process
 }
 
 // hierarchy is one mounted cgroup file system and what of it is used.
 type hierarchy struct {
-	mount   string // where it is mounted
+	mount   cgroupMount
 	root    string // the engine's own directory below that
 	version int    // 1 or 2
 	memory  bool
 	cpu     bool
 	usage   bool // counts processor time
+	// nested says that root is inside a group that is somebody else's to remove:
+	// root goes with the last of its groups.
+	nested bool
 }
 
 // Below the cgroup of an instance that limits memory are two more: one for the
@@ -163,8 +173,9 @@ func children(pid int) []int {
 
 // mkdir makes the directory of one group and hands the controllers down to it.
 func (h hierarchy) mkdir(owner, id string) error {
-	// The owner's directory is removed with its last group, perhaps just now.
-	const tries = 5
+	// The owner's directory is removed with its last group, perhaps just now, and
+	// a nested root with that.
+	const tries = 20
 	var err error
 	for range tries {
 		for _, dir := range []string{h.root, filepath.Join(h.root, owner)} {
@@ -181,7 +192,7 @@ func (h hierarchy) mkdir(owner, id string) error {
 		if err == nil {
 			err = os.Mkdir(filepath.Join(h.root, owner, id), 0o755)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			break
 		}
 	}
@@ -213,7 +224,11 @@ func (h hierarchy) limit(dir string, l engine.Limits) error {
 		optional    bool
 	}
 	var files []file
-	memory, quota := strconv.FormatInt(l.MemoryBytes, 10), strconv.FormatInt(int64(l.CPUs*cpuPeriod), 10)
+	cpus := l.CPUs
+	if h.version == 1 && h.cpu {
+		cpus = h.within(cpus)
+	}
+	memory, quota := strconv.FormatInt(l.MemoryBytes, 10), strconv.FormatInt(int64(cpus*cpuPeriod), 10)
 	switch h.version {
 	case 2:
 		if h.memory && l.MemoryBytes > 0 {
@@ -279,20 +294,35 @@ func (g *group) enter(f func(cgroupFD int) error) error {
 	return f(cgroupFD)
 }
 
+// within is the share of processors that a group may be given. Version 1 refuses
+// a quota above that of a group around it, where version 2 takes it and applies
+// the smaller.
+func (h hierarchy) within(cpus float64) float64 {
+	if h.root == "" {
+		return cpus
+	}
+	for dir := filepath.Dir(h.root); ; dir = filepath.Dir(dir) {
+		quota, period := readInt(dir, "cpu.cfs_quota_us"), readInt(dir, "cpu.cfs_period_us")
+		if quota > 0 && period > 0 {
+			cpus = min(cpus, float64(quota)/float64(period))
+		}
+		if dir == h.mount.path || dir == filepath.Dir(dir) {
+			return cpus
+		}
+	}
+}
+
 // ownGroup is the directory of the calling thread's group of version 1.
 func ownGroup(h hierarchy) (string, error) {
 	b, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {
 		return "", fmt.Errorf("read own cgroup: %w", err)
 	}
-	name := filepath.Base(h.mount)
-	for line := range strings.Lines(string(b)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[1] == name || strings.Contains(","+f[1]+",", ","+h.controller()+",")) {
-			return filepath.Join(h.mount, f[2]), nil
-		}
+	dir, ok := h.mount.own(string(b))
+	if !ok {
+		return "", fmt.Errorf("read own cgroup: none in %s", h.mount.path)
 	}
-	return "", fmt.Errorf("read own cgroup: none in %s", name)
+	return dir, nil
 }
 
 func (h hierarchy) controller() string {
@@ -324,9 +354,17 @@ func (g *group) remove(ctx context.Context) error {
 				return fmt.Errorf("remove cgroup: %w", err)
 			}
 		}
-		_ = os.Remove(filepath.Dir(p.dir)) // the owner's, when this was its last
+		p.prune()
 	}
 	return nil
+}
+
+// prune removes what is above the group of an instance, when that was the last.
+func (p part) prune() {
+	_ = os.Remove(filepath.Dir(p.dir)) // the owner's
+	if p.nested {
+		_ = os.Remove(p.root)
+	}
 }
 
 // removeDir waits until the kernel has let go of the last process.
@@ -354,7 +392,7 @@ func (g *group) discard() {
 		for _, dir := range p.dirs() {
 			_ = os.Remove(dir)
 		}
-		_ = os.Remove(filepath.Dir(p.dir))
+		p.prune()
 	}
 }
 

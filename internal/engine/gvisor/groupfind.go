@@ -4,86 +4,45 @@ package gvisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// findGroupMaker looks which cgroup hierarchies are mounted and usable.
+// findGroupMaker looks which cgroup hierarchies are mounted and usable, and asks
+// systemd for a place where there is none. That may take delegationTimeout, and
+// may move this process into another cgroup.
 func findGroupMaker(parent string, root bool) groupMaker {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return groupMaker{reason: "the mounts of this process cannot be read"}
 	}
-	mounts := parseCgroupMounts(string(b))
-	if root {
-		return groupMakerFrom(mounts, parent)
-	}
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return groupMaker{reason: "the cgroup of this process cannot be read"}
 	}
-	return delegatedGroupMaker(mounts, string(own), parent)
-}
-
-// delegatedGroupMaker uses what of the unified hierarchy was handed to this
-// user: the highest ancestor of the own group that the user may manage. A
-// process can only be started into another group below that.
-func delegatedGroupMaker(mounts []cgroupMount, own, parent string) groupMaker {
-	const mend = "run cloche as root, as a systemd user service, or by systemd-run --user --scope -p Delegate=yes"
-	for _, mount := range mounts {
-		if mount.version != 2 {
-			continue
-		}
-		found := ""
-		for dir := filepath.Clean("/" + unifiedPath(own)); ; dir = filepath.Dir(dir) {
-			if !managed(filepath.Join(mount.path, dir)) {
-				break
-			}
-			found = dir
-			if dir == "/" {
-				break
-			}
-		}
-		if found == "" {
-			return groupMaker{reason: "no cgroup was delegated to this user; " + mend}
-		}
-		mount.path = filepath.Join(mount.path, found)
-		m := groupMakerFrom([]cgroupMount{mount}, parent)
+	mounts := parseCgroupMounts(string(b))
+	var m groupMaker
+	if root {
+		m = groupMakerFrom(mounts, string(own), parent)
 		if len(m.roots) == 0 {
-			m.reason += "; " + mend
+			m = newDelegation(parent, root).groupMaker(mounts, m)
 		}
-		return m
+	} else {
+		m = delegatedGroupMaker(mounts, string(own), parent, newDelegation(parent, root))
 	}
-	return groupMaker{reason: "a normal user owns no cgroup of version 1 and none of version 2 is mounted; run cloche as root"}
-}
-
-// unifiedPath is the path of the unified hierarchy in /proc/self/cgroup.
-func unifiedPath(own string) string {
-	for line := range strings.Lines(own) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return path
-		}
-	}
-	return "/"
-}
-
-// managed reports whether this process may make groups in a directory and move
-// processes between them.
-func managed(dir string) bool {
-	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
-		if unix.Access(filepath.Join(dir, name), unix.W_OK) != nil {
-			return false
-		}
-	}
-	return true
+	m.mounts, m.parent = mounts, parent
+	return m
 }
 
 // cgroupMount is a mounted cgroup file system.
 type cgroupMount struct {
 	path        string
+	root        string // what part of the hierarchy is mounted; empty is all
 	version     int
 	controllers []string // version 1 only: from the mount's options
 }
@@ -97,65 +56,126 @@ func parseCgroupMounts(mountinfo string) []cgroupMount {
 		if !ok || len(pre) < 5 || len(post) < 3 {
 			continue
 		}
+		m := cgroupMount{path: pre[4], root: pre[3]}
 		switch post[0] {
 		case "cgroup2":
-			mounts = append(mounts, cgroupMount{path: pre[4], version: 2})
+			m.version = 2
 		case "cgroup":
-			mounts = append(mounts, cgroupMount{path: pre[4], version: 1, controllers: strings.Split(post[2], ",")})
+			m.version, m.controllers = 1, strings.Split(post[2], ",")
+		default:
+			continue
 		}
+		mounts = append(mounts, m)
 	}
 	return mounts
 }
 
-// groupMakerFrom takes from each mount the controllers that no other has.
-func groupMakerFrom(mounts []cgroupMount, parent string) groupMaker {
-	var m groupMaker
-	have := func(name string) bool {
-		for _, r := range m.roots {
-			if name == "memory" && r.memory || name == "cpu" && r.cpu {
-				return true
+// own is the directory of a process's group, from its /proc/…/cgroup. There is
+// none where that is outside of what is mounted.
+func (m cgroupMount) own(cgroups string) (string, bool) {
+	for line := range strings.Lines(cgroups) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		match := m.version == 2 && f[0] == "0" && f[1] == ""
+		if m.version == 1 {
+			for c := range strings.SplitSeq(f[1], ",") {
+				match = match || c != "" && slices.Contains(m.controllers, c)
 			}
 		}
-		return false
+		if match {
+			return m.dir(f[2])
+		}
 	}
+	return "", false
+}
+
+// dir is where a group of the hierarchy is mounted.
+func (m cgroupMount) dir(group string) (string, bool) {
+	// The kernel writes /.. for what is outside of the cgroup namespace.
+	rel, ok := strings.CutPrefix(group, strings.TrimSuffix(m.root, "/")+"/")
+	if !ok && group != m.root || slices.Contains(strings.Split(rel, "/"), "..") {
+		return "", false
+	}
+	if !ok {
+		rel = ""
+	}
+	return filepath.Join(m.path, rel), true
+}
+
+// hierarchy is what a mount can be used for. The root is not set.
+func (m cgroupMount) hierarchy() hierarchy {
+	h := hierarchy{mount: m, version: m.version}
+	controllers := m.controllers
+	if m.version == 2 {
+		b, _ := os.ReadFile(filepath.Join(m.path, "cgroup.controllers"))
+		controllers = strings.Fields(string(b))
+	}
+	h.memory = slices.Contains(controllers, "memory")
+	h.cpu = slices.Contains(controllers, "cpu")
+	h.usage = slices.Contains(controllers, "cpuacct") || m.version == 2 && h.cpu
+	return h
+}
+
+// has reports whether a controller is used that a limit needs.
+func (m groupMaker) has(controller string) bool {
+	return slices.ContainsFunc(m.roots, func(h hierarchy) bool {
+		return controller == "memory" && h.memory || controller == "cpu" && h.cpu
+	})
+}
+
+// missing are the controllers that a limit needs and that no hierarchy has.
+func (m groupMaker) missing() []string {
+	return slices.DeleteFunc([]string{"memory", "cpu"}, m.has)
+}
+
+// groupMakerFrom takes from each mount the controllers that no other has.
+func groupMakerFrom(mounts []cgroupMount, own, parent string) groupMaker {
+	var m groupMaker
 	for _, mount := range mounts {
-		h := hierarchy{mount: mount.path, root: filepath.Join(mount.path, parent), version: mount.version}
-		if mount.version == 2 {
-			b, _ := os.ReadFile(filepath.Join(mount.path, "cgroup.controllers"))
-			for _, c := range strings.Fields(string(b)) {
-				h.memory = h.memory || c == "memory"
-				h.cpu = h.cpu || c == "cpu"
-			}
-			h.usage = h.cpu
-		} else {
-			for _, c := range mount.controllers {
-				h.memory = h.memory || c == "memory"
-				h.cpu = h.cpu || c == "cpu"
-				h.usage = h.usage || c == "cpuacct"
-			}
-		}
-		h.memory = h.memory && !have("memory")
-		h.cpu = h.cpu && !have("cpu")
+		h := mount.hierarchy()
+		h.memory = h.memory && !m.has("memory")
+		h.cpu = h.cpu && !m.has("cpu")
 		if !h.memory && !h.cpu && (!h.usage || h.version == 2) {
 			continue
 		}
+		h.place(own, parent)
 		if err := os.MkdirAll(h.root, 0o755); err != nil {
 			m.reason = "no cgroup can be made: " + errText(err)
 			continue
 		}
 		if h.version == 2 {
-			if err := h.delegate(h.mount); err != nil {
+			if err := h.handDown(); err != nil {
 				m.reason = "the memory and cpu controllers cannot be handed down: " + errText(err)
 				_ = os.Remove(h.root)
 				continue
 			}
 		}
+		if h.nested {
+			_ = os.Remove(h.root)
+		}
 		m.roots = append(m.roots, h)
 	}
-	if len(m.roots) == 0 && m.reason == "" {
-		m.reason = "no cgroup hierarchy with the memory or cpu controller is mounted"
+	if missing := m.missing(); len(missing) > 0 && m.reason == "" {
+		m.reason = fmt.Sprintf("no cgroup hierarchy with the %s controller is mounted", strings.Join(missing, " or the "))
 	}
 	return m
+}
+
+// place chooses where the engine's own directory is. On version 1 that is below
+// the group of this process: what limits a container limits its sandboxes too.
+// At the top of the hierarchy they would escape that. On version 2 it cannot be:
+// there a group has either processes or groups with controllers.
+func (h *hierarchy) place(own, parent string) {
+	base := h.mount.path
+	if h.version == 1 {
+		dir, ok := h.mount.own(own)
+		if ok && dir != base && unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "tasks"), unix.W_OK) == nil {
+			base, h.nested = dir, true
+		}
+	}
+	h.root = filepath.Join(base, parent)
 }
 
 // errText is an error without the path it is about.
@@ -177,7 +197,17 @@ func (m groupMaker) describe() string {
 		if h.version == 2 {
 			what = "v2"
 		}
+		if h.nested {
+			what += " (below the own group)"
+		}
 		parts = append(parts, what)
 	}
-	return strings.Join(parts, ", ")
+	text := strings.Join(parts, ", ")
+	if m.scope != "" {
+		text += " (" + m.scope + ", by systemd)"
+	}
+	if len(m.missing()) > 0 {
+		text += "; " + m.reason
+	}
+	return text
 }

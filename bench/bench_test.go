@@ -1,0 +1,202 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	erofs "github.com/erofs/go-erofs"
+)
+
+func TestQuantileIsASample(t *testing.T) {
+	samples := []float64{5, 1, 4, 2, 3, 9, 8, 7, 6, 10}
+	for q, want := range map[float64]float64{0: 1, 0.5: 5, 0.9: 9, 1: 10} {
+		if got := quantile(samples, q); got != want {
+			t.Errorf("quantile %g is %g, want %g", q, got, want)
+		}
+	}
+	if got := quantile(samples[:1], 0.9); got != 5 {
+		t.Errorf("quantile of one sample is %g, want 5", got)
+	}
+	if got := quantile(nil, 0.5); !math.IsNaN(got) {
+		t.Errorf("quantile of nothing is %g, want not a number", got)
+	}
+}
+
+func TestRoundsInterleave(t *testing.T) {
+	var order []string
+	failing := func(name string, fails int) subject {
+		runs := 0
+		return subject{name: name, run: func(context.Context) (measure, error) {
+			order = append(order, name)
+			if runs++; runs == fails {
+				return measure{}, errors.New("broken")
+			}
+			return measure{Total: time.Duration(runs) * time.Millisecond}, nil
+		}}
+	}
+	var dropped []string
+	got, err := rounds(t.Context(), 2, []subject{failing("a", 0), failing("b", 3), failing("c", 0)},
+		func(name string, err error) { dropped = append(dropped, name+": "+err.Error()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "abc" + "bca" + "cab" + "ca"; strings.Join(order, "") != want {
+		t.Errorf("order is %s, want %s", strings.Join(order, ""), want)
+	}
+	if want := []string{"b: round 3: broken"}; !slices.Equal(dropped, want) {
+		t.Errorf("dropped %q, want %q", dropped, want)
+	}
+	if len(got) != 2 || got[0].Subject != "a" || got[1].Subject != "c" || !slices.Equal(got[0].TotalMS, []float64{3, 4}) {
+		t.Errorf("series %+v, want a and c with the samples after the %d warm-ups", got, warmups)
+	}
+}
+
+func TestRoundsEndWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := rounds(ctx, 5, []subject{{name: "a", run: func(context.Context) (measure, error) {
+		cancel()
+		return measure{}, errors.New("killed")
+	}}}, func(name string, err error) { t.Errorf("dropped %s: %v, but it was the context that ended", name, err) })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want canceled", err)
+	}
+}
+
+func TestProcessProvesItsWork(t *testing.T) {
+	m, err := process(t.Context(), "ready\n", nil, "/bin/sh", "-c", "echo ready; exec cat /dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.First <= 0 || m.Total < m.First {
+		t.Errorf("first %v, total %v: want 0 < first ≤ total", m.First, m.Total)
+	}
+	if m, err := process(t.Context(), "", nil, "/bin/sh", "-c", ":"); err != nil || m.First != 0 {
+		t.Errorf("a silent program: %+v, %v: want no first output and no error", m, err)
+	}
+	for script, want := range map[string]string{"echo other": "wrote", "echo ready; exit 3": "status 3", "echo why >&2; false": "why"} {
+		if _, err := process(t.Context(), "ready\n", nil, "/bin/sh", "-c", script); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", script, err, want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	r := report{Series: []series{
+		{Subject: "ours", FirstMS: []float64{40, 50, 60}},
+		{Subject: "peer", FirstMS: []float64{90, 100, 110}},
+	}}
+	r.judge([]goal{
+		{what: "met", subject: "ours", metric: first, peer: "peer", maxRatio: 0.5},
+		{what: "missed", subject: "ours", metric: first, peer: "peer", maxRatio: 0.49},
+		{what: "absolute", subject: "ours", metric: first, maxMS: 49},
+		{what: "no peer", subject: "ours", metric: first, peer: "nobody", maxRatio: 1},
+		{what: "no subject", subject: "nobody", metric: first, maxMS: 1},
+	})
+	got := map[string]bool{}
+	for _, v := range r.Goals {
+		got[v.What] = v.Met
+	}
+	if len(got) != 3 || !got["met"] || got["missed"] || got["absolute"] {
+		t.Errorf("verdicts %v, want met: true, missed: false, absolute: false and no other", got)
+	}
+	table := r.markdown()
+	for _, want := range []string{"| met | 50.0 | peer | 100.0 | 0.50 | 0.44 | ≤ 0.5 | yes |", "| ≤ 49 ms | **no** |", "| 90.0 | 100.0 | 110.0 |"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+// TestEveryGoalNamesSubjects keeps a renamed subject from silently losing its
+// goal.
+func TestEveryGoalNamesSubjects(t *testing.T) {
+	known := []string{
+		imageWarm, imageOnce, daemonHost, cliHost, runscImage, runscImageTrue, runscHost, runscHostTrue, dockerRun, bwrapRun,
+		daemonExec, staticExec, imageExec, dockerExec, runscExec, floorExec,
+	}
+	for _, g := range goals() {
+		if !slices.Contains(known, g.subject) || g.peer != "" && !slices.Contains(known, g.peer) {
+			t.Errorf("goal %q compares %q with %q: not both are subjects", g.what, g.subject, g.peer)
+		}
+		if (g.peer == "") == (g.maxMS == 0) || (g.peer == "") != (g.maxRatio == 0) {
+			t.Errorf("goal %q wants either a peer and a ratio, or milliseconds", g.what)
+		}
+	}
+}
+
+func TestErofsImageHoldsTheProgram(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image.erofs")
+	program := bytes.Repeat([]byte("busybox"), 3000) // longer than what go-erofs stores inline
+	if err := writeErofs(path, program); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := erofs.Open(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := fs.ReadFile(img, "bin/busybox")
+	if err != nil || !bytes.Equal(got, program) {
+		t.Errorf("bin/busybox has %d bytes, %v; want the program's %d", len(got), err, len(program))
+	}
+	if fi, err := fs.Stat(img, "bin/busybox"); err != nil || fi.Mode().Perm() != 0o755 {
+		t.Errorf("bin/busybox: %v, %v; want mode 0755", fi, err)
+	}
+}
+
+func TestResidentMB(t *testing.T) {
+	got, err := residentMB("Name:\tcloche-agent\nVmRSS:\t  10000 kB\nThreads:\t5\n")
+	if err != nil || got != 10.24 {
+		t.Errorf("resident %g, %v, want 10.24", got, err)
+	}
+	if _, err := residentMB("Name:\tcloche-agent\n"); err == nil {
+		t.Error("a status without VmRSS was accepted")
+	}
+}
+
+func TestStartAndWait(t *testing.T) {
+	b := &bench{}
+	if err := startAndWait(command(t.Context(), "/bin/sh", "-c", "echo out of luck >&2; exit 7"), "ready", b); err == nil || !strings.Contains(err.Error(), "out of luck") {
+		t.Errorf("error %v, want one with the program's own words", err)
+	}
+	if err := startAndWait(command(t.Context(), "/bin/sh", "-c", "echo is ready >&2; exec cat"), "ready", b); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, args := range [][]string{{"create"}, {"-n", "0"}, {"-idle", "0"}, {"-name", "../x"}, {"-only", "("}, {"-nonsense"}} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+	o, err := parse([]string{"-n", "5", "-only", "exec"})
+	if err != nil || o.n != 5 || !o.only.MatchString("exec") || !o.cold {
+		t.Errorf("options %+v, %v", o, err)
+	}
+}
+
+func TestCleanHidesDirectories(t *testing.T) {
+	b := &bench{dir: "/tmp/cbench-1", root: "/src/cloche"}
+	if got := b.clean("open /tmp/cbench-1/x in\n /src/cloche/bench"); got != "open $TMP/x in $SRC/bench" {
+		t.Errorf("clean gave %q", got)
+	}
+}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// The subjects of the group exec.
+const (
+	daemonExec = "cloche exec, host"
+	staticExec = "cloche exec, host, static"
+	imageExec  = "cloche agent exec, image"
+	dockerExec = "docker exec"
+	runscExec  = "runsc exec"
+	floorExec  = "floor"
+)
+
+// execRounds is how many rounds of execs are run for each round of creates: they
+// are short, and their tail matters more.
+const execRounds = 3
+
+// exec compares round trips of `true` in a live sandbox.
+func (b *bench) exec(ctx context.Context) (err error) {
+	p, err := b.need(ctx)
+	if err != nil {
+		return err
+	}
+	var undo []func() error
+	defer func() {
+		for i := len(undo) - 1; i >= 0; i-- {
+			err = errors.Join(err, undo[i]())
+		}
+	}()
+	setUp, cancel := context.WithTimeout(ctx, 4*runLimit)
+	defer cancel()
+	subjects, err := b.execSubjects(setUp, p, &undo)
+	if err != nil {
+		return err
+	}
+	series, err := rounds(ctx, execRounds*b.n, subjects, b.missing)
+	if err != nil {
+		return err
+	}
+	b.report.Series = append(b.report.Series, series...)
+	b.report.judge(goals())
+	return nil
+}
+
+func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error) ([]subject, error) {
+	var all []subject
+	add := func(name, how string, run func(context.Context) (measure, error)) {
+		all = append(all, subject{name, how, run})
+	}
+	end := func(f func(context.Context) error) {
+		*undo = append(*undo, func() error { return f(context.WithoutCancel(ctx)) })
+	}
+	if p.house != nil {
+		sb, err := p.house.create(ctx)
+		if err != nil {
+			return nil, err
+		}
+		end(sb.Remove)
+		add(daemonExec, "one call over the unix socket, /bin/true of the host, which loads libc through the gofer",
+			func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, "/bin/true") })
+		if program, err := readBusybox(); err == nil {
+			const inside = "/root/busybox"
+			if err := sb.WriteFile(ctx, inside, program, 0o755); err != nil {
+				return nil, err
+			}
+			add(staticExec, "the same call, static true from the root layer: what the peers below run",
+				func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, inside, "true") })
+		}
+	}
+	if p.image != nil {
+		if _, err := p.image.ask("hold"); err != nil {
+			return nil, err
+		}
+		end(func(context.Context) error { _, err := p.image.ask("drop"); return err })
+		add(imageExec, "the agent alone over a pipe, static true", func(context.Context) (measure, error) {
+			began := time.Now()
+			_, err := p.image.ask("exec", "/bin/true")
+			return measure{Total: time.Since(began)}, err
+		})
+	}
+	if p.docker != nil && p.house != nil {
+		id, err := p.docker.detached(ctx, p.house.workspace)
+		if err != nil {
+			return nil, err
+		}
+		end(func(ctx context.Context) error { return p.docker.remove(ctx, id) })
+		add(dockerExec, "`docker exec`, static true", func(ctx context.Context) (measure, error) {
+			return process(ctx, "", nil, p.docker.argv("exec", id, "/bin/true")...)
+		})
+	}
+	if p.runsc != nil && p.image != nil {
+		bundle, err := p.runsc.imageBundle("image-sleep", "/bin/sleep", "100000")
+		if err != nil {
+			return nil, err
+		}
+		id, err := p.runsc.detached(ctx, bundle)
+		if err != nil {
+			return nil, err
+		}
+		end(func(ctx context.Context) error { return p.runsc.remove(ctx, id) })
+		add(runscExec, "`runsc exec`, static true", func(ctx context.Context) (measure, error) {
+			return process(ctx, "", nil, p.runsc.argv("exec", id, "/bin/true")...)
+		})
+	}
+	floor, stop, err := newFloor(context.WithoutCancel(ctx), filepath.Join(b.dir, "floor.sock"))
+	if err != nil {
+		return nil, err
+	}
+	end(stop)
+	add(floorExec, "HTTP over a unix socket, then fork and exec of /bin/true on the host: no isolation", floor)
+	return all, nil
+}
+
+// newFloor serves what no sandbox can beat: the same round trip, and the program
+// run on the host.
+func newFloor(ctx context.Context, socket string) (run func(context.Context) (measure, error), stop func(context.Context) error, err error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen for the floor: %w", err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := exec.CommandContext(r.Context(), "/bin/true").Run(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}), ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	caller := &http.Client{Transport: transport}
+	run = func(ctx context.Context) (measure, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://floor/", nil)
+		if err != nil {
+			return measure{}, err
+		}
+		began := time.Now()
+		res, err := caller.Do(req)
+		took := time.Since(began)
+		if err != nil {
+			return measure{}, err
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return measure{}, fmt.Errorf("the floor answered %s", res.Status)
+		}
+		return measure{Total: took}, nil
+	}
+	stop = func(ctx context.Context) error {
+		transport.CloseIdleConnections()
+		err := server.Shutdown(ctx)
+		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+			err = errors.Join(err, serr)
+		}
+		return err
+	}
+	return run, stop, nil
+}

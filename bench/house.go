@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+// house is the product: its daemon, and its command line without one.
+type house struct {
+	bin       string
+	home      string // of the daemon
+	runHome   string // of runs without a daemon
+	workspace string
+	client    *client.Client
+	// onStep, where it is set, is told how long each step of a run's create took.
+	onStep func(step string, took time.Duration)
+}
+
+func newHouse(ctx context.Context, b *bench) (*house, error) {
+	h := &house{
+		bin: b.bin, home: filepath.Join(b.dir, "home"), runHome: filepath.Join(b.dir, "run-home"), workspace: filepath.Join(b.dir, "workspace"),
+	}
+	if err := os.Mkdir(h.workspace, 0o755); err != nil {
+		return nil, fmt.Errorf("make workspace: %w", err)
+	}
+	socket := "unix://" + filepath.Join(b.dir, "cloche.sock")
+	cmd := command(context.WithoutCancel(ctx), h.bin, "serve", "--home", h.home, "--listen", socket)
+	if err := startAndWait(cmd, "msg=serving", b); err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	var err error
+	if h.client, err = client.New(client.Options{Host: socket}); err != nil {
+		return nil, err
+	}
+	b.defers(h.client.Close)
+	return h, nil
+}
+
+func (h *house) spec() cloche.SandboxSpec {
+	return cloche.SandboxSpec{
+		Workspace: &cloche.Workspace{Dir: h.workspace},
+		Limits:    cloche.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids},
+	}
+}
+
+// run is one call over the daemon's socket: create, run, remove.
+func (h *house) run(ctx context.Context, want string, argv ...string) (measure, error) {
+	var m measure
+	step, last := "", time.Now()
+	note := func(next string) {
+		if h.onStep != nil && step != "" {
+			h.onStep(step, time.Since(last))
+		}
+		step, last = next, time.Now()
+	}
+	began := time.Now()
+	s, err := h.client.RunStream(ctx, cloche.RunRequest{Spec: h.spec(), Exec: cloche.ExecRequest{Argv: argv}}, note)
+	if err != nil {
+		return m, err
+	}
+	defer s.Close()
+	// The daemon tells no step between its last one and the program's start.
+	step += " and start of the program"
+	note("first output")
+	out := ""
+	for {
+		ev, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return m, err
+		}
+		if ev.Exit != nil && !ev.Exit.OK() {
+			return m, fmt.Errorf("the program ended with status %d", ev.Exit.ExitStatus())
+		}
+		if out == "" && len(ev.Data) > 0 {
+			m.First = time.Since(began)
+			note("exit and removal")
+		}
+		out += string(ev.Data)
+	}
+	m.Total = time.Since(began)
+	note("")
+	if out != want {
+		return m, fmt.Errorf("the sandbox wrote %q, want %q", tail(out), want)
+	}
+	return m, nil
+}
+
+// cli is `cloche run` as a whole process, without a daemon.
+func (h *house) cli(ctx context.Context, want string, argv ...string) (measure, error) {
+	args := []string{
+		h.bin, "run", "--quiet", "--home", h.runHome, "--workspace", h.workspace, "--memory", strconv.Itoa(limitMemory),
+		"--cpus", strconv.Itoa(limitCPUs), "--pids", strconv.Itoa(limitPids), "--",
+	}
+	return process(ctx, want, nil, append(args, argv...)...)
+}
+
+// create makes a sandbox that stays until it is removed.
+func (h *house) create(ctx context.Context) (*client.Sandbox, error) {
+	return h.client.Create(ctx, h.spec())
+}
+
+// execTrue is the round trip of a collected exec.
+func (h *house) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string) (measure, error) {
+	began := time.Now()
+	res, err := sb.Exec(ctx, argv...)
+	took := time.Since(began)
+	if err == nil && !res.OK() {
+		err = fmt.Errorf("true ended with status %d", res.ExitStatus())
+	}
+	return measure{Total: took}, err
+}
+
+// hostImage is the image host as the daemon made it: what a peer needs in order
+// to run from the same root with the same binds.
+type hostImage struct {
+	Image  string
+	Mounts []struct{ Source, Target string }
+	Masks  []string
+}
+
+// hostImage is known after the first sandbox.
+func (h *house) hostImage() (hostImage, error) {
+	records, err := filepath.Glob(filepath.Join(h.home, "images", "host*.json"))
+	if err != nil || len(records) == 0 {
+		return hostImage{}, errors.Join(errors.New("find the daemon's image host: no record"), err)
+	}
+	data, err := os.ReadFile(records[0])
+	if err != nil {
+		return hostImage{}, fmt.Errorf("read the daemon's image host: %w", err)
+	}
+	var r struct {
+		Rootfs hostImage `json:"rootfs"`
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return hostImage{}, fmt.Errorf("read the daemon's image host: %w", err)
+	}
+	if r.Rootfs.Image == "" || len(r.Rootfs.Mounts) == 0 {
+		return hostImage{}, errors.New("the daemon's image host has no image or no mounts")
+	}
+	return r.Rootfs, nil
+}
+
+// residentMB is VmRSS in the text of a /proc/PID/status, in 10⁶ bytes.
+func residentMB(status string) (float64, error) {
+	for line := range strings.Lines(status) {
+		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return float64(kib) * 1024 / 1e6, err
+		}
+	}
+	return 0, errors.New("no VmRSS in the agent's status")
+}

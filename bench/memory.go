@@ -1,0 +1,241 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche/client"
+)
+
+// settle is how long a sandbox has had nothing to do before it counts as idle.
+const settle = 5 * time.Second
+
+// memoryRow is what one idle sandbox of a kind costs.
+type memoryRow struct {
+	Subject   string `json:"subject"`
+	Sandboxes int    `json:"sandboxes"`
+	// PSS is the sum over the sandbox's host processes, SentryMB and GoferMB its
+	// parts, all in 10⁶ bytes and averaged.
+	PSSMB    float64 `json:"pss_mb"`
+	SentryMB float64 `json:"sentry_mb"`
+	GoferMB  float64 `json:"gofer_mb"`
+	// AgentMB is part of SentryMB.
+	AgentMB     float64 `json:"agent_mb"`
+	AvailableMB float64 `json:"available_mb"`
+	Processes   float64 `json:"processes"`
+	GoalMB      float64 `json:"goal_mb,omitempty"`
+}
+
+// kind makes idle sandboxes of one kind.
+type kind struct {
+	name   string
+	exe    string // what their host processes execute
+	goalMB float64
+	make   func(context.Context) error
+	agent  func(context.Context) (string, error) // the agent's /proc/1/status inside; may be nil
+	drop   func(context.Context) error
+}
+
+func (b *bench) memory(ctx context.Context) error {
+	p, err := b.need(ctx)
+	if err != nil {
+		return err
+	}
+	var kinds []kind
+	if p.image != nil {
+		kinds = append(kinds, kind{
+			name: "cloche, image, no gofer", exe: b.bin, goalMB: 14,
+			make: func(context.Context) error { _, err := p.image.ask("hold"); return err },
+			agent: func(context.Context) (string, error) {
+				a, err := p.image.ask("exec", "/bin/cat", "/proc/1/status")
+				return a.Output, err
+			},
+			drop: func(context.Context) error { _, err := p.image.ask("drop"); return err },
+		})
+	}
+	if p.house != nil {
+		kinds = append(kinds, p.house.idle())
+	}
+	if p.runsc != nil && p.image != nil {
+		kinds = append(kinds, p.runsc.idle())
+	}
+	for _, k := range kinds {
+		row, err := b.measureIdle(ctx, k)
+		if err != nil {
+			b.missing("idle memory of "+k.name, err)
+			continue
+		}
+		b.report.Memory = append(b.report.Memory, row)
+	}
+	return ctx.Err()
+}
+
+// idle are sandboxes of the daemon.
+func (h *house) idle() kind {
+	var held []*client.Sandbox
+	return kind{
+		name: "cloche, host and workspace", exe: h.bin, goalMB: 18,
+		make: func(ctx context.Context) error {
+			sb, err := h.create(ctx)
+			if err == nil {
+				held = append(held, sb)
+			}
+			return err
+		},
+		agent: func(ctx context.Context) (string, error) {
+			res, err := held[0].Exec(ctx, "/bin/cat", "/proc/1/status")
+			if err != nil {
+				return "", err
+			}
+			return res.Output(), nil
+		},
+		drop: func(ctx context.Context) error {
+			var errs []error
+			for _, sb := range held {
+				errs = append(errs, sb.Remove(ctx))
+			}
+			held = nil
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// idle are detached containers that sleep, each with a cgroup of its own.
+func (r *stockRunsc) idle() kind {
+	var ids []string
+	return kind{
+		name: "runsc, image", exe: r.bin,
+		make: func(ctx context.Context) error {
+			bundle, err := r.imageBundle("image-idle-"+strconv.Itoa(len(ids)), "/bin/sleep", "100000")
+			if err != nil {
+				return err
+			}
+			id, err := r.detached(ctx, bundle)
+			if err == nil {
+				ids = append(ids, id)
+			}
+			return err
+		},
+		drop: func(ctx context.Context) error {
+			var errs []error
+			for _, id := range ids {
+				errs = append(errs, r.remove(ctx, id))
+			}
+			ids = nil
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (b *bench) measureIdle(ctx context.Context, k kind) (row memoryRow, err error) {
+	defer func() { err = errors.Join(err, k.drop(context.WithoutCancel(ctx))) }()
+	if err := k.make(ctx); err != nil { // what the first one alone costs is not counted
+		return row, err
+	}
+	before, err := processesOf(k.exe)
+	if err != nil {
+		return row, err
+	}
+	if err := wait(ctx, settle); err != nil {
+		return row, err
+	}
+	available := availableKiB()
+	for range b.idle {
+		if err := k.make(ctx); err != nil {
+			return row, err
+		}
+	}
+	if err := wait(ctx, settle); err != nil {
+		return row, err
+	}
+	available -= availableKiB()
+	after, err := processesOf(k.exe)
+	if err != nil {
+		return row, err
+	}
+	n := float64(b.idle)
+	row = memoryRow{Subject: k.name, Sandboxes: b.idle, GoalMB: k.goalMB, AvailableMB: float64(available) * 1024 / 1e6 / n}
+	for pid, role := range after {
+		if _, old := before[pid]; old {
+			continue
+		}
+		mb, err := pssMB(pid)
+		if err != nil {
+			return row, err
+		}
+		row.Processes += 1 / n
+		row.PSSMB += mb / n
+		if role == "gofer" {
+			row.GoferMB += mb / n
+		} else {
+			row.SentryMB += mb / n
+		}
+	}
+	if k.agent != nil {
+		status, err := k.agent(ctx)
+		if err != nil {
+			return row, err
+		}
+		if row.AgentMB, err = residentMB(status); err != nil {
+			return row, err
+		}
+	}
+	return row, nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// processesOf finds the processes that execute a file, and says which of them
+// are gofers.
+func processesOf(exe string) (map[int]string, error) {
+	want, err := os.Stat(exe)
+	if err != nil {
+		return nil, fmt.Errorf("find processes: %w", err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("find processes: %w", err)
+	}
+	found := map[int]string{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		fi, err := os.Stat(filepath.Join("/proc", e.Name(), "exe"))
+		if err != nil || !os.SameFile(fi, want) {
+			continue // ended, a thread of the kernel's, or another program
+		}
+		role := "sentry"
+		if argv, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); strings.Contains(strings.SplitN(string(argv), "\x00", 2)[0], "gofer") {
+			role = "gofer"
+		}
+		found[pid] = role
+	}
+	return found, nil
+}
+
+// pssMB is the proportional share of a process, in 10⁶ bytes.
+func pssMB(pid int) (float64, error) {
+	text := field("/proc/"+strconv.Itoa(pid)+"/smaps_rollup", "Pss", ":")
+	kib, err := strconv.ParseInt(strings.TrimSuffix(text, " kB"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	return float64(kib) * 1024 / 1e6, nil
+}

@@ -1,0 +1,80 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+)
+
+// peers are what the groups run. Each is nil when it is not there; that it is
+// missing has then been noted.
+type peers struct {
+	house  *house
+	image  *imageEngine
+	runsc  *stockRunsc
+	docker *docker
+	host   *hostImage
+	bwrap  string
+}
+
+// need starts what is not there yet. It is called at the begin of a group, so
+// that a build is timed before anything else runs.
+func (b *bench) need(ctx context.Context) (*peers, error) {
+	if b.started != nil {
+		return b.started, nil
+	}
+	if err := b.product(ctx); err != nil {
+		return nil, err
+	}
+	p := &peers{}
+	b.started = p
+	program, err := readBusybox()
+	image := filepath.Join(b.dir, "busybox.erofs")
+	if err == nil {
+		err = writeErofs(image, program)
+	}
+	if err != nil {
+		b.missing("everything with the EROFS image, and Docker", err)
+	} else {
+		b.report.Machine.Peers["image"] = "Debian's busybox-static, one EROFS file for Cloche and runsc, the same files by docker import"
+		start(b, "Cloche with the EROFS image", &p.image, func() (*imageEngine, error) { return newImageEngine(ctx, b, image) })
+		start(b, "docker", &p.docker, func() (*docker, error) { return newDocker(ctx, b, program) })
+	}
+	start(b, "Cloche's daemon", &p.house, func() (*house, error) { return newHouse(ctx, b) })
+	start(b, "runsc", &p.runsc, func() (*stockRunsc, error) { return newRunsc(ctx, b, image) })
+	if p.house != nil {
+		start(b, "the image host", &p.host, func() (*hostImage, error) {
+			if _, err := p.house.run(ctx, word+"\n", "/bin/echo", word); err != nil {
+				return nil, err
+			}
+			h, err := p.house.hostImage()
+			return &h, err
+		})
+	}
+	if p.bwrap, err = findBwrap(ctx, b); err != nil {
+		b.missing("bubblewrap", err)
+	}
+	return p, ctx.Err()
+}
+
+// start sets where to what begin returns, or notes why it is missing.
+func start[T any](b *bench, name string, where **T, begin func() (*T, error)) {
+	got, err := begin()
+	if err != nil {
+		b.missing(name, err)
+		return
+	}
+	*where = got
+}
+
+func findBwrap(ctx context.Context, b *bench) (string, error) {
+	const path = "/usr/bin/bwrap"
+	about, err := output(ctx, path, "--version")
+	if err != nil {
+		return "", errors.Join(errors.New("bwrap does not run (package bubblewrap, or -install)"), err)
+	}
+	b.report.Machine.Peers["bwrap"] = tail(about)
+	return path, nil
+}
