@@ -123,7 +123,7 @@ func send[T any](k *call, r io.Reader) (T, error) {
 				return lastWord[T](k, werr)
 			}
 		}
-		switch err {
+		switch err { //nolint:errorlint // see fill
 		case nil:
 			continue
 		case io.EOF:

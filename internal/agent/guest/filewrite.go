@@ -115,7 +115,7 @@ func copyTo(f *os.File, r io.Reader) error {
 				return err
 			}
 		}
-		if errors.Is(rerr, io.EOF) {
+		if rerr == io.EOF { //nolint:errorlint // one that is wrapped is the end of the connection, not of the content
 			return nil
 		}
 		if rerr != nil {

@@ -99,6 +99,7 @@ func cloneLauncher(args *cloneArgs, size, entry uintptr, l *launcher) (pid, errn
 
 // cloneArgs are clone3's.
 type cloneArgs struct {
+	//nolint:unused // the kernel's layout
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
 }
 

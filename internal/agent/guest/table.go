@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"sync"
 
@@ -87,13 +88,10 @@ func (t *table) stop() {
 // reap runs until stop.
 func (t *table) reap() {
 	for {
-		switch waitAny() {
-		case nil:
+		if err := waitAny(); err == nil {
 			t.reapSome()
-		case unix.ECHILD:
-			if !t.sleep() {
-				return
-			}
+		} else if errors.Is(err, unix.ECHILD) && !t.sleep() {
+			return
 		}
 	}
 }

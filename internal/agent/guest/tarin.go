@@ -116,7 +116,7 @@ func relative(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-func errOutside(name string) error {
+func errOutside(name string) *cloche.Error {
 	return cloche.Invalid("body", "the tar names %.200q, which is outside of the directory to unpack in", name).
 		WithHint("names in it are relative and without ..")
 }
@@ -174,7 +174,7 @@ func unpackError(name string, err error) error {
 	if errors.As(err, &pe) || errors.As(err, &le) {
 		var e unix.Errno
 		if !errors.As(err, &e) {
-			return errOutside(name).(*cloche.Error).WithCause(err)
+			return errOutside(name).WithCause(err)
 		}
 	}
 	return fileError("unpack", name, err)

@@ -1,0 +1,477 @@
+//go:build linux
+
+package cloche_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// house is one home with its daemon, attacked from inside and outside.
+type house struct {
+	*scriptState
+	t *testing.T
+}
+
+// newHouse starts a daemon in a home of its own. What is left of it in the end
+// is an error of the test.
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a run without -short: it starts sandboxes and attacks them")
+	}
+	bin := binary(t)
+	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
+		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
+	}
+	home, err := os.MkdirTemp("", "cl-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &house{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t}
+	t.Cleanup(h.tearDown)
+	h.start()
+	return h
+}
+
+func (h *house) socket() string { return filepath.Join(h.home, "cloche.sock") }
+
+// start starts the daemon and waits until it listens.
+func (h *house) start() {
+	h.t.Helper()
+	h.daemon = exec.Command(h.bin, "serve", "--home", h.home)
+	h.daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := h.daemon.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	up := poll(func() bool {
+		c, err := net.Dial("unix", h.socket())
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	if !up {
+		h.t.Fatal("the daemon does not listen")
+	}
+}
+
+// kill9 kills the daemon.
+func (h *house) kill9() {
+	_ = h.daemon.Process.Kill()
+	_ = h.daemon.Wait()
+	h.daemon = nil
+}
+
+// command is a client's command, killed when it takes longer than patience.
+func (h *house) command(args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	h.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, h.bin, args...)
+	cmd.Env = append(os.Environ(), "CLOCHE_HOME="+h.home, "CLOCHE_HOST=")
+	return cmd
+}
+
+// try runs a command and returns what it wrote and its exit status.
+func (h *house) try(args ...string) (string, int) {
+	cmd := h.command(args...)
+	out, _ := cmd.CombinedOutput()
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// must is try of what has to succeed.
+func (h *house) must(args ...string) string {
+	h.t.Helper()
+	out, status := h.try(args...)
+	if status != 0 {
+		h.t.Fatalf("cloche %s: status %d\n%s", strings.Join(args, " "), status, out)
+	}
+	return out
+}
+
+// python runs a program as uid 0 in a sandbox.
+func (h *house) python(sandbox, program string) string {
+	h.t.Helper()
+	file := filepath.Join(h.t.TempDir(), "attack.py")
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	h.must("cp", file, sandbox+":/tmp/attack.py")
+	return h.must("exec", "--timeout", "25s", sandbox, "--", "python3", "/tmp/attack.py")
+}
+
+// left asserts that nothing but the daemon is there any more.
+func (h *house) left() {
+	h.t.Helper()
+	var left []string
+	clean := poll(func() bool {
+		left = slices.Concat(h.leftProcesses(), h.leftMounts(), h.leftGroups(), h.leftDirs())
+		return len(left) == 0
+	})
+	if !clean {
+		h.t.Fatalf("left behind:\n\t%s", strings.Join(left, "\n\t"))
+	}
+}
+
+// names lists the sandboxes.
+func (h *house) names() []string {
+	h.t.Helper()
+	var l struct {
+		Sandboxes []struct{ Name, State string }
+	}
+	if err := json.Unmarshal([]byte(h.must("ls", "-a", "--json")), &l); err != nil {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, s := range l.Sandboxes {
+		names = append(names, s.Name+" "+s.State)
+	}
+	return names
+}
+
+// post sends one request over a connection of its own.
+func (h *house) post(path, body string) (net.Conn, error) {
+	c, err := net.Dial("unix", h.socket())
+	if err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: cloche\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	return c, err
+}
+
+// Whoever makes a user namespace has every capability in it. They reach neither
+// the agent nor the cgroups that hold the limit.
+func TestAttackUserNamespace(t *testing.T) {
+	h := newHouse(t)
+	h.must("create", "--name", "box", "--pids", "64")
+	out := h.python("box", `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.syscall(272, 0x10020000) != 0:
+    print("no user namespaces"); sys.exit()
+for name, value in (("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")):
+    try: os.write(os.open("/proc/self/" + name, os.O_WRONLY), value.encode())
+    except OSError: pass
+for pid in [1] + [int(t) for t in os.listdir("/proc/1/task")]:
+    if libc.ptrace(16, pid, 0, 0) == 0: print("ESCAPED: traces", pid)
+    if libc.kill(pid, 0) == 0: print("ESCAPED: signals", pid)
+for what in ("environ", "mem", "maps", "auxv", "fd"):
+    try:
+        os.listdir("/proc/1/fd") and os.readlink("/proc/1/fd/0") if what == "fd" else open("/proc/1/" + what, "rb").read(1)
+        print("ESCAPED: reads", what)
+    except OSError: pass
+for ns in os.listdir("/proc/1/ns"):
+    try:
+        if libc.setns(os.open("/proc/1/ns/" + ns, 0), 0) == 0: print("ESCAPED: entered", ns)
+    except OSError: pass
+os.makedirs("/tmp/cg")
+if libc.mount(b"x", b"/tmp/cg", b"cgroup2", 0, 0) == 0:
+    try: os.mkdir("/tmp/cg/mine")
+    except OSError: pass
+    for dir, _, files in os.walk("/tmp/cg"):
+        for f in ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "pids.max", "memory.max", "cgroup.kill"):
+            if dir.endswith("/mine") and f not in ("cgroup.procs", "cgroup.threads"): continue
+            for value in ("0", str(os.getpid()), "max", "-pids"):
+                if f not in files: continue
+                try:
+                    os.write(os.open(dir + "/" + f, os.O_WRONLY), value.encode())
+                    print("ESCAPED: wrote", value, "to", dir + "/" + f)
+                except OSError: pass
+made = 0
+try:
+    while made < 200:
+        if os.fork() == 0:
+            import time
+            time.sleep(20); os._exit(0)
+        made += 1
+except OSError: pass
+print("ESCAPED: processes" if made >= 64 else "held", made)
+`)
+	if strings.Contains(out, "ESCAPED") || !strings.Contains(out, "held") && !strings.Contains(out, "no user namespaces") {
+		t.Error(out)
+	}
+	if out := h.must("exec", "box", "--", "echo", "alive"); out != "alive\n" {
+		t.Errorf("after the attack: %q", out)
+	}
+	h.must("rm", "-f", "box")
+	h.left()
+}
+
+// Processes inside can connect to the agent's port. They get no answer and keep
+// nobody out.
+func TestAttackAgentPort(t *testing.T) {
+	h := newHouse(t)
+	h.must("create", "--name", "box")
+	done := make(chan string, 1)
+	go func() {
+		out, _ := h.try("exec", "--timeout", "20s", "box", "--", "python3", "-c", `
+import socket, struct, threading, time
+end = time.time() + 6
+def attack(data):
+    held = []
+    while time.time() < end:
+        try:
+            s = socket.create_connection(("127.0.0.1", 1), 2)
+            if data is None:
+                held = held[-200:] + [s]
+                continue
+            s.sendall(data)
+            s.settimeout(1)
+            if s.recv(64): print("ANSWERED", data[:16])
+            s.close()
+        except OSError: pass
+frames = [None, None, b"\xff" * 65536, struct.pack(">cI", b"H", 2**31 - 1), b"H\0\0\0\x20" + b'{"Token":"AAAA","Versions":[1]}', b"GET / HTTP/1.0\r\n\r\n"]
+threads = [threading.Thread(target=attack, args=(f,)) for f in frames]
+print("begun", flush=True)
+for t in threads: t.start()
+for t in threads: t.join()
+print("attacked")
+`)
+		done <- out
+	}()
+	for attacks := 0; ; attacks++ {
+		select {
+		case out := <-done:
+			if attacks == 0 || strings.Contains(out, "ANSWERED") || !strings.Contains(out, "attacked") {
+				t.Errorf("beside %d execs: %s", attacks, out)
+			}
+			h.must("rm", "-f", "box")
+			h.left()
+			return
+		default:
+			h.must("exec", "box", "--", "true")
+		}
+	}
+}
+
+// What a sandbox leaves in its workspace is neither followed nor waited for, and
+// it can all be removed.
+func TestAttackWorkspaceContent(t *testing.T) {
+	h := newHouse(t)
+	h.must("create", "--name", "box")
+	h.python("box", `
+import os, socket
+w = "/workspace/"
+for name, target in (("env", "/proc/1/environ"), ("mem", "/proc/1/mem"), ("fd", "/proc/1/fd/3"), ("root", "/proc/1/root/etc/passwd"), ("self", "/proc/self/mem"), ("loop", "loop")):
+    os.symlink(target, w + name)
+os.mkfifo(w + "fifo")
+socket.socket(socket.AF_UNIX).bind(w + "sock")
+open(os.fsencode(w) + b"\xff\x1b[2J\n", "w").close()
+os.makedirs(w + "locked/in"); os.chmod(w + "locked", 0)
+os.mkdir(w + "deep"); os.chdir(w + "deep")
+for i in range(1500):
+    os.mkdir("d" * 200); os.chdir("d" * 200)
+open("bottom", "w").close()
+`)
+	to := filepath.Join(t.TempDir(), "out")
+	for _, name := range []string{"env", "mem", "fd", "root", "self", "loop", "fifo", "sock"} {
+		if out, status := h.try("cp", "box:/workspace/"+name, to); status == 0 {
+			t.Errorf("%s could be copied: %s", name, out)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "in")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/workspace/env", "/workspace/root", "/workspace/fifo", "/workspace/loop", "/proc/1/comm", "/proc/1/oom_score_adj", "/.cloche/x"} {
+		if out, status := h.try("cp", file, "box:"+path); status == 0 {
+			t.Errorf("%s could be written: %s", path, out)
+		}
+	}
+	h.must("rm", "-f", "box")
+	h.left()
+}
+
+// A one-shot whose caller hangs up is gone soon, however far it had come.
+func TestAttackCallerHangsUp(t *testing.T) {
+	h := newHouse(t)
+	for _, reached := range []string{"creating", "running"} {
+		c, err := h.post("/v1/run", `{"exec":{"argv":["sleep","1000"]}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !poll(func() bool { l := h.names(); return len(l) == 1 && (reached == "creating" || strings.HasSuffix(l[0], reached)) }) {
+			t.Fatalf("it never was %s: %q", reached, h.names())
+		}
+		c.Close()
+		gone := time.Now()
+		if !poll(func() bool { return len(h.names()) == 0 }) || time.Since(gone) > 5*time.Second {
+			t.Errorf("%s: there after %s: %q", reached, time.Since(gone), h.names())
+		}
+	}
+	h.left()
+}
+
+// A daemon that is killed at any moment of creates and removals leaves nothing
+// that the next one does not find or clear, and what runs goes on.
+func TestAttackDaemonKilled(t *testing.T) {
+	h := newHouse(t)
+	h.must("create", "--name", "keep")
+	h.must("exec", "keep", "--", "sh", "-c", "echo kept > f")
+	for i := range 6 {
+		h.must("create", "--name", fmt.Sprint("old", i))
+		var clients []*exec.Cmd
+		for _, args := range [][]string{{"create", "--name", fmt.Sprint("new", i)}, {"rm", "-f", fmt.Sprint("old", i)}} {
+			cmd := h.command(args...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			clients = append(clients, cmd)
+		}
+		<-time.After(time.Duration(rand.IntN(120)) * time.Millisecond) // any moment is one to die at
+		h.kill9()
+		for _, c := range clients {
+			_ = c.Wait()
+		}
+		h.start()
+		if out := h.must("exec", "keep", "--", "cat", "f"); out != "kept\n" {
+			t.Fatalf("round %d: the sandbox that ran says %q", i, out)
+		}
+		for _, s := range h.names() {
+			name, state, _ := strings.Cut(s, " ")
+			if name == "keep" {
+				continue
+			}
+			if state == "running" {
+				h.must("exec", name, "--", "true")
+			}
+			h.must("rm", "-f", name)
+		}
+	}
+	h.must("rm", "-f", "keep")
+	h.left()
+}
+
+// Sandboxes that come and go leave the daemon as it was.
+func TestAttackCycles(t *testing.T) {
+	h := newHouse(t)
+	cycle := func() {
+		h.must("create", "--name", "box")
+		h.must("exec", "box", "--", "true")
+		h.must("rm", "-f", "box")
+	}
+	open := func() int {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.daemon.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	for range 3 {
+		cycle()
+	}
+	before := open()
+	for range 20 {
+		cycle()
+	}
+	if !poll(func() bool { return open() <= before+2 }) {
+		t.Errorf("%d descriptors became %d", before, open())
+	}
+	h.left()
+}
+
+// More execs than may be under way are refused in words that a program
+// understands, and the others are not disturbed.
+func TestAttackManyExecs(t *testing.T) {
+	h := newHouse(t)
+	h.must("create", "--name", "box")
+	var mu sync.Mutex
+	got := map[string]int{}
+	var wg sync.WaitGroup
+	for range 300 {
+		wg.Go(func() {
+			answer := "broken connection"
+			if c, err := h.post("/v1/sandboxes/box/exec", `{"argv":["sleep","4"]}`); err == nil {
+				defer c.Close()
+				all, _ := io.ReadAll(c)
+				head, body, _ := bytes.Cut(all, []byte("\r\n\r\n"))
+				line, headers, _ := strings.Cut(string(head), "\r\n")
+				var e struct{ Error struct{ Code string } }
+				_ = json.Unmarshal(body, &e)
+				answer = strings.TrimSpace(line + " " + e.Error.Code)
+				if e.Error.Code != "" && !strings.Contains(headers, "Retry-After: ") {
+					answer += ", no Retry-After"
+				}
+			}
+			mu.Lock()
+			got[answer]++
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	ok, full := got["HTTP/1.1 200 OK"], got[fmt.Sprintf("HTTP/1.1 %d %s no_capacity", http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable))]
+	if ok == 0 || full == 0 || ok+full != 300 {
+		t.Errorf("answers: %v", got)
+	}
+	h.must("exec", "box", "--", "true")
+	h.must("rm", "-f", "box")
+	h.left()
+}
+
+// A home that belongs to somebody else could be changed under the daemon's feet.
+func TestAttackHomeOfAnother(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to give a directory to somebody else")
+	}
+	h := newHouse(t)
+	home := t.TempDir()
+	if err := os.Chown(home, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := h.try("serve", "--home", home); status == 0 || !strings.Contains(out, "belongs to uid 65534") {
+		t.Errorf("status %d: %s", status, out)
+	}
+	// A home has one daemon.
+	if out, status := h.try("serve", "--home", h.home); status == 0 || !strings.Contains(out, "running already") {
+		t.Errorf("status %d: %s", status, out)
+	}
+	h.must("create", "--name", "box")
+	h.must("rm", "-f", "box")
+	h.left()
+}
+
+// On a full disk what cannot be recorded is not begun, and leaves nothing.
+func TestAttackFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to mount a small disk")
+	}
+	h := newHouse(t)
+	h.must("create", "--name", "box")
+	h.must("rm", "-f", "box") // the images are made
+	records := filepath.Join(h.home, "engines", "gvisor")
+	if err := syscall.Mount("tmpfs", records, "tmpfs", 0, "size=4k,mode=0700"); err != nil {
+		t.Skip("needs mounts: " + err.Error())
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(records, syscall.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(records, "filler"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, status := h.try("create", "--json", "--name", "full")
+	if status != 125 || !strings.Contains(out, `"no_capacity"`) {
+		t.Errorf("status %d: %s", status, out)
+	}
+	if left := within(records); len(left) != 1 {
+		t.Errorf("beside the filler there is more: %q", left)
+	}
+	if err := syscall.Unmount(records, syscall.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	h.must("create", "--name", "full")
+	h.must("rm", "-f", "full")
+	h.left()
+}
