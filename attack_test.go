@@ -305,7 +305,10 @@ func TestAttackCallerHangsUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !poll(func() bool { l := h.names(); return len(l) == 1 && (reached == "creating" || strings.HasSuffix(l[0], reached)) }) {
+		if !poll(func() bool {
+			l := h.names()
+			return len(l) == 1 && (reached == "creating" || strings.HasSuffix(l[0], reached))
+		}) {
 			t.Fatalf("it never was %s: %q", reached, h.names())
 		}
 		c.Close()

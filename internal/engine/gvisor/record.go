@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,7 +49,11 @@ func (r records) path(rec record) string {
 
 // create fails with fs.ErrExist when there is an instance of that name.
 func (r records) create(rec record) error {
-	return r.write(rec, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	err := r.write(rec, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		r.remove(rec) // on a full disk there is a file without content
+	}
+	return err
 }
 
 // update replaces the record as a whole.
