@@ -151,7 +151,8 @@ func (t *attachment) pumpSignals(done <-chan struct{}) {
 			continue
 		}
 		name := signalName(s)
-		if name == "INT" {
+		// What asks for an end and is not heard becomes a kill: timeout(1) sends TERM.
+		if name == "INT" || name == "TERM" || name == "HUP" {
 			if time.Since(last) > insist {
 				interrupts = 0
 			}

@@ -48,6 +48,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer doors.close()
+	h.warnOfClearText(doors)
 	token, err := h.token(cfg.Token, listen)
 	if err != nil {
 		return err
@@ -98,6 +99,15 @@ func (h *house) openDoors(listen []string) (doors, error) {
 		open = append(open, ln)
 	}
 	return open, nil
+}
+
+// warnOfClearText says what a TCP address that others can reach means.
+func (h *house) warnOfClearText(open doors) {
+	for _, ln := range open {
+		if a, ok := ln.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+			h.log.Warn("tokens cross the network in clear text: put TLS in front of this address", "listen", ln.Addr().String())
+		}
+	}
 }
 
 func listenAt(addr string) (net.Listener, error) {

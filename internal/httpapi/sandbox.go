@@ -11,7 +11,7 @@ import (
 )
 
 // maxGrace is the longest grace period of a stop.
-const maxGrace = time.Hour
+const maxGrace = 10 * time.Minute
 
 const ndjson = "application/x-ndjson"
 

@@ -271,14 +271,23 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	c.plan.Hostname = hostname(c.s.name)
 	c.plan.DieWithParent = c.m.opts.Ephemeral
 	c.plan.Tmpfs = append(c.plan.Tmpfs,
-		engine.Tmpfs{Target: "/tmp", SizeBytes: tmpBytes, Mode: 0o1777},
-		engine.Tmpfs{Target: "/dev/shm", SizeBytes: shmBytes, Mode: 0o1777},
+		engine.Tmpfs{Target: "/tmp", SizeBytes: within(tmpBytes, limits.MemoryBytes), Mode: 0o1777},
+		engine.Tmpfs{Target: "/dev/shm", SizeBytes: within(shmBytes, limits.MemoryBytes), Mode: 0o1777},
 	)
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: limits.DiskBytes}
 	c.plan.Agent = engine.Agent{
 		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, Config: config, Port: agent.Port,
 	}
 	return nil
+}
+
+// within is the size of a memory filesystem: small enough that filling it is an
+// error in the sandbox and not its end.
+func within(size, memory int64) int64 {
+	if memory > 0 {
+		return min(size, memory/3)
+	}
+	return size
 }
 
 func (c *creation) startEngine(ctx context.Context) error {

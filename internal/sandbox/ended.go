@@ -48,6 +48,9 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 		stopped := now()
 		s.info.StoppedAt = &stopped
 		_ = s.move(cloche.StateLost, end.reason)
+		if err := s.save(); err != nil {
+			m.log.Error("save record", "sandbox", s.id, "error", err)
+		}
 	} else {
 		end.reason = "the sandbox was ended"
 	}
@@ -148,10 +151,10 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 		return err
 	}
 	defer root.Close()
-	if err := root.WriteFile(processesFile, data, 0o600); err != nil {
+	if err := replaceFile(root, processesFile, data); err != nil {
 		return err
 	}
-	f, err := root.OpenFile(logsFile, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := root.OpenFile(logsFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -172,7 +175,10 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 	if err != nil && !errors.Is(err, errLogsFull) {
 		return err
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return root.Rename(logsFile+".new", logsFile)
 }
 
 var errLogsFull = errors.New("as much output as is kept has been saved")

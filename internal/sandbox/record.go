@@ -38,13 +38,18 @@ func (r *record) write(dir string) error {
 		return fmt.Errorf("write record: %w", err)
 	}
 	defer root.Close()
-	if err := root.WriteFile(recordFile+".new", data, 0o600); err != nil {
-		return fmt.Errorf("write record: %w", err)
-	}
-	if err := root.Rename(recordFile+".new", recordFile); err != nil {
+	if err := replaceFile(root, recordFile, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
+}
+
+// replaceFile leaves the old content or the new one, also on a full disk.
+func replaceFile(root *os.Root, name string, data []byte) error {
+	if err := root.WriteFile(name+".new", data, 0o600); err != nil {
+		return err
+	}
+	return root.Rename(name+".new", name)
 }
 
 // readRecord reads the record of a sandbox's directory; fs.ErrNotExist says

@@ -30,8 +30,13 @@ func (m *Manager) Recover(ctx context.Context) error {
 			// A creation that never finished, or a removal that began.
 			errs = append(errs, m.clear(id))
 		case err != nil:
+			// What cannot be read or reached now may be later, by another build or
+			// when the machine has recovered: nothing of it is swept.
 			m.log.Error("adopt sandbox", "sandbox", id, "error", err)
 			errs = append(errs, err)
+			for _, eng := range m.opts.Engines {
+				keep[eng.Name()] = append(keep[eng.Name()], id)
+			}
 		case s.inst != nil:
 			keep[s.info.Engine] = append(keep[s.info.Engine], id)
 		}

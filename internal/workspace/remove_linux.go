@@ -110,7 +110,7 @@ func removeEntry(parent int, name string, lift func(from int, nested string) err
 			done, err := unlinkAny(fd, nested)
 			if err == nil && !done {
 				// The kernel wants to write ".." of a directory that it moves.
-				_ = unix.Fchmodat(fd, nested, 0o700, 0)
+				_ = unix.Fchmodat(fd, nested, 0o700, unix.AT_SYMLINK_NOFOLLOW)
 				err = lift(fd, nested)
 			}
 			if err != nil {

@@ -227,6 +227,9 @@ type launch struct {
 // stop a launcher just before it executes.
 const launchTimeout = 30 * time.Second
 
+// nudge is how soon a launcher that does not come on is continued.
+const nudge = 50 * time.Millisecond
+
 // launchError is why a program was not executed.
 type launchError struct {
 	at  stage
@@ -297,8 +300,14 @@ func (l *parked) awaitOutcome() error {
 	deadline := time.Now().Add(launchTimeout)
 	for {
 		fds := []unix.PollFd{{Fd: int32(l.outcome), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(max(time.Until(deadline), 0)/time.Millisecond))
+		wait := max(min(time.Until(deadline), nudge), 0)
+		n, err := unix.Poll(fds, int(wait/time.Millisecond))
 		if err == unix.EINTR {
+			continue
+		}
+		if n == 0 && err == nil && time.Now().Before(deadline) {
+			// A process of the same uid may have stopped it on its way.
+			_ = unix.Kill(l.pid, unix.SIGCONT)
 			continue
 		}
 		if n == 0 || err != nil {

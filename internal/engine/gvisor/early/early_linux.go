@@ -18,6 +18,7 @@ func init() {
 	case len(a) == 1 && a[0] == Probe:
 		probe()
 	case len(a) > 1 && a[0] == FirstGofer:
+		refuseSetID()
 		again(Gofer, setup|files, files)
 	}
 }
