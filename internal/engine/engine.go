@@ -139,7 +139,9 @@ type Limits struct {
 // It is started with Argv, an environment that is empty or HOME=/, descriptor 3 open for reading
 // on Config followed by end of file, and descriptor 4 open for writing. It
 // writes one byte to descriptor 4 when it listens on TCP 127.0.0.1:Port inside,
-// or a line of text that says why it cannot. Descriptors 0 to 2 are /dev/null.
+// or a line of text that says why it cannot. Descriptor 5 may be a stream socket:
+// a connection that the engine has made already and gives to the first Dial; the
+// agent serves it as one that it accepted. Descriptors 0 to 2 are /dev/null.
 type Agent struct {
 	// Image is a host path of a read-only EROFS image that holds the program.
 	Image string

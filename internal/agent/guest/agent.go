@@ -21,6 +21,8 @@ type Agent struct {
 	users *users
 	procs *processes
 	door  *door
+	// first is a connection that the agent was born with; nil is none.
+	first net.Conn
 	wg    sync.WaitGroup
 }
 
@@ -78,6 +80,9 @@ func cgroups(cfg agent.Config, id identity) (*groups, error) {
 
 // serve accepts connections until the listener fails, which it does not.
 func (a *Agent) serve(ln net.Listener) error {
+	if a.first != nil {
+		a.wg.Go(func() { a.handle(a.first) })
+	}
 	for {
 		conn, err := ln.Accept()
 		if err != nil {

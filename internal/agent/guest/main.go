@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	configFD  = 3
-	readyFD   = 4
+	configFD = 3
+	readyFD  = 4
+	// firstFD may be a connection that the engine has made already.
+	firstFD   = 5
 	maxConfig = 64 << 10
 )
 
@@ -62,6 +64,7 @@ func setUp() (*Agent, net.Listener, error) {
 	for _, fd := range []int{configFD, readyFD} {
 		unix.CloseOnExec(fd)
 	}
+	first := firstConn()
 	for sig := unix.Signal(1); sig < 32; sig++ {
 		if ignoredSignals>>uint(sig)&1 != 0 {
 			signal.Ignore(sig)
@@ -92,7 +95,24 @@ func setUp() (*Agent, net.Listener, error) {
 		ln.Close()
 		return nil, nil, err
 	}
+	a.first = first
 	return a, ln, nil
+}
+
+// firstConn is what descriptor 5 holds, if that is a socket.
+func firstConn() net.Conn {
+	var st unix.Stat_t
+	if unix.Fstat(firstFD, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil
+	}
+	f := os.NewFile(firstFD, "first connection")
+	defer f.Close() // FileConn has its own copy, closed on exec
+	unix.CloseOnExec(firstFD)
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil
+	}
+	return conn
 }
 
 func readConfig() (agent.Config, error) {

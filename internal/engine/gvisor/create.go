@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,6 +45,7 @@ type creation struct {
 	gofer      command
 	sync       *os.File // the sentry writes a byte when its control server is up
 	ready      *os.File // the agent writes a byte when it listens
+	first      *os.File // the connection that the agent is born with
 	crash      *os.File // what the sentry wrote to its standard error
 	goferCrash *os.File
 	group      *group
@@ -286,6 +288,11 @@ func (c *creation) waitAgent(ctx context.Context) error {
 		line, _, _ := strings.Cut(string(b)+string(rest[:n]), "\n")
 		return agentError(line)
 	}
+	conn, err := net.FileConn(c.first)
+	if err != nil {
+		return err
+	}
+	c.inst.keepFirst(conn)
 	return nil
 }
 
@@ -343,7 +350,7 @@ func (c *creation) rollback() {
 }
 
 func (c *creation) closeFiles() {
-	for _, f := range []*os.File{c.null, c.sync, c.ready, c.crash, c.goferCrash} {
+	for _, f := range []*os.File{c.null, c.sync, c.ready, c.first, c.crash, c.goferCrash} {
 		if f != nil {
 			f.Close()
 		}

@@ -172,7 +172,23 @@ func (c *creation) openSentry() error {
 	}
 	c.ready = r
 	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(w)+":4")
+
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return err
+	}
+	c.first = ours
+	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(theirs)+":5")
 	return nil
+}
+
+// socketPair makes a connection of which each end is given away.
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "agent"), nil
 }
 
 // configPipe is a pipe that holds the configuration and then ends. Unlike a

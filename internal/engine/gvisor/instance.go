@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
@@ -31,6 +31,12 @@ type instance struct {
 	group  *group
 
 	crash *os.File // what the sentry writes when it crashes; nil if recovered
+
+	// first is the connection that the agent was born with, for the first Dial. It
+	// is a socket of the host's and needs no network stack on its way.
+	firstLock sync.Mutex
+	first     net.Conn
+	expiry    *time.Timer
 
 	closing sync.Mutex
 	closed  bool
@@ -86,11 +92,13 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if i.sentry.dead() {
 		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: make socket pair: %w", i.rec.ID, err)
+	if conn := i.takeFirst(); conn != nil {
+		return conn, nil
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "agent")
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
+	}
 	defer ours.Close()
 	defer theirs.Close()
 	err = i.ctl.call(ctx, boot.ContMgrPortForward, &boot.PortForwardOpts{
@@ -106,6 +114,35 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
 	}
 	return conn, nil
+}
+
+// firstLife is how long the first connection waits to be taken: less than the
+// agent waits for a stranger's token.
+const firstLife = 3 * time.Second
+
+func (i *instance) keepFirst(conn net.Conn) {
+	i.firstLock.Lock()
+	defer i.firstLock.Unlock()
+	i.first = conn
+	i.expiry = time.AfterFunc(firstLife, i.dropFirst)
+}
+
+// takeFirst returns the first connection once, and nil ever after.
+func (i *instance) takeFirst() net.Conn {
+	i.firstLock.Lock()
+	defer i.firstLock.Unlock()
+	conn := i.first
+	i.first = nil
+	if conn != nil {
+		i.expiry.Stop()
+	}
+	return conn
+}
+
+func (i *instance) dropFirst() {
+	if conn := i.takeFirst(); conn != nil {
+		conn.Close()
+	}
 }
 
 func (i *instance) dialError(ctx context.Context, err error) error {
@@ -128,6 +165,7 @@ func (i *instance) dialError(ctx context.Context, err error) error {
 func (i *instance) Close(ctx context.Context) error {
 	i.closing.Lock()
 	defer i.closing.Unlock()
+	i.dropFirst()
 	if i.closed {
 		return nil
 	}
