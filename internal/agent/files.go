@@ -126,7 +126,7 @@ func send[T any](k *call, r io.Reader) (T, error) {
 		switch err { //nolint:errorlint // see fill
 		case nil:
 			continue
-		case io.EOF:
+		case io.EOF: //nolint:errorlint // see fill
 			if werr := k.End(); werr != nil {
 				return lastWord[T](k, werr)
 			}
