@@ -21,6 +21,12 @@ const (
 	DefaultRingBytes = 1 << 20
 )
 
+// UID is the agent's own uid and gid where the kernel does not guard it: outside
+// of the range that its processes' user namespace maps, so that none of them,
+// uid 0 included, can become it, signal it or own what it owns. An agent that is
+// started as root becomes it, at some cost.
+const UID = 4_294_967_000
+
 // Config is what the agent is told at its start, as JSON on descriptor 3.
 type Config struct {
 	// Token is what a connection must show.

@@ -148,7 +148,10 @@ type Agent struct {
 	// Target is where the engine mounts Image.
 	Target string
 	// Argv[0] is the program's path inside.
-	Argv   []string
+	Argv []string
+	// UID is the uid and the gid that it is started as inside, with every
+	// capability whatever they are; 0 is root.
+	UID    uint32
 	Config []byte
 	Port   int
 }

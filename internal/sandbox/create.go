@@ -276,7 +276,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	)
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: limits.DiskBytes}
 	c.plan.Agent = engine.Agent{
-		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, Config: config, Port: agent.Port,
+		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, UID: agent.UID, Config: config, Port: agent.Port,
 	}
 	return nil
 }

@@ -266,6 +266,8 @@ func TestRecover(t *testing.T) {
 	}
 
 	second := w.manager(false)
+	// Its death may have been seen just after it was adopted.
+	eventually(t, "the dead one is lost", func() bool { sb, _ := second.Get(operator, "dying"); return sb.State == cloche.StateLost })
 	for name, want := range map[string]cloche.State{"living": cloche.StateRunning, "dying": cloche.StateLost, "stopped": cloche.StateStopped} {
 		if sb, err := second.Get(operator, name); err != nil || sb.State != want {
 			t.Errorf("%s is %s (%v), want %s", name, sb.State, err, want)

@@ -12,12 +12,11 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent"
 )
 
-// agentID is the agent's own uid and gid where the kernel does not guard it:
-// outside of the range that its processes' user namespace maps, so that none of
-// them, uid 0 included, can become it, signal it or own what it owns.
-const agentID = 4_294_967_000
+const agentID = agent.UID
 
 // identity is who the agent is, and what it gives its processes.
 type identity struct {
@@ -35,7 +34,7 @@ func harden(kernelGuards bool) (identity, error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return id, fmt.Errorf("make agent undumpable: %w", err)
 	}
-	if os.Geteuid() != 0 {
+	if uid := os.Geteuid(); uid != 0 && (uid != agentID || kernelGuards) {
 		if !kernelGuards {
 			return id, fmt.Errorf("the agent runs as uid %d: only uid 0 can guard itself against its own processes", os.Geteuid())
 		}
@@ -45,8 +44,10 @@ func harden(kernelGuards bool) (identity, error) {
 	if kernelGuards {
 		return id, nil
 	}
-	if err := becomeAgent(); err != nil {
-		return id, err
+	if os.Geteuid() == 0 {
+		if err := becomeAgent(); err != nil {
+			return id, err
+		}
 	}
 	fd, err := makeUserNS()
 	if err != nil {
@@ -212,6 +213,10 @@ func (id identity) as(u user, fn func() error) error {
 // syscall would not.
 func setEffective(uid, gid uint32) error {
 	const keep = ^uintptr(0)
+	// Leaving uid 0 would take the permitted capabilities along.
+	if _, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0); e != 0 {
+		return e
+	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(gid), keep); e != 0 {
 		return e
 	}

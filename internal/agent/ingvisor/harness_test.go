@@ -62,7 +62,7 @@ func boot(t testing.TB, tune func(*agent.Config)) *box {
 		Mounts: []engine.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}, {Source: t.TempDir(), Target: "/work"}},
 		Tmpfs:  []engine.Tmpfs{{Target: "/tmp", SizeBytes: 256 << 20, Mode: 0o1777}},
 		Limits: engine.Limits{MemoryBytes: 1 << 30, CPUs: 2, Pids: cfg.PidsMax, DiskBytes: 512 << 20},
-		Agent:  engine.Agent{Image: program, Target: target, Argv: []string{target + "/" + agent.Argv0}, Config: data, Port: agent.Port},
+		Agent:  engine.Agent{Image: program, Target: target, Argv: []string{target + "/" + agent.Argv0}, UID: agent.UID, Config: data, Port: agent.Port},
 	}
 	i, err := e.Create(t.Context(), plan)
 	if err != nil {

@@ -51,8 +51,8 @@ type Engine struct {
 	groups   groupMaker
 	rootless bool
 
-	probeOnce sync.Once
-	probed    engine.Report
+	probing sync.Mutex
+	probed  engine.Report
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -98,10 +98,14 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// Probe implements engine.Engine. The answer is found once in the life of the
-// engine: nothing that it depends on changes without an administrator.
+// Probe implements engine.Engine. A machine that is usable stays so; one that is
+// not is looked at again each time, because somebody may be mending it.
 func (e *Engine) Probe(ctx context.Context) engine.Report {
-	e.probeOnce.Do(func() { e.probed = e.probe(ctx) })
+	e.probing.Lock()
+	defer e.probing.Unlock()
+	if !e.probed.Usable {
+		e.probed = e.probe(ctx)
+	}
 	return e.probed
 }
 

@@ -23,6 +23,7 @@ func spec(p engine.Plan) *specs.Spec {
 		// The path is never used: the root is an image, known by its descriptor.
 		Root: &specs.Root{Path: "/", Readonly: p.Root.ReadOnly},
 		Process: &specs.Process{
+			User:         specs.User{UID: p.Agent.UID, GID: p.Agent.UID},
 			Args:         p.Agent.Argv,
 			Cwd:          "/",
 			Capabilities: specutils.AllCapabilities(),
