@@ -40,6 +40,7 @@ type creation struct {
 
 	plan   engine.Plan
 	staged undoStack
+	inst   engine.Instance
 	client *agent.Client
 }
 
@@ -73,7 +74,8 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 		return nil, m.abandon(ctx, c.s, err)
 	}
 	m.log.Info("sandbox created", "sandbox", c.s.id, "name", c.s.name, "took", time.Since(begun))
-	m.wg.Go(func() { m.watch(c.s, c.s.inst) })
+	inst := c.inst
+	m.wg.Go(func() { m.watch(c.s, inst) })
 	return c.s, nil
 }
 
@@ -299,6 +301,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.inst = inst
 	c.s.mu.Lock()
 	c.s.inst = inst
 	c.s.mu.Unlock()
@@ -315,7 +318,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 }
 
 func (c *creation) connect(ctx context.Context) error {
-	conn := &agentConn{inst: c.s.inst, token: c.s.token}
+	conn := &agentConn{inst: c.inst, token: c.s.token}
 	c.s.mu.Lock()
 	c.s.agent = conn
 	c.s.mu.Unlock()

@@ -66,6 +66,7 @@ func Run(t *testing.T, s Setup) {
 		{"Sweep", testSweep, true},
 		{"SweepAfterSuddenDeath", testSweepAfterSuddenDeath, s.Survives},
 		{"Inside", testInside, s.Isolates},
+		{"UID", testUID, s.Isolates},
 		{"Mounts", testMounts, s.Isolates},
 		{"ReadOnlyRoot", testReadOnlyRoot, s.Isolates},
 		{"DiskLimit", testDiskLimit, s.Isolates},
