@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"regexp"
 	"strconv"
 	"strings"
@@ -156,10 +157,17 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 		}
 		return bin, errors.Join(os.Symlink(given, bin), os.Chmod(dir, 0o755))
 	}
-	cmd := exec.Command("go", "build", "-o", bin, "./cmd/cloche")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
+	// The agent first: one that an earlier build left would be of other source.
+	agent := filepath.Join("internal", "agent", "embed", "bin", "cloche-agent-linux-"+runtime.GOARCH)
+	for _, args := range [][]string{
+		{"build", "-ldflags=-s -w -buildid=", "-o", agent, "./cmd/cloche-agent"},
+		{"build", "-o", bin, "./cmd/cloche"},
+	} {
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build: %w\n%s", err, out)
+		}
 	}
 	return bin, os.Chmod(dir, 0o755)
 })
