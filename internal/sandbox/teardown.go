@@ -100,13 +100,18 @@ func (m *Manager) end(ctx context.Context, s *live, before func(context.Context)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stopped := now()
-	s.info.StoppedAt = &stopped
-	_ = s.move(cloche.StateStopped, "")
-	if err := s.save(); err != nil {
+	if err := s.markStopped(); err != nil {
 		m.log.Error("save record", "sandbox", s.id, "error", err)
 	}
 	return s.info, nil
+}
+
+// markStopped records that nothing runs any more. The caller holds s.mu.
+func (s *live) markStopped() error {
+	stopped := now()
+	s.info.StoppedAt = &stopped
+	_ = s.move(cloche.StateStopped, "")
+	return s.save()
 }
 
 // release ends the instance and all that belongs to it, and keeps the
@@ -195,10 +200,7 @@ func (m *Manager) retryOnce(s *live, remove bool) bool {
 	if !remove {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		stopped := now()
-		s.info.StoppedAt = &stopped
-		_ = s.move(cloche.StateStopped, "")
-		return s.save() == nil
+		return s.markStopped() == nil
 	}
 	if err := workspace.RemoveTree(s.dir); err != nil {
 		return false
