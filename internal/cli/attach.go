@@ -73,6 +73,36 @@ type attachment struct {
 	cancel context.CancelFunc
 	// signals has been registered before the stream began, so that none is lost.
 	signals chan os.Signal
+	// starting says that the program runs: from then on signals are its own.
+	starting func()
+	// release gives up the signals and the context, in any case at the end.
+	release func()
+}
+
+// prepare makes what an attached command needs before there is a stream: its
+// signals, its terminal, and a context that only they end.
+func (a *app) prepare(ctx context.Context, f attachFlags, req *cloche.ExecRequest) (context.Context, *attachment, error) {
+	if a.json && f.tty {
+		return nil, nil, cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
+	}
+	signals, giveUp := catchSignals()
+	// Signals are the command's: what they cancel elsewhere goes on here.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	t := &attachment{app: a, cancel: cancel, signals: signals, starting: cancelOnSignal(signals, cancel)}
+	t.release = func() {
+		t.starting()
+		cancel()
+		giveUp()
+	}
+	tty, err := a.wantTerminal(f.tty)
+	if err != nil {
+		t.release()
+		return nil, nil, err
+	}
+	if t.tty = tty; tty != nil {
+		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
+	}
+	return ctx, t, nil
 }
 
 // catchSignals takes the signals that belong to the command from now on.

@@ -74,23 +74,11 @@ func commandOf(args []string) []string {
 }
 
 func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f attachFlags) error {
-	if a.json && f.tty {
-		return cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
-	}
-	signals, release := catchSignals()
-	defer release()
-	// Signals are the command's: what they cancel elsewhere goes on here.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	starting := cancelOnSignal(signals, cancel)
-	defer starting()
-	tty, err := a.wantTerminal(f.tty)
+	ctx, t, err := a.prepare(ctx, f, &req)
 	if err != nil {
 		return err
 	}
-	if tty != nil {
-		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
-	}
+	defer t.release()
 	conn, err := a.daemon()
 	if err != nil {
 		return err
@@ -114,6 +102,7 @@ func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f at
 		return err
 	}
 	defer stream.Close()
-	starting()
-	return a.result(&attachment{app: a, stream: stream, stdin: a.wantStdin(f), tty: tty, cancel: cancel, signals: signals}, f.quiet)
+	t.starting()
+	t.stream, t.stdin = stream, a.wantStdin(f)
+	return a.result(t, f.quiet)
 }

@@ -63,24 +63,11 @@ func (f *attachFlags) register(flags *pflag.FlagSet) {
 }
 
 func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (err error) {
-	if a.json && f.tty {
-		return cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
-	}
-	signals, release := catchSignals()
-	defer release()
-	// Signals are the command's: what they cancel elsewhere goes on here.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	starting := cancelOnSignal(signals, cancel)
-	defer starting()
-
-	tty, err := a.wantTerminal(f.tty)
+	ctx, t, err := a.prepare(ctx, f, &req.Exec)
 	if err != nil {
 		return err
 	}
-	if tty != nil {
-		req.Exec.TTY, req.Exec.Rows, req.Exec.Cols = true, tty.rows, tty.cols
-	}
+	defer t.release()
 	conn, err := a.runtimeFor(ctx, req.Keep)
 	if err != nil {
 		return err
@@ -102,14 +89,14 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 		return err
 	}
 	defer stream.Close()
-	starting()
+	t.starting()
 	if sb := stream.Sandbox(); sb != nil && !f.quiet {
 		a.warnGranted(sb.Adjusted, sb.Unenforced)
 		if req.Keep {
 			a.warn("the sandbox is kept as %s", sb.Name)
 		}
 	}
-	t := &attachment{app: a, stream: stream, stdin: a.wantStdin(f), tty: tty, cancel: cancel, signals: signals}
+	t.stream, t.stdin = stream, a.wantStdin(f)
 	return a.result(t, f.quiet)
 }
 
