@@ -22,12 +22,21 @@ const (
 	CodeNotFound Code = "not_found"
 	// CodeExists: a thing of that name exists.
 	CodeExists Code = "already_exists"
+	// CodeConflict: somebody else has what was asked for, such as the input of a
+	// process.
+	CodeConflict Code = "conflict"
 	// CodeState: the thing exists but is in a state that does not allow this.
 	CodeState Code = "wrong_state"
 	// CodeTooLarge: a body, file or field is over a limit of the server.
 	CodeTooLarge Code = "too_large"
+	// CodeQuota: a workspace holds more than it may; Quota says how much.
+	CodeQuota Code = "quota_exceeded"
 	// CodeNoCapacity: the server is full; RetryAfter says when to come again.
 	CodeNoCapacity Code = "no_capacity"
+	// CodeTooMany: the caller's tenant asks too often, or has as many as it may, or as
+	// many wait to be made as may wait; Rule names the limit, and RetryAfter says when
+	// to come again.
+	CodeTooMany Code = "too_many"
 	// CodeUnsupported: the engine or this build cannot do what was asked.
 	CodeUnsupported Code = "unsupported"
 	// CodeCommandNotFound: the program of an exec does not exist inside.
@@ -52,8 +61,8 @@ const (
 // Codes lists every code, in the order of their declaration.
 func Codes() []Code {
 	return []Code{
-		CodeInvalid, CodeUnauthenticated, CodeDenied, CodeNotFound, CodeExists, CodeState,
-		CodeTooLarge, CodeNoCapacity, CodeUnsupported, CodeCommandNotFound, CodeNotExecutable,
+		CodeInvalid, CodeUnauthenticated, CodeDenied, CodeNotFound, CodeExists, CodeConflict, CodeState,
+		CodeTooLarge, CodeQuota, CodeNoCapacity, CodeTooMany, CodeUnsupported, CodeCommandNotFound, CodeNotExecutable,
 		CodeUnavailable, CodeDisabled, CodeSandboxLost, CodeTimeout, CodeCanceled, CodeInternal,
 	}
 }
@@ -68,8 +77,16 @@ type Error struct {
 	Hint string `json:"hint,omitempty"`
 	// Field is the part of the request that is wrong, as a path: "limits.pids".
 	Field string `json:"field,omitempty"`
-	// Rule is the policy rule that refused; only with CodeDenied.
+	// Rule is the policy rule that refused: always with CodeDenied, and with limits
+	// that a rule sets.
 	Rule string `json:"rule,omitempty"`
+	// Quota is what was measured; only with CodeQuota.
+	Quota *QuotaExcess `json:"quota,omitempty"`
+	// Class says whose matter it is. The server sets it in every answer.
+	Class Class `json:"class,omitempty"`
+	// TerminalReason is why the sandbox ended that the request was for; empty when it
+	// has not, or that is not known.
+	TerminalReason TerminalReason `json:"terminal_reason,omitempty"`
 	// Retryable is true when the same request may succeed later unchanged.
 	Retryable bool `json:"retryable,omitempty"`
 	// RetryAfterMS is how long to wait before that, in milliseconds; 0 is unknown.
@@ -123,6 +140,15 @@ func (e *Error) WithCause(err error) *Error {
 	return e
 }
 
+// Judge is the class of e: that of why its sandbox ended, where it says so, or of
+// its code.
+func (e *Error) Judge() Class {
+	if e.TerminalReason != "" {
+		return e.TerminalReason.Class()
+	}
+	return e.Code.Class()
+}
+
 // RetryAfter is RetryAfterMS as a duration.
 func (e *Error) RetryAfter() time.Duration { return time.Duration(e.RetryAfterMS) * time.Millisecond }
 
@@ -145,7 +171,10 @@ var (
 	ErrDenied          = &Error{Code: CodeDenied}
 	ErrNotFound        = &Error{Code: CodeNotFound}
 	ErrExists          = &Error{Code: CodeExists}
+	ErrConflict        = &Error{Code: CodeConflict}
+	ErrQuota           = &Error{Code: CodeQuota}
 	ErrNoCapacity      = &Error{Code: CodeNoCapacity}
+	ErrTooMany         = &Error{Code: CodeTooMany}
 	ErrUnsupported     = &Error{Code: CodeUnsupported}
 	ErrUnavailable     = &Error{Code: CodeUnavailable}
 	ErrDisabled        = &Error{Code: CodeDisabled}

@@ -35,17 +35,3 @@ type FileList struct {
 	// Next is the cursor of the next page; empty on the last.
 	Next string `json:"next,omitempty"`
 }
-
-// TarReport says what a tar import or export left out.
-type TarReport struct {
-	Entries int64 `json:"entries"`
-	Bytes   int64 `json:"bytes"`
-	// Skipped lists what was left out and why; at most 1000 are named.
-	Skipped []TarSkip `json:"skipped,omitempty"`
-}
-
-// TarSkip is one entry that was left out.
-type TarSkip struct {
-	Path   string `json:"path"`
-	Reason string `json:"reason"`
-}

@@ -6,11 +6,43 @@ type Status struct {
 	// Enabled is the operator's switch.
 	Enabled bool `json:"enabled"`
 	// Available: a create would find a usable engine now.
-	Available bool         `json:"available"`
-	Engine    EngineStatus `json:"engine"`
+	Available bool `json:"available"`
+	// Reason says why no sandbox can be had, and Message the same for people; empty
+	// where one can.
+	Reason  StatusReason `json:"reason,omitempty"`
+	Message string       `json:"message,omitempty"`
+	Engine  EngineStatus `json:"engine"`
+	// Profile is the one of requests that name none.
+	Profile string `json:"profile"`
+	// RecentErrors counts what GET /v1/errors tells of the caller's tenant.
+	RecentErrors int `json:"recent_errors"`
 	// Sandboxes counts live ones of all tenants.
 	Sandboxes int `json:"sandboxes"`
+	// Starting counts those that are being made now, Queued those that wait for that.
+	Starting int `json:"starting"`
+	Queued   int `json:"queued"`
 }
+
+// StatusReason says why no sandbox can be had.
+type StatusReason string
+
+// The reasons. A daemon says one of the first three, a client that gets no answer from
+// it one of the others.
+const (
+	// ReasonDisabled: the operator switched it off.
+	ReasonDisabled StatusReason = "disabled"
+	// ReasonEngineDown: the engine that the operator named cannot be used now; it is
+	// Status.Engine.
+	ReasonEngineDown StatusReason = "engine_down"
+	// ReasonNoEngine: no engine is named, and none of all can be used.
+	ReasonNoEngine StatusReason = "no_engine"
+	// ReasonNeverConnected: the client has never reached the daemon.
+	ReasonNeverConnected StatusReason = "never_connected"
+	// ReasonLost: it has, and cannot any more.
+	ReasonLost StatusReason = "connection_lost"
+	// ReasonFailing: the daemon is there, and answers with an error.
+	ReasonFailing StatusReason = "failing"
+)
 
 // EngineStatus is the verdict on the engine that "auto" chooses.
 type EngineStatus struct {
@@ -28,8 +60,13 @@ type EngineReport struct {
 	// Problems say what is missing, each with how to mend it.
 	Problems []Problem `json:"problems,omitempty"`
 	// Enforces says for each limit whether it can be enforced: "cpus",
-	// "memory_bytes", "pids", "disk_bytes".
+	// "memory_bytes", "pids", "disk_bytes"; and "egress", whether a sandbox can have a
+	// network on which everything goes by rules.
 	Enforces map[string]Enforcement `json:"enforces"`
+	// SharesHostFS says that its sandboxes are made of files of this machine. Where it
+	// is false a workspace is a volume of the engine's, and nothing of the host's can be
+	// seen inside.
+	SharesHostFS bool `json:"shares_host_fs"`
 	// Facts are details for people: platform, cgroup version, rootless.
 	Facts map[string]string `json:"facts,omitempty"`
 }
@@ -51,18 +88,4 @@ type Doctor struct {
 	Version string            `json:"version"`
 	Host    map[string]string `json:"host"`
 	Engines []EngineReport    `json:"engines"`
-}
-
-// Image is one root filesystem that a create can name.
-type Image struct {
-	Name   string `json:"name"`
-	Digest string `json:"digest,omitempty"`
-	// SizeBytes is what it occupies under the home; 0 for host.
-	SizeBytes   int64  `json:"size_bytes"`
-	Description string `json:"description,omitempty"`
-}
-
-// ImageList is the answer of GET /v1/images.
-type ImageList struct {
-	Images []Image `json:"images"`
 }

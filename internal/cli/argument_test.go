@@ -38,7 +38,7 @@ func TestParseMount(t *testing.T) {
 		"../up:/x":    {Source: "/up", Target: "/x"},
 		"/a b/ü:/x y": {Source: "/a b/ü", Target: "/x y"},
 	} {
-		if got, err := parseMount(in, here); err != nil || got != want {
+		if got, err := parseMount(in, here); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("parseMount(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
@@ -62,7 +62,7 @@ func TestParseWorkspace(t *testing.T) {
 		".hidden:/w":      {Dir: "/here/.hidden", Path: "/w"},
 		"/with space:/w ": {Dir: "/with space", Path: "/w "},
 	} {
-		if got, err := parseWorkspace(in, here); err != nil || *got != want {
+		if got, err := parseWorkspace(in, here); err != nil || !reflect.DeepEqual(*got, want) {
 			t.Errorf("parseWorkspace(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}

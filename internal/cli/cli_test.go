@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 	if strings.Join(e.Argv, " ") != "prog --flag x" || e.TimeoutMS == nil || *e.TimeoutMS != 2000 {
 		t.Errorf("exec: %+v", e)
 	}
-	if s := f.run.Spec; s.Limits.MemoryBytes != 1<<30 || s.Env["A"] != "b" || s.Labels["k"] != "v" || *s.Workspace != (cloche.Workspace{Name: "job", Path: "/srv"}) {
+	if s := f.run.Spec; s.Limits.MemoryBytes != 1<<30 || s.Env["A"] != "b" || s.Labels["k"] != "v" || !reflect.DeepEqual(*s.Workspace, cloche.Workspace{Name: "job", Path: "/srv"}) {
 		t.Errorf("spec: %+v", s)
 	}
 }
