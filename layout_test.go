@@ -25,12 +25,13 @@ var rooms = map[string][]string{
 	"cmd/cloche-agent":                  {"internal/agent/guest"},
 	"internal/policy":                   {""},
 	"internal/audit":                    {""},
-	"internal/image":                    {""},
+	"internal/image":                    {"", "internal/archive"},
+	"internal/archive":                  {""},
 	"internal/workspace":                {""},
 	"internal/agent":                    {"", "internal/agent/wire"},
 	"internal/agent/wire":               {""},
 	"internal/agent/embed":              {},
-	"internal/agent/guest":              {"", "internal/agent", "internal/agent/wire"},
+	"internal/agent/guest":              {"", "internal/agent", "internal/agent/wire", "internal/archive"},
 	"internal/agent/ingvisor":           {},
 	"internal/engine":                   {""},
 	"internal/engine/enginetest":        {"", "internal/engine", "internal/agent"},
@@ -39,7 +40,7 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor":            {"", "internal/engine", "internal/engine/gvisor/early"},
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/seccompgen": {},
-	"internal/sandbox":                  {"", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent"},
+	"internal/sandbox":                  {"", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/archive"},
 	"internal/core":                     {"", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit"},
 	"internal/httpapi":                  {"", "api", "internal/core"},
 	"internal/httpapi/httpapitest":      {"", "internal/core", "internal/httpapi"},
@@ -66,7 +67,10 @@ const (
 )
 
 // longFuncs are functions over maxFuncLines, each with its reason.
-var longFuncs = map[string]string{}
+var longFuncs = map[string]string{
+	"internal/policy.limits":  "one row for each limit: it is the table",
+	"internal/httpapi.routes": "one row for each route: it is the table",
+}
 
 // wideInterfaces are interfaces over maxMethods, each with its reason.
 var wideInterfaces = map[string]string{
