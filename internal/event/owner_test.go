@@ -1,0 +1,55 @@
+package event_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/event"
+)
+
+// One sandbox that has much to tell, or one tenant that is refused over and over,
+// pushes nobody else's events out, and keeps its own newest.
+func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
+	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), MaxEvents: 200, MaxEach: 16}
+	l := open(t, o)
+	publish(l, 1, 100)
+	for range 2000 {
+		l.Publish(cloche.Event{Kind: cloche.EventProcessRestarted, Tenant: "local", Sandbox: "loop"})
+		l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
+	}
+	check := func(l *event.Log) {
+		t.Helper()
+		var others, loop, refused []int64
+		for _, e := range read(t, l, cloche.EventOptions{}) {
+			switch {
+			case e.Sandbox == "loop":
+				loop = append(loop, e.Cursor)
+			case e.Kind == cloche.EventRefused:
+				refused = append(refused, e.Cursor)
+			default:
+				others = append(others, e.Cursor)
+			}
+		}
+		if len(others) != 100 {
+			t.Errorf("%d of 100 events of others are left", len(others))
+		}
+		for _, kept := range [][]int64{loop, refused} {
+			if len(kept) < 16 || len(kept) > 18 || kept[len(kept)-1] < 4099 {
+				t.Errorf("of one owner are kept: %v, want the last 16", kept)
+			}
+		}
+		want(t, l, cloche.EventOptions{After: 4099}, "4100")
+	}
+	check(l)
+	must(t, l.Close())
+	l = open(t, o)
+	check(l)
+	// Whose many events are gone is no longer counted for them.
+	for range 300 {
+		publish(l, 1, 1)
+	}
+	if got := read(t, l, cloche.EventOptions{Sandbox: "sb-1"}); len(got) > 18 {
+		t.Errorf("%d events of one sandbox", len(got))
+	}
+}
