@@ -27,6 +27,7 @@ var rooms = map[string][]string{
 	"internal/spool":                    {""},
 	"internal/event":                    {""},
 	"internal/audit":                    {""},
+	"internal/config":                   {""},
 	"internal/image":                    {"", "internal/archive"},
 	"internal/archive":                  {""},
 	"internal/workspace":                {""},
@@ -49,7 +50,7 @@ var rooms = map[string][]string{
 	"internal/httpapi/httpapitest":      {"", "internal/core", "internal/httpapi"},
 	"internal/cli":                      {"", "client"},
 	"internal/daemon": {
-		"", "internal/agent", "internal/agent/embed", "internal/audit", "internal/core", "internal/engine", "internal/engine/gvisor", "internal/event",
+		"", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/engine", "internal/engine/gvisor", "internal/event",
 		"internal/httpapi", "internal/image", "internal/policy", "internal/sandbox", "internal/workspace",
 	},
 	"bench":          {"", "client"},
