@@ -24,6 +24,7 @@ var rooms = map[string][]string{
 	"cmd/cloche":                        {"client", "internal/agent", "internal/agent/guest", "internal/cli", "internal/daemon", "internal/engine/gvisor", "internal/engine/gvisor/early"},
 	"cmd/cloche-agent":                  {"internal/agent/guest"},
 	"internal/policy":                   {""},
+	"internal/secret":                   {""},
 	"internal/spool":                    {""},
 	"internal/event":                    {""},
 	"internal/audit":                    {""},
@@ -52,7 +53,7 @@ var rooms = map[string][]string{
 	"internal/cli":                      {"", "client"},
 	"internal/daemon": {
 		"", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/engine", "internal/engine/gvisor", "internal/event",
-		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/sandbox", "internal/workspace",
+		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/sandbox", "internal/secret", "internal/workspace",
 	},
 	"bench":          {"", "client"},
 	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},
