@@ -1,0 +1,285 @@
+// Package program keeps what is on record of programs: each in a directory of its own,
+// the request as it came beside what became of it.
+package program
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// What is kept of programs that have ended: so many, and so many bytes. The oldest go.
+const (
+	defaultCount = 1000
+	defaultBytes = 1 << 30
+)
+
+const (
+	recordFile = "program.json"
+	specFile   = "spec.json"
+)
+
+// Options are where a Store is and what it keeps; zero bounds are the defaults.
+type Options struct {
+	// Dir is made when it is missing. Nobody else writes there.
+	Dir   string
+	Count int
+	Bytes int64
+}
+
+// Store is the records of programs. It is safe for concurrent use.
+type Store struct {
+	opts Options
+	root *os.Root
+
+	mu    sync.Mutex
+	byID  map[string]*entry
+	byKey map[key]*entry
+}
+
+// key is the idempotency key of a tenant.
+type key struct{ tenant, text string }
+
+// entry is what is known of a program without a look at its record.
+type entry struct {
+	id      string
+	key     key
+	digest  string
+	created time.Time
+	ended   bool
+	bytes   int64
+}
+
+// onDisk is the record of a program.
+type onDisk struct {
+	Program cloche.Program
+	// Key and Digest are of the request.
+	Key    string `json:",omitempty"`
+	Digest string
+}
+
+// Open reads what there is.
+func Open(o Options) (*Store, error) {
+	o.Count, o.Bytes = cmp.Or(o.Count, defaultCount), cmp.Or(o.Bytes, defaultBytes)
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open programs: %w", err)
+	}
+	root, err := os.OpenRoot(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("open programs: %w", err)
+	}
+	s := &Store{opts: o, root: root, byID: map[string]*entry{}, byKey: map[key]*entry{}}
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("list programs: %w", err), root.Close())
+	}
+	for _, d := range entries {
+		rec, size, err := s.read(d.Name())
+		if err != nil {
+			// One that never began, or that nobody can read any more.
+			if err := root.RemoveAll(d.Name()); err != nil {
+				return nil, errors.Join(fmt.Errorf("remove what is left of program %s: %w", d.Name(), err), root.Close())
+			}
+			continue
+		}
+		s.put(rec, size)
+	}
+	return s, nil
+}
+
+// Close ends the use of the directory.
+func (s *Store) Close() error { return s.root.Close() }
+
+// put notes a record. The caller holds s.mu, or nobody else has s.
+func (s *Store) put(rec onDisk, size int64) {
+	p := rec.Program
+	e := &entry{id: p.ID, key: key{p.Tenant, rec.Key}, digest: rec.Digest, created: p.CreatedAt, ended: p.State.Ended(), bytes: size}
+	s.byID[e.id] = e
+	if rec.Key != "" {
+		s.byKey[e.key] = e
+	}
+}
+
+// Digest identifies the content of a request.
+func Digest(spec cloche.ProgramSpec) (string, error) {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return "", fmt.Errorf("encode program: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Begin puts a program on record, whose Spec must be set, unless its tenant has one with
+// the same idempotency key: that one's id and the digest of its request are returned then.
+func (s *Store) Begin(p cloche.Program) (id, digest string, err error) {
+	spec := *p.Spec
+	if digest, err = Digest(spec); err != nil {
+		return "", "", err
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return "", "", fmt.Errorf("encode program: %w", err)
+	}
+	rec := onDisk{Program: p, Key: spec.IdempotencyKey, Digest: digest}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rec.Key != "" {
+		if e := s.byKey[key{p.Tenant, rec.Key}]; e != nil {
+			return e.id, e.digest, nil
+		}
+	}
+	if err := s.room(int64(len(data))); err != nil {
+		return "", "", err
+	}
+	err = s.root.Mkdir(p.ID, 0o700)
+	if err == nil {
+		err = s.root.WriteFile(p.ID+"/"+specFile, data, 0o600)
+	}
+	var size int64
+	if err == nil {
+		size, err = s.write(rec)
+	}
+	if err != nil {
+		return "", "", errors.Join(fmt.Errorf("put program %s on record: %w", p.ID, err), s.root.RemoveAll(p.ID))
+	}
+	s.put(rec, size+int64(len(data)))
+	return p.ID, digest, nil
+}
+
+// room forgets the oldest programs that have ended, until one more fits. The caller
+// holds s.mu.
+func (s *Store) room(bytes int64) error {
+	all := make([]*entry, 0, len(s.byID))
+	for _, e := range s.byID {
+		all, bytes = append(all, e), bytes+e.bytes
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return a.created.Compare(b.created) })
+	count := len(all)
+	for _, e := range all {
+		if count < s.opts.Count && bytes <= s.opts.Bytes {
+			break
+		}
+		if !e.ended {
+			continue
+		}
+		if err := s.root.RemoveAll(e.id); err != nil {
+			return fmt.Errorf("forget program %s: %w", e.id, err)
+		}
+		count, bytes = count-1, bytes-e.bytes
+		delete(s.byID, e.id)
+		if s.byKey[e.key] == e {
+			delete(s.byKey, e.key)
+		}
+	}
+	return nil
+}
+
+// Save puts what became of a program on record: a crash leaves the record before it, or
+// this one.
+func (s *Store) Save(p cloche.Program) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[p.ID]
+	if e == nil {
+		return fmt.Errorf("save program %s: %w", p.ID, fs.ErrNotExist)
+	}
+	rec := onDisk{Program: p, Key: e.key.text, Digest: e.digest}
+	size, err := s.write(rec)
+	if err != nil {
+		return fmt.Errorf("save program %s: %w", p.ID, err)
+	}
+	e.ended = p.State.Ended()
+	if fi, err := s.root.Stat(p.ID + "/" + specFile); err == nil {
+		size += fi.Size()
+	}
+	e.bytes = size
+	return nil
+}
+
+// write replaces a record, whose request has a file of its own.
+func (s *Store) write(rec onDisk) (int64, error) {
+	rec.Program.Spec = nil
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return 0, err
+	}
+	name := rec.Program.ID + "/" + recordFile
+	if err := s.root.WriteFile(name+".new", data, 0o600); err != nil {
+		return 0, err
+	}
+	return int64(len(data)), s.root.Rename(name+".new", name)
+}
+
+func (s *Store) read(id string) (onDisk, int64, error) {
+	var rec onDisk
+	data, err := s.root.ReadFile(id + "/" + recordFile)
+	if err != nil {
+		return rec, 0, err
+	}
+	if err := json.Unmarshal(data, &rec); err != nil {
+		return rec, 0, fmt.Errorf("decode program %s: %w", id, err)
+	}
+	if rec.Program.ID != id {
+		return rec, 0, fmt.Errorf("program %s has the record of another", id)
+	}
+	fi, err := s.root.Stat(id + "/" + specFile)
+	if err != nil {
+		return rec, 0, err
+	}
+	return rec, int64(len(data)) + fi.Size(), nil
+}
+
+// Get reads a program, with its request where that is asked for; fs.ErrNotExist says that
+// there is none.
+func (s *Store) Get(id string, withSpec bool) (cloche.Program, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byID[id] == nil {
+		return cloche.Program{}, fmt.Errorf("read program: %w", fs.ErrNotExist)
+	}
+	rec, _, err := s.read(id)
+	if err != nil || !withSpec {
+		return rec.Program, err
+	}
+	data, err := s.root.ReadFile(id + "/" + specFile)
+	if err != nil {
+		return rec.Program, fmt.Errorf("read program %s: %w", id, err)
+	}
+	rec.Program.Spec = &cloche.ProgramSpec{}
+	if err := json.Unmarshal(data, rec.Program.Spec); err != nil {
+		return rec.Program, fmt.Errorf("decode program %s: %w", id, err)
+	}
+	return rec.Program, nil
+}
+
+// IDs lists the programs, newest first; those that have ended only where that is asked
+// for.
+func (s *Store) IDs(ended bool) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*entry
+	for _, e := range s.byID {
+		if ended || !e.ended {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b *entry) int {
+		return cmp.Or(b.created.Compare(a.created), cmp.Compare(b.id, a.id))
+	})
+	ids := make([]string, 0, len(all))
+	for _, e := range all {
+		ids = append(ids, e.id)
+	}
+	return ids
+}
