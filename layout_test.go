@@ -23,7 +23,7 @@ var rooms = map[string][]string{
 	"api":                               {},
 	"cmd/cloche":                        {"client", "internal/agent", "internal/agent/guest", "internal/cli", "internal/daemon", "internal/engine/gvisor", "internal/engine/gvisor/early"},
 	"cmd/cloche-agent":                  {"internal/agent/guest"},
-	"internal/policy":                   {""},
+	"internal/policy":                   {"", "internal/egress/rule"},
 	"internal/secret":                   {""},
 	"internal/skill":                    {""},
 	"internal/spool":                    {""},
@@ -39,6 +39,7 @@ var rooms = map[string][]string{
 	"internal/vmtest/guest":             {"internal/vmtest/plan"},
 	"internal/vmtest/plan":              {},
 	"internal/snapshot":                 {""},
+	"internal/egress/rule":              {},
 	"internal/agent":                    {"", "internal/agent/wire"},
 	"internal/agent/wire":               {""},
 	"internal/agent/embed":              {},
@@ -51,7 +52,7 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor":            {"", "internal/engine", "internal/engine/gvisor/early"},
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/seccompgen": {},
-	"internal/sandbox":                  {"", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive"},
+	"internal/sandbox":                  {"", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive", "internal/egress/rule"},
 	"internal/core":                     {"", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit", "internal/event", "internal/key", "internal/metrics", "internal/skill", "internal/snapshot", "internal/program"},
 	"internal/metrics":                  {""},
 	"internal/program":                  {""},
@@ -69,7 +70,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}
