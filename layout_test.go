@@ -39,6 +39,7 @@ var rooms = map[string][]string{
 	"internal/vmtest/guest":             {"internal/vmtest/plan"},
 	"internal/vmtest/plan":              {},
 	"internal/snapshot":                 {""},
+	"internal/egress/inspect":           {"internal/egress/rule"},
 	"internal/egress/rule":              {},
 	"internal/agent":                    {"", "internal/agent/wire"},
 	"internal/agent/wire":               {""},
@@ -70,7 +71,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}
