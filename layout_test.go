@@ -40,7 +40,9 @@ var rooms = map[string][]string{
 	"internal/vmtest/plan":              {},
 	"internal/snapshot":                 {""},
 	"internal/egress/inspect":           {"internal/egress/rule"},
+	"internal/egress/resolver":          {"internal/egress/rule"},
 	"internal/egress/rule":              {},
+	"internal/egress/upstream":          {"internal/egress/rule"},
 	"internal/agent":                    {"", "internal/agent/wire"},
 	"internal/agent/wire":               {""},
 	"internal/agent/embed":              {},
@@ -71,7 +73,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}
