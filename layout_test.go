@@ -42,6 +42,7 @@ var rooms = map[string][]string{
 	"internal/egress":                   {"", "internal/egress/inspect", "internal/egress/intercept", "internal/egress/resolver", "internal/egress/rule", "internal/egress/upstream"},
 	"internal/egress/inspect":           {"internal/egress/rule"},
 	"internal/egress/intercept":         {"internal/egress/inspect", "internal/egress/rule"},
+	"internal/egress/link":              {"internal/egress", "internal/egress/rule"},
 	"internal/egress/resolver":          {"internal/egress/rule"},
 	"internal/egress/rule":              {},
 	"internal/egress/upstream":          {"internal/egress/rule"},
