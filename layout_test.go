@@ -48,6 +48,8 @@ var rooms = map[string][]string{
 	"internal/egress/resolver":          {"internal/egress/rule"},
 	"internal/egress/rule":              {},
 	"internal/egress/upstream":          {"internal/egress/rule"},
+	"internal/bridge/tape":              {""},
+	"internal/bridge/filter":            {},
 	"internal/agent":                    {"", "internal/agent/wire"},
 	"internal/agent/wire":               {""},
 	"internal/agent/embed":              {},
@@ -60,8 +62,8 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor":            {"", "internal/engine", "internal/engine/gvisor/early"},
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/seccompgen": {},
-	"internal/sandbox":                  {"", "internal/approval", "internal/egress", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive", "internal/egress/intercept", "internal/egress/rule"},
-	"internal/core":                     {"", "internal/approval", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit", "internal/event", "internal/key", "internal/metrics", "internal/skill", "internal/snapshot", "internal/program"},
+	"internal/sandbox":                  {"", "internal/bridge/tape", "internal/approval", "internal/egress", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive", "internal/egress/intercept", "internal/egress/rule"},
+	"internal/core":                     {"", "internal/bridge/tape", "internal/approval", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit", "internal/event", "internal/key", "internal/metrics", "internal/skill", "internal/snapshot", "internal/program"},
 	"internal/metrics":                  {""},
 	"internal/program":                  {""},
 	"internal/httpapi":                  {"", "api", "internal/core"},
@@ -69,7 +71,7 @@ var rooms = map[string][]string{
 	"internal/programfile":              {""},
 	"internal/cli":                      {"", "client", "internal/programfile"},
 	"internal/daemon": {
-		"", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/engine", "internal/engine/gvisor", "internal/event",
+		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/engine", "internal/engine/gvisor", "internal/event",
 		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"bench":          {"", "client"},
@@ -78,7 +80,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream", "internal/bridge/filter"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}
