@@ -17,6 +17,10 @@ func testCreateErrors(s *suite) {
 	if err := os.WriteFile(garbage, make([]byte, 64<<10), 0o600); err != nil {
 		s.Fatal(err)
 	}
+	halfLink := cloche.CodeInternal
+	if !s.engine.Probe(s.ctx).Enforces["egress"].OK {
+		halfLink = cloche.CodeUnsupported
+	}
 	tests := []struct {
 		name     string
 		change   func(*engine.Plan)
@@ -34,6 +38,7 @@ func testCreateErrors(s *suite) {
 		{"no mount source", func(p *engine.Plan) {
 			p.Mounts = []engine.Mount{{Source: "/nonexistent", Target: "/srv/job"}}
 		}, cloche.CodeInternal, true},
+		{"half a link", func(p *engine.Plan) { p.Link = &engine.Link{} }, halfLink, true},
 		{"no agent", func(p *engine.Plan) { p.Agent.Argv = []string{AgentTarget + "/nothing"} }, cloche.CodeInternal, true},
 		{"agent complains", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "agent", "complain"} }, cloche.CodeInternal, false},
 		{"agent ends at once", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "hostname"} }, cloche.CodeInternal, false},
@@ -44,7 +49,7 @@ func testCreateErrors(s *suite) {
 		}
 		s.Run(test.name, func(t *testing.T) {
 			s := s.in(t)
-			p := Plan(t, s.Images)
+			p := s.plan()
 			test.change(&p)
 			i, err := s.engine.Create(s.ctx, p)
 			if err == nil {
@@ -58,7 +63,7 @@ func testCreateErrors(s *suite) {
 	}
 	s.Run("silent agent", func(t *testing.T) {
 		s := s.in(t)
-		p := Plan(t, s.Images)
+		p := s.plan()
 		p.Agent.Argv = []string{Inside, "agent", "silent"}
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 		defer cancel()
@@ -78,8 +83,17 @@ func (s *suite) in(t *testing.T) *suite {
 // testCreateCanceled takes the caller away at many moments of a create.
 func testCreateCanceled(s *suite) {
 	canceled := 0
-	for after := time.Duration(0); after < 120*time.Millisecond; after += 4 * time.Millisecond {
-		p := Plan(s, s.Images)
+	most, step := 120*time.Millisecond, 4*time.Millisecond
+	if s.Slow { // a create takes long there
+		most, step = 400*time.Millisecond, 40*time.Millisecond
+	}
+	began := time.Now()
+	for after := time.Duration(0); after < most; after += step {
+		if canceled > 0 && time.Since(began) > patience/2 {
+			s.Logf("it is slow here: no caller went after %v or more", after)
+			break
+		}
+		p := s.plan()
 		ctx, cancel := context.WithCancel(s.ctx)
 		timer := time.AfterFunc(after, cancel)
 		i, err := s.engine.Create(ctx, p)

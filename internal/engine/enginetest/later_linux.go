@@ -19,6 +19,7 @@ const parentEnv = "ENGINETEST_PARENT"
 type orders struct {
 	StateDir string
 	Plan     engine.Plan
+	Pause    bool
 }
 
 // Parent plays the daemon that dies, when this process was started for that,
@@ -40,6 +41,9 @@ func Parent(create func(stateDir string) (engine.Engine, error)) {
 		defer cancel()
 		i, err = e.Create(ctx, o.Plan)
 	}
+	if err == nil && o.Pause {
+		err = i.(engine.Pauser).Pause(context.Background())
+	}
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
@@ -51,7 +55,12 @@ func Parent(create func(stateDir string) (engine.Engine, error)) {
 // parent starts a process that creates p, kills it and returns the state.
 func (s *suite) parent(p engine.Plan) []byte {
 	s.Helper()
-	text, err := json.Marshal(orders{s.stateDir, p})
+	return s.obey(orders{StateDir: s.stateDir, Plan: p})
+}
+
+func (s *suite) obey(o orders) []byte {
+	s.Helper()
+	text, err := json.Marshal(o)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -103,7 +112,7 @@ func testRecoverDead(s *suite) {
 }
 
 func testRecoverInLaterProcess(s *suite) {
-	p := Plan(s, s.Images)
+	p := s.plan()
 	state := s.parent(p)
 	i, err := s.engine.Recover(s.ctx, state)
 	if err != nil {
@@ -120,13 +129,13 @@ func testRecoverInLaterProcess(s *suite) {
 }
 
 func testDieWithParent(s *suite) {
-	p := Plan(s, s.Images)
+	p := s.plan()
 	p.DieWithParent = true
 	if s.Isolates {
 		p.Mounts = []engine.Mount{{Source: s.TempDir(), Target: "/srv/job"}}
 	}
 	state := s.parent(p)
-	s.eventually("the instance's processes are gone", func() bool { return len(processes(p)) == 0 })
+	s.eventually("the instance's processes are gone", func() bool { return !s.runs(p, state) })
 	_, err := s.engine.Recover(s.ctx, state)
 	s.code("recover", err, cloche.CodeNotFound)
 	s.nothingLeft(p)
@@ -156,9 +165,8 @@ func testSweep(s *suite) {
 }
 
 func testSweepAfterSuddenDeath(s *suite) {
-	p := Plan(s, s.Images)
-	s.parent(p)
-	if len(processes(p)) == 0 {
+	p := s.plan()
+	if state := s.parent(p); !s.runs(p, state) {
 		s.Fatal("the instance died with its daemon")
 	}
 	if err := s.engine.Sweep(s.ctx, p.Owner, nil); err != nil {

@@ -15,11 +15,20 @@ import (
 // nothingLeft proves that nothing on this machine belongs to the plan.
 func (s *suite) nothingLeft(p engine.Plan) {
 	s.Helper()
+	if s.Left != nil {
+		// What the engine's own daemon runs for an instance ends a moment later.
+		s.eventually("the processes that tend the instance have ended", func() bool { return len(processes(p)) == 0 })
+	}
 	for _, pid := range processes(p) {
 		s.Errorf("left: process %d", pid)
 	}
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(b, []byte(p.Dir)) && strings.HasPrefix(p.Dir, "/tmp") {
 		s.Errorf("left: a mount in %s", p.Dir)
+	}
+	if s.Left != nil {
+		for _, what := range s.Left(s, p) {
+			s.Errorf("left: %s", what)
+		}
 	}
 	for _, dir := range cgroups(p.ID) {
 		s.Errorf("left: cgroup %s", dir)
@@ -57,6 +66,16 @@ func processes(p engine.Plan) []int {
 	return found
 }
 
+// runs reports whether an instance has a process.
+func (s *suite) runs(p engine.Plan, state []byte) bool {
+	if s.PID == nil {
+		return len(processes(p)) > 0
+	}
+	// A zombie has no command line.
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.PID(state)), "cmdline"))
+	return err == nil && len(b) > 0
+}
+
 // cgroups finds directories of that name in any hierarchy.
 func cgroups(id string) []string {
 	var found []string
@@ -74,10 +93,13 @@ func (s *suite) eventually(what string, ok func() bool) {
 	s.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
+	// Also in a cleanup, when the test's context may be over.
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
-		case <-s.ctx.Done():
+		case <-late.C:
 			s.Fatalf("not in time: %s", what)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,11 +25,22 @@ type Setup struct {
 	Images Images
 	// Kill kills the instance from outside, without its engine's knowledge.
 	Kill func(t testing.TB, state []byte)
+	// PID is the number of the instance's first process; nil when its command line has
+	// the instance's id in it.
+	PID func(state []byte) int
+	// Left names what an engine's own daemon still has of a plan; nil when there is
+	// none.
+	Left func(t testing.TB, p engine.Plan) []string
 	// Isolates is false for an engine that only pretends: it is spared what
 	// needs a root filesystem, mounts or limits of its own.
 	Isolates bool
 	// Survives is false for an engine whose instances end with their process.
 	Survives bool
+	// Slow is for an engine whose steps take long: what is tried at many moments is
+	// tried at fewer.
+	Slow bool
+	// Only are the names of the tests to run; empty is all.
+	Only []string
 }
 
 // patience bounds each wait of the suite. Nothing in it is expected to take
@@ -52,6 +64,7 @@ func Run(t *testing.T, s Setup) {
 		need bool
 	}{
 		{"Probe", testProbe, true},
+		{"Abilities", testAbilities, s.Isolates},
 		{"Life", testLife, true},
 		{"DialManyTimes", testDialManyTimes, true},
 		{"CreateErrors", testCreateErrors, true},
@@ -65,7 +78,21 @@ func Run(t *testing.T, s Setup) {
 		{"DieWithParent", testDieWithParent, true},
 		{"Sweep", testSweep, true},
 		{"SweepAfterSuddenDeath", testSweepAfterSuddenDeath, s.Survives},
+		{"Pause", testPause, true},
+		{"CloseOfPaused", testCloseOfPaused, true},
+		{"CloseWhilePausing", testCloseWhilePausing, true},
+		{"SweepOfPaused", testSweepOfPaused, true},
+		{"PausedInLaterProcess", testPausedInLaterProcess, s.Survives},
+		{"PausedDiesWithParent", testPausedDiesWithParent, s.Isolates},
+		{"WriteRoot", testWriteRoot, true},
+		{"WriteRootWhenCallerDies", testWriteRootWhenCallerDies, true},
+		{"WriteRootOfClosed", testWriteRootOfClosed, true},
+		{"RootLayer", testRootLayer, s.Isolates},
 		{"Inside", testInside, s.Isolates},
+		{"Devices", testDevices, s.Isolates},
+		{"Link", testLink, s.Isolates},
+		{"LinkEnds", testLinkEnds, true},
+		{"LinkAlone", testLinkAlone, s.Isolates},
 		{"UID", testUID, s.Isolates},
 		{"Mounts", testMounts, s.Isolates},
 		{"ReadOnlyRoot", testReadOnlyRoot, s.Isolates},
@@ -75,7 +102,7 @@ func Run(t *testing.T, s Setup) {
 		{"PidsLimitForAgent", testPidsLimit, s.Isolates},
 	}
 	for _, test := range tests {
-		if !test.need {
+		if !test.need || len(s.Only) > 0 && !slices.Contains(s.Only, test.name) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
@@ -87,11 +114,32 @@ func Run(t *testing.T, s Setup) {
 	}
 }
 
+// plan is an ordinary plan that asks for no limit which the engine says it cannot
+// enforce.
+func (s *suite) plan() engine.Plan {
+	s.Helper()
+	p := Plan(s, s.Images)
+	for limit, e := range s.engine.Probe(s.ctx).Enforces {
+		switch {
+		case e.OK:
+		case limit == "memory_bytes":
+			p.Limits.MemoryBytes = 0
+		case limit == "cpus":
+			p.Limits.CPUs = 0
+		case limit == "pids":
+			p.Limits.Pids = 0
+		case limit == "disk_bytes":
+			p.Limits.DiskBytes = 0
+		}
+	}
+	return p
+}
+
 // create makes an instance and, at the end of the test, closes it and proves
 // that nothing is left of it.
 func (s *suite) create(change func(*engine.Plan)) (engine.Instance, engine.Plan) {
 	s.Helper()
-	p := Plan(s, s.Images)
+	p := s.plan()
 	if change != nil {
 		change(&p)
 	}
@@ -165,7 +213,7 @@ func (s *suite) alive(i engine.Instance) {
 func (s *suite) code(what string, err error, want cloche.Code) {
 	s.Helper()
 	if got := cloche.CodeOf(err); got != want {
-		s.Errorf("%s: error %v has code %q, want %q", what, err, got, want)
+		s.Errorf("%s: error %v (%v) has code %q, want %q", what, err, errors.Unwrap(err), got, want)
 	}
 }
 
@@ -177,7 +225,7 @@ func testProbe(s *suite) {
 	if r.Name != s.engine.Name() || r.Tier == "" {
 		s.Errorf("report of %q has name %q and tier %q", s.engine.Name(), r.Name, r.Tier)
 	}
-	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes"} {
+	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {
 		e, ok := r.Enforces[limit]
 		if !ok || !e.OK && e.Reason == "" {
 			s.Errorf("report does not say whether it enforces %s, or why not: %+v", limit, e)
@@ -249,7 +297,7 @@ func testDoneWhenAgentEnds(s *suite) {
 // testNothingLeaks counts what this process holds after many lives.
 func testNothingLeaks(s *suite) {
 	round := func(ok bool) {
-		p := Plan(s, s.Images)
+		p := s.plan()
 		if !ok {
 			p.Agent.Argv = []string{Inside, "agent", "complain"}
 		}

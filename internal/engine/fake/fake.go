@@ -32,22 +32,45 @@ func Dispatch() {
 	}
 }
 
-// Step is a step of Create.
+// Step is a step of what is done with an instance.
 type Step string
 
-// The steps of Create, in their order.
+// The steps of Create and of Close, each in their order, and those of Pause,
+// Resume and WriteRoot. Close leaves all as it was when it fails at StepKill; when it fails at
+// StepRemove the instance is dead and still known.
 const (
 	StepRecord Step = "record"
 	StepStart  Step = "start"
 	StepReady  Step = "ready"
+	StepKill   Step = "kill"
+	StepRemove Step = "remove"
+	StepPause  Step = "pause"
+	StepResume Step = "resume"
+	// StepRoot is that of WriteRoot, while everything stands still.
+	StepRoot Step = "root"
 )
+
+// CreateSteps are the steps of Create in their order.
+func CreateSteps() []Step { return []Step{StepRecord, StepStart, StepReady} }
+
+// CloseSteps are the steps of Close in their order.
+func CloseSteps() []Step { return []Step{StepKill, StepRemove} }
 
 // Faults are what goes wrong. The zero value is nothing.
 type Faults struct {
 	// Create fails at a step with an error.
 	Create map[Step]error
-	// Block makes Create wait at a step until its caller gives up.
+	// Root is the tar that WriteRoot writes; nil is a layer in which nothing is.
+	Root []byte
+	// Fail is the same for Close, Pause, Resume and WriteRoot.
+	Fail map[Step]error
+	// Block makes what reaches this step wait there until its caller gives up.
 	Block Step
+	// Die kills an instance when it reaches this step.
+	Die Step
+	// At is called with every step that is reached, before the other faults. It
+	// may block and may call the Machine: a test ends its daemon here.
+	At func(Step)
 	// DieAfter kills each new instance that long after it became ready.
 	DieAfter time.Duration
 	// Dial fails with this error.
@@ -85,7 +108,10 @@ func (m *Machine) SetFaults(f Faults) {
 	m.faults = f
 }
 
-// Plans are the plans of all successful creates so far, in their order.
+// maxPlans is how many plans a Machine remembers.
+const maxPlans = 64
+
+// Plans are the plans of the last successful creates, in their order.
 func (m *Machine) Plans() []engine.Plan {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,6 +126,44 @@ func (m *Machine) Kill(state []byte) error {
 	}
 	i.kill()
 	return nil
+}
+
+// Cut breaks every stream that is open to an instance, as a lost connection does;
+// a new Dial succeeds.
+func (m *Machine) Cut(state []byte) error {
+	i, err := m.find(state)
+	if err != nil {
+		return err
+	}
+	i.cut()
+	return nil
+}
+
+// Calls are how often an instance was paused and resumed.
+type Calls struct{ Pauses, Resumes int }
+
+// Calls counts what was asked of an instance and done, the calls that changed
+// nothing too.
+func (m *Machine) Calls(state []byte) (Calls, error) {
+	i, err := m.find(state)
+	if err != nil {
+		return Calls{}, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.calls, nil
+}
+
+// Left are the ids of what exists of all owners, in no order: everything that
+// was created, wholly or in part, and not closed.
+func (m *Machine) Left() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ids []string
+	for _, i := range m.instances {
+		ids = append(ids, i.ID)
+	}
+	return ids
 }
 
 // Close kills every instance and waits for it.
@@ -136,10 +200,11 @@ func (e *fakeEngine) Name() string { return Name }
 func (e *fakeEngine) Probe(context.Context) engine.Report {
 	f := e.m.current()
 	r := engine.Report{
-		Name: Name, Tier: cloche.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
+		SharesHostFS: true,
+		Name:         Name, Tier: cloche.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
 		Enforces: map[string]cloche.Enforcement{},
 	}
-	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes"} {
+	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {
 		why, not := f.Unenforced[limit]
 		r.Enforces[limit] = cloche.Enforcement{OK: !not, Reason: why}
 	}

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,20 +30,32 @@ type instance struct {
 	m    *Machine
 	addr string
 	done chan struct{}
+	how  string // set before done is closed
 
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	timer *time.Timer
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	timer   *time.Timer
+	streams map[*stream]struct{}
+	links   []*os.File // both ends of its link
+	paused  bool
+	calls   Calls
 }
+
+var (
+	_ engine.Statter    = (*instance)(nil)
+	_ engine.Pauser     = (*instance)(nil)
+	_ engine.RootWriter = (*instance)(nil)
+	_ engine.Mortal     = (*instance)(nil)
+)
 
 // Create implements engine.Engine.
 func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instance, err error) {
 	if p.ID == "" || p.Owner == "" || strings.ContainsAny(p.ID+p.Owner, "/\x00") || p.Agent.Port <= 0 {
 		return nil, cloche.Errorf(cloche.CodeInternal, "plan: id, owner or port is not usable")
 	}
-	i := &instance{state: state{p.Owner, p.ID}, m: e.m, done: make(chan struct{})}
+	i := &instance{state: state{p.Owner, p.ID}, m: e.m, done: make(chan struct{}), streams: map[*stream]struct{}{}}
 	faults := e.m.current()
-	if err := faults.at(ctx, StepRecord); err != nil {
+	if err := faults.at(ctx, i, StepRecord); err != nil {
 		return nil, err
 	}
 	if !e.m.add(i) {
@@ -56,10 +70,14 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 			i.kill()
 			<-i.done
 		}
+		i.letGo()
 		e.m.remove(i)
 	}()
-	if err := faults.at(ctx, StepStart); err != nil {
+	if err := faults.at(ctx, i, StepStart); err != nil {
 		return nil, err
+	}
+	if err := i.hold(p.Link); err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
 	}
 	ready, err := i.start(ctx, p)
 	if err != nil {
@@ -67,14 +85,20 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 	}
 	defer ready.Close()
 	started = true
-	if err := faults.at(ctx, StepReady); err != nil {
+	if err := faults.at(ctx, i, StepReady); err != nil {
 		return nil, err
 	}
 	if err := waitReady(ctx, ready); err != nil {
 		return nil, err
 	}
+	if faults.Die == StepReady { // it may have said that it is ready before it was killed
+		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent died as it was ready")
+	}
 	e.m.mu.Lock()
 	e.m.created = append(e.m.created, p)
+	if over := len(e.m.created) - maxPlans; over > 0 {
+		e.m.created = slices.Delete(e.m.created, 0, over)
+	}
 	e.m.mu.Unlock()
 	if faults.DieAfter > 0 {
 		i.mu.Lock()
@@ -85,21 +109,27 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 }
 
 // at is what the faults make of a step.
-func (f Faults) at(ctx context.Context, s Step) error {
+func (f Faults) at(ctx context.Context, i *instance, s Step) error {
+	if f.At != nil {
+		f.At(s)
+	}
+	if f.Die == s {
+		i.kill()
+	}
 	if f.Block == s {
 		<-ctx.Done()
 	}
 	if err := ctx.Err(); err != nil {
-		return ended(err)
+		return ended(err, s)
 	}
-	return f.Create[s]
+	return errors.Join(f.Create[s], f.Fail[s])
 }
 
-func ended(err error) error {
+func ended(err error, s Step) error {
 	if errors.Is(err, context.Canceled) {
-		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: %w", err)
+		return cloche.Errorf(cloche.CodeCanceled, "%s sandbox: %w", s, err)
 	}
-	return cloche.Errorf(cloche.CodeTimeout, "create sandbox: %w", err)
+	return cloche.Errorf(cloche.CodeTimeout, "%s sandbox: %w", s, err)
 }
 
 func (m *Machine) add(i *instance) bool {
@@ -173,21 +203,32 @@ func (i *instance) start(ctx context.Context, p engine.Plan) (ready *os.File, er
 func (i *instance) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer close(i.done)
+	defer i.letGo()
 	err := i.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = i.cmd.Wait() // how it ended is nobody's concern
+		_ = i.cmd.Wait() // it says no more than the state
+		i.how = "its agent ended: " + i.cmd.ProcessState.String()
 	}
 }
 
+// Ending implements engine.Mortal.
+func (i *instance) Ending() engine.Ending { return engine.Ending{How: i.how} }
+
+// freePort finds a port for an agent, which listens there a moment later. It is none
+// that the kernel gives to whoever asks for any, or to connections, meanwhile.
 func freePort(ctx context.Context) (int, error) {
+	const first, last, tries = 10000, 32000, 50
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range tries {
+		port := first + rand.IntN(last-first)
+		var ln net.Listener
+		if ln, err = lc.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, ln.Close()
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 func waitReady(ctx context.Context, f *os.File) error {
@@ -197,7 +238,7 @@ func waitReady(ctx context.Context, f *os.File) error {
 	n, err := f.Read(b)
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx.Err())
+		return ended(ctx.Err(), StepReady)
 	case errors.Is(err, io.EOF):
 		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent ended before it was ready")
 	case err != nil:
@@ -226,32 +267,49 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if err := i.m.current().Dial; err != nil {
 		return nil, err
 	}
-	select {
-	case <-i.done:
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.ID)
-	default:
+	if err := i.usable("dial"); err != nil {
+		return nil, err
+	}
+	if i.isPaused() {
+		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.ID)
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", i.addr)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: %w", i.ID, err)
 	}
-	return conn, nil
+	return i.track(conn.(*net.TCPConn)), nil
 }
 
-// kill kills the agent and what it started in its session's process group.
+// usable is an error when the instance is dead.
+func (i *instance) usable(what string) error {
+	select {
+	case <-i.done:
+		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.ID)
+	default:
+		return nil
+	}
+}
+
+// kill kills the agent and what it started: nothing else would, where there is
+// neither a pid namespace nor a cgroup.
 func (i *instance) kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.cmd != nil && i.cmd.Process != nil {
+		killTree(i.cmd.Process.Pid)
 		_ = i.cmd.Process.Kill() // dead already is fine
 	}
 }
 
 // Close implements engine.Instance.
 func (i *instance) Close(ctx context.Context) error {
-	if err := i.m.current().Close; err != nil {
-		return err
+	faults := i.m.current()
+	if faults.Close != nil {
+		return faults.Close
+	}
+	if err := faults.at(ctx, i, StepKill); err != nil {
+		return &engine.CloseError{Kind: cloche.ResourceProcesses, Err: err}
 	}
 	i.mu.Lock()
 	if i.timer != nil {
@@ -263,6 +321,9 @@ func (i *instance) Close(ctx context.Context) error {
 	case <-i.done:
 	case <-ctx.Done():
 		return cloche.Errorf(cloche.CodeTimeout, "close sandbox %s: %w", i.ID, ctx.Err())
+	}
+	if err := faults.at(ctx, i, StepRemove); err != nil {
+		return &engine.CloseError{Kind: cloche.ResourceCgroup, Err: err}
 	}
 	i.m.remove(i)
 	return nil

@@ -35,10 +35,14 @@ func act(what string, args []string) error {
 	case "spin":
 		d, err := time.ParseDuration(args[0])
 		return errors.Join(err, spin(d))
+	case "count":
+		return count(args[0])
 	case "hostname":
 		name, err := os.Hostname()
 		fmt.Println(name)
 		return err
+	case "devices":
+		return devices(len(args) > 0 && args[0] == "confined")
 	case "interfaces":
 		return interfaces()
 	case "connect":
@@ -55,6 +59,8 @@ func act(what string, args []string) error {
 		return setuidExec(args[0])
 	case "cgroup":
 		return cgroup(args[0])
+	case "forks":
+		return forks()
 	case "tree":
 		return tree(args[0])
 	}
@@ -109,6 +115,19 @@ func hog(n int) error {
 
 func spin(d time.Duration) error {
 	for end := time.Now().Add(d); time.Now().Before(end); {
+	}
+	return nil
+}
+
+// count writes how far it has come, again and again, for as long as its parent
+// lives.
+func count(path string) error {
+	parent := os.Getppid()
+	for n := 1; os.Getppid() == parent; n++ {
+		if err := os.WriteFile(path, []byte(strconv.Itoa(n)), 0o644); err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
 	return nil
 }
@@ -183,6 +202,11 @@ func cgroup(max string) error {
 		}
 	}
 	w.Close()
+	return forks()
+}
+
+// forks starts processes until it may not, and says why.
+func forks() error {
 	started := 0
 	for range 50 {
 		p, err := os.StartProcess("/proc/self/exe", []string{"inside", "spin", "1s"}, &os.ProcAttr{})
@@ -193,7 +217,7 @@ func cgroup(max string) error {
 		defer p.Kill()
 		started++
 	}
-	return fmt.Errorf("started %d processes with pids.max %s", started, max)
+	return fmt.Errorf("started %d processes", started)
 }
 
 // tree prints every file below dir with all that an image keeps of it.

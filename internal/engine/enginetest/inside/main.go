@@ -13,7 +13,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 )
 
@@ -39,6 +38,10 @@ func main() {
 		agent(os.Args[2:])
 		return
 	}
+	if os.Args[1] == "join" {
+		join(os.Args[2:])
+		return
+	}
 	if err := act(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
@@ -49,7 +52,7 @@ func main() {
 // has seen the configuration arrive.
 func agent(args []string) {
 	ready := os.NewFile(4, "ready")
-	config, err := io.ReadAll(os.NewFile(3, "config"))
+	config, err := configuration()
 	if err != nil {
 		fmt.Fprintln(ready, "cannot read configuration:", err)
 		return
@@ -66,18 +69,26 @@ func agent(args []string) {
 		fmt.Fprintln(ready, "cannot decode configuration:", err)
 		return
 	}
-	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.Port))
-	if err != nil {
-		fmt.Fprintln(ready, "cannot listen:", err)
+	ln, given := listener()
+	if !given {
+		var err error
+		if ln, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.Port)); err != nil {
+			fmt.Fprintln(ready, "cannot listen:", err)
+			return
+		}
+		for _, fd := range []uintptr{5, 6} {
+			if born, err := net.FileConn(os.NewFile(fd, "born with")); err == nil {
+				go serve(born)
+			}
+		}
+	} else if err := carry(); err != nil {
+		fmt.Fprintln(ready, "cannot carry frames:", err)
 		return
 	}
 	if _, err := ready.Write([]byte{0}); err != nil {
 		return
 	}
 	ready.Close()
-	if first, err := net.FileConn(os.NewFile(5, "first")); err == nil {
-		go serve(first)
-	}
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -114,7 +125,7 @@ func serve(conn net.Conn) {
 		return
 	}
 	var resp response
-	cmd := exec.Command(req.Argv[0], req.Argv[1:]...)
+	cmd := command(req.Argv)
 	out, err := cmd.CombinedOutput()
 	resp.Output = out
 	if cmd.ProcessState != nil {

@@ -1,0 +1,177 @@
+//go:build linux && (amd64 || arm64)
+
+package confine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// action is what becomes of a system call.
+type action int
+
+const (
+	unknown action = iota // it fails with ENOSYS, as one that the kernel does not have
+	allowed
+	refused // it fails with EPERM
+	ruled   // its arguments decide
+)
+
+// named is a system call by name.
+type named struct {
+	name string
+	nr   uint32
+}
+
+// rule lets through the calls whose arguments it names.
+type rule struct {
+	named
+	text string
+	code func(*program)
+}
+
+// modeCall is a call that gives a file its mode by an argument, and only when the one
+// with flags says that it makes a file; -1 is none.
+type modeCall struct {
+	named
+	mode  uint32
+	flags int
+}
+
+// rule keeps set-id bits from files: in a directory of the host they would be the
+// host's, with an owner that is root there.
+func (m modeCall) rule() rule {
+	return rule{m.named, "no set-id bits; otherwise EPERM", func(p *program) {
+		if m.flags >= 0 {
+			p.low(uint32(m.flags))
+			p.allowUnless(unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY)
+		}
+		p.low(m.mode)
+		p.ifAny(unix.S_ISUID|unix.S_ISGID, unix.EPERM)
+	}}
+}
+
+const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS |
+	unix.CLONE_NEWCGROUP | unix.CLONE_NEWTIME
+
+// rules are the calls of which some arguments are allowed.
+func rules() []rule {
+	list := []rule{
+		{named{"clone", unix.SYS_CLONE}, "no flag of a namespace; otherwise EPERM", func(p *program) {
+			p.low(0)
+			p.ifAny(namespaceFlags, unix.EPERM)
+		}},
+		{named{"unshare", unix.SYS_UNSHARE}, "files, directory and semaphores only; otherwise EPERM", func(p *program) {
+			p.low(0)
+			p.ifAny(^uint32(unix.CLONE_FILES|unix.CLONE_FS|unix.CLONE_SYSVSEM), unix.EPERM)
+		}},
+		{named{"ioctl", unix.SYS_IOCTL}, "not TIOCSTI, TIOCLINUX or TIOCSETD, which fail with EPERM", func(p *program) {
+			p.low(1)
+			p.ifIn(unix.EPERM, unix.TIOCSTI, tiocLinux, unix.TIOCSETD)
+		}},
+		{named{"prctl", unix.SYS_PRCTL}, "the options " + numbers(prctls()) + "; otherwise EINVAL", func(p *program) {
+			p.low(0)
+			p.ifNotIn(unix.EINVAL, prctls()...)
+		}},
+		{named{"socket", unix.SYS_SOCKET}, "AF_UNIX; AF_INET and AF_INET6 with the protocols 0, 1, 6, 17 and 58; AF_NETLINK with the protocol 0 (routes); otherwise EAFNOSUPPORT", func(p *program) {
+			p.low(0)
+			p.allowIf(unix.AF_UNIX)
+			p.ifNotIn(unix.EAFNOSUPPORT, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)
+			p.branch(unix.AF_NETLINK, func() {
+				p.low(2)
+				p.ifNotIn(unix.EAFNOSUPPORT, unix.NETLINK_ROUTE)
+			})
+			p.low(2)
+			p.ifNotIn(unix.EAFNOSUPPORT, 0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6)
+		}},
+		{named{"socketpair", unix.SYS_SOCKETPAIR}, "AF_UNIX; otherwise EAFNOSUPPORT", func(p *program) {
+			p.low(0)
+			p.ifNotIn(unix.EAFNOSUPPORT, unix.AF_UNIX)
+		}},
+		{named{"personality", unix.SYS_PERSONALITY}, "0, 8, 0x20000, 0x20008 and 0xffffffff; otherwise EPERM", func(p *program) {
+			p.low(0)
+			p.ifNotIn(unix.EPERM, 0, 8, 0x20000, 0x20008, 0xffffffff)
+		}},
+	}
+	for _, m := range slices.Concat(modes[:], nativeModes[:]) {
+		list = append(list, m.rule())
+	}
+	return list
+}
+
+const tiocLinux = 0x541c
+
+// prctls are the options of prctl that programs have a use for.
+func prctls() []uint32 {
+	return []uint32{
+		unix.PR_SET_PDEATHSIG, unix.PR_GET_PDEATHSIG, unix.PR_GET_DUMPABLE, unix.PR_SET_DUMPABLE, unix.PR_GET_KEEPCAPS, unix.PR_SET_KEEPCAPS,
+		unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_GET_SECCOMP, unix.PR_SET_SECCOMP, unix.PR_CAPBSET_READ, unix.PR_CAPBSET_DROP,
+		unix.PR_GET_SECUREBITS, unix.PR_SET_SECUREBITS, unix.PR_SET_TIMERSLACK, unix.PR_GET_TIMERSLACK, unix.PR_SET_CHILD_SUBREAPER, unix.PR_GET_CHILD_SUBREAPER,
+		unix.PR_SET_NO_NEW_PRIVS, unix.PR_GET_NO_NEW_PRIVS, unix.PR_GET_TID_ADDRESS, unix.PR_SET_THP_DISABLE, unix.PR_GET_THP_DISABLE, unix.PR_CAP_AMBIENT,
+		unix.PR_SVE_SET_VL, unix.PR_SVE_GET_VL, unix.PR_GET_SPECULATION_CTRL, unix.PR_PAC_RESET_KEYS, unix.PR_SET_TAGGED_ADDR_CTRL, unix.PR_GET_TAGGED_ADDR_CTRL,
+		unix.PR_SET_PTRACER, unix.PR_SET_VMA,
+	}
+}
+
+func numbers(list []uint32) string {
+	list = slices.Sorted(slices.Values(list))
+	text := make([]string, len(list))
+	for i, n := range list {
+		text[i] = fmt.Sprint(n)
+	}
+	return strings.Join(text, ", ")
+}
+
+// Text is the profile for people: the same for everybody, whatever the machine but
+// for its architecture.
+func Text() string {
+	var b strings.Builder
+	list := func(title string, calls []named) {
+		var names []string
+		for _, c := range calls {
+			names = append(names, c.name)
+		}
+		slices.Sort(names)
+		line := title
+		for _, n := range names {
+			if len(line)+len(n) > 100 {
+				fmt.Fprintln(&b, line)
+				line = " "
+			}
+			line += " " + n
+		}
+		fmt.Fprintln(&b, line)
+	}
+	fmt.Fprintf(&b, "architecture: %s; calls of every other fail with ENOSYS\n", architecture)
+	list("allowed:", slices.Concat(common[:], native[:]))
+	list("no set-id bits in the mode of a file, otherwise EPERM:", modeNames())
+	for _, r := range rules()[:len(rules())-len(modes)-len(nativeModes)] {
+		fmt.Fprintf(&b, "%s: %s\n", r.name, r.text)
+	}
+	list("refused with EPERM:", refusals[:])
+	fmt.Fprintln(&b, "all others, clone3 and openat2 among them, whose arguments a filter cannot see: ENOSYS")
+	return b.String()
+}
+
+// Names are the calls that programs may make, some of them not with every argument.
+func Names() []string {
+	var names []string
+	for _, c := range slices.Concat(common[:], native[:]) {
+		names = append(names, c.name)
+	}
+	for _, r := range rules() { // those with modes too
+		names = append(names, r.name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func modeNames() (names []named) {
+	for _, m := range slices.Concat(modes[:], nativeModes[:]) {
+		names = append(names, m.named)
+	}
+	return names
+}

@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"path"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// MaxConfig bounds an agent's configuration, in bytes: it must fit into a pipe.
+const MaxConfig = 1 << 20
+
+// SafeName reports whether s can be the name of a file, or a part of one.
+func SafeName(s string) bool {
+	return s != "" && s != "." && s != ".." && len(s) <= 200 && !strings.ContainsAny(s, "/\x00\n")
+}
+
+// Validate says what is wrong with a plan on any engine. It looks at nothing but the
+// plan.
+func (p Plan) Validate() error {
+	switch {
+	case !SafeName(p.ID) || !SafeName(p.Owner):
+		return cloche.Errorf(cloche.CodeInternal, "plan: id %q or owner %q is not safe as a file name", p.ID, p.Owner)
+	case len(p.Agent.Argv) == 0 || !path.IsAbs(p.Agent.Target):
+		return cloche.Errorf(cloche.CodeInternal, "plan: no agent")
+	case len(p.Agent.Config) > MaxConfig:
+		return cloche.Errorf(cloche.CodeInternal, "plan: the agent's configuration is over %d bytes", MaxConfig)
+	case p.Agent.Port <= 0 || p.Agent.Port > 65535:
+		return cloche.Errorf(cloche.CodeInternal, "plan: port %d of the agent is out of range", p.Agent.Port)
+	case p.Link != nil && !p.Link.whole():
+		return cloche.Errorf(cloche.CodeInternal, "plan: the link is not whole")
+	case p.Root.ReadOnly && p.Root.Upper != "":
+		return cloche.Errorf(cloche.CodeInternal, "plan: a read-only root begins with no layer")
+	}
+	for _, t := range p.Tmpfs {
+		// A memory filesystem without a size could take all memory there is.
+		if t.SizeBytes <= 0 {
+			return cloche.Errorf(cloche.CodeInternal, "plan: tmpfs %s has no size", t.Target)
+		}
+	}
+	return nil
+}
+
+func (l *Link) whole() bool {
+	return l.Guest != nil && l.Far != nil && l.Address.Addr().Is4() && l.Gateway.Is4() &&
+		len(l.MAC) == 6 && len(l.GatewayMAC) == 6 && l.MTU > 0
+}
