@@ -7,14 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 const controlSocket = "control.sock"
@@ -44,6 +44,11 @@ var errControlClosed = errors.New("the sandbox is closed")
 func (c *control) call(ctx context.Context, method string, arg, result any) error {
 	ctx, cancel := withTimeout(ctx, controlTimeout)
 	defer cancel()
+	return c.callLong(ctx, method, arg, result)
+}
+
+// callLong is call for what may take as long as ctx allows.
+func (c *control) callLong(ctx context.Context, method string, arg, result any) error {
 	conn, err := c.get()
 	if err != nil {
 		return fmt.Errorf("connect to control server: %w", err)
@@ -76,7 +81,7 @@ func (c *control) get() (*controlConn, error) {
 		return conn, nil
 	}
 	c.mu.Unlock()
-	fd, err := unixSocket(c.path, unix.Connect)
+	fd, err := hostproc.Socket(c.path, unix.Connect)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +116,7 @@ func (c *control) close() {
 // listenControl makes the socket on which the sentry is going to accept. Only
 // who can enter the 0700 directory can connect.
 func listenControl(path string) (*os.File, error) {
-	fd, err := unixSocket(path, unix.Bind)
+	fd, err := hostproc.Socket(path, unix.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("bind control socket: %w", err)
 	}
@@ -120,26 +125,6 @@ func listenControl(path string) (*os.File, error) {
 		return nil, fmt.Errorf("listen on control socket: %w", err)
 	}
 	return os.NewFile(uintptr(fd), controlSocket), nil
-}
-
-// unixSocket makes a stream socket and binds or connects it to path, of any
-// length: the address names it by a descriptor of its directory.
-func unixSocket(path string, do func(int, unix.Sockaddr) error) (int, error) {
-	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	defer func() { _ = unix.Close(dir) }()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	name := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(path)
-	if err := do(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }
 
 // withTimeout gives ctx a deadline of at most d from now.

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,10 +20,10 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
-
-// maxConfig bounds the agent's configuration: it must fit into a pipe.
-const maxConfig = 1 << 20
 
 // maxCrash bounds what is kept of a sentry's last words.
 const maxCrash = 64 << 10
@@ -41,21 +40,23 @@ type creation struct {
 
 	spec       []byte
 	null       *os.File
-	sentry     command
+	sentry     command // what the parked sentry is given
 	gofer      command
+	parked     *parked  // nil until there is one
 	sync       *os.File // the sentry writes a byte when its control server is up
 	ready      *os.File // the agent writes a byte when it listens
-	first      *os.File // the connection that the agent is born with
-	crash      *os.File // what the sentry wrote to its standard error
+	first      *os.File // the connections that the agent is born with
+	spare      *os.File
 	goferCrash *os.File
-	group      *group
+	group      *hostgroup.Group
+	reports    *reports // what the sentry's guard says; nil without rules
 	inst       *instance
-	adopted    chan error // the end of group.adopt; nil until that has begun
+	executable *executable
 }
 
 // Create implements engine.Engine.
 func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
-	if err := validate(p); err != nil {
+	if err := p.Validate(); err != nil {
 		return nil, err
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
@@ -82,145 +83,146 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 			return nil, err
 		}
 	}
-	c.inst.crash, c.crash = c.crash, nil
+	c.inst.crash, c.parked.crash = c.parked.crash, nil
+	c.inst.reports, c.reports = c.reports, nil
 	c.inst.asked.Store(false)
 	c.closeFiles()
+	if e.opts.Spare {
+		e.spares.make(fitOf(p), refillPause)
+	}
 	return c.inst, nil
-}
-
-func validate(p engine.Plan) error {
-	switch {
-	case !safeName(p.ID) || !safeName(p.Owner):
-		return cloche.Errorf(cloche.CodeInternal, "plan: id %q or owner %q is not safe as a file name", p.ID, p.Owner)
-	case len(p.Agent.Argv) == 0 || !filepath.IsAbs(p.Agent.Target):
-		return cloche.Errorf(cloche.CodeInternal, "plan: no agent")
-	case len(p.Agent.Config) > maxConfig:
-		return cloche.Errorf(cloche.CodeInternal, "plan: the agent's configuration is over %d bytes", maxConfig)
-	case p.Agent.Port <= 0 || p.Agent.Port > 65535:
-		return cloche.Errorf(cloche.CodeInternal, "plan: port %d of the agent is out of range", p.Agent.Port)
-	}
-	for _, t := range p.Tmpfs {
-		// A memory filesystem without a size could take all memory there is.
-		if t.SizeBytes <= 0 {
-			return cloche.Errorf(cloche.CodeInternal, "plan: tmpfs %s has no size", t.Target)
-		}
-	}
-	return nil
-}
-
-func safeName(s string) bool {
-	return s != "" && s != "." && s != ".." && len(s) <= 200 && !strings.ContainsAny(s, "/\x00\n")
 }
 
 // record writes down that there is going to be an instance, so that a Sweep
 // after our sudden death knows where to look.
-func (c *creation) record(context.Context) error {
-	c.rec = record{
-		ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Port: c.plan.Agent.Port,
-		// Where they are is not the same in every daemon's life.
-		Cgroups: c.e.groups.dirs(c.plan.Owner, c.plan.ID),
+func (c *creation) record(ctx context.Context) error {
+	// Where it takes time, it takes it beside the steps before the start.
+	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
+	// Where they are is not the same in every daemon's life.
+	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
+	if c.parked = c.e.spares.take(fitOf(c.plan)); c.parked != nil {
+		groups = c.parked.group.Paths()
+		c.ownGroup(c.parked.group)
+		c.killOnUndo(c.parked.proc)
 	}
-	if err := c.e.records.create(c.rec); err != nil {
+	c.rec = record{
+		Head: hostproc.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
+		Port: c.plan.Agent.Port, GVisor: c.e.version, Attached: c.plan.DieWithParent,
+	}
+	if err := c.e.records.Create(c.rec); err != nil {
 		return err
 	}
-	c.undo = append(c.undo, func() { c.e.records.remove(c.rec) })
+	c.undo = append(c.undo, func() { c.e.records.Remove(c.rec) })
 	return nil
 }
 
-// makeGroup makes the cgroup, with its limits, that everything is started in.
+// makeGroup makes the cgroup that everything is started in, where there is none
+// yet, and sets its limits.
 func (c *creation) makeGroup(context.Context) error {
-	g, err := c.e.groups.make(c.plan.Owner, c.plan.ID, c.plan.Limits)
-	if err != nil {
-		return err
+	if c.group == nil {
+		g, err := c.e.groups.Make(c.plan.Owner, c.plan.ID)
+		if err != nil {
+			return err
+		}
+		c.ownGroup(g)
+		c.rec.Cgroups = g.Paths()
 	}
+	return c.group.Limit(c.plan.Limits)
+}
+
+func (c *creation) ownGroup(g *hostgroup.Group) {
 	c.group = g
-	c.rec.Cgroups = g.paths()
 	c.undo = append(c.undo, func() {
-		if err := g.remove(c.clean); err != nil {
+		if err := g.Remove(c.clean); err != nil {
 			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
 		}
 	})
-	return nil
 }
 
-// start forks the gofer, if there is one, and the sentry into the cgroup.
+// start forks the gofer, if there is one, and a sentry, if none is parked, into the
+// cgroup. Then the sentry is told whose it is.
 func (c *creation) start(ctx context.Context) error {
-	err := c.e.spawner.do(ctx, func() error {
-		return c.group.enter(func(cgroupFD int) error {
-			if len(c.plan.Mounts) > 0 {
-				c.prepare(&c.gofer, cgroupFD)
-				p, err := c.gofer.spawn(c.null)
+	if err := c.executable.wait(); err != nil {
+		return err
+	}
+	c.inst = &instance{}
+	if err := c.fork(ctx); err != nil {
+		return err
+	}
+	c.inst.sentry = c.parked.proc
+	c.rec.Executable = c.parked.hash
+	c.rec.Sentry = c.inst.sentry.ID
+	if c.inst.gofer != nil {
+		c.rec.Gofer = c.inst.gofer.ID
+	}
+	// Before the claim: a sentry that has none ends with this process.
+	if err := c.e.records.Update(c.rec); err != nil {
+		return err
+	}
+	c.inst.init(c.e, c.rec, hostproc.Encode(c.rec), c.group)
+	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
+	err := c.parked.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
+	c.sentry.close()
+	return err
+}
+
+func (c *creation) fork(ctx context.Context) error {
+	defer c.gofer.close()
+	if c.parked != nil && len(c.plan.Mounts) == 0 {
+		return nil
+	}
+	return c.e.spawner.Do(ctx, func() error {
+		return c.group.Enter(func(cgroupFD int) error {
+			if c.parked == nil {
+				p, err := c.e.startParked(fitOf(c.plan), c.group, c.executable, cgroupFD)
 				if err != nil {
-					return fmt.Errorf("start gofer: %w", err)
+					return err
 				}
-				c.killOnUndo(p)
-				c.inst = &instance{gofer: p}
+				c.parked = p
+				c.killOnUndo(p.proc)
 			}
-			c.prepare(&c.sentry, cgroupFD)
-			p, err := c.sentry.spawn(c.null)
+			if len(c.plan.Mounts) == 0 {
+				return nil
+			}
+			if c.plan.DieWithParent {
+				c.gofer.sys.Pdeathsig = syscall.SIGKILL
+			}
+			c.e.isolate(&c.gofer, c.executable, true, cgroupFD)
+			p, err := c.gofer.spawn(c.null)
 			if err != nil {
-				return fmt.Errorf("start sentry: %w", err)
+				return fmt.Errorf("start gofer: %w", err)
 			}
 			c.killOnUndo(p)
-			if c.inst == nil {
-				c.inst = &instance{}
-			}
-			c.inst.sentry = p
-			// Whatever the sentry forks from now on inherits this: when memory
-			// runs out, a stub is killed and not the sentry, which gets its own
-			// value back when it has forked the first.
-			setOOMScore(p.pid, 1000)
-			// Lets the sentry fault in much memory at once by locking it for a
-			// moment. Only root can allow it; it is slower otherwise.
-			unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-			_ = unix.Prlimit(p.pid, unix.RLIMIT_MEMLOCK, &unlimited, nil)
+			c.inst.gofer = p
 			return nil
 		})
 	})
-	c.sentry.close()
-	c.gofer.close()
-	if err != nil {
-		return err
-	}
-	c.rec.Sentry = processID{c.inst.sentry.pid, c.inst.sentry.start}
-	if c.inst.gofer != nil {
-		c.rec.Gofer = processID{c.inst.gofer.pid, c.inst.gofer.start}
-	}
-	if err := c.e.records.update(c.rec); err != nil {
-		return err
-	}
-	c.inst.init(c.e, c.rec, c.group)
-	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
-	return nil
 }
 
 // killOnUndo also waits: what comes earlier in the undo stack, the cgroup, must
 // be empty by then.
-func (c *creation) killOnUndo(p *process) {
+func (c *creation) killOnUndo(p *hostproc.Process) {
 	c.undo = append(c.undo, func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
-		p.kill()
-		if err := p.wait(ctx); err != nil {
-			c.e.log.Warn("wait for killed process", "sandbox", c.plan.ID, "pid", p.pid, "error", err)
+		p.Kill()
+		if err := p.Wait(ctx); err != nil {
+			c.e.log.Warn("wait for killed process", "sandbox", c.plan.ID, "pid", p.ID.PID, "error", err)
 			return
 		}
-		p.close()
+		p.Close()
 	})
 }
 
-// prepare says in which namespaces, as whom and in which cgroup a process is
-// started.
-func (c *creation) prepare(cmd *command, cgroupFD int) {
-	cmd.exe = c.e.opts.ExePath
+// isolate says in which namespaces, as whom and in which cgroup a gofer, or any
+// other process, is started.
+func (e *Engine) isolate(cmd *command, x *executable, gofer bool, cgroupFD int) {
+	cmd.exe = x.file
 	cmd.sys.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	if cgroupFD >= 0 {
 		cmd.sys.UseCgroupFD, cmd.sys.CgroupFD = true, cgroupFD
 	}
-	if c.plan.DieWithParent {
-		cmd.sys.Pdeathsig = syscall.SIGKILL
-	}
-	if cmd == &c.gofer && !c.e.rootless {
+	if gofer && !e.rootless {
 		// Serves files of every owner, in a mount namespace that holds nothing
 		// but the plan's mounts, with the six capabilities that takes. The user
 		// namespace has every id and yet is not the first one: only there would
@@ -234,13 +236,13 @@ func (c *creation) prepare(cmd *command, cgroupFD int) {
 	// Root of a user namespace in which only one id exists: enough to make an
 	// empty root directory; every capability is dropped before the sandbox runs.
 	uid, gid := nobody, nobody
-	if c.e.rootless {
+	if e.rootless {
 		uid, gid = os.Geteuid(), os.Getegid()
 	}
 	cmd.sys.Cloneflags |= unix.CLONE_NEWUSER
 	cmd.sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
 	cmd.sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
-	if !c.e.rootless {
+	if !e.rootless {
 		// Drops the supplementary groups too, which a normal user cannot.
 		cmd.sys.GidMappingsEnableSetgroups = true
 		cmd.sys.Credential = &syscall.Credential{Uid: 0, Gid: 0}
@@ -256,18 +258,12 @@ func (c *creation) boot(ctx context.Context) error {
 	if _, err := c.read(ctx, c.sync, 1); err != nil {
 		return err
 	}
-	setOOMScore(c.inst.sentry.pid, 0)
-	// Takes the kernel some milliseconds, which the agent's start takes as well.
-	// No process of the sandbox but the agent exists until both are done.
-	c.adopted = make(chan error, 1)
-	go func() { c.adopted <- c.group.adopt(c.inst.sentry.pid) }()
 	return nil
 }
 
-// startAgent gives the sandbox its loopback device and its first process.
+// startAgent gives the sandbox its network and its first process.
 func (c *creation) startAgent(ctx context.Context) error {
-	net := boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
-	if err := c.inst.ctl.call(ctx, boot.ContMgrSetNetworkArgs, &net, nil); err != nil {
+	if err := c.inst.ctl.call(ctx, boot.ContMgrSetNetworkArgs, networkArgs(c.plan.Link), nil); err != nil {
 		return err
 	}
 	return c.inst.ctl.call(ctx, boot.ContMgrRootContainerStart, &c.plan.ID, nil)
@@ -288,22 +284,23 @@ func (c *creation) waitAgent(ctx context.Context) error {
 		line, _, _ := strings.Cut(string(b)+string(rest[:n]), "\n")
 		return agentError(line)
 	}
-	conn, err := net.FileConn(c.first)
+	first, err := net.FileConn(c.first)
 	if err != nil {
 		return err
 	}
-	c.inst.keepFirst(conn)
+	spare, err := net.FileConn(c.spare)
+	if err != nil {
+		first.Close()
+		return err
+	}
+	c.inst.keepBorn(first, spare)
 	return nil
 }
 
-// waitGroup takes the result of moving the stub, at most once.
+// waitGroup takes the result of moving the first stub.
 func (c *creation) waitGroup(context.Context) error {
-	if c.adopted == nil {
-		return nil
-	}
-	err := <-c.adopted
-	c.adopted = nil
-	return err
+	<-c.parked.settled
+	return c.parked.unsettled
 }
 
 // agentError is what the agent said instead of becoming ready. It comes from
@@ -334,15 +331,18 @@ func (c *creation) read(ctx context.Context, f *os.File, n int) ([]byte, error) 
 
 // rollback takes back all that was made, newest first.
 func (c *creation) rollback() {
-	_ = c.waitGroup(c.clean) // the first error is the one to tell
 	if c.inst != nil && c.inst.ctl != nil {
 		c.inst.ctl.close()
 	}
 	for i := len(c.undo) - 1; i >= 0; i-- {
 		c.undo[i]()
 	}
-	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.dead() {
+	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.Dead() {
 		<-c.inst.buried
+	}
+	if c.parked != nil {
+		c.parked.closeFiles()
+		<-c.parked.settled
 	}
 	c.closeFiles()
 	c.sentry.close()
@@ -350,10 +350,19 @@ func (c *creation) rollback() {
 }
 
 func (c *creation) closeFiles() {
-	for _, f := range []*os.File{c.null, c.sync, c.ready, c.first, c.crash, c.goferCrash} {
+	for _, f := range []*os.File{c.null, c.sync, c.ready, c.first, c.spare, c.goferCrash} {
 		if f != nil {
 			f.Close()
 		}
+	}
+	if c.parked != nil {
+		c.parked.closeFiles()
+	}
+	if c.reports != nil {
+		c.reports.close()
+	}
+	if c.executable != nil {
+		c.executable.close()
 	}
 }
 
@@ -361,7 +370,7 @@ func (c *creation) closeFiles() {
 // host go to the log only.
 func (c *creation) classify(ctx context.Context, step string, err error) error {
 	c.e.log.Warn("create failed", "sandbox", c.plan.ID, "step", step, "error", err,
-		"sentry", lastWords(c.crash), "gofer", lastWords(c.goferCrash))
+		"sentry", c.sentryWords(), "gofer", lastWords(c.goferCrash))
 	if said, ok := errors.AsType[agentError](err); ok {
 		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", said)
 	}
@@ -381,11 +390,18 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 		e := cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step).WithCause(err)
 		e.Retryable = true
 		return e
-	case errors.Is(err, errSpawnerClosed):
+	case errors.Is(err, hostproc.ErrClosed):
 		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
 	}
 	return cloche.Errorf(cloche.CodeInternal, "create sandbox: gVisor could not %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
+}
+
+func (c *creation) sentryWords() string {
+	if c.parked == nil {
+		return ""
+	}
+	return lastWords(c.parked.crash)
 }
 
 // lastWords is what a process wrote to its standard error, without the zeros

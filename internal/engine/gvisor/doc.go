@@ -19,10 +19,26 @@
 // by gVisor. The number of processes is the agent's to bound, by a cgroup of the
 // sandbox's own kernel: a limit of the host's would crash the sentry.
 //
+// A sentry is started parked: it sets up all that is the same for every sandbox, gives
+// up its capabilities, and waits on a socket for a command line and descriptors. So a
+// daemon can have one ready. It lives in a cgroup of its own, which becomes the
+// sandbox's and gets its limits before the sentry is told anything; it is used for one
+// sandbox and ends with its socket, that is with the daemon, when it is used for none.
+//
 // Without mounts nothing stands between the sentry and the host but its
 // descriptors. With mounts, the gofer opens files for it, as the user of the
 // daemon, in a mount namespace that holds the mounts only. The sentry never opens
 // a path of the host itself (directfs is off): that would take capabilities.
+//
+// A sandbox is paused by its sentry, which stops its tasks and goes on to answer; a
+// note beside its socket says how far that has come, so a daemon that dies in
+// between loses nothing. The freezer of a cgroup is not used: see sentryBrake.
+//
+// What is recorded of a sandbox names the machine's boot, because process numbers
+// begin anew with each, and the version of gVisor, because the calls of a control
+// server are no stable interface: of a sentry of another version only the way to
+// the agent is used. The roles are executed from a copy of the executable that is
+// kept under its hash while a sandbox uses it.
 //
 // Killing needs no help from inside: the sentry is the init of its pid
 // namespace, so one SIGKILL through its pidfd ends everything.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // Name is what requests call this engine.
@@ -35,9 +37,18 @@ type Options struct {
 	// ExePath is the executable that plays the roles; empty is the running one.
 	// It must call Dispatch first in its main and be statically linked.
 	ExePath string
+	// KeepDir is a 0700 directory in which the engine keeps the executable that
+	// plays the roles, under its hash, so that an upgrade which replaces ExePath
+	// takes it from nobody; empty keeps none. Sandboxes that die with this process
+	// do without.
+	KeepDir string
 	// CgroupParent is the name of the cgroup under which the engine makes its
 	// own; empty is "cloche".
 	CgroupParent string
+	// Spare keeps a sentry at hand that has been started and is nobody's yet, so that
+	// a sandbox does not wait for the start. The next one is started when the last
+	// has been taken. It ends with this process.
+	Spare bool
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }
@@ -46,10 +57,15 @@ type Options struct {
 type Engine struct {
 	opts     Options
 	log      *slog.Logger
-	records  records
-	spawner  *spawner
-	groups   groupMaker
+	records  hostproc.Records[record]
+	spawner  *hostproc.Spawner
+	groups   hostgroup.Maker
 	rootless bool
+	version  string // gVisor's
+	boot     string // the machine's
+
+	executables *executables
+	spares      *spares
 
 	probing sync.Mutex
 	probed  engine.Report
@@ -78,23 +94,36 @@ func New(o Options) (*Engine, error) {
 		return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of the gvisor engine: %w", err)
 	}
 	glog.SetTarget(debugLog{o.Logger})
-	return &Engine{
+	e := &Engine{
 		opts:     o,
 		log:      o.Logger.With("engine", Name),
-		records:  records{dir: o.StateDir},
-		spawner:  newSpawner(),
-		groups:   findGroupMaker(o.CgroupParent, os.Geteuid() == 0),
+		records:  newRecords(o.StateDir),
+		spawner:  hostproc.NewSpawner(),
+		groups:   hostgroup.Find(groupLayout(o.CgroupParent), os.Geteuid() == 0),
 		rootless: os.Geteuid() != 0,
-	}, nil
+		version:  gvisorVersion,
+		boot:     hostproc.Boot(),
+		executables: &executables{
+			path: o.ExePath, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
+		},
+	}
+	e.spares = &spares{e: e, quit: make(chan struct{})}
+	return e, nil
+}
+
+// Abilities implements engine.Able.
+func (e *Engine) Abilities() engine.Abilities {
+	return engine.Abilities{Tier: cloche.TierGVisor, Link: true, Held: true, Pause: true, Layer: true, Refusals: true}
 }
 
 // Name implements engine.Engine.
 func (e *Engine) Name() string { return Name }
 
-// Close ends the engine's own goroutine. Instances that were created with
-// DieWithParent die; the others live on.
+// Close ends the engine's own goroutines, and a sentry that is nobody's. Instances
+// that were created with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
-	e.spawner.close()
+	e.spares.close()
+	e.spawner.Close()
 	return nil
 }
 

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // open makes or opens every file of the sandbox's processes and writes their
@@ -26,13 +28,14 @@ func (c *creation) open(context.Context) error {
 	if c.spec, err = specJSON(c.plan); err != nil {
 		return err
 	}
-	c.sentry.args = append([]string{early.FirstSentry}, baseFlags(c.plan.Dir)...)
-	if c.crash, err = c.crashFile(&c.sentry); err != nil {
+	c.sentry.args, c.sentry.first = []string{early.Sentry}, firstDonated
+	if c.reports, err = c.openGuard(); err != nil {
 		return err
 	}
+	c.sentry.args = append(c.sentry.args, baseFlags(c.plan.Dir)...)
+	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(parkedCrash))
 	confs := mountConfs(c.plan)
-	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir,
-		"--setup-root", "--apply-caps", "--gofer-mount-confs="+confs.String())
+	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs.String())
 	if c.plan.DieWithParent {
 		c.sentry.args = append(c.sentry.args, "--attached")
 	}
@@ -46,6 +49,9 @@ func (c *creation) open(context.Context) error {
 		}
 	}
 	if err := c.openSentry(); err != nil {
+		return err
+	}
+	if err := c.holdFar(); err != nil {
 		return err
 	}
 	c.sentry.args = append(c.sentry.args, c.plan.ID)
@@ -68,6 +74,13 @@ func (c *creation) openRoot() error {
 		}
 		c.sentry.flag("rootfs-upper-tar-fd", points)
 		return nil
+	}
+	if c.plan.Root.Upper != "" {
+		f, err := os.Open(c.plan.Root.Upper)
+		if err != nil {
+			return fmt.Errorf("open the layer to begin with: %w", err)
+		}
+		c.sentry.flag("rootfs-upper-tar-fd", f)
 	}
 	store, err := unnamedFile(c.plan.Dir)
 	if err != nil {
@@ -97,10 +110,12 @@ func unnamedFile(dir string) (*os.File, error) {
 // openGofer connects one gofer to the sentry, with a socket for each mount.
 func (c *creation) openGofer(confs string) error {
 	c.gofer.args = append([]string{early.FirstGofer}, baseFlags(c.plan.Dir)...)
+	var theirs *os.File
 	var err error
-	if c.goferCrash, err = c.crashFile(&c.gofer); err != nil {
+	if c.goferCrash, theirs, err = crashFile(); err != nil {
 		return err
 	}
+	c.gofer.flag("panic-log-fd", theirs)
 	c.gofer.args = append(c.gofer.args, "gofer", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
 	f, err := memoryFile("spec", c.spec)
 	if err != nil {
@@ -161,11 +176,11 @@ func (c *creation) openSentry() error {
 	c.sync = r
 	c.sentry.flag("start-sync-fd", w)
 
-	config, err := configPipe(c.plan.Agent)
+	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
 	if err != nil {
 		return err
 	}
-	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(config)+":3")
+	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(os.NewFile(uintptr(config), "config"))+":3")
 	r, w, err = os.Pipe()
 	if err != nil {
 		return err
@@ -173,14 +188,19 @@ func (c *creation) openSentry() error {
 	c.ready = r
 	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(w)+":4")
 
-	ours, theirs, err := socketPair()
-	if err != nil {
-		return err
+	for n, mine := range []**os.File{&c.first, &c.spare} {
+		ours, theirs, err := socketPair()
+		if err != nil {
+			return err
+		}
+		*mine = ours
+		c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(theirs)+":"+strconv.Itoa(agentSocketFD+n))
 	}
-	c.first = ours
-	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(theirs)+":5")
 	return nil
 }
+
+// agentSocketFD is the descriptor of the first of the agent's two sockets.
+const agentSocketFD = 5
 
 // socketPair makes a connection of which each end is given away.
 func socketPair() (ours, theirs *os.File, err error) {
@@ -188,57 +208,51 @@ func socketPair() (ours, theirs *os.File, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make socket pair: %w", err)
 	}
+	for _, fd := range fds {
+		roomy(fd)
+	}
 	return os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "agent"), nil
 }
 
-// configPipe is a pipe that holds the configuration and then ends. Unlike a
-// file it can be read once only.
-func configPipe(a engine.Agent) (*os.File, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
+// roomy lets more be on its way in a socket than the host's default, which is
+// less than what is written at once. Where the host does not allow it, that is
+// slower and no more.
+func roomy(fd int) {
+	const bytes = 1 << 20
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, bytes)
 	}
-	defer w.Close()
-	if len(a.Config) > 16<<10 {
-		if _, err := unix.FcntlInt(rawFD(w), unix.F_SETPIPE_SZ, len(a.Config)); err != nil {
-			r.Close()
-			return nil, fmt.Errorf("enlarge configuration pipe: %w", err)
-		}
-	}
-	if _, err := w.Write(a.Config); err != nil {
-		r.Close()
-		return nil, fmt.Errorf("write configuration: %w", err)
-	}
-	return r, nil
 }
 
-// crashFile gives a process a standard error that cannot grow.
-func (c *creation) crashFile(cmd *command) (*os.File, error) {
+// crashFile is a standard error that cannot grow, twice.
+func crashFile() (ours, theirs *os.File, err error) {
 	fd, err := unix.MemfdCreate("crash", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("make crash file: %w", err)
+		return nil, nil, fmt.Errorf("make crash file: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "crash")
 	if err := f.Truncate(maxCrash); err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK); err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	cmd.flag("panic-log-fd", os.NewFile(uintptr(dup), "crash"))
-	return f, nil
+	return f, os.NewFile(uintptr(dup), "crash"), nil
 }
 
 // removeFiles removes what the engine leaves in a plan's directory.
 func removeFiles(dir string) {
 	_ = os.Remove(filepath.Join(dir, controlSocket))
+	_ = os.Remove(filepath.Join(dir, markFile))
+	_ = os.Remove(filepath.Join(dir, notesPipe))
+	_ = os.Remove(filepath.Join(dir, countFile))
 }
 
 // memoryFile is a file without a place, for a process that is given its

@@ -4,6 +4,7 @@ package gvisor_test
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -20,7 +21,11 @@ var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level:
 func TestMain(m *testing.M) {
 	gvisor.Dispatch()
 	enginetest.Parent(func(stateDir string) (engine.Engine, error) {
-		return gvisor.New(gvisor.Options{StateDir: stateDir, Logger: logger})
+		e, err := gvisor.New(gvisor.Options{StateDir: stateDir, Logger: logger})
+		if err == nil && !dress(e) {
+			err = errors.New("no such cgroups here")
+		}
+		return e, err
 	})
 	os.Exit(m.Run())
 }

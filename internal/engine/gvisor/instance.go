@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // instance is one sandbox.
@@ -25,34 +28,49 @@ type instance struct {
 	e      *Engine
 	rec    record
 	state  []byte
-	sentry *process
-	gofer  *process // nil without mounts
+	sentry *hostproc.Process
+	gofer  *hostproc.Process // nil without mounts
 	ctl    *control
-	group  *group
+	group  *hostgroup.Group
+	brake  *sentryBrake
 
 	crash *os.File // what the sentry writes when it crashes; nil if recovered
 
-	// first is the connection that the agent was born with, for the first Dial. It
-	// is a socket of the host's and needs no network stack on its way.
-	firstLock sync.Mutex
-	first     net.Conn
-	expiry    *time.Timer
+	reports *reports // nil without rules
 
+	// first and spare are the connections that the agent was born with, for the
+	// first two Dials. They are sockets of the host's and need no network stack on
+	// their way.
+	bornLock     sync.Mutex
+	first, spare net.Conn
+	expiry       *time.Timer
+
+	driving sync.Mutex    // held by Pause and Resume
+	ending  chan struct{} // closed when Close begins
 	closing sync.Mutex
 	closed  bool
 	asked   atomic.Bool   // Close was called: the death is no surprise
 	buried  chan struct{} // closed when the watch over both processes has ended
+	last    engine.Ending // set before buried is closed
 }
 
 var (
-	_ engine.Instance = (*instance)(nil)
-	_ engine.Statter  = (*instance)(nil)
+	_ engine.Instance   = (*instance)(nil)
+	_ engine.Statter    = (*instance)(nil)
+	_ engine.Pauser     = (*instance)(nil)
+	_ engine.RootWriter = (*instance)(nil)
+	_ engine.Mortal     = (*instance)(nil)
+	_ engine.Refuser    = (*instance)(nil)
 )
 
-func (i *instance) init(e *Engine, rec record, g *group) {
+// init makes it an instance; its processes are there. The state is what was
+// recorded of it, by this build or an earlier one.
+func (i *instance) init(e *Engine, rec record, state []byte, g *hostgroup.Group) {
 	i.e, i.rec, i.group = e, rec, g
-	i.state = rec.encode()
+	i.state = state
 	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}
+	i.brake = &sentryBrake{i: i, mark: filepath.Join(rec.Dir, markFile)}
+	i.ending = make(chan struct{})
 	i.buried = make(chan struct{})
 	go i.watch()
 }
@@ -61,21 +79,52 @@ func (i *instance) init(e *Engine, rec record, g *group) {
 // sandbox would answer every access to a mount with an error.
 func (i *instance) watch() {
 	defer close(i.buried)
-	var goferDone chan struct{} // never ready without a gofer
+	var goferDone <-chan struct{} // never ready without a gofer
 	if i.gofer != nil {
-		goferDone = i.gofer.done
+		goferDone = i.gofer.Done()
 	}
+	who, first := "its sentry", i.sentry
 	select {
-	case <-i.sentry.done:
+	case <-i.sentry.Done():
 	case <-goferDone:
-		i.sentry.kill()
-		<-i.sentry.done
+		who, first = "its gofer", i.gofer
+		i.kill()
+		<-i.sentry.Done()
 	}
 	if i.gofer != nil {
-		i.gofer.kill()
+		i.gofer.Kill()
+	}
+	i.last = engine.Ending{LastWords: brief(lastWords(i.crash))}
+	if how := first.How(); how != "" {
+		i.last.How = who + " " + how
 	}
 	if !i.asked.Load() {
-		i.e.log.Warn("sandbox died", "sandbox", i.rec.ID, "sentry", lastWords(i.crash))
+		i.e.log.Warn("sandbox died", "sandbox", i.rec.ID, "how", i.last.How, "sentry", i.last.LastWords)
+	}
+}
+
+// Ending implements engine.Mortal.
+func (i *instance) Ending() engine.Ending {
+	<-i.buried // follows the death at once
+	return i.last
+}
+
+// brief keeps the begin and the end of what a process said last: a crash names
+// its cause first and its place last.
+func brief(words string) string {
+	const half = 2 << 10
+	if len(words) > 2*half {
+		words = words[:half] + "\n[...]\n" + words[len(words)-half:]
+	}
+	return strings.ToValidUTF8(words, "?")
+}
+
+// kill makes both processes die. Nothing of the sandbox runs any more, not even
+// when it was paused.
+func (i *instance) kill() {
+	i.sentry.Kill()
+	if i.gofer != nil {
+		i.gofer.Kill()
 	}
 }
 
@@ -83,18 +132,37 @@ func (i *instance) watch() {
 func (i *instance) State() []byte { return i.state }
 
 // Done implements engine.Instance.
-func (i *instance) Done() <-chan struct{} { return i.sentry.done }
+func (i *instance) Done() <-chan struct{} { return i.sentry.Done() }
 
 // Dial implements engine.Instance: the sentry connects one end of a socket pair
 // to the agent's port. No other port is ever asked for: a hostile listener
 // could hold up the control server.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
-	if i.sentry.dead() {
+	if i.sentry.Dead() {
 		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
 	}
-	if conn := i.takeFirst(); conn != nil {
-		return conn, nil
+	if i.brake.held() {
+		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
+	if conn := i.takeBorn(); conn != nil {
+		return held{conn}, nil
+	}
+	conn, err := i.forward(ctx)
+	if err != nil {
+		return nil, i.dialError(ctx, err)
+	}
+	return held{conn}, nil
+}
+
+// held is a connection that the sentry carries, which may keep what arrives until more
+// does.
+type held struct{ net.Conn }
+
+// HoldsBack says so to who uses it.
+func (held) HoldsBack() {}
+
+// forward opens a stream to the agent by a call of the sentry.
+func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
@@ -107,7 +175,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		Port:        uint16(i.rec.Port),
 	}, nil)
 	if err != nil {
-		return nil, i.dialError(ctx, err)
+		return nil, err
 	}
 	conn, err := net.FileConn(ours)
 	if err != nil {
@@ -117,37 +185,52 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 }
 
 // firstLife is how long the first connection waits to be taken: less than the
-// agent waits for a stranger's token.
+// agent waits for a stranger's token. The spare one waits for as long as it takes.
 const firstLife = 3 * time.Second
 
-func (i *instance) keepFirst(conn net.Conn) {
-	i.firstLock.Lock()
-	defer i.firstLock.Unlock()
-	i.first = conn
+func (i *instance) keepBorn(first, spare net.Conn) {
+	i.bornLock.Lock()
+	defer i.bornLock.Unlock()
+	i.first, i.spare = first, spare
 	i.expiry = time.AfterFunc(firstLife, i.dropFirst)
 }
 
-// takeFirst returns the first connection once, and nil ever after.
-func (i *instance) takeFirst() net.Conn {
-	i.firstLock.Lock()
-	defer i.firstLock.Unlock()
+// takeBorn returns each connection once, and nil ever after.
+func (i *instance) takeBorn() net.Conn {
+	i.bornLock.Lock()
+	defer i.bornLock.Unlock()
 	conn := i.first
-	i.first = nil
 	if conn != nil {
+		i.first = nil
 		i.expiry.Stop()
+		return conn
 	}
+	conn, i.spare = i.spare, nil
 	return conn
 }
 
 func (i *instance) dropFirst() {
-	if conn := i.takeFirst(); conn != nil {
+	i.bornLock.Lock()
+	defer i.bornLock.Unlock()
+	if i.first != nil {
+		i.first.Close()
+		i.first = nil
+	}
+}
+
+// dropBorn closes what nobody took.
+func (i *instance) dropBorn() {
+	for conn := i.takeBorn(); conn != nil; conn = i.takeBorn() {
 		conn.Close()
 	}
 }
 
 func (i *instance) dialError(ctx context.Context, err error) error {
+	if ours, ok := errors.AsType[*cloche.Error](err); ok {
+		return ours
+	}
 	switch {
-	case i.sentry.dead():
+	case i.sentry.Dead():
 		return cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
 	case errors.Is(ctx.Err(), context.Canceled):
 		return cloche.Errorf(cloche.CodeCanceled, "dial sandbox %s: canceled", i.rec.ID).WithCause(err)
@@ -165,52 +248,61 @@ func (i *instance) dialError(ctx context.Context, err error) error {
 func (i *instance) Close(ctx context.Context) error {
 	i.closing.Lock()
 	defer i.closing.Unlock()
-	i.dropFirst()
+	i.dropBorn()
 	if i.closed {
 		return nil
 	}
 	ctx, cancel := withTimeout(ctx, killTimeout)
 	defer cancel()
-	i.asked.Store(true)
-	i.sentry.kill()
-	if i.gofer != nil {
-		i.gofer.kill()
-	}
-	if err := i.sentry.wait(ctx); err != nil {
-		return i.closeError("wait for the sentry", err)
+	i.end()
+	i.kill()
+	if err := i.sentry.Wait(ctx); err != nil {
+		return i.closeError(cloche.ResourceProcesses, "wait for the sentry", err)
 	}
 	if i.gofer != nil {
-		if err := i.gofer.wait(ctx); err != nil {
-			return i.closeError("wait for the gofer", err)
+		if err := i.gofer.Wait(ctx); err != nil {
+			return i.closeError(cloche.ResourceProcesses, "wait for the gofer", err)
 		}
 	}
 	<-i.buried // both are dead
 	i.ctl.close()
-	if err := i.group.remove(ctx); err != nil {
-		return i.closeError("remove its cgroup", err)
+	if err := i.group.Remove(ctx); err != nil {
+		return i.closeError(cloche.ResourceCgroup, "remove its cgroup", err)
 	}
+	i.driving.Lock() // whoever has it sees that it ended, and notes nothing more
 	removeFiles(i.rec.Dir)
-	i.e.records.remove(i.rec)
-	i.sentry.close()
+	i.driving.Unlock()
+	i.e.records.Remove(i.rec)
+	i.sentry.Close()
 	if i.gofer != nil {
-		i.gofer.close()
+		i.gofer.Close()
 	}
 	if i.crash != nil {
 		i.crash.Close()
+	}
+	if i.reports != nil {
+		i.reports.close()
 	}
 	i.closed = true
 	return nil
 }
 
-func (i *instance) closeError(what string, err error) error {
-	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
+// end says once that Close has begun.
+func (i *instance) end() {
+	if !i.asked.Swap(true) {
+		close(i.ending)
+	}
+}
+
+func (i *instance) closeError(left cloche.ResourceKind, what string, err error) error {
+	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, &engine.CloseError{Kind: left, Err: err})
 	e.Retryable = true
 	return e
 }
 
 // Stat implements engine.Statter.
 func (i *instance) Stat(context.Context) (engine.Stat, error) {
-	s, err := i.group.stat()
+	s, err := i.group.Stat()
 	if err != nil {
 		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
@@ -219,5 +311,5 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 
 // setOOMScore is best effort: without it the kernel chooses by size.
 func setOOMScore(pid, score int) {
-	_ = write("/proc/"+strconv.Itoa(pid), "oom_score_adj", strconv.Itoa(score))
+	_ = hostproc.Write("/proc/"+strconv.Itoa(pid), "oom_score_adj", strconv.Itoa(score))
 }

@@ -7,7 +7,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // probeTimeout bounds the trial process.
@@ -31,16 +31,19 @@ const oldestKernel = "5.7"
 // doing it, a process tries: a user namespace in which one may mount.
 func (e *Engine) probe(ctx context.Context) engine.Report {
 	r := engine.Report{
-		Name:     Name,
-		Tier:     cloche.TierGVisor,
-		Enforces: e.groups.enforcement(),
+		SharesHostFS: true,
+		Name:         Name,
+		Tier:         cloche.TierGVisor,
+		Enforces:     e.groups.Enforcement(),
 		Facts: map[string]string{
 			"platform": "systrap",
 			"rootless": strconv.FormatBool(e.rootless),
-			"gvisor":   gvisorVersion(),
-			"cgroup":   e.groups.describe(),
+			"gvisor":   e.version,
+			"cgroup":   e.groups.Describe(),
 		},
 	}
+	r.Enforces["pids"], r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
+	r.Enforces["egress"] = cloche.Enforcement{OK: true}
 	for _, check := range []func(context.Context, *engine.Report) *cloche.Problem{
 		checkKernel, e.checkExecutable, checkSeccomp, e.checkNamespaces,
 	} {
@@ -52,18 +55,9 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	return r
 }
 
-func gvisorVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, m := range info.Deps {
-		if m.Path == "gvisor.dev/gvisor" {
-			return m.Version
-		}
-	}
-	return "unknown"
-}
+// gvisorVersion is the version of gVisor that is compiled in, as go.mod has it. A
+// test's executable does not know.
+const gvisorVersion = "v0.0.0-20260905035102-160fafc42237"
 
 func checkKernel(_ context.Context, r *engine.Report) *cloche.Problem {
 	var u unix.Utsname
@@ -146,15 +140,19 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.
 	// The result is read from a pipe: the exit status may be reaped by others.
 	out, in, err := os.Pipe()
 	if err != nil {
-		return &cloche.Problem{What: "no pipe can be made: " + errText(err)}
+		return &cloche.Problem{What: "no pipe can be made: " + hostproc.ErrText(err)}
 	}
 	defer out.Close()
-	c := creation{e: e}
+	c := creation{e: e, executable: e.executables.open(ctx, true)}
+	defer c.executable.close()
+	if err := c.executable.wait(); err != nil {
+		return &cloche.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}
+	}
 	c.sentry.args = []string{early.Probe}
 	c.sentry.add(in)
-	var p *process
-	err = e.spawner.do(ctx, func() (err error) {
-		c.prepare(&c.sentry, -1)
+	var p *hostproc.Process
+	err = e.spawner.Do(ctx, func() (err error) {
+		e.isolate(&c.sentry, c.executable, false, -1)
 		p, err = c.sentry.spawn(null)
 		return err
 	})
@@ -162,9 +160,9 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.
 	if err != nil {
 		return namespaceProblem("no user namespace can be made", err)
 	}
-	defer p.close()
-	defer func() { <-p.done }()
-	defer p.kill()
+	defer p.Close()
+	defer func() { <-p.Done() }()
+	defer p.Kill()
 	b, err := c.read(ctx, out, 2)
 	if err != nil {
 		return &cloche.Problem{What: "the executable does not start again as a role: its main does not begin with the dispatch of roles"}

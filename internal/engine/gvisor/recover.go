@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -14,80 +15,96 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := decodeRecord(state)
+	rec, err := hostproc.Decode[record](state)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
 	}
-	i, err := e.reopen(rec)
+	i, err := e.reopen(rec, bytes.Clone(state))
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
 	}
 	if i != nil {
 		return i, nil
 	}
+	untold := untoldIn(rec.Dir)
 	if err := e.destroy(ctx, rec); err != nil {
 		return nil, err
 	}
-	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	dead := cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	if untold > 0 {
+		return nil, dead.WithCause(untold)
+	}
+	return nil, dead
 }
 
 // reopen is the instance of a record, or nil when it is dead or dying.
-func (e *Engine) reopen(rec record) (*instance, error) {
+func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
+	if rec.Outlived() {
+		return nil, nil
+	}
 	i := &instance{}
 	var err error
-	if i.sentry, err = openProcess(rec.Sentry.PID, rec.Sentry.Start); err != nil {
+	if i.sentry, err = hostproc.Find(rec.Sentry); err != nil {
 		if errors.Is(err, os.ErrProcessDone) {
 			return nil, nil
 		}
 		return nil, err
 	}
 	if rec.Gofer.PID != 0 {
-		i.gofer, err = openProcess(rec.Gofer.PID, rec.Gofer.Start)
+		i.gofer, err = hostproc.Find(rec.Gofer)
 	}
-	if err != nil || dying(rec.Sentry.PID) {
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		i.sentry.Abandon()
+		return nil, err
+	}
+	if err != nil || hostproc.Dying(rec.Sentry.PID) {
 		// Without its gofer a sandbox has lost its mounts.
-		for _, p := range []*process{i.sentry, i.gofer} {
+		for _, p := range []*hostproc.Process{i.sentry, i.gofer} {
 			if p != nil {
-				p.kill()
-				p.abandon()
+				p.Kill()
+				p.Abandon()
 			}
 		}
 		return nil, nil
 	}
-	i.init(e, rec, e.groups.open(rec.Cgroups))
+	if i.reports, err = openReports(rec.Dir); err != nil {
+		e.log.Warn("what paths' rules refuse is not told any more", "sandbox", rec.ID, "error", err)
+	}
+	i.init(e, rec, state, e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups))
 	return i, nil
-}
-
-// dying reports whether a process that is not dead yet will soon be: it has
-// given up its memory, and with it the command line.
-func dying(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	return err != nil || len(b) == 0
 }
 
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
-	if !safeName(owner) {
+	if !engine.SafeName(owner) {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
-	recs, err := e.records.list(owner)
+	recs, err := e.records.List(owner)
 	if err != nil {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
 	}
 	var errs []error
+	kept := slices.Clone(keep) // names of cgroups, too
 	for _, rec := range recs {
 		if !slices.Contains(keep, rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
+			continue
+		}
+		for _, dir := range rec.Cgroups {
+			kept = append(kept, filepath.Base(dir))
 		}
 	}
 	// Cgroups of the owner without a record: of instances whose state directory
-	// was lost.
-	for _, rec := range e.groups.orphans(owner) {
-		if !slices.Contains(keep, rec.ID) {
+	// was lost, and of sentries that were nobody's when their daemon died.
+	for id, dirs := range e.groups.Orphans(owner) {
+		if !slices.Contains(kept, id) && !e.spares.holds(id) {
+			rec := blank(owner, id)
+			rec.Cgroups = dirs
 			errs = append(errs, e.destroy(ctx, rec))
 		}
 	}
@@ -99,48 +116,45 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 func (e *Engine) destroy(ctx context.Context, rec record) error {
 	ctx, cancel := withTimeout(ctx, killTimeout)
 	defer cancel()
-	ids := []processID{rec.Sentry, rec.Gofer}
+	ids := rec.processes()
 	if rec.Sentry.PID == 0 && rec.Dir != "" {
 		// The daemon died between fork and record.
 		ids = findProcesses(rec)
 	}
+	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
 	for _, id := range ids {
-		p, err := openProcess(id.PID, id.Start)
+		p, err := hostproc.Find(id)
 		if errors.Is(err, os.ErrProcessDone) {
 			continue
 		}
 		if err != nil {
 			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 		}
-		p.kill()
-		if err := p.wait(ctx); err != nil {
+		p.Kill()
+		if err := p.Wait(ctx); err != nil {
 			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
 		}
-		p.close()
+		p.Close()
 	}
-	g := e.groups.open(rec.Cgroups)
-	if len(rec.Cgroups) == 0 {
-		g = e.groups.open(e.groups.dirs(rec.Owner, rec.ID))
-	}
-	if err := g.remove(ctx); err != nil {
+	if err := g.Remove(ctx); err != nil {
 		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)
 	}
-	e.records.remove(rec)
+	e.records.Remove(rec)
 	return nil
 }
 
 // findProcesses looks for the sentry and the gofer of an instance by what only
 // the engine can have given them: the name of a role, the bundle and the id.
-func findProcesses(rec record) []processID {
+func findProcesses(rec record) []hostproc.ID {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
 	roles := []string{early.FirstSentry, early.Sentry, early.FirstGofer, early.Gofer}
-	var found []processID
+	var found []hostproc.ID
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
@@ -153,8 +167,8 @@ func findProcesses(rec record) []processID {
 		args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
 		if slices.Contains(roles, args[0]) && args[len(args)-1] == rec.ID &&
 			slices.Contains(args, "--bundle="+rec.Dir) {
-			if start, err := startTime(pid); err == nil {
-				found = append(found, processID{pid, start})
+			if start, err := hostproc.StartTime(pid); err == nil {
+				found = append(found, hostproc.ID{PID: pid, Start: start})
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package gvisor
 import (
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -15,7 +16,11 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/guard"
 )
+
+// exitGuard is the exit code of a sentry that could not have its guard.
+const exitGuard = 114
 
 // Dispatch runs the role that this process was started in and does not return,
 // or returns at once when it was started in none. Roles are told by argv[0], so
@@ -24,10 +29,18 @@ import (
 // files by then.
 func Dispatch() {
 	switch os.Args[0] {
-	case early.Sentry:
-		fillSentryPrograms()
+	case early.Parked:
 		quietStart()
 		registerSignals()
+		fillSentryPrograms()
+		args, keep := park()
+		defer runtime.KeepAlive(keep)
+		args, err := guard.Install(args)
+		if err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(exitGuard)
+		}
+		os.Args = args
 	case early.Gofer:
 		fillGoferPrograms()
 		quietStart()

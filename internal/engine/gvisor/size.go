@@ -3,11 +3,11 @@
 package gvisor
 
 import (
-	"math"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 )
 
 // sizeFlags make free, nproc and their like show what the sandbox may use. They
@@ -24,12 +24,9 @@ func (c *creation) sizeFlags() []string {
 		flags = append(flags, "--total-memory="+strconv.FormatUint(total, 10))
 	}
 	if cpus := c.plan.Limits.CPUs; cpus > 0 {
-		// With one processor some programs leave out locks that they need; a
-		// fraction of two is as slow and safe.
-		n := min(max(int(math.Ceil(cpus)), 2), runtime.NumCPU())
-		flags = append(flags, "--cpu-num="+strconv.Itoa(n),
-			"--cpu-quota="+strconv.FormatInt(int64(cpus*cpuPeriod), 10),
-			"--cpu-period="+strconv.Itoa(cpuPeriod))
+		flags = append(flags, "--cpu-num="+strconv.Itoa(processors(cpus)),
+			"--cpu-quota="+strconv.FormatInt(int64(cpus*hostgroup.CPUPeriod), 10),
+			"--cpu-period="+strconv.Itoa(hostgroup.CPUPeriod))
 	}
 	return flags
 }

@@ -3,80 +3,34 @@
 package gvisor
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
-	"sync"
 	"syscall"
+
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
-
-// spawner starts processes from one thread that lives as long as it does. Two
-// things need that: the kernel sends a parent-death signal when the thread that
-// forked dies, not the process; and a thread can enter the cgroups of a sandbox,
-// fork into them and leave again, without the rest of the process moving.
-type spawner struct {
-	start sync.Once
-	stop  sync.Once
-	jobs  chan func()
-	quit  chan struct{}
-	done  chan struct{}
-}
-
-var errSpawnerClosed = errors.New("the engine is closed")
-
-func newSpawner() *spawner {
-	return &spawner{jobs: make(chan func()), quit: make(chan struct{}), done: make(chan struct{})}
-}
-
-func (s *spawner) run() {
-	// Never unlocked: the thread ends with the goroutine.
-	runtime.LockOSThread()
-	defer close(s.done)
-	for {
-		select {
-		case job := <-s.jobs:
-			job()
-		case <-s.quit:
-			return
-		}
-	}
-}
-
-// do runs f on the thread.
-func (s *spawner) do(ctx context.Context, f func() error) error {
-	s.start.Do(func() { go s.run() })
-	result := make(chan error, 1)
-	select {
-	case s.jobs <- func() { result <- f() }:
-		return <-result
-	case <-s.quit:
-		return errSpawnerClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (s *spawner) close() {
-	s.stop.Do(func() { close(s.quit) })
-	s.start.Do(func() { close(s.done) })
-	<-s.done
-}
 
 // command is a process of the sandbox that is about to be started, with the
 // descriptors it is given. Every file added is closed by close, started or not.
 type command struct {
-	exe   string
-	args  []string
-	files []*os.File
-	sys   syscall.SysProcAttr
+	exe    *os.File // not closed here
+	args   []string
+	files  []*os.File
+	first  int      // the number of the first of them; 0: the first that is free
+	stderr *os.File // not closed here; nil: as the other standard streams
+	table  int      // how many descriptors the process is going to have at most, if not 0
+	sys    syscall.SysProcAttr
 }
 
 // add gives the process f under a number that is returned.
 func (c *command) add(f *os.File) string {
 	c.files = append(c.files, f)
-	return strconv.Itoa(2 + len(c.files))
+	return strconv.Itoa(cmp.Or(c.first, early.Executable+1) + len(c.files) - 1)
 }
 
 // flag gives the process f and names its number by a flag.
@@ -93,28 +47,33 @@ func (c *command) close() {
 
 // spawn starts the process with standard streams on null and an empty
 // environment. It must be called on the spawner's thread.
-func (c *command) spawn(null *os.File) (*process, error) {
-	fds := make([]uintptr, 0, 3+len(c.files))
-	fds = append(fds, null.Fd(), null.Fd(), null.Fd())
+func (c *command) spawn(null *os.File) (*hostproc.Process, error) {
+	fds := make([]uintptr, 0, early.Executable+1+len(c.files))
+	fds = append(fds, null.Fd(), null.Fd(), hostproc.RawFD(cmp.Or(c.stderr, null)), hostproc.RawFD(c.exe))
 	for _, f := range c.files {
-		fds = append(fds, rawFD(f))
+		fds = append(fds, hostproc.RawFD(f))
+	}
+	last := len(fds) - 1
+	if c.table > 0 {
+		// One at the end, which the first step closes: what has been made large
+		// enough for it stays so.
+		for len(fds) < c.table-1 {
+			fds = append(fds, ^uintptr(0))
+		}
+		fds = append(fds, null.Fd())
 	}
 	pidfd := -1
 	c.sys.PidFD = &pidfd
 	c.sys.Setsid = true
-	pid, _, err := syscall.StartProcess(c.exe, c.args, &syscall.ProcAttr{Env: []string{}, Files: fds, Sys: &c.sys})
-	runtime.KeepAlive(c.files)
+	args := c.args
+	if args[0] == early.FirstSentry || args[0] == early.FirstGofer {
+		// The first step of a role closes whatever else it has inherited.
+		args = slices.Insert(slices.Clone(args), 1, strconv.Itoa(last))
+	}
+	pid, _, err := syscall.StartProcess("/proc/self/fd/"+strconv.Itoa(early.Executable), args, &syscall.ProcAttr{Env: []string{}, Files: fds, Sys: &c.sys})
+	runtime.KeepAlive(c)
 	if err != nil {
 		return nil, err
 	}
-	return newProcess(pid, pidfd)
-}
-
-// rawFD returns the descriptor without making it blocking, as File.Fd would.
-func rawFD(f *os.File) uintptr {
-	var n uintptr
-	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { n = fd })
-	}
-	return n
+	return hostproc.New(pid, pidfd)
 }

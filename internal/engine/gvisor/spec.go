@@ -53,10 +53,14 @@ func spec(p engine.Plan) *specs.Spec {
 	for _, m := range p.Mounts {
 		sources[m.Source]++
 	}
+	hinted := map[string]bool{}
 	for n, m := range p.Mounts {
-		if m.Static && m.ReadOnly && sources[m.Source] == 1 {
-			// Halves the time of what looks at many files. gVisor finds the mount
-			// by its source, so that must be its own.
+		// What is static takes half the time where many files are looked at. What is
+		// held must never be looked up anew: gVisor takes away the mounts on a name
+		// that it finds changed. It knows a mount by its source, so the mounts of one
+		// source are all held or none is, and only a source of one mount is static.
+		if (m.Held || m.Static && m.ReadOnly && sources[m.Source] == 1) && !hinted[m.Source] {
+			hinted[m.Source] = true
 			name := "dev.gvisor.spec.mount.m" + strconv.Itoa(n)
 			s.Annotations[name+".source"] = m.Source
 			s.Annotations[name+".type"] = "bind"
@@ -104,7 +108,8 @@ func baseFlags(dir string) []string {
 	return []string{
 		"--root=" + dir,
 		"--platform=systrap",
-		// Not "none": that would refuse port-forward. There is only a loopback.
+		// Not "none": that would refuse port-forward. There is a loopback, and the link
+		// of a plan that has one.
 		"--network=sandbox",
 		"--ignore-cgroups=true",
 		"--host-settings=ignore",

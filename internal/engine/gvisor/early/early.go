@@ -7,16 +7,24 @@
 package early
 
 // The names, argv[0], of the first and the second step of each process, and of
-// the trial that Probe makes.
+// the trial that Probe makes. A first step's first argument is the number of the
+// last descriptor that is meant for it. A sentry is called Parked from its second
+// step on, for ever; Sentry is the name under which it goes on when it is told
+// whose it is.
 const (
 	FirstSentry = "cloche-sentry-first"
+	Parked      = "cloche-sentry-parked"
 	Sentry      = "cloche-sentry"
 	FirstGofer  = "cloche-gofer-first"
 	Gofer       = "cloche-gofer"
 	Probe       = "cloche-probe"
 )
 
-// What the trial writes to descriptor 3: one of these and an error number.
+// Executable is the descriptor that the first step of every role is executed by:
+// the file may be where the role's user cannot go. It ends with that step.
+const Executable = 3
+
+// What the trial writes to descriptor 4: one of these and an error number.
 const (
 	ProbeOK     byte = 1
 	ProbeMount  byte = 2

@@ -3,6 +3,7 @@ package early
 import (
 	"errors"
 	"os"
+	"strconv"
 	"syscall"
 	"unsafe"
 )
@@ -13,11 +14,11 @@ func init() {
 	switch {
 	case len(a) == 4 && a[0] == "/proc/self/exe" && a[1] == "umount" && a[2] == "--sync-fd=3":
 		unmountOnSync(a[3])
-	case len(a) > 1 && a[0] == FirstSentry:
-		again(Sentry, setup, 0)
+	case len(a) > 2 && a[0] == FirstSentry:
+		again(Parked, setup, 0)
 	case len(a) == 1 && a[0] == Probe:
 		probe()
-	case len(a) > 1 && a[0] == FirstGofer:
+	case len(a) > 2 && a[0] == FirstGofer:
 		refuseSetID()
 		again(Gofer, setup|files, files)
 	}
@@ -38,7 +39,7 @@ func unmountOnSync(path string) {
 // probe tries what a sentry is going to do, in the namespaces of one.
 func probe() {
 	say := func(step byte, errno syscall.Errno) {
-		_, _ = syscall.Write(3, []byte{step, byte(errno)})
+		_, _ = syscall.Write(Executable+1, []byte{step, byte(errno)})
 		os.Exit(0)
 	}
 	err := syscall.Mount("", "/", "", syscall.MS_SLAVE|syscall.MS_REC, "")
@@ -80,6 +81,34 @@ type capHeader struct {
 
 type capData struct{ effective, permitted, inheritable uint32 }
 
+// closeAbove closes every descriptor above the last that was meant for this
+// process. A daemon has some that outlive execve: those of who started it, and
+// the eventfds of gVisor's control connections, one for each sandbox. None is a
+// sandbox's business, and one with a number that gVisor wants for itself would
+// keep its sentry from booting.
+func closeAbove(last string) {
+	n, err := strconv.ParseUint(last, 10, 16)
+	if err != nil {
+		os.Exit(exitFirst)
+	}
+	if _, _, e := syscall.RawSyscall(sysCloseRange, uintptr(n)+1, 1<<32-1, 0); e == 0 {
+		return
+	}
+	// Before Linux 5.9.
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		os.Exit(exitFirst)
+	}
+	for _, d := range open {
+		if fd, err := strconv.ParseUint(d.Name(), 10, 31); err == nil && fd > n {
+			_ = syscall.Close(int(fd)) // the one of the list itself is closed by now
+		}
+	}
+}
+
+// sysCloseRange has this number on every architecture.
+const sysCloseRange = 436
+
 // again executes this program again under another name, with the capabilities
 // in keep and a bounding set of bound. gVisor drops what is left at the end of
 // its own setup. It would also trim the bounding set, on all of its threads at
@@ -110,7 +139,9 @@ func again(name string, keep, bound uint64) {
 			os.Exit(exitFirst)
 		}
 	}
-	argv := append([]string{name}, os.Args[1:]...)
+	closeAbove(os.Args[1])
+	_ = syscall.Close(Executable)
+	argv := append([]string{name}, os.Args[2:]...)
 	_ = syscall.Exec("/proc/self/exe", argv, nil)
 	os.Exit(exitFirst)
 }

@@ -1,0 +1,425 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// executables hands out the executable that plays the roles: the one that is
+// running, or a copy of it that is kept under its hash.
+//
+//	dir/HASH/cloche     the executable; HASH is the beginning of its hash
+//	dir/HASH/note.json  its whole hash, and by what it is known without reading
+//	dir/new-*           one that is being made, or was when its maker died
+type executables struct {
+	path string // the running one
+	dir  string // empty: nothing is kept
+	log  *slog.Logger
+	// everybody: who executes it is somebody else, so anybody must be able to.
+	everybody bool
+
+	mu    sync.Mutex
+	tried bool // kept is final
+	kept  kept
+}
+
+// kept is the executable that is kept; without a hash there is none.
+type kept struct {
+	hash string
+	path string
+	is   identity
+}
+
+// identity is by what a file is known to be the same, unchanged.
+type identity struct {
+	Dev   uint64 `json:"dev"`
+	Ino   uint64 `json:"ino"`
+	Size  int64  `json:"size"`
+	Mtime int64  `json:"mtime"` // nanoseconds
+	Ctime int64  `json:"ctime"` // nanoseconds
+}
+
+// note says what is in a directory of executables.
+type note struct {
+	Hash string `json:"sha256"`
+	// From is what the executable was made from, Is what it is.
+	From identity `json:"from"`
+	Is   identity `json:"is"`
+}
+
+const (
+	keptName   = "cloche"
+	noteName   = "note.json"
+	newPattern = "new-*"
+	hashLetter = 16 // of the hash, in a directory's name
+	noteSize   = 4096
+)
+
+// executable is an open executable, or one that is being opened.
+type executable struct {
+	file *os.File
+	hash string // empty when it is not kept
+	err  error
+	done chan struct{}
+}
+
+// wait returns when the executable is open. It must be called before close.
+func (x *executable) wait() error {
+	<-x.done
+	return x.err
+}
+
+func (x *executable) close() {
+	<-x.done
+	if x.file != nil {
+		x.file.Close()
+	}
+}
+
+// open opens the kept executable, or the running one. The first time in a home
+// it takes about the time of reading it.
+func (e *executables) open(ctx context.Context, own bool) *executable {
+	x := &executable{done: make(chan struct{})}
+	if own || e.dir == "" {
+		x.file, x.err = e.openOwn()
+		close(x.done)
+		return x
+	}
+	go func() {
+		defer close(x.done)
+		x.file, x.hash, x.err = e.openKept(ctx)
+	}()
+	return x
+}
+
+func (e *executables) openOwn() (*os.File, error) {
+	f, err := os.Open(e.path)
+	if err != nil {
+		return nil, fmt.Errorf("open executable: %w", err)
+	}
+	return f, nil
+}
+
+// openKept falls back to the running executable when none can be kept: what
+// would be lost by that is lost only when it is replaced.
+func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for range 2 {
+		if !e.tried {
+			k, err := e.keep(ctx)
+			if ctx.Err() != nil {
+				return nil, "", ctx.Err()
+			}
+			if err != nil {
+				e.log.Warn("the executable cannot be kept; sandboxes run from the one that is running", "error", err)
+			}
+			e.kept, e.tried = k, true
+		}
+		if e.kept.hash == "" {
+			break
+		}
+		f, err := os.Open(e.kept.path)
+		if err == nil {
+			if is, err := identify(f); err == nil && is == e.kept.is {
+				return f, e.kept.hash, nil
+			}
+			f.Close()
+		}
+		e.tried = false // somebody changed it
+	}
+	f, err := e.openOwn()
+	return f, "", err
+}
+
+// keep finds the kept executable, or makes it.
+func (e *executables) keep(ctx context.Context) (kept, error) {
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return kept{}, fmt.Errorf("make directory of executables: %w", err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(e.dir, &st); err != nil {
+		return kept{}, fmt.Errorf("look at directory of executables: %w", err)
+	}
+	if st.Flags&unix.ST_NOEXEC != 0 {
+		return kept{}, errors.New("its file system is mounted noexec")
+	}
+	own, err := e.openOwn()
+	if err != nil {
+		return kept{}, err
+	}
+	defer own.Close()
+	from, err := identify(own)
+	if err != nil {
+		return kept{}, err
+	}
+	for name, n := range e.notes() {
+		if n.From == from {
+			if k, ok := e.unchanged(name, n); ok {
+				return k, nil
+			}
+		}
+	}
+	hash, err := hashFile(ctx, own)
+	if err != nil {
+		return kept{}, err
+	}
+	name := hash[:hashLetter]
+	if k, ok := e.adopt(ctx, name, hash, from); ok {
+		return k, nil
+	}
+	e.discard(name)
+	return e.make(ctx, own, name, hash)
+}
+
+// unchanged is the executable of a note, if it is still what the note says.
+func (e *executables) unchanged(name string, n note) (kept, bool) {
+	k := kept{hash: n.Hash, path: filepath.Join(e.dir, name, keptName), is: n.Is}
+	f, err := os.Open(k.path)
+	if err != nil {
+		return kept{}, false
+	}
+	defer f.Close()
+	is, err := identify(f)
+	return k, err == nil && is == n.Is && n.Hash[:hashLetter] == name
+}
+
+// adopt takes what is there under the name, if it has the hash.
+func (e *executables) adopt(ctx context.Context, name, hash string, from identity) (kept, bool) {
+	k := kept{hash: hash, path: filepath.Join(e.dir, name, keptName)}
+	f, err := os.Open(k.path)
+	if err != nil {
+		return kept{}, false
+	}
+	defer f.Close()
+	found, err := hashFile(ctx, f)
+	if err != nil || found != hash {
+		return kept{}, false
+	}
+	if k.is, err = identify(f); err != nil {
+		return kept{}, false
+	}
+	if err := writeNote(filepath.Join(e.dir, name), note{Hash: hash, From: from, Is: k.is}); err != nil {
+		e.log.Warn("note of the kept executable", "error", err) // it is hashed again next time
+	}
+	return k, true
+}
+
+// make puts the executable under its name, whole or not at all.
+func (e *executables) make(ctx context.Context, own *os.File, name, hash string) (k kept, err error) {
+	dir, err := os.MkdirTemp(e.dir, newPattern)
+	if err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			e.discard(filepath.Base(dir))
+		}
+	}()
+	if err := e.fill(ctx, own, filepath.Join(dir, keptName), hash); err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	f, err := os.Open(filepath.Join(dir, keptName))
+	if err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	defer f.Close()
+	k = kept{hash: hash, path: filepath.Join(e.dir, name, keptName)}
+	if k.is, err = identify(f); err != nil {
+		return kept{}, err
+	}
+	from, err := identify(own) // a link has changed it
+	if err != nil {
+		return kept{}, err
+	}
+	if err := writeNote(dir, note{Hash: hash, From: from, Is: k.is}); err != nil {
+		return kept{}, err
+	}
+	if err := os.Rename(dir, filepath.Join(e.dir, name)); err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	return k, nil
+}
+
+// fill makes path the executable: by another link to it, whose mode is then that
+// of the original, or by a copy.
+func (e *executables) fill(ctx context.Context, own *os.File, path, hash string) error {
+	info, err := own.Stat()
+	if err != nil {
+		return err
+	}
+	if !e.everybody || info.Mode()&0o001 != 0 {
+		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", hostproc.RawFD(own)), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+		if err == nil {
+			return nil
+		}
+		// Another file system, somebody else's file, or one without a name.
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	_, err = io.Copy(io.MultiWriter(f, sum), &reader{ctx, io.NewSectionReader(own, 0, info.Size())})
+	if err == nil && hex.EncodeToString(sum.Sum(nil)) != hash {
+		err = errors.New("the executable changed while it was copied")
+	}
+	if err == nil {
+		err = errors.Join(f.Chmod(0o555), f.Sync())
+	}
+	return errors.Join(err, f.Close())
+}
+
+// notes are the notes in the directory, by the name of theirs.
+func (e *executables) notes() map[string]note {
+	entries, err := os.ReadDir(e.dir)
+	if err != nil {
+		return nil
+	}
+	notes := map[string]note{}
+	for _, entry := range entries {
+		if n, ok := readNote(filepath.Join(e.dir, entry.Name())); ok {
+			notes[entry.Name()] = n
+		}
+	}
+	return notes
+}
+
+// SweepExecutables removes every kept executable that no sandbox of any owner
+// uses and that is not the running one. It must not be called before what another
+// daemon of this directory has started is known here.
+func (e *Engine) SweepExecutables() error {
+	used, err := e.recorded()
+	if err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "sweep executables: %w", err)
+	}
+	if err := e.executables.sweep(used); err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "sweep executables: %w", err)
+	}
+	return nil
+}
+
+func (e *executables) sweep(used []string) error {
+	if e.dir == "" {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	entries, err := os.ReadDir(e.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var from identity
+	if own, err := e.openOwn(); err == nil {
+		from, _ = identify(own)
+		own.Close()
+	}
+	for _, entry := range entries {
+		n, ok := readNote(filepath.Join(e.dir, entry.Name()))
+		if ok && (n.From == from || n.Hash == e.kept.hash || slices.Contains(used, n.Hash)) {
+			continue
+		}
+		e.discard(entry.Name())
+	}
+	return nil
+}
+
+// discard removes one directory. What else is in it is not ours, and stays.
+func (e *executables) discard(name string) {
+	dir := filepath.Join(e.dir, name)
+	for _, file := range []string{keptName, noteName, noteName + ".new"} {
+		_ = os.Remove(filepath.Join(dir, file))
+	}
+	_ = os.Remove(dir)
+}
+
+func identify(f *os.File) (identity, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(hostproc.RawFD(f)), &st); err != nil {
+		return identity{}, fmt.Errorf("look at executable: %w", err)
+	}
+	return identity{
+		Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
+	}, nil
+}
+
+func hashFile(ctx context.Context, f *os.File) (string, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, &reader{ctx, io.NewSectionReader(f, 0, 1<<62)}); err != nil {
+		return "", fmt.Errorf("hash executable: %w", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// reader ends with its context.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
+}
+
+func readNote(dir string) (note, bool) {
+	f, err := os.Open(filepath.Join(dir, noteName))
+	if err != nil {
+		return note{}, false
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, noteSize))
+	if err != nil {
+		return note{}, false
+	}
+	var n note
+	err = json.Unmarshal(b, &n)
+	raw, hexErr := hex.DecodeString(n.Hash)
+	return n, err == nil && hexErr == nil && len(raw) == sha256.Size && strings.HasPrefix(n.Hash, filepath.Base(dir))
+}
+
+func writeNote(dir string, n note) error {
+	b, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, noteName)
+	_ = os.Remove(path + ".new")
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write note: %w", err)
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write note: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write note: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+)
+
+// GVisorVersion is what the engine takes itself for.
+const GVisorVersion = gvisorVersion
+
+// WithoutCgroups makes the engine one of a machine on which no cgroup can be
+// made.
+func (e *Engine) WithoutCgroups() *Engine {
+	e.groups = hostgroup.None("a test has none")
+	return e
+}
+
+// OnUnified makes the engine one of a machine that has only the hierarchy of
+// version 2, as far as that can be without its controllers. It is false where
+// none is mounted.
+func (e *Engine) OnUnified(parent string) bool {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	for _, m := range hostgroup.ParseMounts(string(b)) {
+		if m.Version == 2 {
+			e.groups = hostgroup.In(groupLayout(parent), hostgroup.Hierarchy{Mount: m, Root: filepath.Join(m.Path, parent)})
+			return os.Geteuid() == 0
+		}
+	}
+	return false
+}
+
+// Brief is what is logged of a sentry's last words.
+func Brief(words string) string { return brief(words) }
+
+// Reports are the engine's ends of what a guard says.
+type Reports struct{ *reports }
+
+// MakeReports makes both ends of a guard that a test plays.
+func MakeReports(dir string) (pipe, count *os.File, r Reports, err error) {
+	if pipe, count, err = makeReports(dir); err != nil {
+		return nil, nil, Reports{}, err
+	}
+	r.reports, err = openReports(dir)
+	return pipe, count, r, err
+}
+
+// Listen is Refusals of an instance that lives until dead is closed.
+func (r Reports) Listen(ctx context.Context, dead <-chan struct{}, fn func(engine.Refusal)) error {
+	return r.listen(ctx, dead, fn)
+}
+
+// Close gives up the ends.
+func (r Reports) Close() { r.close() }
+
+// UntoldIn is what Recover finds of a dead instance.
+func UntoldIn(dir string) engine.Untold { return untoldIn(dir) }

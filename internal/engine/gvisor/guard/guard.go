@@ -1,0 +1,114 @@
+//go:build linux
+
+package guard
+
+import (
+	"gvisor.dev/gvisor/pkg/errors"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// guard stands behind the system calls of one sentry. It is used by every task at
+// once; what changes in it is the teller's.
+type guard struct {
+	rules Rules
+	tell  *teller
+}
+
+// watch puts the guard behind the calls of a table.
+func (g *guard) watch(table *kernel.SyscallTable) {
+	known, attributes := calls(), xattrCalls()
+	for nr, sc := range table.Table {
+		c, ok := known[sc.Name]
+		if !ok {
+			continue
+		}
+		do := sc.Fn
+		if own, ok := attributes[sc.Name]; ok {
+			do = own
+		}
+		sc.Fn = func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+			if c.early {
+				if err := g.judge(t, c, args, nil); err != nil {
+					return 0, nil, err
+				}
+			}
+			ret, control, err := do(t, sysno, args)
+			if err != nil && mayBeRule(err) {
+				err = g.judge(t, c, args, err)
+			}
+			return ret, control, err
+		}
+		table.Table[nr] = sc
+	}
+	table.Init()
+}
+
+// mayBeRule is true for the errors that the mount of a rule makes, and for those
+// that come before it where several things are wrong.
+func mayBeRule(err error) bool {
+	return is(err, linuxerr.EROFS) || is(err, linuxerr.EACCES) || is(err, linuxerr.EPERM) || is(err, linuxerr.EXDEV) || is(err, linuxerr.EBUSY)
+}
+
+// judge returns the error of a call that failed with err, or has not been made yet:
+// EACCES, told, when a rule refuses what was asked.
+func (g *guard) judge(t *kernel.Task, c call, args arch.SyscallArguments, err error) error {
+	// The agent is not held by rules; what it does for a caller it judges and tells
+	// itself.
+	if t.ThreadGroup() == t.Kernel().GlobalInit() {
+		return err
+	}
+	change := c.change(t, args)
+	names := make([]string, 0, 2)
+	for _, p := range c.places {
+		if name, ok := g.name(t, p, args); ok {
+			names = append(names, name)
+		}
+	}
+	if len(names) < len(c.places) {
+		return err // an argument that is none: no rule is needed
+	}
+	n, name, ok := g.refuses(c, names, change, err)
+	if !ok {
+		return err
+	}
+	if !c.quiet {
+		g.tell.note(t, n, c.op, name, g.rules.Rules[n])
+	}
+	return linuxerr.EACCES
+}
+
+// refuses is the rule, if any, that what was asked at names is refused by.
+func (g *guard) refuses(c call, names []string, change bool, err error) (rule int, name string, ok bool) {
+	busy, apart := err != nil && is(err, linuxerr.EBUSY), err != nil && is(err, linuxerr.EXDEV)
+	for i, name := range names {
+		n, ok := g.rules.covering(name)
+		switch {
+		case !ok:
+		case g.rules.Rules[n].Access == cloche.AccessNone:
+			return n, name, true
+		case g.rules.Rules[n].Access != cloche.AccessRead || !change:
+		case !c.places[i].shared:
+			return n, name, true
+		case apart && within(names[1], g.rules.Rules[n].Target):
+			// By another name in the same mount it could be written to.
+			return n, name, true
+		}
+	}
+	if !busy || !change {
+		return 0, "", false
+	}
+	// What is above a rule stays where it is.
+	for _, name := range names {
+		if n, ok := g.rules.below(name); ok {
+			return n, name, true
+		}
+	}
+	return 0, "", false
+}
+
+// is also takes the host's error numbers, which a gofer's are.
+func is(err error, want *errors.Error) bool { return linuxerr.Equals(want, err) }

@@ -1,0 +1,97 @@
+//go:build linux
+
+package guard
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+)
+
+// flagName begins the argument that gives a sentry its guard: the numbers of three
+// descriptors follow.
+const flagName = "--cloche-guard="
+
+// Argument is the argument of a sentry that gives it a guard. rules holds Rules, as
+// JSON; pipe is a FIFO, open for both and not blocking, for notes; count is a file
+// of CountBytes, open for both.
+func Argument(rules, pipe, count string) string {
+	return flagName + strings.Join([]string{rules, pipe, count}, ",")
+}
+
+// Install puts a guard behind this process's system calls, if the first of its
+// arguments asks for one, and returns the arguments without that. It is for a
+// sentry that has not begun to be one.
+func Install(args []string) ([]string, error) {
+	if len(args) < 2 || !strings.HasPrefix(args[1], flagName) {
+		return args, nil
+	}
+	var fds []int
+	for s := range strings.SplitSeq(strings.TrimPrefix(args[1], flagName), ",") {
+		fd, err := strconv.Atoi(s)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", flagName, err)
+		}
+		fds = append(fds, fd)
+	}
+	if len(fds) != 3 {
+		return nil, fmt.Errorf("read %s: %d descriptors", flagName, len(fds))
+	}
+	rules, err := readRules(fds[0])
+	if err != nil {
+		return nil, err
+	}
+	count, err := mapCount(fds[2])
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{rules: rules, tell: &teller{pipe: fds[1], count: count, seen: binary.LittleEndian.Uint64(count)}}
+	for _, table := range tables() {
+		g.watch(table)
+	}
+	return append(args[:1:1], args[2:]...), nil
+}
+
+// tables are those by which this build of gVisor can look up a call.
+func tables() []*kernel.SyscallTable {
+	return []*kernel.SyscallTable{linux.AMD64, linux.ARM64}
+}
+
+func readRules(fd int) (Rules, error) {
+	f := os.NewFile(uintptr(fd), "rules")
+	defer f.Close()
+	var r Rules
+	_, err := f.Seek(0, io.SeekStart)
+	if err == nil {
+		err = json.NewDecoder(f).Decode(&r)
+	}
+	if err == nil && len(r.Rules) == 0 {
+		err = errors.New("there are none")
+	}
+	if err != nil {
+		return Rules{}, fmt.Errorf("read rules of a guard: %w", err)
+	}
+	return r, nil
+}
+
+// mapCount maps the count and closes its file: nobody in this process can make it
+// longer.
+func mapCount(fd int) ([]byte, error) {
+	b, err := unix.Mmap(fd, 0, CountBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map count of a guard: %w", err)
+	}
+	if err := unix.Close(fd); err != nil {
+		return nil, fmt.Errorf("close count of a guard: %w", err)
+	}
+	return b, nil
+}

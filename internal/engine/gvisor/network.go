@@ -1,0 +1,62 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// linkName is what the link is called inside.
+const linkName = "eth0"
+
+// networkArgs describe the sandbox's devices: its loopback and, where there is one,
+// the link. What the loopback does not take goes to the link's other end, whose
+// hardware address is told beforehand. No address of IPv6 is on the link and no
+// route of it leads there.
+func networkArgs(l *engine.Link) *boot.CreateLinksAndRoutesArgs {
+	args := &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
+	if l == nil {
+		return args
+	}
+	gateway := net.IP(l.Gateway.AsSlice())
+	args.FilePayload = urpc.FilePayload{Files: []*os.File{l.Guest}}
+	args.FDBasedLinks = []boot.FDBasedLink{{
+		Name: linkName, MTU: l.MTU, NumChannels: 1, LinkAddress: l.MAC,
+		Addresses: []boot.IPWithPrefix{{Address: net.IP(l.Address.Addr().AsSlice()), PrefixLen: l.Address.Bits()}},
+		Routes: []boot.Route{{Destination: net.IPNet{
+			IP: net.IP(l.Address.Masked().Addr().AsSlice()), Mask: net.CIDRMask(l.Address.Bits(), 32),
+		}}},
+		Neighbors: []boot.Neighbor{{IP: gateway, HardwareAddr: l.GatewayMAC}},
+		// Nothing between the two ends can change a byte.
+		RXChecksumOffload: true, TXChecksumOffload: true,
+	}}
+	args.Defaultv4Gateway = boot.DefaultRoute{
+		Name:  linkName,
+		Route: boot.Route{Destination: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Gateway: gateway},
+	}
+	return args
+}
+
+// holdFar gives the sentry the far end of the link, to hold and not to use. Without
+// it a link that nobody else holds would be hung up, which the sentry's network
+// stack takes for an empty frame, and then for the next, for ever.
+func (c *creation) holdFar() error {
+	if c.plan.Link == nil {
+		return nil
+	}
+	fd, err := unix.FcntlInt(hostproc.RawFD(c.plan.Link.Far), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return fmt.Errorf("duplicate link: %w", err)
+	}
+	c.sentry.add(os.NewFile(uintptr(fd), "link"))
+	return nil
+}

@@ -1,0 +1,260 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/gomaxprocs"
+	glog "gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/ring0"
+	"gvisor.dev/gvisor/pkg/sentry/hostmm"
+	"gvisor.dev/gvisor/pkg/sentry/platform"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+	"gvisor.dev/gvisor/pkg/timing"
+	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
+	"gvisor.dev/gvisor/runsc/config"
+
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// A sentry is started parked: it does all that does not depend on whose it is
+// going to be, and then waits on a socket for its command line and descriptors.
+// When that socket ends instead, because the engine gave it up or died, it ends.
+// So the same sentry serves who cannot wait for its start and who can: a parked
+// one knows nothing of any sandbox, and becomes one sandbox's and no other's.
+
+const (
+	// parkedSocket and parkedCrash are its descriptors when it starts.
+	parkedSocket = early.Executable + 1
+	parkedCrash  = early.Executable + 2
+	// firstDonated is the number of the first descriptor that it is given with its
+	// command line: above all that it has opened until then, and far enough below
+	// those that gVisor wants for itself, which begin at 253.
+	firstDonated = 48
+	maxDonated   = 253 - firstDonated
+	// tableSize makes the kernel give it a table of descriptors that holds all these
+	// from the start. Later, when it has threads, each enlargement waits until every
+	// processor has been through its scheduler: ten milliseconds and more.
+	tableSize = 253
+	// maxClaim bounds the message that ends the waiting.
+	maxClaim = 128 << 10
+	// titleRoom is how long that may be, in bytes.
+	titleRoom = 2048
+	// exitParked is the exit code of one that could not be set up.
+	exitParked = 115
+)
+
+// claim says what a parked sentry is going to be.
+type claim struct {
+	Args []string `json:"args"`
+	// Title is the command line that others are shown from then on.
+	Title []string `json:"title"`
+	// Attached: it dies with the thread that forked it.
+	Attached bool `json:"attached,omitempty"`
+}
+
+// park sets up a sentry, waits, and returns the command line to go on with. What
+// is not for the garbage collector to close is in keep.
+func park() (args []string, keep []any) {
+	// Nobody reads what gVisor logs of its start, and what it would be written to is
+	// for last words.
+	glog.SetTarget(silence{})
+	glog.SetLevel(glog.Warning)
+	cpus, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		giveUp("read number of processors", err)
+	}
+	unix.CloseOnExec(parkedSocket)
+	unix.CloseOnExec(parkedCrash)
+	checked := make(chan struct{})
+	go func() {
+		defer close(checked)
+		seccheck.Initialize() // takes a while, and nothing here needs it
+	}()
+	ring0.InitDefault()
+	flags := hostFlags()
+	// Whoever started the daemon may have given it another.
+	unix.Umask(0o022)
+	if err := setUpRoot(&specs.Spec{}, &config.Config{}, nil); err != nil {
+		giveUp("set up root", err)
+	}
+	_, unmounter := sandboxsetup.ExecProcUmounter()
+	flags = append(flags, "--proc-mount-sync-fd="+strconv.Itoa(int(hostproc.RawFD(unmounter))))
+	if err := sandboxsetup.ApplyCapsAllThreads(&specs.LinuxCapabilities{}, nil); err != nil {
+		giveUp("drop capabilities", err)
+	}
+	gomaxprocs.SetBase(cpus)
+	p, err := startPlatform()
+	if err != nil {
+		giveUp("start platform", err)
+	}
+	<-checked
+	if _, err := unix.Write(parkedSocket, []byte{'\n'}); err != nil {
+		os.Exit(0) // there is nobody any more
+	}
+	c, err := awaitClaim()
+	if err != nil {
+		giveUp("read claim", err)
+	}
+	setTitle(c.Title)
+	if i := slices.Index(c.Args, "boot"); i >= 0 {
+		c.Args = slices.Insert(c.Args, i+1, flags...)
+	}
+	return c.Args, []any{unmounter, p}
+}
+
+// silence is a log that nobody reads.
+type silence struct{}
+
+// Emit implements the log target of gVisor.
+func (silence) Emit(int, glog.Level, time.Time, string, ...any) {}
+
+// setUpRoot makes an empty directory with a /proc the root of this process.
+//
+//go:linkname setUpRoot gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd.setUpChroot
+func setUpRoot(spec *specs.Spec, conf *config.Config, timer *timing.Timer) error
+
+// hostFlags are what gVisor would read of the host if it still could when it gets
+// to it. What cannot be read is left out, as gVisor does.
+func hostFlags() []string {
+	var flags []string
+	if b, err := os.ReadFile("/sys/devices/virtual/dmi/id/product_name"); err == nil {
+		flags = append(flags, "--product-name="+strings.TrimSpace(string(b)))
+	}
+	for _, name := range []string{"shmem_enabled", "defrag"} {
+		if v, err := hostmm.ReadTransparentHugepageEnum(name); err == nil {
+			flags = append(flags, "--host-thp-"+strings.ReplaceAll(name, "_", "-")+"="+v)
+		}
+	}
+	return flags
+}
+
+// startPlatform makes the process from which every stub is going to be forked.
+// That is made once for each process of gVisor, with the first platform; the one
+// that the sandbox gets is the second.
+func startPlatform() (platform.Platform, error) {
+	c, err := platform.Lookup("systrap")
+	if err != nil {
+		return nil, err
+	}
+	return c.New(platform.Options{ApplicationCores: runtime.GOMAXPROCS(0)})
+}
+
+// awaitClaim waits for the message and gives the descriptors with it their numbers.
+func awaitClaim() (claim, error) {
+	b, oob := make([]byte, maxClaim), make([]byte, unix.CmsgSpace(4*maxDonated))
+	var n, oobn, flags int
+	for {
+		var err error
+		n, oobn, flags, _, err = unix.Recvmsg(parkedSocket, b, oob, unix.MSG_CMSG_CLOEXEC)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return claim{}, os.NewSyscallError("recvmsg", err)
+		}
+	}
+	if n == 0 {
+		os.Exit(0)
+	}
+	quietStart() // again: it may have waited for long
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return claim{}, errors.New("it is too long")
+	}
+	var c claim
+	if err := json.Unmarshal(b[:n], &c); err != nil {
+		return claim{}, err
+	}
+	fds, err := receivedFDs(oob[:oobn])
+	if err != nil {
+		return claim{}, err
+	}
+	// They have ascending numbers, each below the one that it gets, unless it has
+	// it already: from the last on none is in the way of another.
+	for i, fd := range slices.Backward(fds) {
+		want := firstDonated + i
+		if fd == want {
+			continue
+		}
+		if fd > want {
+			return claim{}, fmt.Errorf("descriptor %d is in the way of %d", fd, want)
+		}
+		if err := unix.Dup3(fd, want, unix.O_CLOEXEC); err != nil {
+			return claim{}, os.NewSyscallError("dup3", err)
+		}
+		_ = unix.Close(fd)
+	}
+	if c.Attached {
+		if err := attach(); err != nil {
+			return claim{}, err
+		}
+	}
+	_ = unix.Close(parkedSocket)
+	return c, nil
+}
+
+// attach makes this process die with the thread that forked it. If that died
+// before, the socket has ended.
+func attach() error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl", err)
+	}
+	fds := []unix.PollFd{{Fd: parkedSocket}}
+	if _, err := unix.Poll(fds, 0); err == nil && fds[0].Revents&unix.POLLHUP != 0 {
+		os.Exit(0)
+	}
+	return nil
+}
+
+func receivedFDs(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var fds []int
+	for i := range msgs {
+		more, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return nil, err
+		}
+		fds = append(fds, more...)
+	}
+	return fds, nil
+}
+
+// setTitle puts another command line in the place of the one that this process was
+// started with, whose last argument is nothing but room for it. It is what ps shows,
+// and by what an engine finds a sentry that is not on record.
+func setTitle(title []string) {
+	n := len(os.Args) // each ends with a zero byte
+	for _, arg := range os.Args {
+		n += len(arg)
+	}
+	room := unsafe.Slice(unsafe.StringData(os.Args[0]), n)
+	os.Args = nil // they are overwritten
+	clear(room)
+	copy(room[:n-1], strings.Join(title, "\x00"))
+}
+
+// giveUp says why, in the file that the engine reads a sentry's last words from.
+func giveUp(what string, err error) {
+	_, _ = os.Stderr.WriteString("park: " + what + ": " + err.Error() + "\n")
+	os.Exit(exitParked)
+}
