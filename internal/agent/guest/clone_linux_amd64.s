@@ -31,3 +31,36 @@ child:
 	MOVQ	R12, AX
 	CALL	R13
 	INT	$3
+
+// func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
+//
+// As cloneLauncher, by the older call.
+TEXT ·cloneConfined(SB),NOSPLIT,$0-48
+	MOVQ	flags+0(FP), DI
+	MOVQ	stack+8(FP), SI
+	MOVQ	l+24(FP), R12
+	MOVQ	entry+16(FP), R13
+	XORL	DX, DX
+	XORL	R10, R10
+	XORL	R8, R8
+	MOVQ	$56, AX // clone
+	SYSCALL
+	TESTQ	AX, AX
+	JEQ	child
+	CMPQ	AX, $0xfffffffffffff001
+	JCC	failed
+	MOVQ	AX, pid+32(FP)
+	MOVQ	$0, errno+40(FP)
+	RET
+failed:
+	NEGQ	AX
+	MOVQ	$-1, pid+32(FP)
+	MOVQ	AX, errno+40(FP)
+	RET
+child:
+	XORL	BP, BP
+	SUBQ	$64, SP
+	XORPS	X15, X15
+	MOVQ	R12, AX
+	CALL	R13
+	INT	$3

@@ -31,3 +31,36 @@ child:
 	MOVD	R19, R0
 	CALL	(R20)
 	BRK
+
+// func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
+//
+// As cloneLauncher, by the older call.
+TEXT ·cloneConfined(SB),NOSPLIT|NOFRAME,$0-48
+	MOVD	flags+0(FP), R0
+	MOVD	stack+8(FP), R1
+	MOVD	l+24(FP), R19
+	MOVD	entry+16(FP), R20
+	MOVD	ZR, R2
+	MOVD	ZR, R3
+	MOVD	ZR, R4
+	MOVD	$220, R8 // clone
+	SVC
+	CBZ	R0, child
+	CMN	$4095, R0
+	BCS	failed
+	MOVD	R0, pid+32(FP)
+	MOVD	ZR, errno+40(FP)
+	RET
+failed:
+	NEG	R0, R0
+	MOVD	$-1, R1
+	MOVD	R1, pid+32(FP)
+	MOVD	R0, errno+40(FP)
+	RET
+child:
+	MOVD	ZR, R29
+	MOVD	ZR, R30
+	SUB	$64, RSP
+	MOVD	R19, R0
+	CALL	(R20)
+	BRK

@@ -34,9 +34,12 @@ type launcher struct {
 	command int32
 	outcome int32
 	keep    [3]int32 // userNS, command and outcome, sorted
-	noFile  unix.Rlimit
-	setCaps bool
-	action  sigAction
+	// groups are the files that 0 is written to; -1 is none.
+	groupFDs [maxLimits]int32
+	handlers bool // the agent's are to be taken away
+	noFile   unix.Rlimit
+	setCaps  bool
+	action   sigAction
 
 	// Set before the command.
 	tty      *byte // path of the terminal, nil for none
@@ -173,10 +176,23 @@ func launcherMain(l *launcher) {
 //go:nosplit
 //go:nocheckptr
 func (l *launcher) park() {
+	if l.handlers {
+		for sig := uintptr(1); sig <= lastSignal; sig++ {
+			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.action)), 0, 8, 0, 0)
+		}
+	}
 	// What the agent ignores would stay ignored.
 	for sig := uintptr(1); sig < 32; sig++ {
 		if ignoredSignals>>sig&1 != 0 {
 			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.action)), 0, 8, 0, 0)
+		}
+	}
+	for i := range l.groupFDs {
+		if fd := l.groupFDs[i]; fd >= 0 {
+			l.byte_[0] = '0'
+			if _, _, e := syscall.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&l.byte_)), 1); e != 0 {
+				l.fail(stageParking, e)
+			}
 		}
 	}
 	l.dup(l.stdin, 0)

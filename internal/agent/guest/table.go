@@ -23,6 +23,8 @@ type table struct {
 	stopping bool
 	// orphaned is called, without mu, after a process that is nobody's was reaped.
 	orphaned func()
+	// confined forks on a kernel that is the host's; nil is any thread.
+	confined *confined
 }
 
 // child is one process that the agent has forked.
@@ -46,7 +48,11 @@ func (t *table) fork(l *parked) error {
 	if t.stopping {
 		return errStopping
 	}
-	pid, err := l.launcher.fork(l.mem)
+	fork := l.launcher.fork
+	if t.confined != nil {
+		fork = func(mem []byte) (int, error) { return t.confined.fork(l.launcher, mem) }
+	}
+	pid, err := fork(l.mem)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,83 @@
+//go:build linux
+
+package guest
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/confine"
+)
+
+// confined is the one thread from which launchers are forked on a kernel that the
+// sandbox shares with the host: what it may not do, no program may, and the agent
+// need not put that on each.
+type confined struct {
+	jobs chan confinedJob
+}
+
+type confinedJob struct {
+	l    *launcher
+	mem  []byte
+	done chan<- forked
+}
+
+type forked struct {
+	pid int
+	err error
+}
+
+// confine starts the thread. It lives as long as the agent, which is the sandbox's
+// first process.
+func confineThread() (*confined, error) {
+	c := &confined{jobs: make(chan confinedJob)}
+	began := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		err := confine.Thread()
+		began <- err
+		if err != nil {
+			return
+		}
+		for j := range c.jobs {
+			pid, err := j.l.forkConfined(j.mem)
+			j.done <- forked{pid, err}
+		}
+	}()
+	return c, <-began
+}
+
+func (c *confined) fork(l *launcher, mem []byte) (int, error) {
+	done := make(chan forked)
+	c.jobs <- confinedJob{l, mem, done}
+	f := <-done
+	return f.pid, f.err
+}
+
+// cloneConfined calls clone, whose flags a filter can see. The child calls entry with
+// l on the stack that ends at stack.
+//
+//go:noescape
+func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
+
+// forkConfined is fork by the older call: the child takes the handlers of the agent's
+// signals away itself, before any can come.
+//
+//go:norace
+func (l *launcher) forkConfined(mem []byte) (int, error) {
+	l.handlers = true
+	main := launcherMain
+	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
+	stack := uintptr(unsafe.Pointer(unsafe.SliceData(mem))) + uintptr(len(mem))
+	beforeFork()
+	pid, errno := cloneConfined(unix.CLONE_VM|uintptr(unix.SIGCHLD), stack, entry, l)
+	afterFork()
+	if errno != 0 {
+		return 0, os.NewSyscallError("clone", syscall.Errno(errno))
+	}
+	return int(pid), nil
+}
