@@ -29,7 +29,9 @@ type groups struct {
 type group struct {
 	in   *groups
 	name string
-	dir  int
+
+	mu  sync.Mutex
+	dir int // -1 once it is removed: the number may be another's by then
 }
 
 // openGroups mounts the hierarchy and makes the group for all processes. A
@@ -91,9 +93,13 @@ func mountCgroup2() (int, error) {
 // enablePids gives root's children the pids controller. A group that is not the
 // hierarchy's own root must not have processes for that: the agent moves.
 func enablePids(root int) error {
-	err := writeAt(root, "cgroup.subtree_control", "+pids")
-	if !errors.Is(err, unix.EBUSY) {
-		return err
+	// The kernel refuses nothing here: pids is a controller that also works on threads,
+	// so a group that has processes becomes one of threads, and those below it take no
+	// processes any more. Only the hierarchy's own root is of no type.
+	if err := unix.Faccessat(root, "cgroup.type", unix.F_OK, 0); err != nil {
+		if err = writeAt(root, "cgroup.subtree_control", "+pids"); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
 	}
 	if err := unix.Mkdirat(root, "agent", 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -137,18 +143,25 @@ func (g *groups) make() (*group, error) {
 // enter moves a process into the group. The pids limit does not refuse a move,
 // so a program can be started while a fork bomb holds every pid.
 func (g *group) enter(pid int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	return writeAt(g.dir, "cgroup.procs", strconv.Itoa(pid))
 }
 
-// kill kills every process in the group at once.
+// kill kills every process in the group at once. One that is removed has none.
 func (g *group) kill() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dir < 0 {
+		return nil
+	}
 	err := writeAt(g.dir, "cgroup.kill", "1")
 	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	// A kernel before 5.14. What forks meanwhile is found by the next round.
 	for range 1000 {
-		pids, err := g.pids()
+		pids, err := g.pidsLocked()
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -161,6 +174,15 @@ func (g *group) kill() error {
 
 // pids lists the processes in the group.
 func (g *group) pids() ([]int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pidsLocked()
+}
+
+func (g *group) pidsLocked() ([]int, error) {
+	if g.dir < 0 {
+		return nil, nil
+	}
 	fd, err := unix.Openat(g.dir, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup.procs: %w", err)
@@ -199,10 +221,16 @@ func (g *group) leave() {
 }
 
 func (g *group) remove() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dir < 0 {
+		return true
+	}
 	if err := unix.Unlinkat(g.in.job, g.name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return false
 	}
 	unix.Close(g.dir)
+	g.dir = -1
 	return true
 }
 

@@ -14,8 +14,8 @@ import (
 // Kind says what a frame holds.
 type Kind byte
 
-// The kinds. Requests, Reply, Started, Exit, Fail, Hello, Welcome, Resize and
-// Signal hold JSON; the others hold bytes as they are.
+// The kinds. Requests, Reply, Started, Exit, Fail, Hello, Welcome, Log, Resize,
+// Signal, Ack, Process, Cancel and Incoming hold JSON; the others hold bytes as they are.
 const (
 	KindHello   Kind = 'H' // host: Hello, once for each connection
 	KindWelcome Kind = 'W' // agent: Welcome
@@ -32,6 +32,14 @@ const (
 	KindLog     Kind = 'l' // agent: LogHeader as JSON, then its bytes in a KindData
 	KindSignal  Kind = 'k' // host: Signal
 	KindResize  Kind = 'z' // host: cloche.Size
+	// Since version 2.
+	KindChunk   Kind = 'c' // agent: output of a process with its place; see Chunk
+	KindAck     Kind = 'a' // host: Ack
+	KindProcess Kind = 'p' // agent: cloche.Process
+	KindCancel  Kind = 'q' // host: Empty; no more of this input is to be written
+	// Since version 4.
+	KindIncoming Kind = 'I' // agent: Incoming, the first frame of a stream that it opens
+	KindOpaque   Kind = 'w' // host: nothing; what goes on this connection is HTTP no more
 )
 
 const (
@@ -54,7 +62,7 @@ var ErrFrame = errors.New("malformed frame")
 // isBytes tells the kinds that carry bytes from those that carry JSON.
 func (k Kind) isBytes() bool {
 	switch k {
-	case KindStdout, KindStderr, KindInput, KindData, KindEnd:
+	case KindStdout, KindStderr, KindInput, KindData, KindEnd, KindChunk, KindOpaque:
 		return true
 	}
 	return false
@@ -62,7 +70,8 @@ func (k Kind) isBytes() bool {
 
 func (k Kind) known() bool {
 	switch k {
-	case KindHello, KindWelcome, KindRequest, KindReply, KindFail, KindStarted, KindExit, KindLog, KindSignal, KindResize:
+	case KindHello, KindWelcome, KindRequest, KindReply, KindFail, KindStarted, KindExit, KindLog, KindSignal, KindResize,
+		KindAck, KindProcess, KindCancel, KindIncoming:
 		return true
 	}
 	return k.isBytes()
@@ -93,7 +102,7 @@ func (r *Reader) Next() (Kind, []byte, error) {
 	if !kind.known() {
 		return 0, nil, fmt.Errorf("read frame: %w: unknown kind %#x", ErrFrame, byte(kind))
 	}
-	limit := uint32(MaxData + SeqLen)
+	limit := uint32(MaxData + ChunkHeaderLen)
 	if !kind.isBytes() {
 		limit = MaxJSON
 		if r.Max > 0 {
@@ -168,6 +177,9 @@ func (w *Writer) Bytes(kind Kind, data []byte) error {
 func (w *Writer) Output(kind Kind, seq uint64, data []byte) error {
 	return w.frame(kind, binary.BigEndian.AppendUint64(nil, seq), data)
 }
+
+// Opaque writes the frame that says that a connection is HTTP no more.
+func (w *Writer) Opaque() error { return w.frame(KindOpaque, nil, nil) }
 
 // End writes the frame that says that no more follows.
 func (w *Writer) End() error { return w.frame(KindEnd, nil, nil) }
