@@ -17,8 +17,11 @@ const (
 	Port = 1
 	// TokenLen is the length of a token, in bytes.
 	TokenLen = 32
-	// DefaultRingBytes is how much of each stream of a process its log keeps.
+	// DefaultRingBytes is how much of the output of a process its log keeps, for
+	// each of its two streams.
 	DefaultRingBytes = 1 << 20
+	// DefaultLogBytes is how much all logs together keep.
+	DefaultLogBytes = 32 << 20
 )
 
 // UID is the agent's own uid and gid where the kernel does not guard it: outside
@@ -37,8 +40,11 @@ type Config struct {
 	// the agent is not counted. 0 is none. It needs a cgroup v2 hierarchy inside
 	// that belongs to the sandbox; without one the agent refuses to start.
 	PidsMax int64 `json:"pids_max,omitempty"`
-	// RingBytes are kept of each stream of each process; 0 is DefaultRingBytes.
+	// RingBytes, twice, are kept of each process's output; 0 is DefaultRingBytes.
 	RingBytes int64 `json:"ring_bytes,omitempty"`
+	// LogBytes bound what is kept of all processes together; 0 is DefaultLogBytes.
+	// The oldest that have ended give way first; one that runs keeps 64 KiB.
+	LogBytes int64 `json:"log_bytes,omitempty"`
 	// SingleUser says that uid 0 is the only one that files can belong to
 	// (rootless): another user of an exec is refused.
 	SingleUser bool `json:"single_user,omitempty"`
@@ -56,6 +62,12 @@ type Config struct {
 	// Otherwise (gVisor, and by default) the agent takes a uid of its own and
 	// starts every process in a user namespace that has all other uids.
 	KernelGuardsInit bool `json:"kernel_guards_init,omitempty"`
+	// OwnThreads has the agent make its threads before anything else is started: where
+	// a limit of the processes inside counts them too, it must not need one later.
+	OwnThreads bool `json:"own_threads,omitempty"`
+	// Confine says that the kernel is the host's: processes make the system calls of
+	// package confine's profile only. It goes with KernelGuardsInit.
+	Confine bool `json:"confine,omitempty"`
 }
 
 // Marshal returns what is written to descriptor 3.

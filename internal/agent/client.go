@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,9 +16,16 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
-// maxStreams bounds the streams of one Client, and so what the other end can
-// make it buffer.
-const maxStreams = 256
+const (
+	// maxStreams bounds the calls of one Client, and maxIdleStreams those that may
+	// be silent for long, such as the reading of each process's output. With
+	// streamWindow they bound what the other end can make it buffer.
+	maxStreams     = 256
+	maxIdleStreams = 1280
+	// streamWindow is how much of a stream may be on its way. A round trip into a
+	// sandbox takes a millisecond or two on a busy machine.
+	streamWindow = 512 << 10
+)
 
 // Client is one connection to the agent of one sandbox. It is safe for
 // concurrent use.
@@ -25,15 +33,28 @@ type Client struct {
 	session *yamux.Session
 	version int
 	slots   chan struct{}
-	refuser sync.WaitGroup
-	nudge   *nudger
+	idle    chan struct{}  // slots of calls that may be silent for long
+	doorman sync.WaitGroup // of everything that admits what the agent opens
+	nudge   *Nudger        // nil where the connection holds nothing back
+	// life has the values of the context of Connect, and no end.
+	life context.Context
+	// incoming bounds the connections that processes inside have to listeners.
+	incoming chan struct{}
+
+	mu        sync.Mutex
+	listeners map[string]*Listener
 }
 
 // Connect takes over conn, shows the token and agrees on a version. On error
-// conn is closed. ctx bounds only the call.
+// conn is closed. ctx bounds only the call. A conn that is HoldsBack is nudged.
 func Connect(ctx context.Context, conn net.Conn, token []byte) (*Client, error) {
+	return connect(ctx, conn, token, wire.Versions())
+}
+
+// connect speaks one of the versions.
+func connect(ctx context.Context, conn net.Conn, token []byte, versions []int) (*Client, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	version, err := greet(conn, token)
+	version, err := greet(conn, token, versions)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -47,14 +68,19 @@ func Connect(ctx context.Context, conn net.Conn, token []byte) (*Client, error) 
 		}
 		return nil, classify(fmt.Errorf("greet agent: %w", err))
 	}
-	heard := &hearing{Conn: conn}
+	heard := &Hearing{Conn: conn}
 	session, err := yamux.Client(wire.Coalesce(heard), MuxConfig())
 	if err != nil {
 		conn.Close()
 		return nil, classify(fmt.Errorf("open session: %w", err))
 	}
-	c := &Client{session: session, version: version, slots: make(chan struct{}, maxStreams), nudge: newNudger(session, heard)}
-	c.refuser.Go(c.refuse)
+	c := &Client{session: session, version: version, slots: make(chan struct{}, maxStreams), idle: make(chan struct{}, maxIdleStreams)}
+	if _, held := conn.(HoldsBack); held {
+		c.nudge = NewNudger(session, heard)
+	}
+	c.life = context.WithoutCancel(ctx)
+	c.incoming, c.listeners = make(chan struct{}, maxIncoming), map[string]*Listener{}
+	c.doorman.Go(c.admit)
 	return c, nil
 }
 
@@ -64,6 +90,7 @@ func MuxConfig() *yamux.Config {
 	cfg := yamux.DefaultConfig()
 	cfg.EnableKeepAlive = false
 	cfg.AcceptBacklog = maxStreams
+	cfg.MaxStreamWindowSize = streamWindow
 	cfg.ConnectionWriteTimeout = time.Minute
 	cfg.StreamOpenTimeout = 0
 	cfg.StreamCloseTimeout = 30 * time.Second
@@ -71,8 +98,8 @@ func MuxConfig() *yamux.Config {
 	return cfg
 }
 
-func greet(conn net.Conn, token []byte) (int, error) {
-	if err := wire.NewWriter(conn).JSON(wire.KindHello, wire.Hello{Versions: wire.Versions(), Token: token}); err != nil {
+func greet(conn net.Conn, token []byte, versions []int) (int, error) {
+	if err := wire.NewWriter(conn).JSON(wire.KindHello, wire.Hello{Versions: versions, Token: token}); err != nil {
 		return 0, err
 	}
 	r := wire.NewReader(conn)
@@ -88,23 +115,12 @@ func greet(conn net.Conn, token []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if w.Version < wire.MinVersion || w.Version > wire.Version {
+	if !slices.Contains(versions, w.Version) {
 		return 0, cloche.Errorf(cloche.CodeUnsupported,
-			"the agent speaks protocol %s, this program %v", bounded(fmt.Sprint(w.Versions)), wire.Versions()).
+			"the agent speaks protocol %s, this program %v", bounded(fmt.Sprint(w.Versions)), versions).
 			WithHint("the sandbox was made by another release; remove it and create it again")
 	}
 	return w.Version, nil
-}
-
-// refuse closes what the agent opens: nothing in this version of the protocol.
-func (c *Client) refuse() {
-	for {
-		s, err := c.session.AcceptStream()
-		if err != nil {
-			return
-		}
-		s.Close()
-	}
 }
 
 // Version is the protocol in use.
@@ -116,8 +132,8 @@ func (c *Client) Done() <-chan struct{} { return c.session.CloseChan() }
 // Close ends the connection and every call on it. Processes go on.
 func (c *Client) Close() error {
 	err := c.session.Close()
-	c.refuser.Wait()
-	c.nudge.wg.Wait()
+	c.doorman.Wait()
+	c.nudge.Wait()
 	if err != nil && !errors.Is(err, yamux.ErrSessionShutdown) {
 		return fmt.Errorf("close agent connection: %w", err)
 	}
@@ -133,26 +149,46 @@ type call struct {
 	stop   func() bool
 	once   sync.Once
 	free   func()
+	// nudge says that something was sent for which an answer may be waited.
+	nudge func()
 }
 
 // open begins a call. When ctx ends the stream does, and every read and write on
 // it returns.
 func (c *Client) open(ctx context.Context, req wire.Request) (*call, error) {
+	return c.openSince(ctx, req.Op.Since(), req)
+}
+
+// openIdle begins a call that may be silent for long.
+func (c *Client) openIdle(ctx context.Context, req wire.Request) (*call, error) {
+	return c.begin(ctx, req, req.Op.Since(), c.idle, c.nudge.BeginIdle, c.nudge.EndIdle)
+}
+
+// openSince begins a call that an agent understands since a version.
+func (c *Client) openSince(ctx context.Context, version int, req wire.Request) (*call, error) {
+	return c.begin(ctx, req, version, c.slots, c.nudge.begin, c.nudge.end)
+}
+
+func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots chan struct{}, nudge, unnudge func()) (*call, error) {
+	if since > c.version {
+		return nil, cloche.Errorf(cloche.CodeUnsupported, "this sandbox cannot do that: its agent was made by an older cloche and speaks protocol %d", c.version).
+			WithHint("make the sandbox again")
+	}
 	select {
-	case c.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, classify(ctx.Err())
 	case <-c.Done():
 		return nil, classify(io.EOF)
 	}
-	c.nudge.begin()
+	nudge()
 	stream, err := c.session.OpenStream()
 	if err != nil {
-		c.nudge.end()
-		<-c.slots
+		unnudge()
+		<-slots
 		return nil, classify(fmt.Errorf("open stream: %w", err))
 	}
-	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, free: func() { c.nudge.end(); <-c.slots }}
+	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, free: func() { unnudge(); <-slots }, nudge: c.nudge.Touch}
 	// A passed deadline wakes readers and writers that Close alone would not.
 	k.stop = context.AfterFunc(ctx, func() { stream.SetDeadline(time.Unix(1, 0)) })
 	if err := k.JSON(wire.KindRequest, req); err != nil {
@@ -176,8 +212,8 @@ func (k *call) end() {
 func (k *call) next() (wire.Kind, []byte, error) {
 	kind, payload, err := k.Next()
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
+		if errors.Is(err, io.EOF) || k.stream.Session().IsClosed() {
+			err = io.ErrUnexpectedEOF // a frame that is cut off then is no lie
 		}
 		return 0, nil, k.fail(err)
 	}

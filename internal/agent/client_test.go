@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,10 @@ func liar(t testing.TB, answer []byte) *Client {
 	return c
 }
 
+func chunk(c wire.Chunk, data string) []byte {
+	return append(wire.AppendChunk(nil, c, len(data)), data...)
+}
+
 func frames(fill func(w *wire.Writer)) []byte {
 	var b bytes.Buffer
 	fill(wire.NewWriter(&b))
@@ -98,10 +103,47 @@ func every(ctx context.Context, c *Client) []error {
 	}
 	_, err = c.WriteFile(ctx, "/x", WriteOptions{}, strings.NewReader("content"))
 	add(err)
-	_, err = c.TarOut(ctx, "/", io.Discard)
+	_, err = c.TarOut(ctx, "/", cloche.TarOutOptions{}, io.Discard)
 	add(err)
-	_, err = c.TarIn(ctx, "/", "", strings.NewReader("content"))
+	_, err = c.TarIn(ctx, "/", cloche.TarInOptions{}, strings.NewReader("content"))
 	add(err)
+	return append(errs, everyManaged(ctx, c)...)
+}
+
+// everyManaged is every for what concerns managed processes.
+func everyManaged(ctx context.Context, c *Client) []error {
+	var errs []error
+	add := func(err error) { errs = append(errs, err) }
+	_, err := c.StartProcess(ctx, Process{Start: Start{ExecID: "x", Argv: []string{"a"}, Stdin: []byte("in")}})
+	add(err)
+	add(c.WatchProcesses(ctx, func(cloche.Process) error { return nil }))
+	at := int64(100)
+	add(c.Follow(ctx, "x", FollowOptions{Since: at, Primary: true}, func(k Chunk) error {
+		if k.Position-k.Gap != at || len(k.Data) == 0 && k.Gap == 0 {
+			panic("a hole")
+		}
+		at = k.Position + int64(len(k.Data))
+		return nil
+	}))
+	add(c.Follow(ctx, "x", FollowOptions{Follow: true}, func(Chunk) error { return nil }))
+	for _, n := range []int{0, 5, 1 << 20} {
+		_, err = c.WriteStdin(ctx, "x", 0, make([]byte, n))
+		add(err)
+	}
+	add(c.CloseStdin(ctx, "x"))
+	add(c.Resize(ctx, "x", 1, 1))
+	add(c.SignalProcess(ctx, "x", 15, cloche.ScopeGroup))
+	add(c.RemoveProcess(ctx, "x"))
+	add(c.HoldTimers(ctx, true))
+	conn, err := c.DialPort(ctx, 80)
+	if err != nil {
+		add(err)
+		return errs
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_, _ = conn.Write([]byte("hello"))
+	_, _ = io.Copy(io.Discard, conn)
 	return errs
 }
 
@@ -113,6 +155,11 @@ func TestLiesAreErrors(t *testing.T) {
 		"a wrong kind":   frames(func(w *wire.Writer) { w.JSON(wire.KindHello, wire.Hello{}) }),
 		"bad json":       []byte("R\x00\x00\x00\x01["),
 		"unending bytes": frames(func(w *wire.Writer) { w.Bytes(wire.KindStdout, make([]byte, 200<<10)) }),
+		"a short chunk":  frames(func(w *wire.Writer) { w.Bytes(wire.KindChunk, []byte("short")) }),
+		"a hole":         chunk(wire.Chunk{Stream: cloche.Stdout, Position: 7000}, "x"),
+		"going back":     slices.Concat(chunk(wire.Chunk{Stream: cloche.Stdout, Position: 100}, "abc"), chunk(wire.Chunk{Stream: cloche.Stdout, Position: 101}, "bc")),
+		"a full gap":     chunk(wire.Chunk{Position: 100, Gap: 5}, "data"),
+		"a negative ack": frames(func(w *wire.Writer) { w.JSON(wire.KindAck, wire.Ack{Position: -1}) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -149,6 +196,23 @@ func TestFailureCannotSpeakForPolicy(t *testing.T) {
 	}
 }
 
+func TestRecordIsMadeSane(t *testing.T) {
+	evil := cloche.Process{
+		ExecID: strings.Repeat("x", 1<<20), State: "pwned", Running: true, PID: -5, Restarts: -1, Position: -1, StdinOffset: -1,
+		ExitCode: new(1000), Signal: "\x1b[31m", LastStderr: strings.Repeat("é", 1000), Reason: strings.Repeat("r", 1<<20), Readers: 5, Writer: true,
+	}
+	c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []cloche.Process{evil}) }))
+	ps, err := c.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := ps[0]
+	if len(p.ExecID) > 2*maxText || p.State != cloche.ProcessRunning || p.PID != 0 || p.Restarts != 0 || p.Position != 0 || p.StdinOffset != 0 || p.ExitCode != nil ||
+		p.Signal != "" || len(p.LastStderr) != 256 || len(p.Reason) > 2*maxText || p.Readers != 0 || p.Writer {
+		t.Fatalf("%+v", p)
+	}
+}
+
 func TestConnectEndsWithItsContext(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
@@ -182,6 +246,17 @@ func FuzzAnswers(f *testing.F) {
 	}))
 	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []cloche.Process{{}}) }))
 	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindFail, cloche.Invalid("a", "b")) }))
+	f.Add(slices.Concat(chunk(wire.Chunk{Position: 100, Gap: 50}, ""), chunk(wire.Chunk{Stream: cloche.Stderr, Position: 100}, "abc"), frames(func(w *wire.Writer) { w.End() })))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindProcess, cloche.Process{State: "odd", PID: -1}) }))
+	f.Add(frames(func(w *wire.Writer) {
+		w.JSON(wire.KindAck, wire.Ack{Position: 3})
+		w.JSON(wire.KindReply, wire.StdinReply{Offset: 5, Fail: cloche.Invalid("offset", "b")})
+	}))
+	f.Add(frames(func(w *wire.Writer) {
+		w.JSON(wire.KindReply, wire.DialReply{Outcome: wire.DialOpen})
+		w.Bytes(wire.KindData, []byte("served"))
+		w.End()
+	}))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()

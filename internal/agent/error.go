@@ -32,18 +32,51 @@ func classify(err error) error {
 	}
 }
 
+// isPathRule is true for the name of a rule on a path of a mount, which an agent
+// puts in force and which only concerns its own sandbox: "mounts[0].rules[1]".
+func isPathRule(s string) bool {
+	mount, rule, ok := strings.Cut(s, ".rules")
+	if rest, numbered := strings.CutPrefix(mount, "mounts"); numbered {
+		ok = ok && isIndex(rest)
+	} else {
+		ok = ok && mount == "workspace"
+	}
+	return ok && isIndex(rule)
+}
+
+// isIndex is true for a small number in brackets.
+func isIndex(s string) bool {
+	if len(s) < 3 || len(s) > 6 || s[0] != '[' || s[len(s)-1] != ']' {
+		return false
+	}
+	return !strings.ContainsFunc(s[1:len(s)-1], func(r rune) bool { return r < '0' || r > '9' })
+}
+
 // decodeFailure is the error that the agent reported, cut to what an agent may
-// say: it knows nothing of policy rules, request ids or retries.
+// say: it knows nothing of request ids, and of policy only the rules on paths
+// that it was given.
 func decodeFailure(payload []byte) error {
 	e, err := wire.Decode[cloche.Error](payload)
 	if err != nil {
 		return classify(err)
 	}
-	if !slices.Contains(cloche.Codes(), e.Code) || e.Code == cloche.CodeDenied || e.Code == cloche.CodeUnauthenticated {
+	return saneError(e)
+}
+
+// saneError keeps of a failure what an agent may say.
+func saneError(e cloche.Error) error {
+	denied := e.Code == cloche.CodeDenied && isPathRule(e.Rule)
+	if !slices.Contains(cloche.Codes(), e.Code) || e.Code == cloche.CodeDenied && !denied || e.Code == cloche.CodeUnauthenticated {
 		e.Code = cloche.CodeInternal
 	}
 	out := cloche.Errorf(e.Code, "%s", bounded(e.Message))
+	if denied {
+		out.Rule = e.Rule
+	}
 	out.Field, out.Hint = bounded(e.Field), bounded(e.Hint)
+	if e.Code == cloche.CodeNoCapacity {
+		out.Retryable, out.RetryAfterMS = true, noCapacityRetry.Milliseconds()
+	}
 	return out
 }
 

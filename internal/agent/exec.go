@@ -42,6 +42,12 @@ type Start struct {
 	// TTY gives it a terminal of Rows × Cols; only with Stream.
 	TTY        bool
 	Rows, Cols uint16
+	// Repeatable makes Exec answer a second call with the same id and the same
+	// request with the result of the first, which it waits for, as long as that is
+	// kept: of the last 64, and 16 MiB of output together. A different request, or
+	// one whose result is gone, is cloche.CodeExists. An agent of an older cloche
+	// answers every second call so.
+	Repeatable bool
 }
 
 func (s Start) wire() *wire.Exec {
@@ -73,7 +79,14 @@ func (c *Client) Exec(ctx context.Context, s Start) (cloche.Result, error) {
 	s.MaxOutput = min(s.MaxOutput, cloche.MaxMaxOutput)
 	x := s.wire()
 	x.Input = len(s.Stdin) > 0
-	k, err := c.open(ctx, wire.Request{Op: wire.OpExec, Exec: x})
+	req := wire.Request{Op: wire.OpExec, Exec: x}
+	if s.Repeatable {
+		var err error
+		if x.Key, err = key(req, s.Stdin); err != nil {
+			return cloche.Result{}, err
+		}
+	}
+	k, err := c.open(ctx, req)
 	if err != nil {
 		return cloche.Result{}, err
 	}

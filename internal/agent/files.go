@@ -112,29 +112,39 @@ func (c *Client) file(ctx context.Context, req wire.Request) (cloche.FileInfo, e
 }
 
 // send streams r as data and waits for the answer. An error of r ends the call
-// without the end mark, so that the agent discards what it has.
+// without the end mark, so that the agent discards what it has. An answer that
+// comes early, which is a refusal, ends the sending: nobody reads any more.
 func send[T any](k *call, r io.Reader) (T, error) {
-	var zero T
+	type answer struct {
+		value T
+		err   error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		v, err := reply[T](k) // which ends the call, and every write on it
+		got <- answer{v, err}
+	}()
+	last := func() (T, error) {
+		a := <-got
+		return a.value, a.err
+	}
 	buf := make([]byte, wire.MaxData)
 	for {
 		n, err := fill(r, buf)
-		if n > 0 {
-			if werr := k.Bytes(wire.KindData, buf[:n]); werr != nil {
-				return lastWord[T](k, werr)
-			}
+		if n > 0 && k.Bytes(wire.KindData, buf[:n]) != nil {
+			return last()
 		}
 		switch err { //nolint:errorlint // see fill
 		case nil:
 			continue
 		case io.EOF: //nolint:errorlint // see fill
-			if werr := k.End(); werr != nil {
-				return lastWord[T](k, werr)
-			}
-			return reply[T](k)
-		default:
-			k.end()
-			return zero, fmt.Errorf("read content: %w", err)
+			_ = k.End()
+			return last()
 		}
+		k.end()
+		<-got
+		var zero T
+		return zero, fmt.Errorf("read content: %w", err)
 	}
 }
 
@@ -151,16 +161,6 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 		err = nil // it comes again
 	}
 	return n, err
-}
-
-// lastWord is the reason that the agent gave before it stopped reading, or the
-// error of the write.
-func lastWord[T any](k *call, werr error) (T, error) {
-	v, err := reply[T](k)
-	if err == nil {
-		err = k.fail(werr)
-	}
-	return v, err
 }
 
 // dataReader reads data frames up to the end mark.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -26,13 +27,36 @@ func (c *Client) Processes(ctx context.Context) ([]cloche.Process, error) {
 		return nil, classify(errTooMuch)
 	}
 	for i := range ps {
-		p := &ps[i]
-		p.ExecID, p.Signal = bounded(p.ExecID), saneSignal(p.Signal)
-		if p.ExitCode != nil && (*p.ExitCode < 0 || *p.ExitCode > 255) {
-			p.ExitCode = nil
-		}
+		ps[i] = saneProcess(ps[i])
 	}
 	return ps, nil
+}
+
+// maxLastLine bounds Process.LastStderr.
+const maxLastLine = 256
+
+// saneProcess keeps of a record what an agent may say, and adds the state where
+// an older one does not.
+func saneProcess(p cloche.Process) cloche.Process {
+	out := cloche.Process{
+		ExecID: bounded(p.ExecID), Name: bounded(p.Name), Argv: p.Argv, State: p.State, Managed: p.Managed, PID: max(p.PID, 0), TTY: p.TTY,
+		StartedAt: p.StartedAt, ReadyAt: p.ReadyAt, EndedAt: p.EndedAt, Running: p.Running, Signal: saneSignal(p.Signal),
+		TimedOut: p.TimedOut, OOM: p.OOM, Reason: bounded(p.Reason), Restarts: max(p.Restarts, 0),
+		Position: max(p.Position, 0), StdinOffset: max(p.StdinOffset, 0), StdinOpen: p.StdinOpen,
+	}
+	if p.ExitCode != nil && *p.ExitCode >= 0 && *p.ExitCode <= 255 {
+		out.ExitCode = p.ExitCode
+	}
+	out.LastStderr = strings.ToValidUTF8(p.LastStderr[:min(len(p.LastStderr), maxLastLine)], "")
+	switch p.State {
+	case cloche.ProcessStarting, cloche.ProcessRunning, cloche.ProcessReady, cloche.ProcessBackoff, cloche.ProcessExited, cloche.ProcessFailed:
+	default:
+		out.State = cloche.ProcessExited
+		if p.Running {
+			out.State = cloche.ProcessRunning
+		}
+	}
+	return out
 }
 
 // Logs calls fn with what is kept of the output of the chosen processes, oldest
@@ -63,6 +87,7 @@ func (c *Client) Logs(ctx context.Context, opts cloche.LogOptions, fn func(cloch
 			e.Stream = cloche.Stdout
 		}
 		e.ExecID, e.Offset, e.Gap, e.Data = bounded(e.ExecID), max(e.Offset, 0), max(e.Gap, 0), nil
+		e.Position, e.End = max(e.Position, 0), ""
 		if e.Gap == 0 {
 			kind, payload, err := k.next()
 			if err != nil {

@@ -37,7 +37,7 @@ type Event struct {
 func (c *Client) Stream(ctx context.Context, s Start) (*Stream, error) {
 	x := s.wire()
 	x.Input = true
-	k, err := c.open(ctx, wire.Request{Op: wire.OpStream, Exec: x})
+	k, err := c.openIdle(ctx, wire.Request{Op: wire.OpStream, Exec: x})
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +88,7 @@ func (s *Stream) Recv() (Event, error) {
 
 // Write sends input. It waits while the program does not read.
 func (s *Stream) Write(p []byte) (int, error) {
+	s.k.nudge()
 	if err := s.k.Bytes(wire.KindInput, p); err != nil {
 		return 0, s.k.fail(fmt.Errorf("send input: %w", err))
 	}

@@ -13,9 +13,16 @@ import (
 const maxSkipped = 1000
 
 // TarOut writes a tar of the file or directory at path to w. The names in it are
-// relative to path; for a file, its own name.
-func (c *Client) TarOut(ctx context.Context, path string, w io.Writer) (cloche.TarReport, error) {
-	k, err := c.open(ctx, wire.Request{Op: wire.OpTarOut, Path: cloche.Bytes(path)})
+// relative to path; for a file, its own name. The paths of o are relative and
+// clean.
+func (c *Client) TarOut(ctx context.Context, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
+	req := wire.Request{
+		Op: wire.OpPack, Path: cloche.Bytes(path), Tar: &wire.Tar{Exclude: rawPaths(o.Exclude), KeepLinks: o.KeepLinks},
+	}
+	if c.version < req.Op.Since() && len(o.Exclude) == 0 {
+		req.Op = wire.OpTarOut // which keeps links
+	}
+	k, err := c.open(ctx, req)
 	if err != nil {
 		return cloche.TarReport{}, err
 	}
@@ -39,10 +46,20 @@ func (c *Client) TarOut(ctx context.Context, path string, w io.Writer) (cloche.T
 }
 
 // TarIn unpacks a tar from r below the directory path, which is made when it is
-// missing. Nothing is written outside of it. What is made belongs to user (empty
-// is Config.User).
-func (c *Client) TarIn(ctx context.Context, path, user string, r io.Reader) (cloche.TarReport, error) {
-	k, err := c.open(ctx, wire.Request{Op: wire.OpTarIn, Path: cloche.Bytes(path), User: user})
+// missing. Nothing is written outside of it. What is made belongs to o.Owner
+// (empty is Config.User). The paths of o are relative and clean.
+func (c *Client) TarIn(ctx context.Context, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
+	req := wire.Request{Op: wire.OpUnpack, Path: cloche.Bytes(path), User: o.Owner, Tar: &wire.Tar{
+		Exclude: rawPaths(o.Exclude), KeepOwner: o.Owner == cloche.OwnerKeep, Atomic: o.Atomic, Clear: o.Clear, Keep: rawPaths(o.Keep), Links: o.Links,
+	}}
+	if req.Tar.KeepOwner {
+		req.User = ""
+	}
+	plain := len(o.Exclude) == 0 && !req.Tar.KeepOwner && !o.Atomic && !o.Clear && (o.Links == "" || o.Links == cloche.LinksKeep)
+	if c.version < req.Op.Since() && plain {
+		req.Op = wire.OpTarIn
+	}
+	k, err := c.open(ctx, req)
 	if err != nil {
 		return cloche.TarReport{}, err
 	}
@@ -68,4 +85,22 @@ func saneReport(r cloche.TarReport) cloche.TarReport {
 		r.Skipped[i] = cloche.TarSkip{Path: bounded(r.Skipped[i].Path), Reason: bounded(r.Skipped[i].Reason)}
 	}
 	return r
+}
+
+func rawPaths(paths []string) []cloche.Bytes {
+	var raw []cloche.Bytes
+	for _, p := range paths {
+		raw = append(raw, cloche.Bytes(p))
+	}
+	return raw
+}
+
+// Rule is the access to one path of a mount.
+type Rule = wire.Rule
+
+// Restrict puts the rules of mounts in force, once, before anything is started.
+// On error some of them may be, and the sandbox is good for nothing.
+func (c *Client) Restrict(ctx context.Context, rules []Rule) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpRestrict, Rules: rules})
+	return err
 }

@@ -95,14 +95,14 @@ func (m *Manager) RemoveFile(ctx context.Context, caller policy.Caller, ref, pat
 // TarOut writes a directory or file as tar.
 func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, w io.Writer) (cloche.TarReport, error) {
 	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.TarReport, error) {
-		return c.TarOut(ctx, path, w)
+		return c.TarOut(ctx, path, cloche.TarOutOptions{}, w)
 	})
 }
 
 // TarIn unpacks a tar into a directory, which is made when it is missing.
 func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, r io.Reader) (cloche.TarReport, error) {
 	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (cloche.TarReport, error) {
-		return c.TarIn(ctx, path, sb.User, r)
+		return c.TarIn(ctx, path, cloche.TarInOptions{Owner: sb.User}, r)
 	})
 }
 

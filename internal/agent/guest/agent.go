@@ -16,19 +16,28 @@ import (
 
 // Agent is the program inside one sandbox.
 type Agent struct {
-	token []byte
-	id    identity
-	users *users
-	procs *processes
-	door  *door
-	// first is a connection that the agent was born with; nil is none.
-	first net.Conn
-	wg    sync.WaitGroup
+	token     []byte
+	versions  []int // of the protocol, newest first
+	id        identity
+	users     *users
+	procs     *processes
+	repeats   *repeats
+	door      *door
+	rules     restrictions
+	listeners listeners
+	tools     chan struct{} // a place for each file tool at work
+	// given: the engine gave more than a configuration, and what connects comes from the
+	// host itself.
+	given bool
+	// first and spare are connections that the agent was born with; nil is none.
+	first, spare net.Conn
+	wg           sync.WaitGroup
 }
 
-// newAgent takes the agent's identity and prepares what starts processes.
-func newAgent(cfg agent.Config) (*Agent, error) {
-	id, err := harden(cfg.KernelGuardsInit)
+// newAgent takes the agent's identity and prepares what starts processes. Given says
+// that the engine gave it more than a configuration.
+func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
+	id, err := harden(cfg.KernelGuardsInit, cfg.SingleUser)
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +60,38 @@ func newAgent(cfg agent.Config) (*Agent, error) {
 		ring = agent.DefaultRingBytes
 	}
 	t := newTable()
+	if cfg.Confine {
+		if t.confined, err = confineThread(); err != nil {
+			return nil, fmt.Errorf("confine processes: %w", err)
+		}
+	}
 	if g != nil {
 		t.orphaned = g.sweep
 	}
-	a := &Agent{token: cfg.Token, id: id, users: us, door: newDoor()}
+	logs := cfg.LogBytes
+	if logs <= 0 {
+		logs = agent.DefaultLogBytes
+	}
+	a := &Agent{token: cfg.Token, versions: versions, id: id, users: us, repeats: newRepeats(), door: newDoor(), given: given}
 	a.wg.Go(t.reap)
-	a.procs = &processes{table: t, groups: g, users: us, ring: ring, pool: newPool(t, g, id), byID: map[string]*process{}}
+	ps := &processes{
+		table: t, groups: g, users: us, clock: newClock(), budget: &budget{max: logs}, ring: ring, port: portOf(cfg),
+		pool: newPool(t, g, id, givenGroups(given)), byID: map[string]*process{},
+	}
+	ps.feed = newFeed(func() []*process {
+		all, _ := ps.chosen("")
+		return all
+	})
+	a.procs = ps
 	return a, nil
+}
+
+// portOf is the port that the agent listens on.
+func portOf(cfg agent.Config) int {
+	if cfg.Port == 0 {
+		return agent.Port
+	}
+	return cfg.Port
 }
 
 // cgroups opens the processes' cgroups; none is fine where no limit needs them.
@@ -82,6 +116,9 @@ func cgroups(cfg agent.Config, id identity) (*groups, error) {
 func (a *Agent) serve(ln net.Listener) error {
 	if a.first != nil {
 		a.wg.Go(func() { a.handle(a.first) })
+	}
+	if a.spare != nil {
+		a.wg.Go(func() { a.handleSpare(a.spare) })
 	}
 	for {
 		conn, err := ln.Accept()

@@ -3,8 +3,8 @@
 package guest
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -21,13 +21,14 @@ const requestTime = time.Minute
 type peer struct {
 	*wire.Reader
 	*wire.Writer
-	stream *yamux.Stream
+	stream  *yamux.Stream
+	session *session
 }
 
 // answer serves one stream.
-func (a *Agent) answer(stream *yamux.Stream) {
+func (a *Agent) answer(stream *yamux.Stream, in *session) {
 	defer stream.Close()
-	p := &peer{wire.NewReader(stream), wire.NewWriter(stream), stream}
+	p := &peer{wire.NewReader(stream), wire.NewWriter(stream), stream, in}
 	_ = stream.SetReadDeadline(time.Now().Add(requestTime))
 	kind, payload, err := p.Next()
 	if err != nil {
@@ -54,30 +55,70 @@ func (a *Agent) answer(stream *yamux.Stream) {
 
 // do carries out a request. An error it returns is sent.
 func (a *Agent) do(p *peer, req *wire.Request) error {
+	if req.Op.Since() > p.session.version {
+		return errUnknown(req.Op)
+	}
 	switch req.Op {
-	case wire.OpExec, wire.OpStream:
+	case wire.OpExec, wire.OpStream, wire.OpStart:
 		if req.Exec == nil {
 			return cloche.Invalid("exec", "the request names no program")
 		}
-		if req.Op == wire.OpExec {
+		switch req.Op {
+		case wire.OpExec:
 			return a.exec(p, req.Exec)
+		case wire.OpStream:
+			return a.streamExec(p, req.Exec)
 		}
-		return a.streamExec(p, req.Exec)
+		return a.start(p, req)
 	case wire.OpProcesses:
-		return p.JSON(wire.KindReply, a.procs.list())
+		return p.JSON(wire.KindReply, a.procs.records())
 	case wire.OpLogs:
 		if req.Logs == nil {
 			req.Logs = &wire.Logs{}
 		}
 		return a.logs(p, req.Logs)
 	case wire.OpSignal:
-		return done(p, a.procs.signal(req.ExecID, req.Signal))
+		return done(p, a.procs.signal(req.ExecID, req.Signal, req.Scope))
 	case wire.OpTerminate:
 		a.procs.terminate(time.Duration(min(max(req.GraceMS, 0), maxGrace.Milliseconds())) * time.Millisecond)
 		return done(p, nil)
+	case wire.OpWatch:
+		return a.watch(p)
+	case wire.OpFollow:
+		return a.follow(p, req)
+	case wire.OpStdin:
+		return a.stdin(p, req)
+	case wire.OpCloseStdin:
+		return a.closeStdin(p, req)
+	case wire.OpResize:
+		return done(p, a.procs.resize(req.ExecID, req.Size))
+	case wire.OpForget:
+		var err error
+		if req.Ended {
+			err = a.procs.forgetEnded(req.ExecID)
+		} else {
+			err = a.procs.remove(a.attend(p, nil), req.ExecID)
+		}
+		if err == nil {
+			a.repeats.forget(req.ExecID)
+		}
+		return done(p, err)
+	case wire.OpHold:
+		a.procs.clock.hold(req.Hold)
+		return done(p, nil)
+	case wire.OpListen:
+		return a.listen(p, req.Listen)
+	case wire.OpUnlisten:
+		return done(p, a.unlisten(req.Listen))
+	case wire.OpRestrict:
+		return done(p, a.restrict(req.Rules))
 	default:
 		return a.doFile(p, req)
 	}
+}
+
+func errUnknown(op wire.Op) error {
+	return cloche.Invalid("op", "operation %.40q does not exist", string(op))
 }
 
 // maxGrace bounds what a terminate may wait.
@@ -96,21 +137,36 @@ func (a *Agent) exec(p *peer, x *wire.Exec) error {
 	if x.TTY {
 		return cloche.Invalid("tty", "a collected exec has no terminal").WithHint("stream it")
 	}
+	if x.Key != "" && p.session.version >= 2 {
+		return a.repeatable(p, x)
+	}
+	x.Key = ""
 	proc, err := a.procs.start(x, nil)
 	if err != nil {
 		return err
 	}
-	if x.Input {
-		// It ends with the stream, which answer closes, or with the program.
-		a.wg.Go(func() { a.control(p, proc) })
-	} else {
-		proc.closeInput()
-	}
+	a.feedInput(p, proc, x.Input, -1)
 	<-proc.done
 	res := proc.result()
+	proc.forgetCollected()
+	return sendResult(p, res)
+}
+
+// feedInput gives an exec the input that follows its request, if any does. at is
+// the offset of its first byte, -1 for wherever the input ends.
+func (a *Agent) feedInput(p *peer, proc *process, follows bool, at int64) {
+	if follows {
+		// It ends with the stream, which answer closes, or with the program.
+		a.wg.Go(func() { a.control(p, proc, at) })
+	} else {
+		_, _ = proc.input.close(context.Background())
+	}
+}
+
+// sendResult sends a result with its output.
+func sendResult(p *peer, res cloche.Result) error {
 	stdout, stderr := res.Stdout, res.Stderr
 	res.Stdout, res.Stderr = nil, nil
-	proc.forgetCollected()
 	if err := p.Bytes(wire.KindStdout, stdout); err != nil {
 		return err
 	}
@@ -134,8 +190,8 @@ func (a *Agent) streamExec(p *peer, x *wire.Exec) error {
 		return err
 	}
 	a.wg.Go(func() {
-		a.control(p, proc)
-		proc.closeInput()
+		a.control(p, proc, -1)
+		_, _ = proc.input.close(context.Background())
 	})
 	<-proc.done
 	proc.sink.detach()
@@ -153,8 +209,10 @@ func (g *gated) Write(b []byte) (int, error) {
 	return g.w.Write(b)
 }
 
-// control carries out what the caller sends during an exec, until it goes.
-func (a *Agent) control(p *peer, proc *process) {
+// control carries out what the caller sends during an exec, until it goes. at is
+// the offset of the first byte of its input, -1 for wherever the input ends.
+func (a *Agent) control(p *peer, proc *process, at int64) {
+	ctx := context.Background() // input ends with the process at the latest
 	for {
 		kind, payload, err := p.Next()
 		if err != nil {
@@ -163,16 +221,21 @@ func (a *Agent) control(p *peer, proc *process) {
 		switch kind {
 		case wire.KindInput:
 			// A program that has closed its input, or ended, wants no more.
-			_ = proc.write(payload)
+			_, _ = proc.input.write(ctx, at, payload)
+			if at >= 0 {
+				at += int64(len(payload))
+			}
 		case wire.KindEnd:
-			proc.closeInput()
+			_, _ = proc.input.close(ctx)
 		case wire.KindSignal:
 			if s, err := wire.Decode[wire.Signal](payload); err == nil {
-				_ = a.procs.signalGroup(proc, s.Number)
+				_ = a.procs.signalRun(proc.present(), s.Number)
 			}
 		case wire.KindResize:
-			if s, err := wire.Decode[cloche.Size](payload); err == nil && proc.tty != nil {
-				_ = resize(proc.tty, s.Rows, s.Cols)
+			if s, err := wire.Decode[cloche.Size](payload); err == nil {
+				if tty := proc.present().tty; tty != nil {
+					_ = resize(tty, s.Rows, s.Cols)
+				}
 			}
 		default:
 			p.stream.Close()
@@ -182,32 +245,4 @@ func (a *Agent) control(p *peer, proc *process) {
 	// The caller is gone. Output that waits for it must not.
 	_ = p.stream.SetWriteDeadline(time.Unix(1, 0))
 	proc.sink.detach()
-}
-
-// logs sends what the rings hold.
-func (a *Agent) logs(p *peer, o *wire.Logs) error {
-	procs, err := a.procs.chosen(o.ExecID)
-	if err != nil {
-		return err
-	}
-	if o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr {
-		return cloche.Invalid("stream", "stream %.20q has no log", string(o.Stream)).WithHint("stdout or stderr")
-	}
-	entries := logEntries(procs, o)
-	for _, e := range entries {
-		data := e.Data
-		e.Data = nil
-		if err := p.JSON(wire.KindLog, e); err != nil {
-			return err
-		}
-		if e.Gap == 0 {
-			if err := p.Bytes(wire.KindData, data); err != nil {
-				return err
-			}
-		}
-	}
-	if err := p.End(); err != nil {
-		return fmt.Errorf("end logs: %w", err)
-	}
-	return nil
 }

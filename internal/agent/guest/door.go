@@ -24,7 +24,7 @@ const (
 	maxStrangers  = 64
 	strangerTime  = 5 * time.Second
 	maxSessions   = 16
-	maxPerSession = 256
+	maxPerSession = 2048
 )
 
 // door counts who is connected.
@@ -58,25 +58,42 @@ func (a *Agent) handle(conn net.Conn) {
 	defer conn.Close()
 	a.door.admit(&a.door.strangers, maxStrangers, conn)
 	_ = conn.SetDeadline(time.Now().Add(strangerTime))
-	err := welcome(conn, a.token)
+	version, err := welcome(conn, a.token, a.versions)
 	a.door.leave(&a.door.strangers, conn)
 	if err != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
+	a.converse(conn, version)
+}
+
+// handleSpare serves the connection that the agent was born with for later. Only
+// the host has its other end, so its first word may take any time.
+func (a *Agent) handleSpare(conn net.Conn) {
+	defer conn.Close()
+	version, err := welcome(conn, a.token, a.versions)
+	if err == nil {
+		a.converse(conn, version)
+	}
+}
+
+// converse serves a connection that has shown the token.
+func (a *Agent) converse(conn net.Conn, version int) {
 	a.door.admit(&a.door.sessions, maxSessions, conn)
 	defer a.door.leave(&a.door.sessions, conn)
-	session, err := yamux.Server(wire.Coalesce(conn), agent.MuxConfig())
+	heard := &agent.Hearing{Conn: conn}
+	mux, err := yamux.Server(wire.Coalesce(heard), agent.MuxConfig())
 	if err != nil {
 		return
 	}
-	defer session.Close()
+	s := &session{mux: mux, heard: heard, version: version, direct: a.given}
+	defer s.end()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer session.Close() // before the wait: ends every stream
+	defer mux.Close() // before the wait: ends every stream
 	slots := make(chan struct{}, maxPerSession)
 	for {
-		stream, err := session.AcceptStream()
+		stream, err := mux.AcceptStream()
 		if err != nil {
 			return
 		}
@@ -84,7 +101,7 @@ func (a *Agent) handle(conn net.Conn) {
 		case slots <- struct{}{}:
 			wg.Go(func() {
 				defer func() { <-slots }()
-				a.answer(stream)
+				a.answer(stream, s)
 			})
 		default:
 			_ = wire.NewWriter(stream).JSON(wire.KindFail, cloche.Errorf(cloche.CodeNoCapacity, "%d calls on this connection are open, which is the most", maxPerSession))
@@ -94,29 +111,29 @@ func (a *Agent) handle(conn net.Conn) {
 }
 
 // welcome checks the token and agrees on a version. A wrong token gets no answer.
-func welcome(conn net.Conn, token []byte) error {
+func welcome(conn net.Conn, token []byte, versions []int) (int, error) {
 	r := wire.NewReader(conn)
 	r.Max = wire.MaxHello
 	kind, payload, err := r.Next()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if kind != wire.KindHello {
-		return fmt.Errorf("%w: kind %q instead of a hello", wire.ErrFrame, byte(kind))
+		return 0, fmt.Errorf("%w: kind %q instead of a hello", wire.ErrFrame, byte(kind))
 	}
 	h, err := wire.Decode[wire.Hello](payload)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if subtle.ConstantTimeCompare(h.Token, token) != 1 {
-		return fmt.Errorf("wrong token")
+		return 0, fmt.Errorf("wrong token")
 	}
-	v := wire.Choose(h.Versions)
-	if err := wire.NewWriter(conn).JSON(wire.KindWelcome, wire.Welcome{Version: v, Versions: wire.Versions()}); err != nil {
-		return err
+	v := wire.Choose(versions, h.Versions)
+	if err := wire.NewWriter(conn).JSON(wire.KindWelcome, wire.Welcome{Version: v, Versions: versions}); err != nil {
+		return 0, err
 	}
 	if v == 0 {
-		return fmt.Errorf("no protocol version in common with %v", h.Versions)
+		return 0, fmt.Errorf("no protocol version in common with %v", h.Versions)
 	}
-	return nil
+	return v, nil
 }

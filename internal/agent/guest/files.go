@@ -33,6 +33,14 @@ func (a *Agent) doFile(p *peer, req *wire.Request) error {
 		return err
 	}
 	name := string(req.Path)
+	err := a.onFile(p, name, req)
+	if err != nil && req.Op == wire.OpMove {
+		err = a.rules.explain(string(req.To), err)
+	}
+	return a.rules.explain(name, err)
+}
+
+func (a *Agent) onFile(p *peer, name string, req *wire.Request) error {
 	switch req.Op {
 	case wire.OpStat:
 		info, err := lstat(name)
@@ -46,6 +54,8 @@ func (a *Agent) doFile(p *peer, req *wire.Request) error {
 			return err
 		}
 		return p.JSON(wire.KindReply, list)
+	case wire.OpLarge:
+		return p.JSON(wire.KindReply, large(name, req.Least))
 	case wire.OpRead:
 		return a.read(p, name, req.Offset, req.Length)
 	case wire.OpWrite:
@@ -57,9 +67,17 @@ func (a *Agent) doFile(p *peer, req *wire.Request) error {
 	case wire.OpRemove:
 		return done(p, remove(name, req.Recursive))
 	case wire.OpTarOut:
-		return a.tarOut(p, name)
+		return a.tarOut(p, name, wire.Tar{})
 	case wire.OpTarIn:
-		return a.tarIn(p, name, req.User)
+		return a.tarIn(p, name, req.User, wire.Tar{})
+	case wire.OpPack, wire.OpUnpack:
+		if req.Tar == nil {
+			req.Tar = &wire.Tar{}
+		}
+		if req.Op == wire.OpPack {
+			return a.tarOut(p, name, *req.Tar)
+		}
+		return a.tarIn(p, name, req.User, *req.Tar)
 	}
 	return cloche.Errorf(cloche.CodeUnsupported, "this agent knows no operation %.40q", string(req.Op))
 }
@@ -140,8 +158,13 @@ func open(name string, flags int, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// notOwn refuses what /proc shows of the agent, and what can be written there.
+// notOwn refuses what /proc shows of the agent, and what can be written there,
+// and what nobody may enter.
 func notOwn(fd int) error {
+	var at unix.Stat_t
+	if err := unix.Fstat(fd, &at); err == nil && noAccess(&at) {
+		return unix.EACCES
+	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.PROC_SUPER_MAGIC {
 		return err

@@ -140,7 +140,7 @@ func TestFileErrors(t *testing.T) {
 	os.Mkdir(dir+"/d", 0o755)
 	os.WriteFile(dir+"/d/f", nil, 0o644)
 	os.Symlink("/proc/1/mem", dir+"/mem")
-	os.Symlink("/proc/self/fd/3", dir+"/fd")
+	os.Symlink("/proc/self/fd/0", dir+"/fd")
 	unix.Mkfifo(dir+"/fifo", 0o644)
 	read := func(p string) error {
 		r, _, err := in.ReadFile(within(t, 5*time.Second), p, 0, -1)
@@ -235,11 +235,11 @@ func TestTarThereAndBack(t *testing.T) {
 	src, dst := t.TempDir(), t.TempDir()
 	in.run(t, "cd "+src+" && mkdir -p d/e && echo one >d/one && ln d/one d/two && ln -s /etc/passwd abs && ln -s ../x d/rel && chmod 4751 d/one && chmod 1777 d/e && mkfifo fifo && touch -d @1000 d/one d/e && head -c 3000000 /dev/urandom >big && printf x >$(printf 'raw\\377')")
 	var buf bytes.Buffer
-	rep, err := in.TarOut(t.Context(), src, &buf)
+	rep, err := in.TarOut(t.Context(), src, cloche.TarOutOptions{}, &buf)
 	if err != nil || rep.Entries != 8 || len(rep.Skipped) != 1 || rep.Skipped[0].Path != "fifo" {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	rep, err = in.TarIn(t.Context(), dst+"/made/here", "", bytes.NewReader(buf.Bytes()))
+	rep, err = in.TarIn(t.Context(), dst+"/made/here", cloche.TarInOptions{}, bytes.NewReader(buf.Bytes()))
 	if err != nil || rep.Entries != 8 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -261,7 +261,7 @@ func TestTarThereAndBack(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	buf.Reset()
-	if _, err := in.TarOut(t.Context(), src+"/d/one", &buf); err != nil {
+	if _, err := in.TarOut(t.Context(), src+"/d/one", cloche.TarOutOptions{}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	if h, err := tar.NewReader(&buf).Next(); err != nil || h.Name != "one" {
@@ -292,7 +292,7 @@ func TestTarStaysInside(t *testing.T) {
 				w.WriteHeader(&h)
 			}
 			w.Close()
-			_, err := in.TarIn(t.Context(), dir+"/in", "", &buf)
+			_, err := in.TarIn(t.Context(), dir+"/in", cloche.TarInOptions{}, &buf)
 			if cloche.CodeOf(err) != cloche.CodeInvalid && cloche.CodeOf(err) != cloche.CodeExists {
 				t.Errorf("got %v", err)
 			}
@@ -305,7 +305,7 @@ func TestTarStaysInside(t *testing.T) {
 
 func TestTarThatIsNone(t *testing.T) {
 	in := boot(t, nil)
-	if _, err := in.TarIn(t.Context(), t.TempDir(), "", strings.NewReader(strings.Repeat("no tar ", 500))); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := in.TarIn(t.Context(), t.TempDir(), cloche.TarInOptions{}, strings.NewReader(strings.Repeat("no tar ", 500))); cloche.CodeOf(err) != cloche.CodeInvalid {
 		t.Fatalf("got %v", err)
 	}
 }

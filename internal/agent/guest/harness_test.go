@@ -22,11 +22,18 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
-const initArgv0 = "cloche-agent-test-init"
+const (
+	initArgv0 = "cloche-agent-test-init"
+	// onlyVersion1 in the environment makes the agent one of the release before.
+	onlyVersion1 = "CLOCHE_TEST_ONLY_VERSION_1"
+)
 
 func TestMain(m *testing.M) {
 	switch os.Args[0] {
 	case agent.Argv0:
+		if os.Getenv(onlyVersion1) != "" {
+			os.Exit(serveAs([]int{1}))
+		}
 		os.Exit(Main())
 	case initArgv0:
 		os.Exit(becomeInit())
@@ -42,7 +49,7 @@ func becomeInit() int {
 		err = unix.Mount("proc", "/proc", "proc", 0, "")
 	}
 	if err == nil {
-		err = syscall.Exec("/proc/self/exe", []string{agent.Argv0}, nil)
+		err = syscall.Exec("/proc/self/exe", []string{agent.Argv0}, os.Environ())
 	}
 	fmt.Fprintln(os.NewFile(readyFD, "ready"), err)
 	return 1
@@ -53,6 +60,7 @@ type inside struct {
 	*agent.Client
 	cmd   *exec.Cmd
 	addr  string
+	port  int
 	token []byte
 }
 
@@ -94,7 +102,7 @@ func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.ExtraFiles = []*os.File{cr, rw}
+	cmd.ExtraFiles = append([]*os.File{cr, rw}, cmd.ExtraFiles...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +121,7 @@ func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
 	if err != nil || len(said) != 1 {
 		t.Fatalf("agent is not ready: %q, %v", said, err)
 	}
-	in := &inside{cmd: cmd, addr: "127.0.0.1:" + strconv.Itoa(cfg.Port), token: cfg.Token}
+	in := &inside{cmd: cmd, addr: "127.0.0.1:" + strconv.Itoa(cfg.Port), port: cfg.Port, token: cfg.Token}
 	in.Client = in.connect(t)
 	return in
 }
@@ -162,6 +170,11 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 type execCmd = exec.Cmd
+
+// withBudget bounds what all logs together keep.
+func withBudget(n int64) func(*agent.Config, *exec.Cmd) {
+	return func(c *agent.Config, _ *exec.Cmd) { c.LogBytes = n }
+}
 
 // withGroups puts the agent into a cgroup of its own on the host's cgroup2
 // hierarchy, which is then the root of the one that it sees.

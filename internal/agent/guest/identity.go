@@ -22,6 +22,8 @@ const agentID = agent.UID
 type identity struct {
 	// privileged: the agent has capabilities to give and to take.
 	privileged bool
+	// only: there is no other user than the agent's, and the kernel lets nobody become one.
+	only bool
 	// userNS is the descriptor of the processes' user namespace; -1 is the
 	// agent's own.
 	userNS int
@@ -29,8 +31,8 @@ type identity struct {
 
 // harden gives the agent its identity. It is called before anything is started
 // and before a token is read by anyone else.
-func harden(kernelGuards bool) (identity, error) {
-	id := identity{userNS: -1}
+func harden(kernelGuards, single bool) (identity, error) {
+	id := identity{userNS: -1, only: kernelGuards && single}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return id, fmt.Errorf("make agent undumpable: %w", err)
 	}

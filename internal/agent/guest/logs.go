@@ -4,68 +4,109 @@ package guest
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
-// logEntries is what is kept of the chosen output: process after process, and
-// within each by time, which both streams share.
-func logEntries(procs []*process, o *wire.Logs) []cloche.LogEntry {
-	var all []cloche.LogEntry
-	for _, p := range procs {
-		var mine []cloche.LogEntry
-		for i, s := range []cloche.Stream{cloche.Stdout, cloche.Stderr} {
-			if o.Stream != "" && o.Stream != s {
-				continue
-			}
-			runs, dropped := p.rings[i].snapshot()
-			if dropped > 0 {
-				gap := cloche.LogEntry{ExecID: p.id, Stream: s, Offset: dropped, Gap: dropped, Time: p.started}
-				if len(runs) > 0 {
-					gap.Time = runs[0].at
-				}
-				mine = append(mine, gap)
-			}
-			for _, r := range runs {
-				mine = append(mine, cloche.LogEntry{ExecID: p.id, Stream: s, Offset: r.offset, Time: r.at, Data: r.data})
-			}
-		}
-		slices.SortStableFunc(mine, func(a, b cloche.LogEntry) int { return a.Time.Compare(b.Time) })
-		all = append(all, mine...)
-	}
-	if o.Tail > 0 {
-		all = tail(all, o.Tail)
-	}
-	return all
+// part is what is to be sent of one process's log.
+type part struct {
+	p           *process
+	from, until int64
 }
 
-// tail keeps the last n lines of all entries together. A last line without its
-// end counts.
-func tail(entries []cloche.LogEntry, n int) []cloche.LogEntry {
-	for i := len(entries) - 1; i >= 0; i-- {
-		e := &entries[i]
-		data := []byte(e.Data)
-		end := len(data)
-		if i == len(entries)-1 && end > 0 && data[end-1] == '\n' {
-			end-- // this newline ends the last line, it does not begin another
+// logs sends what the logs hold: process after process.
+func (a *Agent) logs(p *peer, o *wire.Logs) error {
+	procs, err := a.procs.chosen(o.ExecID)
+	if err != nil {
+		return err
+	}
+	stream := -1
+	if o.Stream != "" {
+		if stream = slices.Index(streamNames[:], o.Stream); stream < 0 {
+			return cloche.Invalid("stream", "stream %.20q has no log", string(o.Stream)).WithHint("stdout or stderr")
+		}
+	}
+	parts := make([]part, len(procs))
+	for i, proc := range procs {
+		end, _ := proc.log.written()
+		parts[i] = part{p: proc, until: end}
+	}
+	if o.Tail > 0 {
+		parts = tail(parts, stream, o.Tail)
+	}
+	var buf []byte
+	for _, part := range parts {
+		if e, ok := part.p.log.dropped(stream); ok && e.Position > part.from {
+			e.ExecID = part.p.id
+			if err := p.JSON(wire.KindLog, e); err != nil {
+				return err
+			}
+		}
+		for from := part.from; ; {
+			e, ok := part.p.log.entry(buf, stream, from, part.until)
+			if !ok {
+				break
+			}
+			buf, from = e.Data, e.Position+int64(len(e.Data))
+			e.ExecID, e.Data = part.p.id, nil
+			if err := p.JSON(wire.KindLog, e); err != nil {
+				return err
+			}
+			if err := p.Bytes(wire.KindData, buf); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.End(); err != nil {
+		return fmt.Errorf("end logs: %w", err)
+	}
+	return nil
+}
+
+// tail keeps the last n lines of all parts together. A last line without its end
+// counts.
+func tail(parts []part, stream, n int) []part {
+	last := true
+	for i := len(parts) - 1; i >= 0; i-- {
+		from, found := parts[i].p.log.tail(stream, parts[i].until, &n, &last)
+		if found {
+			parts[i].from = from
+			return parts[i:]
+		}
+	}
+	return parts
+}
+
+// tail looks for the begin of the last n lines before until, and takes those that
+// it sees off n. last says that no byte was seen after.
+func (l *outlog) tail(stream int, until int64, n *int, last *bool) (from int64, found bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.runs) - 1; i >= 0; i-- {
+		r := &l.runs[i]
+		if stream >= 0 && r.stream != stream || r.pos >= until {
+			continue
+		}
+		end := min(len(r.data), int(until-r.pos))
+		if *last && end > 0 {
+			*last = false
+			if r.data[end-1] == '\n' {
+				end-- // this newline ends the last line, it does not begin another
+			}
 		}
 		for {
-			nl := bytes.LastIndexByte(data[:end], '\n')
+			nl := bytes.LastIndexByte(r.data[:end], '\n')
 			if nl < 0 {
 				break
 			}
-			if n--; n == 0 {
-				e.Data = e.Data[nl+1:]
-				e.Offset += int64(nl + 1)
-				if len(e.Data) == 0 {
-					return entries[i+1:]
-				}
-				return entries[i:]
+			if *n--; *n == 0 {
+				return r.pos + int64(nl) + 1, true
 			}
 			end = nl
 		}
 	}
-	return entries
+	return 0, false
 }

@@ -4,46 +4,47 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
-	"strconv"
+	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 const (
 	configFD = 3
 	readyFD  = 4
-	// firstFD may be a connection that the engine has made already.
+	// firstFD and spareFD may be connections that the engine has made already. The
+	// first is used at once, the other one when it is needed.
 	firstFD   = 5
+	spareFD   = 6
 	maxConfig = 64 << 10
+	backlog   = 1024
 )
 
 // Main is the agent's whole life: it reads its configuration from descriptor 3,
 // says on descriptor 4 that it listens (one byte) or why it cannot (a line), and
 // serves. It returns the status to exit with.
-func Main() int {
-	ready := os.NewFile(readyFD, "ready")
-	if ready == nil {
-		return 2
-	}
-	a, ln, err := setUp()
+func Main() int { return serveAs(wire.Versions()) }
+
+// serveAs is Main for an agent that speaks these versions of the protocol.
+func serveAs(versions []int) int {
+	a, ln, err := setUp(versions)
 	if err != nil {
-		line := strings.ReplaceAll(err.Error(), "\n", " ")
-		_, _ = io.WriteString(ready, "agent: "+line+"\n")
-		ready.Close()
+		_ = say("agent: " + strings.ReplaceAll(err.Error(), "\n", " ") + "\n")
 		return 1
 	}
-	_, err = ready.Write([]byte{'\n'})
-	ready.Close()
-	if err != nil {
+	if err := say("\n"); err != nil {
 		return 1
 	}
 	if err := a.serve(ln); err != nil {
@@ -52,8 +53,15 @@ func Main() int {
 	return 0
 }
 
+// say writes to descriptor 4 and closes it. It is written and read raw, as all that is
+// done before that: the runtime's poller would ask the kernel three times as much.
+func say(line string) error {
+	_, err := unix.Write(readyFD, []byte(line))
+	return errors.Join(err, unix.Close(readyFD))
+}
+
 // setUp does everything up to where the agent can be dialled.
-func setUp() (*Agent, net.Listener, error) {
+func setUp(versions []int) (*Agent, net.Listener, error) {
 	// The agent holds little and answers one host: a small heap matters more than
 	// the collector's work.
 	debug.SetGCPercent(50)
@@ -61,10 +69,18 @@ func setUp() (*Agent, net.Listener, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, fd := range []int{configFD, readyFD} {
-		unix.CloseOnExec(fd)
+	unix.CloseOnExec(readyFD)
+	ln, err := givenListener()
+	if err != nil {
+		return nil, nil, err
 	}
-	first := firstConn()
+	var first, spare net.Conn
+	if ln == nil {
+		first, spare = bornConn(firstFD), bornConn(spareFD)
+	}
+	if cfg.OwnThreads {
+		makeThreads(ownThreads)
+	}
 	for sig := unix.Signal(1); sig < 32; sig++ {
 		if ignoredSignals>>uint(sig)&1 != 0 {
 			signal.Ignore(sig)
@@ -81,50 +97,135 @@ func setUp() (*Agent, net.Listener, error) {
 		// Not everywhere allowed, and the engine may have done it.
 		_ = unix.Sethostname([]byte(cfg.Hostname))
 	}
-	// The port is below 1024: before the agent is another user.
-	port := cfg.Port
-	if port == 0 {
-		port = agent.Port
+	given := ln != nil
+	if !given {
+		// The port is below 1024: before the agent is another user.
+		if ln, err = listenLoopback(portOf(cfg)); err != nil {
+			return nil, nil, fmt.Errorf("listen: %w", err)
+		}
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-	if err != nil {
-		return nil, nil, fmt.Errorf("listen: %w", err)
+	a, err := newAgent(cfg, versions, given)
+	if err == nil && given {
+		err = carry(&a.wg)
 	}
-	a, err := newAgent(cfg)
 	if err != nil {
 		ln.Close()
 		return nil, nil, err
 	}
-	a.first = first
+	a.first, a.spare = first, spare
 	return a, ln, nil
 }
 
-// firstConn is what descriptor 5 holds, if that is a socket.
-func firstConn() net.Conn {
+// ownThreads are as many as the agent needs when many calls wait for files.
+const ownThreads = 32
+
+// makeThreads makes threads, which the runtime keeps and uses again.
+func makeThreads(n int) {
+	var made, over sync.WaitGroup
+	all := make(chan struct{})
+	for range n {
+		made.Add(1)
+		over.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			made.Done()
+			<-all
+		})
+	}
+	made.Wait()
+	close(all)
+	over.Wait()
+}
+
+// bornConn is what a descriptor holds, if that is a socket.
+func bornConn(fd int) net.Conn {
 	var st unix.Stat_t
-	if unix.Fstat(firstFD, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil
 	}
-	f := os.NewFile(firstFD, "first connection")
-	defer f.Close() // FileConn has its own copy, closed on exec
-	unix.CloseOnExec(firstFD)
-	conn, err := net.FileConn(f)
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil
+	}
+	return &born{os.NewFile(uintptr(fd), "connection")}
+}
+
+// born is a connection that the agent was born with. Package net would ask the kernel
+// for much that nobody wants to know of it.
+type born struct{ *os.File }
+
+func (b *born) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
+func (b *born) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// listenLoopback is net.Listen on 127.0.0.1, without what that asks first of a network
+// that it does not know.
+func listenLoopback(port int) (net.Listener, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil
+		return nil, os.NewSyscallError("socket", err)
 	}
-	return conn
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close() // FileListener has its own copy
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return nil, os.NewSyscallError("bind", err)
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		return nil, os.NewSyscallError("listen", err)
+	}
+	return net.FileListener(f)
+}
+
+// receive reads from descriptor 3. Where that is a socket, the descriptors of a link
+// may come with the first bytes, for who was started before there was one.
+func receive(b []byte) (int, error) {
+	control := make([]byte, unix.CmsgSpace(4*linkFDs))
+	n, m, _, _, err := unix.Recvmsg(configFD, b, control, unix.MSG_CMSG_CLOEXEC)
+	if errors.Is(err, unix.ENOTSOCK) {
+		return unix.Read(configFD, b)
+	}
+	if err != nil || m == 0 {
+		return n, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:m])
+	if err != nil {
+		return n, err
+	}
+	for _, msg := range messages {
+		fds, err := unix.ParseUnixRights(&msg)
+		if err != nil || len(fds) != linkFDs {
+			return n, errors.Join(err, errors.New("not the descriptors of a link"))
+		}
+		for i, fd := range fds {
+			if err := unix.Dup3(fd, tapFD+i, unix.O_CLOEXEC); err != nil {
+				return n, os.NewSyscallError("dup3", err)
+			}
+			_ = unix.Close(fd)
+		}
+	}
+	return n, nil
 }
 
 func readConfig() (agent.Config, error) {
 	var cfg agent.Config
-	f := os.NewFile(configFD, "config")
-	if f == nil {
-		return cfg, fmt.Errorf("read configuration: descriptor %d is not open", configFD)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig))
-	if err != nil {
-		return cfg, fmt.Errorf("read configuration: %w", err)
+	defer unix.Close(configFD)
+	data := make([]byte, 0, 4<<10)
+	for len(data) < maxConfig {
+		n, err := receive(data[len(data):cap(data)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return cfg, fmt.Errorf("read configuration: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		if data = data[:len(data)+n]; len(data) == cap(data) {
+			data = slices.Grow(data, len(data))
+		}
 	}
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		return cfg, fmt.Errorf("read configuration: %w", err)

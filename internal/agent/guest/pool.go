@@ -34,12 +34,17 @@ type pool struct {
 	table  *table
 	groups *groups // nil without cgroups
 	id     identity
+	limits [maxLimits]int32 // of the engine's groups
 	noFile unix.Rlimit
 
 	ready chan made
-	taken chan struct{} // one for each launcher that was taken and has done its start
-	quit  chan struct{}
-	wg    sync.WaitGroup
+	// taken gets what became of each launcher that was taken: the child that it
+	// started, nil for none.
+	taken chan *child
+	// wanted is a caller that waits for a launcher.
+	wanted chan struct{}
+	quit   chan struct{}
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex
 	spare [][]byte // memory of launchers that have ended
@@ -50,8 +55,8 @@ type made struct {
 	err error
 }
 
-func newPool(t *table, g *groups, id identity) *pool {
-	p := &pool{table: t, groups: g, id: id, noFile: fileLimit(), ready: make(chan made), taken: make(chan struct{}, 1), quit: make(chan struct{})}
+func newPool(t *table, g *groups, id identity, limits [maxLimits]int32) *pool {
+	p := &pool{table: t, groups: g, id: id, limits: limits, noFile: fileLimit(), ready: make(chan made), taken: make(chan *child, 1), wanted: make(chan struct{}, 1), quit: make(chan struct{})}
 	p.wg.Go(p.run)
 	return p
 }
@@ -74,8 +79,7 @@ func (p *pool) run() {
 		l, err := p.park()
 		select {
 		case p.ready <- made{l, err}:
-			// The next one is made while the program runs, not while it starts.
-			<-p.taken
+			p.rest(<-p.taken)
 		case <-p.quit:
 			if l != nil {
 				p.discard(l)
@@ -85,8 +89,52 @@ func (p *pool) run() {
 	}
 }
 
+// A launcher that nobody waits for is made this long after the program before it
+// has ended, or has started.
+const (
+	shortestRest = 1500 * time.Microsecond
+	longestRest  = 20 * time.Millisecond
+)
+
+// rest waits until the program that was started has ended, so that the next
+// launcher is not made while it starts: under gVisor the two would take the
+// processors from each other.
+func (p *pool) rest(started *child) {
+	if started == nil {
+		return
+	}
+	select {
+	case <-p.wanted: // by the caller that has it now
+	default:
+	}
+	t := time.NewTimer(longestRest)
+	defer t.Stop()
+	ended := started.exited
+	for {
+		select {
+		case <-ended:
+			ended = nil
+			t.Reset(shortestRest)
+			continue
+		case <-p.wanted:
+		case <-t.C:
+		case <-p.quit:
+		}
+		return
+	}
+}
+
 // take returns a parked launcher.
 func (p *pool) take() (*parked, error) {
+	select {
+	case m := <-p.ready:
+		return m.p, m.err
+	default:
+	}
+	select {
+	case p.wanted <- struct{}{}:
+	default:
+	}
 	select {
 	case m := <-p.ready:
 		return m.p, m.err
@@ -148,7 +196,7 @@ func (p *pool) park() (_ *parked, err error) {
 	*l.launcher = launcher{
 		userNS: int32(p.id.userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
 		command: int32(child[3]), outcome: int32(child[4]),
-		noFile: p.noFile, setCaps: p.id.privileged, setIDs: p.id.privileged,
+		groupFDs: p.limits, noFile: p.noFile, setCaps: p.id.privileged, setIDs: p.id.privileged && !p.id.only,
 	}
 	l.keep = [3]int32{l.userNS, l.launcher.command, l.launcher.outcome}
 	slices.Sort(l.keep[:])
@@ -212,7 +260,7 @@ func (p *pool) release(l *parked) {
 }
 
 // pipeBytes is how much a program can write ahead.
-const pipeBytes = 256 << 10
+const pipeBytes = 1 << 20
 
 // launch is what a launcher is told.
 type launch struct {

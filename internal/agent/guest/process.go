@@ -21,33 +21,62 @@ const (
 	// drainBytes is how much output after the exit still counts: more than a pipe
 	// can hold.
 	drainBytes = 2 << 20
-	// readBytes is read at once of what comes in bulk, firstBytes of the rest.
-	readBytes  = 128 << 10
+	// firstBytes is read at once before output comes in bulk.
 	firstBytes = 4 << 10
 )
 
-// process is one program that was started, running or ended.
+// process is what is on record under one id: an exec, which is one run of a
+// program, or a managed process, which may be many.
 type process struct {
 	id      string
+	key     string // of the request; empty is never the same as another
 	argv    []string
-	started time.Time
+	hasTTY  bool
+	managed *managed // nil for an exec
+	log     *outlog
+	collect *collector // nil but for a collected exec
+	sink    sink
+	input   *input
+	lines   lastLine
+	feed    *feed
+	reclaim func() // makes room in the logs
+	// quiet: something has changed that watchers are told of in a while.
+	quiet atomic.Bool
+	rev   uint64 // guarded by feed.mu
+	// launched is closed when the first run has begun, or the record is dropped.
+	launched chan struct{}
+	// quit is closed when the process is not to be started again.
+	quit     chan struct{}
+	quitOnce sync.Once
+	// done is closed when the process has ended for good and its output is complete.
+	done chan struct{}
+
+	mu         sync.Mutex
+	state      cloche.ProcessState
+	run        *run // the present or last one
+	started    time.Time
+	readyAt    *time.Time
+	ended      time.Time
+	known      bool // how the last run ended is in status
+	status     unix.WaitStatus
+	timedOut   bool
+	reason     string
+	restarts   int
+	rows, cols uint16
+}
+
+// run is one execution of a program.
+type run struct {
 	child   *child
-	group   *group // nil without cgroups
-	rings   [2]*ring
-	collect *collector // nil for a streamed one
-	tty     *os.File   // the agent's side of the terminal, nil for none
-
-	inMu  sync.Mutex
-	stdin *os.File // nil once closed
-
-	sink     sink
-	timedOut atomic.Bool
-	outputs  []*os.File // what the pumps read; set before watch
+	group   *group   // nil without cgroups
+	tty     *os.File // the agent's side of the terminal, nil for none
+	started time.Time
+	expired atomic.Bool
+	outputs []*outlet // what the pumps read; set before they start
 	// settled counts the streams whose output counts as complete.
 	settled sync.WaitGroup
-	// done is closed when the exit is known and the output complete.
-	done  chan struct{}
-	ended time.Time
+	// over is closed when the exit is known and the output complete.
+	over chan struct{}
 }
 
 // sink sends output to whoever is attached.
@@ -79,35 +108,27 @@ func (s *sink) detach() {
 	s.w = nil
 }
 
-// pump reads one stream until its end, into the ring always, to the collector and
-// the sink until the output counts as complete.
-func (p *process) pump(f *os.File, stream int) {
+// pump reads one stream of a run until its end, into the log always, to the
+// collector and the sink until the output counts as complete.
+func (p *process) pump(r *run, f *outlet, stream int) {
 	defer f.Close()
 	settled := false
 	settle := func() {
 		if !settled {
 			settled = true
-			p.settled.Done()
+			r.settled.Done()
 		}
 	}
 	defer settle()
 	buf := make([]byte, firstBytes)
 	late := 0
 	for {
-		n, err := f.Read(buf)
+		room := p.log.room(nil)
+		n, err := f.Read(buf[:min(int64(len(buf)), room)])
 		if n > 0 {
-			p.rings[stream].add(buf[:n], time.Now())
-			if !settled {
-				if p.collect != nil {
-					p.collect.add(stream, buf[:n])
-				}
-				p.sink.send(stream, buf[:n])
-			}
+			buf = p.took(buf, n, stream, !settled)
 		}
-		if n == firstBytes && n == len(buf) {
-			buf = make([]byte, readBytes)
-		}
-		exited := p.exited()
+		exited := r.exited()
 		switch {
 		case err == nil && exited && !settled:
 			if late += n; late > drainBytes {
@@ -126,55 +147,90 @@ func (p *process) pump(f *os.File, stream int) {
 	}
 }
 
-func (p *process) exited() bool {
+// took files n bytes of buf, and returns what to read into next.
+func (p *process) took(buf []byte, n, stream int, attached bool) []byte {
+	now := time.Now()
+	data := buf[:n]
+	if stream == errStream || p.hasTTY {
+		p.lines.add(data)
+	}
+	if attached && p.managed != nil {
+		p.managed.look(stream, data)
+	}
+	if attached && p.collect != nil {
+		p.collect.add(stream, data)
+	}
+	if attached {
+		p.sink.send(stream, data)
+	}
+	if n > blockBytes/2 && len(buf) == blockBytes {
+		buf = p.log.give(stream, buf, n, now)
+	} else {
+		p.log.add(stream, data, now)
+		if n == firstBytes && len(buf) == firstBytes {
+			buf = make([]byte, blockBytes)
+		}
+	}
+	if p.managed != nil {
+		p.feed.soon(p)
+	}
+	if p.log.budget.over() {
+		p.reclaim()
+	}
+	return buf
+}
+
+func (r *run) exited() bool {
 	select {
-	case <-p.child.exited:
+	case <-r.child.exited:
 		return true
 	default:
 		return false
 	}
 }
 
-// write gives the program input; it blocks while the program does not read.
-func (p *process) write(data []byte) error {
-	p.inMu.Lock()
-	f := p.stdin
-	p.inMu.Unlock()
-	if f == nil {
-		return os.ErrClosed
-	}
-	_, err := f.Write(data)
-	return err
+// present returns the present or last run.
+func (p *process) present() *run {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run
 }
 
-// closeInput ends the program's input.
-func (p *process) closeInput() {
-	if p.tty != nil {
-		_, _ = p.tty.Write([]byte{4}) // ^D: the terminal turns it into an end of file
-		return
+// isDone says that the process has ended for good.
+func (p *process) isDone() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
 	}
-	p.inMu.Lock()
-	f := p.stdin
-	p.stdin = nil
-	p.inMu.Unlock()
-	if f != nil {
-		f.Close()
+}
+
+// noMore ends the restart policy.
+func (p *process) noMore() { p.quitOnce.Do(func() { close(p.quit) }) }
+
+// set changes the record under mu and tells the watchers.
+func (p *process) set(change func()) {
+	p.mu.Lock()
+	change()
+	p.mu.Unlock()
+	if p.managed != nil {
+		p.feed.changed(p)
 	}
 }
 
 // result is what became of the process. It is for after done.
 func (p *process) result() cloche.Result {
-	r := cloche.Result{ExecID: p.id, TimedOut: p.timedOut.Load(), DurationMS: p.ended.Sub(p.started).Milliseconds()}
-	r.ExitCode, r.Signal = exitOf(p.child.status)
+	p.mu.Lock()
+	r := cloche.Result{ExecID: p.id, TimedOut: p.timedOut, DurationMS: p.ended.Sub(p.started).Milliseconds()}
+	r.ExitCode, r.Signal = exitOf(p.status)
+	p.mu.Unlock()
 	if p.collect != nil {
 		p.collect.finish(&r)
 		return r
 	}
-	for i, c := range []*cloche.StreamCounts{&r.StdoutInfo, &r.StderrInfo} {
-		p.rings[i].mu.Lock()
-		c.Kept = p.rings[i].offset
-		p.rings[i].mu.Unlock()
-	}
+	_, n := p.log.written()
+	r.StdoutInfo.Kept, r.StderrInfo.Kept = n[outStream], n[errStream]
 	return r
 }
 
@@ -191,15 +247,24 @@ func exitOf(ws unix.WaitStatus) (code *int, signal string) {
 
 // record is what Processes lists.
 func (p *process) record() cloche.Process {
-	r := cloche.Process{ExecID: p.id, Argv: p.argv, StartedAt: p.started, Running: true}
-	select {
-	case <-p.done:
-		r.Running = false
-		r.EndedAt = &p.ended
-		r.ExitCode, r.Signal = exitOf(p.child.status)
-		r.TimedOut = p.timedOut.Load()
-	default:
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := cloche.Process{
+		ExecID: p.id, Argv: p.argv, TTY: p.hasTTY, State: p.state, StartedAt: p.started, ReadyAt: p.readyAt,
+		Running: !p.known, TimedOut: p.timedOut, Reason: p.reason, Restarts: p.restarts, LastStderr: p.lines.text(),
 	}
+	if p.managed != nil {
+		r.Managed, r.Name = true, p.managed.name
+	}
+	if p.known {
+		ended := p.ended
+		r.EndedAt = &ended
+		r.ExitCode, r.Signal = exitOf(p.status)
+	} else if p.run != nil {
+		r.PID = p.run.child.pid
+	}
+	r.Position, _ = p.log.written()
+	r.StdinOffset, r.StdinOpen = p.input.state()
 	return r
 }
 

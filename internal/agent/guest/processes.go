@@ -3,11 +3,10 @@
 package guest
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,12 +17,17 @@ import (
 )
 
 const (
-	// maxEnded is how many ended processes are remembered.
+	// maxEnded is how many ended execs are remembered.
 	maxEnded = 256
-	// maxEndedBytes bounds the output that is kept of ended processes.
-	maxEndedBytes = 32 << 20
 	// maxRunning bounds the processes that run: each costs descriptors.
 	maxRunning = 4096
+	// maxManaged bounds the managed processes that have not ended.
+	maxManaged = 1024
+	// maxEndedManaged is how many of those that have are remembered: some more
+	// than a daemon keeps, so that it chooses.
+	maxEndedManaged = 1024 + 64
+	// filedTime bounds what a terminate waits for records after the last process.
+	filedTime = 2 * time.Second
 )
 
 // processes starts processes and remembers them.
@@ -32,14 +36,45 @@ type processes struct {
 	pool   *pool
 	groups *groups // nil without cgroups
 	users  *users
+	clock  *clock
+	feed   *feed
+	budget *budget
 	ring   int64 // bytes of each stream
+	port   int   // the agent's own
 
 	mu      sync.Mutex
 	byID    map[string]*process
 	order   []*process // by start
 	running int
+	managed int // of those that run
 	stopped bool
 	wg      sync.WaitGroup
+
+	reclaiming sync.Mutex
+}
+
+// newProcess makes the record of a process that is not started yet.
+func (ps *processes) newProcess(x *wire.Exec, block bool) *process {
+	return &process{
+		id: x.ID, key: x.Key, argv: recordedArgv(x.Argv), hasTTY: x.TTY, state: cloche.ProcessStarting, feed: ps.feed, reclaim: ps.reclaim,
+		log: newOutlog(2*ps.ring, block, ps.budget), input: newInput(x.TTY), rows: x.Rows, cols: x.Cols,
+		launched: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// maxRecordedArgv bounds what a record keeps of an argument list.
+const maxRecordedArgv = 16 << 10
+
+func recordedArgv(argv []cloche.Bytes) []string {
+	room := maxRecordedArgv
+	var out []string
+	for _, a := range argv {
+		if room -= len(a) + 16; room < 0 {
+			return append(out, "…")
+		}
+		out = append(out, string(a))
+	}
+	return out
 }
 
 // start executes a program. It returns when it has been executed, or a
@@ -49,7 +84,7 @@ func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &process{id: x.ID, argv: toStrings(x.Argv), done: make(chan struct{}), rings: [2]*ring{{max: ps.ring}, {max: ps.ring}}}
+	p := ps.newProcess(x, false)
 	if attach != nil {
 		p.sink.w = attach
 	} else {
@@ -59,32 +94,20 @@ func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) 
 		}
 		p.collect = newCollector(limit)
 	}
-	if x.TTY {
-		if p.tty, l.tty, err = openTerminal(x.Rows, x.Cols, l.user); err != nil {
-			return nil, err
-		}
-	}
 	if err := ps.enter(p); err != nil {
-		p.closeTTY()
 		return nil, err
 	}
-	err = ps.launch(p, l)
-	for try := 0; errors.Is(err, errKilled) && try < 3; try++ {
-		err = ps.launch(p, l) // a process got at the launcher in the moment before the execve
-	}
+	r, err := ps.launch(p, l)
 	if err != nil {
-		p.closeTTY()
 		ps.forget(p)
 		return nil, err
 	}
-	ps.wg.Go(func() { ps.watch(p, time.Duration(x.TimeoutMS)*time.Millisecond) })
+	ps.list(p)
+	ps.wg.Go(func() {
+		ps.await(p, r, time.Duration(x.TimeoutMS)*time.Millisecond)
+		ps.finish(p, cloche.ProcessExited, "")
+	})
 	return p, nil
-}
-
-func (p *process) closeTTY() {
-	if p.tty != nil {
-		p.tty.Close()
-	}
 }
 
 // enter takes the name of p.
@@ -95,13 +118,24 @@ func (ps *processes) enter(p *process) error {
 	case ps.stopped:
 		return errStopping
 	case ps.byID[p.id] != nil:
-		return cloche.Errorf(cloche.CodeExists, "a process named %q exists in this sandbox", p.id)
+		return errExists(p.id)
 	case ps.running >= maxRunning:
 		return cloche.Errorf(cloche.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
+	case p.managed != nil && ps.managed >= maxManaged:
+		return cloche.Errorf(cloche.CodeNoCapacity, "%d managed processes live in this sandbox, which is the most", maxManaged).
+			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	}
 	ps.byID[p.id] = p
 	ps.running++
+	if p.managed != nil {
+		ps.managed++
+	}
 	return nil
+}
+
+func errExists(id string) *cloche.Error {
+	return cloche.Errorf(cloche.CodeExists, "a process named %q exists in this sandbox", id).
+		WithHint("choose another id, or remove that process; one that has ended keeps its id until then")
 }
 
 // forget undoes enter for a program that was not executed.
@@ -110,190 +144,234 @@ func (ps *processes) forget(p *process) {
 	defer ps.mu.Unlock()
 	delete(ps.byID, p.id)
 	ps.running--
+	if p.managed != nil {
+		ps.managed--
+	}
+	close(p.launched)
 }
 
-// launch has a launcher execute l, and takes over its pipes.
-func (ps *processes) launch(p *process, l launch) error {
+// list puts a process on record whose program has been executed.
+func (ps *processes) list(p *process) {
+	ps.mu.Lock()
+	ps.order = append(ps.order, p)
+	close(p.launched)
+	ps.mu.Unlock()
+}
+
+// launch executes l as the next run of p.
+func (ps *processes) launch(p *process, l launch) (*run, error) {
+	var r *run
+	err := errKilled
+	for try := 0; errors.Is(err, errKilled) && try < 4; try++ {
+		r, err = ps.launchOnce(p, l) // again: a process got at the launcher in the moment before the execve
+	}
+	return r, err
+}
+
+// launchOnce has a launcher execute l, and takes over its pipes.
+func (ps *processes) launchOnce(p *process, l launch) (*run, error) {
+	r := &run{over: make(chan struct{})}
+	if p.hasTTY {
+		p.mu.Lock()
+		rows, cols := p.rows, p.cols
+		p.mu.Unlock()
+		var err error
+		if r.tty, l.tty, err = openTerminal(rows, cols, l.user); err != nil {
+			return nil, err
+		}
+	}
 	k, err := ps.pool.take()
 	if err != nil {
 		if !errors.Is(err, errStopping) {
-			ps.pool.taken <- struct{}{}
+			ps.pool.taken <- nil
 		}
-		return startError(err, l)
+		r.closeTTY()
+		return nil, startError(err, l)
 	}
 	c := ps.table.child(k.pid)
-	p.group = k.group
-	p.started = time.Now()
+	r.child, r.group, r.started = c, k.group, time.Now()
 	if c == nil {
 		err = &launchError{stageParking, errKilled}
 	} else {
 		err = k.start(l)
 	}
-	ps.pool.taken <- struct{}{}
 	if err != nil {
+		ps.pool.taken <- nil
 		ps.pool.discard(k)
-		return startError(err, l)
+		r.closeTTY()
+		return nil, startError(err, l)
 	}
+	ps.pool.taken <- c
 	stdin, stdout, stderr := k.stdin, k.stdout, k.stderr
 	k.stdin, k.stdout, k.stderr, k.group = nil, nil, nil, nil
 	ps.pool.release(k)
-
-	ps.mu.Lock()
-	p.child = c
-	ps.order = append(ps.order, p)
-	ps.mu.Unlock()
-	if p.tty != nil {
+	in, outputs := stdin, []*os.File{stdout, stderr}
+	switch {
+	case r.tty != nil:
 		stdin.Close()
 		stdout.Close()
 		stderr.Close()
-		p.stdin = p.tty
-		ps.pump(p, p.tty, outStream)
-		return nil
-	}
-	p.stdin = stdin
-	ps.pump(p, stdout, outStream)
-	if l.combined {
+		in, outputs = r.tty, []*os.File{r.tty}
+	case l.combined:
 		stderr.Close()
-	} else {
-		ps.pump(p, stderr, errStream)
+		outputs = []*os.File{stdout}
 	}
-	return nil
+	// Whoever sees that it runs can write to it.
+	p.input.attach(in)
+	ps.begin(p, r)
+	ps.pump(p, r, outputs...)
+	return r, nil
 }
 
-// pump starts to read a stream. It goes on past the exit while something in the
-// background holds the stream, and ends with the sandbox at the latest.
-func (ps *processes) pump(p *process, f *os.File, stream int) {
-	p.settled.Add(1)
-	p.outputs = append(p.outputs, f)
-	ps.wg.Go(func() { p.pump(f, stream) })
+func (r *run) closeTTY() {
+	if r.tty != nil {
+		r.tty.Close()
+	}
 }
 
-// watch waits for p to end, kills its tree when it takes too long, and files it.
-func (ps *processes) watch(p *process, timeout time.Duration) {
-	var expired <-chan time.Time
+// begin enters a run into the record.
+func (ps *processes) begin(p *process, r *run) {
+	p.log.begin()
+	p.set(func() {
+		if p.run != nil {
+			p.restarts++
+		}
+		p.run, p.state, p.started = r, cloche.ProcessRunning, r.started
+		p.readyAt, p.known, p.timedOut, p.reason = nil, false, false, ""
+	})
+}
+
+// pump starts to read the streams. It goes on past the exit while something in
+// the background holds a stream, and ends with the sandbox at the latest.
+func (ps *processes) pump(p *process, r *run, fs ...*os.File) {
+	r.settled.Add(len(fs))
+	for _, f := range fs {
+		r.outputs = append(r.outputs, newOutlet(f, f != r.tty))
+	}
+	for stream, o := range r.outputs {
+		ps.wg.Go(func() { p.pump(r, o, stream) })
+	}
+}
+
+// await waits for a run to end, and kills its tree when it takes too long.
+func (ps *processes) await(p *process, r *run, timeout time.Duration) {
+	var expired <-chan struct{}
 	if timeout > 0 {
-		t := time.NewTimer(timeout)
-		defer t.Stop()
+		t := ps.clock.timer(timeout)
+		defer t.stop()
 		expired = t.C
 	}
 	select {
-	case <-p.child.exited:
+	case <-r.child.exited:
 	case <-expired:
-		p.timedOut.Store(true)
-		ps.killTree(p)
-		<-p.child.exited
+		r.expired.Store(true)
+		ps.killTree(r)
+		<-r.child.exited
 	}
-	for _, f := range p.outputs {
+	p.log.exit()
+	for _, f := range r.outputs {
 		_ = f.SetReadDeadline(time.Now().Add(drainIdle)) // wakes a pump that waits
 	}
-	p.settled.Wait()
-	p.ended = time.Now()
-	if p.tty == nil {
-		p.closeInput()
+	r.settled.Wait()
+	p.input.detach()
+	if r.group != nil {
+		r.group.leave()
 	}
-	if p.group != nil {
-		p.group.leave()
-	}
+	close(r.over)
+	p.mu.Lock()
+	p.known, p.status, p.timedOut, p.ended = true, r.child.status, r.expired.Load(), time.Now()
+	p.mu.Unlock()
+}
+
+// finish files p among those that have ended for good.
+func (ps *processes) finish(p *process, state cloche.ProcessState, reason string) {
+	p.noMore()
+	p.input.finish()
+	p.set(func() { p.state, p.reason = state, reason })
 	close(p.done)
+	p.log.finish()
 	ps.file(p)
 }
 
-// file makes room for p among the ended.
+// file counts p as ended, and forgets the oldest that have where there are too
+// many.
 func (ps *processes) file(p *process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.running--
-	var bytes int64
-	ended := 0
-	// From the newest: what is too much is the oldest's.
-	kept := ps.order[:0:0]
-	for _, q := range slices.Backward(ps.order) {
-		select {
-		case <-q.done:
-		default:
-			kept = append(kept, q)
-			continue
-		}
-		if ended++; ended > maxEnded {
-			delete(ps.byID, q.id)
-			continue
-		}
-		for _, r := range q.rings {
-			r.mu.Lock()
-			bytes += r.held
-			r.mu.Unlock()
-			if bytes > maxEndedBytes {
-				bytes -= r.drop()
-			}
-		}
-		kept = append(kept, q)
-	}
-	slices.Reverse(kept)
-	ps.order = kept
-}
-
-// killTree kills every process that p has started.
-func (ps *processes) killTree(p *process) {
-	if p.group != nil && p.group.kill() == nil {
+	if p.managed != nil {
+		ps.managed--
+		ps.forgetOldest()
 		return
 	}
-	// Stop first what is found, so that it cannot fork away from the walk.
-	for range 8 {
-		pids := tree(p.child.pid)
-		signalAll(pids, unix.SIGSTOP)
-		if len(pids) == len(tree(p.child.pid)) {
-			signalAll(pids, unix.SIGKILL)
-			break
-		}
-	}
-	_ = ps.table.signal(p.child, unix.SIGKILL, true)
-	_ = ps.table.signal(p.child, unix.SIGKILL, false)
-}
-
-// signal sends sig to the whole tree of the process of that id.
-func (ps *processes) signal(id string, number int) error {
-	if number <= 0 || number > lastSignal {
-		return cloche.Invalid("signal", "signal %d does not exist", number)
-	}
-	sig := unix.Signal(number)
-	ps.mu.Lock()
-	p := ps.byID[id]
-	known := p != nil && p.child != nil
-	ps.mu.Unlock()
-	if !known {
-		return cloche.Errorf(cloche.CodeNotFound, "no process %q is on record in this sandbox", id)
-	}
-	if sig == unix.SIGKILL {
-		ps.killTree(p)
-		return nil
-	}
-	if p.group != nil {
-		pids, err := p.group.pids()
-		if err == nil {
-			if len(pids) == 0 {
-				return errEnded(id)
+	ended := 0
+	for _, p := range slices.Backward(ps.order) {
+		if p.managed == nil && p.isDone() {
+			if ended++; ended > maxEnded {
+				delete(ps.byID, p.id)
+				p.log.forget()
 			}
-			signalAll(pids, sig)
-			return nil
 		}
 	}
-	if p.exited() {
-		return errEnded(id)
+	if ended > maxEnded {
+		ps.order = slices.DeleteFunc(ps.order, func(p *process) bool { return ps.byID[p.id] != p })
 	}
-	signalAll(tree(p.child.pid), sig)
-	return nil
 }
 
-func errEnded(id string) error {
-	return cloche.Errorf(cloche.CodeState, "process %q has ended already", id)
-}
-
-// list returns the records in order of start.
-func (ps *processes) list() []cloche.Process {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	out := make([]cloche.Process, 0, len(ps.order))
+// forgetOldest forgets the managed processes that ended first where there are
+// too many. The caller holds ps.mu.
+func (ps *processes) forgetOldest() {
+	var ended []*process
 	for _, p := range ps.order {
+		if p.managed != nil && p.isDone() {
+			ended = append(ended, p)
+		}
+	}
+	if len(ended) <= maxEndedManaged {
+		return
+	}
+	slices.SortStableFunc(ended, func(a, b *process) int { return a.endedAt().Compare(b.endedAt()) })
+	for _, p := range ended[:len(ended)-maxEndedManaged] {
+		ps.dropLocked(p)
+	}
+}
+
+func (p *process) endedAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
+}
+
+// reclaim makes room where all logs together hold too much: those that ended
+// first give way first, then the largest of those that run.
+func (ps *processes) reclaim() {
+	if !ps.reclaiming.TryLock() {
+		return
+	}
+	defer ps.reclaiming.Unlock()
+	procs, _ := ps.chosen("")
+	ended := slices.DeleteFunc(slices.Clone(procs), func(p *process) bool { return !p.isDone() })
+	slices.SortStableFunc(ended, func(a, b *process) int { return a.endedAt().Compare(b.endedAt()) })
+	enough := ps.budget.max / 8 * 7
+	for _, p := range ended {
+		if ps.budget.used.Load() <= enough {
+			return
+		}
+		p.log.shrink(0)
+	}
+	running := slices.DeleteFunc(procs, (*process).isDone)
+	for share := ps.ring; ps.budget.used.Load() > enough && share >= floorBytes/2; share /= 2 {
+		for _, p := range running {
+			p.log.shrink(max(share, floorBytes))
+		}
+	}
+}
+
+// records returns the records in order of start.
+func (ps *processes) records() []cloche.Process {
+	procs, _ := ps.chosen("")
+	out := make([]cloche.Process, 0, len(procs))
+	for _, p := range procs {
 		out = append(out, p.record())
 	}
 	return out
@@ -307,18 +385,89 @@ func (ps *processes) chosen(id string) ([]*process, error) {
 		return slices.Clone(ps.order), nil
 	}
 	p := ps.byID[id]
-	if p == nil || p.child == nil {
+	if p == nil || p.present() == nil {
 		return nil, cloche.Errorf(cloche.CodeNotFound, "no process %q is on record in this sandbox", id)
 	}
 	return []*process{p}, nil
 }
 
-// terminate ends every process: TERM, then KILL for what is left after grace.
+// find returns the process with that id.
+func (ps *processes) find(id string) (*process, error) {
+	if id == "" {
+		return nil, cloche.Invalid("exec_id", "the request names no process")
+	}
+	found, err := ps.chosen(id)
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// remove kills the tree of a process and forgets it.
+func (ps *processes) remove(ctx context.Context, id string) error {
+	p, err := ps.find(id)
+	if err != nil {
+		return err
+	}
+	for p.noMore(); ; {
+		ps.killTree(p.present())
+		// Again: the tree may grow, and another run may just have begun.
+		t := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-p.done:
+			t.Stop()
+			ps.killTree(p.present())
+			ps.drop(p)
+			return nil
+		case <-ctx.Done():
+			t.Stop()
+			return errAbandoned
+		case <-t.C:
+		}
+	}
+}
+
+// forgetEnded takes a process that has ended off the record, and kills nothing.
+func (ps *processes) forgetEnded(id string) error {
+	p, err := ps.find(id)
+	if err != nil {
+		return err
+	}
+	if !p.isDone() {
+		return cloche.Errorf(cloche.CodeState, "process %q has not ended", id)
+	}
+	ps.drop(p)
+	return nil
+}
+
+// drop takes an ended process off the record.
+func (ps *processes) drop(p *process) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.dropLocked(p)
+}
+
+// dropLocked is drop for who holds ps.mu.
+func (ps *processes) dropLocked(p *process) {
+	if ps.byID[p.id] != p {
+		return
+	}
+	delete(ps.byID, p.id)
+	ps.order = slices.DeleteFunc(ps.order, func(q *process) bool { return q == p })
+	p.log.forget()
+}
+
+// terminate ends every process: TERM, then KILL for what is left after grace. It
+// returns when no process is left and all are on record as ended.
 func (ps *processes) terminate(grace time.Duration) {
 	ps.mu.Lock()
 	first := !ps.stopped
 	ps.stopped = true
+	procs := slices.Clone(ps.order)
 	ps.mu.Unlock()
+	for _, p := range procs {
+		p.noMore()
+	}
 	if first {
 		ps.pool.close()
 		ps.table.stop()
@@ -341,6 +490,17 @@ func (ps *processes) terminate(grace time.Duration) {
 			}
 		}
 	}
+	// What held a pipe is dead. Only output that a streamed exec's caller does not
+	// take can still hold up a record.
+	filed := time.NewTimer(filedTime)
+	defer filed.Stop()
+	for i, late := 0, false; i < len(procs) && !late; i++ {
+		select {
+		case <-procs[i].done:
+		case <-filed.C:
+			late = true
+		}
+	}
 	unix.Sync()
 }
 
@@ -351,55 +511,4 @@ func (ps *processes) signalEach(sig unix.Signal) {
 		return
 	}
 	signalAll(slices.DeleteFunc(tree(os.Getpid()), func(pid int) bool { return pid == os.Getpid() }), sig)
-}
-
-// openTerminal makes a terminal that belongs to u. The path is of its other side.
-func openTerminal(rows, cols uint16, u user) (*os.File, string, error) {
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, "", cloche.Errorf(cloche.CodeUnsupported, "this sandbox has no terminals: %w", fmt.Errorf("open /dev/ptmx: %w", err))
-	}
-	f := os.NewFile(uintptr(fd), "/dev/ptmx")
-	n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = resize(f, rows, cols)
-	}
-	path := "/dev/pts/" + strconv.FormatUint(uint64(n), 10)
-	if err == nil && u.uid != 0 {
-		if err = os.Chown(path, int(u.uid), int(u.gid)); errors.Is(err, unix.EPERM) {
-			err = nil // a terminal of the agent's own user
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, "", internal("make terminal", err)
-	}
-	return f, path, nil
-}
-
-// resize sets the size of a terminal; zeros leave it.
-func resize(f *os.File, rows, cols uint16) error {
-	if rows == 0 || cols == 0 {
-		return nil
-	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var ioErr error
-	err = raw.Control(func(fd uintptr) {
-		ioErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
-	})
-	return errors.Join(err, ioErr)
-}
-
-// signalGroup signals the process group of p: what a terminal's ^C would reach.
-func (ps *processes) signalGroup(p *process, number int) error {
-	if number <= 0 || number > lastSignal {
-		return cloche.Invalid("signal", "signal %d does not exist", number)
-	}
-	return ps.table.signal(p.child, unix.Signal(number), true)
 }

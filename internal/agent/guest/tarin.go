@@ -4,92 +4,213 @@ package guest
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
+	"github.com/cloche-dev/cloche/internal/archive"
 )
 
-// unpacker unpacks one tar below a directory. Every name goes through an
-// os.Root, which no link leads out of.
+// unpacker unpacks one tar below a directory, through no symlink.
 type unpacker struct {
-	root   *os.Root
-	id     identity
-	owner  user
-	report cloche.TarReport
+	dir walkPair
+	// strict: the directory is empty at first, so that what is in the way of an
+	// entry is another one.
+	strict bool
+	// rules are those of the mounts, base the path of the directory.
+	rules   *restrictions
+	base    string
+	options wire.Tar
+	exclude pathSet
+	// foreign are what is mounted below the target, where nothing can be renamed to.
+	foreign   pathSet
+	budget    *archive.Budget
+	keepOwner bool
+	// modesKept: files are made with the mode that was asked for.
+	modesKept bool
+	report    cloche.TarReport
 	// dirs get their modes and times last, when nothing is written in them any
 	// more.
 	dirs []dirEnd
 	buf  []byte
 }
 
+// walkPair are two ways through one tree: a hard link has two ends.
+type walkPair struct{ entries, links dirWalk }
+
+// dirEnd is what a directory is to look like at the end.
 type dirEnd struct {
-	name string
-	mode fs.FileMode
-	time time.Time
+	name     string
+	mode     uint32
+	uid, gid uint32
+	time     time.Time
 }
 
 // maxDirEnds bounds the directories whose times are remembered.
 const maxDirEnds = 1 << 18
 
+// importLimits bound an archive that comes in. What its files may have together
+// is the disk's to say; the bound is for what only claims to be large.
+func importLimits() archive.Limits {
+	return archive.Limits{Entries: maxTarEntries, Bytes: 1 << 40, Depth: maxTarDepth, NameLen: unix.NAME_MAX}
+}
+
 // tarIn unpacks what the host sends below the directory name.
-func (a *Agent) tarIn(p *peer, name, owner string) error {
+func (a *Agent) tarIn(p *peer, name, owner string, o wire.Tar) error {
+	if o.KeepOwner {
+		owner = "0:0"
+	}
 	u, err := a.users.lookup(owner)
 	if err != nil {
 		return err
 	}
-	if err := a.makeDir(name, 0, owner); err != nil {
+	if o.KeepOwner && (!a.id.privileged || a.users.single) {
+		return cloche.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
+			WithHint("leave owner out")
+	}
+	made, err := a.makeTarget(name, u)
+	if err != nil {
 		return err
 	}
 	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return fileError("unpack into", name, err)
+		return errors.Join(fileError("unpack into", name, err), made.undo())
 	}
-	// Through the descriptor: what was checked is what is unpacked in.
-	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(d.Fd())))
-	d.Close()
+	defer d.Close()
+	frames := &dataFrames{p: p}
+	in := newReadAhead(frames)
+	x := &unpacker{
+		rules: &a.rules, base: name, options: o, exclude: newPathSet(o.Exclude), budget: archive.NewBudget(importLimits()), keepOwner: o.KeepOwner,
+		buf: make([]byte, 256<<10),
+	}
+	err = a.id.as(u, func() error {
+		if o.Atomic || o.Clear {
+			return x.atomic(d, in)
+		}
+		x.dir.entries.top, x.dir.links.top = d, d
+		return x.all(in)
+	})
+	x.dir.entries.close()
+	x.dir.links.close()
+	if err == nil {
+		// What follows the end of the archive is padding; the sender ends it.
+		_, err = io.CopyBuffer(io.Discard, in, x.buf)
+	}
+	if in.close(p) != nil && err == nil {
+		err = errGivenUp
+	}
 	if err != nil {
-		return fileError("unpack into", name, err)
-	}
-	defer root.Close()
-	x := &unpacker{root: root, id: a.id, owner: u, buf: make([]byte, 64<<10)}
-	in := &dataFrames{p: p}
-	if err := x.all(tar.NewReader(in)); err != nil {
-		return err
-	}
-	// What follows the end of the archive is padding; the sender ends it.
-	if _, err := io.CopyBuffer(io.Discard, in, x.buf); err != nil {
+		if o.Atomic || o.Clear {
+			_ = made.undo() // what remains is an empty directory
+		}
 		return err
 	}
 	return p.JSON(wire.KindReply, x.report)
 }
 
-func (x *unpacker) all(tr *tar.Reader) error {
+// madeDirs are the directories that an import made to have a target, the
+// outermost first.
+type madeDirs []string
+
+func (m madeDirs) undo() error {
+	for i := len(m) - 1; i >= 0; i-- {
+		if err := unix.Rmdir(m[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeTarget makes the directory name where it is missing.
+func (a *Agent) makeTarget(name string, u user) (madeDirs, error) {
+	var missing madeDirs
+	for dir := path.Clean(name); dir != "/"; dir = path.Dir(dir) {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+		missing = append(madeDirs{dir}, missing...)
+	}
+	if err := a.id.as(u, func() error { return mkdirAll(name, 0o755) }); err != nil {
+		return nil, fileError("make directory", name, err)
+	}
+	return missing, nil
+}
+
+func (x *unpacker) all(r io.Reader) error {
+	x.dir.entries.mkdir = func(at int, name string) error { return unix.Mkdirat(at, name, 0o755) }
+	in := &untilEnd{r: r}
+	if err := x.entries(tar.NewReader(in)); err != nil {
+		return err
+	}
+	if x.strict {
+		if in.ended {
+			return streamError(errNoEndMark)
+		}
+		return nil // whoever puts it in place finishes it
+	}
+	return x.finish(&x.dir.entries)
+}
+
+// errNoEndMark is about an archive that was cut between two entries, where a tar
+// reader sees nothing wrong.
+var errNoEndMark = errors.New("it ends without its end mark")
+
+// untilEnd notices that a stream ended while somebody still read of it.
+type untilEnd struct {
+	r     io.Reader
+	ended bool
+}
+
+func (u *untilEnd) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if err == io.EOF { //nolint:errorlint // dataFrames' own
+		u.ended = true
+	}
+	return n, err
+}
+
+func (x *unpacker) entries(tr *tar.Reader) error {
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return x.finish()
+			return nil
 		}
 		if err != nil {
 			return streamError(err)
 		}
-		if x.report.Entries >= maxTarEntries {
-			return cloche.Errorf(cloche.CodeTooLarge, "the tar has more than %d entries", maxTarEntries)
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
 		}
-		if err := x.entry(h, tr); err != nil {
-			return err
+		if strings.HasPrefix(h.Name, "/") || h.Typeflag == tar.TypeLink && strings.HasPrefix(h.Linkname, "/") {
+			return errOutside(h.Name)
+		}
+		e, err := archive.CheckHeader(h, x.budget)
+		if err != nil {
+			return badArchive(err)
+		}
+		if err := x.entry(e, tr); err != nil {
+			return x.rules.explain(path.Join(x.base, e.Path), unpackError(e.Path, err))
 		}
 	}
+}
+
+// badArchive says where in the request it is that something is wrong.
+func badArchive(err error) error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		e.Field = "body"
+	}
+	return err
 }
 
 // streamError tells a bad archive from a transfer that ended.
@@ -100,20 +221,7 @@ func streamError(err error) error {
 	if _, ok := errors.AsType[*cloche.Error](err); ok {
 		return err
 	}
-	return cloche.Invalid("body", "the tar cannot be read: %w", err)
-}
-
-// relative checks a name of the archive and makes it one for the root.
-func relative(name string) (string, error) {
-	if strings.HasPrefix(name, "/") || strings.IndexByte(name, 0) >= 0 {
-		return "", errOutside(name)
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == ".." {
-			return "", errOutside(name)
-		}
-	}
-	return path.Clean(name), nil
+	return cloche.Invalid("body", "the tar cannot be read: %w", err).WithHint("send an uncompressed tar, and all of it")
 }
 
 func errOutside(name string) *cloche.Error {
@@ -121,151 +229,233 @@ func errOutside(name string) *cloche.Error {
 		WithHint("names in it are relative and without ..")
 }
 
-func (x *unpacker) entry(h *tar.Header, r io.Reader) error {
-	name, err := relative(h.Name)
-	if err != nil {
-		return err
-	}
-	if name == "." && h.Typeflag != tar.TypeDir {
-		return errOutside(h.Name)
-	}
-	mode := fs.FileMode(h.Mode & 0o777)
-	for bit, m := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if h.Mode&bit != 0 {
-			mode |= m
-		}
-	}
-	switch h.Typeflag {
-	case tar.TypeDir:
-		err = x.dir(name, mode, h.ModTime)
-	case tar.TypeReg, tar.TypeRegA: //nolint:staticcheck // old archives have it
-		err = x.file(name, mode, h, r)
-	case tar.TypeSymlink:
-		err = x.link(name, func() error { return x.root.Symlink(h.Linkname, name) })
-	case tar.TypeLink:
-		target, terr := relative(h.Linkname)
-		if terr != nil {
-			return terr
-		}
-		err = x.link(name, func() error { return x.root.Link(target, name) })
-	case tar.TypeXGlobalHeader:
-		return nil
-	default:
-		if len(x.report.Skipped) < maxSkipped {
-			x.report.Skipped = append(x.report.Skipped, cloche.TarSkip{Path: strings.ToValidUTF8(h.Name, "\uFFFD"), Reason: "it is a FIFO, device or of a kind that is not known"})
-		}
-		return nil
-	}
-	if err != nil {
-		if errors.Is(err, errGivenUp) {
-			return err
-		}
-		return unpackError(h.Name, err)
-	}
-	x.report.Entries++
-	return nil
-}
-
-// unpackError classifies an error of one entry. What os.Root refuses has no
-// errno: the entry leads outside.
+// unpackError classifies an error of one entry.
 func unpackError(name string, err error) error {
-	var pe *fs.PathError
-	var le *os.LinkError
-	if errors.As(err, &pe) || errors.As(err, &le) {
-		var e unix.Errno
-		if !errors.As(err, &e) {
-			return errOutside(name).WithCause(err)
-		}
+	if errors.Is(err, errGivenUp) {
+		return err
 	}
 	return fileError("unpack", name, err)
 }
 
-// make runs fn as the owner, and once more after making the missing parents.
-func (x *unpacker) make(name string, fn func() error) error {
-	return x.id.as(x.owner, func() error {
-		err := fn()
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := x.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err
-		}
-		return fn()
-	})
+func (x *unpacker) skip(name, reason string) {
+	if len(x.report.Skipped) < maxSkipped {
+		x.report.Skipped = append(x.report.Skipped, cloche.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
+	}
 }
 
-func (x *unpacker) dir(name string, mode fs.FileMode, at time.Time) error {
-	if name != "." {
-		err := x.make(name, func() error { return x.root.Mkdir(name, 0o700) })
-		if errors.Is(err, fs.ErrExist) {
-			st, serr := x.root.Stat(name)
-			if serr != nil {
-				return serr
-			}
-			if !st.IsDir() {
+func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
+	if x.exclude.holds(e.Path) {
+		return nil
+	}
+	if x.strict && x.foreign.holds(e.Path) {
+		if err := x.rules.explain(path.Join(x.base, e.Path), unix.EROFS); errors.Is(err, cloche.ErrDenied) {
+			return err
+		}
+		return cloche.Invalid("body", "the tar has %.200q, which lies in a mount of its own and cannot be put in place with the rest", e.Path).
+			WithHint("exclude it, and import into the mount by itself")
+	}
+	if x.keepOwner && (e.UID >= agentID || e.GID >= agentID) {
+		return cloche.Invalid("body", "%.200q in the tar belongs to %d:%d, which no file in a sandbox can", e.Path, e.UID, e.GID)
+	}
+	var err error
+	switch e.Kind {
+	case archive.Dir:
+		err = x.makeDir(e)
+	case archive.File:
+		err = x.file(e, r)
+	case archive.Symlink:
+		return x.symlink(e)
+	case archive.HardLink:
+		return x.hardLink(e)
+	case archive.Device:
+		if x.strict {
+			return cloche.Invalid("body", "%.200q in the tar is a device", e.Path).WithHint("exclude it")
+		}
+		fallthrough
+	default:
+		x.skip(e.Path, "it is a "+e.Kind.String())
+		return nil
+	}
+	if err == nil {
+		x.report.Entries++
+	}
+	return err
+}
+
+// parent opens the directory that an entry is in, and makes it where it is
+// missing.
+func (x *unpacker) parent(name string) (int, string, error) {
+	at, err := x.dir.entries.enter(path.Dir(name))
+	return at, path.Base(name), err
+}
+
+func (x *unpacker) makeDir(e archive.Entry) error {
+	end := dirEnd{e.Path, e.Mode, e.UID, e.GID, e.ModTime}
+	if e.Path != "." {
+		at, base, err := x.parent(e.Path)
+		if err != nil {
+			return err
+		}
+		err = unix.Mkdirat(at, base, 0o700)
+		if errors.Is(err, unix.EEXIST) {
+			var st unix.Stat_t
+			if err := unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 				return err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return x.conflict(e, &st)
 			}
 		} else if err != nil {
 			return err
 		}
 	}
-	if len(x.dirs) < maxDirEnds {
-		x.dirs = append(x.dirs, dirEnd{name, mode, at})
-		return nil
+	if len(x.dirs) >= maxDirEnds {
+		return cloche.Errorf(cloche.CodeTooLarge, "the tar has more than %d directories", maxDirEnds).WithHint("unpack it in parts")
 	}
-	return x.root.Chmod(name, mode)
-}
-
-// clear removes what stands in the place of an entry that is no directory.
-func (x *unpacker) clear(name string) error {
-	err := x.root.Remove(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	x.dirs = append(x.dirs, end)
 	return nil
 }
 
-func (x *unpacker) file(name string, mode fs.FileMode, h *tar.Header, r io.Reader) error {
-	if err := x.clear(name); err != nil {
+// conflict is an entry that is in the way of another kind of thing.
+func (x *unpacker) conflict(e archive.Entry, st *unix.Stat_t) *cloche.Error {
+	there := "a file"
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		there = "a directory"
+	case unix.S_IFLNK:
+		there = "a symlink"
+	}
+	if x.strict {
+		return cloche.Invalid("body", "%.200q is in the tar as %s and as a %s", e.Path, there, e.Kind).WithHint("make the archive again")
+	}
+	return cloche.Errorf(cloche.CodeExists, "%.200q in the tar is a %s, and where it goes is %s", e.Path, e.Kind, there).
+		WithHint("remove it first, or clear the directory")
+}
+
+// room makes room for an entry that is no directory. A file of an archive that
+// is there twice is the later one.
+func (x *unpacker) room(at int, base string, e archive.Entry) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	var f *os.File
-	err := x.make(name, func() (err error) {
-		f, err = x.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	kind := st.Mode & unix.S_IFMT
+	if kind == unix.S_IFDIR || x.strict && (kind == unix.S_IFLNK) != (e.Kind == archive.Symlink) {
+		return x.conflict(e, &st)
+	}
+	return unix.Unlinkat(at, base, 0)
+}
+
+// retry does fn, and once more when what was in the way is gone.
+func (x *unpacker) retry(at int, base string, e archive.Entry, fn func() error) error {
+	err := fn()
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if err := x.room(at, base, e); err != nil {
+		return err
+	}
+	return fn()
+}
+
+func (x *unpacker) file(e archive.Entry, r io.Reader) error {
+	if e.Path == "." {
+		return errOutside(e.Path)
+	}
+	at, base, err := x.parent(e.Path)
+	if err != nil {
+		return err
+	}
+	mode := uint32(0o600)
+	if e.Mode&^0o755 == 0 && e.Mode&0o600 == 0o600 {
+		mode = e.Mode // which no sensible umask changes
+	}
+	fd := -1
+	err = x.retry(at, base, e, func() (err error) {
+		fd, err = unix.Openat(at, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	f := os.NewFile(uintptr(fd), base)
 	defer f.Close()
 	n, err := x.copy(f, r)
 	x.report.Bytes += n
 	if err != nil {
 		return err
 	}
-	if err := f.Chmod(mode); err != nil {
+	if err := x.attributes(fd, mode, e); err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if h.ModTime.IsZero() {
-		return nil
-	}
-	return x.root.Chtimes(name, h.ModTime, h.ModTime)
+	return f.Close()
 }
 
+// attributes gives a file that was made with mode what the archive says of it.
+// Each call is one to whoever serves the disk, so none is made for nothing.
+func (x *unpacker) attributes(fd int, mode uint32, e archive.Entry) error {
+	if x.keepOwner && (e.UID != 0 || e.GID != 0) {
+		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
+			return err
+		}
+	}
+	if mode == e.Mode && mode != 0o600 && !x.modesKept {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if x.modesKept = uint32(st.Mode)&0o7777 == mode; !x.modesKept {
+			mode = 0
+		}
+	}
+	// After the owner, whose change takes the set-id bits.
+	if e.Mode != mode {
+		if err := unix.Fchmod(fd, e.Mode); err != nil {
+			return err
+		}
+	}
+	if e.ModTime.IsZero() {
+		return nil
+	}
+	return setTimeOf(fd, e.ModTime)
+}
+
+// setTimeOf sets the times of an open file.
+func setTimeOf(fd int, t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	times := [2]unix.Timespec{ts, ts}
+	if _, _, e := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+func setTime(at int, base string, t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	return unix.UtimesNanoAt(at, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// copy writes the content of a file. What is zeros for a whole buffer becomes a
+// hole, as it mostly was one.
 func (x *unpacker) copy(f *os.File, r io.Reader) (int64, error) {
-	var total int64
+	var total, written int64
 	for {
-		n, rerr := r.Read(x.buf)
-		if n > 0 {
-			if _, err := f.Write(x.buf[:n]); err != nil {
+		n, rerr := readSome(r, x.buf)
+		if hole := n == len(x.buf) && zeros(x.buf); !hole && n > 0 {
+			if _, err := f.WriteAt(x.buf[:n], total); err != nil {
 				return total, err
 			}
-			total += int64(n)
+			written = total + int64(n)
 		}
-		if rerr == io.EOF {
+		total += int64(n)
+		if rerr == io.EOF && total > written { //nolint:errorlint // the tar reader's own
+			return total, f.Truncate(total) // it ends in a hole
+		}
+		if rerr == io.EOF { //nolint:errorlint // as above
 			return total, nil
 		}
 		if rerr != nil {
@@ -274,25 +464,131 @@ func (x *unpacker) copy(f *os.File, r io.Reader) (int64, error) {
 	}
 }
 
-func (x *unpacker) link(name string, fn func() error) error {
-	if err := x.clear(name); err != nil {
+// zeros says whether b, which is longer than a word, is nothing else.
+func zeros(b []byte) bool {
+	const word = 16
+	var zero [word]byte
+	return bytes.Equal(b[:word], zero[:]) && bytes.Equal(b[:len(b)-word], b[word:])
+}
+
+func (x *unpacker) symlink(e archive.Entry) error {
+	if links := x.options.Links; links != cloche.LinksKeep && links != "" && external(e.Path, e.Target) {
+		if links == cloche.LinksReject {
+			return cloche.Invalid("body", "the symlink %.200q in the tar leads out of the directory, to %.200q", e.Path, e.Target).
+				WithHint("keep or drop such links with external_symlinks")
+		}
+		x.skip(e.Path, "it is a symlink that leads out of the directory")
+		return nil
+	}
+	at, base, err := x.parent(e.Path)
+	if err != nil {
 		return err
 	}
-	return x.make(name, fn)
+	if err := x.retry(at, base, e, func() error { return unix.Symlinkat(e.Target, at, base) }); err != nil {
+		return err
+	}
+	if x.keepOwner && (e.UID != 0 || e.GID != 0) {
+		if err := unix.Fchownat(at, base, int(e.UID), int(e.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	x.report.Entries++
+	return nil
+}
+
+// external says whether a symlink leads out of the directory that its archive is
+// unpacked in, as far as its text tells.
+func external(name, target string) bool {
+	if strings.HasPrefix(target, "/") {
+		return true
+	}
+	depth := strings.Count(name, "/")
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		default:
+			depth++
+		}
+	}
+	return false
+}
+
+// hardLink makes another name of a file, which is one of the archive's when that
+// is unpacked apart.
+func (x *unpacker) hardLink(e archive.Entry) error {
+	if x.exclude.holds(e.Target) {
+		x.skip(e.Path, "it is a hard link to a file that is excluded")
+		return nil
+	}
+	// Another name of what a rule covers is refused by that rule.
+	missing := x.rules.explain(path.Join(x.base, e.Target), unix.EXDEV)
+	if !errors.Is(missing, cloche.ErrDenied) {
+		missing = cloche.Invalid("body", "the hard link %.200q in the tar is of %.200q, which is no file before it", e.Path, e.Target).
+			WithHint("an archive has the file itself before its other names")
+	}
+	from, err := x.dir.links.enter(path.Dir(e.Target))
+	if errors.Is(err, unix.ENOENT) {
+		return missing
+	}
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(from, path.Base(e.Target), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return missing
+	}
+	if err != nil {
+		return err
+	}
+	if e.Path == e.Target {
+		return nil
+	}
+	at, base, err := x.parent(e.Path)
+	if err != nil {
+		return err
+	}
+	if err := x.retry(at, base, e, func() error { return unix.Linkat(from, path.Base(e.Target), at, base, 0) }); err != nil {
+		return x.rules.explain(path.Join(x.base, e.Target), err)
+	}
+	x.report.Entries++
+	return nil
 }
 
 // finish sets what was put off: the deepest directories first, as a mode can
 // take away the way in.
-func (x *unpacker) finish() error {
+func (x *unpacker) finish(w *dirWalk) error {
+	w.mkdir = nil
 	for i := len(x.dirs) - 1; i >= 0; i-- {
 		d := x.dirs[i]
-		err := x.root.Chmod(d.name, d.mode)
-		if err == nil && !d.time.IsZero() {
-			err = x.root.Chtimes(d.name, d.time, d.time)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := x.finishDir(w, d); err != nil && !errors.Is(err, unix.ENOENT) {
 			return unpackError(d.name, err)
 		}
 	}
 	return nil
+}
+
+func (x *unpacker) finishDir(w *dirWalk, d dirEnd) error {
+	fd, err := w.enter(d.name)
+	if err != nil {
+		return err
+	}
+	self := procFD(fd)
+	if x.keepOwner {
+		if err := unix.Fchownat(fd, "", int(d.uid), int(d.gid), unix.AT_EMPTY_PATH); err != nil {
+			return err
+		}
+	}
+	if err := unix.Chmod(self, d.mode); err != nil {
+		return err
+	}
+	if d.time.IsZero() {
+		return nil
+	}
+	ts := unix.NsecToTimespec(d.time.UnixNano())
+	return unix.UtimesNanoAt(unix.AT_FDCWD, self, []unix.Timespec{ts, ts}, 0)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,14 +41,18 @@ func (w frameWriter) Write(b []byte) (int, error) {
 
 // packer writes one tar.
 type packer struct {
-	tw     *tar.Writer
-	report cloche.TarReport
-	links  map[[2]uint64]string
-	buf    []byte
+	tw      *tar.Writer
+	report  cloche.TarReport
+	links   map[[2]uint64]string
+	exclude pathSet
+	// roots are the names of the directory itself, in front of which an absolute
+	// link leads to something in it; none keeps links as they are.
+	roots []string
+	buf   []byte
 }
 
 // tarOut sends a tar of what is at name.
-func (a *Agent) tarOut(p *peer, name string) error {
+func (a *Agent) tarOut(p *peer, name string, o wire.Tar) error {
 	f, err := open(name, unix.O_RDONLY, 0)
 	if err != nil {
 		return fileError("pack", name, err)
@@ -58,12 +63,18 @@ func (a *Agent) tarOut(p *peer, name string) error {
 		return fileError("pack", name, err)
 	}
 	out := newBlocks(frameWriter{p})
-	k := &packer{tw: tar.NewWriter(out), links: map[[2]uint64]string{}, buf: make([]byte, 64<<10)}
+	k := &packer{tw: tar.NewWriter(out), links: map[[2]uint64]string{}, exclude: newPathSet(o.Exclude), buf: make([]byte, 256<<10)}
+	if !o.KeepLinks {
+		k.roots = []string{path.Clean(name)}
+		if real, err := os.Readlink(procFD(int(f.Fd()))); err == nil && real != k.roots[0] {
+			k.roots = append(k.roots, real)
+		}
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		err = k.directory(f, "", 0)
+		err = k.directory(int(f.Fd()), "", 0)
 	case unix.S_IFREG:
-		err = k.regular(f, path.Base(name), &st)
+		err = k.regular(int(f.Fd()), path.Base(name), &st)
 	default:
 		return cloche.Invalid("path", "pack %.500q: it is neither a file nor a directory", name)
 	}
@@ -86,66 +97,79 @@ func (k *packer) skip(name, reason string) {
 }
 
 // directory packs the content of an open directory.
-func (k *packer) directory(d *os.File, prefix string, depth int) error {
+func (k *packer) directory(d int, prefix string, depth int) error {
+	buf := make([]byte, direntBytes)
 	for {
-		names, err := d.Readdirnames(512)
-		for _, n := range names {
-			if err := k.entry(d, n, prefix+n, depth); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+		list, err := readDirents(d, buf)
 		if err != nil {
 			k.skip(prefix, "the directory cannot be read further")
 			return nil
+		}
+		if len(list) == 0 {
+			return nil
+		}
+		for _, e := range list {
+			if err := k.entry(d, e, prefix+e.name, depth); err != nil {
+				return err
+			}
 		}
 	}
 }
 
 // entry packs one name of an open directory. Nothing is opened through a link,
 // so what is changed meanwhile cannot lead elsewhere.
-func (k *packer) entry(d *os.File, base, name string, depth int) error {
+func (k *packer) entry(dir int, e dirent, name string, depth int) error {
 	if k.report.Entries >= maxTarEntries {
 		return cloche.Errorf(cloche.CodeTooLarge, "there are more than %d files, which is the most that a tar may hold", maxTarEntries)
 	}
-	dir := int(d.Fd())
-	var st unix.Stat_t
-	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		k.skip(name, "it was removed while it was packed")
+	if k.exclude.holds(name) {
 		return nil
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFLNK:
-		buf := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(dir, base, buf)
-		if err != nil {
-			k.skip(name, "the link cannot be read")
+	if depth == 0 && isStaging(e.name) {
+		k.skip(name, "it is an import on its way")
+		return nil
+	}
+	base := e.name
+	var st unix.Stat_t
+	// What the directory says is a file or a directory is opened without a look,
+	// which is a call to whoever serves the disk. To open a device may do something,
+	// so all else is looked at.
+	if e.kind != unix.DT_REG && e.kind != unix.DT_DIR {
+		if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			k.skip(name, "it was removed while it was packed")
 			return nil
 		}
-		h := header(name, &st, tar.TypeSymlink)
-		h.Linkname = string(buf[:n])
-		return k.header(h)
-	case unix.S_IFREG, unix.S_IFDIR:
-	default:
-		k.skip(name, "it is a FIFO, socket or device")
-		return nil
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG, unix.S_IFDIR:
+		case unix.S_IFLNK:
+			return k.symlink(dir, base, name, &st)
+		default:
+			k.skip(name, "it is a FIFO, socket or device")
+			return nil
+		}
 	}
 	fd, err := unix.Openat(dir, base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		k.skip(name, "it was removed while it was packed")
+		return nil
+	case err != nil:
 		k.skip(name, "it cannot be opened")
 		return nil
 	}
-	f := os.NewFile(uintptr(fd), base)
-	defer f.Close()
+	// An os.File would ask the kernel whether it can wait for it.
+	defer unix.Close(fd)
 	// What was opened counts, not what stood there before.
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
+	if noAccess(&st) {
+		k.skip(name, "a rule of its mount allows no access")
+		return nil
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return k.regular(f, name, &st)
+		return k.regular(fd, name, &st)
 	case unix.S_IFDIR:
 		if depth >= maxTarDepth {
 			k.skip(name, fmt.Sprintf("it is nested deeper than %d directories", maxTarDepth))
@@ -154,10 +178,48 @@ func (k *packer) entry(d *os.File, base, name string, depth int) error {
 		if err := k.header(header(name+"/", &st, tar.TypeDir)); err != nil {
 			return err
 		}
-		return k.directory(f, name+"/", depth+1)
+		return k.directory(fd, name+"/", depth+1)
 	}
 	k.skip(name, "it is a FIFO, socket or device")
 	return nil
+}
+
+// symlink packs a link.
+func (k *packer) symlink(dir int, base, name string, st *unix.Stat_t) error {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(dir, base, buf)
+	if err != nil {
+		k.skip(name, "the link cannot be read")
+		return nil
+	}
+	h := header(name, st, tar.TypeSymlink)
+	h.Linkname = k.relink(name, string(buf[:n]))
+	return k.header(h)
+}
+
+// relink makes the target of a symlink relative where it is absolute and leads to
+// something in the archive. Every directory on the way to the symlink is a real
+// one, so counting them is enough.
+func (k *packer) relink(name, target string) string {
+	for _, root := range k.roots {
+		rest, ok := strings.CutPrefix(target, strings.TrimSuffix(root, "/"))
+		if !ok || rest != "" && rest[0] != '/' {
+			continue
+		}
+		rest = strings.TrimLeft(rest, "/")
+		if slices.Contains(strings.Split(rest, "/"), "..") {
+			return target // what that means depends on other links
+		}
+		up := strings.Repeat("../", strings.Count(name, "/"))
+		switch {
+		case rest != "":
+			return up + rest
+		case up != "":
+			return strings.TrimSuffix(up, "/")
+		}
+		return "."
+	}
+	return target
 }
 
 func header(name string, st *unix.Stat_t, kind byte) *tar.Header {
@@ -177,7 +239,7 @@ func (k *packer) header(h *tar.Header) error {
 
 // regular packs a file. One that shrinks meanwhile is filled with zeros, as its
 // size has been announced.
-func (k *packer) regular(f *os.File, name string, st *unix.Stat_t) error {
+func (k *packer) regular(fd int, name string, st *unix.Stat_t) error {
 	if st.Nlink > 1 {
 		id := [2]uint64{uint64(st.Dev), st.Ino}
 		if first, ok := k.links[id]; ok {
@@ -196,14 +258,14 @@ func (k *packer) regular(f *os.File, name string, st *unix.Stat_t) error {
 	}
 	left := st.Size
 	for left > 0 {
-		n, err := f.Read(k.buf[:min(left, int64(len(k.buf)))])
+		n, err := readFD(fd, k.buf[:min(left, int64(len(k.buf)))])
 		if n > 0 {
 			if _, werr := k.tw.Write(k.buf[:n]); werr != nil {
 				return werr
 			}
 			left -= int64(n)
 		}
-		if err != nil {
+		if err != nil || n == 0 {
 			break
 		}
 	}
@@ -220,6 +282,16 @@ func (k *packer) regular(f *os.File, name string, st *unix.Stat_t) error {
 	}
 	k.report.Bytes += st.Size
 	return nil
+}
+
+// readFD reads of a descriptor; 0 is the end.
+func readFD(fd int, buf []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, buf)
+		if !errors.Is(err, unix.EINTR) {
+			return max(n, 0), err
+		}
+	}
 }
 
 // blocks gathers the small writes of a tar writer into whole frames.

@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,33 @@ func tree(root int) []int {
 		}
 	}
 	return pids
+}
+
+// treeOf finds what is left of a run. The number of a program that has ended may
+// be another's; it is not as long as one of its session is left.
+func treeOf(r *run) []int {
+	pids := tree(r.child.pid)
+	if r.exited() && slices.Contains(pids, r.child.pid) {
+		return nil
+	}
+	return pids
+}
+
+// onlyGroup says whether a session has no process group but its leader's.
+func onlyGroup(leader int) bool {
+	for _, pid := range tree(leader) {
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue
+		}
+		if _, session, ok := parseStat(line); !ok || session != leader {
+			continue
+		}
+		if group, err := unix.Getpgid(pid); err == nil && group != leader {
+			return false
+		}
+	}
+	return true
 }
 
 // parseStat reads the parent and the session from /proc/PID/stat. The name in it

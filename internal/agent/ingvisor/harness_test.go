@@ -38,6 +38,12 @@ type box struct {
 // boot makes a sandbox and connects to its agent.
 func boot(t testing.TB, tune func(*agent.Config)) *box {
 	t.Helper()
+	return bootWith(t, tune, nil)
+}
+
+// bootWith is boot with a plan that change has changed.
+func bootWith(t testing.TB, tune func(*agent.Config), change func(*engine.Plan)) *box {
+	t.Helper()
 	dir := t.TempDir()
 	e, err := gvisor.New(gvisor.Options{StateDir: filepath.Join(dir, "state"), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
@@ -59,10 +65,13 @@ func boot(t testing.TB, tune func(*agent.Config)) *box {
 	plan := engine.Plan{
 		ID: cloche.NewID("sb-"), Owner: "agenttest", Dir: t.TempDir(), Hostname: "agenttest",
 		Root:   engine.Root{Image: root},
-		Mounts: []engine.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}, {Source: t.TempDir(), Target: "/work"}},
+		Mounts: []engine.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true, Static: true}, {Source: t.TempDir(), Target: "/work"}},
 		Tmpfs:  []engine.Tmpfs{{Target: "/tmp", SizeBytes: 256 << 20, Mode: 0o1777}},
 		Limits: engine.Limits{MemoryBytes: 1 << 30, CPUs: 2, Pids: cfg.PidsMax, DiskBytes: 512 << 20},
 		Agent:  engine.Agent{Image: program, Target: target, Argv: []string{target + "/" + agent.Argv0}, UID: agent.UID, Config: data, Port: agent.Port},
+	}
+	if change != nil {
+		change(&plan)
 	}
 	i, err := e.Create(t.Context(), plan)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"github.com/cloche-dev/cloche"
 )
 
-// Version is the protocol that this build speaks, and the one before it where
-// there was one.
+// Version is the protocol that this build speaks, and MinVersion the oldest that
+// it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 1
+	Version    = 6
 	MinVersion = 1
 )
 
@@ -37,9 +37,9 @@ func Versions() []int {
 	return vs
 }
 
-// Choose returns the newest version that both sides speak, or 0.
-func Choose(theirs []int) int {
-	for _, v := range Versions() {
+// Choose returns the first of ours, newest first, that is also theirs, or 0.
+func Choose(ours, theirs []int) int {
+	for _, v := range ours {
 		if slices.Contains(theirs, v) {
 			return v
 		}
@@ -69,6 +69,59 @@ const (
 	OpTarIn     Op = "tar_in"
 )
 
+// The operations since version 2.
+const (
+	OpStart      Op = "start"       // input follows, up to KindEnd; cloche.Process
+	OpWatch      Op = "watch"       // KindProcess frames without end
+	OpFollow     Op = "follow"      // KindChunk frames, then KindEnd; KindAck frames come back
+	OpStdin      Op = "stdin"       // input follows, up to KindEnd or KindCancel; a KindAck for each frame of it, then StdinReply
+	OpCloseStdin Op = "close_stdin" //
+	OpResize     Op = "resize"      //
+	OpForget     Op = "forget"      // kills the tree and forgets the process
+	OpDial       Op = "dial"        // DialReply, then KindData both ways, each way up to KindEnd
+	OpHold       Op = "hold"        //
+)
+
+// The operations since version 3.
+const (
+	OpPack     Op = "pack"     // KindData frames, then cloche.TarReport
+	OpUnpack   Op = "unpack"   // data follows, up to KindEnd; cloche.TarReport
+	OpRestrict Op = "restrict" // once, before anything is started
+	OpLarge    Op = "large"    // Large
+)
+
+// The operations since version 4.
+const (
+	// OpListen has the agent listen on loopback. Each connection that it takes is a
+	// stream that the agent opens: KindIncoming, then KindData both ways, each way up
+	// to KindEnd. A stream that ends without is a connection that was reset.
+	OpListen   Op = "listen"
+	OpUnlisten Op = "unlisten"
+)
+
+// OpTool is a file tool of a model's, since version 6. What it answers depends on the
+// tool.
+const OpTool Op = "tool"
+
+// InputKept is how many of the last bytes of its input are remembered of each
+// process: a write that repeats some of them must say the same.
+const InputKept = 32 << 10
+
+// Since says with which version of the protocol an operation came.
+func (o Op) Since() int {
+	switch o {
+	case OpStart, OpWatch, OpFollow, OpStdin, OpCloseStdin, OpResize, OpForget, OpDial, OpHold:
+		return 2
+	case OpPack, OpUnpack, OpRestrict, OpLarge:
+		return 3
+	case OpListen, OpUnlisten:
+		return 4
+	case OpTool:
+		return 6
+	}
+	return 1
+}
+
 // Request is the first frame of a stream. Which fields count depends on Op.
 type Request struct {
 	Op   Op           `json:"op"`
@@ -90,6 +143,173 @@ type Request struct {
 	ExecID    string `json:"exec_id,omitempty"`
 	Signal    int    `json:"signal,omitempty"`
 	GraceMS   int64  `json:"grace_ms,omitempty"`
+
+	// Since version 2.
+	Managed *Managed           `json:"managed,omitempty"`
+	Follow  *Follow            `json:"follow,omitempty"`
+	Scope   cloche.SignalScope `json:"scope,omitempty"`
+	Size    *cloche.Size       `json:"size,omitempty"`
+	Port    int                `json:"port,omitempty"`
+	Hold    bool               `json:"hold,omitempty"`
+	// Input of an OpStdin that needs no frames; where there is some none follow.
+	Input cloche.Bytes `json:"input,omitempty"`
+	// Ended makes an OpForget one of the record alone: nothing is killed, and a
+	// process that has not ended is refused.
+	Ended bool `json:"ended,omitempty"`
+
+	// Since version 3.
+	Tar   *Tar   `json:"tar,omitempty"`
+	Rules []Rule `json:"rules,omitempty"`
+	// Least is the size from which on a file is large.
+	Least int64 `json:"least,omitempty"`
+
+	// Since version 4.
+	Listen *Listen `json:"listen,omitempty"`
+
+	// Since version 6.
+	Tool *Tool `json:"tool,omitempty"`
+}
+
+// Tool is a file tool; one of the fields is set. Its root is set, and its naming is not.
+type Tool struct {
+	Read  *cloche.ToolRead  `json:"read,omitempty"`
+	Write *cloche.ToolWrite `json:"write,omitempty"`
+	Edit  *cloche.ToolEdit  `json:"edit,omitempty"`
+	Glob  *cloche.ToolGlob  `json:"glob,omitempty"`
+	Grep  *cloche.ToolGrep  `json:"grep,omitempty"`
+}
+
+// Listen is where to listen inside, for whom.
+type Listen struct {
+	// ID names the listener. One that exists, with the same port, gives what it takes
+	// from now on to the connection on which it is asked for again.
+	ID   string `json:"id"`
+	Port int    `json:"port"`
+	// Socket is the path of a socket to listen at instead, since version 5. It belongs to
+	// User and is for nobody else; empty is root, and for everybody.
+	Socket cloche.Bytes `json:"socket,omitempty"`
+	User   string       `json:"user,omitempty"`
+	// Outside are directories in which the socket must not be: others see them too.
+	Outside []cloche.Bytes `json:"outside,omitempty"`
+	// HTTP says that a client who waits for an answer when the host is gone gets one
+	// in HTTP.
+	HTTP bool `json:"http,omitempty"`
+	// Most bounds its connections.
+	Most int `json:"most"`
+}
+
+// ListenReply answers an OpListen.
+type ListenReply struct {
+	Outcome ListenOutcome `json:"outcome"`
+}
+
+// ListenOutcome is what became of it.
+type ListenOutcome string
+
+// The outcomes.
+const (
+	ListenBound ListenOutcome = "bound"
+	// ListenInUse: something else has the port.
+	ListenInUse ListenOutcome = "in_use"
+)
+
+// ListenSince is the version since which a listener can be at a socket.
+const ListenSince = 5
+
+// Incoming begins a stream that the agent opens.
+type Incoming struct {
+	// Listener is the id of the one that took the connection.
+	Listener string `json:"listener"`
+	// Peer is who connected, where that is known. Since version 5.
+	Peer *Peer `json:"peer,omitempty"`
+}
+
+// Peer is a process inside.
+type Peer struct {
+	UID uint32 `json:"uid"`
+	PID int    `json:"pid"`
+}
+
+// Large answers an OpLarge: the largest files, that one first.
+type Large struct {
+	Files []LargeFile `json:"files"`
+	// Partial: there was more to look at than there is time for.
+	Partial bool `json:"partial,omitempty"`
+}
+
+// LargeFile is one of them.
+type LargeFile struct {
+	Path cloche.Bytes `json:"path"`
+	Size int64        `json:"size"`
+}
+
+// Tar says how an OpPack or OpUnpack goes about it. Paths are relative and clean.
+type Tar struct {
+	Exclude   []cloche.Bytes `json:"exclude,omitempty"`
+	KeepLinks bool           `json:"keep_links,omitempty"`
+	// The rest is for OpUnpack. KeepOwner takes the archive's owners, not Request.User.
+	KeepOwner bool                 `json:"keep_owner,omitempty"`
+	Atomic    bool                 `json:"atomic,omitempty"`
+	Clear     bool                 `json:"clear,omitempty"`
+	Keep      []cloche.Bytes       `json:"keep,omitempty"`
+	Links     cloche.ExternalLinks `json:"links,omitempty"`
+}
+
+// Rule is the access to one path of a mount. Those of one mount come in an order
+// in which what is above comes first.
+type Rule struct {
+	// Name is how the caller knows it, such as "mounts[0].rules[1]".
+	Name string `json:"name"`
+	// Target is where the mount is, Path what is below it.
+	Target cloche.Bytes      `json:"target"`
+	Path   cloche.Bytes      `json:"path"`
+	Access cloche.PathAccess `json:"access"`
+	// Make makes a directory where nothing is.
+	Make bool `json:"make,omitempty"`
+}
+
+// Managed is what an OpStart says beside the program.
+type Managed struct {
+	Name      string            `json:"name,omitempty"`
+	OpenStdin bool              `json:"open_stdin,omitempty"`
+	Restart   *cloche.Restart   `json:"restart,omitempty"`
+	Ready     *cloche.Readiness `json:"ready,omitempty"`
+	OnFull    cloche.OnFull     `json:"on_full,omitempty"`
+}
+
+// Follow chooses what an OpFollow sends.
+type Follow struct {
+	Since   int64 `json:"since"`
+	Follow  bool  `json:"follow,omitempty"`
+	Primary bool  `json:"primary,omitempty"`
+}
+
+// Ack says up to where the host has taken over a followed output, or the process
+// its input.
+type Ack struct {
+	Position int64 `json:"position"`
+}
+
+// StdinReply says what became of input. A Fail in it comes with the offset up to
+// which the process was given input nevertheless.
+type StdinReply struct {
+	Offset int64         `json:"offset"`
+	Fail   *cloche.Error `json:"fail,omitempty"`
+}
+
+// DialOutcome is what became of a dial.
+type DialOutcome string
+
+// The outcomes.
+const (
+	DialOpen    DialOutcome = "open"
+	DialRefused DialOutcome = "refused" // nothing listens
+	DialOwn     DialOutcome = "own"     // the agent listens there, and is not for anybody
+)
+
+// DialReply answers an OpDial.
+type DialReply struct {
+	Outcome DialOutcome `json:"outcome"`
 }
 
 // Exec is a program to run.
@@ -107,6 +327,10 @@ type Exec struct {
 	Cols      uint16         `json:"cols,omitempty"`
 	// Input: KindInput frames follow, closed by KindEnd.
 	Input bool `json:"input,omitempty"`
+	// Key is the same for requests that are the same, and for no others. A request
+	// with the id and the key of one before is that one, asked for again. It
+	// counts since version 2; empty is never the same.
+	Key string `json:"key,omitempty"`
 }
 
 // Logs choose from the rings.

@@ -78,8 +78,8 @@ func TestALengthAloneCostsNothing(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	for want, theirs := range map[int][]int{0: {}, Version: {99, Version, -1}} {
-		if got := Choose(theirs); got != want {
+	for want, theirs := range map[int][]int{0: {}, Version: {99, 1, Version, -1}, 1: {1}} {
+		if got := Choose(Versions(), theirs); got != want {
 			t.Errorf("%v: %d", theirs, got)
 		}
 	}

@@ -1,0 +1,389 @@
+//go:build linux
+
+package guest
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+const (
+	maxListeners = 32
+	// lingerTime is how long what a client still sends is thrown away after the last
+	// word to it, which a reset would take from it.
+	lingerTime = time.Second
+	// maxListenID bounds the name of a listener.
+	maxListenID = 128
+)
+
+// The last words to a client of HTTP that waits for an answer when the host is gone.
+// The host says the same of itself in the same form.
+const (
+	farewellBody = `{"error":{"type":"bridge_error","code":"bridge_lost","message":"the connection to the host was lost","retryable":true}}`
+	absentBody   = `{"error":{"type":"bridge_error","code":"bridge_absent","message":"the host does not serve this endpoint at the moment","retryable":true}}`
+)
+
+func lastWord(status, code, body string) []byte {
+	return []byte("HTTP/1.1 " + status + "\r\nContent-Type: application/json\r\nX-Bridge-Error: " + code +
+		"\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+}
+
+// session is a connection that has shown the token.
+type session struct {
+	mux     *yamux.Session
+	heard   *agent.Hearing
+	version int // of the protocol on it
+	once    sync.Once
+	// nudge is there once the session owns a listener, unless nothing holds back what
+	// arrives: direct.
+	nudge  *agent.Nudger
+	direct bool
+}
+
+// own prepares the session to own listeners.
+func (s *session) own() *session {
+	s.once.Do(func() {
+		if !s.direct {
+			s.nudge = agent.NewNudger(s.mux, s.heard)
+		}
+	})
+	return s
+}
+
+// end waits for what own has begun, when the streams of the session are over.
+func (s *session) end() {
+	s.once.Do(func() {})
+	s.nudge.Wait()
+}
+
+// listeners are those that the host has asked for. The zero value has none.
+type listeners struct {
+	mu   sync.Mutex
+	byID map[string]*listener
+	wg   sync.WaitGroup
+}
+
+// listener is one port of loopback, in one or two families, or one socket.
+type listener struct {
+	id    string
+	port  int
+	file  *socketFile // nil is that it has a port
+	http  bool
+	slots chan struct{}
+	lns   []net.Listener
+	// owner takes what connects; the last that asked for it.
+	owner atomic.Pointer[session]
+}
+
+// listen makes a listener, or gives one to another connection.
+func (a *Agent) listen(p *peer, o *wire.Listen) error {
+	if o == nil || o.ID == "" || len(o.ID) > maxListenID || !placed(o) || o.Most < 1 || o.Most > maxPerSession {
+		return cloche.Invalid("listen", "the request does not say where to listen")
+	}
+	if o.Port == a.procs.port {
+		return p.JSON(wire.KindReply, wire.ListenReply{Outcome: wire.ListenInUse})
+	}
+	ls := &a.listeners
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.byID[o.ID]
+	switch {
+	case l != nil && (l.port != o.Port || l.file.path() != string(o.Socket)):
+		return cloche.Errorf(cloche.CodeExists, "the listener is somewhere else: %d%s", l.port, l.file.path())
+	case l == nil && len(ls.byID) >= maxListeners:
+		return cloche.Errorf(cloche.CodeNoCapacity, "there are %d listeners, which is the most", maxListeners)
+	case l == nil:
+		l = &listener{id: o.ID, port: o.Port, http: o.HTTP, slots: make(chan struct{}, o.Most)}
+		err := a.bind(l, o)
+		if errors.Is(err, unix.EADDRINUSE) {
+			return p.JSON(wire.KindReply, wire.ListenReply{Outcome: wire.ListenInUse})
+		}
+		if err != nil {
+			return err
+		}
+		if ls.byID == nil {
+			ls.byID = map[string]*listener{}
+		}
+		ls.byID[o.ID] = l
+		l.owner.Store(p.session.own())
+		for _, ln := range l.lns {
+			ls.wg.Go(func() { a.accept(l, ln) })
+		}
+	}
+	l.owner.Store(p.session.own())
+	return p.JSON(wire.KindReply, wire.ListenReply{Outcome: wire.ListenBound})
+}
+
+// placed says whether a request names one place, a port or a socket.
+func placed(o *wire.Listen) bool {
+	if len(o.Socket) > 0 {
+		return o.Port == 0
+	}
+	return o.Port >= 1 && o.Port <= 65535
+}
+
+// bind puts a listener in its place.
+func (a *Agent) bind(l *listener, o *wire.Listen) error {
+	if len(o.Socket) > 0 {
+		ln, file, err := a.bindSocket(o)
+		if err != nil {
+			return err
+		}
+		l.lns, l.file = []net.Listener{ln}, file
+		return nil
+	}
+	if err := l.bindPort(); err != nil {
+		return cloche.Errorf(cloche.CodeUnavailable, "port %d cannot be listened on: %w", o.Port, err)
+	}
+	return nil
+}
+
+// has says whether one listens on a port.
+func (ls *listeners) has(port int) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.byID {
+		if l.port == port {
+			return true
+		}
+	}
+	return false
+}
+
+// bindPort listens on both families, or on IPv4 alone where there is no IPv6. Nothing
+// inside can bind the same addresses. On gVisor the wildcard can be bound beside
+// them, and gets nothing of what connects here: what is bound more closely goes
+// before. The addresses can be used again at once, for what is left of their old
+// connections would be in the way of another endpoint on the port.
+func (l *listener) bindPort() error {
+	port := strconv.Itoa(l.port)
+	four, err := net.Listen("tcp4", "127.0.0.1:"+port)
+	if err != nil {
+		return err
+	}
+	six, err := net.Listen("tcp6", "[::1]:"+port)
+	if errors.Is(err, unix.EADDRINUSE) {
+		four.Close()
+		return err
+	}
+	l.lns = append(l.lns, four)
+	if err == nil {
+		l.lns = append(l.lns, six)
+	}
+	return nil
+}
+
+// unlisten takes a listener away; its connections go on.
+func (a *Agent) unlisten(o *wire.Listen) error {
+	if o == nil {
+		return cloche.Invalid("listen", "the request names no listener")
+	}
+	ls := &a.listeners
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.byID[o.ID]
+	if l == nil {
+		return nil
+	}
+	delete(ls.byID, o.ID)
+	for _, ln := range l.lns {
+		ln.Close()
+	}
+	l.file.remove()
+	return nil
+}
+
+// accept takes connections until the listener is closed.
+func (a *Agent) accept(l *listener, ln net.Listener) {
+	for failed := 0; ; {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Too many descriptors, or no memory: what is there already goes on.
+			if failed++; failed > 100 {
+				failed = 100
+			}
+			<-time.After(time.Duration(failed) * 5 * time.Millisecond)
+			continue
+		}
+		failed = 0
+		select {
+		case l.slots <- struct{}{}:
+			a.listeners.wg.Go(func() {
+				defer func() { <-l.slots }()
+				l.carry(conn.(nearConn))
+			})
+		default:
+			reset(conn)
+		}
+	}
+}
+
+// reset ends a connection so that the client sees that it broke off.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	c.Close()
+}
+
+// nearConn is a connection of a process inside.
+type nearConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// line is one connection on its way to the host.
+type line struct {
+	*peer
+	conn  nearConn
+	nudge *agent.Nudger
+	// asked: the client said something after the last that it was told.
+	asked atomic.Bool
+	// opaque: it is not HTTP, or HTTP no more.
+	opaque bool
+	// over: what the client says is of no use any more.
+	over atomic.Bool
+}
+
+// carry moves the bytes of one connection until nothing is left of it.
+func (l *listener) carry(conn nearConn) {
+	owner := l.owner.Load()
+	stream, err := owner.mux.OpenStream()
+	if err != nil {
+		l.turnAway(conn)
+		return
+	}
+	defer stream.Close()
+	nudge := owner.nudge
+	nudge.BeginIdle()
+	defer nudge.EndIdle()
+	n := &line{
+		peer: &peer{wire.NewReader(stream), wire.NewWriter(stream), stream, owner}, conn: conn, nudge: nudge, opaque: !l.http,
+	}
+	in := wire.Incoming{Listener: l.id}
+	if owner.version >= wire.ListenSince {
+		in.Peer = peerOf(conn)
+	}
+	_ = n.JSON(wire.KindIncoming, in)
+	nudge.Touch()
+	var out sync.WaitGroup
+	out.Go(n.outward)
+	polite := n.inward()
+	n.over.Store(true)
+	_ = stream.SetDeadline(time.Unix(1, 0))
+	if !polite {
+		reset(conn)
+		out.Wait()
+		return
+	}
+	_ = conn.CloseWrite()
+	_ = conn.SetReadDeadline(time.Now().Add(lingerTime))
+	out.Wait()
+	conn.Close()
+}
+
+// turnAway ends a connection that nobody takes.
+func (l *listener) turnAway(conn nearConn) {
+	if !l.http {
+		reset(conn)
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(lingerTime))
+	// An answer to nothing is one that some clients do not take.
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		return
+	}
+	if _, err := conn.Write(lastWord("503 Service Unavailable", "bridge_absent", absentBody)); err != nil {
+		return
+	}
+	_ = conn.CloseWrite()
+	discard(conn)
+}
+
+// discard reads to the end, or to the deadline.
+func discard(conn net.Conn) {
+	buf := make([]byte, 4<<10)
+	for {
+		if _, err := conn.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// outward sends what the client says.
+func (n *line) outward() {
+	buf := make([]byte, 8<<10)
+	for {
+		got, err := n.conn.Read(buf)
+		if got > 0 {
+			n.asked.Store(true)
+			if n.over.Load() || n.Bytes(wire.KindData, buf[:got]) != nil {
+				// inward sees the same, and gives the client its last word.
+				discard(n.conn)
+				return
+			}
+			n.nudge.Touch()
+		}
+		if got == len(buf) && got < batchBytes {
+			buf = make([]byte, min(4*got, batchBytes))
+		}
+		if err == nil {
+			continue
+		}
+		if n.over.Load() || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if _, broke := errors.AsType[*net.OpError](err); broke {
+			n.stream.Close() // without its end: it was reset
+			_ = n.stream.SetReadDeadline(time.Unix(1, 0))
+			return
+		}
+		_ = n.End()
+		n.nudge.Touch()
+		return
+	}
+}
+
+// inward hands the client what the host says. It returns whether the connection
+// ends in good order.
+func (n *line) inward() (polite bool) {
+	ended := false
+	for {
+		kind, payload, err := n.Next()
+		switch {
+		case err != nil && !ended && !n.opaque && n.asked.Load() && n.session.mux.IsClosed():
+			_ = n.conn.SetWriteDeadline(time.Now().Add(lingerTime))
+			_, err := n.conn.Write(lastWord("502 Bad Gateway", "bridge_lost", farewellBody))
+			return err == nil
+		case err != nil:
+			return ended
+		case kind == wire.KindEnd:
+			ended = true
+			_ = n.conn.CloseWrite()
+		case kind == wire.KindOpaque:
+			n.opaque = true
+		case kind == wire.KindData && !ended:
+			n.asked.Store(false)
+			if _, err := n.conn.Write(payload); err != nil {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+}

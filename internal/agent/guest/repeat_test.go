@@ -1,0 +1,82 @@
+//go:build linux
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func TestRepeatableExec(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	s := shell("echo once >>" + dir + "/count; cat; echo err >&2; sleep 0.2; exit 3")
+	s.Repeatable, s.Stdin = true, bytes.Repeat([]byte("in"), 100_000)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			r, err := in.Exec(within(t, 20*time.Second), s)
+			if err != nil || r.ExitStatus() != 3 || !bytes.Equal(r.Stdout, s.Stdin) || string(r.Stderr) != "err\n" {
+				t.Errorf("%+v, %v", r.StdoutInfo, err)
+			}
+		})
+	}
+	wg.Wait()
+	r, err := in.Exec(t.Context(), s)
+	if err != nil || !bytes.Equal(r.Stdout, s.Stdin) {
+		t.Fatal(err)
+	}
+	if data, _ := os.ReadFile(dir + "/count"); string(data) != "once\n" {
+		t.Fatalf("%q", data)
+	}
+	other := s
+	other.Stdin = nil
+	if _, err := in.Exec(t.Context(), other); !errors.Is(err, cloche.ErrExists) {
+		t.Fatal(err)
+	}
+	// A start that failed leaves the id free.
+	bad := start("/no/such")
+	bad.Repeatable = true
+	for range 2 {
+		if _, err := in.Exec(t.Context(), bad); cloche.CodeOf(err) != cloche.CodeCommandNotFound {
+			t.Fatal(err)
+		}
+	}
+	// The oldest results give way.
+	for range maxRepeats {
+		x := shell(":")
+		x.Repeatable = true
+		if _, err := in.Exec(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := in.Exec(t.Context(), s); !errors.Is(err, cloche.ErrExists) {
+		t.Fatal(err)
+	}
+}
+
+func TestRepeatAfterALostCallBringsTheInput(t *testing.T) {
+	in := boot(t, nil)
+	s := shell("sleep 0.3; exec wc -c")
+	s.Repeatable, s.Stdin = true, make([]byte, 2<<20)
+	c := in.connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	if _, err := c.Exec(ctx, s); err == nil {
+		t.Fatal("the first call was not lost")
+	}
+	c.Close()
+	r, err := in.Exec(within(t, 20*time.Second), s)
+	if err != nil || strings.TrimSpace(string(r.Stdout)) != fmt.Sprint(2<<20) {
+		t.Fatalf("%q, %v", r.Stdout, err)
+	}
+}

@@ -1,0 +1,388 @@
+//go:build linux
+
+package guest
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+	"github.com/cloche-dev/cloche/internal/archive"
+)
+
+// member is one entry of an archive that a test makes.
+type member struct {
+	tar.Header
+	content string
+}
+
+func regular(name, content string) member {
+	return member{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o640, ModTime: time.Unix(1000, 0)}, content}
+}
+
+func pack(t testing.TB, members ...member) *bytes.Buffer {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, m := range members {
+		m.Size = int64(len(m.content))
+		if m.Mode == 0 {
+			m.Mode = 0o755
+		}
+		if err := w.WriteHeader(&m.Header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, m.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &buf
+}
+
+// picture describes all of a tree: names, modes, owners, times and contents.
+const picture = `find . -printf '%p %y %m %U:%G %n %T@ %l\n' | sort; find . -type f | sort | xargs -r -d '\n' cat`
+
+// oldTree fills a directory with what an import finds there.
+func oldTree(t testing.TB, in *inside) string {
+	t.Helper()
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkdir -p t/d/sub t/keep/in t/gone && echo old >t/f && echo sub >t/d/sub/s && ln -s f t/l && ln t/f t/hard && echo k >t/keep/in/k && echo g >t/gone/g && chmod 0700 t/d && touch -d @5000 t/d/sub t/d t/f t/keep t")
+	return dir + "/t"
+}
+
+// A refused archive leaves the target as it was, whatever is wrong with it and
+// wherever in it that is.
+func TestAtomicImportRefuses(t *testing.T) {
+	in := boot(t, nil)
+	first := regular("f", "new")
+	link := member{tar.Header{Typeflag: tar.TypeSymlink, Name: "d2", Linkname: "/tmp"}, ""}
+	long := regular("f2", "cut off")
+	whole := pack(t, first, long).Bytes()
+	for name, body := range map[string]io.Reader{
+		"absolute":               pack(t, first, regular("/abs", "x")),
+		"upwards":                pack(t, first, regular("a/../../x", "x")),
+		"below a symlink":        pack(t, first, link, regular("d2/x", "x")),
+		"a device":               pack(t, first, member{tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}, ""}),
+		"a block device":         pack(t, first, member{tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8}, ""}),
+		"two kinds":              pack(t, first, regular("a", "x"), member{tar.Header{Typeflag: tar.TypeDir, Name: "a/"}, ""}),
+		"two kinds, other way":   pack(t, first, regular("a/b", "x"), regular("a", "x")),
+		"file and symlink":       pack(t, first, link, regular("d2", "x")),
+		"hard link out":          pack(t, first, member{tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "../out"}, ""}),
+		"hard link to absolute":  pack(t, first, member{tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "/etc/passwd"}, ""}),
+		"hard link to nothing":   pack(t, first, member{tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "keep/in/k"}, ""}),
+		"hard link by a symlink": pack(t, first, link, member{tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "d2/x"}, ""}),
+		"a long name":            pack(t, first, regular(strings.Repeat("n", 256), "x")),
+		"too deep":               pack(t, first, regular(strings.Repeat("d/", 600)+"f", "x")),
+		"cut in a file":          bytes.NewReader(whole[:len(whole)-1024-510]),
+		"cut in a header":        bytes.NewReader(whole[:len(whole)-1024-700]),
+		"cut behind a file":      bytes.NewReader(whole[:len(whole)-1024]),
+		"cut in the padding":     bytes.NewReader(whole[:len(whole)-1024-100]),
+		"no tar":                 strings.NewReader(strings.Repeat("no tar ", 500)),
+		"a directory for a file": pack(t, regular("f/x", "x")),
+		"a file for a directory": pack(t, regular("d", "x")),
+		"an external link":       pack(t, first, link),
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := oldTree(t, in)
+			before := in.run(t, "cd "+target+" && "+picture)
+			o := cloche.TarInOptions{Atomic: true}
+			if name == "an external link" {
+				o.Links = cloche.LinksReject
+			}
+			_, err := in.TarIn(t.Context(), target, o, body)
+			if code := cloche.CodeOf(err); code != cloche.CodeInvalid && code != cloche.CodeExists && code != cloche.CodeTooLarge {
+				t.Errorf("got %v", err)
+			}
+			if after := in.run(t, "cd "+target+" && "+picture); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+func TestAtomicImportMerges(t *testing.T) {
+	in := boot(t, nil)
+	target := oldTree(t, in)
+	rep, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Atomic: true}, pack(t,
+		regular("f", "new"), regular("d/sub/s2", "s2"), member{tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o750, ModTime: time.Unix(77, 0)}, ""},
+		regular("n/e/w", "w"), member{tar.Header{Typeflag: tar.TypeLink, Name: "n/h", Linkname: "n/e/w"}, ""},
+		member{tar.Header{Typeflag: tar.TypeFifo, Name: "fifo"}, ""},
+	))
+	if err != nil || rep.Entries != 5 || len(rep.Skipped) != 1 || rep.Skipped[0].Path != "fifo" {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	got := in.run(t, "cd "+target+" && cat f hard d/sub/s d/sub/s2 n/h keep/in/k; stat -c '%a %Y' d; stat -c %h n/e/w; stat -c '%a %Y' f; ls -A")
+	want := "newold\nsub\ns2wk\n750 77\n2\n640 1000\nd\nf\ngone\nhard\nkeep\nl\nn"
+	if got != want {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+func TestClearingImportKeeps(t *testing.T) {
+	in := boot(t, nil)
+	target := oldTree(t, in)
+	in.run(t, "cd "+target+" && mkdir -p d/mnt && mount -t tmpfs x d/mnt 2>/dev/null && echo m >d/mnt/m || true")
+	o := cloche.TarInOptions{Clear: true, Keep: []string{"keep/in", "no/such"}}
+	if _, err := in.TarIn(t.Context(), target, o, pack(t, regular("gone", "now a file"), regular("keep/more", "m"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := in.run(t, "cd "+target+" && find . ! -path './d*' | sort | tr '\\n' ' '; cat gone keep/in/k"); got != ". ./gone ./keep ./keep/in ./keep/in/k ./keep/more now a filek" {
+		t.Errorf("got %q", got)
+	}
+	// A refused one clears nothing.
+	before := in.run(t, "cd "+target+" && "+picture)
+	if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Clear: true}, pack(t, regular("a", "x"), regular("../x", "x"))); err == nil {
+		t.Fatal("it was taken")
+	}
+	if after := in.run(t, "cd "+target+" && "+picture); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// A target that did not exist does not exist after a refusal.
+func TestAtomicImportIntoNothing(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	_, err := in.TarIn(t.Context(), dir+"/a/b/c", cloche.TarInOptions{Atomic: true}, pack(t, regular("../x", "x")))
+	if cloche.CodeOf(err) != cloche.CodeInvalid {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(dir + "/a"); !errors.Is(err, os.ErrNotExist) {
+		t.Error("directories are left")
+	}
+}
+
+// The disk is full in the middle: what was there stays.
+func TestAtomicImportOnAFullDisk(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m,nr_inodes=64"); err != nil {
+		t.Skipf("needs to mount a small disk: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	// The agent has a mount namespace of its own, into which this mount did not come.
+	other := boot(t, nil)
+	_ = in
+	other.run(t, "cd "+dir+" && echo old >f")
+	before := other.run(t, "cd "+dir+" && "+picture)
+	many := []member{}
+	for i := range 100 {
+		many = append(many, regular("d/"+string(rune('a'+i%26))+strings.Repeat("x", i), "x"))
+	}
+	for name, body := range map[string]*bytes.Buffer{
+		"bytes":  pack(t, regular("f", "new"), regular("big", strings.Repeat("0123456789abcdef", 1<<17))),
+		"inodes": pack(t, many...),
+	} {
+		_, err := other.TarIn(t.Context(), dir, cloche.TarInOptions{Clear: true}, body)
+		if cloche.CodeOf(err) != cloche.CodeNoCapacity {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := other.run(t, "cd "+dir+" && "+picture); after != before {
+			t.Errorf("%s: before:\n%s\nafter:\n%s", name, before, after)
+		}
+	}
+}
+
+func TestImportOwners(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	owned := regular("f", "x")
+	owned.Uid, owned.Gid, owned.Mode = 1234, 4321, 0o4755
+	sub := member{tar.Header{Typeflag: tar.TypeDir, Name: "d/", Uid: 7, Gid: 8}, ""}
+	for owner, want := range map[string]string{"": "0:0 0:0 4755", "keep": "1234:4321 7:8 4755", "55:66": "55:66 55:66 4755"} {
+		target := dir + "/" + strings.ReplaceAll("t"+owner, ":", "-")
+		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned)); err != nil {
+			t.Fatal(err)
+		}
+		if got := in.run(t, "cd "+target+" && echo $(stat -c %u:%g f d; stat -c %a f)"); got != want {
+			t.Errorf("owner %q: %q, want %q", owner, got, want)
+		}
+	}
+	if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "nobody-of-that-name"}, pack(t)); cloche.CodeOf(err) != cloche.CodeInvalid {
+		t.Errorf("an owner that does not exist: %v", err)
+	}
+	owned.Uid = agentID
+	if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "keep"}, pack(t, owned)); cloche.CodeOf(err) != cloche.CodeInvalid {
+		t.Errorf("the agent as an owner: %v", err)
+	}
+}
+
+// Excludes are literal, and count for all below.
+func TestExcludes(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkdir -p .git/o a/.git a/b '*' && touch .git/o/x a/.git/y a/b/z a/bc '*/q' top && ln a/b/z zz && ln -s a/b ab")
+	exclude := []string{".git", "a/b", "*"}
+	var buf bytes.Buffer
+	if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{Exclude: exclude}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a/", "a/.git/", "a/.git/y", "a/bc", "ab", "top", "zz"}
+	if got := namesIn(t, buf.Bytes()); !slices.Equal(got, want) {
+		t.Errorf("out: %q, want %q", got, want)
+	}
+	buf.Reset()
+	if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	back := t.TempDir()
+	if _, err := in.TarIn(t.Context(), back, cloche.TarInOptions{Exclude: []string{".git", "a/.git", "*", "zz", "a/b"}, Atomic: true}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	if got := in.run(t, "cd "+back+" && find . | sort | tr '\\n' ' '"); got != ". ./a ./a/bc ./ab ./top" {
+		t.Errorf("in: %q", got)
+	}
+}
+
+func namesIn(t *testing.T, archive []byte) []string {
+	t.Helper()
+	var all []string
+	r := tar.NewReader(bytes.NewReader(archive))
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			slices.Sort(all)
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h.Name)
+	}
+}
+
+// Absolute symlinks into the directory lead there from wherever it is unpacked.
+func TestAbsoluteLinksBecomeRelative(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkdir -p a/b && echo f >f && ln -s "+dir+"/f a/b/in && ln -s "+dir+" a/root && ln -s "+dir+"x out && ln -s /usr/bin/env env && ln -s "+dir+"/a/../f dots && ln -s ../f a/rel")
+	links := func(o cloche.TarOutOptions) map[string]string {
+		var buf bytes.Buffer
+		if _, err := in.TarOut(t.Context(), dir, o, &buf); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for r := tar.NewReader(&buf); ; {
+			h, err := r.Next()
+			if err == io.EOF {
+				return found
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Typeflag == tar.TypeSymlink {
+				found[h.Name] = h.Linkname
+			}
+		}
+	}
+	got := links(cloche.TarOutOptions{})
+	for name, want := range map[string]string{"a/b/in": "../../f", "a/root": "..", "out": dir + "x", "env": "/usr/bin/env", "dots": dir + "/a/../f", "a/rel": "../f"} {
+		if got[name] != want {
+			t.Errorf("%s leads to %q, want %q", name, got[name], want)
+		}
+	}
+	if got := links(cloche.TarOutOptions{KeepLinks: true}); got["a/b/in"] != dir+"/f" {
+		t.Errorf("kept: %v", got)
+	}
+}
+
+func TestSparseFilesStaySmall(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkdir a && truncate -s 64M a/s && printf end >>a/s && truncate -s 3M a/z")
+	var buf bytes.Buffer
+	if _, err := in.TarOut(t.Context(), dir+"/a", cloche.TarOutOptions{}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.TarIn(t.Context(), dir+"/b", cloche.TarInOptions{}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	if got := in.run(t, "cd "+dir+" && cmp a/s b/s && cmp a/z b/z && du -s b | cut -f1"); len(got) > 3 {
+		t.Errorf("the copy takes %s KiB", got)
+	}
+}
+
+// FuzzUnpack imports archives that nobody made: nothing is ever outside of the
+// directory, and a refused atomic import leaves it empty.
+func FuzzUnpack(f *testing.F) {
+	for _, m := range [][]member{
+		{regular("a", "x"), regular("d/e", "y")},
+		{{tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: ".."}, ""}, regular("l/x", "x")},
+		{{tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "../outside"}, ""}, {tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "l"}, ""}, regular("h", "x")},
+		{{tar.Header{Typeflag: tar.TypeDir, Name: "d", Mode: 0}, ""}, regular("d/../../x", "x")},
+	} {
+		f.Add(pack(f, m...).Bytes(), true)
+		f.Add(pack(f, m...).Bytes(), false)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, atomic bool) {
+		dir := t.TempDir()
+		target := filepath.Join(dir, "target")
+		if err := errors.Join(os.Mkdir(target, 0o700), os.WriteFile(filepath.Join(dir, "outside"), []byte("outside"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := os.Open(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		x := &unpacker{
+			rules: &restrictions{}, base: target, options: wire.Tar{Atomic: atomic}, buf: make([]byte, 4096),
+			budget: archive.NewBudget(archive.Limits{Bytes: 1 << 20, Entries: 1000}),
+		}
+		if atomic {
+			err = x.atomic(d, bytes.NewReader(data))
+		} else {
+			x.dir.entries.top, x.dir.links.top = d, d
+			err = x.all(bytes.NewReader(data))
+		}
+		x.dir.entries.close()
+		x.dir.links.close()
+		if left, lerr := os.ReadDir(target); atomic && err != nil && (lerr != nil || len(left) != 0) {
+			t.Fatalf("%v left %v, %v", err, left, lerr)
+		}
+		var st unix.Stat_t
+		out, oerr := os.ReadFile(filepath.Join(dir, "outside"))
+		all, derr := os.ReadDir(dir)
+		if serr := unix.Lstat(filepath.Join(dir, "outside"), &st); errors.Join(oerr, derr, serr) != nil || string(out) != "outside" || len(all) != 2 || st.Nlink != 1 || st.Mode&0o777 != 0o600 {
+			t.Fatalf("outside: %q, %d names, %d links, %v", out, len(all), st.Nlink, errors.Join(oerr, derr, serr))
+		}
+	})
+}
+
+// All kinds of files, and more names than are read at once.
+func TestPackKinds(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkfifo fifo && ln -s f link && echo f >f && mkdir d many && chmod 0 f && "+
+		`i=0; while [ $i -lt 1500 ]; do : >many/$(printf '%0200d' $i); i=$((i+1)); done`)
+	if err := unix.Mknod(dir+"/device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil && !errors.Is(err, unix.EPERM) {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	rep, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{}, &buf)
+	if err != nil || rep.Entries != 1504 || rep.Bytes != 2 {
+		t.Errorf("%d entries, %d bytes, %v", rep.Entries, rep.Bytes, err)
+	}
+	for _, s := range rep.Skipped {
+		if s.Path != "fifo" && s.Path != "device" || s.Reason != "it is a FIFO, socket or device" {
+			t.Errorf("left out %+v", s)
+		}
+	}
+	if got := namesIn(t, buf.Bytes()); len(got) != 1504 || !slices.Contains(got, "link") || !slices.Contains(got, "d/") || len(rep.Skipped) == 0 {
+		t.Errorf("%d names, %v", len(got), rep.Skipped)
+	}
+}

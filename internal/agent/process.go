@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// maxStdin bounds the input that comes with a start: the agent holds it until
+// the process has read it.
+const maxStdin = 16 << 20
+
+// noCapacityRetry is when a start that found the sandbox full may be tried again.
+const noCapacityRetry = time.Second
+
+// Process is a managed process to start. Of Spec counts what concerns its life:
+// Name, OpenStdin, Restart, Ready and OnFull; the rest is in Start, whose Timeout
+// is of each run.
+type Process struct {
+	Start
+	Spec cloche.ProcessSpec
+}
+
+// StartProcess starts a managed process. It returns when the program has been
+// executed; after an error it has not been, and nothing of it is left. A start
+// with the id of one on record returns that one's record if the two are the same
+// in everything, and cloche.CodeExists if they are not, so a start whose answer
+// was lost can be repeated. The first run gets Start.Stdin; a later one begins
+// where the input of the one before ended.
+func (c *Client) StartProcess(ctx context.Context, p Process) (cloche.Process, error) {
+	if len(p.Stdin) > maxStdin {
+		e := cloche.Errorf(cloche.CodeTooLarge, "stdin of %d bytes is over the limit of %d for what comes with a start", len(p.Stdin), maxStdin).
+			WithHint("keep it open and write the rest afterwards")
+		e.Field = "stdin"
+		return cloche.Process{}, e
+	}
+	x := p.Start.wire()
+	x.Input = len(p.Stdin) > 0
+	req := wire.Request{Op: wire.OpStart, Exec: x, Managed: &wire.Managed{
+		Name: p.Spec.Name, OpenStdin: p.Spec.OpenStdin, Restart: p.Spec.Restart, Ready: p.Spec.Ready, OnFull: p.Spec.OnFull,
+	}}
+	var err error
+	if x.Key, err = key(req, p.Stdin); err != nil {
+		return cloche.Process{}, err
+	}
+	k, err := c.open(ctx, req)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	defer k.end()
+	if x.Input {
+		// The agent reads all of it before it does anything.
+		err := k.Bytes(wire.KindInput, p.Stdin)
+		if err == nil {
+			err = k.End()
+		}
+		if err != nil {
+			// It may have said why it does not want the input.
+			if _, _, ferr := k.next(); cloche.CodeOf(ferr) != cloche.CodeUnavailable {
+				return cloche.Process{}, ferr
+			}
+			return cloche.Process{}, k.fail(fmt.Errorf("send input: %w", err))
+		}
+	}
+	r, err := reply[cloche.Process](k)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	return saneProcess(r), nil
+}
+
+// key names a request by what is in it.
+func key(req wire.Request, stdin []byte) (string, error) {
+	data, err := json.Marshal(req)
+	if err != nil {
+		return "", fmt.Errorf("encode request: %w", err)
+	}
+	h := sha256.New()
+	h.Write(data)
+	h.Write([]byte{0})
+	h.Write(stdin)
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// WatchProcesses calls fn with every managed process on record, and then with
+// each whose record changes: at once for its state, pid, restarts, readiness and
+// the end of its input, and at most every 250 ms for its last line and position.
+// It returns when ctx ends, fn fails or the connection is lost.
+func (c *Client) WatchProcesses(ctx context.Context, fn func(cloche.Process) error) error {
+	k, err := c.openIdle(ctx, wire.Request{Op: wire.OpWatch})
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	for {
+		kind, payload, err := k.next()
+		if err != nil {
+			return err
+		}
+		if kind != wire.KindProcess {
+			return unexpected(kind)
+		}
+		p, err := wire.Decode[cloche.Process](payload)
+		if err != nil {
+			return classify(err)
+		}
+		if err := fn(saneProcess(p)); err != nil {
+			return err
+		}
+	}
+}
+
+// Resize changes the size of a process's terminal. A later run gets it too.
+func (c *Client) Resize(ctx context.Context, execID string, rows, cols uint16) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpResize, ExecID: execID, Size: &cloche.Size{Rows: rows, Cols: cols}})
+	return err
+}
+
+// SignalProcess sends a signal. TERM, KILL, INT, QUIT and HUP end the restart
+// policy first. A process that has ended is cloche.CodeState.
+func (c *Client) SignalProcess(ctx context.Context, execID string, number int, scope cloche.SignalScope) error {
+	if scope == "" {
+		scope = cloche.ScopeTree
+	}
+	if c.version < 2 && scope == cloche.ScopeTree {
+		return c.Signal(ctx, execID, number) // nothing else is new in this
+	}
+	k, err := c.openSince(ctx, 2, wire.Request{Op: wire.OpSignal, ExecID: execID, Signal: number, Scope: scope})
+	if err != nil {
+		return err
+	}
+	_, err = reply[wire.Empty](k)
+	return err
+}
+
+// RemoveProcess kills the tree of a process and forgets its record and log.
+func (c *Client) RemoveProcess(ctx context.Context, execID string) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpForget, ExecID: execID})
+	return err
+}
+
+// ForgetProcess forgets the record and the log of a process that has ended. What
+// it left running lives on.
+func (c *Client) ForgetProcess(ctx context.Context, execID string) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpForget, ExecID: execID, Ended: true})
+	return err
+}
+
+// HoldTimers makes timeouts, restart back-offs and readiness timeouts stand
+// still, or go on: those that run are later by as long as they were held. It
+// lasts until it is taken back, whatever becomes of the connection.
+func (c *Client) HoldTimers(ctx context.Context, hold bool) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpHold, Hold: hold})
+	return err
+}
