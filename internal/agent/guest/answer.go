@@ -103,6 +103,8 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 			a.repeats.forget(req.ExecID)
 		}
 		return done(p, err)
+	case wire.OpDial:
+		return a.dial(p, req.Port)
 	case wire.OpHold:
 		a.procs.clock.hold(req.Hold)
 		return done(p, nil)
@@ -110,6 +112,8 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 		return a.listen(p, req.Listen)
 	case wire.OpUnlisten:
 		return done(p, a.unlisten(req.Listen))
+	case wire.OpTool:
+		return a.doTool(p, req)
 	case wire.OpRestrict:
 		return done(p, a.restrict(req.Rules))
 	default:
