@@ -34,6 +34,7 @@ var rooms = map[string][]string{
 	"internal/key":                      {""},
 	"internal/config":                   {""},
 	"internal/image":                    {"", "internal/archive"},
+	"internal/image/ingvisor":           {},
 	"internal/archive":                  {""},
 	"internal/workspace":                {"", "internal/workspace/ext4"},
 	"internal/workspace/ext4":           {},

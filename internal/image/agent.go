@@ -36,9 +36,7 @@ func (s *Store) AgentImage(ctx context.Context, program []byte) (string, error) 
 	defer f.Close()
 	// The checksum tells apart the programs of one executable, nothing more.
 	sum := crc32.Checksum(program, crc32.MakeTable(crc32.Castagnoli))
-	return s.agentImage(ctx, fmt.Sprint("part", len(program), sum, exe), int64(len(program)), func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(program)), nil
-	})
+	return s.agentImage(ctx, fmt.Sprint("part", len(program), sum, exe), bytes.NewReader(program), int64(len(program)))
 }
 
 // AgentImageFile is AgentImage for a program that is a file, such as this
@@ -49,16 +47,18 @@ func (s *Store) AgentImageFile(ctx context.Context, path string) (string, error)
 		return "", fmt.Errorf("make agent image: %w", err)
 	}
 	defer f.Close()
-	return s.agentImage(ctx, fmt.Sprint("file", program), program.Size, func() (io.ReadCloser, error) {
-		return io.NopCloser(io.NewSectionReader(f, 0, program.Size)), nil
-	})
+	return s.agentImage(ctx, fmt.Sprint("file", program), f, program.Size)
 }
 
-func (s *Store) agentImage(ctx context.Context, identity string, size int64, open func() (io.ReadCloser, error)) (string, error) {
-	name := "agent-" + shortHash(identity)
+// agentForm is in the identity of what is packed: images of another form are made
+// again.
+const agentForm = "parted "
+
+func (s *Store) agentImage(ctx context.Context, identity string, program io.ReaderAt, size int64) (string, error) {
+	name := "agent-" + shortHash(agentForm+identity)
 	r, err := s.cached(ctx, name, func() (*tree, record, error) {
-		t := newTree()
-		err := t.file(AgentPath, 0o555, size, open)
+		t, p := newTree(), part(program, size)
+		err := t.file(AgentPath, 0o555, p.length(), func() (io.ReadCloser, error) { return io.NopCloser(p.read()), nil })
 		return t, record{Rootfs: Rootfs{Ref: "agent"}}, err
 	})
 	if err != nil {

@@ -245,8 +245,8 @@ func (h hostView) checkMountPoints(need Need) ([]string, error) {
 	usual := emptyDirs()
 	var extra []string
 	for _, target := range need.MountPoints {
-		if !strings.HasPrefix(target, "/") || path.Clean(target) != target || strings.ContainsRune(target, 0) {
-			return nil, cloche.Invalid("mounts", "mount target %q is not a clean absolute path", clip(target))
+		if err := cleanTarget(target); err != nil {
+			return nil, err
 		}
 		name := target[1:]
 		top, _, _ := strings.Cut(name, "/")

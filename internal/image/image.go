@@ -1,7 +1,10 @@
 // Package image makes the root filesystems that sandboxes start from, as EROFS
 // images without inline data: the curated view of this machine's own tools that
-// is called host, and the small image that carries the agent.
+// is called host, images of registries, archives and directories, and the small
+// image that carries the agent.
 package image
+
+import "github.com/cloche-dev/cloche"
 
 // HostHint is the sentence that belongs to the error about a program which is
 // not in a sandbox made from the host image.
@@ -14,9 +17,11 @@ type Rootfs struct {
 	Ref string `json:"ref"`
 	// Image is the path of an EROFS image on this machine.
 	Image string `json:"image"`
-	// Digest is "sha256:" and the digest of the file at Image. It says nothing
-	// about what Mounts show.
+	// Digest identifies the image: of host it is the digest of the file at Image,
+	// which says nothing about what Mounts show; of others that of the manifest.
 	Digest string `json:"digest"`
+	// Index is the digest of the list of platforms that it was chosen from.
+	Index string `json:"index,omitempty"`
 	// SizeBytes is the size of the file at Image.
 	SizeBytes int64 `json:"size_bytes"`
 	// Mounts are directories of this machine, each to be mounted read-only at the
@@ -29,6 +34,8 @@ type Rootfs struct {
 	Env map[string]string `json:"env,omitempty"`
 	// User runs processes when the request names none.
 	User string `json:"user"`
+	// Config is what the image says about how it wants to be run; nil for host.
+	Config *cloche.ImageConfig `json:"config,omitempty"`
 	// MissingHint belongs to the error about a program that is not there.
 	MissingHint string `json:"missing_hint,omitempty"`
 }

@@ -44,6 +44,9 @@ type Store struct {
 	// host is where the host image looks at this machine; a test points it at a
 	// machine of its own.
 	host hostView
+	// oci holds what came from elsewhere.
+	oci     *catalog
+	options Options
 
 	mu      sync.Mutex
 	records map[string]record // by name, as they were last seen to hold
@@ -56,9 +59,17 @@ type record struct {
 	Sources []seen `json:"sources"`
 }
 
-// Open opens the store in dir, which is made when it is missing. It must belong
-// to this user alone: what lies there is believed.
-func Open(dir string) (*Store, error) {
+// Options say how a store gets images.
+type Options struct {
+	Registries RegistryConfig
+}
+
+// Open is OpenWith without options.
+func Open(dir string) (*Store, error) { return OpenWith(dir, Options{}) }
+
+// OpenWith opens the store in dir, which is made when it is missing. It must
+// belong to this user alone: what lies there is believed.
+func OpenWith(dir string, o Options) (*Store, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("open image store %s: the path is not absolute", dir)
 	}
@@ -77,19 +88,21 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolve image store: %w", err)
 	}
-	return &Store{dir: dir, host: thisHost(filepath.Dir(dir)), records: map[string]record{}}, nil
+	oci, err := openCatalog(filepath.Join(dir, "oci"))
+	if err != nil {
+		return nil, err
+	}
+	return &Store{dir: dir, host: thisHost(filepath.Dir(dir)), oci: oci, options: o, records: map[string]record{}}, nil
 }
 
-// Resolve returns the root filesystem that ref names, making it when it is not
-// there yet or when what it was made from has changed. A ref that is not known
-// is cloche.CodeNotFound; a mount point that the image cannot have is
+// Resolve returns the root filesystem that ref names: host, which it makes when
+// that is not there yet or when what it was made from has changed, or an image
+// that was pulled or imported, by name or digest. It never pulls. What is not
+// here is cloche.CodeNotFound; a mount point that the image cannot have is
 // cloche.CodeInvalid.
 func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, error) {
 	if ref != cloche.DefaultImage {
-		e := cloche.Errorf(cloche.CodeNotFound, "image %q is not known", clip(ref)).
-			WithHint(`this build knows one image, "host", which shows this machine's own tools`)
-		e.Field = "image"
-		return Rootfs{}, e
+		return s.resolveImage(ref, need)
 	}
 	extra, err := s.host.checkMountPoints(need)
 	if err != nil {
@@ -104,18 +117,6 @@ func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, err
 		return Rootfs{}, fmt.Errorf("make image host: %w", err)
 	}
 	return r.Rootfs, nil
-}
-
-// List returns the images that a create can name.
-func (s *Store) List() []cloche.Image {
-	img := cloche.Image{
-		Name:        cloche.DefaultImage,
-		Description: "a read-only view of this machine's own tools; needs no registry",
-	}
-	if r, err := s.load("host"); err == nil {
-		img.Digest = r.Rootfs.Digest
-	}
-	return []cloche.Image{img}
 }
 
 // Sweep removes the images that nobody has used for at least unused and that
@@ -212,14 +213,34 @@ func (s *Store) remember(name string, r record) {
 // present reports whether the image of r is there and whole, and notes that it
 // is in use.
 func present(r Rootfs) bool {
-	info, err := os.Lstat(r.Image)
-	if err != nil || !info.Mode().IsRegular() || info.Size() != r.SizeBytes {
+	if !whole(r.Image, r.SizeBytes) {
 		return false
 	}
-	if now := time.Now(); now.Sub(info.ModTime()) > freshen {
-		_ = os.Chtimes(r.Image, now, now)
-	}
+	touch(r.Image)
 	return true
+}
+
+// whole reports whether an image is there and has its size.
+func whole(path string, size int64) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() == size
+}
+
+// Touch notes that the image at path is in use; false when it is not there.
+func (s *Store) Touch(path string) bool {
+	if _, err := os.Lstat(path); err != nil {
+		return false
+	}
+	touch(path)
+	return true
+}
+
+// touch notes that an image is in use, and not more often than somebody asks.
+func touch(path string) {
+	info, err := os.Lstat(path)
+	if now := time.Now(); err == nil && now.Sub(info.ModTime()) > freshen {
+		_ = os.Chtimes(path, now, now)
+	}
 }
 
 // write writes t to a file that is named after its content and fills in where
@@ -306,31 +327,17 @@ func (s *Store) save(name string, r record) error {
 	return nil
 }
 
-// lock takes the store's lock, which also holds between processes and ends with
-// the process that has it.
+// lock takes the lock of what the store makes itself.
 func (s *Store) lock(ctx context.Context) (func(), error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open image lock: %w", err)
 	}
-	retry := time.NewTicker(5 * time.Millisecond)
-	defer retry.Stop()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock images: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("lock images: %w", ctx.Err())
-		case <-retry.C:
-		}
+	if err := flock(ctx, f); err != nil {
+		_ = f.Close()
+		return nil, err
 	}
+	return func() { _ = f.Close() }, nil
 }
 
 // seen is how a file of this machine looked when it was read.
