@@ -33,6 +33,7 @@ var rooms = map[string][]string{
 	"internal/audit":                    {""},
 	"internal/key":                      {""},
 	"internal/config":                   {""},
+	"internal/rulefile":                 {"", "internal/policy"},
 	"internal/image":                    {"", "internal/archive"},
 	"internal/image/ingvisor":           {},
 	"internal/archive":                  {""},
@@ -80,7 +81,7 @@ var rooms = map[string][]string{
 	"internal/cli":                      {"", "client", "internal/programfile"},
 	"internal/daemon": {
 		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/engine", "internal/engine/gvisor", "internal/event",
-		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
+		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"bench":          {"", "client"},
 	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},

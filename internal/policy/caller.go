@@ -1,6 +1,10 @@
 package policy
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
 
 // LocalTenant is the tenant of the operator.
 const LocalTenant = "local"
@@ -23,6 +27,10 @@ type Caller struct {
 	UID int
 	// Via is ViaUnix, ViaTCP or ViaInProcess.
 	Via string
+	// Key is the id of the API key that the caller showed; empty is none.
+	Key string
+	// Scope narrows what the caller may do; nil is no narrowing. Nobody changes it.
+	Scope *Scope
 }
 
 // UnixCaller is the peer of a unix socket: the operator when its uid is the
@@ -41,6 +49,11 @@ func UnixCaller(peerUID, daemonUID int) Caller {
 // TCPCaller is whoever showed the daemon's bearer token over TCP. It is never
 // the operator: a token says nothing of who holds it.
 func TCPCaller() Caller { return Caller{Tenant: "tcp", UID: -1, Via: ViaTCP} }
+
+// KeyCaller is whoever showed an API key. It is never the operator.
+func KeyCaller(k cloche.Key) Caller {
+	return Caller{Tenant: k.Tenant, UID: -1, Via: ViaTCP, Key: k.ID, Scope: ScopeOf(k)}
+}
 
 // InProcessCaller is the user whose own process runs the core; it is the
 // operator.

@@ -26,13 +26,6 @@ const (
 	maxID         = 1<<32 - 2 // the last one means "no id" to the kernel
 )
 
-func checkName(d *decision) *cloche.Error {
-	if d.spec.Name == "" || cloche.ValidName(d.spec.Name) {
-		return nil
-	}
-	return cloche.Invalid("name", "name %s is not valid", show(d.spec.Name)).WithHint("%s", nameHint())
-}
-
 func nameHint() string {
 	return "use 1 to " + strconv.Itoa(cloche.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 }
@@ -111,6 +104,15 @@ func validEnv(field string, env map[string]string) *cloche.Error {
 
 func checkUser(d *decision) *cloche.Error { return validUser("user", d.spec.User) }
 
+// CheckUser refuses what cannot name a user of a sandbox; field is what the
+// caller knows it as.
+func CheckUser(field, s string) error {
+	if err := validUser(field, s); err != nil {
+		return err
+	}
+	return nil
+}
+
 // validUser knows the syntax only; whether the image has such a user is found
 // out inside.
 func validUser(field, s string) *cloche.Error {
@@ -147,58 +149,14 @@ func validID(s string) bool {
 	return err == nil && n <= maxID
 }
 
-func checkNetwork(d *decision) *cloche.Error {
-	switch d.spec.Network {
-	case "":
-		d.spec.Network = networkNone
-	case networkNone:
-	case networkOn:
-		return unsupported("network", "network %q was asked for, and this build has no egress: every sandbox is offline", networkOn).
-			WithHint("leave network out, or write %q", networkNone)
-	default:
-		return cloche.Invalid("network", "network %s is not known", show(d.spec.Network)).
-			WithHint("leave network out, or write %q: this build has no egress", networkNone)
+// checkLease says whether something ends a sandbox that is to end by itself.
+func checkLease(d *decision) *cloche.Error {
+	if d.spec.Persistent == nil {
+		d.spec.Persistent = new(true)
+	}
+	if d.spec.Transient && !d.held && d.spec.Limits.IdleMS == 0 {
+		return cloche.Invalid("transient", "nothing would end this transient sandbox").
+			WithHint("set limits.idle_ms and use it or send heartbeats, or hold it by a connection")
 	}
 	return nil
-}
-
-// checkImage judges the reference; whether the image exists is the image room's
-// to find out.
-func checkImage(d *decision) *cloche.Error {
-	ref := d.spec.Image
-	if !validImage(ref) {
-		return cloche.Invalid("image", "image %s is not a reference", show(ref)).
-			WithHint("write %q or a reference such as \"debian:12\", of at most %d letters, digits and any of . _ - / : @", cloche.DefaultImage, maxImageName)
-	}
-	for i, pattern := range d.rules.BlockedImages {
-		if matchImage(pattern, ref) {
-			return denied(at("blocked_images", i), "image", "image %s is blocked by the operator", show(ref)).
-				WithHint("choose another image; no other rule allows one that is listed in blocked_images")
-		}
-	}
-	granted := func(p string) bool { return matchImage(p, ref) }
-	if d.caller.Operator || ref == cloche.DefaultImage || ref == d.profile.image || slices.ContainsFunc(d.rules.Images, granted) {
-		return nil
-	}
-	return denied("images", "image", "image %s is not among those that the operator allows", show(ref)).
-		WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(ref))
-}
-
-func validImage(s string) bool {
-	if s == "" || len(s) > maxImageName || !alnum(s[0]) || strings.Contains(s, "//") || strings.Contains(s, "..") {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; !alnum(c) && !strings.ContainsRune("._-/:@", rune(c)) {
-			return false
-		}
-	}
-	return alnum(s[len(s)-1])
-}
-
-func matchImage(pattern, ref string) bool {
-	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-		return strings.HasPrefix(ref, prefix)
-	}
-	return pattern == ref
 }

@@ -19,3 +19,7 @@ func ChooseEngine(caller Caller, rules Rules, reports []cloche.EngineReport) (cl
 	}
 	return chosen, nil
 }
+
+// EngineNamed says whether the operator names one engine, so that no other is chosen
+// where that one cannot be used.
+func EngineNamed(rules Rules) bool { return rules.Engine != "" && rules.Engine != engineAuto }

@@ -17,10 +17,10 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 	p := decide(t, cloche.SandboxSpec{}, operator, policy.Rules{})
 	got := p.Spec()
 	want := cloche.SandboxSpec{
-		Profile: "agent", Image: "host", Engine: "gvisor", Network: "none", Cwd: "/workspace",
+		Profile: "agent", Image: "host", Pull: "missing", Engine: "gvisor", Network: "none", Cwd: "/workspace",
 		Workspace:    &cloche.Workspace{Path: "/workspace"},
-		ReadOnlyRoot: new(false),
-		Limits:       cloche.Limits{CPUs: 2, MemoryBytes: 2 << 30, Pids: 1024, DiskBytes: 4 << 30, MaxOutputBytes: 1 << 20},
+		ReadOnlyRoot: new(false), Persistent: new(true),
+		Limits: cloche.Limits{CPUs: 2, MemoryBytes: 2 << 30, Pids: 1024, DiskBytes: 4 << 30, TmpBytes: 512 << 20, ShmBytes: 64 << 20, MaxOutputBytes: 1 << 20},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("granted\n%+v\nwant\n%+v", got, want)
@@ -49,21 +49,15 @@ func TestBuiltinProfiles(t *testing.T) {
 		limits   cloche.Limits
 		readOnly bool
 	}{
-		"agent":            {cloche.Limits{CPUs: 2, MemoryBytes: 2048 * mib, Pids: 1024}, false},
-		"default":          {cloche.Limits{CPUs: 1, MemoryBytes: 512 * mib, Pids: 128, TimeoutMS: 30_000}, true},
-		"offline_readonly": {cloche.Limits{CPUs: 0.5, MemoryBytes: 256 * mib, Pids: 64, TimeoutMS: 30_000}, true},
+		"agent":            {cloche.Limits{CPUs: 2, MemoryBytes: 2048 * mib, Pids: 1024, TmpBytes: 512 * mib, ShmBytes: 64 * mib}, false},
+		"default":          {cloche.Limits{CPUs: 1, MemoryBytes: 512 * mib, Pids: 128, TimeoutMS: 30_000, TmpBytes: 2730 << 16, ShmBytes: 64 * mib}, true},
+		"offline_readonly": {cloche.Limits{CPUs: 0.5, MemoryBytes: 256 * mib, Pids: 64, TimeoutMS: 30_000, TmpBytes: 1365 << 16, ShmBytes: 64 * mib}, true},
 	} {
 		p := decide(t, cloche.SandboxSpec{Profile: name}, operator, policy.Rules{})
 		l := p.Limits()
 		l.DiskBytes, l.MaxOutputBytes = 0, 0
 		if l != want.limits || *p.Spec().ReadOnlyRoot != want.readOnly {
 			t.Errorf("%s: %+v read-only %t, want %+v", name, l, *p.Spec().ReadOnlyRoot, want)
-		}
-	}
-	for _, name := range []string{"network_basic", "network_extended"} {
-		for _, net := range []string{"", "none", "on"} {
-			_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Profile: name, Network: net}, Facts: facts()}, operator, policy.Rules{})
-			want{code: cloche.CodeUnsupported, field: "profile", says: "egress"}.check(t, err)
 		}
 	}
 }
@@ -177,7 +171,6 @@ func TestInvalidRequests(t *testing.T) {
 		"user half":          {spec{User: "1000:"}, want{invalid, "user", "", ""}},
 		"user three":         {spec{User: "1:2:3"}, want{invalid, "user", "", ""}},
 		"network host":       {spec{Network: "host"}, want{invalid, "network", "", "none"}},
-		"network on":         {spec{Network: "on"}, want{cloche.CodeUnsupported, "network", "", "egress"}},
 
 		"workspace both":          {work(cloche.Workspace{Name: "a", Dir: "/data"}), want{invalid, "workspace", "", "not both"}},
 		"workspace name":          {work(cloche.Workspace{Name: "../etc"}), want{invalid, "workspace.name", "", ""}},
@@ -258,7 +251,7 @@ func TestValidRequests(t *testing.T) {
 		"user uid":          {User: "1000"},
 		"user uid gid":      {User: "0:0"},
 		"labels":            {Labels: map[string]string{"Team/owner.x": "grün ✓", "a": ""}},
-		"image digest":      {Image: "ghcr.io/a/b:1@sha256:abc"},
+		"image digest":      {Image: "ghcr.io/a/b:1@sha256:" + strings.Repeat("ab", 32)},
 		"nested mount":      {Mounts: []cloche.Mount{{Source: "/home/alice/project", Target: "/workspace/p"}}},
 		"reserved sibling":  {Mounts: []cloche.Mount{{Source: "/home/alice/project", Target: "/process"}, {Source: "/home/alice/project", Target: "/devel"}}},
 		"another workspace": {Workspace: &cloche.Workspace{Path: "/srv/job"}},
@@ -305,7 +298,7 @@ func TestDisabledAndQuota(t *testing.T) {
 	}
 	f.Live, f.LiveTenant = 5, 2
 	want{code: cloche.CodeNoCapacity, rule: "max_sandboxes"}.check(t, try(operator, "max_sandboxes: 5"))
-	want{code: cloche.CodeNoCapacity, rule: "max_sandboxes_per_tenant", says: "2"}.check(t, try(tenant, "max_sandboxes_per_tenant: 2"))
+	want{code: cloche.CodeTooMany, rule: "max_sandboxes_per_tenant", says: "2"}.check(t, try(tenant, "max_sandboxes_per_tenant: 2"))
 	err := try(tenant, "max_sandboxes: 5")
 	want{code: cloche.CodeNoCapacity}.check(t, err)
 	if strings.ContainsAny(err.Error(), "0123456789") {
@@ -341,7 +334,7 @@ func TestEnforcement(t *testing.T) {
 	if want := []string{"limits.cpus", "limits.memory_bytes", "limits.pids", "limits.disk_bytes"}; !slices.Equal(fields, want) {
 		t.Errorf("unenforced %v", fields)
 	}
-	if want := (cloche.Limits{MaxOutputBytes: 1 << 20}); p.Limits() != want {
+	if want := (cloche.Limits{MaxOutputBytes: 1 << 20, TmpBytes: 512 << 20, ShmBytes: 64 << 20}); p.Limits() != want {
 		t.Errorf("limits %+v, want %+v", p.Limits(), want)
 	}
 
@@ -358,12 +351,27 @@ func TestEnforcement(t *testing.T) {
 	}
 }
 
+// inProfile are rules with an engine for the usual profile.
+func inProfile(engine string) policy.Rules {
+	return policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Engine: engine}}}
+}
+
+func withEngine(r policy.Rules, engine string) policy.Rules {
+	r.Engine = engine
+	return r
+}
+
+func least(r policy.Rules, t cloche.Tier) policy.Rules {
+	r.MinTier = t
+	return r
+}
+
 func TestEngineChoice(t *testing.T) {
-	native := cloche.EngineReport{Name: "native", Tier: cloche.TierNamespace, Usable: true, Enforces: allEnforced()}
+	native := cloche.EngineReport{Name: "native", Tier: cloche.TierNamespace, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
 	broken := gvisor()
 	broken.Usable, broken.Problems = false, []cloche.Problem{{What: "no user namespaces", Mend: "write /proc/sys/x"}}
-	vm := cloche.EngineReport{Name: "krun", Tier: cloche.TierMicroVM, Usable: true, Enforces: allEnforced()}
-	none := cloche.EngineReport{Name: "stub", Tier: cloche.TierNone, Usable: true, Enforces: allEnforced()}
+	vm := cloche.EngineReport{Name: "krun", Tier: cloche.TierMicroVM, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
+	none := cloche.EngineReport{Name: "stub", Tier: cloche.TierNone, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
 	for name, c := range map[string]struct {
 		engines []cloche.EngineReport
 		rules   policy.Rules
@@ -372,8 +380,31 @@ func TestEngineChoice(t *testing.T) {
 		engine  string
 		want    want
 	}{
-		"auto skips a shared kernel":  {[]cloche.EngineReport{native, gvisor()}, policy.Rules{}, operator, "", "gvisor", want{}},
-		"auto takes what is stronger": {[]cloche.EngineReport{broken, vm}, policy.Rules{}, operator, "auto", "krun", want{}},
+		"auto skips a shared kernel": {[]cloche.EngineReport{native, gvisor()}, policy.Rules{}, operator, "", "gvisor", want{}},
+		"auto takes no microvm": {
+			[]cloche.EngineReport{broken, vm}, policy.Rules{}, operator, "auto", "",
+			want{cloche.CodeUnavailable, "engine", "", "krun: a microvm is chosen by name or by min_tier"},
+		},
+		"nor below one that is lower": {[]cloche.EngineReport{vm, native}, policy.Rules{MinTier: cloche.TierNamespace}, operator, "auto", "native", want{}},
+		"a microvm by name":           {[]cloche.EngineReport{gvisor(), vm}, policy.Rules{}, operator, "krun", "krun", want{}},
+		"a microvm by the least tier": {[]cloche.EngineReport{gvisor(), vm}, policy.Rules{MinTier: cloche.TierMicroVM}, tenant, "auto", "krun", want{}},
+		"a microvm by the rule":       {[]cloche.EngineReport{gvisor(), vm}, policy.Rules{Engine: "krun"}, tenant, "", "krun", want{}},
+		"the mend and the rule that accepts less": {
+			[]cloche.EngineReport{broken, native}, policy.Rules{}, operator, "", "", want{cloche.CodeUnavailable, "engine", "", "min_tier: namespace"},
+		},
+		"a profile's engine":               {[]cloche.EngineReport{gvisor(), native}, inProfile("native"), tenant, "", "native", want{}},
+		"a profile's goes before the rule": {[]cloche.EngineReport{gvisor(), native, vm}, withEngine(inProfile("native"), "krun"), tenant, "auto", "native", want{}},
+		"a profile that says auto":         {[]cloche.EngineReport{native, gvisor()}, withEngine(inProfile("auto"), "native"), tenant, "", "gvisor", want{}},
+		"a profile binds who may not choose": {
+			[]cloche.EngineReport{gvisor(), native}, inProfile("native"), tenant, "gvisor", "",
+			want{cloche.CodeDenied, "engine", "profiles.agent.engine", "profiles.agent.engine: gvisor"},
+		},
+		"the operator chooses in a profile": {[]cloche.EngineReport{gvisor(), native}, inProfile("native"), operator, "gvisor", "gvisor", want{}},
+		"a profile's is below the least": {
+			[]cloche.EngineReport{gvisor(), native}, least(inProfile("native"), cloche.TierGVisor), operator, "", "",
+			want{cloche.CodeDenied, "engine", "min_tier", "min_tier: namespace"},
+		},
+		"a profile names one that is not": {[]cloche.EngineReport{gvisor()}, inProfile("native"), operator, "", "", want{cloche.CodeUnavailable, "", "", "profiles.agent.engine"}},
 		"auto never falls silently": {
 			[]cloche.EngineReport{broken, native}, policy.Rules{}, operator, "", "",
 			want{cloche.CodeUnavailable, "engine", "", "no user namespaces (write /proc/sys/x); native: tier namespace"},
@@ -419,7 +450,7 @@ func TestImages(t *testing.T) {
 		"debian:12":         {"operator": true, "tenant": true},
 		"debian:123":        {"operator": true, "tenant": false},
 		"ghcr.io/acme/a:1":  {"operator": true, "tenant": true},
-		"ghcr.io/acmeX/a":   {"operator": true, "tenant": false},
+		"ghcr.io/acmex/a":   {"operator": true, "tenant": false},
 		"ghcr.io/acme/bad1": {"operator": false, "tenant": false},
 	} {
 		for who, c := range map[string]policy.Caller{"operator": operator, "tenant": tenant} {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/cloche-dev/cloche"
@@ -22,9 +23,10 @@ func rank(t cloche.Tier) int {
 	return 0
 }
 
-// checkEngine chooses the engine. "auto" is the rule's engine, or the first
-// usable one of at least the minimal tier: gvisor unless a rule lowers it, so
-// that a machine that lacks something never falls silently to a shared kernel.
+// checkEngine chooses the engine. "auto" is the profile's engine, the rule's, or the
+// first usable one of at least the minimal tier: gvisor unless a rule lowers it, so
+// that a machine that lacks something never falls silently to a shared kernel. A
+// virtual machine is never chosen by itself: what it costs is somebody's decision.
 func checkEngine(d *decision) *cloche.Error {
 	chosen, autoErr := d.autoEngine()
 	name := d.spec.Engine
@@ -43,31 +45,43 @@ func checkEngine(d *decision) *cloche.Error {
 			return autoErr
 		}
 		if chosen.Name != name {
-			return denied("engine", "engine", "engine %s was asked for, and the operator's choice is %s", show(name), chosen.Name).
-				WithHint("leave engine out; the smallest rule that would allow it is `engine: %s`", yamlString(name))
+			rule := d.engineRule()
+			return denied(rule, "engine", "engine %s was asked for, and the operator's choice is %s", show(name), chosen.Name).
+				WithHint("leave engine out; the smallest rule that would allow it is `%s: %s`", rule, yamlString(name))
 		}
 	}
 	return d.takeEngine(report)
 }
 
+// engineRule is the key that names an engine, or that would.
+func (d *decision) engineRule() string {
+	if d.profile.engine != "" {
+		return ruleName(d.profile.name, "engine")
+	}
+	return "engine"
+}
+
 func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
-	if name := d.rules.Engine; name != "" && name != engineAuto {
+	if name := cmp.Or(d.profile.engine, d.rules.Engine); name != "" && name != engineAuto {
 		report, ok := d.findEngine(name)
 		if !ok {
-			e := cloche.Errorf(cloche.CodeUnavailable, "the operator's rule engine names %s, which this build does not have", show(name))
+			e := cloche.Errorf(cloche.CodeUnavailable, "the operator's rule %s names %s, which this build does not have", d.engineRule(), show(name))
 			return report, e.WithHint("the engines are %s", d.engineNames())
 		}
 		return report, nil
 	}
-	least := d.rules.MinTier
-	if least == "" {
-		least = cloche.TierGVisor
-	}
+	least := cmp.Or(d.rules.MinTier, cloche.TierGVisor)
 	var reasons []string
+	weaker := cloche.Tier("")
 	for _, r := range d.facts.Engines {
 		switch {
 		case rank(r.Tier) < rank(least):
 			reasons = append(reasons, r.Name+": tier "+string(r.Tier)+" is below "+string(least))
+			if r.Usable && rank(r.Tier) > rank(weaker) {
+				weaker = r.Tier
+			}
+		case r.Tier == cloche.TierMicroVM && least != cloche.TierMicroVM:
+			reasons = append(reasons, r.Name+": a microvm is chosen by name or by min_tier only")
 		case !r.Usable:
 			reasons = append(reasons, r.Name+": "+d.problems(r))
 		default:
@@ -79,6 +93,9 @@ func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
 	}
 	e := cloche.Errorf(cloche.CodeUnavailable, "no engine is usable: %s", strings.Join(reasons, "; "))
 	e.Field = "engine"
+	if weaker != "" && d.caller.Operator {
+		return cloche.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it; the smallest rule that accepts less is `min_tier: %s`", weaker)
+	}
 	return cloche.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it")
 }
 
@@ -93,9 +110,23 @@ func (d *decision) takeEngine(r cloche.EngineReport) *cloche.Error {
 		e.Field = "engine"
 		return e.WithHint("`cloche doctor` says how to mend it")
 	}
+	d.because("engine", d.engineBy())
 	d.engine = r
 	d.spec.Engine = r.Name
 	return nil
+}
+
+// engineBy is what decides about the engine.
+func (d *decision) engineBy() string {
+	switch {
+	case d.profile.engine != "" && d.profile.engine != engineAuto:
+		return d.engineRule()
+	case d.profile.engine == "" && d.rules.Engine != "" && d.rules.Engine != engineAuto:
+		return "engine"
+	case d.rules.MinTier != "":
+		return "min_tier"
+	}
+	return byBuiltin
 }
 
 func (d *decision) findEngine(name string) (cloche.EngineReport, bool) {

@@ -80,23 +80,50 @@ func (p ExecPermit) Request() cloche.ExecRequest { return p.req }
 // The error is always a *cloche.Error. That creating is disabled does not stop
 // an exec in a sandbox that lives.
 func DecideExec(req cloche.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
-	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant); err != nil {
+	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExecPermit{}, err
 	}
 	p, ok := resolveProfile(in.Profile, rules)
 	if !ok {
-		e := cloche.Errorf(cloche.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(in.Profile))
-		return ExecPermit{}, e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
+		return ExecPermit{}, profileGone(in.Profile, rules)
 	}
+	req.Naming = cloche.Naming{} // has chosen the sandbox, see DecideTarget
 	out := ExecPermit{valid: true, req: req, user: in.User, cwd: in.Cwd}
 	for _, check := range []func(*ExecPermit, Settings, *profile) *cloche.Error{
-		execProgram, execEnv, execCwd, execUser, execInput, execTimeout, execOutput,
+		execID, execProgram, execPhase, execEnv, execCwd, execUser, execWait, execInput, execTimeout, execOutput, execChars,
 	} {
 		if err := check(&out, in, &p); err != nil {
 			return ExecPermit{}, err
 		}
 	}
 	return out, nil
+}
+
+// profileGone is the error for a sandbox whose profile is gone.
+func profileGone(name string, rules Rules) *cloche.Error {
+	e := cloche.Errorf(cloche.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(name))
+	return e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
+}
+
+// execID is a name in the sandbox, and of a directory.
+func execID(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if id := x.req.ExecID; id != "" && !cloche.ValidName(id) {
+		return cloche.Invalid("exec_id", "exec_id %s cannot name a process", show(id)).WithHint("%s", nameHint())
+	}
+	return nil
+}
+
+// execWait checks names; whether there are such endpoints is seen when it waits.
+func execWait(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if n := len(x.req.WaitEndpoints); n > cloche.MaxEndpoints {
+		return tooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", cloche.MaxEndpoints)
+	}
+	for i, name := range x.req.WaitEndpoints {
+		if !cloche.ValidEndpointName(name) {
+			return cloche.Invalid(at("wait_endpoints", i), "%s cannot name an endpoint", show(name)).WithHint("name one of the sandbox's endpoints")
+		}
+	}
+	return nil
 }
 
 func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
@@ -143,6 +170,15 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 	}
 	if total > maxArgvBytes {
 		return tooLarge(field, "%s has %d bytes", field, total).WithHint("at most %d in all; pass more as a file", maxArgvBytes)
+	}
+	return nil
+}
+
+// execPhase is one in which programs run commands.
+func execPhase(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if p := x.req.Phase; p != "" && !slices.Contains(cloche.ExecPhases(), p) {
+		return cloche.Invalid("phase", "phase %s is none in which a program runs commands", show(p)).
+			WithHint("one of %s, or leave it out", strings.Join(cloche.ExecPhases(), ", "))
 	}
 	return nil
 }
@@ -240,6 +276,23 @@ func execOutput(x *ExecPermit, in Settings, p *profile) *cloche.Error {
 	x.output = int64(granted)
 	x.req.MaxOutputBytes = x.output
 	return nil
+}
+
+// execChars bounds what is read of the output, which is no limit of the sandbox's.
+func execChars(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+	if n := x.req.MaxOutputChars; n != nil && (*n < 0 || *n > cloche.MaxOutputChars) {
+		return cloche.Invalid("max_output_chars", "max_output_chars is %d", *n).WithHint("from 0 to %d characters, or leave it out", cloche.MaxOutputChars)
+	}
+	return nil
+}
+
+// NoOutputChars refuses to cut, to characters, output that is not collected.
+func NoOutputChars(req cloche.ExecRequest) error {
+	if req.MaxOutputChars == nil {
+		return nil
+	}
+	return cloche.Invalid("max_output_chars", "max_output_chars is for results, and this output is sent as it is written").
+		WithHint("leave it out, or run the program without a stream and to its end")
 }
 
 func limitOf(field string) limit {

@@ -17,12 +17,12 @@ var (
 
 func allEnforced() map[string]cloche.Enforcement {
 	return map[string]cloche.Enforcement{
-		"cpus": {OK: true}, "memory_bytes": {OK: true}, "pids": {OK: true}, "disk_bytes": {OK: true},
+		"cpus": {OK: true}, "memory_bytes": {OK: true}, "pids": {OK: true}, "disk_bytes": {OK: true}, "egress": {OK: true},
 	}
 }
 
 func gvisor() cloche.EngineReport {
-	return cloche.EngineReport{Name: "gvisor", Tier: cloche.TierGVisor, Usable: true, Enforces: allEnforced()}
+	return cloche.EngineReport{Name: "gvisor", Tier: cloche.TierGVisor, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
 }
 
 func dir(real string, owner int) policy.DirFact {

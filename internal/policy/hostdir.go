@@ -4,6 +4,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -13,12 +14,25 @@ type blockedPath struct {
 	rule, path string
 	// exact blocks the path and what holds it, and leaves free what is below.
 	exact bool
+	// element is of blocked_paths, where rule is empty: names are made when they are
+	// told.
+	element int
+}
+
+func (b blockedPath) name() string {
+	if b.rule == "" {
+		return at("blocked_paths", b.element)
+	}
+	return b.rule
 }
 
 // builtinBlocked are the machine's own directories: kernel interfaces, sockets
 // of daemons that are as good as root, configuration with keys, and the
 // storage of other runtimes.
-func builtinBlocked() []blockedPath {
+func builtinBlocked() []blockedPath { return allBuiltinBlocked() }
+
+// allBuiltinBlocked are made once; nobody changes them.
+var allBuiltinBlocked = sync.OnceValue(func() []blockedPath {
 	var out []blockedPath
 	for _, p := range []string{
 		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc",
@@ -33,7 +47,7 @@ func builtinBlocked() []blockedPath {
 		out = append(out, blockedPath{rule: "blocked_path:" + p, path: p, exact: true})
 	}
 	return out
-}
+})
 
 // blockedNames are directories that hold keys wherever they stand. Each is a
 // run of path elements.
@@ -50,9 +64,30 @@ const homeRule = "blocked_path:home_directory"
 // blockedBy returns the rule that blocks p, a clean absolute path, and "" when
 // none does. A directory that holds a blocked one is blocked with it.
 func (d *decision) blockedBy(p string) string {
-	for _, b := range d.blocked() {
-		if within(b.path, p) || !b.exact && within(p, b.path) {
+	if d.facts.Windows {
+		if rule := blockedOnWindows(p); rule != "" {
+			return rule
+		}
+	}
+	builtin := builtinBlocked()
+	for i := range builtin {
+		if builtin[i].blocks(p) {
+			return builtin[i].rule
+		}
+	}
+	for _, b := range d.blockedHomes() {
+		if b.blocks(p) {
 			return b.rule
+		}
+	}
+	for i, blocked := range d.cleanBlocked() {
+		if within(blocked, p) || within(p, blocked) {
+			return at("blocked_paths", i)
+		}
+	}
+	for _, b := range d.movedBlocked() {
+		if b.blocks(p) {
+			return b.name()
 		}
 	}
 	if parent := path.Dir(p); parent == "/home" {
@@ -67,29 +102,98 @@ func (d *decision) blockedBy(p string) string {
 	return ""
 }
 
+func (b *blockedPath) blocks(p string) bool {
+	return within(b.path, p) || !b.exact && within(p, b.path)
+}
+
+// blocked lists all of them.
 func (d *decision) blocked() []blockedPath {
-	out := builtinBlocked()
+	out := slices.Concat(builtinBlocked(), d.blockedHomes())
+	for i, p := range d.cleanBlocked() {
+		out = append(out, blockedPath{element: i, path: p})
+	}
+	return append(out, d.movedBlocked()...)
+}
+
+// blockedHomes are the directories of Cloche and of the operator.
+func (d *decision) blockedHomes() []blockedPath {
+	var out []blockedPath
 	if d.facts.Home != "" {
-		out = append(out, blockedPath{rule: "blocked_path:cloche_home", path: path.Clean(d.facts.Home)})
+		out = append(out, blockedPath{rule: "blocked_path:cloche_home", path: d.cleanRule(d.facts.Home)})
 	}
 	if d.facts.UserHome != "" {
-		out = append(out, blockedPath{rule: homeRule, path: path.Clean(d.facts.UserHome), exact: true})
+		out = append(out, blockedPath{rule: homeRule, path: d.cleanRule(d.facts.UserHome), exact: true})
 	}
-	for i, p := range d.rules.BlockedPaths {
-		rule := at("blocked_paths", i)
-		out = append(out, blockedPath{rule: rule, path: path.Clean(p)})
-		if f := d.facts.Dirs[path.Clean(p)]; f.Exists && f.Real != "" {
-			out = append(out, blockedPath{rule: rule, path: path.Clean(f.Real)})
+	return out
+}
+
+// cleanBlocked are the operator's blocked paths by their names. They are made once
+// for a decision: there may be thousands.
+func (d *decision) cleanBlocked() []string {
+	if d.allBlocked == nil {
+		d.allBlocked = make([]string, len(d.rules.BlockedPaths))
+		for i, p := range d.rules.BlockedPaths {
+			d.allBlocked[i] = d.cleanRule(p)
+		}
+	}
+	return d.allBlocked
+}
+
+// movedBlocked are the paths that the operator's blocked ones lead to.
+func (d *decision) movedBlocked() []blockedPath {
+	moved := d.moved()
+	if len(moved) == 0 {
+		return nil
+	}
+	var out []blockedPath
+	for i, p := range d.cleanBlocked() {
+		if real := moved[p]; real != "" {
+			out = append(out, blockedPath{element: i, path: real})
 		}
 	}
 	return out
+}
+
+// moved are the paths among the facts that lead to another one, and to which.
+func (d *decision) moved() map[string]string {
+	if d.allMoved == nil {
+		d.allMoved = map[string]string{}
+		for p, f := range d.facts.Dirs {
+			if f.Exists && f.Real != "" && f.Real != p {
+				d.allMoved[p] = d.cleanRule(f.Real)
+			}
+		}
+	}
+	return d.allMoved
+}
+
+// clean is path.Clean, and sooner done with what is clean already.
+func clean(p string) string {
+	if !strings.HasPrefix(p, "/") {
+		return path.Clean(p)
+	}
+	for i := range len(p) {
+		if p[i] == '/' && (i+1 == len(p) || p[i+1] == '/' || p[i+1] == '.') {
+			return path.Clean(p)
+		}
+	}
+	return p
 }
 
 // Paths returns the host paths that Facts.Dirs must cover for this request, as
 // keys: cleaned, each once. A path that is refused by its name alone is not
 // among them, so that nobody makes Cloche touch what he may not have.
 func Paths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
-	d := &decision{caller: caller, rules: rules}
+	return paths(&decision{caller: caller, rules: rules}, spec)
+}
+
+// WindowsPaths is Paths on a host of Windows.
+func WindowsPaths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
+	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: rules}, spec)
+}
+
+func paths(d *decision, spec cloche.SandboxSpec) []string {
+	caller, rules := d.caller, d.rules
 	var asked []string
 	for _, m := range spec.Mounts {
 		asked = append(asked, m.Source)
@@ -99,7 +203,7 @@ func Paths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
 	}
 	var out []string
 	for _, p := range asked {
-		clean, err := cleanAbs("", p)
+		clean, err := d.cleanHost("", p)
 		if err == nil && d.blockedBy(clean) == "" && (caller.Operator || d.grantedByName(clean)) {
 			out = append(out, clean)
 		}
@@ -108,11 +212,12 @@ func Paths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
 		return nil
 	}
 	for _, p := range rules.BlockedPaths {
-		out = append(out, path.Clean(p))
+		out = append(out, d.cleanRule(p))
 	}
 	for _, m := range rules.Mounts {
-		out = append(out, path.Clean(m.Root))
+		out = append(out, d.cleanRule(m.Root))
 	}
+	out = slices.DeleteFunc(out, func(p string) bool { return p == "" })
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -120,66 +225,95 @@ func Paths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
 func checkHostDirs(d *decision) *cloche.Error {
 	for i := range d.spec.Mounts {
 		m, field := &d.spec.Mounts[i], at("mounts", i)+".source"
-		dir, err := d.hostDir(field, m.Source, m.Target, m.ReadOnly)
+		dir, rules, err := d.hostDir(field, m.Source, m.Target, m.ReadOnly)
 		if err != nil {
 			return err
 		}
-		m.Source = dir.Asked
+		m.Source, m.Rules = dir.Asked, stricter(accessOf(m.ReadOnly), m.Rules, rules)
 		d.mounts = append(d.mounts, dir)
 	}
 	w := d.spec.Workspace
 	if w.Dir == "" {
 		return nil
 	}
-	dir, err := d.hostDir("workspace.dir", w.Dir, w.Path, w.ReadOnly)
+	dir, rules, err := d.hostDir("workspace.dir", w.Dir, w.Path, w.ReadOnly)
 	if err != nil {
 		return err
 	}
-	w.Dir = dir.Asked
+	w.Dir, w.Rules = dir.Asked, stricter(accessOf(w.ReadOnly), w.Rules, rules)
 	d.workspace = &dir
 	return nil
 }
 
 // hostDir judges one directory of the host: its name first, then what the name
-// leads to.
-func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir, *cloche.Error) {
-	p, err := cleanAbs(field, asked)
+// leads to. The rules are those that the operator's grants put on what is in it.
+func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir, []cloche.PathRule, *cloche.Error) {
+	none := HostDir{}
+	p, err := d.cleanHost(field, asked)
 	if err != nil {
-		return HostDir{}, err
+		return none, nil, err
 	}
 	if rule := d.blockedBy(p); rule != "" {
-		return HostDir{}, blockedError(rule, field, p, "is blocked, or holds something that is")
+		return none, nil, blockedError(rule, field, p, "is blocked, or holds something that is")
 	}
 	if !d.caller.Operator && !d.grantedByName(p) {
-		return HostDir{}, d.notGranted(field, p, readOnly)
+		return none, nil, d.notGranted(field, p, readOnly)
 	}
 	fact := d.facts.Dirs[p]
-	switch {
-	case !fact.Exists:
-		return HostDir{}, cloche.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, show(p)).
-			WithHint("name a directory that exists")
-	case !fact.Dir:
-		return HostDir{}, cloche.Invalid(field, "%s %s is not a directory", field, show(p)).
-			WithHint("name the directory that holds it; one file goes in as one of files")
+	if err := missingOrFile(field, p, fact, readOnly); err != nil {
+		return none, nil, err
 	}
-	real := path.Clean(fact.Real)
-	if !strings.HasPrefix(fact.Real, "/") {
-		return HostDir{}, cloche.Errorf(cloche.CodeInternal, "the real path of %s is not known", field)
+	above := d.cleanRule(fact.Real)
+	real := path.Join(above, fact.Missing)
+	if !strings.HasPrefix(above, "/") {
+		return none, nil, cloche.Errorf(cloche.CodeInternal, "the real path of %s is not known", field)
 	}
 	// Where a symlink leads is told to the operator only.
-	if rule := d.blockedBy(real); rule != "" {
-		if !d.caller.Operator {
-			return HostDir{}, d.notGranted(field, p, readOnly)
+	if real != p {
+		if rule := d.blockedBy(real); rule != "" {
+			if !d.caller.Operator {
+				return none, nil, d.notGranted(field, p, readOnly)
+			}
+			return none, nil, blockedError(rule, field, p, "leads to a path that is blocked, or holds something that is")
 		}
-		return HostDir{}, blockedError(rule, field, p, "leads to a path that is blocked, or holds something that is")
 	}
-	if !d.mayUse(real, fact.OwnerUID, readOnly) {
-		return HostDir{}, d.notGranted(field, p, readOnly)
+	by := d.mayUse(real, fact, readOnly)
+	if by == "" {
+		return none, nil, d.notGranted(field, p, readOnly)
 	}
-	return HostDir{
+	d.because(field, by)
+	base, rules := d.grantedAccess(real)
+	if base == cloche.AccessNone || base == cloche.AccessRead && !readOnly {
+		return none, nil, denied("mounts", field, "%s %s has the access %q by the rules of its grant", field, show(p), base).
+			WithHint("ask for no more, or for a directory that they leave; the operator changes `rules` of the grant in `mounts`")
+	}
+	dir := HostDir{
 		Asked: p, Real: real, Target: target, ReadOnly: readOnly,
-		OwnerUID: fact.OwnerUID, Dev: fact.Dev, Ino: fact.Ino,
-	}, nil
+		OwnerUID: fact.OwnerUID, Dev: fact.Dev, Ino: fact.Ino, Missing: fact.Missing,
+	}
+	if dir.Missing != "" && d.caller.UID >= 0 {
+		dir.OwnerUID = d.caller.UID
+	}
+	return dir, rules, nil
+}
+
+// missingOrFile refuses what is no directory and cannot become one.
+func missingOrFile(field, p string, fact DirFact, readOnly bool) *cloche.Error {
+	switch {
+	case !fact.Exists && fact.Missing != "" && readOnly:
+		return cloche.Invalid(field, "%s %s does not exist on this host", field, show(p)).
+			WithHint("make it first; only a directory that is to be written is made")
+	case !fact.Exists && fact.Missing == "":
+		return cloche.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, show(p)).
+			WithHint("name a directory that exists")
+	case !fact.Dir && fact.Missing != "":
+		return cloche.Invalid(field, "a part of %s %s is not a directory", field, show(p)).
+			WithHint("name a directory that exists, or one that can be made")
+	case !fact.Dir:
+		return cloche.Invalid(field, "%s %s is not a directory", field, show(p)).
+			WithHint("name the directory that holds it; one file goes in as one of files")
+	}
+	return nil
 }
 
 func blockedError(rule, field, p, what string) *cloche.Error {
@@ -193,39 +327,71 @@ func blockedError(rule, field, p, what string) *cloche.Error {
 	return denied(rule, field, "%s %s %s", field, show(p), what).WithHint("%s", hint)
 }
 
-// mayUse is the ownership rule and the grants, on the real path.
-func (d *decision) mayUse(real string, owner int, readOnly bool) bool {
+// mayUse is the rule by which the caller may use a directory, of ownership or a
+// grant, on the real path; empty is none. What is missing
+// is made below a granted root that exists, or in a directory that the operator
+// owns, and never beside the system's own.
+func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string) {
 	c := d.caller
-	if c.Operator && (c.UID == 0 || c.UID > 0 && c.UID == owner) {
-		return true
+	own := c.Operator && (c.UID == 0 || c.UID > 0 && c.UID == fact.OwnerUID)
+	if own && (fact.Missing == "" || fact.Real != "/" && fact.Real != "/home") {
+		return byOperator
 	}
-	for _, m := range d.rules.Mounts {
-		if m.grants(c) && (readOnly || m.Write) && within(real, d.realRoot(m)) {
+	for i, root := range d.realRoots() {
+		if root != "" && (readOnly || d.rules.Mounts[i].Write) && within(real, root) &&
+			(fact.Missing == "" || within(fact.Real, root)) {
+			return at("mounts", i)
+		}
+	}
+	return ""
+}
+
+// grantedByName says whether any grant of the caller's could hold p, by its
+// name alone and whatever its mode.
+func (d *decision) grantedByName(p string) bool {
+	for _, root := range d.namedRoots() {
+		if root != "" && within(p, root) {
 			return true
 		}
 	}
 	return false
 }
 
-// grantedByName says whether any grant of the caller's could hold p, by its
-// name alone and whatever its mode.
-func (d *decision) grantedByName(p string) bool {
-	return slices.ContainsFunc(d.rules.Mounts, func(m MountRule) bool {
-		return m.grants(d.caller) && within(p, path.Clean(m.Root))
-	})
-}
-
-// realRoot is the root with symlinks resolved, as its facts say.
-func (d *decision) realRoot(m MountRule) string {
-	root := path.Clean(m.Root)
-	if f := d.facts.Dirs[root]; f.Exists && f.Real != "" {
-		return path.Clean(f.Real)
+// namedRoots are the roots of all grants by their names; empty are those that are
+// not the caller's. They are made once for a decision: there may be thousands.
+func (d *decision) namedRoots() []string {
+	if d.allNamed == nil {
+		d.allNamed = make([]string, len(d.rules.Mounts))
+		for i := range d.rules.Mounts {
+			if m := &d.rules.Mounts[i]; m.grants(&d.caller) {
+				if root := d.cleanRule(m.Root); strings.HasPrefix(root, "/") {
+					d.allNamed[i] = root
+				}
+			}
+		}
 	}
-	return root
+	return d.allNamed
 }
 
-func (m MountRule) grants(c Caller) bool {
-	return strings.HasPrefix(m.Root, "/") && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant))
+// realRoots are namedRoots with symlinks resolved, as their facts say.
+func (d *decision) realRoots() []string {
+	moved := d.moved()
+	if len(moved) == 0 {
+		return d.namedRoots()
+	}
+	if d.allReal == nil {
+		d.allReal = slices.Clone(d.namedRoots())
+		for i, root := range d.allReal {
+			if real := moved[root]; real != "" {
+				d.allReal[i] = real
+			}
+		}
+	}
+	return d.allReal
+}
+
+func (m *MountRule) grants(c *Caller) bool {
+	return m.Root != "" && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant))
 }
 
 func (d *decision) notGranted(field, p string, readOnly bool) *cloche.Error {
@@ -240,6 +406,14 @@ func (d *decision) notGranted(field, p string, readOnly bool) *cloche.Error {
 		e := denied("mounts", field, "%s %s belongs to another user, and no rule grants it %s", field, show(p), mode)
 		return e.WithHint("name a directory that you own; the smallest rule that would allow it is `%s`", rule)
 	}
-	e := denied("mounts", field, "%s %s is not granted to this caller %s", field, show(p), mode)
+	// Three reasons, each with its own mend.
+	any := slices.ContainsFunc(d.namedRoots(), func(root string) bool { return root != "" })
+	e := denied("mounts", field, "%s %s lies in none of the directories that are granted to this caller %s", field, show(p), mode)
+	switch {
+	case !any:
+		e = denied("mounts", field, "%s %s: no directory of this host is granted to this caller", field, show(p))
+	case !readOnly && d.grantedByName(p):
+		e = denied("mounts", field, "%s %s is not granted to this caller to write", field, show(p))
+	}
 	return e.WithHint("use a private or named workspace; the smallest rule that would allow it is `%s`", rule)
 }

@@ -19,7 +19,9 @@ const (
 
 // reservedTargets are paths inside that the house itself mounts. They and all
 // below them can hold nothing of a request's.
-func reservedTargets() []string { return []string{"/proc", "/sys", "/dev", "/.cloche"} }
+func reservedTargets() []string {
+	return []string{"/proc", "/sys", "/dev", "/.cloche", "/.cloche-trust"}
+}
 
 // writableInside are the places that stay writable under a read-only root.
 func writableInside() []string { return []string{"/tmp", "/dev/shm"} }
@@ -41,12 +43,21 @@ func cleanAbs(field, p string) (string, *cloche.Error) {
 		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
 	case strings.ContainsRune(p, 0):
 		return "", cloche.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
+	case windowsPath(p):
+		return "", cloche.Invalid(field, "%s %s is a path of Windows, and sandboxes run on Linux", field, show(p)).
+			WithHint("write it as the machine of the daemon knows it, such as \"/srv/data\" or \"/mnt/c/data\"")
 	case !strings.HasPrefix(p, "/"):
 		return "", cloche.Invalid(field, "%s %s is relative", field, show(p)).WithHint(hint)
 	case slices.Contains(strings.Split(p, "/"), ".."):
 		return "", cloche.Invalid(field, "%s %s has an element \"..\"", field, show(p)).WithHint(hint)
 	}
 	return path.Clean(p), nil
+}
+
+// windowsPath is true for what begins with a drive letter and for UNC names.
+func windowsPath(p string) bool {
+	drive := len(p) >= 2 && p[1] == ':' && (p[0]|0x20) >= 'a' && (p[0]|0x20) <= 'z'
+	return drive || strings.HasPrefix(p, `\\`)
 }
 
 // cleanTarget is cleanAbs for a path at which something is put inside.
@@ -82,13 +93,16 @@ func checkWorkspace(d *decision) *cloche.Error {
 		w.Path = cloche.DefaultWorkspacePath
 	}
 	var err *cloche.Error
-	w.Path, err = cleanTarget("workspace.path", w.Path)
-	return err
+	if w.Path, err = cleanTarget("workspace.path", w.Path); err != nil {
+		return err
+	}
+	return checkQuotaMode(w)
 }
 
 func checkCwd(d *decision) *cloche.Error {
-	if d.spec.Cwd == "" {
-		d.spec.Cwd = d.spec.Workspace.Path
+	if w := d.spec.Workspace; d.spec.Cwd == "" {
+		d.spec.Cwd = w.Path
+		d.cwdOpen = w.Name == "" && w.Dir == "" && w.Path == cloche.DefaultWorkspacePath
 		return nil
 	}
 	var err *cloche.Error

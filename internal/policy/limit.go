@@ -2,7 +2,9 @@ package policy
 
 import (
 	"math"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -16,12 +18,34 @@ const (
 	fieldDisk              = "limits.disk_bytes"
 	fieldTimeout           = "limits.timeout_ms"
 	fieldMaxOutput         = "limits.max_output_bytes"
+	fieldLifetime          = "limits.lifetime_ms"
+	fieldIdle              = "limits.idle_ms"
+	fieldTmp               = "limits.tmp_bytes"
+	fieldShm               = "limits.shm_bytes"
+	fieldWorkspaceSize     = "workspace.size_bytes"
+	fieldWorkspaceInodes   = "workspace.inodes"
 	fieldNetwork           = "network"
 	fieldImage             = "image"
 	fieldReadOnlyRoot      = "read_only_root"
 	fieldWorkspaceReadOnly = "workspace.read_only"
 	fieldMountsReadOnly    = "mounts.read_only"
 )
+
+// bounds are all that a limit can be: those of the sandbox, and those of the
+// workspace that is made for it.
+type bounds struct {
+	cloche.Limits
+	WorkspaceBytes, WorkspaceInodes int64
+}
+
+// bounds are the ones of the request as it stands.
+func (d *decision) bounds() bounds {
+	return bounds{d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes}
+}
+
+func (d *decision) setBounds(b bounds) {
+	d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes = b.Limits, b.WorkspaceBytes, b.WorkspaceInodes
+}
 
 // limit is one of the limits, so that every rule on limits is written once.
 // Values are float64: each has a hard bound far below 2^53, so none is rounded.
@@ -35,8 +59,8 @@ type limit struct {
 	// least is the smallest value that can work, hard the largest that is
 	// accepted even without a ceiling.
 	least, hard float64
-	get         func(*cloche.Limits) float64
-	set         func(*cloche.Limits, float64)
+	get         func(*bounds) float64
+	set         func(*bounds, float64)
 	ruled       func(*LimitRule) (float64, bool)
 	format      func(float64) string
 }
@@ -44,49 +68,112 @@ type limit struct {
 // maxTimeoutMS keeps a timeout far from overflowing a time.Duration.
 const maxTimeoutMS = 366 * 24 * 3600 * 1000
 
-func limits() []limit {
+// limits are all of them, which nobody changes.
+func limits() []limit { return allLimits() }
+
+// allLimits are made once: every decision goes through them several times.
+var allLimits = sync.OnceValue(func() []limit {
+	return slices.Concat(machineLimits(), storageLimits(), timeLimits())
+})
+
+// machineLimits are of what the machine has once for all.
+func machineLimits() []limit {
 	return []limit{
 		{
 			field: fieldCPUs, key: "cpus", enforced: "cpus", least: 0.01, hard: 1 << 16,
-			get:    func(l *cloche.Limits) float64 { return l.CPUs },
-			set:    func(l *cloche.Limits, v float64) { l.CPUs = v },
+			get:    func(l *bounds) float64 { return l.CPUs },
+			set:    func(l *bounds, v float64) { l.CPUs = v },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.CPUs) },
 			format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) },
 		},
 		{
 			field: fieldMemory, key: "memory", enforced: "memory_bytes", least: 32 * mib, hard: 1 << 50,
-			get:    func(l *cloche.Limits) float64 { return float64(l.MemoryBytes) },
-			set:    func(l *cloche.Limits, v float64) { l.MemoryBytes = int64(v) },
+			get:    func(l *bounds) float64 { return float64(l.MemoryBytes) },
+			set:    func(l *bounds, v float64) { l.MemoryBytes = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Memory) },
 			format: formatSize,
 		},
 		{
 			field: fieldPids, key: "pids", enforced: "pids", least: 1, hard: 1 << 22,
-			get:    func(l *cloche.Limits) float64 { return float64(l.Pids) },
-			set:    func(l *cloche.Limits, v float64) { l.Pids = int64(v) },
+			get:    func(l *bounds) float64 { return float64(l.Pids) },
+			set:    func(l *bounds, v float64) { l.Pids = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Pids) },
 			format: func(v float64) string { return strconv.FormatInt(int64(v), 10) },
 		},
 		{
 			field: fieldDisk, key: "disk", enforced: "disk_bytes", least: 1 * mib, hard: 1 << 50,
-			get:    func(l *cloche.Limits) float64 { return float64(l.DiskBytes) },
-			set:    func(l *cloche.Limits, v float64) { l.DiskBytes = int64(v) },
+			get:    func(l *bounds) float64 { return float64(l.DiskBytes) },
+			set:    func(l *bounds, v float64) { l.DiskBytes = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Disk) },
 			format: formatSize,
 		},
+	}
+}
+
+// storageLimits are of places to write to that are a sandbox's own.
+func storageLimits() []limit {
+	return []limit{
+		{
+			field: fieldTmp, key: "tmp", least: 64 << 10, hard: 1 << 50,
+			get:    func(l *bounds) float64 { return float64(l.TmpBytes) },
+			set:    func(l *bounds, v float64) { l.TmpBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Tmp) },
+			format: formatSize,
+		},
+		{
+			field: fieldShm, key: "shm", least: 64 << 10, hard: 1 << 50,
+			get:    func(l *bounds) float64 { return float64(l.ShmBytes) },
+			set:    func(l *bounds, v float64) { l.ShmBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Shm) },
+			format: formatSize,
+		},
+		{
+			field: fieldWorkspaceSize, key: "workspace", least: minWorkspace, hard: maxWorkspace,
+			get:    func(l *bounds) float64 { return float64(l.WorkspaceBytes) },
+			set:    func(l *bounds, v float64) { l.WorkspaceBytes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Workspace) },
+			format: formatSize,
+		},
+		{
+			field: fieldWorkspaceInodes, key: "workspace_inodes", least: 1, hard: maxWorkspace / 4096,
+			get:    func(l *bounds) float64 { return float64(l.WorkspaceInodes) },
+			set:    func(l *bounds, v float64) { l.WorkspaceInodes = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return value(r.WorkspaceInodes) },
+			format: func(v float64) string { return strconv.FormatInt(int64(v), 10) },
+		},
+	}
+}
+
+// timeLimits are of how long something lasts, and of what is kept of it.
+func timeLimits() []limit {
+	return []limit{
 		{
 			field: fieldTimeout, key: "timeout", least: 1, hard: maxTimeoutMS,
-			get:    func(l *cloche.Limits) float64 { return float64(l.TimeoutMS) },
-			set:    func(l *cloche.Limits, v float64) { l.TimeoutMS = int64(v) },
+			get:    func(l *bounds) float64 { return float64(l.TimeoutMS) },
+			set:    func(l *bounds, v float64) { l.TimeoutMS = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return millis(r.Timeout) },
 			format: formatMillis,
 		},
 		{
 			field: fieldMaxOutput, key: "max_output", least: 1, hard: cloche.MaxMaxOutput,
-			get:    func(l *cloche.Limits) float64 { return float64(l.MaxOutputBytes) },
-			set:    func(l *cloche.Limits, v float64) { l.MaxOutputBytes = int64(v) },
+			get:    func(l *bounds) float64 { return float64(l.MaxOutputBytes) },
+			set:    func(l *bounds, v float64) { l.MaxOutputBytes = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.MaxOutput) },
 			format: formatSize,
+		},
+		{
+			field: fieldLifetime, key: "lifetime", least: 1000, hard: maxTimeoutMS,
+			get:    func(l *bounds) float64 { return float64(l.LifetimeMS) },
+			set:    func(l *bounds, v float64) { l.LifetimeMS = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return millis(r.Lifetime) },
+			format: formatMillis,
+		},
+		{
+			field: fieldIdle, key: "idle", least: 1000, hard: maxTimeoutMS,
+			get:    func(l *bounds) float64 { return float64(l.IdleMS) },
+			set:    func(l *bounds, v float64) { l.IdleMS = int64(v) },
+			ruled:  func(r *LimitRule) (float64, bool) { return millis(r.Idle) },
+			format: formatMillis,
 		},
 	}
 }
@@ -155,7 +242,7 @@ func (l limit) ceilingRule(p *profile, v float64) string {
 	s := l.format(v)
 	if v == 0 {
 		s = "0"
-	} else if l.field == fieldTimeout {
+	} else if l.field == fieldTimeout || l.field == fieldLifetime || l.field == fieldIdle {
 		s = time.Duration(int64(v) * int64(time.Millisecond)).String()
 	}
 	return "`profiles: {" + yamlString(p.name) + ": {ceilings: {" + l.key + ": " + s + "}}}`"
@@ -164,11 +251,15 @@ func (l limit) ceilingRule(p *profile, v float64) string {
 // checkLimits validates the asked limits, holds them against the ceilings and
 // fills in the defaults.
 func checkLimits(d *decision) *cloche.Error {
-	asked := d.spec.Limits
+	asked := d.bounds()
+	granted := asked
 	for _, l := range limits() {
 		v := l.get(&asked)
 		if err := l.check(l.field, v); err != nil {
 			return err
+		}
+		if d.given(l.field) {
+			continue
 		}
 		if v > 0 {
 			fitted, adj, err := l.fit(&d.profile, l.field, v, false)
@@ -178,13 +269,45 @@ func checkLimits(d *decision) *cloche.Error {
 			if adj != nil {
 				d.adjusted = append(d.adjusted, *adj)
 			}
-			l.set(&d.spec.Limits, fitted)
+			if l.get(&d.profile.ceilings) > 0 {
+				d.because(l.field, d.profile.ceilingBy(l))
+			}
+			l.set(&granted, fitted)
 			d.demanded[l.field] = true
 			continue
 		}
-		l.set(&d.spec.Limits, l.get(&d.profile.defaults))
-		if d.profile.ruled[l.field] != "" && l.get(&d.spec.Limits) > 0 {
+		if d.unbounded(l.field) {
+			continue
+		}
+		l.set(&granted, l.get(&d.profile.defaults))
+		if d.profile.ruled[l.field] != "" && l.get(&granted) > 0 {
 			d.demanded[l.field] = true
+		}
+	}
+	if err := fitMemory(&asked, &granted); err != nil {
+		return err
+	}
+	d.setBounds(granted)
+	return nil
+}
+
+// fitMemory keeps what is memory within the memory: a default is lowered, so
+// that filling it is an error in the sandbox and not its end.
+func fitMemory(asked, granted *bounds) *cloche.Error {
+	memory := granted.MemoryBytes
+	if memory == 0 {
+		return nil
+	}
+	for _, part := range []struct {
+		field     string
+		asked, to *int64
+	}{{fieldTmp, &asked.TmpBytes, &granted.TmpBytes}, {fieldShm, &asked.ShmBytes, &granted.ShmBytes}} {
+		switch {
+		case *part.asked == 0:
+			*part.to = min(*part.to, memory/3&^(1<<16-1))
+		case *part.to > memory:
+			return cloche.Invalid(part.field, "%s is %s, and it is memory, of which the sandbox has %s", part.field, formatSize(float64(*part.to)), formatSize(float64(memory))).
+				WithHint("ask for less, or for more in %s", fieldMemory)
 		}
 	}
 	return nil
@@ -193,8 +316,9 @@ func checkLimits(d *decision) *cloche.Error {
 // checkEnforcement compares the limits with what the engine can do: a demanded
 // one must be enforced, a built-in default is left out and reported.
 func checkEnforcement(d *decision) *cloche.Error {
+	granted := d.bounds()
 	for _, l := range limits() {
-		v := l.get(&d.spec.Limits)
+		v := l.get(&granted)
 		if l.enforced == "" || v == 0 {
 			continue
 		}
@@ -218,8 +342,9 @@ func checkEnforcement(d *decision) *cloche.Error {
 			}
 			return e.WithHint("mend what is missing, or leave %s out and run without that limit", l.field)
 		}
-		l.set(&d.spec.Limits, 0)
+		l.set(&granted, 0)
 		d.unenforced = append(d.unenforced, cloche.Unenforced{Field: l.field, Reason: reason})
 	}
+	d.setBounds(granted)
 	return nil
 }

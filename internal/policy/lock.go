@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -17,6 +19,8 @@ func applyLocks(d *decision) *cloche.Error {
 				d.adjust(field, bounded(a), d.profile.network, rule)
 			}
 			d.spec.Network = d.profile.network
+		case fieldEgress:
+			d.lockEgress(rule)
 		case fieldImage:
 			if d.spec.Image != d.profile.image {
 				d.adjust(field, bounded(d.spec.Image), d.profile.image, rule)
@@ -44,24 +48,45 @@ func (d *decision) lockBool(field string, v *bool, want bool, rule string) {
 	}
 }
 
+// lockEgress leaves the profile's list. What the request narrows stays narrowed.
+func (d *decision) lockEgress(rule string) {
+	e := d.spec.Egress
+	if e == nil {
+		return
+	}
+	texts := []string{}
+	for _, i := range d.profile.egress {
+		texts = append(texts, i.String())
+	}
+	if e.Allow != nil && !slices.Equal(e.Allow, texts) {
+		d.adjust("egress.allow", bounded(strings.Join(e.Allow, " ")), bounded(strings.Join(texts, " ")), rule)
+	}
+	if e.Ask {
+		d.adjust("egress.ask", "true", "false", rule)
+	}
+	e.Allow, e.Ask = nil, false
+}
+
 // lockLimit takes the asked limit away, so that the default is filled in.
 func (d *decision) lockLimit(field, rule string) {
 	for _, l := range limits() {
 		if l.field != field {
 			continue
 		}
-		asked, want := l.get(&d.spec.Limits), l.get(&d.profile.defaults)
+		b := d.bounds()
+		asked, want := l.get(&b), l.get(&d.profile.defaults)
 		if asked != 0 && asked != want {
 			d.adjust(field, wire(asked), wire(want), rule)
 		}
-		l.set(&d.spec.Limits, 0)
+		l.set(&b, 0)
+		d.setBounds(b)
 	}
 }
 
 // lockable says which fields a profile may lock.
 func lockable(field string) bool {
 	switch field {
-	case fieldNetwork, fieldImage, fieldReadOnlyRoot, fieldWorkspaceReadOnly, fieldMountsReadOnly:
+	case fieldNetwork, fieldEgress, fieldImage, fieldReadOnlyRoot, fieldWorkspaceReadOnly, fieldMountsReadOnly:
 		return true
 	}
 	return isLimit(field)

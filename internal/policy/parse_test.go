@@ -15,7 +15,12 @@ enabled: true
 engine: auto
 min_tier: gvisor
 images: [debian:12, "ghcr.io/acme/*"]
-blocked_images: ["docker.io/*"]
+blocked_images: ["docker.io/evil/*"]
+image_aliases: {"python:3.11-slim": host}
+image_pins: {"debian:12": "sha256:abababababababababababababababababababababababababababababababab"}
+registries: {docker.io: {mirrors: ["mirror.example:5000/hub"]}, "mirror.example:5000": {insecure: true}, bad.example: {blocked: true}}
+only_registries: [docker.io, ghcr.io]
+image_store: {max: 20GiB}
 mounts:
   - root: /data
   - root: /srv/shared
@@ -42,7 +47,7 @@ profiles:
 
 func TestParseWholeFile(t *testing.T) {
 	r := mustParse(t, wholeFile)
-	if !r.IsEnabled() || !r.AuditArgvFull() || r.MaxSandboxes != 100 || len(r.Mounts) != 2 || !r.Mounts[1].Write {
+	if !r.IsEnabled() || r.AuditArgv() != "full" || r.MaxSandboxes != 100 || len(r.Mounts) != 2 || !r.Mounts[1].Write {
 		t.Errorf("rules %+v", r)
 	}
 	d := r.Profiles["build"].Defaults
@@ -56,7 +61,7 @@ func TestParseWholeFile(t *testing.T) {
 	if l := decide(t, cloche.SandboxSpec{}, operator, r).Limits(); l.TimeoutMS != 3_600_000 || l.MemoryBytes != 2<<30 {
 		t.Errorf("agent %+v", l)
 	}
-	for _, empty := range []string{"", "\n", "# nothing\n", "{}", "---\n", "profiles: {x: {defaults: {memory: null, timeout: }}}"} {
+	for _, empty := range []string{"", "\n", "# nothing\n", "{}", "---\n", "profiles: {x: {defaults: {workspace: null, disk: }}}", "mounts:\nimages: null\nmax_sandboxes:\n"} {
 		if r := mustParse(t, empty); !r.IsEnabled() {
 			t.Errorf("%q is not the zero Rules", empty)
 		}
@@ -82,6 +87,7 @@ func TestParseRefusals(t *testing.T) {
 		"min_tier none":     {"min_tier: none", want{field: "min_tier", says: "namespace"}},
 		"min_tier unknown":  {"min_tier: best", want{field: "min_tier"}},
 		"engine fake":       {"engine: fake", want{field: "engine", says: "doctor"}},
+		"profile's engine":  {"profiles: {p: {engine: fake}}", want{field: "profiles.p.engine", says: "doctor"}},
 		"engine syntax":     {"engine: 'a b'", want{field: "engine"}},
 		"audit argv":        {"audit: {argv: some}", want{field: "audit.argv", says: "full"}},
 		"image":             {"images: ['a b']", want{field: "images[0]"}},
@@ -103,7 +109,7 @@ func TestParseRefusals(t *testing.T) {
 		"cpus not a number": {"profiles: {x: {ceilings: {cpus: .nan}}}", want{field: "profiles.x.ceilings.cpus"}},
 		"cpus infinite":     {"profiles: {x: {ceilings: {cpus: .inf}}}", want{field: "profiles.x.ceilings.cpus"}},
 		"default too high":  {"profiles: {x: {defaults: {memory: 2GiB}, ceilings: {memory: 1GiB}}}", want{field: "profiles.x.defaults.memory", says: "1GiB"}},
-		"size unit":         {"profiles:\n  x:\n    defaults: {memory: 2XB}\n", want{says: "[3:24] size \"2XB\""}},
+		"size unit":         {"profiles:\n  x:\n    defaults: {memory: 2XB}\n", want{says: "line 3, column 24: profiles.x.defaults.memory: size \"2XB\""}},
 		"size a list":       {"profiles: {x: {defaults: {memory: [1]}}}", want{says: "one value"}},
 		"size empty":        {"profiles: {x: {defaults: {memory: ''}}}", want{says: "512MiB"}},
 		"size negative":     {"profiles: {x: {defaults: {memory: -2}}}", want{says: "512MiB"}},

@@ -19,8 +19,17 @@ type Permit struct {
 	adjusted   []cloche.Adjustment
 	unenforced []cloche.Unenforced
 	mounts     []HostDir
+	skills     []HostDir
 	workspace  *HostDir
+	snapshot   *cloche.Snapshot
+	granted    WorkspaceGrant
+	image      ImageGrant
+	cwdOpen    bool
+	secrets    []SecretGrant
 	quota      Quota
+	egress     *EgressGrant
+	first      *EgressGrant
+	endpoints  []EndpointGrant
 }
 
 // HostDir is one directory of the host that a Permit grants.
@@ -32,12 +41,19 @@ type HostDir struct {
 	ReadOnly    bool
 	OwnerUID    int
 	Dev, Ino    uint64
+	// Missing is what has to be made of Real, with OwnerUID as its owner: then Dev
+	// and Ino are of the directory above it.
+	Missing string
 }
 
 // Quota is how many sandboxes may be live; 0 is unlimited. Decide has compared
 // it with the counts in Facts; who adds the sandbox to the list of live ones
 // compares again in the same critical section.
-type Quota struct{ Total, Tenant int }
+type Quota struct {
+	Total, Tenant int
+	// rule is the one that bounds the tenant.
+	rule string
+}
 
 // Valid is false for a Permit that Decide did not make.
 func (p Permit) Valid() bool { return p.valid }
@@ -84,13 +100,30 @@ func (p Permit) WorkspaceDir() (HostDir, bool) {
 	return *p.workspace, true
 }
 
+// Image is the granted image.
+func (p Permit) Image() ImageGrant { return p.image }
+
+// WithoutPull is p for an image that has been fetched: what is here is used.
+func (p Permit) WithoutPull() Permit {
+	p.image.Pull = cloche.PullNever
+	return p
+}
+
+// CwdOpen is true when the working directory is the image's, where it has one:
+// then Spec has the workspace's path, for an image that has none.
+func (p Permit) CwdOpen() bool { return p.cwdOpen }
+
 // Quota bounds how many sandboxes may be live.
 func (p Permit) Quota() Quota { return p.quota }
 
 // Settings are what DecideExec needs to know of the sandbox.
 func (p Permit) Settings() Settings {
-	return Settings{
+	s := Settings{
 		Ref: p.spec.Name, Tenant: p.tenant, Profile: p.spec.Profile, Env: maps.Clone(p.spec.Env), User: p.spec.User,
 		Cwd: p.spec.Cwd, Limits: p.spec.Limits,
 	}
+	if p.cwdOpen {
+		s.Cwd = "" // the sandbox's, which its image may decide
+	}
+	return s
 }

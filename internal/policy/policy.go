@@ -15,6 +15,11 @@ import (
 type Request struct {
 	Spec  cloche.SandboxSpec
 	Facts Facts
+	// Held says that a connection holds the sandbox.
+	Held bool
+	// Setup is what may leave the sandbox before what Spec says of that is put in
+	// force; nil is the same.
+	Setup *cloche.EgressPolicy
 }
 
 // Facts are what I/O found out before the decision. Paths says which host
@@ -31,6 +36,29 @@ type Facts struct {
 	// Engines are the reports of all engines of this build; "auto" takes the
 	// first that is usable and strong enough.
 	Engines []cloche.EngineReport
+	// Image is what is here of the image that ImageOf names.
+	Image ImageFact
+	// Skills are those that the request names, or all of the caller's tenant where it
+	// asks for all, by name.
+	Skills []SkillFact
+	// Windows: the host is one of Windows. Dirs has what WindowsPaths returned, and Real
+	// is as that host writes it.
+	Windows bool
+	// HardQuota says whether the kernel can hold a workspace to its bounds here.
+	HardQuota cloche.Enforcement
+	// Workspace is the named workspace that the request is about, if it exists.
+	Workspace *cloche.WorkspaceInfo
+	// Snapshot is what Spec.Snapshot names, if there is such a one; whether the caller
+	// sees it is for policy to say.
+	Snapshot *cloche.Snapshot
+	// Secrets says that the values of secrets can be had here.
+	Secrets bool
+	// NoLayers says why no layered workspace can be made here; nil is that one can.
+	NoLayers *cloche.Error
+	// NoApproval says why nobody can be asked here; nil is that somebody can.
+	NoApproval *cloche.Error
+	// NoInterception says why no TLS can be opened here; nil is that it can.
+	NoInterception *cloche.Error
 	// Live counts the live sandboxes of all tenants, LiveTenant the caller's.
 	Live       int
 	LiveTenant int
@@ -40,8 +68,13 @@ type Facts struct {
 // that does not exist or cannot be read.
 type DirFact struct {
 	Exists bool
-	// Real is the path with every symlink resolved.
+	// Real is the path with every symlink resolved; of a path that does not exist,
+	// that of the deepest directory above it that does, which the other fields
+	// then describe.
 	Real string
+	// Missing is what does not exist below Real, where it is known that all of it
+	// could be made.
+	Missing string
 	// Dir is true for a directory.
 	Dir      bool
 	OwnerUID int
@@ -53,6 +86,7 @@ type DirFact struct {
 // decision is the work sheet of one Decide. Each step reads and completes it.
 type decision struct {
 	facts  Facts
+	held   bool
 	caller Caller
 	rules  Rules
 	// spec becomes what is granted.
@@ -64,7 +98,24 @@ type decision struct {
 	profile    profile
 	engine     cloche.EngineReport
 	mounts     []HostDir
+	skills     []HostDir
 	workspace  *HostDir
+	snapshot   *cloche.Snapshot
+	granted    WorkspaceGrant
+	image      ImageGrant
+	grants     []cloche.PolicyGrant
+	// What cleanBlocked, namedRoots, realRoots and moved return, once asked.
+	allBlocked, allNamed, allReal []string
+	allMoved                      map[string]string
+	// cwdOpen: neither the request nor a workspace of its own says where to work.
+	cwdOpen bool
+	egress  *EgressGrant
+	// setup is Request.Setup, and first what is granted of it.
+	setup *cloche.EgressPolicy
+	first *EgressGrant
+	// endpoints are in the order of the spec's.
+	endpoints []EndpointGrant
+	secrets   []SecretGrant
 }
 
 // step is one named check. The name is the Rule of a denial that names no
@@ -80,21 +131,40 @@ func steps() []step {
 	return []step{
 		{"enabled", checkEnabled},
 		{"profile", checkProfile},
+		{"key", checkScope},
 		{"locked", applyLocks},
 		{"name", checkName},
+		{ruleKey, checkKey},
 		{"labels", checkLabels},
 		{"env", checkEnv},
 		{"user", checkUser},
 		{"network", checkNetwork},
+		{"endpoints", checkEndpoints},
+		{"egress", checkEgress},
+		{"setup_egress", checkSetupEgress},
 		{"workspace", checkWorkspace},
+		{"snapshot", checkSnapshot},
 		{"cwd", checkCwd},
 		{"mounts", checkMounts},
+		{"rules", checkPathRules},
 		{"files", checkFiles},
+		{"endpoints", checkSocketPlaces},
 		{"limits", checkLimits},
+		{"lease", checkLease},
 		{"images", checkImage},
 		{"host_directories", checkHostDirs},
+		{"skills", checkSkills},
+		{"reach", checkReach},
 		{"engine", checkEngine},
+		{"host_files", checkHostFiles},
+		{"egress_link", checkLink},
+		{"globs", checkGlobs},
 		{"enforcement", checkEnforcement},
+		{"workspace_quota", checkWorkspaceBound},
+		{"workspace_layered", checkLayered},
+		{"snapshot_size", checkSnapshotFits},
+		{"secrets", checkSecrets},
+		{"trust", checkTrust},
 		{"max_sandboxes", checkQuota},
 	}
 }
@@ -104,33 +174,58 @@ func steps() []step {
 // the same arguments always give the same answer; deciding a granted spec again
 // grants it unchanged.
 func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
-	d := &decision{
+	p, err := begin(req, caller, rules).finish(func(string, *cloche.Error) {})
+	if err != nil {
+		return Permit{}, err
+	}
+	return p, nil
+}
+
+// begin lays out the work sheet of one decision.
+func begin(req Request, caller Caller, rules Rules) *decision {
+	return &decision{
 		facts:    req.Facts,
+		held:     req.Held,
+		setup:    req.Setup,
 		caller:   caller,
 		rules:    rules,
 		spec:     cloneSpec(req.Spec),
 		demanded: map[string]bool{},
 	}
+}
+
+// finish does every step until one refuses, and tells done of each.
+func (d *decision) finish(done func(step string, err *cloche.Error)) (Permit, *cloche.Error) {
 	for _, s := range steps() {
-		if err := s.do(d); err != nil {
-			if err.Code == cloche.CodeDenied && err.Rule == "" {
-				err.Rule = s.name
-			}
+		err := s.do(d)
+		if err != nil && err.Code == cloche.CodeDenied && err.Rule == "" {
+			err.Rule = s.name
+		}
+		if done(s.name, err); err != nil {
 			return Permit{}, err
 		}
 	}
 	return Permit{
 		valid:      true,
 		spec:       d.spec,
-		tenant:     caller.Tenant,
+		tenant:     d.caller.Tenant,
 		engine:     d.engine.Name,
 		tier:       d.engine.Tier,
 		demanded:   slices.Sorted(maps.Keys(d.demanded)),
 		adjusted:   d.adjusted,
 		unenforced: d.unenforced,
 		mounts:     d.mounts,
+		skills:     d.skills,
 		workspace:  d.workspace,
-		quota:      rules.quota(),
+		snapshot:   d.snapshot,
+		granted:    d.granted,
+		image:      d.image,
+		cwdOpen:    d.cwdOpen,
+		secrets:    d.secrets,
+		quota:      d.rules.quota(d.caller.Tenant),
+		egress:     d.egress,
+		first:      d.first,
+		endpoints:  d.endpoints,
 	}, nil
 }
 
@@ -144,9 +239,26 @@ func cloneSpec(s cloche.SandboxSpec) cloche.SandboxSpec {
 	s.Env = maps.Clone(s.Env)
 	s.Labels = maps.Clone(s.Labels)
 	s.Mounts = slices.Clone(s.Mounts)
+	s.Skills = slices.Clone(s.Skills)
 	s.Files = slices.Clone(s.Files)
+	s.Endpoints = slices.Clone(s.Endpoints)
+	for i := range s.Endpoints {
+		s.Endpoints[i] = cloneEndpoint(s.Endpoints[i])
+	}
+	s.Secrets = slices.Clone(s.Secrets)
+	for i := range s.Mounts {
+		s.Mounts[i].Rules, s.Mounts[i].Globs = slices.Clone(s.Mounts[i].Rules), slices.Clone(s.Mounts[i].Globs)
+	}
+	s.Identity = cloneIdentity(s.Identity)
 	if s.Workspace != nil {
 		s.Workspace = new(*s.Workspace)
+		s.Workspace.Rules, s.Workspace.Globs = slices.Clone(s.Workspace.Rules), slices.Clone(s.Workspace.Globs)
+	}
+	if s.Egress != nil {
+		s.Egress = new(cloneEgress(*s.Egress))
+	}
+	if s.Persistent != nil {
+		s.Persistent = new(*s.Persistent)
 	}
 	if s.ReadOnlyRoot != nil {
 		s.ReadOnlyRoot = new(*s.ReadOnlyRoot)
@@ -163,26 +275,5 @@ func checkEnabled(d *decision) *cloche.Error {
 }
 
 func checkQuota(d *decision) *cloche.Error {
-	full := func(rule string, have, limit int) *cloche.Error {
-		e := cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: %d are live and %s is %d", have, rule, limit)
-		e.Rule, e.Retryable, e.RetryAfterMS = rule, true, retryAfterMS
-		return e.WithHint("remove one, or come again later")
-	}
-	q := d.rules.quota()
-	// The total is not told to a tenant that is not itself at its limit.
-	if q.Tenant > 0 && d.facts.LiveTenant >= q.Tenant {
-		return full("max_sandboxes_per_tenant", d.facts.LiveTenant, q.Tenant)
-	}
-	if q.Total > 0 && d.facts.Live >= q.Total {
-		if d.caller.Operator {
-			return full("max_sandboxes", d.facts.Live, q.Total)
-		}
-		e := cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: the server is full")
-		e.Rule, e.Retryable, e.RetryAfterMS = "max_sandboxes", true, retryAfterMS
-		return e.WithHint("come again later")
-	}
-	return nil
+	return d.rules.quota(d.caller.Tenant).check(d.facts.LiveTenant, d.facts.Live, d.caller.Operator)
 }
-
-// retryAfterMS is what a caller is told to wait when there is no capacity.
-const retryAfterMS = 5000

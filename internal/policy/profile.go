@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -11,12 +12,16 @@ import (
 // profile is one profile with the operator's rules applied.
 type profile struct {
 	name     string
-	defaults cloche.Limits
+	defaults bounds
 	// ceilings are the most that is granted; zero is none.
-	ceilings cloche.Limits
+	ceilings bounds
 	// ruled holds the limits whose default, ceiling or lock a rule of the operator set,
 	// with the name of that rule.
-	ruled             map[string]string
+	ruled map[string]string
+	// raised are the limits whose ceiling a rule set.
+	raised map[string]bool
+	// engine is what "auto" means in it; empty is what it means elsewhere.
+	engine            string
 	image             string
 	network           string
 	readOnlyRoot      bool
@@ -24,12 +29,18 @@ type profile struct {
 	mountsReadOnly    bool
 	locked            []string
 	clamp             []string
+	// egress is what its sandboxes have that ask for nothing, and may ask for;
+	// egressRuled says that a rule of the operator sets it.
+	egress       []EgressItem
+	egressRuled  bool
+	egressDeny   []EgressItem
+	egressLimits EgressLimitRule
 }
 
 // The values of profile.network and of the request's network.
 const (
-	networkNone = "none"
-	networkOn   = "on"
+	networkNone = cloche.NetworkNone
+	networkOn   = cloche.NetworkOn
 )
 
 const (
@@ -37,75 +48,70 @@ const (
 	gib = 1 << 30
 )
 
-// builtinProfiles are made anew for each caller, so that nobody can change
-// them. Limits of hardware have one generous ceiling for all: it stops typing
-// errors and is the operator's to lower.
-func builtinProfiles() map[string]profile {
-	base := profile{
-		defaults: cloche.Limits{
-			CPUs: 2, MemoryBytes: 2 * gib, Pids: 1024, DiskBytes: 4 * gib,
+// builtinNames are the names of the built-in profiles.
+func builtinNames() []string {
+	return []string{cloche.DefaultProfile, "default", "offline_readonly", "network_basic", "network_extended"}
+}
+
+// builtinProfile makes a built-in profile; false when there is none of that name. It
+// is made anew for each caller, so that nobody can change it. Limits of hardware have
+// one generous ceiling for all: it stops typing errors and is the operator's to lower.
+func builtinProfile(name string) (profile, bool) {
+	p := profile{
+		name: name,
+		defaults: bounds{Limits: cloche.Limits{
+			CPUs: 2, MemoryBytes: 2 * gib, Pids: 1024, DiskBytes: 4 * gib, TmpBytes: 512 * mib, ShmBytes: 64 * mib,
 			MaxOutputBytes: cloche.DefaultMaxOutput,
-		},
-		ceilings: cloche.Limits{
-			CPUs: 64, MemoryBytes: 64 * gib, Pids: 32768, DiskBytes: 256 * gib,
+		}},
+		ceilings: bounds{Limits: cloche.Limits{
+			CPUs: 64, MemoryBytes: 64 * gib, Pids: 32768, DiskBytes: 256 * gib, TmpBytes: 64 * gib, ShmBytes: 64 * gib,
 			MaxOutputBytes: cloche.MaxMaxOutput,
-		},
+		}},
 		image:   cloche.DefaultImage,
 		network: networkNone,
 		clamp:   []string{fieldTimeout},
+		ruled:   map[string]string{},
+		raised:  map[string]bool{},
 	}
-	box := func(cpus float64, memory, pids int64, maxTimeoutMS int64) profile {
-		p := base
+	box := func(cpus float64, memory, pids int64, maxTimeoutMS int64) {
 		p.defaults.CPUs, p.defaults.MemoryBytes, p.defaults.Pids = cpus, memory, pids
 		p.defaults.TimeoutMS, p.ceilings.TimeoutMS = 30_000, maxTimeoutMS
 		p.readOnlyRoot = true
-		return p
 	}
-	standard := box(1, 512*mib, 128, 120_000)
-
-	offline := box(0.5, 256*mib, 64, 60_000)
-	offline.workspaceReadOnly = true
-	offline.locked = []string{fieldNetwork, fieldWorkspaceReadOnly, fieldReadOnlyRoot}
-
-	basic := standard
-	basic.network = networkOn
-
-	extended := box(2, 1024*mib, 256, 300_000)
-	extended.network, extended.readOnlyRoot = networkOn, false
-
-	all := map[string]profile{
-		cloche.DefaultProfile: base,
-		"default":             standard,
-		"offline_readonly":    offline,
-		"network_basic":       basic,
-		"network_extended":    extended,
+	switch name {
+	case cloche.DefaultProfile:
+	case "default":
+		box(1, 512*mib, 128, 120_000)
+	case "offline_readonly":
+		box(0.5, 256*mib, 64, 60_000)
+		p.workspaceReadOnly = true
+		p.locked = []string{fieldNetwork, fieldWorkspaceReadOnly, fieldReadOnlyRoot}
+	case "network_basic":
+		box(1, 512*mib, 128, 120_000)
+		p.network, p.egress = networkOn, defaultBundles()
+	case "network_extended":
+		box(2, 1024*mib, 256, 300_000)
+		p.network, p.readOnlyRoot, p.egress = networkOn, false, defaultBundles()
+	default:
+		return profile{}, false
 	}
-	for name, p := range all {
-		p.name = name
-		p.ruled = map[string]string{}
-		p.locked, p.clamp = slices.Clone(p.locked), slices.Clone(p.clamp)
-		all[name] = p
-	}
-	return all
+	return p, true
 }
 
 // Profiles lists the names of every profile that the rules leave or add, sorted.
 func Profiles(rules Rules) []string {
-	names := builtinProfiles()
-	for name := range rules.Profiles {
-		names[name] = profile{}
-	}
-	return slices.Sorted(maps.Keys(names))
+	names := slices.AppendSeq(builtinNames(), maps.Keys(rules.Profiles))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // resolveProfile finds a profile and applies the rules to it; false when there
 // is none of that name.
 func resolveProfile(name string, rules Rules) (profile, bool) {
 	if name == "" {
-		name = cloche.DefaultProfile
+		name = cmp.Or(rules.Defaults.Profile, cloche.DefaultProfile)
 	}
-	builtin := builtinProfiles()
-	p, known := builtin[name]
+	p, known := builtinProfile(name)
 	rule, changed := rules.Profiles[name]
 	if !known {
 		if !changed {
@@ -115,7 +121,7 @@ func resolveProfile(name string, rules Rules) (profile, bool) {
 		if base == "" {
 			base = cloche.DefaultProfile
 		}
-		if p, known = builtin[base]; !known {
+		if p, known = builtinProfile(base); !known {
 			return profile{}, false
 		}
 		p.name = name
@@ -123,6 +129,7 @@ func resolveProfile(name string, rules Rules) (profile, bool) {
 	if changed {
 		rule.apply(&p)
 	}
+	rules.Defaults.apply(&p)
 	for _, l := range limits() {
 		l.lowerDefault(&p)
 	}
@@ -138,14 +145,20 @@ func (r ProfileRule) apply(p *profile) {
 		if v, ok := l.ruled(&r.Ceilings); ok {
 			l.set(&p.ceilings, v)
 			p.ruled[l.field] = ruleName(p.name, "ceilings", l.key)
+			p.raised[l.field] = true
 		}
 	}
 	if r.Image != "" {
 		p.image = r.Image
 	}
+	p.engine = r.Engine
 	if r.Network != "" {
 		p.network = r.Network
 	}
+	if r.Egress.Allow != nil {
+		p.egress, p.egressRuled = slices.Clone(*r.Egress.Allow), true
+	}
+	p.egressDeny, p.egressLimits = r.Egress.Deny, r.Egress.Limits
 	setBool(&p.readOnlyRoot, r.ReadOnlyRoot)
 	setBool(&p.workspaceReadOnly, r.WorkspaceReadOnly)
 	setBool(&p.mountsReadOnly, r.MountsReadOnly)
@@ -174,6 +187,15 @@ func ruleName(profile string, parts ...string) string {
 	return "profiles." + profile + "." + strings.Join(parts, ".")
 }
 
+// ceilingBy is what sets a ceiling: a key of the file, or the profile as it is
+// built in.
+func (p *profile) ceilingBy(l limit) string {
+	if p.raised[l.field] {
+		return ruleName(p.name, "ceilings", l.key)
+	}
+	return byBuiltin
+}
+
 func (p *profile) locks(field string) bool  { return slices.Contains(p.locked, field) }
 func (p *profile) clamps(field string) bool { return slices.Contains(p.clamp, field) }
 
@@ -182,11 +204,8 @@ func checkProfile(d *decision) *cloche.Error {
 	if !ok {
 		return noProfile(d.spec.Profile, d.rules)
 	}
-	if p.network != networkNone {
-		e := unsupported("profile", "profile %s gives its sandboxes a network, and this build has no egress: every sandbox is offline", show(p.name))
-		return e.WithHint("choose a profile without network, such as %q or \"default\"", cloche.DefaultProfile)
-	}
 	d.profile = p
+	d.because("profile", d.rules.profileBy(p.name))
 	d.spec.Profile = p.name
 	if d.spec.ReadOnlyRoot == nil {
 		d.spec.ReadOnlyRoot = new(p.readOnlyRoot)
@@ -198,6 +217,14 @@ func checkProfile(d *decision) *cloche.Error {
 		d.spec.Image = p.image
 	}
 	return nil
+}
+
+// profileBy is what a profile is made by.
+func (r Rules) profileBy(name string) string {
+	if _, changed := r.Profiles[name]; changed {
+		return "profiles." + name
+	}
+	return byBuiltin
 }
 
 func noProfile(name string, rules Rules) *cloche.Error {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -73,15 +74,10 @@ func (d *Duration) UnmarshalYAML(n ast.Node) (err error) {
 	return err
 }
 
-// scalar parses the text of one value and says where it stands if it is wrong.
+// scalar parses the text of one value of a file.
 func scalar[T any](n ast.Node, parse func(string) (T, error)) (T, error) {
-	where := n.GetToken().Position
 	if _, ok := n.(ast.ScalarNode); !ok {
-		return *new(T), fmt.Errorf("[%d:%d] a list or a mapping stands where one value is expected", where.Line, where.Column)
+		return *new(T), errors.New("a list or a mapping stands where one value is expected")
 	}
-	v, err := parse(n.GetToken().Value)
-	if err != nil {
-		return v, fmt.Errorf("[%d:%d] %w", where.Line, where.Column, err)
-	}
-	return v, nil
+	return parse(n.GetToken().Value)
 }

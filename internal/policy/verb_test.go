@@ -28,13 +28,13 @@ func TestCallers(t *testing.T) {
 
 func TestTenantsSeeOnlyTheirOwn(t *testing.T) {
 	for _, v := range []policy.Verb{policy.VerbGet, policy.VerbExec, policy.VerbKill, policy.VerbReadFile} {
-		if err := policy.Authorize(tenant, v, "sb-1", "tcp"); err != nil {
+		if err := policy.Authorize(tenant, v, "sb-1", "tcp", "agent"); err != nil {
 			t.Error(err)
 		}
-		if err := policy.Authorize(operator, v, "sb-1", "tcp"); err != nil {
+		if err := policy.Authorize(operator, v, "sb-1", "tcp", "agent"); err != nil {
 			t.Error(err)
 		}
-		err := policy.Authorize(tenant, v, "sb-1", "uid-secret")
+		err := policy.Authorize(tenant, v, "sb-1", "uid-secret", "agent")
 		want{code: cloche.CodeNotFound}.check(t, err)
 		if err.Error() != policy.NoSandbox("sb-1").Error() {
 			t.Errorf("a foreign sandbox %q differs from a missing one %q", err, policy.NoSandbox("sb-1"))
@@ -44,7 +44,7 @@ func TestTenantsSeeOnlyTheirOwn(t *testing.T) {
 		t.Error("Sees differs from Authorize")
 	}
 	// A record without tenant is nobody's.
-	if err := policy.Authorize(policy.Caller{}, policy.VerbGet, "x", ""); err == nil {
+	if err := policy.Authorize(policy.Caller{}, policy.VerbGet, "x", "", "agent"); err == nil {
 		t.Error("a caller without tenant sees what has none")
 	}
 }

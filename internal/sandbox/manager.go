@@ -136,7 +136,7 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 	if s == nil {
 		return nil, policy.NoSandbox(ref)
 	}
-	if err := policy.Authorize(caller, verb, ref, s.tenant); err != nil {
+	if err := policy.Authorize(caller, verb, ref, s.tenant, s.info.Profile); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -1,0 +1,80 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// DefaultRule has settings for the sandboxes of every profile. What a request asks
+// for goes before them, and they go before what the profile has. A value that a
+// profile locks is the profile's own, whoever says otherwise.
+type DefaultRule struct {
+	// Profile is the one of requests that name none; empty is "agent".
+	Profile string `yaml:"profile"`
+	// Image is the default image.
+	Image string `yaml:"image"`
+	// ReadOnlyRoot is the default of read_only_root.
+	ReadOnlyRoot *bool `yaml:"read_only_root"`
+	// Limits are those of a request that names none. One over a profile's ceiling is
+	// that ceiling.
+	Limits LimitRule `yaml:"limits"`
+}
+
+// apply puts the settings over the defaults of a profile.
+func (r DefaultRule) apply(p *profile) {
+	for _, l := range limits() {
+		if v, ok := l.ruled(&r.Limits); ok && !p.locks(l.field) {
+			l.set(&p.defaults, v)
+			p.ruled[l.field] = "defaults.limits." + l.key
+		}
+	}
+	if r.Image != "" && !p.locks(fieldImage) {
+		p.image = r.Image
+	}
+	if !p.locks(fieldReadOnlyRoot) {
+		setBool(&p.readOnlyRoot, r.ReadOnlyRoot)
+	}
+}
+
+// ruleDefaults is a check of the policy file.
+func ruleDefaults(r Rules, report reporter) {
+	d := r.Defaults
+	if d.Profile != "" {
+		if _, ok := resolveProfile(d.Profile, r); !ok {
+			e := noProfile(d.Profile, r)
+			e.Field = "defaults.profile"
+			report(e)
+		}
+	}
+	if _, err := parseImage(d.Image); d.Image != "" && err != nil {
+		report(cloche.Invalid("defaults.image", "image %s is not a reference", show(d.Image)).WithHint("write a reference such as debian:12"))
+	}
+	for _, l := range limits() {
+		path := "defaults.limits." + l.key
+		if v, ok := l.ruled(&d.Limits); ok {
+			if err := checkRuled(l, path, v); err != nil {
+				report(err)
+			}
+		}
+	}
+}
+
+// shadowedDefaults warns of defaults of a profile that a setting for all goes before.
+func shadowedDefaults(r Rules, report reporter) {
+	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
+		rule, field := r.Profiles[name], "profiles."+bounded(name)
+		p, _ := resolveProfile(name, r)
+		for _, l := range limits() {
+			_, own := l.ruled(&rule.Defaults)
+			if _, all := l.ruled(&r.Defaults.Limits); own && all && !p.locks(l.field) {
+				report(warning(field+".defaults."+l.key, "%s.defaults.%s changes nothing: defaults.limits.%s goes before it", field, l.key, l.key).
+					WithHint("leave one of them out, or lock %s in the profile", l.field))
+			}
+		}
+		if rule.Image != "" && r.Defaults.Image != "" && !p.locks(fieldImage) {
+			report(warning(field+".image", "%s.image changes nothing: defaults.image goes before it", field).WithHint("leave one of them out, or lock image in the profile"))
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// DecideEgressChange grants other rules to a sandbox that runs, or says why not.
+// What is added is judged as at create, by who asks now; what was granted before
+// stays granted, but for what the operator holds back by now.
+func DecideEgressChange(c cloche.EgressChange, g EgressGrant, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
+	p, known := resolveProfile(s.Profile, rules)
+	if !known {
+		p = profile{name: s.Profile}
+	}
+	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: rules, because: func(string, string) {}}
+	ch := egressChange{wish: w, g: g.clone(), c: c, now: now}
+	for _, do := range []func() *cloche.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
+		if err := do(); err != nil {
+			return EgressGrant{}, err
+		}
+	}
+	return ch.g, nil
+}
+
+// RefreshEgress is a grant by the operator's present rules: what they hold back, how
+// it leaves and which requests are let through. What callers asked for stays.
+func RefreshEgress(g EgressGrant, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
+	p, known := resolveProfile(s.Profile, rules)
+	if !known {
+		p = profile{name: s.Profile}
+	}
+	ch := egressChange{wish: egressWish{tenant: s.Tenant, caller: Caller{Operator: true}, profile: p, rules: rules}, g: g.clone(), now: now}
+	if err := ch.prune(); err != nil {
+		return EgressGrant{}, err
+	}
+	ch.g.Rules = slices.DeleteFunc(ch.g.Rules, func(r rule.Rule) bool {
+		_, operators := strings.CutPrefix(r.ID, operatorsDeny)
+		return operators
+	})
+	ch.g.Rules = append(ch.g.Rules, ch.operators()...)
+	ch.g.Demanded = ch.wish.demanded()
+	if err := ch.wish.route(&ch.g); err != nil {
+		return EgressGrant{}, err
+	}
+	return ch.g, nil
+}
+
+// NoEgress is the error for a sandbox that has no network whose rules could change.
+func NoEgress() *cloche.Error {
+	return cloche.Errorf(cloche.CodeState, "the sandbox has no network").
+		WithHint("whether it has one is settled when it is created: cloche create --net")
+}
+
+type egressChange struct {
+	wish egressWish
+	g    EgressGrant
+	c    cloche.EgressChange
+	now  time.Time
+}
+
+func (ch *egressChange) check() *cloche.Error {
+	switch c := ch.c; {
+	case len(c.Allow)+len(c.Deny)+len(c.Remove) == 0:
+		return cloche.Invalid("allow", "no change was asked for").WithHint("name rules in allow, deny or remove")
+	case c.ForMS < 0 || c.ForMS > maxTimeoutMS:
+		return cloche.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(maxTimeoutMS))
+	case c.ForMS > 0 && len(c.Allow)+len(c.Deny) == 0:
+		return cloche.Invalid("for_ms", "only what is added ends by itself").WithHint("leave for_ms out")
+	case len(c.Remove) > maxEgressRules:
+		return tooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxEgressRules)
+	}
+	if p := ch.wish.profile; p.locks(fieldEgress) && len(ch.c.Allow) > 0 {
+		by := ruleName(p.name, "locked", fieldEgress)
+		return denied(by, "allow", "the profile %s settles what its sandboxes may reach", p.name).
+			WithHint("make a sandbox of another profile; the operator's rule is %s", by)
+	}
+	return nil
+}
+
+// prune forgets what has ended.
+func (ch *egressChange) prune() *cloche.Error {
+	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool { return !ch.now.Before(t.ExpiresAt) })
+	return nil
+}
+
+// remove takes rules away that are in force, by the text that shows them.
+func (ch *egressChange) remove() *cloche.Error {
+	for i, text := range ch.c.Remove {
+		field := at("remove", i)
+		if len(text) > maxEgressRule {
+			return tooLarge(field, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+		}
+		bare, deny := strings.CutPrefix(text, "deny ")
+		item, err := rule.ParseItem(bare)
+		if err != nil {
+			return ruleError(field, err)
+		}
+		shown := item.String()
+		if !ch.drop(shown, deny, ch.wish.caller.Operator) {
+			if ch.held(shown, deny) {
+				return denied("operator_only", field, "%s was put there by the operator", show(text)).WithHint("only the operator can take it away")
+			}
+			return cloche.Invalid(field, "%s is not in force in this sandbox", show(text)).WithHint("`cloche egress rules` shows what is")
+		}
+	}
+	return nil
+}
+
+func (ch *egressChange) held(shown string, deny bool) bool {
+	return deny && (slices.Contains(ch.g.Held, shown) || slices.ContainsFunc(ch.g.Temporary, func(t TemporaryRule) bool { return t.Held && t.Shown == shown }))
+}
+
+// drop takes one rule away wherever it stands, and says whether it stood anywhere.
+func (ch *egressChange) drop(shown string, deny, operator bool) bool {
+	before := len(ch.g.Shown.Allow) + len(ch.g.Shown.Deny) + len(ch.g.Held) + len(ch.g.Temporary)
+	same := func(s string) bool { return s == shown }
+	if deny {
+		ch.g.Shown.Deny = slices.DeleteFunc(ch.g.Shown.Deny, same)
+		if operator {
+			ch.g.Held = slices.DeleteFunc(ch.g.Held, same)
+		}
+	} else {
+		ch.g.Shown.Allow = slices.DeleteFunc(ch.g.Shown.Allow, same)
+	}
+	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool {
+		return t.Shown == shown && t.Rule.Deny == deny && (operator || !t.Held)
+	})
+	return before != len(ch.g.Shown.Allow)+len(ch.g.Shown.Deny)+len(ch.g.Held)+len(ch.g.Temporary)
+}
+
+// add puts rules into force. One that is there for good is not made to end.
+func (ch *egressChange) add() *cloche.Error {
+	allowed, shown, err := ch.wish.allow("allow", ch.c.Allow)
+	if err != nil {
+		return err
+	}
+	ch.put(allowed, shown, false, &ch.g.Shown.Allow)
+	denies, shown, err := ch.wish.deny("deny", ch.c.Deny)
+	if err != nil {
+		return err
+	}
+	list := &ch.g.Shown.Deny
+	foreign := ch.wish.caller.Operator && ch.wish.caller.Tenant != ch.wish.tenant
+	if foreign {
+		list = &ch.g.Held
+	}
+	ch.put(denies, shown, foreign, list)
+	return nil
+}
+
+func (ch *egressChange) put(rules []rule.Rule, shown []string, held bool, list *[]string) {
+	for _, text := range shown {
+		if slices.Contains(*list, text) {
+			continue
+		}
+		deny := len(rules) > 0 && rules[0].Deny
+		ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool {
+			return t.Shown == text && t.Rule.Deny == deny && t.Held == held
+		})
+		if ch.c.ForMS == 0 {
+			*list = append(*list, text)
+			continue
+		}
+		end := ch.now.Add(time.Duration(ch.c.ForMS) * time.Millisecond)
+		for _, r := range rules {
+			if shownOf(r) == text {
+				if held {
+					r.ID = operatorsDeny + text
+				}
+				ch.g.Temporary = append(ch.g.Temporary, TemporaryRule{Rule: r, Shown: text, ExpiresAt: end, Held: held})
+			}
+		}
+	}
+}
+
+// shownOf is the text by which a rule was asked for.
+func shownOf(r rule.Rule) string {
+	if name, _, bundle := strings.Cut(strings.TrimPrefix(r.ID, "deny "), "/"); bundle && strings.HasPrefix(name, "@") {
+		return name
+	}
+	r.Deny = false
+	return r.String()
+}
+
+// operators are the rules of the operator's that hold back: those of the file, and
+// those that it put on this sandbox.
+func (ch *egressChange) operators() []rule.Rule {
+	out := ch.wish.operatorsDenies()
+	for _, text := range ch.g.Held {
+		item, err := rule.ParseItem(text)
+		if err != nil {
+			continue // it was read before it was put there
+		}
+		rules, err := expandOne(ch.wish.rules.Egress.book(), item, true)
+		if err != nil {
+			// The bundle is gone from the file: what it held was in Rules.
+			rules = slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool { return !r.Deny || r.ID != operatorsDeny+text })
+		}
+		for _, r := range rules {
+			r.ID = operatorsDeny + text
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// settle makes the rules anew of what was asked for. A rule that is out of a bundle
+// stays as it was when it was granted, whatever the bundle is by now.
+func (ch *egressChange) settle() *cloche.Error {
+	var out []rule.Rule
+	keep := func(text string, deny bool) *cloche.Error {
+		was := slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool {
+			return r.Deny != deny || strings.HasPrefix(r.ID, operatorsDeny) || shownOf(r) != text
+		})
+		if len(was) > 0 {
+			out = append(out, was...)
+			return nil
+		}
+		item, err := rule.ParseItem(text)
+		if err != nil {
+			return ruleError("egress", err)
+		}
+		rules, err := expandOne(ch.wish.rules.Egress.book(), item, deny)
+		if err != nil {
+			return ruleError("egress", err)
+		}
+		for _, r := range rules {
+			if item.Bundle == "" {
+				r.ID = r.String()
+			}
+			out = append(out, r)
+		}
+		return nil
+	}
+	for _, text := range ch.g.Shown.Allow {
+		if err := keep(text, false); err != nil {
+			return err
+		}
+	}
+	for _, text := range ch.g.Shown.Deny {
+		if err := keep(text, true); err != nil {
+			return err
+		}
+	}
+	ch.g.Rules = append(out, ch.operators()...)
+	if n := len(ch.g.Rules) + len(ch.g.Temporary); n > maxGranted {
+		return tooLarge("allow", "the sandbox would have %d rules, with bundles written out", n).WithHint("at most %d; remove some", maxGranted)
+	}
+	compiled, err := rule.CompileRequests(requestsOf(ch.g.Requests))
+	if err != nil {
+		return ruleError("egress.requests", err)
+	}
+	for _, r := range ch.g.RulesAt(ch.now) {
+		if compiled.Opaque(r) {
+			return cloche.Invalid("allow", "requests to a host of this sandbox are narrowed, and %s lets any protocol reach it", show(r.String())).
+				WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(r.Host))
+		}
+	}
+	ch.g.Demanded = ch.wish.demanded()
+	return ch.wish.route(&ch.g)
+}

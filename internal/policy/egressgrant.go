@@ -1,0 +1,268 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// grantList is one list of the operator's from which callers may ask.
+type grantList struct {
+	field string
+	items []EgressItem
+}
+
+// grants are all lists that count for the wish.
+func (w egressWish) grants() []grantList {
+	out := []grantList{{"egress.allow", w.rules.Egress.Allow}}
+	if t := w.rules.Tenants[w.tenant].Egress.Allow; t != nil {
+		out = append(out, grantList{"tenants." + w.tenant + ".egress.allow", *t})
+	}
+	return append(out, grantList{w.profile.egressBy(), w.profile.egress})
+}
+
+// egressBy is what says what a profile's sandboxes have.
+func (p *profile) egressBy() string {
+	if p.egressRuled {
+		return ruleName(p.name, "egress", "allow")
+	}
+	return byBuiltin + ":profiles." + p.name + ".egress.allow"
+}
+
+// grantFor names the operator's rule that has all that r asks for.
+func (w egressWish) grantFor(r rule.Rule) (string, bool) {
+	book := w.rules.Egress.book()
+	for _, l := range w.grants() {
+		for i, item := range l.items {
+			if item.Bundle == "" {
+				if item.Rule.Covers(r) {
+					return at(l.field, i), true
+				}
+				continue
+			}
+			rules, err := book.Expand(item.Item)
+			if err == nil && slices.ContainsFunc(rules, func(o rule.Rule) bool { return o.Covers(r) }) {
+				return at(l.field, i), true
+			}
+		}
+	}
+	return "", false
+}
+
+// items reads a list of rules as a caller wrote them: each once, written out, and as
+// it is shown.
+func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, rules []rule.Rule) *cloche.Error) (all []rule.Rule, shown []string, _ *cloche.Error) {
+	if len(texts) > maxEgressRules {
+		return nil, nil, tooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
+	}
+	shown = []string{}
+	book := w.rules.Egress.book()
+	for i, text := range texts {
+		one := at(field, i)
+		if len(text) > maxEgressRule {
+			return nil, nil, tooLarge(one, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+		}
+		item, err := rule.ParseItem(text)
+		if err != nil {
+			return nil, nil, ruleError(one, err)
+		}
+		if slices.Contains(shown, item.String()) {
+			continue
+		}
+		rules, err := expandOne(book, item, deny)
+		if err != nil {
+			return nil, nil, ruleError(one, err)
+		}
+		for i, r := range rules {
+			if r.ID == "" || deny && item.Bundle == "" {
+				rules[i].ID = r.String()
+			}
+		}
+		if err := each(one, item, rules); err != nil {
+			return nil, nil, err
+		}
+		all, shown = append(all, rules...), append(shown, item.String())
+	}
+	if len(all) > maxGranted {
+		return nil, nil, tooLarge(field, "these are %d rules, with bundles written out", len(all)).WithHint("at most %d", maxGranted)
+	}
+	return all, shown, nil
+}
+
+// maxGranted bounds the rules of one sandbox.
+const maxGranted = 4096
+
+// allow judges rules that let something out.
+func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *cloche.Error) {
+	demanded, err := rule.CompileRequests(requestsOf(w.demanded()))
+	if err != nil {
+		return nil, nil, ruleError("egress.requests", err)
+	}
+	held := w.operatorsDenies()
+	return w.items(field, texts, false, func(field string, item rule.Item, rules []rule.Rule) *cloche.Error {
+		for _, r := range rules {
+			by, ok := w.grantFor(r)
+			switch {
+			case ok:
+			case w.caller.Operator:
+				by = byOperator
+			default:
+				return w.notGranted(field, item, r)
+			}
+			if demanded.Opaque(r) {
+				return denied("egress.requests", field, "%s was asked for, which is any protocol, and the operator lets only some requests reach this host", show(r.String())).
+					WithHint("ask for %s without port, which is HTTP and TLS on 80 and 443", show(r.Host))
+			}
+			if item.Bundle == "" {
+				if i := slices.IndexFunc(held, func(d rule.Rule) bool { return d.HoldsBack(r) }); i >= 0 {
+					return denied(held[i].ID, field, "%s was asked for, and a rule of the operator's holds it back: %s", show(item.String()), held[i].ID).
+						WithHint("leave it out; only the operator can lift that rule")
+				}
+			}
+			if r.ID == rules[0].ID {
+				w.because(field, by)
+			}
+		}
+		return nil
+	})
+}
+
+func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *cloche.Error {
+	what := show(item.String())
+	if item.Bundle != "" {
+		what += fmt.Sprintf(", which holds %s,", show(r.String()))
+	}
+	e := denied("egress.allow", field, "%s was asked for, and nothing that the operator lets tenant %s reach has all of it", what, w.tenant)
+	return e.WithHint("the smallest rule that would allow it is `egress: {allow: [%s]}`", show(item.String()))
+}
+
+// deny judges rules that hold something back, which everyone may ask for.
+func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *cloche.Error) {
+	rules, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *cloche.Error { return nil })
+	if len(shown) == 0 {
+		shown = nil
+	}
+	return rules, shown, err
+}
+
+// operatorsDenies are the rules that hold back whatever is asked.
+func (w egressWish) operatorsDenies() []rule.Rule {
+	book := w.rules.Egress.book()
+	var out []rule.Rule
+	for _, list := range [][]EgressItem{w.rules.Egress.Deny, w.rules.Tenants[w.tenant].Egress.Deny, w.profile.egressDeny} {
+		for _, item := range list {
+			rules, err := expandOne(book, item.Item, true)
+			if err != nil {
+				continue // ParseRules lets none through
+			}
+			for _, r := range rules {
+				r.ID = ""
+				r.Deny = false
+				text := r.String()
+				r.ID, r.Deny = operatorsDeny+text, true
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// demanded are the operator's rules on requests.
+func (w egressWish) demanded() []cloche.RequestRule {
+	var out []cloche.RequestRule
+	for _, l := range w.rules.Egress.Requests {
+		out = append(out, cloche.RequestRule(l.Request))
+	}
+	return out
+}
+
+// requests judges rules on requests, each of which must be about a host that may be
+// reached, where its requests can be seen.
+func (w egressWish) requests(asked []cloche.RequestRule, allowed []rule.Rule) ([]cloche.RequestRule, *cloche.Error) {
+	const field = "egress.requests"
+	if len(asked) > maxEgressRequests {
+		return nil, tooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxEgressRequests)
+	}
+	var out []cloche.RequestRule
+	for i, q := range asked {
+		one := at(field, i)
+		if len(q.Methods) > maxEgressParts || len(q.Paths) > maxEgressParts {
+			return nil, tooLarge(one, "the rule has %d methods and %d paths", len(q.Methods), len(q.Paths)).WithHint("at most %d each", maxEgressParts)
+		}
+		r, err := rule.Request(q).Canonical()
+		if err != nil {
+			return nil, ruleError(one, err)
+		}
+		if !slices.ContainsFunc(allowed, func(a rule.Rule) bool { return a.Port == 0 && r.About(a) }) {
+			return nil, cloche.Invalid(one, "requests to %s are narrowed, and nothing lets them out", show(r.Host)).
+				WithHint("add %s to egress.allow, without port", show(r.Host))
+		}
+		out = append(out, cloche.RequestRule(r))
+	}
+	compiled, err := rule.CompileRequests(requestsOf(out))
+	if err != nil {
+		return nil, ruleError(field, err)
+	}
+	if i := slices.IndexFunc(allowed, compiled.Opaque); i >= 0 {
+		return nil, cloche.Invalid(field, "requests to a host are narrowed, and %s lets any protocol reach it", show(allowed[i].String())).
+			WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(allowed[i].Host))
+	}
+	return out, nil
+}
+
+// limits are the bounds in force.
+func (w egressWish) limits(asked cloche.EgressLimits) (cloche.EgressLimits, *cloche.Error) {
+	for _, l := range egressLimits() {
+		v := l.of(&asked)
+		field := "egress.limits." + l.key
+		if *v < 0 || *v > maxEgressLimit {
+			return asked, cloche.Invalid(field, "%s is %d", field, *v).WithHint("ask for a positive number, or leave it out for the most that there is")
+		}
+		most, by := w.most(l)
+		switch {
+		case most == 0 || *v > 0 && *v <= most:
+		case *v == 0:
+			*v = most
+		default:
+			return asked, denied(by, field, "%s is %d, and the most is %d", field, *v, most).
+				WithHint("ask for at most %d; the rule that says so is %s", most, by)
+		}
+	}
+	return asked, nil
+}
+
+// most is a bound of the operator's with its rule; 0 is none.
+func (w egressWish) most(l egressLimit) (int64, string) {
+	most, by := int64(0), ""
+	if v, ok := l.ruled(w.rules.Egress.Limits); ok {
+		most, by = v, "egress.limits."+l.key
+	}
+	if v, ok := l.ruled(w.rules.Tenants[w.tenant].Egress.Limits); ok {
+		most, by = v, "tenants."+w.tenant+".egress.limits."+l.key
+	}
+	if v, ok := l.ruled(w.profile.egressLimits); ok && v > 0 && (most == 0 || v < most) {
+		most, by = v, ruleName(w.profile.name, "egress", "limits", l.key)
+	}
+	return most, by
+}
+
+// route is how it leaves, which is nobody's to ask for.
+func (w egressWish) route(g *EgressGrant) *cloche.Error {
+	var err *cloche.Error
+	if g.Hosts, err = w.rules.Egress.hosts(); err != nil {
+		return err
+	}
+	g.Upstream, err = w.rules.Egress.Upstream.read()
+	return err
+}
+
+// defaultBundles are what the sandboxes of the built-in profiles with a network have.
+func defaultBundles() []EgressItem {
+	var out []EgressItem
+	for _, name := range []string{"pypi", "npm", "debian", "github-read"} {
+		out = append(out, EgressItem{rule.Item{Bundle: name}})
+	}
+	return out
+}

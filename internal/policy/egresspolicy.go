@@ -1,0 +1,111 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// checkSetupEgress settles what may leave before what the request says of that is put
+// in force. Both are judged before anything begins.
+func checkSetupEgress(d *decision) *cloche.Error {
+	if d.setup == nil {
+		return nil
+	}
+	w := egressWish{tenant: d.caller.Tenant, caller: d.caller, profile: d.profile, rules: d.rules, because: d.because}
+	first, err := w.whole("setup.", *d.setup)
+	if err != nil {
+		return err
+	}
+	if first.Closed && d.egress == nil {
+		return nil // there is no link, first or later
+	}
+	if d.egress == nil {
+		later := w.closed()
+		d.egress = &later
+	}
+	d.first = &first
+	return nil
+}
+
+// whole is the grant of a whole policy, under a prefix that fields have.
+func (w egressWish) whole(at string, asked cloche.EgressPolicy) (EgressGrant, *cloche.Error) {
+	network := asked.Network
+	switch {
+	case network == "" && asked.Egress != nil:
+		network = networkOn
+	case network == "":
+		network = w.profile.network
+	case network != networkOn && network != networkNone:
+		return EgressGrant{}, cloche.Invalid(at+"network", "network %s is not known", show(network)).
+			WithHint("write %q or %q, or leave it out for the profile's", networkNone, networkOn)
+	case network == networkNone && asked.Egress != nil:
+		return EgressGrant{}, cloche.Invalid(at+"egress", "egress was asked for, and network is %q", networkNone).
+			WithHint("leave network out, or write %q; or leave egress out", networkOn)
+	}
+	if network != w.profile.network && network == networkOn && w.profile.locks(fieldNetwork) {
+		by := ruleName(w.profile.name, "locked", fieldNetwork)
+		return EgressGrant{}, denied(by, at+"network", "the sandboxes of profile %s have no network", w.profile.name).
+			WithHint("make a sandbox of another profile; the operator's rule is %s", by)
+	}
+	if network == networkNone {
+		return w.closed(), nil
+	}
+	var egress cloche.Egress
+	if asked.Egress != nil {
+		egress = *asked.Egress
+	}
+	if w.profile.locks(fieldEgress) && egress.Allow != nil {
+		by := ruleName(w.profile.name, "locked", fieldEgress)
+		return EgressGrant{}, denied(by, at+"egress.allow", "the profile %s settles what its sandboxes may reach", w.profile.name).
+			WithHint("leave allow out, or make a sandbox of another profile; the operator's rule is %s", by)
+	}
+	return w.grant(egress)
+}
+
+// closed lets nothing out.
+func (w egressWish) closed() EgressGrant {
+	return EgressGrant{Closed: true, Shown: cloche.Egress{Allow: []string{}}}
+}
+
+// DecideEgressPolicy grants another whole policy to a sandbox that runs and has a link,
+// or says why not. All of it is judged as at create, by who asks now; what the operator
+// put on this sandbox stays, and limits begin to count anew from what was used.
+func DecideEgressPolicy(asked cloche.EgressPolicy, g EgressGrant, used cloche.EgressLimits, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
+	p, known := resolveProfile(s.Profile, rules)
+	if !known {
+		p = profile{name: s.Profile, network: networkNone}
+	}
+	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: rules, because: func(string, string) {}}
+	next, err := w.whole("", asked)
+	if err != nil {
+		return EgressGrant{}, err
+	}
+	if len(next.Requests) > 0 && len(g.Requests)+len(g.Demanded) == 0 {
+		return EgressGrant{}, cloche.Errorf(cloche.CodeState, "requests are narrowed, and the programs of this sandbox trust nobody who opens their TLS").
+			WithHint("ask for egress.requests when the sandbox is created")
+	}
+	return SucceedEgress(next, g, used, s, rules, now)
+}
+
+// SucceedEgress is a grant that was decided before, for a sandbox in which g is in
+// force: with what the operator says by now and has put on this sandbox.
+func SucceedEgress(next, g EgressGrant, used cloche.EgressLimits, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
+	next = next.clone()
+	next.Held, next.Base = slices.Clone(g.Held), used
+	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Held || !now.Before(t.ExpiresAt) })
+	if next.Closed {
+		return next, nil
+	}
+	next.Rules = append(slices.DeleteFunc(next.Rules, isOperators), slices.DeleteFunc(slices.Clone(g.Rules), func(r rule.Rule) bool { return !isOperators(r) })...)
+	return RefreshEgress(next, s, rules, now)
+}
+
+// isOperators is true for the operator's rules that hold back.
+func isOperators(r rule.Rule) bool {
+	_, operators := strings.CutPrefix(r.ID, operatorsDeny)
+	return operators
+}

@@ -1,0 +1,305 @@
+package policy
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// EgressRule says what may leave sandboxes. A rule is written
+// HOST[:PORT][ at RANGE[,RANGE]], and @NAME stands for all rules of a bundle.
+type EgressRule struct {
+	// Allow is what callers that are not the operator may ask for, beside what the
+	// profile and the tenant have. What is asked for must lie whole in one of them.
+	Allow []EgressItem `yaml:"allow"`
+	// Deny is held back from everyone, the operator too, whatever allows it.
+	Deny []EgressItem `yaml:"deny"`
+	// Requests narrow HTTP to hosts for everyone, written [METHOD[,METHOD]]
+	// HOST[PATH[,PATH]]: one of the rules for a host must allow a request. The TLS of
+	// these hosts is opened.
+	Requests []RequestLine `yaml:"requests"`
+	// Limits are the most of each sandbox in its life, and what it has if it asks for
+	// none.
+	Limits EgressLimitRule `yaml:"limits"`
+	// Bundles are named lists, which go before those of the same names that come with
+	// cloche. They may name one another.
+	Bundles map[string][]EgressItem `yaml:"bundles"`
+	// Ask says whether sandboxes may wait for approval; nil is true.
+	Ask *bool `yaml:"ask"`
+	// Upstream is the proxy by which everything leaves.
+	Upstream UpstreamRule `yaml:"upstream"`
+	// Hosts are addresses of names, for which then nobody is asked. They are judged
+	// like any other: one that is not public needs a rule that says where the host may
+	// be.
+	Hosts map[string]string `yaml:"hosts"`
+}
+
+// EgressPart is what a profile or a tenant has of its own.
+type EgressPart struct {
+	// Allow is granted beside the list for all. That of a profile is also what its
+	// sandboxes have that ask for nothing.
+	Allow *[]EgressItem `yaml:"allow"`
+	// Deny is held back too.
+	Deny []EgressItem `yaml:"deny"`
+	// Limits of a tenant go before those for all; those of a profile count beside them.
+	Limits EgressLimitRule `yaml:"limits"`
+}
+
+// EgressLimitRule bounds what leaves a sandbox in its life. Absent is no bound.
+type EgressLimitRule struct {
+	Connections *int64 `yaml:"connections"`
+	// BytesOut and BytesIn count what is inside the connections.
+	BytesOut *Size `yaml:"bytes_out"`
+	BytesIn  *Size `yaml:"bytes_in"`
+}
+
+// UpstreamRule is an HTTP proxy that is asked to CONNECT by name.
+type UpstreamRule struct {
+	// Proxy is http://HOST[:PORT], or https:// for one that is spoken to over TLS.
+	Proxy string `yaml:"proxy"`
+	// NoProxy are names and addresses that are connected to directly: a name alone,
+	// .NAME for all below it, an address or a range of them.
+	NoProxy []string `yaml:"no_proxy"`
+}
+
+// EgressItem is one rule, or a bundle of them.
+type EgressItem struct{ rule.Item }
+
+// RequestLine is one rule on requests.
+type RequestLine struct{ rule.Request }
+
+// UnmarshalYAML reads a scalar.
+func (i *EgressItem) UnmarshalYAML(n ast.Node) (err error) {
+	*i, err = scalar(n, parseEgressItem)
+	return err
+}
+
+// UnmarshalYAML reads a scalar.
+func (l *RequestLine) UnmarshalYAML(n ast.Node) (err error) {
+	*l, err = scalar(n, parseRequestLine)
+	return err
+}
+
+func parseEgressItem(s string) (EgressItem, error) {
+	i, err := rule.ParseItem(s)
+	return EgressItem{i}, err
+}
+
+func parseRequestLine(s string) (RequestLine, error) {
+	r, err := rule.ParseRequest(s)
+	return RequestLine{r}, err
+}
+
+// ruleError is an error of the package rule, at a place of a request or a file.
+func ruleError(field string, err error) *cloche.Error {
+	if err == nil {
+		return nil
+	}
+	e := cloche.Invalid(field, "%s: %v", field, err)
+	hint := "write HOST, HOST:PORT, HOST at RANGE or @BUNDLE"
+	if re, ok := errors.AsType[*rule.Error](err); ok && re.Hint != "" {
+		hint = re.Hint
+	}
+	return e.WithHint("%s", hint)
+}
+
+// book are the bundles that there are.
+func (r EgressRule) book() rule.Book {
+	if len(r.Bundles) == 0 {
+		return nil
+	}
+	b := rule.Book{}
+	for name, items := range r.Bundles {
+		b[name] = itemsOf(items)
+	}
+	return b
+}
+
+func itemsOf(items []EgressItem) []rule.Item {
+	out := make([]rule.Item, 0, len(items))
+	for _, i := range items {
+		out = append(out, i.Item)
+	}
+	return out
+}
+
+func ruleEgress(r Rules, report reporter) {
+	tell := func(err *cloche.Error) {
+		if err != nil {
+			report(err)
+		}
+	}
+	book := r.Egress.book()
+	check := func(field string, items []EgressItem, deny bool) {
+		for i, item := range items {
+			_, err := expandOne(book, item.Item, deny)
+			tell(ruleError(at(field, i), err))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Egress.Bundles)) {
+		field := "egress.bundles." + bounded(name)
+		if !rule.ValidBundle(name) {
+			tell(cloche.Invalid(field, "bundle name %s is not valid", show(name)).WithHint("use a-z, 0-9 and '-'"))
+			continue
+		}
+		if len(r.Egress.Bundles[name]) == 0 {
+			tell(cloche.Invalid(field, "the bundle %s is empty", name).WithHint("write rules into it, or leave it out"))
+		}
+		_, err := book.Expand(rule.Item{Bundle: name})
+		tell(ruleError(field, err))
+	}
+	check("egress.allow", r.Egress.Allow, false)
+	check("egress.deny", r.Egress.Deny, true)
+	ruleEgressLimits("egress.limits", r.Egress.Limits, report)
+	part := func(field string, p EgressPart) {
+		if p.Allow != nil {
+			check(field+".allow", *p.Allow, false)
+		}
+		check(field+".deny", p.Deny, true)
+		ruleEgressLimits(field+".limits", p.Limits, report)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
+		part("profiles."+bounded(name)+".egress", r.Profiles[name].Egress)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
+		part("tenants."+bounded(name)+".egress", r.Tenants[name].Egress)
+	}
+	_, err := r.Egress.hosts()
+	tell(err)
+	_, err = r.Egress.Upstream.read()
+	tell(err)
+}
+
+func ruleEgressLimits(field string, r EgressLimitRule, report reporter) {
+	for _, l := range egressLimits() {
+		if v, ok := l.ruled(r); ok && (v < 0 || v > maxEgressLimit) {
+			report(cloche.Invalid(field+"."+l.key, "%s.%s is %d", field, l.key, v).WithHint("write a positive number, or 0 for no bound"))
+		}
+	}
+}
+
+// expandOne writes one line of a list out, as rules that deny or not.
+func expandOne(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
+	rules, err := book.Expand(item)
+	if err != nil || !deny {
+		return rules, err
+	}
+	for i := range rules {
+		rules[i].Deny = true
+		if len(rules[i].At) > 0 {
+			return nil, &rule.Error{Text: show(item.String()), Why: "a rule that denies has no ranges", Hint: "deny the host alone: it is held back wherever it is"}
+		}
+	}
+	return rules, nil
+}
+
+// hosts are the operator's addresses of names.
+func (r EgressRule) hosts() (map[string][]netip.Addr, *cloche.Error) {
+	if len(r.Hosts) == 0 {
+		return nil, nil
+	}
+	out := map[string][]netip.Addr{}
+	for _, name := range slices.Sorted(maps.Keys(r.Hosts)) {
+		field := "egress.hosts." + bounded(name)
+		n, err := rule.ParseName(name)
+		if err != nil {
+			return nil, cloche.Invalid(field, "%s: %v", field, err).WithHint("write a name such as db.corp")
+		}
+		if _, twice := out[string(n)]; twice {
+			return nil, cloche.Invalid(field, "%s is the same name as another one here", field).WithHint("keep one of them")
+		}
+		a, err := netip.ParseAddr(r.Hosts[name])
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return nil, cloche.Invalid(field, "%s is %s, which is no address", field, show(r.Hosts[name])).WithHint("write an address such as 10.1.2.3")
+		}
+		out[string(n)] = []netip.Addr{a}
+	}
+	return out, nil
+}
+
+// read is the proxy as a grant has it; nil is none.
+func (r UpstreamRule) read() (*EgressUpstream, *cloche.Error) {
+	const field = "egress.upstream"
+	if r.Proxy == "" {
+		if len(r.NoProxy) > 0 {
+			return nil, cloche.Invalid(field+".no_proxy", "%s.no_proxy is set and there is no proxy", field).WithHint("write %s.proxy, or leave it out", field)
+		}
+		return nil, nil
+	}
+	u, err := url.Parse(r.Proxy)
+	bad := func(format string, args ...any) *cloche.Error {
+		return cloche.Invalid(field+".proxy", format, args...).WithHint("write http://HOST:PORT or https://HOST:PORT")
+	}
+	switch {
+	case err != nil:
+		return nil, bad("%s.proxy is no address of a proxy", field) // the error repeats what it could not read
+	case u.User != nil:
+		return nil, bad("%s.proxy has a user or a password in it, which a policy file does not hold", field)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return nil, bad("%s.proxy is %s", field, show(r.Proxy))
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return nil, bad("%s.proxy has the port %s", field, show(port))
+	}
+	out := &EgressUpstream{Address: net.JoinHostPort(u.Hostname(), port), TLS: u.Scheme == "https"}
+	for i, e := range r.NoProxy {
+		if a, err := netip.ParseAddr(e); err == nil {
+			out.ExceptAddrs = append(out.ExceptAddrs, netip.PrefixFrom(a, a.BitLen()))
+			continue
+		}
+		if p, err := netip.ParsePrefix(e); err == nil {
+			out.ExceptAddrs = append(out.ExceptAddrs, p.Masked())
+			continue
+		}
+		below, dotted := strings.CutPrefix(e, ".")
+		n, err := rule.ParseName(below)
+		if err != nil {
+			return nil, cloche.Invalid(at(field+".no_proxy", i), "%s: %v", at(field+".no_proxy", i), err).WithHint("write a name, .NAME for all below it, an address or a range")
+		}
+		if dotted {
+			out.Except = append(out.Except, "."+string(n))
+		} else {
+			out.Except = append(out.Except, string(n))
+		}
+	}
+	return out, nil
+}
+
+// egressLimit is one of the bounds, so that what holds for all is written once.
+type egressLimit struct {
+	key   string
+	of    func(*cloche.EgressLimits) *int64
+	ruled func(EgressLimitRule) (int64, bool)
+}
+
+// maxEgressLimit is far more than leaves any sandbox.
+const maxEgressLimit = 1 << 60
+
+func egressLimits() []egressLimit {
+	return []egressLimit{
+		{"connections", func(l *cloche.EgressLimits) *int64 { return &l.Connections }, func(r EgressLimitRule) (int64, bool) { return whole(r.Connections) }},
+		{"bytes_out", func(l *cloche.EgressLimits) *int64 { return &l.BytesOut }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesOut) }},
+		{"bytes_in", func(l *cloche.EgressLimits) *int64 { return &l.BytesIn }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesIn) }},
+	}
+}
+
+func whole[T ~int64](p *T) (int64, bool) {
+	if p == nil {
+		return 0, false
+	}
+	return int64(*p), true
+}

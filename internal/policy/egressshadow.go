@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// writtenOut is one line of a list with what it comes to.
+type writtenOut struct {
+	field string
+	text  string
+	rules []rule.Rule
+}
+
+// writeOut is a list without the lines that cannot be read, which are errors.
+func writeOut(book rule.Book, field string, items []EgressItem, deny bool) []writtenOut {
+	var out []writtenOut
+	for i, item := range items {
+		rules, err := expandOne(book, item.Item, deny)
+		if err == nil {
+			out = append(out, writtenOut{at(field, i), show(item.String()), rules})
+		}
+	}
+	return out
+}
+
+// allOf says whether every rule of w has one of o to which what says yes.
+func (w writtenOut) allOf(o writtenOut, what func(wide, narrow rule.Rule) bool) bool {
+	return len(w.rules) > 0 && !slices.ContainsFunc(w.rules, func(narrow rule.Rule) bool {
+		return !slices.ContainsFunc(o.rules, func(wide rule.Rule) bool { return what(wide, narrow) })
+	})
+}
+
+// shadowedEgress warns of lines that change nothing beside another one.
+func shadowedEgress(r Rules, report reporter) {
+	book := r.Egress.book()
+	denies := writeOut(book, "egress.deny", r.Egress.Deny, true)
+	granted := writeOut(book, "egress.allow", r.Egress.Allow, false)
+	requests, err := rule.CompileRequests(requestsOf(egressWish{rules: r}.demanded()))
+	if err != nil {
+		return
+	}
+	covers := func(wide, narrow rule.Rule) bool {
+		if wide.Deny && narrow.Deny {
+			wide.Deny, narrow.Deny = false, false
+			return wide.Port == 0 && rule.Rule{Host: wide.Host}.Covers(rule.Rule{Host: narrow.Host}) || wide.Covers(narrow)
+		}
+		return wide.Covers(narrow)
+	}
+	// A line is shadowed by an earlier one that has all of it, or by a later one that
+	// has more.
+	among := func(list []writtenOut) {
+		for i, w := range list {
+			for j, o := range list {
+				if i != j && w.allOf(o, covers) && (j < i || !o.allOf(w, covers)) {
+					report(warning(w.field, "%s %s changes nothing: %s %s has all of it", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+					break
+				}
+			}
+		}
+	}
+	held := func(list []writtenOut) {
+		for _, w := range list {
+			for _, d := range denies {
+				if w.allOf(d, rule.Rule.HoldsBack) {
+					report(warning(w.field, "%s %s lets nothing out: %s %s holds all of it back", w.field, w.text, d.field, d.text).WithHint("leave one of them out"))
+					break
+				}
+			}
+			if slices.ContainsFunc(w.rules, requests.Opaque) {
+				report(warning(w.field, "%s %s is refused to whoever asks: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
+					WithHint("write it without port, which is HTTP and TLS on 80 and 443"))
+			}
+		}
+	}
+	among(denies)
+	among(granted)
+	held(granted)
+	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
+		if a := r.Tenants[name].Egress.Allow; a != nil {
+			own := writeOut(book, "tenants."+bounded(name)+".egress.allow", *a, false)
+			held(own)
+			shadowedByAll(own, granted, report)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
+		if a := r.Profiles[name].Egress.Allow; a != nil {
+			held(writeOut(book, "profiles."+bounded(name)+".egress.allow", *a, false))
+		}
+	}
+}
+
+// shadowedByAll warns of what a tenant is granted and everyone is.
+func shadowedByAll(own, granted []writtenOut, report func(*cloche.Error)) {
+	for _, w := range own {
+		for _, o := range granted {
+			if w.allOf(o, rule.Rule.Covers) {
+				report(warning(w.field, "%s %s changes nothing: %s %s grants it to everyone", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+				break
+			}
+		}
+	}
+}

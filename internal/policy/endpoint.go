@@ -1,0 +1,538 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// Bounds of an endpoint.
+const (
+	maxEndpointEnv     = 64
+	maxEndpointList    = 64
+	maxTarget          = 2048
+	maxEndpointConns   = 1024
+	maxEndpointMS      = 24 * 60 * 60 * 1000
+	maxEndpointBytes   = 1 << 40
+	maxEndpointHeaders = 32
+	minKeepAliveMS     = 100
+	minEndpointRate    = 0.001
+	maxEndpointRate    = 1_000_000
+	maxHeaderValue     = 4096
+	// agentPort is the agent's own, at 127.0.0.1 inside.
+	agentPort = 1
+)
+
+// EndpointGrant is an endpoint that was granted. It is plain data, so that who serves
+// it can keep it over a restart.
+type EndpointGrant struct {
+	Spec cloche.Endpoint `json:"spec"`
+	// Ranges are those, not public, in which the target may be found.
+	Ranges []netip.Prefix `json:"ranges,omitempty"`
+	// Rule is the one that grants it.
+	Rule string `json:"rule"`
+	// Auto: the port is found when it is put in its place, and then is in Spec.
+	Auto bool `json:"auto,omitempty"`
+}
+
+// Endpoints are the granted ones, in the order of Spec.Endpoints.
+func (p Permit) Endpoints() []EndpointGrant { return slices.Clone(p.endpoints) }
+
+// EndpointPermit grants one endpoint of a sandbox that exists. Only DecideEndpoint
+// makes a valid one.
+type EndpointPermit struct {
+	valid bool
+	grant EndpointGrant
+}
+
+// Valid is false for one that DecideEndpoint did not make.
+func (p EndpointPermit) Valid() bool { return p.valid }
+
+// Grant is what was granted.
+func (p EndpointPermit) Grant() EndpointGrant { return p.grant }
+
+// DecideEndpoint grants an endpoint in a sandbox with these settings that has others
+// already, or says why not. The error is always a *cloche.Error. secrets says that
+// the values of secrets can be had.
+func DecideEndpoint(e cloche.Endpoint, others []cloche.Endpoint, in Settings, caller Caller, rules Rules, secrets bool) (EndpointPermit, error) {
+	if err := Authorize(caller, VerbAddEndpoint, in.Ref, in.Tenant, in.Profile); err != nil {
+		return EndpointPermit{}, err
+	}
+	e = cloneEndpoint(e)
+	if err := cleanEndpoint("", &e); err != nil {
+		return EndpointPermit{}, err
+	}
+	if err := distinct("", e, others); err != nil {
+		return EndpointPermit{}, err
+	}
+	if len(others) >= cloche.MaxEndpoints {
+		return EndpointPermit{}, tooLarge("", "the sandbox has %d endpoints", len(others)).WithHint("at most %d", cloche.MaxEndpoints)
+	}
+	if err := checkSecretHeaders("", e, in.Profile, caller, rules, secrets); err != nil {
+		return EndpointPermit{}, err
+	}
+	grant, err := grantEndpoint("", e, caller, rules)
+	if err != nil {
+		if err.Rule == "" {
+			err.Rule = "endpoints"
+		}
+		return EndpointPermit{}, err
+	}
+	return EndpointPermit{valid: true, grant: grant}, nil
+}
+
+func cloneEndpoint(e cloche.Endpoint) cloche.Endpoint {
+	e.Phases, e.Presets, e.Env = slices.Clone(e.Phases), slices.Clone(e.Presets), maps.Clone(e.Env)
+	if e.Replay != nil {
+		e.Replay = new(*e.Replay)
+	}
+	if e.Audit != nil {
+		e.Audit = new(*e.Audit)
+		e.Audit.RedactHeaders = slices.Clone(e.Audit.RedactHeaders)
+	}
+	if e.HTTP != nil {
+		h := *e.HTTP
+		h.Methods, h.Paths, h.PassHeaders = slices.Clone(h.Methods), slices.Clone(h.Paths), slices.Clone(h.PassHeaders)
+		h.SetHeaders, h.SecretHeaders = maps.Clone(h.SetHeaders), maps.Clone(h.SecretHeaders)
+		e.HTTP = &h
+	}
+	return e
+}
+
+// checkEndpoints is a step of Decide.
+func checkEndpoints(d *decision) *cloche.Error {
+	if n := len(d.spec.Endpoints); n > cloche.MaxEndpoints {
+		return tooLarge("endpoints", "there are %d endpoints", n).WithHint("at most %d", cloche.MaxEndpoints)
+	}
+	for i := range d.spec.Endpoints {
+		e, field := &d.spec.Endpoints[i], at("endpoints", i)
+		if err := cleanEndpoint(field, e); err != nil {
+			return err
+		}
+		if err := distinct(field, *e, d.spec.Endpoints[:i]); err != nil {
+			return err
+		}
+		if err := checkSecretHeaders(field, *e, d.profile.name, d.caller, d.rules, d.facts.Secrets); err != nil {
+			return err
+		}
+		grant, err := grantEndpoint(field, *e, d.caller, d.rules)
+		if err != nil {
+			return err
+		}
+		*e = grant.Spec
+		d.because(field+".target", grant.Rule)
+		d.endpoints = append(d.endpoints, grant)
+	}
+	return nil
+}
+
+// under names a part of an endpoint; field is empty where the endpoint is the request.
+func under(field, part string) string {
+	return strings.TrimPrefix(field+"."+part, ".")
+}
+
+// cleanEndpoint checks what an endpoint says and puts it into its one form.
+func cleanEndpoint(field string, e *cloche.Endpoint) *cloche.Error {
+	if !cloche.ValidEndpointName(e.Name) {
+		return cloche.Invalid(under(field, "name"), "endpoint name %s is not valid", show(e.Name)).
+			WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
+	}
+	for _, check := range []func(string, *cloche.Endpoint) *cloche.Error{
+		cleanListen, cleanTargetURL, cleanRecording, cleanPhases, cleanEndpointEnv, checkSocketEnv, cleanEndpointHTTP, cleanEndpointAudit, checkEndpointLimits,
+	} {
+		if err := check(field, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func cleanListen(field string, e *cloche.Endpoint) *cloche.Error {
+	field = under(field, "listen")
+	e.Listen = cmp.Or(e.Listen, cloche.DefaultEndpointListen)
+	if socket, ok := strings.CutPrefix(e.Listen, "unix:"); ok {
+		return cleanListenSocket(field, strings.TrimPrefix(socket, "//"), e)
+	}
+	if e.ListenUser != "" {
+		field := field + "_user"
+		return cloche.Invalid(field, "%s is for a socket, and endpoint %s has a port", field, show(e.Name)).WithHint("leave it out, or let it listen at unix:///SOCKET")
+	}
+	if e.Listen == cloche.EndpointListenAuto {
+		return nil
+	}
+	if port, ok := strings.CutPrefix(e.Listen, "localhost:"); ok {
+		e.Listen = "127.0.0.1:" + port
+	}
+	port, ok := strings.CutPrefix(e.Listen, "127.0.0.1:")
+	n, err := strconv.ParseUint(port, 10, 16)
+	if !ok || err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+		return cloche.Invalid(field, "%s %s is not an address of an endpoint", field, show(e.Listen)).
+			WithHint("write 127.0.0.1:PORT, such as %s; localhost and [::1] reach it too; or %s, or unix:///SOCKET", cloche.DefaultEndpointListen, cloche.EndpointListenAuto)
+	}
+	if n == agentPort {
+		return cloche.Invalid(field, "port %d inside is taken by the sandbox itself", agentPort).WithHint("choose another")
+	}
+	return nil
+}
+
+// distinct refuses what another endpoint of the sandbox has already.
+func distinct(field string, e cloche.Endpoint, others []cloche.Endpoint) *cloche.Error {
+	for _, o := range others {
+		if o.Name == e.Name {
+			err := cloche.Errorf(cloche.CodeExists, "there are two endpoints named %s", show(e.Name)).WithHint("give each a name of its own")
+			err.Field = under(field, "name")
+			return err
+		}
+		if o.Port() == e.Port() && e.Port() != 0 || o.Socket() == e.Socket() && e.Socket() != "" {
+			err := cloche.Errorf(cloche.CodeExists, "endpoint %s listens on %s too", show(o.Name), o.Listen).WithHint("give each an address of its own")
+			err.Field = under(field, "listen")
+			return err
+		}
+	}
+	return nil
+}
+
+const targetHint = "write http://HOST[:PORT][/BASE], https://HOST[:PORT][/BASE], tcp://HOST:PORT, unix:///SOCKET, unix+tcp:///SOCKET, client, client+tcp or replay:NAME"
+
+func cleanTargetURL(field string, e *cloche.Endpoint) *cloche.Error {
+	field = under(field, "target")
+	t, err := parseTarget(e.Target)
+	if t.scheme == schemeReplay && t.base == "" {
+		err = "names no recording"
+	}
+	if err != "" {
+		return cloche.Invalid(field, "%s %s is no target: it %s", field, show(e.Target), err).WithHint(targetHint)
+	}
+	e.Target = t.String()
+	return nil
+}
+
+// endpointTarget is where an endpoint leads.
+type endpointTarget struct {
+	// scheme is http, https, tcp, unix, unix+tcp, client, client+tcp or replay; all but the
+	// first three have no host. Those of unix have a path as their base, and replay the
+	// name of a recording, or none in a rule for all.
+	scheme, host string
+	port         uint16
+	// base begins with "/" or is empty, and does not end with one.
+	base string
+}
+
+// parseTarget reads a target, or says what it does wrong.
+func parseTarget(s string) (t endpointTarget, wrong string) {
+	if s == cloche.TargetClient || s == cloche.TargetClientTCP {
+		return endpointTarget{scheme: s}, ""
+	}
+	if name, ok := strings.CutPrefix(s, cloche.TargetReplay); ok {
+		if !cloche.ValidName(name) {
+			return t, "has no name that a recording can have"
+		}
+		return endpointTarget{scheme: schemeReplay, base: name}, ""
+	}
+	if s == schemeReplay {
+		return endpointTarget{scheme: s}, ""
+	}
+	if scheme, socket, ok := strings.Cut(s, "://"); ok && (scheme == "unix" || scheme == "unix+tcp") {
+		if !path.IsAbs(socket) || path.Clean(socket) != socket || socket == "/" || len(socket) > maxSocketPath || strings.ContainsFunc(socket, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+			return t, "has no path of a socket: absolute, in its shortest form, of at most " + strconv.Itoa(maxSocketPath) + " bytes"
+		}
+		return endpointTarget{scheme: scheme, base: socket}, ""
+	}
+	if len(s) > maxTarget {
+		return t, "is longer than " + strconv.Itoa(maxTarget) + " bytes"
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Opaque != "" || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '\\' }) {
+		return t, "is no URL"
+	}
+	normal, known := map[string]string{"http": "80", "https": "443", "tcp": ""}[u.Scheme]
+	switch {
+	case !known:
+		return t, "has a scheme that no endpoint knows"
+	case u.User != nil:
+		return t, "has a user or password in it, which belong in a secret"
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(s, "#"):
+		return t, "has a query or fragment"
+	case u.Scheme == "tcp" && strings.Trim(u.Path, "/") != "":
+		return t, "has a path, which bytes do not go to"
+	}
+	t.scheme, t.host = u.Scheme, strings.ToLower(u.Hostname())
+	n, err := strconv.ParseUint(cmp.Or(u.Port(), normal), 10, 16)
+	if err != nil || n == 0 {
+		return t, "has no port"
+	}
+	t.port = uint16(n)
+	if a, err := netip.ParseAddr(t.host); err == nil {
+		if rule.Never(a) {
+			return t, "has an address that is no target for anybody"
+		}
+		t.host = a.String()
+	} else if name, err := rule.ParseName(t.host); err != nil && t.host != "localhost" {
+		return t, "has no host that can be found"
+	} else if err == nil {
+		t.host = string(name)
+	}
+	t.base = strings.TrimRight(u.EscapedPath(), "/")
+	for _, p := range []string{u.Path, u.EscapedPath()} {
+		if strings.Contains(p, "//") || slices.ContainsFunc(strings.Split(p, "/"), func(s string) bool { return s == "." || s == ".." }) {
+			return t, "has a path that is not in its shortest form"
+		}
+	}
+	return t, ""
+}
+
+// String is the one form of a target.
+func (t endpointTarget) String() string {
+	if t.scheme == schemeReplay && t.base != "" {
+		return cloche.TargetReplay + t.base
+	}
+	if t.isSocket() {
+		return t.scheme + "://" + t.base
+	}
+	if t.host == "" {
+		return t.scheme
+	}
+	host := t.host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := strconv.Itoa(int(t.port)); t.scheme == "tcp" || (map[string]string{"http": "80", "https": "443"})[t.scheme] != port {
+		host += ":" + port
+	}
+	return t.scheme + "://" + host + t.base
+}
+
+// holds says whether all that another target reaches is below this one.
+func (t endpointTarget) holds(o endpointTarget) bool {
+	if t.scheme == schemeReplay && o.scheme == schemeReplay {
+		return t.base == "" || t.base == o.base
+	}
+	if t.isSocket() {
+		return t == o // what is below a directory is not of one owner
+	}
+	return t.scheme == o.scheme && t.host == o.host && t.port == o.port && (o.base == t.base || strings.HasPrefix(o.base, t.base+"/"))
+}
+
+// isSocket says that it is a socket of the machine's files.
+func (t endpointTarget) isSocket() bool { return t.scheme == "unix" || t.scheme == "unix+tcp" }
+
+// maxSocketPath is what a kernel takes.
+const maxSocketPath = 107
+
+func cleanPhases(field string, e *cloche.Endpoint) *cloche.Error {
+	all := []string{cloche.PhaseSetup, cloche.PhasePostSetup, cloche.PhaseRun}
+	if len(e.Phases) == 0 {
+		e.Phases = all[1:]
+		return nil
+	}
+	for i, p := range e.Phases {
+		if !slices.Contains(all, p) || slices.Contains(e.Phases[:i], p) {
+			one := at(under(field, "phases"), i)
+			return cloche.Invalid(one, "%s %s is not a phase, or is here twice", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
+		}
+	}
+	return nil
+}
+
+func cleanEndpointEnv(field string, e *cloche.Endpoint) *cloche.Error {
+	presets := cloche.EndpointPresets()
+	for i, p := range e.Presets {
+		if _, ok := presets[p]; !ok || slices.Contains(e.Presets[:i], p) {
+			one := at(under(field, "presets"), i)
+			return cloche.Invalid(one, "%s %s is not a preset, or is here twice", one, show(p)).
+				WithHint("write some of %s", strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
+		}
+	}
+	field = under(field, "env")
+	if n := len(e.Env); n > maxEndpointEnv {
+		return tooLarge(field, "%s has %d variables", field, n).WithHint("at most %d", maxEndpointEnv)
+	}
+	return validEnv(field, e.Env)
+}
+
+func checkEndpointLimits(field string, e *cloche.Endpoint) *cloche.Error {
+	l := e.Limits
+	for _, b := range []struct {
+		key       string
+		n, most   int64
+		otherwise string
+	}{
+		{"connections", int64(l.Connections), maxEndpointConns, "256"},
+		{"active", int64(l.Active), maxEndpointConns, "64"},
+		{"request_bytes", l.RequestBytes, maxEndpointBytes, "64 MiB"},
+		{"response_bytes", l.ResponseBytes, maxEndpointBytes, "no bound"},
+		{"bytes_per_second", l.BytesPerSecond, maxEndpointBytes, "no bound"},
+		{"connect_ms", l.ConnectMS, maxEndpointMS, "5 s"},
+		{"header_ms", l.HeaderMS, maxEndpointMS, "5 min"},
+		{"idle_ms", l.IdleMS, maxEndpointMS, "5 min"},
+	} {
+		if one := under(field, "limits."+b.key); b.n < 0 || b.n > b.most {
+			return cloche.Invalid(one, "%s is %d", one, b.n).WithHint("1 to %d; 0 is %s", b.most, b.otherwise)
+		}
+	}
+	// In this form it refuses what is no number too.
+	if n := l.RequestsPerSecond; n != 0 && !(n >= minEndpointRate && n <= maxEndpointRate) {
+		one := under(field, "limits.requests_per_second")
+		return cloche.Invalid(one, "%s is %g", one, n).WithHint("%g to %d; 0 is no bound", minEndpointRate, maxEndpointRate)
+	}
+	return nil
+}
+
+// checkSecretHeaders judges the secrets that an endpoint adds: which the caller may
+// use, and whether they may go to the target.
+func checkSecretHeaders(field string, e cloche.Endpoint, profile string, caller Caller, rules Rules, available bool) *cloche.Error {
+	if e.HTTP == nil || len(e.HTTP.SecretHeaders) == 0 {
+		return nil
+	}
+	field = under(field, "http.secret_headers")
+	if !available {
+		return unsupported(field, "secrets cannot be had here, and the endpoint needs some").
+			WithHint("leave secret_headers out, and let the service behind the endpoint add them")
+	}
+	for _, header := range slices.Sorted(maps.Keys(e.HTTP.SecretHeaders)) {
+		name := e.HTTP.SecretHeaders[header]
+		i := slices.IndexFunc(rules.Secrets, func(r SecretRule) bool { return r.Name == name && r.isFor(caller) })
+		if i < 0 || len(rules.Secrets[i].Profiles) > 0 && !slices.Contains(rules.Secrets[i].Profiles, profile) {
+			return denied("secrets", field, "there is no secret %s that this caller may use in such a sandbox", show(name)).
+				WithHint("`cloche secret ls` lists those that there are")
+		}
+		r := rules.Secrets[i]
+		if len(r.Headers) > 0 && !slices.ContainsFunc(r.Headers, func(h string) bool { return strings.EqualFold(h, header) }) {
+			return denied(keyed("secrets", name)+".headers", field, "secret %s is not for the header %s", show(name), show(header)).
+				WithHint("it is for %s", strings.Join(r.Headers, ", "))
+		}
+		if !r.goesTo(e.Target, caller) {
+			return denied(keyed("secrets", name)+".hosts", field, "secret %s may not go to %s", show(name), show(e.Target)).
+				WithHint("it may go to %s; one for a service of this machine is the operator's to use", strings.Join(r.canonicalHosts(), ", "))
+		}
+	}
+	return nil
+}
+
+// goesTo says whether a secret may be sent to a target. A target without a name of
+// its own, such as an address of this machine, is the operator's to send it to; what
+// a client serves gets none.
+func (r SecretRule) goesTo(target string, caller Caller) bool {
+	t, wrong := parseTarget(target)
+	if wrong == "" && t.isSocket() {
+		return caller.Operator
+	}
+	if wrong != "" || t.host == "" {
+		return false
+	}
+	if _, err := netip.ParseAddr(t.host); err == nil || t.host == "localhost" {
+		return caller.Operator
+	}
+	for _, h := range r.canonicalHosts() {
+		name, port, said := strings.Cut(h, ":")
+		if !said {
+			port = "443"
+		}
+		below, wide := strings.CutPrefix(name, "*")
+		if port == strconv.Itoa(int(t.port)) && (name == t.host || wide && strings.HasSuffix(t.host, below)) {
+			return true
+		}
+	}
+	return false
+}
+
+// grantEndpoint finds the rule that allows a target, and where it may be found.
+func grantEndpoint(field string, e cloche.Endpoint, caller Caller, rules Rules) (EndpointGrant, *cloche.Error) {
+	t, _ := parseTarget(e.Target)
+	g := EndpointGrant{Spec: e, Ranges: ownRanges(t), Auto: e.Listen == cloche.EndpointListenAuto}
+	record, capture := caller.Operator, 0
+	floor := 0 // of the rules that allow the target, the weakest filter
+	for i, r := range rules.Endpoints {
+		allowed, wrong := parseTarget(r.Target)
+		if wrong != "" || !allowed.holds(t) || len(r.Tenants) > 0 && !slices.Contains(r.Tenants, caller.Tenant) {
+			continue
+		}
+		for _, s := range r.At {
+			if p, err := netip.ParsePrefix(s); err == nil {
+				g.Ranges = append(g.Ranges, p.Masked())
+			}
+		}
+		if strength := filterStrength(r.BodyFilter); g.Rule == "" || strength < floor {
+			floor = strength
+		}
+		g.Rule = cmp.Or(g.Rule, at("endpoints", i))
+		record, capture = record || r.Record, max(capture, captureRank(r.Audit))
+	}
+	if caller.Operator {
+		g.Rule = cmp.Or(g.Rule, byOperator)
+		if t.host != "" && len(g.Ranges) == 0 {
+			g.Ranges = privateRanges()
+		}
+	}
+	if g.Rule != "" {
+		if caller.Operator {
+			return g, nil
+		}
+		if e.Record != "" && !record {
+			return g, denied(g.Rule+".record", under(field, "record"), "what goes to %s may not be recorded", show(e.Target)).
+				WithHint("the operator allows it with `record: true` in the rule of the target")
+		}
+		if e.Audit != nil && captureRank(e.Audit.Capture) > capture {
+			return g, denied(g.Rule+".audit", under(field, "audit.capture"), "%s of what goes to %s may not go on record", e.Audit.Capture, show(e.Target)).
+				WithHint("the operator allows it with `audit: %s` in the rule of the target", e.Audit.Capture)
+		}
+		err := holdFilter(field, &g, floor)
+		return g, err
+	}
+	return g, denied("", under(field, "target"), "target %s is not one that the operator allows", show(e.Target)).
+		WithHint("the operator allows it with `endpoints: [{target: %s, tenants: [%s]}]` in the policy file", show(e.Target), yamlString(caller.Tenant))
+}
+
+// ownRanges are where a target says itself that it is.
+func ownRanges(t endpointTarget) []netip.Prefix {
+	if t.host == "localhost" {
+		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), netip.PrefixFrom(netip.IPv6Loopback(), 128)}
+	}
+	if a, err := netip.ParseAddr(t.host); err == nil && rule.Class(a) != "" {
+		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+	}
+	return nil
+}
+
+// privateRanges are where the operator's own names may be; the loopback is for those
+// who write it.
+func privateRanges() []netip.Prefix {
+	v4 := func(a, b byte, bits int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits) }
+	return []netip.Prefix{v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(100, 64, 10), netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfc}), 7)}
+}
+
+// ruleEndpoints checks the rules themselves.
+func ruleEndpoints(r Rules, report reporter) {
+	for i, e := range r.Endpoints {
+		field := at("endpoints", i)
+		if _, wrong := parseTarget(e.Target); wrong != "" {
+			report(cloche.Invalid(field+".target", "target %s cannot be allowed: it %s", show(e.Target), wrong).WithHint(targetHint))
+		}
+		for j, s := range e.At {
+			if _, err := netip.ParsePrefix(s); err != nil {
+				report(cloche.Invalid(at(field+".at", j), "%s %s is not a range of addresses", at(field+".at", j), show(s)).
+					WithHint("write a range such as 10.1.0.0/16"))
+			}
+		}
+		if e.Audit != "" && captureRank(e.Audit) == 0 {
+			report(cloche.Invalid(field+".audit", "%s.audit is %s", field, show(e.Audit)).WithHint("write headers or body"))
+		}
+		if filterStrength(e.BodyFilter) < 0 {
+			report(cloche.Invalid(field+".body_filter", "%s.body_filter is %s", field, show(e.BodyFilter)).WithHint("write off, strip or refuse"))
+		}
+		for j, t := range e.Tenants {
+			if t == "" {
+				report(cloche.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
+					WithHint("name a tenant, or leave tenants out to grant it to every caller"))
+			}
+		}
+	}
+}

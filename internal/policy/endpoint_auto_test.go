@@ -1,0 +1,68 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// TestEndpointAuto: an endpoint may leave its port to the house, several may, and only
+// by that one word.
+func TestEndpointAuto(t *testing.T) {
+	operator := policy.InProcessCaller(0)
+	auto := endpoint("http://127.0.0.1:8080")
+	auto.Listen = cloche.EndpointListenAuto
+	g, e := decideEndpoint(auto, operator, policy.Rules{})
+	if e != nil || !g.Auto || g.Spec.Listen != cloche.EndpointListenAuto {
+		t.Fatalf("%+v, %v", g, e)
+	}
+	if fixed, e := decideEndpoint(endpoint("client"), operator, policy.Rules{}); e != nil || fixed.Auto {
+		t.Errorf("one with the usual port: %+v, %v", fixed, e)
+	}
+	other := auto
+	other.Name = "other"
+	if _, err := policy.DecideEndpoint(other, []cloche.Endpoint{auto}, policy.Settings{Ref: "box", Tenant: operator.Tenant, Profile: cloche.DefaultProfile}, operator, policy.Rules{}, true); err != nil {
+		t.Errorf("a second: %v", err)
+	}
+	for _, listen := range []string{"auto", "loopback:AUTO", "loopback:8080", "0.0.0.0:auto", "loopback:"} {
+		auto.Listen = listen
+		if _, e := decideEndpoint(auto, operator, policy.Rules{}); e == nil || e.Code != cloche.CodeInvalid {
+			t.Errorf("%q: %v", listen, e)
+		}
+	}
+}
+
+// TestExplainEndpoint: what policy says of an endpoint for a sandbox that is there is
+// what it decides, and names the rule.
+func TestExplainEndpoint(t *testing.T) {
+	rules := "endpoints:\n- target: http://127.0.0.1:8080/v1\n  tenants: [red]\n"
+	for _, c := range []struct {
+		tenant, target string
+		refused        cloche.Code
+	}{
+		{tenant: "red", target: "http://127.0.0.1:8080/v1/models"},
+		{tenant: "red", target: "http://127.0.0.1:8081/v1", refused: cloche.CodeDenied},
+		{tenant: "blue", target: "http://127.0.0.1:8080/v1", refused: cloche.CodeDenied},
+		{tenant: "red", target: "nonsense", refused: cloche.CodeInvalid},
+	} {
+		e := endpoint(c.target)
+		a, err := policy.ExplainRules([]byte(rules), cloche.PolicyQuestion{Verb: "add_endpoint", Tenant: c.tenant, Endpoint: &e})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.refused == "" {
+			if !a.Allowed || len(a.Grants) != 1 || a.Grants[0].Rule != "endpoints[0]" {
+				t.Errorf("%s %s: %+v", c.tenant, c.target, a)
+			}
+			continue
+		}
+		if a.Allowed || a.Refusal == nil || a.Refusal.Code != c.refused || c.refused == cloche.CodeDenied && !strings.Contains(a.Refusal.Hint, "endpoints:") {
+			t.Errorf("%s %s: %+v", c.tenant, c.target, a.Refusal)
+		}
+	}
+	if _, err := policy.QuestionOf(cloche.PolicyQuestion{Verb: "exec", Endpoint: &cloche.Endpoint{}}); cloche.CodeOf(err) != cloche.CodeInvalid {
+		t.Errorf("an endpoint beside a program: %v", err)
+	}
+}

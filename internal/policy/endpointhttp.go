@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// cleanEndpointHTTP checks how requests go on.
+func cleanEndpointHTTP(field string, e *cloche.Endpoint) *cloche.Error {
+	if e.HTTP == nil && len(e.Presets) > 0 && !e.Raw() {
+		e.HTTP = &cloche.EndpointHTTP{}
+	}
+	h, field := e.HTTP, under(field, "http")
+	if h == nil {
+		return nil
+	}
+	if e.Raw() {
+		return cloche.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
+			WithHint("leave it out, or write a target with http or https")
+	}
+	for i, m := range h.Methods {
+		one := at(field+".methods", i)
+		h.Methods[i] = strings.ToUpper(m)
+		if !headerToken(m) || h.Methods[i] == "CONNECT" || h.Methods[i] == "TRACE" || len(h.Methods) > maxEndpointList {
+			return cloche.Invalid(one, "%s %s is not a method that an endpoint takes", one, show(m)).
+				WithHint("write at most %d such as GET; CONNECT and TRACE never go through", maxEndpointList)
+		}
+	}
+	for i, p := range h.Paths {
+		one := at(field+".paths", i)
+		if !endpointPath(p) || len(h.Paths) > maxEndpointList {
+			return cloche.Invalid(one, "%s %s is not a path", one, show(p)).
+				WithHint(`write at most %d such as "/v1/models", or "/v1/*" for all below it; there are no other patterns`, maxEndpointList)
+		}
+	}
+	if h.BodyFilter == "" && len(e.Presets) > 0 {
+		h.BodyFilter = cloche.BodyFilterStrip
+	}
+	if one := field + ".body_filter"; filterStrength(h.BodyFilter) < 0 {
+		return cloche.Invalid(one, "%s is %s", one, show(h.BodyFilter)).WithHint("write off, strip or refuse")
+	}
+	if one, n := field+".event_keepalive_ms", h.EventKeepAliveMS; n != 0 && (n < minKeepAliveMS || n > maxEndpointMS) {
+		return cloche.Invalid(one, "%s is %d", one, n).WithHint("%d to %d; 0 is never", minKeepAliveMS, maxEndpointMS)
+	}
+	return cleanEndpointHeaders(field, h)
+}
+
+// filterStrength orders filters; negative is none of them.
+func filterStrength(f string) int {
+	return slices.Index([]string{cloche.BodyFilterOff, cloche.BodyFilterStrip, cloche.BodyFilterRefuse}, cmp.Or(f, cloche.BodyFilterOff))
+}
+
+// holdFilter applies the weakest filter that a rule allows.
+func holdFilter(field string, g *EndpointGrant, floor int) *cloche.Error {
+	if floor <= 0 || g.Spec.Raw() {
+		return nil
+	}
+	if g.Spec.HTTP == nil {
+		g.Spec.HTTP = &cloche.EndpointHTTP{}
+	}
+	name := []string{cloche.BodyFilterOff, cloche.BodyFilterStrip, cloche.BodyFilterRefuse}[floor]
+	h := g.Spec.HTTP
+	if h.BodyFilter == cloche.BodyFilterOff {
+		return denied(g.Rule+".body_filter", under(field, "http.body_filter"), "body_filter is off, and the operator wants %s for this target", name).
+			WithHint("leave it out, or write %s", name)
+	}
+	if filterStrength(h.BodyFilter) < floor {
+		h.BodyFilter = name
+	}
+	return nil
+}
+
+func endpointPath(p string) bool {
+	below := strings.TrimSuffix(p, "/*")
+	if !strings.HasPrefix(p, "/") || len(p) > maxTarget || strings.ContainsFunc(p, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == '?' || c == '#' }) {
+		return false
+	}
+	return !strings.Contains(below, "*") && !strings.Contains(p, "//") &&
+		!slices.ContainsFunc(strings.Split(p, "/"), func(s string) bool { return s == "." || s == ".." })
+}
+
+func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
+	seen := map[string]string{}
+	check := func(one, name string) *cloche.Error {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if !headerToken(name) || housesHeader(canonical) {
+			return cloche.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
+				WithHint("write the name of a header of the request itself; how it is sent, and who sends it, is said by the house")
+		}
+		if by := seen[canonical]; by != "" {
+			return cloche.Invalid(one, "%s: header %s is in %s too", one, show(name), by).WithHint("say it once")
+		}
+		seen[canonical] = one
+		return nil
+	}
+	if n := len(h.SetHeaders) + len(h.SecretHeaders) + len(h.PassHeaders); n > maxEndpointHeaders {
+		return tooLarge(field, "%s names %d headers", field, n).WithHint("at most %d", maxEndpointHeaders)
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.SetHeaders)) {
+		one, v := field+".set_headers", h.SetHeaders[name]
+		if err := check(one, name); err != nil {
+			return err
+		}
+		if credential(textproto.CanonicalMIMEHeaderKey(name)) {
+			return cloche.Invalid(one, "%s: header %s is for a credential, and what is written here is shown", one, show(name)).
+				WithHint("name a secret in secret_headers")
+		}
+		if len(v) > maxHeaderValue || strings.ContainsFunc(v, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return cloche.Invalid(one, "%s: the value of %s cannot stand in a header", one, show(name)).
+				WithHint("at most %d bytes on one line", maxHeaderValue)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.SecretHeaders)) {
+		one := field + ".secret_headers"
+		if err := check(one, name); err != nil {
+			return err
+		}
+		if s := h.SecretHeaders[name]; s == "" || len(s) > cloche.MaxNameLen || !headerToken(s) {
+			return cloche.Invalid(one, "%s: %s is not the name of a secret", one, show(s)).WithHint("name a secret, not its value")
+		}
+	}
+	for i, name := range h.PassHeaders {
+		if err := check(at(field+".pass_headers", i), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// headerToken is true for what can be the name of a header or method.
+func headerToken(s string) bool {
+	if s == "" || len(s) > maxLabelKey {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+// housesHeader is true for headers that are of one hop, or that say who sends.
+func housesHeader(name string) bool {
+	switch name {
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade", "Expect", "X-Endpoint":
+		return true
+	}
+	for _, prefix := range []string{"Proxy-", "X-Sandbox-", "X-Bridge-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// credential is true for headers that hold one by their name.
+func credential(name string) bool {
+	switch name {
+	case "Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key":
+		return true
+	}
+	return false
+}

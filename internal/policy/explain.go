@@ -1,0 +1,201 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Question is a request of which policy is to say what it would say.
+type Question struct {
+	// Verb is what is asked; empty is VerbCreate.
+	Verb Verb
+	// Request is for VerbCreate and VerbRun.
+	Request Request
+	// Exec is the program, for VerbRun, VerbExec and VerbStart; nil is none.
+	Exec *cloche.ExecRequest
+	// Endpoint is for VerbAddEndpoint, Others are those that the sandbox has beside it,
+	// and Secrets says that the values of secrets can be had.
+	Endpoint *cloche.Endpoint
+	Others   []cloche.Endpoint
+	Secrets  bool
+	// Sandbox is the one that it is about, for the verbs on one; nil is none, and then
+	// nothing is said of it.
+	Sandbox *Settings
+}
+
+// Explain decides a request as Decide, DecideExec and the Authorize functions do,
+// which it calls, and tells each check on the way. It grants nothing.
+func Explain(q Question, caller Caller, rules Rules) cloche.PolicyAnswer {
+	if q.Verb == "" {
+		q.Verb = VerbCreate
+	}
+	x := &explanation{a: cloche.PolicyAnswer{
+		Verb: string(q.Verb), Tenant: caller.Tenant, Operator: caller.Operator, Steps: []cloche.PolicyStep{},
+	}}
+	x.step("verb", AuthorizeVerb(caller, q.Verb))
+	x.step("operator_only", AuthorizeHost(caller, q.Verb))
+	settings := q.Sandbox
+	if q.Verb == VerbCreate || q.Verb == VerbRun {
+		settings = x.decide(q.Request, caller, rules)
+	} else if settings != nil {
+		x.step("sandbox", Authorize(caller, q.Verb, settings.Ref, settings.Tenant, settings.Profile))
+	}
+	if q.Exec != nil && settings != nil && x.a.Refusal == nil {
+		p, err := DecideExec(*q.Exec, *settings, caller, rules)
+		x.step("exec", err)
+		x.a.Adjusted = append(x.a.Adjusted, p.Adjusted()...)
+	}
+	if q.Endpoint != nil && x.a.Refusal == nil {
+		x.endpoint(q, settings, caller, rules)
+	}
+	x.a.Allowed = x.a.Refusal == nil
+	return x.a
+}
+
+type explanation struct{ a cloche.PolicyAnswer }
+
+// endpoint judges one for a sandbox that exists, or for some sandbox of the caller's.
+func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, rules Rules) {
+	if settings == nil {
+		settings = &Settings{Tenant: caller.Tenant, Profile: cloche.DefaultProfile}
+	}
+	p, err := DecideEndpoint(*q.Endpoint, q.Others, *settings, caller, rules, q.Secrets)
+	x.step("endpoint", err)
+	if p.Valid() {
+		x.a.Grants = append(x.a.Grants, cloche.PolicyGrant{Field: "endpoint.target", Rule: p.grant.Rule})
+	}
+}
+
+// step notes one check, unless one before it has refused.
+func (x *explanation) step(name string, err error) {
+	if x.a.Refusal != nil {
+		return
+	}
+	x.a.Steps = append(x.a.Steps, cloche.PolicyStep{Name: name, Refused: err != nil})
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		x.a.Refusal = new(*e).WithCause(nil)
+	}
+}
+
+func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings {
+	if x.a.Refusal != nil {
+		return nil
+	}
+	d := begin(req, caller, rules)
+	permit, err := d.finish(func(name string, err *cloche.Error) {
+		if err != nil {
+			x.step(name, err)
+			return
+		}
+		x.step(name, nil) // a nil *Error would be an error
+	})
+	x.a.Grants = d.grants
+	if err != nil {
+		return nil
+	}
+	x.a.Spec = new(permit.Spec())
+	x.a.Adjusted, x.a.Unenforced = permit.Adjusted(), permit.Unenforced()
+	return new(permit.Settings())
+}
+
+// because notes the rule by which a part of a request is allowed.
+func (d *decision) because(field, rule string) {
+	d.grants = append(d.grants, cloche.PolicyGrant{Field: field, Rule: rule})
+}
+
+// What allows something where no key of the file does.
+const (
+	byOperator = "operator"
+	byBuiltin  = "builtin"
+)
+
+// AssumedFacts stand for a machine on which everything that a request names is
+// there, for an answer without a daemon; the second value says so in words.
+func AssumedFacts(spec cloche.SandboxSpec, caller Caller, rules Rules) (Facts, []string) {
+	all := map[string]cloche.Enforcement{}
+	for _, l := range limits() {
+		if l.enforced != "" {
+			all[l.enforced] = cloche.Enforcement{OK: true}
+		}
+	}
+	all["egress"] = cloche.Enforcement{OK: true}
+	f := Facts{
+		Dirs: map[string]DirFact{}, HardQuota: cloche.Enforcement{OK: true},
+		Engines: []cloche.EngineReport{{Name: "gvisor", Tier: cloche.TierGVisor, Usable: true, Enforces: all, SharesHostFS: true}},
+	}
+	said := []string{
+		"engine gvisor can run here and enforces every limit, and no other engine is there",
+		"no other sandbox is live, and a named workspace is a new one",
+		"where a name of an image leads to is not judged",
+	}
+	for _, p := range Paths(spec, caller, rules) {
+		f.Dirs[p] = DirFact{Exists: true, Real: p, Dir: true, OwnerUID: caller.UID}
+	}
+	if len(f.Dirs) > 0 {
+		said = append(said, "every directory of the host exists, is no symlink, and belongs to the caller")
+	}
+	return f, said
+}
+
+// QuestionOf reads a question as it came; what is known of the machine and of the
+// sandbox is left to be filled in.
+func QuestionOf(q cloche.PolicyQuestion) (Question, error) {
+	out := Question{Verb: cmp.Or(Verb(q.Verb), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
+	if !slices.Contains(Verbs(), out.Verb) {
+		return out, cloche.Invalid("verb", "there is no verb %s", show(q.Verb)).WithHint("the verbs are %s", verbList())
+	}
+	if q.Exec != nil && !slices.Contains([]Verb{VerbRun, VerbExec, VerbStart}, out.Verb) {
+		return out, cloche.Invalid("exec", "%s runs no program", out.Verb).WithHint("leave exec out, or ask about %s, %s or %s", VerbRun, VerbExec, VerbStart)
+	}
+	if q.Endpoint != nil && out.Verb != VerbAddEndpoint {
+		return out, cloche.Invalid("endpoint", "%s adds no endpoint", out.Verb).WithHint("ask about %s, or put it into spec", VerbAddEndpoint)
+	}
+	if q.Sandbox != "" && !out.OnSandbox() {
+		return out, cloche.Invalid("sandbox", "%s makes its own sandbox", out.Verb).WithHint("say with spec what it is to be")
+	}
+	return out, nil
+}
+
+// OnSandbox is true for what is asked of a sandbox that exists.
+func (q Question) OnSandbox() bool { return q.Verb != VerbCreate && q.Verb != VerbRun }
+
+// TenantCaller is some caller of a tenant, which is not the operator.
+func TenantCaller(tenant string) (Caller, error) {
+	if !cloche.ValidName(tenant) {
+		return Caller{}, cloche.Invalid("tenant", "tenant %s is not valid", show(tenant)).WithHint("%s", nameHint())
+	}
+	return Caller{Tenant: tenant, UID: -1, Via: ViaTCP}, nil
+}
+
+// ExplainRules answers a question by a policy file alone, with what must be assumed
+// for that.
+func ExplainRules(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+	rules, err := ParseRules(data)
+	if err != nil {
+		return cloche.PolicyAnswer{}, err
+	}
+	ask, err := QuestionOf(q)
+	if err != nil {
+		return cloche.PolicyAnswer{}, err
+	}
+	if q.Key != "" || q.Sandbox != "" {
+		return cloche.PolicyAnswer{}, cloche.Invalid("key", "a policy file knows neither keys nor sandboxes").WithHint("ask a daemon, or name a tenant")
+	}
+	caller := InProcessCaller(0)
+	if q.Tenant != "" {
+		if caller, err = TenantCaller(q.Tenant); err != nil {
+			return cloche.PolicyAnswer{}, err
+		}
+	}
+	var assumed []string
+	if !ask.OnSandbox() {
+		ask.Request.Facts, assumed = AssumedFacts(ask.Request.Spec, caller, rules)
+	}
+	ask.Secrets = true
+	a := Explain(ask, caller, rules)
+	a.Assumed = assumed
+	return a, nil
+}

@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// ruleKey is the rule of idempotency keys.
+const ruleKey = "idempotency_key"
+
+// CheckKey says what is wrong with an idempotency key.
+func CheckKey(key string) error {
+	if cloche.ValidIdempotencyKey(key) {
+		return nil
+	}
+	return badKey(key)
+}
+
+// checkKey judges the key of a create.
+func checkKey(d *decision) *cloche.Error {
+	if key := d.spec.IdempotencyKey; key != "" && !cloche.ValidIdempotencyKey(key) {
+		return badKey(key)
+	}
+	return nil
+}
+
+func badKey(key string) *cloche.Error {
+	return cloche.Invalid(ruleKey, "the idempotency key %s is not valid", show(key)).
+		WithHint("use 1 to %d printable ASCII characters without spaces", cloche.MaxIdempotencyKey)
+}
+
+// NoKey says that a request may have no idempotency key, for what is made ends with
+// the call.
+func NoKey(spec cloche.SandboxSpec) error {
+	if spec.IdempotencyKey == "" {
+		return nil
+	}
+	return cloche.Invalid("spec."+ruleKey, "a call whose sandbox ends with it cannot be repeated by a key").
+		WithHint("create the sandbox with the key, and run the program with an exec_id of yours")
+}
+
+// ExtendPermit grants a sandbox a longer life. Only DecideExtend makes a valid one.
+type ExtendPermit struct {
+	valid    bool
+	lifetime time.Duration
+	profile  profile
+	field    string
+}
+
+// Valid is false for one that DecideExtend did not make.
+func (p ExtendPermit) Valid() bool { return p.valid }
+
+// Total is the lifetime of a sandbox that has run for some time, or why that would
+// be too long: a ceiling bounds the whole, however often it is extended.
+func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *cloche.Adjustment, error) {
+	total := float64((ran + p.lifetime).Milliseconds())
+	for _, l := range timeLimits() {
+		if l.field != fieldLifetime {
+			continue
+		}
+		fitted, adjusted, err := l.fit(&p.profile, p.field, total, false)
+		if err != nil {
+			return 0, nil, err
+		}
+		return time.Duration(fitted) * time.Millisecond, adjusted, nil
+	}
+	return 0, nil, cloche.Errorf(cloche.CodeInternal, "there is no limit %s", fieldLifetime)
+}
+
+// DecideExtend grants an extension of a sandbox with these settings, or says why not.
+func DecideExtend(x cloche.Extension, in Settings, caller Caller, rules Rules) (ExtendPermit, error) {
+	if err := Authorize(caller, VerbExtend, in.Ref, in.Tenant, in.Profile); err != nil {
+		return ExtendPermit{}, err
+	}
+	p, ok := resolveProfile(in.Profile, rules)
+	if !ok {
+		return ExtendPermit{}, profileGone(in.Profile, rules)
+	}
+	const field = "lifetime_ms"
+	if slices.Contains(p.locked, fieldLifetime) {
+		rule := ruleName(p.name, "locked", fieldLifetime)
+		return ExtendPermit{}, denied(rule, field, "profile %s locks how long a sandbox lives", show(p.name)).WithHint("make another sandbox")
+	}
+	for _, l := range timeLimits() {
+		if l.field != fieldLifetime {
+			continue
+		}
+		if x.LifetimeMS == 0 {
+			return ExtendPermit{}, cloche.Invalid(field, "no lifetime was asked for").WithHint("say for how long it may live from now on, in milliseconds")
+		}
+		if err := l.check(field, float64(x.LifetimeMS)); err != nil {
+			return ExtendPermit{}, err
+		}
+	}
+	return ExtendPermit{valid: true, lifetime: time.Duration(x.LifetimeMS) * time.Millisecond, profile: p, field: field}, nil
+}

@@ -1,0 +1,64 @@
+package policy
+
+import "github.com/cloche-dev/cloche"
+
+// checkHostFiles refuses what cannot be had of an engine that shares no files with this
+// host. Its workspaces are volumes of its own, which no other engine can have.
+func checkHostFiles(d *decision) *cloche.Error {
+	w := d.spec.Workspace
+	w.Volume = !d.engine.SharesHostFS
+	if err := d.checkKeeper(w); err != nil || !w.Volume {
+		return err
+	}
+	where := "engine " + d.engine.Name + " shares no files with this host"
+	switch {
+	case len(d.mounts) > 0:
+		return unsupported(at("mounts", 0)+".source", "%s: no directory of it can be mounted", where).
+			WithHint("copy the files in, use a workspace, or another engine")
+	case d.workspace != nil:
+		return unsupported("workspace.dir", "%s: no directory of it can be the workspace", where).
+			WithHint("use a private or named workspace, which is a volume of the engine's, or another engine")
+	case len(d.skills) > 0:
+		return unsupported(at("skills", 0), "%s: the skills of this host cannot be mounted", where).
+			WithHint("copy the skill in, or use another engine")
+	case d.image.Ref == cloche.DefaultImage:
+		return unsupported("image", "%s: the image %q is made of its tools", where, cloche.DefaultImage).
+			WithHint("name an image, such as debian:12, or another engine")
+	case d.snapshot != nil && d.snapshot.Scope != cloche.SnapshotRoot:
+		return unsupported("snapshot", "%s: the files of snapshot %s cannot be put into its workspace", where, show(d.snapshot.Name)).
+			WithHint("use another engine, or copy the files in")
+	case w.Layered:
+		return unsupported("workspace.layered", "%s: what is written to its workspace cannot be kept apart", where).
+			WithHint("leave layered out, or use another engine")
+	case w.Quota == cloche.QuotaMeasured:
+		return unsupported("workspace.quota", "%s: its workspace cannot be measured", where).
+			WithHint("leave the bound out, or use another engine")
+	}
+	return nil
+}
+
+// checkKeeper refuses a named workspace that somebody else keeps.
+func (d *decision) checkKeeper(w *cloche.Workspace) *cloche.Error {
+	has := d.facts.Workspace
+	if w.Name == "" || has == nil {
+		return nil
+	}
+	switch {
+	case has.Engine == "" && w.Volume:
+		e := cloche.Errorf(cloche.CodeConflict, "workspace %s is a directory of the daemon's, and engine %s shares no files with it", w.Name, d.engine.Name)
+		e.Field = "workspace.name"
+		return e.WithHint("name another workspace, or use another engine")
+	case has.Engine != "" && (!w.Volume || has.Engine != d.engine.Name):
+		e := cloche.Errorf(cloche.CodeConflict, "workspace %s is a volume of engine %s, and this sandbox would be one of engine %s's", w.Name, has.Engine, d.engine.Name)
+		e.Field = "workspace.name"
+		return e.WithHint("name another workspace, or use engine %s", has.Engine)
+	}
+	return nil
+}
+
+// noVolumeQuota is what a bound comes to where the workspace is a volume, which nothing
+// bounds: an error, or for a built-in default a note.
+func (d *decision) noVolumeQuota(w *cloche.Workspace) *cloche.Error {
+	d.facts.HardQuota = cloche.Enforcement{Reason: "it is a volume of engine " + d.engine.Name + ", which bounds none"}
+	return d.noHardQuota(w)
+}

@@ -1,0 +1,68 @@
+package policy_test
+
+import (
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// TestEngineElsewhere: an engine that shares no files with the host has volumes, and
+// what needs a file of the host is refused by its name, whoever asks.
+func TestEngineElsewhere(t *testing.T) {
+	elsewhere := gvisor()
+	elsewhere.Name, elsewhere.SharesHostFS = "far", false
+	local := &cloche.WorkspaceInfo{Name: "data"}
+	kept := &cloche.WorkspaceInfo{Name: "data", Engine: "far"}
+	files := &cloche.Snapshot{ID: "sn-1", Name: "snap", Tenant: operator.Tenant, Scope: cloche.SnapshotWorkspace}
+	far := func(change func(*cloche.SandboxSpec)) cloche.SandboxSpec {
+		s := cloche.SandboxSpec{Engine: "far", Image: "debian:12", Workspace: &cloche.Workspace{}}
+		change(&s)
+		return s
+	}
+	none := func(*cloche.SandboxSpec) {}
+	named := func(s *cloche.SandboxSpec) { s.Workspace.Name = "data" }
+	for name, c := range map[string]struct {
+		spec   cloche.SandboxSpec
+		exists *cloche.WorkspaceInfo
+		snap   *cloche.Snapshot
+		volume bool
+		want   want
+	}{
+		"private":                  {spec: far(none), volume: true},
+		"named, which is made":     {spec: far(named), volume: true},
+		"named, which it keeps":    {spec: far(named), exists: kept, volume: true},
+		"what the caller says":     {spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Volume: true}}},
+		"a mount":                  {spec: far(func(s *cloche.SandboxSpec) { s.Mounts = mount("/home/alice/project", true).Mounts }), want: want{code: cloche.CodeUnsupported, field: "mounts[0].source", says: "engine far"}},
+		"a directory":              {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.Dir = "/home/alice/project" }), want: want{code: cloche.CodeUnsupported, field: "workspace.dir", says: "engine far"}},
+		"this host's tools":        {spec: far(func(s *cloche.SandboxSpec) { s.Image = "host" }), want: want{code: cloche.CodeUnsupported, field: "image", says: "engine far"}},
+		"this host's by default":   {spec: far(func(s *cloche.SandboxSpec) { s.Image = "" }), want: want{code: cloche.CodeUnsupported, field: "image", says: "engine far"}},
+		"a layer":                  {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.Layered = true }), want: want{code: cloche.CodeUnsupported, field: "workspace.layered", says: "engine far"}},
+		"a bound":                  {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.SizeBytes = 1 << 30 }), want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", says: "volume of engine far"}},
+		"a bound that is measured": {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.SizeBytes, s.Workspace.Quota = 1<<30, "measured" }), want: want{code: cloche.CodeUnsupported, field: "workspace.quota", says: "engine far"}},
+		"files of a snapshot":      {spec: far(func(s *cloche.SandboxSpec) { s.Snapshot = "snap" }), snap: files, want: want{code: cloche.CodeUnsupported, field: "snapshot", says: "engine far"}},
+		"one that is here":         {spec: far(named), exists: local, want: want{code: cloche.CodeConflict, field: "workspace.name", says: "engine far"}},
+		"one that is there":        {spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Name: "data"}}, exists: kept, want: want{code: cloche.CodeConflict, field: "workspace.name", says: "engine far"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := facts()
+			f.Engines = append(f.Engines, elsewhere)
+			f.HardQuota, f.Workspace, f.Snapshot = canHold, c.exists, c.snap
+			p, err := policy.Decide(policy.Request{Spec: c.spec, Facts: f}, operator, policy.Rules{})
+			if c.want.code != "" {
+				c.want.check(t, err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.Spec().Workspace.Volume; got != c.volume {
+				t.Errorf("the workspace is a volume: %t, want %t", got, c.volume)
+			}
+			again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, policy.Rules{})
+			if err != nil || again.Spec().Workspace.Volume != c.volume {
+				t.Errorf("decided again: %v, %+v", err, again.Spec().Workspace)
+			}
+		})
+	}
+}

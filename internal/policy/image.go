@@ -1,0 +1,502 @@
+package policy
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// ImageFact is what is known here of the image that a request names. The zero
+// value is an image that is not here.
+type ImageFact struct {
+	// Here is true when it needs no registry.
+	Here bool
+	// Digest and Index are of what is here.
+	Digest, Index string
+	// Names are all the names that what is here has.
+	Names []string
+}
+
+// ImageGrant is a granted image. Only Decide and DecidePull make a valid one; the
+// zero value permits nothing.
+type ImageGrant struct {
+	// Ref is the image's name, aliases resolved.
+	Ref string
+	// Pull says whether it may be fetched. It is never where policy does not let
+	// anything come from there.
+	Pull cloche.PullPolicy
+	// pin is the digest that it must have, blocked are those that it must not have,
+	// each with its rule.
+	pin     digestRule
+	blocked []digestRule
+}
+
+// digestLength is that of a digest alone, and what names one is no shorter.
+const digestLength = len("sha256:") + 2*32
+
+// digestRule is a rule on what a name leads to.
+type digestRule struct{ digest, rule string }
+
+// Check judges what the image turned out to be: digest is the manifest's, index
+// that of the list of platforms that it came from, which may be empty. It comes
+// before anything but the manifest is fetched, and again before it is used.
+func (g ImageGrant) Check(digest, index string) error {
+	if err := g.check(digest, index); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (g ImageGrant) check(digest, index string) *cloche.Error {
+	is := func(want string) bool { return want == digest || index != "" && want == index }
+	for _, b := range g.blocked {
+		if is(b.digest) {
+			return denied(b.rule, "image", "image %s is %s, which is blocked by the operator", show(g.Ref), b.digest).
+				WithHint("choose another image; no other rule allows one that is listed in blocked_images")
+		}
+	}
+	if g.pin.digest == "" || is(g.pin.digest) {
+		return nil
+	}
+	return denied(g.pin.rule, "image", "image %s is %s, and the operator wants it to be %s", show(g.Ref), digest, g.pin.digest).
+		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", cloche.PullAlways, g.pin.rule)
+}
+
+// ImageOf is the image that Decide will judge, so that it can be looked for
+// before. It is empty when Decide will refuse whatever is found.
+func ImageOf(spec cloche.SandboxSpec, rules Rules) string {
+	p, ok := resolveProfile(spec.Profile, rules)
+	if !ok {
+		return ""
+	}
+	ref := spec.Image
+	if ref == "" || p.locks(fieldImage) {
+		ref = p.image
+	}
+	return rules.PullOf(ref)
+}
+
+// PullOf is the image that DecidePull will judge.
+func (r Rules) PullOf(ref string) string {
+	n, err := parseImage(ref)
+	if err != nil {
+		return ""
+	}
+	n, _ = r.unalias(n)
+	return n.text
+}
+
+// imageName is a reference as policy compares it: "host", a digest alone, or a
+// reference with every default filled in.
+type imageName struct {
+	// text is the name as it was written.
+	text string
+	// digest is set for a digest alone.
+	digest string
+	// ref is set for all but "host" and a digest alone.
+	ref cloche.ImageRef
+}
+
+func parseImage(s string) (imageName, *cloche.Error) {
+	n := imageName{text: s}
+	switch {
+	case s == cloche.DefaultImage:
+		return n, nil
+	case cloche.ValidDigest(s):
+		n.digest = s
+		return n, nil
+	}
+	ref, err := cloche.ParseImageRef(s)
+	if err != nil {
+		return n, cloche.Invalid("image", "image %s is not a reference", show(s)).
+			WithHint("write %q or a reference such as \"debian:12\" or \"registry.example/team/name@sha256:…\", of at most %d characters", cloche.DefaultImage, maxImageName)
+	}
+	n.ref = ref
+	return n, nil
+}
+
+// canonical is the same text for the same image.
+func (n imageName) canonical() string {
+	if n.ref.Repository == "" {
+		return n.text
+	}
+	return n.ref.String()
+}
+
+func (n imageName) isHost() bool { return n.text == cloche.DefaultImage && n.ref.Repository == "" }
+
+// unalias follows the operator's alias for n, if there is one, and names its
+// rule. An alias leads to no other alias.
+func (r Rules) unalias(n imageName) (imageName, string) {
+	if n.ref.Repository == "" {
+		return n, ""
+	}
+	for _, from := range slices.Sorted(maps.Keys(r.ImageAliases)) {
+		key, err := parseImage(from)
+		if err != nil || key.canonical() != n.canonical() {
+			continue
+		}
+		to, err := parseImage(r.ImageAliases[from])
+		if err != nil {
+			continue // ParseRules lets none through
+		}
+		return to, keyed("image_aliases", from)
+	}
+	return n, ""
+}
+
+func keyed(list, key string) string { return list + "[" + show(key) + "]" }
+
+// matchImage reports whether a pattern of the operator's names an image. "host"
+// is the host image and nothing else; a trailing * stands for the rest of a
+// reference, as it is written in short or, where the pattern names the default
+// registry, in full.
+func matchImage(pattern string, n *imageName) bool {
+	prefix, open := strings.CutSuffix(pattern, "*")
+	switch {
+	case n.ref.Repository == "" && open:
+		return strings.HasPrefix(n.text, prefix)
+	case n.ref.Repository == "":
+		return pattern == n.text
+	case !open:
+		if !mayName(pattern, &n.ref) {
+			return false
+		}
+		p, err := parseImage(pattern)
+		return err == nil && p.canonical() == n.canonical()
+	}
+	normal := normalPrefix(prefix)
+	return mayBegin(normal, &n.ref) &&
+		slices.ContainsFunc(spellings(n.ref, prefix), func(s string) bool { return strings.HasPrefix(s, normal) })
+}
+
+// mayName is false for most of what is no spelling of a reference, without reading
+// it: there may be thousands of rules.
+func mayName(pattern string, ref *cloche.ImageRef) bool {
+	short := strings.TrimPrefix(ref.Repository, "library/")
+	return len(pattern) >= len(short) && strings.Contains(pattern, short)
+}
+
+// mayBegin is false for most of what no spelling of a reference begins with. Each
+// begins with its repository, with or without "library/" and the registry before
+// it.
+func mayBegin(prefix string, ref *cloche.ImageRef) bool {
+	short := strings.TrimPrefix(ref.Repository, "library/")
+	if agree(prefix, ref.Repository) || agree(prefix, short) {
+		return true
+	}
+	rest, inside := strings.CutPrefix(prefix, ref.Registry)
+	if !inside {
+		return strings.HasPrefix(ref.Registry, prefix)
+	}
+	rest, inside = strings.CutPrefix(rest, "/")
+	return rest == "" || inside && (agree(rest, ref.Repository) || agree(rest, short))
+}
+
+// agree is true when one of the two begins with the other.
+func agree(a, b string) bool {
+	n := min(len(a), len(b))
+	return a[:n] == b[:n]
+}
+
+// spellings are the ways to write a reference that a pattern beginning with
+// prefix may mean.
+func spellings(ref cloche.ImageRef, prefix string) []string {
+	all := []string{ref.Familiar()}
+	if ref.Registry != cloche.DefaultRegistry {
+		return all
+	}
+	full := ref.String()
+	rest := strings.TrimPrefix(full, cloche.DefaultRegistry+"/")
+	short := strings.TrimPrefix(rest, "library/")
+	if strings.HasPrefix(normalPrefix(prefix), cloche.DefaultRegistry) {
+		all = append(all, full, cloche.DefaultRegistry+"/"+short)
+	}
+	if strings.HasPrefix(prefix, "library/") {
+		all = append(all, rest)
+	}
+	return all
+}
+
+// normalPrefix writes the registry of a prefix as references have it.
+func normalPrefix(prefix string) string {
+	written, rest, ok := strings.Cut(prefix, "/")
+	if !ok {
+		return prefix
+	}
+	host := strings.ToLower(written)
+	switch host {
+	case "index.docker.io", "registry-1.docker.io":
+		host = cloche.DefaultRegistry
+	case written:
+		return prefix
+	}
+	return host + "/" + rest
+}
+
+// blocks reports whether a pattern of blocked_images names an image. What has a
+// digest may be what any tag of its repository is.
+func blocks(pattern string, n *imageName) bool {
+	if matchImage(pattern, n) {
+		return true
+	}
+	if n.ref.Digest == "" {
+		return false
+	}
+	if !strings.HasSuffix(pattern, "*") && !mayName(pattern, &n.ref) {
+		return false
+	}
+	untagged := n.ref
+	untagged.Digest, untagged.Tag = "", ""
+	prefix, open := strings.CutSuffix(pattern, "*")
+	if !open {
+		p, err := parseImage(pattern)
+		return err == nil && p.ref.Digest == "" && p.ref.Registry == n.ref.Registry && p.ref.Repository == n.ref.Repository
+	}
+	untagged.Tag = "x"
+	return slices.ContainsFunc(spellings(untagged, prefix), func(s string) bool {
+		name := strings.TrimSuffix(s, "x") // with the colon
+		return strings.HasPrefix(name, normalPrefix(prefix)) || strings.HasPrefix(normalPrefix(prefix), name)
+	})
+}
+
+// checkImage judges the reference; whether the image can be had is the image
+// room's to find out.
+func checkImage(d *decision) *cloche.Error {
+	asked, err := parseImage(d.spec.Image)
+	if err != nil {
+		return err
+	}
+	switch d.spec.Pull {
+	case "":
+		d.spec.Pull = cloche.PullMissing
+	case cloche.PullMissing, cloche.PullNever, cloche.PullAlways:
+	default:
+		return cloche.Invalid("pull", "pull %s is not known", show(string(d.spec.Pull))).
+			WithHint("write %q, %q or %q", cloche.PullMissing, cloche.PullNever, cloche.PullAlways)
+	}
+	n, rule := d.rules.unalias(asked)
+	if rule != "" {
+		d.adjust("image", bounded(asked.text), n.text, rule)
+		d.spec.Image = n.text
+	}
+	j := imageJudge{caller: d.caller, rules: d.rules, fact: d.facts.Image, own: d.profile.image}
+	if d.image, err = j.judge(n, d.spec.Pull); err == nil {
+		d.because("image", j.granted(n))
+	}
+	return err
+}
+
+// DecidePull grants a caller to fetch an image, or says why not. It does so only
+// for what a create of that caller could name.
+func DecidePull(req cloche.PullRequest, fact ImageFact, caller Caller, rules Rules) (ImageGrant, error) {
+	asked, err := parseImage(req.Image)
+	if err != nil {
+		return ImageGrant{}, err
+	}
+	n, _ := rules.unalias(asked)
+	if n.ref.Repository == "" {
+		return ImageGrant{}, cloche.Invalid("image", "image %s is not one that a registry has", show(asked.text)).
+			WithHint(`name one such as "debian:12"`)
+	}
+	// For another kind of machine the name would be of no use to those who use it.
+	if own := "linux/" + runtime.GOARCH; !caller.Operator && req.Platform != "" && req.Platform != own {
+		return ImageGrant{}, denied("operator_only", "platform", "only the operator may fetch an image for another platform than %s", own).
+			WithHint("leave the platform out")
+	}
+	j := imageJudge{caller: caller, rules: rules, fact: fact}
+	grant, err := j.judge(n, cloche.PullAlways)
+	if err != nil {
+		return ImageGrant{}, err
+	}
+	return grant, nil
+}
+
+// SeesImage says whether a list for caller holds an image that has these names
+// and this digest: only what its creates could name is shown.
+func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool {
+	if caller.Operator {
+		return true
+	}
+	own := ""
+	if p, ok := resolveProfile("", rules); ok {
+		own = p.image
+	}
+	j := imageJudge{caller: caller, rules: rules, own: own, fact: ImageFact{Here: true, Digest: digest, Names: names}}
+	return slices.ContainsFunc(names, func(name string) bool {
+		n, err := parseImage(name)
+		if err != nil {
+			return false
+		}
+		_, err = j.judge(n, cloche.PullNever)
+		return err == nil
+	})
+}
+
+// imageJudge is what an image is judged by.
+type imageJudge struct {
+	caller Caller
+	rules  Rules
+	fact   ImageFact
+	// own is the profile's image, which is the operator's own choice.
+	own string
+}
+
+func (j imageJudge) judge(n imageName, pull cloche.PullPolicy) (ImageGrant, *cloche.Error) {
+	g := ImageGrant{Ref: n.text, Pull: pull}
+	if err := j.blocked(n, &g); err != nil {
+		return ImageGrant{}, err
+	}
+	if j.granted(n) == "" {
+		return ImageGrant{}, denied("images", "image", "image %s is not among those that the operator allows", show(n.text)).
+			WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(n.text))
+	}
+	if n.ref.Repository == "" {
+		g.Pull = cloche.PullNever // it is here or nowhere
+		return g, nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(j.rules.ImagePins)) {
+		if k, err := parseImage(key); err == nil && k.ref.Registry == n.ref.Registry && k.ref.Repository == n.ref.Repository && k.ref.Tag == n.ref.Tag {
+			g.pin = digestRule{j.rules.ImagePins[key], keyed("image_pins", key)}
+		}
+	}
+	if err := j.registry(n.ref.Registry); err != nil {
+		if pull == cloche.PullAlways || pull == cloche.PullMissing && !j.fact.Here {
+			return ImageGrant{}, err
+		}
+		g.Pull = cloche.PullNever
+	}
+	if j.fact.Here && pull != cloche.PullAlways {
+		if err := g.check(j.fact.Digest, j.fact.Index); err != nil {
+			return ImageGrant{}, err
+		}
+	}
+	return g, nil
+}
+
+// blocked judges by blocked_images, also what is here by every name that it has.
+func (j imageJudge) blocked(n imageName, g *ImageGrant) *cloche.Error {
+	names := []imageName{n}
+	if n.digest != "" || n.ref.Digest != "" {
+		for _, other := range j.fact.Names {
+			if o, err := parseImage(other); err == nil {
+				names = append(names, o)
+			}
+		}
+	}
+	for i, pattern := range j.rules.BlockedImages {
+		for k := range names {
+			if blocks(pattern, &names[k]) {
+				return denied(at("blocked_images", i), "image", "image %s is blocked by the operator", show(n.text)).
+					WithHint("choose another image; no other rule allows one that is listed in blocked_images")
+			}
+		}
+		if len(pattern) < digestLength || !strings.Contains(pattern, "sha256:") {
+			continue
+		}
+		if p, err := parseImage(pattern); err == nil && (p.digest != "" || p.ref.Digest != "") {
+			digest := p.digest
+			if digest == "" {
+				digest = p.ref.Digest
+			}
+			g.blocked = append(g.blocked, digestRule{digest, at("blocked_images", i)})
+		}
+	}
+	return nil
+}
+
+// granted is the rule that allows an image, of images or of the house; empty is
+// none. A digest alone is what it is called here.
+func (j imageJudge) granted(n imageName) (rule string) {
+	switch {
+	case n.isHost():
+		return byBuiltin
+	case j.caller.Operator:
+		return byOperator
+	}
+	names := []imageName{n}
+	if n.digest != "" {
+		for _, other := range j.fact.Names {
+			if o, err := parseImage(other); err == nil {
+				names = append(names, o)
+			}
+		}
+	}
+	own, err := parseImage(j.own)
+	if err == nil {
+		own, _ = j.rules.unalias(own)
+	}
+	for _, n := range names {
+		if err == nil && n.canonical() == own.canonical() {
+			return "profile"
+		}
+		if i := slices.IndexFunc(j.rules.Images, func(p string) bool { return matchImage(p, &n) }); i >= 0 {
+			return at("images", i)
+		}
+	}
+	return ""
+}
+
+// registry judges where an image would come from.
+func (j imageJudge) registry(host string) *cloche.Error {
+	if key, r, ok := j.rules.registry(host); ok && r.Blocked {
+		return denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
+			WithHint("use an image that is here, or one of another registry")
+	}
+	allowed := func(name string) bool { return registryName(name) == host }
+	if len(j.rules.OnlyRegistries) > 0 && !slices.ContainsFunc(j.rules.OnlyRegistries, allowed) {
+		return denied("only_registries", "image", "nothing may be fetched from %s: it is not among the operator's registries", host).
+			WithHint("use an image that is here, or the operator adds %s to only_registries", yamlString(host))
+	}
+	return nil
+}
+
+// registry is the rule on one registry.
+func (r Rules) registry(host string) (key string, rule RegistryRule, ok bool) {
+	for _, key := range slices.Sorted(maps.Keys(r.Registries)) {
+		if registryName(key) == host {
+			return key, r.Registries[key], true
+		}
+	}
+	return "", RegistryRule{}, false
+}
+
+// registryName is the host of a registry as references have it; empty when it
+// cannot be one.
+func registryName(s string) string {
+	ref, err := cloche.ParseImageRef(s + "/x")
+	if err != nil || ref.Repository != "x" && ref.Repository != "library/x" || !strings.ContainsAny(s, ".:") && s != "localhost" {
+		return ""
+	}
+	return ref.Registry
+}
+
+// DecideBuild grants the operator an image of files of this machine, or says why
+// not: what no sandbox may see goes into no image either. facts have each path of
+// the request in Dirs.
+func DecideBuild(req cloche.ImageBuildRequest, facts Facts, caller Caller, rules Rules) error {
+	if err := AuthorizeHost(caller, VerbBuildImage); err != nil {
+		return err
+	}
+	d := &decision{facts: facts, caller: caller, rules: rules}
+	for i, asked := range req.Paths {
+		field := at("paths", i)
+		p, err := cleanAbs(field, asked)
+		if err != nil {
+			return err
+		}
+		real := p
+		if f := facts.Dirs[asked]; f.Exists {
+			real = f.Real
+		}
+		for _, path := range []string{p, real} {
+			if rule := d.blockedBy(path); rule != "" {
+				return blockedError(rule, field, p, "is blocked, or leads to something that is, or holds it")
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// InfoOf is what a caller may know of the rules before it asks for anything.
+func InfoOf(caller Caller, rules Rules) cloche.Info {
+	text, _ := rules.Names.template()
+	profiles := slices.DeleteFunc(Profiles(rules), func(name string) bool { return !caller.Scope.permitsProfile(name) })
+	out := cloche.Info{
+		API: cloche.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator,
+		ScopeForced: rules.Names.Force, ScopeEditable: !rules.Names.Force, NameTemplate: text,
+		Profiles: profiles, DefaultProfile: cmp.Or(rules.Defaults.Profile, cloche.DefaultProfile),
+		Limits: cloche.InfoLimits{
+			NameBytes: cloche.MaxNameLen, ArgvBytes: maxArgvBytes, StdinBytes: maxStdin, OutputBytes: cloche.MaxMaxOutput,
+			Sandboxes: rules.quota(caller.Tenant).Tenant,
+		},
+	}
+	if rate, ok := RateOf(caller, rules); ok {
+		out.Limits.RequestsPerSecond, out.Limits.Burst = rate.PerSecond, rate.Burst
+	}
+	return out
+}

@@ -1,0 +1,487 @@
+package policy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// NameRule says how sandboxes get their names from who asks for them.
+type NameRule struct {
+	// Template is the name with variables, such as "{launcher_type}_{launcher_id}",
+	// of requests that bring an identity and no template of their own. Variables are
+	// launcher_type, launcher_id, sender_id, query_id, global, and those that the
+	// identity brings; one without a value is "unknown".
+	Template string `yaml:"template"`
+	// Force makes the template that of every create, exec and process start of every
+	// caller, the operator too. A request that names another sandbox is refused.
+	Force bool `yaml:"force"`
+	// AllowShared grants names in which nothing tells who asks.
+	AllowShared bool `yaml:"allow_shared"`
+}
+
+// The rules of names, as refusals call them.
+const (
+	ruleForcedName = "names.force"
+	ruleSharedName = "names.allow_shared"
+)
+
+// Bounds of a template and an identity.
+const (
+	maxTemplate      = 256
+	maxTemplateVars  = 16
+	maxVariableName  = 64
+	maxIdentityValue = 1024
+	maxVariables     = 64
+	maxVariableValue = 4096
+)
+
+// The variables that are the identity's own.
+const (
+	varLauncherType = "launcher_type"
+	varLauncherID   = "launcher_id"
+	varSenderID     = "sender_id"
+	varQueryID      = "query_id"
+	varGlobal       = "global"
+)
+
+// What stands where there is no value.
+const (
+	unknownValue = "unknown"
+	queryValue   = "query"
+)
+
+// template is the one of requests that bring none, with its rule.
+func (n NameRule) template() (text, rule string) {
+	if n.Template != "" {
+		return n.Template, "names.template"
+	}
+	return cloche.DefaultNameTemplate, byBuiltin
+}
+
+// checkName names the sandbox: by the operator's forced template, by the request,
+// or by a template and the identity of the request.
+func checkName(d *decision) *cloche.Error {
+	s := &d.spec
+	if err := checkIdentity("identity", s.Identity); err != nil {
+		return err
+	}
+	if d.rules.Names.Force {
+		name, err := nameOf("", s.Identity, d.rules.Names)
+		if err != nil {
+			return err
+		}
+		if s.Name != "" && s.Name != name {
+			return outsideScope("name", s.Name, name)
+		}
+		if text, _ := d.rules.Names.template(); s.NameTemplate != "" && s.NameTemplate != text {
+			d.adjust("name_template", bounded(s.NameTemplate), text, ruleForcedName)
+		}
+		d.because("name", ruleForcedName)
+		s.Name, s.NameTemplate = name, ""
+		return nil
+	}
+	if s.Name != "" {
+		if s.NameTemplate != "" {
+			return cloche.Invalid("name_template", "a name and a template for it are set together").WithHint("leave one of them out")
+		}
+		if !cloche.ValidName(s.Name) {
+			return cloche.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+		}
+		return nil
+	}
+	if s.NameTemplate == "" && s.Identity == nil {
+		return nil
+	}
+	name, err := nameOf(s.NameTemplate, s.Identity, d.rules.Names)
+	if err != nil {
+		return err
+	}
+	if s.NameTemplate == "" {
+		_, rule := d.rules.Names.template()
+		d.because("name", rule)
+	}
+	s.Name, s.NameTemplate = name, ""
+	return nil
+}
+
+// outsideScope refuses a sandbox other than the one that the forced template names.
+func outsideScope(field, asked, name string) *cloche.Error {
+	return denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", show(asked), show(name)).
+		WithHint("name no sandbox, or that one; the identity of the request says which it is")
+}
+
+// Target is the sandbox that an exec or the start of a process is for. Only
+// DecideTarget makes one.
+type Target struct {
+	ref, asked string
+	forced     bool
+	tenant     string
+}
+
+// DecideTarget says which sandbox a request is for: ref, an id or a name, or
+// cloche.RefByNaming and what the request says of who asks; where the operator
+// forces a template, the one that it names. The error is always a *cloche.Error.
+// Nothing that runs inside has a part in it.
+func DecideTarget(ref string, asked cloche.Naming, caller Caller, rules Rules) (Target, error) {
+	if err := checkIdentity("identity", asked.Identity); err != nil {
+		return Target{}, err
+	}
+	t := Target{ref: ref, asked: ref, forced: rules.Names.Force, tenant: caller.Tenant}
+	byName := ref != cloche.RefByNaming
+	switch {
+	case t.forced:
+		asked.NameTemplate = ""
+	case byName && asked.NameTemplate != "":
+		return Target{}, cloche.Invalid("name_template", "the sandbox %s and a template for its name are given together", show(ref)).
+			WithHint("leave the template out, or call the sandbox %q", cloche.RefByNaming)
+	case byName:
+		return t, nil
+	case asked.NameTemplate == "" && asked.Identity == nil:
+		return Target{}, cloche.Invalid("identity", "the sandbox is called %q, and nothing says for whom the request is", cloche.RefByNaming).
+			WithHint("set identity, or name_template, or name a sandbox")
+	}
+	name, err := nameOf(asked.NameTemplate, asked.Identity, rules.Names)
+	if err != nil {
+		return Target{}, err
+	}
+	t.ref = name
+	return t, nil
+}
+
+// Ref is what to look the sandbox up by.
+func (t Target) Ref() string { return t.ref }
+
+// Check says whether the sandbox that was found is the one that is meant.
+func (t Target) Check(sb cloche.Sandbox) error {
+	if !t.forced {
+		return nil
+	}
+	if sb.Name != t.ref || sb.Tenant != t.tenant {
+		return NoSandbox(t.ref)
+	}
+	if t.asked != cloche.RefByNaming && t.asked != sb.Name && t.asked != sb.ID {
+		return outsideScope("sandbox", t.asked, t.ref)
+	}
+	return nil
+}
+
+// Missing is the error for a sandbox that was looked up and is not there. One that
+// the caller named, and that could not be the one of the template, is outside
+// whether it exists or not.
+func (t Target) Missing(err error) error {
+	if t.forced && cloche.CodeOf(err) == cloche.CodeNotFound && t.asked != cloche.RefByNaming && t.asked != t.ref {
+		return outsideScope("sandbox", t.asked, t.ref)
+	}
+	return err
+}
+
+// RunNaming refuses a one-shot that says twice whose sandbox it is: spec says what
+// the new one is called, and the program runs in no other.
+func RunNaming(req cloche.RunRequest) error {
+	if req.Exec.NameTemplate == "" && req.Exec.Identity == nil {
+		return nil
+	}
+	return cloche.Invalid("exec.identity", "the program of a run names a sandbox of its own").
+		WithHint("set identity and name_template in spec: the program runs in the sandbox that is made")
+}
+
+// nameOf is the name that a template gives to who asks; an empty one is the
+// operator's.
+func nameOf(text string, id *cloche.Identity, rule NameRule) (string, *cloche.Error) {
+	field := "name_template"
+	if text == "" {
+		text, _ = rule.template()
+		field = "names.template"
+	}
+	t, err := parseTemplate(field, text)
+	if err != nil {
+		return "", err
+	}
+	values := t.values(id)
+	if shared(values) && !rule.AllowShared {
+		return "", denied(ruleSharedName, "identity", "the template %s names a sandbox that nobody in particular has: the request does not say for whom it is", show(text)).
+			WithHint("set %s in identity; the smallest rule that would allow it is `names: {allow_shared: true}`", strings.Join(t.wants(), " or "))
+	}
+	return t.name(values), nil
+}
+
+// checkIdentity bounds what a name is made of.
+func checkIdentity(field string, id *cloche.Identity) *cloche.Error {
+	if id == nil {
+		return nil
+	}
+	for _, v := range []struct{ key, value string }{
+		{varLauncherType, id.LauncherType}, {varLauncherID, id.LauncherID}, {varSenderID, id.SenderID}, {varQueryID, id.QueryID},
+	} {
+		at := field + "." + v.key
+		if len(v.value) > maxIdentityValue {
+			return tooLarge(at, "%s has %d bytes", at, len(v.value)).WithHint("at most %d", maxIdentityValue)
+		}
+		if !utf8.ValidString(v.value) || strings.ContainsFunc(v.value, unicode.IsControl) {
+			return cloche.Invalid(at, "%s is %s", at, show(v.value)).WithHint("use UTF-8 text without control characters")
+		}
+	}
+	if n := len(id.Variables); n > maxVariables {
+		return tooLarge(field+".variables", "there are %d variables", n).WithHint("at most %d", maxVariables)
+	}
+	for _, key := range slices.Sorted(maps.Keys(id.Variables)) {
+		at, v := field+".variables."+bounded(key), id.Variables[key]
+		if !validVariable(key) {
+			return cloche.Invalid(at, "variable %s is not valid", show(key)).WithHint("%s", variableHint())
+		}
+		if len(v) > maxVariableValue {
+			return tooLarge(at, "the value of variable %s has %d bytes", key, len(v)).WithHint("at most %d", maxVariableValue)
+		}
+		if !utf8.ValidString(v) {
+			return cloche.Invalid(at, "the value of variable %s is not UTF-8", key).WithHint("use text")
+		}
+	}
+	return nil
+}
+
+func validVariable(s string) bool {
+	if s == "" || len(s) > maxVariableName {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c != '_' && !alnum(c) || i == 0 && c >= '0' && c <= '9' {
+			return false
+		}
+	}
+	return true
+}
+
+func variableHint() string {
+	return "use 1 to " + strconv.Itoa(maxVariableName) + " of letters, digits and '_', beginning with no digit"
+}
+
+// nameTemplate is a template that was read: text, variable, text, …, text.
+type nameTemplate struct {
+	source string
+	texts  []string // one more than variables
+	vars   []string
+}
+
+// parseTemplate reads a template. A variable is a plain name in braces: there is no
+// way to write what a value is to look like, and nothing is evaluated.
+func parseTemplate(field, source string) (nameTemplate, *cloche.Error) {
+	wrong := func(format string, args ...any) (nameTemplate, *cloche.Error) {
+		e := cloche.Invalid(field, format, args...)
+		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", cloche.DefaultNameTemplate)
+	}
+	if source == "" || len(source) > maxTemplate {
+		return wrong("the template has %d bytes, and 1 to %d are taken", len(source), maxTemplate)
+	}
+	if !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl) {
+		return wrong("the template %s is not text of one line", show(source))
+	}
+	t := nameTemplate{source: source}
+	for rest := source; ; {
+		text, after, open := strings.Cut(rest, "{")
+		if strings.Contains(text, "}") {
+			return wrong("the template %s has a } without a {", show(source))
+		}
+		t.texts = append(t.texts, text)
+		if !open {
+			return t, nil
+		}
+		name, next, closed := strings.Cut(after, "}")
+		if !closed {
+			return wrong("the template %s has a { without a }", show(source))
+		}
+		if !validVariable(name) {
+			return wrong("the template %s has {%s}, which is no plain variable", show(source), strings.Trim(show(name), `"`))
+		}
+		if t.vars = append(t.vars, name); len(t.vars) > maxTemplateVars {
+			return wrong("the template %s has more than %d variables", show(source), maxTemplateVars)
+		}
+		rest = next
+	}
+}
+
+// nameValue is what a variable becomes.
+type nameValue struct {
+	text string
+	// given: somebody said it. missing: nobody did, and nothing stands for it.
+	given, missing bool
+}
+
+// values are those of the variables. An empty value is none.
+func (t nameTemplate) values(id *cloche.Identity) []nameValue {
+	if id == nil {
+		id = &cloche.Identity{}
+	}
+	out := make([]nameValue, len(t.vars))
+	for i, name := range t.vars {
+		var text string
+		switch name {
+		case varLauncherType:
+			text = id.LauncherType
+		case varLauncherID:
+			text = cmp.Or(id.LauncherID, id.QueryID)
+		case varSenderID:
+			text = cmp.Or(id.SenderID, id.LauncherID, id.QueryID)
+		case varQueryID:
+			text = id.QueryID
+		case varGlobal:
+			out[i] = nameValue{text: varGlobal}
+			continue
+		default: // none of the above, whatever the caller's own say
+			text = id.Variables[name]
+		}
+		switch {
+		case text != "":
+			out[i] = nameValue{text: text, given: true}
+		case name == varLauncherType:
+			out[i] = nameValue{text: queryValue}
+		default:
+			out[i] = nameValue{text: unknownValue, missing: true}
+		}
+	}
+	return out
+}
+
+// shared is true for values of which something is missing and nothing was given:
+// everybody whom nothing is known of would have the same name.
+func shared(values []nameValue) bool {
+	return slices.ContainsFunc(values, func(v nameValue) bool { return v.missing }) &&
+		!slices.ContainsFunc(values, func(v nameValue) bool { return v.given })
+}
+
+// wants are the variables that would tell who asks.
+func (t nameTemplate) wants() []string {
+	var out []string
+	for _, v := range t.vars {
+		if v != varGlobal && !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// name is the text with its values where nothing else can have the same: values of
+// small letters, digits and '-', apart from each other by a '_'. All else gets what
+// can be read of it, a '.', and a digest of template and values; no name without a
+// digest has a '.', so that the two never meet. The form of an id is a digest's case too.
+func (t nameTemplate) name(values []nameValue) string {
+	var b strings.Builder
+	plain := true
+	for i, v := range values {
+		b.WriteString(t.texts[i])
+		b.WriteString(v.text)
+		apart := i == 0 || strings.Contains(t.texts[i], "_")
+		plain = plain && apart && plainValue(v.text) && (v.text != unknownValue || v.missing)
+	}
+	b.WriteString(t.texts[len(values)])
+	name := b.String()
+	if plain && cloche.ValidName(name) && !strings.Contains(name, ".") && !strings.HasPrefix(name, "sb-") {
+		return name
+	}
+	return readable(name) + "." + t.digest(values)
+}
+
+func plainValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
+}
+
+// digestLen is the length of a digest in a name.
+const digestLen = 26
+
+// nameDigits is an alphabet of digests.
+var nameDigits = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
+
+// digest is of everything that a name is made of; each part has its length, so that
+// no two lists of parts are the same bytes.
+func (t nameTemplate) digest(values []nameValue) string {
+	h := sha256.New()
+	put := func(kind byte, text string) {
+		var head [9]byte
+		head[0] = kind
+		binary.BigEndian.PutUint64(head[1:], uint64(len(text)))
+		h.Write(head[:])
+		h.Write([]byte(text))
+	}
+	put('t', t.source)
+	for _, v := range values {
+		kind := byte('k')
+		if v.missing {
+			kind = 'u'
+		}
+		put(kind, v.text)
+	}
+	return nameDigits.EncodeToString(h.Sum(nil)[:16])
+}
+
+// readable is for people: the letters and digits of a name, as many as there is
+// room for.
+func readable(s string) string {
+	const room = cloche.MaxNameLen - digestLen - 1
+	var b strings.Builder
+	gap := false
+	for _, r := range strings.ToLower(s) {
+		if b.Len() >= room {
+			break
+		}
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' {
+			gap = b.Len() > 0
+			continue
+		}
+		if gap && b.Len() < room-1 {
+			b.WriteByte('-')
+		}
+		gap = false
+		if r == '_' && b.Len() == 0 {
+			continue
+		}
+		b.WriteByte(byte(r))
+	}
+	return cmp.Or(strings.TrimRight(b.String(), "-_"), "n")
+}
+
+// ruleNames is a check of the policy file.
+func ruleNames(r Rules, report reporter) {
+	if r.Names.Template == "" {
+		return
+	}
+	if _, err := parseTemplate("names.template", r.Names.Template); err != nil {
+		report(err)
+	}
+}
+
+// shadowedNames warns of templates that tell callers apart less than they seem to.
+func shadowedNames(r Rules, report reporter) {
+	text, _ := r.Names.template()
+	t, err := parseTemplate("names.template", text)
+	if err != nil || !r.Names.Force {
+		return
+	}
+	if len(t.wants()) == 0 {
+		report(warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", show(text)).
+			WithHint("name a variable that tells who asks, such as {launcher_id}"))
+	}
+	for _, v := range t.wants() {
+		if !slices.Contains([]string{varLauncherType, varLauncherID, varSenderID, varQueryID}, v) {
+			report(warning("names.template", "{%s} in the forced template %s is none of the identity's own: whoever makes requests chooses its value", v, show(text)).
+				WithHint("use {launcher_type}, {launcher_id}, {sender_id} or {query_id}"))
+		}
+	}
+}
+
+func cloneIdentity(id *cloche.Identity) *cloche.Identity {
+	if id == nil {
+		return nil
+	}
+	out := *id
+	out.Variables = maps.Clone(out.Variables)
+	return &out
+}

@@ -1,0 +1,283 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Bounds of the rules of one mount: each is made of a mount, and of one for every
+// directory above it.
+const (
+	maxPathRules = 64
+	maxRuleDepth = 32
+)
+
+// strength orders accesses, weakest first.
+func strength(a cloche.PathAccess) int {
+	switch a {
+	case cloche.AccessRead:
+		return 1
+	case cloche.AccessWrite:
+		return 2
+	}
+	return 0
+}
+
+func weaker(a, b cloche.PathAccess) cloche.PathAccess {
+	if strength(a) < strength(b) {
+		return a
+	}
+	return b
+}
+
+// accessOf is the access of a mount that has no rules.
+func accessOf(readOnly bool) cloche.PathAccess {
+	if readOnly {
+		return cloche.AccessRead
+	}
+	return cloche.AccessWrite
+}
+
+func wireRules(rules []PathRule) []cloche.PathRule {
+	var out []cloche.PathRule
+	for _, r := range rules {
+		out = append(out, cloche.PathRule{Path: r.Path, Access: r.Access})
+	}
+	return out
+}
+
+// cleanPathRules checks the rules of a mount whose access is base, and returns
+// them sorted, so that what is above comes first, without those that say nothing.
+func cleanPathRules(field string, base cloche.PathAccess, rules []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+	if n := len(rules); n > maxPathRules {
+		return nil, tooLarge(field, "%s has %d rules", field, n).WithHint("at most %d", maxPathRules)
+	}
+	out := make([]cloche.PathRule, 0, len(rules))
+	for i, r := range rules {
+		one := at(field, i)
+		p, err := cleanRelative(one+".path", r.Path)
+		if err != nil {
+			return nil, err
+		}
+		switch r.Access {
+		case cloche.AccessNone, cloche.AccessRead, cloche.AccessWrite:
+		default:
+			return nil, cloche.Invalid(one+".access", "%s.access %s is not known", one, show(string(r.Access))).
+				WithHint("write %s, %s or %s", cloche.AccessNone, cloche.AccessRead, cloche.AccessWrite)
+		}
+		if strength(r.Access) > strength(base) {
+			return nil, cloche.Invalid(one+".access", "%s gives %s, and the mount itself is %s", one, r.Access, base).
+				WithHint("rules only narrow what the mount gives")
+		}
+		if slices.ContainsFunc(out, func(o cloche.PathRule) bool { return o.Path == p }) {
+			return nil, cloche.Invalid(one+".path", "%s.path %s has a rule already", one, show(p)).WithHint("give each path one rule")
+		}
+		out = append(out, cloche.PathRule{Path: p, Access: r.Access})
+	}
+	for i, r := range out {
+		for _, above := range out {
+			if above.Access == cloche.AccessNone && below(r.Path, above.Path) && r.Access != cloche.AccessNone {
+				return nil, cloche.Invalid(at(field, i)+".path", "%s cannot be reached: there is no access to %s above it", show(r.Path), show(above.Path)).
+					WithHint("deny what is beside it instead")
+			}
+		}
+	}
+	return simplify(base, out), nil
+}
+
+// cleanRelative checks a path below a mount.
+func cleanRelative(field, p string) (string, *cloche.Error) {
+	const hint = `write a path below the mount, such as "secrets" or "src/generated"`
+	switch {
+	case len(p) > maxPath:
+		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
+	case strings.HasPrefix(p, "/") || windowsPath(p):
+		return "", cloche.Invalid(field, "%s %s is absolute", field, show(p)).WithHint(hint)
+	case strings.ContainsRune(p, 0):
+		return "", cloche.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		return "", cloche.Invalid(field, `%s %s has an element ".."`, field, show(p)).WithHint(hint)
+	case path.Clean(p) == ".":
+		return "", cloche.Invalid(field, "%s %s is the whole mount", field, show(p)).WithHint(hint + "; the access of the mount itself is read_only")
+	}
+	if depth := strings.Count(path.Clean(p), "/") + 1; depth > maxRuleDepth {
+		return "", tooLarge(field, "%s is a path of %d parts", field, depth).WithHint("at most %d; mount a directory that is nearer to it", maxRuleDepth)
+	}
+	return path.Clean(p), nil
+}
+
+// below is true when p lies below dir. Both are relative and clean.
+func below(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
+
+// accessAt is the access to p, relative and clean: the longest rule that holds
+// it decides.
+func accessAt(base cloche.PathAccess, rules []cloche.PathRule, p string) cloche.PathAccess {
+	longest := -1
+	for _, r := range rules {
+		if (r.Path == p || below(p, r.Path)) && len(r.Path) > longest {
+			base, longest = r.Access, len(r.Path)
+		}
+	}
+	return base
+}
+
+// simplify sorts rules and leaves out those that say what holds without them.
+func simplify(base cloche.PathAccess, rules []cloche.PathRule) []cloche.PathRule {
+	slices.SortFunc(rules, func(a, b cloche.PathRule) int { return strings.Compare(a.Path, b.Path) })
+	var out []cloche.PathRule
+	for _, r := range rules { // what is above stands before
+		if accessAt(base, out, path.Dir(r.Path)) != r.Access {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// stricter combines two sets of rules on one mount: at every path the weaker
+// access holds.
+func stricter(base cloche.PathAccess, a, b []cloche.PathRule) []cloche.PathRule {
+	var all []cloche.PathRule
+	seen := map[string]bool{}
+	for _, r := range slices.Concat(a, b) {
+		if !seen[r.Path] {
+			seen[r.Path] = true
+			access := weaker(accessAt(base, a, r.Path), accessAt(base, b, r.Path))
+			all = append(all, cloche.PathRule{Path: r.Path, Access: access})
+		}
+	}
+	return simplify(base, all)
+}
+
+// grantedAccess is what the rules of the operator's grants leave of real, which they
+// hold: the access to the directory itself and the rules below it.
+func (d *decision) grantedAccess(real string) (cloche.PathAccess, []cloche.PathRule) {
+	type grant struct {
+		base  cloche.PathAccess
+		rules []cloche.PathRule
+	}
+	var grants []grant
+	for i, root := range d.realRoots() {
+		if root == "" || !within(real, root) {
+			continue
+		}
+		m := d.rules.Mounts[i]
+		g := grant{base: accessOf(!m.Write && !d.caller.Operator)}
+		rel := strings.Trim(strings.TrimPrefix(real, root), "/")
+		if rel != "" {
+			g.base = accessAt(g.base, wireRules(m.Rules), rel)
+		}
+		for _, r := range m.Rules {
+			p := path.Clean(r.Path)
+			if rel == "" {
+				g.rules = append(g.rules, cloche.PathRule{Path: p, Access: r.Access})
+			} else if rest, ok := strings.CutPrefix(p, rel+"/"); ok {
+				g.rules = append(g.rules, cloche.PathRule{Path: rest, Access: r.Access})
+			}
+		}
+		grants = append(grants, g)
+	}
+	widest := func(access func(grant) cloche.PathAccess) cloche.PathAccess {
+		most := cloche.AccessNone
+		for _, g := range grants {
+			if a := access(g); strength(a) > strength(most) {
+				most = a
+			}
+		}
+		return most
+	}
+	if len(grants) == 0 {
+		if d.caller.Operator {
+			return cloche.AccessWrite, nil
+		}
+		return cloche.AccessNone, nil
+	}
+	base := widest(func(g grant) cloche.PathAccess { return g.base })
+	var rules []cloche.PathRule
+	for _, g := range grants {
+		for _, r := range g.rules {
+			a := widest(func(g grant) cloche.PathAccess { return accessAt(g.base, g.rules, r.Path) })
+			if !slices.ContainsFunc(rules, func(o cloche.PathRule) bool { return o.Path == r.Path }) {
+				rules = append(rules, cloche.PathRule{Path: r.Path, Access: a})
+			}
+		}
+	}
+	return base, simplify(base, rules)
+}
+
+// checkPathRules judges what the request says of paths in its mounts, as text.
+func checkPathRules(d *decision) *cloche.Error {
+	w := d.spec.Workspace
+	var err *cloche.Error
+	if w.Rules, err = cleanPathRules("workspace.rules", accessOf(w.ReadOnly), w.Rules); err != nil {
+		return err
+	}
+	for i := range d.spec.Mounts {
+		m := &d.spec.Mounts[i]
+		if m.Rules, err = cleanPathRules(at("mounts", i)+".rules", accessOf(m.ReadOnly), m.Rules); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkReach refuses what would be mounted where a rule lets nobody in, and so
+// where nothing can be mounted. It comes when all rules are known.
+func checkReach(d *decision) *cloche.Error {
+	w := d.spec.Workspace
+	if err := d.reach("workspace.path", w.Path); err != nil {
+		return err
+	}
+	for i, m := range d.spec.Mounts {
+		if err := d.reach(at("mounts", i)+".target", m.Target); err != nil {
+			return err
+		}
+	}
+	for i, f := range d.spec.Files {
+		if err := d.reach(at("files", i)+".path", f.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decision) reach(field, target string) *cloche.Error {
+	refuse := func(of, at string, rules []cloche.PathRule) *cloche.Error {
+		rel, ok := strings.CutPrefix(target, at+"/")
+		if !ok || accessAt(cloche.AccessWrite, rules, rel) != cloche.AccessNone {
+			return nil
+		}
+		return cloche.Invalid(field, "%s %s lies where %s allows no access", field, show(target), of).
+			WithHint("choose another path, or leave the rule out")
+	}
+	if err := refuse("workspace.rules", d.spec.Workspace.Path, d.spec.Workspace.Rules); err != nil {
+		return err
+	}
+	for i, m := range d.spec.Mounts {
+		if err := refuse(at("mounts", i)+".rules", m.Target, m.Rules); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGlobs refuses patterns: none of the engines can enforce one while a
+// process runs, and one that only some ways into a sandbox would respect is none.
+func checkGlobs(d *decision) *cloche.Error {
+	for i, m := range d.spec.Mounts {
+		if len(m.Globs) > 0 {
+			return d.noGlobs(at("mounts", i) + ".globs")
+		}
+	}
+	if len(d.spec.Workspace.Globs) > 0 {
+		return d.noGlobs("workspace.globs")
+	}
+	return nil
+}
+
+func (d *decision) noGlobs(field string) *cloche.Error {
+	return unsupported(field, "%s were asked for, and engine %s cannot hold a program to patterns of paths", field, d.engine.Name).
+		WithHint("name directories or files in %s.rules, which it enforces", strings.TrimSuffix(field, ".globs"))
+}

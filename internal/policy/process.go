@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Bounds of a managed process.
+const (
+	maxProcessName = 128
+	maxReadyLog    = 1024
+	maxReadyPath   = 1024
+	maxRestarts    = 1 << 20
+	maxBackoff     = time.Hour
+	maxReadyWait   = 24 * time.Hour
+	minReadyPause  = 10 * time.Millisecond
+)
+
+// ProcessPermit is a granted start of a managed process. Only DecideProcess
+// makes a valid one; it is immutable and safe for concurrent use.
+type ProcessPermit struct {
+	ExecPermit
+	spec cloche.ProcessSpec
+}
+
+// Spec is what was granted of restart, readiness, input and output, every
+// default filled in. Its program is the ExecPermit's.
+func (p ProcessPermit) Spec() cloche.ProcessSpec {
+	s := p.spec
+	if s.Restart != nil {
+		s.Restart = new(*s.Restart)
+	}
+	if s.Ready != nil {
+		s.Ready = new(*s.Ready)
+	}
+	return s
+}
+
+// DecideProcess grants the start of one managed process in a sandbox with these
+// settings, or says why not. The error is always a *cloche.Error. The sandbox's
+// timeout is one of execs: a managed process has none that was not asked for.
+func DecideProcess(spec cloche.ProcessSpec, in Settings, caller Caller, rules Rules) (ProcessPermit, error) {
+	if err := NoOutputChars(spec.ExecRequest); err != nil {
+		return ProcessPermit{}, err
+	}
+	asked := spec.TimeoutMS
+	exec, err := DecideExec(spec.ExecRequest, in, caller, rules)
+	if err != nil {
+		return ProcessPermit{}, err
+	}
+	if asked == nil {
+		exec.timeout, exec.req.TimeoutMS = 0, nil
+	}
+	out := ProcessPermit{ExecPermit: exec, spec: spec}
+	out.spec.ExecRequest = exec.req
+	out.spec = out.Spec() // what is filled in is not the caller's
+	for _, check := range []func(*cloche.ProcessSpec) *cloche.Error{processName, processOutput, processRestart, processReady} {
+		if err := check(&out.spec); err != nil {
+			return ProcessPermit{}, err
+		}
+	}
+	return out, nil
+}
+
+func processName(s *cloche.ProcessSpec) *cloche.Error {
+	if len(s.Name) > maxProcessName || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return cloche.Invalid("name", "the name %s cannot be shown", show(s.Name)).
+			WithHint("at most %d bytes without control characters", maxProcessName)
+	}
+	return nil
+}
+
+func processOutput(s *cloche.ProcessSpec) *cloche.Error {
+	switch s.OnFull {
+	case "":
+		s.OnFull = cloche.OnFullDrop
+	case cloche.OnFullDrop, cloche.OnFullBlock:
+	default:
+		return cloche.Invalid("on_full", "there is no way %s to go on when the output is full", show(string(s.OnFull))).WithHint("drop or block")
+	}
+	return nil
+}
+
+func processRestart(s *cloche.ProcessSpec) *cloche.Error {
+	if s.Restart == nil {
+		s.Restart = &cloche.Restart{Policy: cloche.RestartNever}
+		return nil
+	}
+	r := s.Restart
+	switch r.Policy {
+	case cloche.RestartNever, cloche.RestartOnFailure, cloche.RestartAlways:
+	default:
+		return cloche.Invalid("restart.policy", "there is no restart policy %s", show(string(r.Policy))).WithHint("never, on-failure or always")
+	}
+	if r.MaxRestarts < 0 || r.MaxRestarts > maxRestarts {
+		return cloche.Invalid("restart.max_restarts", "%d restarts were asked for", r.MaxRestarts).WithHint("0 (no bound) to %d", maxRestarts)
+	}
+	for _, b := range []struct {
+		field string
+		ms    *int64
+		usual int64
+	}{{"restart.backoff_ms", &r.BackoffMS, 500}, {"restart.max_backoff_ms", &r.MaxBackoffMS, 30_000}} {
+		if *b.ms < 0 || *b.ms > maxBackoff.Milliseconds() {
+			return cloche.Invalid(b.field, "a back-off of %d ms was asked for", *b.ms).WithHint("0 (%d) to %d", b.usual, maxBackoff.Milliseconds())
+		}
+		if *b.ms == 0 {
+			*b.ms = b.usual
+		}
+	}
+	r.MaxBackoffMS = max(r.MaxBackoffMS, r.BackoffMS)
+	return nil
+}
+
+func processReady(s *cloche.ProcessSpec) *cloche.Error {
+	r := s.Ready
+	if r == nil {
+		return nil
+	}
+	given := 0
+	if r.Port != 0 {
+		given++
+		if err := validPort("ready.port", r.Port); err != nil {
+			return err
+		}
+	}
+	if r.Log != "" {
+		given++
+		if len(r.Log) > maxReadyLog {
+			return tooLarge("ready.log", "the expression has %d bytes", len(r.Log)).WithHint("at most %d", maxReadyLog)
+		}
+		if _, err := regexp.Compile(r.Log); err != nil {
+			return cloche.Invalid("ready.log", "%s is no regular expression: %w", show(r.Log), err).
+				WithHint("write one in RE2's syntax, such as `listening on .*`, or escape what is meant as it stands")
+		}
+	}
+	if h := r.HTTP; h != nil {
+		given++
+		if err := validPort("ready.http.port", h.Port); err != nil {
+			return err
+		}
+		if len(h.Path) > maxReadyPath || strings.ContainsFunc(h.Path, func(c rune) bool { return c <= ' ' || c >= 0x7f }) ||
+			h.Path != "" && h.Path[0] != '/' {
+			return cloche.Invalid("ready.http.path", "%s is no path of a request", show(h.Path)).WithHint("such as /health, percent-encoded")
+		}
+	}
+	if given != 1 {
+		return cloche.Invalid("ready", "%d ways to see readiness are given", given).WithHint("set exactly one of port, log and http")
+	}
+	if r.TimeoutMS < 0 || r.TimeoutMS > maxReadyWait.Milliseconds() {
+		return cloche.Invalid("ready.timeout_ms", "%d ms were asked for", r.TimeoutMS).WithHint("0 (%d) to %d", cloche.DefaultReadyTimeoutMS, maxReadyWait.Milliseconds())
+	}
+	if r.TimeoutMS == 0 {
+		r.TimeoutMS = cloche.DefaultReadyTimeoutMS
+	}
+	if r.IntervalMS < 0 || r.IntervalMS > maxReadyWait.Milliseconds() {
+		return cloche.Invalid("ready.interval_ms", "%d ms were asked for", r.IntervalMS).WithHint("0 (200) or more")
+	}
+	if r.IntervalMS == 0 {
+		r.IntervalMS = 200
+	}
+	r.IntervalMS = max(r.IntervalMS, minReadyPause.Milliseconds())
+	return nil
+}
+
+func validPort(field string, port int) *cloche.Error {
+	if port < 1 || port > 65535 {
+		return cloche.Invalid(field, "%d is no port", port).WithHint("1 to 65535")
+	}
+	return nil
+}

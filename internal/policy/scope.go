@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Scope narrows what a caller may do; it never widens it. The zero value narrows
+// nothing.
+type Scope struct {
+	// Verbs are the only ones; empty is all.
+	Verbs []Verb
+	// Profiles are the only ones of sandboxes that are made or used; empty is all.
+	Profiles []string
+}
+
+// maxScope bounds each list of a scope.
+const maxScope = 128
+
+// permits says whether the scope has a verb. What every caller may know of the
+// daemon is in every scope.
+func (s *Scope) permits(v Verb) bool {
+	return s == nil || len(s.Verbs) == 0 || v == VerbVersion || slices.Contains(s.Verbs, v)
+}
+
+func (s *Scope) permitsProfile(name string) bool {
+	return s == nil || len(s.Profiles) == 0 || slices.Contains(s.Profiles, name)
+}
+
+// keyRule is how refusals call the scope of a key.
+func (c Caller) keyRule() string { return "key:" + c.Key }
+
+// AuthorizeVerb says whether the key that caller showed, if any, is for a verb. A
+// door asks before it looks at anything else, so that a refusal says nothing of
+// what there is.
+func AuthorizeVerb(caller Caller, verb Verb) error {
+	if caller.Scope.permits(verb) {
+		return nil
+	}
+	e := denied(caller.keyRule(), "", "the key %s is not for %q", caller.Key, verb)
+	if operatorOnly(verb) {
+		return e.WithHint("no key is: ask over the daemon's unix socket as the user that it runs as")
+	}
+	return e.WithHint("use a key that is; the smallest scope that would allow it is `cloche key create --tenant %s --verb %s`", caller.Tenant, verb)
+}
+
+// authorizeProfile keeps a key to its profiles.
+func authorizeProfile(caller Caller, profile string) *cloche.Error {
+	if caller.Scope.permitsProfile(profile) {
+		return nil
+	}
+	return denied(caller.keyRule(), "profile", "the key %s is not for profile %s", caller.Key, show(profile)).
+		WithHint("it is for %s", strings.Join(caller.Scope.Profiles, ", "))
+}
+
+// checkScope is a step of Decide.
+func checkScope(d *decision) *cloche.Error { return authorizeProfile(d.caller, d.profile.name) }
+
+// KeyPermit is a granted API key. Only DecideKey makes a valid one.
+type KeyPermit struct {
+	valid bool
+	spec  cloche.KeySpec
+}
+
+// Valid is false for a KeyPermit that DecideKey did not make.
+func (p KeyPermit) Valid() bool { return p.valid }
+
+// Spec is what was granted: verbs written out, sorted, each once.
+func (p KeyPermit) Spec() cloche.KeySpec {
+	s := p.spec
+	s.Verbs, s.Profiles = slices.Clone(s.Verbs), slices.Clone(s.Profiles)
+	return s
+}
+
+// DecideKey grants the operator a key, or says why not. A key is never the
+// operator's own: it has no verb that is the operator's only.
+func DecideKey(spec cloche.KeySpec, caller Caller, rules Rules) (KeyPermit, error) {
+	if err := AuthorizeHost(caller, VerbCreateKey); err != nil {
+		return KeyPermit{}, err
+	}
+	for _, check := range []func(*cloche.KeySpec, Rules) *cloche.Error{keyNames, keyVerbs, keyProfiles, keyLife} {
+		if err := check(&spec, rules); err != nil {
+			return KeyPermit{}, err
+		}
+	}
+	return KeyPermit{valid: true, spec: spec}, nil
+}
+
+func keyNames(s *cloche.KeySpec, _ Rules) *cloche.Error {
+	if !cloche.ValidName(s.Tenant) {
+		return cloche.Invalid("tenant", "tenant %s is not valid", show(s.Tenant)).WithHint("%s", nameHint())
+	}
+	if s.Name != "" && !cloche.ValidName(s.Name) {
+		return cloche.Invalid("name", "key name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+	}
+	return nil
+}
+
+func keyVerbs(s *cloche.KeySpec, _ Rules) *cloche.Error {
+	if len(s.Verbs) > maxScope {
+		return tooLarge("verbs", "there are %d verbs", len(s.Verbs)).WithHint("at most %d", maxScope)
+	}
+	var out []string
+	for i, v := range s.Verbs {
+		switch {
+		case v == cloche.KeyVerbsObserve:
+			for _, o := range ObservingVerbs() {
+				out = append(out, string(o))
+			}
+		case !slices.Contains(Verbs(), Verb(v)):
+			return cloche.Invalid(at("verbs", i), "there is no verb %s", show(v)).
+				WithHint("the verbs are %s (those that only look), %s", cloche.KeyVerbsObserve, verbList())
+		case operatorOnly(Verb(v)):
+			return cloche.Invalid(at("verbs", i), "%s is for the operator only, and a key is never the operator's", v).
+				WithHint("ask over the daemon's unix socket as the user that it runs as")
+		default:
+			out = append(out, v)
+		}
+	}
+	slices.Sort(out)
+	s.Verbs = slices.Compact(out)
+	return nil
+}
+
+func verbList() string {
+	var out []string
+	for _, v := range Verbs() {
+		if !operatorOnly(v) {
+			out = append(out, string(v))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func keyProfiles(s *cloche.KeySpec, rules Rules) *cloche.Error {
+	if len(s.Profiles) > maxScope {
+		return tooLarge("profiles", "there are %d profiles", len(s.Profiles)).WithHint("at most %d", maxScope)
+	}
+	for i, name := range s.Profiles {
+		if _, ok := resolveProfile(name, rules); !ok || name == "" {
+			e := noProfile(name, rules)
+			e.Field = at("profiles", i)
+			return e
+		}
+	}
+	s.Profiles = slices.Clone(s.Profiles)
+	slices.Sort(s.Profiles)
+	s.Profiles = slices.Compact(s.Profiles)
+	return nil
+}
+
+func keyLife(s *cloche.KeySpec, _ Rules) *cloche.Error {
+	if s.ExpiresInMS < 0 || s.ExpiresInMS > 10*maxTimeoutMS {
+		return cloche.Invalid("expires_in_ms", "a key that lives for %d ms was asked for", s.ExpiresInMS).
+			WithHint("0 is until it is revoked; at most %d, which is ten years", int64(10*maxTimeoutMS))
+	}
+	return nil
+}
+
+// ScopeOf is the scope of a key on record. Lists that were narrowed stay so: what
+// this build does not know of them permits nothing.
+func ScopeOf(k cloche.Key) *Scope {
+	if len(k.Verbs) == 0 && len(k.Profiles) == 0 {
+		return nil
+	}
+	s := &Scope{Profiles: slices.Clone(k.Profiles)}
+	for _, v := range k.Verbs {
+		s.Verbs = append(s.Verbs, Verb(v))
+	}
+	return s
+}

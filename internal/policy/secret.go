@@ -1,0 +1,321 @@
+package policy
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// SecretRule is a secret that sandboxes may have, by its name. What its value is,
+// only the daemon knows that reads it.
+type SecretRule struct {
+	// Name is what requests call it.
+	Name string `yaml:"name"`
+	// From is where the value is read, whenever it is used.
+	From SecretFrom `yaml:"from"`
+	// Hosts are those that the value may go to in the place of a placeholder: a name,
+	// or "*." before one for all below it, with a port where that is not 443.
+	Hosts []string `yaml:"hosts"`
+	// Mode is placeholder, which is the default, or env: the value itself is in the
+	// environment of processes; or either, and the request says which.
+	Mode string `yaml:"mode"`
+	// Tenants are the ones it is for; empty is every caller. The operator may use all.
+	Tenants []string `yaml:"tenants"`
+	// Profiles are those of the sandboxes that may have it; empty is all.
+	Profiles []string `yaml:"profiles"`
+	// Headers are the only ones in which a placeholder is replaced; empty is any.
+	Headers []string `yaml:"headers"`
+	// Query lets a placeholder be replaced in the query of a request as well, where
+	// servers tend to write it into their logs.
+	Query bool `yaml:"query"`
+}
+
+// SecretFrom is one source of a value.
+type SecretFrom struct {
+	// Env is a variable of the daemon's own environment.
+	Env string `yaml:"env"`
+	// File is the absolute path of a file that belongs to the daemon's user and that
+	// nobody else can read.
+	File string `yaml:"file"`
+	// Exec is a program with its arguments, by no shell, that writes the value.
+	Exec []string `yaml:"exec"`
+}
+
+// Kind is "env", "file" or "exec".
+func (f SecretFrom) Kind() string {
+	switch {
+	case f.Env != "":
+		return "env"
+	case f.File != "":
+		return "file"
+	}
+	return "exec"
+}
+
+const (
+	modeEither = "either"
+	maxSecrets = 64
+)
+
+// modes are those that a rule allows, the usual one first.
+func (r SecretRule) modes() []cloche.SecretMode {
+	switch r.Mode {
+	case string(cloche.SecretEnv):
+		return []cloche.SecretMode{cloche.SecretEnv}
+	case modeEither:
+		return []cloche.SecretMode{cloche.SecretPlaceholder, cloche.SecretEnv}
+	}
+	return []cloche.SecretMode{cloche.SecretPlaceholder}
+}
+
+// SecretGrant is a secret that a sandbox is to have.
+type SecretGrant struct {
+	Name string
+	// Env is the variable in which processes find it.
+	Env  string
+	Mode cloche.SecretMode
+	// Hosts, Headers and Query are the rule's, for placeholders.
+	Hosts   []string
+	Headers []string
+	Query   bool
+}
+
+// Secrets are the secrets of the sandbox, as they were asked for.
+func (p Permit) Secrets() []SecretGrant { return slices.Clone(p.secrets) }
+
+// SecretsOf are the secrets that a caller may use.
+func SecretsOf(caller Caller, rules Rules) []cloche.Secret {
+	out := []cloche.Secret{}
+	for _, r := range rules.Secrets {
+		if !r.isFor(caller) {
+			continue
+		}
+		s := cloche.Secret{Name: r.Name, Hosts: r.canonicalHosts(), Modes: r.modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
+		if caller.Operator {
+			s.From = r.From.Kind()
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b cloche.Secret) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (r SecretRule) canonicalHosts() []string {
+	var out []string
+	for _, h := range r.Hosts {
+		if c, err := rule.ParseHost(h); err == nil {
+			out = append(out, c.String())
+		}
+	}
+	return out
+}
+
+func (r SecretRule) isFor(c Caller) bool {
+	return c.Operator || len(r.Tenants) == 0 || slices.Contains(r.Tenants, c.Tenant)
+}
+
+// checkSecrets settles which secrets the sandbox gets. Whether a name that the
+// caller may not use is anybody else's is not told.
+func checkSecrets(d *decision) *cloche.Error {
+	if n := len(d.spec.Secrets); n > maxSecrets {
+		return tooLarge("secrets", "%d secrets were asked for", n).WithHint("at most %d", maxSecrets)
+	}
+	taken := map[string]string{}
+	for i := range d.spec.Secrets {
+		use, field := &d.spec.Secrets[i], at("secrets", i)
+		r, err := d.secretRule(field, use.Name)
+		if err != nil {
+			return err
+		}
+		if use.Env == "" {
+			use.Env = cloche.SecretVariable(use.Name)
+		}
+		if !variable(use.Env) {
+			return cloche.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(use.Env)).WithHint("use letters, digits and '_', and no digit first")
+		}
+		if _, own := d.spec.Env[use.Env]; own {
+			taken[use.Env] = "env." + use.Env
+		}
+		if by, dup := taken[use.Env]; dup {
+			return cloche.Invalid(field+".env", "%s goes to the variable %s, and so does %s", field, use.Env, by).WithHint("give each a variable of its own")
+		}
+		taken[use.Env] = field
+		if err := d.secretMode(field, use, r); err != nil {
+			return err
+		}
+		d.because(field, keyed("secrets", r.Name))
+		d.secrets = append(d.secrets, SecretGrant{
+			Name: use.Name, Env: use.Env, Mode: use.Mode, Hosts: r.canonicalHosts(), Headers: slices.Clone(r.Headers), Query: r.Query,
+		})
+	}
+	return nil
+}
+
+// secretRule is the rule by which this caller may use a secret in this sandbox.
+func (d *decision) secretRule(field, name string) (SecretRule, *cloche.Error) {
+	if !cloche.ValidName(name) {
+		return SecretRule{}, cloche.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
+	}
+	i := slices.IndexFunc(d.rules.Secrets, func(r SecretRule) bool { return r.Name == name && r.isFor(d.caller) })
+	if i < 0 {
+		return SecretRule{}, denied("secrets", field+".name", "there is no secret %s that this caller may use", show(name)).
+			WithHint("`cloche secret ls` lists those that there are; the smallest rule that would allow it is `secrets: [{name: %s, from: {…}, hosts: […], tenants: [%s]}]`",
+				yamlString(name), yamlString(d.caller.Tenant))
+	}
+	r := d.rules.Secrets[i]
+	if len(r.Profiles) > 0 && !slices.Contains(r.Profiles, d.profile.name) {
+		return SecretRule{}, denied(keyed("secrets", name)+".profiles", field+".name", "secret %s is not for sandboxes of profile %s", show(name), d.profile.name).
+			WithHint("use one of the profiles %s", strings.Join(r.Profiles, ", "))
+	}
+	return r, nil
+}
+
+// secretMode settles how the secret gets to programs. One that could not be kept
+// to its hosts is refused.
+func (d *decision) secretMode(field string, use *cloche.SecretUse, r SecretRule) *cloche.Error {
+	modes := r.modes()
+	if use.Mode == "" {
+		use.Mode = modes[0]
+	}
+	if use.Mode != cloche.SecretPlaceholder && use.Mode != cloche.SecretEnv {
+		return cloche.Invalid(field+".mode", "%s.mode %s is not known", field, show(string(use.Mode))).
+			WithHint("write %q or %q, or leave it out for what the operator's rule says", cloche.SecretPlaceholder, cloche.SecretEnv)
+	}
+	if !slices.Contains(modes, use.Mode) {
+		return denied(keyed("secrets", r.Name)+".mode", field+".mode", "secret %s may be had as %s, and not as %s", show(use.Name), modes[0], use.Mode).
+			WithHint("leave mode out; the smallest rule that would allow it is `mode: %s` at the secret", modeEither)
+	}
+	if use.Mode != cloche.SecretPlaceholder {
+		return nil
+	}
+	if d.spec.Network != networkOn {
+		return denied(keyed("secrets", r.Name)+".mode", field, "secret %s is put in the place of its placeholder on the way out, and this sandbox has no network", show(use.Name)).
+			WithHint("ask for a network, with egress to %s", strings.Join(r.canonicalHosts(), ", "))
+	}
+	if d.facts.NoInterception != nil {
+		return new(*d.facts.NoInterception)
+	}
+	return nil
+}
+
+// variable is true for what every shell and program takes for the name of one.
+func variable(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c != '_' && (!alnum(c) || i == 0 && c <= '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxEnvName
+}
+
+// TrustVariables are the variables by which programs find whom to trust, where TLS
+// is opened.
+func TrustVariables() []string {
+	return []string{
+		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
+		"DENO_CERT", "CARGO_HTTP_CAINFO", "JAVA_TOOL_OPTIONS",
+	}
+}
+
+// checkTrust tells of a variable of the caller's own that keeps programs from
+// trusting what is opened.
+func checkTrust(d *decision) *cloche.Error {
+	opened := slices.ContainsFunc(d.secrets, func(g SecretGrant) bool { return g.Mode == cloche.SecretPlaceholder }) ||
+		Permit{first: d.first, egress: d.egress}.Opens()
+	if !opened {
+		return nil
+	}
+	for _, name := range TrustVariables() {
+		if _, own := d.spec.Env[name]; own {
+			d.unenforced = append(d.unenforced, cloche.Unenforced{
+				Field: "env." + name, Reason: "TLS is opened on the way out, and programs that go by this variable of the request's own may not trust that",
+			})
+		}
+	}
+	return nil
+}
+
+// ruleSecrets checks the list of secrets of a policy file.
+func ruleSecrets(r Rules, report reporter) {
+	if r.TLS.Roots != "" {
+		if _, err := cleanAbs("tls.roots", r.TLS.Roots); err != nil {
+			report(err)
+		}
+	}
+	taken := map[string]int{}
+	for i, s := range r.Secrets {
+		field := at("secrets", i)
+		if !cloche.ValidName(s.Name) {
+			report(cloche.Invalid(field+".name", "%s.name %s is not valid", field, show(s.Name)).WithHint("%s", nameHint()))
+		} else if first, dup := taken[s.Name]; dup {
+			report(cloche.Invalid(field+".name", "%s and %s have the name %s", at("secrets", first), field, show(s.Name)).WithHint("give each a name of its own"))
+		} else {
+			taken[s.Name] = i
+		}
+		ruleSecretFrom(field+".from", s.From, report)
+		ruleSecretUse(field, s, report)
+	}
+}
+
+func ruleSecretFrom(field string, f SecretFrom, report reporter) {
+	given := map[string]bool{"env": f.Env != "", "file": f.File != "", "exec": len(f.Exec) > 0}
+	maps.DeleteFunc(given, func(_ string, is bool) bool { return !is })
+	if len(given) != 1 {
+		report(cloche.Invalid(field, "%s names %d sources", field, len(given)).WithHint("write one of env, file and exec"))
+		return
+	}
+	switch {
+	case f.Env != "" && !variable(f.Env):
+		report(cloche.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
+	case f.File != "":
+		if _, err := cleanAbs(field+".file", f.File); err != nil {
+			report(err)
+		}
+	case len(f.Exec) > 0:
+		if !path.IsAbs(f.Exec[0]) || slices.ContainsFunc(f.Exec, func(a string) bool { return strings.ContainsRune(a, 0) }) {
+			report(cloche.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, show(f.Exec[0])).
+				WithHint(`write a program and its arguments, such as ["/usr/bin/pass", "show", "openai"]`))
+		}
+	}
+}
+
+func ruleSecretUse(field string, s SecretRule, report reporter) {
+	switch s.Mode {
+	case "", string(cloche.SecretPlaceholder), string(cloche.SecretEnv), modeEither:
+	default:
+		report(cloche.Invalid(field+".mode", "%s.mode %s is not known", field, show(s.Mode)).
+			WithHint("write %s, %s or %s", cloche.SecretPlaceholder, cloche.SecretEnv, modeEither))
+	}
+	if len(s.Hosts) == 0 && s.Mode != string(cloche.SecretEnv) {
+		report(cloche.Invalid(field+".hosts", "%s.hosts is empty, so its value may go nowhere", field).WithHint("name the hosts that it is for, such as api.openai.com"))
+	}
+	for i, h := range s.Hosts {
+		if _, err := rule.ParseHost(h); err != nil {
+			report(cloche.Invalid(at(field+".hosts", i), "%s %s is no host that a secret can go to", at(field+".hosts", i), show(h)).
+				WithHint(`write a name such as api.example.com, "*.example.com", or one with a port`))
+		}
+	}
+	for i, h := range s.Headers {
+		if !headerName(h) {
+			report(cloche.Invalid(at(field+".headers", i), "%s %s is not the name of a header", at(field+".headers", i), show(h)).WithHint("write a name such as Authorization"))
+		}
+	}
+	for _, l := range []struct {
+		key   string
+		names []string
+	}{{"tenants", s.Tenants}, {"profiles", s.Profiles}} {
+		for i, n := range l.names {
+			if n == "" {
+				report(cloche.Invalid(at(field+"."+l.key, i), "%s is empty", at(field+"."+l.key, i)).WithHint("name one, or leave %s out", l.key))
+			}
+		}
+	}
+}
+
+func headerName(s string) bool {
+	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
+}

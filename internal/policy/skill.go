@@ -1,0 +1,163 @@
+package policy
+
+import (
+	"encoding/base64"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const (
+	// maxSkills is how many skills a sandbox has at most.
+	maxSkills = 128
+	// ruleSigned and ruleSkillWrite are the keys of SkillRule that refuse.
+	ruleSigned     = "skills.signed_by"
+	ruleSkillWrite = "skills.write"
+	// usualSkillBytes is what the skills of a tenant may occupy where nobody says.
+	usualSkillBytes = gib
+)
+
+// SkillRule is about skills.
+type SkillRule struct {
+	// Write lets sandboxes have skills to write whose callers are not the operator.
+	Write bool `yaml:"write"`
+	// SignedBy are public keys of minisign. With any, a sandbox has no skill but as one
+	// of them signed it, and none is changed in its place.
+	SignedBy []string `yaml:"signed_by"`
+	// MaxBytesPerTenant bounds what the skills of each tenant occupy; 0 is 1GiB.
+	MaxBytesPerTenant Size `yaml:"max_bytes_per_tenant"`
+}
+
+// SkillFact is one skill of the caller's tenant.
+type SkillFact struct {
+	Name string
+	// Dir is its directory on the host, which no caller named.
+	Dir DirFact
+	// SignedBy is the id of the key of the operator's that signed it as it is; empty is
+	// none.
+	SignedBy string
+}
+
+// ruleSkills checks SkillRule.
+func ruleSkills(r Rules, report reporter) {
+	for i, key := range r.Skills.SignedBy {
+		raw, err := base64.StdEncoding.DecodeString(key)
+		if err != nil || len(raw) != 42 || !strings.HasPrefix(string(raw), "Ed") {
+			report(cloche.Invalid(at(ruleSigned, i), "%s is no public key of minisign", at(ruleSigned, i)).
+				WithHint("write the second line of minisign.pub, which begins with RW"))
+		}
+	}
+	if r.Skills.MaxBytesPerTenant < 0 {
+		report(cloche.Invalid("skills.max_bytes_per_tenant", "skills.max_bytes_per_tenant is negative").WithHint("leave it out for 1GiB"))
+	}
+}
+
+// SkillBytes is what the skills of one tenant may occupy.
+func (r Rules) SkillBytes() int64 {
+	if r.Skills.MaxBytesPerTenant > 0 {
+		return int64(r.Skills.MaxBytesPerTenant)
+	}
+	return usualSkillBytes
+}
+
+// DecideSkillChange says whether a skill may be changed in its place.
+func DecideSkillChange(name string, rules Rules) error {
+	if len(rules.Skills.SignedBy) == 0 {
+		return nil
+	}
+	return denied(ruleSigned, "", "the skill %s cannot be changed in its place: the operator wants skills as somebody signed them", show(name)).
+		WithHint("remove it, and install an archive with what was signed")
+}
+
+// Skills are the granted skills, in the order of Spec.Skills.
+func (p Permit) Skills() []HostDir { return slices.Clone(p.skills) }
+
+// checkSkills settles which skills the sandbox has. What stands for all of them
+// becomes the names of those that there are.
+func checkSkills(d *decision) *cloche.Error {
+	d.allSkills()
+	if n := len(d.spec.Skills); n > maxSkills {
+		return tooLarge("skills", "there are %d skills", n).WithHint("at most %d; name those that the sandbox needs", maxSkills)
+	}
+	taken := map[string]string{}
+	for i, m := range d.spec.Mounts {
+		taken[m.Target] = at("mounts", i) + ".target"
+	}
+	for i := range d.spec.Skills {
+		field := at("skills", i)
+		dir, err := d.skill(field, &d.spec.Skills[i])
+		if err != nil {
+			return err
+		}
+		if by, dup := taken[dir.Target]; dup {
+			return cloche.Invalid(field, "%s would be at %s, and so is %s", field, show(dir.Target), by).WithHint("name each skill once, and mount nothing in its place")
+		}
+		taken[dir.Target] = field
+		d.skills = append(d.skills, dir)
+	}
+	return nil
+}
+
+// allSkills puts the names of all skills in the place of AllSkills, but those that
+// are named beside it. Of skills that are not signed as the operator wants it there
+// are none.
+func (d *decision) allSkills() {
+	var out []cloche.SkillUse
+	named := map[string]bool{}
+	for _, use := range d.spec.Skills {
+		named[use.Name] = true
+	}
+	for _, use := range d.spec.Skills {
+		if use.Name != cloche.AllSkills {
+			out = append(out, use)
+			continue
+		}
+		for _, f := range d.facts.Skills {
+			if !named[f.Name] && (f.SignedBy != "" || len(d.rules.Skills.SignedBy) == 0) {
+				named[f.Name] = true
+				out = append(out, cloche.SkillUse{Name: f.Name, Access: use.Access})
+			}
+		}
+	}
+	d.spec.Skills = out
+}
+
+// skill judges one skill.
+func (d *decision) skill(field string, use *cloche.SkillUse) (HostDir, *cloche.Error) {
+	if use.Access == "" {
+		use.Access = cloche.AccessRead
+	}
+	if use.Access != cloche.AccessRead && use.Access != cloche.AccessWrite {
+		return HostDir{}, cloche.Invalid(field+".access", "%s.access is %s", field, show(string(use.Access))).
+			WithHint("write %q or %q", cloche.AccessRead, cloche.AccessWrite)
+	}
+	if slices.Contains(d.profile.locked, fieldMountsReadOnly) && d.profile.mountsReadOnly && use.Access == cloche.AccessWrite {
+		d.adjust(field+".access", string(use.Access), string(cloche.AccessRead), ruleName(d.profile.name, "locked", fieldMountsReadOnly))
+		use.Access = cloche.AccessRead
+	}
+	i := slices.IndexFunc(d.facts.Skills, func(f SkillFact) bool { return f.Name == use.Name })
+	if i < 0 || !cloche.ValidSkillName(use.Name) {
+		e := cloche.Errorf(cloche.CodeNotFound, "there is no skill %s", show(use.Name))
+		e.Field = field + ".name"
+		return HostDir{}, e.WithHint("cloche skill ls lists the ones that exist")
+	}
+	fact, write := d.facts.Skills[i], use.Access == cloche.AccessWrite
+	signed := len(d.rules.Skills.SignedBy) > 0
+	switch {
+	case signed && write:
+		return HostDir{}, denied(ruleSigned, field+".access", "the skill %s was asked for to write, and the operator wants skills as somebody signed them", show(use.Name)).
+			WithHint("ask for it to read")
+	case signed && fact.SignedBy == "":
+		return HostDir{}, denied(ruleSigned, field+".name", "the skill %s is not as a key signed it that the operator trusts", show(use.Name)).
+			WithHint("install it with the files SKILL.sum and SKILL.sum.minisig of whoever made it")
+	case write && !d.caller.Operator && !d.rules.Skills.Write:
+		return HostDir{}, denied(ruleSkillWrite, field+".access", "the skill %s was asked for to write, and no rule grants that", show(use.Name)).
+			WithHint("ask for it to read; the smallest rule that would allow it is `skills: {write: true}`")
+	}
+	return HostDir{
+		Asked: "of the skill " + use.Name, Real: fact.Dir.Real, Target: path.Join(d.spec.Workspace.Path, cloche.SkillsDir, use.Name),
+		ReadOnly: !write, OwnerUID: fact.Dir.OwnerUID, Dev: fact.Dir.Dev, Ino: fact.Dir.Ino,
+	}, nil
+}

@@ -1,0 +1,165 @@
+package policy
+
+import (
+	"cmp"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// What a tenant may keep of snapshots where the operator does not say.
+const (
+	usualSnapshots     = 100
+	usualSnapshotBytes = 32 * gib
+)
+
+// maxRootShare says how much of its memory a sandbox needs to take in the root of a
+// snapshot: its kernel holds each byte up to that many times while it starts.
+const maxRootShare = 3
+
+// SnapshotPermit is a granted snapshot. Only DecideSnapshot makes a valid one.
+type SnapshotPermit struct {
+	valid     bool
+	request   cloche.SnapshotRequest
+	maxCount  int
+	maxBytes  int64
+	bytesLeft int64
+}
+
+// Valid is false for a SnapshotPermit that DecideSnapshot did not make.
+func (p SnapshotPermit) Valid() bool { return p.valid }
+
+// Request is what was granted.
+func (p SnapshotPermit) Request() cloche.SnapshotRequest { return p.request }
+
+// Max is how many snapshots the tenant may have and what they may occupy. Who adds
+// this one compares in the same critical section.
+func (p SnapshotPermit) Max() (count int, bytes int64) { return p.maxCount, p.maxBytes }
+
+// BytesLeft is what this one may occupy.
+func (p SnapshotPermit) BytesLeft() int64 { return p.bytesLeft }
+
+// SnapshotFacts are what the tenant of the sandbox keeps of snapshots.
+type SnapshotFacts struct {
+	Tenant string
+	Count  int
+	Bytes  int64
+}
+
+// DecideSnapshot grants a snapshot or says why not. Whether the caller may use the
+// sandbox is Authorize's to say.
+func DecideSnapshot(req cloche.SnapshotRequest, facts SnapshotFacts, rules Rules) (SnapshotPermit, error) {
+	switch req.Scope {
+	case "", cloche.SnapshotFiles, cloche.SnapshotWorkspace, cloche.SnapshotRoot:
+	default:
+		return SnapshotPermit{}, cloche.Invalid("scope", "scope %s is not known", show(string(req.Scope))).
+			WithHint("write %q, %q or %q", cloche.SnapshotFiles, cloche.SnapshotWorkspace, cloche.SnapshotRoot)
+	}
+	if req.Name != "" && !cloche.ValidName(req.Name) {
+		return SnapshotPermit{}, cloche.Invalid("name", "snapshot name %s is not valid", show(req.Name)).WithHint("%s", nameHint())
+	}
+	if err := checkLabels(&decision{spec: cloche.SandboxSpec{Labels: req.Labels}}); err != nil {
+		return SnapshotPermit{}, err
+	}
+	count, countRule := limitFor(rules, facts.Tenant, rules.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t TenantRule) *int { return t.MaxSnapshots })
+	bytes, bytesRule := limitFor(rules, facts.Tenant, rules.MaxSnapshotBytesPerTenant, "max_snapshot_bytes_per_tenant", "max_snapshot_bytes", func(t TenantRule) *Size { return t.MaxSnapshotBytes })
+	p := SnapshotPermit{
+		valid: true, request: req,
+		maxCount: cmp.Or(count, usualSnapshots),
+		maxBytes: int64(cmp.Or(bytes, usualSnapshotBytes)),
+	}
+	p.bytesLeft = p.maxBytes - facts.Bytes
+	if facts.Count >= p.maxCount {
+		return SnapshotPermit{}, tooMany(countRule, "no room for another snapshot: there are %d, and %s is %d", facts.Count, countRule, p.maxCount).
+			WithHint("remove one with: cloche snapshot rm NAME")
+	}
+	if p.bytesLeft <= 0 {
+		return SnapshotPermit{}, tooMany(bytesRule, "no room for another snapshot: they have %d bytes, and %s is %d", facts.Bytes, bytesRule, p.maxBytes).
+			WithHint("remove one with: cloche snapshot rm NAME")
+	}
+	return p, nil
+}
+
+// NoSnapshot is the error for a snapshot that does not exist, or not for the caller.
+func NoSnapshot(ref string) *cloche.Error {
+	e := cloche.Errorf(cloche.CodeNotFound, "there is no snapshot %s", show(ref))
+	return e.WithHint("cloche snapshot ls lists the ones that exist")
+}
+
+// Snapshot is the snapshot that the sandbox begins with; false when there is none.
+func (p Permit) Snapshot() (cloche.Snapshot, bool) {
+	if p.snapshot == nil {
+		return cloche.Snapshot{}, false
+	}
+	return *p.snapshot, true
+}
+
+// checkSnapshot judges the snapshot that a sandbox is to begin with. That its image
+// is the same is found out when the image is.
+func checkSnapshot(d *decision) *cloche.Error {
+	if d.spec.Snapshot == "" {
+		return nil
+	}
+	snap, w := d.facts.Snapshot, d.spec.Workspace
+	if snap == nil || !Sees(d.caller, snap.Tenant) {
+		e := NoSnapshot(d.spec.Snapshot)
+		e.Field = "snapshot"
+		return e
+	}
+	d.spec.Snapshot = snap.ID
+	files, root := snap.Scope != cloche.SnapshotRoot, snap.Scope != cloche.SnapshotWorkspace
+	switch {
+	case files && w.Dir != "":
+		return cloche.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", show(snap.Name)).
+			WithHint("leave workspace out for a private copy, or name a workspace that is new")
+	case files && w.ReadOnly:
+		return cloche.Invalid("workspace.read_only", "the files of snapshot %s would go into a workspace that is read-only", show(snap.Name)).
+			WithHint("leave workspace.read_only out")
+	case root && *d.spec.ReadOnlyRoot:
+		return unsupported("read_only_root", "snapshot %s changes the root, and this sandbox's is read-only", show(snap.Name)).
+			WithHint("leave read_only_root out, or choose a profile with a root that can be written")
+	}
+	d.snapshot = snap
+	return nil
+}
+
+// checkSnapshotFits compares the snapshot's root with the limits in force.
+func checkSnapshotFits(d *decision) *cloche.Error {
+	if d.snapshot == nil || d.snapshot.RootBytes == 0 {
+		return nil
+	}
+	have, l := d.snapshot.RootBytes, d.spec.Limits
+	if l.DiskBytes > 0 && have > l.DiskBytes {
+		return cloche.Invalid(fieldDisk, "the root of snapshot %s has %s, and limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(l.DiskBytes))).
+			WithHint("ask for a limit of more than that")
+	}
+	if l.MemoryBytes > 0 && have > l.MemoryBytes/maxRootShare {
+		return cloche.Invalid(fieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",
+			show(d.snapshot.Name), formatSize(float64(have)), maxRootShare, formatSize(float64(l.MemoryBytes))).
+			WithHint("ask for limits.memory_bytes of at least %d", have*maxRootShare)
+	}
+	return nil
+}
+
+// checkLayered judges a layered workspace.
+func checkLayered(d *decision) *cloche.Error {
+	w := d.spec.Workspace
+	if !w.Layered {
+		return nil
+	}
+	const field = "workspace.layered"
+	switch {
+	case w.ReadOnly:
+		return cloche.Invalid(field, "a workspace that is read-only has no layer").WithHint("leave one of layered and read_only out")
+	case w.Dir != "":
+		return unsupported(field, "a directory of the host cannot be layered: its files belong to others, who may change them meanwhile").
+			WithHint("name a workspace, and copy the files into it")
+	case w.Quota == cloche.QuotaMeasured && (w.SizeBytes > 0 || w.Inodes > 0):
+		return unsupported(field, "what is measured is the workspace, and what a layer holds lies beside it").
+			WithHint("ask for workspace.quota %q, which holds for both together, or leave layered out", cloche.QuotaHard)
+	case d.facts.NoLayers != nil:
+		e := *d.facts.NoLayers
+		e.Field = field
+		return &e
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package policy
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// TenantRule has the limits of one tenant, each over the one for all tenants.
+type TenantRule struct {
+	// MaxSandboxes bounds its live sandboxes; 0 is unlimited.
+	MaxSandboxes *int `yaml:"max_sandboxes"`
+	// MaxSnapshots and MaxSnapshotBytes bound its snapshots; 0 is the default.
+	MaxSnapshots     *int  `yaml:"max_snapshots"`
+	MaxSnapshotBytes *Size `yaml:"max_snapshot_bytes"`
+	// MaxWorkspaces bounds its named workspaces; 0 is the default.
+	MaxWorkspaces *int `yaml:"max_workspaces"`
+	// Rate bounds how often it asks.
+	Rate *RateRule `yaml:"rate"`
+	// Egress is what it may ask for beside what all may, and its bounds.
+	Egress EgressPart `yaml:"egress"`
+}
+
+// RateRule bounds requests: so many in a time, and so many at once after a pause.
+type RateRule struct {
+	// Requests is how many in each Per; 0 is unlimited.
+	Requests int `yaml:"requests"`
+	// Per is one second where it is not said.
+	Per Duration `yaml:"per"`
+	// Burst is how many at once; 0 is as many as Requests.
+	Burst int `yaml:"burst"`
+}
+
+// Rate is how often a tenant may ask.
+type Rate struct {
+	// PerSecond is how many requests it earns.
+	PerSecond float64
+	// Burst is how many it may save up.
+	Burst int
+	// Rule is the rule that says so.
+	Rule string
+}
+
+// RateOf is how often a caller may ask; false is as often as it likes. The
+// operator always may: it must be able to end what is too much.
+func RateOf(caller Caller, rules Rules) (Rate, bool) {
+	if caller.Operator {
+		return Rate{}, false
+	}
+	r, rule := rules.Rate, "rate"
+	if own := rules.Tenants[caller.Tenant].Rate; own != nil {
+		r, rule = own, "tenants."+caller.Tenant+".rate"
+	}
+	if r == nil || r.Requests <= 0 {
+		return Rate{}, false
+	}
+	per := time.Duration(r.Per)
+	if per <= 0 {
+		per = time.Second
+	}
+	burst := r.Burst
+	if burst <= 0 {
+		burst = r.Requests
+	}
+	return Rate{PerSecond: float64(r.Requests) / per.Seconds(), Burst: burst, Rule: rule}, true
+}
+
+// TooFast is the error for a caller that asked more often than rate allows, and
+// may again after wait.
+func TooFast(rate Rate, wait time.Duration) *cloche.Error {
+	e := tooMany(rate.Rule, "this tenant asks too often: %s allows %g requests a second", rate.Rule, math.Round(rate.PerSecond*1000)/1000)
+	e.RetryAfterMS = max(1, int64(math.Ceil(float64(wait)/float64(time.Millisecond))))
+	return e.WithHint("ask again after the time in Retry-After, and less often; the operator's rule is %s", rate.Rule)
+}
+
+// tooMany is a limit of the caller's own tenant.
+func tooMany(rule, format string, args ...any) *cloche.Error {
+	e := cloche.Errorf(cloche.CodeTooMany, format, args...)
+	e.Rule, e.Retryable, e.RetryAfterMS = rule, true, retryAfterMS
+	return e
+}
+
+// quota is how many sandboxes may be live.
+func (r Rules) quota(tenant string) Quota {
+	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t TenantRule) *int { return t.MaxSandboxes })
+	return Quota{Total: max(r.MaxSandboxes, 0), Tenant: max(n, 0), rule: rule}
+}
+
+// limitFor is a limit for all tenants, or one tenant's own, with its rule.
+func limitFor[T int | Size](r Rules, tenant string, all T, allKey, ownKey string, own func(TenantRule) *T) (T, string) {
+	if t, ok := r.Tenants[tenant]; ok {
+		if v := own(t); v != nil {
+			return *v, "tenants." + tenant + "." + ownKey
+		}
+	}
+	return all, allKey
+}
+
+// Check says whether there is room for another sandbox beside these. The total is
+// told to the operator only, and to nobody who is himself at his limit.
+func (q Quota) Check(own, all int, operator bool) error {
+	if err := q.check(own, all, operator); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (q Quota) check(own, all int, operator bool) *cloche.Error {
+	if q.Tenant > 0 && own >= q.Tenant {
+		return tooMany(q.rule, "no room for another sandbox: %d are live and %s is %d", own, q.rule, q.Tenant).
+			WithHint("remove one, or come again later")
+	}
+	if q.Total <= 0 || all < q.Total {
+		return nil
+	}
+	e := cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("come again later")
+	if operator {
+		e = cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: %d are live and max_sandboxes is %d", all, q.Total).
+			WithHint("remove one, or come again later")
+	}
+	e.Rule, e.Retryable, e.RetryAfterMS = "max_sandboxes", true, retryAfterMS
+	return e
+}
+
+// retryAfterMS is what a caller is told to wait when there is no room.
+const retryAfterMS = 5000
+
+// maxPer is the longest time over which a rate counts.
+const maxPer = Duration(24 * time.Hour)
+
+func ruleTenants(r Rules, report reporter) {
+	ruleRate("rate", r.Rate, report)
+	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
+		field, t := "tenants."+bounded(name), r.Tenants[name]
+		if !cloche.ValidName(name) {
+			report(cloche.Invalid(field, "tenant %s is not valid", show(name)).WithHint("%s", nameHint()))
+		}
+		for _, c := range []struct {
+			key string
+			n   *int
+		}{{"max_sandboxes", t.MaxSandboxes}, {"max_snapshots", t.MaxSnapshots}, {"max_workspaces", t.MaxWorkspaces}} {
+			if c.n != nil && *c.n < 0 {
+				report(cloche.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, *c.n).WithHint("write a positive number, or 0 for the default"))
+			}
+		}
+		ruleRate(field+".rate", t.Rate, report)
+	}
+}
+
+func ruleRate(field string, r *RateRule, report reporter) {
+	if r == nil {
+		return
+	}
+	const most = 1 << 20
+	for _, c := range []struct {
+		key string
+		n   int
+	}{{"requests", r.Requests}, {"burst", r.Burst}} {
+		if c.n < 0 || c.n > most {
+			report(cloche.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, c.n).WithHint("write a number of requests, at most %d", most))
+		}
+	}
+	if r.Per < 0 || r.Per > maxPer {
+		report(cloche.Invalid(field+".per", "%s.per is %s", field, time.Duration(r.Per)).WithHint("write a time such as 1s or 1m, at most 24h"))
+	}
+}

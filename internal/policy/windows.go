@@ -1,0 +1,182 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// A host of Windows has many names for each directory. Policy compares one of them: the
+// name with a drive, in small letters, as "/c:/users/ann/project". That is no path of any
+// other host, and what can judge paths of those can judge it. Names that mean something
+// else than they say are refused.
+
+// windowsBlocked are directories of a drive that no sandbox sees. Those that are exact
+// leave free what is below.
+func windowsBlocked() []blockedPath {
+	return []blockedPath{
+		{rule: "blocked_path:Windows", path: "/windows"},
+		{rule: "blocked_path:Program Files", path: "/program files"},
+		{rule: "blocked_path:Program Files (x86)", path: "/program files (x86)"},
+		{rule: "blocked_path:Program Files (Arm)", path: "/program files (arm)"},
+		{rule: "blocked_path:ProgramData", path: "/programdata"},
+		{rule: "blocked_path:System Volume Information", path: "/system volume information"},
+		{rule: "blocked_path:$Recycle.Bin", path: "/$recycle.bin"},
+		{rule: "blocked_path:Recovery", path: "/recovery"},
+		{rule: "blocked_path:Boot", path: "/boot"},
+		{rule: "blocked_path:EFI", path: "/efi"},
+		{rule: "blocked_path:Documents and Settings", path: "/documents and settings"},
+		{rule: "blocked_path:Users", path: "/users", exact: true},
+	}
+}
+
+// ruleWindowsDevice keeps pipes and devices out: among them the pipe of Docker, which is
+// as good as the machine.
+const ruleWindowsDevice = "blocked_path:windows_device"
+
+// cleanHost checks one path of the host and returns it clean.
+func (d *decision) cleanHost(field, p string) (string, *cloche.Error) {
+	if !d.facts.Windows {
+		return cleanAbs(field, p)
+	}
+	return cleanWindows(field, p)
+}
+
+// cleanRule is clean for a path of the operator's rules; empty is one that means nothing
+// on this host.
+func (d *decision) cleanRule(p string) string {
+	if !d.facts.Windows {
+		return clean(p)
+	}
+	c, err := cleanWindows("", p)
+	if err != nil {
+		return ""
+	}
+	return c
+}
+
+// cleanWindows checks a path of Windows and returns the name that policy compares.
+func cleanWindows(field, p string) (string, *cloche.Error) {
+	const hint = `write a path with its drive, such as C:\Users\ann\project`
+	switch {
+	case p == "":
+		return "", cloche.Invalid(field, "%s is empty", field).WithHint(hint)
+	case len(p) > maxPath:
+		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
+	case !utf8.ValidString(p):
+		return "", cloche.Invalid(field, "%s %s is not text", field, show(p)).WithHint(hint)
+	}
+	rest := strings.ReplaceAll(p, "/", `\`)
+	device := false
+	for _, prefix := range []string{`\\?\`, `\\.\`, `\??\`} {
+		if after, ok := strings.CutPrefix(rest, prefix); ok {
+			rest, device = after, true
+			break
+		}
+	}
+	if unixDrive := len(rest) >= 2 && rest[0] == '\\' && isLetter(rest[1]) && (len(rest) == 2 || rest[2] == '\\'); unixDrive && !device {
+		rest = rest[1:2] + ":" + rest[2:] + `\` // as in /c/data
+	}
+	drive := len(rest) >= 3 && isLetter(rest[0]) && rest[1] == ':' && rest[2] == '\\'
+	switch {
+	case drive:
+	case device:
+		return "", denied(ruleWindowsDevice, field, "%s %s is a device, a pipe or a share under another name", field, show(p)).WithHint(hint)
+	case strings.HasPrefix(rest, `\\`):
+		return "", denied("blocked_path:windows_share", field, "%s %s is a share of another machine", field, show(p)).WithHint(hint)
+	default:
+		return "", cloche.Invalid(field, "%s %s has no drive, or is relative to where somebody stands on it", field, show(p)).WithHint(hint)
+	}
+	out := "/" + strings.ToLower(rest[:2])
+	for element := range strings.SplitSeq(rest[3:], `\`) {
+		if element == "" {
+			continue
+		}
+		if what := wrongElement(element); what != "" {
+			return "", cloche.Invalid(field, "%s %s has the element %s, which %s", field, show(p), show(element), what).WithHint("write every name in full, as the directory has it")
+		}
+		out += "/" + strings.ToLower(element)
+	}
+	return out, nil
+}
+
+// WindowsName is what WindowsPaths returned as Windows writes it.
+func WindowsName(p string) string {
+	name := strings.ReplaceAll(strings.TrimPrefix(p, "/"), "/", `\`)
+	if strings.HasSuffix(name, ":") {
+		name += `\`
+	}
+	return name
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// wrongElement says why one name of a path of Windows may not be the name of what is
+// meant; empty is that it is.
+func wrongElement(e string) string {
+	switch {
+	case e == "." || e == "..":
+		return "goes somewhere else"
+	case strings.TrimRight(e, ". ") != e:
+		return "ends with a dot or a space, and Windows leaves those out"
+	case strings.Contains(e, ":"):
+		return "names a stream of a file"
+	case strings.ContainsAny(e, "<>\"|?*") || strings.ContainsFunc(e, func(r rune) bool { return r < ' ' }):
+		return "is no name"
+	case isShortName(e):
+		return "looks like the short form of another name"
+	case isDeviceName(e):
+		return "names a device"
+	}
+	return ""
+}
+
+// isShortName is true for what Windows may have made of a longer name: a tilde and a
+// number before what is behind the last dot.
+func isShortName(e string) bool {
+	stem := e
+	if i := strings.LastIndexByte(e, '.'); i >= 0 {
+		stem = e[:i]
+	}
+	i := strings.LastIndexByte(stem, '~')
+	return i >= 0 && i+1 < len(stem) && strings.Trim(stem[i+1:], "0123456789") == ""
+}
+
+// isDeviceName is true for the names that are devices in every directory, with whatever
+// behind a dot.
+func isDeviceName(e string) bool {
+	stem, _, _ := strings.Cut(strings.ToLower(e), ".")
+	stem = strings.TrimRight(stem, " ")
+	if slices.Contains([]string{"con", "prn", "aux", "nul", "conin$", "conout$", "clock$"}, stem) {
+		return true
+	}
+	port, n := "", ""
+	if len(stem) > 3 {
+		port, n = stem[:3], stem[3:]
+	}
+	return (port == "com" || port == "lpt") && slices.Contains([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "¹", "²", "³"}, n)
+}
+
+// blockedOnWindows returns the rule that blocks p, a clean path of Windows; "" when none
+// of Windows' own does.
+func blockedOnWindows(p string) string {
+	drive, below := p[:len("/c:")], p[len("/c:"):]
+	if below == "" {
+		return "blocked_path:" + strings.ToUpper(drive[1:])
+	}
+	for _, b := range windowsBlocked() {
+		if b.blocks(below) {
+			return b.rule
+		}
+	}
+	elements := strings.Split(below[1:], "/")
+	if elements[0] == "users" && len(elements) == 2 {
+		return homeRule
+	}
+	if elements[0] == "users" && elements[2] == "appdata" {
+		return "blocked_path:AppData"
+	}
+	return ""
+}

@@ -1,0 +1,147 @@
+package policy_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+var (
+	canHold    = cloche.Enforcement{OK: true}
+	cannotHold = cloche.Enforcement{Reason: "only root can mount at /dev/loop-control"}
+)
+
+func TestWorkspaceBounds(t *testing.T) {
+	const gib = 1 << 30
+	bounded := &cloche.WorkspaceInfo{Name: "data", SizeBytes: gib, Inodes: 1000, Enforced: cloche.HeldByKernel, UsedBytes: new(int64(700 << 20))}
+	plain := &cloche.WorkspaceInfo{Name: "data"}
+	ruled := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {
+		Defaults: policy.LimitRule{Workspace: new(policy.Size(2 * gib))}, Ceilings: policy.LimitRule{Workspace: new(policy.Size(4 * gib))},
+	}}}
+	for _, c := range []struct {
+		name   string
+		asked  cloche.Workspace
+		exists *cloche.WorkspaceInfo
+		hard   cloche.Enforcement
+		rules  policy.Rules
+		got    cloche.Workspace // SizeBytes, Inodes and Enforced
+		want   want
+	}{
+		{name: "nothing asked", hard: canHold},
+		{name: "nothing asked without root", hard: cannotHold},
+		{name: "private", asked: cloche.Workspace{SizeBytes: gib}, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 65536, Enforced: "kernel"}},
+		{name: "small", asked: cloche.Workspace{SizeBytes: 1 << 20}, hard: canHold, got: cloche.Workspace{SizeBytes: 1 << 20, Inodes: 256, Enforced: "kernel"}},
+		{name: "inodes", asked: cloche.Workspace{SizeBytes: gib, Inodes: 10, Quota: "hard"}, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 10, Enforced: "kernel"}},
+		{name: "named", asked: cloche.Workspace{Name: "data", SizeBytes: gib}, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 65536, Enforced: "kernel"}},
+		{name: "default of a rule", hard: canHold, rules: ruled, got: cloche.Workspace{SizeBytes: 2 * gib, Inodes: 131072, Enforced: "kernel"}},
+		{name: "measured", asked: cloche.Workspace{SizeBytes: 1, Quota: "measured"}, hard: cannotHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
+		{name: "measured directory", asked: cloche.Workspace{SizeBytes: gib, Inodes: 7, Quota: "measured"}, hard: cannotHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 7, Enforced: "measured"}},
+		{name: "measured where a rule bounds", asked: cloche.Workspace{Quota: "measured"}, hard: canHold, rules: ruled, want: want{code: cloche.CodeDenied, field: "workspace.quota", rule: "profiles.agent.ceilings.workspace"}},
+		{name: "layered where a rule bounds", asked: cloche.Workspace{Layered: true}, hard: canHold, rules: ruled, got: cloche.Workspace{SizeBytes: 2 * gib, Inodes: 131072, Enforced: "kernel"}},
+		{name: "measured directory where a rule bounds", asked: cloche.Workspace{Dir: "/home/alice/project", Quota: "measured"}, hard: canHold, rules: ruled},
+		{name: "directory where a rule bounds", asked: cloche.Workspace{Dir: "/home/alice/project"}, hard: canHold, rules: ruled},
+		{name: "exists", asked: cloche.Workspace{Name: "data"}, exists: bounded, hard: cannotHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 1000, Enforced: "kernel"}},
+		{name: "exists and is the same", asked: cloche.Workspace{Name: "data", SizeBytes: gib}, exists: bounded, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 1000, Enforced: "kernel"}},
+		{name: "exists without bounds", asked: cloche.Workspace{Name: "data"}, exists: plain, rules: ruled, hard: canHold},
+
+		{name: "exists and is larger", asked: cloche.Workspace{Name: "data", SizeBytes: gib / 2}, exists: bounded, hard: canHold, want: want{code: cloche.CodeConflict, field: "workspace.size_bytes", says: "1GiB, of which 700MiB are used"}},
+		{name: "exists with other inodes", asked: cloche.Workspace{Name: "data", Inodes: 5}, exists: bounded, hard: canHold, want: want{code: cloche.CodeConflict, field: "workspace.inodes", says: "1000"}},
+		{name: "bound for one without", asked: cloche.Workspace{Name: "data", SizeBytes: gib}, exists: plain, hard: canHold, want: want{code: cloche.CodeConflict, field: "workspace.size_bytes", says: "without a bound"}},
+		{name: "no root", asked: cloche.Workspace{SizeBytes: gib}, hard: cannotHold, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", says: "only root"}},
+		{name: "rule and no root", hard: cannotHold, rules: ruled, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.workspace"}},
+		{name: "over the ceiling", asked: cloche.Workspace{SizeBytes: 8 * gib}, rules: ruled, hard: canHold, want: want{code: cloche.CodeDenied, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.workspace"}},
+		{name: "host directory", asked: cloche.Workspace{Dir: "/home/alice/project", SizeBytes: gib}, hard: canHold, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", says: "directory of the host"}},
+		{name: "inodes alone", asked: cloche.Workspace{Inodes: 10}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
+		{name: "too many inodes", asked: cloche.Workspace{SizeBytes: 1 << 20, Inodes: 257}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.inodes", says: "256"}},
+		{name: "too small", asked: cloche.Workspace{SizeBytes: 4096}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
+		{name: "negative", asked: cloche.Workspace{SizeBytes: gib, Inodes: -1}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.inodes"}},
+		{name: "mode", asked: cloche.Workspace{Quota: "soft"}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.quota"}},
+		{name: "drop of a private one", asked: cloche.Workspace{Drop: true}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.drop"}},
+		{name: "drop by a reader", asked: cloche.Workspace{Name: "data", ReadOnly: true, Drop: true}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.drop"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := facts()
+			f.HardQuota, f.Workspace = c.hard, c.exists
+			p, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Workspace: &c.asked}, Facts: f}, operator, c.rules)
+			if c.want.code != "" {
+				c.want.check(t, err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := p.Spec().Workspace
+			if w.SizeBytes != c.got.SizeBytes || w.Inodes != c.got.Inodes || w.Enforced != c.got.Enforced {
+				t.Errorf("granted %+v, want %+v", w, c.got)
+			}
+			if g := p.Workspace(); w.Enforced != cloche.HeldByMeasure && (g.SizeBytes != w.SizeBytes || g.Inodes != w.Inodes) {
+				t.Errorf("the kernel is to hold %+v of %+v", g, w)
+			}
+			again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, c.rules)
+			if err != nil || !reflect.DeepEqual(again.Spec(), p.Spec()) {
+				t.Errorf("decided again: %+v, %v", again.Spec().Workspace, err)
+			}
+		})
+	}
+	f := facts()
+	f.HardQuota = cannotHold
+	_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{SizeBytes: gib}}, Facts: f}, tenant, policy.Rules{})
+	if err == nil || strings.Contains(err.Error(), "/dev") {
+		t.Errorf("a tenant is told %v", err)
+	}
+}
+
+func TestMemoryFilesystemsFitTheMemory(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct{ tmp, shm, memory, wantTmp, wantShm int64 }{
+		{0, 0, 96 * mib, 32 * mib, 32 * mib},
+		{0, 0, 4096 * mib, 512 * mib, 64 * mib},
+		{90 * mib, 1 * mib, 96 * mib, 90 * mib, 1 * mib},
+	} {
+		p := decide(t, cloche.SandboxSpec{Limits: cloche.Limits{TmpBytes: c.tmp, ShmBytes: c.shm, MemoryBytes: c.memory}}, operator, policy.Rules{})
+		if l := p.Limits(); l.TmpBytes != c.wantTmp || l.ShmBytes != c.wantShm {
+			t.Errorf("%+v: %+v", c, l)
+		}
+	}
+	_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Limits: cloche.Limits{ShmBytes: 97 * mib, MemoryBytes: 96 * mib}}, Facts: facts()}, operator, policy.Rules{})
+	want{code: cloche.CodeInvalid, field: "limits.shm_bytes", says: "memory"}.check(t, err)
+}
+
+func TestDecideWorkspace(t *testing.T) {
+	p, err := policy.DecideWorkspace(cloche.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30, Labels: map[string]string{"a": "b"}}, canHold, tenant, policy.Rules{MaxWorkspacesPerTenant: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want1 := cloche.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30, Inodes: 65536, Labels: map[string]string{"a": "b"}}
+	if !p.Valid() || p.Tenant() != "tcp" || p.Max() != 3 || !reflect.DeepEqual(p.Spec(), want1) {
+		t.Errorf("granted %+v", p)
+	}
+	for _, c := range []struct {
+		spec cloche.WorkspaceSpec
+		hard cloche.Enforcement
+		r    policy.Rules
+		w    want
+	}{
+		{spec: cloche.WorkspaceSpec{}, hard: canHold, w: want{code: cloche.CodeInvalid, field: "name"}},
+		{spec: cloche.WorkspaceSpec{Name: "A b"}, hard: canHold, w: want{code: cloche.CodeInvalid, field: "name"}},
+		{spec: cloche.WorkspaceSpec{Name: "a", SizeBytes: -1}, hard: canHold, w: want{code: cloche.CodeInvalid, field: "size_bytes"}},
+		{spec: cloche.WorkspaceSpec{Name: "a", SizeBytes: 1 << 30}, hard: cannotHold, w: want{code: cloche.CodeUnsupported, field: "size_bytes"}},
+		{spec: cloche.WorkspaceSpec{Name: "a", Labels: map[string]string{"": ""}}, hard: canHold, w: want{code: cloche.CodeInvalid, field: "labels."}},
+		{spec: cloche.WorkspaceSpec{Name: "a"}, hard: canHold, r: policy.Rules{Enabled: new(false)}, w: want{code: cloche.CodeDisabled}},
+	} {
+		p, err := policy.DecideWorkspace(c.spec, c.hard, tenant, c.r)
+		c.w.check(t, err)
+		if p.Valid() {
+			t.Errorf("%+v: refused, and valid", c.spec)
+		}
+	}
+	if _, err := policy.DecideWorkspace(cloche.WorkspaceSpec{Name: "a"}, cannotHold, tenant, policy.Rules{}); err != nil {
+		t.Errorf("one without bounds: %v", err)
+	}
+	if (policy.WorkspacePermit{}).Valid() {
+		t.Error("a zero permit is valid")
+	}
+}

@@ -1,0 +1,107 @@
+// Package rulefile reads the operator's policy file and follows its changes.
+package rulefile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxFile is more than a policy file may have, which its parser says.
+const maxFile = 2 << 20
+
+// File is where the operator's rules are.
+type File struct {
+	// Path is the file's.
+	Path string
+	// Optional: where there is no file, there are no rules.
+	Optional bool
+	// Over are keys that are set over what the file says, each time that it is read.
+	Over []policy.Override
+}
+
+// Loaded are the rules as they were read.
+type Loaded struct {
+	Rules policy.Rules
+	// Digest is the file's SHA-256 in hexadecimal digits; empty is no file.
+	Digest string
+}
+
+// Load reads the file. The error is a *cloche.Error, or wraps one, for whoever runs
+// the daemon. Digest is set also when what was read is no good.
+func (f File) Load() (Loaded, error) {
+	data, err := f.Text()
+	if err != nil {
+		return Loaded{}, err
+	}
+	if data == nil {
+		rules, err := policy.ParseRulesOver(nil, f.Over)
+		return Loaded{Rules: rules}, err
+	}
+	sum := sha256.Sum256(data)
+	out := Loaded{Digest: hex.EncodeToString(sum[:])}
+	if out.Rules, err = policy.ParseRulesOver(data, f.Over); err != nil {
+		return out, fmt.Errorf("policy file %s: %w", filepath.Clean(f.Path), err)
+	}
+	return out, nil
+}
+
+// Text is what is in the file; nil is that there is none, and need not be.
+func (f File) Text() ([]byte, error) {
+	data, err := f.read()
+	if errors.Is(err, fs.ErrNotExist) && f.Optional {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInvalid, "the policy file cannot be read: %w", err).
+			WithHint("name one with --config, or put policy.yaml into the home")
+	}
+	return append([]byte{}, data...), nil
+}
+
+func (f File) read() ([]byte, error) {
+	// A pipe would hold up whoever opens it.
+	fi, err := os.Stat(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	in, err := os.Open(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return io.ReadAll(io.LimitReader(in, maxFile))
+}
+
+// stamp tells a changed file from the same one without reading it. The zero value
+// is no file.
+type stamp struct {
+	there bool
+	size  int64
+	at    time.Time
+	info  os.FileInfo
+}
+
+func (f File) stamp() stamp {
+	fi, err := os.Stat(f.Path)
+	if err != nil {
+		return stamp{}
+	}
+	return stamp{there: true, size: fi.Size(), at: fi.ModTime(), info: fi}
+}
+
+func (s stamp) same(o stamp) bool {
+	return s.there == o.there && s.size == o.size && s.at.Equal(o.at) && (!s.there || os.SameFile(s.info, o.info))
+}
