@@ -209,7 +209,9 @@ func (c *creation) openWorkspace(context.Context) error {
 	var dir *workspace.Dir
 	var err error
 	if ws.Name != "" {
-		dir, err = c.m.opts.Workspaces.Named(c.s.tenant, ws.Name)
+		if _, err = c.m.opts.Workspaces.Create(workspace.Wish{Tenant: c.s.tenant, Name: ws.Name}); err == nil || errors.Is(err, cloche.ErrExists) {
+			dir, err = c.m.opts.Workspaces.Open(c.s.tenant, ws.Name, "")
+		}
 	} else {
 		dir, err = workspace.Private(filepath.Join(c.s.dir, "workspace"))
 	}

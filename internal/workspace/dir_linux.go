@@ -22,6 +22,14 @@ type Dir struct {
 	// managed: Cloche made it, all that is in it came from sandboxes, and nobody
 	// else can enter it. Its files keep the ids that they have inside.
 	managed bool
+	// room is where the whole of the disk is mounted that the directory is part of;
+	// empty for one that has none.
+	room string
+	// overfull, which may be nil, is an error when more is in the directory than its
+	// bounds allow: those of a project do not hold this process.
+	overfull func() error
+	// closed, which may be nil, undoes what it took to open the directory.
+	closed func() error
 }
 
 // OpenDir opens a directory of the host. No part of path may be a symlink: what
@@ -125,7 +133,13 @@ func (d *Dir) ID() (dev, ino uint64) { return d.stat.Dev, d.stat.Ino }
 func (d *Dir) Owner() (uid, gid uint32) { return d.stat.Uid, d.stat.Gid }
 
 // Close lets go of the directory. What was staged from it stays.
-func (d *Dir) Close() error { return d.file.Close() }
+func (d *Dir) Close() error {
+	err := d.file.Close()
+	if d.closed != nil {
+		err = errors.Join(err, d.closed())
+	}
+	return err
+}
 
 // same reports whether path leads to this directory now.
 func (d *Dir) same(path string) (bool, error) {

@@ -19,6 +19,13 @@ const namedDir = "workspaces"
 // use, also by several processes.
 type Store struct {
 	dir string
+	// Alive says whether an owner still has what it attached; nil is that all do.
+	// It is set before the Store is used.
+	Alive func(owner string) bool
+	// RemoveVolume has an engine remove what it keeps under a name; nil is that there
+	// are no engines that keep any. A tenant's other workspaces wait for it. It is set
+	// before the Store is used.
+	RemoveVolume func(engine, name string) error
 }
 
 // Open opens the store of named workspaces below the home directory, which must
@@ -41,40 +48,6 @@ func Open(home string) (*Store, error) {
 	return &Store{dir: path}, nil
 }
 
-// Named opens the tenant's workspace called name, which is made when it does not
-// exist. A name that cannot be one is cloche.CodeInvalid. The caller closes what
-// it gets.
-func (s *Store) Named(tenant, name string) (*Dir, error) {
-	if !cloche.ValidName(tenant) {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(tenant))
-	}
-	if !cloche.ValidName(name) {
-		return nil, cloche.Invalid("workspace.name", "workspace name %q is not one", clip(name)).
-			WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", cloche.MaxNameLen)
-	}
-	root, err := openPath(unix.AT_FDCWD, s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("open named workspaces: %w", err)
-	}
-	defer root.Close()
-	// Only this user gets past the tenant's directory, so the workspace itself may
-	// be open to whichever user the sandbox runs as.
-	owner, err := ensureDir(root, tenant, 0o700)
-	if err != nil {
-		return nil, fmt.Errorf("open workspaces of tenant %s: %w", tenant, err)
-	}
-	defer owner.Close()
-	f, err := ensureDir(owner, name, 0o777)
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
-			WithHint("remove what lies in its place, or choose another name").WithCause(err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open workspace %s: %w", name, err)
-	}
-	return newDir(f, true)
-}
-
 // Private makes the directory at path, the parent of which only this user may
 // enter, and opens it. The caller closes what it gets and owns what is on disk.
 func Private(path string) (*Dir, error) {
@@ -86,11 +59,24 @@ func Private(path string) (*Dir, error) {
 	if err := ours(parent, 0o077); err != nil {
 		return nil, fmt.Errorf("make private workspace: parent: %w", err)
 	}
-	f, err := ensureDir(parent, filepath.Base(path), 0o777)
+	f, err := ensureFiles(parent, filepath.Base(path), 0o777)
 	if err != nil {
-		return nil, fmt.Errorf("make private workspace: %w", err)
+		return nil, noRoom(fmt.Errorf("make private workspace: %w", err))
 	}
 	return newDir(f, true)
+}
+
+// PrivateDisk is Private for a workspace with bounds: path is that of its disk,
+// which is made when it is missing, and whose base name no other file on this
+// machine has. The Dir is a mount below staging, as openDisk has it. What calls
+// is the only one that opens it.
+func PrivateDisk(path, staging string, b Bounds) (*Dir, error) {
+	if _, err := os.Lstat(path); errors.Is(err, unix.ENOENT) {
+		if err := makeDisk(path, b, fleeting); err != nil {
+			return nil, err
+		}
+	}
+	return openDisk(path, staging, fleeting)
 }
 
 // openPath opens a directory as a place only; no part of the path may be a
@@ -125,6 +111,17 @@ func openOwn(path string) (*os.File, error) {
 // ensureDir opens the directory name in parent, making it when it is missing. It
 // must be this user's, and is given exactly the permissions perm.
 func ensureDir(parent *os.File, name string, perm uint32) (*os.File, error) {
+	return makeOrOpen(parent, name, perm, false)
+}
+
+// ensureFiles is ensureDir for a directory that sandboxes have to write. As root
+// it takes one of any owner: a sandbox may have given its own to another user,
+// and nobody but this user gets to where it lies.
+func ensureFiles(parent *os.File, name string, perm uint32) (*os.File, error) {
+	return makeOrOpen(parent, name, perm, os.Geteuid() == 0)
+}
+
+func makeOrOpen(parent *os.File, name string, perm uint32, anyOwner bool) (*os.File, error) {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return nil, fmt.Errorf("make directory %q: not a name", name)
 	}
@@ -136,9 +133,11 @@ func ensureDir(parent *os.File, name string, perm uint32) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open directory %s: %w", name, err)
 	}
-	if err := ours(f, 0); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("open directory %s: %w", name, err)
+	if !anyOwner {
+		if err := ours(f, 0); err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("open directory %s: %w", name, err)
+		}
 	}
 	// The mode is set at each opening: a sandbox may have changed that of its own.
 	// The umask had a say; and descriptors of this kind take no fchmod.
@@ -167,3 +166,14 @@ func ours(f *os.File, forbidden uint32) error {
 
 // procPath names an open file for calls that take a path only.
 func procPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// noRoom is err, as cloche.CodeNoCapacity where it says that the home's disk is
+// full.
+func noRoom(err error) error {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	e := cloche.Errorf(cloche.CodeNoCapacity, "the workspace could not be made ready: the disk is full").WithCause(err)
+	e.Retryable = true
+	return e.WithHint("make room where Cloche keeps its state, and try again")
+}

@@ -13,11 +13,22 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
+// named takes a workspace without bounds, gives it up again, and opens it.
+func named(s *workspace.Store, tenant, name string) (*workspace.Dir, error) {
+	if _, err := s.Attach(workspace.Wish{Tenant: tenant, Name: name}, workspace.Holder{Owner: "d-1", Sandbox: "sb-1"}); err != nil {
+		return nil, err
+	}
+	if err := s.Detach(tenant, name, "d-1", "sb-1", false); err != nil {
+		return nil, err
+	}
+	return s.Open(tenant, name, "")
+}
+
 func TestNamedIsMadeOnceAndKept(t *testing.T) {
 	home := tempDir(t)
 	s, err := workspace.Open(home)
 	must(t, err)
-	first, err := s.Named("local", "notes")
+	first, err := named(s, "local", "notes")
 	must(t, err)
 	defer first.Close()
 	if want := filepath.Join(home, "workspaces", "local", "notes"); first.Path() != want {
@@ -26,13 +37,13 @@ func TestNamedIsMadeOnceAndKept(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(first.Path(), "kept"), nil, 0o600))
 	again, err := workspace.Open(home)
 	must(t, err)
-	second, err := again.Named("local", "notes")
+	second, err := named(again, "local", "notes")
 	must(t, err)
 	defer second.Close()
 	if _, err := os.Stat(filepath.Join(second.Path(), "kept")); err != nil {
 		t.Error(err)
 	}
-	other, err := s.Named("tenant2", "notes")
+	other, err := named(s, "tenant2", "notes")
 	must(t, err)
 	defer other.Close()
 	if entries, _ := os.ReadDir(other.Path()); len(entries) != 0 {
@@ -49,10 +60,10 @@ func TestNamedRefusesNames(t *testing.T) {
 	s, err := workspace.Open(tempDir(t))
 	must(t, err)
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "/etc", "a\x00b", "UPPER", "ünï", "-x", strings.Repeat("a", 64)} {
-		if _, err := s.Named("local", name); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := named(s, "local", name); !errors.Is(err, cloche.ErrInvalid) {
 			t.Errorf("workspace %q: error %v, want invalid_argument", name, err)
 		}
-		if _, err := s.Named(name, "notes"); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := named(s, name, "notes"); !errors.Is(err, cloche.ErrInvalid) {
 			t.Errorf("tenant %q: error %v, want invalid_argument", name, err)
 		}
 	}
@@ -66,14 +77,14 @@ func TestNamedFollowsNoSymlink(t *testing.T) {
 	must(t, os.Symlink("/etc", filepath.Join(home, "workspaces", "local", "evil")))
 	must(t, os.WriteFile(filepath.Join(home, "workspaces", "local", "file"), nil, 0o600))
 	for _, name := range []string{"evil", "file"} {
-		_, err := s.Named("local", name)
+		_, err := named(s, "local", name)
 		e, ok := errors.AsType[*cloche.Error](err)
 		if !ok || e.Code != cloche.CodeInvalid || e.Field != "workspace.name" || e.Hint == "" {
 			t.Errorf("workspace %s: error %#v, want invalid_argument for workspace.name with a hint", name, err)
 		}
 	}
 	must(t, os.Symlink(target, filepath.Join(home, "workspaces", "mallory")))
-	if d, err := s.Named("mallory", "notes"); err == nil {
+	if d, err := named(s, "mallory", "notes"); err == nil {
 		t.Errorf("a tenant's directory that is a symlink was followed to %s", d.Path())
 	}
 }
@@ -166,7 +177,7 @@ func FuzzNamed(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, tenant, name string) {
-		d, err := s.Named(tenant, name)
+		d, err := named(s, tenant, name)
 		if err != nil {
 			return
 		}

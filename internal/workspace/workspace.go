@@ -37,6 +37,13 @@ func CheckPath(p string) error {
 	return nil
 }
 
+// Elsewhere is the error for what cannot be done with a workspace because an engine
+// keeps it.
+func Elsewhere(name, engine string) error {
+	return cloche.Errorf(cloche.CodeUnsupported, "workspace %s is a volume of engine %s: its files are not on this host", clip(name), engine).
+		WithHint("use the files inside the sandbox, or copy them out with: cloche cp")
+}
+
 // looksLikeWindows is true for a drive letter or a UNC name.
 func looksLikeWindows(p string) bool {
 	drive := len(p) >= 2 && p[1] == ':' && (p[0]|0x20) >= 'a' && (p[0]|0x20) <= 'z'
@@ -50,4 +57,10 @@ func clip(s string) string {
 		return s
 	}
 	return s[:limit] + "…"
+}
+
+// DefaultInodes is how many files and directories a workspace of so many bytes
+// takes when nobody says.
+func DefaultInodes(sizeBytes int64) int64 {
+	return min(max(sizeBytes/(16<<10), 1024), sizeBytes/(4<<10))
 }

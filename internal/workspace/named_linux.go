@@ -1,0 +1,330 @@
+package workspace
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// DefaultMax is how many named workspaces a tenant has at most where the operator
+// does not say.
+const DefaultMax = 1000
+
+// Wish is a named workspace as it is to be. Bounds are for one that is made; zero
+// makes a plain directory.
+type Wish struct {
+	Tenant, Name string
+	Bounds       Bounds
+	Labels       map[string]string
+	// Max is how many the tenant may have; 0 is DefaultMax.
+	Max int
+	// Engine is to keep it as a volume; empty is that its files are to be here.
+	Engine string
+}
+
+// Create makes a workspace. One of that name is cloche.CodeExists.
+func (s *Store) Create(w Wish) (cloche.WorkspaceInfo, error) {
+	t, err := s.enter(w.Tenant)
+	if err != nil {
+		return cloche.WorkspaceInfo{}, err
+	}
+	defer t.leave()
+	r, err := t.read(w.Name)
+	if err == nil && !r.Removing {
+		e := cloche.Errorf(cloche.CodeExists, "a workspace named %q exists", w.Name).
+			WithHint("choose another name, or remove that one with: cloche workspace rm %s", w.Name)
+		e.Field = "name"
+		return cloche.WorkspaceInfo{}, e
+	}
+	if r, err = t.make(w, r, err); err != nil {
+		return cloche.WorkspaceInfo{}, err
+	}
+	return r.info(), t.write(r)
+}
+
+// make makes what a record is to tell of; the caller writes that. found and err
+// are what a read of the name came to.
+func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
+	if err == nil && found.Removing {
+		err = errors.Join(t.finishRemoval(found), fs.ErrNotExist)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names, err := t.names()
+	if err != nil {
+		return nil, err
+	}
+	if limit := cmp.Or(w.Max, DefaultMax); len(names) >= limit {
+		e := cloche.Errorf(cloche.CodeTooMany, "no room for another workspace: there are %d, and max_workspaces_per_tenant is %d", len(names), limit)
+		e.Rule = "max_workspaces_per_tenant"
+		return nil, e.WithHint("remove one with: cloche workspace rm NAME")
+	}
+	r := &record{
+		Version: recordVersion, ID: cloche.NewID(idPrefix), Tenant: t.name, Name: w.Name, Labels: w.Labels,
+		SizeBytes: w.Bounds.SizeBytes, Inodes: w.Bounds.Inodes, Engine: w.Engine, CreatedAt: now(),
+	}
+	if w.Engine != "" {
+		return r, nil // the engine makes it for the first sandbox that has it
+	}
+	if w.Bounds.Any() {
+		if made, err := t.makeProject(r); made || err != nil {
+			return r, err
+		}
+		return r, makeDisk(t.diskPath(r), w.Bounds, durable)
+	}
+	dir, err := t.plain(w.Name)
+	if err != nil {
+		return nil, err
+	}
+	return r, dir.Close()
+}
+
+// plain opens the directory of a workspace without bounds, which is made when it
+// is missing.
+func (t *tenant) plain(name string) (*Dir, error) {
+	place, err := openPath(unix.AT_FDCWD, filepath.Join(t.store.dir, t.name))
+	if err != nil {
+		return nil, fmt.Errorf("open workspaces of tenant %s: %w", t.name, err)
+	}
+	defer place.Close()
+	f, err := ensureFiles(place, name, 0o777)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
+			WithHint("remove what lies in its place, or choose another name").WithCause(err)
+	}
+	if err != nil {
+		return nil, noRoom(fmt.Errorf("open workspace %s: %w", name, err))
+	}
+	return newDir(f, true)
+}
+
+// Attach gives a workspace to a sandbox, and makes it when it does not exist: to
+// one that writes, or to any number that read. Another is cloche.CodeConflict,
+// and so is one that has other bounds than the wish. It ends with Detach.
+func (s *Store) Attach(w Wish, h Holder) (cloche.WorkspaceInfo, error) {
+	t, err := s.enter(w.Tenant)
+	if err != nil {
+		return cloche.WorkspaceInfo{}, err
+	}
+	defer t.leave()
+	r, err := t.read(w.Name)
+	if err != nil || r.Removing {
+		if r, err = t.make(w, r, err); err != nil {
+			return cloche.WorkspaceInfo{}, err
+		}
+	}
+	if r.bounds() != w.Bounds || r.Engine != w.Engine {
+		return cloche.WorkspaceInfo{}, cloche.Errorf(cloche.CodeConflict, "workspace %s was made anew while the request was being decided", w.Name).
+			WithHint("ask again")
+	}
+	r.Holders = slices.DeleteFunc(r.Holders, func(o Holder) bool { return o == h || s.Alive != nil && !s.Alive(o.Owner) })
+	for _, other := range r.Holders {
+		if h.ReadOnly && other.ReadOnly {
+			continue
+		}
+		return cloche.WorkspaceInfo{}, taken(w.Name, other)
+	}
+	used := now()
+	r.Holders, r.UsedAt = append(r.Holders, h), &used
+	return r.info(), t.write(r)
+}
+
+// taken is the error for a workspace that somebody has. All who can have one are
+// of one tenant, so it may be said who.
+func taken(name string, by Holder) error {
+	how, hint := "to write", "wait until that one has ended, or remove it with: cloche rm -f "+by.Sandbox
+	if by.ReadOnly {
+		how, hint = "to read", "take it read-only as well, or wait until that one has ended"
+	}
+	e := cloche.Errorf(cloche.CodeConflict, "workspace %s is taken: sandbox %s has it %s", name, by.Sandbox, how).WithHint("%s", hint)
+	e.Field = "workspace.name"
+	return e
+}
+
+// Open opens the files of an attached workspace. The Dir of one with a disk is
+// a mount below staging, as openDisk has it. The caller closes what it gets.
+func (s *Store) Open(tenantName, name, staging string) (*Dir, error) {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return nil, err
+	}
+	defer t.leave()
+	r, err := t.read(name)
+	if err != nil {
+		return nil, err
+	}
+	var dir *Dir
+	switch {
+	case r.Engine != "":
+		return nil, Elsewhere(name, r.Engine)
+	case r.Project != 0:
+		dir, err = t.openProject(r)
+	case r.bounds().Any():
+		dir, err = openDisk(t.diskPath(r), staging, durable)
+	default:
+		dir, err = t.plain(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := t.emptied(r, dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
+}
+
+// Volume is the engine's name for an attached workspace that one keeps.
+func (s *Store) Volume(tenantName, name string) (string, error) {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return "", err
+	}
+	defer t.leave()
+	r, err := t.read(name)
+	if err != nil {
+		return "", err
+	}
+	if r.Engine == "" {
+		return "", cloche.Errorf(cloche.CodeInternal, "workspace %s is no volume", name)
+	}
+	return r.ID, nil
+}
+
+// Detach ends what Attach began; with drop the workspace goes, unless another has
+// it. What is not there, or not attached, is no error.
+func (s *Store) Detach(tenantName, name, owner, sandbox string, drop bool) error {
+	trash, err := s.detach(tenantName, name, owner, sandbox, drop)
+	return errors.Join(err, s.empty(tenantName, trash))
+}
+
+func (s *Store) detach(tenantName, name, owner, sandbox string, drop bool) (trash bool, err error) {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return false, err
+	}
+	defer t.leave()
+	r, err := t.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	before := len(r.Holders)
+	r.Holders = slices.DeleteFunc(r.Holders, func(h Holder) bool { return h.Owner == owner && h.Sandbox == sandbox })
+	if drop && len(r.Holders) == 0 {
+		return true, t.remove(r)
+	}
+	if len(r.Holders) == before {
+		return false, nil
+	}
+	return false, t.write(r)
+}
+
+// Get tells of a workspace, and how full it is where that is cheap.
+func (s *Store) Get(tenantName, name string) (cloche.WorkspaceInfo, error) {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return cloche.WorkspaceInfo{}, err
+	}
+	defer t.leave()
+	return t.get(name)
+}
+
+func (t *tenant) get(name string) (cloche.WorkspaceInfo, error) {
+	r, err := t.read(name)
+	if err == nil && r.Removing {
+		err = fs.ErrNotExist
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return cloche.WorkspaceInfo{}, Missing(name)
+	}
+	if err != nil {
+		return cloche.WorkspaceInfo{}, err
+	}
+	info := r.info()
+	if r.bounds().Any() {
+		// How full it is now may not be known; what it is, is.
+		if used, err := t.usage(r); err == nil {
+			info.UsedBytes, info.UsedInodes = &used.SizeBytes, &used.Inodes
+		}
+	}
+	return info, nil
+}
+
+func (t *tenant) usage(r *record) (Bounds, error) {
+	if r.Project != 0 {
+		return t.projectUsage(r)
+	}
+	return diskUsage(t.diskPath(r), r.bounds())
+}
+
+// Missing is the error for a workspace that does not exist, or not for the
+// caller.
+func Missing(name string) error {
+	return cloche.Errorf(cloche.CodeNotFound, "there is no workspace %q", clip(name)).WithHint("cloche workspace ls lists the ones that exist")
+}
+
+// List tells of the workspaces of the tenants that sees is true for, sorted by
+// name. Each tenant has no more than its maximum. What cannot be read is left
+// out, and its error joined to the others.
+func (s *Store) List(sees func(tenant string) bool) ([]cloche.WorkspaceInfo, error) {
+	tenants, err := s.tenants()
+	var out []cloche.WorkspaceInfo
+	errs := []error{err}
+	for _, name := range tenants {
+		if !sees(name) {
+			continue
+		}
+		t, err := s.enter(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		names, err := t.names()
+		errs = append(errs, err)
+		for _, n := range names {
+			info, err := t.get(n)
+			switch {
+			case err == nil:
+				out = append(out, info)
+			case !errors.Is(err, cloche.ErrNotFound):
+				errs = append(errs, err)
+			}
+		}
+		t.leave()
+	}
+	slices.SortFunc(out, func(a, b cloche.WorkspaceInfo) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Tenant, b.Tenant))
+	})
+	return out, errors.Join(errs...)
+}
+
+// tenants lists who has workspaces.
+func (s *Store) tenants() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list tenants of workspaces: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && cloche.ValidName(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// now is the time that goes on record.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,277 @@
+package workspace
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// What the store keeps of one tenant:
+//
+//	workspaces/TENANT/NAME/             the files of a workspace without bounds
+//	workspaces/TENANT/.cloche/lock      held while anything below is looked at or changed
+//	workspaces/TENANT/.cloche/NAME.json its record
+//	workspaces/TENANT/.cloche/ID.ext4   the disk of one that has bounds
+//	workspaces/TENANT/.cloche/ID.project/ or its project
+//	workspaces/TENANT/.cloche/trash-ID  files that are being removed
+//
+// A directory without a record was made by an earlier build; it is given one
+// when it is first used.
+const (
+	ownDir      = ".cloche"
+	recordExt   = ".json"
+	diskExt     = ".ext4"
+	trashPrefix = "trash-"
+	lockName    = "lock"
+	trashLock   = "trash.lock"
+	// maxRecord bounds what is read of a record.
+	maxRecord = 4 << 20
+)
+
+// recordVersion is the format of record.
+const recordVersion = 1
+
+// record is what survives about one workspace.
+type record struct {
+	Version           int
+	ID, Tenant, Name  string
+	Labels            map[string]string `json:",omitempty"`
+	SizeBytes, Inodes int64             `json:",omitempty"`
+	// Project is the id by which the home's filesystem holds it to its bounds; 0 is
+	// that it has a disk, if it has bounds.
+	Project uint32 `json:",omitempty"`
+	// Engine keeps it as a volume; empty is that its files are here.
+	Engine    string `json:",omitempty"`
+	CreatedAt time.Time
+	UsedAt    *time.Time `json:",omitempty"`
+	Holders   []Holder   `json:",omitempty"`
+	// Filling: what is in it is a part of what is being copied into it.
+	Filling bool `json:",omitempty"`
+	// Removing: whoever reads this finishes the removal.
+	Removing bool `json:",omitempty"`
+}
+
+// Holder is a sandbox that has a workspace.
+type Holder struct {
+	// Owner is the daemon or in-process run that the sandbox belongs to.
+	Owner, Sandbox string
+	ReadOnly       bool `json:",omitempty"`
+}
+
+// bounds are zero for a workspace that is a plain directory.
+func (r *record) bounds() Bounds { return Bounds{r.SizeBytes, r.Inodes} }
+
+func (r *record) info() cloche.WorkspaceInfo {
+	info := cloche.WorkspaceInfo{
+		Name: r.Name, Tenant: r.Tenant, Labels: r.Labels, SizeBytes: r.SizeBytes, Inodes: r.Inodes,
+		Engine: r.Engine, CreatedAt: r.CreatedAt, UsedAt: r.UsedAt,
+	}
+	if r.bounds().Any() {
+		info.Enforced = cloche.HeldByKernel
+	}
+	for _, h := range r.Holders {
+		info.Sandboxes = append(info.Sandboxes, h.Sandbox)
+	}
+	return info
+}
+
+// tenant is one tenant's part of the store, locked against everybody else on
+// this machine. Its holder may do I/O, but nothing that takes long.
+type tenant struct {
+	store *Store
+	name  string
+	files *os.Root // workspaces/TENANT
+	own   *os.Root // its .cloche
+	lock  *os.File
+}
+
+// enter locks a tenant's part, which is made when it is missing.
+func (s *Store) enter(name string) (t *tenant, err error) {
+	if !cloche.ValidName(name) {
+		return nil, cloche.Errorf(cloche.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(name))
+	}
+	root, err := openPath(unix.AT_FDCWD, s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("open named workspaces: %w", err)
+	}
+	defer root.Close()
+	// Only this user gets past the tenant's directory, so the workspace itself may
+	// be open to whichever user the sandbox runs as.
+	place, err := ensureDir(root, name, 0o700)
+	if err != nil {
+		return nil, fmt.Errorf("open workspaces of tenant %s: %w", name, err)
+	}
+	defer place.Close()
+	own, err := ensureDir(place, ownDir, 0o700)
+	if err != nil {
+		return nil, fmt.Errorf("open records of tenant %s: %w", name, err)
+	}
+	defer own.Close()
+	t = &tenant{store: s, name: name}
+	defer func() {
+		if err != nil {
+			t.leave()
+		}
+	}()
+	if t.files, err = os.OpenRoot(procPath(place)); err != nil {
+		return nil, fmt.Errorf("open workspaces of tenant %s: %w", name, err)
+	}
+	if t.own, err = os.OpenRoot(procPath(own)); err != nil {
+		return nil, fmt.Errorf("open records of tenant %s: %w", name, err)
+	}
+	if t.lock, err = lockIn(t.own, lockName); err != nil {
+		return nil, fmt.Errorf("lock workspaces of tenant %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// lockIn takes the lock of a file, which is made; closing it gives the lock up,
+// and so does the end of this process.
+func lockIn(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			_ = f.Close()
+			return nil, err
+		}
+	}
+}
+
+// leave unlocks it.
+func (t *tenant) leave() {
+	// Nothing was written through them. A nil file may be closed, a nil root not.
+	_ = t.lock.Close()
+	for _, root := range []*os.Root{t.own, t.files} {
+		if root != nil {
+			_ = root.Close()
+		}
+	}
+}
+
+// read returns a record; fs.ErrNotExist says that there is no such workspace.
+func (t *tenant) read(name string) (*record, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	f, err := t.own.Open(name + recordExt)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t.adopt(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record of workspace %s: %w", name, err)
+	}
+	defer f.Close()
+	r := &record{}
+	fi, err := f.Stat()
+	if err == nil && fi.Size() > maxRecord {
+		err = fmt.Errorf("it has %d bytes", fi.Size())
+	}
+	if err == nil {
+		err = json.NewDecoder(f).Decode(r)
+	}
+	if err == nil && (r.Version != recordVersion || r.Name != name || r.Tenant != t.name) {
+		err = fmt.Errorf("it is of version %d and of workspace %q of %q", r.Version, clip(r.Name), clip(r.Tenant))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record of workspace %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// adopt makes the record of a directory that has none.
+func (t *tenant) adopt(name string) (*record, error) {
+	fi, err := t.files.Lstat(name)
+	if err != nil {
+		return nil, fmt.Errorf("find workspace %s: %w", name, err)
+	}
+	if !fi.IsDir() {
+		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
+			WithHint("remove what lies in its place, or choose another name")
+	}
+	return &record{Version: recordVersion, ID: cloche.NewID(idPrefix), Tenant: t.name, Name: name, CreatedAt: fi.ModTime().UTC()}, nil
+}
+
+const idPrefix = "ws-"
+
+// write stores a record so that a crash leaves the old one or the new one.
+func (t *tenant) write(r *record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	// No name of a workspace ends so.
+	tmp := r.Name + recordExt + ".new"
+	f, err := t.own.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = t.own.Rename(tmp, r.Name+recordExt)
+	}
+	if err != nil {
+		return noRoom(fmt.Errorf("write record of workspace %s: %w", r.Name, err))
+	}
+	return nil
+}
+
+// names lists the tenant's workspaces, sorted.
+func (t *tenant) names() ([]string, error) {
+	var names []string
+	for _, part := range []struct {
+		root *os.Root
+		ext  string
+	}{{t.own, recordExt}, {t.files, ""}} {
+		entries, err := readDir(part.root)
+		if err != nil {
+			return nil, fmt.Errorf("list workspaces of tenant %s: %w", t.name, err)
+		}
+		for _, e := range entries {
+			name, ok := strings.CutSuffix(e.Name(), part.ext)
+			if ok && cloche.ValidName(name) && e.IsDir() == (part.ext == "") {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+func readDir(root *os.Root) ([]fs.DirEntry, error) {
+	f, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadDir(-1)
+}
+
+// diskPath is where the disk of a workspace is.
+func (t *tenant) diskPath(r *record) string {
+	return filepath.Join(t.store.dir, t.name, ownDir, r.ID+diskExt)
+}
+
+func checkName(name string) error {
+	if cloche.ValidName(name) {
+		return nil
+	}
+	return cloche.Invalid("workspace.name", "workspace name %q is not one", clip(name)).
+		WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", cloche.MaxNameLen)
+}
