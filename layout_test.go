@@ -30,7 +30,8 @@ var rooms = map[string][]string{
 	"internal/spool":            {""},
 	"internal/approval":         {""},
 	"internal/event":            {""},
-	"internal/audit":            {""},
+	"internal/audit":            {"", "internal/audit/chain"},
+	"internal/audit/chain":      {""},
 	"internal/key":              {""},
 	"internal/config":           {""},
 	"internal/rulefile":         {"", "internal/policy"},
@@ -82,7 +83,7 @@ var rooms = map[string][]string{
 	"internal/httpapi":                  {"", "api", "internal/core", "internal/reverse"},
 	"internal/httpapi/httpapitest":      {"", "internal/core", "internal/httpapi"},
 	"internal/programfile":              {""},
-	"internal/cli":                      {"", "client", "internal/programfile"},
+	"internal/cli":                      {"", "client", "internal/audit/chain", "internal/programfile"},
 	"internal/daemon": {
 		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/egress/way", "internal/engine", "internal/engine/gvisor", "internal/event",
 		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
@@ -93,7 +94,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream", "internal/bridge/filter"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/audit/chain", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream", "internal/bridge/filter"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}

@@ -16,7 +16,7 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 	d := audit.ExecDetails(cloche.ExecRequest{
 		Argv: []string{"/usr/bin/curl", "-H", secret}, Shell: secret, Python: secret, Stdin: cloche.Bytes(secret),
 		Env: env, Cwd: "/w", User: "nobody", TimeoutMS: new(int64(5)), TTY: true,
-	}, false)
+	}, audit.Disclosure{Redactor: known{secret}})
 	want := map[string]string{
 		"program": "curl", "argc": "3", "env": "A TOKEN", "cwd": "/w", "user": "nobody", "timeout_ms": "5", "tty": "true",
 		"shell_bytes": "6", "python_bytes": "6", "stdin_bytes": "6",
@@ -29,13 +29,17 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 	}
 	s := audit.SpecDetails(cloche.SandboxSpec{
 		Name: "n", Profile: "agent", Image: "host", Env: env, Labels: map[string]string{"team": "x"},
-		Mounts:    []cloche.Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/d", ReadOnly: true}},
-		Workspace: &cloche.Workspace{Name: "w", Path: "/srv"}, Limits: cloche.Limits{Pids: 3},
+		Mounts: []cloche.Mount{
+			{Source: "/a", Target: "/b"},
+			{Source: "/c", Target: "/d", ReadOnly: true, Rules: []cloche.PathRule{{Path: "k", Access: cloche.AccessNone}, {Path: "s/t", Access: cloche.AccessRead}}},
+		},
+		Snapshot:  "ready",
+		Workspace: &cloche.Workspace{Name: "w", Path: "/srv", Rules: []cloche.PathRule{{Path: "v", Access: cloche.AccessRead}}}, Limits: cloche.Limits{Pids: 3},
 		Files: []cloche.File{{Path: "/x", Content: cloche.Bytes(secret)}, {Path: "/y", Content: cloche.Bytes("1")}},
 	})
 	for k, v := range map[string]string{
 		"name": "n", "env": "A TOKEN", "labels": "team", "mounts": "/a:/b:rw /c:/d:ro", "files": "2", "files_bytes": "7",
-		"workspace": "w", "workspace_path": "/srv", "limits": `{"pids":3}`,
+		"snapshot": "ready", "mount_rules": "/d(k:none s/t:ro)", "workspace_rules": "v:ro", "workspace": "w", "workspace_path": "/srv", "limits": `{"pids":3}`,
 	} {
 		if s[k] != v {
 			t.Errorf("%s is %q, want %q", k, s[k], v)
@@ -50,19 +54,49 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 
 func TestArgvDigestTellsArgumentsApart(t *testing.T) {
 	of := func(argv ...string) string {
-		return audit.ExecDetails(cloche.ExecRequest{Argv: argv}, false)["argv_sha256"]
+		return audit.ExecDetails(cloche.ExecRequest{Argv: argv}, audit.Disclosure{})["argv_sha256"]
 	}
 	if of("a b") == of("a", "b") || of("a") == of("a", "") {
 		t.Error("digests do not identify a command line")
 	}
 }
 
-func TestFullArgvOnlyOnRequest(t *testing.T) {
-	req := cloche.ExecRequest{Argv: []string{"a", secret}}
-	if got := audit.ExecDetails(req, true)["argv"]; got != `["a","`+secret+`"]` {
-		t.Errorf("argv %q", got)
+// known is a Redactor of some values.
+type known []string
+
+func (k known) Redact(s string) string {
+	for _, v := range k {
+		s = strings.ReplaceAll(s, v, audit.Redacted)
 	}
-	if got, ok := audit.ExecDetails(req, false)["argv"]; ok {
-		t.Errorf("argv %q without being asked for", got)
+	return s
+}
+
+func TestArgv(t *testing.T) {
+	long := strings.Repeat("x", 4000)
+	for _, tc := range []struct {
+		mode string
+		argv []string
+		want string
+	}{
+		{"", []string{"a", "b c"}, `["a","b c"]`},
+		{audit.ArgvHash, []string{"a", "b"}, ""},
+		{audit.ArgvFull, []string{"curl", "-H", "Authorization: Bearer abcdefgh", secret}, `["curl","-H","Authorization: Bearer abcdefgh","[redacted]"]`},
+		{"", []string{"curl", "-H", "Authorization: Bearer abcdefgh.ijk-l", "x"}, `["curl","-H","Authorization: Bearer [redacted]","x"]`},
+		{"", []string{"curl", "-H", "authorization:basic dXNlcjpwYXNz=="}, `["curl","-H","authorization:basic [redacted]"]`},
+		{"", []string{"t", "BEARER\tabcdefgh", "Bearer", "abcdefgh"}, `["t","BEARER\t[redacted]","Bearer","[redacted]"]`},
+		{"", []string{"sh", "-c", "curl -H 'Authorization: Bearer abcdefgh' -H \"X: Basic ijklmnop\" u"}, `["sh","-c","curl -H 'Authorization: Bearer [redacted]' -H \"X: Basic [redacted]\" u"]`},
+		{"", []string{"git", "clone", "https://me:hunter2@example.com/a@b?c=d", "ssh://me@h/", "http://h/a:b@c"}, `["git","clone","https://me:[redacted]@example.com/a@b?c=d","ssh://me@h/","http://h/a:b@c"]`},
+		{"", []string{"echo", "a basic test", "unbasic abcdefgh", "forbearer"}, `["echo","a basic test","unbasic abcdefgh","forbearer"]`},
+		{"", []string{"echo", "x" + secret + "y"}, `["echo","x[redacted]y"]`},
+	} {
+		got := audit.ExecDetails(cloche.ExecRequest{Argv: tc.argv}, audit.Disclosure{Argv: tc.mode, Redactor: known{secret}})["argv"]
+		if got = strings.NewReplacer(`\u003c`, "<", `\u0026`, "&").Replace(got); got != strings.ReplaceAll(tc.want, "\t", "\\t") {
+			t.Errorf("%s %q:\n%s, want\n%s", tc.mode, tc.argv, got, tc.want)
+		}
+	}
+	// A secret across the cut leaves nothing of itself.
+	d := audit.ExecDetails(cloche.ExecRequest{Argv: []string{long, strings.Repeat("y", 88) + secret + "z"}}, audit.Disclosure{Redactor: known{secret}})
+	if strings.Contains(d["argv"], "s3c") || d["argv_bytes"] == "" {
+		t.Errorf("argv ends %q, %s bytes", d["argv"][4080:], d["argv_bytes"])
 	}
 }

@@ -80,7 +80,7 @@ func (s *Service) Ended(sb cloche.Sandbox) {
 }
 
 func (s *Service) execDetails(req cloche.ExecRequest) details {
-	return audit.ExecDetails(req, s.opts.Rules.AuditArgv() == "full")
+	return audit.ExecDetails(req, audit.Disclosure{Argv: s.opts.Rules.AuditArgv()})
 }
 
 func (s *Service) runDetails(req cloche.RunRequest) details {

@@ -66,7 +66,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	}
 	h.closers = append(h.closers, func(context.Context) error { return h.home.close(ephemeral) })
 
-	log, err := audit.Open(h.home.path("audit.log"), logger)
+	log, err := audit.Open(audit.Options{Home: h.home.dir, Logger: logger})
 	if err != nil {
 		return h, err
 	}

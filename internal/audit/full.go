@@ -1,0 +1,99 @@
+//go:build linux
+
+package audit
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// failing is what this process knows of records that could not be written.
+type failing struct {
+	now bool
+	// missed are those that the head's file does not count yet, because it could not
+	// be written either.
+	missed int64
+	since  time.Time
+	reason string
+}
+
+// isFull reports whether err is a disk, a quota or a file without room.
+func isFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
+}
+
+// missed counts a record that could not be written, where a later process finds
+// the count, and raises the alarm with the first one.
+func (l *Log) missed(err error, locked bool) {
+	now := time.Now().UTC()
+	if l.failed.missed == 0 {
+		l.failed.since = now
+	}
+	l.failed.missed++
+	l.failed.reason = "they could not be written"
+	if isFull(err) {
+		l.failed.reason = "there was no room"
+	}
+	if locked && l.known != nil {
+		// The head's file has its room already.
+		if l.anchor.Missed == 0 {
+			l.anchor.Since = l.failed.since
+		}
+		l.anchor.Missed += l.failed.missed
+		at, segment := l.at.head, l.at.segment
+		l.at.head.Seq, l.at.head.Hash, l.at.segment = l.anchor.Seq, l.anchor.Hash, l.anchor.Segment
+		l.putAnchor()
+		l.at.head, l.at.segment = at, segment
+		if l.known != nil {
+			l.failed.missed = 0
+		}
+	}
+	if l.failed.now {
+		return
+	}
+	l.failed.now = true
+	does := "what needs a record is refused until there is room"
+	if l.opts.Degrade && isFull(err) {
+		does = "requests are served without a record until there is room, and counted"
+	}
+	l.opts.Logger.Error("the audit log cannot be written: "+does, "error", err)
+	l.alarm(cloche.EventAuditFailing, "the audit log cannot be written: "+does)
+}
+
+// gap is the record of how many are missing, when some are.
+func (l *Log) gap(now time.Time) *cloche.AuditFact {
+	n := l.anchor.Missed + l.failed.missed
+	if n == 0 {
+		return nil
+	}
+	since := l.anchor.Since
+	if since.IsZero() {
+		since = l.failed.since
+	}
+	until := now.UTC()
+	reason := l.failed.reason
+	if reason == "" {
+		reason = "an earlier process could not write them"
+	}
+	return &cloche.AuditFact{Kind: cloche.AuditGap, Count: n, Since: &since, Until: &until, Reason: reason}
+}
+
+// recovered ends an alarm.
+func (l *Log) recovered() {
+	if !l.failed.now {
+		return
+	}
+	l.failed = failing{}
+	l.opts.Logger.Warn("the audit log can be written again", "seq", l.at.head.Seq)
+	l.alarm(cloche.EventAuditRecovered, "the audit log can be written again; the count of what is missing is in it")
+}
+
+func (l *Log) alarm(kind cloche.EventKind, reason string) {
+	if l.opts.Alarm != nil {
+		l.opts.Alarm(cloche.Event{Kind: kind, Reason: reason})
+	}
+}
