@@ -25,6 +25,9 @@ const (
 type agentConn struct {
 	inst  engine.Instance
 	token []byte
+	// older, which may be nil, is told once when the agent is found to speak an
+	// older protocol than this build's.
+	older func(version int)
 
 	mu     sync.Mutex
 	client *agent.Client
@@ -55,6 +58,10 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 		client, err := c.dial(ctx, wait)
 		if err == nil {
 			c.client = client
+			if c.older != nil && client.Version() < agent.ProtocolVersion {
+				c.older(client.Version())
+				c.older = nil
+			}
 			return client, nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
@@ -87,18 +94,11 @@ func (c *agentConn) close() {
 // agentOf returns the client of a running sandbox.
 func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 	s.mu.Lock()
-	state, name, reason, conn := s.info.State, s.info.Name, s.info.Reason, s.agent
+	info, conn := s.info, s.agent
 	s.mu.Unlock()
-	if state == cloche.StateStopping && conn != nil {
-		// A stop still reads what the processes said last.
-		return conn.get(ctx)
-	}
-	if state != cloche.StateRunning || conn == nil {
-		err := cloche.Errorf(cloche.CodeState, "sandbox %s is %s, not running", name, state)
-		if reason != "" {
-			err.Message += ": " + reason
-		}
-		return nil, err
+	// A stop still reads what the processes said last.
+	if conn == nil || info.State != cloche.StateRunning && info.State != cloche.StateStopping && info.State != cloche.StateDeleting {
+		return nil, notRunning(info)
 	}
 	return conn.get(ctx)
 }
