@@ -66,13 +66,13 @@ func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref, path strin
 
 // TarOut writes a directory or file as tar.
 func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, w io.Writer) (cloche.TarReport, error) {
-	report, err := s.opts.Sandboxes.TarOut(ctx, caller, ref, path, w)
+	report, err := s.opts.Sandboxes.TarOut(ctx, caller, ref, path, cloche.TarOutOptions{}, w)
 	return report, s.file(ctx, caller, policy.VerbTarOut, ref, path, err)
 }
 
 // TarIn unpacks a tar into a directory.
 func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, r io.Reader) (cloche.TarReport, error) {
-	report, err := s.opts.Sandboxes.TarIn(ctx, caller, ref, path, r)
+	report, err := s.opts.Sandboxes.TarIn(ctx, caller, ref, path, cloche.TarInOptions{}, r)
 	return report, s.file(ctx, caller, policy.VerbTarIn, ref, path, err)
 }
 

@@ -14,17 +14,16 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 const (
 	// agentTarget is where the agent's image is seen inside.
 	agentTarget = "/.cloche"
-	// tmpBytes and shmBytes bound /tmp and /dev/shm, which are memory.
-	tmpBytes = 512 << 20
-	shmBytes = 64 << 20
+	// stagingDir is where the directories of the host are mounted for the engine.
+	stagingDir = "staging"
 	// maskBytes is the size of what hides a directory of the host.
 	maskBytes = 64 << 10
 	// createTimeout bounds a whole creation, whatever the caller allows.
@@ -42,6 +41,16 @@ type creation struct {
 	staged undoStack
 	inst   engine.Instance
 	client *agent.Client
+	made   []*workspace.Made
+	// makeCwd: the working directory is the image's.
+	makeCwd bool
+	// snapshot is what the sandbox begins with; nil is nothing.
+	snapshot *snapshot.Use
+	// filling: the files of the snapshot are in a named workspace, which does not
+	// have them yet.
+	filling bool
+	// begun is when its turn came.
+	begun time.Time
 }
 
 // Create makes the sandbox that permit grants and returns when processes can be
@@ -62,57 +71,91 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 	if progress == nil {
 		progress = func(string) {}
 	}
-	ctx, cancel := context.WithTimeout(ctx, createTimeout)
-	defer cancel()
 	c := &creation{m: m, permit: permit, progress: progress, s: m.newLive(permit)}
+	ctx, c.s.stopMaking = context.WithCancelCause(ctx)
+	defer c.s.stopMaking(nil)
 	if err := m.admit(c.s, permit.Quota()); err != nil {
 		return nil, err
 	}
+	defer close(c.s.made)
+	leave, err := c.queue(ctx)
+	if err != nil {
+		return nil, m.abandon(ctx, c.s, err)
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
 	begun := time.Now()
+	c.begun = begun
 	if err := c.run(ctx); err != nil {
-		m.log.Warn("create failed", "sandbox", c.s.id, "error", err)
+		m.log.Warn("create failed", "sandbox", c.s.id, "error", err, "cause", errors.Unwrap(err))
 		return nil, m.abandon(ctx, c.s, err)
 	}
 	m.log.Info("sandbox created", "sandbox", c.s.id, "name", c.s.name, "took", time.Since(begun))
-	inst := c.inst
-	m.wg.Go(func() { m.watch(c.s, inst) })
+	m.attend(c.s, c.inst)
 	return c.s, nil
+}
+
+// queue waits until the sandbox may be made, and calls leave when it has been.
+func (c *creation) queue(ctx context.Context) (leave func(), err error) {
+	begun := time.Now()
+	leave, err = c.m.gate.enter(ctx, c.s.tenant, func() { c.progress("queue") })
+	c.s.mu.Lock()
+	c.s.info.QueueMS = time.Since(begun).Milliseconds()
+	c.s.mu.Unlock()
+	if err != nil && ctx.Err() != nil {
+		err = canceled(ctx, "queue", err)
+	}
+	return leave, err
 }
 
 // newLive makes the record of a sandbox that is about to be created.
 func (m *Manager) newLive(permit policy.Permit) *live {
 	spec, id := permit.Spec(), cloche.NewID("sb-")
 	name := cmp.Or(spec.Name, id)
+	created := now()
 	return &live{
-		id: id, tenant: permit.Tenant(), name: name,
-		dir:   filepath.Join(m.sandboxesDir(), id),
-		ended: make(chan struct{}),
+		id: id, tenant: permit.Tenant(), name: name, profile: permit.Profile(),
+		dir:    filepath.Join(m.sandboxesDir(), id),
+		ended:  make(chan struct{}),
+		made:   make(chan struct{}),
+		wake:   m.poke,
+		digest: m.claims.digestOf(permit.Tenant(), spec.IdempotencyKey),
+		lease:  newLease(created, permit.Limits(), created),
 		info: cloche.Sandbox{
-			ID: id, Name: name, State: cloche.StateCreating, Tenant: permit.Tenant(),
-			Profile: permit.Profile(), Image: spec.Image, Engine: permit.Engine(), Tier: permit.Tier(),
-			Network: spec.Network, Env: spec.Env, User: spec.User, Cwd: spec.Cwd, Mounts: spec.Mounts,
+			ID: id, Name: name, State: cloche.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
+			Profile: permit.Profile(), Image: spec.Image, Snapshot: spec.Snapshot, Engine: permit.Engine(), Tier: permit.Tier(),
+			Network: spec.Network, Endpoints: spec.Endpoints, Env: spec.Env, Secrets: spec.Secrets, User: spec.User, Cwd: spec.Cwd, Mounts: spec.Mounts, Skills: spec.Skills,
 			Workspace: *spec.Workspace, Limits: permit.Limits(), ReadOnlyRoot: spec.ReadOnlyRoot != nil && *spec.ReadOnlyRoot,
-			Labels: spec.Labels, Adjusted: permit.Adjusted(), Unenforced: permit.Unenforced(), CreatedAt: now(),
+			Labels: spec.Labels, Adjusted: permit.Adjusted(), Unenforced: permit.Unenforced(), CreatedAt: created,
+			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient,
 		},
 	}
 }
 
 // run does the steps in order. Each pushes its own undo before the next begins.
-func (c *creation) run(ctx context.Context) error {
+func (c *creation) run(ctx context.Context) (err error) {
 	steps := []struct {
 		name string
 		do   func(context.Context) error
 	}{
 		{"directory", c.makeDir},
 		{"image", c.resolveImage},
+		{"snapshot", c.useSnapshot},
 		{"workspace", c.openWorkspace},
 		{"mounts", c.stageMounts},
 		{"agent", c.prepareAgent},
+		{"secrets", c.holdSecrets},
+		{"network", c.openWay},
 		{"engine", c.startEngine},
 		{"connect", c.connect},
+		{"rules", c.restrict},
+		{"trust", c.writeTrust},
+		{"endpoints", c.openEndpoints},
 		{"files", c.writeFiles},
 		{"record", c.commit},
 	}
+	defer func() { c.keepMade(err) }()
 	defer func() {
 		// What was staged for the engine is of no use after its Create.
 		if err := c.staged.run(ctx); err != nil {
@@ -121,14 +164,21 @@ func (c *creation) run(ctx context.Context) error {
 	}()
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
-			return canceled(step.name, err)
+			return canceled(ctx, step.name, err)
 		}
 		c.progress(step.name)
 		begun := time.Now()
-		if err := step.do(ctx); err != nil {
-			if ctx.Err() != nil {
-				return canceled(step.name, err)
-			}
+		err := c.m.at(ctx, "before "+step.name)
+		if err == nil {
+			err = step.do(ctx)
+		}
+		if err == nil {
+			err = c.m.at(ctx, "after "+step.name)
+		}
+		if err != nil && ctx.Err() != nil {
+			return canceled(ctx, step.name, err)
+		}
+		if err != nil {
 			return classify(step.name, err)
 		}
 		c.m.log.Debug("create step", "sandbox", c.s.id, "step", step.name, "took", time.Since(begun))
@@ -137,11 +187,21 @@ func (c *creation) run(ctx context.Context) error {
 }
 
 // canceled is the error of a create whose caller went away or whose time was up.
-func canceled(step string, err error) error {
+func canceled(ctx context.Context, step string, err error) error {
+	if errors.Is(context.Cause(ctx), errForestalled) {
+		return forestalledError()
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return cloche.Errorf(cloche.CodeTimeout, "creating the sandbox took longer than %s, at step %s", createTimeout, step).WithCause(err)
 	}
 	return cloche.Errorf(cloche.CodeCanceled, "the create was canceled at step %s", step).WithCause(err)
+}
+
+// forestalledError is the error of a create whose sandbox was deleted meanwhile.
+func forestalledError() *cloche.Error {
+	err := cloche.Errorf(cloche.CodeConflict, "the sandbox was deleted while it was being created")
+	err.TerminalReason = cloche.EndedDeleted
+	return err
 }
 
 // classify names the step in an error that no room has classified.
@@ -160,7 +220,7 @@ func (c *creation) makeDir(context.Context) error {
 		return err
 	}
 	c.s.undo.push("directory", func(context.Context) error { return workspace.RemoveTree(c.s.dir) })
-	for _, sub := range []string{"engine", "staging"} {
+	for _, sub := range []string{"engine", stagingDir} {
 		if err := os.Mkdir(filepath.Join(c.s.dir, sub), 0o700); err != nil {
 			return err
 		}
@@ -168,87 +228,10 @@ func (c *creation) makeDir(context.Context) error {
 	return nil
 }
 
-func (c *creation) resolveImage(ctx context.Context) error {
-	root, err := c.m.opts.Images.Resolve(ctx, c.s.info.Image, image.Need{
-		MountPoints: c.mountPoints(), ReadOnlyRoot: c.s.info.ReadOnlyRoot,
-	})
-	if err != nil {
-		return err
-	}
-	for _, dir := range root.Masks {
-		c.plan.Tmpfs = append(c.plan.Tmpfs, engine.Tmpfs{Target: dir, SizeBytes: maskBytes, Mode: 0o755})
-	}
-	for _, m := range root.Mounts {
-		c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: m.Source, Target: m.Target, ReadOnly: true, Static: true})
-	}
-	c.plan.Root = engine.Root{Image: root.Image, ReadOnly: c.s.info.ReadOnlyRoot}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.s.info.ImageDigest = root.Digest
-	c.s.info.User = cmp.Or(c.s.info.User, root.User)
-	c.s.image = imageFacts{Env: root.Env, MissingHint: root.MissingHint}
-	return nil
-}
-
-// mountPoints are the paths at which the request puts something.
-func (c *creation) mountPoints() []string {
-	points := []string{c.s.info.Workspace.Path}
-	for _, m := range c.permit.Mounts() {
-		points = append(points, m.Target)
-	}
-	return points
-}
-
-// openWorkspace finds or makes the workspace and stages it as the first mount
-// after the image's.
-func (c *creation) openWorkspace(context.Context) error {
-	ws := c.s.info.Workspace
-	if host, ok := c.permit.WorkspaceDir(); ok {
-		return c.stage(host)
-	}
-	var dir *workspace.Dir
-	var err error
-	if ws.Name != "" {
-		if _, err = c.m.opts.Workspaces.Create(workspace.Wish{Tenant: c.s.tenant, Name: ws.Name}); err == nil || errors.Is(err, cloche.ErrExists) {
-			dir, err = c.m.opts.Workspaces.Open(c.s.tenant, ws.Name, "")
-		}
-	} else {
-		dir, err = workspace.Private(filepath.Join(c.s.dir, "workspace"))
-	}
-	if err != nil {
-		return err
-	}
-	return c.stageDir(dir, ws.Path, ws.ReadOnly)
-}
-
-func (c *creation) stageMounts(context.Context) error {
-	for _, host := range c.permit.Mounts() {
-		if err := c.stage(host); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stage mounts a granted host directory into the staging directory, if it is
-// still the one that policy judged.
-func (c *creation) stage(host policy.HostDir) error {
-	dir, err := workspace.OpenDir(host.Real)
-	if err != nil {
-		return err
-	}
-	if dev, ino := dir.ID(); dev != host.Dev || ino != host.Ino {
-		dir.Close()
-		return cloche.Errorf(cloche.CodeDenied, "the directory %s was replaced while the request was being decided", host.Asked).
-			WithHint("ask again")
-	}
-	return c.stageDir(dir, host.Target, host.ReadOnly)
-}
-
 // stageDir takes over dir.
 func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) error {
 	defer dir.Close()
-	staged, err := dir.Stage(filepath.Join(c.s.dir, "staging"), readOnly)
+	staged, err := dir.Stage(filepath.Join(c.s.dir, stagingDir), readOnly)
 	if err != nil {
 		return err
 	}
@@ -264,9 +247,17 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	}
 	c.s.token = agent.NewToken()
 	limits := c.s.info.Limits
-	config, err := json.Marshal(agent.Config{
-		Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, SingleUser: os.Geteuid() != 0, User: c.s.info.User,
-	})
+	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, SingleUser: os.Geteuid() != 0, User: c.s.info.User}
+	uid := uint32(agent.UID)
+	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {
+		terms := host.Terms()
+		uid = 0
+		told.KernelGuardsInit, told.Confine, told.SingleUser, told.NoCgroup = true, true, terms.SingleUser, terms.NoGroups
+		if terms.LimitsPids {
+			told.PidsMax, told.OwnThreads = 0, terms.CountsAgent
+		}
+	}
+	config, err := json.Marshal(told)
 	if err != nil {
 		return fmt.Errorf("encode the agent's configuration: %w", err)
 	}
@@ -275,23 +266,17 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	c.plan.Hostname = hostname(c.s.name)
 	c.plan.DieWithParent = c.m.opts.Ephemeral
 	c.plan.Tmpfs = append(c.plan.Tmpfs,
-		engine.Tmpfs{Target: "/tmp", SizeBytes: within(tmpBytes, limits.MemoryBytes), Mode: 0o1777},
-		engine.Tmpfs{Target: "/dev/shm", SizeBytes: within(shmBytes, limits.MemoryBytes), Mode: 0o1777},
+		engine.Tmpfs{Target: "/tmp", SizeBytes: limits.TmpBytes, Mode: 0o1777},
+		engine.Tmpfs{Target: "/dev/shm", SizeBytes: limits.ShmBytes, Mode: 0o1777},
 	)
+	for _, r := range pathRules(c.s.snapshot()) {
+		c.plan.Rules = append(c.plan.Rules, engine.PathRule{Target: string(r.Target), Path: string(r.Path), Access: r.Access})
+	}
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: limits.DiskBytes}
 	c.plan.Agent = engine.Agent{
-		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, UID: agent.UID, Config: config, Port: agent.Port,
+		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, UID: uid, Config: config, Port: agent.Port,
 	}
 	return nil
-}
-
-// within is the size of a memory filesystem: small enough that filling it is an
-// error in the sandbox and not its end.
-func within(size, memory int64) int64 {
-	if memory > 0 {
-		return min(size, memory/3)
-	}
-	return size
 }
 
 func (c *creation) startEngine(ctx context.Context) error {
@@ -300,12 +285,15 @@ func (c *creation) startEngine(ctx context.Context) error {
 		return cloche.Errorf(cloche.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
 	}
 	inst, err := eng.Create(ctx, c.plan)
+	if herr := c.handWay(ctx); err == nil && herr != nil {
+		err = errors.Join(herr, inst.Close(context.WithoutCancel(ctx)))
+	}
 	if err != nil {
 		return err
 	}
 	c.inst = inst
 	c.s.mu.Lock()
-	c.s.inst = inst
+	c.s.inst, c.s.engineState = inst, inst.State()
 	c.s.mu.Unlock()
 	c.s.undo.push("engine", func(ctx context.Context) error {
 		if err := inst.Close(ctx); err != nil {
@@ -332,6 +320,7 @@ func (c *creation) connect(ctx context.Context) error {
 // writeFiles writes what the request brought with it, and makes sure that the
 // working directory exists.
 func (c *creation) writeFiles(ctx context.Context) error {
+	c.prepareCwd(ctx)
 	for i, f := range c.permit.Spec().Files {
 		o := agent.WriteOptions{Mode: cmp.Or(f.Mode, 0o644), User: c.s.info.User, Parents: true}
 		if _, err := c.client.WriteFile(ctx, f.Path, o, bytes.NewReader(f.Content)); err != nil {
@@ -346,38 +335,76 @@ func (c *creation) writeFiles(ctx context.Context) error {
 
 // commit makes the sandbox one that the next daemon will find.
 func (c *creation) commit(context.Context) error {
+	if err := c.endFill(); err != nil {
+		return err
+	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	if c.s.forestalled {
+		return forestalledError()
+	}
+	c.s.info.StartMS = time.Since(c.begun).Milliseconds()
 	if err := c.s.move(cloche.StateRunning, ""); err != nil {
 		return err
 	}
-	return c.s.save()
+	c.s.lease.begin(now())
+	if err := c.s.save(); err != nil {
+		return err
+	}
+	c.s.announced = true
+	c.m.tell(c.s, cloche.EventCreated, "")
+	if c.s.info.Degraded != "" {
+		c.m.tell(c.s, cloche.EventDegraded, c.s.info.Degraded)
+	}
+	c.m.poke()
+	return nil
 }
 
-// save writes the record. The caller holds s.mu.
+// save writes the record, unless the sandbox is gone. The caller holds s.mu.
 func (s *live) save() error {
-	r := record{Version: recordVersion, Info: s.info, AgentToken: s.token, Image: s.image}
-	if s.inst != nil {
-		r.EngineState = s.inst.State()
+	if s.gone {
+		return nil
 	}
-	return r.write(s.dir)
+	used := s.lease.used(now())
+	r := record{
+		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
+		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.removing, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
+	}
+	if err := r.write(s.dir); err != nil {
+		return err
+	}
+	s.lease.saved = used
+	return nil
 }
 
 // abandon undoes a failed creation. What cannot be undone now is retried; the
 // caller gets the first error either way.
 func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	s.mu.Lock()
-	s.info.State, s.info.Reason = cloche.StateFailed, cause.Error()
+	s.info.State, s.info.Reason, s.info.TerminalReason = cloche.StateDeleting, cause.Error(), cloche.EndedError
+	if s.forestalled {
+		s.info.TerminalReason = cloche.EndedDeleted
+	}
+	s.removing = true
 	conn := s.agent
 	s.mu.Unlock()
 	if conn != nil {
 		conn.close()
 	}
-	if err := s.undo.run(ctx); err != nil {
+	// Without its record it is nothing that a next daemon would call lost.
+	err := eraseRecord(s.dir)
+	if err == nil {
+		err = s.undo.run(ctx)
+	}
+	if err != nil {
 		m.log.Error("undo of a failed create", "sandbox", s.id, "error", err)
-		m.retry(s, true)
+		m.noteFailure(s, leaves(cloche.ResourceProcesses, err))
+		m.retry(s)
 		return cause
 	}
+	s.mu.Lock()
+	s.gone, s.removed = true, true
+	s.mu.Unlock()
 	m.forget(s)
 	return cause
 }

@@ -30,7 +30,7 @@ func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, pe
 }
 
 func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (cloche.Result, error) {
-	start, done, err := m.begin(s, permit)
+	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return cloche.Result{}, err
 	}
@@ -39,8 +39,14 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 	if err != nil {
 		return cloche.Result{}, err
 	}
-	before, begun := m.oomKills(ctx, s), time.Now()
+	before, begun, refusals := m.oomKills(ctx, s), time.Now(), s.refusals()
 	res, err := client.Exec(ctx, start)
+	if start.Repeatable && cloche.CodeOf(err) == cloche.CodeUnavailable && ctx.Err() == nil && !s.diedWithin(err) {
+		// The answer was lost with the connection. It can be asked for again.
+		if client, err = m.agentOf(ctx, s); err == nil {
+			res, err = client.Exec(ctx, start)
+		}
+	}
 	if err != nil {
 		if s.diedWithin(err) {
 			return s.lostResult(start.ExecID, begun), nil
@@ -48,33 +54,60 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 		return cloche.Result{}, s.hint(err)
 	}
 	m.judge(ctx, s, &res, before, false)
-	res.Adjusted = permit.Adjusted()
+	res.Adjusted, res.Refusals = permit.Adjusted(), refusals()
 	return res, nil
 }
 
-// begin turns a permit into what the agent is told, and counts the exec.
-func (m *Manager) begin(s *live, permit policy.ExecPermit) (agent.Start, func(), error) {
+// begin turns a permit into what the agent is told, and counts the exec as use
+// of the sandbox until done is called.
+func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
 	if !permit.Valid() {
-		return agent.Start{}, nil, cloche.Errorf(cloche.CodeDenied, "no policy has granted this exec")
+		return start, nil, cloche.Errorf(cloche.CodeDenied, "no policy has granted this exec")
 	}
+	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
+		return start, nil, err
+	}
+	given, err := m.given(ctx, s)
+	if err != nil {
+		return start, nil, err
+	}
+	start = s.start(permit, given)
+	start.Repeatable = start.ExecID != ""
+	if start.Repeatable && s.procs.has(start.ExecID) {
+		return start, nil, cloche.Errorf(cloche.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.name).
+			WithHint("choose another exec_id")
+	}
+	start.ExecID = cmp.Or(start.ExecID, cloche.NewID("x-"))
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.execs >= maxExecs {
-		err := cloche.Errorf(cloche.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", s.execs, s.name)
+		s.mu.Unlock()
+		err := cloche.Errorf(cloche.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", maxExecs, s.name)
 		err.Retryable, err.RetryAfterMS = true, 1000
-		return agent.Start{}, nil, err
+		return start, nil, err
 	}
 	s.execs++
+	s.mu.Unlock()
+	release, over := s.use(), make(chan struct{})
+	s.procs.tellFollowers(source{id: start.ExecID, over: over})
+	return start, func() {
+		close(over)
+		release()
+		s.mu.Lock()
+		s.execs--
+		s.mu.Unlock()
+	}, nil
+}
+
+// start is what the agent is told of a program; given is what Manager.given returned.
+func (s *live) start(permit policy.ExecPermit, given map[string]string) agent.Start {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	req := permit.Request()
 	return agent.Start{
-			ExecID: cloche.NewID("x-"), Argv: permit.Argv(), Env: environment(s.image.Env, permit.Env()),
-			Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
-			MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
-		}, func() {
-			s.mu.Lock()
-			s.execs--
-			s.mu.Unlock()
-		}, nil
+		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.exports(cmp.Or(req.Phase, cloche.PhaseRun)), req.Env),
+		Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
+		MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
+	}
 }
 
 // environment is the whole environment of a process: later sets win.
@@ -99,9 +132,7 @@ func (m *Manager) oomKills(ctx context.Context, s *live) int64 {
 		return 0
 	}
 	st, _ := stat(ctx, inst)
-	s.mu.Lock()
-	s.oomSeen = max(s.oomSeen, st.OOMKills)
-	s.mu.Unlock()
+	m.sawKills(s, st.OOMKills)
 	return st.OOMKills
 }
 
@@ -119,7 +150,7 @@ func (s *live) lostResult(execID string, begun time.Time) cloche.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cloche.Result{
-		SandboxLost: true, OOM: s.end.oom, Reason: s.end.reason, ExecID: execID,
+		SandboxLost: true, OOM: s.end.oom, Reason: s.end.reason, TerminalReason: cmp.Or(s.info.TerminalReason, s.end.cause()), ExecID: execID,
 		DurationMS: time.Since(begun).Milliseconds(),
 	}
 }
@@ -133,9 +164,11 @@ type Stream struct {
 	permit policy.ExecPermit
 	done   func()
 	before int64
-	begun  time.Time
-	id     string
-	ended  bool
+	// refusals are what was not let out since it began.
+	refusals func() []cloche.EgressRefusal
+	begun    time.Time
+	id       string
+	ended    bool
 	// sentKill is set once a KILL has been sent on request.
 	sentKill atomic.Bool
 	closing  sync.Once
@@ -153,7 +186,7 @@ func (m *Manager) ExecStream(ctx context.Context, caller policy.Caller, ref stri
 }
 
 func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPermit) (*Stream, error) {
-	start, done, err := m.begin(s, permit)
+	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +195,7 @@ func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPer
 		done()
 		return nil, err
 	}
-	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), begun: time.Now(), id: start.ExecID}
+	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), refusals: s.refusals(), begun: time.Now(), id: start.ExecID}
 	if st.inner, err = client.Stream(ctx, start); err != nil {
 		done()
 		return nil, s.hint(s.explain(err))
@@ -200,7 +233,7 @@ func (t *Stream) Recv() (agent.Event, error) {
 		ctx, cancel := context.WithTimeout(t.m.ctx, callTimeout)
 		defer cancel()
 		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())
-		ev.Exit.Adjusted = t.permit.Adjusted()
+		ev.Exit.Adjusted, ev.Exit.Refusals = t.permit.Adjusted(), t.refusals()
 	}
 	return ev, nil
 }

@@ -1,13 +1,153 @@
 package sandbox
 
-import "testing"
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
 
 // EngineStateForTest reads what a record keeps of the engine.
-func EngineStateForTest(t *testing.T, dir string) []byte {
+func EngineStateForTest(t testing.TB, dir string) []byte {
 	t.Helper()
 	r, err := readRecord(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r.EngineState
+}
+
+// SetTrap makes trap be called at every named point of creates, ends and pauses.
+// It is set before the Manager is used.
+func SetTrap(m *Manager, trap func(ctx context.Context, point string) error) { m.trap = trap }
+
+// SetPace makes teardowns that fail be retried sooner. It is called before the
+// Manager is used.
+func SetPace(m *Manager, first, most time.Duration, burst int) {
+	m.pace = pace{first: first, most: most, burst: burst}
+}
+
+// Waiters counts those who wait for what a key stands for.
+func Waiters(m *Manager, tenant, key string) int {
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	if cl := m.claims.byKey[nameKey{tenant, key}]; cl != nil && cl.making != nil {
+		return cl.making.waiters
+	}
+	return 0
+}
+
+// FillExecs makes a sandbox have as many execs under way as it may.
+func FillExecs(m *Manager, id string) {
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.execs = maxExecs
+}
+
+// SetProcessBounds makes the bounds of the processes of one sandbox smaller. It is
+// called before the Manager is used.
+func SetProcessBounds(m *Manager, living, ended int) { m.maxLiving, m.maxEnded = living, ended }
+
+// IsFinal reports whether the record of a process is final.
+func IsFinal(m *Manager, sandbox, id string) bool {
+	m.mu.Lock()
+	s := m.byID[sandbox]
+	m.mu.Unlock()
+	p := s.procs.get(id)
+	if p == nil {
+		return false
+	}
+	_, final := p.endedAt()
+	return final
+}
+
+// Crash is the end of a daemon that is killed: nothing is put in order, and
+// nothing that goes on does anything more. What hangs in a trap goes on hanging.
+func Crash(m *Manager) {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	all := m.all()
+	m.mu.Lock()
+	clear(m.byID)
+	clear(m.byName)
+	m.mu.Unlock()
+	m.bg.Lock()
+	m.cancel()
+	m.bg.Unlock()
+	for _, s := range all {
+		s.mu.Lock()
+		s.gone = true // the dead write nothing
+		if s.agent != nil {
+			s.agent.close()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// DowngradeForTest makes a record one that the first version wrote.
+func DowngradeForTest(t testing.TB, dir string) {
+	t.Helper()
+	r, err := readRecord(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := struct {
+		Version     int
+		Info        any
+		EngineState []byte
+		AgentToken  []byte
+		Image       imageFacts
+	}{1, nil, r.EngineState, r.AgentToken, r.Image}
+	r.Info.Persistent = false // the first version knew of nothing else
+	old.Info = r.Info
+	data, err := json.Marshal(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, recordFile), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// UnconfirmForTest makes the record of a process one whose start the daemon did
+// not survive.
+func UnconfirmForTest(t *testing.T, dir, id string) {
+	t.Helper()
+	p := newProcess(dir, processRecord{Process: cloche.Process{ExecID: id, State: cloche.ProcessStarting, Managed: true}, LogBytes: 1 << 20})
+	if err := p.save(processRecord{Process: p.rec}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// BreakConnections cuts every connection to the agent of a sandbox.
+func BreakConnections(m *Manager, id string) {
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	s.mu.Lock()
+	conns := []*agentConn{s.agent}
+	s.mu.Unlock()
+	s.procs.mu.Lock()
+	c := s.procs.crew
+	s.procs.mu.Unlock()
+	if c != nil {
+		c.links.mu.Lock()
+		conns = append(conns, c.links.conns...)
+		c.links.mu.Unlock()
+	}
+	for _, conn := range conns {
+		conn.mu.Lock()
+		if conn.client != nil {
+			_ = conn.client.Close()
+		}
+		conn.mu.Unlock()
+	}
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// onAgent runs one small call on the agent of a sandbox.
+// onAgent runs one call on the agent of a sandbox, which is use of it.
 func onAgent[T any](ctx context.Context, m *Manager, caller policy.Caller, verb policy.Verb, ref string, call func(context.Context, *agent.Client, cloche.Sandbox) (T, error)) (T, error) {
 	var zero T
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
 		return zero, err
 	}
+	defer s.use()()
 	client, err := m.agentOf(ctx, s)
 	if err != nil {
 		return zero, err
@@ -49,11 +50,32 @@ func (m *Manager) ListFiles(ctx context.Context, caller policy.Caller, ref, path
 // the end. The caller closes the reader.
 func (m *Manager) ReadFile(ctx context.Context, caller policy.Caller, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
 	var info cloche.FileInfo
+	s, err := m.find(caller, policy.VerbReadFile, ref)
+	if err != nil {
+		return nil, info, err
+	}
+	release := s.use()
 	r, err := onAgent(ctx, m, caller, policy.VerbReadFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (r io.ReadCloser, err error) {
 		r, info, err = c.ReadFile(ctx, path, offset, length)
 		return r, err
 	})
-	return r, info, err
+	if err != nil {
+		release()
+		return nil, info, err
+	}
+	return &fileReader{ReadCloser: r, release: release}, info, nil
+}
+
+// fileReader counts as use of the sandbox until it is closed.
+type fileReader struct {
+	io.ReadCloser
+	release func()
+}
+
+// Close implements io.Closer.
+func (r *fileReader) Close() error {
+	defer r.release()
+	return r.ReadCloser.Close()
 }
 
 // WriteFile replaces a file by what r yields. Parents are made; the file belongs
@@ -88,52 +110,6 @@ func (m *Manager) MoveFile(ctx context.Context, caller policy.Caller, ref, from,
 func (m *Manager) RemoveFile(ctx context.Context, caller policy.Caller, ref, path string, recursive bool) error {
 	_, err := onAgent(ctx, m, caller, policy.VerbRemoveFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (none, error) {
 		return none{}, c.Remove(ctx, path, recursive)
-	})
-	return err
-}
-
-// TarOut writes a directory or file as tar.
-func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, w io.Writer) (cloche.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.TarReport, error) {
-		return c.TarOut(ctx, path, cloche.TarOutOptions{}, w)
-	})
-}
-
-// TarIn unpacks a tar into a directory, which is made when it is missing.
-func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, r io.Reader) (cloche.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (cloche.TarReport, error) {
-		return c.TarIn(ctx, path, cloche.TarInOptions{Owner: sb.User}, r)
-	})
-}
-
-// Processes lists the execs of a sandbox that are on record.
-func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref string) ([]cloche.Process, error) {
-	s, err := m.find(caller, policy.VerbProcesses, ref)
-	if err != nil {
-		return nil, err
-	}
-	if s.over() {
-		return s.savedProcesses()
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return onAgent(ctx, m, caller, policy.VerbProcesses, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) ([]cloche.Process, error) {
-		return c.Processes(ctx)
-	})
-}
-
-// Logs calls fn with the output of the sandbox's processes that is kept; of a
-// sandbox that has ended, what its agent said last.
-func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
-	s, err := m.find(caller, policy.VerbLogs, ref)
-	if err != nil {
-		return err
-	}
-	if s.over() {
-		return s.savedLogs(o, fn)
-	}
-	_, err = onAgent(ctx, m, caller, policy.VerbLogs, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (none, error) {
-		return none{}, c.Logs(ctx, o, fn)
 	})
 	return err
 }

@@ -3,26 +3,37 @@
 package sandbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/bridge/tape"
+	"github.com/cloche-dev/cloche/internal/egress/holder"
+	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 func TestMain(m *testing.M) {
 	fake.Dispatch()
+	if os.Args[0] == holder.Argv0 {
+		os.Exit(holder.Main())
+	}
 	os.Exit(m.Run())
 }
 
@@ -35,15 +46,31 @@ var rules = policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}
 // world is one home on one imaginary machine. Managers come and go in it, as
 // daemons do.
 type world struct {
-	t       *testing.T
+	used    []usedBy // guarded by mu: what was told of ended sandboxes
+	t       testing.TB
 	dir     string
 	machine *fake.Machine
 	images  *image.Store
 	spaces  *workspace.Store
+	snaps   *snapshot.Store
 	lost    chan cloche.Sandbox
+	// trap is set in the Managers that are made from then on.
+	trap func(ctx context.Context, point string) error
+	// log is where they log to, and a nil one is the test's output.
+	log io.Writer
+	// retention and admission are theirs too.
+	retention sandbox.Retention
+	admission policy.Admission
+	// held: a holder keeps their links over a restart.
+	held bool
+	// ways are the latest Manager's.
+	ways *way.Ways
+
+	mu     sync.Mutex
+	events []cloche.Event
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -62,6 +89,9 @@ func newWorld(t *testing.T) *world {
 	if w.spaces, err = workspace.Open(dir); err != nil {
 		t.Fatal(err)
 	}
+	if w.snaps, err = snapshot.Open(snapshot.Options{Home: dir, RemoveTree: workspace.RemoveTree}); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := w.machine.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -73,13 +103,7 @@ func newWorld(t *testing.T) *world {
 // manager starts a daemon's Manager, which the test's end closes.
 func (w *world) manager(ephemeral bool) *sandbox.Manager {
 	w.t.Helper()
-	m := sandbox.New(sandbox.Options{
-		Dir: filepath.Join(w.dir, "owner"), Owner: "owner", Ephemeral: ephemeral,
-		Engines: []engine.Engine{w.machine.Engine()}, Images: w.images, Workspaces: w.spaces,
-		AgentImage: func(context.Context) (string, error) { return "/dev/null", nil },
-		Logger:     slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Ended:      func(sb cloche.Sandbox) { w.lost <- sb },
-	})
+	m := w.newManager(ephemeral)
 	w.t.Cleanup(func() { _ = m.Close(context.WithoutCancel(w.t.Context())) })
 	if err := m.Recover(w.t.Context()); err != nil {
 		w.t.Fatal(err)
@@ -87,12 +111,81 @@ func (w *world) manager(ephemeral bool) *sandbox.Manager {
 	return m
 }
 
+func (w *world) newManager(ephemeral bool) *sandbox.Manager {
+	logger := slog.New(slog.NewTextHandler(cmp.Or(w.log, w.t.Output()), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ways := way.Options{Logger: logger}
+	if w.held {
+		ways.Holder = holder.NewClient(holder.Options{Dir: filepath.Join(w.dir, "owner"), Logger: logger})
+	}
+	w.ways = way.New(w.t.Context(), ways)
+	own := w.ways
+	w.t.Cleanup(func() {
+		if err := own.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	recordings, err := tape.Open(filepath.Join(w.dir, "recordings"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { recordings.Close() })
+	m := sandbox.New(sandbox.Options{
+		Ways: w.ways, Recordings: recordings,
+		Dir: filepath.Join(w.dir, "owner"), Owner: "owner", Ephemeral: ephemeral,
+		Engines: []engine.Engine{w.machine.Engine()}, Images: w.images, Workspaces: w.spaces, Snapshots: w.snaps,
+		AgentImage: func(context.Context) (string, error) { return "/dev/null", nil },
+		Logger:     logger,
+		Ended:      func(sb cloche.Sandbox) { w.lost <- sb },
+		Retention:  w.retention,
+		Admission:  w.admission,
+		Used: func(sb cloche.Sandbox, u cloche.AuditUsed) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.used = append(w.used, usedBy{sb, u})
+		},
+		Events: func(e cloche.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.events = append(w.events, e)
+		},
+	})
+	sandbox.SetTrap(m, w.trap)
+	sandbox.SetPace(m, 5*time.Millisecond, 50*time.Millisecond, 3)
+	return m
+}
+
+// forgetEvents drops what was kept for the test's own sake.
+func (w *world) forgetEvents() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events, w.used = nil, nil
+}
+
+// kinds are the events of sandboxes so far, without their processes'.
+func (w *world) kinds() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var kinds []string
+	for _, e := range w.events {
+		if k, ok := strings.CutPrefix(string(e.Kind), "sandbox."); ok {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
 // permit asks policy, as core does. Limits that the imaginary machine cannot
 // enforce are defaults, so they are only reported.
 func (w *world) permit(spec cloche.SandboxSpec) policy.Permit {
 	w.t.Helper()
 	reports := []cloche.EngineReport{w.machine.Engine().Probe(w.t.Context())}
-	p, err := policy.Decide(policy.Request{Spec: spec, Facts: policy.Facts{Engines: reports, Home: w.dir}}, operator, rules)
+	facts := policy.Facts{Engines: reports, Home: w.dir, HardQuota: workspace.HardQuota()}
+	if spec.Workspace != nil {
+		if info, err := w.spaces.Get(operator.Tenant, spec.Workspace.Name); err == nil {
+			facts.Workspace = &info
+		}
+	}
+	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts, Held: spec.Transient}, operator, rules)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -133,8 +226,18 @@ func (w *world) nothingLeft(m *sandbox.Manager) {
 	for _, e := range left {
 		w.t.Errorf("%s is left", e.Name())
 	}
-	if err := w.machine.Engine().Sweep(w.t.Context(), "nobody", nil); err != nil {
-		w.t.Error(err)
+	if left := w.machine.Left(); len(left) != 0 {
+		w.t.Errorf("instances are left: %v", left)
+	}
+	w.nobodyHasAWorkspace()
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(info)) {
+		if strings.Contains(line, w.dir+"/") {
+			w.t.Errorf("a mount is left: %s", line)
+		}
 	}
 }
 

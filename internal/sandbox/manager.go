@@ -6,22 +6,31 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/approval"
+	"github.com/cloche-dev/cloche/internal/bridge"
+	"github.com/cloche-dev/cloche/internal/bridge/tape"
+	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Options are what a Manager works with. All fields but Ended are required.
+// Options are what a Manager works with. All fields but Ended, Events, Used,
+// Refused, Retention, Ways, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
+// and Exchanged are required.
 type Options struct {
 	// Dir is the owner's directory: 0700, and locked by the caller for as long as
 	// the Manager lives.
@@ -34,12 +43,51 @@ type Options struct {
 	Engines    []engine.Engine
 	Images     *image.Store
 	Workspaces *workspace.Store
+	Snapshots  *snapshot.Store
 	// AgentImage returns the EROFS image that holds the agent.
 	AgentImage func(context.Context) (string, error)
 	Logger     *slog.Logger
 	// Ended is told of every sandbox that ended without being asked to. It must
 	// not block.
 	Ended func(cloche.Sandbox)
+	// Events is told of what happens, in the order in which it happens to one
+	// sandbox. It must not block and must not call the Manager. Nil is nobody.
+	Events func(cloche.Event)
+	// Used is told what a sandbox used when its instance has ended. It must not block
+	// and must not call the Manager. Nil is nobody.
+	Used func(cloche.Sandbox, cloche.AuditUsed)
+	// Refused is told what rules on paths refused to programs. It may take a moment,
+	// and must not call the Manager. Nil is nobody.
+	Refused func(cloche.Sandbox, Refusal)
+	// Retention bounds what is kept of ended sandboxes; zero is the default.
+	Retention Retention
+	// Admission bounds how many sandboxes are made at once; zero is the default.
+	Admission policy.Admission
+	// Ways are the ways out; nil makes no sandbox with a network. They are closed after
+	// the Manager.
+	Ways *way.Ways
+	// Secrets reads the value of a secret; nil where there are none. What it returns is
+	// in no record.
+	Secrets func(ctx context.Context, name string) (string, error)
+	// Ask waits for a word about what a sandbox wants out and no rule speaks of, and
+	// says whether it is let out. Nil refuses it at once.
+	Ask func(context.Context, approval.Question) bool
+	// Redact takes the values of secrets out of a text; nil knows none.
+	Redact func(text string) string
+	// Egress is told of what left a sandbox and what did not, once it is in the
+	// sandbox's log. It must not call the Manager. Nil is nobody.
+	Egress func(cloche.Sandbox, cloche.EgressRecord)
+	// Recordings are what endpoints record and replay; nil where there are none.
+	Recordings *tape.Store
+	// OwnAddress says of an address that the daemon listens there, which no endpoint
+	// leads to; nil is none.
+	OwnAddress func(netip.AddrPort) bool
+	// EndpointSockets bounds the connections that all endpoints together have to their
+	// targets; 0 is no bound.
+	EndpointSockets int64
+	// Exchanged is told of every request that went through an endpoint, in some order.
+	// It may block for a while. Nil is nobody.
+	Exchanged func(cloche.Exchange)
 }
 
 // Manager holds the sandboxes of one owner. It is safe for concurrent use.
@@ -51,6 +99,29 @@ type Manager struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	// bg keeps background from adding to wg once Close waits for it.
+	bg sync.Mutex
+	// wake makes the reaper look at the leases again.
+	wake chan struct{}
+	// trap, which only tests set, fails or hangs at a named point of a create or
+	// an end.
+	trap func(ctx context.Context, point string) error
+	// sockets are those of all endpoints; nil is no bound.
+	sockets *bridge.Sockets
+	// exchanges wait to be told.
+	exchanges chan cloche.Exchange
+	// captured is how much those that wait hold.
+	captured atomic.Int64
+	// pace is how teardowns that fail are retried.
+	pace pace
+	// gate lets sandboxes be made, so many at a time.
+	gate *gate
+	// graves are those that are no more, and claims the keys of those that are.
+	graves *graveyard
+	claims claims
+	// maxLiving and maxEnded bound the processes of one sandbox; tests make them
+	// small.
+	maxLiving, maxEnded int
 
 	mu     sync.Mutex
 	byID   map[string]*live
@@ -65,20 +136,77 @@ type nameKey struct{ tenant, name string }
 // too until they are removed.
 type live struct {
 	id, tenant, name string
+	profile          string
 	dir              string
+	// wake makes the reaper look at the lease again.
+	wake func()
 
 	// ops serialises what changes the sandbox as a whole: stop, kill, remove.
 	ops sync.Mutex
 
-	mu    sync.Mutex // guards what follows
-	info  cloche.Sandbox
-	inst  engine.Instance
-	token []byte
-	undo  undoStack
-	agent *agentConn
-	execs int
+	// procs are its managed processes.
+	procs processTable
+	// endpoints are those that it has now.
+	endpoints endpointTable
+
+	mu   sync.Mutex // guards what follows
+	info cloche.Sandbox
+	inst engine.Instance
+	// engineState is what finds inst again; it is kept also when inst could not be
+	// reached.
+	engineState []byte
+	token       []byte
+	undo        undoStack
+	agent       *agentConn
+	execs       int
+	lease       lease
+	// holders counts the connections that hold a transient sandbox.
+	holders int
+	// reaped: the reaper has seen to it that it ends, or goes.
+	reaped bool
+	// removing: a removal has begun, and goes on until it is done.
+	removing bool
+	// gone: its directory is being removed, and nothing is written there any more.
+	gone bool
+	// removed: nothing is left of it.
+	removed bool
+	// announced: an event has told of it.
+	announced bool
+	// endReason is why it is being ended, when nobody asked for that.
+	endReason string
+	// attempts is how often its teardown was tried, failure why it failed the last time.
+	attempts int
+	failure  error
+	// retrying is a failed end that is being retried in the background; nil is none.
+	retrying *retrying
+	// detached: it has given up its named workspace.
+	detached bool
+	// stopMaking ends its creation, made is closed when that has ended, and forestalled
+	// says that it must not succeed any more.
+	stopMaking  context.CancelCauseFunc
+	made        chan struct{}
+	forestalled bool
+	// digest is that of the request that its idempotency key stands for.
+	digest string
+	// unsettled: a pause or a resume is under way.
+	unsettled bool
+	// standing: its processes are made to stand still for a moment, by nobody's wish.
+	standing bool
+	// interrupt ends what an end of the sandbox would have to wait for; nil is nothing.
+	interrupt context.CancelFunc
+	// enders are those who end it, or wait to.
+	enders int
+	// secrets are those that its processes have.
+	secrets []heldSecret
+	// trusts: its programs have files that say whom to trust, for its TLS is opened.
+	trusts bool
 	// image is what its image brings to every process.
 	image imageFacts
+	// way is its way out; nil without a network, and when that is lost or ended. It is
+	// changed under ops too.
+	way *way.Way
+	// grant is what may leave; nil without a network.
+	grant *policy.EgressGrant
 	// oomSeen is the highest count of kills for memory that was read.
 	oomSeen int64
 	// end says how the instance ended; it is set before ended is closed.
@@ -90,6 +218,8 @@ type live struct {
 // imageFacts are what an image says of the processes that run in it.
 type imageFacts struct {
 	Env map[string]string
+	// Path is the file that the root lies on.
+	Path string `json:",omitempty"`
 	// MissingHint belongs to the error about a program that is not there.
 	MissingHint string
 }
@@ -106,10 +236,47 @@ func New(opts Options) *Manager {
 	if opts.Ended == nil {
 		opts.Ended = func(cloche.Sandbox) {}
 	}
-	return &Manager{
-		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel,
-		byID: map[string]*live{}, byName: map[nameKey]*live{},
+	if opts.Egress == nil {
+		opts.Egress = func(cloche.Sandbox, cloche.EgressRecord) {}
 	}
+	if opts.Events == nil {
+		opts.Events = func(cloche.Event) {}
+	}
+	if opts.Redact == nil {
+		opts.Redact = func(text string) string { return text }
+	}
+	opts.Retention = opts.Retention.filled()
+	opts.Admission = opts.Admission.Filled()
+	m := &Manager{
+		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
+		maxLiving: maxLiving, maxEnded: maxEnded, pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
+		claims: claims{byKey: map[nameKey]*claim{}},
+		byID:   map[string]*live{}, byName: map[nameKey]*live{},
+	}
+	if opts.EndpointSockets > 0 {
+		m.sockets = bridge.NewSockets(opts.EndpointSockets)
+	}
+	m.wg.Go(m.reap)
+	if opts.Exchanged != nil {
+		m.exchanges = make(chan cloche.Exchange, maxExchanges)
+		m.wg.Go(m.tellExchanges)
+	}
+	return m
+}
+
+// all lists the sandboxes in the tables.
+func (m *Manager) all() []*live {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.byID))
+}
+
+// at is a point at which a test may make something go wrong.
+func (m *Manager) at(ctx context.Context, point string) error {
+	if m.trap == nil {
+		return nil
+	}
+	return m.trap(ctx, point)
 }
 
 // sandboxesDir is where each sandbox has its directory.
@@ -134,9 +301,9 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 	}
 	m.mu.Unlock()
 	if s == nil {
-		return nil, policy.NoSandbox(ref)
+		return nil, m.graves.missing(caller, ref)
 	}
-	if err := policy.Authorize(caller, verb, ref, s.tenant, s.info.Profile); err != nil {
+	if err := policy.Authorize(caller, verb, ref, s.tenant, s.profile); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -146,7 +313,22 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 func (s *live) snapshot() cloche.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.info
+	return s.look()
+}
+
+// look is snapshot for a caller that holds s.mu.
+func (s *live) look() cloche.Sandbox {
+	info := s.info
+	if info.State == cloche.StateRunning || info.State == cloche.StatePaused {
+		if t, ok := s.lease.end(now()); ok {
+			at := t.at.UTC()
+			info.ExpiresAt = &at
+		}
+	}
+	if s.grant != nil {
+		info.Egress = onRecord(*s.grant)
+	}
+	return info
 }
 
 // Get returns what is on record about a sandbox.
@@ -160,16 +342,9 @@ func (m *Manager) Get(caller policy.Caller, ref string) (cloche.Sandbox, error) 
 
 // List returns one page of the sandboxes that caller sees, newest first.
 func (m *Manager) List(caller policy.Caller, o cloche.ListOptions) cloche.SandboxList {
-	m.mu.Lock()
-	all := make([]*live, 0, len(m.byID))
-	for _, s := range m.byID {
-		all = append(all, s)
-	}
-	m.mu.Unlock()
-
 	var infos []cloche.Sandbox
-	for _, s := range all {
-		if info := s.snapshot(); policy.Sees(caller, info.Tenant) && chosen(info, o) {
+	for _, s := range m.all() {
+		if info := s.snapshot(); policy.SeesSandbox(caller, info.Tenant, info.Profile) && chosen(info, o) {
 			infos = append(infos, info)
 		}
 	}
@@ -214,13 +389,17 @@ func (m *Manager) Count(tenant string) (own, all int) {
 	return m.count(tenant)
 }
 
+// hasEnded reports whether nothing of a sandbox runs any more.
+func (s *live) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info.State.Over() || s.info.State == cloche.StateDeleting && s.info.StoppedAt != nil
+}
+
 // count is Count for a caller that holds m.mu.
 func (m *Manager) count(tenant string) (own, all int) {
 	for _, s := range m.byID {
-		s.mu.Lock()
-		state := s.info.State
-		s.mu.Unlock()
-		if state == cloche.StateStopped || state == cloche.StateLost {
+		if s.hasEnded() {
 			continue
 		}
 		all++
@@ -237,9 +416,7 @@ func (m *Manager) admit(s *live, quota policy.Quota) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	own, all := m.count(s.tenant)
-	if quota.Total > 0 && all >= quota.Total || quota.Tenant > 0 && own >= quota.Tenant {
-		err := cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("remove one, or come again later")
-		err.Retryable, err.RetryAfterMS = true, 5000
+	if err := quota.Check(own, all, false); err != nil {
 		return err
 	}
 	if m.closed {
@@ -267,35 +444,34 @@ func (m *Manager) forget(s *live) {
 }
 
 // Close ends the Manager's own work. An ephemeral Manager removes its
-// sandboxes first; the sandboxes of a daemon live on and are found again by
-// Recover.
+// sandboxes first. Of a daemon's, those that are not persistent are stopped, with
+// a grace that the end of ctx cuts short, and those that only connections held
+// are removed; the others live on and are found again by Recover.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
-	all := make([]*live, 0, len(m.byID))
-	for _, s := range m.byID {
-		all = append(all, s)
-	}
 	m.mu.Unlock()
-
-	var errs []error
-	if m.opts.Ephemeral {
-		for _, s := range all {
-			errs = append(errs, m.remove(ctx, s))
-		}
-	}
+	all := m.all()
+	err := m.stopAll(ctx, all)
+	m.bg.Lock()
 	m.cancel()
+	m.bg.Unlock()
 	for _, s := range all {
 		s.mu.Lock()
 		conn := s.agent
 		s.agent = nil
+		if s.lease.idle > 0 && s.leased() {
+			if serr := s.save(); serr != nil {
+				m.log.Error("save the last use", "sandbox", s.id, "error", serr)
+			}
+		}
 		s.mu.Unlock()
 		if conn != nil {
 			conn.close()
 		}
 	}
 	m.wg.Wait()
-	return errors.Join(errs...)
+	return err
 }
 
 // hostname is what a sandbox calls itself: its name, as far as a host name may

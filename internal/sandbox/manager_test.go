@@ -146,8 +146,8 @@ func TestFailedTeardownIsRetried(t *testing.T) {
 	if !errors.Is(err, cloche.ErrSandboxLost) {
 		t.Errorf("create: %v, want the error of the dial", err)
 	}
-	if got := states(m); len(got) != 1 || got[0] != cloche.StateFailed {
-		t.Errorf("states %v, want one failed sandbox that is being retried", got)
+	if got := states(m); len(got) != 1 || got[0] != cloche.StateDeleting {
+		t.Errorf("states %v, want one that is being deleted still", got)
 	}
 	w.machine.SetFaults(fake.Faults{})
 	eventually(t, "the retry removes it", func() bool { return len(states(m)) == 0 })
@@ -208,10 +208,14 @@ func TestDeathIsSeen(t *testing.T) {
 	w.machine.SetFaults(fake.Faults{DieAfter: 300 * time.Millisecond})
 	sb := w.create(m, "x")
 	res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exec sleep 60"}))
-	if err != nil || !res.SandboxLost || res.ExitCode != nil || res.OK() || res.Reason == "" {
+	if err != nil || !res.SandboxLost || res.ExitCode != nil || res.OK() || res.Reason == "" || res.TerminalReason != cloche.EndedLost {
 		t.Errorf("an exec whose sandbox died: %+v, %v; want sandbox_lost and no exit code", res, err)
 	}
-	if lost := <-w.lost; lost.ID != sb.ID || lost.State != cloche.StateLost {
+	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "true"}))
+	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeState || e.TerminalReason != cloche.EndedLost || e.Judge() != cloche.ClassInfra {
+		t.Errorf("an exec in one that is dead: %+v", err)
+	}
+	if lost := <-w.lost; lost.ID != sb.ID || lost.TerminalReason != cloche.EndedLost || lost.State != cloche.StateLost || !strings.Contains(lost.Reason, "its agent ended: signal: killed") {
 		t.Errorf("reported lost: %+v", lost)
 	}
 	if err := m.Remove(t.Context(), operator, "x"); err != nil {
@@ -236,7 +240,7 @@ func TestStreamEndsWithItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	ev, err := st.Recv()
-	if err != nil || ev.Exit == nil || ev.Exit.OK() || !ev.Exit.SandboxLost {
+	if err != nil || ev.Exit == nil || ev.Exit.OK() || !ev.Exit.SandboxLost || ev.Exit.TerminalReason != cloche.EndedKilled {
 		t.Errorf("the end of the stream: %+v, %v; want an exit that says the sandbox is lost", ev, err)
 	}
 	if _, err := st.Recv(); !errors.Is(err, io.EOF) {

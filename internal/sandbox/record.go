@@ -7,12 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// recordVersion is the format of record; another version is not adopted.
-const recordVersion = 1
+// recordVersion is the format of record. Version 1 had neither leases nor
+// sandboxes that are not persistent; another version is not adopted.
+const recordVersion = 2
 
 // record is what survives the daemon: one file in each sandbox's directory,
 // readable by its owner alone because it holds the agent's token.
@@ -23,6 +26,28 @@ type record struct {
 	EngineState []byte
 	AgentToken  []byte
 	Image       imageFacts
+	// KeyDigest is that of the request that the idempotency key stands for.
+	KeyDigest string `json:",omitempty"`
+	// Removing: a removal was begun, and whoever reads this finishes it.
+	Removing bool `json:",omitempty"`
+	// Unsettled: a pause or a resume was under way, and what it came to is not
+	// known. Whoever reads this makes the sandbox run.
+	Unsettled bool `json:",omitempty"`
+	// Began is when it began to run; a record without it is from a build for which
+	// that was its creation.
+	Began time.Time `json:",omitzero"`
+	// LastUse is when the idle time began; it may be a little older than the truth.
+	LastUse time.Time `json:",omitzero"`
+	// Endpoints are as they were granted.
+	Endpoints []policy.EndpointGrant `json:",omitempty"`
+	// Egress is what may leave it; nil without a network.
+	Egress *policy.EgressGrant `json:",omitempty"`
+	// Secrets are those that its processes have, without their values; Trusts says that
+	// they have files that say whom to trust.
+	Secrets []heldSecret `json:",omitempty"`
+	Trusts  bool         `json:",omitempty"`
+	// IdleSpent is where the idle time of a paused sandbox stands.
+	IdleSpent time.Duration `json:",omitempty"`
 }
 
 const recordFile = "sandbox.json"
@@ -59,12 +84,20 @@ func readRecord(dir string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(data) == 0 {
+		// A machine that lost its power while the first record was being written.
+		return nil, fmt.Errorf("read record: it is empty: %w", fs.ErrNotExist)
+	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, fmt.Errorf("decode record: %w", err)
 	}
-	if r.Version != recordVersion {
-		return nil, fmt.Errorf("record has version %d, this build reads %d", r.Version, recordVersion)
+	switch r.Version {
+	case recordVersion:
+	case 1:
+		r.Info.Persistent = true
+	default:
+		return nil, fmt.Errorf("record has version %d, this build reads 1 to %d", r.Version, recordVersion)
 	}
 	return &r, nil
 }

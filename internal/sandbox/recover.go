@@ -1,111 +1,261 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
+	"sync"
 
 	"github.com/cloche-dev/cloche"
-	"github.com/cloche-dev/cloche/internal/workspace"
+	"github.com/cloche-dev/cloche/internal/engine"
 )
 
+// maxParallel bounds the sandboxes that are adopted at once.
+const maxParallel = 8
+
 // Recover finds the world of an earlier daemon again: it adopts what lives,
-// marks what died as lost, and removes what a creation or removal left half
-// done. It is called once, before anything else, by a Manager that is not
-// ephemeral.
+// marks what died as lost, finishes the ends and removals that were begun, and
+// removes what a creation left half done. It is called once, before anything
+// else, by a Manager that is not ephemeral. Long removals go on when it has
+// returned.
 func (m *Manager) Recover(ctx context.Context) error {
 	ids, err := recordDirs(m.sandboxesDir())
 	if err != nil {
 		return err
 	}
-	keep := map[string][]string{} // by engine
-	var errs []error
+	if err := m.graves.load(); err != nil {
+		m.log.Error("read which sandboxes are no more", "error", err)
+	}
+	found := finds{keep: map[string][]string{}}
+	limit := make(chan struct{}, maxParallel)
+	var wg sync.WaitGroup
 	for _, id := range ids {
-		s, err := m.adopt(ctx, id)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			// A creation that never finished, or a removal that began.
-			errs = append(errs, m.clear(id))
-		case err != nil:
-			// What cannot be read or reached now may be later, by another build or
-			// when the machine has recovered: nothing of it is swept.
-			m.log.Error("adopt sandbox", "sandbox", id, "error", err)
-			errs = append(errs, err)
-			for _, eng := range m.opts.Engines {
-				keep[eng.Name()] = append(keep[eng.Name()], id)
-			}
-		case s.inst != nil:
-			keep[s.info.Engine] = append(keep[s.info.Engine], id)
-		}
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			m.reconcile(ctx, id, &found)
+		})
 	}
+	wg.Wait()
 	for _, eng := range m.opts.Engines {
-		if err := eng.Sweep(ctx, m.opts.Owner, keep[eng.Name()]); err != nil {
-			errs = append(errs, fmt.Errorf("sweep engine %s: %w", eng.Name(), err))
+		if err := eng.Sweep(ctx, m.opts.Owner, found.keep[eng.Name()]); err != nil {
+			found.errs = append(found.errs, fmt.Errorf("sweep engine %s: %w", eng.Name(), err))
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// clear removes the directory of a sandbox that is not one.
-func (m *Manager) clear(id string) error {
-	dir := filepath.Join(m.sandboxesDir(), id)
-	if err := workspace.SweepStaging(filepath.Join(dir, "staging")); err != nil {
-		return fmt.Errorf("unmount what was staged for %s: %w", id, err)
+	if err := m.sweepWays(ctx); err != nil {
+		found.errs = append(found.errs, fmt.Errorf("sweep links: %w", err))
 	}
-	return workspace.RemoveTree(dir)
+	if err := m.sweepWorkspaces(); err != nil {
+		found.errs = append(found.errs, fmt.Errorf("sweep workspaces: %w", err))
+	}
+	m.poke()
+	return errors.Join(found.errs...)
 }
 
-// adopt takes one recorded sandbox into the tables. s.inst is nil for one that
-// no longer runs.
-func (m *Manager) adopt(ctx context.Context, id string) (*live, error) {
+// finds is what a Recover has found so far.
+type finds struct {
+	mu   sync.Mutex
+	keep map[string][]string // ids by engine
+	errs []error
+}
+
+func (f *finds) keeps(engine, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keep[engine] = append(f.keep[engine], id)
+}
+
+func (f *finds) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.errs = append(f.errs, err)
+}
+
+// reconcile does what one directory needs.
+func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	dir := filepath.Join(m.sandboxesDir(), id)
 	r, err := readRecord(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A creation that never finished, or a removal that nearly did.
+		if err := clearDir(dir); err != nil {
+			found.failed(fmt.Errorf("clear what is left of %s: %w", id, err))
+		}
+		return
+	}
+	var s *live
+	if err == nil {
+		if s, err = m.adopt(ctx, id, dir, r); err == nil {
+			m.adoptProcesses(s)
+		}
+		m.claims.adopt(s)
+		m.mu.Lock()
+		m.byID[id], m.byName[nameKey{s.tenant, s.name}] = s, s
+		m.mu.Unlock()
+	}
 	if err != nil {
-		return nil, err
+		// What cannot be read or reached now may be later, by another build or
+		// when the machine has recovered: nothing of it is swept.
+		m.log.Error("adopt sandbox", "sandbox", id, "error", err)
+		found.failed(err)
+		for _, eng := range m.opts.Engines {
+			found.keeps(eng.Name(), id)
+		}
+		return
 	}
+	if err := m.finishCommit(s); err != nil {
+		m.log.Error("finish a commit that was interrupted; its sandbox stays until it is", "sandbox", id, "error", err)
+		found.failed(err)
+	}
+	s.mu.Lock()
+	inst, name := s.inst, s.info.Engine
+	s.mu.Unlock()
+	if inst != nil {
+		m.adoptWay(ctx, s)
+		found.keeps(name, id)
+		m.attend(s, inst)
+		m.reopenEndpoints(ctx, s)
+		m.log.Info("sandbox adopted", "sandbox", id)
+	}
+	m.resolve(s)
+}
+
+// adopt makes a recorded sandbox a live one, which is not in the tables yet: so
+// asking the engine holds nobody up. s.inst is nil for one that no longer runs.
+func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
 	s := &live{
-		id: id, tenant: r.Info.Tenant, name: r.Info.Name, dir: dir, info: r.Info,
-		token: r.AgentToken, image: r.Image, ended: make(chan struct{}),
+		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
+		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
+		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removing: r.Removing, unsettled: r.Unsettled, announced: true, endReason: r.Info.Reason,
 	}
-	m.mu.Lock()
-	m.byID[id], m.byName[nameKey{s.tenant, s.name}] = s, s
-	m.mu.Unlock()
-	if slices.Contains([]cloche.State{cloche.StateStopped, cloche.StateLost}, s.info.State) {
+	s.recall(r)
+	s.info.Teardown, s.digest = nil, r.KeyDigest
+	s.endpoints.adopt(r.Endpoints)
+	if s.info.State == cloche.StateStopped || s.info.State == cloche.StateLost {
 		s.finish(ending{reason: "the sandbox was ended"})
 		return s, nil
 	}
-	eng := m.engineNamed(s.info.Engine)
-	if eng == nil {
-		return s, cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", id, s.info.Engine)
-	}
-	inst, err := eng.Recover(ctx, r.EngineState)
+	inst, err := m.reach(ctx, s)
 	if errors.Is(err, cloche.ErrNotFound) {
-		return s, m.markLost(s)
+		m.untold(s, err)
+		m.markDead(s)
+		return s, nil
 	}
 	if err != nil {
+		// It may live. Its record stays as it is, for a daemon that can reach it.
+		s.info.State, s.info.Reason = cloche.StateFailed, "this daemon cannot reach it: the daemon's log says why"
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
 	s.inst = inst
-	s.agent = &agentConn{inst: inst, token: s.token}
+	s.agent = &agentConn{inst: inst, token: s.token, older: func(version int) {
+		m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
+			"sandbox", id, "agent_protocol", version)
+	}}
 	if st, ok := stat(ctx, inst); ok {
 		s.oomSeen = st.OOMKills
 	}
-	s.info.State, s.info.Reason = cloche.StateRunning, ""
-	m.wg.Go(func() { m.watch(s, inst) })
-	m.log.Info("sandbox adopted", "sandbox", id)
+	if s.unsettled && s.info.State == cloche.StateRunning {
+		s.info.State = cloche.StatePaused // until resolve has made sure that it runs
+	}
 	return s, nil
 }
 
-// markLost records that a sandbox died while no daemon was there to see it.
-func (m *Manager) markLost(s *live) error {
+// recall makes the lease of a record.
+func (s *live) recall(r *record) {
+	used := r.LastUse
+	if used.IsZero() {
+		used = now()
+	}
+	began := r.Began
+	if began.IsZero() {
+		began = r.Info.CreatedAt
+	}
+	s.lease = newLease(began, r.Info.Limits, used)
+	// The latest use may not be on record: give it the benefit of the doubt.
+	if s.lease.lastUse = used.Add(s.lease.saveEvery()); s.lease.lastUse.After(now()) {
+		s.lease.lastUse = now()
+	}
+	if r.Info.State == cloche.StatePaused {
+		s.lease.paused, s.lease.spent = true, r.IdleSpent
+	}
+}
+
+// reach asks the engine for the instance.
+func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
+	eng := m.engineNamed(s.info.Engine)
+	if eng == nil {
+		return nil, cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, s.info.Engine)
+	}
+	return eng.Recover(ctx, s.engineState)
+}
+
+// markDead records the end of a sandbox that ended while no daemon was there to
+// see it: as lost, unless it was being ended, or its lease is over by now.
+func (m *Manager) markDead(s *live) {
+	s.engineState = nil
+	t, leased := s.lease.end(now())
+	switch {
+	case s.removing:
+		// resolve goes on with it.
+	case s.info.State == cloche.StateStopping || s.info.State == cloche.StateFailed:
+		s.info.State, s.info.Reason = cloche.StateStopping, s.endReason
+		s.info.TerminalReason = cmp.Or(s.info.TerminalReason, cloche.EndedStopped)
+		m.markStopped(s)
+	case leased && !now().Before(t.at):
+		s.info.State, s.endReason, s.info.TerminalReason = cloche.StateStopping, t.reason, t.cause
+		m.markStopped(s)
+	default:
+		stopped := now()
+		s.info.State, s.info.Reason, s.info.StoppedAt = cloche.StateLost, "the sandbox died while the daemon was not running", &stopped
+		s.info.TerminalReason = cloche.EndedLost
+		if err := s.save(); err != nil {
+			m.log.Error("save record", "sandbox", s.id, "error", err)
+		}
+		m.tell(s, cloche.EventLost, s.info.Reason)
+		m.opts.Ended(s.info)
+	}
+	s.finish(ending{reason: cmp.Or(s.info.Reason, "the sandbox was ended")})
+}
+
+// resolve goes on with what an earlier daemon had begun with an adopted sandbox.
+func (m *Manager) resolve(s *live) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	stopped := now()
-	s.info.State, s.info.Reason, s.info.StoppedAt = cloche.StateLost, "the sandbox died while the daemon was not running", &stopped
-	s.finish(ending{reason: s.info.Reason})
-	m.opts.Ended(s.info)
-	return s.save()
+	state, alive := s.info.State, s.inst != nil
+	removing := s.removing || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
+	unsettled := s.unsettled
+	if alive && !removing && state != cloche.StateStopping {
+		m.tell(s, cloche.EventAdopted, "")
+	}
+	s.mu.Unlock()
+	switch {
+	case removing:
+		m.removeLater(s, why{cloche.EndedLease, "what held it went with the daemon"})
+	case !alive:
+	case state == cloche.StateStopping || state == cloche.StateFailed:
+		m.background(func() {
+			if _, err := m.end(m.ctx, s, why{cause: cloche.EndedStopped}, m.graceful(s, defaultGrace)); err != nil {
+				m.log.Error("finish a stop", "sandbox", s.id, "error", err)
+			}
+		})
+	case unsettled:
+		m.background(func() { m.settleDown(s) })
+	}
+}
+
+// settleDown makes a sandbox run in whose pause or resume a daemon died.
+func (m *Manager) settleDown(s *live) {
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	s.mu.Lock()
+	needed := s.unsettled && s.info.State == cloche.StatePaused
+	p, ok := s.inst.(engine.Pauser)
+	s.mu.Unlock()
+	if !ok || !needed {
+		return
+	}
+	if err := m.resume(m.ctx, s, p); err != nil {
+		m.log.Error("resume a sandbox in whose pause or resume the daemon died", "sandbox", s.id, "error", err)
+	}
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/cloche-dev/cloche"
 )
 
-var allStates = []cloche.State{
-	cloche.StateCreating, cloche.StateRunning, cloche.StateStopping, cloche.StateStopped, cloche.StateLost, cloche.StateFailed,
-}
+var allStates = cloche.States()
 
 // The whole machine, as a picture: a row may go to the columns marked x.
 func TestTransitions(t *testing.T) {
 	const table = `
-	          creating running stopping stopped lost failed
-	creating     .        x       .        .     .     x
-	running      .        .       x        .     x     .
-	stopping     .        .       .        x     .     x
-	stopped      .        .       .        .     .     .
-	lost         .        .       x        .     .     .
-	failed       .        .       x        x     .     .`
+	          creating running paused stopping stopped lost failed deleting
+	creating     .        x      .       .        .     .     .       x
+	running      .        .      x       x        .     x     .       x
+	paused       .        x      .       x        .     x     .       x
+	stopping     .        .      .       .        x     .     .       x
+	stopped      .        .      .       .        .     .     .       x
+	lost         .        .      .       .        .     .     .       x
+	failed       .        .      .       x        .     .     .       x
+	deleting     .        .      .       .        .     .     .       .`
 	rows := strings.Split(strings.TrimSpace(table), "\n")[1:]
 	if len(rows) != len(allStates) || len(transitions) != len(allStates) {
 		t.Fatal("a state is missing")

@@ -1,7 +1,13 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -16,8 +22,8 @@ const (
 	maxGrace = 10 * time.Minute
 	// closeTimeout bounds one attempt to end an instance.
 	closeTimeout = 30 * time.Second
-	// The retry of a failed teardown begins at retryMin and doubles to retryMax.
-	retryMin, retryMax = time.Second, time.Minute
+	// flushTimeout bounds what is still read of a sandbox whose grace was cut short.
+	flushTimeout = 3 * time.Second
 )
 
 // Stop ends a sandbox in good order: TERM to every process, up to grace for
@@ -35,18 +41,31 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 		return cloche.Sandbox{}, err
 	}
 	// What was begun is finished, also when the caller has gone.
-	return m.end(context.WithoutCancel(ctx), s, func(ctx context.Context) {
+	return m.end(context.WithoutCancel(ctx), s, why{cause: cloche.EndedStopped}, m.graceful(s, wait))
+}
+
+// graceful is what comes before the kill of a stop in good order. The end of its
+// context cuts the grace short.
+func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
+	return func(ctx context.Context) {
+		m.thaw(ctx, s)
 		if client, err := m.agentOf(ctx, s); err == nil {
-			ctx, cancel := context.WithTimeout(ctx, wait+callTimeout)
+			ctx, cancel := context.WithTimeout(ctx, grace+callTimeout)
 			defer cancel()
-			if err := client.Terminate(ctx, wait); err != nil {
+			if err := client.Terminate(ctx, grace); err != nil {
 				m.log.Warn("terminate", "sandbox", s.id, "error", err)
 			}
+		}
+		if ctx.Err() != nil {
+			// A grace that was cut short is no reason to lose what was written before.
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+			defer cancel()
 		}
 		if err := m.saveOutput(ctx, s); err != nil {
 			m.log.Warn("save output", "sandbox", s.id, "error", err)
 		}
-	})
+	}
 }
 
 // Kill ends a sandbox at once. The record and the workspace stay.
@@ -67,51 +86,136 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (c
 			m.log.Warn("kill", "sandbox", s.id, "error", err)
 		}
 	}
-	return m.end(context.WithoutCancel(ctx), s, nil)
+	return m.end(context.WithoutCancel(ctx), s, why{cause: cloche.EndedKilled}, nil)
 }
 
-// end takes a sandbox to stopped. before, which may be nil, runs while it is
-// stopping.
-func (m *Manager) end(ctx context.Context, s *live, before func(context.Context)) (cloche.Sandbox, error) {
+// why is why a sandbox ends: for programs, and for people where nobody asked for it.
+type why struct {
+	cause cloche.TerminalReason
+	text  string
+}
+
+// end takes a sandbox to stopped, or to nothing if it is being removed. before,
+// which may be nil, runs while it is stopping. What fails is tried again; the error
+// is of what could not be done while the caller waited, and goes on.
+func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (cloche.Sandbox, error) {
+	defer s.interruptSnapshot()()
 	s.ops.Lock()
-	defer s.ops.Unlock()
-	s.mu.Lock()
-	switch s.info.State {
-	case cloche.StateStopped, cloche.StateLost:
-		defer s.mu.Unlock()
-		return s.info, nil
-	case cloche.StateFailed: // a teardown that is being retried: try it now
-	default:
-		if err := s.move(cloche.StateStopping, ""); err != nil {
-			s.mu.Unlock()
-			return cloche.Sandbox{}, err
-		}
+	first, err := m.beginEnd(s, w)
+	if err != nil {
+		s.ops.Unlock()
+		return cloche.Sandbox{}, err
 	}
-	s.mu.Unlock()
-	if before != nil {
+	if err := m.at(ctx, "stopping"); err != nil {
+		m.log.Warn("stop", "sandbox", s.id, "error", err)
+	}
+	if before != nil && first {
 		before(ctx)
 	}
-	if err := m.release(ctx, s); err != nil {
-		s.mu.Lock()
-		_ = s.move(cloche.StateFailed, "its teardown failed and is being retried")
-		s.mu.Unlock()
-		m.retry(s, false)
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be ended; the teardown is being retried", s.name).WithCause(err)
+	begun := time.Now()
+	err = m.attempt(ctx, s)
+	s.ops.Unlock()
+	if err != nil {
+		err = m.awaitEnd(ctx, s, err, begun)
 	}
+	return s.last(), err
+}
+
+// beginEnd says that a sandbox is being ended. first is true unless that failed
+// before. The caller holds s.ops.
+func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.markStopped(); err != nil {
-		m.log.Error("save record", "sandbox", s.id, "error", err)
+	to := cloche.StateStopping
+	if s.removing {
+		to = cloche.StateDeleting
 	}
-	return s.info, nil
+	if s.info.TerminalReason == "" {
+		s.info.TerminalReason = w.cause
+	}
+	switch state := s.info.State; {
+	case s.removed, state.Over() && !s.removing:
+		return false, nil
+	case state.Over():
+		s.endReason = w.text // its own reason stays on record
+		return false, s.move(to, s.info.Reason)
+	case state == to, state == cloche.StateStopping:
+		// An earlier daemon began it, or it failed and is being retried, or what was to
+		// end only goes now.
+		s.endReason = cmp.Or(w.text, s.endReason)
+		if state != to {
+			err = s.move(to, s.endReason)
+		}
+		return s.info.Teardown == nil, err
+	}
+	if err := s.move(to, w.text); err != nil {
+		return false, err
+	}
+	s.endReason = w.text
+	// On record before anything ends: a daemon that dies now has a successor
+	// that finishes this.
+	m.saveUnlessRemoving(s)
+	if s.announced {
+		m.tell(s, cloche.EventStopping, w.text)
+	}
+	return true, nil
+}
+
+// last is what is on record of a sandbox, or was before it was removed.
+func (s *live) last() cloche.Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := s.look()
+	if s.removed {
+		info.State = cloche.StateDeleted
+	}
+	return info
 }
 
 // markStopped records that nothing runs any more. The caller holds s.mu.
-func (s *live) markStopped() error {
+func (m *Manager) markStopped(s *live) {
 	stopped := now()
 	s.info.StoppedAt = &stopped
-	_ = s.move(cloche.StateStopped, "")
-	return s.save()
+	if !s.removing {
+		_ = s.move(cloche.StateStopped, s.endReason)
+		s.info.Teardown = nil
+		m.saveUnlessRemoving(s)
+	}
+	if s.announced {
+		m.tell(s, cloche.EventStopped, s.toldReason())
+	}
+	m.poke()
+}
+
+// toldReason is what an event says of an end: why, and if it did not succeed at once
+// that it was retried. The caller holds s.mu.
+func (s *live) toldReason() string {
+	if s.attempts < 2 {
+		return s.endReason
+	}
+	again := fmt.Sprintf("it succeeded at attempt %d", s.attempts)
+	if s.endReason == "" {
+		return again
+	}
+	return s.endReason + "; " + again
+}
+
+// saveUnlessRemoving writes the record, unless that says already that the
+// sandbox goes. The caller holds s.mu.
+func (m *Manager) saveUnlessRemoving(s *live) {
+	if s.removing {
+		return
+	}
+	if err := s.save(); err != nil {
+		m.log.Error("save record", "sandbox", s.id, "error", err)
+	}
+}
+
+// isRemoving reports whether a removal has begun.
+func (s *live) isRemoving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removing
 }
 
 // release ends the instance and all that belongs to it, and keeps the
@@ -120,91 +224,168 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	inst, conn := s.inst, s.agent
 	s.mu.Unlock()
+	m.closeEndpoints(ctx, s)
 	if conn != nil {
 		conn.close()
 	}
 	if inst == nil {
-		return nil
+		m.endWay(s)
+		return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := inst.Close(ctx); err != nil {
+	err := m.at(ctx, "before close")
+	last := measure(ctx, inst)
+	if err == nil {
+		err = inst.Close(ctx)
+	}
+	if err == nil {
+		err = m.at(ctx, "after close")
+	}
+	if errors.Is(err, cloche.ErrNotFound) {
+		err = nil // somebody else has ended it
+	}
+	if err != nil {
 		m.log.Error("close instance", "sandbox", s.id, "error", err)
-		return err
+		return leaves(cloche.ResourceProcesses, err)
 	}
 	s.mu.Lock()
 	s.finish(ending{reason: "the sandbox was ended"})
-	s.inst = nil
+	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
-	return nil
+	last.net = m.endWay(s)
+	m.used(s, last)
+	m.settleProcesses(s)
+	return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
 }
 
-// Remove takes a sandbox away with its record, logs and private workspace,
-// running or not. What was begun is finished, also when the caller has gone.
-func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) error {
+// clean ends what is left of the instance of a lost sandbox.
+func (m *Manager) clean(ctx context.Context, s *live) {
+	s.ops.Lock()
+	err := m.attempt(ctx, s)
+	s.ops.Unlock()
+	if err != nil {
+		m.retry(s)
+	}
+}
+
+// Delete takes a sandbox away with its record, logs and private workspace, running
+// or not, and returns the last that is known of it. One that is still being created
+// is not created. What was begun is finished, also when the caller has gone or the
+// daemon dies.
+func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbRemove, ref)
 	if err != nil {
-		return err
-	}
-	return m.remove(context.WithoutCancel(ctx), s)
-}
-
-func (m *Manager) remove(ctx context.Context, s *live) error {
-	if s.snapshot().State == cloche.StateCreating {
-		return cloche.Errorf(cloche.CodeState, "sandbox %s is still being created", s.name).WithHint("try again when it is running")
-	}
-	if _, err := m.end(ctx, s, nil); err != nil {
-		return err
-	}
-	s.ops.Lock()
-	defer s.ops.Unlock()
-	// Without its record, a directory is one that Recover clears.
-	err := eraseRecord(s.dir)
-	if err == nil {
-		err = workspace.RemoveTree(s.dir)
-	}
-	if err != nil {
-		m.log.Error("remove sandbox directory", "sandbox", s.id, "error", err)
-		m.retry(s, true)
-		return cloche.Errorf(cloche.CodeInternal, "the files of sandbox %s could not all be removed; it is being retried", s.name).WithCause(err)
-	}
-	m.forget(s)
-	return nil
-}
-
-// retry goes on with a teardown that failed, in the background, until it
-// succeeds or the Manager closes; the next daemon's Recover takes it up then.
-func (m *Manager) retry(s *live, remove bool) {
-	m.wg.Go(func() {
-		for wait := retryMin; ; wait = min(2*wait, retryMax) {
-			select {
-			case <-m.ctx.Done():
-				return
-			case <-time.After(wait):
-			}
-			if m.retryOnce(s, remove) {
-				m.log.Info("teardown succeeded on retry", "sandbox", s.id)
-				return
-			}
+		if sb, ok := m.graves.of(caller, ref); ok {
+			return sb, nil
 		}
-	})
+		return cloche.Sandbox{}, err
+	}
+	return m.remove(context.WithoutCancel(ctx), s, why{cause: cloche.EndedDeleted})
 }
 
-// retryOnce reports whether the teardown is done.
-func (m *Manager) retryOnce(s *live, remove bool) bool {
-	s.ops.Lock()
-	defer s.ops.Unlock()
-	if m.release(m.ctx, s) != nil {
-		return false
+// Removed is the last record of a sandbox that was removed, by its id.
+func (m *Manager) Removed(caller policy.Caller, id string) (cloche.Sandbox, bool) {
+	return m.graves.of(caller, id)
+}
+
+// Remove is Delete for who wants no record.
+func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) error {
+	_, err := m.Delete(ctx, caller, ref)
+	return err
+}
+
+// remove is Delete of a sandbox that was found. What fails is retried.
+func (m *Manager) remove(ctx context.Context, s *live, w why) (cloche.Sandbox, error) {
+	if err := s.forestall(ctx); err != nil {
+		return s.last(), err
 	}
-	if !remove {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.markStopped() == nil
+	s.mu.Lock()
+	if s.removed {
+		s.mu.Unlock()
+		return s.last(), nil
 	}
-	if err := workspace.RemoveTree(s.dir); err != nil {
-		return false
+	s.removing = true
+	// On record first: who finds this record finishes the removal.
+	if err := s.save(); err != nil {
+		m.log.Error("save the intention to remove", "sandbox", s.id, "error", err)
 	}
-	m.forget(s)
-	return true
+	s.mu.Unlock()
+	if err := m.at(ctx, "removing"); err != nil {
+		m.log.Warn("remove", "sandbox", s.id, "error", err)
+	}
+	return m.end(ctx, s, w, nil)
+}
+
+// errForestalled ends a creation whose sandbox was deleted.
+var errForestalled = errors.New("it was deleted while it was being created")
+
+// forestall ends the creation of a sandbox that is not created yet, and waits for
+// that.
+func (s *live) forestall(ctx context.Context) error {
+	s.mu.Lock()
+	if s.info.State != cloche.StateCreating {
+		s.mu.Unlock()
+		return nil
+	}
+	s.forestalled = true
+	stop, made := s.stopMaking, s.made
+	s.mu.Unlock()
+	stop(errForestalled)
+	select {
+	case <-made:
+		return nil
+	case <-ctx.Done():
+		return cloche.Errorf(cloche.CodeTimeout, "sandbox %s is still being created, and goes when that has ended", s.name).WithCause(ctx.Err())
+	}
+}
+
+// erase takes away what a sandbox that has ended still has. The caller holds
+// s.ops.
+func (m *Manager) erase(ctx context.Context, s *live) error {
+	// What was begun with the workspace is not left half done.
+	if err := m.finishCommit(s); err != nil {
+		return leaves(cloche.ResourceDisk, err)
+	}
+	if err := m.dropLayer(ctx, s); err != nil {
+		return leaves(cloche.ResourceDisk, err)
+	}
+	if err := m.at(ctx, "before erase"); err != nil {
+		return leaves(cloche.ResourceDisk, err)
+	}
+	if err := m.detachWorkspace(s, true); err != nil {
+		return leaves(cloche.ResourceLeases, err)
+	}
+	// Nothing is written any more, so that nothing appears in what is being removed.
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+	// Its grave is there before its record goes, so that at every moment one of them
+	// says what became of its key.
+	if s.isAnnounced() {
+		if err := m.graves.bury(s.epitaph()); err != nil {
+			m.log.Error("a restart will forget that a sandbox was removed", "sandbox", s.id, "error", err)
+		}
+	}
+	err := clearDir(s.dir)
+	if err == nil {
+		err = m.at(ctx, "after erase")
+	}
+	return leaves(cloche.ResourceDisk, err)
+}
+
+// clearDir removes the directory of a sandbox of which nothing runs. The record
+// goes first: what has none is no sandbox to anybody.
+func clearDir(dir string) error {
+	if err := eraseRecord(dir); err != nil {
+		return err
+	}
+	staging := filepath.Join(dir, stagingDir)
+	// It is empty, unless a creation was interrupted.
+	if err := os.Remove(staging); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := workspace.SweepStaging(staging); err != nil {
+			return leaves(cloche.ResourceMounts, fmt.Errorf("unmount what was staged: %w", err))
+		}
+	}
+	return workspace.RemoveTree(dir)
 }

@@ -1,0 +1,293 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// claims are the idempotency keys that stand for a sandbox on record, or for one that
+// is being made. Those of removed ones are in the graveyard.
+type claims struct {
+	mu    sync.Mutex
+	byKey map[nameKey]*claim
+}
+
+// claim is one key. Its fields are guarded by the table's mu.
+type claim struct {
+	digest string
+	// sandbox is the id of what was made.
+	sandbox string
+	// making is nil when that is over.
+	making *making
+}
+
+// making is a creation that callers wait for. It belongs to none of them.
+type making struct {
+	waiters int
+	// stop ends it.
+	stop context.CancelCauseFunc
+	// deleted: somebody asked that nothing comes of it.
+	deleted bool
+	// done is closed when it is over; err is set before.
+	done chan struct{}
+	err  error
+}
+
+// errUnwanted ends a creation that nobody waits for any more.
+var errUnwanted = errors.New("nobody waits for it any more")
+
+// digestOf is the digest of the request that a key stands for; empty where there is
+// no such claim.
+func (c *claims) digestOf(tenant, key string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cl := c.byKey[nameKey{tenant, key}]; key != "" && cl != nil {
+		return cl.digest
+	}
+	return ""
+}
+
+// adopt takes in the key of a sandbox that an earlier daemon made.
+func (c *claims) adopt(s *live) {
+	s.mu.Lock()
+	key, digest := s.info.IdempotencyKey, s.digest
+	s.mu.Unlock()
+	if key == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.byKey[nameKey{s.tenant, key}] = &claim{digest: digest, sandbox: s.id}
+}
+
+// drop forgets the key of a sandbox that is removed, or never was.
+func (c *claims) drop(tenant, key, sandbox string) {
+	if key == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := nameKey{tenant, key}
+	if cl := c.byKey[k]; cl != nil && cl.making == nil && cl.sandbox == sandbox {
+		delete(c.byKey, k)
+	}
+}
+
+// Keyed returns the sandbox that caller's idempotency key stands for. Where there is
+// none, one caller's make makes it, and all who ask meanwhile wait for it: its
+// context has the values of that caller's and ends when none of them waits any more.
+// Then nothing is left of it. digest stands for the request. made is true for the
+// caller whose make was used.
+func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest string, create func(context.Context) (cloche.Sandbox, error)) (sb cloche.Sandbox, made bool, err error) {
+	for {
+		cl, mk, made, err := m.claim(ctx, caller.Tenant, key, digest, create)
+		if err != nil {
+			return sb, false, err
+		}
+		if cl == nil {
+			// The one before is being undone, since nobody waited for it. Another begins
+			// after that.
+			select {
+			case <-mk.done:
+				continue
+			case <-ctx.Done():
+				return sb, false, leftWaiting(ctx)
+			}
+		}
+		if mk != nil {
+			if err := m.await(ctx, mk); err != nil {
+				return sb, made, err
+			}
+		}
+		sb, err = m.Get(caller, m.claimed(cl))
+		if err == nil || !errors.Is(err, cloche.ErrNotFound) {
+			return sb, made, err
+		}
+		// It was removed in between: what became of the key is known now.
+		if m.graves.keyOf(caller.Tenant, key) == nil {
+			return sb, made, err
+		}
+	}
+}
+
+// claimed is the id of the sandbox of a claim.
+func (m *Manager) claimed(cl *claim) string {
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	return cl.sandbox
+}
+
+// claim finds what a key stands for, or begins to make it. mk is what is to be waited
+// for; nil is nothing. A nil cl is that mk must be over before anything begins.
+func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (cloche.Sandbox, error)) (cl *claim, mk *making, made bool, err error) {
+	k := nameKey{tenant, key}
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	if e := m.graves.keyOf(tenant, key); e != nil {
+		if e.Digest != "" && e.Digest != digest {
+			return nil, nil, false, otherRequest()
+		}
+		return nil, nil, false, buried(e)
+	}
+	cl = m.claims.byKey[k]
+	switch {
+	case cl == nil:
+	case cl.digest != digest:
+		return nil, nil, false, otherRequest()
+	case cl.making == nil:
+		return cl, nil, false, nil
+	case cl.making.waiters == 0:
+		return nil, cl.making, false, nil
+	default:
+		cl.making.waiters++
+		return cl, cl.making, false, nil
+	}
+	mctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	mk = &making{waiters: 1, stop: stop, done: make(chan struct{})}
+	cl = &claim{digest: digest, making: mk}
+	if !m.background(func() { m.fulfil(mctx, k, cl, mk, create) }) {
+		stop(nil)
+		return nil, nil, false, cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+	}
+	m.claims.byKey[k] = cl
+	return cl, mk, true, nil
+}
+
+// fulfil makes the sandbox of a claim.
+func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, create func(context.Context) (cloche.Sandbox, error)) {
+	defer mk.stop(nil)
+	end := context.AfterFunc(m.ctx, func() { mk.stop(m.ctx.Err()) })
+	defer end()
+	sb, err := create(ctx)
+	m.claims.mu.Lock()
+	unwanted, deleted := mk.waiters == 0, mk.deleted
+	if err == nil && !unwanted && !deleted {
+		cl.sandbox, cl.making = sb.ID, nil
+		close(mk.done)
+		m.claims.mu.Unlock()
+		return
+	}
+	m.claims.mu.Unlock()
+	if err == nil {
+		m.unmake(sb.ID, deleted)
+		err = canceled(ctx, "key", errUnwanted)
+	}
+	if deleted {
+		err = forestalledError()
+	}
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	if m.claims.byKey[k] == cl {
+		delete(m.claims.byKey, k)
+	}
+	mk.err = err
+	close(mk.done)
+}
+
+// unmake removes a sandbox that was made for nobody. Its key is free, unless it was
+// deleted by it.
+func (m *Manager) unmake(id string, deleted bool) {
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	if s == nil {
+		return
+	}
+	w := why{cause: cloche.EndedDeleted}
+	if !deleted {
+		w = why{cloche.EndedLease, "nobody waited for it any more"}
+		s.mu.Lock()
+		s.info.IdempotencyKey, s.digest = "", ""
+		s.mu.Unlock()
+	}
+	if _, err := m.remove(m.ctx, s, w); err != nil {
+		m.log.Error("remove a sandbox that nobody waits for; it is being retried", "sandbox", id, "error", err)
+	}
+}
+
+// await waits for a creation. The last one to leave ends it.
+func (m *Manager) await(ctx context.Context, mk *making) error {
+	select {
+	case <-mk.done:
+		return mk.err
+	case <-ctx.Done():
+	}
+	m.claims.mu.Lock()
+	defer m.claims.mu.Unlock()
+	select {
+	case <-mk.done:
+		return mk.err
+	default:
+	}
+	if mk.waiters--; mk.waiters == 0 {
+		mk.stop(errUnwanted)
+	}
+	return leftWaiting(ctx)
+}
+
+// leftWaiting is the error of a caller that did not wait for its sandbox.
+func leftWaiting(ctx context.Context) *cloche.Error {
+	return cloche.Errorf(cloche.CodeCanceled, "the create was canceled while it waited for its sandbox").WithCause(ctx.Err())
+}
+
+// otherRequest is the error for a key that stands for something else.
+func otherRequest() *cloche.Error {
+	err := cloche.Errorf(cloche.CodeConflict, "the idempotency key stands for another request")
+	err.Field = "idempotency_key"
+	return err.WithHint("repeat a request as it was, or give another one another key")
+}
+
+// buried is the error for a key of which nothing comes any more.
+func buried(e *epitaph) *cloche.Error {
+	err := cloche.Errorf(cloche.CodeConflict, "what the idempotency key stands for was deleted")
+	err.Field, err.TerminalReason = "idempotency_key", e.Sandbox.TerminalReason
+	return err.WithHint("a new sandbox needs a new key; this one is free again 24 hours after the delete")
+}
+
+// DeleteKeyed deletes what an idempotency key of the caller's tenant stands for, also
+// what is being made and what is yet to come: for graveTime no create with the key
+// makes anything. Repeating it changes nothing.
+func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key string) (cloche.Sandbox, error) {
+	k := nameKey{caller.Tenant, key}
+	m.claims.mu.Lock()
+	if e := m.graves.keyOf(caller.Tenant, key); e != nil {
+		m.claims.mu.Unlock()
+		return e.Sandbox, nil
+	}
+	cl := m.claims.byKey[k]
+	if cl != nil && cl.making == nil {
+		id := cl.sandbox
+		m.claims.mu.Unlock()
+		return m.Delete(ctx, caller, id)
+	}
+	e := &epitaph{At: now(), Sandbox: cloche.Sandbox{
+		State: cloche.StateDeleted, TerminalReason: cloche.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: now(),
+	}}
+	if cl != nil {
+		e.Digest = cl.digest
+	}
+	// Its word is what the caller relies on: without it nothing is promised.
+	if err := m.graves.bury(e); err != nil {
+		m.claims.mu.Unlock()
+		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeInternal, "that the key is deleted could not be put on record").WithCause(err)
+	}
+	if cl == nil {
+		m.claims.mu.Unlock()
+		return e.Sandbox, nil
+	}
+	mk := cl.making
+	mk.deleted = true
+	mk.stop(errForestalled)
+	m.claims.mu.Unlock()
+	m.poke()
+	select {
+	case <-mk.done:
+		return e.Sandbox, nil
+	case <-ctx.Done():
+		return e.Sandbox, cloche.Errorf(cloche.CodeTimeout, "the creation is still being undone").WithCause(ctx.Err())
+	}
+}

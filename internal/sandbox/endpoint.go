@@ -1,0 +1,547 @@
+package sandbox
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/bridge"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+const (
+	// defaultDrain is how long what goes through an endpoint may take to end when it is
+	// taken away, maxDrain the most that can be asked for.
+	defaultDrain = 5 * time.Second
+	maxDrain     = 10 * time.Minute
+	// maxExchanges bounds the records of exchanges that wait to be told.
+	maxExchanges = 10_000
+	// maxCaptured bounds what they hold of headers and bodies.
+	maxCaptured = 8 << 20
+)
+
+// endpointTable holds the endpoints of a sandbox. The zero value has none.
+type endpointTable struct {
+	// ops serialises what changes the table. It is taken before live.mu.
+	ops sync.Mutex
+
+	mu sync.Mutex // guards what follows; nothing is called with it
+	// all are those that are open, and declared those on record, in one order.
+	all      []*endpoint
+	declared []policy.EndpointGrant
+	// stop ends the keeper, which closes kept; nil where there is none.
+	stop context.CancelFunc
+	kept chan struct{}
+	// share is what all of them have together.
+	share bridge.Share
+	// over: the sandbox has ended, and nothing is opened any more.
+	over bool
+}
+
+// endpoint is one that is open.
+type endpoint struct {
+	*bridge.Endpoint
+	name string
+	// unrecorded counts exchanges that were dropped.
+	unrecorded atomic.Int64
+
+	mu sync.Mutex
+	// ln takes what connects inside, on the connection on; nil while the sandbox is out
+	// of reach.
+	ln *agent.Listener
+	on *agent.Client
+	// serving waits for those who serve it.
+	serving sync.WaitGroup
+}
+
+// adopt takes over what is on record.
+func (t *endpointTable) adopt(grants []policy.EndpointGrant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.declared = grants
+}
+
+// grants are what goes on record.
+func (t *endpointTable) grants() []policy.EndpointGrant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.declared)
+}
+
+// specs are the declared endpoints.
+func (t *endpointTable) specs() []cloche.Endpoint {
+	var out []cloche.Endpoint
+	for _, g := range t.grants() {
+		out = append(out, g.Spec)
+	}
+	return out
+}
+
+// open are the endpoints that are open now.
+func (t *endpointTable) open() []*endpoint {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.all)
+}
+
+// named is an open one; nil is none.
+func (t *endpointTable) named(name string) *endpoint {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.IndexFunc(t.all, func(e *endpoint) bool { return e.name == name }); i >= 0 {
+		return t.all[i]
+	}
+	return nil
+}
+
+// exports is what processes of a phase find in their environment. It is made anew
+// for each, and nothing of it is kept.
+func (t *endpointTable) exports(phase string) map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out map[string]string
+	for _, g := range t.declared {
+		if i := slices.IndexFunc(t.all, func(e *endpoint) bool { return e.name == g.Spec.Name }); i < 0 || !usable(t.all[i].State()) {
+			continue // an address that leads nowhere is given to nobody
+		}
+		for k, v := range g.Spec.Exports(phase) {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// usable says whether what is exported of an endpoint leads somewhere.
+func usable(s cloche.EndpointState) bool {
+	return s == cloche.EndpointBinding || s == cloche.EndpointReady || s == cloche.EndpointDegraded
+}
+
+// put adds an endpoint, or its other declaration.
+func (t *endpointTable) put(g policy.EndpointGrant, e *endpoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.IndexFunc(t.declared, func(d policy.EndpointGrant) bool { return d.Spec.Name == g.Spec.Name }); i >= 0 {
+		t.declared[i] = g
+	} else {
+		t.declared = append(t.declared, g)
+	}
+	if e != nil {
+		t.all = append(t.all, e)
+	}
+}
+
+// undeclare takes an endpoint off the record, drop out of the open ones.
+func (t *endpointTable) undeclare(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.declared = slices.DeleteFunc(slices.Clone(t.declared), func(g policy.EndpointGrant) bool { return g.Spec.Name == name })
+}
+
+func (t *endpointTable) drop(e *endpoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = slices.DeleteFunc(slices.Clone(t.all), func(o *endpoint) bool { return o == e })
+}
+
+// HasSecrets says whether endpoints can be given the values of secrets.
+func (m *Manager) HasSecrets() bool { return m.opts.Secrets != nil }
+
+// endpointSecrets are where endpoints find the values that they add; nil is nowhere.
+// Policy has said which of them may go to the target.
+func (m *Manager) endpointSecrets() bridge.Secrets {
+	if m.opts.Secrets == nil {
+		return nil
+	}
+	return secretValues(m.opts.Secrets)
+}
+
+// secretValues is a function that is bridge.Secrets.
+type secretValues func(ctx context.Context, name string) (string, error)
+
+// Value implements bridge.Secrets.
+func (f secretValues) Value(ctx context.Context, name, _ string) (string, error) { return f(ctx, name) }
+
+// watchEndpoint is who is told what happens at one endpoint.
+type watchEndpoint struct {
+	m *Manager
+	s *live
+	e *endpoint
+}
+
+// Exchanged implements bridge.Observer.
+func (w *watchEndpoint) Exchanged(x cloche.Exchange) {
+	if w.m.exchanges == nil {
+		return
+	}
+	if n := x.Capture.Size(); n > 0 && w.m.captured.Add(n) > maxCaptured {
+		w.m.captured.Add(-n)
+		x.Capture = &cloche.ExchangeCapture{Omitted: []string{"too much waits to be recorded"}}
+	}
+	for {
+		select {
+		case w.m.exchanges <- x:
+			return
+		default:
+		}
+		select {
+		case old := <-w.m.exchanges: // the oldest gives way
+			w.m.captured.Add(-old.Capture.Size())
+			w.e.unrecorded.Add(1)
+		default:
+		}
+	}
+}
+
+// Changed implements bridge.Observer.
+func (w *watchEndpoint) Changed(state cloche.EndpointState, reason string) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if !w.s.announced {
+		return // it belongs to the create
+	}
+	w.m.opts.Events(cloche.Event{
+		Time: now(), Kind: cloche.EventKind("endpoint." + string(state)), Tenant: w.s.tenant, Sandbox: w.s.id, Name: w.s.name,
+		Endpoint: w.e.name, Reason: reason,
+	})
+}
+
+// tellExchanges tells records on, until the Manager closes and no more come.
+func (m *Manager) tellExchanges() {
+	for {
+		select {
+		case x := <-m.exchanges:
+			m.tellExchange(x)
+			continue
+		case <-m.ctx.Done():
+		}
+		for {
+			select {
+			case x := <-m.exchanges:
+				m.tellExchange(x)
+			default:
+				return
+			}
+		}
+	}
+}
+
+func (m *Manager) tellExchange(x cloche.Exchange) {
+	m.captured.Add(-x.Capture.Size())
+	m.opts.Exchanged(x)
+}
+
+// newEndpoint makes an endpoint that serves nothing yet.
+func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGrant) (*endpoint, error) {
+	e := &endpoint{name: g.Spec.Name}
+	record, play, err := m.tapes(s, g.Spec)
+	if err != nil {
+		return nil, err
+	}
+	e.Endpoint, err = bridge.New(ctx, bridge.Options{
+		Record: record, Play: play,
+		Spec: g.Spec, Ranges: g.Ranges, Own: m.opts.OwnAddress, Tenant: s.tenant, Sandbox: s.id, Secrets: m.endpointSecrets(), Redact: m.opts.Redact,
+		Observer: &watchEndpoint{m, s, e}, Share: &s.endpoints.share, Sockets: m.sockets, Logger: m.log,
+	})
+	if err != nil {
+		if record != nil {
+			record.Close()
+		}
+		if play != nil {
+			play.Close()
+		}
+		return nil, cloche.Errorf(cloche.CodeInternal, "endpoint %s cannot be made", g.Spec.Name).WithCause(err)
+	}
+	return e, nil
+}
+
+// bind puts an endpoint in its place inside, and serves it.
+func (m *Manager) bind(ctx context.Context, s *live, e *endpoint, client *agent.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	spec := e.Status().Endpoint
+	o := agent.ListenOptions{ID: e.name, Port: spec.Port(), HTTP: !spec.Raw(), Connections: spec.Limits.Connections}
+	if o.Socket = spec.Socket(); o.Socket != "" {
+		o.User, o.Outside = spec.ListenUser, s.sharedDirs()
+	}
+	ln, err := client.Listen(ctx, o)
+	if err != nil {
+		if cloche.CodeOf(err) == cloche.CodeConflict {
+			ce := cloche.Errorf(cloche.CodeConflict, "the address of endpoint %s is in use: something has %s in the sandbox", e.name, spec.Listen).
+				WithHint("choose another, or end what has it")
+			ce.Field = "listen"
+			return ce
+		}
+		return err
+	}
+	e.mu.Lock()
+	e.ln, e.on = ln, client
+	e.mu.Unlock()
+	e.serving.Go(func() { e.Serve(ln) })
+	return nil
+}
+
+// sharedDirs are where others see what the sandbox has too.
+func (s *live) sharedDirs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirs := []string{s.info.Workspace.Path}
+	for _, m := range s.info.Mounts {
+		dirs = append(dirs, m.Target)
+	}
+	return dirs
+}
+
+// unbind ends what serves an endpoint; inside it stays.
+func (e *endpoint) unbind() {
+	e.mu.Lock()
+	ln := e.ln
+	e.ln, e.on = nil, nil
+	e.mu.Unlock()
+	if ln != nil {
+		ln.Close()
+	}
+}
+
+// shut ends an endpoint. What is under way has the grace.
+func (e *endpoint) shut(ctx context.Context, grace time.Duration) cloche.EndpointRemoval {
+	e.unbind()
+	r := e.Close(ctx, grace)
+	e.serving.Wait()
+	return r
+}
+
+// Endpoints tells of the endpoints of a sandbox, by name.
+func (m *Manager) Endpoints(caller policy.Caller, ref string) (cloche.EndpointList, error) {
+	s, err := m.find(caller, policy.VerbEndpoints, ref)
+	if err != nil {
+		return cloche.EndpointList{}, err
+	}
+	out := cloche.EndpointList{Endpoints: []cloche.EndpointStatus{}}
+	seen := map[string]bool{}
+	for _, e := range s.endpoints.open() {
+		out.Endpoints, seen[e.name] = append(out.Endpoints, e.status()), true
+	}
+	stopped := s.snapshot().StoppedAt
+	for _, spec := range s.endpoints.specs() {
+		if seen[spec.Name] {
+			continue
+		}
+		st := cloche.EndpointStatus{Endpoint: spec, State: cloche.EndpointClosed}
+		if stopped != nil {
+			st.Since = *stopped
+		}
+		out.Endpoints = append(out.Endpoints, withViews(st))
+	}
+	slices.SortFunc(out.Endpoints, func(a, b cloche.EndpointStatus) int { return strings.Compare(a.Endpoint.Name, b.Endpoint.Name) })
+	return out, nil
+}
+
+// status is the endpoint's, as both sides see it.
+func (e *endpoint) status() cloche.EndpointStatus {
+	st := withViews(e.Status())
+	st.Counters.Unrecorded = e.unrecorded.Load()
+	return st
+}
+
+func withViews(st cloche.EndpointStatus) cloche.EndpointStatus {
+	st.HostView.URL = st.Endpoint.Target
+	switch {
+	case st.Endpoint.Socket() != "":
+		st.SandboxView.URL = st.Endpoint.Listen
+	case st.Endpoint.Raw():
+		st.SandboxView.URL = "tcp://" + st.Endpoint.Listen
+	default:
+		st.SandboxView.URL = "http://" + st.Endpoint.Listen
+	}
+	st.SandboxView.Env = st.Endpoint.Exports(cloche.PhaseRun)
+	return st
+}
+
+// Declared are the endpoints of a sandbox as they were granted.
+func (m *Manager) Declared(caller policy.Caller, verb policy.Verb, ref string) ([]cloche.Endpoint, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.endpoints.specs(), nil
+}
+
+// AddEndpoint puts an endpoint into a running sandbox. One of the same name and
+// content is that one; with another target and replace, what begins from now on goes
+// there.
+func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref string, permit policy.EndpointPermit, replace bool) (cloche.EndpointStatus, error) {
+	s, err := m.find(caller, policy.VerbAddEndpoint, ref)
+	if err != nil {
+		return cloche.EndpointStatus{}, err
+	}
+	if !permit.Valid() {
+		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this endpoint")
+	}
+	defer s.use()()
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return cloche.EndpointStatus{}, err
+	}
+	t, g := &s.endpoints, permit.Grant()
+	t.ops.Lock()
+	defer t.ops.Unlock()
+	for _, old := range t.grants() {
+		if old.Spec.Name == g.Spec.Name {
+			return m.replaceEndpoint(s, old, g, replace)
+		}
+	}
+	if len(t.specs()) >= cloche.MaxEndpoints {
+		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeTooLarge, "sandbox %s has %d endpoints, which is the most", s.name, cloche.MaxEndpoints)
+	}
+	if g, err = m.findPort(ctx, s, g, client); err != nil {
+		return cloche.EndpointStatus{}, s.explain(err)
+	}
+	e, err := m.newEndpoint(m.ctx, s, g)
+	if err != nil {
+		return cloche.EndpointStatus{}, err
+	}
+	if err := m.bind(ctx, s, e, client); err != nil {
+		e.shut(ctx, 0)
+		if g.Auto {
+			m.unlisten(context.WithoutCancel(ctx), s, e.name) // findPort's
+		}
+		return cloche.EndpointStatus{}, s.explain(err)
+	}
+	t.put(g, e)
+	if err := m.saveEndpoints(s); err != nil {
+		m.unlisten(ctx, s, e.name)
+		t.undeclare(e.name)
+		e.shut(ctx, 0)
+		t.drop(e)
+		return cloche.EndpointStatus{}, err
+	}
+	m.keepEndpoints(s)
+	return e.status(), nil
+}
+
+// replaceEndpoint gives an endpoint another target. The caller holds ops.
+func (m *Manager) replaceEndpoint(s *live, old, g policy.EndpointGrant, replace bool) (cloche.EndpointStatus, error) {
+	t := &s.endpoints
+	e := t.named(g.Spec.Name)
+	if g.Auto && old.Auto {
+		g.Spec.Listen = old.Spec.Listen // which was chosen, and stays
+	}
+	switch {
+	case e == nil:
+		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeState, "endpoint %s is not open", g.Spec.Name).WithHint("remove it, and add it again")
+	case reflect.DeepEqual(old.Spec, g.Spec):
+		return e.status(), nil
+	case !replace:
+		err := cloche.Errorf(cloche.CodeExists, "sandbox %s has an endpoint named %s", s.name, g.Spec.Name).
+			WithHint("choose another name, or replace it")
+		err.Field = "name"
+		return cloche.EndpointStatus{}, err
+	case old.Spec.Listen != g.Spec.Listen || old.Spec.ListenUser != g.Spec.ListenUser || old.Spec.Raw() != g.Spec.Raw() || old.Spec.Limits != g.Spec.Limits || taped(old.Spec) != taped(g.Spec):
+		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeConflict, "endpoint %s is open with another address, kind of target, recording or limits", g.Spec.Name).
+			WithHint("remove it, and add it again; its target, headers and environment can be replaced")
+	}
+	if err := e.Switch(g.Spec, g.Ranges); err != nil {
+		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeInternal, "endpoint %s cannot be switched", e.name).WithCause(err)
+	}
+	t.put(g, nil)
+	if err := m.saveEndpoints(s); err != nil {
+		return cloche.EndpointStatus{}, err
+	}
+	return e.status(), nil
+}
+
+// saveEndpoints puts what is declared on record.
+func (m *Manager) saveEndpoints(s *live) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.info.Endpoints = s.endpoints.specs()
+	if err := s.save(); err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "the endpoints of sandbox %s cannot be put on record", s.name).WithCause(err)
+	}
+	return nil
+}
+
+// unlisten takes the listener away inside, if the sandbox can be reached.
+func (m *Manager) unlisten(ctx context.Context, s *live, name string) {
+	client, err := m.agentOf(ctx, s)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		err = client.Unlisten(ctx, name)
+	}
+	if err != nil {
+		// What connects there is turned away.
+		m.log.Warn("take an endpoint's listener away", "sandbox", s.id, "endpoint", name, "error", err)
+	}
+}
+
+// RemoveEndpoint takes an endpoint away: nothing new begins, what is under way has
+// the grace to end, which nil is defaultDrain, and the rest is cut off.
+func (m *Manager) RemoveEndpoint(ctx context.Context, caller policy.Caller, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
+	wait := defaultDrain
+	if grace != nil {
+		if wait = *grace; wait < 0 || wait > maxDrain {
+			return cloche.EndpointRemoval{}, cloche.Invalid("grace_ms", "a grace of %s is not between 0 and %s", wait, maxDrain)
+		}
+	}
+	s, err := m.find(caller, policy.VerbRemoveEndpoint, ref)
+	if err != nil {
+		return cloche.EndpointRemoval{}, err
+	}
+	t := &s.endpoints
+	t.ops.Lock()
+	e := t.named(name)
+	if !slices.ContainsFunc(t.specs(), func(o cloche.Endpoint) bool { return o.Name == name }) {
+		t.ops.Unlock()
+		return cloche.EndpointRemoval{}, noEndpoint(s, name)
+	}
+	// Whoever finds the record does not open it again.
+	t.undeclare(name)
+	err = m.saveEndpoints(s)
+	if e != nil {
+		e.Enter(cloche.EndpointDraining, "")
+		m.unlisten(context.WithoutCancel(ctx), s, name)
+	}
+	t.ops.Unlock()
+	if err != nil || e == nil {
+		return cloche.EndpointRemoval{}, err
+	}
+	r := e.shut(context.WithoutCancel(ctx), wait)
+	t.drop(e)
+	return r, nil
+}
+
+func noEndpoint(s *live, name string) error {
+	return cloche.Errorf(cloche.CodeNotFound, "sandbox %s has no endpoint %.80q", s.name, name).WithHint("cloche endpoint ls %s lists them", s.name)
+}
+
+// ServeEndpoint has a client serve an endpoint until detach is called.
+func (m *Manager) ServeEndpoint(caller policy.Caller, ref, name string, o bridge.Opener) (detach func(), err error) {
+	s, err := m.find(caller, policy.VerbServeEndpoint, ref)
+	if err != nil {
+		return nil, err
+	}
+	e := s.endpoints.named(name)
+	if e == nil {
+		return nil, noEndpoint(s, name)
+	}
+	release := s.use()
+	letGo, err := e.Attach(o)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return func() {
+		letGo()
+		release()
+	}, nil
+}

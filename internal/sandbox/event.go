@@ -1,0 +1,32 @@
+package sandbox
+
+import "github.com/cloche-dev/cloche"
+
+// tell reports what happened to a sandbox. The caller holds s.mu, which keeps
+// the events of one sandbox in their order.
+func (m *Manager) tell(s *live, kind cloche.EventKind, reason string) {
+	m.opts.Events(cloche.Event{
+		Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: reason,
+	})
+}
+
+// tellExpiring reports when a sandbox will be ended. The caller holds s.mu.
+func (m *Manager) tellExpiring(s *live, t term) {
+	at := t.at.UTC()
+	m.opts.Events(cloche.Event{
+		Time: now(), Kind: cloche.EventExpiring, Tenant: s.tenant, Sandbox: s.id, Name: s.name, ExpiresAt: &at,
+	})
+}
+
+// sawKills takes the kernel's count of kills for memory, and reports and returns
+// whether it has risen.
+func (m *Manager) sawKills(s *live, kills int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kills <= s.oomSeen {
+		return false
+	}
+	s.oomSeen = kills
+	m.tell(s, cloche.EventOOM, "the memory limit killed a process of it")
+	return true
+}

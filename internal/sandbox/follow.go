@@ -1,0 +1,547 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/spool"
+)
+
+const (
+	// settleTime is how long, after the end of a sandbox, what its agent said last
+	// may be on its way.
+	settleTime = 2 * time.Second
+	// drainTime bounds the wait for output: of a process before its end is
+	// published, and of all processes before a sandbox is ended.
+	drainTime = 5 * time.Second
+	// endTime is how long after its output the end of a process may come.
+	endTime = time.Second
+	// maxSettling bounds the processes whose records are made final at once.
+	maxSettling = 32
+	// maxPerLink bounds the processes whose output comes over one connection: an
+	// agent takes no more than so many calls on each.
+	maxPerLink = 128
+	// A lost connection is made again after minRetry, doubling to maxRetry.
+	minRetry, maxRetry = 50 * time.Millisecond, 2 * time.Second
+)
+
+// crew is what works for the managed processes of one sandbox: one goroutine
+// that watches their states, and one for each that takes its output out of the
+// sandbox. The Manager waits for who leads it, and who leads it for the others.
+type crew struct {
+	// ctx ends with the Manager, or a moment after the sandbox.
+	ctx    context.Context
+	cancel context.CancelFunc
+	links  links
+	wg     sync.WaitGroup
+	// closed, guarded by the table's lock: nobody joins any more.
+	closed bool
+	// done is closed when every record of an ended sandbox is final.
+	done chan struct{}
+}
+
+// join runs f as part of the crew, unless that has gone home.
+func (t *processTable) join(c *crew, f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.closed || c.ctx.Err() != nil {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// crewOf returns the crew of a sandbox, which it puts together if there is none.
+func (m *Manager) crewOf(s *live) *crew {
+	s.mu.Lock()
+	inst, token := s.inst, s.token
+	s.mu.Unlock()
+	t := &s.procs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.crew == nil {
+		c := &crew{links: links{inst: inst, token: token}, done: make(chan struct{})}
+		c.ctx, c.cancel = context.WithCancel(m.ctx)
+		t.crew = c
+		m.background(func() { m.leadCrew(s, c) })
+	}
+	return t.crew
+}
+
+// leadCrew ends when the Manager closes, or when the sandbox has ended and all
+// that its processes wrote and became is on record.
+func (m *Manager) leadCrew(s *live, c *crew) {
+	defer close(c.done)
+	defer c.cancel()
+	defer c.links.close()
+	s.procs.join(c, func() { m.watchStates(c.ctx, s, c) })
+	select {
+	case <-m.ctx.Done():
+	case <-s.ended:
+		if s.isRemoving() {
+			c.cancel() // what is still on its way would be removed with the rest
+		}
+		timer := time.AfterFunc(settleTime, c.cancel)
+		defer timer.Stop()
+	}
+	s.procs.mu.Lock()
+	c.closed = true
+	s.procs.mu.Unlock()
+	c.wg.Wait()
+	if s.over() {
+		m.settleAll(s)
+	}
+}
+
+// settleAll makes the records of the processes of an ended sandbox final. Each
+// waits for the disk, which takes many at once as fast as one.
+func (m *Manager) settleAll(s *live) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	limit := make(chan struct{}, maxSettling)
+	for _, p := range s.procs.all() {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			m.settleProcess(s, p)
+		})
+	}
+}
+
+// settleProcesses waits until the records of a sandbox that has ended are final.
+func (m *Manager) settleProcesses(s *live) {
+	s.procs.mu.Lock()
+	c := s.procs.crew
+	s.procs.mu.Unlock()
+	if c == nil {
+		return
+	}
+	select {
+	case <-c.done:
+	case <-m.ctx.Done():
+	}
+}
+
+// drainProcesses waits until the output of processes that have ended is here,
+// for a bounded time.
+func (m *Manager) drainProcesses(ctx context.Context, s *live) {
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	for _, p := range s.procs.all() {
+		p.mu.Lock()
+		stopped := p.stopped
+		p.mu.Unlock()
+		if stopped == nil {
+			continue
+		}
+		select {
+		case <-stopped:
+		case <-ctx.Done():
+			m.log.Warn("output is left in the sandbox", "sandbox", s.id, "process", p.id)
+			return
+		}
+	}
+}
+
+// adoptProcesses finds the processes of a sandbox again: it goes on with the
+// output of those that live, and ends the records of those that cannot.
+func (m *Manager) adoptProcesses(s *live) {
+	if err := m.loadProcesses(s); err != nil {
+		m.log.Error("load processes", "sandbox", s.id, "error", err)
+	}
+	s.mu.Lock()
+	inst, kills := s.inst, s.oomSeen
+	s.mu.Unlock()
+	for _, p := range s.procs.all() {
+		p.mu.Lock()
+		p.kills = kills
+		collected := p.collected
+		p.mu.Unlock()
+		switch {
+		case collected:
+		case s.over():
+			m.settleProcess(s, p)
+		case inst != nil:
+			m.collect(s, p)
+		}
+	}
+}
+
+// settleProcess makes the record of a process of an ended sandbox final: what
+// nobody saw end is unknown.
+func (m *Manager) settleProcess(s *live, p *process) {
+	p.mu.Lock()
+	confirmed, collected, said := p.confirmed, p.collected, p.said
+	p.mu.Unlock()
+	if collected {
+		return
+	}
+	if !confirmed {
+		m.discard(s, p)
+		return
+	}
+	s.mu.Lock()
+	reason := s.end.reason
+	s.mu.Unlock()
+	m.update(s, p, func(rec *cloche.Process) {
+		if said != nil {
+			takeOver(rec, *said)
+		} else {
+			unknown(reason)(rec)
+		}
+	})
+	if s.isRemoving() && p.condemn() {
+		return // nobody reads its log, and nobody will
+	}
+	m.finishLog(s, p)
+}
+
+// finishLog says in the log of an ended process that there is no more.
+func (m *Manager) finishLog(s *live, p *process) {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	p.mu.Lock()
+	rec, removed := p.rec, p.removed
+	p.mu.Unlock()
+	if removed {
+		return
+	}
+	log, release, err := p.openLog()
+	if err != nil {
+		m.log.Error("finish log", "sandbox", s.id, "process", p.id, "error", err)
+		return
+	}
+	defer release()
+	if _, done := log.Finished(); !done {
+		reason := string(rec.State)
+		if rec.State == cloche.ProcessUnknown {
+			reason = rec.Reason
+		}
+		if err := log.Finish(reason); err != nil {
+			m.log.Error("finish log", "sandbox", s.id, "process", p.id, "error", err)
+		}
+	}
+	rec.Position = log.End()
+	if err := p.save(processRecord{Process: rec, Confirmed: true, Collected: true}); err != nil {
+		m.log.Error("save process", "sandbox", s.id, "process", p.id, "error", err)
+	}
+	p.mu.Lock()
+	p.rec.Position, p.collected = rec.Position, true
+	p.broadcast()
+	p.mu.Unlock()
+	if rec.EndedAt != nil {
+		m.outdates(s, *rec.EndedAt)
+	}
+}
+
+// watchStates hears what becomes of the processes of a sandbox.
+func (m *Manager) watchStates(ctx context.Context, s *live, c *crew) {
+	conn, free := c.links.take()
+	defer free()
+	var again retry
+	for {
+		client, err := conn.get(ctx)
+		if err == nil {
+			err = client.WatchProcesses(ctx, func(said cloche.Process) error {
+				again.reset()
+				m.heard(s, said)
+				return nil
+			})
+		}
+		if errors.Is(err, cloche.ErrUnsupported) || !again.pause(ctx, s.ended) {
+			return
+		}
+		m.log.Debug("watch processes again", "sandbox", s.id, "error", err)
+	}
+}
+
+// heard takes what an agent says of a process.
+func (m *Manager) heard(s *live, said cloche.Process) {
+	s.procs.mu.Lock()
+	p, c := s.procs.byID[said.ExecID], s.procs.crew
+	s.procs.mu.Unlock()
+	if p == nil || c == nil {
+		return
+	}
+	p.mu.Lock()
+	confirmed, first := p.confirmed, p.said == nil
+	if said.State.Ended() && first {
+		p.said = &said
+		p.broadcast()
+	}
+	stopped := p.stopped
+	p.mu.Unlock()
+	switch {
+	case !said.State.Ended():
+		// An exec that fails leaves nothing, so a start that has not yet succeeded
+		// is not shown.
+		if confirmed || said.State != cloche.ProcessStarting {
+			m.update(s, p, func(rec *cloche.Process) { takeOver(rec, said) })
+		}
+	case first && stopped != nil:
+		// Whoever collects publishes the end behind the output. Something that the
+		// process left behind may hold its output open for ever.
+		s.procs.join(c, func() {
+			timer := time.NewTimer(drainTime)
+			defer timer.Stop()
+			select {
+			case <-stopped:
+			case <-timer.C:
+			case <-c.ctx.Done():
+				return
+			}
+			m.publishEnd(c.ctx, s, p, said)
+		})
+	}
+}
+
+// publishEnd makes what the agent said of the end of a process its record.
+func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said cloche.Process) {
+	p.mu.Lock()
+	judge := said.Signal == "KILL" && !said.TimedOut && !p.sentKill
+	before := p.kills
+	p.mu.Unlock()
+	oom := judge && m.oomKills(ctx, s) > before
+	m.update(s, p, func(rec *cloche.Process) {
+		takeOver(rec, said)
+		rec.OOM = oom
+	})
+	m.measureAfter(s)
+}
+
+// collect begins to take the output of a process out of the sandbox, unless
+// somebody does.
+func (m *Manager) collect(s *live, p *process) {
+	c := m.crewOf(s)
+	p.mu.Lock()
+	if p.stopped != nil || p.collected || p.removed {
+		p.mu.Unlock()
+		return
+	}
+	ctx, stop := context.WithCancel(c.ctx)
+	stopped := make(chan struct{})
+	p.stop, p.stopped = stop, stopped
+	p.mu.Unlock()
+	joined := s.procs.join(c, func() {
+		defer close(stopped)
+		defer stop()
+		m.collectOutput(ctx, s, c, p)
+	})
+	if !joined {
+		stop()
+		close(stopped)
+		if s.over() && m.ctx.Err() == nil {
+			m.settleProcess(s, p)
+		}
+	}
+}
+
+// collectOutput copies the output of a process into its log until the process
+// has ended for good and all of it is there.
+func (m *Manager) collectOutput(ctx context.Context, s *live, c *crew, p *process) {
+	conn, free := c.links.take()
+	defer free()
+	in := intake{warn: func(err error) {
+		m.log.Error("write log", "sandbox", s.id, "process", p.id, "error", err)
+	}}
+	log, release, err := p.openLog()
+	for err != nil {
+		m.log.Error("collect output", "sandbox", s.id, "process", p.id, "error", err)
+		if !in.again.pause(ctx, s.ended) {
+			return
+		}
+		log, release, err = p.openLog()
+	}
+	defer release()
+	in.log = log
+	for {
+		client, err := conn.get(ctx)
+		if err == nil {
+			o := agent.FollowOptions{Since: log.End(), Follow: true, Primary: true}
+			err = client.Follow(ctx, p.id, o, in.take)
+		}
+		p.mu.Lock()
+		removing := p.removing
+		p.mu.Unlock()
+		switch {
+		case removing: // whoever removes it stops this, or has failed to
+		case err == nil:
+			if m.conclude(ctx, s, p, client) {
+				return
+			}
+		case errors.Is(err, cloche.ErrNotFound):
+			m.missing(ctx, s, p)
+			return
+		}
+		if !in.again.pause(ctx, s.ended) {
+			return
+		}
+	}
+}
+
+// conclude publishes the end of a process whose output has all been collected.
+// It is false where the agent says that the process goes on.
+func (m *Manager) conclude(ctx context.Context, s *live, p *process, client *agent.Client) bool {
+	said := p.awaitEnd(ctx)
+	if said == nil {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		all, err := client.Processes(ctx)
+		if err != nil {
+			return false
+		}
+		for _, r := range all {
+			if r.ExecID == p.id && r.State.Ended() {
+				said = &r
+			}
+		}
+		if said == nil {
+			return false
+		}
+	}
+	m.publishEnd(ctx, s, p, *said)
+	m.finishLog(s, p)
+	return true
+}
+
+// awaitEnd returns the end that the agent has reported, which may come a moment
+// after the output; nil when it does not.
+func (p *process) awaitEnd(ctx context.Context) *cloche.Process {
+	timer := time.NewTimer(endTime)
+	defer timer.Stop()
+	for {
+		p.mu.Lock()
+		said, changed := p.said, p.changed
+		p.mu.Unlock()
+		if said != nil {
+			return said
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// missing ends the record of a process that the agent knows nothing of: one that
+// was never started, or one that another has removed.
+func (m *Manager) missing(ctx context.Context, s *live, p *process) {
+	_, free, err := s.procs.claim(ctx, p.id)
+	if err != nil {
+		return
+	}
+	defer free()
+	p.mu.Lock()
+	confirmed, removed := p.confirmed, p.removed
+	p.mu.Unlock()
+	switch {
+	case removed:
+	case !confirmed:
+		m.discard(s, p)
+	default:
+		m.update(s, p, unknown("its agent does not know it any more"))
+		m.finishLog(s, p)
+	}
+}
+
+// intake puts what an agent sends into a log.
+type intake struct {
+	log    *spool.Log
+	warn   func(error)
+	warned bool
+	again  retry
+}
+
+// take appends one chunk. What the log has already is left out, and what
+// contradicts it ends the call: an agent is not trusted to count.
+func (in *intake) take(c agent.Chunk) error {
+	r := spool.Record{Stream: c.Stream, Position: c.Position, Offset: c.Offset, Time: c.Time, Data: c.Data}
+	if c.Gap > 0 || len(c.Data) == 0 {
+		r.Stream, r.Offset, r.Data = "", 0, nil
+	}
+	if over := in.log.End() - r.Position; over > 0 {
+		if over >= int64(len(r.Data)) {
+			return nil
+		}
+		r.Position, r.Offset, r.Data = r.Position+over, r.Offset+over, r.Data[over:]
+	}
+	err := in.log.Append(r)
+	switch {
+	case err == nil:
+		in.again.reset()
+	case errors.Is(err, spool.ErrOrder), errors.Is(err, spool.ErrFinished):
+		return fmt.Errorf("output of the agent: %w", err)
+	case !in.warned:
+		// The log goes on without the disk, and knows what is missing there.
+		in.warned = true
+		in.warn(err)
+	}
+	return nil
+}
+
+// links are the connections to one agent over which output is collected. They
+// are not the one of the calls, which a flood of output would hold up.
+type links struct {
+	inst  engine.Instance
+	token []byte
+
+	mu    sync.Mutex
+	conns []*agentConn
+	users []int
+}
+
+// take returns a connection that has room for one more.
+func (l *links) take() (conn *agentConn, free func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := 0
+	for i < len(l.users) && l.users[i] >= maxPerLink {
+		i++
+	}
+	if i == len(l.users) {
+		l.conns, l.users = append(l.conns, &agentConn{inst: l.inst, token: l.token}), append(l.users, 0)
+	}
+	l.users[i]++
+	return l.conns[i], sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.users[i]--
+	})
+}
+
+func (l *links) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.close()
+	}
+}
+
+// retry spaces out attempts. The zero value is one that has just succeeded.
+type retry struct{ wait time.Duration }
+
+func (r *retry) reset() { r.wait = 0 }
+
+// pause waits before the next attempt; false says that there shall be none.
+func (r *retry) pause(ctx context.Context, ended <-chan struct{}) bool {
+	r.wait = min(max(2*r.wait, minRetry), maxRetry)
+	timer := time.NewTimer(r.wait + rand.N(r.wait/4))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ended:
+	case <-ctx.Done():
+	}
+	return false
+}

@@ -1,0 +1,157 @@
+package sandbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxQueueTime is how long a creation waits at most.
+const maxQueueTime = 10 * time.Minute
+
+// gate lets so many in at a time. It is safe for concurrent use.
+type gate struct {
+	limits policy.Admission
+
+	mu     sync.Mutex
+	inside int
+	queued int
+	// lines are those who wait, first come first served, by tenant; turns are the
+	// tenants that have any, in the order in which they are served.
+	lines map[string][]*ticket
+	turns []string
+	// took is how long who is inside stays, as a moving mean.
+	took time.Duration
+}
+
+// ticket is one who waits. in is closed when its turn has come.
+type ticket struct{ in chan struct{} }
+
+func newGate(a policy.Admission) *gate { return &gate{limits: a, lines: map[string][]*ticket{}} }
+
+// enter waits until the caller may go in, and returns how it leaves. waits, which is
+// called first if it has to wait at all, tells whoever looks on.
+func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
+	g.mu.Lock()
+	if g.inside < g.limits.Starting && g.queued == 0 {
+		g.inside++
+		g.mu.Unlock()
+		return g.leaver(), nil
+	}
+	if full := g.full(tenant); full != nil {
+		g.mu.Unlock()
+		return nil, full
+	}
+	t := &ticket{in: make(chan struct{})}
+	if len(g.lines[tenant]) == 0 {
+		g.turns = append(g.turns, tenant)
+	}
+	g.lines[tenant] = append(g.lines[tenant], t)
+	g.queued++
+	g.mu.Unlock()
+	waits()
+	patience := time.NewTimer(maxQueueTime)
+	defer patience.Stop()
+	select {
+	case <-t.in:
+		return g.leaver(), nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-patience.C:
+		late := cloche.Errorf(cloche.CodeNoCapacity, "the sandbox waited %s for its turn to be made", maxQueueTime)
+		late.Retryable, late.RetryAfterMS = true, maxRetryAfter.Milliseconds()
+		err = late
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if isClosed(t.in) {
+		// Its turn came in the same moment: the next one's has come.
+		g.inside--
+		g.next()
+		return nil, err
+	}
+	g.giveUp(tenant, t)
+	return nil, err
+}
+
+// maxRetryAfter bounds what is said of when to come again.
+const maxRetryAfter = 30 * time.Second
+
+// full is the error for one tenant's creation that cannot even wait. The caller
+// holds g.mu.
+func (g *gate) full(tenant string) *cloche.Error {
+	if g.queued < g.limits.Queued && len(g.lines[tenant]) < max(g.limits.Queued/2, 1) {
+		return nil
+	}
+	err := cloche.Errorf(cloche.CodeTooMany, "%d sandboxes wait to be made already", g.queued).
+		WithHint("come again when some of them run; the operator's setting max_queued bounds how many may wait")
+	err.Rule, err.Retryable = "settings.max_queued", true
+	wait := min(max(time.Duration(g.queued/max(g.limits.Starting, 1))*g.took, time.Second), maxRetryAfter)
+	err.RetryAfterMS = wait.Milliseconds()
+	return err
+}
+
+// giveUp takes one who waits out of its line. The caller holds g.mu.
+func (g *gate) giveUp(tenant string, t *ticket) {
+	line := g.lines[tenant]
+	for i := range line {
+		if line[i] == t {
+			g.lines[tenant] = append(line[:i:i], line[i+1:]...)
+			g.queued--
+			break
+		}
+	}
+	if len(g.lines[tenant]) > 0 {
+		return
+	}
+	delete(g.lines, tenant)
+	for i := range g.turns {
+		if g.turns[i] == tenant {
+			g.turns = append(g.turns[:i:i], g.turns[i+1:]...)
+			return
+		}
+	}
+}
+
+// leaver counts who is inside from now until leave is called, once.
+func (g *gate) leaver() (leave func()) {
+	begun := time.Now()
+	return sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside--
+		if took := time.Since(begun); g.took == 0 {
+			g.took = took
+		} else {
+			g.took += (took - g.took) / 8
+		}
+		g.next()
+	})
+}
+
+// next lets in whose turn it is. The caller holds g.mu.
+func (g *gate) next() {
+	for g.inside < g.limits.Starting && len(g.turns) > 0 {
+		tenant := g.turns[0]
+		g.turns = g.turns[1:]
+		t := g.lines[tenant][0]
+		if g.lines[tenant] = g.lines[tenant][1:]; len(g.lines[tenant]) > 0 {
+			g.turns = append(g.turns, tenant)
+		} else {
+			delete(g.lines, tenant)
+		}
+		g.queued--
+		g.inside++
+		close(t.in)
+	}
+}
+
+// Starting says how many sandboxes are being made now, and how many wait for that.
+func (m *Manager) Starting() (starting, queued int) {
+	m.gate.mu.Lock()
+	defer m.gate.mu.Unlock()
+	return m.gate.inside, m.gate.queued
+}

@@ -1,0 +1,216 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// layerDir is where a layered workspace keeps what the sandbox writes.
+const layerDir = "layer"
+
+func (s *live) layerPath() string { return filepath.Join(s.dir, layerDir) }
+
+// stageWorkspace takes over the directory of the workspace, which is the sandbox's
+// own: it gets the files of the snapshot, if there is one, and a layer above it, if
+// one was asked for.
+func (c *creation) stageWorkspace(ctx context.Context, dir *workspace.Dir) error {
+	ws := c.s.info.Workspace
+	if err := c.restoreFiles(ctx, dir); err != nil {
+		_ = dir.Close()
+		return err
+	}
+	if !ws.Layered {
+		if err := dir.DropLayer(ctx); err != nil {
+			return errors.Join(err, dir.Close())
+		}
+		return c.stageDir(dir, ws.Path, ws.ReadOnly)
+	}
+	defer dir.Close()
+	layer, err := workspace.MakeLayer(ctx, c.s.layerPath(), dir)
+	if err != nil {
+		return diskError(c.s, "layered", noRoom(ws, err))
+	}
+	staged, err := layer.Stage(dir, filepath.Join(c.s.dir, stagingDir))
+	if err != nil {
+		return err
+	}
+	c.staged.push("staged layer", func(context.Context) error { return staged.Close() })
+	c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: staged.Path, Target: ws.Path})
+	return nil
+}
+
+// layered is a sandbox's workspace and the layer above it.
+type layered struct {
+	*workspace.Layer
+	lower *workspace.Dir
+}
+
+// openLayer finds the layer of a sandbox. The caller closes lower.
+func (m *Manager) openLayer(s *live) (layered, error) {
+	info := s.snapshot()
+	if !info.Workspace.Layered {
+		return layered{}, cloche.Errorf(cloche.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", info.Name).
+			WithHint("make the sandbox with workspace.layered, on the command line --layered")
+	}
+	lower, err := m.workspaceOf(s)
+	if err != nil {
+		return layered{}, err
+	}
+	layer, err := workspace.OpenLayer(s.layerPath(), lower)
+	if err != nil {
+		return layered{}, errors.Join(fmt.Errorf("open layer of sandbox %s: %w", s.id, err), lower.Close())
+	}
+	return layered{layer, lower}, nil
+}
+
+// CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
+// part of it, and says how much that was. A commit that has begun is finished, by
+// the next daemon if need be.
+func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref string) (cloche.Diff, error) {
+	return m.settleLayer(ctx, caller, policy.VerbCommit, ref, func(l layered) error {
+		if err := m.at(ctx, "before commit"); err != nil {
+			return err
+		}
+		return l.Commit(ctx, l.lower)
+	})
+}
+
+// RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
+// workspace, and says how much that was.
+func (m *Manager) RollbackWorkspace(ctx context.Context, caller policy.Caller, ref string) (cloche.Diff, error) {
+	return m.settleLayer(ctx, caller, policy.VerbRollback, ref, func(l layered) error { return l.Discard(l.lower) })
+}
+
+// settleLayer does one of the two. A mount cannot change what it is made of, so
+// nothing of the sandbox may run any more.
+func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, do func(layered) error) (cloche.Diff, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return cloche.Diff{}, err
+	}
+	if err := s.mayOpenLayer(); err != nil { // before it waits for a stop
+		return cloche.Diff{}, err
+	}
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	if err := s.mayOpenLayer(); err != nil {
+		return cloche.Diff{}, err
+	}
+	// A lost sandbox may have left something of its instance.
+	if err := m.release(ctx, s); err != nil {
+		return cloche.Diff{}, cloche.Errorf(cloche.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
+	}
+	l, err := m.openLayer(s)
+	if err != nil {
+		return cloche.Diff{}, err
+	}
+	defer l.lower.Close()
+	d := cloche.Diff{Scope: cloche.DiffWorkspace, Changes: []cloche.Change{}}
+	err = l.Walk(ctx, l.lower, func(c cloche.Change) error { tally(&d, c); return nil })
+	// What cannot be walked can still be forgotten; the counts are of what was seen.
+	if err != nil && (verb != policy.VerbRollback || cloche.CodeOf(err) != cloche.CodeTooLarge) {
+		return cloche.Diff{}, diskError(s, "compared", err)
+	}
+	if err := do(l); err != nil {
+		return cloche.Diff{}, diskError(s, "settled", err)
+	}
+	return d, nil
+}
+
+// mayOpenLayer says why a layer cannot be committed or rolled back now.
+func (s *live) mayOpenLayer() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := s.info
+	switch {
+	case s.gone || s.removing:
+		return policy.NoSandbox(info.Name)
+	case !info.Workspace.Layered:
+		return nil // openLayer says so
+	case info.State == cloche.StateStopped, info.State == cloche.StateLost:
+		return nil
+	}
+	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and its workspace is settled when it has ended", info.Name, info.State).
+		WithHint("cloche stop %s; what it wrote is kept", info.Name)
+}
+
+// finishCommit goes on with a commit in which a daemon died. The caller holds s.ops,
+// or is the only one who knows s.
+func (m *Manager) finishCommit(s *live) error {
+	info := s.snapshot()
+	if !info.Workspace.Layered || info.State == cloche.StateRunning || info.State == cloche.StatePaused {
+		return nil // a commit begins when it has ended
+	}
+	lower, err := m.workspaceOf(s)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has gone with its layer
+	}
+	if err != nil {
+		return fmt.Errorf("finish commit of sandbox %s: %w", s.id, err)
+	}
+	defer lower.Close()
+	layer, err := workspace.OpenLayer(s.layerPath(), lower)
+	if err != nil || !layer.Unfinished() {
+		return nil // it was never made, or nothing was begun
+	}
+	if err := layer.Commit(m.ctx, lower); err != nil {
+		return fmt.Errorf("finish commit of sandbox %s: %w", s.id, err)
+	}
+	m.log.Info("finished a commit that was interrupted", "sandbox", s.id)
+	return nil
+}
+
+// dropLayer takes the layer of a sandbox that goes off the disk of its workspace,
+// where it would take the room of others'. Elsewhere it goes with the sandbox's
+// directory. The caller holds s.ops.
+func (m *Manager) dropLayer(ctx context.Context, s *live) error {
+	ws := s.snapshot().Workspace
+	if !ws.Layered || ws.Name == "" || ws.Enforced != cloche.HeldByKernel || !s.isAnnounced() {
+		return nil
+	}
+	lower, err := m.workspaceOf(s)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("drop layer of sandbox %s: %w", s.id, err)
+	}
+	return errors.Join(lower.DropLayer(ctx), lower.Close())
+}
+
+// diskError classifies what went wrong with files of the host.
+func diskError(s *live, what string, err error) error {
+	if errors.Is(err, cloche.ErrSandboxLost) {
+		return s.explain(err)
+	}
+	if _, ok := errors.AsType[*cloche.Error](err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, errNoRoom):
+		ws := s.snapshot().Workspace
+		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: they do not fit into its workspace", s.name, what).WithCause(err)
+		e.Field = "workspace.size_bytes"
+		return e.WithHint("ask for a workspace of more than %d bytes, and of more inodes if those are bounded", ws.SizeBytes)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
+		e.Retryable = true
+		return e.WithHint("make room where Cloche keeps its state, and try again")
+	case errors.Is(err, context.Canceled):
+		return cloche.Errorf(cloche.CodeCanceled, "the files of sandbox %s were not %s: it was canceled", s.name, what).WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return cloche.Errorf(cloche.CodeTimeout, "the files of sandbox %s were not %s in time", s.name, what).WithCause(err)
+	}
+	return cloche.Errorf(cloche.CodeInternal, "the files of sandbox %s could not be %s", s.name, what).
+		WithHint("the daemon's log has the details").WithCause(err)
+}

@@ -1,0 +1,224 @@
+package sandbox
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// t0 is when everything in this file begins.
+var t0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(d time.Duration) time.Time { return t0.Add(d) }
+
+func limits(lifetime, idle time.Duration) cloche.Limits {
+	return cloche.Limits{LifetimeMS: lifetime.Milliseconds(), IdleMS: idle.Milliseconds()}
+}
+
+func TestLeaseEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		lifetime, idle time.Duration
+		do             func(*lease)
+		now, end       time.Duration
+		never          bool
+		reason         string
+	}{
+		"no bounds":                          {now: time.Hour, never: true},
+		"lifetime counts from the creation":  {lifetime: time.Hour, now: 50 * time.Minute, end: time.Hour, reason: "its lifetime of 1h0m0s is over"},
+		"idle counts from the last use":      {idle: 10 * time.Minute, do: func(l *lease) { l.touch(at(5 * time.Minute)) }, now: 6 * time.Minute, end: 15 * time.Minute, reason: "its idle time of 10m0s is over"},
+		"the earlier bound ends it":          {lifetime: time.Hour, idle: 10 * time.Minute, now: 0, end: 10 * time.Minute, reason: "its idle time of 10m0s is over"},
+		"use does not reach beyond lifetime": {lifetime: time.Hour, idle: 10 * time.Minute, do: func(l *lease) { l.use(at(0)) }, now: 55 * time.Minute, end: time.Hour, reason: "its lifetime of 1h0m0s is over"},
+		"a use under way holds the idle time": {
+			idle: 10 * time.Minute, do: func(l *lease) { l.use(at(0)) }, now: 3 * time.Hour, end: 3*time.Hour + 10*time.Minute, reason: "its idle time of 10m0s is over",
+		},
+		"the idle time begins when the last use ends": {
+			idle: 10 * time.Minute,
+			do: func(l *lease) {
+				l.use(at(0))
+				l.use(at(time.Minute))
+				l.release(at(2 * time.Minute))
+				l.release(at(time.Hour))
+			},
+			now: time.Hour + time.Minute, end: time.Hour + 10*time.Minute, reason: "its idle time of 10m0s is over",
+		},
+		"idle time stands still while paused": {idle: 10 * time.Minute, do: func(l *lease) { l.pause(at(time.Minute)) }, now: 9 * time.Hour, never: true},
+		"lifetime goes on while paused":       {lifetime: time.Hour, idle: time.Minute, do: func(l *lease) { l.pause(at(0)) }, now: 9 * time.Hour, end: time.Hour, reason: "its lifetime of 1h0m0s is over"},
+		"idle time goes on from where it stood": {
+			idle: 10 * time.Minute,
+			do: func(l *lease) {
+				l.pause(at(4 * time.Minute))
+				l.pause(at(5 * time.Minute)) // again is nothing new
+				l.resume(at(time.Hour))
+				l.resume(at(2 * time.Hour))
+			},
+			now: time.Hour, end: time.Hour + 6*time.Minute, reason: "its idle time of 10m0s is over",
+		},
+		"a heartbeat while paused gives all of it back": {
+			idle: 10 * time.Minute,
+			do: func(l *lease) {
+				l.pause(at(4 * time.Minute))
+				l.touch(at(30 * time.Minute))
+				l.resume(at(time.Hour))
+			},
+			now: time.Hour, end: time.Hour + 10*time.Minute, reason: "its idle time of 10m0s is over",
+		},
+		"what happened before it ran does not count": {
+			lifetime: time.Hour, idle: 2 * time.Hour,
+			do: func(l *lease) {
+				l.use(at(0)) // a call that waits for the creation
+				l.begin(at(10 * time.Minute))
+				l.release(at(11 * time.Minute))
+			},
+			now: time.Hour, end: 70 * time.Minute, reason: "its lifetime of 1h0m0s is over",
+		},
+		"a use that goes on over a pause holds it": {
+			idle: 10 * time.Minute,
+			do: func(l *lease) {
+				l.use(at(0))
+				l.pause(at(4 * time.Minute))
+				l.resume(at(time.Hour))
+			},
+			now: 2 * time.Hour, end: 2*time.Hour + 10*time.Minute, reason: "its idle time of 10m0s is over",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLease(t0, limits(c.lifetime, c.idle), t0)
+			if c.do != nil {
+				c.do(&l)
+			}
+			got, ok := l.end(at(c.now))
+			if ok == c.never || ok && (!got.at.Equal(at(c.end)) || got.reason != c.reason) {
+				t.Errorf("it ends at %s (%v), %q; want %s, %q", got.at.Sub(t0), ok, got.reason, c.end, c.reason)
+			}
+		})
+	}
+}
+
+// An expiring lease is told of once, a minute before its end or at half of a
+// short one, and again when it was renewed in between.
+func TestLeaseNotice(t *testing.T) {
+	l := newLease(t0, limits(0, 10*time.Minute), t0)
+	var told []time.Duration
+	look := func(now time.Duration) {
+		if end, ok := l.end(at(now)); ok && l.warn(end, at(now)) {
+			told = append(told, now)
+		}
+	}
+	for s := range 600 {
+		look(time.Duration(s) * time.Second)
+	}
+	l.touch(at(10*time.Minute - time.Second))
+	for s := range 600 {
+		look(10*time.Minute + time.Duration(s)*time.Second)
+	}
+	if want := []time.Duration{9 * time.Minute, 19*time.Minute - time.Second}; !slices.Equal(told, want) {
+		t.Errorf("told at %v, want %v", told, want)
+	}
+
+	short := newLease(t0, limits(30*time.Second, 0), t0)
+	end, _ := short.end(t0)
+	if n := end.notice(); !n.Equal(at(15 * time.Second)) {
+		t.Errorf("a lease of 30 s is told of at %s, want 15 s", n.Sub(t0))
+	}
+}
+
+// Whoever sleeps until next misses nothing: the notice, the end, and the use
+// that must be on record.
+func TestLeaseNext(t *testing.T) {
+	l := newLease(t0, limits(time.Hour, 10*time.Minute), t0)
+	next := func(now time.Duration) time.Duration {
+		n, ok := l.next(at(now))
+		if !ok {
+			t.Fatal("never")
+		}
+		return n.Sub(t0)
+	}
+	if got := next(0); got != 9*time.Minute {
+		t.Errorf("first look at %s, want 9m", got)
+	}
+	end, _ := l.end(at(9 * time.Minute))
+	l.warn(end, at(9*time.Minute))
+	if got := next(9 * time.Minute); got != 10*time.Minute {
+		t.Errorf("after the notice %s, want 10m", got)
+	}
+	l.use(at(9 * time.Minute))
+	if got := next(9 * time.Minute); got != 10*time.Second {
+		t.Errorf("in use %s, want what was saved plus 10s", got)
+	}
+	if !l.unsaved(at(9 * time.Minute)) {
+		t.Error("a use that is nine minutes old needs no record")
+	}
+	l.saved = at(9 * time.Minute)
+	if l.unsaved(at(9*time.Minute + 9*time.Second)) {
+		t.Error("a use on record is written again after 9s")
+	}
+	none := newLease(t0, cloche.Limits{}, t0)
+	none.use(t0)
+	if n, ok := none.next(at(time.Hour)); ok || none.unsaved(at(time.Hour)) {
+		t.Errorf("a sandbox without a lease is looked at, at %s", n)
+	}
+}
+
+func TestRetire(t *testing.T) {
+	ended := func(minutes ...int) (all []endedAt[int]) {
+		for _, m := range minutes {
+			all = append(all, endedAt[int]{at(time.Duration(m) * time.Minute), m})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		r    Retention
+		all  []endedAt[int]
+		now  time.Duration
+		gone []int
+		next time.Duration // 0 is never
+	}{
+		"nothing":                  {Retention{time.Hour, 10}, nil, 0, nil, 0},
+		"all are young":            {Retention{time.Hour, 10}, ended(3, 1, 2), 30 * time.Minute, nil, 61 * time.Minute},
+		"the oldest are too old":   {Retention{time.Hour, 10}, ended(3, 1, 2), 62 * time.Minute, []int{1, 2}, 63 * time.Minute},
+		"too many":                 {Retention{time.Hour, 1}, ended(3, 1, 2), 30 * time.Minute, []int{1, 2}, 63 * time.Minute},
+		"too many, and too old":    {Retention{time.Hour, 2}, ended(3, 1, 2), 24 * time.Hour, []int{1, 2, 3}, 0},
+		"kept for ever":            {Retention{-1, -1}, ended(3, 1, 2), 1e6 * time.Hour, nil, 0},
+		"as many as one likes":     {Retention{time.Hour, -1}, ended(1, 2), 30 * time.Minute, nil, 61 * time.Minute},
+		"however long, but only 1": {Retention{-1, 1}, ended(1, 2), 30 * time.Hour, []int{1}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone, next := retire(c.r, c.all, at(c.now))
+			var got []int
+			for _, g := range gone {
+				got = append(got, g.s)
+			}
+			var nextIn time.Duration
+			if !next.IsZero() {
+				nextIn = next.Sub(t0)
+			}
+			if !slices.Equal(got, c.gone) || nextIn != c.next {
+				t.Errorf("gone %v and next at %s, want %v and %s", got, nextIn, c.gone, c.next)
+			}
+		})
+	}
+	if f := (Retention{}).filled(); f.For != 24*time.Hour || f.Count != 1000 {
+		t.Errorf("defaults %+v", f)
+	}
+}
+
+// A long lease is told of twice: five minutes before its end, and one.
+func TestLongLeaseIsToldOfTwice(t *testing.T) {
+	l := newLease(t0, limits(time.Hour, 0), t0)
+	var told []time.Duration
+	for now := t0; now.Before(t0.Add(time.Hour)); {
+		if end, ok := l.end(now); ok && l.warn(end, now) {
+			told = append(told, now.Sub(t0))
+		}
+		next, ok := l.next(now)
+		if !ok || !next.After(now) {
+			t.Fatalf("at %s it wants to be looked at again at %s", now.Sub(t0), next.Sub(t0))
+		}
+		now = next
+	}
+	if want := []time.Duration{55 * time.Minute, 59 * time.Minute}; !slices.Equal(told, want) {
+		t.Errorf("told at %v, want %v", told, want)
+	}
+}

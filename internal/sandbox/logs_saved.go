@@ -1,0 +1,195 @@
+package sandbox
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const (
+	logsFile      = "logs.ndjson"
+	processesFile = "processes.json"
+	// maxSavedLogs bounds what is kept of the output of execs after the end of
+	// their sandbox.
+	maxSavedLogs = 16 << 20
+)
+
+// saveOutput keeps the logs and exit records of a sandbox that is about to end:
+// what managed processes wrote last is taken out of it, and execs get a file.
+// What cannot be read is lost, and that is not worth failing an end for.
+func (m *Manager) saveOutput(ctx context.Context, s *live) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	m.drainProcesses(ctx, s)
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return err
+	}
+	all, err := client.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	processes := []cloche.Process{}
+	for _, p := range all {
+		if !s.procs.has(p.ExecID) {
+			processes = append(processes, m.redacted(saneExec(p)))
+		}
+	}
+	data, err := json.Marshal(processes)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := replaceFile(root, processesFile, data); err != nil {
+		return err
+	}
+	f, err := root.OpenFile(logsFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := bufio.NewWriter(f)
+	var written int
+	err = s.execLogs(ctx, client, cloche.LogOptions{}, false, func(e cloche.LogEntry) error {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if written += len(line) + 1; written > maxSavedLogs {
+			return errLogsFull
+		}
+		_, err = w.Write(append(line, '\n'))
+		return err
+	})
+	if err != nil && !errors.Is(err, errLogsFull) {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return root.Rename(logsFile+".new", logsFile)
+}
+
+var errLogsFull = errors.New("as much output as is kept has been saved")
+
+// savedProcesses reads what saveOutput wrote.
+func (s *live) savedProcesses() ([]cloche.Process, error) {
+	data, err := os.ReadFile(filepath.Join(s.dir, processesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read saved processes: %w", err)
+	}
+	var out []cloche.Process
+	if err := json.Unmarshal(data, &out); err != nil {
+		return nil, fmt.Errorf("decode saved processes: %w", err)
+	}
+	for i, p := range out {
+		out[i] = saneExec(p)
+		if p.Running {
+			unknown("its sandbox was ended")(&out[i])
+			out[i].Running = false
+		}
+	}
+	return out, nil
+}
+
+// savedLogs replays what saveOutput wrote, but for what comes before o.Since.
+func (s *live) savedLogs(o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+	f, err := os.Open(filepath.Join(s.dir, logsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read saved logs: %w", err)
+	}
+	defer f.Close()
+	var entries []cloche.LogEntry
+	var end int64
+	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
+		var e cloche.LogEntry
+		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return fmt.Errorf("decode saved logs: %w", err)
+		}
+		if (o.ExecID == "" || o.ExecID == e.ExecID) && (o.Stream == "" || o.Stream == e.Stream) && !e.Time.Before(o.SinceTime) {
+			entries = append(entries, e)
+			end = max(end, own(e, o.Stream)+int64(len(e.Data)))
+		}
+	}
+	var since int64
+	if o.Since != nil {
+		if since = *o.Since; since < 0 {
+			since = max(end+since, 0)
+		}
+	}
+	for _, e := range tail(entries, o.Tail) {
+		if over := since - own(e, o.Stream); over > 0 {
+			if over >= int64(len(e.Data)) {
+				continue
+			}
+			e = from(e, over)
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// own is where an entry begins: in the chosen stream, or in both together.
+func own(e cloche.LogEntry, chosen cloche.Stream) int64 {
+	if chosen != "" {
+		return e.Offset
+	}
+	return e.Position
+}
+
+// from is what is left of an entry behind its first n bytes.
+func from(e cloche.LogEntry, n int64) cloche.LogEntry {
+	e.Offset, e.Position, e.Data = e.Offset+n, e.Position+n, e.Data[n:]
+	return e
+}
+
+// tail keeps the last n lines of what the entries hold; 0 keeps all.
+func tail(entries []cloche.LogEntry, n int) []cloche.LogEntry {
+	if n <= 0 {
+		return entries
+	}
+	lines := 0
+	for i := len(entries) - 1; i >= 0; i-- {
+		text := string(entries[i].Data)
+		// A line end at the very end of the output ends the last line; it does
+		// not begin another.
+		body := text
+		if i == len(entries)-1 {
+			body = strings.TrimSuffix(text, "\n")
+		}
+		if got := strings.Count(body, "\n"); lines+got < n {
+			lines += got
+			continue
+		}
+		for cut := len(body); ; {
+			cut = strings.LastIndexByte(body[:cut], '\n')
+			if lines++; lines == n {
+				return append([]cloche.LogEntry{from(entries[i], int64(cut+1))}, entries[i+1:]...)
+			}
+		}
+	}
+	return entries
+}

@@ -1,0 +1,197 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// stageMounts stages the granted directories of the host, and puts what is to be
+// mounted in an order in which nothing hides what the request put below it.
+func (c *creation) stageMounts(context.Context) error {
+	for _, host := range c.permit.Mounts() {
+		if err := c.stage(host); err != nil {
+			return err
+		}
+	}
+	for i, host := range c.permit.Skills() {
+		err := c.stage(host)
+		if errors.Is(err, fs.ErrNotExist) {
+			c.skipSkill(c.permit.Spec().Skills[i].Name)
+		} else if err != nil {
+			return err
+		}
+	}
+	// The image's own come first, as they were.
+	asked := c.plan.Mounts
+	for len(asked) > 0 && asked[0].Static {
+		asked = asked[1:]
+	}
+	slices.SortStableFunc(asked, func(a, b engine.Mount) int { return strings.Compare(a.Target, b.Target) })
+	c.hold(asked)
+	return c.checkPoints(asked)
+}
+
+// skipSkill leaves out a skill that somebody removed while the request was being
+// decided: what is to be done in the sandbox may well not need it, and whose turn it was
+// first is chance. Nothing is made in its place.
+func (c *creation) skipSkill(name string) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.info.Skills = slices.DeleteFunc(slices.Clone(c.s.info.Skills), func(u cloche.SkillUse) bool { return u.Name == name })
+	c.s.info.Degraded = "the skill " + name + " was removed while the sandbox was being made, which goes on without"
+	c.m.log.Warn("a skill has vanished", "sandbox", c.s.id, "skill", name)
+}
+
+// hold has the engine keep the names of mounts with rules: whoever replaces what
+// a rule covers, from the host or from another sandbox, must not get it uncovered.
+func (c *creation) hold(asked []engine.Mount) {
+	spec := c.permit.Spec()
+	ruled := map[string]bool{spec.Workspace.Path: len(spec.Workspace.Rules) > 0}
+	for _, m := range spec.Mounts {
+		ruled[m.Target] = len(m.Rules) > 0
+	}
+	for i := range asked {
+		asked[i].Held = ruled[asked[i].Target]
+	}
+}
+
+// checkPoints refuses a mount below another that has no directory for it: in one
+// that is to be written the engine makes it.
+func (c *creation) checkPoints(sorted []engine.Mount) error {
+	for i, m := range sorted {
+		for _, above := range slices.Backward(sorted[:i]) {
+			rel, ok := strings.CutPrefix(m.Target, above.Target+"/")
+			if !ok {
+				continue
+			}
+			err := workspace.FindDir(above.Source, rel)
+			if err != nil && (above.ReadOnly || !errors.Is(err, fs.ErrNotExist)) {
+				return cloche.Invalid(c.fieldOf(m.Target), "nothing can be mounted at %s: in what is mounted at %s there is no such directory", m.Target, above.Target).
+					WithHint("make the directory, or mount it beside").WithCause(err)
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// fieldOf is the part of the request that says where a mount is.
+func (c *creation) fieldOf(target string) string {
+	for i, m := range c.permit.Mounts() {
+		if m.Target == target {
+			return "mounts[" + strconv.Itoa(i) + "].target"
+		}
+	}
+	for i, m := range c.permit.Skills() {
+		if m.Target == target {
+			return "skills[" + strconv.Itoa(i) + "]"
+		}
+	}
+	return "workspace.path"
+}
+
+// stage mounts a granted host directory into the staging directory, if it is
+// still the one that policy judged, and makes it first where that is granted.
+func (c *creation) stage(host policy.HostDir) error {
+	real, ok := strings.CutSuffix(host.Real, host.Missing)
+	if !ok {
+		return cloche.Errorf(cloche.CodeInternal, "the directory to make is not part of its path")
+	}
+	if host.Missing != "" {
+		real = path.Clean(real)
+	}
+	dir, err := workspace.OpenDir(real)
+	if err != nil {
+		return err
+	}
+	if dev, ino := dir.ID(); dev != host.Dev || ino != host.Ino {
+		dir.Close()
+		return cloche.Errorf(cloche.CodeDenied, "the directory %s was replaced while the request was being decided", host.Asked).
+			WithHint("ask again")
+	}
+	if host.Missing != "" {
+		above := dir
+		var made *workspace.Made
+		dir, made, err = above.MakeBelow(host.Missing, host.OwnerUID)
+		above.Close()
+		if err != nil {
+			return err
+		}
+		c.made = append(c.made, made)
+	}
+	return c.stageDir(dir, host.Target, host.ReadOnly)
+}
+
+// keepMade lets go of the directories that were made on the host, and removes
+// them again after a create that failed.
+func (c *creation) keepMade(failed error) {
+	for _, made := range slices.Backward(c.made) {
+		if failed != nil {
+			if err := made.Undo(); err != nil {
+				c.m.log.Warn("a directory that was made for a mount is left", "sandbox", c.s.id, "error", err)
+			}
+		}
+		made.Close()
+	}
+	c.made = nil
+}
+
+// restrict has the agent put the rules on paths in force. Nothing was started
+// yet, and no file was written.
+func (c *creation) restrict(ctx context.Context) error {
+	rules := pathRules(c.s.snapshot())
+	if len(rules) == 0 {
+		return nil
+	}
+	return c.client.Restrict(ctx, rules)
+}
+
+// pinnedRule is a rule, or one that keeps a directory above one in its place.
+type pinnedRule struct {
+	cloche.PathRule
+	// of is the number of the rule that it is, or is for.
+	of int
+}
+
+// pinned adds to sorted rules those that make a mount of each directory above one:
+// with such a directory what is in it could be moved to where no rule covers it. In
+// one that is not to be written nothing can be moved.
+func pinned(readOnly bool, list []cloche.PathRule) []pinnedRule {
+	seen := map[string]bool{}
+	var out []pinnedRule
+	for i, r := range list {
+		var above []pinnedRule
+		for dir := path.Dir(r.Path); dir != "." && !seen[dir]; dir = path.Dir(dir) {
+			seen[dir] = true
+			if !readOnly && governing(list, dir) == cloche.AccessWrite {
+				above = append(above, pinnedRule{cloche.PathRule{Path: dir, Access: cloche.AccessWrite}, i})
+			}
+		}
+		slices.Reverse(above)
+		seen[r.Path] = true
+		out = append(append(out, above...), pinnedRule{r, i})
+	}
+	return out
+}
+
+// governing is the access that the longest of the rules above name gives to it,
+// and to write where none does.
+func governing(list []cloche.PathRule, name string) cloche.PathAccess {
+	access, longest := cloche.AccessWrite, -1
+	for _, r := range list {
+		if strings.HasPrefix(name, r.Path+"/") && len(r.Path) > longest {
+			access, longest = r.Access, len(r.Path)
+		}
+	}
+	return access
+}

@@ -1,0 +1,309 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/approval"
+	"github.com/cloche-dev/cloche/internal/egress"
+	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// networkDir is where a sandbox's way out keeps what outlives the daemon.
+const networkDir = "network"
+
+// place says whose way it is.
+func (m *Manager) place(s *live) way.Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return way.Place{
+		ID: s.id, Name: s.name, Hostname: hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: m.opts.Secrets,
+		Tell: func(rec cloche.EgressRecord) { m.tellEgress(s, rec) },
+		Ask:  m.asker(s),
+	}
+}
+
+// asker asks for what no rule of a sandbox speaks of.
+func (m *Manager) asker(s *live) func(context.Context, egress.Asked) bool {
+	if m.opts.Ask == nil {
+		return nil
+	}
+	return func(ctx context.Context, a egress.Asked) bool {
+		return m.opts.Ask(ctx, approval.Question{
+			Tenant: s.tenant, Sandbox: s.id, SandboxName: s.name, Name: a.Name, Port: int(a.Port), Rule: a.Rule,
+		})
+	}
+}
+
+// openWay makes the way out, if the permit has one.
+func (c *creation) openWay(ctx context.Context) error {
+	grant, ok := c.permit.Egress()
+	if !ok {
+		return nil
+	}
+	if c.m.opts.Ways == nil {
+		return cloche.Errorf(cloche.CodeUnsupported, "network %q was asked for, and no sandbox has one here", cloche.NetworkOn)
+	}
+	c.s.mu.Lock()
+	c.s.grant, c.s.trusts = &grant, c.permit.Opens()
+	c.s.info.Network = grant.Network()
+	c.s.mu.Unlock()
+	w, err := c.m.opts.Ways.Open(ctx, c.m.place(c.s))
+	if err != nil {
+		return err
+	}
+	c.s.mu.Lock()
+	c.s.way = w
+	c.s.mu.Unlock()
+	c.s.undo.push("network", func(context.Context) error {
+		c.m.endWay(c.s)
+		return nil
+	})
+	c.plan.Link = w.Link()
+	for _, m := range w.Mounts() {
+		// An image may have a link there, to a file of a service that does not run here.
+		if m.Target, err = (image.Rootfs{Image: c.plan.Root.Image}).Follow(m.Target); err != nil {
+			return err
+		}
+		c.plan.Mounts = append(c.plan.Mounts, m)
+	}
+	c.planTrust()
+	return nil
+}
+
+// handWay ends what the engine needed of the way.
+func (c *creation) handWay(ctx context.Context) error {
+	if c.plan.Link == nil {
+		return nil
+	}
+	return c.s.way.Handed(ctx)
+}
+
+// adoptWay takes back the way out of a sandbox that lives. One that cannot be taken
+// back is lost: the sandbox goes on without a network, and says so.
+func (m *Manager) adoptWay(ctx context.Context, s *live) {
+	s.mu.Lock()
+	lost := s.grant == nil || s.info.Degraded != "" || s.info.State == cloche.StateStopping || s.info.State == cloche.StateDeleting
+	s.mu.Unlock()
+	if lost {
+		return
+	}
+	why := "this build has no network"
+	if m.opts.Ways != nil {
+		w, err := m.opts.Ways.Adopt(ctx, m.place(s))
+		if err == nil {
+			s.mu.Lock()
+			s.way = w
+			s.mu.Unlock()
+			return
+		}
+		m.log.Error("recover the network of a sandbox; it goes on without", "sandbox", s.id, "error", err)
+		why = "what it had stored could not be read"
+		if errors.Is(err, way.ErrLost) {
+			why = "what held its link while no daemon ran has ended"
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.info.Degraded = "its network is closed: " + why
+	if err := s.save(); err != nil {
+		m.log.Error("save record", "sandbox", s.id, "error", err)
+	}
+	m.tell(s, cloche.EventDegraded, s.info.Degraded)
+}
+
+// sweepWays lets go of the links of sandboxes that are no more.
+func (m *Manager) sweepWays(ctx context.Context) error {
+	if m.opts.Ways == nil {
+		return nil
+	}
+	var keep []string
+	for _, s := range m.all() {
+		s.mu.Lock()
+		if s.way != nil {
+			keep = append(keep, s.id)
+		}
+		s.mu.Unlock()
+	}
+	return m.opts.Ways.Sweep(ctx, keep)
+}
+
+// endWay ends the way out of a sandbox whose instance is no more, and returns what
+// went through it. The log stays. The caller holds s.ops, or has a creation.
+func (m *Manager) endWay(s *live) cloche.EgressLimits {
+	s.mu.Lock()
+	w := s.way
+	s.way = nil
+	s.mu.Unlock()
+	if w == nil {
+		return cloche.EgressLimits{}
+	}
+	if err := w.Close(); err != nil {
+		m.log.Warn("close network", "sandbox", s.id, "error", err)
+	}
+	return w.Used()
+}
+
+// wayOf is the way out of a running sandbox.
+func (s *live) wayOf() (*way.Way, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.info.State != cloche.StateRunning && s.info.State != cloche.StatePaused:
+		return nil, notRunning(s.info)
+	case s.grant == nil:
+		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s has no network", s.name).
+			WithHint("a sandbox gets one when it is created: network %q", cloche.NetworkOn)
+	case s.way == nil:
+		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s is degraded: %s", s.name, s.info.Degraded).WithHint("make another")
+	}
+	return s.way, nil
+}
+
+// SetEgress replaces what may leave a sandbox. Connections in progress are judged
+// again, and a later daemon finds the same rules. change, which may be nil, is what
+// the log and the event say of it.
+func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, change func(policy.EgressGrant) (policy.EgressGrant, error)) (policy.EgressGrant, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return policy.EgressGrant{}, err
+	}
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	w, err := s.wayOf()
+	if err != nil {
+		return policy.EgressGrant{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return policy.EgressGrant{}, err
+	}
+	grant, err := change(w.Grant())
+	if err != nil {
+		return policy.EgressGrant{}, err
+	}
+	s.mu.Lock()
+	before, shown, network := s.grant, s.info.Egress, s.info.Network
+	grant.Generation = before.Generation + 1
+	s.grant, s.info.Egress, s.info.Network = &grant, onRecord(grant), grant.Network()
+	// On record first: a daemon that dies now must not come back with rules that were
+	// taken away.
+	if err := s.save(); err != nil {
+		s.grant, s.info.Egress, s.info.Network = before, shown, network
+		s.mu.Unlock()
+		return policy.EgressGrant{}, cloche.Errorf(cloche.CodeInternal, "the rules of sandbox %s could not be put on record", s.name).WithCause(err)
+	}
+	s.mu.Unlock()
+	if err := w.SetGrant(grant); err != nil {
+		return policy.EgressGrant{}, err
+	}
+	s.mu.Lock()
+	m.tell(s, cloche.EventEgressChanged, "")
+	s.mu.Unlock()
+	w.Record(cloche.EgressRecord{Kind: cloche.EgressChanged})
+	return grant, nil
+}
+
+// onRecord is what the record of a sandbox shows of a grant.
+func onRecord(g policy.EgressGrant) *cloche.Egress {
+	if g.Closed {
+		return nil
+	}
+	return new(g.ShownAt(now()))
+}
+
+// SettleEgress returns when nothing is left in a sandbox of the connections that other
+// rules had reset, with the generation of the rules that are enforced.
+func (m *Manager) SettleEgress(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (int64, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// Nobody changes the rules meanwhile.
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	w, err := s.wayOf()
+	if err != nil {
+		return 0, err
+	}
+	if err := w.Settle(ctx); err != nil {
+		return 0, cloche.Errorf(cloche.CodeTimeout, "the rules of sandbox %s are in force, and connections of before have not ended", s.name).WithCause(err)
+	}
+	return w.Grant().Generation, nil
+}
+
+// Egress is what may leave a sandbox, and what it has used of its limits.
+func (m *Manager) Egress(caller policy.Caller, verb policy.Verb, ref string) (policy.EgressGrant, cloche.EgressLimits, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return policy.EgressGrant{}, cloche.EgressLimits{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.way != nil:
+		return s.way.Grant(), s.way.Used(), nil
+	case s.grant != nil:
+		return *s.grant, cloche.EgressLimits{}, nil
+	}
+	return policy.EgressGrant{}, cloche.EgressLimits{}, nil
+}
+
+// EgressLog calls fn with what left a sandbox and what did not, also of one that has
+// ended. With Follow it ends with ctx, with the sandbox, or with an error of fn.
+func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	w, granted, dir := s.way, s.grant != nil, filepath.Join(s.dir, networkDir)
+	s.mu.Unlock()
+	switch {
+	case w != nil:
+		return w.Log().Read(ctx, o, fn)
+	case !granted:
+		return nil
+	}
+	log, err := way.OpenLog(dir)
+	if err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "the egress log of sandbox %s cannot be read", s.name).WithCause(err)
+	}
+	log.Close()
+	return log.Read(ctx, o, fn)
+}
+
+// tellEgress reports what left a sandbox or did not. It is called by one goroutine.
+func (m *Manager) tellEgress(s *live, rec cloche.EgressRecord) {
+	info := s.snapshot()
+	m.opts.Egress(info, rec)
+	if rec.Kind != cloche.EgressRefused {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.opts.Events(cloche.Event{
+		Time: now(), Kind: cloche.EventEgressRefused, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: rec.Reason, Rule: rec.Rule,
+		Egress: &cloche.EgressRefusal{
+			Time: rec.Time, Name: rec.Name, Port: rec.Port, Rule: rec.Rule, Reason: rec.Reason, Hint: rec.Hint, Allow: rec.Allow,
+			Method: rec.Method, Path: rec.Path, Suppressed: rec.Suppressed,
+		},
+	})
+}
+
+// refusals are what was not let out from now on until they are asked for.
+func (s *live) refusals() func() []cloche.EgressRefusal {
+	s.mu.Lock()
+	w := s.way
+	s.mu.Unlock()
+	if w == nil {
+		return func() []cloche.EgressRefusal { return nil }
+	}
+	mark := w.Mark()
+	return func() []cloche.EgressRefusal { return w.Since(mark) }
+}

@@ -1,0 +1,276 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// pauseTimeout bounds each act of a pause or resume.
+const pauseTimeout = 15 * time.Second
+
+// Pause makes every process of a sandbox stand still until Resume. Its idle time
+// and the timeouts of its processes stand still with them; its lifetime goes on.
+// Pausing what is paused is no error.
+func (m *Manager) Pause(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
+	return m.change(ctx, caller, policy.VerbPause, ref, cloche.StatePaused, m.pause)
+}
+
+// Resume lets the processes of a paused sandbox go on. Resuming what runs is no
+// error.
+func (m *Manager) Resume(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
+	return m.change(ctx, caller, policy.VerbResume, ref, cloche.StateRunning, m.resume)
+}
+
+// change takes a sandbox from running to paused or back, with do. What was begun
+// is finished, also when the caller has gone.
+func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, to cloche.State, do func(context.Context, *live, engine.Pauser) error) (cloche.Sandbox, error) {
+	s, err := m.find(caller, verb, ref)
+	if err != nil {
+		return cloche.Sandbox{}, err
+	}
+	// A stop may hold the lock for as long as its grace: do not wait for that.
+	if err := s.mayChange(verb, to); err != nil {
+		return cloche.Sandbox{}, err
+	}
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	if err := s.mayChange(verb, to); err != nil {
+		return cloche.Sandbox{}, err
+	}
+	s.mu.Lock()
+	done, inst := s.info.State == to, s.inst
+	s.mu.Unlock()
+	if done {
+		return s.snapshot(), nil
+	}
+	p, ok := inst.(engine.Pauser)
+	if !ok {
+		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot pause a sandbox", s.snapshot().Engine)
+	}
+	if err := do(context.WithoutCancel(ctx), s, p); err != nil {
+		return cloche.Sandbox{}, err
+	}
+	return s.snapshot(), nil
+}
+
+// mayChange says why a sandbox cannot be paused or resumed.
+func (s *live) mayChange(verb policy.Verb, to cloche.State) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.info.State == to || mayMove(s.info.State, to) && s.info.State != cloche.StateCreating {
+		return nil
+	}
+	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s: there is nothing to %s", s.name, s.info.State, verb).
+		WithHint("only one that runs can be paused, and only one that is paused resumed")
+}
+
+// settle puts a step of a pause or resume on record before it is taken: a daemon
+// that dies on the way has a successor that makes the sandbox run.
+func (s *live) settle(to cloche.State, unsettled bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, was := s.info.State, s.unsettled
+	// One that the house itself makes stand still is not left so.
+	s.unsettled = unsettled || s.standing && to == cloche.StatePaused
+	if to != before {
+		if err := s.move(to, ""); err != nil {
+			return err
+		}
+	}
+	if err := s.save(); err != nil {
+		s.info.State, s.unsettled = before, was
+		return cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be put on record", s.name).WithCause(err)
+	}
+	return nil
+}
+
+// pause stops the agent's timers and then everything. The caller holds s.ops.
+func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
+	if err := s.settle(cloche.StateRunning, true); err != nil {
+		return err
+	}
+	err := m.at(ctx, "before hold")
+	if err == nil {
+		err = m.holdTimers(ctx, s, true)
+	}
+	if err == nil {
+		// From here on calls are refused; those under way stand still.
+		err = s.settle(cloche.StatePaused, true)
+	}
+	if err == nil {
+		err = m.at(ctx, "before pause")
+	}
+	if err == nil {
+		err = bounded(ctx, pauseTimeout, p.Pause)
+	}
+	if err == nil {
+		err = m.at(ctx, "after pause")
+	}
+	if err != nil {
+		return m.pauseFailed(ctx, s, p, err)
+	}
+	s.mu.Lock()
+	s.lease.pause(now())
+	m.tell(s, cloche.EventPaused, "")
+	s.mu.Unlock()
+	if err := s.settle(cloche.StatePaused, false); err != nil {
+		// It is paused. A daemon that finds the older record makes it run again.
+		m.log.Error("save record of a paused sandbox", "sandbox", s.id, "error", err)
+	}
+	return nil
+}
+
+// pauseFailed makes a sandbox run again that could not be paused.
+func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cause error) error {
+	s.mu.Lock()
+	tried := s.info.State == cloche.StatePaused
+	s.mu.Unlock()
+	if tried {
+		if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
+			// It stays paused, as far as anybody knows; a resume, a stop or the next
+			// daemon tries again.
+			m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
+			s.mu.Lock()
+			s.lease.pause(now())
+			s.mu.Unlock()
+			return pauseError(s, "paused", cause)
+		}
+		s.mu.Lock()
+		_ = s.move(cloche.StateRunning, "") // unless it died
+		s.mu.Unlock()
+	}
+	if err := m.holdTimers(ctx, s, false); err != nil {
+		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+	}
+	if s.snapshot().State == cloche.StateRunning {
+		if err := s.settle(cloche.StateRunning, false); err != nil {
+			m.log.Error("save record", "sandbox", s.id, "error", err)
+		}
+	}
+	return pauseError(s, "paused", cause)
+}
+
+// resume lets everything go on, and then the agent's timers. The caller holds
+// s.ops.
+func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
+	if err := s.settle(cloche.StatePaused, true); err != nil {
+		return err
+	}
+	err := m.at(ctx, "before resume")
+	if err == nil {
+		err = bounded(ctx, pauseTimeout, p.Resume)
+	}
+	if err == nil {
+		err = m.at(ctx, "after resume")
+	}
+	if err != nil {
+		return pauseError(s, "resumed", err)
+	}
+	s.mu.Lock()
+	s.lease.resume(now())
+	err = s.move(cloche.StateRunning, "")
+	if err == nil {
+		m.tell(s, cloche.EventResumed, "")
+	}
+	s.mu.Unlock()
+	m.poke()
+	if err != nil {
+		return err // it died
+	}
+	if err := m.holdTimers(ctx, s, false); err != nil {
+		m.releaseTimers(s)
+	}
+	if err := s.settle(cloche.StateRunning, false); err != nil {
+		m.log.Error("save record of a resumed sandbox", "sandbox", s.id, "error", err)
+	}
+	return nil
+}
+
+// thaw resumes a paused sandbox that is being stopped, so that its processes can
+// hear of it.
+func (m *Manager) thaw(ctx context.Context, s *live) {
+	s.mu.Lock()
+	p, ok := s.inst.(engine.Pauser)
+	ok = ok && (s.lease.paused || s.unsettled)
+	s.lease.resume(now())
+	s.mu.Unlock()
+	if !ok {
+		return
+	}
+	if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
+		m.log.Warn("resume before a stop", "sandbox", s.id, "error", err)
+		return
+	}
+	if err := m.holdTimers(ctx, s, false); err != nil {
+		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+	}
+}
+
+// holdTimers tells the agent whether its timers stand still. An agent that is
+// too old for that lets them run.
+func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
+	return bounded(ctx, pauseTimeout, func(ctx context.Context) error {
+		client, err := m.agentOf(ctx, s)
+		if err != nil {
+			return err
+		}
+		if err := client.HoldTimers(ctx, hold); !errors.Is(err, cloche.ErrUnsupported) {
+			return err
+		}
+		m.log.Info("the agent is too old to hold its timers", "sandbox", s.id)
+		return nil
+	})
+}
+
+// The timers that were not let go are tried again after retryMin, doubling to retryMax.
+const retryMin, retryMax = time.Second, time.Minute
+
+// releaseTimers lets the timers of a running sandbox go on, in the background,
+// until the agent has heard of it.
+func (m *Manager) releaseTimers(s *live) {
+	m.background(func() {
+		for wait := retryMin; ; wait = min(2*wait, retryMax) {
+			s.ops.Lock()
+			running := s.snapshot().State == cloche.StateRunning
+			var err error
+			if running {
+				err = m.holdTimers(m.ctx, s, false)
+			}
+			s.ops.Unlock()
+			if !running || err == nil {
+				return // whoever resumes it the next time does it then
+			}
+			m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+			select {
+			case <-m.ctx.Done():
+				return
+			case <-s.ended:
+				return
+			case <-time.After(wait):
+			}
+		}
+	})
+}
+
+// bounded runs one act with a deadline.
+func bounded(ctx context.Context, timeout time.Duration, act func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return act(ctx)
+}
+
+// pauseError classifies what kept a sandbox from being paused or resumed.
+func pauseError(s *live, what string, err error) error {
+	if s.over() {
+		return s.explain(cloche.Errorf(cloche.CodeSandboxLost, "sandbox %s could not be %s", s.name, what).WithCause(err))
+	}
+	if _, ok := errors.AsType[*cloche.Error](err); ok {
+		return err
+	}
+	return cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be %s", s.name, what).WithCause(err)
+}

@@ -1,0 +1,384 @@
+//go:build linux
+
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine/fake"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox"
+)
+
+// calls are how often the engine was asked to pause and resume a sandbox.
+func (w *world) calls(id string) fake.Calls {
+	w.t.Helper()
+	c, err := w.machine.Calls(sandbox.EngineStateForTest(w.t, filepath.Join(w.dir, "owner", "sandboxes", id)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager(false)
+	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Limits: cloche.Limits{IdleMS: 3_600_000}}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sb.ExpiresAt == nil {
+		t.Error("a leased sandbox expires at no time")
+	}
+	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != cloche.StateRunning {
+		t.Errorf("resume of what runs: %s, %v", got.State, err)
+	}
+	for range 2 { // the second finds it done
+		got, err := m.Pause(t.Context(), operator, "x")
+		if err != nil || got.State != cloche.StatePaused || got.ExpiresAt != nil {
+			t.Fatalf("pause: %s, expires at %v, %v", got.State, got.ExpiresAt, err)
+		}
+	}
+	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "true"}))
+	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeState || e.Message != "sandbox x is paused" || e.Hint != "cloche resume x" {
+		t.Errorf("exec in a paused sandbox: %v", err)
+	}
+	if _, err := m.StatFile(t.Context(), operator, "x", "/"); cloche.CodeOf(err) != cloche.CodeState {
+		t.Errorf("stat in a paused sandbox: %v", err)
+	}
+	if _, err := m.Pause(t.Context(), policy.TCPCaller(), "x"); !errors.Is(err, cloche.ErrNotFound) {
+		t.Errorf("another tenant's pause: %v", err)
+	}
+	got, err := m.Resume(t.Context(), operator, "x")
+	if err != nil || got.State != cloche.StateRunning || got.ExpiresAt == nil {
+		t.Fatalf("resume: %s, expires at %v, %v", got.State, got.ExpiresAt, err)
+	}
+	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
+		t.Errorf("exec after the resume: %+v, %v", res, err)
+	}
+	if c := w.calls(sb.ID); c != (fake.Calls{Pauses: 1, Resumes: 1}) {
+		t.Errorf("the engine was asked %+v", c)
+	}
+	if err := m.Remove(t.Context(), operator, "x"); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Pause(t.Context(), operator, "x"); !errors.Is(err, cloche.ErrNotFound) {
+		t.Errorf("pause of what is gone: %v", err)
+	}
+	if got := w.kinds(); !slices.Equal(got, []string{"created", "paused", "resumed", "stopping", "stopped", "removed"}) {
+		t.Errorf("events %v", got)
+	}
+	w.nothingLeft(m)
+}
+
+// The timeout of an exec that is under way stands still while it is paused.
+func TestPauseHoldsTimeouts(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager(false)
+	sb := w.create(m, "x")
+	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "echo up; sleep 0.5; exit 6", TimeoutMS: new(int64(1500))}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := st.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(2 * time.Second) // longer than the timeout
+	if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		ev, err := st.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Exit != nil {
+			if ev.Exit.TimedOut || ev.Exit.ExitCode == nil || *ev.Exit.ExitCode != 6 {
+				t.Errorf("it ended with %+v", *ev.Exit)
+			}
+			return
+		}
+	}
+}
+
+// A paused sandbox can be stopped in good order, killed and removed, and one
+// that dies is seen to be lost.
+func TestEndsOfAPausedSandbox(t *testing.T) {
+	for _, how := range []string{"stop", "kill", "rm", "die", "close"} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t)
+			m := w.manager(false)
+			sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Persistent: new(false)}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			if _, err := st.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+				t.Fatal(err)
+			}
+			want := cloche.StateStopped
+			switch how {
+			case "stop":
+				_, err = m.Stop(t.Context(), operator, "x", nil)
+			case "kill":
+				_, err = m.Kill(t.Context(), operator, "x")
+			case "rm":
+				err = m.Remove(t.Context(), operator, "x")
+			case "die":
+				killByRecord(t, w, sb.ID)
+				<-w.lost
+				want = cloche.StateLost
+			case "close":
+				err = m.Close(t.Context())
+				m = w.manager(false)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if how != "rm" {
+				if got, err := m.Get(operator, "x"); err != nil || got.State != want {
+					t.Errorf("it is %s, %v", got.State, err)
+				}
+				if got := logsOf(t, m); strings.Contains(got, "flushed") != (how == "stop" || how == "close") {
+					t.Errorf("logs after %s: %q", how, got)
+				}
+				if err := m.Remove(t.Context(), operator, "x"); err != nil {
+					t.Error(err)
+				}
+			}
+			w.nothingLeft(m)
+		})
+	}
+}
+
+func logsOf(t *testing.T, m *sandbox.Manager) string {
+	t.Helper()
+	var out strings.Builder
+	err := m.Logs(t.Context(), operator, "x", cloche.LogOptions{}, func(e cloche.LogEntry) error {
+		out.Write(e.Data)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return out.String()
+}
+
+// A pause or resume that fails leaves the sandbox as it was.
+func TestFaultsOfPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager(false)
+	sb := w.create(m, "x")
+	works := func() {
+		t.Helper()
+		if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
+			t.Errorf("exec: %+v, %v", res, err)
+		}
+	}
+	w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepPause: errWanted}})
+	if _, err := m.Pause(t.Context(), operator, "x"); cloche.CodeOf(err) != cloche.CodeInternal || strings.Contains(err.Error(), "wanted") {
+		t.Errorf("a pause that fails: %v", err)
+	}
+	works()
+	w.machine.SetFaults(fake.Faults{})
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepResume: errWanted}})
+	if got, err := m.Resume(t.Context(), operator, "x"); cloche.CodeOf(err) != cloche.CodeInternal {
+		t.Errorf("a resume that fails: %s, %v", got.State, err)
+	}
+	if got, _ := m.Get(operator, "x"); got.State != cloche.StatePaused {
+		t.Errorf("after a resume that failed it is %s", got.State)
+	}
+	w.machine.SetFaults(fake.Faults{})
+	if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	works()
+	w.machine.SetFaults(fake.Faults{Die: fake.StepPause})
+	// Its death may be seen only when the pause is done.
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil && !errors.Is(err, cloche.ErrSandboxLost) {
+		t.Errorf("a pause that kills: %v", err)
+	}
+	if lost := <-w.lost; lost.ID != sb.ID || lost.State != cloche.StateLost {
+		t.Errorf("lost %+v", lost)
+	}
+	if got, _ := m.Get(operator, "x"); got.State != cloche.StateLost {
+		t.Errorf("after a pause that killed it is %s", got.State)
+	}
+}
+
+// A paused sandbox is as paused for the next daemon; one in whose pause or
+// resume the daemon was killed runs.
+func TestPauseAndTheNextDaemon(t *testing.T) {
+	pausing := points(t, func(w *world, m *sandbox.Manager, begin func()) {
+		w.create(m, "x")
+		begin()
+		if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if len(pausing) != 5 {
+		t.Fatalf("points of a pause and a resume: %v", pausing)
+	}
+	for _, point := range append(pausing, "") {
+		t.Run("killed "+point, func(t *testing.T) {
+			w := newWorld(t)
+			reached, free := w.trapAt(point)
+			first := w.manager(false)
+			sb := w.create(first, "x")
+			var wg sync.WaitGroup
+			ctx := context.WithoutCancel(t.Context())
+			wg.Go(func() {
+				_, err := first.Pause(ctx, operator, "x")
+				if err == nil && point != "" {
+					_, _ = first.Resume(ctx, operator, "x")
+				}
+			})
+			if point == "" {
+				wg.Wait()
+				if err := first.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				<-reached
+				sandbox.Crash(first)
+			}
+			w.trap = nil
+			second := w.manager(false)
+			if point == "" {
+				if got, err := second.Get(operator, "x"); err != nil || got.State != cloche.StatePaused {
+					t.Errorf("for the next daemon it is %s, %v", got.State, err)
+				}
+				if _, err := second.Resume(t.Context(), operator, "x"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, "it runs", func() bool { got, _ := second.Get(operator, "x"); return got.State == cloche.StateRunning })
+			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(5000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
+				t.Errorf("exec: %+v, %v", res, err)
+			}
+			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "sleep 60", TimeoutMS: new(int64(100))})); err != nil || !res.TimedOut {
+				t.Errorf("the timers of its agent stand still: %+v, %v", res, err)
+			}
+			free()
+			wg.Wait()
+			if err := second.Remove(t.Context(), operator, "x"); err != nil {
+				t.Error(err)
+			}
+			w.nothingLeft(second)
+		})
+	}
+}
+
+// A sandbox that is not persistent is stopped with its grace when the daemon is
+// shut down, and a named workspace outlives it and its record.
+func TestShutdownFlushes(t *testing.T) {
+	w := newWorld(t)
+	first := w.manager(false)
+	spec := cloche.SandboxSpec{Name: "x", Persistent: new(false), Workspace: &cloche.Workspace{Name: "kept"}}
+	sb, err := first.Create(t.Context(), w.permit(spec), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sb.Persistent {
+		t.Error("it says that it is persistent")
+	}
+	st, err := first.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := st.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := w.manager(false)
+	if got, err := second.Get(operator, "x"); err != nil || got.State != cloche.StateStopped || got.Reason != "the daemon was shut down" {
+		t.Errorf("it is %s (%s), %v", got.State, got.Reason, err)
+	}
+	if got := logsOf(t, second); !strings.Contains(got, "flushed") {
+		t.Errorf("logs %q", got)
+	}
+	if err := second.Remove(t.Context(), operator, "x"); err != nil {
+		t.Error(err)
+	}
+	if found, err := filepath.Glob(filepath.Join(w.dir, "workspaces", "*", "kept*")); err != nil || len(found) == 0 {
+		t.Errorf("the named workspace is gone: %v, %v", found, err)
+	}
+
+	// The end of the context cuts a grace short.
+	stubborn, err := second.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "y", Persistent: new(false)}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err = second.ExecStream(t.Context(), operator, "y", permitExec(t, stubborn, cloche.ExecRequest{Shell: `trap "" TERM; echo up; while :; do sleep 0.05; done`}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := st.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if err := second.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > defaultGrace-time.Second {
+		t.Errorf("a shutdown with 300ms took %s", took)
+	}
+	if left := w.machine.Left(); len(left) != 0 {
+		t.Errorf("instances are left: %v", left)
+	}
+}
+
+// defaultGrace is that of package sandbox.
+const defaultGrace = 10 * time.Second
+
+// A transient sandbox goes, with all that it holds, when its holder does.
+func TestTransientGoesWithItsHolder(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager(false)
+	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Transient: true}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := m.Hold(operator, sb.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	eventually(t, "it is gone", func() bool { return len(states(m)) == 0 })
+	w.nothingLeft(m)
+	if _, err := os.Stat(filepath.Join(w.dir, "owner", "sandboxes", sb.ID)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its directory: %v", err)
+	}
+}

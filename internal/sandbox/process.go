@@ -1,0 +1,393 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/spool"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+const (
+	// processRecordFile is the record of a process, in its directory, beside its
+	// log.
+	processRecordFile = "process.json"
+	processLogDir     = "log"
+	// processRecordVersion is its format; another version is not read.
+	processRecordVersion = 1
+	// maxLastStderr and maxSaid bound what an agent says in words.
+	maxLastStderr, maxSaid = 256, 1024
+)
+
+// process is one managed process of a sandbox, for as long as its record is kept.
+type process struct {
+	id       string
+	dir      string
+	logBytes int64
+
+	// stdin is taken, by sending, by whoever gives the process input.
+	stdin chan struct{}
+	// given is how much input it has been given, -1 when that is not known; it
+	// belongs to the holder of stdin.
+	given int64
+
+	// updating puts the changes of rec, of its file and the events about them in
+	// one order.
+	updating sync.Mutex
+
+	mu  sync.Mutex // guards what follows
+	rec cloche.Process
+	// confirmed: the agent has said that it has it. Until then nobody is shown it.
+	confirmed bool
+	// collected: all of its output is in the log, which is finished.
+	collected bool
+	// removing: it is being taken away; removed: it has been.
+	removing, removed bool
+	// changed is closed, and replaced, whenever something above changes.
+	changed chan struct{}
+	// said is the end that the agent has reported, which is published when the
+	// output before it is in the log.
+	said *cloche.Process
+	// sentKill: a KILL was sent on request.
+	sentKill bool
+	// kills is the sandbox's count of kills for memory when it was started.
+	kills int64
+	// readers are who is attached, writer is who among them has the input.
+	readers map[*Attachment]struct{}
+	writer  *Attachment
+
+	logMu   sync.Mutex
+	log     *spool.Log // open while logRefs is not 0
+	logRefs int
+	// reads is logRefs for who does not wait for logMu; condemned says that nobody
+	// may open it any more.
+	reads     atomic.Int32
+	condemned bool
+	// end is where the log ended when it was last open.
+	end int64
+
+	// stop ends the collecting of its output, and stopped is closed when it has
+	// ended. Both are guarded by mu and nil until it begins.
+	stop    context.CancelFunc
+	stopped chan struct{}
+}
+
+// processRecord is what survives the daemon.
+type processRecord struct {
+	Version   int
+	Process   cloche.Process
+	Confirmed bool
+	Collected bool
+	LogBytes  int64
+}
+
+func newProcess(dir string, r processRecord) *process {
+	return &process{
+		id: r.Process.ExecID, dir: dir, logBytes: r.LogBytes, rec: r.Process, confirmed: r.Confirmed, collected: r.Collected,
+		stdin: make(chan struct{}, 1), given: -1, changed: make(chan struct{}), readers: map[*Attachment]struct{}{},
+		end: r.Process.Position,
+	}
+}
+
+// readProcess reads the record of a process's directory.
+func readProcess(dir string) (*process, error) {
+	data, err := os.ReadFile(filepath.Join(dir, processRecordFile))
+	if err != nil {
+		return nil, err
+	}
+	var r processRecord
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("decode record of a process: %w", err)
+	}
+	if r.Version != processRecordVersion || r.Process.ExecID != filepath.Base(dir) {
+		return nil, fmt.Errorf("record of a process is of version %d and of %q", r.Version, r.Process.ExecID)
+	}
+	return newProcess(dir, r), nil
+}
+
+// save writes the record. The caller holds p.updating, or is alone with p.
+func (p *process) save(r processRecord) error {
+	r.Version, r.LogBytes = processRecordVersion, p.logBytes
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record of process %s: %w", p.id, err)
+	}
+	root, err := os.OpenRoot(p.dir)
+	if err != nil {
+		return fmt.Errorf("write record of process %s: %w", p.id, err)
+	}
+	defer root.Close()
+	if err := replaceFile(root, processRecordFile, data); err != nil {
+		return fmt.Errorf("write record of process %s: %w", p.id, err)
+	}
+	return nil
+}
+
+// snapshot is what is on record, with who is attached, and a channel that is
+// closed when it has changed.
+func (p *process) snapshot() (rec cloche.Process, changed <-chan struct{}) {
+	p.logMu.Lock()
+	if p.log != nil {
+		p.end = p.log.End()
+	}
+	end := p.end
+	p.logMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rec = p.rec
+	rec.Argv = slices.Clone(rec.Argv)
+	rec.Position = max(end, rec.Position)
+	rec.Readers, rec.Writer = len(p.readers), p.writer != nil
+	return rec, p.changed
+}
+
+// ended reports whether the process will never run again, and gone whether its
+// record is.
+func (p *process) ended() (ended, gone bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rec.State.Ended(), p.removed
+}
+
+// broadcast wakes whoever waits for a change. The caller holds p.mu.
+func (p *process) broadcast() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// openLog returns the log, which stays open until the last one who has it calls
+// release. Ended processes have theirs closed. One that is not kept any longer is
+// cloche.CodeNotFound.
+func (p *process) openLog() (log *spool.Log, release func(), err error) {
+	p.logMu.Lock()
+	defer p.logMu.Unlock()
+	if p.condemned {
+		return nil, nil, cloche.Errorf(cloche.CodeNotFound, "process %s has ended and is not kept any longer", p.id)
+	}
+	if p.log == nil {
+		p.log, err = spool.Open(spool.Options{Dir: filepath.Join(p.dir, processLogDir), MaxBytes: p.logBytes, TailBytes: tailBytes(p.logBytes)})
+		if err != nil {
+			p.log = nil
+			return nil, nil, cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
+		}
+	}
+	p.logRefs++
+	p.reads.Add(1)
+	log = p.log
+	return log, sync.OnceFunc(func() {
+		p.logMu.Lock()
+		defer p.logMu.Unlock()
+		p.reads.Add(-1)
+		if p.logRefs--; p.logRefs == 0 {
+			p.end = p.log.End()
+			_ = p.log.Close() // what is not on disk by now has been reported by Append
+			p.log = nil
+		}
+	}), nil
+}
+
+// update changes the record of a process. An ended one does not change any more.
+func (m *Manager) update(s *live, p *process, change func(rec *cloche.Process)) {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	m.updateLocked(s, p, change)
+}
+
+// confirm takes the answer to a start, unless whoever watches the agent was told
+// of the process before: that may be newer. An end waits for the output before it.
+func (m *Manager) confirm(s *live, p *process, said cloche.Process) {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	if p.shown() {
+		return
+	}
+	m.updateLocked(s, p, func(rec *cloche.Process) {
+		if said.State.Ended() {
+			rec.State, rec.StartedAt = cloche.ProcessRunning, said.StartedAt.UTC()
+			return
+		}
+		takeOver(rec, said)
+	})
+}
+
+// updateLocked is update for a caller that holds p.updating.
+func (m *Manager) updateLocked(s *live, p *process, change func(rec *cloche.Process)) {
+	p.mu.Lock()
+	old, confirmed, removed := p.rec, p.confirmed, p.removed
+	p.mu.Unlock()
+	if removed || confirmed && old.State.Ended() {
+		return
+	}
+	next := old
+	change(&next)
+	next = m.redacted(next)
+	next.Running = !next.State.Ended() && next.State != cloche.ProcessBackoff
+	if confirmed && !differs(old, next) {
+		p.mu.Lock()
+		p.rec = next // what it said last, and how much
+		p.broadcast()
+		p.mu.Unlock()
+		return
+	}
+	if next.State.Ended() && (s.isRemoving() || s.over()) {
+		// There may be a thousand of them, and what is on disk goes with the sandbox, or
+		// is written when the log is finished.
+	} else if err := p.save(processRecord{Process: next, Confirmed: true}); err != nil {
+		m.log.Error("save process", "sandbox", s.id, "process", p.id, "error", err)
+	}
+	p.mu.Lock()
+	p.rec, p.confirmed = next, true
+	p.mu.Unlock()
+	m.tellProcess(s, old, next, !confirmed)
+	// Who waits for the change finds that it has been told.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broadcast()
+	for a := range p.readers {
+		a.note(next)
+	}
+}
+
+// differs reports whether two records of one process differ in what is worth a
+// write and an event. What it printed last is not.
+func differs(a, b cloche.Process) bool {
+	return a.State != b.State || a.PID != b.PID || a.Restarts != b.Restarts || a.Reason != b.Reason ||
+		a.StdinOpen != b.StdinOpen || !a.StartedAt.Equal(b.StartedAt) || (a.ReadyAt == nil) != (b.ReadyAt == nil)
+}
+
+// tellProcess reports what a change of a record means.
+func (m *Manager) tellProcess(s *live, old, rec cloche.Process, started bool) {
+	var kinds []cloche.EventKind
+	if started {
+		old.State = cloche.ProcessStarting
+		kinds = append(kinds, cloche.EventProcessStarted)
+	}
+	if rec.Restarts > old.Restarts {
+		kinds = append(kinds, cloche.EventProcessRestarted)
+	}
+	switch {
+	case rec.State == old.State && rec.State == cloche.ProcessRunning && rec.Reason != old.Reason && rec.Reason != "":
+		kinds = append(kinds, cloche.EventProcessNotReady)
+	case rec.State == old.State:
+	case rec.State == cloche.ProcessReady:
+		kinds = append(kinds, cloche.EventProcessReady)
+	case rec.State == cloche.ProcessFailed:
+		kinds = append(kinds, cloche.EventProcessFailed)
+	case rec.State.Ended():
+		kinds = append(kinds, cloche.EventProcessExited)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, kind := range kinds {
+		e := cloche.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason}
+		m.opts.Events(e)
+	}
+}
+
+// takeOver puts into a record what an agent may say of its process.
+func takeOver(rec *cloche.Process, said cloche.Process) {
+	rec.State, rec.Reason = said.State, plain(said.Reason, maxSaid)
+	rec.PID, rec.Restarts = min(max(said.PID, 0), math.MaxInt32), max(said.Restarts, rec.Restarts)
+	rec.StartedAt, rec.ReadyAt, rec.EndedAt = said.StartedAt.UTC(), said.ReadyAt, said.EndedAt
+	rec.ExitCode, rec.Signal, rec.TimedOut = said.ExitCode, said.Signal, said.TimedOut
+	rec.LastStderr = plain(said.LastStderr, maxLastStderr)
+	rec.StdinOffset, rec.StdinOpen = max(said.StdinOffset, 0), said.StdinOpen
+	switch said.State {
+	case cloche.ProcessStarting, cloche.ProcessRunning, cloche.ProcessReady, cloche.ProcessBackoff:
+		rec.EndedAt = nil
+	case cloche.ProcessExited:
+		if rec.ExitCode == nil && rec.Signal == "" && !rec.TimedOut {
+			rec.State, rec.Reason = cloche.ProcessUnknown, "its agent did not say how it ended"
+		}
+	case cloche.ProcessFailed, cloche.ProcessUnknown:
+	default:
+		rec.State, rec.Reason = cloche.ProcessUnknown, "its agent did not say in what state it is"
+	}
+	if rec.State.Ended() {
+		rec.PID, rec.StdinOpen = 0, false
+		if rec.EndedAt == nil {
+			rec.EndedAt = new(now())
+		}
+	}
+}
+
+// erase removes the directory of a process. It is renamed first, so that its id
+// is free at once.
+func (p *process) erase() error {
+	doomed := filepath.Join(filepath.Dir(p.dir), ".gone-"+cloche.NewID(""))
+	if err := os.Rename(p.dir, doomed); err != nil {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		return fmt.Errorf("remove process %s: %w", p.id, err)
+	}
+	if err := workspace.RemoveTree(doomed); err != nil {
+		return fmt.Errorf("remove process %s: %w", p.id, err)
+	}
+	return nil
+}
+
+// resultOf is the outcome of an ended process.
+func resultOf(rec cloche.Process, lost bool) cloche.Result {
+	res := cloche.Result{
+		ExitCode: rec.ExitCode, Signal: rec.Signal, TimedOut: rec.TimedOut, OOM: rec.OOM, Reason: rec.Reason, ExecID: rec.ExecID,
+		SandboxLost: lost && rec.State == cloche.ProcessUnknown,
+	}
+	if rec.EndedAt != nil && !rec.StartedAt.IsZero() {
+		res.DurationMS = max(rec.EndedAt.Sub(rec.StartedAt), 0).Milliseconds()
+	}
+	return res
+}
+
+// unknown ends a record whose process nobody saw end.
+func unknown(reason string) func(*cloche.Process) {
+	return func(rec *cloche.Process) {
+		rec.State, rec.Reason, rec.PID, rec.StdinOpen = cloche.ProcessUnknown, reason, 0, false
+		// What an earlier run came to says nothing of the last one.
+		rec.ExitCode, rec.Signal, rec.TimedOut = nil, "", false
+		rec.EndedAt = new(now())
+	}
+}
+
+// byStart orders records by the start of their processes.
+func byStart(a, b cloche.Process) int {
+	if c := a.StartedAt.Compare(b.StartedAt); c != 0 {
+		return c
+	}
+	return strings.Compare(a.ExecID, b.ExecID)
+}
+
+// processDirs lists the directories of processes, and removes what a removal
+// left half done.
+func processDirs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if os.IsNotExist(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var dirs []string
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), ".gone-"):
+			if err := workspace.RemoveTree(path); err != nil {
+				return nil, fmt.Errorf("remove what is left of a process: %w", err)
+			}
+		case e.Type() == fs.ModeDir && cloche.ValidName(e.Name()):
+			dirs = append(dirs, path)
+		}
+	}
+	return dirs, nil
+}

@@ -1,0 +1,126 @@
+package sandbox
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r retry
+		begun := time.Now()
+		var last time.Duration
+		for range 10 {
+			before := time.Now()
+			if !r.pause(t.Context(), nil) {
+				t.Fatal("it gave up")
+			}
+			if last = time.Since(before); last < minRetry || last > maxRetry*5/4 {
+				t.Errorf("a wait of %s", last)
+			}
+		}
+		if last < maxRetry || time.Since(begun) > 30*time.Second {
+			t.Errorf("the last wait is %s, all are %s", last, time.Since(begun))
+		}
+		r.reset()
+		before := time.Now()
+		r.pause(t.Context(), nil)
+		if first := time.Since(before); first > 2*minRetry {
+			t.Errorf("after a success the wait is %s", first)
+		}
+		ended := make(chan struct{})
+		close(ended)
+		if r.pause(t.Context(), ended) {
+			t.Error("it goes on with what has ended")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r.pause(ctx, nil) {
+			t.Error("it goes on when nobody wants it")
+		}
+	})
+}
+
+// However an agent words the end of a process, it never becomes one that nobody
+// saw.
+func TestTakeOver(t *testing.T) {
+	for _, c := range []struct {
+		said, want cloche.Process
+	}{
+		{cloche.Process{State: cloche.ProcessExited}, cloche.Process{State: cloche.ProcessUnknown}},
+		{cloche.Process{State: cloche.ProcessExited, ExitCode: new(0)}, cloche.Process{State: cloche.ProcessExited}},
+		{cloche.Process{State: cloche.ProcessExited, Signal: "KILL"}, cloche.Process{State: cloche.ProcessExited}},
+		{cloche.Process{State: cloche.ProcessExited, TimedOut: true}, cloche.Process{State: cloche.ProcessExited}},
+		{cloche.Process{State: "splendid"}, cloche.Process{State: cloche.ProcessUnknown}},
+		{cloche.Process{State: ""}, cloche.Process{State: cloche.ProcessUnknown}},
+		{cloche.Process{State: cloche.ProcessRunning, EndedAt: new(time.Now()), PID: -4}, cloche.Process{State: cloche.ProcessRunning}},
+	} {
+		rec := cloche.Process{ExecID: "mine", Argv: []string{"mine"}, Name: "mine"}
+		c.said.ExecID, c.said.Argv, c.said.Name, c.said.OOM = "x", []string{"x"}, "x", true
+		takeOver(&rec, c.said)
+		if rec.State != c.want.State || rec.State.Ended() != (rec.EndedAt != nil) || rec.PID < 0 {
+			t.Errorf("said %+v: %+v, want %s", c.said, rec, c.want.State)
+		}
+		if rec.ExecID != "mine" || rec.Argv[0] != "mine" || rec.Name != "mine" || rec.OOM {
+			t.Errorf("said %+v: %+v takes over what the agent may not say", c.said, rec)
+		}
+	}
+}
+
+func TestPlainLeavesOutSequences(t *testing.T) {
+	for said, want := range map[string]string{
+		"\x1b[31mred\x1b[0m text":            "red text",
+		"\x1b[?2004l\x1b[?1049hin vim":       "in vim",
+		"\x1b]0;a title\x07after":            "after",
+		"\x1b]8;;http://x\x1b\\link\x1b]8;;": "link",
+		"\x1bPdevice\x1b\\done":              "done",
+		"cut \x1b[12":                        "cut ",
+		"cut \x1b":                           "cut ",
+		"\x1b(Bcharset":                      "charset",
+	} {
+		if got := plain(said, 100); got != want {
+			t.Errorf("plain(%q) = %q, want %q", said, got, want)
+		}
+	}
+}
+
+func FuzzPlain(f *testing.F) {
+	for _, s := range []string{"", "plain", "a\x1b[31mred\x1b[0m", "\xff\xfe", "tab\tline\nend\r", strings.Repeat("ü", 300), "\u202egnp.exe", "\x00"} {
+		f.Add(s, 10)
+	}
+	f.Fuzz(func(t *testing.T, s string, most int) {
+		most = min(max(most, 0), 1000)
+		got := plain(s, most)
+		if len(got) > most || !utf8.ValidString(got) || strings.ContainsAny(got, "\x00\x07\x1b\x7f\n\r\t\u0085\u202e\u200b") {
+			t.Errorf("plain(%q, %d) = %q", s, most, got)
+		}
+	})
+}
+
+func TestLogBytes(t *testing.T) {
+	table := processTable{byID: map[string]*process{}}
+	var all int64
+	for i := range maxLiving + maxEnded {
+		n := table.logBytes()
+		if tail := tailBytes(n); n < 1<<20 || int64(tail) > n || tail < 4<<10 {
+			t.Errorf("process %d: %d bytes on disk, %d in memory", i, n, tail)
+		}
+		table.byID[strconv.Itoa(i)] = &process{logBytes: n}
+		all += n
+	}
+	if all > 4<<30 {
+		t.Errorf("a sandbox can take %d bytes of disk for logs", all)
+	}
+	// What one gives up, the next one gets.
+	table.byID["0"] = &process{logBytes: 1 << 20}
+	if n := table.logBytes(); n != 64<<20 {
+		t.Errorf("after one with a long log has gone, the next may keep %d bytes", n)
+	}
+}

@@ -1,0 +1,159 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// StartProcess starts a managed process and returns when it has been executed.
+// On error nothing is left of it, but for one: an agent that cannot be reached
+// any more may have started it, and then it shows up in the list. A start that
+// repeats an id with the same spec returns the process that has it. What was
+// begun is finished, also when the caller has gone.
+func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (cloche.Process, error) {
+	s, err := m.find(caller, policy.VerbStart, ref)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	if !permit.Valid() {
+		return cloche.Process{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this process")
+	}
+	defer s.use()()
+	if _, err := m.agentOf(ctx, s); err != nil {
+		return cloche.Process{}, err
+	}
+	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
+		return cloche.Process{}, err
+	}
+	given, err := m.given(ctx, s)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	spec := permit.Spec()
+	id := cmp.Or(spec.ExecID, cloche.NewID("p-"))
+	p, free, err := s.procs.claim(ctx, id)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	defer free()
+	release := func() {}
+	if p == nil {
+		if err := m.makeRoom(ctx, s); err != nil {
+			return cloche.Process{}, s.explain(err)
+		}
+		if p, release, err = m.prepare(s, permit, id); err != nil {
+			return cloche.Process{}, err
+		}
+	}
+	defer release()
+	fresh := !p.shown()
+	said, err := m.askStart(ctx, s, agent.Process{Start: processStart(s, permit, given, id), Spec: spec})
+	switch {
+	case err == nil:
+	case fresh && unsure(err):
+		// It may run. Whoever watches the agent finds out.
+		m.collect(s, p)
+		return cloche.Process{}, s.explain(err)
+	default:
+		if fresh {
+			release()
+			p.halt()
+			m.discard(s, p)
+		}
+		return cloche.Process{}, s.hint(s.explain(err))
+	}
+	m.confirm(s, p, said)
+	m.collect(s, p)
+	if said.State.Ended() {
+		m.heard(s, said)
+	}
+	if fresh {
+		s.procs.tellFollowers(source{id: id, managed: p})
+	}
+	rec, _ := p.snapshot()
+	return rec, nil
+}
+
+// processStart is what the agent is told of the program of a process.
+func processStart(s *live, permit policy.ProcessPermit, given map[string]string, id string) agent.Start {
+	start := s.start(permit.ExecPermit, given)
+	start.ExecID = id
+	return start
+}
+
+// prepare makes the directory of a process, with its record and its log, so that
+// a daemon that dies in the middle knows what it has to look for.
+func (m *Manager) prepare(s *live, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
+	spec := permit.Spec()
+	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.redacted(cloche.Process{
+		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: cloche.ProcessStarting, Managed: true, Running: true,
+		TTY: permit.Request().TTY, StartedAt: now(),
+	})})
+	if err := m.add(s, p); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			m.discard(s, p)
+			err = cloche.Errorf(cloche.CodeInternal, "the log of process %s could not be made", id).WithCause(err)
+		}
+	}()
+	// One by one: the directory of a sandbox that is being removed must not come
+	// back.
+	for _, dir := range []string{filepath.Dir(p.dir), p.dir, filepath.Join(p.dir, processLogDir)} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, nil, err
+		}
+	}
+	if err := p.save(processRecord{Process: p.rec}); err != nil {
+		return nil, nil, err
+	}
+	_, release, err = p.openLog()
+	s.mu.Lock()
+	p.kills = s.oomSeen
+	s.mu.Unlock()
+	return p, release, err
+}
+
+// discard takes away a process that was not started.
+func (m *Manager) discard(s *live, p *process) {
+	s.procs.drop(p)
+	if err := p.erase(); err != nil {
+		m.log.Error("discard process", "sandbox", s.id, "process", p.id, "error", err)
+	}
+}
+
+// askStart asks the agent for a process, and once more when the connection broke
+// before the answer: the id makes that harmless.
+func (m *Manager) askStart(ctx context.Context, s *live, start agent.Process) (cloche.Process, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	for again := true; ; again = false {
+		client, err := m.agentOf(ctx, s)
+		if err != nil {
+			return cloche.Process{}, err
+		}
+		said, err := client.StartProcess(ctx, start)
+		if again && cloche.CodeOf(err) == cloche.CodeUnavailable && !s.over() {
+			continue
+		}
+		return said, err
+	}
+}
+
+// unsure reports whether err leaves open what became of a call.
+func unsure(err error) bool {
+	switch cloche.CodeOf(err) {
+	case cloche.CodeUnavailable, cloche.CodeTimeout, cloche.CodeCanceled, cloche.CodeSandboxLost, cloche.CodeInternal:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,418 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+const (
+	// processesDir holds a directory for each managed process.
+	processesDir = "processes"
+	// maxWait bounds one request that waits for a process.
+	maxWait = time.Minute
+)
+
+// processTable is the managed processes of one sandbox. The zero value is empty.
+type processTable struct {
+	mu   sync.Mutex
+	byID map[string]*process
+	// busy has the ids that are being started or removed; the channel is closed
+	// when that is done.
+	busy map[string]chan struct{}
+	// crew collects and watches; nil until there is something to watch.
+	crew *crew
+	// followers are told of every process that begins.
+	followers map[*follower]struct{}
+	// due is when the records of ended ones must be looked at; zero is never.
+	due time.Time
+}
+
+// get returns the process that has an id, or nil. One that nobody may see yet is
+// not there.
+func (t *processTable) get(id string) *process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.byID[id]
+	if p == nil {
+		return nil
+	}
+	if !p.shown() {
+		return nil
+	}
+	return p
+}
+
+// shown reports whether the agent has said that it has the process.
+func (p *process) shown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.confirmed
+}
+
+// has reports whether an id is a managed process's, shown or not.
+func (t *processTable) has(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id] != nil
+}
+
+// empty reports whether there are no managed processes.
+func (t *processTable) empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byID) == 0
+}
+
+// all lists every process, those that nobody may see included.
+func (t *processTable) all() []*process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*process, 0, len(t.byID))
+	for _, p := range t.byID {
+		out = append(out, p)
+	}
+	return out
+}
+
+// records are the processes that may be seen, in the order of their start.
+func (t *processTable) records() []cloche.Process {
+	var out []cloche.Process
+	for _, p := range t.all() {
+		if p.shown() {
+			rec, _ := p.snapshot()
+			out = append(out, rec)
+		}
+	}
+	slices.SortFunc(out, byStart)
+	return out
+}
+
+// claim takes an id for a start or a removal, when nobody else has it. p is the
+// process that has it, or nil.
+func (t *processTable) claim(ctx context.Context, id string) (p *process, free func(), err error) {
+	for {
+		t.mu.Lock()
+		busy := t.busy[id]
+		if busy == nil {
+			if t.busy == nil {
+				t.busy, t.byID = map[string]chan struct{}{}, orEmpty(t.byID)
+			}
+			done := make(chan struct{})
+			t.busy[id] = done
+			p := t.byID[id]
+			t.mu.Unlock()
+			return p, func() {
+				t.mu.Lock()
+				delete(t.busy, id)
+				t.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, nil, cloche.Errorf(cloche.CodeCanceled, "the call was given up: %w", ctx.Err())
+		}
+	}
+}
+
+// orEmpty is m, or an empty map.
+func orEmpty[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return m
+}
+
+// add puts a process into the table, if there is room beside those that live.
+func (m *Manager) add(s *live, p *process) error {
+	t := &s.procs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var err *cloche.Error
+	switch living, read := t.count(); {
+	case living >= m.maxLiving:
+		err = cloche.Errorf(cloche.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.name).
+			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
+	case read >= m.maxEnded:
+		err = cloche.Errorf(cloche.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can make room", read, s.name).
+			WithHint("come again when fewer are read, or remove ended processes")
+	default:
+		// The first processes of a sandbox have room for long logs; thousands of long
+		// ones would fill the machine's disk.
+		p.logBytes = t.logBytes()
+		t.byID[p.id] = p
+		return nil
+	}
+	err.Retryable, err.RetryAfterMS = true, 1000
+	return err
+}
+
+func (t *processTable) drop(p *process) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[p.id] == p {
+		delete(t.byID, p.id)
+	}
+}
+
+// logSizes are how much is kept on disk of the output of a process, and of how
+// many so much: the rest have 1 MiB each.
+func logSizes() []logSize { return []logSize{{64 << 20, 16}, {8 << 20, 112}} }
+
+type logSize struct {
+	bytes int64
+	most  int
+}
+
+// logBytes is how much will be kept of the next process: the largest size that
+// not all who may have it have. The caller holds t.mu.
+func (t *processTable) logBytes() int64 {
+	for _, size := range logSizes() {
+		n := 0
+		for _, p := range t.byID {
+			if p.logBytes == size.bytes {
+				n++
+			}
+		}
+		if n < size.most {
+			return size.bytes
+		}
+	}
+	return 1 << 20
+}
+
+// tailBytes is how much of that is kept in memory too.
+func tailBytes(logBytes int64) int { return int(min(max(logBytes/256, 16<<10), 256<<10)) }
+
+// noProcess is the error about a process that is not there.
+func noProcess(s *live, id string) *cloche.Error {
+	return cloche.Errorf(cloche.CodeNotFound, "sandbox %s has no process %.80q", s.name, id).WithHint("cloche ps %s lists them", s.name)
+}
+
+// notManaged is the error for what only a managed process can do.
+func notManaged(id string) *cloche.Error {
+	return cloche.Errorf(cloche.CodeState, "process %.80s is an exec, not a managed process", id).
+		WithHint("start what others are to come back to with: cloche start")
+}
+
+// Process returns what is on record about one process.
+func (m *Manager) Process(ctx context.Context, caller policy.Caller, ref, id string) (cloche.Process, error) {
+	s, err := m.find(caller, policy.VerbGet, ref)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	return m.process(ctx, s, id)
+}
+
+func (m *Manager) process(ctx context.Context, s *live, id string) (cloche.Process, error) {
+	if p := s.procs.get(id); p != nil {
+		rec, _ := p.snapshot()
+		return rec, nil
+	}
+	execs, err := m.execRecords(ctx, s)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	i := slices.IndexFunc(execs, func(p cloche.Process) bool { return p.ExecID == id })
+	if i < 0 {
+		return cloche.Process{}, noProcess(s, id)
+	}
+	return execs[i], nil
+}
+
+// Processes lists the processes of a sandbox that are on record, in the order of
+// their start: the managed ones, and the execs that its agent, or what was saved
+// at its end, knows of. The execs of a paused sandbox are not listed.
+func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref string) ([]cloche.Process, error) {
+	s, err := m.find(caller, policy.VerbProcesses, ref)
+	if err != nil {
+		return nil, err
+	}
+	out := s.procs.records()
+	if s.snapshot().State != cloche.StatePaused {
+		execs, err := m.execRecords(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, execs...)
+		slices.SortStableFunc(out, byStart)
+	}
+	if out == nil {
+		out = []cloche.Process{}
+	}
+	return out, nil
+}
+
+// execRecords lists the processes that are not managed.
+func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, error) {
+	if s.over() {
+		return s.savedProcesses()
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client, err := m.agentOf(ctx, s)
+	var all []cloche.Process
+	if err == nil {
+		all, err = client.Processes(ctx)
+	}
+	if err != nil && s.ends(err) {
+		return s.savedProcesses()
+	}
+	if err != nil {
+		return nil, err
+	}
+	var execs []cloche.Process
+	for _, p := range all {
+		if !s.procs.has(p.ExecID) {
+			execs = append(execs, m.redacted(saneExec(p)))
+		}
+	}
+	return execs, nil
+}
+
+// ends reports whether err is due to the end of the sandbox, which comes within a
+// moment if it has not: who finds the agent gone then reads what was saved.
+func (s *live) ends(err error) bool {
+	switch s.snapshot().State {
+	case cloche.StateStopping, cloche.StateDeleting, cloche.StateStopped, cloche.StateLost:
+	default:
+		return s.diedWithin(err)
+	}
+	timer := time.NewTimer(deathGrace)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// saneExec keeps of the record of an exec what an agent may say, and fills in
+// the state where an older one knew of none.
+func saneExec(p cloche.Process) cloche.Process {
+	p.Reason, p.LastStderr, p.Name = plain(p.Reason, maxSaid), plain(p.LastStderr, maxLastStderr), ""
+	p.Readers, p.Writer = 0, false
+	switch {
+	case p.Running:
+		p.State = cloche.ProcessRunning
+	case p.State != cloche.ProcessUnknown && p.State != cloche.ProcessFailed:
+		p.State = cloche.ProcessExited
+	}
+	return p
+}
+
+// WaitProcess waits until a process has ended, or is ready where that is asked
+// for, or the time is up, and returns its record as it is then.
+func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w cloche.WaitRequest) (cloche.Process, error) {
+	s, err := m.find(caller, policy.VerbWait, ref)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	defer s.use()()
+	wait := maxWait
+	if w.TimeoutMS > 0 && w.TimeoutMS < maxWait.Milliseconds() {
+		wait = millis(w.TimeoutMS)
+	}
+	p := s.procs.get(id)
+	if p == nil {
+		return m.waitExec(ctx, s, id, wait)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		rec, changed := p.snapshot()
+		if rec.State.Ended() || w.Ready && rec.State == cloche.ProcessReady {
+			return rec, nil
+		}
+		if _, gone := p.ended(); gone {
+			return cloche.Process{}, noProcess(s, id)
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return rec, nil
+		case <-ctx.Done():
+			return cloche.Process{}, canceledCall(ctx.Err())
+		case <-m.ctx.Done():
+			return cloche.Process{}, shuttingDown()
+		}
+	}
+}
+
+// waitExec waits for the end of a process that is not managed.
+func (m *Manager) waitExec(ctx context.Context, s *live, id string, wait time.Duration) (cloche.Process, error) {
+	rec, err := m.process(ctx, s, id)
+	if err != nil || !rec.Running {
+		return rec, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	client, err := m.agentOf(waiting, s)
+	if err == nil {
+		err = client.Follow(waiting, id, agent.FollowOptions{Since: rec.Position, Follow: true}, func(agent.Chunk) error { return nil })
+	}
+	switch {
+	case ctx.Err() != nil:
+		return cloche.Process{}, canceledCall(ctx.Err())
+	case err != nil && waiting.Err() == nil && !s.diedWithin(err):
+		return cloche.Process{}, err
+	}
+	return m.process(ctx, s, id)
+}
+
+func canceledCall(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return cloche.Errorf(cloche.CodeTimeout, "the time for the call is up: %w", err)
+	}
+	return cloche.Errorf(cloche.CodeCanceled, "the call was given up: %w", err)
+}
+
+func shuttingDown() error {
+	err := cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+	err.Retryable = true
+	return err
+}
+
+// loadProcesses reads what an earlier daemon had on record.
+func (m *Manager) loadProcesses(s *live) error {
+	dirs, err := processDirs(filepath.Join(s.dir, processesDir))
+	if err != nil {
+		return err
+	}
+	s.procs.mu.Lock()
+	defer s.procs.mu.Unlock()
+	s.procs.byID = orEmpty(s.procs.byID)
+	var errs []error
+	for _, dir := range dirs {
+		p, err := readProcess(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, workspace.RemoveTree(dir)) // a start that had only begun
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read process %s: %w", filepath.Base(dir), err))
+			continue
+		}
+		s.procs.byID[p.id] = p
+		if at, final := p.endedAt(); final && m.opts.Retention.For > 0 {
+			if due := at.Add(m.opts.Retention.For); s.procs.due.IsZero() || due.Before(s.procs.due) {
+				s.procs.due = due
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

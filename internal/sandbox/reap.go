@@ -1,0 +1,328 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxNap bounds how long the reaper sleeps while something is leased: its timer
+// does not see the wall clock being set, or the machine being suspended.
+const maxNap = time.Minute
+
+// maxStops bounds the ends that wait for their grace at once.
+const maxStops = 64
+
+// use counts one use of the sandbox, which holds its idle time until release is
+// called. Calling release again does nothing.
+func (s *live) use() (release func()) {
+	s.mu.Lock()
+	s.lease.use(now())
+	unsaved := s.lease.unsaved(now())
+	s.mu.Unlock()
+	if unsaved && s.wake != nil {
+		s.wake()
+	}
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lease.release(now())
+	})
+}
+
+// Touch renews the idle lease of a sandbox, and does nothing else.
+func (m *Manager) Touch(caller policy.Caller, ref string) (cloche.Sandbox, error) {
+	s, err := m.find(caller, policy.VerbHeartbeat, ref)
+	if err != nil {
+		return cloche.Sandbox{}, err
+	}
+	if info := s.snapshot(); info.State != cloche.StateRunning && info.State != cloche.StatePaused {
+		return cloche.Sandbox{}, notRunning(info)
+	}
+	s.use()()
+	return s.snapshot(), nil
+}
+
+// Extend lets a sandbox live longer. It never brings its end nearer, and one whose
+// life is not bounded stays as it is.
+func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendPermit) (cloche.Sandbox, error) {
+	if !permit.Valid() {
+		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this extension")
+	}
+	s, err := m.find(caller, policy.VerbExtend, ref)
+	if err != nil {
+		return cloche.Sandbox{}, err
+	}
+	defer m.poke()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leased() || s.reaped || s.removing {
+		return cloche.Sandbox{}, notRunning(s.info)
+	}
+	total, adjusted, err := permit.Total(now().Sub(s.lease.began))
+	if err != nil || s.lease.lifetime == 0 || total <= s.lease.lifetime {
+		return s.look(), err
+	}
+	before := s.lease.lifetime
+	s.lease.lifetime, s.info.Limits.LifetimeMS = total, total.Milliseconds()
+	s.lease.touch(now())
+	if err := s.save(); err != nil {
+		s.lease.lifetime, s.info.Limits.LifetimeMS = before, before.Milliseconds()
+		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeInternal, "the extension of sandbox %s could not be put on record", s.name).WithCause(err)
+	}
+	info := s.look()
+	if adjusted != nil {
+		info.Adjusted = append(slices.Clone(info.Adjusted), *adjusted)
+	}
+	return info, nil
+}
+
+// Hold binds a transient sandbox to its holder: when every holder has released
+// it, it is removed in the background. Calling release again does nothing.
+func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err error) {
+	s, err := m.find(caller, policy.VerbRemove, ref)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.info.Transient {
+		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s is not transient, so no connection can hold it", s.name).
+			WithHint("create it with transient set")
+	}
+	if s.info.State != cloche.StateRunning && s.info.State != cloche.StatePaused {
+		return nil, notRunning(s.info)
+	}
+	s.holders++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		s.holders--
+		last := s.holders == 0
+		s.mu.Unlock()
+		if last {
+			m.removeLater(s, why{cloche.EndedLease, "the connection that held it is gone"})
+		}
+	}), nil
+}
+
+// removeLater removes a sandbox in the background, and goes on until it is gone.
+// A Manager that closes leaves it to the next Recover.
+func (m *Manager) removeLater(s *live, w why) {
+	m.background(func() {
+		if _, err := m.remove(m.ctx, s, w); err != nil {
+			m.log.Error("remove sandbox", "sandbox", s.id, "error", err)
+		}
+	})
+}
+
+// background runs f as work that Close waits for, unless the Manager has closed.
+func (m *Manager) background(f func()) (runs bool) {
+	m.bg.Lock()
+	defer m.bg.Unlock()
+	if m.ctx.Err() != nil {
+		return false
+	}
+	m.wg.Go(f)
+	return true
+}
+
+// poke makes the reaper look again.
+func (m *Manager) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// reap ends the sandboxes whose lease is over and forgets the ended ones that
+// are not kept any longer, until the Manager closes. One timer waits for
+// whatever is due first.
+func (m *Manager) reap() {
+	timer := time.NewTimer(maxNap)
+	defer timer.Stop()
+	for {
+		next := m.reapDue()
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(min(max(0, next.Sub(now())), maxNap))
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// reapDue does what is due now, and says when something will be; a zero time
+// is never. What it cannot do in a moment it leaves to goroutines of their own.
+func (m *Manager) reapDue() (next time.Time) {
+	sooner := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	var ended []endedAt[*live]
+	for _, s := range m.all() {
+		s.mu.Lock()
+		switch {
+		case s.reaped || s.removing:
+		case s.info.State == cloche.StateRunning || s.info.State == cloche.StatePaused:
+			if at, ok := m.reapLease(s); ok {
+				sooner(at)
+			}
+		case s.info.StoppedAt == nil || s.info.State != cloche.StateStopped && s.info.State != cloche.StateLost:
+		case s.info.Transient && s.lease.idle > 0:
+			// It ended before its lease did; what is left of it goes with the lease.
+			if at := s.info.StoppedAt.Add(s.lease.idle); now().Before(at) {
+				sooner(at)
+			} else {
+				s.reaped = true
+				m.removeLater(s, why{cloche.EndedLease, "it is transient and has ended"})
+			}
+		default:
+			ended = append(ended, endedAt[*live]{*s.info.StoppedAt, s})
+		}
+		running := s.info.State == cloche.StateRunning
+		s.mu.Unlock()
+		if running {
+			if at := m.reapProcesses(s); !at.IsZero() {
+				sooner(at)
+			}
+		}
+	}
+	if at := m.graves.tidy(now()); !at.IsZero() {
+		sooner(at)
+	}
+	gone, at := retire(m.opts.Retention, ended, now())
+	if !at.IsZero() {
+		sooner(at)
+	}
+	if len(gone) > 0 {
+		m.forgetEnded(gone)
+	}
+	return next
+}
+
+// reapLease does what is due for one sandbox that is leased, and says when it
+// must be looked at again. The caller holds s.mu.
+func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
+	t := now()
+	end, ok := s.lease.end(t)
+	switch {
+	case ok && !t.Before(end.at):
+		s.reaped = true
+		m.log.Info("lease is over", "sandbox", s.id, "reason", end.reason)
+		m.background(func() { m.expire(s, why{end.cause, end.reason}) })
+		return time.Time{}, false
+	case ok && s.lease.warn(end, t):
+		m.tellExpiring(s, end)
+	}
+	if s.lease.unsaved(t) {
+		if err := s.save(); err != nil {
+			m.log.Error("save the last use", "sandbox", s.id, "error", err)
+			s.lease.saved = t // not again at once
+		}
+	}
+	return s.lease.next(t)
+}
+
+// expire ends a sandbox whose lease is over; what fails is retried.
+func (m *Manager) expire(s *live, w why) {
+	var err error
+	if s.snapshot().Transient {
+		_, err = m.remove(m.ctx, s, w)
+	} else {
+		_, err = m.end(m.ctx, s, w, m.graceful(s, defaultGrace))
+	}
+	if err != nil {
+		m.log.Error("end a sandbox whose lease is over", "sandbox", s.id, "error", err)
+	}
+	s.mu.Lock()
+	s.reaped = false // from here on it is one of the ended
+	s.mu.Unlock()
+	m.poke()
+}
+
+// forgetEnded removes ended sandboxes, one after the other: there may be many.
+func (m *Manager) forgetEnded(gone []endedAt[*live]) {
+	for _, g := range gone {
+		g.s.mu.Lock()
+		g.s.reaped = true
+		g.s.mu.Unlock()
+	}
+	m.background(func() {
+		for _, g := range gone {
+			if m.ctx.Err() != nil {
+				return
+			}
+			if _, err := m.remove(m.ctx, g.s, why{cloche.EndedDeleted, "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
+				m.log.Error("remove an ended sandbox", "sandbox", g.s.id, "error", err)
+			}
+		}
+	})
+}
+
+// stopAll ends, in parallel, what must not outlive an orderly shutdown. The end
+// of ctx cuts the grace short.
+func (m *Manager) stopAll(ctx context.Context, all []*live) error {
+	errs := make(chan error, len(all))
+	limit := make(chan struct{}, maxStops)
+	var wg sync.WaitGroup
+	for _, s := range all {
+		var stop func() error
+		switch info := s.snapshot(); {
+		case m.opts.Ephemeral, s.ownerless():
+			stop = func() error { return m.removeFor(ctx, s, why{cause: cloche.EndedShutdown}) }
+		case info.State != cloche.StateRunning && info.State != cloche.StatePaused, info.Persistent:
+			continue
+		case info.Transient:
+			stop = func() error { return m.removeFor(ctx, s, why{cloche.EndedShutdown, shutdownReason}) }
+		default:
+			stop = func() error {
+				_, err := m.end(ctx, s, why{cloche.EndedShutdown, shutdownReason}, m.graceful(s, defaultGrace))
+				return err
+			}
+		}
+		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			errs <- stop()
+		})
+	}
+	wg.Wait()
+	close(errs)
+	var joined []error
+	for err := range errs {
+		joined = append(joined, err)
+	}
+	return errors.Join(joined...)
+}
+
+// removeFor is remove for who wants no record.
+func (m *Manager) removeFor(ctx context.Context, s *live, w why) error {
+	_, err := m.remove(ctx, s, w)
+	return err
+}
+
+// shutdownReason is why a sandbox that is not persistent was ended.
+const shutdownReason = "the daemon was shut down"
+
+// ownerless reports whether a sandbox is one that only a connection held: with
+// the daemon, the connection is gone too.
+func (s *live) ownerless() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info.Transient && s.info.Limits.IdleMS == 0
+}
+
+// leased reports whether the lease of a sandbox runs. The caller holds s.mu.
+func (s *live) leased() bool {
+	return s.info.State == cloche.StateRunning || s.info.State == cloche.StatePaused
+}

@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// Refusal is what a rule on a path refused to a program of a sandbox. It comes from
+// inside and is bounded.
+type Refusal struct {
+	// Rule is the rule's place in the request; empty when there is nothing to tell
+	// but how many more there were.
+	Rule   string
+	Access cloche.PathAccess
+	// Mount is where the rule's mount is seen, and Path is relative to it.
+	Mount, Path string
+	// Op is what was tried: "open", "rename".
+	Op string
+	// Program is what the program calls itself, and UID its user inside.
+	Program string
+	UID     uint32
+	// Missed is how many before this one are not told.
+	Missed int64
+}
+
+// pathRules are the rules on paths of a sandbox as its agent and its engine get
+// them: always the same list, by whose places they are known later.
+func pathRules(info cloche.Sandbox) []agent.Rule {
+	var rules []agent.Rule
+	add := func(name, target string, readOnly bool, list []cloche.PathRule) {
+		for _, r := range pinned(readOnly, list) {
+			rules = append(rules, agent.Rule{
+				Name:   name + ".rules[" + strconv.Itoa(r.of) + "]",
+				Target: cloche.Bytes(target), Path: cloche.Bytes(r.Path), Access: r.Access, Make: !readOnly,
+			})
+		}
+	}
+	add("workspace", info.Workspace.Path, info.Workspace.ReadOnly, info.Workspace.Rules)
+	for i, m := range info.Mounts {
+		add("mounts["+strconv.Itoa(i)+"]", m.Target, m.ReadOnly, m.Rules)
+	}
+	// Those of a mount in another come after the other's.
+	slices.SortStableFunc(rules, func(a, b agent.Rule) int { return strings.Compare(string(a.Target), string(b.Target)) })
+	return rules
+}
+
+// attend starts what an instance needs for as long as it lives.
+func (m *Manager) attend(s *live, inst engine.Instance) {
+	m.background(func() { m.watch(s, inst) })
+	told, ok := inst.(engine.Refuser)
+	if !ok || m.opts.Refused == nil {
+		return
+	}
+	if rules := pathRules(s.snapshot()); len(rules) > 0 {
+		m.background(func() { m.hear(s, told, rules) })
+	}
+}
+
+// hear passes on what the rules refuse, until the instance has ended.
+func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
+	err := told.Refusals(m.ctx, func(r engine.Refusal) {
+		out := Refusal{Missed: r.Missed}
+		if r.Rule >= 0 && r.Rule < len(rules) {
+			by := rules[r.Rule]
+			out.Rule, out.Access, out.Mount = by.Name, by.Access, string(by.Target)
+			out.Op, out.Path, out.Program, out.UID = r.Op, r.Path, r.Program, r.UID
+		}
+		m.opts.Refused(s.snapshot(), out)
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		m.log.Warn("what paths' rules refuse is not told any more", "sandbox", s.id, "error", err)
+	}
+}
+
+// untold passes on how many refusals an instance told nobody of that died while no
+// daemon was there.
+func (m *Manager) untold(s *live, err error) {
+	if n, ok := errors.AsType[engine.Untold](err); ok && m.opts.Refused != nil {
+		m.opts.Refused(s.info, Refusal{Missed: int64(n)})
+	}
+}

@@ -1,0 +1,127 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// leftover is an error that says what is still there because of it.
+type leftover struct {
+	kind cloche.ResourceKind
+	err  error
+}
+
+func (l *leftover) Error() string { return string(l.kind) + " are left: " + l.err.Error() }
+func (l *leftover) Unwrap() error { return l.err }
+
+// leaves says what is left because of err, unless it is nil or says so itself.
+func leaves(kind cloche.ResourceKind, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*leftover](err); ok {
+		return err
+	}
+	if e, ok := errors.AsType[*engine.CloseError](err); ok {
+		kind = e.Kind
+	}
+	return &leftover{kind, err}
+}
+
+// said is what a record says of a teardown that failed: nothing that names a path of
+// the host, for everybody who sees the sandbox reads it.
+func said(err error) string {
+	what := "it"
+	if l, ok := errors.AsType[*leftover](err); ok {
+		what = map[cloche.ResourceKind]string{
+			cloche.ResourceProcesses: "its processes could not be ended",
+			cloche.ResourceCgroup:    "its cgroup could not be removed",
+			cloche.ResourceMounts:    "its mounts could not be unmounted",
+			cloche.ResourceNetwork:   "its network could not be closed",
+			cloche.ResourceListeners: "its listeners could not be closed",
+			cloche.ResourceDisk:      "its files could not all be removed",
+			cloche.ResourceLeases:    "its workspace could not be given up",
+		}[l.kind]
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return what + ": " + errno.Error()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return what + " in time"
+	}
+	return what + "; the daemon's log says why"
+}
+
+// remains is what is left of everything that a sandbox had, in the order in which it
+// is ended. err, which may be nil, is that of the attempt.
+func (m *Manager) remains(s *live, err error) []cloche.Resource {
+	var failed cloche.ResourceKind
+	if l, ok := errors.AsType[*leftover](err); ok {
+		failed = l.kind
+	}
+	s.mu.Lock()
+	inst, way, named := s.inst, s.way, s.info.Workspace.Name != "" && !s.detached
+	s.mu.Unlock()
+	var runs, group, disk, mounts int
+	if inst != nil {
+		runs, group = 1, 1
+		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != cloche.ResourceProcesses || isClosed(inst.Done()) {
+			runs = 0 // it says what is left, in the order of Close
+		}
+	}
+	if _, serr := os.Lstat(s.dir); serr == nil {
+		disk, mounts = 1, mountsBelow(s.dir)
+	}
+	count := map[cloche.ResourceKind]int{
+		cloche.ResourceListeners: len(s.endpoints.open()), cloche.ResourceProcesses: runs, cloche.ResourceCgroup: group,
+		cloche.ResourceMounts: mounts, cloche.ResourceDisk: disk,
+	}
+	if way != nil {
+		count[cloche.ResourceNetwork] = 1
+	}
+	if named {
+		count[cloche.ResourceLeases] = 1
+	}
+	var out []cloche.Resource
+	for _, kind := range cloche.ResourceKinds() {
+		r := cloche.Resource{Kind: kind, Remaining: count[kind]}
+		if kind == failed {
+			r.Error, r.Remaining = said(err), max(r.Remaining, 1)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// mountsBelow counts this process's mounts below a directory; where there is no list
+// of them, there are none.
+func mountsBelow(dir string) (n int) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(data) {
+		// The fifth field is the place, with blanks written as \\040.
+		f := bytes.Fields(line)
+		if len(f) > 4 && slices.Equal(f[4][:min(len(f[4]), len(dir)+1)], []byte(dir+"/")) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,272 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// The waits grow from half a second to half a minute, each spread by a fifth.
+func TestPace(t *testing.T) {
+	p := teardownPace()
+	for n, want := range map[int]time.Duration{
+		1: 500 * time.Millisecond, 2: time.Second, 3: 2 * time.Second, 4: 4 * time.Second, 5: 8 * time.Second, 6: 16 * time.Second,
+		7: 30 * time.Second, 1000: 30 * time.Second,
+	} {
+		seen := map[time.Duration]bool{}
+		for range 100 {
+			got := p.after(n)
+			seen[got] = true
+			if got < want*8/10 || got > want*12/10 {
+				t.Errorf("the wait after attempt %d is %s, want about %s", n, got, want)
+			}
+		}
+		if len(seen) < 2 {
+			t.Errorf("the waits after attempt %d are all the same", n)
+		}
+	}
+}
+
+// The fault table of deletes: what the engine does, and what a caller sees of it.
+func TestDeletesThatFail(t *testing.T) {
+	type step struct {
+		after time.Duration
+		// again deletes once more; refuse sets how many closes fail from then on.
+		again  bool
+		refuse int
+	}
+	for name, c := range map[string]struct {
+		refuse int
+		// err is whether the first delete fails, and took the most that it takes.
+		err  bool
+		took time.Duration
+		then []step
+		// attempts is how many there are before it is gone; 0 is not looked at.
+		attempts int
+	}{
+		"succeeds at once":            {refuse: 0, took: 0, attempts: 1},
+		"fails once":                  {refuse: 1, took: 600 * time.Millisecond, attempts: 2},
+		"fails five times":            {refuse: 5, took: 19 * time.Second, attempts: 6},
+		"fails six times":             {refuse: 6, err: true, took: 19 * time.Second, then: []step{{after: 20 * time.Second}}, attempts: 7},
+		"always, until it recovers":   {refuse: 1 << 20, err: true, took: 19 * time.Second, then: []step{{after: 10 * time.Minute, refuse: -1}, {after: 40 * time.Second}}},
+		"always, and another recover": {refuse: 1 << 20, err: true, took: 19 * time.Second, then: []step{{after: time.Second, refuse: -1}, {again: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(t)
+				b.put("x", true, nil)
+				inst := b.engine.live["x"]
+				inst.refuse = c.refuse
+				m := b.daemon(Retention{})
+				synctest.Wait()
+				begun := time.Now()
+				gone, err := m.Delete(t.Context(), anyone, "x")
+				if took := time.Since(begun); (err != nil) != c.err || took > c.took {
+					t.Errorf("the delete took %s: %v", took, err)
+				}
+				if c.err {
+					e, ok := errors.AsType[*cloche.Error](err)
+					if !ok || !e.Retryable || e.TerminalReason != cloche.EndedDeleted || e.RetryAfterMS == 0 {
+						t.Errorf("the error is %+v, want one that may be retried", e)
+					}
+					b.wantDeleting(m)
+				}
+				for _, s := range c.then {
+					if s.refuse < 0 {
+						b.wantDeleting(m)
+						b.engine.mu.Lock()
+						inst.refuse = 0
+						b.engine.mu.Unlock()
+					}
+					if s.again {
+						begun := time.Now()
+						if gone, err = m.Delete(t.Context(), anyone, "x"); err != nil || time.Since(begun) > 0 {
+							t.Errorf("another delete took %s: %v", time.Since(begun), err)
+						}
+					}
+					pass(s.after)
+				}
+				if !c.err {
+					if gone.State != cloche.StateDeleted || gone.TerminalReason != cloche.EndedDeleted || gone.Teardown == nil || gone.Teardown.Attempts != c.attempts {
+						t.Errorf("the last record: %+v, %+v", gone, gone.Teardown)
+					}
+					for _, r := range gone.Teardown.Resources {
+						if r.Remaining != 0 || r.Error != "" {
+							t.Errorf("%s are left of a sandbox that is gone: %+v", r.Kind, r)
+						}
+					}
+				}
+				if l := m.List(anyone, cloche.ListOptions{}); len(l.Sandboxes) != 0 {
+					t.Errorf("listed: %+v", l.Sandboxes)
+				}
+				if _, err := os.Stat(filepath.Join(b.dir, "sandboxes", "x")); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("its directory: %v", err)
+				}
+				if inst.closed != 1 {
+					t.Errorf("it was freed %d times, want once", inst.closed)
+				}
+				if n := b.count("removed"); n != 1 {
+					t.Errorf("%d events say that it was removed", n)
+				}
+				if c.refuse > 5 && c.attempts > 0 && !b.said("it succeeded at attempt 7") {
+					t.Errorf("no event says when it succeeded: %v", b.events)
+				}
+				// By id it may be deleted again, and says why it is gone.
+				if again, err := m.Delete(t.Context(), anyone, "x"); err != nil || again.State != cloche.StateDeleted || again.ID != "x" {
+					t.Errorf("a delete of what is gone: %+v, %v", again, err)
+				}
+				_, err = m.Get(anyone, "x")
+				if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeNotFound || e.TerminalReason != cloche.EndedDeleted {
+					t.Errorf("get: %+v", err)
+				}
+				m.Close(t.Context())
+			})
+		})
+	}
+}
+
+// wantDeleting wants x to be listed, with what is left of it and why.
+func (b *bubble) wantDeleting(m *Manager) {
+	b.t.Helper()
+	synctest.Wait()
+	l := m.List(anyone, cloche.ListOptions{States: []cloche.State{cloche.StateDeleting}})
+	if len(l.Sandboxes) != 1 {
+		b.t.Fatalf("listed as deleting: %+v", l.Sandboxes)
+	}
+	d := l.Sandboxes[0].Teardown
+	if d == nil || d.Attempts < 6 || d.NextAt == nil || !strings.Contains(d.Error, "its processes could not be ended") {
+		b.t.Fatalf("its teardown: %+v", d)
+	}
+	left := map[cloche.ResourceKind]cloche.Resource{}
+	for _, r := range d.Resources {
+		left[r.Kind] = r
+	}
+	if len(left) != len(cloche.ResourceKinds()) {
+		b.t.Errorf("the teardown lists %v", d.Resources)
+	}
+	if p := left[cloche.ResourceProcesses]; p.Remaining != 1 || p.Error == "" {
+		b.t.Errorf("processes: %+v", p)
+	}
+	if p := left[cloche.ResourceNetwork]; p.Remaining != 0 || p.Error != "" {
+		b.t.Errorf("network: %+v", p)
+	}
+	if own, _ := m.Count(anyone.Tenant); own != 1 {
+		b.t.Errorf("%d are counted as live; what could not be ended is", own)
+	}
+}
+
+func (b *bubble) count(kind string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.events {
+		if strings.Contains(e, " "+kind) {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *bubble) said(text string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.events {
+		if strings.Contains(e, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// An instance that somebody else has ended is as good as one that was ended.
+func TestNotFoundIsAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.put("x", true, nil)
+		b.engine.live["x"].missing = true
+		m := b.daemon(Retention{})
+		synctest.Wait()
+		if sb, err := m.Delete(t.Context(), anyone, "x"); err != nil || sb.State != cloche.StateDeleted {
+			t.Errorf("delete: %+v, %v", sb, err)
+		}
+		m.Close(t.Context())
+	})
+}
+
+// A daemon that ends between two attempts has a successor that goes on, and counts
+// from the beginning.
+func TestDeleteOverARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.put("x", true, nil)
+		inst := b.engine.live["x"]
+		inst.refuse = 9
+		first := b.daemon(Retention{})
+		synctest.Wait()
+		if _, err := first.Delete(t.Context(), anyone, "x"); err == nil {
+			t.Fatal("a delete that failed six times says nothing")
+		}
+		Crash(first)
+		synctest.Wait()
+		second := b.daemon(Retention{})
+		if sb, err := second.Get(anyone, "x"); err != nil || sb.TerminalReason == cloche.EndedLost {
+			t.Errorf("after a restart: %+v, %v", sb, err)
+		}
+		pass(time.Minute)
+		if l := second.List(anyone, cloche.ListOptions{}); len(l.Sandboxes) != 0 {
+			t.Errorf("listed: %+v", l.Sandboxes)
+		}
+		if inst.closed != 1 {
+			t.Errorf("it was freed %d times", inst.closed)
+		}
+		second.Close(t.Context())
+	})
+}
+
+// A stop that fails is a stop that goes on, and not a delete.
+func TestStopThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.put("x", true, nil)
+		b.engine.live["x"].refuse = 8
+		m := b.daemon(Retention{})
+		synctest.Wait()
+		if _, err := m.Kill(t.Context(), anyone, "x"); err == nil {
+			t.Error("a kill that failed says nothing")
+		}
+		if sb, _ := m.Get(anyone, "x"); sb.State != cloche.StateStopping || sb.TerminalReason != cloche.EndedKilled || sb.Teardown == nil {
+			t.Errorf("meanwhile: %+v", sb)
+		}
+		// A delete of it takes over.
+		if _, err := m.Delete(t.Context(), anyone, "x"); err != nil {
+			t.Errorf("delete: %v", err)
+		}
+		if n := b.count("stopped"); n != 1 {
+			t.Errorf("%d events say that it stopped", n)
+		}
+		m.Close(t.Context())
+	})
+}
+
+// The engine says what is left where it can.
+func TestRemainsByWhatTheEngineSays(t *testing.T) {
+	m := &Manager{}
+	s := &live{id: "x", dir: t.TempDir(), inst: &stubInstance{done: make(chan struct{})}, ended: make(chan struct{})}
+	err := leaves(cloche.ResourceProcesses, cloche.Errorf(cloche.CodeInternal, "close: %w", &engine.CloseError{Kind: cloche.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
+	if got := said(err); got != "its cgroup could not be removed: device or resource busy" {
+		t.Errorf("said: %q", got)
+	}
+	for _, r := range m.remains(s, err) {
+		want := map[cloche.ResourceKind]int{cloche.ResourceCgroup: 1, cloche.ResourceDisk: 1}[r.Kind]
+		if r.Remaining != want || (r.Error != "") != (r.Kind == cloche.ResourceCgroup) {
+			t.Errorf("%+v, want %d", r, want)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package sandbox
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/image"
+)
+
+// resolveImage finds the root filesystem, which was fetched before if it had to
+// be, and what its image says of the processes in it.
+func (c *creation) resolveImage(ctx context.Context) error {
+	root, err := c.m.opts.Images.Resolve(ctx, c.s.info.Image, image.Need{
+		MountPoints: c.mountPoints(), ReadOnlyRoot: c.s.info.ReadOnlyRoot,
+	})
+	if err != nil {
+		return err
+	}
+	// A name may have moved on since it was judged.
+	if err := c.permit.Image().Check(root.Digest, root.Index); err != nil {
+		return err
+	}
+	for _, dir := range root.Masks {
+		c.plan.Tmpfs = append(c.plan.Tmpfs, engine.Tmpfs{Target: dir, SizeBytes: maskBytes, Mode: 0o755})
+	}
+	for _, m := range root.Mounts {
+		c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: m.Source, Target: m.Target, ReadOnly: true, Static: true})
+	}
+	c.plan.Root = engine.Root{Image: root.Image, ReadOnly: c.s.info.ReadOnlyRoot}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.info.ImageDigest = root.Digest
+	c.takeUser(root.User)
+	if dir := workingDir(root); dir != "" && c.permit.CwdOpen() {
+		c.s.info.Cwd, c.makeCwd = dir, !c.s.info.ReadOnlyRoot
+	}
+	c.s.image = imageFacts{Env: root.Env, Path: root.Image, MissingHint: root.MissingHint}
+	return nil
+}
+
+// takeUser gives processes the image's user where the request names none. A
+// daemon without privilege has sandboxes with uid 0 only: there an image that
+// wants another one gets that, and it is said. The caller holds s.mu.
+func (c *creation) takeUser(wanted string) {
+	if c.s.info.User != "" {
+		return
+	}
+	c.s.info.User = wanted
+	switch wanted {
+	case "root", "0", "0:0", "root:root":
+		return
+	}
+	if os.Geteuid() != 0 {
+		c.s.info.User = "root"
+		c.s.info.Unenforced = append(c.s.info.Unenforced, cloche.Unenforced{
+			Field:  "user",
+			Reason: "the image wants another user, and a rootless sandbox has uid 0 only, which has no rights on the host",
+		})
+	}
+}
+
+// workingDir is where the image wants its processes to work; empty when it says
+// nothing that means anything.
+func workingDir(root image.Rootfs) string {
+	if root.Config == nil || !path.IsAbs(root.Config.WorkingDir) {
+		return ""
+	}
+	if dir := path.Clean(root.Config.WorkingDir); dir != "/" {
+		return dir
+	}
+	return ""
+}
+
+// mountPoints are the paths at which the request puts something.
+func (c *creation) mountPoints() []string {
+	points := []string{c.s.info.Workspace.Path}
+	for _, m := range c.permit.Mounts() {
+		points = append(points, m.Target)
+	}
+	return points
+}
+
+// prepareCwd makes the image's working directory, which an image may name
+// without having it.
+func (c *creation) prepareCwd(ctx context.Context) {
+	if !c.makeCwd {
+		return
+	}
+	if err := c.client.MakeDir(ctx, c.s.info.Cwd, 0o755, "root"); err != nil {
+		c.m.log.Info("the image's working directory could not be made", "sandbox", c.s.id, "error", err)
+	}
+}
+
+// ImagesInUse are the digests of the images that the Manager's sandboxes are made
+// of, also of those that are stopped and kept.
+func (m *Manager) ImagesInUse() []string {
+	var digests []string
+	for _, s := range m.all() {
+		if info := s.snapshot(); info.ImageDigest != "" {
+			digests = append(digests, info.ImageDigest)
+		}
+	}
+	slices.Sort(digests)
+	return slices.Compact(digests)
+}
+
+// RecordedImages are the digests of the images of every sandbox that is on record
+// below owners, whoever has it: the daemon of this home, one that is not running,
+// or a run without a daemon. A record that cannot be read is an error, for what
+// it needs is not known.
+func RecordedImages(owners string) ([]string, error) {
+	records, err := filepath.Glob(filepath.Join(owners, "*", "sandboxes", "*", recordFile))
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var digests []string
+	for _, name := range records {
+		digest, err := recordedImage(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read record of %s: %w", filepath.Base(filepath.Dir(name)), err)
+		}
+		if digest != "" {
+			digests = append(digests, digest)
+		}
+	}
+	slices.Sort(digests)
+	return slices.Compact(digests), nil
+}
+
+// recordedImage reads the one field of a record, of whatever version.
+func recordedImage(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err == nil && fi.Size() == 0 {
+		return "", fs.ErrNotExist // a power cut while it was being written first
+	}
+	var r struct {
+		Info struct {
+			ImageDigest string `json:"image_digest"`
+		}
+	}
+	if err := json.NewDecoder(bufio.NewReader(f)).Decode(&r); err != nil {
+		return "", err
+	}
+	return r.Info.ImageDigest, nil
+}

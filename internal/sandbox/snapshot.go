@@ -1,0 +1,373 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/snapshot"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+const (
+	// snapshotTimeout bounds the making of a snapshot. A stop, a kill and a removal
+	// of the sandbox end it at once.
+	snapshotTimeout = 15 * time.Minute
+	// maxSnapshotFiles bounds the files of a workspace that is copied.
+	maxSnapshotFiles = 2_000_000
+)
+
+// Snapshot makes a snapshot of the files of a sandbox. While it is made a running
+// sandbox is as one that is paused. A sandbox that has ended has its workspace only.
+// On error nothing is left of it.
+func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit) (cloche.Snapshot, error) {
+	if !permit.Valid() {
+		return cloche.Snapshot{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this snapshot")
+	}
+	s, err := m.find(caller, policy.VerbSnapshot, ref)
+	if err != nil {
+		return cloche.Snapshot{}, err
+	}
+	defer s.use()()
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	defer s.interruptible(cancel)()
+	scope, left, err := s.snapshotScope(permit.Request().Scope)
+	if err != nil {
+		return cloche.Snapshot{}, err
+	}
+	draft, err := m.opts.Snapshots.Begin(s.tenant)
+	if err != nil {
+		return cloche.Snapshot{}, diskError(s, "copied", err)
+	}
+	defer func() {
+		if err := draft.Abort(); err != nil {
+			m.log.Error("what was made of a snapshot is left", "sandbox", s.id, "error", err)
+		}
+	}()
+	t := &taking{m: m, s: s, draft: draft, permit: permit, info: s.snapshot()}
+	t.snap = cloche.Snapshot{
+		ID: draft.ID, Name: cmp.Or(permit.Request().Name, draft.ID), Tenant: s.tenant, Scope: scope, Sandbox: s.id,
+		Image: t.info.Image, ImageDigest: t.info.ImageDigest, WorkspacePath: t.info.Workspace.Path,
+		Labels: permit.Request().Labels, Left: left, CreatedAt: now(),
+	}
+	if err := t.take(ctx); err != nil {
+		return cloche.Snapshot{}, diskError(s, "copied", err)
+	}
+	t.snap.SizeBytes = t.snap.RootBytes + t.snap.WorkspaceBytes
+	count, bytes := permit.Max()
+	if err := m.at(ctx, "before snapshot"); err != nil {
+		return cloche.Snapshot{}, err
+	}
+	if err := draft.Commit(t.snap, snapshot.Quota{Count: count, Bytes: bytes}); err != nil {
+		return cloche.Snapshot{}, diskError(s, "copied", err)
+	}
+	return t.snap, nil
+}
+
+// snapshotScope is what can be had of a sandbox, of what was asked for, and what
+// is left out and why.
+func (s *live) snapshotScope(asked cloche.SnapshotScope) (cloche.SnapshotScope, []cloche.TarSkip, error) {
+	info := s.snapshot()
+	var left []cloche.TarSkip
+	for _, mount := range info.Mounts {
+		left = append(left, cloche.TarSkip{Path: mount.Target, Reason: "a directory of the host"})
+	}
+	scope := cmp.Or(asked, cloche.SnapshotFiles)
+	switch info.State {
+	case cloche.StateRunning, cloche.StatePaused, cloche.StateStopped, cloche.StateLost:
+	default:
+		return scope, nil, notRunning(info)
+	}
+	if what := outsideSnapshots(info.Workspace); what != "" {
+		if scope == cloche.SnapshotWorkspace {
+			return scope, nil, cloche.Errorf(cloche.CodeState, "the workspace of sandbox %s is %s, which is in no snapshot", info.Name, what).
+				WithHint("copy its files, or take a snapshot of the root")
+		}
+		left = append(left, cloche.TarSkip{Path: info.Workspace.Path, Reason: what})
+		scope = cloche.SnapshotRoot
+	}
+	if scope == cloche.SnapshotWorkspace {
+		return scope, left, nil
+	}
+	ended := info.State == cloche.StateStopped || info.State == cloche.StateLost
+	if !ended && !info.ReadOnlyRoot {
+		return scope, left, nil
+	}
+	if asked != "" || scope == cloche.SnapshotRoot {
+		if ended {
+			return scope, nil, rootGone(info)
+		}
+		return scope, nil, cloche.Errorf(cloche.CodeState, "the root of sandbox %s is read-only: nothing was changed in it", info.Name).
+			WithHint("take a snapshot of the workspace")
+	}
+	reason := "nothing was changed: it is read-only"
+	if ended {
+		reason = "what was changed went with the sandbox's end"
+	}
+	return cloche.SnapshotWorkspace, append(left, cloche.TarSkip{Path: "/", Reason: reason}), nil
+}
+
+// outsideSnapshots says what a workspace is that is in no snapshot; empty is another.
+func outsideSnapshots(ws cloche.Workspace) string {
+	switch {
+	case ws.Dir != "":
+		return "a directory of the host"
+	case ws.Volume:
+		return "a volume of the engine's"
+	}
+	return ""
+}
+
+// interruptible makes the end of a sandbox call cancel, until the returned function
+// is called.
+func (s *live) interruptible(cancel context.CancelFunc) (undo func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.interrupt = cancel; s.enders > 0 {
+		cancel()
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.interrupt = nil
+	}
+}
+
+// interruptSnapshot ends what keeps the sandbox from ending, also what begins before
+// the returned function is called.
+func (s *live) interruptSnapshot() (undo func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.enders++
+	if s.interrupt != nil {
+		s.interrupt()
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.enders--
+	}
+}
+
+// taking is a snapshot that is being made.
+type taking struct {
+	m      *Manager
+	s      *live
+	draft  *snapshot.Draft
+	permit policy.SnapshotPermit
+	info   cloche.Sandbox
+	snap   cloche.Snapshot
+}
+
+func (t *taking) take(ctx context.Context) error {
+	if t.snap.Scope != cloche.SnapshotWorkspace {
+		t.snap.Consistent = true
+		return t.takeRoot(ctx)
+	}
+	if t.info.State != cloche.StateRunning {
+		t.snap.Consistent = true // nothing moves
+		return t.copyWorkspace(ctx)
+	}
+	t.s.mu.Lock()
+	p, ok := t.s.inst.(engine.Pauser)
+	t.s.mu.Unlock()
+	var err error
+	if ok {
+		err = t.m.pauseForNow(ctx, t.s, p)
+	}
+	if !ok || errors.Is(err, cloche.ErrUnsupported) {
+		return t.copyWorkspace(ctx) // and Consistent stays false
+	}
+	if err != nil {
+		return err
+	}
+	t.snap.Consistent = true
+	err = t.copyWorkspace(ctx)
+	if rerr := t.m.resumeNow(ctx, t.s, p); rerr != nil {
+		t.m.log.Error("go on after a snapshot", "sandbox", t.s.id, "error", rerr)
+		err = cmp.Or(err, rerr)
+	}
+	return err
+}
+
+// takeRoot writes the root, and copies the workspace in the same standstill.
+func (t *taking) takeRoot(ctx context.Context) error {
+	f, err := t.draft.RootTar()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	out := &rationed{w: f, left: t.permit.BytesLeft()}
+	still, err := t.m.standStill(ctx, t.s, out)
+	if err != nil {
+		return err
+	}
+	if t.snap.Scope == cloche.SnapshotFiles {
+		err = t.copyWorkspace(ctx)
+		out.left -= t.snap.WorkspaceBytes
+	}
+	if err := t.m.goOn(t.s, still, err); err != nil {
+		return err
+	}
+	t.snap.RootBytes = out.written
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// copyWorkspace copies the files of the workspace, through its layer if it has one.
+func (t *taking) copyWorkspace(ctx context.Context) error {
+	lower, err := t.m.workspaceOf(t.s)
+	if err != nil {
+		return err
+	}
+	defer lower.Close()
+	var layer *workspace.Layer
+	if t.info.Workspace.Layered {
+		if layer, err = workspace.OpenLayer(t.s.layerPath(), lower); err != nil {
+			return err
+		}
+	}
+	if err := t.m.at(ctx, "copying"); err != nil {
+		return err
+	}
+	limits := workspace.CopyLimits{Bytes: t.permit.BytesLeft(), Entries: maxSnapshotFiles}
+	report, err := lower.CopyTo(ctx, layer, t.draft.Files(), limits)
+	if report.Bytes > limits.Bytes {
+		return overRation()
+	}
+	if err != nil {
+		return err
+	}
+	t.snap.WorkspaceBytes = report.Bytes
+	for _, skip := range report.Left {
+		skip.Path = path.Join(t.info.Workspace.Path, skip.Path)
+		t.snap.Left = append(t.snap.Left, skip)
+	}
+	return nil
+}
+
+// overRation is the error about a snapshot that is more than the tenant has left.
+func overRation() error {
+	e := cloche.Errorf(cloche.CodeNoCapacity, "the snapshot is larger than what the tenant may still keep of snapshots")
+	e.Rule = "max_snapshot_bytes_per_tenant"
+	return e.WithHint("remove a snapshot with: cloche snapshot rm NAME; or files that need not be kept")
+}
+
+// rationed refuses what is more than a snapshot may have.
+type rationed struct {
+	w             io.Writer
+	left, written int64
+}
+
+// Write implements io.Writer.
+func (b *rationed) Write(p []byte) (int, error) {
+	if int64(len(p)) > b.left {
+		return 0, overRation()
+	}
+	n, err := b.w.Write(p)
+	b.left -= int64(n)
+	b.written += int64(n)
+	return n, err
+}
+
+// useSnapshot keeps the snapshot that the sandbox begins with from being removed
+// until it is created, and begins its root with that of the snapshot.
+func (c *creation) useSnapshot(context.Context) error {
+	snap, ok := c.permit.Snapshot()
+	if !ok {
+		return nil
+	}
+	use, err := c.m.opts.Snapshots.Use(snap.Tenant, snap.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		e := policy.NoSnapshot(snap.Name)
+		e.Field = "snapshot"
+		return e.WithCause(err)
+	}
+	if err != nil {
+		return err
+	}
+	c.staged.push("snapshot", func(context.Context) error { use.Release(); return nil })
+	c.snapshot = use
+	root := use.RootTar()
+	if root == "" {
+		return nil
+	}
+	if digest := c.s.snapshot().ImageDigest; digest != snap.ImageDigest {
+		e := cloche.Errorf(cloche.CodeState, "snapshot %s changes the root of image %s as it was, %s, and here it is %s now", snap.Name, snap.Image, snap.ImageDigest, digest)
+		e.Field = "image"
+		return e.WithHint("name the image by that digest, or take from the snapshot of a workspace, which goes with any image")
+	}
+	c.plan.Root.Upper = root
+	return nil
+}
+
+// errNoRoom is a workspace whose own bounds are too small.
+var errNoRoom = errors.New("its bounds are reached")
+
+// restoreFiles copies the files of the snapshot into a workspace that is empty. Of
+// a named one nobody else sees them before the sandbox is created, and nobody ever
+// if it is not.
+func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
+	if c.snapshot == nil || c.snapshot.Files() == "" {
+		return nil
+	}
+	ws, store := c.s.info.Workspace, c.m.opts.Workspaces
+	if err := dir.Empty(ctx); err != nil {
+		if e, ok := errors.AsType[*cloche.Error](err); ok {
+			e.Field = "workspace.name"
+		}
+		return err
+	}
+	if ws.Name != "" {
+		if err := store.BeginFill(c.s.tenant, ws.Name); err != nil {
+			return err
+		}
+		c.filling = true
+		c.s.undo.push("files of the snapshot", func(context.Context) error {
+			dir, err := store.Open(c.s.tenant, ws.Name, filepath.Join(c.s.dir, stagingDir))
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return dir.Close() // whoever opens what is being filled finds it empty
+		})
+	}
+	if err := c.m.at(ctx, "filling"); err != nil {
+		return err
+	}
+	err := dir.FillFrom(ctx, c.snapshot.Files(), workspace.CopyLimits{})
+	if err != nil {
+		return diskError(c.s, "copied", noRoom(ws, err))
+	}
+	return nil
+}
+
+// noRoom marks an error of writing to a workspace that has bounds and reached them.
+func noRoom(ws cloche.Workspace, err error) error {
+	if ws.Enforced == cloche.HeldByKernel && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
+		return errors.Join(errNoRoom, err)
+	}
+	return err
+}
+
+// endFill makes the files of the snapshot those of a named workspace.
+func (c *creation) endFill() error {
+	if !c.filling {
+		return nil
+	}
+	return c.m.opts.Workspaces.EndFill(c.s.tenant, c.s.info.Workspace.Name)
+}

@@ -1,0 +1,204 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/image"
+)
+
+// standstill is a sandbox whose processes stand still because its root is about to
+// be written. To what pauses and resumes sandboxes it is a pauser: so the agent's
+// timers, the record and what follows a daemon's death are as with any pause.
+type standstill struct {
+	inst engine.Pauser
+	root engine.RootWriter
+	w    io.Writer
+	ctx  context.Context
+	// begun: WriteRoot was called.
+	begun bool
+	// proceed gets nil when the root is to be written, or an error when it is not.
+	proceed chan error
+	// done is closed when WriteRoot has returned err.
+	done chan struct{}
+	err  error
+}
+
+// errNotNow keeps the root from being written.
+var errNotNow = errors.New("the sandbox goes on")
+
+// Pause implements engine.Pauser: it returns when everything stands still.
+func (p *standstill) Pause(context.Context) error {
+	reached := make(chan struct{})
+	p.begun = true
+	go func() { // ended by end, which whoever made it calls
+		defer close(p.done)
+		p.err = p.root.WriteRoot(p.ctx, p.w, func(context.Context) error {
+			close(reached)
+			return <-p.proceed
+		})
+	}()
+	select {
+	case <-reached:
+		return nil
+	case <-p.done:
+		return p.err
+	}
+}
+
+// Resume implements engine.Pauser. The instance goes on by itself when its root is
+// written; it is asked again in case that failed.
+func (p *standstill) Resume(ctx context.Context) error {
+	if p.begun {
+		p.end(errNotNow)
+		<-p.done
+	}
+	return p.inst.Resume(ctx)
+}
+
+// end lets the root be written, or not, unless that is decided already.
+func (p *standstill) end(err error) {
+	select {
+	case p.proceed <- err:
+	default:
+	}
+}
+
+// standStill makes the processes of a running sandbox stand still, for its root to
+// be written to w. The caller holds s.ops and calls goOn.
+func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*standstill, error) {
+	s.mu.Lock()
+	info, inst := s.info, s.inst
+	s.mu.Unlock()
+	switch info.State {
+	case cloche.StateRunning:
+	case cloche.StateStopped, cloche.StateLost:
+		return nil, rootGone(info)
+	default:
+		return nil, notRunning(info)
+	}
+	root, ok := inst.(engine.RootWriter)
+	pauser, also := inst.(engine.Pauser)
+	if !ok || !also {
+		return nil, cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot show what was changed in a root", info.Engine)
+	}
+	if root.HoldsFiles() {
+		if err := m.checkRootFits(ctx, s, info); err != nil {
+			return nil, err
+		}
+	}
+	still := &standstill{inst: pauser, root: root, w: w, ctx: ctx, proceed: make(chan error, 1), done: make(chan struct{})}
+	return still, m.pauseForNow(ctx, s, still)
+}
+
+// rootShare is the part of a sandbox's memory that one file of its root may have:
+// gVisor holds one at a time while it writes the root, and another that it has not
+// let go of yet.
+const rootShare = 2
+
+// checkRootFits refuses what the sandbox would die of. What runs inside can still
+// bring that about, to itself alone.
+func (m *Manager) checkRootFits(ctx context.Context, s *live, info cloche.Sandbox) error {
+	most := info.Limits.MemoryBytes
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err == nil && most == 0 {
+		most = int64(machine.Totalram) * int64(machine.Unit)
+	}
+	if most == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return err
+	}
+	files, err := client.LargeFiles(ctx, "/", most/rootShare)
+	if errors.Is(err, cloche.ErrUnsupported) || errors.Is(err, cloche.ErrInvalid) {
+		return nil // an older agent cannot tell
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if s.ofImage(f) {
+			continue
+		}
+		return cloche.Errorf(cloche.CodeState, "the root of sandbox %s cannot be read: its file %q has %d bytes, holes included, which takes more memory than it has", info.Name, shorten(f.Path), f.Size).
+			WithHint("move it to the workspace or remove it; a snapshot of the workspace alone needs no memory")
+	}
+	return nil
+}
+
+// ofImage reports whether a file is one of the image, which is not written.
+func (s *live) ofImage(f agent.LargeFile) bool {
+	s.mu.Lock()
+	below := s.image.Path
+	s.mu.Unlock()
+	tree, err := image.OpenTree(below)
+	if err != nil {
+		return false
+	}
+	defer tree.Close()
+	st, there := tree.Lstat(strings.TrimPrefix(f.Path, "/"))
+	return there && st.Size == f.Size
+}
+
+// shorten bounds what is said of a path that comes from inside.
+func shorten(p string) string {
+	const limit = 200
+	if len(p) <= limit {
+		return p
+	}
+	return p[:limit] + "…"
+}
+
+// pauseForNow pauses a sandbox that a next daemon would have to resume. The caller
+// holds s.ops and calls resumeNow.
+func (m *Manager) pauseForNow(ctx context.Context, s *live, p engine.Pauser) error {
+	s.stand(true)
+	err := m.pause(context.WithoutCancel(ctx), s, p)
+	if err != nil {
+		s.stand(false)
+	}
+	return err
+}
+
+// resumeNow takes back pauseForNow. It goes on when ctx ends.
+func (m *Manager) resumeNow(ctx context.Context, s *live, p engine.Pauser) error {
+	s.stand(false)
+	return m.resume(context.WithoutCancel(ctx), s, p)
+}
+
+func (s *live) stand(still bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.standing = still
+}
+
+// rootGone is the error about the root of a sandbox that has ended.
+func rootGone(info cloche.Sandbox) error {
+	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and what it changed in its root has gone with it", info.Name, info.State).
+		WithHint("look at the root while the sandbox runs; what it wrote to its workspace is still there")
+}
+
+// goOn lets the root be written, unless something has gone wrong meanwhile, and the
+// sandbox go on. The caller holds s.ops.
+func (m *Manager) goOn(s *live, still *standstill, err error) error {
+	still.end(err)
+	<-still.done
+	if rerr := m.resumeNow(still.ctx, s, still); rerr != nil {
+		m.log.Error("go on after a standstill", "sandbox", s.id, "error", rerr)
+		if still.err == nil {
+			return rerr
+		}
+	}
+	return still.err
+}

@@ -1,0 +1,43 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+	"io"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// TarOut writes a directory or file as tar.
+func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
+	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.TarReport, error) {
+		sum := sha256.New()
+		report, err := c.TarOut(ctx, path, o, io.MultiWriter(sum, w))
+		return summed(report, sum, err)
+	})
+}
+
+// TarIn unpacks a tar into a directory, which is made when it is missing.
+func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
+	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (cloche.TarReport, error) {
+		o.Owner = cmp.Or(o.Owner, sb.User)
+		sum := sha256.New()
+		report, err := c.TarIn(ctx, path, o, io.TeeReader(r, sum))
+		return summed(report, sum, err)
+	})
+}
+
+// summed adds the digest of what went by here: the agent's word on it would be
+// the sandbox's.
+func summed(report cloche.TarReport, sum hash.Hash, err error) (cloche.TarReport, error) {
+	if err != nil {
+		return report, err
+	}
+	report.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return report, nil
+}

@@ -1,0 +1,197 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// openWorkspace finds or makes the workspace and stages it as the first mount
+// after the image's.
+func (c *creation) openWorkspace(ctx context.Context) error {
+	ws := c.s.info.Workspace
+	if host, ok := c.permit.WorkspaceDir(); ok {
+		return c.stage(host)
+	}
+	if ws.Name != "" {
+		if err := c.attachWorkspace(); err != nil {
+			return err
+		}
+	}
+	if ws.Volume {
+		return c.openVolume(ws)
+	}
+	dir, err := c.m.workspaceOf(c.s)
+	if err != nil {
+		return err
+	}
+	return c.stageWorkspace(ctx, dir)
+}
+
+// openVolume has the engine keep the workspace.
+func (c *creation) openVolume(ws cloche.Workspace) error {
+	if _, ok := c.m.engineNamed(c.permit.Engine()).(engine.VolumeKeeper); !ok {
+		return cloche.Errorf(cloche.CodeUnsupported, "engine %s shares no files with this host, and keeps none", c.permit.Engine()).
+			WithHint("use another engine")
+	}
+	v := engine.Volume{Target: ws.Path, ReadOnly: ws.ReadOnly}
+	if ws.Name != "" {
+		name, err := c.m.opts.Workspaces.Volume(c.s.tenant, ws.Name)
+		if err != nil {
+			return err
+		}
+		v.Name = name
+	}
+	c.plan.Volumes = append(c.plan.Volumes, v)
+	return nil
+}
+
+// attachWorkspace takes the named workspace for this sandbox.
+func (c *creation) attachWorkspace() error {
+	ws, grant, keeper := c.s.info.Workspace, c.permit.Workspace(), ""
+	if ws.Volume {
+		keeper = c.permit.Engine()
+	}
+	_, err := c.m.opts.Workspaces.Attach(workspace.Wish{
+		Tenant: c.s.tenant, Name: ws.Name, Max: grant.Max, Bounds: workspace.Bounds{SizeBytes: grant.SizeBytes, Inodes: grant.Inodes}, Engine: keeper,
+	}, workspace.Holder{Owner: c.m.opts.Owner, Sandbox: c.s.id, ReadOnly: ws.ReadOnly})
+	if err != nil {
+		return err
+	}
+	c.s.undo.push("workspace", func(context.Context) error { return c.m.detachWorkspace(c.s, false) })
+	return nil
+}
+
+// workspaceOf opens the files of a workspace that Cloche keeps. The caller closes
+// what it gets, before anything removes the sandbox's directory.
+func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
+	info := s.snapshot()
+	ws, staging := info.Workspace, filepath.Join(s.dir, stagingDir)
+	switch {
+	case ws.Volume:
+		return nil, workspace.Elsewhere(cmp.Or(ws.Name, "of "+info.Name), info.Engine)
+	case ws.Name != "":
+		return m.opts.Workspaces.Open(s.tenant, ws.Name, staging)
+	case ws.Enforced == cloche.HeldByKernel:
+		bounds := workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes}
+		return workspace.PrivateDisk(filepath.Join(s.dir, "workspace-"+s.id+".ext4"), staging, bounds)
+	}
+	return workspace.Private(filepath.Join(s.dir, "workspace"))
+}
+
+// keepsWorkspace is true for a sandbox that has its named workspace until it is
+// removed: something is to be done with it then, or is still to be decided.
+// Others give it up as soon as nothing of them runs.
+func keepsWorkspace(ws cloche.Workspace) bool { return ws.Drop || ws.Layered }
+
+// detachWorkspace gives a named workspace up, when the sandbox has ended and,
+// with removed, when it goes.
+func (m *Manager) detachWorkspace(s *live, removed bool) error {
+	ws := s.snapshot().Workspace
+	if ws.Name == "" || !removed && keepsWorkspace(ws) && s.isAnnounced() {
+		return nil
+	}
+	drop := removed && ws.Drop && !ws.ReadOnly && s.isAnnounced()
+	if err := m.opts.Workspaces.Detach(s.tenant, ws.Name, m.opts.Owner, s.id, drop); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.detached = true
+	return nil
+}
+
+// isAnnounced is true for a sandbox that was created.
+func (s *live) isAnnounced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.announced
+}
+
+// sweepWorkspaces ends what sandboxes of an earlier daemon had that have ended.
+func (m *Manager) sweepWorkspaces() error {
+	if m.opts.Workspaces == nil { // in tests of nothing that has one
+		return nil
+	}
+	return m.opts.Workspaces.Sweep(m.opts.Owner, func(id string) bool {
+		m.mu.Lock()
+		s := m.byID[id]
+		m.mu.Unlock()
+		if s == nil {
+			// What has a record may live, also when this build cannot read it.
+			_, err := os.Lstat(filepath.Join(m.sandboxesDir(), filepath.Base(id), recordFile))
+			return err == nil
+		}
+		return !s.hasEnded() || keepsWorkspace(s.snapshot().Workspace)
+	})
+}
+
+// MeasureWorkspace walks the workspace of a sandbox whose bounds are measured,
+// and returns cloche.CodeQuota when it holds more. Any other sandbox is within
+// its bounds. It holds nobody up.
+func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, ref string, phase cloche.QuotaPhase) error {
+	s, err := m.find(caller, policy.VerbGet, ref)
+	if err != nil {
+		return err
+	}
+	return m.measure(ctx, s, phase)
+}
+
+func (m *Manager) measure(ctx context.Context, s *live, phase cloche.QuotaPhase) error {
+	ws := s.snapshot().Workspace
+	if ws.Enforced != cloche.HeldByMeasure {
+		return nil
+	}
+	dir, err := m.measured(s, ws)
+	if err != nil {
+		return err
+	}
+	err = workspace.Measure(ctx, dir, workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes})
+	if over, ok := errors.AsType[*cloche.Error](err); ok && over.Quota != nil {
+		over.Quota.Phase = phase
+	}
+	return errors.Join(err, dir.Close())
+}
+
+// measureAfter looks, in the background, at the workspace of a sandbox whose
+// managed process has ended. Nobody waits for an error: too much, or what could
+// not be measured, is why the sandbox is removed. One that is being ended already
+// is left alone, since nothing in it can write any more.
+func (m *Manager) measureAfter(s *live) {
+	if info := s.snapshot(); info.Workspace.Enforced != cloche.HeldByMeasure || info.State != cloche.StateRunning {
+		return
+	}
+	m.background(func() {
+		err := m.measure(m.ctx, s, cloche.QuotaAfter)
+		if err == nil || m.ctx.Err() != nil || s.snapshot().State != cloche.StateRunning {
+			return
+		}
+		reason := "its workspace could not be measured after a process"
+		if over, ok := errors.AsType[*cloche.Error](err); ok {
+			reason = over.Message + ", after a process"
+		}
+		m.log.Warn("remove a sandbox for its quota", "sandbox", s.id, "error", err)
+		if _, err := m.remove(m.ctx, s, why{cloche.EndedQuota, reason}); err != nil {
+			m.log.Error("remove a sandbox for its quota; it is being retried", "sandbox", s.id, "error", err)
+		}
+	})
+}
+
+// measured opens what is to be measured.
+func (m *Manager) measured(s *live, ws cloche.Workspace) (*workspace.Dir, error) {
+	if ws.Dir == "" {
+		return m.workspaceOf(s)
+	}
+	real, err := filepath.EvalSymlinks(ws.Dir)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeState, "the directory of the workspace cannot be measured: it is not there any more").WithCause(err)
+	}
+	return workspace.OpenDir(real)
+}
