@@ -7,13 +7,23 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/bridge/tape"
+	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/key"
+	"github.com/cloche-dev/cloche/internal/metrics"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/skill"
+	"github.com/cloche-dev/cloche/internal/snapshot"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // Front doors import core and nothing below it; these are the names that they
@@ -23,6 +33,8 @@ type (
 	Caller = policy.Caller
 	// Event is one thing that a live exec said.
 	Event = agent.Event
+	// Verb is what a caller asks; see policy.
+	Verb = policy.Verb
 )
 
 // UnixCaller names the peer of a unix socket.
@@ -31,15 +43,49 @@ func UnixCaller(peerUID, daemonUID int) Caller { return policy.UnixCaller(peerUI
 // TCPCaller names whoever showed the token.
 func TCPCaller() Caller { return policy.TCPCaller() }
 
+// KeyCaller names whoever showed an API key.
+func KeyCaller(k cloche.Key) Caller { return policy.KeyCaller(k) }
+
+// AuthorizeVerb says whether the caller's key is for a verb; see Admit.
+func AuthorizeVerb(caller Caller, verb Verb) error { return policy.AuthorizeVerb(caller, verb) }
+
+// Verbs lists every verb.
+func Verbs() []Verb { return policy.Verbs() }
+
 // InProcessCaller names the user whose own process this is.
 func InProcessCaller(uid int) Caller { return policy.InProcessCaller(uid) }
 
-// Options are what a Service works with; all are required.
+// Options are what a Service works with; all but Events, Keys, Redactor and ImagePins
+// are required.
 type Options struct {
-	Rules     policy.Rules
+	// Rules are those that a Service begins with; see UseRules.
+	Rules policy.Rules
+	// Keys is nil where nobody can come with one: in a run without a daemon.
+	Keys      *key.Store
 	Sandboxes *sandbox.Manager
 	Images    *image.Store
-	Audit     *audit.Log
+	// Workspaces are the named ones.
+	Workspaces *workspace.Store
+	Snapshots  *snapshot.Store
+	// Skills are packages of files; nil has none.
+	Skills *skill.Store
+	// Programs is nil in a run without a daemon.
+	Programs *program.Store
+	// Recordings are what endpoints recorded.
+	Recordings *tape.Store
+	Audit      *audit.Log
+	// Redactor takes known secret values out of command lines before they are cut;
+	// nil knows none. Audit has the same.
+	Redactor audit.Redactor
+	// Events is nil in a run without a daemon.
+	Events *event.Log
+	// Approvals is nil in a run without a daemon, where nobody could answer.
+	Approvals *approval.Queue
+	// NoInterception says why no TLS can be opened; nil is that it can.
+	NoInterception *cloche.Error
+	// ImagePins tells the digests of images that something of the house is made of
+	// which Sandboxes does not know; nil is nothing.
+	ImagePins func() ([]string, error)
 	Prober    *Prober
 	Logger    *slog.Logger
 	Version   string
@@ -51,24 +97,61 @@ type Options struct {
 
 // Service has the verbs. It is safe for concurrent use.
 type Service struct {
-	opts Options
-	log  *slog.Logger
+	opts     Options
+	log      *slog.Logger
+	inUse    atomic.Pointer[policy.Rules]
+	rates    rates
+	failures failures
+	metrics  *metrics.Set
 }
 
 // New makes a Service.
-func New(opts Options) *Service { return &Service{opts: opts, log: opts.Logger} }
+func New(opts Options) *Service {
+	s := &Service{opts: opts, log: opts.Logger}
+	s.metrics = metrics.New(opts.Version, s.tally)
+	s.inUse.Store(&opts.Rules)
+	return s
+}
+
+// rules are those in force. Whoever decides more than once takes them once.
+func (s *Service) rules() policy.Rules { return *s.inUse.Load() }
 
 // Status tells whether sandboxes can be had.
 func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
-	_, all := s.opts.Sandboxes.Count("")
-	st := cloche.Status{Version: s.opts.Version, Enabled: s.opts.Rules.IsEnabled(), Sandboxes: all}
-	report, err := policy.ChooseEngine(caller, s.opts.Rules, s.opts.Prober.Reports(ctx))
+	count, all := s.opts.Sandboxes.Count(caller.Tenant)
+	if caller.Operator {
+		count = all
+	}
+	rules := s.rules()
+	st := cloche.Status{
+		Version: s.opts.Version, Enabled: rules.IsEnabled(), Sandboxes: count, RecentErrors: s.failures.count(caller.Tenant),
+		Profile: policy.InfoOf(caller, rules).DefaultProfile,
+	}
+	st.Starting, st.Queued = s.opts.Sandboxes.Starting()
+	report, err := policy.ChooseEngine(caller, rules, s.opts.Prober.Reports(ctx))
 	st.Engine = cloche.EngineStatus{Name: report.Name, Available: err == nil}
 	if err != nil {
 		st.Engine.Reason = err.Error()
 	}
 	st.Available = st.Enabled && st.Engine.Available
+	switch {
+	case !st.Enabled:
+		st.Reason, st.Message = cloche.ReasonDisabled, "the operator switched sandboxes off"
+	case err != nil && policy.EngineNamed(rules):
+		st.Reason, st.Message = cloche.ReasonEngineDown, err.Error()
+	case err != nil:
+		st.Reason, st.Message = cloche.ReasonNoEngine, err.Error()
+	}
 	return st
+}
+
+// Engines tells what each engine can do on this machine, as far as that was found out
+// a few seconds ago: who asks often costs nothing.
+func (s *Service) Engines(ctx context.Context, caller Caller) ([]cloche.EngineReport, error) {
+	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
+		return nil, err
+	}
+	return slices.Clone(s.opts.Prober.Reports(ctx)), nil
 }
 
 // Doctor tells what each engine can do on this machine.
@@ -76,16 +159,13 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
 		return cloche.Doctor{}, err
 	}
+	host := s.opts.Prober.Host()
+	host["workspace_size"] = "held by the kernel"
+	if can := workspace.HardQuota(); !can.OK {
+		host["workspace_size"] = "refused: " + can.Reason
+	}
 	return cloche.Doctor{
-		Version: s.opts.Version, Host: s.opts.Prober.Host(),
+		Version: s.opts.Version, Host: host,
 		Engines: slices.Clone(s.opts.Prober.Refresh(ctx)),
 	}, nil
-}
-
-// Images lists the root filesystems that a create can name.
-func (s *Service) Images(_ context.Context, caller Caller) (cloche.ImageList, error) {
-	if err := policy.AuthorizeHost(caller, policy.VerbImages); err != nil {
-		return cloche.ImageList{}, err
-	}
-	return cloche.ImageList{Images: s.opts.Images.List()}, nil
 }

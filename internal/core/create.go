@@ -3,22 +3,61 @@ package core
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"syscall"
+	"maps"
+	"runtime"
+	"sync"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Create makes a sandbox. progress, which may be nil, is told each step.
+// Create makes a sandbox. progress, which may be nil, is told each step. One whose
+// spec has an idempotency key is made once, however often it is asked for.
 func (s *Service) Create(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error) {
-	permit, err := s.decide(ctx, caller, spec)
+	create := s.createOne
+	if spec.IdempotencyKey != "" {
+		create = s.createKeyed
+	}
+	sb, err := create(ctx, caller, spec, progress)
+	return sb, s.remember(ctx, caller, cloche.StageBuild, sb.ID, spec.Naming, err)
+}
+
+func (s *Service) createOne(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error) {
+	permit, err := s.decide(ctx, caller, spec, false)
 	if err != nil {
 		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", audit.SpecDetails(spec), err)
 	}
 	return s.create(ctx, caller, policy.VerbCreate, permit, audit.SpecDetails(spec), progress)
+}
+
+// Hold makes a transient sandbox that lives until release is called, or its
+// lease ends. release may be called more than once, and returns when the
+// sandbox is gone or its removal is being retried.
+func (s *Service) Hold(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (sb cloche.Sandbox, release func(), err error) {
+	defer func() { _ = s.remember(ctx, caller, cloche.StageBuild, sb.ID, spec.Naming, err) }()
+	spec.Transient = true
+	d := audit.SpecDetails(spec)
+	if err := policy.NoKey(spec); err != nil {
+		return sb, nil, s.refused(ctx, caller, policy.VerbCreate, "", d, err)
+	}
+	permit, err := s.decide(ctx, caller, spec, true)
+	if err != nil {
+		return sb, nil, s.refused(ctx, caller, policy.VerbCreate, "", d, err)
+	}
+	if sb, err = s.create(ctx, caller, policy.VerbCreate, permit, d, progress); err != nil {
+		return sb, nil, err
+	}
+	letGo, err := s.opts.Sandboxes.Hold(caller, sb.ID)
+	if err != nil {
+		s.discard(ctx, caller, sb)
+		return sb, nil, err
+	}
+	return sb, sync.OnceFunc(func() {
+		letGo()
+		s.discard(ctx, caller, sb)
+	}), nil
 }
 
 // create does what was permitted. What it is about to do is on record before it
@@ -27,49 +66,117 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 	if err := s.intend(ctx, caller, verb, "", d); err != nil {
 		return cloche.Sandbox{}, err
 	}
+	permit, release, err := s.fetch(ctx, caller, permit, progress)
+	if err != nil {
+		return cloche.Sandbox{}, s.done(ctx, caller, verb, "", d, err)
+	}
+	defer release()
 	sb, err := s.opts.Sandboxes.Create(ctx, permit, progress)
 	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }
 
 // decide gathers what policy must know of the machine, and asks it.
-func (s *Service) decide(ctx context.Context, caller Caller, spec cloche.SandboxSpec) (policy.Permit, error) {
+func (s *Service) decide(ctx context.Context, caller Caller, spec cloche.SandboxSpec, held bool) (policy.Permit, error) {
+	return s.decideAll(ctx, caller, policy.Request{Spec: spec, Held: held})
+}
+
+// decideAll is decide for a request of which only the facts are missing.
+func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Request) (policy.Permit, error) {
+	rules := s.rules()
+	var err error
+	if req.Facts, err = s.facts(ctx, caller, &req.Spec, rules); err != nil {
+		return policy.Permit{}, err
+	}
+	return policy.Decide(req, caller, rules)
+}
+
+// facts are what policy must know of the machine.
+func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.SandboxSpec, rules policy.Rules) (policy.Facts, error) {
 	own, all := s.opts.Sandboxes.Count(caller.Tenant)
+	var found policy.Facts
+	err := s.snapshotFacts(ctx, caller, spec, &found)
+	if err != nil {
+		return policy.Facts{}, err
+	}
 	facts := policy.Facts{
-		Dirs: map[string]policy.DirFact{}, Home: s.opts.Home, UserHome: s.opts.UserHome,
-		Engines: s.opts.Prober.Reports(ctx), Live: all, LiveTenant: own,
+		Snapshot: found.Snapshot, NoLayers: found.NoLayers,
+		Windows: runtime.GOOS == "windows", Dirs: map[string]policy.DirFact{}, Home: s.opts.Home, UserHome: s.opts.UserHome,
+		Engines: s.opts.Prober.Reports(ctx), Live: all, LiveTenant: own, Image: s.imageFact(policy.ImageOf(*spec, rules)),
+		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(), Workspace: s.workspaceFact(caller, *spec),
 	}
-	for _, p := range policy.Paths(spec, caller, s.opts.Rules) {
-		facts.Dirs[p] = lookAt(p)
+	if facts.Skills, err = s.skillFacts(ctx, caller, *spec, rules); err != nil {
+		return policy.Facts{}, err
 	}
-	return policy.Decide(policy.Request{Spec: spec, Facts: facts}, caller, s.opts.Rules)
+	asked, name := policy.Paths, func(p string) string { return p }
+	if facts.Windows {
+		asked, name = policy.WindowsPaths, policy.WindowsName
+	}
+	for _, p := range asked(*spec, caller, rules) {
+		facts.Dirs[p] = lookAt(name(p))
+	}
+	return facts, nil
 }
 
-// lookAt finds out what policy must know of one path. Whoever mounts it opens
-// it again and compares device and inode, so that what changes between is found.
-func lookAt(path string) policy.DirFact {
-	real, err := filepath.EvalSymlinks(path)
+// permitRun decides both halves of a one-shot before anything is made. The call
+// holds its sandbox. A request that names no command is decided once its image is
+// here, which is on record by then.
+func (s *Service) permitRun(ctx context.Context, caller Caller, req cloche.RunRequest, d details, progress func(string)) (oneShot, error) {
+	// Not even a daemon that is killed leaves it behind.
+	req.Spec.Transient = req.Spec.Transient || !req.Keep
+	var one oneShot
+	err := errors.Join(policy.NoKey(req.Spec), policy.RunNaming(req))
 	if err != nil {
-		return policy.DirFact{}
+		return one, s.refused(ctx, caller, policy.VerbRun, "", d, err)
 	}
-	fi, err := os.Lstat(real)
-	if err != nil {
-		return policy.DirFact{}
+	if one.permit, err = s.decide(ctx, caller, req.Spec, true); err != nil {
+		return one, s.refused(ctx, caller, policy.VerbRun, "", d, err)
 	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return policy.DirFact{}
+	if req.Exec.Argv == nil && req.Exec.Shell == "" && req.Exec.Python == "" {
+		if req.Exec.Argv, err = s.imagesOwn(ctx, caller, &one, d, progress); err != nil {
+			one.close()
+			return one, err
+		}
+		maps.Copy(d, s.runDetails(req))
 	}
-	return policy.DirFact{Exists: true, Real: real, Dir: fi.IsDir(), OwnerUID: int(st.Uid), Dev: uint64(st.Dev), Ino: st.Ino}
+	if one.exec, err = policy.DecideExec(req.Exec, one.permit.Settings(), caller, s.rules()); err != nil {
+		one.close()
+		return one, s.refused(ctx, caller, policy.VerbRun, "", d, err)
+	}
+	return one, nil
 }
 
-// permitRun decides both halves of a one-shot before anything is made.
-func (s *Service) permitRun(ctx context.Context, caller Caller, req cloche.RunRequest) (policy.Permit, policy.ExecPermit, error) {
-	permit, err := s.decide(ctx, caller, req.Spec)
-	if err != nil {
-		return permit, policy.ExecPermit{}, err
+// oneShot is a one-shot that was granted.
+type oneShot struct {
+	permit policy.Permit
+	exec   policy.ExecPermit
+	// release lets the image go, when it had to be here first.
+	release func()
+}
+
+func (o *oneShot) close() {
+	if o.release != nil {
+		o.release()
 	}
-	exec, err := policy.DecideExec(req.Exec, permit.Settings(), caller, s.opts.Rules)
-	return permit, exec, err
+}
+
+// imagesOwn is the command that the image of a one-shot names.
+func (s *Service) imagesOwn(ctx context.Context, caller Caller, one *oneShot, d details, progress func(string)) ([]string, error) {
+	grant := one.permit.Image()
+	if grant.Ref == cloche.DefaultImage {
+		return nil, nil // DecideExec says what is missing
+	}
+	if err := s.intend(ctx, caller, policy.VerbRun, "", d); err != nil {
+		return nil, err
+	}
+	var err error
+	if one.permit, one.release, err = s.fetch(ctx, caller, one.permit, progress); err != nil {
+		return nil, s.done(ctx, caller, policy.VerbRun, "", d, err)
+	}
+	argv, err := s.imageCommand(grant.Ref)
+	if err != nil {
+		return nil, s.refused(ctx, caller, policy.VerbRun, "", d, err)
+	}
+	return argv, nil
 }
 
 // Run makes a sandbox, runs one program in it and removes it, whatever becomes
@@ -78,19 +185,25 @@ func (s *Service) permitRun(ctx context.Context, caller Caller, req cloche.RunRe
 // error.
 func (s *Service) Run(ctx context.Context, caller Caller, req cloche.RunRequest) (cloche.RunResult, error) {
 	d := s.runDetails(req)
-	permit, exec, err := s.permitRun(ctx, caller, req)
-	if err != nil {
-		return cloche.RunResult{}, s.refused(ctx, caller, policy.VerbRun, "", d, err)
+	failed := func(sandbox string, err error) error {
+		return s.remember(ctx, caller, cloche.StageBuild, sandbox, req.Spec.Naming, err)
 	}
-	sb, err := s.create(ctx, caller, policy.VerbRun, permit, d, nil)
+	one, err := s.permitRun(ctx, caller, req, d, nil)
 	if err != nil {
-		return cloche.RunResult{}, err
+		return cloche.RunResult{}, failed("", err)
+	}
+	defer one.close()
+	sb, err := s.create(ctx, caller, policy.VerbRun, one.permit, d, nil)
+	if err != nil {
+		return cloche.RunResult{}, failed(sb.ID, err)
 	}
 	if !req.Keep {
 		defer s.discard(ctx, caller, sb)
 	}
-	res, err := s.opts.Sandboxes.Exec(ctx, caller, sb.ID, exec)
-	return cloche.RunResult{Sandbox: sb, Result: res}, s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
+	res, err := s.measuredExec(ctx, caller, sb, one.exec, req.Spec.Naming)
+	err = s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
+	limitText(&res, req.Exec)
+	return cloche.RunResult{Sandbox: sb, Result: res}, err
 }
 
 // discard removes the sandbox of a one-shot.
@@ -105,15 +218,22 @@ func (s *Service) discard(ctx context.Context, caller Caller, sb cloche.Sandbox)
 // closed, unless Keep.
 func (s *Service) RunStream(ctx context.Context, caller Caller, req cloche.RunRequest, progress func(step string)) (cloche.Sandbox, *Stream, error) {
 	d := s.runDetails(req)
-	permit, exec, err := s.permitRun(ctx, caller, req)
-	if err != nil {
-		return cloche.Sandbox{}, nil, s.refused(ctx, caller, policy.VerbRun, "", d, err)
+	failed := func(sandbox string, err error) error {
+		return s.remember(ctx, caller, cloche.StageBuild, sandbox, req.Spec.Naming, err)
 	}
-	sb, err := s.create(ctx, caller, policy.VerbRun, permit, d, progress)
-	if err != nil {
-		return sb, nil, err
+	if err := policy.NoOutputChars(req.Exec); err != nil {
+		return cloche.Sandbox{}, nil, failed("", s.refused(ctx, caller, policy.VerbRun, "", d, err))
 	}
-	st, err := s.stream(ctx, caller, sb.ID, exec, d)
+	one, err := s.permitRun(ctx, caller, req, d, progress)
+	if err != nil {
+		return cloche.Sandbox{}, nil, failed("", err)
+	}
+	defer one.close()
+	sb, err := s.create(ctx, caller, policy.VerbRun, one.permit, d, progress)
+	if err != nil {
+		return sb, nil, failed(sb.ID, err)
+	}
+	st, err := s.stream(ctx, caller, sb, one.exec, req.Spec.Naming, d)
 	if err != nil {
 		if !req.Keep {
 			s.discard(ctx, caller, sb)

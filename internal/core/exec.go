@@ -9,51 +9,87 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
+// target is the sandbox that a request is for, by its ref or by who asks.
+func (s *Service) target(caller Caller, ref string, asked cloche.Naming, rules policy.Rules) (cloche.Sandbox, error) {
+	t, err := policy.DecideTarget(ref, asked, caller, rules)
+	if err != nil {
+		return cloche.Sandbox{}, err
+	}
+	sb, err := s.opts.Sandboxes.Get(caller, t.Ref())
+	if err != nil {
+		return cloche.Sandbox{}, t.Missing(err)
+	}
+	if err := t.Check(sb); err != nil {
+		return cloche.Sandbox{}, err
+	}
+	return sb, nil
+}
+
 // permitExec decides one exec in a sandbox that exists.
 func (s *Service) permitExec(caller Caller, ref string, req cloche.ExecRequest) (cloche.Sandbox, policy.ExecPermit, error) {
-	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	rules := s.rules()
+	sb, err := s.target(caller, ref, req.Naming, rules)
 	if err != nil {
 		return sb, policy.ExecPermit{}, err
 	}
-	permit, err := policy.DecideExec(req, policy.SettingsOf(sb), caller, s.opts.Rules)
+	permit, err := policy.DecideExec(req, policy.SettingsOf(sb), caller, rules)
 	return sb, permit, err
 }
 
 // Exec runs one program to its end.
 func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
 	d := s.execDetails(req)
+	d["ref"] = ref
 	sb, permit, err := s.permitExec(caller, ref, req)
+	if err == nil {
+		err = s.intend(ctx, caller, policy.VerbExec, sb.ID, d)
+	} else {
+		err = s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
+	}
 	if err != nil {
-		return cloche.Result{}, s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
+		return cloche.Result{}, s.remember(ctx, caller, cloche.StageExecution, sb.ID, req.Naming, err)
 	}
-	if err := s.intend(ctx, caller, policy.VerbExec, sb.ID, d); err != nil {
-		return cloche.Result{}, err
-	}
-	res, err := s.opts.Sandboxes.Exec(ctx, caller, sb.ID, permit)
-	return res, s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
+	res, err := s.measuredExec(ctx, caller, sb, permit, req.Naming)
+	err = s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
+	limitText(&res, req)
+	return res, err
 }
 
 // ExecStream starts one program and returns when it has been executed. Closing
 // the Stream leaves it running.
 func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req cloche.ExecRequest) (*Stream, error) {
 	d := s.execDetails(req)
+	d["ref"] = ref
 	sb, permit, err := s.permitExec(caller, ref, req)
-	if err != nil {
-		return nil, s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
+	if err == nil {
+		err = policy.NoOutputChars(req)
 	}
-	return s.stream(ctx, caller, sb.ID, permit, d)
+	if err != nil {
+		err = s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
+		return nil, s.remember(ctx, caller, cloche.StageExecution, sb.ID, req.Naming, err)
+	}
+	return s.stream(ctx, caller, sb, permit, req.Naming, d)
 }
 
-func (s *Service) stream(ctx context.Context, caller Caller, id string, permit policy.ExecPermit, d details) (*Stream, error) {
-	if err := s.intend(ctx, caller, policy.VerbExec, id, d); err != nil {
-		return nil, err
+// stream starts what was permitted. asked is for whom.
+func (s *Service) stream(ctx context.Context, caller Caller, sb cloche.Sandbox, permit policy.ExecPermit, asked cloche.Naming, d details) (*Stream, error) {
+	failed := func(stage cloche.ErrorStage, err error) error {
+		return s.remember(ctx, caller, stage, sb.ID, asked, err)
 	}
-	inner, err := s.opts.Sandboxes.ExecStream(ctx, caller, id, permit)
+	if err := s.intend(ctx, caller, policy.VerbExec, sb.ID, d); err != nil {
+		return nil, failed(cloche.StageExecution, err)
+	}
+	if err := s.beforeRun(ctx, caller, sb); err != nil {
+		return nil, failed(cloche.StageQuotaBefore, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
+	}
+	inner, err := s.opts.Sandboxes.ExecStream(ctx, caller, sb.ID, permit)
 	if err != nil {
-		return nil, s.done(ctx, caller, policy.VerbExec, id, d, err)
+		return nil, failed(cloche.StageExecution, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
 	return &Stream{Stream: inner, ended: func(res cloche.Result) error {
-		return s.done(context.WithoutCancel(ctx), caller, policy.VerbExec, id, resultDetails(res, d), nil)
+		s.logExec(ctx, sb, permit, res, nil)
+		err := failed(cloche.StageQuotaAfter, s.afterRun(ctx, caller, sb))
+		return s.done(context.WithoutCancel(ctx), caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
 	}}, nil
 }
 
@@ -70,17 +106,23 @@ func (t *Stream) Recv() (Event, error) {
 	ev, err := t.Stream.Recv()
 	if err == nil && ev.Exit != nil {
 		err = t.ended(*ev.Exit)
+		// Whoever sees the exit of a one-shot finds its sandbox gone.
+		t.closeOnce()
 	}
 	return ev, err
 }
 
-// Close ends the Stream; the sandbox of a one-shot is removed before it returns.
-func (t *Stream) Close() error {
-	err := t.Stream.Close()
+func (t *Stream) closeOnce() {
 	t.closing.Do(func() {
 		if t.onClose != nil {
 			t.onClose()
 		}
 	})
+}
+
+// Close ends the Stream; the sandbox of a one-shot is removed before it returns.
+func (t *Stream) Close() error {
+	err := t.Stream.Close()
+	t.closeOnce()
 	return err
 }

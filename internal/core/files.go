@@ -2,16 +2,13 @@ package core
 
 import (
 	"context"
+	"errors"
 	"io"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
-
-// Processes lists the execs of a sandbox that are on record.
-func (s *Service) Processes(ctx context.Context, caller Caller, ref string) ([]cloche.Process, error) {
-	return s.opts.Sandboxes.Processes(ctx, caller, ref)
-}
 
 // Logs calls fn with what is kept of the output of a sandbox's processes.
 func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
@@ -21,12 +18,22 @@ func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o cloche.
 	if o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr {
 		return cloche.Invalid("stream", "there are no logs of stream %q", o.Stream).WithHint("stdout, stderr, or leave it out for both")
 	}
+	if o.Since != nil && o.ExecID == "" {
+		return cloche.Invalid("since", "an offset means nothing without a process").WithHint("set exec_id, or use since_time")
+	}
+	if o.WaitMS < 0 || o.WaitMS > maxLogWait.Milliseconds() {
+		return cloche.Invalid("wait_ms", "a wait of %d ms was asked for", o.WaitMS).WithHint("0 to %d", maxLogWait.Milliseconds())
+	}
 	return s.opts.Sandboxes.Logs(ctx, caller, ref, o, fn)
 }
 
+// maxLogWait is the longest long poll of a log.
+const maxLogWait = time.Minute
+
 // StatFile describes one file.
 func (s *Service) StatFile(ctx context.Context, caller Caller, ref, path string) (cloche.FileInfo, error) {
-	return s.opts.Sandboxes.StatFile(ctx, caller, ref, path)
+	info, err := s.opts.Sandboxes.StatFile(ctx, caller, ref, path)
+	return info, s.looked(ctx, caller, policy.VerbStatFile, ref, path, err)
 }
 
 // ListFiles returns one page of a directory.
@@ -34,7 +41,8 @@ func (s *Service) ListFiles(ctx context.Context, caller Caller, ref, path, curso
 	if limit < 0 || limit > maxPage {
 		return cloche.FileList{}, cloche.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
 	}
-	return s.opts.Sandboxes.ListFiles(ctx, caller, ref, path, cursor, limit)
+	list, err := s.opts.Sandboxes.ListFiles(ctx, caller, ref, path, cursor, limit)
+	return list, s.looked(ctx, caller, policy.VerbListFiles, ref, path, err)
 }
 
 // ReadFile streams a file; the caller closes the reader.
@@ -64,16 +72,13 @@ func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref, path strin
 	return s.file(ctx, caller, policy.VerbRemoveFile, ref, path, s.opts.Sandboxes.RemoveFile(ctx, caller, ref, path, recursive))
 }
 
-// TarOut writes a directory or file as tar.
-func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, w io.Writer) (cloche.TarReport, error) {
-	report, err := s.opts.Sandboxes.TarOut(ctx, caller, ref, path, cloche.TarOutOptions{}, w)
-	return report, s.file(ctx, caller, policy.VerbTarOut, ref, path, err)
-}
-
-// TarIn unpacks a tar into a directory.
-func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, r io.Reader) (cloche.TarReport, error) {
-	report, err := s.opts.Sandboxes.TarIn(ctx, caller, ref, path, cloche.TarInOptions{}, r)
-	return report, s.file(ctx, caller, policy.VerbTarIn, ref, path, err)
+// looked records a look that a rule of a mount refused. Others leave no record:
+// they change nothing and bring nothing out.
+func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, err error) error {
+	if errors.Is(err, cloche.ErrDenied) {
+		return s.file(ctx, caller, verb, ref, path, err)
+	}
+	return err
 }
 
 // file records one use of a file.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -24,11 +25,34 @@ func (s *Service) List(_ context.Context, caller Caller, o cloche.ListOptions) (
 	return s.opts.Sandboxes.List(caller, o), nil
 }
 
-// Remove takes a sandbox away, running or not.
-func (s *Service) Remove(ctx context.Context, caller Caller, ref string) error {
-	return s.lifetime(ctx, caller, policy.VerbRemove, ref, func(id string) error {
-		return s.opts.Sandboxes.Remove(ctx, caller, id)
+// Delete takes a sandbox away, running or not, and returns the last that is known of
+// it. Of one that was removed already, by its id, it changes nothing.
+func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+	if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
+		return gone, nil
+	}
+	err = s.lifetime(ctx, caller, policy.VerbRemove, ref, func(id string) error {
+		sb, err = s.opts.Sandboxes.Delete(ctx, caller, id)
+		return err
 	})
+	return sb, err
+}
+
+// DeleteKeyed takes away what an idempotency key stands for, and what is yet to come
+// of it; see sandbox.Manager.DeleteKeyed.
+func (s *Service) DeleteKeyed(ctx context.Context, caller Caller, key string) (cloche.Sandbox, error) {
+	d := details{"idempotency_key": clip(key)}
+	if err := policy.CheckKey(key); err != nil {
+		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", d, err)
+	}
+	sb, err := s.opts.Sandboxes.DeleteKeyed(ctx, caller, key)
+	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, sb.ID, d, err)
+}
+
+// Remove is Delete for who wants no record.
+func (s *Service) Remove(ctx context.Context, caller Caller, ref string) error {
+	_, err := s.Delete(ctx, caller, ref)
+	return err
 }
 
 // Stop ends a sandbox in good order; a nil grace is the default.
@@ -57,4 +81,50 @@ func (s *Service) lifetime(ctx context.Context, caller Caller, verb policy.Verb,
 		return s.refused(ctx, caller, verb, "", nil, err)
 	}
 	return s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, nil, do(sb.ID))
+}
+
+// Heartbeat renews the lease of a sandbox.
+func (s *Service) Heartbeat(_ context.Context, caller Caller, ref string) (cloche.Sandbox, error) {
+	return s.opts.Sandboxes.Touch(caller, ref)
+}
+
+// Extend lets a sandbox live longer.
+func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x cloche.Extension) (cloche.Sandbox, error) {
+	const verb = policy.VerbExtend
+	d := details{"lifetime_ms": strconv.FormatInt(x.LifetimeMS, 10)}
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return sb, s.refused(ctx, caller, verb, "", d, err)
+	}
+	permit, err := policy.DecideExtend(x, policy.SettingsOf(sb), caller, s.rules())
+	if err == nil {
+		// Sandboxes asks again, for it knows to the moment since when it runs.
+		_, _, err = permit.Total(time.Since(sb.CreatedAt) - time.Duration(sb.QueueMS+sb.StartMS)*time.Millisecond)
+	}
+	if err != nil {
+		return sb, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
+		return sb, err
+	}
+	after, err := s.opts.Sandboxes.Extend(caller, sb.ID, permit)
+	return after, s.done(ctx, caller, verb, sb.ID, d, err)
+}
+
+// Pause makes the processes of a sandbox stand still.
+func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+	err = s.lifetime(ctx, caller, policy.VerbPause, ref, func(id string) error {
+		sb, err = s.opts.Sandboxes.Pause(ctx, caller, id)
+		return err
+	})
+	return sb, err
+}
+
+// Resume lets them go on.
+func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+	err = s.lifetime(ctx, caller, policy.VerbResume, ref, func(id string) error {
+		sb, err = s.opts.Sandboxes.Resume(ctx, caller, id)
+		return err
+	})
+	return sb, err
 }

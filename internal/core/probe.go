@@ -10,49 +10,139 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
-// probeTTL is how long a report is good for: an operator who mended something
-// should not have to restart the daemon.
-const probeTTL = 30 * time.Second
+const (
+	// probeTTL is how long a report is good for: an operator who mended something
+	// should not have to restart the daemon.
+	probeTTL = 5 * time.Second
+	// probePatience is how long a request waits for a report. An engine that takes
+	// longer is one that does not answer, until it does.
+	probePatience = 4 * time.Second
+	// probeTimeout bounds a probe that nobody waits for any more.
+	probeTimeout = 30 * time.Second
+)
 
-// Prober keeps the engines' reports. It is safe for concurrent use.
+// Prober keeps the engines' reports. Engines are probed side by side, and one that
+// hangs holds up a request once. It is safe for concurrent use.
 type Prober struct {
-	engines []engine.Engine
+	engines []*probed
+	life    context.Context
+	end     context.CancelFunc
+	wg      sync.WaitGroup
+}
 
-	mu      sync.Mutex
-	reports []cloche.EngineReport
-	at      time.Time
+// probed is what is known of one engine.
+type probed struct {
+	engine engine.Engine
+
+	mu     sync.Mutex
+	report *cloche.EngineReport // nil before the first
+	at     time.Time
+	// running is closed when the probe in progress has ended; nil is none.
+	running chan struct{}
+	// hangs: nobody waits for the probe in progress.
+	hangs bool
 }
 
 // NewProber makes a Prober; nothing is probed before it is asked.
-func NewProber(engines []engine.Engine) *Prober { return &Prober{engines: engines} }
-
-// Reports returns every engine's report, probing when the last is too old.
-func (p *Prober) Reports(ctx context.Context) []cloche.EngineReport {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.reports == nil || time.Since(p.at) > probeTTL {
-		p.probe(ctx)
+func NewProber(engines []engine.Engine) *Prober {
+	p := &Prober{}
+	p.life, p.end = context.WithCancel(context.Background())
+	for _, e := range engines {
+		p.engines = append(p.engines, &probed{engine: e})
 	}
-	return p.reports
+	return p
+}
+
+// Close ends the probes in progress and waits for them.
+func (p *Prober) Close() {
+	p.end()
+	p.wg.Wait()
+}
+
+// Reports returns every engine's report. One of an engine that was usable is
+// returned when it is old too, while a new one is made: should it not be usable any
+// more, it says so itself.
+func (p *Prober) Reports(ctx context.Context) []cloche.EngineReport {
+	return p.ask(ctx, func(e *probed) (probe, wait bool) {
+		old := time.Since(e.at) > probeTTL
+		return old, e.report == nil || old && !e.report.Usable
+	})
 }
 
 // Refresh probes now.
 func (p *Prober) Refresh(ctx context.Context) []cloche.EngineReport {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.probe(ctx)
-	return p.reports
+	return p.ask(ctx, func(*probed) (probe, wait bool) { return true, true })
 }
 
-// probe replaces the reports. The caller holds p.mu.
-func (p *Prober) probe(ctx context.Context) {
-	// A caller that goes away must not leave a half-made report for the next.
-	ctx = context.WithoutCancel(ctx)
-	reports := make([]cloche.EngineReport, 0, len(p.engines))
-	for _, e := range p.engines {
-		reports = append(reports, e.Probe(ctx))
+// ask starts the probes that need says, which is called with the engine's lock held,
+// and waits for those that it says to wait for.
+func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool)) []cloche.EngineReport {
+	waits := make([]chan struct{}, len(p.engines))
+	for i, e := range p.engines {
+		waits[i] = p.start(e, need)
 	}
-	p.reports, p.at = reports, time.Now()
+	late := time.NewTimer(probePatience)
+	defer late.Stop()
+	over := false
+	reports := make([]cloche.EngineReport, len(p.engines))
+	for i, e := range p.engines {
+		if waits[i] != nil && !over {
+			select {
+			case <-waits[i]:
+			case <-late.C:
+				over = true
+			case <-ctx.Done():
+				over = true
+			}
+		}
+		reports[i] = e.latest(waits[i])
+	}
+	return reports
+}
+
+// start starts a probe if one is needed, and returns what to wait for; nil is
+// nothing.
+func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	probe, wait := need(e)
+	if probe && e.running == nil {
+		done := make(chan struct{})
+		e.running = done
+		p.wg.Go(func() {
+			// A caller that goes away must not leave a half-made report for the next.
+			ctx, cancel := context.WithTimeout(p.life, probeTimeout)
+			defer cancel()
+			r := e.engine.Probe(ctx)
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.report, e.at, e.running, e.hangs = &r, time.Now(), nil, false
+			close(done)
+		})
+	}
+	if !wait || e.hangs {
+		return nil
+	}
+	return e.running
+}
+
+// latest is the report there is. What was waited for in vain is an engine that does
+// not answer, and is not waited for again until it does.
+func (e *probed) latest(waited chan struct{}) cloche.EngineReport {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if waited != nil && e.running == waited {
+		e.hangs = true
+	}
+	var r cloche.EngineReport
+	if e.report != nil {
+		r = *e.report
+	}
+	if e.report == nil || e.hangs {
+		r.Name, r.Usable = e.engine.Name(), false
+		r.Problems = []cloche.Problem{{What: "it has not said yet what it can do here", Mend: "ask again; if it stays so, look at the log of what it depends on"}}
+	}
+	return r
 }
 
 // Host describes the machine for a doctor.

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // requestIDKey is the context's key of the request id.
@@ -24,25 +27,33 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 // details are what an audit record says beyond who, what and how it ended.
 type details = map[string]string
 
-// event is the part that every record has.
-func event(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) audit.Event {
+// eventOf is the part that every record has.
+func eventOf(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) audit.Event {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	via := caller.Via
 	if caller.UID >= 0 {
 		via += " uid " + strconv.Itoa(caller.UID)
+	}
+	if caller.Key != "" {
+		via += " " + caller.Key
 	}
 	return audit.Event{RequestID: id, Tenant: caller.Tenant, Caller: via, Verb: string(verb), Sandbox: sandbox, Details: d}
 }
 
 // intend records what is about to be done. What cannot be recorded is not done.
 func (s *Service) intend(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) error {
-	e := event(ctx, caller, verb, sandbox, d)
+	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = audit.Granted
 	return s.opts.Audit.Record(ctx, e)
 }
 
 // refused records what was not begun, and returns err.
 func (s *Service) refused(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, err error) error {
+	var rule string
+	if ce, ok := errors.AsType[*cloche.Error](err); ok {
+		rule = ce.Rule
+	}
+	s.publish(caller, verb, sandbox, rule, err)
 	return s.outcome(ctx, caller, verb, sandbox, d, audit.Refused, err)
 }
 
@@ -57,7 +68,7 @@ func (s *Service) done(ctx context.Context, caller Caller, verb policy.Verb, san
 }
 
 func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, out audit.Outcome, err error) error {
-	e := event(ctx, caller, verb, sandbox, d)
+	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = out
 	if err != nil {
 		e.Code = string(cloche.CodeOf(err))
@@ -79,8 +90,96 @@ func (s *Service) Ended(sb cloche.Sandbox) {
 	}
 }
 
+// Happened records what the house did to a sandbox by itself: an end that nobody
+// asked for has its reason in the event.
+func (s *Service) Happened(h cloche.Event) {
+	if h.Reason == "" || h.Kind != cloche.EventStopped && h.Kind != cloche.EventRemoved {
+		return
+	}
+	e := audit.Event{Tenant: h.Tenant, Verb: string(h.Kind), Sandbox: h.Sandbox, Outcome: audit.Done, Details: details{"reason": h.Reason}}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", h.Sandbox, "error", err)
+	}
+}
+
+// Refused records what a rule on a path refused to a program inside, and tells
+// whoever follows the events.
+func (s *Service) Refused(sb cloche.Sandbox, r sandbox.Refusal) {
+	e := audit.Event{
+		Tenant: sb.Tenant, Caller: "program", Verb: audit.VerbUsePath, Sandbox: sb.ID, Outcome: audit.Refused,
+		Code: string(cloche.CodeDenied), Rule: r.Rule, Details: details{},
+	}
+	said := fmt.Sprintf("%d more refusals are not told", r.Missed)
+	if r.Rule != "" {
+		e.Details["op"], e.Details["mount"], e.Details["path"] = r.Op, r.Mount, r.Path
+		e.Details["program"], e.Details["uid"] = r.Program, strconv.FormatUint(uint64(r.UID), 10)
+		said = fmt.Sprintf("%.20q tried to %.20q %.200q in %s, which %s", r.Program, r.Op, r.Path, r.Mount, meaning[r.Access])
+		if r.Missed > 0 {
+			said += fmt.Sprintf("; %d refusals before it are not told", r.Missed)
+		}
+	}
+	if r.Missed > 0 {
+		e.Details["not_told"] = strconv.FormatInt(r.Missed, 10)
+	}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
+	}
+	s.publishEvent(cloche.Event{
+		Kind: cloche.EventRefused, Tenant: sb.Tenant, Sandbox: sb.ID, Name: sb.Name, Verb: e.Verb, Rule: r.Rule, Reason: said,
+	})
+}
+
+// meaning is what a rule says, in a sentence about a path.
+var meaning = map[cloche.PathAccess]string{
+	cloche.AccessNone:  "a rule lets nobody use",
+	cloche.AccessRead:  "a rule lets be read only",
+	cloche.AccessWrite: "a rule keeps in its place",
+}
+
+// Used records what a sandbox used from its create to its end.
+func (s *Service) Used(sb cloche.Sandbox, u cloche.AuditUsed) {
+	u.Labels = sb.Labels
+	e := audit.Event{Tenant: sb.Tenant, Verb: audit.VerbUsage, Sandbox: sb.ID, Outcome: audit.Done, Usage: &u}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
+	}
+}
+
+// Left records what left a sandbox and what did not.
+func (s *Service) Left(sb cloche.Sandbox, rec cloche.EgressRecord) {
+	d := details{"seq": strconv.FormatInt(rec.Seq, 10)}
+	for k, v := range map[string]string{
+		"flow": rec.Flow, "name": rec.Name, "addr": rec.Addr, "resolved_by": rec.ResolvedBy, "protocol": rec.Protocol,
+		"reason": rec.Reason, "method": rec.Method, "path": rec.Path, "secrets": strings.Join(rec.Secrets, ","),
+	} {
+		if v != "" {
+			d[k] = v
+		}
+	}
+	for k, v := range map[string]int64{
+		"port": int64(rec.Port), "bytes_out": rec.BytesOut, "bytes_in": rec.BytesIn, "duration_ms": rec.DurationMS,
+		"status": int64(rec.Status), "suppressed": rec.Suppressed,
+	} {
+		if v != 0 {
+			d[k] = strconv.FormatInt(v, 10)
+		}
+	}
+	e := audit.Event{Tenant: sb.Tenant, Verb: "egress." + string(rec.Kind), Sandbox: sb.ID, Outcome: audit.Done, Details: d}
+	switch rec.Kind {
+	case cloche.EgressRefused:
+		e.Outcome, e.Rule = audit.Refused, rec.Rule
+	default:
+		if rec.Rule != "" {
+			d["rule"] = rec.Rule
+		}
+	}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
+	}
+}
+
 func (s *Service) execDetails(req cloche.ExecRequest) details {
-	return audit.ExecDetails(req, audit.Disclosure{Argv: s.opts.Rules.AuditArgv()})
+	return audit.ExecDetails(req, audit.Disclosure{Argv: s.rules().AuditArgv(), Redactor: s.opts.Redactor})
 }
 
 func (s *Service) runDetails(req cloche.RunRequest) details {
@@ -96,6 +195,16 @@ func createdDetails(sb cloche.Sandbox, d details) details {
 	d = maps.Clone(d)
 	if sb.ID != "" {
 		d["engine"], d["tier"], d["image_digest"] = sb.Engine, string(sb.Tier), sb.ImageDigest
+		if sb.Snapshot != "" {
+			d["snapshot"] = sb.Snapshot
+		}
+		// With the operator's, and as what they refuse names them.
+		in := audit.SpecDetails(cloche.SandboxSpec{Mounts: sb.Mounts, Workspace: &sb.Workspace})
+		for _, k := range []string{"mount_rules", "workspace_rules"} {
+			if in[k] != "" {
+				d[k] = in[k]
+			}
+		}
 	}
 	return d
 }
@@ -117,4 +226,70 @@ func resultDetails(r cloche.Result, d details) details {
 	}
 	d["output_bytes"] = fmt.Sprint(r.StdoutInfo.Kept + r.StdoutInfo.Dropped + r.StderrInfo.Kept + r.StderrInfo.Dropped)
 	return d
+}
+
+// Asked records that something waits for a word, or waits no more, and tells who
+// follows the events.
+func (s *Service) Asked(a cloche.Approval) {
+	kind := cloche.EventApprovalAnswered
+	if a.State == cloche.ApprovalPending {
+		kind = cloche.EventApprovalAsked
+		e := audit.Event{
+			Tenant: a.Tenant, Verb: string(kind), Sandbox: a.Sandbox, Outcome: audit.Done,
+			Details: details{"approval": a.ID, "name": bound(a.Name), "port": strconv.Itoa(a.Port), "rule": bound(a.Rule)},
+		}
+		if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+			s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", a.Sandbox, "error", err)
+		}
+	}
+	s.publishEvent(cloche.Event{Kind: kind, Tenant: a.Tenant, Sandbox: a.Sandbox, Name: a.SandboxName, Rule: a.Rule, Approval: &a})
+}
+
+// Exchanged records and counts a request that went through an endpoint.
+func (s *Service) Exchanged(x cloche.Exchange) {
+	s.metrics.Exchanged(x)
+	d := details{
+		"endpoint": x.Endpoint, "exchange": x.ID, "outcome": x.Outcome, "started": x.Time.Format(time.RFC3339Nano),
+		"bytes_in": strconv.FormatInt(x.BytesIn, 10), "bytes_out": strconv.FormatInt(x.BytesOut, 10), "duration_ms": strconv.FormatInt(x.DurationMS, 10),
+	}
+	set := func(key, value string) {
+		if value != "" && value != "0" {
+			d[key] = value
+		}
+	}
+	set("method", x.Method)
+	set("path", x.Path)
+	set("code", x.Code)
+	set("status", strconv.Itoa(x.Status))
+	set("upstream_status", strconv.Itoa(x.Upstream))
+	set("first_byte_ms", strconv.FormatInt(x.FirstByteMS, 10))
+	set("injected", strings.Join(x.Injected, " "))
+	set("filtered", strings.Join(x.Filtered, " "))
+	if x.Repeated {
+		d["repeated"] = "true"
+	}
+	if p := x.Peer; p != nil {
+		d["peer"] = fmt.Sprintf("uid %d pid %d", p.UID, p.PID)
+	}
+	if c := x.Capture; c != nil {
+		set(audit.DetailRequestHeader, c.RequestHeader)
+		set(audit.DetailResponseHeader, c.ResponseHeader)
+		set(audit.DetailRequestBody, c.RequestBody)
+		set(audit.DetailResponseBody, c.ResponseBody)
+		set("omitted", strings.Join(c.Omitted, ", "))
+		if c.Cut {
+			d["cut"] = "true"
+		}
+	}
+	out := audit.Done
+	switch x.Outcome {
+	case "denied":
+		out = audit.Refused
+	case "upstream_error", "bridge_error":
+		out = audit.Failed
+	}
+	e := audit.Event{Tenant: x.Tenant, Verb: "endpoint_exchange", Sandbox: x.Sandbox, Outcome: out, Details: d}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", x.Sandbox, "error", err)
+	}
 }

@@ -34,8 +34,8 @@ type Core interface {
 	MakeDir(ctx context.Context, caller core.Caller, ref, path string, mode uint32) error
 	MoveFile(ctx context.Context, caller core.Caller, ref, from, to string) error
 	RemoveFile(ctx context.Context, caller core.Caller, ref, path string, recursive bool) error
-	TarOut(ctx context.Context, caller core.Caller, ref, path string, w io.Writer) (cloche.TarReport, error)
-	TarIn(ctx context.Context, caller core.Caller, ref, path string, r io.Reader) (cloche.TarReport, error)
+	TarOut(ctx context.Context, caller core.Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error)
+	TarIn(ctx context.Context, caller core.Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error)
 
 	Images(ctx context.Context, caller core.Caller) (cloche.ImageList, error)
 	Status(ctx context.Context, caller core.Caller) cloche.Status

@@ -22,7 +22,7 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	h.Set("Trailer", trailerTarReport+", "+trailerError)
 	out := newRawWriter(w)
 	defer out.close()
-	report, err := s.core.TarOut(r.Context(), r.caller, r.ref(), path, out)
+	report, err := s.core.TarOut(r.Context(), r.caller, r.ref(), path, cloche.TarOutOptions{}, out)
 	switch {
 	case err == nil:
 		h.Set(trailerTarReport, reportTrailer(report))
@@ -47,7 +47,7 @@ func (s *Server) tarIn(w http.ResponseWriter, r request) error {
 	}
 	in := newRawReader(w, r)
 	defer in.close()
-	report, err := s.core.TarIn(r.Context(), r.caller, r.ref(), path, in)
+	report, err := s.core.TarIn(r.Context(), r.caller, r.ref(), path, cloche.TarInOptions{}, in)
 	if err != nil {
 		return err
 	}

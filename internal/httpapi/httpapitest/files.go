@@ -167,7 +167,7 @@ func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref, p string, 
 
 // TarOut packs a directory. "/broken" breaks after its first entry, and every
 // "*.sock" is skipped.
-func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, w io.Writer) (report cloche.TarReport, err error) {
+func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, _ cloche.TarOutOptions, w io.Writer) (report cloche.TarReport, err error) {
 	return report, c.with(caller, ref, func(files map[string]file) error {
 		if !files[p].dir {
 			return noFile(p)
@@ -200,7 +200,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, w io
 }
 
 // TarIn unpacks regular files.
-func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, r io.Reader) (report cloche.TarReport, err error) {
+func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, _ cloche.TarInOptions, r io.Reader) (report cloche.TarReport, err error) {
 	tr := tar.NewReader(r)
 	in := map[string]file{}
 	for {

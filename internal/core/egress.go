@@ -1,0 +1,196 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxEgressTail bounds how many of the last records may be asked for.
+const maxEgressTail = 100_000
+
+// Egress tells the rules that are in force in a sandbox.
+func (s *Service) Egress(_ context.Context, caller Caller, ref string) (cloche.EgressRules, error) {
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return cloche.EgressRules{}, err
+	}
+	grant, used, err := s.opts.Sandboxes.Egress(caller, policy.VerbEgress, sb.ID)
+	if err != nil {
+		return cloche.EgressRules{}, err
+	}
+	if sb.Network != cloche.NetworkOn {
+		return cloche.EgressRules{Network: sb.Network, Generation: grant.Generation, Applied: grant.Generation}, nil
+	}
+	r := grant.InForce(time.Now())
+	r.Used, r.Applied = used, r.Generation
+	return r, nil
+}
+
+// ChangeEgress puts other rules into force in a sandbox that runs. Connections in
+// progress are judged again.
+func (s *Service) ChangeEgress(ctx context.Context, caller Caller, ref string, c cloche.EgressChange) (cloche.EgressRules, error) {
+	return s.changeEgress(ctx, caller, policy.VerbChangeEgress, ref, c, changeDetails(c))
+}
+
+func changeDetails(c cloche.EgressChange) details {
+	d := details{}
+	for k, list := range map[string][]string{"allow": c.Allow, "deny": c.Deny, "remove": c.Remove} {
+		if len(list) > 0 {
+			d[k] = bound(strings.Join(list, " "))
+		}
+	}
+	if c.ForMS != 0 {
+		d["for_ms"] = strconv.FormatInt(c.ForMS, 10)
+	}
+	return d
+}
+
+func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.Verb, ref string, c cloche.EgressChange, d details) (cloche.EgressRules, error) {
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
+	}
+	if sb.Network != cloche.NetworkOn {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, policy.NoEgress())
+	}
+	settings, rules := policy.SettingsOf(sb), s.rules()
+	begun := false
+	grant, err := s.opts.Sandboxes.SetEgress(ctx, caller, verb, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
+		next, err := policy.DecideEgressChange(c, g, settings, caller, rules, time.Now())
+		if err != nil {
+			return next, err
+		}
+		if len(next.Requests)+len(next.Demanded) > 0 && s.opts.NoInterception != nil {
+			return next, new(*s.opts.NoInterception)
+		}
+		err = s.intend(ctx, caller, verb, sb.ID, d)
+		begun = err == nil
+		return next, err
+	})
+	if !begun {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	r := grant.InForce(time.Now())
+	if applied, serr := s.opts.Sandboxes.SettleEgress(ctx, caller, verb, sb.ID); err == nil && serr == nil {
+		r.Applied = applied
+	}
+	return r, s.done(ctx, caller, verb, sb.ID, d, err)
+}
+
+// ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
+// with a network. It returns when nothing is left of what the policy does not allow.
+func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, asked cloche.EgressPolicy) (cloche.EgressRules, error) {
+	const verb = policy.VerbChangeEgress
+	d := policyDetails(asked)
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
+	}
+	present, used, err := s.opts.Sandboxes.Egress(caller, verb, sb.ID)
+	if err != nil {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if asked.Network == cloche.NetworkNone && asked.Egress == nil && sb.Network == cloche.NetworkNone {
+		return cloche.EgressRules{Network: sb.Network, Generation: present.Generation, Applied: present.Generation}, nil // nothing leaves as it is
+	}
+	settings, rules := policy.SettingsOf(sb), s.rules()
+	return s.putEgress(ctx, caller, sb, d, func(g policy.EgressGrant) (policy.EgressGrant, error) {
+		return policy.DecideEgressPolicy(asked, g, used, settings, caller, rules, time.Now())
+	})
+}
+
+// policyDetails are what the record says of a whole policy.
+func policyDetails(asked cloche.EgressPolicy) details {
+	d := details{"replace": "true"}
+	if asked.Network != "" {
+		d["network"] = bound(asked.Network)
+	}
+	if e := asked.Egress; e != nil {
+		for k, list := range map[string][]string{"allow": e.Allow, "deny": e.Deny} {
+			if len(list) > 0 {
+				d[k] = bound(strings.Join(list, " "))
+			}
+		}
+	}
+	return d
+}
+
+// putEgress puts the grant into force that decide makes of the present one, and confirms
+// that it is.
+func (s *Service) putEgress(ctx context.Context, caller Caller, sb cloche.Sandbox, d details, decide func(policy.EgressGrant) (policy.EgressGrant, error)) (cloche.EgressRules, error) {
+	const verb = policy.VerbChangeEgress
+	begun := false
+	grant, err := s.opts.Sandboxes.SetEgress(ctx, caller, verb, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
+		next, err := decide(g)
+		if err != nil {
+			return next, err
+		}
+		if len(next.Requests)+len(next.Demanded) > 0 && s.opts.NoInterception != nil {
+			return next, new(*s.opts.NoInterception)
+		}
+		err = s.intend(ctx, caller, verb, sb.ID, d)
+		begun = err == nil
+		return next, err
+	})
+	if !begun {
+		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if err != nil {
+		return cloche.EgressRules{}, s.done(ctx, caller, verb, sb.ID, d, err)
+	}
+	r := grant.InForce(time.Now())
+	r.Applied, err = s.opts.Sandboxes.SettleEgress(ctx, caller, verb, sb.ID)
+	d["generation"] = strconv.FormatInt(r.Applied, 10)
+	return r, s.done(ctx, caller, verb, sb.ID, d, err)
+}
+
+// EgressLog calls fn with what left a sandbox and what did not. With Follow it ends
+// with ctx, with the sandbox, or with an error of fn.
+func (s *Service) EgressLog(ctx context.Context, caller Caller, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+	for _, k := range o.Kinds {
+		if !slices.Contains(cloche.EgressKinds(), k) {
+			return cloche.Invalid("kind", "there is no record of kind %.60q", string(k)).WithHint("such as %s", cloche.EgressRefused)
+		}
+	}
+	if o.Tail < 0 || o.Tail > maxEgressTail {
+		return cloche.Invalid("tail", "the last %d records were asked for", o.Tail).WithHint("0, which is all, to %d", maxEgressTail)
+	}
+	return s.opts.Sandboxes.EgressLog(ctx, caller, policy.VerbEgressLog, ref, o, fn)
+}
+
+// errSame says that a refresh changes nothing.
+var errSame = errors.New("the rules are the same")
+
+// RefreshEgress holds every sandbox with a network to the operator's present rules.
+func (s *Service) RefreshEgress(ctx context.Context) {
+	rules, house := s.rules(), policy.Caller{Tenant: policy.LocalTenant, Operator: true, UID: -1}
+	for o := (cloche.ListOptions{States: []cloche.State{cloche.StateRunning, cloche.StatePaused}, Limit: maxPage}); ; {
+		page := s.opts.Sandboxes.List(house, o)
+		for _, sb := range page.Sandboxes {
+			if sb.Network != cloche.NetworkOn || sb.Degraded != "" {
+				continue
+			}
+			_, err := s.opts.Sandboxes.SetEgress(ctx, house, policy.VerbChangeEgress, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
+				next, err := policy.RefreshEgress(g, policy.SettingsOf(sb), rules, time.Now())
+				if err == nil && reflect.DeepEqual(g, next) {
+					err = errSame
+				}
+				return next, err
+			})
+			if err != nil && !errors.Is(err, errSame) {
+				s.log.Error("hold a sandbox to the rules of egress", "sandbox", sb.ID, "error", err)
+			}
+		}
+		if o.Cursor = page.Next; o.Cursor == "" {
+			return
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// Events calls fn with what happened to the sandboxes that caller sees. With
+// Follow it ends with ctx, or an error of fn.
+func (s *Service) Events(ctx context.Context, caller Caller, o cloche.EventOptions, fn func(cloche.Event) error) error {
+	if s.opts.Events == nil {
+		return cloche.Errorf(cloche.CodeUnavailable, "events are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+	}
+	for _, k := range o.Kinds {
+		if !slices.Contains(cloche.EventKinds(), k) {
+			return cloche.Invalid("kind", "there is no event %.60q", string(k)).WithHint("such as %s", cloche.EventCreated)
+		}
+	}
+	sees := func(e cloche.Event) bool { return policy.Sees(caller, e.Tenant) }
+	if o.Sandbox != "" {
+		if err := s.knows(ctx, caller, o.Sandbox, sees); err != nil {
+			return err
+		}
+	}
+	return s.opts.Events.Read(ctx, o, sees, fn)
+}
+
+// errKnown ends the search for an event.
+var errKnown = errors.New("there is an event")
+
+// knows refuses a name by which there is no sandbox, and by which none was while
+// its events are kept.
+func (s *Service) knows(ctx context.Context, caller Caller, ref string, sees func(cloche.Event) bool) error {
+	_, missing := s.opts.Sandboxes.Get(caller, ref)
+	if missing == nil {
+		return nil
+	}
+	err := s.opts.Events.Read(ctx, cloche.EventOptions{Sandbox: ref}, sees, func(cloche.Event) error { return errKnown })
+	switch {
+	case errors.Is(err, errKnown):
+		return nil
+	case err != nil:
+		return err
+	}
+	return missing
+}
+
+// publish tells whoever follows the events of a refusal.
+func (s *Service) publish(caller Caller, verb policy.Verb, sandbox, rule string, err error) {
+	if s.opts.Events == nil {
+		return
+	}
+	e := cloche.Event{Kind: cloche.EventRefused, Tenant: caller.Tenant, Sandbox: sandbox, Verb: string(verb), Rule: rule}
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	s.opts.Events.Publish(e)
+}

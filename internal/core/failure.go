@@ -1,0 +1,131 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+const (
+	// maxFailing bounds the tenants of which errors are remembered: the one is
+	// forgotten whose newest is the oldest.
+	maxFailing = 1024
+	// maxFailureText bounds a message, and maxFailureID an id of the caller's, in bytes.
+	maxFailureText = 2048
+	maxFailureID   = 256
+)
+
+// failures remembers the newest errors of each tenant, for as long as the daemon runs:
+// the audit log has them all. The zero value remembers none. It is safe for concurrent
+// use.
+type failures struct {
+	mu    sync.Mutex
+	rings map[string][]cloche.ErrorRecord // the oldest first
+}
+
+func (f *failures) add(r cloche.ErrorRecord) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rings == nil {
+		f.rings = map[string][]cloche.ErrorRecord{}
+	}
+	ring, known := f.rings[r.Tenant]
+	if !known && len(f.rings) >= maxFailing {
+		f.forget()
+	}
+	if len(ring) >= cloche.KeptErrors {
+		ring = slices.Delete(ring, 0, len(ring)-cloche.KeptErrors+1)
+	}
+	f.rings[r.Tenant] = append(ring, r)
+}
+
+// forget drops the tenant that has been without errors for the longest time. It needs
+// f.mu.
+func (f *failures) forget() {
+	var oldest string
+	var at time.Time
+	for tenant, ring := range f.rings {
+		if last := ring[len(ring)-1].Time; oldest == "" || last.Before(at) {
+			oldest, at = tenant, last
+		}
+	}
+	delete(f.rings, oldest)
+}
+
+// newest are those of the tenants that sees is true for, the newest first.
+func (f *failures) newest(sees func(tenant string) bool, limit int) []cloche.ErrorRecord {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []cloche.ErrorRecord
+	for tenant, ring := range f.rings {
+		if sees(tenant) {
+			out = append(out, ring...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b cloche.ErrorRecord) int {
+		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	return out[:min(len(out), limit)]
+}
+
+func (f *failures) count(tenant string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.rings[tenant])
+}
+
+// remember keeps an error that caller is about to get, as it gets it, and returns it.
+// That the caller went away is none: it knows.
+func (s *Service) remember(ctx context.Context, caller Caller, stage cloche.ErrorStage, sandbox string, asked cloche.Naming, err error) error {
+	code := cloche.CodeOf(err)
+	switch {
+	case err == nil || code == cloche.CodeCanceled || errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded) && code == cloche.CodeInternal:
+		code = cloche.CodeTimeout
+	}
+	message := err.Error()
+	if code == cloche.CodeInternal && !caller.Operator {
+		message = "the daemon met an internal error" // what happened may name paths of the host
+	}
+	if s.opts.Redactor != nil {
+		message = s.opts.Redactor.Redact(message)
+	}
+	r := cloche.ErrorRecord{
+		Time: time.Now().UTC(), Stage: stage, Code: code, Message: cutText(message, maxFailureText),
+		Tenant: caller.Tenant, Sandbox: sandbox,
+	}
+	r.RequestID, _ = ctx.Value(requestIDKey{}).(string)
+	r.RequestID = cutText(r.RequestID, maxFailureID)
+	if asked.Identity != nil {
+		r.QueryID = cutText(asked.Identity.QueryID, maxFailureID)
+	}
+	s.failures.add(r)
+	return err
+}
+
+// cutText is a text of at most n bytes that can be shown.
+func cutText(s string, n int) string {
+	if len(s) > n {
+		s = s[:n] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// Errors tells the newest errors that the caller, or for the operator anybody, got of
+// creates, execs and starts of processes since the daemon began.
+func (s *Service) Errors(_ context.Context, caller Caller, o cloche.ErrorOptions) (cloche.ErrorList, error) {
+	if o.Limit < 0 || o.Limit > maxPage {
+		return cloche.ErrorList{}, cloche.Invalid("limit", "%d errors were asked for", o.Limit).WithHint("0 to %d", maxPage)
+	}
+	return cloche.ErrorList{Errors: s.failures.newest(func(tenant string) bool {
+		return policy.Sees(caller, tenant) && (o.Tenant == "" || o.Tenant == tenant)
+	}, cmp.Or(o.Limit, cloche.KeptErrors))}, nil
+}

@@ -1,0 +1,359 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+const (
+	// pullTimeout bounds one pull. A registry that says nothing is given up long
+	// before; what has come is kept for the next pull.
+	pullTimeout = 30 * time.Minute
+	// pullEventEvery is how often an event tells of a pull under way.
+	pullEventEvery = 3 * time.Second
+	// hostUnused is how long the image of the host's tools, as it once was, is kept
+	// when nobody uses it.
+	hostUnused = 7 * 24 * time.Hour
+)
+
+// pullKey is the context's key of who is told of pulls.
+type pullKey struct{}
+
+// WithPullProgress returns a context whose pulls tell fn how far they are, one
+// call at a time.
+func WithPullProgress(ctx context.Context, fn func(cloche.PullProgress)) context.Context {
+	return context.WithValue(ctx, pullKey{}, fn)
+}
+
+// PullProgress is who is to be told of pulls; never nil.
+func PullProgress(ctx context.Context) func(cloche.PullProgress) {
+	if fn, ok := ctx.Value(pullKey{}).(func(cloche.PullProgress)); ok && fn != nil {
+		return fn
+	}
+	return func(cloche.PullProgress) {}
+}
+
+// Images lists the root filesystems that a create of caller can name.
+func (s *Service) Images(_ context.Context, caller Caller) (cloche.ImageList, error) {
+	if err := policy.AuthorizeHost(caller, policy.VerbImages); err != nil {
+		return cloche.ImageList{}, err
+	}
+	list := cloche.ImageList{Images: []cloche.Image{}}
+	for _, img := range s.opts.Images.List() {
+		if policy.SeesImage(caller, s.rules(), img.Digest, img.Name) {
+			list.Images = append(list.Images, img)
+		}
+	}
+	return list, nil
+}
+
+// InspectImage tells all that is known of an image that is here.
+func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (cloche.Image, error) {
+	if err := policy.AuthorizeHost(caller, policy.VerbInspectImage); err != nil {
+		return cloche.Image{}, err
+	}
+	rules := s.rules()
+	is := cmp.Or(rules.PullOf(ref), ref) // what is no reference is refused by the room
+	img, err := s.opts.Images.Inspect(is)
+	if err != nil {
+		return cloche.Image{}, err
+	}
+	// By a name it is judged by that, by its digest alone by any that it has.
+	names := []string{is}
+	if cloche.ValidDigest(is) {
+		names = s.opts.Images.Names(is)
+	}
+	if !policy.SeesImage(caller, rules, img.Digest, names...) {
+		return cloche.Image{}, image.NotHere(is)
+	}
+	return img, nil
+}
+
+// PullImage fetches an image, also when one of that name is here.
+func (s *Service) PullImage(ctx context.Context, caller Caller, req cloche.PullRequest) (cloche.Image, error) {
+	d := details{"image": bound(req.Image)}
+	if req.Platform != "" {
+		d["platform"] = bound(req.Platform)
+	}
+	rules := s.rules()
+	grant, err := policy.DecidePull(req, s.imageFact(rules.PullOf(req.Image)), caller, rules)
+	if err != nil {
+		return cloche.Image{}, s.refused(ctx, caller, policy.VerbPullImage, "", d, err)
+	}
+	if err := s.intend(ctx, caller, policy.VerbPullImage, "", d); err != nil {
+		return cloche.Image{}, err
+	}
+	img, err := s.pull(ctx, caller, grant, req.Platform)
+	if err == nil {
+		d["image_digest"] = img.Digest
+	}
+	return img, s.done(ctx, caller, policy.VerbPullImage, "", d, err)
+}
+
+// pull fetches a granted image and tells of it.
+func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGrant, platform string) (cloche.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	about := cloche.Event{Tenant: caller.Tenant, Image: grant.Ref}
+	tell := PullProgress(ctx)
+	var last time.Time
+	begin := about
+	begin.Kind = cloche.EventImagePulling
+	most, _ := s.rules().ImageStoreMax()
+	img, err := s.opts.Images.Pull(ctx, grant.Ref, image.PullOptions{
+		Platform: platform, Missing: grant.Pull == cloche.PullMissing, Check: grant.Check, MaxBytes: max(most, 0),
+		Progress: func(p cloche.PullProgress) {
+			tell(p)
+			if now := time.Now(); now.Sub(last) >= pullEventEvery && p.Phase != cloche.PullDone {
+				last, begin.Pull = now, &p
+				s.publishEvent(begin)
+			}
+		},
+	})
+	if err != nil {
+		about.Kind, about.Reason = cloche.EventImageFailed, plainReason(err)
+		s.publishEvent(about)
+		return cloche.Image{}, err
+	}
+	about.Kind = cloche.EventImagePulled
+	s.publishEvent(about)
+	defer s.opts.Images.Hold(img.Digest)()
+	s.capImages(ctx)
+	return img, nil
+}
+
+// fetch gets the image of a create here, as far as policy says so, and keeps it
+// from being removed until release is called.
+func (s *Service) fetch(ctx context.Context, caller Caller, permit policy.Permit, progress func(step string)) (_ policy.Permit, release func(), err error) {
+	grant := permit.Image()
+	if grant.Ref == cloche.DefaultImage {
+		return permit, func() {}, nil
+	}
+	img, _, here := s.opts.Images.Look(grant.Ref)
+	if grant.Pull == cloche.PullAlways || grant.Pull == cloche.PullMissing && !here {
+		if progress != nil {
+			progress("image")
+		}
+		if img, err = s.pull(ctx, caller, grant, ""); err != nil {
+			return permit, nil, err
+		}
+	}
+	if img.Digest == "" {
+		return permit, func() {}, nil // the image room says what is missing
+	}
+	return permit.WithoutPull(), s.opts.Images.Hold(img.Digest), nil
+}
+
+// imageCommand is what an image runs when nobody says what to run.
+func (s *Service) imageCommand(ref string) ([]string, error) {
+	img, err := s.opts.Images.Inspect(ref)
+	if err != nil {
+		return nil, err
+	}
+	if img.Config != nil {
+		if argv := img.Config.Command(); len(argv) > 0 && argv[0] != "" {
+			return argv, nil
+		}
+	}
+	return nil, cloche.Invalid("argv", "there is nothing to run, and image %q does not say what it would run", bound(ref)).
+		WithHint("set exactly one of argv, shell and python")
+}
+
+// imageFact is what policy must know of an image.
+func (s *Service) imageFact(ref string) policy.ImageFact {
+	switch ref {
+	case "":
+		return policy.ImageFact{}
+	case cloche.DefaultImage:
+		return policy.ImageFact{Here: true}
+	}
+	img, names, here := s.opts.Images.Look(ref)
+	return policy.ImageFact{Here: here, Digest: img.Digest, Index: img.IndexDigest, Names: names}
+}
+
+// ImportImage makes an image of an archive.
+func (s *Service) ImportImage(ctx context.Context, caller Caller, o cloche.ImportOptions, r io.Reader) (cloche.Image, error) {
+	d := details{"image": bound(o.Name)}
+	return s.makeImage(ctx, caller, policy.VerbImportImage, d, policy.AuthorizeHost(caller, policy.VerbImportImage), func() (cloche.Image, error) {
+		return s.opts.Images.ImportStream(ctx, o.Name, r, image.ImportOptions{
+			Format: o.Format, Ref: o.Ref, Platform: o.Platform, Progress: PullProgress(ctx),
+		})
+	})
+}
+
+// BuildImage makes an image of files of this machine.
+func (s *Service) BuildImage(ctx context.Context, caller Caller, req cloche.ImageBuildRequest) (cloche.Image, error) {
+	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, Dirs: map[string]policy.DirFact{}}
+	if caller.Operator {
+		for _, p := range req.Paths {
+			facts.Dirs[p] = lookAt(p)
+		}
+	}
+	err := policy.DecideBuild(req, facts, caller, s.rules())
+	d := details{"image": bound(req.Name), "paths": bound(strings.Join(req.Paths, " "))}
+	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, err, func() (cloche.Image, error) {
+		o := image.ImportOptions{Progress: PullProgress(ctx)}
+		if req.Config != nil {
+			o.Config = *req.Config
+		}
+		return s.opts.Images.BuildBase(ctx, req.Name, req.Paths, o)
+	})
+}
+
+// makeImage does what makes an image of something else than a registry's, unless
+// policy has refused it.
+func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb, d details, refusal error, do func() (cloche.Image, error)) (cloche.Image, error) {
+	if refusal != nil {
+		return cloche.Image{}, s.refused(ctx, caller, verb, "", d, refusal)
+	}
+	if err := s.intend(ctx, caller, verb, "", d); err != nil {
+		return cloche.Image{}, err
+	}
+	img, err := do()
+	if err == nil {
+		d["image"], d["image_digest"] = img.Name, img.Digest
+		release := s.opts.Images.Hold(img.Digest)
+		s.capImages(ctx)
+		release()
+	}
+	return img, s.done(ctx, caller, verb, "", d, err)
+}
+
+// RemoveImage takes an image, or one of its names, away.
+func (s *Service) RemoveImage(ctx context.Context, caller Caller, ref string) error {
+	d := details{"image": bound(ref)}
+	if err := policy.AuthorizeHost(caller, policy.VerbRemoveImage); err != nil {
+		return s.refused(ctx, caller, policy.VerbRemoveImage, "", d, err)
+	}
+	if err := s.intend(ctx, caller, policy.VerbRemoveImage, "", d); err != nil {
+		return err
+	}
+	inUse, err := s.imagesInUse()
+	if err == nil {
+		err = s.opts.Images.Remove(ctx, ref, inUse)
+	}
+	if err == nil {
+		s.publishEvent(cloche.Event{Kind: cloche.EventImageRemoved, Tenant: caller.Tenant, Image: ref})
+	}
+	return s.done(ctx, caller, policy.VerbRemoveImage, "", d, err)
+}
+
+// PruneImages makes images occupy less.
+func (s *Service) PruneImages(ctx context.Context, caller Caller, req cloche.ImagePruneRequest) (cloche.ImagePruneResult, error) {
+	none := cloche.ImagePruneResult{Removed: []cloche.Image{}}
+	d := details{"dry_run": strconv.FormatBool(req.DryRun)}
+	most, capped := s.rules().ImageStoreMax()
+	err := policy.AuthorizeHost(caller, policy.VerbPruneImages)
+	switch {
+	case err != nil:
+	case req.MaxBytes != nil && *req.MaxBytes < 0:
+		err = cloche.Invalid("max_bytes", "images cannot occupy %d bytes", *req.MaxBytes).WithHint("0 keeps only what is in use")
+	case req.MaxBytes != nil:
+		most = *req.MaxBytes
+	case !capped:
+		err = cloche.Invalid("max_bytes", "it is not said how much images may occupy").
+			WithHint("give a size, where 0 keeps only what is in use, or set image_store.max in the policy file")
+	}
+	if err != nil {
+		return none, s.refused(ctx, caller, policy.VerbPruneImages, "", d, err)
+	}
+	d["max_bytes"] = strconv.FormatInt(most, 10)
+	if err := s.intend(ctx, caller, policy.VerbPruneImages, "", d); err != nil {
+		return none, err
+	}
+	out, err := s.prune(ctx, most, req.DryRun)
+	d["removed"], d["freed_bytes"] = strconv.Itoa(len(out.Removed)), strconv.FormatInt(out.FreedBytes, 10)
+	return out, s.done(ctx, caller, policy.VerbPruneImages, "", d, err)
+}
+
+// prune removes what nobody uses until images occupy at most that.
+func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (cloche.ImagePruneResult, error) {
+	inUse, err := s.imagesInUse()
+	if err != nil {
+		return cloche.ImagePruneResult{Removed: []cloche.Image{}}, err
+	}
+	out, err := s.opts.Images.Prune(ctx, image.PruneOptions{MaxBytes: most, InUse: inUse, DryRun: dryRun})
+	if !dryRun {
+		for _, img := range out.Removed {
+			s.publishEvent(cloche.Event{Kind: cloche.EventImageRemoved, Tenant: policy.LocalTenant, Image: img.Name, Reason: "images may occupy only so much"})
+		}
+	}
+	return out, err
+}
+
+// imagesInUse are the digests of images that must stay: of sandboxes, also of
+// other owners and of those that are stopped and kept, and of whatever else the
+// house has made of images.
+func (s *Service) imagesInUse() ([]string, error) {
+	inUse := s.opts.Sandboxes.ImagesInUse()
+	if s.opts.ImagePins == nil {
+		return inUse, nil
+	}
+	pins, err := s.opts.ImagePins()
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "it cannot be told which images are in use").
+			WithHint("the daemon's log says which record cannot be read").WithCause(err)
+	}
+	return append(inUse, pins...), nil
+}
+
+// capImages keeps images to the operator's bound. That it fails is no failure of
+// what brought the last one.
+func (s *Service) capImages(ctx context.Context) {
+	most, capped := s.rules().ImageStoreMax()
+	if !capped {
+		return
+	}
+	if used, err := s.opts.Images.Usage(); err == nil && used <= most {
+		return
+	}
+	out, err := s.prune(context.WithoutCancel(ctx), most, false)
+	switch {
+	case err != nil:
+		s.log.Error("keep images to their bound", "error", err)
+	case len(out.Removed) > 0:
+		s.log.Info("removed images to keep to the bound", "images", len(out.Removed), "freed", out.FreedBytes, "occupied", out.UsedBytes, "bound", most)
+	}
+}
+
+// TidyImages removes what a killed process left of images and what has not been
+// used for long, and keeps the rest to the operator's bound.
+func (s *Service) TidyImages(ctx context.Context) {
+	if _, err := s.opts.Images.Sweep(ctx, nil, hostUnused); err != nil {
+		s.log.Warn("sweep images", "error", err)
+	}
+	s.capImages(ctx)
+}
+
+// publishEvent tells whoever follows.
+func (s *Service) publishEvent(e cloche.Event) {
+	if s.opts.Events != nil {
+		s.opts.Events.Publish(e)
+	}
+}
+
+// plainReason is an error for an event: without hint.
+func plainReason(err error) string {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e.Message
+	}
+	return "an internal error"
+}
+
+// bound shortens what a caller sent for a record.
+func bound(s string) string {
+	const limit = 512
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "…"
+}

@@ -1,0 +1,81 @@
+package core
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// createKeyed is Create for a spec with an idempotency key. What is decided, fetched
+// and made for it belongs to all who ask for it, and is decided as for the first of
+// them: they are of one tenant.
+func (s *Service) createKeyed(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(string)) (cloche.Sandbox, error) {
+	d := audit.SpecDetails(spec)
+	if err := policy.CheckKey(spec.IdempotencyKey); err != nil {
+		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", d, err)
+	}
+	digest, err := digestOf(spec)
+	if err != nil {
+		return cloche.Sandbox{}, err
+	}
+	// The first caller may leave while others wait, and what it is told goes then to a
+	// connection that is gone.
+	here := &listener{progress: progress, pull: PullProgress(ctx)}
+	defer here.leave()
+	sb, made, err := s.opts.Sandboxes.Keyed(ctx, caller, spec.IdempotencyKey, digest, func(ctx context.Context) (cloche.Sandbox, error) {
+		return s.createOne(WithPullProgress(ctx, here.pulling), caller, spec, here.step)
+	})
+	if made {
+		return sb, err // and it is on record
+	}
+	d = maps.Clone(d)
+	d["repeated"] = "true"
+	return sb, s.done(ctx, caller, policy.VerbCreate, sb.ID, d, err)
+}
+
+// digestOf tells requests apart.
+func digestOf(spec cloche.SandboxSpec) (string, error) {
+	spec.IdempotencyKey = ""
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return "", cloche.Errorf(cloche.CodeInvalid, "encode the request: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// listener passes on how far a creation is, until it leaves.
+type listener struct {
+	mu       sync.Mutex
+	progress func(string)
+	pull     func(cloche.PullProgress)
+}
+
+func (l *listener) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.progress, l.pull = nil, nil
+}
+
+func (l *listener) step(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.progress != nil {
+		l.progress(name)
+	}
+}
+
+func (l *listener) pulling(p cloche.PullProgress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pull != nil {
+		l.pull(p)
+	}
+}

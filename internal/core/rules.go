@@ -1,0 +1,126 @@
+package core
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// verbReload is how audit calls a change of the rules, which nobody asks for over
+// a door.
+const verbReload policy.Verb = "reload_policy"
+
+// UseRules puts other rules into force: every request that is decided from now on
+// is decided by them. What was granted before stays granted, but for what
+// may leave a sandbox: what the operator holds back is held back at once. digest is
+// the file's.
+// Rules that cannot be put on record are not used. The event is no tenant's, so that
+// only the operator sees it.
+func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest string) error {
+	e := audit.Event{Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Done, Details: details{"policy_sha256": digest}}
+	if err := s.opts.Audit.Record(ctx, e); err != nil {
+		return err
+	}
+	s.inUse.Store(&rules)
+	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyReloaded, Reason: "sha256 " + digest})
+	s.RefreshEgress(ctx)
+	return nil
+}
+
+// RejectRules records that there are rules that are no good, and that the old ones
+// stay in force.
+func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
+	e := audit.Event{
+		Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Refused, Code: string(cloche.CodeOf(why)),
+		Details: details{"reason": bound(why.Error())},
+	}
+	if digest != "" {
+		e.Details["policy_sha256"] = digest
+	}
+	if err := s.opts.Audit.Record(ctx, e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", verbReload, "error", err)
+	}
+	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyRejected, Reason: bound(why.Error())})
+}
+
+// ExplainPolicy says what policy would say to a request, and why. Nothing is done.
+// The operator may ask as another.
+func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+	as, err := s.askedAs(caller, q)
+	if err != nil {
+		return cloche.PolicyAnswer{}, err
+	}
+	rules := s.rules()
+	ask, err := policy.QuestionOf(q)
+	if err != nil {
+		return cloche.PolicyAnswer{}, err
+	}
+	if ask.OnSandbox() && q.Sandbox != "" {
+		// By the names of whom it is about; what that one's key is for is judged below.
+		names := Caller{Tenant: as.Tenant, Operator: caller.Operator, UID: -1}
+		sb, err := s.asked(names, q, rules)
+		if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeDenied {
+			return cloche.PolicyAnswer{
+				Verb: string(ask.Verb), Tenant: as.Tenant, Operator: as.Operator, Refusal: e,
+				Steps: []cloche.PolicyStep{{Name: "name", Refused: true}},
+			}, nil
+		}
+		if err != nil {
+			return cloche.PolicyAnswer{}, err
+		}
+		ask.Sandbox = new(policy.SettingsOf(sb))
+		ask.Sandbox.Ref = q.Sandbox
+		ask.Secrets = s.opts.Sandboxes.HasSecrets()
+		if q.Endpoint != nil {
+			ask.Others = otherEndpoints(sb, q.Endpoint.Name)
+		}
+		return policy.Explain(ask, as, rules), nil
+	}
+	facts, err := s.facts(ctx, as, &ask.Request.Spec, rules)
+	if err != nil {
+		// What there is to find out is already the refusal.
+		ce, ok := errors.AsType[*cloche.Error](err)
+		if !ok {
+			return cloche.PolicyAnswer{}, err
+		}
+		return cloche.PolicyAnswer{
+			Verb: string(ask.Verb), Tenant: as.Tenant, Operator: as.Operator, Refusal: ce,
+			Steps: []cloche.PolicyStep{{Name: "snapshot", Refused: true}},
+		}, nil
+	}
+	ask.Request.Facts = facts
+	return policy.Explain(ask, as, rules), nil
+}
+
+// asked is the sandbox that a question is about.
+func (s *Service) asked(names Caller, q cloche.PolicyQuestion, rules policy.Rules) (cloche.Sandbox, error) {
+	if v := policy.Verb(q.Verb); q.Exec != nil && (v == policy.VerbExec || v == policy.VerbStart) {
+		return s.target(names, q.Sandbox, q.Exec.Naming, rules)
+	}
+	return s.opts.Sandboxes.Get(names, q.Sandbox)
+}
+
+// askedAs is as whom a question is asked.
+func (s *Service) askedAs(caller Caller, q cloche.PolicyQuestion) (Caller, error) {
+	switch {
+	case q.Tenant == "" && q.Key == "":
+		return caller, nil
+	case !caller.Operator && (q.Key == "" && q.Tenant == caller.Tenant || q.Tenant == "" && q.Key == caller.Key):
+		return caller, nil
+	case !caller.Operator:
+		e := cloche.Errorf(cloche.CodeDenied, "only the operator may ask what another would get")
+		e.Rule = "operator_only"
+		return Caller{}, e.WithHint("leave tenant and key out")
+	case q.Key == "":
+		return policy.TenantCaller(q.Tenant)
+	case q.Tenant != "":
+		return Caller{}, cloche.Invalid("tenant", "a tenant and a key are set together").WithHint("a key is of one tenant; leave tenant out")
+	case s.opts.Keys == nil:
+		return Caller{}, noKeys()
+	}
+	k, err := s.opts.Keys.Get(q.Key)
+	return policy.KeyCaller(k), err
+}

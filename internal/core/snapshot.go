@@ -1,0 +1,160 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// maxDiffPage is the largest page of a diff.
+const maxDiffPage = 10_000
+
+// Diff tells what a sandbox changed in its layered workspace or its root.
+func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
+	switch {
+	case o.Limit < 0 || o.Limit > maxDiffPage:
+		return cloche.Diff{}, cloche.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0 to %d", maxDiffPage)
+	case o.Scope != "" && o.Scope != cloche.DiffWorkspace && o.Scope != cloche.DiffRoot:
+		return cloche.Diff{}, cloche.Invalid("scope", "there is no diff of %q", bound(string(o.Scope))).
+			WithHint("%s or %s", cloche.DiffWorkspace, cloche.DiffRoot)
+	}
+	var diff cloche.Diff
+	err := s.lifetime(ctx, caller, policy.VerbDiff, ref, func(id string) (err error) {
+		diff, err = s.opts.Sandboxes.Diff(ctx, caller, id, o)
+		return err
+	})
+	return diff, err
+}
+
+// CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
+// part of it.
+func (s *Service) CommitWorkspace(ctx context.Context, caller Caller, ref string) (cloche.Diff, error) {
+	return s.settleWorkspace(ctx, caller, policy.VerbCommit, ref, s.opts.Sandboxes.CommitWorkspace)
+}
+
+// RollbackWorkspace forgets it.
+func (s *Service) RollbackWorkspace(ctx context.Context, caller Caller, ref string) (cloche.Diff, error) {
+	return s.settleWorkspace(ctx, caller, policy.VerbRollback, ref, s.opts.Sandboxes.RollbackWorkspace)
+}
+
+// settleWorkspace is on record before it is done: it cannot be taken back.
+func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb policy.Verb, ref string, do func(context.Context, policy.Caller, string) (cloche.Diff, error)) (cloche.Diff, error) {
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return cloche.Diff{}, s.refused(ctx, caller, verb, "", nil, err)
+	}
+	d := details{"workspace": sb.Workspace.Name}
+	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
+		return cloche.Diff{}, err
+	}
+	diff, err := do(ctx, caller, sb.ID)
+	if err == nil {
+		d["added"], d["changed"], d["removed"] = strconv.FormatInt(diff.Added, 10), strconv.FormatInt(diff.Changed, 10), strconv.FormatInt(diff.Removed, 10)
+	}
+	return diff, s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, err)
+}
+
+// CreateSnapshot makes a snapshot of the files of a sandbox, which belongs to the
+// sandbox's tenant.
+func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string, req cloche.SnapshotRequest) (cloche.Snapshot, error) {
+	d := details{"snapshot_name": bound(req.Name), "scope": bound(string(req.Scope))}
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return cloche.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, "", d, err)
+	}
+	facts := policy.SnapshotFacts{Tenant: sb.Tenant}
+	if facts.Count, facts.Bytes, err = s.opts.Snapshots.Usage(sb.Tenant); err != nil {
+		return cloche.Snapshot{}, s.broken("count snapshots", err)
+	}
+	permit, err := policy.DecideSnapshot(req, facts, s.rules())
+	if err != nil {
+		return cloche.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
+	}
+	if err := s.intend(ctx, caller, policy.VerbSnapshot, sb.ID, d); err != nil {
+		return cloche.Snapshot{}, err
+	}
+	snap, err := s.opts.Sandboxes.Snapshot(ctx, caller, sb.ID, permit)
+	if err == nil {
+		d["snapshot"], d["bytes"] = snap.ID, strconv.FormatInt(snap.SizeBytes, 10)
+	}
+	return snap, s.done(context.WithoutCancel(ctx), caller, policy.VerbSnapshot, sb.ID, d, err)
+}
+
+// Snapshots lists the caller's snapshots, newest first.
+func (s *Service) Snapshots(_ context.Context, caller Caller) (cloche.SnapshotList, error) {
+	list, err := s.opts.Snapshots.List(func(tenant string) bool { return policy.Sees(caller, tenant) })
+	if err != nil {
+		return cloche.SnapshotList{}, s.broken("list snapshots", err)
+	}
+	return cloche.SnapshotList{Snapshots: list}, nil
+}
+
+// GetSnapshot tells what is on record about a snapshot, by id or name.
+func (s *Service) GetSnapshot(_ context.Context, caller Caller, ref string) (cloche.Snapshot, error) {
+	snap, err := s.opts.Snapshots.Find(ref, caller.Tenant, func(tenant string) bool { return policy.Sees(caller, tenant) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return cloche.Snapshot{}, policy.NoSnapshot(ref).WithCause(err)
+	}
+	if err != nil {
+		return cloche.Snapshot{}, s.broken("find a snapshot", err)
+	}
+	return snap, nil
+}
+
+// RemoveSnapshot takes a snapshot away. Sandboxes that began with it have copies.
+func (s *Service) RemoveSnapshot(ctx context.Context, caller Caller, ref string) error {
+	d := details{"snapshot": bound(ref)}
+	snap, err := s.GetSnapshot(ctx, caller, ref)
+	if err != nil {
+		return s.refused(ctx, caller, policy.VerbRemoveSnapshot, "", d, err)
+	}
+	d["snapshot"] = snap.ID
+	if err := s.intend(ctx, caller, policy.VerbRemoveSnapshot, "", d); err != nil {
+		return err
+	}
+	err = s.opts.Snapshots.Remove(snap.Tenant, snap.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = policy.NoSnapshot(ref).WithCause(err) // somebody was quicker
+	}
+	if err != nil {
+		err = s.broken("remove a snapshot", err)
+	}
+	return s.done(ctx, caller, policy.VerbRemoveSnapshot, "", d, err)
+}
+
+// broken classifies an error of the store that it has not classified itself.
+func (s *Service) broken(what string, err error) error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e
+	}
+	s.log.Error(what, "error", err)
+	return cloche.Errorf(cloche.CodeInternal, "it was not possible to %s", what).WithHint("the daemon's log has the details").WithCause(err)
+}
+
+// snapshotFacts finds what a request says of snapshots and layers. A sandbox that
+// begins with a snapshot has its image, unless it names one.
+func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *cloche.SandboxSpec, facts *policy.Facts) error {
+	if spec.Workspace != nil && spec.Workspace.Layered {
+		if e, ok := errors.AsType[*cloche.Error](workspace.LayersUsable()); ok {
+			facts.NoLayers = e
+		}
+	}
+	if spec.Snapshot == "" {
+		return nil
+	}
+	snap, err := s.GetSnapshot(ctx, caller, spec.Snapshot)
+	if errors.Is(err, cloche.ErrNotFound) {
+		return nil // policy says so
+	}
+	if err != nil {
+		return err
+	}
+	facts.Snapshot, spec.Image = &snap, cmp.Or(spec.Image, snap.Image)
+	return nil
+}

@@ -1,0 +1,91 @@
+package core
+
+import (
+	"context"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// Bounds of the lists of paths that a tar call brings.
+const (
+	maxTarPaths     = 4096
+	maxTarPathBytes = 256 << 10
+)
+
+// TarOut writes a directory or file as tar.
+func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
+	var err error
+	if o.Exclude, err = tarPaths("exclude", o.Exclude); err != nil {
+		return cloche.TarReport{}, err
+	}
+	report, err := s.opts.Sandboxes.TarOut(ctx, caller, ref, path, o, w)
+	return report, s.tar(ctx, caller, policy.VerbTarOut, ref, path, report, err)
+}
+
+// TarIn unpacks a tar into a directory.
+func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
+	if err := checkTarIn(&o); err != nil {
+		return cloche.TarReport{}, err
+	}
+	report, err := s.opts.Sandboxes.TarIn(ctx, caller, ref, path, o, r)
+	return report, s.tar(ctx, caller, policy.VerbTarIn, ref, path, report, err)
+}
+
+func checkTarIn(o *cloche.TarInOptions) (err error) {
+	if o.Exclude, err = tarPaths("exclude", o.Exclude); err != nil {
+		return err
+	}
+	if o.Keep, err = tarPaths("keep", o.Keep); err != nil {
+		return err
+	}
+	if len(o.Keep) > 0 && !o.Clear {
+		return cloche.Invalid("keep", "there are paths to keep, and nothing is cleared").WithHint("set clear, or leave keep out: what the archive does not name stays")
+	}
+	switch o.Links {
+	case "", cloche.LinksKeep, cloche.LinksDrop, cloche.LinksReject:
+	default:
+		return cloche.Invalid("external_symlinks", "external_symlinks is %.40q", string(o.Links)).
+			WithHint("want %s, %s or %s", cloche.LinksKeep, cloche.LinksDrop, cloche.LinksReject)
+	}
+	if o.Owner == "" || o.Owner == cloche.OwnerKeep {
+		return nil
+	}
+	return policy.CheckUser("owner", o.Owner)
+}
+
+// tarPaths checks the paths of a list, which are literal and relative to the
+// directory, and makes them clean.
+func tarPaths(field string, list []string) ([]string, error) {
+	if len(list) > maxTarPaths {
+		return nil, cloche.Invalid(field, "there are %d paths in %s", len(list), field).WithHint("at most %d; name the directories that they are in", maxTarPaths)
+	}
+	total := 0
+	var out []string
+	for _, p := range list {
+		clean := path.Clean(p)
+		if total += len(p); total > maxTarPathBytes {
+			return nil, cloche.Invalid(field, "the paths in %s have more than %d bytes", field, maxTarPathBytes).WithHint("name the directories that they are in")
+		}
+		if p == "" || clean == "." || strings.HasPrefix(p, "/") || strings.ContainsRune(p, 0) || slices.Contains(strings.Split(p, "/"), "..") {
+			return nil, cloche.Invalid(field, "%s %.200q is not a path below the directory", field, p).
+				WithHint(`write it relative to the directory and without "..", such as "node_modules" or ".git"; there are no patterns`)
+		}
+		out = append(out, clean)
+	}
+	return out, nil
+}
+
+// tar records an import or export.
+func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, report cloche.TarReport, err error) error {
+	d := details{"path": path}
+	if err == nil {
+		d["entries"], d["bytes"], d["sha256"] = strconv.FormatInt(report.Entries, 10), strconv.FormatInt(report.Bytes, 10), report.SHA256
+	}
+	return s.done(ctx, caller, verb, ref, d, err)
+}
