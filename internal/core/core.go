@@ -97,9 +97,11 @@ type Options struct {
 
 // Service has the verbs. It is safe for concurrent use.
 type Service struct {
-	opts     Options
-	log      *slog.Logger
-	inUse    atomic.Pointer[policy.Rules]
+	opts  Options
+	log   *slog.Logger
+	inUse atomic.Pointer[policy.Rules]
+	// running are the programs.
+	running  programs
 	rates    rates
 	failures failures
 	metrics  *metrics.Set

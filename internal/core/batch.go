@@ -1,0 +1,188 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// maxBatchDeletes is how many removals of one batch go on at once.
+const maxBatchDeletes = 64
+
+// part is one of a batch: its place, what the request calls it, and what to do.
+type part struct {
+	index int
+	id    string
+	do    func() (cloche.Sandbox, error)
+}
+
+// batch does parts, so many at once, and says of each what became of it, in their
+// order.
+func batch(parts []part, parallel int) cloche.BatchResult {
+	type outcome struct {
+		sb  cloche.Sandbox
+		err error
+	}
+	outcomes := make([]outcome, len(parts))
+	limit := make(chan struct{}, parallel)
+	var wg sync.WaitGroup
+	for i, p := range parts {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			outcomes[i].sb, outcomes[i].err = p.do()
+		})
+	}
+	wg.Wait()
+	out := cloche.BatchResult{Succeeded: []cloche.Sandbox{}, Failed: []cloche.BatchFailure{}}
+	for i, o := range outcomes {
+		if o.err == nil {
+			out.Succeeded = append(out.Succeeded, o.sb)
+			continue
+		}
+		e, ok := errors.AsType[*cloche.Error](o.err)
+		if !ok {
+			e = cloche.Errorf(cloche.CodeInternal, "%w", o.err)
+		}
+		out.Failed = append(out.Failed, cloche.BatchFailure{ID: parts[i].id, Index: parts[i].index, Error: e})
+	}
+	return out
+}
+
+// CreateMany makes many sandboxes: each for itself, so that some may fail. When ctx
+// ends before the answer, those without an idempotency key are removed again, for
+// nobody knows of them.
+func (s *Service) CreateMany(ctx context.Context, caller Caller, b cloche.BatchCreate) (cloche.BatchResult, error) {
+	count := max(b.Count, 1)
+	switch {
+	case b.Count < 0:
+		return cloche.BatchResult{}, cloche.Invalid("count", "count is %d", b.Count).WithHint("0, which is once, or more")
+	case len(b.Specs) == 0:
+		return cloche.BatchResult{}, cloche.Invalid("specs", "there is nothing to make").WithHint("give at least one spec; {} is the daemon's defaults")
+	case len(b.Specs) > cloche.MaxBatchCreate || count > cloche.MaxBatchCreate || len(b.Specs)*count > cloche.MaxBatchCreate:
+		return cloche.BatchResult{}, cloche.Errorf(cloche.CodeTooLarge, "%d specs, each %d times, are too many for one batch", len(b.Specs), count).
+			WithHint("make at most %d sandboxes in one call", cloche.MaxBatchCreate)
+	}
+	var parts []part
+	for i, spec := range b.Specs {
+		for n := range count {
+			index := i*count + n
+			parts = append(parts, part{index: index, do: func() (cloche.Sandbox, error) {
+				if index > 0 { // the first was admitted with the request
+					if err := s.Admit(ctx, caller, policy.VerbCreate); err != nil {
+						return cloche.Sandbox{}, err
+					}
+				}
+				return s.Create(ctx, caller, numbered(spec, n), nil)
+			}})
+		}
+	}
+	out := batch(parts, len(parts)) // the manager's gate says how many are made at once
+	if err := ctx.Err(); err != nil {
+		for _, sb := range out.Succeeded {
+			if sb.IdempotencyKey == "" {
+				s.discard(ctx, caller, sb)
+			}
+		}
+		return cloche.BatchResult{}, cloche.Errorf(cloche.CodeCanceled, "the caller of the batch went away").WithCause(err)
+	}
+	return out, nil
+}
+
+// numbered is the n-th of those that one spec makes.
+func numbered(spec cloche.SandboxSpec, n int) cloche.SandboxSpec {
+	if n == 0 {
+		return spec
+	}
+	for _, name := range []*string{&spec.Name, &spec.IdempotencyKey} {
+		if *name != "" {
+			*name = fmt.Sprintf("%s-%d", *name, n+1)
+		}
+	}
+	return spec
+}
+
+// StatusMany is Get for many.
+func (s *Service) StatusMany(ctx context.Context, caller Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+	switch {
+	case len(sel.IdempotencyKeys) > 0 || len(sel.Labels) > 0:
+		return cloche.BatchResult{}, cloche.Invalid("ids", "a status is of ids only").WithHint("GET /v1/sandboxes lists by labels")
+	case len(sel.IDs) == 0:
+		return cloche.BatchResult{}, cloche.Invalid("ids", "no sandbox is named").WithHint("give 1 to %d ids or names", cloche.MaxBatch)
+	case len(sel.IDs) > cloche.MaxBatch:
+		return cloche.BatchResult{}, tooManyParts(len(sel.IDs))
+	}
+	var parts []part
+	for i, id := range sel.IDs {
+		parts = append(parts, part{i, id, func() (cloche.Sandbox, error) { return s.Get(ctx, caller, id) }})
+	}
+	return batch(parts, 1), nil
+}
+
+// DeleteMany is Delete for many. One that does not exist is a failure of its part,
+// unless it is named by its idempotency key.
+func (s *Service) DeleteMany(ctx context.Context, caller Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+	if len(sel.IDs) == 0 && len(sel.IdempotencyKeys) == 0 && len(sel.Labels) == 0 {
+		return cloche.BatchResult{}, cloche.Invalid("ids", "nothing is named that is to go").WithHint("give ids, idempotency_keys or labels")
+	}
+	var parts []part
+	seen := map[string]bool{}
+	add := func(id string, do func() (cloche.Sandbox, error)) {
+		parts = append(parts, part{len(parts), id, do})
+	}
+	for _, id := range sel.IDs {
+		if !seen[id] {
+			seen[id] = true
+			add(id, func() (cloche.Sandbox, error) { return s.Delete(ctx, caller, id) })
+		}
+	}
+	for _, key := range slices.Compact(slices.Sorted(slices.Values(sel.IdempotencyKeys))) {
+		add(key, func() (cloche.Sandbox, error) { return s.DeleteKeyed(ctx, caller, key) })
+	}
+	if len(sel.Labels) > 0 {
+		matches, err := s.labelled(caller, sel.Labels)
+		if err != nil {
+			return cloche.BatchResult{}, err
+		}
+		for _, sb := range matches {
+			if !seen[sb.ID] && !seen[sb.Name] {
+				add(sb.ID, func() (cloche.Sandbox, error) { return s.Delete(ctx, caller, sb.ID) })
+			}
+		}
+	}
+	if len(parts) > cloche.MaxBatch {
+		return cloche.BatchResult{}, tooManyParts(len(parts))
+	}
+	return batch(parts, maxBatchDeletes), nil
+}
+
+// labelled are the sandboxes of the caller's own tenant that have all labels: not
+// even an operator's labels reach into another tenant.
+func (s *Service) labelled(caller Caller, labels map[string]string) ([]cloche.Sandbox, error) {
+	var out []cloche.Sandbox
+	o := cloche.ListOptions{Labels: labels, Limit: maxPage}
+	for {
+		page := s.opts.Sandboxes.List(caller, o)
+		for _, sb := range page.Sandboxes {
+			if sb.Tenant == caller.Tenant {
+				out = append(out, sb)
+			}
+		}
+		if len(out) > cloche.MaxBatch {
+			return nil, tooManyParts(len(out))
+		}
+		if page.Next == "" {
+			return out, nil
+		}
+		o.Cursor = page.Next
+	}
+}
+
+func tooManyParts(n int) *cloche.Error {
+	return cloche.Errorf(cloche.CodeTooLarge, "%d sandboxes or more are too many for one batch", n).WithHint("name at most %d in one call", cloche.MaxBatch)
+}

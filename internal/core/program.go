@@ -1,0 +1,345 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/program"
+)
+
+// maxPrograms bounds those that run at once.
+const maxPrograms = 4096
+
+// programs are those that run in this process. The zero value has none.
+type programs struct {
+	mu     sync.Mutex
+	live   map[string]*programRun
+	closed bool
+	wg     sync.WaitGroup
+	// setups has one lock for each sandbox that exists and in which a program sets
+	// something up; its capacity is 1.
+	setups map[string]chan struct{}
+}
+
+// liveKey is the context's key of what ends when the caller's right to ask does.
+type liveKey struct{}
+
+// WithLive returns a context whose caller's right to ask ends with live: what goes on
+// behind the call ends then too. A nil live never ends.
+func WithLive(ctx, live context.Context) context.Context {
+	if live == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, liveKey{}, live)
+}
+
+// errProgramsClosed is the cause of a program that ends with its daemon.
+var errProgramsClosed = errors.New("the daemon ended")
+
+// StartProgram begins a program and returns when it is on record; it goes on behind the
+// call. A request that repeats an idempotency key and is the same is the program that has
+// it.
+func (s *Service) StartProgram(ctx context.Context, caller Caller, spec cloche.ProgramSpec) (cloche.Program, error) {
+	d := programDetails(spec)
+	prep, err := s.prepareProgram(ctx, caller, spec)
+	if err != nil {
+		return cloche.Program{}, s.refused(ctx, caller, policy.VerbProgram, "", d, err)
+	}
+	r := &programRun{
+		s: s, caller: caller, spec: spec, prep: prep, changed: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{}),
+		answers: make(chan cloche.ProgramContinue), base: context.WithoutCancel(ctx),
+	}
+	r.rec = cloche.Program{
+		ID: cloche.NewID("pg-"), Name: spec.Name, Tenant: caller.Tenant, Profile: prep.profile, State: cloche.ProgramRunning, Labels: spec.Labels,
+		Spec: &spec, Made: spec.Spec != nil, Phases: []cloche.ProgramPhaseRecord{}, CreatedAt: time.Now().UTC(),
+	}
+	d["program"] = r.rec.ID
+	if err := s.intend(ctx, caller, policy.VerbProgram, prep.sandbox.ID, d); err != nil {
+		return cloche.Program{}, err
+	}
+	other, err := s.admitProgram(r)
+	if err != nil || other != "" {
+		if err == nil {
+			d["program"] = other
+			p, gerr := s.Program(ctx, caller, other)
+			return p, s.done(ctx, caller, policy.VerbProgram, "", d, gerr)
+		}
+		return cloche.Program{}, s.done(ctx, caller, policy.VerbProgram, "", d, err)
+	}
+	return r.look(), nil
+}
+
+// admitProgram puts a program on record and begins it, unless one has its key: that one's
+// id is returned then.
+func (s *Service) admitProgram(r *programRun) (other string, err error) {
+	p := &s.running
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return "", cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+	case len(p.live) >= maxPrograms:
+		err := cloche.Errorf(cloche.CodeNoCapacity, "%d programs run, which is the most", maxPrograms)
+		err.Retryable, err.RetryAfterMS = true, 1000
+		return "", err
+	}
+	id, digest, err := s.opts.Programs.Begin(r.rec)
+	if err != nil {
+		return "", s.broken("put a program on record", err)
+	}
+	if id != r.rec.ID {
+		own, err := program.Digest(r.spec)
+		if err != nil {
+			return "", s.broken("compare programs", err)
+		}
+		if own != digest {
+			err := cloche.Errorf(cloche.CodeConflict, "program %s has this idempotency key, and another content", id).WithHint("choose another key")
+			err.Field = "idempotency_key"
+			return "", err
+		}
+		return id, nil
+	}
+	if p.live == nil {
+		p.live, p.setups = map[string]*programRun{}, map[string]chan struct{}{}
+	}
+	p.live[r.rec.ID] = r
+	ctx, cancel := context.WithCancelCause(r.base)
+	r.cancel = cancel
+	stop := func() bool { return true }
+	if live, ok := r.base.Value(liveKey{}).(context.Context); ok {
+		stop = context.AfterFunc(live, func() { cancel(context.Cause(live)) })
+	}
+	p.wg.Go(func() {
+		defer stop()
+		defer cancel(nil)
+		r.run(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.live, r.rec.ID)
+	})
+	return "", nil
+}
+
+func programDetails(spec cloche.ProgramSpec) details {
+	d := details{}
+	if spec.Spec != nil {
+		d = audit.SpecDetails(*spec.Spec)
+	} else {
+		d["ref"] = bound(spec.Sandbox)
+	}
+	if spec.Name != "" {
+		d["program_name"] = bound(spec.Name)
+	}
+	for name, p := range map[string]*cloche.ProgramPhase{cloche.PhaseSetup: spec.Setup, cloche.PhasePostSetup: spec.PostSetup, cloche.PhaseRun: &spec.Run, cloche.PhaseScore: spec.Score} {
+		if p != nil {
+			d[name+"_commands"] = strconv.Itoa(len(p.Commands))
+		}
+	}
+	if p := spec.Setup; p != nil {
+		for k, v := range policyDetails(cloche.EgressPolicy{Network: p.Network, Egress: p.Egress}) {
+			if k != "replace" {
+				d["setup_"+k] = v
+			}
+		}
+	}
+	return d
+}
+
+// program is one that runs in this process; nil is none.
+func (s *Service) program(id string) *programRun {
+	s.running.mu.Lock()
+	defer s.running.mu.Unlock()
+	return s.running.live[id]
+}
+
+// Program tells what is on record about a program, with its request.
+func (s *Service) Program(_ context.Context, caller Caller, id string) (cloche.Program, error) {
+	return s.findProgram(caller, id, true)
+}
+
+func (s *Service) findProgram(caller Caller, id string, withSpec bool) (cloche.Program, error) {
+	if s.opts.Programs == nil || !cloche.ValidName(id) {
+		return cloche.Program{}, policy.NoProgram(id)
+	}
+	var p cloche.Program
+	if r := s.program(id); r != nil {
+		p = r.look()
+	} else {
+		var err error
+		if p, err = s.opts.Programs.Get(id, withSpec); errors.Is(err, fs.ErrNotExist) {
+			return p, policy.NoProgram(id)
+		} else if err != nil {
+			return p, s.broken("read a program", err)
+		}
+	}
+	if !policy.SeesProgram(caller, p) {
+		return cloche.Program{}, policy.NoProgram(id)
+	}
+	if !withSpec {
+		p.Spec = nil
+	}
+	return p, nil
+}
+
+// Programs lists the newest of the caller's programs, without what is large in them; a
+// limit of 0 is 100.
+func (s *Service) Programs(_ context.Context, caller Caller, limit int) (cloche.ProgramList, error) {
+	l := cloche.ProgramList{Programs: []cloche.Program{}}
+	if limit < 0 || limit > maxPage {
+		return l, cloche.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
+	}
+	if s.opts.Programs == nil {
+		return l, nil
+	}
+	for _, id := range s.opts.Programs.IDs(true) {
+		p, err := s.findProgram(caller, id, false)
+		if errors.Is(err, cloche.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return l, err
+		}
+		if len(l.Programs) == cmp.Or(limit, 100) {
+			break
+		}
+		p.Phases, p.Outputs = []cloche.ProgramPhaseRecord{}, nil
+		l.Programs = append(l.Programs, p)
+	}
+	return l, nil
+}
+
+// CancelProgram ends a program, and returns when its sandbox is gone. One that has ended
+// is no error.
+func (s *Service) CancelProgram(ctx context.Context, caller Caller, id string) (cloche.Program, error) {
+	d := details{"program": bound(id)}
+	p, err := s.findProgram(caller, id, false)
+	if err != nil {
+		return p, s.refused(ctx, caller, policy.VerbCancelProgram, "", d, err)
+	}
+	if r := s.program(id); r != nil {
+		r.cancel(cloche.Errorf(cloche.CodeCanceled, "the program was cancelled"))
+		select {
+		case <-r.gone:
+		case <-ctx.Done():
+			return p, s.done(context.WithoutCancel(ctx), caller, policy.VerbCancelProgram, "", d, ctx.Err())
+		}
+	}
+	p, err = s.findProgram(caller, id, true)
+	return p, s.done(ctx, caller, policy.VerbCancelProgram, "", d, err)
+}
+
+// ContinueProgram ends the pause of a handler.
+func (s *Service) ContinueProgram(ctx context.Context, caller Caller, id string, c cloche.ProgramContinue) (cloche.Program, error) {
+	d := details{"program": bound(id), "handler": bound(c.Handler), "failed": bound(c.Failed)}
+	p, err := s.findProgram(caller, id, false)
+	if err == nil {
+		err = s.continueProgram(ctx, id, p, c)
+	}
+	if err != nil {
+		return p, s.refused(ctx, caller, policy.VerbContinueProgram, "", d, err)
+	}
+	p, err = s.findProgram(caller, id, true)
+	return p, s.done(ctx, caller, policy.VerbContinueProgram, "", d, err)
+}
+
+func (s *Service) continueProgram(ctx context.Context, id string, p cloche.Program, c cloche.ProgramContinue) error {
+	r := s.program(id)
+	if r == nil || p.Handler != c.Handler {
+		return cloche.Errorf(cloche.CodeState, "program %s does not wait for handler %s", id, bound(c.Handler)).
+			WithHint("it is %s, in phase %s", p.State, p.Phase)
+	}
+	for {
+		r.mu.Lock()
+		waits, changed := r.rec.Handler, r.changed
+		r.mu.Unlock()
+		if waits != c.Handler {
+			return cloche.Errorf(cloche.CodeState, "program %s does not wait for handler %s any more", id, bound(c.Handler))
+		}
+		select {
+		case r.answers <- c:
+			return nil
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// FollowProgram calls fn with each step of a program, from its beginning on, and returns
+// the program when it has ended; or ends with ctx, or an error of fn.
+func (s *Service) FollowProgram(ctx context.Context, caller Caller, id string, fn func(cloche.ProgramStep) error) (cloche.Program, error) {
+	if _, err := s.findProgram(caller, id, false); err != nil {
+		return cloche.Program{}, err
+	}
+	if r := s.program(id); r != nil {
+		if err := r.follow(ctx, fn); err != nil {
+			return cloche.Program{}, err
+		}
+	}
+	return s.findProgram(caller, id, true)
+}
+
+// RecoverPrograms settles what an earlier daemon left: a program whose daemon ended is
+// not gone on with, for what it had done cannot be told.
+func (s *Service) RecoverPrograms(ctx context.Context) {
+	if s.opts.Programs == nil {
+		return
+	}
+	for _, id := range s.opts.Programs.IDs(false) {
+		p, err := s.opts.Programs.Get(id, false)
+		if err != nil {
+			s.log.Error("recover a program", "program", id, "error", err)
+			continue
+		}
+		now := time.Now().UTC()
+		p.State, p.Handler, p.EndedAt = cloche.ProgramFailed, "", &now
+		p.Failure = interrupted(p.Phase)
+		if n := len(p.Phases); n > 0 && p.Phases[n-1].State == stepRunning {
+			p.Phases[n-1].State = stepFailed
+		}
+		if err := s.opts.Programs.Save(p); err != nil {
+			s.log.Error("recover a program", "program", id, "error", err)
+		}
+		who := Caller{Tenant: p.Tenant, UID: -1, Via: "recovery"}
+		_ = s.done(ctx, who, policy.VerbProgram, sandboxID(p), details{"program": id, "phase": p.Phase},
+			cloche.Errorf(cloche.CodeUnavailable, "%s", p.Failure.Message)) // it returns its argument
+	}
+}
+
+func sandboxID(p cloche.Program) string {
+	if p.Sandbox == nil {
+		return ""
+	}
+	return p.Sandbox.ID
+}
+
+// ClosePrograms ends those that run, whose sandboxes are removed, and waits for them, or
+// until ctx ends.
+func (s *Service) ClosePrograms(ctx context.Context) error {
+	p := &s.running
+	p.mu.Lock()
+	p.closed = true
+	for _, r := range p.live {
+		r.cancel(errProgramsClosed)
+	}
+	p.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		p.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,415 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// The states of a phase.
+const (
+	stepRunning   = "running"
+	stepSucceeded = "succeeded"
+	stepFailed    = "failed"
+	stepWaiting   = "waiting"
+)
+
+const (
+	// programCleanup bounds what is done after the end of a program that was cancelled.
+	programCleanup = time.Minute
+	// maxKeptOutput is how much output the record of one program holds; of what comes
+	// after it only keptTail of each stream stays.
+	maxKeptOutput = 32 << 20
+	keptTail      = 4 << 10
+)
+
+// preparedProgram is what was decided of a program before anything of it began.
+type preparedProgram struct {
+	// permit is of the sandbox that it makes; sandbox the one that exists.
+	permit  policy.Permit
+	sandbox cloche.Sandbox
+	profile string
+	plan    policy.ProgramPlan
+	// swap: setup has a network of its own.
+	swap bool
+}
+
+// prepareProgram lets policy decide all of a program.
+func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec cloche.ProgramSpec) (preparedProgram, error) {
+	var p preparedProgram
+	if s.opts.Programs == nil {
+		return p, cloche.Errorf(cloche.CodeUnavailable, "programs are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+	}
+	if err := policy.CheckProgram(spec); err != nil {
+		return p, err
+	}
+	var settings policy.Settings
+	var left time.Duration
+	if spec.Spec == nil {
+		sb, err := s.target(caller, spec.Sandbox, cloche.Naming{}, s.rules())
+		if err != nil {
+			return p, err
+		}
+		p.sandbox, p.profile, settings = sb, sb.Profile, policy.SettingsOf(sb)
+		if ms := sb.Limits.LifetimeMS; ms > 0 {
+			left = max(time.Nanosecond, time.Until(sb.CreatedAt.Add(time.Duration(ms)*time.Millisecond)))
+		}
+	} else {
+		asked := *spec.Spec
+		// Not even a daemon that is killed leaves it behind.
+		asked.Transient = asked.Transient || !spec.Keep
+		var setup *cloche.EgressPolicy
+		if ph := spec.Setup; ph != nil && (ph.Network != "" || ph.Egress != nil) {
+			setup, p.swap = &cloche.EgressPolicy{Network: ph.Network, Egress: ph.Egress}, true
+		}
+		var err error
+		if p.permit, err = s.decideAll(ctx, caller, policy.Request{Spec: asked, Held: true, Setup: setup}); err != nil {
+			return p, err
+		}
+		p.profile, settings = p.permit.Profile(), p.permit.Settings()
+		left = time.Duration(p.permit.Limits().LifetimeMS) * time.Millisecond
+		if _, linked := p.permit.Egress(); !linked {
+			p.swap = false
+		}
+	}
+	var err error
+	p.plan, err = policy.DecideProgram(spec, settings, left, caller, s.rules())
+	return p, err
+}
+
+// programRun is a program that runs in this process.
+type programRun struct {
+	s      *Service
+	caller Caller
+	spec   cloche.ProgramSpec
+	prep   preparedProgram
+	// base has the values of the call that began it.
+	base   context.Context
+	cancel context.CancelCauseFunc
+	// over is closed when the record is final, gone when nothing of it is left. answers
+	// come from the caller to the handler that waits.
+	over, gone chan struct{}
+	answers    chan cloche.ProgramContinue
+	// release lets the setup of another program in the sandbox begin; nil is not held.
+	release func()
+	// kept is how much output the record holds.
+	kept int
+
+	mu      sync.Mutex
+	rec     cloche.Program
+	steps   []cloche.ProgramStep
+	changed chan struct{} // closed and replaced at each step
+}
+
+// look is the record as it is now.
+func (r *programRun) look() cloche.Program {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lookLocked()
+}
+
+func (r *programRun) lookLocked() cloche.Program {
+	p := r.rec
+	p.Phases = slices.Clone(p.Phases)
+	for i := range p.Phases {
+		p.Phases[i].Commands = slices.Clone(p.Phases[i].Commands)
+	}
+	p.Outputs = slices.Clone(p.Outputs)
+	return p
+}
+
+// change changes the record, puts it on disk and tells who follows.
+func (r *programRun) change(fn func(*cloche.Program), step *cloche.ProgramStep) {
+	r.mu.Lock()
+	fn(&r.rec)
+	if step != nil {
+		step.Seq, step.Time = int64(len(r.steps)+1), time.Now().UTC()
+		if r.rec.Sandbox != nil {
+			step.Sandbox = r.rec.Sandbox.ID
+		}
+		r.steps = append(r.steps, *step)
+	}
+	p := r.lookLocked()
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+	if err := r.s.opts.Programs.Save(p); err != nil {
+		r.s.log.Error("save a program", "program", p.ID, "error", err)
+	}
+}
+
+// follow calls fn with each step until the program has ended.
+func (r *programRun) follow(ctx context.Context, fn func(cloche.ProgramStep) error) error {
+	over := false
+	for next := 0; ; {
+		r.mu.Lock()
+		steps, changed := r.steps[next:], r.changed
+		r.mu.Unlock()
+		for _, st := range steps {
+			if err := fn(st); err != nil {
+				return err
+			}
+		}
+		if next += len(steps); len(steps) > 0 {
+			continue
+		}
+		if over {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-r.over:
+			over = true // and a last look at the steps
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// run does the phases in their order, and then what is to be done whatever became of them.
+func (r *programRun) run(ctx context.Context) {
+	defer close(r.gone)
+	failure := r.phases(ctx)
+	if r.release != nil {
+		r.release()
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), programCleanup)
+	defer cancel()
+	r.collect(after)
+	inspect := r.settle(after, ctx, failure)
+	close(r.over)
+	if inspect {
+		timer := time.NewTimer(time.Duration(r.spec.InspectFailedMS) * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), programCleanup)
+		defer cancel()
+		cleanup := r.remove(after)
+		r.change(func(p *cloche.Program) { p.Cleanup, p.InspectUntil = cleanup, nil }, nil)
+	}
+}
+
+// phase is one step of a program.
+type phase struct {
+	name string
+	on   bool
+	do   func(context.Context) error
+}
+
+// phases does the phases, and says what failed; nil is nothing.
+func (r *programRun) phases(ctx context.Context) *cloche.ProgramFailure {
+	sp, plan := r.spec, r.prep.plan
+	first := []phase{
+		{cloche.PhaseCreate, sp.Spec != nil, r.create},
+		{cloche.PhaseFiles, len(sp.Files)+len(sp.Dirs) > 0, r.files},
+		{cloche.PhaseSetup, sp.Setup != nil, r.commands(cloche.PhaseSetup, plan.Setup, sp.Setup)},
+		{cloche.PhaseNetwork, r.prep.swap, r.network},
+		{cloche.PhasePostSetup, sp.PostSetup != nil, r.commands(cloche.PhasePostSetup, plan.PostSetup, sp.PostSetup)},
+		{cloche.PhaseHandlers, len(sp.Handlers) > 0, r.handlers},
+		{cloche.PhaseState, len(sp.State) > 0, r.state},
+		{cloche.PhaseChannels, len(plan.Channels) > 0, r.channels},
+	}
+	if sp.Spec == nil {
+		r.change(func(p *cloche.Program) { p.Sandbox = &r.prep.sandbox }, nil)
+	}
+	for _, ph := range first {
+		if failure := r.phase(ctx, ph); failure != nil {
+			return failure
+		}
+	}
+	r.change(func(p *cloche.Program) { p.ReadyAt = new(time.Now().UTC()) }, nil)
+	failure := r.phase(ctx, phase{cloche.PhaseRun, true, r.commands(cloche.PhaseRun, plan.Run, &sp.Run)})
+	if sp.Score == nil || failure != nil && !(sp.ScoreAlways && scorable(failure)) {
+		return failure
+	}
+	// Of two failures the first is told.
+	if scored := r.phase(ctx, phase{cloche.PhaseScore, true, r.score}); failure == nil {
+		failure = scored
+	}
+	return failure
+}
+
+// phase does one phase and puts what became of it on record.
+func (r *programRun) phase(ctx context.Context, ph phase) *cloche.ProgramFailure {
+	if !ph.on {
+		return nil
+	}
+	begun := time.Now()
+	r.change(func(p *cloche.Program) {
+		p.Phase = ph.name
+		p.Phases = append(p.Phases, cloche.ProgramPhaseRecord{Phase: ph.name, State: stepRunning, StartedAt: begun.UTC()})
+	}, &cloche.ProgramStep{Phase: ph.name, State: stepRunning})
+	err := r.hold(ctx, ph.name)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = ph.do(ctx)
+	}
+	var failure *cloche.ProgramFailure
+	state := stepSucceeded
+	if err != nil {
+		state = stepFailed
+		failure = r.failure(ctx, ph.name, err)
+	}
+	step := &cloche.ProgramStep{Phase: ph.name, State: state}
+	if failure != nil {
+		step.Text = failure.Message
+	}
+	r.change(func(*cloche.Program) {
+		rec := r.present()
+		rec.State, rec.DurationMS = state, time.Since(begun).Milliseconds()
+	}, step)
+	return failure
+}
+
+// present is the record of the phase that runs. The caller holds r.mu, or is in a change.
+func (r *programRun) present() *cloche.ProgramPhaseRecord { return &r.rec.Phases[len(r.rec.Phases)-1] }
+
+// hold keeps programs from setting up one sandbox at the same time. No lock is held
+// while anything else of a program is done.
+func (r *programRun) hold(ctx context.Context, name string) error {
+	setup := name == cloche.PhaseSetup || name == cloche.PhasePostSetup
+	switch {
+	case r.spec.Spec != nil:
+		return nil
+	case r.release != nil && !setup:
+		r.release()
+		r.release = nil
+		return nil
+	case r.release != nil || !setup:
+		return nil
+	}
+	p := &r.s.running
+	p.mu.Lock()
+	lock := p.setups[r.prep.sandbox.ID]
+	if lock == nil {
+		lock = make(chan struct{}, 1)
+		p.setups[r.prep.sandbox.ID] = lock
+	}
+	p.mu.Unlock()
+	select {
+	case lock <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	r.release = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		<-lock
+	}
+	return nil
+}
+
+// sandbox is the id of the program's sandbox.
+func (r *programRun) sandbox() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sandboxID(r.rec)
+}
+
+// settle makes the record final. It says whether the sandbox is left for somebody to look
+// at, and has removed it otherwise, if the program made it.
+func (r *programRun) settle(ctx, run context.Context, failure *cloche.ProgramFailure) (inspect bool) {
+	id := r.sandbox()
+	if id != "" {
+		if sb, err := r.s.opts.Sandboxes.Get(r.caller, id); err == nil {
+			r.change(func(p *cloche.Program) { p.Sandbox = &sb }, nil)
+		}
+	}
+	ready := r.look().ReadyAt != nil
+	var cleanup *cloche.Error
+	switch {
+	case id == "":
+	case r.spec.Spec == nil:
+		cleanup = r.leave(ctx)
+	case r.spec.Keep:
+	case failure != nil && !ready && r.spec.InspectFailedMS > 0 && run.Err() == nil:
+		inspect = true
+	default:
+		cleanup = r.remove(ctx)
+	}
+	state, err := cloche.ProgramSucceeded, error(nil)
+	if failure != nil {
+		if state = cloche.ProgramFailed; failure.Kind == cloche.FailureCanceled {
+			state = cloche.ProgramCanceled
+		}
+		err = &cloche.Error{Code: failure.Code, Message: failure.Message, Rule: failure.Rule}
+		if failure.Code == "" {
+			err = nil // a command's failure is a result
+		}
+	}
+	now := time.Now().UTC()
+	r.change(func(p *cloche.Program) {
+		p.State, p.Failure, p.Cleanup, p.EndedAt, p.Handler = state, failure, cleanup, &now, ""
+		if inspect {
+			p.InspectUntil = new(now.Add(time.Duration(r.spec.InspectFailedMS) * time.Millisecond))
+		}
+	}, nil)
+	d := details{"program": r.rec.ID, "state": string(state), "phase": r.look().Phase}
+	if failure != nil {
+		d["kind"], d["phase"] = string(failure.Kind), failure.Phase
+	}
+	_ = r.s.done(ctx, r.caller, policy.VerbProgram, id, d, err) // it returns its argument
+	return inspect
+}
+
+// remove takes away the sandbox that the program made. What goes wrong is retried by the
+// sandbox's own means, and is no failure of the program.
+func (r *programRun) remove(ctx context.Context) *cloche.Error {
+	err := r.s.Remove(ctx, r.caller, r.sandbox())
+	if err == nil || errors.Is(err, cloche.ErrNotFound) {
+		return nil
+	}
+	r.s.log.Error("remove the sandbox of a program; it is being retried", "program", r.rec.ID, "error", err)
+	return toError(err)
+}
+
+// leave takes away what the program left in a sandbox that stays: its channels.
+func (r *programRun) leave(ctx context.Context) (first *cloche.Error) {
+	for _, ph := range r.look().Phases {
+		for _, c := range ph.Commands {
+			if c.Channel == "" {
+				continue
+			}
+			err := r.s.RemoveProcess(ctx, r.caller, r.sandbox(), c.Channel)
+			if err != nil && !errors.Is(err, cloche.ErrNotFound) && !errors.Is(err, &cloche.Error{Code: cloche.CodeState}) && first == nil {
+				first = toError(err)
+			}
+		}
+	}
+	return first
+}
+
+// toError is err as it goes on record.
+func toError(err error) *cloche.Error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return cloche.Errorf(cloche.CodeTimeout, "it took too long")
+	}
+	return cloche.Errorf(cloche.CodeInternal, "it failed for a reason that is in the daemon's log").WithCause(err)
+}
+
+// naming is how the sandbox's name came about, which a forced template asks for again.
+func (r *programRun) naming() cloche.Naming {
+	if r.spec.Spec == nil {
+		return cloche.Naming{}
+	}
+	return r.spec.Spec.Naming
+}
+
+// execID names a command of the program in its sandbox, so that it is never run twice.
+func (r *programRun) execID(phase string, n int) string {
+	return fmt.Sprintf("%s-%s-%d", r.rec.ID, phase, n)
+}
