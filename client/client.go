@@ -4,8 +4,14 @@
 //
 // Every error of the API is a *cloche.Error, so errors.Is(err,
 // cloche.ErrDenied) and errors.As work as if the daemon were in the same
-// process. No call is ever repeated by the client: a create or an exec whose
-// answer was lost is reported as an error.
+// process.
+//
+// A call whose answer was lost is reported as an error and not repeated, unless
+// the caller named what it makes: an exec or a process with an ExecID, a sandbox with
+// an IdempotencyKey. What is
+// followed (Events, Logs with Follow, an Attachment) makes its connection again
+// when it breaks and goes on where it was, with nothing repeated and nothing
+// lost; Options can switch that off.
 package client
 
 import (
@@ -16,6 +22,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -37,6 +44,13 @@ type Options struct {
 	TLS *tls.Config
 	// UserAgent is added to the daemon's log; empty is "cloche-go".
 	UserAgent string
+	// NoReconnect ends what is followed, and attachments, with the error of the
+	// connection that broke. Without it they make a new one, after 3 s, doubling to
+	// 60 s, and go on where they were.
+	NoReconnect bool
+	// OnReconnect is called before each wait for another attempt to connect, with
+	// what ended the last one. It may be called from several goroutines at once.
+	OnReconnect func(err error, wait time.Duration)
 }
 
 // Client is one daemon as one caller sees it. It is safe for concurrent use and
@@ -47,6 +61,11 @@ type Client struct {
 	token string
 	agent string
 	http  *http.Client
+
+	noReconnect bool
+	onReconnect func(error, time.Duration)
+	// reached is true once a daemon has answered.
+	reached atomic.Bool
 }
 
 // dialTimeout bounds one attempt to connect; calls themselves are bounded only
@@ -94,7 +113,10 @@ func New(o Options) (*Client, error) {
 	if network != "unix" && o.Dial == nil {
 		t.Proxy = http.ProxyFromEnvironment
 	}
-	c := &Client{host: o.Host, base: base, token: o.Token, agent: o.UserAgent}
+	c := &Client{
+		host: o.Host, base: base, token: o.Token, agent: o.UserAgent,
+		noReconnect: o.NoReconnect, onReconnect: o.OnReconnect,
+	}
 	if c.agent == "" {
 		c.agent = "cloche-go"
 	}

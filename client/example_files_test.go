@@ -211,7 +211,7 @@ func ExampleClient_TarOut() {
 	if err := box.WriteFile(ctx, "/workspace/x.sock", nil, 0o644); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarOut(ctx, box.ID, "/workspace", io.Discard)
+	report, err := c.TarOut(ctx, box.ID, "/workspace", cloche.TarOutOptions{}, io.Discard)
 	if err != nil {
 		log.Panic(err)
 	}
@@ -239,7 +239,7 @@ func ExampleClient_TarIn() {
 	if err := tw.Close(); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarIn(ctx, box.ID, "/workspace", &archive)
+	report, err := c.TarIn(ctx, box.ID, "/workspace", cloche.TarInOptions{}, &archive)
 	if err != nil {
 		log.Panic(err)
 	}

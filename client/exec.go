@@ -24,7 +24,8 @@ type OneShot struct {
 
 // Exec runs one program in a sandbox and waits for its end. A command's failure
 // is a result, not an error. When ctx ends first the program goes on: TimeoutMS
-// is what ends a program.
+// is what ends a program. A request that names an ExecID is sent a second time
+// when its connection breaks: the daemon runs it once.
 func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (*cloche.Result, error) {
 	p, err := sandboxPath(ref, "/exec")
 	if err != nil {
@@ -34,7 +35,7 @@ func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (
 		return nil, err
 	}
 	var r cloche.Result
-	if err := c.call(ctx, http.MethodPost, p, nil, req, &r); err != nil {
+	if err := c.callKeyed(ctx, req.ExecID, p, req, &r); err != nil {
 		return nil, err
 	}
 	return &r, nil
@@ -109,11 +110,17 @@ func checkExec(at string, r cloche.ExecRequest) error {
 	if err := checkEnv(at+"env", r.Env); err != nil {
 		return err
 	}
-	return checkTexts(at, "shell", r.Shell, "python", r.Python, "cwd", r.Cwd, "user", r.User)
+	if err := checkNaming(at, r.Naming); err != nil {
+		return err
+	}
+	return checkTexts(at, "exec_id", r.ExecID, "shell", r.Shell, "python", r.Python, "cwd", r.Cwd, "user", r.User)
 }
 
 func checkSpec(at string, s cloche.SandboxSpec) error {
 	if err := checkEnv(at+"env", s.Env); err != nil {
+		return err
+	}
+	if err := checkNaming(at, s.Naming); err != nil {
 		return err
 	}
 	if err := checkEnv(at+"labels", s.Labels); err != nil {
@@ -134,7 +141,7 @@ func checkSpec(at string, s cloche.SandboxSpec) error {
 			return err
 		}
 	}
-	return checkTexts(at, "name", s.Name, "image", s.Image, "user", s.User, "cwd", s.Cwd)
+	return checkTexts(at, "name", s.Name, "idempotency_key", s.IdempotencyKey, "image", s.Image, "user", s.User, "cwd", s.Cwd)
 }
 
 func checkEnv(field string, env map[string]string) error {

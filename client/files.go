@@ -3,8 +3,11 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -84,7 +87,11 @@ func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reade
 		q.Set("mode", "0"+strconv.FormatUint(uint64(mode), 8))
 	}
 	var info cloche.FileInfo
-	return info, c.upload(ctx, ref, "/files", q, "application/octet-stream", r, &info)
+	p, err := sandboxPath(ref, "/files")
+	if err != nil {
+		return info, err
+	}
+	return info, c.upload(ctx, http.MethodPut, p, q, "application/octet-stream", r, &info)
 }
 
 // StatFile describes a file; of a symlink, the link itself.
@@ -152,42 +159,88 @@ func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive boo
 }
 
 // TarOut writes a file or directory to w as a tar stream. The report says what
-// was left out, such as sockets. On error w holds part of an archive.
-func (c *Client) TarOut(ctx context.Context, ref, path string, w io.Writer) (cloche.TarReport, error) {
+// was left out, such as sockets, and holds the digest of what was written, which
+// has been compared. On error w holds part of an archive.
+func (c *Client) TarOut(ctx context.Context, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
 	var report cloche.TarReport
 	p, err := sandboxPath(ref, "/tar")
 	if err != nil {
 		return report, err
 	}
-	resp, err := c.send(ctx, http.MethodGet, p, url.Values{"path": {path}}, nil, nil)
+	q := url.Values{"path": {path}}
+	if len(o.Exclude) > 0 {
+		q["exclude"] = o.Exclude
+	}
+	if o.KeepLinks {
+		q.Set("links", "keep")
+	}
+	resp, err := c.send(ctx, http.MethodGet, p, q, nil, nil)
 	if err != nil {
 		return report, err
 	}
 	b := &body{ctx: ctx, c: c, resp: resp}
 	defer b.Close()
-	if _, err := io.Copy(w, b); err != nil {
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(sum, w), b); err != nil {
 		if e, ok := errors.AsType[*cloche.Error](err); ok {
 			return report, e
 		}
 		return report, cloche.Errorf(cloche.CodeCanceled, "write the archive: %w", err)
 	}
-	return report, decode([]byte(resp.Trailer.Get(trailerTarReport)), &report)
+	if err := decode([]byte(resp.Trailer.Get(trailerTarReport)), &report); err != nil {
+		return report, err
+	}
+	return report, sameDigest(report, sum)
+}
+
+// sameDigest refuses a report on other bytes than those that went by here.
+func sameDigest(report cloche.TarReport, sum hash.Hash) error {
+	if report.SHA256 == "" || report.SHA256 == hex.EncodeToString(sum.Sum(nil)) {
+		return nil // a daemon of the release before sends none
+	}
+	return brokenAnswer("the archive changed on its way: its digest is another one")
 }
 
 // TarIn unpacks a tar stream into a directory, which is made where it is
-// missing. Nothing is written outside of it.
-func (c *Client) TarIn(ctx context.Context, ref, path string, r io.Reader) (cloche.TarReport, error) {
+// missing. Nothing is written outside of it. The report holds the digest of what
+// was sent, which has been compared.
+func (c *Client) TarIn(ctx context.Context, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
 	var report cloche.TarReport
-	return report, c.upload(ctx, ref, "/tar", url.Values{"path": {path}}, "application/x-tar", r, &report)
+	p, err := sandboxPath(ref, "/tar")
+	if err != nil {
+		return report, err
+	}
+	sum := sha256.New()
+	err = c.upload(ctx, http.MethodPut, p, tarInQuery(path, o), "application/x-tar", io.TeeReader(r, sum), &report)
+	if err == nil {
+		err = sameDigest(report, sum)
+	}
+	return report, err
 }
 
-func (c *Client) upload(ctx context.Context, ref, rest string, q url.Values, kind string, r io.Reader, out any) error {
-	p, err := sandboxPath(ref, rest)
-	if err != nil {
-		return err
+func tarInQuery(path string, o cloche.TarInOptions) url.Values {
+	q := url.Values{"path": {path}}
+	for name, list := range map[string][]string{"exclude": o.Exclude, "keep": o.Keep} {
+		if len(list) > 0 {
+			q[name] = list
+		}
 	}
+	for name, value := range map[string]string{"owner": o.Owner, "external_symlinks": string(o.Links)} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	for name, set := range map[string]bool{"atomic": o.Atomic, "clear": o.Clear} {
+		if set {
+			q.Set(name, "true")
+		}
+	}
+	return q
+}
+
+func (c *Client) upload(ctx context.Context, method, path string, q url.Values, kind string, r io.Reader, out any) error {
 	src := &source{r: r}
-	resp, err := c.send(ctx, http.MethodPut, p, q, src, http.Header{"Content-Type": {kind}, "Accept": {"application/json"}})
+	resp, err := c.send(ctx, method, path, q, src, http.Header{"Content-Type": {kind}, "Accept": {"application/json"}})
 	if rerr := src.failure(); rerr != nil {
 		if resp != nil {
 			resp.Body.Close()
@@ -198,6 +251,9 @@ func (c *Client) upload(ctx context.Context, ref, rest string, q url.Values, kin
 		return err
 	}
 	defer drop(resp.Body)
+	if out == nil {
+		return nil
+	}
 	data, err := readBounded(resp.Body, maxAnswer)
 	if err != nil {
 		return c.failed(ctx, err)

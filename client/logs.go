@@ -5,17 +5,83 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 )
 
 // Logs gives the kept output of a sandbox's processes to fn, entry by entry, and
 // returns fn's error as it is. An entry's data is only valid during the call.
+// With Follow it goes on until the entry that says in End why there is no more.
+// A connection that breaks before that is made again, and goes on after the last
+// byte that fn got.
 func (c *Client) Logs(ctx context.Context, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
 	p, err := sandboxPath(ref, "/logs")
 	if err != nil {
 		return err
 	}
+	if o.Follow {
+		l := newLogFollower(o)
+		return c.follow(ctx, func(connected func()) error { return c.followLogs(ctx, p, l, fn, connected) })
+	}
+	return c.lines(ctx, http.MethodGet, p, logQuery(o), nil, func(line []byte) error {
+		e, err := decodeLogLine(line)
+		if err != nil {
+			return err
+		}
+		return fn(e)
+	})
+}
+
+// followLogs reads one answer of a followed log to its end.
+func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn func(cloche.LogEntry) error, connected func()) error {
+	inner, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	resp, err := c.sendJSON(inner, http.MethodGet, path, logQuery(l.options()), nil, "application/x-ndjson")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	connected()
+	err = c.scan(ctx, &watched{resp.Body, hangUp}, func(line []byte) error {
+		e, err := decodeLogLine(line)
+		if err != nil {
+			return err
+		}
+		e, fresh := l.take(e)
+		if !fresh {
+			return nil
+		}
+		if err := fn(e); err != nil {
+			return &callerError{err}
+		}
+		return nil
+	})
+	if l.ended && passing(err) {
+		return nil // all was said before it broke
+	}
+	if err == nil && !l.ended {
+		// A daemon that ends the answer by itself is on its way down.
+		err = c.failed(ctx, errBroken)
+	}
+	return err
+}
+
+func decodeLogLine(line []byte) (cloche.LogEntry, error) {
+	var l struct {
+		cloche.LogEntry
+		Error *cloche.Error `json:"error"`
+	}
+	if err := decode(line, &l); err != nil {
+		return l.LogEntry, err
+	}
+	if l.Error != nil {
+		return l.LogEntry, l.Error
+	}
+	return l.LogEntry, nil
+}
+
+func logQuery(o cloche.LogOptions) url.Values {
 	q := url.Values{}
 	if o.ExecID != "" {
 		q.Set("exec_id", o.ExecID)
@@ -26,17 +92,17 @@ func (c *Client) Logs(ctx context.Context, ref string, o cloche.LogOptions, fn f
 	if o.Tail != 0 {
 		q.Set("tail", strconv.Itoa(o.Tail))
 	}
-	return c.lines(ctx, http.MethodGet, p, q, nil, func(line []byte) error {
-		var l struct {
-			cloche.LogEntry
-			Error *cloche.Error `json:"error"`
-		}
-		if err := decode(line, &l); err != nil {
-			return err
-		}
-		if l.Error != nil {
-			return l.Error
-		}
-		return fn(l.LogEntry)
-	})
+	if o.Since != nil {
+		q.Set("since", strconv.FormatInt(*o.Since, 10))
+	}
+	if !o.SinceTime.IsZero() {
+		q.Set("since_time", o.SinceTime.UTC().Format(time.RFC3339Nano))
+	}
+	if o.Follow {
+		q.Set("follow", "true")
+	}
+	if o.WaitMS != 0 {
+		q.Set("wait_ms", strconv.FormatInt(o.WaitMS, 10))
+	}
+	return q
 }

@@ -20,20 +20,22 @@ type Sandbox struct {
 
 // Create makes a sandbox. The returned record says what was granted, what was
 // adjusted and what this machine cannot enforce. On error nothing is left
-// behind by the daemon.
+// behind by the daemon, unless the connection broke. A spec with an IdempotencyKey
+// is then sent a second time, and can be sent again: one sandbox comes of it.
 func (c *Client) Create(ctx context.Context, spec cloche.SandboxSpec) (*Sandbox, error) {
 	return c.CreateProgress(ctx, spec, nil)
 }
 
 // CreateProgress is Create that calls step with the name of each step as it
-// begins. step is called from the calling goroutine.
+// begins. step is called from the calling goroutine. See WithPullProgress for what
+// a step may wait for.
 func (c *Client) CreateProgress(ctx context.Context, spec cloche.SandboxSpec, step func(string)) (*Sandbox, error) {
 	if err := checkSpec("", spec); err != nil {
 		return nil, err
 	}
 	var sb cloche.Sandbox
-	if step == nil {
-		if err := c.call(ctx, http.MethodPost, "/sandboxes", nil, spec, &sb); err != nil {
+	if step == nil && !wantsPull(ctx) {
+		if err := c.callKeyed(ctx, spec.IdempotencyKey, "/sandboxes", spec, &sb); err != nil {
 			return nil, err
 		}
 		return &Sandbox{sb, c}, nil
@@ -49,8 +51,10 @@ func (c *Client) CreateProgress(ctx context.Context, spec cloche.SandboxSpec, st
 			return m.Error
 		case m.Sandbox != nil:
 			sb, got = *m.Sandbox, true
-		case m.Step != "":
+		case m.Step != "" && step != nil:
 			step(m.Step)
+		default:
+			tellPull(ctx, m.Pull)
 		}
 		return nil
 	})
@@ -98,37 +102,31 @@ func (c *Client) List(ctx context.Context, o cloche.ListOptions) (cloche.Sandbox
 
 // ListAll walks over every page. It ends after the first error.
 func (c *Client) ListAll(ctx context.Context, o cloche.ListOptions) iter.Seq2[cloche.Sandbox, error] {
-	return func(yield func(cloche.Sandbox, error) bool) {
-		for {
-			l, err := c.List(ctx, o)
-			if err != nil {
-				yield(cloche.Sandbox{}, err)
-				return
-			}
-			for _, sb := range l.Sandboxes {
-				if !yield(sb, nil) {
-					return
-				}
-			}
-			if l.Next == "" {
-				return
-			}
-			if l.Next == o.Cursor {
-				yield(cloche.Sandbox{}, brokenAnswer("the daemon answered with the cursor that it was asked with"))
-				return
-			}
-			o.Cursor = l.Next
-		}
-	}
+	return pages(o.Cursor, func(cursor string) ([]cloche.Sandbox, string, error) {
+		o := o
+		o.Cursor = cursor
+		l, err := c.List(ctx, o)
+		return l.Sandboxes, l.Next, err
+	})
 }
 
 // Remove kills what runs in a sandbox and removes it with its private workspace.
 func (c *Client) Remove(ctx context.Context, ref string) error {
+	_, err := c.Delete(ctx, ref)
+	return err
+}
+
+// Delete is Remove that returns the last record of the sandbox: why it ended, and
+// what its teardown came to. By id it may be repeated within 24 hours. One whose
+// teardown fails is tried again by the daemon until it succeeds, and is listed as
+// deleting meanwhile; the error says so.
+func (c *Client) Delete(ctx context.Context, ref string) (cloche.Sandbox, error) {
+	var sb cloche.Sandbox
 	p, err := sandboxPath(ref, "")
 	if err != nil {
-		return err
+		return sb, err
 	}
-	return c.call(ctx, http.MethodDelete, p, nil, nil, nil)
+	return sb, c.call(ctx, http.MethodDelete, p, nil, nil, &sb)
 }
 
 // Stop ends a sandbox in good order: TERM to every process, the grace period,
@@ -150,21 +148,6 @@ func (c *Client) Kill(ctx context.Context, ref string) (cloche.Sandbox, error) {
 		return sb, err
 	}
 	return sb, c.call(ctx, http.MethodPost, p, nil, nil, &sb)
-}
-
-// Processes returns what is on record about each exec of a sandbox, oldest first.
-func (c *Client) Processes(ctx context.Context, ref string) ([]cloche.Process, error) {
-	p, err := sandboxPath(ref, "/processes")
-	if err != nil {
-		return nil, err
-	}
-	var l struct {
-		Processes []cloche.Process `json:"processes"`
-	}
-	if err := c.call(ctx, http.MethodGet, p, nil, nil, &l); err != nil {
-		return nil, err
-	}
-	return l.Processes, nil
 }
 
 // sandboxPath is the path of a sandbox, with what stands behind its ref.

@@ -15,17 +15,32 @@ type Version struct {
 	API string `json:"api"`
 }
 
-// Images returns the root filesystems that a create can name.
-func (c *Client) Images(ctx context.Context) (cloche.ImageList, error) {
-	var l cloche.ImageList
-	return l, c.call(ctx, http.MethodGet, "/images", nil, nil, &l)
-}
-
 // Status returns the daemon's own state. A daemon that is disabled or has no
 // usable engine answers and says so.
 func (c *Client) Status(ctx context.Context) (cloche.Status, error) {
 	var s cloche.Status
 	return s, c.call(ctx, http.MethodGet, "/status", nil, nil, &s)
+}
+
+// Standing is Status for whoever asks again and again and wants no error: a daemon
+// that cannot be asked is a status too, with the reason why. What it says of engine and
+// sandboxes is then nothing.
+func (c *Client) Standing(ctx context.Context) cloche.Status {
+	before := c.reached.Load()
+	s, err := c.Status(ctx)
+	if err == nil {
+		return s
+	}
+	s = cloche.Status{Message: err.Error()}
+	switch code := cloche.CodeOf(err); {
+	case code != cloche.CodeUnavailable && code != cloche.CodeTimeout && code != cloche.CodeCanceled:
+		s.Reason = cloche.ReasonFailing
+	case before:
+		s.Reason = cloche.ReasonLost
+	default:
+		s.Reason = cloche.ReasonNeverConnected
+	}
+	return s
 }
 
 // Doctor returns the verdict for each engine on the daemon's machine.

@@ -3,10 +3,7 @@ package client
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"io"
-	"net/http"
 	"slices"
 	"sync"
 
@@ -76,18 +73,10 @@ func (c *Client) RunStream(ctx context.Context, req cloche.RunRequest, step func
 }
 
 func (c *Client) openStream(ctx context.Context, path string, first cloche.ClientMessage, step func(string)) (*Stream, error) {
-	conn, resp, err := websocket.Dial(ctx, c.url(path, nil), &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: c.header(nil),
-	})
+	conn, err := c.dialSocket(ctx, path, nil)
 	if err != nil {
-		// The library leaves the first kilobyte of the body, which holds any error
-		// of the handshake.
-		if resp != nil && resp.Body != nil && resp.StatusCode != http.StatusSwitchingProtocols {
-			return nil, decodeError(resp)
-		}
-		return nil, c.failed(ctx, err)
+		return nil, err
 	}
-	conn.SetReadLimit(maxMessage)
 	s := &Stream{c: c, conn: conn}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.close = sync.OnceFunc(func() {
@@ -124,6 +113,8 @@ func (s *Stream) begin(first cloche.ClientMessage, step func(string)) error {
 			return brokenAnswer("the daemon sent an exit before it said that the program has started")
 		case m.Step != "" && step != nil:
 			step(m.Step)
+		default:
+			tellPull(s.ctx, m.Pull)
 		}
 	}
 }
@@ -168,17 +159,22 @@ func (s *Stream) Copy(stdout, stderr io.Writer) (*cloche.Result, error) {
 		if ev.Exit != nil {
 			return ev.Exit, nil
 		}
-		w := stdout
-		if ev.Stream == cloche.Stderr {
-			w = stderr
-		}
-		if w == nil {
-			continue
-		}
-		if _, err := w.Write(ev.Data); err != nil {
+		if _, err := outputOf(ev.Stream, stdout, stderr).Write(ev.Data); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// outputOf is where the output of one of the two streams goes.
+func outputOf(s cloche.Stream, stdout, stderr io.Writer) io.Writer {
+	w := stdout
+	if s == cloche.Stderr {
+		w = stderr
+	}
+	if w == nil {
+		return io.Discard
+	}
+	return w
 }
 
 // Write sends p to the program's stdin. It blocks while the program does not
@@ -199,15 +195,28 @@ func (s *Stream) CloseWrite() error { return s.send(cloche.ClientMessage{CloseSt
 
 // Resize changes the program's terminal.
 func (s *Stream) Resize(rows, cols uint16) error {
-	return s.send(cloche.ClientMessage{Resize: &cloche.Size{Rows: rows, Cols: cols}})
+	return s.send(resizeMessage(rows, cols))
+}
+
+func resizeMessage(rows, cols uint16) cloche.ClientMessage {
+	return cloche.ClientMessage{Resize: &cloche.Size{Rows: rows, Cols: cols}}
 }
 
 // Signal sends a signal, named as in Result.Signal, to the program's group.
 func (s *Stream) Signal(name string) error {
-	if cloche.SignalNumber(name) == 0 {
-		return cloche.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
+	m, err := signalMessage(name)
+	if err != nil {
+		return err
 	}
-	return s.send(cloche.ClientMessage{Signal: name})
+	return s.send(m)
+}
+
+// signalMessage asks for a signal.
+func signalMessage(name string) (m cloche.ClientMessage, err error) {
+	if cloche.SignalNumber(name) == 0 {
+		return m, cloche.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
+	}
+	return cloche.ClientMessage{Signal: name}, nil
 }
 
 // Close leaves the stream; see Stream for what becomes of the program. It is
@@ -217,16 +226,7 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-func (s *Stream) send(m cloche.ClientMessage) error {
-	data, err := json.Marshal(m)
-	if err != nil {
-		return cloche.Errorf(cloche.CodeInvalid, "encode request: %w", err)
-	}
-	if err := s.conn.Write(s.ctx, websocket.MessageText, data); err != nil {
-		return s.broken(err)
-	}
-	return nil
-}
+func (s *Stream) send(m cloche.ClientMessage) error { return s.c.sendMessage(s.ctx, s.conn, m) }
 
 // read returns the next message: one of the two is set.
 func (s *Stream) read() (*cloche.ServerMessage, *Event, error) {
@@ -249,12 +249,7 @@ func (s *Stream) read() (*cloche.ServerMessage, *Event, error) {
 	return nil, ev, nil
 }
 
-func (s *Stream) broken(err error) error {
-	if errors.Is(err, websocket.ErrMessageTooBig) {
-		return brokenAnswer("the daemon sent a message over %d bytes", maxMessage)
-	}
-	return s.c.failed(s.ctx, err)
-}
+func (s *Stream) broken(err error) error { return s.c.socketFailed(s.ctx, err) }
 
 // decodeMessage reads a text frame of the daemon's.
 func decodeMessage(data []byte) (*cloche.ServerMessage, error) {

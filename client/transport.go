@@ -40,7 +40,7 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, in
 		return err
 	}
 	defer drop(resp.Body)
-	if out == nil {
+	if out == nil || resp.StatusCode == http.StatusNoContent {
 		return nil
 	}
 	data, err := readBounded(resp.Body, maxAnswer)
@@ -50,6 +50,17 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, in
 	return decode(data, out)
 }
 
+// callKeyed is call for a request that makes something under an id that the
+// caller chose, which makes it safe to repeat. When the connection breaks, so
+// that nobody knows whether it was done, it is sent a second time.
+func (c *Client) callKeyed(ctx context.Context, id, path string, in, out any) error {
+	err := c.call(ctx, http.MethodPost, path, nil, in, out)
+	if id != "" && errors.Is(err, errBroken) && ctx.Err() == nil {
+		err = c.call(ctx, http.MethodPost, path, nil, in, out)
+	}
+	return err
+}
+
 // lines is call for an answer of JSON lines, each given to fn.
 func (c *Client) lines(ctx context.Context, method, path string, q url.Values, in any, fn func([]byte) error) error {
 	resp, err := c.sendJSON(ctx, method, path, q, in, "application/x-ndjson")
@@ -57,8 +68,27 @@ func (c *Client) lines(ctx context.Context, method, path string, q url.Values, i
 		return err
 	}
 	defer resp.Body.Close() // what is left of a long answer is not worth reading
-	sc := bufio.NewScanner(resp.Body)
-	sc.Buffer(make([]byte, 0, 64<<10), maxLine)
+	return c.scan(ctx, resp.Body, fn)
+}
+
+// scan gives each line of an answer that is not empty to fn. A line without its
+// end is one that broke off.
+func (c *Client) scan(ctx context.Context, body io.Reader, fn func([]byte) error) error {
+	return c.scanTo(ctx, body, maxLine, fn)
+}
+
+// scanTo is scan for lines of at most so many bytes.
+func (c *Client) scanTo(ctx context.Context, body io.Reader, longest int, fn func([]byte) error) error {
+	sc := bufio.NewScanner(body)
+	sc.Buffer(make([]byte, 0, 64<<10), longest)
+	cut := false
+	sc.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			return i + 1, data[:i], nil
+		}
+		cut = atEOF && len(data) > 0
+		return 0, nil, nil
+	})
 	for sc.Scan() {
 		if len(sc.Bytes()) == 0 {
 			continue
@@ -67,9 +97,14 @@ func (c *Client) lines(ctx context.Context, method, path string, q url.Values, i
 			return err
 		}
 	}
-	if err := sc.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return brokenAnswer("the daemon answered with a line over %d bytes", maxLine)
-	} else if err != nil {
+	err := sc.Err()
+	if err == nil && cut {
+		err = io.ErrUnexpectedEOF
+	}
+	switch {
+	case errors.Is(err, bufio.ErrTooLong):
+		return brokenAnswer("the daemon answered with a line over %d bytes", longest)
+	case err != nil:
 		return c.failed(ctx, err)
 	}
 	return nil
@@ -103,6 +138,7 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, bo
 	if err != nil {
 		return nil, c.failed(ctx, err)
 	}
+	c.reached.Store(true)
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
@@ -174,7 +210,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	}
 	if _, ok := errors.AsType[*dialError](err); !ok {
 		return cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s broke", c.host).
-			WithHint("what was asked may have been done; look before you ask again").WithCause(err)
+			WithHint("what was asked may have been done; look before you ask again").WithCause(broken{err})
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -117,7 +117,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (cloche.TarReport
 		if c.app.stdio.In == nil {
 			return cloche.TarReport{}, cloche.Invalid("src", "there is no standard input to read a tar stream from")
 		}
-		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.app.stdio.In)
+		return c.conn.TarIn(ctx, ref, path.Clean(dst), cloche.TarInOptions{}, c.app.stdio.In)
 	}
 	info, err := os.Stat(src)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (cloche.TarRep
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	got, err := c.conn.TarIn(ctx, ref, dst, r)
+	got, err := c.conn.TarIn(ctx, ref, dst, cloche.TarInOptions{}, r)
 	r.CloseWithError(context.Canceled) // a packer that nobody reads from ends
 	perr := <-packed
 	if perr != nil && !errors.Is(perr, context.Canceled) {
@@ -203,7 +203,7 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (cloche.TarRepor
 		return cloche.TarReport{}, err
 	}
 	if dst == "-" {
-		return c.conn.TarOut(ctx, ref, src, c.app.stdio.Out)
+		return c.conn.TarOut(ctx, ref, src, cloche.TarOutOptions{}, c.app.stdio.Out)
 	}
 	local, lerr := os.Stat(dst)
 	isDir := lerr == nil && local.IsDir()
@@ -265,7 +265,7 @@ func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (cloche.TarRe
 	}
 	received := make(chan sent, 1)
 	go func() {
-		report, err := c.conn.TarOut(ctx, ref, src, w)
+		report, err := c.conn.TarOut(ctx, ref, src, cloche.TarOutOptions{}, w)
 		w.CloseWithError(err)
 		received <- sent{report, err}
 	}()

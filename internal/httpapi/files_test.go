@@ -93,7 +93,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		if _, err := c.TarOut(ctx, sb.ID, "/broken", &out); !errors.Is(err, cloche.ErrSandboxLost) || out.Len() == 0 {
+		if _, err := c.TarOut(ctx, sb.ID, "/broken", cloche.TarOutOptions{}, &out); !errors.Is(err, cloche.ErrSandboxLost) || out.Len() == 0 {
 			t.Errorf("%d bytes, %v, want some and sandbox lost", out.Len(), err)
 		}
 	})

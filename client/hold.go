@@ -1,0 +1,125 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/coder/websocket"
+)
+
+// Held is a transient sandbox that lives as long as its connection: the daemon
+// removes it, with all it holds, when the Held is closed, its context ends, or
+// this program dies.
+type Held struct {
+	*Sandbox
+	conn   *websocket.Conn
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{}
+	wg     sync.WaitGroup
+	close  func()
+
+	mu  sync.Mutex
+	err error
+}
+
+// Hold makes a sandbox that is removed when the connection that holds it ends,
+// whatever ends it. step, where it is not nil, is called with the name of each
+// step of the create, from the calling goroutine.
+func (c *Client) Hold(ctx context.Context, spec cloche.SandboxSpec, step func(string)) (*Held, error) {
+	if err := checkSpec("", spec); err != nil {
+		return nil, err
+	}
+	conn, err := c.dialSocket(ctx, "/hold", nil)
+	if err != nil {
+		return nil, err
+	}
+	h := &Held{conn: conn, done: make(chan struct{})}
+	h.ctx, h.cancel = context.WithCancel(ctx)
+	h.close = sync.OnceFunc(func() {
+		h.cancel()
+		conn.CloseNow()
+	})
+	sb, err := h.begin(c, spec, step)
+	if err != nil {
+		h.close()
+		return nil, err
+	}
+	h.Sandbox = &Sandbox{*sb, c}
+	h.wg.Go(func() { h.keep(c) })
+	return h, nil
+}
+
+// begin asks for the sandbox and waits for it.
+func (h *Held) begin(c *Client, spec cloche.SandboxSpec, step func(string)) (*cloche.Sandbox, error) {
+	if err := c.sendMessage(h.ctx, h.conn, cloche.ClientMessage{Hold: &spec}); err != nil {
+		return nil, err
+	}
+	for {
+		m, err := h.message(c)
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Sandbox != nil:
+			return m.Sandbox, nil
+		case m.Step != "" && step != nil:
+			step(m.Step)
+		default:
+			tellPull(h.ctx, m.Pull)
+		}
+	}
+}
+
+func (h *Held) message(c *Client) (*cloche.ServerMessage, error) {
+	kind, data, err := h.conn.Read(h.ctx)
+	if err != nil {
+		return nil, c.socketFailed(h.ctx, err)
+	}
+	if kind != websocket.MessageText {
+		return nil, brokenAnswer("the daemon sent bytes on a stream that has none")
+	}
+	m, err := decodeMessage(data)
+	if err == nil && m.Error != nil {
+		err = m.Error
+	}
+	return m, err
+}
+
+// keep reads, which is what answers the daemon's pings, until the connection
+// ends.
+func (h *Held) keep(c *Client) {
+	defer close(h.done)
+	for {
+		if _, err := h.message(c); err != nil {
+			h.mu.Lock()
+			h.err = err
+			h.mu.Unlock()
+			h.close()
+			return
+		}
+	}
+}
+
+// Done is closed when the sandbox is no longer held.
+func (h *Held) Done() <-chan struct{} { return h.done }
+
+// Err says why the sandbox is no longer held; nil while it is, and after Close.
+func (h *Held) Err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// Close lets the sandbox go: the daemon removes it. It is idempotent.
+func (h *Held) Close() error {
+	h.close()
+	h.wg.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(h.err, context.Canceled) {
+		h.err = nil
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Info returns what the caller may know of the daemon before it asks for anything.
+func (c *Client) Info(ctx context.Context) (cloche.Info, error) {
+	var i cloche.Info
+	return i, c.call(ctx, http.MethodGet, "/info", nil, nil, &i)
+}
+
+// ResolveName returns which sandbox a template and an identity mean, and whether
+// it is there. Other calls than create, exec and process start take that name.
+func (c *Client) ResolveName(ctx context.Context, n cloche.Naming) (cloche.ResolvedName, error) {
+	var r cloche.ResolvedName
+	if err := checkNaming("", n); err != nil {
+		return r, err
+	}
+	return r, c.call(ctx, http.MethodPost, "/names/resolve", nil, n, &r)
+}
+
+// checkNaming refuses what would arrive changed, and so might name another's
+// sandbox.
+func checkNaming(at string, n cloche.Naming) error {
+	if err := checkText(at+"name_template", n.NameTemplate); err != nil || n.Identity == nil {
+		return err
+	}
+	id := n.Identity
+	if err := checkEnv(at+"identity.variables", id.Variables); err != nil {
+		return err
+	}
+	return checkTexts(at+"identity.", "launcher_type", id.LauncherType, "launcher_id", id.LauncherID, "sender_id", id.SenderID, "query_id", id.QueryID)
+}

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// StartProcess starts a managed process and returns when it has been executed,
+// ready or not. A spec that names an ExecID is sent a second time when its
+// connection breaks: the daemon starts it once.
+func (c *Client) StartProcess(ctx context.Context, ref string, spec cloche.ProcessSpec) (cloche.Process, error) {
+	var p cloche.Process
+	path, err := sandboxPath(ref, "/processes")
+	if err != nil {
+		return p, err
+	}
+	if err := checkExec("", spec.ExecRequest); err != nil {
+		return p, err
+	}
+	return p, c.callKeyed(ctx, spec.ExecID, path, spec, &p)
+}
+
+// Processes returns what is on record about each process of a sandbox, execs and
+// managed ones, in the order of their start.
+func (c *Client) Processes(ctx context.Context, ref string) ([]cloche.Process, error) {
+	p, err := sandboxPath(ref, "/processes")
+	if err != nil {
+		return nil, err
+	}
+	var l cloche.ProcessList
+	if err := c.call(ctx, http.MethodGet, p, nil, nil, &l); err != nil {
+		return nil, err
+	}
+	return l.Processes, nil
+}
+
+// Process returns what is on record about one process.
+func (c *Client) Process(ctx context.Context, ref, id string) (cloche.Process, error) {
+	var p cloche.Process
+	path, err := processPath(ref, id, "")
+	if err != nil {
+		return p, err
+	}
+	return p, c.call(ctx, http.MethodGet, path, nil, nil, &p)
+}
+
+// SignalProcess sends a signal to a process, and to whatever else the scope says.
+func (c *Client) SignalProcess(ctx context.Context, ref, id string, r cloche.SignalRequest) error {
+	path, err := processPath(ref, id, "/signal")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodPost, path, nil, r, nil)
+}
+
+// ResizeProcess changes the size of a process's terminal.
+func (c *Client) ResizeProcess(ctx context.Context, ref, id string, size cloche.Size) error {
+	path, err := processPath(ref, id, "/resize")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodPost, path, nil, size, nil)
+}
+
+// WriteStdin gives a process what r has as input, and returns when all of it was
+// written to the process; with end its input is closed then. offset is where the
+// first byte belongs, counted since the start of the process: bytes that were
+// given already are ignored, so that a write whose answer was lost can be asked
+// for again. A nil offset is the present end.
+func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, r io.Reader, end bool) (cloche.StdinAck, error) {
+	var ack cloche.StdinAck
+	path, err := processPath(ref, id, "/stdin")
+	if err != nil {
+		return ack, err
+	}
+	q := url.Values{}
+	if offset != nil {
+		q.Set("offset", strconv.FormatInt(*offset, 10))
+	}
+	if end {
+		q.Set("end", "true")
+	}
+	return ack, c.upload(ctx, http.MethodPost, path, q, "application/octet-stream", r, &ack)
+}
+
+// CloseStdin ends the input of a process.
+func (c *Client) CloseStdin(ctx context.Context, ref, id string) (cloche.StdinAck, error) {
+	return c.WriteStdin(ctx, ref, id, nil, http.NoBody, true)
+}
+
+// RemoveProcess kills a process where it runs, and removes its record and log.
+func (c *Client) RemoveProcess(ctx context.Context, ref, id string) error {
+	path, err := processPath(ref, id, "")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodDelete, path, nil, nil, nil)
+}
+
+// processPath is the path of a process, with what stands behind its id.
+func processPath(ref, id, rest string) (string, error) {
+	if id == "" || id == "." || id == ".." {
+		return "", cloche.Invalid("exec_id", "%q names no process", id).WithHint("give its id, as the list of processes has it")
+	}
+	return sandboxPath(ref, "/processes/"+url.PathEscape(id)+rest)
+}

@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// silence is how long a daemon may say nothing on a stream before its
+// connection counts as broken. It says something four times in that time.
+const silence = 60 * time.Second
+
+// errBroken marks an error of a connection that was made and then lost, after
+// which it is not known what became of the request.
+var errBroken = errors.New("the connection broke")
+
+// broken is a cause that is both errBroken and what the system said.
+type broken struct{ err error }
+
+func (e broken) Error() string   { return e.err.Error() }
+func (e broken) Unwrap() []error { return []error{errBroken, e.err} }
+
+// callerError is an error of the caller's own function, which is returned to it
+// as it is.
+type callerError struct{ err error }
+
+func (e *callerError) Error() string { return e.err.Error() }
+
+// passing reports whether err may be over when the same is asked again later.
+func passing(err error) bool {
+	e, ok := errors.AsType[*cloche.Error](err)
+	return ok && (e.Code == cloche.CodeUnavailable || e.Retryable)
+}
+
+// follow runs once until it returns nil, which is the end of what is followed.
+// When its connection is lost after connected was called, it is run again after
+// a wait; it is once's part to go on where it was. The first connection that
+// fails is the caller's to hear of.
+func (c *Client) follow(ctx context.Context, once func(connected func()) error) error {
+	var wait backoff
+	was := false
+	for {
+		err := once(func() {
+			was = true
+			wait.reset()
+		})
+		if ce, ok := errors.AsType[*callerError](err); ok {
+			return ce.err
+		}
+		if err == nil || !was || c.noReconnect || !passing(err) || ctx.Err() != nil {
+			return err
+		}
+		if err := c.await(ctx, &wait, err); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits before the next attempt, after one that failed with err.
+func (c *Client) await(ctx context.Context, wait *backoff, err error) error {
+	var least time.Duration
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		least = e.RetryAfter()
+	}
+	d := wait.next(least)
+	if c.onReconnect != nil {
+		c.onReconnect(err, d)
+	}
+	if cerr := pause(ctx, d); cerr != nil {
+		return c.failed(ctx, cerr)
+	}
+	return nil
+}
+
+// reconnecting is what a call on a stream gets while it has no connection.
+func (c *Client) reconnecting() *cloche.Error {
+	e := cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s is being made again", c.host).
+		WithHint("ask again in a moment")
+	e.Retryable = true
+	return e
+}
+
+// watched is the body of an answer that says something now and then. When it
+// has been silent for too long, hangUp ends its connection.
+type watched struct {
+	r      io.Reader
+	hangUp func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	// Only the time in Read counts: a reader that is slow is no silent daemon.
+	t := time.AfterFunc(silence, w.hangUp)
+	defer t.Stop()
+	return w.r.Read(p)
+}
