@@ -1,0 +1,262 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/coder/websocket"
+)
+
+// attachLink is one connection of an Attachment.
+type attachLink struct {
+	conn    *websocket.Conn
+	stop    func() bool // ends the watch over the Attachment's context
+	started cloche.Started
+	silent  *time.Timer // runs while somebody reads, and ends the connection
+	buf     []byte
+}
+
+func (l *attachLink) close() {
+	l.stop()
+	l.silent.Stop()
+	l.conn.CloseNow()
+}
+
+// hangUp answers the daemon's close, which follows its last message.
+func (l *attachLink) hangUp() {
+	l.stop()
+	l.silent.Stop()
+	l.conn.Close(websocket.StatusNormalClosure, "")
+}
+
+// read returns the next message, whose bytes are valid until the one after.
+func (l *attachLink) read(ctx context.Context) (websocket.MessageType, []byte, error) {
+	l.silent.Reset(silence)
+	defer l.silent.Stop()
+	kind, r, err := l.conn.Reader(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	l.buf = l.buf[:0]
+	for {
+		if len(l.buf) == cap(l.buf) {
+			l.buf = append(l.buf, make([]byte, max(16<<10, len(l.buf)))...)[:len(l.buf)]
+		}
+		n, err := r.Read(l.buf[len(l.buf):cap(l.buf)])
+		l.buf = l.buf[:len(l.buf)+n]
+		if err == io.EOF {
+			return kind, l.buf, nil
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+}
+
+// connect makes a connection and the attach on it.
+func (a *Attachment) connect() (*attachLink, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, socketTimeout)
+	defer cancel()
+	l := &attachLink{silent: time.NewTimer(silence)}
+	l.silent.Stop()
+	conn, err := a.c.dialSocket(ctx, a.path, func() { l.silent.Reset(silence) })
+	if err != nil {
+		return nil, a.late(err)
+	}
+	l.conn = conn
+	// One watch for all reads, which then need none each.
+	l.stop = context.AfterFunc(a.ctx, func() { conn.CloseNow() })
+	l.silent = time.AfterFunc(silence, func() { conn.CloseNow() })
+	a.mu.Lock()
+	req := a.req
+	a.mu.Unlock()
+	if err := a.c.sendMessage(ctx, conn, cloche.ClientMessage{Attach: &req}); err != nil {
+		l.close()
+		return nil, a.late(err)
+	}
+	for {
+		kind, data, err := l.read(ctx)
+		if err != nil {
+			l.close()
+			return nil, a.late(a.c.socketFailed(ctx, err))
+		}
+		m := &cloche.ServerMessage{}
+		if kind != websocket.MessageText {
+			err = brokenAnswer("the daemon sent output before it said that the attach is made")
+		} else if m, err = decodeMessage(data); err == nil && m.Error != nil {
+			err = m.Error
+		}
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		if m.Started != nil {
+			l.started = *m.Started
+			return l, nil
+		}
+	}
+}
+
+// late tells the deadline of a handshake from that of the caller's context.
+func (a *Attachment) late(err error) error {
+	if cloche.CodeOf(err) == cloche.CodeTimeout && a.ctx.Err() == nil {
+		e := cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s did not answer within %v", a.c.host, socketTimeout)
+		e.Retryable = true
+		return e
+	}
+	return err
+}
+
+// reconnect waits and connects until it is done, or cannot be.
+func (a *Attachment) reconnect() error {
+	for {
+		if err := a.c.await(a.ctx, &a.wait, a.why); err != nil {
+			return err
+		}
+		a.mu.Lock()
+		next, base := a.next, a.in.base
+		a.req.Since = &next
+		if a.req.Write {
+			a.req.StdinOffset = &base
+		}
+		a.mu.Unlock()
+		again, err := a.closeAgain()
+		var l *attachLink
+		if err == nil {
+			l, err = a.connect()
+		}
+		if err == nil {
+			a.resume(l, again)
+			return nil
+		}
+		if !passing(err) {
+			return err
+		}
+		a.why = err
+	}
+}
+
+// closeAgain reports whether the end of the input is to be said on the next
+// connection too. To a terminal it is a key that is pressed, and never said a
+// second time; to all else a second end is none.
+func (a *Attachment) closeAgain() (bool, error) {
+	a.mu.Lock()
+	told := a.in.told
+	a.mu.Unlock()
+	if !told {
+		return true, nil
+	}
+	var p cloche.Process
+	err := a.c.call(a.ctx, http.MethodGet, strings.TrimSuffix(a.path, "/attach"), nil, nil, &p)
+	return !p.TTY, err
+}
+
+// resume goes on with a new connection.
+func (a *Attachment) resume(l *attachLink, closeAgain bool) {
+	a.wait.reset()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.end != nil {
+		l.close()
+		return
+	}
+	a.in.rewind(closeAgain)
+	a.link = l
+	a.wakeLocked()
+}
+
+// feed sends input while there is a connection to send it on.
+func (a *Attachment) feed() {
+	for {
+		a.mu.Lock()
+		l, end, changed := a.link, a.end, a.changed
+		var data []byte
+		var eof bool
+		if l != nil {
+			data, eof = a.in.next()
+		}
+		a.mu.Unlock()
+		// A connection that takes no more is Recv's to see and to mend: the daemon's
+		// last word may still be in it. What is sent on it meanwhile is lost with it,
+		// and is sent again.
+		switch {
+		case end != nil:
+			return
+		case len(data) > 0:
+			_ = l.conn.Write(a.ctx, websocket.MessageBinary, data)
+			continue
+		case eof:
+			_ = a.c.sendMessage(a.ctx, l.conn, cloche.ClientMessage{CloseStdin: true})
+			continue
+		}
+		select {
+		case <-changed:
+		case <-a.ctx.Done():
+			return
+		}
+	}
+}
+
+// read takes one message in. It returns nothing for one that is not for the
+// caller.
+func (a *Attachment) read(l *attachLink) (*AttachEvent, error) {
+	kind, data, err := l.read(context.WithoutCancel(a.ctx))
+	if err != nil {
+		return nil, a.c.socketFailed(a.ctx, err)
+	}
+	if kind != websocket.MessageText {
+		ev, err := decodeFrame(data)
+		if err != nil {
+			return nil, err
+		}
+		return a.output(ev)
+	}
+	m, err := decodeMessage(data)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case m.Error != nil:
+		return nil, m.Error
+	case m.Exit != nil:
+		return &AttachEvent{Exit: m.Exit}, nil
+	case m.Process != nil:
+		return &AttachEvent{Process: m.Process}, nil
+	case m.Stdin != nil:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.in.ack(m.Stdin.Offset)
+		a.wakeLocked()
+	case m.Gap != nil && m.Gap.Position > a.next:
+		a.next = m.Gap.Position
+		return &AttachEvent{Gap: m.Gap}, nil
+	}
+	return nil, nil
+}
+
+// output takes a frame of output in. What came before, on another connection,
+// is cut off; what is missing is said to be.
+func (a *Attachment) output(f *Event) (*AttachEvent, error) {
+	at := int64(f.Seq)
+	if at < 0 || at+int64(len(f.Data)) < 0 {
+		return nil, brokenAnswer("the daemon sent output at position %d", f.Seq)
+	}
+	if cut := a.next - at; cut > 0 {
+		if cut >= int64(len(f.Data)) {
+			return nil, nil
+		}
+		at, f.Data = a.next, f.Data[cut:]
+	}
+	ev := AttachEvent{Stream: f.Stream, Position: at, Data: f.Data}
+	missing := at - a.next
+	a.next = at + int64(len(f.Data))
+	if missing > 0 {
+		a.unread = append(a.unread, ev)
+		return &AttachEvent{Gap: &cloche.Gap{Position: at, Bytes: missing}}, nil
+	}
+	return &ev, nil
+}

@@ -1,0 +1,119 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Audit gives records of the audit log to fn, in order, each with its line as the
+// log has it, and returns fn's error as it is. A line has no line end and is valid
+// during the call only; what is written to a file, line by line, can be verified
+// later. With Follow it goes on until ctx ends; a connection that breaks then is
+// made again, and goes on after the last record that fn got.
+func (c *Client) Audit(ctx context.Context, o cloche.AuditOptions, fn func(r cloche.AuditRecord, line []byte) error) error {
+	take := func(line []byte) error {
+		var m struct {
+			cloche.AuditRecord
+			Error *cloche.Error `json:"error"`
+		}
+		if err := decode(line, &m); err != nil {
+			return err
+		}
+		if m.Error != nil {
+			return m.Error
+		}
+		if m.Seq <= o.After {
+			return nil
+		}
+		// Only what comes next is asked for by a connection that is made again.
+		o.After, o.Tail = m.Seq, 0
+		if err := fn(m.AuditRecord, line); err != nil {
+			return &callerError{err}
+		}
+		return nil
+	}
+	if !o.Follow {
+		err := c.lines(ctx, http.MethodGet, "/audit", auditQuery(o), nil, take)
+		if ce, ok := errors.AsType[*callerError](err); ok {
+			return ce.err
+		}
+		return err
+	}
+	return c.follow(ctx, func(connected func()) error {
+		inner, hangUp := context.WithCancel(ctx)
+		defer hangUp()
+		resp, err := c.sendJSON(inner, http.MethodGet, "/audit", auditQuery(o), nil, "application/x-ndjson")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		connected()
+		if err := c.scan(ctx, &watched{resp.Body, hangUp}, take); err != nil {
+			return err
+		}
+		// A daemon that ends the answer by itself is on its way down.
+		return c.failed(ctx, errBroken)
+	})
+}
+
+// VerifyAudit has the daemon prove that nobody changed its audit log. What is wrong
+// with the log is in the report; the error is one of the call.
+func (c *Client) VerifyAudit(ctx context.Context, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+	q := url.Values{}
+	for _, a := range o.Anchors {
+		q.Add("anchor", strconv.FormatInt(a.Seq, 10)+":"+a.Hash)
+	}
+	if o.Accept != 0 {
+		q.Set("accept", strconv.FormatInt(o.Accept, 10))
+	}
+	var r cloche.AuditReport
+	return r, c.call(ctx, http.MethodGet, "/audit/verify", q, nil, &r)
+}
+
+// AuditUsage sums what ended sandboxes used.
+func (c *Client) AuditUsage(ctx context.Context, o cloche.AuditUsageOptions) (cloche.AuditUsage, error) {
+	q := url.Values{}
+	setTime(q, "since", o.Since)
+	setTime(q, "until", o.Until)
+	setText(q, "tenant", o.Tenant)
+	setText(q, "label", o.Label)
+	var u cloche.AuditUsage
+	return u, c.call(ctx, http.MethodGet, "/audit/usage", q, nil, &u)
+}
+
+func auditQuery(o cloche.AuditOptions) url.Values {
+	q := url.Values{}
+	for name, n := range map[string]int64{"after": o.After, "tail": int64(o.Tail), "limit": int64(o.Limit)} {
+		if n != 0 {
+			q.Set(name, strconv.FormatInt(n, 10))
+		}
+	}
+	setTime(q, "since", o.Since)
+	setTime(q, "until", o.Until)
+	setText(q, "tenant", o.Tenant)
+	setText(q, "sandbox", o.Sandbox)
+	setText(q, "verb", o.Verb)
+	setText(q, "outcome", o.Outcome)
+	if o.Follow {
+		q.Set("follow", "true")
+	}
+	return q
+}
+
+func setTime(q url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		q.Set(name, t.UTC().Format(time.RFC3339Nano))
+	}
+}
+
+func setText(q url.Values, name, text string) {
+	if text != "" {
+		q.Set(name, text)
+	}
+}

@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Egress returns the rules that are in force in a sandbox.
+func (c *Client) Egress(ctx context.Context, ref string) (cloche.EgressRules, error) {
+	var r cloche.EgressRules
+	p, err := sandboxPath(ref, "/egress")
+	if err != nil {
+		return r, err
+	}
+	return r, c.call(ctx, http.MethodGet, p, nil, nil, &r)
+}
+
+// ChangeEgress puts other rules into force in a sandbox that runs, and returns them.
+// Connections in progress are judged again.
+func (c *Client) ChangeEgress(ctx context.Context, ref string, change cloche.EgressChange) (cloche.EgressRules, error) {
+	var r cloche.EgressRules
+	p, err := sandboxPath(ref, "/egress")
+	if err != nil {
+		return r, err
+	}
+	return r, c.call(ctx, http.MethodPatch, p, nil, change, &r)
+}
+
+// ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
+// with a network. When it returns, nothing is left of what the policy does not allow.
+func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy cloche.EgressPolicy) (cloche.EgressRules, error) {
+	var r cloche.EgressRules
+	p, err := sandboxPath(ref, "/egress")
+	if err != nil {
+		return r, err
+	}
+	return r, c.call(ctx, http.MethodPut, p, nil, policy, &r)
+}
+
+// EgressLog gives what left a sandbox and what did not to fn, in order, and returns
+// fn's error as it is. With Follow it goes on until the sandbox ends; a connection
+// that breaks before is made again, and goes on after the last record that fn got.
+func (c *Client) EgressLog(ctx context.Context, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+	p, err := sandboxPath(ref, "/egress/log")
+	if err != nil {
+		return err
+	}
+	take := func(line []byte) error {
+		var m struct {
+			cloche.EgressRecord
+			Error *cloche.Error `json:"error"`
+		}
+		if err := decode(line, &m); err != nil {
+			return err
+		}
+		if m.Error != nil {
+			return m.Error
+		}
+		if o.After > 0 && m.Seq <= o.After {
+			return nil
+		}
+		// Only what comes next is asked for by a connection that is made again.
+		o.After, o.Tail = m.Seq, 0
+		if err := fn(m.EgressRecord); err != nil {
+			return &callerError{err}
+		}
+		return nil
+	}
+	once := func(connected func()) error {
+		inner, hangUp := context.WithCancel(ctx)
+		defer hangUp()
+		resp, err := c.sendJSON(inner, http.MethodGet, p, egressQuery(o), nil, "application/x-ndjson")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		connected()
+		body := resp.Body
+		if o.Follow {
+			return c.scan(ctx, &watched{body, hangUp}, take)
+		}
+		return c.scan(ctx, body, take)
+	}
+	if o.Follow {
+		return c.follow(ctx, once)
+	}
+	err = once(func() {})
+	if ce, ok := errors.AsType[*callerError](err); ok {
+		return ce.err
+	}
+	return err
+}
+
+func egressQuery(o cloche.EgressLogOptions) url.Values {
+	q := url.Values{}
+	for name, n := range map[string]int64{"after": o.After, "tail": int64(o.Tail)} {
+		if n != 0 {
+			q.Set(name, strconv.FormatInt(n, 10))
+		}
+	}
+	for _, k := range o.Kinds {
+		q.Add("kind", string(k))
+	}
+	if o.Follow {
+		q.Set("follow", "true")
+	}
+	return q
+}
+
+// Approvals returns what sandboxes want out and wait for, oldest first.
+func (c *Client) Approvals(ctx context.Context, o cloche.ApprovalOptions) (cloche.ApprovalList, error) {
+	q := url.Values{}
+	setText(q, "sandbox", o.Sandbox)
+	if o.All {
+		q.Set("all", "true")
+	}
+	var l cloche.ApprovalList
+	return l, c.call(ctx, http.MethodGet, "/approvals", q, nil, &l)
+}
+
+// AnswerApproval gives the word that something waits for.
+func (c *Client) AnswerApproval(ctx context.Context, id string, answer cloche.ApprovalAnswer) (cloche.Approval, error) {
+	var a cloche.Approval
+	if !cloche.ValidName(id) {
+		return a, cloche.Invalid("approval", "%d characters that are not the id of an approval were given", len(id)).WithHint("give the id that the list of approvals has")
+	}
+	return a, c.call(ctx, http.MethodPost, "/approvals/"+id, nil, answer, &a)
+}

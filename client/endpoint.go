@@ -1,0 +1,99 @@
+package client
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/reverse"
+)
+
+// Endpoints tells of the endpoints of a sandbox, by name.
+func (c *Client) Endpoints(ctx context.Context, ref string) (cloche.EndpointList, error) {
+	var list cloche.EndpointList
+	path, err := sandboxPath(ref, "/endpoints")
+	if err == nil {
+		err = c.call(ctx, http.MethodGet, path, nil, nil, &list)
+	}
+	return list, err
+}
+
+// Endpoint tells of one endpoint.
+func (c *Client) Endpoint(ctx context.Context, ref, name string) (cloche.EndpointStatus, error) {
+	var st cloche.EndpointStatus
+	path, err := endpointPath(ref, name, "")
+	if err == nil {
+		err = c.call(ctx, http.MethodGet, path, nil, nil, &st)
+	}
+	return st, err
+}
+
+// AddEndpoint puts an endpoint into a running sandbox. Adding one that is there
+// already, as it is, changes nothing.
+func (c *Client) AddEndpoint(ctx context.Context, ref string, e cloche.Endpoint) (cloche.EndpointStatus, error) {
+	var st cloche.EndpointStatus
+	path, err := sandboxPath(ref, "/endpoints")
+	if err == nil {
+		err = c.call(ctx, http.MethodPost, path, nil, e, &st)
+	}
+	return st, err
+}
+
+// SetEndpoint is AddEndpoint that gives an endpoint of that name the new target,
+// headers and environment. What is under way goes on to the old target.
+func (c *Client) SetEndpoint(ctx context.Context, ref string, e cloche.Endpoint) (cloche.EndpointStatus, error) {
+	var st cloche.EndpointStatus
+	path, err := endpointPath(ref, e.Name, "")
+	if err == nil {
+		err = c.call(ctx, http.MethodPut, path, nil, e, &st)
+	}
+	return st, err
+}
+
+// RemoveEndpoint takes an endpoint away. What is under way has the grace to end, which
+// nil is five seconds, and the rest is cut off.
+func (c *Client) RemoveEndpoint(ctx context.Context, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
+	var removed cloche.EndpointRemoval
+	var query url.Values
+	if grace != nil {
+		query = url.Values{"grace_ms": {strconv.FormatInt(grace.Milliseconds(), 10)}}
+	}
+	path, err := endpointPath(ref, name, "")
+	if err == nil {
+		err = c.call(ctx, http.MethodDelete, path, query, nil, &removed)
+	}
+	return removed, err
+}
+
+// ListenEndpoint serves an endpoint whose target is "client" or "client+tcp": the
+// listener takes the connections that are made to it inside, until it is closed, ctx
+// ends or the endpoint does. They have CloseWrite and Reset.
+func (c *Client) ListenEndpoint(ctx context.Context, ref, name string) (net.Listener, error) {
+	path, err := endpointPath(ref, name, "/serve")
+	if err != nil {
+		return nil, err
+	}
+	ws, err := c.dialSocket(ctx, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	ws.SetReadLimit(-1) // a message is read piece by piece
+	l, err := reverse.Listen(websocket.NetConn(ctx, ws, websocket.MessageBinary))
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func endpointPath(ref, name, rest string) (string, error) {
+	if !cloche.ValidEndpointName(name) {
+		return "", cloche.Invalid("name", "%.80q cannot name an endpoint", name).WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
+	}
+	return sandboxPath(ref, "/endpoints/"+name+rest)
+}

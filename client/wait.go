@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxWait is the longest wait that one request asks for.
+const maxWait = time.Minute
+
+// WaitProcess waits until a process has ended, or is ready where that is asked
+// for, and returns its record. It waits as long as TimeoutMS says, or as ctx
+// lasts when that is 0; the record tells whether it was long enough. A connection
+// that breaks meanwhile is made again, as for what is followed; the first one that
+// cannot be made is an error at once.
+func (c *Client) WaitProcess(ctx context.Context, ref, id string, w cloche.WaitRequest) (cloche.Process, error) {
+	path, err := processPath(ref, id, "/wait")
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	if w.TimeoutMS < 0 {
+		return cloche.Process{}, cloche.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
+			WithHint("0 waits as long as the context lasts")
+	}
+	k := waiting{c: c, path: path, w: w}
+	if w.TimeoutMS > 0 {
+		k.deadline = time.Now().Add(time.Duration(w.TimeoutMS) * time.Millisecond)
+	}
+	for {
+		began := time.Now()
+		p, over, err := k.once(ctx)
+		switch {
+		case err != nil:
+			if err := k.again(ctx, err); err != nil {
+				return p, err
+			}
+		case over:
+			return p, nil
+		default:
+			// A server that answers early is asked again, at no more than a human's pace.
+			if err := pause(ctx, 100*time.Millisecond-time.Since(began)); err != nil {
+				return p, c.failed(ctx, err)
+			}
+		}
+	}
+}
+
+// waiting is one wait over all its requests.
+type waiting struct {
+	c        *Client
+	path     string
+	w        cloche.WaitRequest
+	deadline time.Time // zero is none
+	met      bool      // a daemon has been there
+	back     backoff
+}
+
+// once asks once, and reports whether the wait is over.
+func (k *waiting) once(ctx context.Context) (p cloche.Process, over bool, err error) {
+	one := cloche.WaitRequest{Ready: k.w.Ready, TimeoutMS: maxWait.Milliseconds()}
+	if !k.deadline.IsZero() {
+		left := max(1, time.Until(k.deadline).Milliseconds())
+		over = left <= one.TimeoutMS
+		one.TimeoutMS = min(one.TimeoutMS, left)
+	}
+	if err := k.c.call(ctx, http.MethodPost, k.path, nil, one, &p); err != nil {
+		return p, false, err
+	}
+	k.met = true
+	k.back.reset()
+	return p, over || p.State.Ended() || k.w.Ready && settled(p), nil
+}
+
+// again waits before the next attempt, after one that failed with err. It returns
+// what ends the wait; no attempt is made behind the deadline.
+func (k *waiting) again(ctx context.Context, err error) error {
+	e, ok := errors.AsType[*cloche.Error](err)
+	// Only the daemon's own errors have an id.
+	k.met = k.met || errors.Is(err, errBroken) || ok && e.Retryable && e.RequestID != ""
+	if !k.met || k.c.noReconnect || !passing(err) || ctx.Err() != nil {
+		return err
+	}
+	within := ctx
+	if !k.deadline.IsZero() {
+		var cancel context.CancelFunc
+		within, cancel = context.WithDeadline(ctx, k.deadline)
+		defer cancel()
+	}
+	if aerr := k.c.await(within, &k.back, err); ctx.Err() != nil {
+		return aerr
+	} else if aerr != nil {
+		return err // which says more than that the time is up
+	}
+	return nil
+}
+
+// settled reports whether it is known if a process is ready. One whose
+// readiness timed out goes on, and says so in Reason.
+func settled(p cloche.Process) bool {
+	return p.State == cloche.ProcessReady || p.State == cloche.ProcessRunning && p.Reason != ""
+}
