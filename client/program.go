@@ -1,0 +1,154 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// RunProgram runs a program and waits for its end. steps, which may be nil, gets what
+// happens meanwhile. The program goes on when ctx ends first, unless it says otherwise;
+// its failure is in its record and no error. With an IdempotencyKey a connection that
+// breaks is made again, and the program is still run once.
+func (c *Client) RunProgram(ctx context.Context, spec cloche.ProgramSpec, steps func(cloche.ProgramStep)) (*cloche.Program, error) {
+	if err := checkProgram(spec); err != nil {
+		return nil, err
+	}
+	var seen int64
+	p, err := c.program(ctx, http.MethodPost, "/programs", spec, steps, &seen)
+	if spec.IdempotencyKey != "" && errors.Is(err, errBroken) && ctx.Err() == nil {
+		p, err = c.program(ctx, http.MethodPost, "/programs", spec, steps, &seen)
+	}
+	return p, err
+}
+
+// StartProgram begins a program and does not wait for it.
+func (c *Client) StartProgram(ctx context.Context, spec cloche.ProgramSpec) (*cloche.Program, error) {
+	if err := checkProgram(spec); err != nil {
+		return nil, err
+	}
+	var p cloche.Program
+	return &p, c.call(ctx, http.MethodPost, "/programs", url.Values{"detach": {"true"}}, spec, &p)
+}
+
+// WaitProgram waits for the end of a program; steps, which may be nil, gets all of its
+// steps.
+func (c *Client) WaitProgram(ctx context.Context, id string, steps func(cloche.ProgramStep)) (*cloche.Program, error) {
+	path, err := programPath(id)
+	if err != nil {
+		return nil, err
+	}
+	var seen int64
+	p, err := c.program(ctx, http.MethodGet, path, nil, steps, &seen)
+	if errors.Is(err, errBroken) && ctx.Err() == nil {
+		p, err = c.program(ctx, http.MethodGet, path, nil, steps, &seen)
+	}
+	return p, err
+}
+
+// program reads the answer of a followed program. seen is the last step that was given
+// to steps.
+func (c *Client) program(ctx context.Context, method, path string, in any, steps func(cloche.ProgramStep), seen *int64) (*cloche.Program, error) {
+	resp, err := c.sendJSON(ctx, method, path, nil, in, "application/x-ndjson")
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var p *cloche.Program
+	err = c.scanTo(ctx, resp.Body, maxAnswer, func(line []byte) error {
+		var m cloche.ProgramMessage
+		if err := decode(line, &m); err != nil {
+			return err
+		}
+		switch {
+		case m.Error != nil:
+			return m.Error
+		case m.Program != nil:
+			p = m.Program
+		case m.Step != nil && m.Step.Seq > *seen:
+			*seen = m.Step.Seq
+			if steps != nil {
+				steps(*m.Step)
+			}
+		}
+		return nil
+	})
+	if err == nil && p == nil {
+		return nil, c.failed(ctx, errors.New("the answer ended before the program did"))
+	}
+	return p, err
+}
+
+// Program finds a program by its id, with the request that began it.
+func (c *Client) Program(ctx context.Context, id string) (*cloche.Program, error) {
+	return c.oneProgram(ctx, http.MethodGet, id, "", nil)
+}
+
+// Programs returns the newest programs; a limit of 0 is the server's.
+func (c *Client) Programs(ctx context.Context, limit int) (cloche.ProgramList, error) {
+	q := url.Values{}
+	if limit != 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	var l cloche.ProgramList
+	return l, c.call(ctx, http.MethodGet, "/programs", q, nil, &l)
+}
+
+// CancelProgram ends a program, and returns when its sandbox is gone.
+func (c *Client) CancelProgram(ctx context.Context, id string) (*cloche.Program, error) {
+	return c.oneProgram(ctx, http.MethodDelete, id, "", nil)
+}
+
+// ContinueProgram ends the pause of a handler.
+func (c *Client) ContinueProgram(ctx context.Context, id string, answer cloche.ProgramContinue) (*cloche.Program, error) {
+	return c.oneProgram(ctx, http.MethodPost, id, "/continue", answer)
+}
+
+func (c *Client) oneProgram(ctx context.Context, method, id, verb string, in any) (*cloche.Program, error) {
+	path, err := programPath(id)
+	if err != nil {
+		return nil, err
+	}
+	var p cloche.Program
+	if err := c.call(ctx, method, path+verb, nil, in, &p); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+func programPath(id string) (string, error) {
+	if !cloche.ValidName(id) {
+		return "", cloche.Invalid("program", "%d characters that are not the id of a program were given", len(id)).WithHint("give the id that the list of programs has")
+	}
+	return "/programs/" + id, nil
+}
+
+// checkProgram refuses what JSON cannot carry.
+func checkProgram(s cloche.ProgramSpec) error {
+	if s.Spec != nil {
+		if err := checkSpec("spec.", *s.Spec); err != nil {
+			return err
+		}
+	}
+	if err := checkEnv("env", s.Env); err != nil {
+		return err
+	}
+	for name, p := range map[string]*cloche.ProgramPhase{"setup": s.Setup, "post_setup": s.PostSetup, "run": &s.Run, "score": s.Score} {
+		if p == nil {
+			continue
+		}
+		if err := checkEnv(name+".env", p.Env); err != nil {
+			return err
+		}
+		for _, cmd := range p.Commands {
+			if err := checkExec(name+".", cloche.ExecRequest{Argv: cmd.Argv, Shell: cmd.Shell, Python: cmd.Python}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// archiveType is a zip with skills.
+const archiveType = "application/zip"
+
+// SkillFileOptions choose what SkillFiles lists.
+type SkillFileOptions struct {
+	// Path is the directory; "" is that of the skill.
+	Path string
+	// Hidden lists what begins with a dot as well.
+	Hidden bool
+	// Limit is how many are listed, at most 1000; 0 is the server's default.
+	Limit int
+}
+
+// Skills lists the caller's skills, the one changed last first; with texts, what
+// each says to do.
+func (c *Client) Skills(ctx context.Context, texts bool) (cloche.SkillList, error) {
+	var l cloche.SkillList
+	var q url.Values
+	if texts {
+		q = url.Values{"instructions": {"true"}}
+	}
+	return l, c.call(ctx, http.MethodGet, "/skills", q, nil, &l)
+}
+
+// CreateSkill makes a skill of text.
+func (c *Client) CreateSkill(ctx context.Context, spec cloche.SkillSpec) (cloche.Skill, error) {
+	var sk cloche.Skill
+	return sk, c.call(ctx, http.MethodPost, "/skills", nil, spec, &sk)
+}
+
+// GetSkill reads one skill, and who signed it.
+func (c *Client) GetSkill(ctx context.Context, name string) (cloche.Skill, error) {
+	var sk cloche.Skill
+	p, err := skillPath(name, "")
+	if err == nil {
+		err = c.call(ctx, http.MethodGet, p, nil, nil, &sk)
+	}
+	return sk, err
+}
+
+// UpdateSkill changes what a skill says of itself.
+func (c *Client) UpdateSkill(ctx context.Context, name string, change cloche.SkillChange) (cloche.Skill, error) {
+	var sk cloche.Skill
+	p, err := skillPath(name, "")
+	if err == nil {
+		err = c.call(ctx, http.MethodPatch, p, nil, change, &sk)
+	}
+	return sk, err
+}
+
+// RemoveSkill removes a skill. Sandboxes that have it find it empty.
+func (c *Client) RemoveSkill(ctx context.Context, name string) error {
+	p, err := skillPath(name, "")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodDelete, p, nil, nil, nil)
+}
+
+// SkillFiles lists a directory of a skill.
+func (c *Client) SkillFiles(ctx context.Context, name string, o SkillFileOptions) (cloche.SkillFileList, error) {
+	var l cloche.SkillFileList
+	p, err := skillPath(name, "/files")
+	if err != nil {
+		return l, err
+	}
+	q := url.Values{}
+	if o.Path != "" {
+		q.Set("path", o.Path)
+	}
+	if o.Hidden {
+		q.Set("hidden", "true")
+	}
+	if o.Limit != 0 {
+		q.Set("limit", strconv.Itoa(o.Limit))
+	}
+	return l, c.call(ctx, http.MethodGet, p, q, nil, &l)
+}
+
+// OpenSkillFile reads a text file of a skill. The caller closes it.
+func (c *Client) OpenSkillFile(ctx context.Context, name, file string) (io.ReadCloser, error) {
+	p, err := skillPath(name, "/data")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.send(ctx, http.MethodGet, p, url.Values{"path": {file}}, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &body{ctx: ctx, c: c, resp: resp}, nil
+}
+
+// WriteSkillFile puts a text file of a skill in its place, whole.
+func (c *Client) WriteSkillFile(ctx context.Context, name, file string, r io.Reader) error {
+	p, err := skillPath(name, "/data")
+	if err != nil {
+		return err
+	}
+	return c.upload(ctx, http.MethodPut, p, url.Values{"path": {file}}, "application/octet-stream", r, nil)
+}
+
+// RemoveSkillFile removes a file of a skill, or a directory with all that is in it.
+func (c *Client) RemoveSkillFile(ctx context.Context, name, file string) error {
+	p, err := skillPath(name, "/data")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodDelete, p, url.Values{"path": {file}}, nil, nil)
+}
+
+// PreviewSkills tells which skills a zip archive has. Nothing of it is kept.
+func (c *Client) PreviewSkills(ctx context.Context, archive io.Reader, o cloche.SkillArchive) (cloche.SkillPreviewList, error) {
+	var l cloche.SkillPreviewList
+	return l, c.upload(ctx, http.MethodPost, "/skills/preview", archiveQuery(o), archiveType, archive, &l)
+}
+
+// InstallSkills puts skills of a zip archive in their places: all that o names, or
+// none.
+func (c *Client) InstallSkills(ctx context.Context, archive io.Reader, o cloche.SkillArchive) (cloche.SkillList, error) {
+	var l cloche.SkillList
+	return l, c.upload(ctx, http.MethodPost, "/skills/install", archiveQuery(o), archiveType, archive, &l)
+}
+
+func archiveQuery(o cloche.SkillArchive) url.Values {
+	q := url.Values{}
+	for key, value := range map[string]string{"filename": o.Filename, "suffix": o.Suffix, "subdir": o.Subdir} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	if len(o.Paths) > 0 {
+		q["path"] = o.Paths
+	}
+	return q
+}
+
+// skillPath is the path of a skill. What is no name would name another path.
+func skillPath(name, rest string) (string, error) {
+	if !cloche.ValidSkillName(name) {
+		return "", cloche.Invalid("name", "%.80q cannot name a skill", name).
+			WithHint("a name has 1 to %d letters, digits, '-' and '_'", cloche.MaxSkillName)
+	}
+	return "/skills/" + url.PathEscape(name) + rest, nil
+}

@@ -1,0 +1,108 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// Diff returns one page of what a sandbox changed: in its layered workspace, running
+// or not, or in its root, while it runs.
+func (c *Client) Diff(ctx context.Context, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
+	var d cloche.Diff
+	p, err := sandboxPath(ref, "/diff")
+	if err != nil {
+		return d, err
+	}
+	q := url.Values{}
+	if o.Scope != "" {
+		q.Set("scope", string(o.Scope))
+	}
+	if o.Limit != 0 {
+		q.Set("limit", strconv.Itoa(o.Limit))
+	}
+	if o.Cursor != "" {
+		q.Set("cursor", o.Cursor)
+	}
+	return d, c.call(ctx, http.MethodGet, p, q, nil, &d)
+}
+
+// DiffAll walks over every change. It ends after the first error. Each page is of the
+// moment at which it is asked for.
+func (c *Client) DiffAll(ctx context.Context, ref string, o cloche.DiffOptions) iter.Seq2[cloche.Change, error] {
+	return pages(o.Cursor, func(cursor string) ([]cloche.Change, string, error) {
+		o := o
+		o.Cursor = cursor
+		d, err := c.Diff(ctx, ref, o)
+		return d.Changes, d.Next, err
+	})
+}
+
+// CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
+// part of it. The answer counts that, without a list.
+func (c *Client) CommitWorkspace(ctx context.Context, ref string) (cloche.Diff, error) {
+	return c.settle(ctx, ref, "/commit")
+}
+
+// RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
+// workspace. The answer counts that, without a list.
+func (c *Client) RollbackWorkspace(ctx context.Context, ref string) (cloche.Diff, error) {
+	return c.settle(ctx, ref, "/rollback")
+}
+
+func (c *Client) settle(ctx context.Context, ref, verb string) (cloche.Diff, error) {
+	var d cloche.Diff
+	p, err := sandboxPath(ref, verb)
+	if err != nil {
+		return d, err
+	}
+	return d, c.call(ctx, http.MethodPost, p, nil, nil, &d)
+}
+
+// CreateSnapshot makes a snapshot of the files of a sandbox, whose processes stand
+// still meanwhile. SandboxSpec.Snapshot begins a sandbox with it.
+func (c *Client) CreateSnapshot(ctx context.Context, ref string, req cloche.SnapshotRequest) (cloche.Snapshot, error) {
+	var snap cloche.Snapshot
+	p, err := sandboxPath(ref, "/snapshots")
+	if err != nil {
+		return snap, err
+	}
+	return snap, c.call(ctx, http.MethodPost, p, nil, req, &snap)
+}
+
+// Snapshots returns the caller's snapshots, newest first.
+func (c *Client) Snapshots(ctx context.Context) (cloche.SnapshotList, error) {
+	var l cloche.SnapshotList
+	return l, c.call(ctx, http.MethodGet, "/snapshots", nil, nil, &l)
+}
+
+// GetSnapshot finds a snapshot by id or name.
+func (c *Client) GetSnapshot(ctx context.Context, ref string) (cloche.Snapshot, error) {
+	var snap cloche.Snapshot
+	p, err := snapshotPath(ref)
+	if err != nil {
+		return snap, err
+	}
+	return snap, c.call(ctx, http.MethodGet, p, nil, nil, &snap)
+}
+
+// RemoveSnapshot takes a snapshot away. Sandboxes that began with it keep their copies.
+func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
+	p, err := snapshotPath(ref)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodDelete, p, nil, nil, nil)
+}
+
+// snapshotPath is the path of a snapshot.
+func snapshotPath(ref string) (string, error) {
+	if ref == "" || ref == "." || ref == ".." {
+		return "", cloche.Invalid("ref", "%q names no snapshot", ref).WithHint("give its id or its name")
+	}
+	return "/snapshots/" + url.PathEscape(ref), nil
+}
