@@ -27,6 +27,8 @@ type door struct {
 	caller core.Caller
 	// uid of a unix peer, -1 when unknown.
 	uid int
+	// tcp is the connection where it came over a network, and nil elsewhere.
+	tcp *net.TCPConn
 }
 
 // doorListener marks the connections of one listener.
@@ -44,6 +46,7 @@ func (l doorListener) Accept() (net.Conn, error) {
 	if d.via == viaUnix {
 		d.uid = peerUID(c)
 	}
+	d.tcp, _ = c.(*net.TCPConn)
 	return doorConn{c, d}, nil
 }
 
@@ -73,34 +76,40 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 // checked before the token, so that a web page that reaches this port by a name
 // of its own or from another origin learns nothing, not even whether a guess of
 // the token was right.
-func (s *Server) admit(r *http.Request) (core.Caller, error) {
+//
+// live, where it is not nil, ends when the caller's right to be here does.
+func (s *Server) admit(r *http.Request) (caller core.Caller, live context.Context, err error) {
 	d, ok := r.Context().Value(doorKey{}).(door)
 	if !ok {
-		return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
+		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
 	}
 	if d.via == viaTCP && !s.hostAllowed(r) {
-		return core.Caller{}, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name of the request").
+		return core.Caller{}, nil, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name of the request").
 			WithHint("use localhost or the address that it listens at, or have the operator allow the name")
 	}
 	if err := s.checkOrigin(r); err != nil {
-		return core.Caller{}, err
+		return core.Caller{}, nil, err
 	}
 	switch d.via {
 	case viaKnown:
-		return d.caller, nil
+		return d.caller, nil, nil
 	case viaUnix:
 		// Only the daemon's own uid is the operator. Root can connect to anyone's
 		// socket, and is a tenant like any other there: it has its own daemon.
 		if d.uid < 0 {
-			return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the user at the other end of the socket is unknown")
+			return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the user at the other end of the socket is unknown")
 		}
-		return core.UnixCaller(d.uid, s.uid), nil
+		return core.UnixCaller(d.uid, s.uid), nil, nil
 	}
-	if !s.tokenOK(r) {
-		return core.Caller{}, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no valid token").
+	token, ok := bearer(r)
+	if !ok {
+		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no token, or not in a way that is known").
 			WithHint("set CLOCHE_TOKEN, or send the header Authorization: Bearer TOKEN")
 	}
-	return core.TCPCaller(), nil
+	if s.tokenOK(token) {
+		return core.TCPCaller(), nil, nil
+	}
+	return s.core.Authenticate(token)
 }
 
 // checkOrigin refuses what a browser sends for another site's page. A browser
@@ -117,16 +126,34 @@ func (s *Server) checkOrigin(r *http.Request) error {
 		WithHint("have the operator allow the origin")
 }
 
-// tokenOK compares hashes, so that the time it takes says nothing of the token,
-// its length included.
-func (s *Server) tokenOK(r *http.Request) bool {
+// bearer is the token of a request.
+func bearer(r *http.Request) (token string, ok bool) {
 	h := r.Header.Values("Authorization")
-	if s.token == nil || len(h) != 1 {
-		return false
+	if len(h) != 1 {
+		return "", false
 	}
 	scheme, token, ok := strings.Cut(h[0], " ")
+	return token, ok && strings.EqualFold(scheme, "Bearer") && token != ""
+}
+
+// tokenOK compares hashes, so that the time it takes says nothing of the token,
+// its length included.
+func (s *Server) tokenOK(token string) bool {
 	sum := sha256.Sum256([]byte(token))
-	return ok && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
+	return s.token != nil && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
+}
+
+// within is ctx until live ends, whose cause it then has. A nil live never does.
+func within(ctx context.Context, live context.Context) (context.Context, context.CancelFunc) {
+	if live == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(live, func() { cancel(context.Cause(live)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // hostName is a Host header without port and brackets, in lower case.

@@ -61,7 +61,7 @@ func (s *Server) readBody(w http.ResponseWriter, r request) ([]byte, error) {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, tooLarge
 		}
-		return nil, cloche.Errorf(cloche.CodeCanceled, "the body of the request did not arrive whole: %w", err)
+		return nil, bodyError(err, bodyTimeout)
 	}
 	if err := rc.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("limit the time for a body: %w", err)
@@ -171,6 +171,9 @@ func (c *checker) value(t reflect.Type, path string) error {
 		return cloche.Invalid("body", "the body is not a JSON object")
 	}
 	d, ok := tok.(json.Delim)
+	if tok == nil && !nullable(path) {
+		return cloche.Invalid(path, "%s is null, which is no value and not the same as leaving it out", path).WithHint("leave it out, or give it a value")
+	}
 	if !ok {
 		return nil
 	}
@@ -188,6 +191,16 @@ func (c *checker) value(t reflect.Type, path string) error {
 	}
 	_, err = c.dec.Token() // the closing one
 	return err
+}
+
+// nullable says where null means that nothing is said: where the contract has it, and
+// for host paths and quotas, whose callers pass on settings that may be empty.
+func nullable(path string) bool {
+	switch path[strings.LastIndexByte(path, '.')+1:] {
+	case "timeout_ms", "since", "stdin_offset", "dir", "size_bytes", "inodes":
+		return true
+	}
+	return false
 }
 
 func (c *checker) array(t reflect.Type, path string) error {
@@ -243,8 +256,8 @@ func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
 	case reflect.Map:
 		return t.Elem(), true
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); jsonName(f) == name {
+		for _, f := range reflect.VisibleFields(t) {
+			if jsonName(f) == name {
 				return f.Type, true
 			}
 		}
@@ -257,8 +270,8 @@ func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
 // fieldHint lists the fields of a struct.
 func fieldHint(t reflect.Type) string {
 	var names []string
-	for i := range t.NumField() {
-		if n := jsonName(t.Field(i)); n != "" {
+	for _, f := range reflect.VisibleFields(t) {
+		if n := jsonName(f); n != "" {
 			names = append(names, n)
 		}
 	}
@@ -268,9 +281,11 @@ func fieldHint(t reflect.Type) string {
 	return "it takes " + strings.Join(names, ", ")
 }
 
+// jsonName is the name of a field in JSON; "" for one that is not there, and for
+// an embedded struct, whose fields stand in its place.
 func jsonName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	if !f.IsExported() || name == "-" {
+	if !f.IsExported() || name == "-" || f.Anonymous && name == "" {
 		return ""
 	}
 	if name == "" {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -22,9 +23,20 @@ type request struct {
 	*http.Request
 	caller core.Caller
 	id     string
+	// live ends when the caller's key does; nil is a caller without one.
+	live context.Context
 }
 
-func (r request) ref() string { return r.PathValue("ref") }
+// untilBarred calls fn when the caller's key ends, unless stop is called first.
+func (r request) untilBarred(fn func()) (stop func() bool) {
+	if r.live == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(r.live, fn)
+}
+
+func (r request) ref() string     { return r.PathValue("ref") }
+func (r request) process() string { return r.PathValue("id") }
 
 // handler serves one route. An error it returns is answered by the edge, unless
 // an answer has begun: then the connection is broken off, so that nobody takes
@@ -38,34 +50,58 @@ type requestKey struct{}
 // panic is caught.
 func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 	began := time.Now()
-	rec := &recorder{ResponseWriter: w}
+	hr, body := track(hr)
+	rec := &recorder{ResponseWriter: w, body: body}
 	r := request{id: requestID(hr)}
 	h := rec.Header()
 	h.Set(headerRequestID, r.id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	err := s.guarded(func() error {
-		caller, err := s.admit(hr)
+		caller, live, err := s.admit(hr)
 		if err != nil {
 			return err
 		}
-		r.caller = caller
-		ctx := context.WithValue(core.WithRequestID(hr.Context(), r.id), requestKey{}, r)
-		return s.route(rec, hr.WithContext(ctx))
+		r.caller, r.live = caller, live
+		ctx, cancel := within(hr.Context(), live)
+		defer cancel()
+		ctx = context.WithValue(core.WithRequestID(ctx, r.id), requestKey{}, r)
+		return cut(ctx, s.route(rec, hr.WithContext(ctx)))
 	})
-	s.logRequest(r, hr, rec, err, time.Since(began))
-	if err == nil {
-		return
+	if cloche.CodeOf(err) == cloche.CodeInternal && hr.Context().Err() != nil {
+		// What went wrong then came of it that nobody is there any more.
+		err = cloche.Errorf(cloche.CodeCanceled, "the caller went away: %w", err)
 	}
-	if rec.code != 0 {
+	code := cmp.Or(rec.code, http.StatusOK)
+	var e *cloche.Error
+	if err != nil && rec.code == 0 {
+		e = toWire(err, r.id, r.caller)
+		code = answerCode(e, err)
+	}
+	s.logRequest(r, hr, code, err, time.Since(began))
+	switch {
+	case e != nil:
+		if !body.ended.Load() {
+			h.Set("Connection", "close") // so that it is answered without a look at the rest
+		}
+		writeError(rec, e, code)
+	case err != nil:
 		panic(http.ErrAbortHandler) // net/http's own way to break a connection off
+	case rec.code == 0:
+		rec.linger() // net/http answers for a handler that did not
 	}
-	e := toWire(err, r.id, r.caller)
-	code := status(e.Code)
-	if errors.Is(err, errMethod) {
-		code = http.StatusMethodNotAllowed
+}
+
+// answerCode is the status of an error that is answered. A few causes have one
+// that says more than their code's.
+func answerCode(e *cloche.Error, err error) int {
+	switch {
+	case errors.Is(err, errMethod):
+		return http.StatusMethodNotAllowed
+	case errors.Is(err, errSlow):
+		return http.StatusRequestTimeout
 	}
-	writeError(rec, e, code)
+	return statusOf(e)
 }
 
 // guarded turns a panic into an error, with its stack.
@@ -117,7 +153,7 @@ func isDots(elem string) bool { return elem == "." || elem == ".." }
 type errKey struct{}
 
 // handle makes a mux handler of a handler.
-func (s *Server) handle(h handler) http.HandlerFunc {
+func (s *Server) handle(verb core.Verb, h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, hr *http.Request) {
 		r, ok := hr.Context().Value(requestKey{}).(request)
 		out, ok2 := hr.Context().Value(errKey{}).(*error)
@@ -126,27 +162,51 @@ func (s *Server) handle(h handler) http.HandlerFunc {
 			return
 		}
 		r.Request = hr
-		if ref := r.ref(); strings.Contains(hr.Pattern, "{ref}") && !cloche.ValidName(ref) {
-			*out = cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", clip(ref, 80)).WithHint("give its id or its name")
+		if *out = s.core.Admit(hr.Context(), r.caller, verb); *out != nil {
+			return
+		}
+		if ref := r.ref(); strings.Contains(hr.Pattern, "{ref}") && !cloche.ValidName(ref) && ref != cloche.RefByNaming {
+			*out = noSandbox(ref)
+			return
+		}
+		if id := r.PathValue("id"); strings.Contains(hr.Pattern, "{id}") && !cloche.ValidName(id) {
+			*out = cloche.Errorf(cloche.CodeNotFound, "there is no process %q", clip(id, 80)).WithHint("give its id, as the list of processes has it")
 			return
 		}
 		*out = h(w, r)
 	}
 }
 
-func (s *Server) logRequest(r request, hr *http.Request, rec *recorder, err error, took time.Duration) {
+// noSandbox is for a name that no sandbox can have.
+func noSandbox(ref string) *cloche.Error {
+	return cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", clip(ref, 80)).WithHint("give its id or its name")
+}
+
+func (s *Server) logRequest(r request, hr *http.Request, code int, err error, took time.Duration) {
 	level := slog.LevelInfo
 	attrs := []slog.Attr{
-		slog.String("request", r.id), slog.String("method", clip(hr.Method, 32)), slog.String("path", clip(hr.URL.Path, 256)),
-		slog.String("tenant", r.caller.Tenant), slog.Int("status", rec.code), slog.Duration("took", took),
+		slog.String("request", r.id), slog.String("method", clip(hr.Method, 32)), slog.String("path", loggedPath(hr.URL.Path)),
+		slog.String("tenant", r.caller.Tenant), slog.Int("status", code), slog.Duration("took", took),
 	}
 	if err != nil {
-		if c := cloche.CodeOf(err); c == cloche.CodeInternal {
+		switch cloche.CodeOf(err) {
+		case cloche.CodeInternal:
 			level = slog.LevelError
+		case cloche.CodeCanceled:
+			level = slog.LevelDebug
 		}
 		attrs = append(attrs, slog.String("code", string(cloche.CodeOf(err))), slog.String("error", err.Error()))
 	}
 	s.log.LogAttrs(context.WithoutCancel(hr.Context()), level, "request", attrs...)
+}
+
+// loggedPath is a path for the log. A key that somebody takes for its id is not to
+// be found there.
+func loggedPath(p string) string {
+	if i := strings.Index(p, "clk_"); i >= 0 {
+		return clip(p[:i], 256) + "clk_…"
+	}
+	return clip(p, 256)
 }
 
 // requestID takes over a caller's id that cannot forge a log line, else makes one.
@@ -172,12 +232,25 @@ func clip(s string, n int) string {
 // recorder notes whether an answer has begun.
 type recorder struct {
 	http.ResponseWriter
+	body *tracked
 	code int
+}
+
+// linger bounds how long net/http reads on in a body that nobody wanted: before
+// it sends an answer, and when it closes the body. Where the body was read to its
+// end, net/http is watching the connection, whose deadline is not ours to set.
+func (w *recorder) linger() {
+	if w.body.ended.Load() {
+		return
+	}
+	// A connection that knows no deadline is gone already, or a test's.
+	_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(lingerTimeout))
 }
 
 func (w *recorder) WriteHeader(code int) {
 	if w.code == 0 || w.code/100 == 1 && w.code != http.StatusSwitchingProtocols {
 		w.code = code
+		w.linger()
 	}
 	w.ResponseWriter.WriteHeader(code)
 }
@@ -185,6 +258,7 @@ func (w *recorder) WriteHeader(code int) {
 func (w *recorder) Write(p []byte) (int, error) {
 	if w.code == 0 {
 		w.code = http.StatusOK
+		w.linger()
 	}
 	return w.ResponseWriter.Write(p)
 }

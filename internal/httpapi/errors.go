@@ -25,7 +25,7 @@ func status(c cloche.Code) int {
 		return http.StatusForbidden
 	case cloche.CodeNotFound:
 		return http.StatusNotFound
-	case cloche.CodeExists, cloche.CodeState:
+	case cloche.CodeExists, cloche.CodeConflict, cloche.CodeState:
 		return http.StatusConflict
 	case cloche.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
@@ -33,6 +33,10 @@ func status(c cloche.Code) int {
 		return http.StatusUnprocessableEntity
 	case cloche.CodeUnsupported:
 		return http.StatusNotImplemented
+	case cloche.CodeQuota:
+		return http.StatusInsufficientStorage
+	case cloche.CodeTooMany:
+		return http.StatusTooManyRequests
 	case cloche.CodeNoCapacity, cloche.CodeUnavailable:
 		return http.StatusServiceUnavailable
 	case cloche.CodeSandboxLost:
@@ -44,6 +48,15 @@ func status(c cloche.Code) int {
 	case cloche.CodeInternal:
 	}
 	return http.StatusInternalServerError
+}
+
+// statusOf is the status of an error. What is not found but is known to have been
+// there is gone.
+func statusOf(e *cloche.Error) int {
+	if e.Code == cloche.CodeNotFound && e.TerminalReason != "" {
+		return http.StatusGone
+	}
+	return status(e.Code)
 }
 
 // toWire is err as it is sent to caller: with the request's id, and without what
@@ -64,13 +77,15 @@ func toWire(err error, id string, caller core.Caller) *cloche.Error {
 	if out.Code == cloche.CodeInternal {
 		// A fault's message may name paths of the host.
 		if !caller.Operator {
+			kept := out
 			out = *cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
+			out.TerminalReason, out.Retryable, out.RetryAfterMS = kept.TerminalReason, kept.Retryable, kept.RetryAfterMS
 		}
 		if out.Hint == "" {
 			out.Hint = "the daemon's log has the details under the request id"
 		}
 	}
-	out.RequestID = id
+	out.RequestID, out.Class = id, out.Judge()
 	return out.WithCause(nil)
 }
 

@@ -53,37 +53,3 @@ func collected(req cloche.ExecRequest, at string) error {
 	}
 	return nil
 }
-
-func (s *Server) processes(w http.ResponseWriter, r request) error {
-	if err := queryOf(r).end(); err != nil {
-		return err
-	}
-	l, err := s.core.Processes(r.Context(), r.caller, r.ref())
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, struct {
-		Processes []cloche.Process `json:"processes"`
-	}{nonNil(l)})
-	return nil
-}
-
-func (s *Server) logs(w http.ResponseWriter, r request) error {
-	q := queryOf(r)
-	o := cloche.LogOptions{
-		ExecID: q.str("exec_id"), Stream: cloche.Stream(q.str("stream")),
-		Tail: int(q.integer("tail", 0, 0, 1<<31-1)),
-	}
-	if o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr {
-		q.fail("stream", "there are no logs of stream %q", clip(string(o.Stream), 40)).WithHint("want stdout or stderr")
-	}
-	if err := q.end(); err != nil {
-		return err
-	}
-	lines := newLineWriter(w, http.StatusOK)
-	defer lines.close()
-	if err := s.core.Logs(r.Context(), r.caller, r.ref(), o, func(e cloche.LogEntry) error { return lines.write(e) }); err != nil {
-		return lines.fail(err, r)
-	}
-	return lines.begin()
-}

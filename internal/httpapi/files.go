@@ -51,7 +51,7 @@ func (s *Server) readFile(w http.ResponseWriter, r request) error {
 		return errors.New("read file: it became shorter while it was read")
 	case err == nil:
 		return nil
-	case !out.begun || n >= 0:
+	case !out.begun || n >= 0 || !readsTrailers(r):
 		return fmt.Errorf("read file: %w", err)
 	}
 	h.Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,6 +21,25 @@ type lineWriter struct {
 
 func newLineWriter(w http.ResponseWriter, code int) *lineWriter {
 	return &lineWriter{w: w, rc: http.NewResponseController(w), code: code}
+}
+
+// lines answers with the lines that feed writes. One that follows goes on for as long
+// as its caller is there.
+func (s *Server) lines(w http.ResponseWriter, r request, follow bool, feed func(context.Context, *lineWriter) error) error {
+	ctx, cancel := s.lasting(r)
+	defer cancel()
+	out := newLineWriter(w, http.StatusOK)
+	defer out.close()
+	stop := func() {}
+	if follow {
+		stop = s.keepAlive(r, cancel, out.beat)
+	}
+	err := feed(ctx, out)
+	stop()
+	if err != nil {
+		return out.fail(cut(ctx, err), r)
+	}
+	return out.begin()
 }
 
 // begin sends the header, for an answer that may have no lines.
@@ -58,6 +78,22 @@ func (l *lineWriter) write(v any) error {
 		return fmt.Errorf("write a line: %w", err)
 	}
 	return nil
+}
+
+// beat sends an empty line, which means nothing to a reader of JSON lines and
+// shows that both ends are still there. A line on its way shows it too.
+func (l *lineWriter) beat() error {
+	if !l.mu.TryLock() {
+		return nil
+	}
+	defer l.mu.Unlock()
+	if err := l.beginLocked(); err != nil {
+		return err
+	}
+	if _, err := l.w.Write([]byte("\n")); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	return l.rc.Flush()
 }
 
 // fail ends the answer with an error: as its last line when lines were sent,

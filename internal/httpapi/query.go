@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"maps"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -106,10 +108,47 @@ func (q *query) mode() uint32 {
 	return uint32(n)
 }
 
+// number takes any whole number of 64 bits; nil when it is not there.
+func (q *query) number(name string) *int64 {
+	if !q.left.Has(name) {
+		return nil
+	}
+	s := q.str(name)
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want a whole number")
+	}
+	return &n
+}
+
+// time takes a moment, as RFC 3339 or in seconds since 1970, which may have a
+// fraction; zero when it is not there.
+func (q *query) time(name string) time.Time {
+	s := q.str(name)
+	if s == "" || q.err != nil {
+		return time.Time{}
+	}
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return t
+	}
+	// 1e11 seconds are the year 5138, and still exact to the microsecond.
+	if f, err := strconv.ParseFloat(s, 64); err == nil && f >= 0 && f < 1e11 {
+		sec, frac := math.Modf(f)
+		return time.Unix(int64(sec), int64(frac*1e9)).UTC()
+	}
+	q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want a time such as 2026-01-02T15:04:05Z, or seconds since 1970")
+	return time.Time{}
+}
+
 // boolean takes true or false; false when it is not there.
-func (q *query) boolean(name string) bool {
+func (q *query) boolean(name string) bool { return q.choice(name, false) }
+
+// choice is boolean with what holds when it is not there.
+func (q *query) choice(name string, missing bool) bool {
 	switch s := q.str(name); s {
-	case "", "false":
+	case "":
+		return missing
+	case "false":
 		return false
 	case "true":
 		return true
@@ -117,6 +156,19 @@ func (q *query) boolean(name string) bool {
 		q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want true or false")
 		return false
 	}
+}
+
+// oneOf takes one of some words; the first when it is not there.
+func (q *query) oneOf(name string, words ...string) string {
+	s := q.str(name)
+	if s == "" || q.err != nil {
+		return words[0]
+	}
+	if !slices.Contains(words, s) {
+		q.fail(name, "%s is %q", name, clip(s, 40)).WithHint("want %s", strings.Join(words, " or "))
+		return words[0]
+	}
+	return s
 }
 
 // labels takes KEY=VALUE, any number of times.
@@ -142,10 +194,7 @@ func (q *query) labels() map[string]string {
 
 // states takes names of states, any number of times.
 func (q *query) states() []cloche.State {
-	known := []cloche.State{
-		cloche.StateCreating, cloche.StateRunning, cloche.StateStopping,
-		cloche.StateStopped, cloche.StateLost, cloche.StateFailed,
-	}
+	known := cloche.States()
 	var out []cloche.State
 	for _, s := range q.all("state") {
 		if !slices.Contains(known, cloche.State(s)) {

@@ -2,8 +2,11 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -38,10 +41,11 @@ func (w *rawWriter) Write(p []byte) (int, error) {
 func (w *rawWriter) close() { _ = w.rc.SetWriteDeadline(time.Time{}) }
 
 // rawReader is a raw body that is given up when its sender gives nothing for
-// stallTimeout.
+// stallTimeout. One that moves may take as long as it likes.
 type rawReader struct {
-	r  io.Reader
-	rc *http.ResponseController
+	r     io.Reader
+	rc    *http.ResponseController
+	ended bool
 }
 
 func newRawReader(w http.ResponseWriter, r request) *rawReader {
@@ -49,13 +53,34 @@ func newRawReader(w http.ResponseWriter, r request) *rawReader {
 }
 
 func (r *rawReader) Read(p []byte) (int, error) {
-	if err := r.rc.SetReadDeadline(time.Now().Add(stallTimeout)); err != nil {
-		return 0, err
+	if r.ended {
+		return 0, io.EOF // the connection's deadline is net/http's again
 	}
-	return r.r.Read(p)
+	if err := r.rc.SetReadDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return 0, fmt.Errorf("limit the time for a body: %w", err)
+	}
+	n, err := r.r.Read(p)
+	if errors.Is(err, io.EOF) {
+		r.ended = true
+	} else if err != nil {
+		err = bodyError(err, stallTimeout)
+	}
+	return n, err
 }
 
-func (r *rawReader) close() { _ = r.rc.SetReadDeadline(time.Time{}) }
+func (r *rawReader) close() {
+	if !r.ended {
+		_ = r.rc.SetReadDeadline(time.Time{})
+	}
+}
+
+// readsTrailers reports whether the caller of r can be told at the end of an answer that
+// it is not whole. One that cannot, and says so by a TE header without them, has its
+// connection broken instead: what looks whole to it must be.
+func readsTrailers(r request) bool {
+	te, said := r.Header["Te"]
+	return !said || strings.Contains(strings.ToLower(strings.Join(te, ",")), "trailers")
+}
 
 // headerJSON encodes v for a header, where only ASCII is safe.
 func headerJSON(v any) string {

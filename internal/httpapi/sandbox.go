@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // maxGrace is the longest grace period of a stop.
@@ -35,10 +36,9 @@ func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
 	// before any step, is still an answer of its own.
 	lines := newLineWriter(w, http.StatusCreated)
 	defer lines.close()
-	sb, err := s.core.Create(r.Context(), r.caller, spec, func(step string) {
-		// Nobody to report to is no reason to stop: the context says when to.
-		_ = lines.write(cloche.ServerMessage{Step: step})
-	})
+	// Nobody to report to is no reason to stop: the context says when to.
+	ctx := core.WithPullProgress(r.Context(), func(p cloche.PullProgress) { _ = lines.write(cloche.ServerMessage{Pull: &p}) })
+	sb, err := s.core.Create(ctx, r.caller, spec, func(step string) { _ = lines.write(cloche.ServerMessage{Step: step}) })
 	if err != nil {
 		return lines.fail(err, r)
 	}
@@ -77,11 +77,21 @@ func (s *Server) removeSandbox(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	if err := s.core.Remove(context.WithoutCancel(r.Context()), r.caller, r.ref()); err != nil {
+	return answer(w)(s.core.Delete(context.WithoutCancel(r.Context()), r.caller, r.ref()))
+}
+
+// removeKeyed deletes by the key of a creation, which may not have come yet.
+func (s *Server) removeKeyed(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	key := q.str("idempotency_key")
+	if err := q.end(); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	if key == "" {
+		return cloche.Invalid("idempotency_key", "no idempotency key is named").
+			WithHint("DELETE /v1/sandboxes/{ref} removes one sandbox, POST /v1/batch/remove many")
+	}
+	return answer(w)(s.core.DeleteKeyed(context.WithoutCancel(r.Context()), r.caller, key))
 }
 
 func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {

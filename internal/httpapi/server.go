@@ -34,8 +34,8 @@ const (
 // Options are what a Server works with. Core is required.
 type Options struct {
 	Core Core
-	// Token is what callers over TCP show; without one TCP is not served. The
-	// server keeps its hash only.
+	// Token is what callers over TCP show, beside the keys that Core knows; without
+	// one TCP is not served. The server keeps its hash only.
 	Token string
 	// Hosts are names, without port, by which TCP callers may call this server,
 	// besides localhost and its own addresses.
@@ -53,7 +53,7 @@ type Options struct {
 }
 
 // Server serves the native API on any number of listeners. A unix socket's
-// caller is the peer process; a TCP caller must show the token.
+// caller is the peer process; a TCP caller must show the token or an API key.
 type Server struct {
 	core    Core
 	version string
@@ -65,6 +65,8 @@ type Server struct {
 	uid     int
 	mux     *http.ServeMux
 	http    *http.Server
+	// pingEvery and vanished are the constants, but in tests.
+	pingEvery, vanished time.Duration
 
 	// live ends when the server does; streams, which outlive their request in the
 	// eyes of net/http, live in it and are counted.
@@ -83,6 +85,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, uid: os.Geteuid(),
+		pingEvery: pingEvery, vanished: vanished,
 		origins: map[string]bool{},
 		hosts:   map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
 	}
@@ -109,7 +112,7 @@ func New(o Options) (*Server, error) {
 	s.live, s.end = context.WithCancel(context.Background())
 	s.mux = http.NewServeMux()
 	for _, r := range s.routes() {
-		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r.serve))
+		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r.verb, r.serve))
 	}
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.edge),
@@ -175,10 +178,41 @@ func (s *Server) beginStream() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done {
-		return cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+		return shuttingDown()
 	}
 	s.streams.Add(1)
 	return nil
+}
+
+// shuttingDown is what a caller gets whose request the server no longer serves,
+// or ends.
+func shuttingDown() *cloche.Error {
+	e := cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down").WithHint("ask again when it is back")
+	e.Retryable = true
+	return e
+}
+
+// lasting is the context of a request that may last: it ends with the server
+// too, which does not wait for it. Its cause is then what the caller is told.
+func (s *Server) lasting(r request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stop := context.AfterFunc(s.live, func() { cancel(shuttingDown()) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// cut is err as its caller is told of it: when the server ended the request,
+// that is why.
+func cut(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*cloche.Error](context.Cause(ctx)); ok {
+		return e
+	}
+	return err
 }
 
 // hostAllowed reports whether a request calls this server by a name that is its

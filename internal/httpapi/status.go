@@ -6,20 +6,8 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core"
 )
-
-func (s *Server) images(w http.ResponseWriter, r request) error {
-	if err := queryOf(r).end(); err != nil {
-		return err
-	}
-	l, err := s.core.Images(r.Context(), r.caller)
-	if err != nil {
-		return err
-	}
-	l.Images = nonNil(l.Images)
-	writeJSON(w, http.StatusOK, l)
-	return nil
-}
 
 func (s *Server) status(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
@@ -42,6 +30,17 @@ func (s *Server) doctor(w http.ResponseWriter, r request) error {
 	return nil
 }
 
+func (s *Server) metrics(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	text, err := s.core.Metrics(r.Context(), r.caller)
+	if err != nil {
+		return err
+	}
+	return writeText(w, core.MetricsType, text)
+}
+
 func (s *Server) versionInfo(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -57,9 +56,12 @@ func (s *Server) openapi(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	doc := api.OpenAPI()
-	w.Header().Set("Content-Type", "application/yaml")
-	w.Header().Set("Content-Length", strconv.Itoa(len(doc)))
-	_, err := w.Write(doc)
+	return writeText(w, "application/yaml", api.OpenAPI())
+}
+
+func writeText(w http.ResponseWriter, kind string, text []byte) error {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	_, err := w.Write(text)
 	return err
 }

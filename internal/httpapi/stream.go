@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -26,73 +25,73 @@ const (
 	inputFrames = 16
 	// maxOutputFrame is how much output is in one frame.
 	maxOutputFrame = 256 << 10
-	// pingEvery is how soon a client that died is noticed while neither side has
-	// anything to say, and keeps proxies from closing a quiet stream.
-	pingEvery = 10 * time.Second
 	// stepTimeout bounds the sending of a step, which must not hold up a create.
 	stepTimeout = 5 * time.Second
 )
 
-func (s *Server) execStream(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(ctx context.Context, sk *socket, first cloche.ClientMessage) (Stream, error) {
-		if first.Exec == nil || first.Run != nil {
-			return nil, cloche.Invalid("exec", "the first message of the stream has no exec").WithHint(`send {"exec": …}`)
-		}
-		return s.core.ExecStream(ctx, r.caller, r.ref(), *first.Exec)
-	})
-}
-
-func (s *Server) runStream(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(ctx context.Context, sk *socket, first cloche.ClientMessage) (Stream, error) {
-		if first.Run == nil || first.Exec != nil {
-			return nil, cloche.Invalid("run", "the first message of the stream has no run").WithHint(`send {"run": …}`)
-		}
-		sb, st, err := s.core.RunStream(ctx, r.caller, *first.Run, func(step string) {
-			ctx, cancel := context.WithTimeout(ctx, stepTimeout)
-			defer cancel()
-			_ = sk.send(ctx, cloche.ServerMessage{Step: step}) // a dead client shows elsewhere
-		})
-		if err != nil {
-			return nil, err
-		}
-		_ = sk.send(ctx, cloche.ServerMessage{Sandbox: &sb})
-		return st, nil
-	})
-}
-
-// opener asks core for the stream that the first message asks for.
-type opener func(ctx context.Context, sk *socket, first cloche.ClientMessage) (Stream, error)
-
-// stream serves one WebSocket from its handshake to its end.
-func (s *Server) stream(w http.ResponseWriter, r request, open opener) error {
+// stream serves one WebSocket from its handshake to its end. serve gets the
+// first message; its error is the last one.
+func (s *Server) stream(w http.ResponseWriter, r request, serve func(sk *socket, first cloche.ClientMessage) error) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	if r.Header.Get("Upgrade") == "" {
-		w.Header().Set("Upgrade", "websocket")
-		return cloche.Invalid("upgrade", "this path is a WebSocket, and the request asks for none").
-			WithHint("use a WebSocket client")
+	if err := wantsSocket(w, r); err != nil {
+		return err
 	}
 	if err := s.beginStream(); err != nil {
 		return err
 	}
 	defer s.streams.Done()
-	// The edge has checked the origin, against a list that does not hold this
-	// server's own name; the library's check would be a second opinion.
-	conn, err := websocket.Accept(w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	conn, err := accept(w, r)
 	if err != nil {
 		return nil // the library has answered
 	}
 	// From here on net/http no longer watches the connection.
 	ctx, cancel := context.WithCancel(core.WithRequestID(s.live, r.id))
-	sk := &socket{conn: conn, ctx: ctx, cancel: cancel, ready: make(chan struct{}), in: make(chan input, inputFrames)}
+	sk := &socket{conn: conn, peer: s.peerOf(r), ctx: ctx, cancel: cancel, ready: make(chan struct{}), in: make(chan input, inputFrames)}
 	defer sk.end()
+	defer r.untilBarred(func() { sk.bar(toWire(context.Cause(r.live), r.id, r.caller)) })()
 	first, err := s.firstMessage(ctx, conn)
 	if err == nil {
-		err = s.converse(sk, first, open)
+		err = serve(sk, first)
 	}
 	if err != nil {
 		sk.fail(toWire(err, r.id, r.caller))
+	}
+	return nil
+}
+
+// wantsSocket refuses a plain request for a path that is a WebSocket.
+func wantsSocket(w http.ResponseWriter, r request) error {
+	if r.Header.Get("Upgrade") != "" {
+		return nil
+	}
+	w.Header().Set("Upgrade", "websocket")
+	return cloche.Invalid("upgrade", "this path is a WebSocket, and the request asks for none").
+		WithHint("use a WebSocket client")
+}
+
+func accept(w http.ResponseWriter, r request) (*websocket.Conn, error) {
+	// The edge has checked the origin, against a list that does not hold this
+	// server's own name; the library's check would be a second opinion.
+	return websocket.Accept(w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
+}
+
+// asks wants the first message of a stream to ask for one thing, the one that
+// this stream is for.
+func asks(m cloche.ClientMessage, want string, has bool) error {
+	n := 0
+	for _, set := range []bool{m.Exec != nil, m.Run != nil, m.Attach != nil, m.Hold != nil} {
+		if set {
+			n++
+		}
+	}
+	if !has || n != 1 {
+		return cloche.Invalid(want, "the first message of the stream has no %s, or more than that", want).WithHint(`send {"%s": …}`, want)
+	}
+	if m.Signal != "" || m.Resize != nil || m.CloseStdin {
+		return cloche.Invalid("body", "the first message of the stream asks for two things").
+			WithHint("send signal, resize and close_stdin after it")
 	}
 	return nil
 }
@@ -123,48 +122,60 @@ func (s *Server) firstMessage(ctx context.Context, conn *websocket.Conn) (cloche
 	return m, decodeJSON(data, &m)
 }
 
-// converse opens the stream and carries it to its end. The Stream is closed when
-// it returns: that detaches from an exec and tears a run down.
-func (s *Server) converse(sk *socket, first cloche.ClientMessage, open opener) error {
-	if first.Signal != "" || first.Resize != nil || first.CloseStdin {
-		return cloche.Invalid("body", "the first message of the stream asks for two things").
-			WithHint("send signal, resize and close_stdin after it")
-	}
-	// Reading begins at once, so that a create whose caller dies is given up.
-	sk.wg.Go(sk.readAll)
-	sk.wg.Go(sk.ping)
-	st, err := open(sk.ctx, sk, first)
-	if err != nil {
-		return err
-	}
-	closeStream := sync.OnceFunc(func() {
-		if err := st.Close(); err != nil {
-			s.log.Warn("close a stream", "exec", st.ExecID(), "error", err)
+// begin begins to read, so that a create whose caller dies is given up.
+func (k *socket) begin() {
+	k.wg.Go(k.readAll)
+	k.wg.Go(func() { k.ping(readsAtWill) })
+}
+
+// program is what the messages of a client are for.
+type program interface {
+	Write(p []byte) (int, error)
+	CloseWrite() error
+	Resize(rows, cols uint16) error
+	Signal(name string) error
+	Close() error
+}
+
+// join tells the client that its program runs, and hands over what it sends.
+// leave closes the program, and so does whatever ends the socket, for a call
+// that waits in it.
+func (s *Server) join(sk *socket, p program, started cloche.Started) (leave func(), err error) {
+	closeIt := sync.OnceFunc(func() {
+		if err := p.Close(); err != nil {
+			s.log.Warn("close a stream", "exec", started.ExecID, "error", err)
 		}
 	})
-	defer closeStream()
-	// Whatever ends the socket ends the Stream, and with it any call that waits.
-	stop := context.AfterFunc(sk.ctx, closeStream)
-	defer stop()
-	if err := sk.send(sk.ctx, cloche.ServerMessage{Started: &cloche.Started{ExecID: st.ExecID()}}); err != nil {
-		return nil
+	stop := context.AfterFunc(sk.ctx, closeIt)
+	leave = func() {
+		stop()
+		closeIt()
 	}
-	sk.stream = st
+	if err := sk.send(sk.ctx, cloche.ServerMessage{Started: &started}); err != nil {
+		return leave, err
+	}
+	sk.program = p
 	close(sk.ready)
 	sk.wg.Go(sk.feed)
-	return sk.output(st)
+	return leave, nil
 }
 
 // socket is one WebSocket with the goroutines that serve it.
 type socket struct {
-	conn   *websocket.Conn
-	ctx    context.Context
-	cancel context.CancelFunc
-	stream Stream        // set before ready is closed
-	ready  chan struct{} // closed when the program runs
-	in     chan input
-	wg     sync.WaitGroup
-	ended  bool // the last message was sent
+	conn    *websocket.Conn
+	peer    peer
+	ctx     context.Context
+	cancel  context.CancelFunc
+	program program       // set before ready is closed
+	ready   chan struct{} // closed when the program runs
+	in      chan input
+	wg      sync.WaitGroup
+	ended   bool // the last message was sent
+	// stall is relay's: it ends the socket when a write takes too long.
+	stall *time.Timer
+
+	writing sync.Mutex // held for each message
+	told    bool       // an error was sent: nothing follows it
 }
 
 // input is a piece of stdin, or its end.
@@ -201,7 +212,7 @@ func (k *socket) readAll() {
 			case <-k.ctx.Done():
 				return
 			}
-			if in.end, err = control(k.stream, data); err != nil {
+			if in.end, err = control(k.program, data); err != nil {
 				// A client that breaks the protocol is told so, and left.
 				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
 				return
@@ -218,26 +229,10 @@ func (k *socket) readAll() {
 	}
 }
 
-// ping writes to the socket now and then: to one whose other end is gone it
-// cannot. That an answer is late means nothing, for a client reads when it likes.
-func (k *socket) ping() {
-	t := time.NewTicker(pingEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-k.ctx.Done():
-			return
-		case <-t.C:
-		}
-		ctx, cancel := context.WithTimeout(k.ctx, pingEvery)
-		err := k.conn.Ping(ctx)
-		cancel()
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			k.cancel()
-			return
-		}
-	}
-}
+// refusedInput is input that a program that goes on will not take.
+type refusedInput struct{ error }
+
+func (e refusedInput) Unwrap() error { return e.error }
 
 // feed carries stdin to the program. A program that has ended takes none, which
 // is no error: its exit is on the way.
@@ -245,10 +240,16 @@ func (k *socket) feed() {
 	for {
 		select {
 		case in := <-k.in:
+			var err error
 			if in.end {
-				_ = k.stream.CloseWrite()
+				err = k.program.CloseWrite()
 			} else {
-				_, _ = k.stream.Write(in.data)
+				_, err = k.program.Write(in.data)
+			}
+			if err, ok := errors.AsType[refusedInput](err); ok {
+				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+				k.cancel()
+				return
 			}
 		case <-k.ctx.Done():
 			return
@@ -259,12 +260,12 @@ func (k *socket) feed() {
 // control does what one text message asks for, and reports whether it ends
 // stdin. The only error is that the message is wrong: what a program that is
 // ending refuses is nobody's fault.
-func control(st Stream, data []byte) (endStdin bool, err error) {
+func control(st program, data []byte) (endStdin bool, err error) {
 	var m cloche.ClientMessage
 	if err := decodeJSON(data, &m); err != nil {
 		return false, err
 	}
-	if m.Exec != nil || m.Run != nil {
+	if m.Exec != nil || m.Run != nil || m.Attach != nil || m.Hold != nil {
 		return false, cloche.Invalid("body", "a stream runs one program, and this one runs already")
 	}
 	if m.Resize != nil {
@@ -283,54 +284,47 @@ func control(st Stream, data []byte) (endStdin bool, err error) {
 	return m.CloseStdin, nil
 }
 
-// output carries the program's output to the client, at the client's pace, and
-// its exit last. It numbers the frames itself: what a sandbox counts is not
-// trusted.
-func (k *socket) output(st Stream) error {
-	var seq uint64
-	var buf []byte
-	for {
-		ev, err := st.Recv()
-		if k.ctx.Err() != nil {
-			return nil // the socket ended first, and what comes now came of that
-		}
-		if errors.Is(err, io.EOF) {
-			return cloche.Errorf(cloche.CodeInternal, "the stream ended without an exit")
-		}
-		if err != nil {
-			return err
-		}
-		if ev.Exit != nil {
-			k.ended = k.send(k.ctx, cloche.ServerMessage{Exit: ev.Exit}) == nil
-			return nil
-		}
-		kind := cloche.FrameStdout
-		if ev.Stream == cloche.Stderr {
-			kind = cloche.FrameStderr
-		}
-		for data := ev.Data; len(data) > 0; seq++ {
-			n := min(len(data), maxOutputFrame)
-			buf = binary.BigEndian.AppendUint64(append(buf[:0], kind), seq)
-			buf = append(buf, data[:n]...)
-			data = data[n:]
-			if err := k.conn.Write(k.ctx, websocket.MessageBinary, buf); err != nil {
-				k.cancel()
-				return nil
-			}
-		}
-	}
+// step reports progress of a create. A dead client shows elsewhere.
+func (k *socket) step(step string) {
+	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
+	defer cancel()
+	_ = k.send(ctx, cloche.ServerMessage{Step: step})
 }
 
 // send writes one message. A socket that cannot be written to is at its end.
 func (k *socket) send(ctx context.Context, m cloche.ServerMessage) error {
 	data, err := json.Marshal(m)
-	if err == nil {
-		err = k.conn.Write(ctx, websocket.MessageText, data)
+	if err != nil {
+		return err
 	}
+	return k.put(ctx, websocket.MessageText, data, m.Error != nil)
+}
+
+// errTold is for what would follow an error.
+var errTold = errors.New("the stream has ended with an error")
+
+// put writes one frame; nothing follows the last.
+func (k *socket) put(ctx context.Context, kind websocket.MessageType, data []byte, last bool) error {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	if k.told {
+		return errTold
+	}
+	k.told = last
+	err := k.conn.Write(ctx, kind, data)
 	if err != nil {
 		k.cancel()
 	}
 	return err
+}
+
+// bar ends a socket whose caller may no longer be here, and says why where that can
+// be said soon.
+func (k *socket) bar(e *cloche.Error) {
+	defer k.cancel()
+	late := time.AfterFunc(stepTimeout, k.cancel)
+	defer late.Stop()
+	_ = k.send(k.ctx, cloche.ServerMessage{Error: e})
 }
 
 // fail sends an error as the last message, where somebody is there to read it.

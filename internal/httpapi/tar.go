@@ -14,6 +14,7 @@ const maxTrailer = 3 << 10
 func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
+	o := cloche.TarOutOptions{Exclude: q.all("exclude"), KeepLinks: q.oneOf("links", "relative", "keep") == "keep"}
 	if err := q.end(); err != nil {
 		return err
 	}
@@ -22,7 +23,7 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	h.Set("Trailer", trailerTarReport+", "+trailerError)
 	out := newRawWriter(w)
 	defer out.close()
-	report, err := s.core.TarOut(r.Context(), r.caller, r.ref(), path, cloche.TarOutOptions{}, out)
+	report, err := s.core.TarOut(r.Context(), r.caller, r.ref(), path, o, out)
 	switch {
 	case err == nil:
 		h.Set(trailerTarReport, reportTrailer(report))
@@ -31,6 +32,8 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 		return err
 	case r.Context().Err() != nil:
 		return err // nobody is there to read a trailer
+	case !readsTrailers(r):
+		return fmt.Errorf("read archive: %w", err)
 	}
 	h.Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
 	return nil
@@ -39,6 +42,10 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 func (s *Server) tarIn(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
+	o := cloche.TarInOptions{
+		Exclude: q.all("exclude"), Owner: q.str("owner"), Atomic: q.boolean("atomic"), Clear: q.boolean("clear"), Keep: q.all("keep"),
+		Links: cloche.ExternalLinks(q.oneOf("external_symlinks", string(cloche.LinksKeep), string(cloche.LinksDrop), string(cloche.LinksReject))),
+	}
 	if err := q.end(); err != nil {
 		return err
 	}
@@ -47,7 +54,7 @@ func (s *Server) tarIn(w http.ResponseWriter, r request) error {
 	}
 	in := newRawReader(w, r)
 	defer in.close()
-	report, err := s.core.TarIn(r.Context(), r.caller, r.ref(), path, cloche.TarInOptions{}, in)
+	report, err := s.core.TarIn(r.Context(), r.caller, r.ref(), path, o, in)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,13 @@ type Core struct {
 	serial    int
 	programs  int
 	removed   []string
-	changed   chan struct{} // closed and replaced at every change
+	events    []cloche.Event
+	snapshots []cloche.Snapshot
+	images    []cloche.Image // but the host
+	// workspaces are the named ones, of all tenants.
+	workspaces []cloche.WorkspaceInfo
+	ring       keyring
+	changed    chan struct{} // closed and replaced at every change
 }
 
 // New makes a Core without sandboxes. Its ids are sb-1, sb-2, … and ex-1, ex-2, …
@@ -40,6 +46,11 @@ type sandbox struct {
 	record cloche.Sandbox
 	files  map[string]file
 	procs  []*process
+	// allowed was added to its egress.
+	allowed []string
+	// managed processes by id, and their order.
+	managed map[string]*managed
+	order   []string
 }
 
 // Live counts the sandboxes.
@@ -121,18 +132,18 @@ func (c *Core) Create(ctx context.Context, caller core.Caller, spec cloche.Sandb
 		ID: id, Name: spec.Name, State: cloche.StateRunning, Tenant: caller.Tenant,
 		Profile: cloche.DefaultProfile, Image: cloche.DefaultImage, Engine: "fake", Tier: cloche.TierNone,
 		Network: "none", Cwd: cloche.DefaultWorkspacePath, Labels: maps.Clone(spec.Labels), Env: maps.Clone(spec.Env),
-		Workspace: cloche.Workspace{Path: cloche.DefaultWorkspacePath},
-		Limits:    cloche.Limits{MemoryBytes: 2 << 30, Pids: 1024}, CreatedAt: Epoch(),
+		Workspace: cloche.Workspace{Path: cloche.DefaultWorkspacePath}, IdempotencyKey: spec.IdempotencyKey,
+		Limits: cloche.Limits{MemoryBytes: 2 << 30, Pids: 1024}, CreatedAt: Epoch(),
 	}
 	if rec.Name == "" {
 		rec.Name = id
 	}
-	sb := &sandbox{record: rec, files: map[string]file{"/": {dir: true, mode: 0o755}, rec.Cwd: {dir: true, mode: 0o755}}}
+	sb := &sandbox{record: rec, managed: map[string]*managed{}, files: map[string]file{"/": {dir: true, mode: 0o755}, rec.Cwd: {dir: true, mode: 0o755}}}
 	for _, f := range spec.Files {
 		sb.files[f.Path] = file{data: f.Content, mode: f.Mode}
 	}
 	c.sandboxes[id] = sb
-	c.change()
+	c.publish(sb, cloche.EventCreated, nil)
 	return rec, nil
 }
 
@@ -180,22 +191,24 @@ func (c *Core) List(_ context.Context, caller core.Caller, o cloche.ListOptions)
 	return l, nil
 }
 
-// Remove ends every program and forgets the sandbox.
-func (c *Core) Remove(_ context.Context, caller core.Caller, ref string) error {
+// Delete ends every program and forgets the sandbox.
+func (c *Core) Delete(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
 	_, err := c.end(caller, ref, cloche.StateStopped)
 	if err != nil {
-		return err
+		return cloche.Sandbox{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
-		return err
+		return cloche.Sandbox{}, err
 	}
 	delete(c.sandboxes, sb.record.ID)
 	c.removed = append(c.removed, sb.record.ID)
-	c.change()
-	return nil
+	c.publish(sb, cloche.EventRemoved, nil)
+	gone := sb.record
+	gone.State, gone.TerminalReason = cloche.StateDeleted, cloche.EndedDeleted
+	return gone, nil
 }
 
 // Stop ends every program.
@@ -218,15 +231,13 @@ func (c *Core) end(caller core.Caller, ref string, to cloche.State) (cloche.Sand
 	for _, p := range sb.procs {
 		p.signal("KILL")
 	}
+	for _, p := range sb.managed {
+		p.kill("KILL")
+	}
 	at := Epoch()
 	sb.record.State, sb.record.StoppedAt = to, &at
-	c.change()
+	c.publish(sb, cloche.EventStopped, nil)
 	return sb.record, nil
-}
-
-// Images has only the host.
-func (c *Core) Images(context.Context, core.Caller) (cloche.ImageList, error) {
-	return cloche.ImageList{Images: []cloche.Image{{Name: cloche.DefaultImage, Description: "this machine's own tools"}}}, nil
 }
 
 // Status is always well.
@@ -235,6 +246,26 @@ func (c *Core) Status(context.Context, core.Caller) cloche.Status {
 		Version: "test", Enabled: true, Available: true,
 		Engine: cloche.EngineStatus{Name: "fake", Available: true}, Sandboxes: c.Live(),
 	}
+}
+
+// Info is that of a daemon without rules.
+func (c *Core) Info(_ context.Context, caller core.Caller) cloche.Info {
+	return cloche.Info{
+		Version: "test", API: cloche.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator, ScopeEditable: true,
+		NameTemplate: cloche.DefaultNameTemplate, Profiles: []string{cloche.DefaultProfile}, DefaultProfile: cloche.DefaultProfile,
+	}
+}
+
+// ResolveName takes the launcher's id for the name.
+func (c *Core) ResolveName(ctx context.Context, caller core.Caller, asked cloche.Naming) (cloche.ResolvedName, error) {
+	if asked.Identity == nil || asked.Identity.LauncherID == "" {
+		return cloche.ResolvedName{}, cloche.Invalid("identity", "nothing says for whom the request is").WithHint("set identity")
+	}
+	out := cloche.ResolvedName{Name: asked.Identity.LauncherID}
+	if sb, err := c.Get(ctx, caller, out.Name); err == nil {
+		out.Sandbox = sb.ID
+	}
+	return out, nil
 }
 
 // Doctor reports one engine.

@@ -34,6 +34,7 @@ type process struct {
 	finished chan struct{}
 	result   cloche.Result
 	log      []cloche.LogEntry
+	offsets  map[cloche.Stream]int64 // "" counts both
 	sent     atomic.Uint64
 }
 
@@ -54,7 +55,10 @@ func (p *process) write(s cloche.Stream, format string, args ...any) bool {
 func (p *process) emit(s cloche.Stream, data []byte) bool {
 	p.mu.Lock()
 	if len(p.log) < 1000 {
-		p.log = append(p.log, cloche.LogEntry{ExecID: p.id, Stream: s, Time: Epoch(), Data: bytes.Clone(data)})
+		e := cloche.LogEntry{ExecID: p.id, Stream: s, Offset: p.offsets[s], Position: p.offsets[""], Time: Epoch(), Data: bytes.Clone(data)}
+		p.log = append(p.log, e)
+		p.offsets[s] += int64(len(data))
+		p.offsets[""] += int64(len(data))
 	}
 	p.mu.Unlock()
 	select {
@@ -141,7 +145,7 @@ func (c *Core) start(caller core.Caller, ref string, req cloche.ExecRequest) (*p
 	}
 	c.serial++
 	p := &process{
-		id: fmt.Sprintf("ex-%d", c.serial), argv: av, out: make(chan core.Event),
+		id: fmt.Sprintf("ex-%d", c.serial), argv: av, out: make(chan core.Event), offsets: map[cloche.Stream]int64{},
 		resized: make(chan struct{}), sigs: make(chan struct{}), left: make(chan struct{}), finished: make(chan struct{}),
 	}
 	p.leave = sync.OnceFunc(func() { close(p.left) })
@@ -329,58 +333,4 @@ func (c *Core) RunStream(ctx context.Context, caller core.Caller, req cloche.Run
 		return sb, nil, err
 	}
 	return sb, &stream{process: p, onClose: remove}, nil
-}
-
-// Processes lists the programs.
-func (c *Core) Processes(_ context.Context, caller core.Caller, ref string) ([]cloche.Process, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sb, err := c.find(caller, ref)
-	if err != nil {
-		return nil, err
-	}
-	var l []cloche.Process
-	for _, p := range sb.procs {
-		row := cloche.Process{ExecID: p.id, Argv: p.argv, StartedAt: Epoch(), Running: true}
-		select {
-		case <-p.finished:
-			at := Epoch()
-			row.Running, row.EndedAt, row.ExitCode, row.Signal = false, &at, p.result.ExitCode, p.result.Signal
-		default:
-		}
-		l = append(l, row)
-	}
-	return l, nil
-}
-
-// Logs has the output of every program. A tail of 7 fails after the first entry.
-func (c *Core) Logs(_ context.Context, caller core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
-	c.mu.Lock()
-	sb, err := c.find(caller, ref)
-	var all []cloche.LogEntry
-	if err == nil {
-		for _, p := range sb.procs {
-			p.mu.Lock()
-			if o.ExecID == "" || o.ExecID == p.id {
-				all = append(all, p.log...)
-			}
-			p.mu.Unlock()
-		}
-	}
-	c.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	for _, e := range all {
-		if o.Stream != "" && e.Stream != o.Stream {
-			continue
-		}
-		if err := fn(e); err != nil {
-			return err
-		}
-		if o.Tail == 7 {
-			return cloche.Errorf(cloche.CodeSandboxLost, "the sandbox died")
-		}
-	}
-	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"maps"
 	"path"
@@ -167,7 +169,10 @@ func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref, p string, 
 
 // TarOut packs a directory. "/broken" breaks after its first entry, and every
 // "*.sock" is skipped.
-func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, _ cloche.TarOutOptions, w io.Writer) (report cloche.TarReport, err error) {
+func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cloche.TarOutOptions, w io.Writer) (report cloche.TarReport, err error) {
+	sum := sha256.New()
+	w = io.MultiWriter(w, sum)
+	defer func() { report.SHA256 = hex.EncodeToString(sum.Sum(nil)) }()
 	return report, c.with(caller, ref, func(files map[string]file) error {
 		if !files[p].dir {
 			return noFile(p)
@@ -175,7 +180,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, _ cl
 		tw := tar.NewWriter(w)
 		for _, name := range slices.Sorted(maps.Keys(files)) {
 			f := files[name]
-			if f.dir || !strings.HasPrefix(name, p+"/") {
+			if f.dir || !strings.HasPrefix(name, p+"/") || slices.Contains(o.Exclude, strings.TrimPrefix(name, p+"/")) {
 				continue
 			}
 			if strings.HasSuffix(name, ".sock") {
@@ -200,7 +205,9 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, _ cl
 }
 
 // TarIn unpacks regular files.
-func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, _ cloche.TarInOptions, r io.Reader) (report cloche.TarReport, err error) {
+func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o cloche.TarInOptions, r io.Reader) (report cloche.TarReport, err error) {
+	sum := sha256.New()
+	r = io.TeeReader(r, sum)
 	tr := tar.NewReader(r)
 	in := map[string]file{}
 	for {
@@ -215,11 +222,21 @@ func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, _ clo
 		if err != nil {
 			return report, cloche.Invalid("body", "the body is not a whole tar stream: %w", err)
 		}
+		if slices.Contains(o.Exclude, h.Name) {
+			continue
+		}
 		in[path.Join(p, h.Name)] = file{data: data, mode: uint32(h.Mode)}
 		report.Entries++
 		report.Bytes += int64(len(data))
 	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return report, err
+	}
+	report.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	return report, c.with(caller, ref, func(files map[string]file) error {
+		if o.Clear {
+			clear(files)
+		}
 		files[p] = file{dir: true, mode: 0o755}
 		maps.Copy(files, in)
 		return nil

@@ -1,0 +1,129 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/coder/websocket"
+)
+
+// endTime is how long the exit of a process may take to be known after it took
+// its input no more.
+const endTime = time.Second
+
+func (s *Server) attach(w http.ResponseWriter, r request) error {
+	return s.stream(w, r, func(sk *socket, first cloche.ClientMessage) error {
+		if err := asks(first, "attach", first.Attach != nil); err != nil {
+			return err
+		}
+		sk.begin()
+		a, err := s.core.Attach(sk.ctx, r.caller, r.ref(), r.process(), *first.Attach)
+		if err != nil {
+			return err
+		}
+		goesOn := func() bool {
+			moment := cloche.WaitRequest{TimeoutMS: endTime.Milliseconds()}
+			p, err := s.core.WaitProcess(sk.ctx, r.caller, r.ref(), r.process(), moment)
+			return err == nil && !p.State.Ended()
+		}
+		leave, err := s.join(sk, attached{a, goesOn}, a.Started())
+		defer leave()
+		if err != nil {
+			return nil
+		}
+		return sk.relay(a)
+	})
+}
+
+// attached is an Attachment as a program of a stream.
+type attached struct {
+	Attachment
+	// goesOn reports whether the process is still there a moment from now.
+	goesOn func() bool
+}
+
+func (a attached) Write(p []byte) (int, error) {
+	if err := a.Attachment.Write(p); err != nil {
+		return 0, a.refused(err)
+	}
+	return len(p), nil
+}
+
+func (a attached) CloseWrite() error { return a.refused(a.Attachment.CloseWrite()) }
+
+// refused tells input that was refused from input that came too late.
+func (a attached) refused(err error) error {
+	if code := cloche.CodeOf(err); (code == cloche.CodeState || code == cloche.CodeInvalid) && a.goesOn() {
+		return refusedInput{err}
+	}
+	return err
+}
+
+// relay carries what an attach says to the client, and the exit last. A client
+// that takes nothing for stallTimeout is left: it can come back for what it
+// missed, and nobody waits for it.
+func (k *socket) relay(a Attachment) error {
+	// One timer and one watch for all writes: of two hundred followers of a line
+	// each would otherwise make its own for every frame.
+	hangUp := func() {
+		k.cancel()
+		k.conn.CloseNow()
+	}
+	defer context.AfterFunc(k.ctx, hangUp)()
+	k.stall = time.AfterFunc(stallTimeout, hangUp)
+	k.stall.Stop() // until something is written
+	unwatched := context.WithoutCancel(k.ctx)
+	var buf []byte
+	for {
+		ev, err := a.Recv()
+		if k.ctx.Err() != nil {
+			return nil // the socket ended first, and what comes now came of that
+		}
+		if errors.Is(err, io.EOF) {
+			return cloche.Errorf(cloche.CodeInternal, "the attach ended without an exit")
+		}
+		if err != nil {
+			return err
+		}
+		if len(ev.Data) == 0 {
+			if err := k.say(unwatched, ev); err != nil || ev.Exit != nil {
+				k.ended = err == nil
+				return nil
+			}
+			continue
+		}
+		kind, at := frameKind(ev.Stream), ev.Position
+		for data := ev.Data; len(data) > 0; {
+			n := min(len(data), maxOutputFrame)
+			buf = binary.BigEndian.AppendUint64(append(buf[:0], kind), uint64(at))
+			buf = append(buf, data[:n]...)
+			data, at = data[n:], at+int64(n)
+			if k.write(unwatched, websocket.MessageBinary, buf) != nil {
+				return nil
+			}
+		}
+	}
+}
+
+// say sends what an attach said besides output.
+func (k *socket) say(ctx context.Context, ev core.AttachEvent) error {
+	data, err := json.Marshal(cloche.ServerMessage{Gap: ev.Gap, Process: ev.Process, Stdin: ev.Stdin, Exit: ev.Exit})
+	if err != nil {
+		return err
+	}
+	return k.write(ctx, websocket.MessageText, data)
+}
+
+// write is relay's: for a client that is not waited for.
+func (k *socket) write(ctx context.Context, kind websocket.MessageType, data []byte) error {
+	k.stall.Reset(stallTimeout)
+	defer k.stall.Stop()
+	return k.put(ctx, kind, data, false)
+}

@@ -1,0 +1,79 @@
+package httpapitest
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// Errors is one of each kind.
+func (c *Core) Errors(_ context.Context, caller core.Caller, o cloche.ErrorOptions) (cloche.ErrorList, error) {
+	if o.Tenant != "" && o.Tenant != caller.Tenant {
+		return cloche.ErrorList{}, nil
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return cloche.ErrorList{Errors: []cloche.ErrorRecord{
+		{Time: at, Stage: cloche.StageExecution, Code: cloche.CodeNotFound, Message: "there is no sandbox \"box\"", RequestID: "rq-1", QueryID: "q-1", Tenant: caller.Tenant, Sandbox: "sb-1"},
+		{Time: at.Add(-time.Minute), Stage: cloche.StageBuild, Code: cloche.CodeInvalid, Message: "name is not valid", Tenant: caller.Tenant},
+	}}, nil
+}
+
+// Guidance says all that there can be to say.
+func (c *Core) Guidance(_ context.Context, _ core.Caller, o cloche.GuidanceOptions) (cloche.Guidance, error) {
+	return cloche.Guidance{
+		Text: "You have a sandbox.\n", Sandbox: o.Sandbox, Profile: "default", Workspace: "/workspace", WorkspaceKept: true, Network: cloche.NetworkNone,
+		Skills: []cloche.GuidanceSkill{{Name: "reports", Description: "writes reports", Path: "/workspace/.skills/reports/SKILL.md"}},
+		Limits: cloche.Limits{CPUs: 1, MemoryBytes: 512 << 20},
+	}, nil
+}
+
+// The file tools know one file, /workspace/f.
+
+func textFile(at cloche.ToolPlace) error {
+	if at.Path != "f" {
+		return cloche.Errorf(cloche.CodeNotFound, "there is no file %q", at.Path)
+	}
+	return nil
+}
+
+// ReadText reads it.
+func (c *Core) ReadText(_ context.Context, _ core.Caller, _ string, r cloche.ToolRead) (cloche.ToolText, error) {
+	return cloche.ToolText{Path: "/workspace/f", Content: "text\n", FirstLine: 1, Lines: 1, Size: 5}, textFile(r.ToolPlace)
+}
+
+// WriteText makes it.
+func (c *Core) WriteText(_ context.Context, _ core.Caller, _ string, w cloche.ToolWrite) (cloche.ToolWritten, error) {
+	return cloche.ToolWritten{Path: "/workspace/f", Size: int64(len(w.Content)), Created: true}, textFile(w.ToolPlace)
+}
+
+// EditText changes it.
+func (c *Core) EditText(_ context.Context, _ core.Caller, _ string, e cloche.ToolEdit) (cloche.ToolWritten, error) {
+	return cloche.ToolWritten{Path: "/workspace/f", Size: 5, Replaced: 1, Line: 1}, textFile(e.ToolPlace)
+}
+
+// Glob finds it.
+func (c *Core) Glob(_ context.Context, _ core.Caller, _ string, g cloche.ToolGlob) (cloche.ToolFiles, error) {
+	if g.Pattern != "*" {
+		return cloche.ToolFiles{}, nil
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return cloche.ToolFiles{Files: []cloche.ToolFile{{Path: "/workspace/f", Type: cloche.TypeFile, Size: 5, ModTime: at}}, Partial: cloche.PartialMatches}, nil
+}
+
+// Grep finds its line.
+func (c *Core) Grep(_ context.Context, _ core.Caller, _ string, g cloche.ToolGrep) (cloche.ToolLines, error) {
+	if g.Pattern != "text" {
+		return cloche.ToolLines{Searched: 1}, nil
+	}
+	return cloche.ToolLines{
+		Matches: []cloche.ToolMatch{{Path: "/workspace/f", Line: 1, Text: "text", Cut: true}}, Searched: 1,
+		Binary: []string{"/workspace/b"}, Unread: []string{"/workspace/u"}, Partial: cloche.PartialTime,
+	}, nil
+}
+
+// Metrics is one metric.
+func (c *Core) Metrics(context.Context, core.Caller) ([]byte, error) {
+	return []byte("# HELP cloche_sandboxes Sandboxes by state.\n# TYPE cloche_sandboxes gauge\ncloche_sandboxes{state=\"running\"} 1\n"), nil
+}

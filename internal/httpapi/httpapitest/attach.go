@@ -1,0 +1,173 @@
+package httpapitest
+
+import (
+	"context"
+	"io"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/httpapi"
+)
+
+// attachment is a place at a managed process. What is not of Recv alone is
+// guarded by the Core's lock.
+type attachment struct {
+	p         *managed
+	started   cloche.Started
+	next      int64
+	state     cloche.ProcessState
+	ended     bool
+	write     bool
+	exclusive bool
+	stdin     int64 // offset of the next byte from the client
+	acked     int64
+	closed    bool
+}
+
+// Attach gives what is kept from Since on.
+func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (httpapi.Attachment, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, err := c.process(caller, ref, id)
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{p: p, write: r.Write || r.Exclusive, exclusive: r.Exclusive, next: p.rec.Position, stdin: p.rec.StdinOffset, state: p.rec.State}
+	if r.Since != nil {
+		if a.next = *r.Since; a.next < 0 {
+			a.next = max(0, p.rec.Position+a.next)
+		}
+	}
+	if r.StdinOffset != nil {
+		a.stdin = *r.StdinOffset
+	}
+	a.acked = a.stdin
+	if r.Rows > 0 && r.Cols > 0 {
+		if err := p.resize(cloche.Size{Rows: r.Rows, Cols: r.Cols}); err != nil {
+			return nil, err
+		}
+	}
+	if a.write && p.rec.Running {
+		if p.writer != nil {
+			return nil, inputHeld(id)
+		}
+		p.writer = a
+	}
+	a.started = cloche.Started{ExecID: id, Position: a.next, StdinOffset: a.stdin}
+	c.change()
+	return a, nil
+}
+
+func inputHeld(id string) error {
+	err := cloche.Errorf(cloche.CodeConflict, "the input of process %q is somebody else's", id)
+	err.Retryable, err.RetryAfterMS = true, 1000
+	return err
+}
+
+func (a *attachment) Started() cloche.Started { return a.started }
+
+func (a *attachment) Recv() (core.AttachEvent, error) {
+	p := a.p
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	for {
+		if ev, ok := a.event(); ok {
+			return ev, nil
+		}
+		if a.ended {
+			return core.AttachEvent{}, io.EOF
+		}
+		if a.closed {
+			return core.AttachEvent{}, cloche.Errorf(cloche.CodeCanceled, "the attach was closed")
+		}
+		ch := p.c.changed
+		p.c.mu.Unlock()
+		<-ch
+		p.c.mu.Lock()
+	}
+}
+
+// event is what there is to say now.
+func (a *attachment) event() (core.AttachEvent, bool) {
+	p := a.p
+	if a.closed || a.ended {
+		return core.AttachEvent{}, false
+	}
+	if a.write && a.stdin > a.acked {
+		a.acked = a.stdin
+		return core.AttachEvent{Stdin: &cloche.StdinAck{Offset: a.acked}}, true
+	}
+	if a.next < p.kept {
+		gap := cloche.Gap{Position: p.kept, Bytes: p.kept - a.next}
+		a.next = p.kept
+		return core.AttachEvent{Gap: &gap}, true
+	}
+	for _, e := range p.log {
+		if end := e.Position + int64(len(e.Data)); a.next < end {
+			ev := core.AttachEvent{Stream: e.Stream, Position: a.next, Data: e.Data[a.next-e.Position:]}
+			a.next = end
+			return ev, true
+		}
+	}
+	if a.state != p.rec.State {
+		a.state = p.rec.State
+		rec := p.rec
+		return core.AttachEvent{Process: &rec}, true
+	}
+	if !p.rec.Running {
+		a.ended = true
+		return core.AttachEvent{Exit: &cloche.Result{
+			ExecID: p.rec.ExecID, ExitCode: p.rec.ExitCode, Signal: p.rec.Signal, Stdout: cloche.Bytes{}, Stderr: cloche.Bytes{},
+		}}, true
+	}
+	return core.AttachEvent{}, false
+}
+
+func (a *attachment) Write(data []byte) error {
+	a.p.c.mu.Lock()
+	defer a.p.c.mu.Unlock()
+	if !a.write {
+		return cloche.Invalid("write", "this attach does not write").WithHint("attach with write")
+	}
+	end, err := a.p.input(a.stdin, data)
+	if err != nil {
+		return err
+	}
+	a.stdin = end
+	a.p.c.change()
+	return nil
+}
+
+func (a *attachment) CloseWrite() error {
+	a.p.c.mu.Lock()
+	defer a.p.c.mu.Unlock()
+	if !a.write {
+		return cloche.Invalid("write", "this attach does not write").WithHint("attach with write")
+	}
+	a.p.closeInput()
+	return nil
+}
+
+func (a *attachment) Resize(rows, cols uint16) error {
+	a.p.c.mu.Lock()
+	defer a.p.c.mu.Unlock()
+	return a.p.resize(cloche.Size{Rows: rows, Cols: cols})
+}
+
+func (a *attachment) Signal(name string) error {
+	a.p.c.mu.Lock()
+	defer a.p.c.mu.Unlock()
+	a.p.kill(name)
+	return nil
+}
+
+func (a *attachment) Close() error {
+	a.p.c.mu.Lock()
+	defer a.p.c.mu.Unlock()
+	a.closed = true
+	if a.p.writer == a {
+		a.p.writer = nil
+	}
+	a.p.c.change()
+	return nil
+}

@@ -1,0 +1,92 @@
+package httpapitest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// DeleteKeyed forgets the sandbox that was made with a key.
+func (c *Core) DeleteKeyed(ctx context.Context, caller core.Caller, key string) (cloche.Sandbox, error) {
+	c.mu.Lock()
+	var id string
+	for _, sb := range c.sandboxes {
+		if sb.record.IdempotencyKey == key && sb.record.Tenant == caller.Tenant {
+			id = sb.record.ID
+		}
+	}
+	c.mu.Unlock()
+	if id == "" {
+		return cloche.Sandbox{State: cloche.StateDeleted, TerminalReason: cloche.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: Epoch()}, nil
+	}
+	return c.Delete(ctx, caller, id)
+}
+
+// CreateMany makes one after the other.
+func (c *Core) CreateMany(ctx context.Context, caller core.Caller, b cloche.BatchCreate) (cloche.BatchResult, error) {
+	var out cloche.BatchResult
+	for i, spec := range b.Specs {
+		sb, err := c.Create(ctx, caller, spec, nil)
+		note(&out, i, "", sb, err)
+	}
+	return out, nil
+}
+
+// StatusMany gets one after the other.
+func (c *Core) StatusMany(ctx context.Context, caller core.Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+	var out cloche.BatchResult
+	for i, id := range sel.IDs {
+		sb, err := c.Get(ctx, caller, id)
+		note(&out, i, id, sb, err)
+	}
+	return out, nil
+}
+
+// DeleteMany deletes one after the other.
+func (c *Core) DeleteMany(ctx context.Context, caller core.Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+	var out cloche.BatchResult
+	for i, id := range sel.IDs {
+		sb, err := c.Delete(ctx, caller, id)
+		note(&out, i, id, sb, err)
+	}
+	if sel.Labels == nil {
+		return out, nil
+	}
+	list, err := c.List(ctx, caller, cloche.ListOptions{Labels: sel.Labels})
+	if err != nil {
+		return out, err
+	}
+	for i, found := range list.Sandboxes {
+		sb, err := c.Delete(ctx, caller, found.ID)
+		note(&out, len(sel.IDs)+i, found.ID, sb, err)
+	}
+	return out, nil
+}
+
+func note(out *cloche.BatchResult, i int, id string, sb cloche.Sandbox, err error) {
+	if err == nil {
+		out.Succeeded = append(out.Succeeded, sb)
+		return
+	}
+	e, ok := errors.AsType[*cloche.Error](err)
+	if !ok {
+		e = cloche.Errorf(cloche.CodeInternal, "%w", err)
+	}
+	out.Failed = append(out.Failed, cloche.BatchFailure{ID: id, Index: i, Error: e})
+}
+
+// Extend moves the end.
+func (c *Core) Extend(_ context.Context, caller core.Caller, ref string, x cloche.Extension) (cloche.Sandbox, error) {
+	return c.alter(caller, ref, func(sb *sandbox) error {
+		sb.record.Limits.LifetimeMS = x.LifetimeMS
+		return nil
+	})
+}
+
+// Remove is Delete for who wants no record.
+func (c *Core) Remove(ctx context.Context, caller core.Caller, ref string) error {
+	_, err := c.Delete(ctx, caller, ref)
+	return err
+}

@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+func (s *Server) images(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	l, err := s.core.Images(r.Context(), r.caller)
+	if err != nil {
+		return err
+	}
+	l.Images = nonNil(l.Images)
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s *Server) inspectImage(w http.ResponseWriter, r request) error {
+	ref, err := imageOf(r)
+	if err != nil {
+		return err
+	}
+	img, err := s.core.InspectImage(r.Context(), r.caller, ref)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, img)
+	return nil
+}
+
+func (s *Server) removeImage(w http.ResponseWriter, r request) error {
+	ref, err := imageOf(r)
+	if err != nil {
+		return err
+	}
+	if err := s.core.RemoveImage(context.WithoutCancel(r.Context()), r.caller, ref); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// imageOf takes the reference of an image, which may have slashes and so stands
+// in no path.
+func imageOf(r request) (string, error) {
+	q := queryOf(r)
+	ref := q.str("image")
+	if ref == "" && q.err == nil {
+		q.fail("image", `query parameter "image" is missing`).WithHint("give the name or the digest of an image")
+	}
+	return ref, q.end()
+}
+
+func (s *Server) pullImage(w http.ResponseWriter, r request) error {
+	var req cloche.PullRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	return s.withProgress(w, r, func(ctx context.Context) (cloche.Image, error) {
+		return s.core.PullImage(ctx, r.caller, req)
+	})
+}
+
+func (s *Server) buildImage(w http.ResponseWriter, r request) error {
+	var req cloche.ImageBuildRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	return s.withProgress(w, r, func(ctx context.Context) (cloche.Image, error) {
+		return s.core.BuildImage(ctx, r.caller, req)
+	})
+}
+
+// withProgress answers with the image, after lines of how far it is where the
+// caller takes them. The status is sent with the first line, so that a refusal is
+// an answer of its own.
+func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.Context) (cloche.Image, error)) error {
+	ctx, cancel := s.lasting(r)
+	defer cancel()
+	if !accepts(r, ndjson) {
+		img, err := do(ctx)
+		if err != nil {
+			return cut(ctx, err)
+		}
+		writeJSON(w, http.StatusOK, img)
+		return nil
+	}
+	lines := newLineWriter(w, http.StatusOK)
+	defer lines.close()
+	stop := sync.OnceFunc(s.keepAlive(r, cancel, lines.beat))
+	defer stop()
+	img, err := do(core.WithPullProgress(ctx, func(p cloche.PullProgress) {
+		// Nobody to report to is no reason to stop: the context says when to.
+		_ = lines.write(cloche.ServerMessage{Pull: &p})
+	}))
+	stop()
+	if err != nil {
+		return lines.fail(cut(ctx, err), r)
+	}
+	return lines.write(cloche.ServerMessage{Image: &img})
+}
+
+// importImage takes the archive as the body, whatever it is.
+func (s *Server) importImage(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	o := cloche.ImportOptions{
+		Name: q.str("name"), Format: cloche.ImageFormat(q.str("format")), Ref: q.str("ref"), Platform: q.str("platform"),
+	}
+	if err := q.end(); err != nil {
+		return err
+	}
+	if err := contentType(r, "application/octet-stream"); err != nil {
+		return err
+	}
+	in := newRawReader(w, r)
+	defer in.close()
+	img, err := s.core.ImportImage(r.Context(), r.caller, o, in)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, img)
+	return nil
+}
+
+func (s *Server) pruneImages(w http.ResponseWriter, r request) error {
+	var req cloche.ImagePruneRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readOptionalJSON(w, r, &req); err != nil {
+		return err
+	}
+	out, err := s.core.PruneImages(context.WithoutCancel(r.Context()), r.caller, req)
+	if err != nil {
+		return err
+	}
+	out.Removed = nonNil(out.Removed)
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// pull reports how far the image of a create is.
+func (k *socket) pull(p cloche.PullProgress) {
+	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
+	defer cancel()
+	_ = k.send(ctx, cloche.ServerMessage{Pull: &p})
+}
