@@ -16,13 +16,9 @@ import (
 )
 
 func ExampleClient_WriteFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	info, err := c.WriteFile(ctx, box.ID, "/workspace/run.sh", []byte("echo hi\n"), 0o755)
 	if err != nil {
 		log.Panic(err)
@@ -33,13 +29,9 @@ func ExampleClient_WriteFile() {
 }
 
 func ExampleClient_WriteFileFrom() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	info, err := c.WriteFileFrom(ctx, box.ID, "/workspace/a", strings.NewReader("streamed"), 0)
 	if err != nil {
 		log.Panic(err)
@@ -50,13 +42,9 @@ func ExampleClient_WriteFileFrom() {
 }
 
 func ExampleClient_ReadFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
@@ -70,13 +58,9 @@ func ExampleClient_ReadFile() {
 }
 
 func ExampleClient_OpenFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
@@ -95,13 +79,9 @@ func ExampleClient_OpenFile() {
 }
 
 func ExampleClient_StatFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
@@ -115,13 +95,9 @@ func ExampleClient_StatFile() {
 }
 
 func ExampleClient_ListFiles() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
@@ -135,13 +111,9 @@ func ExampleClient_ListFiles() {
 }
 
 func ExampleClient_MakeDir() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := c.MakeDir(ctx, box.ID, "/workspace/d", 0o755); err != nil {
 		log.Panic(err)
 	}
@@ -155,13 +127,9 @@ func ExampleClient_MakeDir() {
 }
 
 func ExampleClient_MoveFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
@@ -178,40 +146,32 @@ func ExampleClient_MoveFile() {
 }
 
 func ExampleClient_RemoveFile() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
 	if err := c.RemoveFile(ctx, box.ID, "/workspace/a", false); err != nil {
 		log.Panic(err)
 	}
-	_, err = c.StatFile(ctx, box.ID, "/workspace/a")
+	_, err := c.StatFile(ctx, box.ID, "/workspace/a")
 	fmt.Println(errors.Is(err, cloche.ErrNotFound))
 	// Output:
 	// true
 }
 
 func ExampleClient_TarOut() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.WriteFile(ctx, "/workspace/a", []byte("content"), 0o644); err != nil {
 		log.Panic(err)
 	}
 	if err := box.WriteFile(ctx, "/workspace/x.sock", nil, 0o644); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarOut(ctx, box.ID, "/workspace", cloche.TarOutOptions{}, io.Discard)
+	report, err := c.TarOut(ctx, box.ID, "/workspace", cloche.TarOutOptions{Exclude: []string{".git"}}, io.Discard)
 	if err != nil {
 		log.Panic(err)
 	}
@@ -221,13 +181,9 @@ func ExampleClient_TarOut() {
 }
 
 func ExampleClient_TarIn() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	var archive bytes.Buffer
 	tw := tar.NewWriter(&archive)
 	if err := tw.WriteHeader(&tar.Header{Name: "a", Size: 2, Mode: 0o644}); err != nil {
@@ -239,7 +195,7 @@ func ExampleClient_TarIn() {
 	if err := tw.Close(); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarIn(ctx, box.ID, "/workspace", cloche.TarInOptions{}, &archive)
+	report, err := c.TarIn(ctx, box.ID, "/workspace", cloche.TarInOptions{Atomic: true}, &archive)
 	if err != nil {
 		log.Panic(err)
 	}

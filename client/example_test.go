@@ -48,13 +48,9 @@ func ExampleClient_CreateProgress() {
 }
 
 func ExampleClient_Get() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	found, err := c.Get(ctx, "box")
 	if err != nil {
 		log.Panic(err)
@@ -68,13 +64,9 @@ func ExampleClient_Get() {
 }
 
 func ExampleClient_List() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	page, err := c.List(ctx, cloche.ListOptions{States: []cloche.State{cloche.StateRunning}})
 	if err != nil {
 		log.Panic(err)
@@ -85,13 +77,9 @@ func ExampleClient_List() {
 }
 
 func ExampleClient_ListAll() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	for sb, err := range c.ListAll(ctx, cloche.ListOptions{Limit: 1}) {
 		if err != nil {
 			log.Panic(err)
@@ -103,30 +91,22 @@ func ExampleClient_ListAll() {
 }
 
 func ExampleClient_Remove() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := c.Remove(ctx, box.ID); err != nil {
 		log.Panic(err)
 	}
-	_, err = c.Get(ctx, box.ID)
+	_, err := c.Get(ctx, box.ID)
 	fmt.Println(errors.Is(err, cloche.ErrNotFound))
 	// Output:
 	// true
 }
 
 func ExampleClient_Stop() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	grace := int64(500)
 	sb, err := c.Stop(ctx, box.ID, cloche.StopOptions{GraceMS: &grace})
 	if err != nil {
@@ -138,13 +118,9 @@ func ExampleClient_Stop() {
 }
 
 func ExampleClient_Kill() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	sb, err := c.Kill(ctx, box.ID)
 	if err != nil {
 		log.Panic(err)
@@ -155,13 +131,9 @@ func ExampleClient_Kill() {
 }
 
 func ExampleClient_Exec() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"echo", "hello"}})
 	if err != nil {
 		log.Panic(err)
@@ -172,13 +144,9 @@ func ExampleClient_Exec() {
 }
 
 func ExampleClient_Exec_timeout() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	timeout := int64(20)
 	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"sleep", "60"}, TimeoutMS: &timeout})
 	if err != nil {
@@ -190,13 +158,9 @@ func ExampleClient_Exec_timeout() {
 }
 
 func ExampleClient_Shell() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	res, err := c.Shell(ctx, box.ID, "echo hello")
 	if err != nil {
 		log.Panic(err)
@@ -274,13 +238,9 @@ func ExampleClient_RunStream() {
 }
 
 func ExampleClient_ExecStream() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	st, err := c.ExecStream(ctx, box.ID, cloche.ExecRequest{Argv: []string{"both"}})
 	if err != nil {
 		log.Panic(err)
@@ -306,13 +266,9 @@ func ExampleClient_ExecStream() {
 }
 
 func ExampleClient_Processes() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if _, err := box.Exec(ctx, "false"); err != nil {
 		log.Panic(err)
 	}
@@ -326,17 +282,13 @@ func ExampleClient_Processes() {
 }
 
 func ExampleClient_Logs() {
-	c, end := local()
+	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if _, err := box.Exec(ctx, "both"); err != nil {
 		log.Panic(err)
 	}
-	err = c.Logs(ctx, box.ID, cloche.LogOptions{Stream: cloche.Stderr}, func(e cloche.LogEntry) error {
+	err := c.Logs(ctx, box.ID, cloche.LogOptions{Stream: cloche.Stderr}, func(e cloche.LogEntry) error {
 		fmt.Print(string(e.Data))
 		return nil
 	})
@@ -403,13 +355,9 @@ func ExampleClient_Version() {
 }
 
 func ExampleSandbox_Exec() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	res, err := box.Exec(ctx, "echo", "two  words")
 	if err != nil {
 		log.Panic(err)
@@ -420,13 +368,9 @@ func ExampleSandbox_Exec() {
 }
 
 func ExampleSandbox_ExecWith() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	res, err := box.ExecWith(ctx, cloche.ExecRequest{Argv: []string{"cat"}, Stdin: cloche.Bytes("input")})
 	if err != nil {
 		log.Panic(err)
@@ -437,13 +381,9 @@ func ExampleSandbox_ExecWith() {
 }
 
 func ExampleSandbox_Shell() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	res, err := box.Shell(ctx, "echo hello")
 	if err != nil {
 		log.Panic(err)
@@ -454,13 +394,9 @@ func ExampleSandbox_Shell() {
 }
 
 func ExampleSandbox_Logs() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if _, err := box.Exec(ctx, "echo", "for the record"); err != nil {
 		log.Panic(err)
 	}
@@ -474,13 +410,9 @@ func ExampleSandbox_Logs() {
 }
 
 func ExampleSandbox_Stop() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.Stop(ctx); err != nil {
 		log.Panic(err)
 	}
@@ -490,13 +422,9 @@ func ExampleSandbox_Stop() {
 }
 
 func ExampleSandbox_Kill() {
-	c, end := local()
+	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
-	if err != nil {
-		log.Panic(err)
-	}
 	if err := box.Kill(ctx); err != nil {
 		log.Panic(err)
 	}

@@ -9,16 +9,27 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
 )
 
-// local starts a daemon that isolates nothing on a unix socket, with one sandbox
-// named "box", and returns its client and what ends both.
+// local starts a daemon that isolates nothing on a unix socket, and returns its
+// client and what ends both.
 func local() (*client.Client, func()) {
 	c, _, end := start()
 	return c, end
+}
+
+// withBox is local with a handle to a new sandbox of that name.
+func withBox() (*client.Client, *client.Sandbox, func()) {
+	c, end := local()
+	box, err := c.Create(context.Background(), cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		log.Panic(err)
+	}
+	return c, box, end
 }
 
 func start() (*client.Client, *httpapitest.Core, func()) {

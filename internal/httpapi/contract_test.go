@@ -57,9 +57,27 @@ func TestContractHasTheFields(t *testing.T) {
 		cloche.Adjustment{}, cloche.Unenforced{}, cloche.Sandbox{}, cloche.SandboxList{}, cloche.StopOptions{},
 		cloche.ExecRequest{}, cloche.StreamCounts{}, cloche.Chunk{}, cloche.Result{}, cloche.RunRequest{},
 		cloche.RunResult{}, cloche.Process{}, cloche.LogEntry{}, cloche.FileInfo{}, cloche.FileList{}, cloche.TarSkip{},
-		cloche.TarReport{}, cloche.Image{}, cloche.ImageList{}, cloche.EngineStatus{}, cloche.Status{},
+		cloche.Skill{}, cloche.SkillPreview{}, cloche.SkillList{}, cloche.SkillFault{}, cloche.SkillSpec{}, cloche.SkillChange{}, cloche.SkillUse{}, cloche.SkillFile{}, cloche.SkillFileList{}, cloche.SkillPreviewList{},
+		cloche.RecordingInfo{}, cloche.RecordingList{}, cloche.EndpointReplay{}, cloche.TarReport{}, cloche.Image{}, cloche.ImageConfig{}, cloche.ImageLayer{}, cloche.ImageList{}, cloche.EngineStatus{}, cloche.Status{},
 		cloche.Enforcement{}, cloche.Problem{}, cloche.EngineReport{}, cloche.Doctor{}, client.Version{}, cloche.Size{},
-		cloche.Started{}, cloche.ClientMessage{}, cloche.ServerMessage{},
+		cloche.Started{}, cloche.ClientMessage{}, cloche.ServerMessage{}, cloche.ProcessSpec{}, cloche.Restart{},
+		cloche.Readiness{}, cloche.HTTPProbe{}, cloche.ProcessList{}, cloche.WaitRequest{}, cloche.SignalRequest{},
+		cloche.StdinAck{}, cloche.AttachRequest{}, cloche.Gap{}, cloche.Event{},
+		cloche.QuotaExcess{}, cloche.WorkspaceSpec{}, cloche.WorkspaceInfo{}, cloche.WorkspaceList{},
+		cloche.PathRule{}, cloche.PathGlob{},
+		cloche.Egress{}, cloche.RequestRule{}, cloche.EgressLimits{}, cloche.EgressRefusal{}, cloche.EgressRecord{}, cloche.EgressChange{}, cloche.EgressPolicy{}, cloche.EgressRules{},
+		cloche.ProgramSpec{}, cloche.ProgramDir{}, cloche.ProgramPhase{}, cloche.ProgramCommand{}, cloche.ProgramHandler{}, cloche.ProgramContinue{}, cloche.ProgramOutputSpec{},
+		cloche.Program{}, cloche.ProgramPhaseRecord{}, cloche.ProgramCommandRecord{}, cloche.ProgramScore{}, cloche.ProgramOutput{}, cloche.ProgramFailure{}, cloche.ProgramStep{},
+		cloche.ProgramMessage{}, cloche.ProgramList{},
+		cloche.TemporaryRule{}, cloche.Approval{}, cloche.ApprovalList{}, cloche.ApprovalAnswer{},
+		cloche.KeySpec{}, cloche.Key{}, cloche.NewKey{}, cloche.KeyList{}, cloche.PolicyQuestion{}, cloche.PolicyAnswer{},
+		cloche.PolicyStep{}, cloche.PolicyGrant{},
+		cloche.Naming{}, cloche.Identity{}, cloche.ResolvedName{}, cloche.Info{}, cloche.InfoLimits{},
+		cloche.AuditRecord{}, cloche.AuditFact{}, cloche.AuditUsed{}, cloche.AuditReport{}, cloche.AuditFinding{},
+		cloche.AuditUsage{}, cloche.AuditUsageRow{},
+		cloche.ErrorRecord{}, cloche.ErrorList{}, cloche.ToolRead{}, cloche.ToolText{}, cloche.ToolWrite{}, cloche.ToolWritten{}, cloche.ToolEdit{}, cloche.ToolGlob{}, cloche.ToolFiles{}, cloche.ToolFile{}, cloche.ToolGrep{}, cloche.ToolLines{}, cloche.ToolMatch{},
+		cloche.Guidance{}, cloche.GuidanceSkill{},
+		cloche.SnapshotRequest{}, cloche.Snapshot{}, cloche.SnapshotList{}, cloche.Change{}, cloche.Diff{},
 	}
 	for _, v := range types {
 		typ := reflect.TypeOf(v)
@@ -69,7 +87,7 @@ func TestContractHasTheFields(t *testing.T) {
 			continue
 		}
 		var want []string
-		for f := range typ.Fields() {
+		for _, f := range reflect.VisibleFields(typ) {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); f.IsExported() && name != "" {
 				want = append(want, name)
 			}
@@ -93,6 +111,22 @@ func TestContractHasTheFields(t *testing.T) {
 	}
 }
 
+// TestContractHasTheKinds compares the lists of what a string may be.
+func TestContractHasTheKinds(t *testing.T) {
+	doc := contract(t)
+	if got := fmt.Sprint(doc.Components.Schemas["EventKind"].Value.Enum); got != fmt.Sprint(cloche.EventKinds()) {
+		t.Errorf("the contract's kinds are %v, want %v", got, cloche.EventKinds())
+	}
+	if got := fmt.Sprint(doc.Components.Schemas["EgressKind"].Value.Enum); got != fmt.Sprint(cloche.EgressKinds()) {
+		t.Errorf("the contract's kinds of records are %v, want %v", got, cloche.EgressKinds())
+	}
+	for _, s := range []cloche.State{cloche.StateRunning, cloche.StatePaused, cloche.StateLost} {
+		if !slices.Contains(doc.Components.Schemas["State"].Value.Enum, any(string(s))) {
+			t.Errorf("state %s is not in the contract", s)
+		}
+	}
+}
+
 // TestContractHoldsInAnswers makes one good and one bad request of every route
 // and validates what comes back.
 func TestContractHoldsInAnswers(t *testing.T) {
@@ -106,9 +140,10 @@ func TestContractHoldsInAnswers(t *testing.T) {
 	}
 	tw.Write([]byte("hi"))
 	tw.Close()
-	const sb = "/v1/sandboxes/{ref}"
+	const sb, tools = "/v1/sandboxes/{ref}", "/v1/sandboxes/{ref}/tools"
 	js, bin, tarKind := "application/json", "application/octet-stream", "application/x-tar"
-	spec := `{"name":"box","env":{"A":"b"},"labels":{"team":"red"},"files":[{"path":"/workspace/a","content":{"base64":"/w=="},"mode":384}],
+	spec := `{"name":"box","network":"on","egress":{"allow":["pypi.org","@npm"],"deny":["a.org"],"requests":[{"host":"pypi.org","methods":["GET"],"paths":["/simple/*"]}],
+		"ask":true,"limits":{"connections":5}},"env":{"A":"b"},"labels":{"team":"red"},"files":[{"path":"/workspace/a","content":{"base64":"/w=="},"mode":384}],
 		"limits":{"cpus":0.5,"pids":10},"workspace":{"path":"/srv"},"mounts":[{"source":"/a","target":"/b","read_only":true}]}`
 	for _, tc := range []struct {
 		method, path, query, kind, body string
@@ -116,18 +151,80 @@ func TestContractHoldsInAnswers(t *testing.T) {
 	}{
 		{"POST", "/v1/sandboxes", "", js, spec, 201},
 		{"POST", "/v1/sandboxes", "", js, spec, 409},
+		{"POST", "/v1/run", "", js, `{"spec":{"workspace":{"dir":null,"size_bytes":null,"inodes":null}},"exec":{"python":"print(6*7)","timeout_ms":null}}`, 200},
 		{"POST", "/v1/sandboxes", "", js, `{"profile":"forbidden"}`, 403},
 		{"POST", "/v1/sandboxes", "", js, `{"profile":"full"}`, 503},
 		{"GET", "/v1/sandboxes", "label=team=red&state=running&limit=10", "", "", 200},
 		{"GET", "/v1/sandboxes", "state=lost", "", "", 200},
 		{"GET", "/v1/sandboxes", "limit=x", "", "", 400},
 		{"GET", sb, "", "", "", 200},
-		{"POST", sb + "/exec", "", js, `{"argv":["both"],"stdin":"x","timeout_ms":60000,"env":{"A":"b"},"cwd":"/","combined":true}`, 200},
+		{"POST", sb + "/exec", "", js, `{"argv":["both"],"stdin":"x","timeout_ms":60000,"env":{"A":"b"},"cwd":"/","combined":true,"wait_endpoints":["model"]}`, 200},
 		{"POST", sb + "/exec", "", js, `{"argv":["sleep"],"timeout_ms":1}`, 200},
 		{"POST", sb + "/exec", "", js, `{"argv":["missing"]}`, 422},
 		{"GET", sb + "/exec/stream", "", "", "", 400},
+		{"POST", sb + "/heartbeat", "", "", "", 200},
+		{"POST", sb + "/heartbeat", "x=y", "", "", 400},
+		{"POST", sb + "/pause", "", "", "", 200},
+		{"POST", sb + "/pause", "", "", "", 409},
+		{"POST", sb + "/resume", "", "", "", 200},
+		{"POST", sb + "/resume", "", js, "{}", 409},
+		{"POST", sb + "/processes", "", js, `{"exec_id":"one","name":"web","argv":["cat"],"open_stdin":true,"restart":{"policy":"on-failure","max_restarts":3},
+			"ready":{"http":{"port":80,"path":"/"}},"on_full":"block"}`, 201},
+		{"POST", sb + "/processes", "", js, `{"exec_id":"one","argv":["echo"]}`, 409},
+		{"POST", sb + "/processes", "", js, `{"argv":["missing"]}`, 422},
 		{"GET", sb + "/processes", "", "", "", 200},
 		{"GET", sb + "/processes", "x=y", "", "", 400},
+		{"GET", sb + "/processes/{id}", "", "", "", 200},
+		{"POST", sb + "/processes/{id}/wait", "", js, `{"ready":true}`, 200},
+		{"POST", sb + "/processes/{id}/wait", "", js, `{"timeout_ms":"long"}`, 400},
+		{"POST", sb + "/processes/{id}/resize", "", js, `{"rows":24,"cols":80}`, 204},
+		{"POST", sb + "/processes/{id}/resize", "", js, `{"rows":0,"cols":0}`, 400},
+		{"POST", sb + "/processes/{id}/stdin", "offset=0&end=false", bin, "input", 200},
+		{"POST", sb + "/processes/{id}/stdin", "offset=100", bin, "input", 400},
+		{"GET", sb + "/processes/{id}/attach", "", "", "", 400},
+		{"POST", sb + "/processes/{id}/signal", "", js, `{"signal":"TERM","scope":"group"}`, 204},
+		{"POST", sb + "/processes/{id}/signal", "", js, `{"signal":"NONE"}`, 400},
+		{"POST", sb + "/processes/{id}/wait", "", "", "", 200},
+		{"GET", sb + "/logs", "exec_id=one&since=-3&since_time=1700000000.5&follow=true&wait_ms=10", "", "", 200},
+		{"DELETE", sb + "/processes/{id}", "", "", "", 204},
+		{"DELETE", sb + "/processes/{id}", "", "", "", 404},
+		{"GET", sb + "/processes/{id}", "", "", "", 404},
+		{"GET", sb + "/ports/{port}", "", "", "", 400},
+		{"POST", sb + "/endpoints", "", js, `{"name":"data","listen":"127.0.0.1:13131","target":"http://127.0.0.1:8080/v1","phases":["run"],"presets":["openai"],"env":{"A":"{base}"},"probe":true,
+			"http":{"methods":["GET"],"paths":["/v1/*"],"set_headers":{"X-A":"b"},"secret_headers":{"X-B":"key"},"pass_headers":["Cookie"],"allow_origin":true},
+			"limits":{"connections":1,"active":1,"request_bytes":1,"response_bytes":1,"connect_ms":1,"header_ms":1,"idle_ms":1}}`, 201},
+		{"POST", sb + "/endpoints", "", js, `{"name":"data","target":"client"}`, 409},
+		{"GET", sb + "/endpoints", "", "", "", 200},
+		{"GET", sb + "/endpoints", "x=y", "", "", 400},
+		{"GET", sb + "/endpoints/{name}", "", "", "", 200},
+		{"PUT", sb + "/endpoints/{name}", "", js, `{"name":"data","target":"client"}`, 200},
+		{"PUT", sb + "/endpoints/{name}", "", js, `{"name":"other","target":"client"}`, 400},
+		{"GET", sb + "/endpoints/{name}/events", "follow=false&kind=endpoint.ready&after=0", "", "", 200},
+		{"GET", sb + "/endpoints/{name}/events", "sandbox=box", "", "", 400},
+		{"GET", sb + "/endpoints/{name}/serve", "", "", "", 400},
+		{"DELETE", sb + "/endpoints/{name}", "grace_ms=0", "", "", 200},
+		{"DELETE", sb + "/endpoints/{name}", "grace_ms=x", "", "", 400},
+		{"GET", sb + "/endpoints/{name}", "", "", "", 404},
+		{"POST", "/v1/programs", "", js, `{"idempotency_key":"k","name":"n","labels":{"a":"b"},"spec":{},"keep":true,"inspect_failed_ms":1,"files":[{"path":"/a","content":"x"}],
+			"dirs":[{"path":"/d","archive":{"base64":"/w=="}}],"env":{"A":"b"},"cwd":"/","user":"0","setup":{"commands":[{"shell":"x","stdin":"y","timeout_ms":5}],"env":{"A":"b"},
+			"timeout_ms":1,"max_output_bytes":1,"network":"on","egress":{"allow":["a.org"]},"snapshot":"deps"},"handlers":[{"name":"own","wait":true,"timeout_ms":1}],
+			"state":[{"path":"/s","content":"x"}],"channels":[{"argv":["x"],"phase":"channels"}],"run":{"commands":[{"argv":["x"]},{"python":"1"}]},"score":{"commands":[{"shell":"x"}]},
+			"score_always":true,"score_file":"/r","outputs":[{"path":"/o","max_bytes":1}]}`, 200},
+		{"POST", "/v1/programs", "detach=true", js, `{"sandbox":"box","run":{"commands":[{"shell":"x"}]}}`, 202},
+		{"POST", "/v1/programs", "", js, `{"sandbox":"box","cancel_with_caller":true,"run":{"commands":[{"shell":"x"}]}}`, 200},
+		{"POST", "/v1/programs", "detach=true", js, `{"sandbox":"box","cancel_with_caller":true,"run":{"commands":[{"shell":"x"}]}}`, 400},
+		{"POST", "/v1/programs", "", js, `{"spec":{},"run":{"commands":[]}}`, 400},
+		{"GET", "/v1/programs", "limit=10", "", "", 200},
+		{"GET", "/v1/programs", "limit=-1", "", "", 400},
+		{"GET", "/v1/programs/{program}", "", "", "", 200},
+		{"GET", "/v1/programs/{program}", "x=y", "", "", 400},
+		{"POST", "/v1/programs/{program}/continue", "", js, `{"handler":"own","failed":"no"}`, 200},
+		{"POST", "/v1/programs/{program}/continue", "", js, `{"handler":"other"}`, 409},
+		{"DELETE", "/v1/programs/{program}", "", "", "", 200},
+		{"DELETE", "/v1/programs/{program}", "x=y", "", "", 400},
+		{"GET", "/v1/hold", "", "", "", 400},
+		{"GET", "/v1/events", "sandbox=box&kind=sandbox.created&kind=process.exited&after=0&follow=false", "", "", 200},
+		{"GET", "/v1/events", "kind=nonsense", "", "", 400},
 		{"GET", sb + "/logs", "stream=stdout&tail=10", "", "", 200},
 		{"GET", sb + "/logs", "tail=-1", "", "", 400},
 		{"PUT", sb + "/files", "path=/workspace/f&mode=0600", bin, "content", 200},
@@ -145,32 +242,183 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"GET", sb + "/tar", "path=/workspace/d", "", "", 200},
 		{"GET", sb + "/tar", "path=/nowhere", "", "", 404},
 		{"PUT", sb + "/tar", "path=/workspace/t", tarKind, archive.String(), 200},
+		{"GET", sb + "/tar", "path=/workspace/d&exclude=.git&exclude=a/b&links=keep", "", "", 200},
+		{"GET", sb + "/tar", "path=/workspace/d&links=some", "", "", 400},
+		{"PUT", sb + "/tar", "path=/workspace/t&exclude=x&owner=keep&atomic=true&external_symlinks=reject", tarKind, archive.String(), 200},
+		{"PUT", sb + "/tar", "path=/workspace/t&external_symlinks=no", tarKind, archive.String(), 400},
 		{"PUT", sb + "/tar", "path=/workspace/t", tarKind, strings.Repeat("not a tar", 100), 400},
 		{"DELETE", sb + "/files", "path=/workspace/d&recursive=true", "", "", 204},
 		{"DELETE", sb + "/files", "path=/workspace/d", "", "", 404},
 		{"POST", "/v1/run", "", js, `{"spec":{},"exec":{"python":"print(6*7)"}}`, 200},
 		{"POST", "/v1/run", "", js, `{"spec":{"profile":"fault"},"exec":{"shell":"true"}}`, 500},
 		{"GET", "/v1/run/stream", "", "", "", 400},
+		{"GET", sb + "/diff", "scope=root&limit=2", "", "", 200},
+		{"GET", sb + "/diff", "scope=workspace&cursor=two", "", "", 200},
+		{"GET", sb + "/diff", "scope=mounts", "", "", 400},
+		{"POST", sb + "/commit", "", "", "", 409},
+		{"POST", sb + "/rollback", "", js, "{}", 409},
+		{"POST", sb + "/snapshots", "", js, `{"name":"ready","scope":"files","labels":{"a":"b"}}`, 201},
+		{"POST", sb + "/snapshots", "", js, `{"name":"ready"}`, 409},
+		{"GET", "/v1/skills", "instructions=true", "", "", 200},
+		{"GET", "/v1/skills", "x=y", "", "", 400},
+		{"POST", "/v1/skills", "", js, `{"name":"pdf","display_name":"PDF","description":"a","instructions":"b"}`, 201},
+		{"POST", "/v1/skills", "", js, `{"name":"a b"}`, 400},
+		{"POST", "/v1/skills/preview", "filename=a.zip&suffix=up&subdir=a", "application/zip", "PK", 200},
+		{"POST", "/v1/skills/preview", "", "application/zip", "", 400},
+		{"POST", "/v1/skills/install", "path=a/zed", "application/zip", "PK", 201},
+		{"POST", "/v1/skills/install", "path=b", "application/zip", "PK", 400},
+		{"POST", "/v1/skills/install", "", bin, "PK", 400},
+		{"GET", "/v1/skills/{name}", "", "", "", 200},
+		{"GET", "/v1/skills/{name}", "x=y", "", "", 400},
+		{"PATCH", "/v1/skills/{name}", "", js, `{"description":"new"}`, 200},
+		{"PATCH", "/v1/skills/{name}", "", js, `{"name":"new"}`, 400},
+		{"GET", "/v1/skills/{name}/files", "path=a&hidden=true&limit=5", "", "", 200},
+		{"GET", "/v1/skills/{name}/files", "limit=0", "", "", 400},
+		{"GET", "/v1/skills/{name}/data", "path=SKILL.md", "", "", 200},
+		{"GET", "/v1/skills/{name}/data", "path=none", "", "", 404},
+		{"PUT", "/v1/skills/{name}/data", "path=a/b", bin, "text", 204},
+		{"PUT", "/v1/skills/{name}/data", "path=a/b", js, "{}", 400},
+		{"DELETE", "/v1/skills/{name}/data", "path=a/b", "", "", 204},
+		{"DELETE", "/v1/skills/{name}/data", "", "", "", 400},
+		{"DELETE", "/v1/skills/{name}", "", "", "", 204},
+		{"DELETE", "/v1/skills/{name}", "x=y", "", "", 400},
+		{"GET", "/v1/recordings", "", "", "", 200},
+		{"GET", "/v1/recordings", "x=y", "", "", 400},
+		{"GET", "/v1/recordings/{name}", "", "", "", 200},
+		{"GET", "/v1/recordings/{name}", "x=y", "", "", 400},
+		{"GET", "/v1/recordings/{name}/data", "", "", "", 200},
+		{"GET", "/v1/recordings/{name}/data", "x=y", "", "", 400},
+		{"PUT", "/v1/recordings/{name}/data", "", "application/jsonl", "{}", 201},
+		{"PUT", "/v1/recordings/{name}/data", "", "application/jsonl", "", 409},
+		{"PUT", "/v1/recordings/{name}/data", "", bin, "{}", 400},
+		{"DELETE", "/v1/recordings/{name}", "", "", "", 204},
+		{"DELETE", "/v1/recordings/{name}", "x=y", "", "", 400},
+		{"GET", "/v1/snapshots", "", "", "", 200},
+		{"GET", "/v1/snapshots", "x=y", "", "", 400},
+		{"GET", "/v1/snapshots/{ref}", "", "", "", 404},
+		{"DELETE", "/v1/snapshots/{ref}", "", "", "", 404},
+		{"POST", sb + "/snapshots", "", js, `{"name":"box"}`, 201},
+		{"GET", "/v1/snapshots/{ref}", "", "", "", 200},
+		{"DELETE", "/v1/snapshots/{ref}", "", "", "", 204},
+		{"GET", sb + "/egress", "", "", "", 200},
+		{"GET", sb + "/egress", "x=y", "", "", 400},
+		{"PATCH", sb + "/egress", "", js, `{"allow":["a.org"],"deny":["b.org"],"remove":["deny c.org"],"for_ms":1000}`, 200},
+		{"PATCH", sb + "/egress", "", js, `{"allow":["forbidden.org"]}`, 403},
+		{"PUT", sb + "/egress", "", js, `{"network":"on","egress":{"allow":["a.org"]}}`, 200},
+		{"PUT", sb + "/egress", "", js, `{"allow":["a.org"]}`, 400},
+		{"GET", sb + "/egress/log", "kind=closed&kind=refused&after=0&tail=10&follow=false", "", "", 200},
+		{"GET", sb + "/egress/log", "tail=-1", "", "", 400},
+		{"GET", "/v1/approvals", "sandbox=box&all=true", "", "", 200},
+		{"GET", "/v1/approvals", "x=y", "", "", 400},
+		{"POST", "/v1/approvals/{approval}", "", js, `{"approve":true,"for_ms":1000}`, 200},
+		{"POST", "/v1/approvals/{approval}", "", js, `{"approve":"yes"}`, 400},
 		{"POST", sb + "/stop", "", js, `{"grace_ms":0}`, 200},
+		{"POST", sb + "/commit", "", "", "", 200},
+		{"POST", sb + "/rollback", "", "", "", 200},
 		{"POST", sb + "/stop", "", js, `{"grace_ms":"soon"}`, 400},
 		{"POST", sb + "/kill", "", "", "", 200},
 		{"POST", sb + "/kill", "x=y", "", "", 400},
-		{"DELETE", sb, "", "", "", 204},
+		{"POST", sb + "/extend", "", js, `{"lifetime_ms": 60000}`, 200},
+		{"POST", sb + "/extend", "", js, `{"lifetime": 60000}`, 400},
+		{"POST", "/v1/batch/create", "", js, `{"specs": [{"name": "many", "idempotency_key": "k-1"}, {"profile": "full"}], "count": 1}`, 200},
+		{"POST", "/v1/batch/create", "", js, `{"spec": {}}`, 400},
+		{"POST", "/v1/batch/status", "", js, `{"ids": ["many", "nobody"]}`, 200},
+		{"POST", "/v1/batch/status", "", js, `{"ids": "many"}`, 400},
+		{"POST", "/v1/batch/remove", "", js, `{"ids": ["nobody"], "labels": {"team": "nobody"}, "idempotency_keys": ["k-2"]}`, 200},
+		{"POST", "/v1/batch/remove", "", js, `{"ref": "many"}`, 400},
+		{"DELETE", "/v1/sandboxes", "idempotency_key=k-1", "", "", 200},
+		{"DELETE", "/v1/sandboxes", "", "", "", 400},
+		{"DELETE", sb, "", "", "", 200},
 		{"DELETE", sb, "", "", "", 404},
 		{"GET", sb, "", "", "", 404},
 		{"GET", "/v1/images", "", "", "", 200},
+		{"POST", "/v1/images/pull", "", js, `{"image":"debian:12","platform":"linux/amd64"}`, 200},
+		{"POST", "/v1/images/pull", "", js, `{"image":"gone:1"}`, 404},
+		{"POST", "/v1/images/pull", "", js, `{"image":"forbidden:1"}`, 403},
+		{"GET", "/v1/images/inspect", "image=debian:12", "", "", 200},
+		{"GET", "/v1/images/inspect", "image=gone:1", "", "", 404},
+		{"GET", "/v1/images/inspect", "", "", "", 400},
+		{"POST", "/v1/images/import", "name=mine&format=tar&ref=a&platform=linux/amd64", bin, "archive", 200},
+		{"POST", "/v1/images/import", "name=mine", bin, "", 400},
+		{"POST", "/v1/images/import", "name=mine", js, "{}", 400},
+		{"POST", "/v1/images/build", "", js, `{"name":"base","paths":["/usr/bin/env"],"config":{"cmd":["env"]}}`, 200},
+		{"POST", "/v1/images/build", "", js, `{"name":"base","paths":[]}`, 400},
+		{"GET", "/v1/images", "", "", "", 200},
+		{"DELETE", "/v1/images", "image=mine:latest", "", "", 204},
+		{"DELETE", "/v1/images", "image=mine:latest", "", "", 404},
+		{"DELETE", "/v1/images", "image=busy:1", "", "", 409},
+		{"POST", "/v1/images/prune", "", js, `{"max_bytes":0,"dry_run":true}`, 200},
+		{"POST", "/v1/images/prune", "", js, `{"max_bytes":1000}`, 200},
+		{"POST", "/v1/images/prune", "", "", "", 400},
 		{"GET", "/v1/images", "x=y", "", "", 400},
+		{"POST", "/v1/workspaces", "", js, `{"name":"data","size_bytes":1073741824,"inodes":1000,"labels":{"team":"red"}}`, 201},
+		{"POST", "/v1/workspaces", "", js, `{"name":"data"}`, 409},
+		{"POST", "/v1/workspaces", "", js, `{"name":"Data"}`, 400},
+		{"POST", "/v1/workspaces", "", js, `{"name":"big","size_bytes":1125899906842624}`, 501},
+		{"POST", "/v1/workspaces", "", js, `{"name":"taken"}`, 201},
+		{"GET", "/v1/workspaces", "", "", "", 200},
+		{"GET", "/v1/workspaces", "x=y", "", "", 400},
+		{"GET", "/v1/workspaces/{name}", "tenant=local", "", "", 200},
+		{"GET", "/v1/workspaces/{name}", "tenant=foreign", "", "", 404},
+		{"DELETE", "/v1/workspaces/{name}", "tenant=foreign", "", "", 404},
+		{"DELETE", "/v1/workspaces/{name}", "", "", "", 204},
+		{"DELETE", "/v1/workspaces/{name}", "", "", "", 404},
+		{"GET", "/v1/audit", "after=0&tail=5&limit=9&since=2026-01-02T00:00:00Z&until=2027-01-01T00:00:00Z&tenant=local&sandbox=sb-1&verb=exec&outcome=ok&follow=false", "", "", 200},
+		{"GET", "/v1/audit", "tenant=nobody", "", "", 403},
+		{"GET", "/v1/audit", "after=-1", "", "", 400},
+		{"GET", "/v1/audit/verify", "accept=7&anchor=17:" + strings.Repeat("0a", 32), "", "", 200},
+		{"GET", "/v1/audit/verify", "anchor=17:abc", "", "", 400},
+		{"GET", "/v1/audit/usage", "since=2026-01-02T00:00:00Z&until=2027-01-01T00:00:00Z&tenant=local&label=team", "", "", 200},
+		{"GET", "/v1/audit/usage", "by=team", "", "", 400},
+		{"POST", "/v1/keys", "", js, `{"tenant":"acme","name":"ci","verbs":["run"],"profiles":["agent"],"expires_in_ms":1000}`, 201},
+		{"POST", "/v1/keys", "", js, `{"tenant":"acme","key":"mine"}`, 400},
+		{"GET", "/v1/secrets", "", "", "", 200},
+		{"GET", "/v1/secrets", "x=y", "", "", 400},
+		{"GET", "/v1/keys", "", "", "", 200},
+		{"GET", "/v1/keys", "x=y", "", "", 400},
+		{"DELETE", "/v1/keys/{key}", "", "", "", 200},
+		{"DELETE", "/v1/keys/{key}", "x=y", "", "", 400},
+		{"POST", "/v1/policy/explain", "", js, `{"verb":"create","spec":{"profile":"agent"},"tenant":"acme"}`, 200},
+		{"POST", "/v1/policy/explain", "", js, `{"spec":{"profile":"forbidden"}}`, 200},
+		{"POST", "/v1/policy/explain", "", js, `{"spec":[]}`, 400},
+		{"GET", "/v1/info", "", "", "", 200},
+		{"GET", "/v1/info", "x=y", "", "", 400},
+		{"POST", "/v1/names/resolve", "", js, `{"identity":{"launcher_type":"group","launcher_id":"5","variables":{"a":"b"}},"name_template":"{launcher_id}"}`, 200},
+		{"POST", "/v1/names/resolve", "", js, `{"identity":{"user":"5"}}`, 400},
 		{"GET", "/v1/status", "", "", "", 200},
 		{"GET", "/v1/status", "x=y", "", "", 400},
+		{"POST", tools + "/read", "", js, `{"path":"f","root":"/workspace","first_line":1,"lines":5}`, 200},
+		{"POST", tools + "/read", "", js, `{"path":"gone","identity":{"launcher_id":"1"}}`, 404},
+		{"POST", tools + "/read", "", js, `{"line":1}`, 400},
+		{"POST", tools + "/write", "", js, `{"path":"f","content":"x"}`, 200},
+		{"POST", tools + "/write", "x=y", js, `{"path":"f","content":"x"}`, 400},
+		{"POST", tools + "/edit", "", js, `{"path":"f","old":"a","new":"b","all":true}`, 200},
+		{"POST", tools + "/edit", "", js, `{"path":"f","old":1,"new":"b"}`, 400},
+		{"POST", tools + "/glob", "", js, `{"pattern":"*","limit":5,"skip":[]}`, 200},
+		{"POST", tools + "/glob", "", js, `{"pattern":"none"}`, 200},
+		{"POST", tools + "/glob", "", js, `{"pattern":null}`, 400},
+		{"POST", tools + "/grep", "", js, `{"pattern":"text","fixed":true,"ignore_case":true,"include":"*.go","limit":7}`, 200},
+		{"POST", tools + "/grep", "", js, `{"pattern":"none"}`, 200},
+		{"POST", tools + "/grep", "", js, `[]`, 400},
+		{"GET", "/v1/errors", "tenant=local&limit=5", "", "", 200},
+		{"GET", "/v1/errors", "tenant=nobody", "", "", 200},
+		{"GET", "/v1/errors", "limit=0", "", "", 400},
+		{"GET", "/v1/guidance", "", "", "", 200},
+		{"GET", "/v1/guidance", "sandbox=box", "", "", 200},
+		{"GET", "/v1/guidance", "profile=agent&all_skills=true", "", "", 200},
+		{"GET", "/v1/guidance", "sandbox=../box", "", "", 404},
+		{"GET", "/v1/guidance", "all_skills=maybe", "", "", 400},
 		{"GET", "/v1/doctor", "", "", "", 200},
 		{"GET", "/v1/doctor", "x=y", "", "", 400},
+		{"GET", "/v1/metrics", "", "", "", 200},
+		{"GET", "/v1/metrics", "x=y", "", "", 400},
 		{"GET", "/v1/version", "", "", "", 200},
 		{"GET", "/v1/version", "x=y", "", "", 400},
 		{"GET", "/v1/openapi.yaml", "", "", "", 200},
 		{"GET", "/v1/openapi.yaml", "x=y", "", "", 400},
 	} {
 		name := fmt.Sprintf("%s %s %d", tc.method, tc.path, tc.status)
-		url := strings.ReplaceAll(tc.path, "{ref}", "box")
+		url := strings.NewReplacer("{ref}", "box", "{id}", "one", "{port}", "7", "{name}", "data", "{key}", "key-1", "{approval}", "ap-1", "{program}", "pg-1").Replace(tc.path)
 		if tc.query != "" {
 			url += "?" + tc.query
 		}
@@ -197,8 +445,10 @@ func TestContractHoldsInAnswers(t *testing.T) {
 	}
 	for _, r := range h.server.Routes() {
 		for _, good := range []bool{true, false} {
-			// What the two WebSockets say is validated by TestContractHoldsInStreams.
-			if !seen[fmt.Sprintf("%s %v", r, good)] && !(good && strings.HasSuffix(r, "/stream")) {
+			// What the WebSockets say is validated by TestContractHoldsInStreams.
+			_, path, _ := strings.Cut(r, " ")
+			socket := doc.Paths.Find(path).Get != nil && doc.Paths.Find(path).Get.Responses.Status(101) != nil
+			if !seen[fmt.Sprintf("%s %v", r, good)] && !(good && socket) {
 				t.Errorf("no request of %s with success=%v was made", r, good)
 			}
 		}
@@ -237,6 +487,12 @@ func checkAnswer(t *testing.T, name string, want *openapi3.Response, resp *http.
 		for line := range bytes.Lines(data) {
 			checkJSON(t, name, media, line)
 		}
+	case "text/event-stream":
+		for line := range bytes.Lines(data) {
+			if v, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+				checkJSON(t, name, media, v)
+			}
+		}
 	}
 }
 
@@ -252,7 +508,7 @@ func checkJSON(t *testing.T, name string, media *openapi3.MediaType, data []byte
 	}
 }
 
-// TestContractHoldsInStreams validates the messages of both WebSockets, and the
+// TestContractHoldsInStreams validates the messages of the WebSockets, and the
 // lines of a create with progress.
 func TestContractHoldsInStreams(t *testing.T) {
 	doc := contract(t)
@@ -265,12 +521,24 @@ func TestContractHoldsInStreams(t *testing.T) {
 	for line := range bytes.Lines(data) {
 		checkJSON(t, "create", media, line)
 	}
-	for path, first := range map[string]string{
-		"/v1/sandboxes/box/exec/stream": `{"exec":{"argv":["both"]}}`,
-		"/v1/run/stream":                `{"run":{"spec":{},"exec":{"argv":["missing"]}}}`,
+	resp, data = h.do("POST", "/v1/sandboxes/box/processes", http.Header{"Content-Type": {"application/json"}}, strings.NewReader(`{"exec_id":"one","argv":["cat"],"open_stdin":true}`))
+	if resp.StatusCode != 201 {
+		t.Fatalf("HTTP %d: %s", resp.StatusCode, data)
+	}
+	for path, first := range map[string][]string{
+		"/v1/sandboxes/box/exec/stream":          {`{"exec":{"argv":["both"]}}`},
+		"/v1/run/stream":                         {`{"run":{"spec":{},"exec":{"argv":["missing"]}}}`},
+		"/v1/hold":                               {`{"hold":{"transient":true}}`, `{"signal":"TERM"}`},
+		"/v1/sandboxes/box/processes/one/attach": {`{"attach":{"write":true,"rows":2,"cols":3}}`, "=input", `{"close_stdin":true}`},
 	} {
 		ws := h.dialWS(path)
-		ws.text(first)
+		for _, m := range first {
+			if in, ok := strings.CutPrefix(m, "="); ok {
+				ws.binary(in)
+			} else {
+				ws.text(m)
+			}
+		}
 		n := 0
 		for _, m := range ws.rest() {
 			if m.text {
@@ -278,8 +546,49 @@ func TestContractHoldsInStreams(t *testing.T) {
 				checkJSON(t, path, media, m.data)
 			}
 		}
-		if n < 2 {
-			t.Errorf("%s: %d text messages, want at least 2", path, n)
+		if n == 0 {
+			t.Errorf("%s: no text message", path)
 		}
+	}
+}
+
+// TestContractHoldsInPulls validates the lines of a pull, to its end and to one
+// that breaks off.
+func TestContractHoldsInPulls(t *testing.T) {
+	doc := contract(t)
+	h := open(t)
+	media := &openapi3.MediaType{Schema: doc.Components.Schemas["ServerMessage"]}
+	head := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/x-ndjson"}}
+	for image, want := range map[string][]string{
+		"debian:12": {"pull resolve", "pull download", "pull done", "image debian:12"},
+		"broken:1":  {"pull resolve", "pull download", "error unavailable"},
+	} {
+		resp, data := h.do("POST", "/v1/images/pull", head, strings.NewReader(fmt.Sprintf(`{"image":%q}`, image)))
+		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/x-ndjson" {
+			t.Fatalf("%s: HTTP %d: %s", image, resp.StatusCode, data)
+		}
+		var got []string
+		for line := range bytes.Lines(data) {
+			checkJSON(t, image, media, line)
+			var m cloche.ServerMessage
+			if err := json.Unmarshal(line, &m); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case m.Pull != nil:
+				got = append(got, "pull "+string(m.Pull.Phase))
+			case m.Image != nil:
+				got = append(got, "image "+m.Image.Name)
+			case m.Error != nil:
+				got = append(got, "error "+string(m.Error.Code))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", image, got, want)
+		}
+	}
+	resp, data := h.do("POST", "/v1/images/pull", head, strings.NewReader(`{"image":"forbidden:1"}`))
+	if resp.StatusCode != 403 || resp.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("a refusal is HTTP %d: %s", resp.StatusCode, data)
 	}
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -13,6 +14,15 @@ func (s *Server) Routes() []string {
 	var l []string
 	for _, r := range s.routes() {
 		l = append(l, r.method+" "+r.path)
+	}
+	return l
+}
+
+// Verbs has the verb of every route.
+func (s *Server) Verbs() map[string]core.Verb {
+	l := map[string]core.Verb{}
+	for _, r := range s.routes() {
+		l[r.method+" "+r.path] = r.verb
 	}
 	return l
 }
@@ -32,4 +42,9 @@ func StatusOf(c cloche.Code) int { return status(c) }
 func (s *Server) ServeKnown(w http.ResponseWriter, r *http.Request, caller core.Caller) {
 	d := door{via: viaKnown, caller: caller}
 	s.edge(w, r.WithContext(context.WithValue(r.Context(), doorKey{}, d)))
+}
+
+// Hasten makes the server notice a vanished peer sooner.
+func (s *Server) Hasten(pingEvery, vanished time.Duration) {
+	s.pingEvery, s.vanished = pingEvery, vanished
 }

@@ -1,12 +1,17 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/client"
@@ -75,6 +80,24 @@ func TestFilesThroughTheClient(t *testing.T) {
 		data, err := sb.ReadFile(ctx, "/workspace/made-up")
 		if !errors.Is(err, cloche.ErrSandboxLost) {
 			t.Errorf("%q %v, want sandbox lost", data, err)
+		}
+	})
+	t.Run("breaks for who reads no trailers", func(t *testing.T) {
+		for te, whole := range map[string]bool{"": false, "deflate": false, "deflate, Trailers": true} {
+			conn, err := net.Dial("unix", h.unix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(30 * time.Second))
+			fmt.Fprintf(conn, "GET /v1/sandboxes/%s/files?path=/workspace/made-up HTTP/1.1\r\nHost: cloche\r\nTE: %s\r\n\r\n", sb.ID, te)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+			}
+			if whole != (err == nil) || whole && resp.Trailer.Get("Cloche-Error") == "" {
+				t.Errorf("TE %q: %v", te, err)
+			}
 		}
 	})
 	t.Run("refused upload", func(t *testing.T) {

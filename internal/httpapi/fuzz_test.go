@@ -69,12 +69,20 @@ func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/v1/sandboxes", "", "application/json", `{"name":"x"}`)
 	f.Add("GET", "/v1/sandboxes/box/exec/stream", "", "", "")
 	f.Add("GET", "/v1/../v1//status", ";", "", "")
+	f.Add("GET", "/v1/events", "kind=refused&after=-9&sandbox=box", "", "")
+	f.Add("GET", "/v1/sandboxes/box/logs", "since=-1&since_time=1e3&follow=true&wait_ms=1", "", "")
+	f.Add("POST", "/v1/sandboxes/box/processes", "", "application/json", `{"exec_id":"a","argv":["true"],"ready":{"port":1}}`)
+	f.Add("POST", "/v1/sandboxes/box/processes/a/wait", "", "application/json", `{"timeout_ms":1}`)
+	f.Add("POST", "/v1/sandboxes/box/processes/a/stdin", "offset=3&end=true", "application/octet-stream", "x")
+	f.Add("GET", "/v1/sandboxes/box/ports/0", "", "", "")
 	f.Add("DELETE", "/v1/sandboxes/%2e%2e", "a=%zz", "", "")
 	f.Fuzz(func(t *testing.T, method, path, query, kind, body string) {
-		if strings.Contains(body, "sleep") || strings.Contains(body, "yes") || strings.Contains(body, "size") || strings.Contains(body, "stuck") {
+		if strings.Contains(body, "sleep") || strings.Contains(body, "yes") || strings.Contains(body, "size") || strings.Contains(body, "stuck") || strings.Contains(body, "cat") {
 			return // programs without an end
 		}
-		req, err := http.NewRequest(method, "http://cloche/", strings.NewReader(body))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // for what is followed
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, method, "http://cloche/", strings.NewReader(body))
 		if err != nil {
 			return
 		}

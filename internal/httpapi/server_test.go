@@ -43,7 +43,7 @@ func open(t *testing.T) *house {
 	h := &house{t: t, core: httpapitest.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
 	h.server, err = httpapi.New(httpapi.Options{
 		Core: h.core, Token: token, Origins: []string{"https://tools.example"}, Hosts: []string{"box.example"},
-		Version: "test", MaxBody: 1 << 20, Logger: slog.New(slog.NewJSONHandler(h.log, nil)),
+		Version: "test", MaxBody: 1 << 20, Logger: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +175,12 @@ func TestHostileRequests(t *testing.T) {
 		{"half JSON", "POST", "/v1/sandboxes", js, `{"name":`, 400, cloche.CodeInvalid, "body"},
 		{"array", "POST", "/v1/sandboxes", js, `[]`, 400, cloche.CodeInvalid, "body"},
 		{"null", "POST", "/v1/sandboxes", js, `null`, 400, cloche.CodeInvalid, "body"},
+		{"a null image", "POST", "/v1/sandboxes", js, `{"image":null}`, 400, cloche.CodeInvalid, "image"},
+		{"a null limit", "POST", "/v1/sandboxes", js, `{"limits":{"pids":null}}`, 400, cloche.CodeInvalid, "limits.pids"},
+		{"a null lock", "POST", "/v1/sandboxes", js, `{"read_only_root":null}`, 400, cloche.CodeInvalid, "read_only_root"},
+		{"a null variable", "POST", "/v1/sandboxes", js, `{"env":{"A":null}}`, 400, cloche.CodeInvalid, "env.A"},
+		{"a null argument", "POST", "/v1/run", js, `{"spec":{},"exec":{"argv":["a",null]}}`, 400, cloche.CodeInvalid, "exec.argv[1]"},
+		{"a null workspace", "POST", "/v1/sandboxes", js, `{"workspace":null}`, 400, cloche.CodeInvalid, "workspace"},
 		{"trailing value", "POST", "/v1/sandboxes", js, `{} {}`, 400, cloche.CodeInvalid, "body"},
 		{"trailing garbage", "POST", "/v1/sandboxes", js, `{}x`, 400, cloche.CodeInvalid, "body"},
 		{"unknown field", "POST", "/v1/sandboxes", js, `{"nam":"x"}`, 400, cloche.CodeInvalid, "nam"},
@@ -189,6 +195,16 @@ func TestHostileRequests(t *testing.T) {
 		{"large", "POST", "/v1/sandboxes", js, `{"name":"` + strings.Repeat("x", 1<<20) + `"}`, 413, cloche.CodeTooLarge, ""},
 		{"tty collected", "POST", "/v1/sandboxes/mine/exec", js, `{"argv":["true"],"tty":true}`, 400, cloche.CodeInvalid, "tty"},
 		{"negative grace", "POST", "/v1/sandboxes/mine/stop", js, `{"grace_ms":-1}`, 400, cloche.CodeInvalid, "grace_ms"},
+		{"unknown field of a process", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"restarts":1}`, 400, cloche.CodeInvalid, "restarts"},
+		{"unknown field of a readiness", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"ready":{"http":{"prt":1}}}`, 400, cloche.CodeInvalid, "ready.http.prt"},
+		{"a process's embedded type", "POST", "/v1/sandboxes/mine/processes", js, `{"ExecRequest":{"argv":["cat"]}}`, 400, cloche.CodeInvalid, "ExecRequest"},
+		{"odd process id", "GET", "/v1/sandboxes/mine/processes/a%2Fb", "", "", 404, cloche.CodeNotFound, ""},
+		{"input as JSON", "POST", "/v1/sandboxes/mine/processes/p/stdin", js, `{}`, 400, cloche.CodeInvalid, "content-type"},
+		{"odd stdin offset", "POST", "/v1/sandboxes/mine/processes/p/stdin?offset=1e3", "application/octet-stream", "x", 400, cloche.CodeInvalid, "offset"},
+		{"odd since", "GET", "/v1/sandboxes/mine/logs?since=now", "", "", 400, cloche.CodeInvalid, "since"},
+		{"odd time", "GET", "/v1/sandboxes/mine/logs?since_time=yesterday", "", "", 400, cloche.CodeInvalid, "since_time"},
+		{"long poll", "GET", "/v1/sandboxes/mine/logs?wait_ms=60001", "", "", 400, cloche.CodeInvalid, "wait_ms"},
+		{"odd port", "GET", "/v1/sandboxes/mine/ports/70000", "", "", 400, cloche.CodeInvalid, "port"},
 		{"no such path", "GET", "/v1/nothing", "", "", 404, cloche.CodeNotFound, ""},
 		{"root", "GET", "/", "", "", 404, cloche.CodeNotFound, ""},
 		{"dots", "GET", "/v1/sandboxes/../status", "", "", 404, cloche.CodeNotFound, ""},

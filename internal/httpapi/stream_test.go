@@ -55,6 +55,13 @@ func (w *ws) text(s string) {
 	}
 }
 
+func (w *ws) binary(s string) {
+	w.h.t.Helper()
+	if err := w.conn.Write(w.ctx, websocket.MessageBinary, []byte(s)); err != nil {
+		w.h.t.Fatal(err)
+	}
+}
+
 // rest reads to the end.
 func (w *ws) rest() (l []message) {
 	w.h.t.Helper()
@@ -89,7 +96,13 @@ func TestStreamRefusals(t *testing.T) {
 	if _, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
 		t.Fatal(err)
 	}
+	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "p", Argv: []string{"cat"}}, OpenStdin: true}
+	if _, err := h.client().StartProcess(t.Context(), "box", spec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.client().RemoveProcess(context.Background(), "box", "p") })
 	const exec, run = "/v1/sandboxes/box/exec/stream", "/v1/run/stream"
+	const attach, hold = "/v1/sandboxes/box/processes/p/attach", "/v1/hold"
 	for _, tc := range []struct {
 		name, path string
 		messages   []string
@@ -108,6 +121,14 @@ func TestStreamRefusals(t *testing.T) {
 		{"too large", run, []string{`{"run":{"spec":{"name":"` + strings.Repeat("x", 1<<20) + `"},"exec":{}}}`}, cloche.CodeTooLarge, ""},
 		{"second exec", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"exec":{"argv":["cat"]}}`}, cloche.CodeInvalid, "body"},
 		{"odd signal", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"signal":"SIGKILL; rm"}`}, cloche.CodeInvalid, "signal"},
+		{"exec on attach", attach, []string{`{"exec":{"argv":["cat"]}}`}, cloche.CodeInvalid, "attach"},
+		{"two first things", attach, []string{`{"attach":{},"hold":{}}`}, cloche.CodeInvalid, "attach"},
+		{"second attach", attach, []string{`{"attach":{}}`, `{"attach":{}}`}, cloche.CodeInvalid, "body"},
+		{"end of input by a reader", attach, []string{`{"attach":{}}`, `{"close_stdin":true}`}, cloche.CodeInvalid, "write"},
+		{"attach to nothing", "/v1/sandboxes/box/processes/q/attach", []string{`{"attach":{}}`}, cloche.CodeNotFound, ""},
+		{"empty hold", hold, []string{`{}`}, cloche.CodeInvalid, "hold"},
+		{"refused hold", hold, []string{`{"hold":{"profile":"forbidden"}}`}, cloche.CodeDenied, ""},
+		{"more than a hold", hold, []string{`{"hold":{}}`, `{"close_stdin":true}`}, cloche.CodeInvalid, "body"},
 		{"odd size", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"resize":{"rows":-1,"cols":1}}`}, cloche.CodeInvalid, "resize.rows"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (s *Server) createMany(w http.ResponseWriter, r request) error {
+	var b cloche.BatchCreate
+	if err := s.batchBody(w, r, &b); err != nil {
+		return err
+	}
+	return answerBatch(w, r)(s.core.CreateMany(r.Context(), r.caller, b))
+}
+
+func (s *Server) statusMany(w http.ResponseWriter, r request) error {
+	var sel cloche.BatchSelect
+	if err := s.batchBody(w, r, &sel); err != nil {
+		return err
+	}
+	return answerBatch(w, r)(s.core.StatusMany(r.Context(), r.caller, sel))
+}
+
+func (s *Server) removeMany(w http.ResponseWriter, r request) error {
+	var sel cloche.BatchSelect
+	if err := s.batchBody(w, r, &sel); err != nil {
+		return err
+	}
+	return answerBatch(w, r)(s.core.DeleteMany(context.WithoutCancel(r.Context()), r.caller, sel))
+}
+
+func (s *Server) batchBody(w http.ResponseWriter, r request, v any) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	return s.readJSON(w, r, v)
+}
+
+// answerBatch writes what became of a batch. Its errors are told as if each were an
+// answer of its own.
+func answerBatch(w http.ResponseWriter, r request) func(cloche.BatchResult, error) error {
+	return func(out cloche.BatchResult, err error) error {
+		if err != nil {
+			return err
+		}
+		out.Succeeded, out.Failed = nonNil(out.Succeeded), nonNil(out.Failed)
+		for i := range out.Failed {
+			out.Failed[i].Error = toWire(out.Failed[i].Error, r.id, r.caller)
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
+	}
+}

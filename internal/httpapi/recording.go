@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"net/http"
+)
+
+// recordingType is a recording: JSON lines.
+const recordingType = "application/jsonl"
+
+func (s *Server) recordings(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	list, err := s.core.Recordings(r.Context(), r.caller)
+	if err != nil {
+		return err
+	}
+	list.Recordings = nonNil(list.Recordings)
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) getRecording(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	info, err := s.core.GetRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, info)
+	return nil
+}
+
+func (s *Server) readRecording(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", recordingType)
+	w.Header().Set("Trailer", trailerError)
+	out := newRawWriter(w)
+	defer out.close()
+	err := s.core.ReadRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80), out)
+	if err == nil || !out.begun || r.Context().Err() != nil || !readsTrailers(r) {
+		return err
+	}
+	w.Header().Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
+	return nil
+}
+
+func (s *Server) putRecording(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := contentType(r, recordingType); err != nil {
+		return err
+	}
+	in := newRawReader(w, r)
+	defer in.close()
+	info, err := s.core.PutRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80), in)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, info)
+	return nil
+}
+
+func (s *Server) removeRecording(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.core.RemoveRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

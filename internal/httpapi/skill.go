@@ -1,0 +1,177 @@
+package httpapi
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+const (
+	// archiveType is a zip with skills.
+	archiveType = "application/zip"
+	// maxSkillFile is one byte more than a file of a skill may have, so that one that
+	// is too large is seen to be.
+	maxSkillFile = 1<<20 + 1
+	// maxSkillPaths is how many skills of one archive are named.
+	maxSkillPaths = 512
+)
+
+func (s *Server) skills(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	texts := q.boolean("instructions")
+	if err := q.end(); err != nil {
+		return err
+	}
+	l, err := s.core.Skills(r.Context(), r.caller, texts)
+	if err != nil {
+		return err
+	}
+	l.Skills = nonNil(l.Skills)
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s *Server) createSkill(w http.ResponseWriter, r request) error {
+	var spec cloche.SkillSpec
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &spec); err != nil {
+		return err
+	}
+	return answerSkill(w, http.StatusCreated)(s.core.CreateSkill(r.Context(), r.caller, spec, nil))
+}
+
+func (s *Server) getSkill(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	return answerSkill(w, http.StatusOK)(s.core.GetSkill(r.Context(), r.caller, r.PathValue("name")))
+}
+
+func (s *Server) updateSkill(w http.ResponseWriter, r request) error {
+	var c cloche.SkillChange
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &c); err != nil {
+		return err
+	}
+	return answerSkill(w, http.StatusOK)(s.core.UpdateSkill(r.Context(), r.caller, r.PathValue("name"), c))
+}
+
+func answerSkill(w http.ResponseWriter, status int) func(cloche.Skill, error) error {
+	return func(sk cloche.Skill, err error) error {
+		if err == nil {
+			writeJSON(w, status, sk)
+		}
+		return err
+	}
+}
+
+func (s *Server) removeSkill(w http.ResponseWriter, r request) error {
+	return done(w, queryOf(r).end(), func() error { return s.core.RemoveSkill(r.Context(), r.caller, r.PathValue("name")) })
+}
+
+func (s *Server) skillFiles(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	o := core.SkillFileOptions{Path: q.str("path"), Hidden: q.boolean("hidden"), Limit: int(q.integer("limit", 0, 1, 1000))}
+	if err := q.end(); err != nil {
+		return err
+	}
+	l, err := s.core.SkillFiles(r.Context(), r.caller, r.PathValue("name"), o)
+	if err != nil {
+		return err
+	}
+	l.Files = nonNil(l.Files)
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s *Server) readSkillFile(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	path := q.path("path")
+	if err := q.end(); err != nil {
+		return err
+	}
+	data, err := s.core.ReadSkillFile(r.Context(), r.caller, r.PathValue("name"), path)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	out := newRawWriter(w)
+	defer out.close()
+	if _, err := out.Write(data); err != nil {
+		return fmt.Errorf("send file of a skill: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) writeSkillFile(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	path := q.path("path")
+	if err := q.end(); err != nil {
+		return err
+	}
+	if err := contentType(r, "application/octet-stream"); err != nil {
+		return err
+	}
+	in := newRawReader(w, r)
+	defer in.close()
+	data, err := io.ReadAll(io.LimitReader(in, maxSkillFile))
+	return done(w, err, func() error {
+		return s.core.WriteSkillFile(r.Context(), r.caller, r.PathValue("name"), path, data)
+	})
+}
+
+func (s *Server) removeSkillFile(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	path := q.path("path")
+	return done(w, q.end(), func() error {
+		return s.core.RemoveSkillFile(r.Context(), r.caller, r.PathValue("name"), path)
+	})
+}
+
+func (s *Server) previewSkills(w http.ResponseWriter, r request) error {
+	return s.withArchive(w, r, func(in io.Reader, o cloche.SkillArchive) error {
+		l, err := s.core.PreviewSkills(r.Context(), r.caller, in, o)
+		if err == nil {
+			l.Skills = nonNil(l.Skills)
+			writeJSON(w, http.StatusOK, l)
+		}
+		return err
+	})
+}
+
+func (s *Server) installSkills(w http.ResponseWriter, r request) error {
+	return s.withArchive(w, r, func(in io.Reader, o cloche.SkillArchive) error {
+		l, err := s.core.InstallSkills(r.Context(), r.caller, in, o)
+		if err == nil {
+			l.Skills = nonNil(l.Skills)
+			writeJSON(w, http.StatusCreated, l)
+		}
+		return err
+	})
+}
+
+// withArchive runs fn with the archive that is the request's body, and with what
+// its query says of it.
+func (s *Server) withArchive(w http.ResponseWriter, r request, fn func(io.Reader, cloche.SkillArchive) error) error {
+	q := queryOf(r)
+	o := cloche.SkillArchive{Filename: q.str("filename"), Suffix: q.str("suffix"), Subdir: q.str("subdir"), Paths: q.all("path")}
+	if len(o.Paths) > maxSkillPaths {
+		_ = q.fail("path", "%d skills were named", len(o.Paths))
+	}
+	if err := q.end(); err != nil {
+		return err
+	}
+	if err := contentType(r, archiveType); err != nil {
+		return err
+	}
+	in := newRawReader(w, r)
+	defer in.close()
+	return fn(in, o)
+}
