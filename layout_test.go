@@ -76,6 +76,8 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/guard":      {""},
 	"internal/engine/gvisor/seccompgen": {},
+	"internal/engine/hostkernel":        {"internal/engine/hostproc"},
+	"internal/engine/tap":               {"internal/engine"},
 	"internal/sandbox":                  {"", "internal/bridge", "internal/bridge/tape", "internal/approval", "internal/egress", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive", "internal/egress/intercept", "internal/egress/rule", "internal/egress/way"},
 	"internal/core":                     {"", "internal/bridge", "internal/bridge/tape", "internal/approval", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit", "internal/event", "internal/key", "internal/metrics", "internal/skill", "internal/snapshot", "internal/program"},
 	"internal/metrics":                  {""},
