@@ -77,6 +77,7 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor/guard":      {""},
 	"internal/engine/gvisor/seccompgen": {},
 	"internal/engine/hostkernel":        {"internal/engine/hostproc"},
+	"internal/engine/native":            {"", "internal/engine", "internal/engine/hostgroup", "internal/engine/hostkernel", "internal/engine/hostproc", "internal/engine/tap"},
 	"internal/engine/tap":               {"internal/engine"},
 	"internal/sandbox":                  {"", "internal/bridge", "internal/bridge/tape", "internal/approval", "internal/egress", "internal/policy", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/spool", "internal/snapshot", "internal/archive", "internal/egress/intercept", "internal/egress/rule", "internal/egress/way"},
 	"internal/core":                     {"", "internal/bridge", "internal/bridge/tape", "internal/approval", "internal/policy", "internal/sandbox", "internal/engine", "internal/image", "internal/workspace", "internal/agent", "internal/audit", "internal/event", "internal/key", "internal/metrics", "internal/skill", "internal/snapshot", "internal/program"},
@@ -87,7 +88,7 @@ var rooms = map[string][]string{
 	"internal/programfile":              {""},
 	"internal/cli":                      {"", "client", "internal/audit/chain", "internal/programfile"},
 	"internal/daemon": {
-		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/egress/way", "internal/engine", "internal/engine/gvisor", "internal/event",
+		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/egress/way", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/event",
 		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"bench":          {"", "client"},

@@ -1,0 +1,149 @@
+//go:build linux
+
+package native
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// Name is what requests call this engine.
+const Name = "native"
+
+// Deadlines of what the engine waits for. None is a promise; each only bounds how
+// long a broken sandbox can hold a caller.
+const (
+	bootTimeout = 30 * time.Second
+	killTimeout = 20 * time.Second
+)
+
+// Options configure an Engine.
+type Options struct {
+	// StateDir is a 0700 directory for the engine's own records. Required.
+	StateDir string
+	// RootsDir is where images are unpacked that the kernel does not mount. Required.
+	RootsDir string
+	// IDsDir is where ranges of ids are noted that are taken; empty is StateDir. Engines
+	// that share it never give one range to two sandboxes.
+	IDsDir string
+	// Jail is a program that isolates in the engine's stead; nil is none.
+	Jail *Jail
+	// Spares is how many agents are kept that wait in namespaces of their own for the next
+	// sandboxes of an owner, so that those do not wait for the kernel to make them. They
+	// are made after the first sandbox, and again when one was taken; they end with this
+	// process. There are none with a Jail, or where the daemon is not root's.
+	Spares int
+	// Logger receives what cannot be returned; nil discards it.
+	Logger *slog.Logger
+}
+
+// Engine is the engine of the kernel's own namespaces.
+type Engine struct {
+	name     string
+	jail     *Jail
+	log      *slog.Logger
+	records  hostproc.Records[record]
+	groups   hostgroup.Maker
+	ids      *hostkernel.IDPool
+	images   *hostkernel.Images
+	rootless bool
+	boot     string
+	spawner  *hostproc.Spawner
+	pool     *pool
+
+	probing sync.Mutex
+	probed  engine.Report
+}
+
+var (
+	_ engine.Engine = (*Engine)(nil)
+	_ engine.Able   = (*Engine)(nil)
+	_ engine.Host   = (*Engine)(nil)
+)
+
+// New makes an engine. It starts nothing.
+func New(o Options) (*Engine, error) {
+	if o.StateDir == "" || o.RootsDir == "" {
+		return nil, cloche.Errorf(cloche.CodeInternal, "native engine: no directories given")
+	}
+	name := Name
+	if o.Jail != nil {
+		name = o.Jail.Name
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{
+		name: name, jail: o.Jail, log: o.Logger.With("engine", name), records: hostproc.Records[record]{Dir: o.StateDir, Blank: blank},
+		rootless: os.Geteuid() != 0, boot: hostproc.Boot(), spawner: hostproc.NewSpawner(),
+	}
+	if err := os.MkdirAll(e.records.Dir, 0o700); err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of engine %s: %w", name, err)
+	}
+	e.groups = findGroups(!e.rootless, name)
+	e.images = hostkernel.NewImages(o.RootsDir, !e.rootless)
+	e.ids = hostkernel.NewIDPool(cmp.Or(o.IDsDir, o.StateDir), !e.rootless)
+	spares := max(o.Spares, 0)
+	if e.rootless || e.jail != nil {
+		spares = 0
+	}
+	e.pool = newPool(e, spares)
+	return e, nil
+}
+
+// Abilities implements engine.Able.
+func (e *Engine) Abilities() engine.Abilities {
+	return engine.Abilities{Tier: cloche.TierNamespace, Link: true, Pause: true}
+}
+
+// Name implements engine.Engine.
+func (e *Engine) Name() string { return e.name }
+
+// Terms implements engine.Host.
+func (e *Engine) Terms() engine.Terms {
+	if u := e.groups.Unified(); e.jail != nil && u != nil && u.Has(hostgroup.Pids) {
+		// The program above the agent is in the group too, so the agent can make none.
+		return engine.Terms{SingleUser: e.rootless, LimitsPids: true, CountsAgent: true, NoGroups: true}
+	}
+	return engine.Terms{SingleUser: e.rootless, LimitsPids: limitsPids(e.groups), NoGroups: e.groups.Unified() == nil}
+}
+
+// Close ends what the engine has running in this process. Instances that were created
+// with DieWithParent die; the others live on.
+func (e *Engine) Close() error {
+	e.pool.close()
+	e.spawner.Close()
+	e.images.Close()
+	return nil
+}
+
+// Probe implements engine.Engine. A machine that is usable stays so; one that is not
+// is looked at again each time, because somebody may be mending it.
+func (e *Engine) Probe(ctx context.Context) engine.Report {
+	e.probing.Lock()
+	defer e.probing.Unlock()
+	if !e.probed.Usable {
+		e.probed = e.probe(ctx)
+	}
+	return e.probed
+}
+
+// errAgentEnded is the end of file where the agent's word was expected.
+var errAgentEnded = errors.New("the agent ended before it was ready")
+
+// agentError is what the agent said instead of becoming ready. It comes from inside.
+type agentError string
+
+func (e agentError) Error() string { return fmt.Sprintf("the agent said: %q", string(e)) }

@@ -1,0 +1,20 @@
+//go:build linux
+
+package native
+
+import "github.com/cloche-dev/cloche/internal/engine/hostproc"
+
+// record is all there is to know about an instance in order to find it again or to
+// remove it. It is also its State.
+type record struct {
+	hostproc.Head
+	// Init is the first process, the agent; zero before it is started.
+	Init hostproc.ID `json:"init,omitzero"`
+	// Jail is the program above it; zero when there is none.
+	Jail hostproc.ID `json:"jail,omitzero"`
+	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
+	IDs uint32 `json:"ids,omitempty"`
+}
+
+// blank is the record of an instance of which only the names are known.
+func blank(owner, id string) record { return record{Head: hostproc.Head{Owner: owner, ID: id}} }

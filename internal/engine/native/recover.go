@@ -1,0 +1,139 @@
+//go:build linux
+
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// Recover implements engine.Engine.
+func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
+	rec, err := hostproc.Decode[record](state)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+	}
+	if !rec.Outlived() {
+		p, above, err := rec.find()
+		if err == nil {
+			i := newInstance(e, rec, p, above, e.groups.Open(rec.Cgroups))
+			i.state = bytes.Clone(state)
+			return i, nil
+		}
+		if !errors.Is(err, os.ErrProcessDone) {
+			return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+		}
+	}
+	if err := e.destroy(ctx, rec); err != nil {
+		return nil, err
+	}
+	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+}
+
+// find opens the processes of a record. It is os.ErrProcessDone when one of them is dead
+// or soon will be.
+func (rec record) find() (init, above *hostproc.Process, err error) {
+	if rec.Jail != (hostproc.ID{}) {
+		if above, err = hostproc.Find(rec.Jail); err != nil {
+			return nil, nil, err
+		}
+	}
+	if init, err = hostproc.Find(rec.Init); err == nil && hostproc.Dying(rec.Init.PID) {
+		init.Abandon()
+		err = os.ErrProcessDone
+	}
+	if err != nil && above != nil {
+		above.Abandon()
+	}
+	return init, above, err
+}
+
+// Sweep implements engine.Engine.
+func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+	if !engine.SafeName(owner) {
+		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
+	}
+	recs, err := e.records.List(owner)
+	if err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
+	}
+	// Cgroups of the owner without a record: of instances whose state directory was
+	// lost.
+	for id, dirs := range e.groups.Orphans(owner) {
+		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.has(id) }) {
+			recs = append(recs, record{Head: hostproc.Head{ID: id, Owner: owner, Cgroups: dirs}})
+		}
+	}
+	var errs []error
+	for _, rec := range recs {
+		switch {
+		case slices.Contains(keep, rec.ID) || e.pool.holds(rec.ID):
+		case slices.ContainsFunc(recs, func(kept record) bool { return slices.Contains(keep, kept.ID) && kept.was(rec) }):
+			e.records.Remove(rec)
+		default:
+			errs = append(errs, e.destroy(ctx, rec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// has reports whether an instance is called that, or its groups: as a spare was.
+func (rec record) has(id string) bool {
+	return rec.ID == id || slices.ContainsFunc(rec.Cgroups, func(dir string) bool { return filepath.Base(dir) == id })
+}
+
+// was reports whether an instance was the spare of that record.
+func (rec record) was(spare record) bool {
+	return rec.Init != (hostproc.ID{}) && rec.Init == spare.Init
+}
+
+// destroy kills and removes whatever is left of an instance, known by its record
+// only. Where the daemon died between fork and record, the process is in the cgroup,
+// or has died with the daemon.
+func (e *Engine) destroy(ctx context.Context, rec record) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
+	if !rec.Outlived() {
+		for n, id := range []hostproc.ID{rec.Jail, rec.Init} {
+			p, err := hostproc.Find(id)
+			if errors.Is(err, os.ErrProcessDone) {
+				continue
+			}
+			if err != nil {
+				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+			}
+			if err := killAll(ctx, p, n == 0); err != nil {
+				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
+			}
+			p.Close()
+		}
+	}
+	if err := g.Remove(ctx); err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+	}
+	if rec.Dir != "" {
+		removeFiles(rec.Dir)
+	}
+	e.records.Remove(rec)
+	e.ids.Release(rec.IDs)
+	return nil
+}
+
+// sysctl is a setting of the kernel; empty when it has no such one.
+func sysctl(name string) string {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,273 @@
+//go:build linux
+
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// A spare is a creation that was begun before there was a plan, as far as it goes: the
+// agent is executed in namespaces and groups of its own, with ids of its own, and waits
+// for its configuration. It has seen no request, no image but its own and no mount. It
+// is a process as any other: what kills it, kills nobody else. Without the daemon its
+// configuration ends, and so does it.
+
+// kind is what a plan must have in common with a spare.
+type kind struct {
+	owner, image, target, argv string
+	uid                        uint32
+	dies                       bool
+	file                       string // of the image, as it is now
+}
+
+// maxTold is how much of a configuration a spare can be told: what goes into a socket at
+// once, and more than an agent reads.
+const maxTold = 64 << 10
+
+// kindOf is a plan's; ok is of one that a spare can be made for.
+func kindOf(p engine.Plan) (k kind, ok bool) {
+	var st unix.Stat_t
+	if len(p.Agent.Argv) == 0 || programOf(p.Agent) == "" || unix.Stat(p.Agent.Image, &st) != nil {
+		return kind{}, false
+	}
+	return kind{
+		owner: p.Owner, image: p.Agent.Image, target: p.Agent.Target, argv: strings.Join(p.Agent.Argv, "\x00"), uid: p.Agent.UID, dies: p.DieWithParent,
+		file: fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim),
+	}, true
+}
+
+// programOf is the agent's name in its image; empty when it is elsewhere.
+func programOf(a engine.Agent) string {
+	name, ok := strings.CutPrefix(path.Clean(a.Argv[0]), path.Clean(a.Target)+"/")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+func (k kind) plan(id string) engine.Plan {
+	return engine.Plan{
+		ID: id, Owner: k.owner, DieWithParent: k.dies,
+		Agent: engine.Agent{Image: k.image, Target: k.target, Argv: strings.Split(k.argv, "\x00"), UID: k.uid},
+	}
+}
+
+// newSpare begins one and waits until its agent is executed.
+func (e *Engine) newSpare(ctx context.Context, k kind, id string) (*creation, error) {
+	c := newCreation(ctx, e, k.plan(id))
+	err := c.do(ctx, []step{
+		{"record", c.record},
+		{"make cgroup", c.makeGroup},
+		{"open files", c.openSpare},
+		{"start process", c.start},
+		{"make ids", c.mapIDs},
+		{"wait for execution", c.awaitExecution},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openSpare opens what an agent is given whatever the plan says.
+func (c *creation) openSpare(context.Context) error {
+	err := each(c.openPipes, c.openConversation, c.openGroups, c.openAgent, c.openDevices)
+	if err != nil {
+		return err
+	}
+	// It has no place yet.
+	if c.mount, err = unix.FcntlInt(uintptr(c.h.agent.fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		c.mount = -1
+		return fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	if c.script, err = newScript(); err != nil {
+		return err
+	}
+	return c.script.wait(c.plan, c.ids, c.h, programOf(c.plan.Agent))
+}
+
+// openConversation makes what is used when there is a plan: the socket that the agent
+// is told its configuration by, and the one that it is going to accept on; and a pipe
+// that nobody has any more when the agent is executed.
+func (c *creation) openConversation() error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	c.tell = pair[0]
+	if c.h.config, err = c.give(pair[1]); err != nil {
+		return err
+	}
+	if c.listener, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	if c.h.listener, err = c.lend(c.listener); err != nil {
+		return err
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("pipe2", err)
+	}
+	_ = unix.SetNonblock(fds[0], true)
+	c.executed = os.NewFile(uintptr(fds[0]), "executed")
+	_, err = c.give(fds[1])
+	return err
+}
+
+// awaitExecution waits until the agent is executed.
+func (c *creation) awaitExecution(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = c.executed.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := c.executed.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		return errors.Join(ctx.Err(), err)
+	}
+	if err := c.script.failure(); err != nil {
+		return err
+	}
+	if c.child.Dead() {
+		return errAgentEnded
+	}
+	// It has memory of its own now.
+	c.script.free()
+	c.script = nil
+	for _, f := range append(c.join, c.executed) {
+		f.Close()
+	}
+	c.join, c.executed = nil, nil
+	return nil
+}
+
+// finish makes of a spare the instance that a plan says.
+func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, error) {
+	spare := c.rec
+	c.plan, c.clean = p, context.WithoutCancel(ctx)
+	err := c.do(ctx, []step{
+		{"record", c.adopt},
+		{"limit", func(context.Context) error { return c.group.Limit(p.Limits) }},
+		{"open files", c.openRest},
+		{"make the root", c.furnish},
+		{"wait for agent", c.hear},
+		{"find agent", c.findAgent},
+	})
+	c.e.records.Remove(spare)
+	c.e.pool.forget(spare.ID)
+	c.e.pool.fill(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.done(), nil
+}
+
+// adopt writes down whose the agent is now.
+func (c *creation) adopt(context.Context) error {
+	rec := c.rec
+	rec.ID, rec.Dir = c.plan.ID, c.plan.Dir
+	if err := c.e.records.Create(rec); err != nil {
+		return err
+	}
+	c.rec = rec
+	return nil
+}
+
+// openRest opens what the plan says.
+func (c *creation) openRest(context.Context) error {
+	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	if err := each(c.nameListener, c.openLink, c.openRoot, c.openMounts); err != nil {
+		return err
+	}
+	ns, err := os.Open("/proc/" + strconv.Itoa(c.child.ID.PID) + "/ns/user")
+	if err != nil {
+		return fmt.Errorf("open user namespace: %w", err)
+	}
+	defer ns.Close()
+	if err := c.idmap(ns); err != nil {
+		return err
+	}
+	if c.h.agent.fd, err = c.lend(c.mount); err != nil {
+		return err
+	}
+	agent, err := c.lend(c.child.Descriptor())
+	if err != nil {
+		return err
+	}
+	tell, err := c.lend(c.tell)
+	if err != nil {
+		return err
+	}
+	if c.script, err = newScript(); err != nil {
+		return err
+	}
+	return c.script.furnish(c.plan, c.ids, c.h, agent, tell)
+}
+
+// nameListener has the agent's socket listen where openListener's would.
+func (c *creation) nameListener() error {
+	if err := hostproc.Name(c.listener, filepath.Join(c.plan.Dir, agentSocket), unix.Bind); err != nil {
+		return fmt.Errorf("bind the agent's socket: %w", err)
+	}
+	if err := unix.Listen(c.listener, backlog); err != nil {
+		return fmt.Errorf("listen on the agent's socket: %w", err)
+	}
+	return nil
+}
+
+// furnish has the root made around the agent, and the agent told.
+func (c *creation) furnish(ctx context.Context) error {
+	p, err := c.e.fork(ctx, c.script, 0, &hostgroup.Group{})
+	c.closeFDs()
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	if err := p.Wait(waiting); err != nil {
+		p.Kill()
+		ended, cancel := context.WithTimeout(c.clean, killTimeout)
+		defer cancel()
+		if late := p.Wait(ended); late != nil {
+			c.script = nil // it may still be used
+			return errors.Join(err, late)
+		}
+		p.Close()
+		return err
+	}
+	how := p.How()
+	p.Close()
+	if err := c.script.failure(); err != nil {
+		return err
+	}
+	if how != "ended with exit code 0" {
+		return fmt.Errorf("what makes the root %s: %w", how, unix.EINTR)
+	}
+	c.told = true
+	return nil
+}
+
+// hear waits for the agent's word. One that was killed before it said any has heard
+// nothing.
+func (c *creation) hear(ctx context.Context) error {
+	err := c.waitAgent(ctx)
+	c.told = !errors.Is(err, errAgentEnded)
+	return err
+}
+
+// spareName is the name of a new spare, which its groups keep.
+func spareName() string { return cloche.NewID("spare-") }
