@@ -1,0 +1,76 @@
+//go:build linux
+
+package nsjail_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/enginetest"
+	"github.com/cloche-dev/cloche/internal/engine/nsjail"
+)
+
+func TestMain(m *testing.M) {
+	play()
+	enginetest.Parent(func(stateDir string) (engine.Engine, error) {
+		return nsjail.New(nsjail.Options{Program: program(), StateDir: stateDir, RootsDir: stateDir + "-roots", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	})
+	os.Exit(m.Run())
+}
+
+// program is the binary to test with; empty is the one in PATH.
+func program() string { return os.Getenv("CLOCHE_TEST_NSJAIL") }
+
+// newEngine makes an engine whose log goes to the test's.
+func newEngine(t testing.TB, stateDir string) *nsjail.Engine {
+	t.Helper()
+	e, err := nsjail.New(nsjail.Options{Program: program(), StateDir: stateDir, RootsDir: stateDir + "-roots", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// usable skips a test where the engine cannot run, and says why.
+func usable(t testing.TB) {
+	t.Helper()
+	r := newEngine(t, t.TempDir()).Probe(t.Context())
+	t.Logf("%+v", r)
+	if !r.Usable {
+		t.Skipf("needs nsjail and the namespaces of this kernel: %v", r.Problems)
+	}
+}
+
+func TestEngine(t *testing.T) {
+	usable(t)
+	enginetest.Run(t, enginetest.Setup{
+		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, dir) },
+		Images:   enginetest.BuildImages(t, t.TempDir()),
+		Kill:     kill,
+		PID:      pid,
+		Isolates: true,
+		Survives: true,
+	})
+}
+
+// kill kills the agent, whose number is in the state.
+func kill(t testing.TB, state []byte) {
+	t.Helper()
+	if err := syscall.Kill(pid(state), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pid is the agent's number; one that nobody has when the state has none.
+func pid(state []byte) int {
+	var s struct{ Init struct{ PID int } }
+	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {
+		return 1 << 30
+	}
+	return s.Init.PID
+}

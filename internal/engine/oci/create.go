@@ -1,0 +1,494 @@
+//go:build linux
+
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/tap"
+)
+
+// agentSocket is where the agent is dialled, in the plan's directory.
+const agentSocket = "agent.sock"
+
+// Descriptors of the agent, see engine.Agent, from the first that a runtime passes on.
+const (
+	firstFD = 3
+	tapFD   = 6
+	groupFD = 9
+)
+
+// creation is one Create on its way: what it has made so far, and how to take that
+// back.
+type creation struct {
+	e       *Engine
+	plan    engine.Plan
+	runtime session
+	// clean is for what must be taken back although the caller has gone.
+	clean context.Context
+	rec   record
+	undo  []func()
+
+	ids     hostkernel.IDs
+	group   *hostgroup.Group
+	ns      namespaces
+	sources sources
+	stage   *stage
+	cover   string
+	bundle  string
+	given   []*os.File // what the agent gets, from descriptor 3
+	ready   *os.File   // the agent writes a byte when it listens
+	init    *hostproc.Process
+	inst    *instance
+}
+
+// Create implements engine.Engine.
+func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
+	if err := validate(p); err != nil {
+		return nil, err
+	}
+	b, err := e.runtime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if egress := e.egress(); p.Link != nil && !egress.OK {
+		return nil, cloche.Errorf(cloche.CodeUnsupported, "create sandbox: the oci engine has no network here: %s", egress.Reason).
+			WithHint("give the daemon's machine /dev/net/tun, or use engine gvisor")
+	}
+	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx), runtime: newSession(b, p.Dir), sources: noSources()}
+	defer c.closeFiles()
+	steps := []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"record", c.record},
+		{"make cgroup", c.makeGroup},
+		{"make namespaces", c.makeNamespaces},
+		{"open files", c.open},
+		{"prepare root", c.prepare},
+		{"have the runtime create", c.create},
+		{"have the runtime start", c.start},
+		{"wait for agent", c.waitAgent},
+	}
+	for _, s := range steps {
+		began := time.Now()
+		err := ctx.Err()
+		if err == nil {
+			err = s.do(ctx)
+		}
+		e.log.Debug("create step", "sandbox", p.ID, "step", s.name, "took", time.Since(began))
+		if err != nil {
+			err = c.classify(ctx, s.name, err)
+			c.rollback()
+			return nil, err
+		}
+	}
+	c.inst.asked.Store(false)
+	return c.inst, nil
+}
+
+// validate refuses what no sandbox of this engine can have.
+func validate(p engine.Plan) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.Root.Upper != "" {
+		return cloche.Errorf(cloche.CodeUnsupported, "the oci engine begins with no layer of a snapshot").
+			WithHint("use engine gvisor for snapshots")
+	}
+	for _, m := range p.Mounts {
+		if m.Held {
+			return cloche.Errorf(cloche.CodeUnsupported, "the oci engine cannot enforce rules on paths in the mount at %s: the host can put another file where a rule covers one", m.Target).
+				WithHint("leave the rules out, or use engine gvisor")
+		}
+		if kernels(m.Target) {
+			return cloche.Errorf(cloche.CodeUnsupported, "the oci engine mounts nothing of the host's at %s: the runtime makes /proc, /sys and /dev", m.Target).
+				WithHint("mount it elsewhere, or use engine gvisor")
+		}
+	}
+	return nil
+}
+
+// record writes down that there is going to be an instance, so that a Sweep after our
+// sudden death knows where to look.
+func (c *creation) record(context.Context) error {
+	c.rec = record{
+		Head: hostproc.Head{
+			ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Boot: c.e.boot, Cgroups: c.e.groups.Dirs(c.plan.Owner, c.plan.ID),
+		},
+		Runtime: c.runtime.path,
+	}
+	if c.plan.DieWithParent {
+		start, err := hostproc.StartTime(os.Getpid())
+		if err != nil {
+			return fmt.Errorf("find out when this process began: %w", err)
+		}
+		c.rec.Parent = hostproc.ID{PID: os.Getpid(), Start: start}
+	}
+	c.rec.Group = c.e.groupOf(c.rec)
+	var err error
+	if c.ids, err = c.e.ids.Take(); err != nil {
+		return err
+	}
+	c.rec.IDs = c.ids.UID
+	if err := c.e.records.Create(c.rec); err != nil {
+		c.e.ids.Release(c.rec.IDs)
+		return err
+	}
+	c.undo = append(c.undo, func() {
+		c.e.records.Remove(c.rec)
+		c.e.ids.Release(c.rec.IDs)
+	})
+	return nil
+}
+
+// groupOf is what the runtime is told of the cgroup: the same as ours where that is
+// possible, which is in the hierarchy of version 2 if there is one.
+func (e *Engine) groupOf(rec record) string {
+	path := ""
+	for _, p := range e.groups.Open(rec.Cgroups).Parts {
+		if p.Mount.Version == 2 || path == "" {
+			path = groupPath(p.Mount.Path, p.Dir)
+		}
+	}
+	if path == "" {
+		path = filepath.Join("/cloche-oci", rec.Owner, rec.ID)
+	}
+	return path
+}
+
+// makeGroup makes the cgroup, with its limits. That of version 2 belongs to the
+// sandbox's root: the agent makes one in it for each process, and nothing else inside
+// can see it.
+func (c *creation) makeGroup(context.Context) error {
+	g, err := c.e.groups.Make(c.plan.Owner, c.plan.ID)
+	if err != nil {
+		return err
+	}
+	c.group = g
+	c.undo = append(c.undo, func() {
+		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
+		defer cancel()
+		if err := c.e.removeGroup(ctx, c.rec, g); err != nil {
+			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
+		}
+	})
+	if dir := g.Unified(); dir != "" {
+		for _, name := range []string{".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+			if err := os.Lchown(filepath.Join(dir, name), int(c.ids.UID), int(c.ids.GID)); err != nil {
+				return fmt.Errorf("give cgroup to the sandbox: %w", err)
+			}
+		}
+	}
+	return g.Limit(c.plan.Limits)
+}
+
+func (c *creation) makeNamespaces(context.Context) (err error) {
+	c.ns, err = makeNamespaces(c.runtime.path, c.ids)
+	return err
+}
+
+// open makes all that the agent is given.
+func (c *creation) open(context.Context) error {
+	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
+	if err != nil {
+		return err
+	}
+	c.give(os.NewFile(uintptr(config), "config"))
+	ready, ours, err := pipe()
+	if err != nil {
+		return err
+	}
+	c.ready = ours
+	c.give(ready)
+	listener, err := hostproc.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
+	if err != nil {
+		return fmt.Errorf("bind the agent's socket: %w", err)
+	}
+	c.give(os.NewFile(uintptr(listener), agentSocket))
+	if err := unix.Listen(listener, 64); err != nil {
+		return fmt.Errorf("listen on the agent's socket: %w", err)
+	}
+	if err := c.openLink(); err != nil {
+		return err
+	}
+	join, guest, err := c.group.Joins()
+	for _, f := range join {
+		f.Close()
+	}
+	if err := c.fill(groupFD, len(guest) > 0); err != nil {
+		return err
+	}
+	for _, f := range guest {
+		c.give(f)
+	}
+	return err
+}
+
+func (c *creation) give(f *os.File) { c.given = append(c.given, f) }
+
+// fill puts the end of a pipe, of which nothing ever comes, where the agent is given
+// nothing: runtimes pass on no gaps.
+func (c *creation) fill(upTo int, needed bool) error {
+	for needed && firstFD+len(c.given) < upTo {
+		w, r, err := pipe()
+		if err != nil {
+			return err
+		}
+		w.Close()
+		c.give(r)
+	}
+	return nil
+}
+
+// pipe is the two ends of one, the reading one in the poller.
+func pipe() (w, r *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	_ = unix.SetNonblock(fds[0], true)
+	return os.NewFile(uintptr(fds[1]), "pipe"), os.NewFile(uintptr(fds[0]), "pipe"), nil
+}
+
+// openLink makes the network: a loopback, and the link's device where there is a link.
+func (c *creation) openLink() error {
+	var device *os.File
+	err := tap.In(int(c.ns.net.Fd()), func() error {
+		if err := tap.Raise(); err != nil || c.plan.Link == nil {
+			return err
+		}
+		var err error
+		device, err = tap.Make(c.plan.Link)
+		return err
+	})
+	if err != nil || device == nil {
+		return err
+	}
+	if err := c.fill(tapFD, true); err != nil {
+		device.Close()
+		return err
+	}
+	c.give(device)
+	for _, f := range []*os.File{c.plan.Link.Guest, c.plan.Link.Far} {
+		fd, err := unix.FcntlInt(hostproc.RawFD(f), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("duplicate the link: %w", err)
+		}
+		c.give(os.NewFile(uintptr(fd), "link"))
+	}
+	return nil
+}
+
+// prepare makes the root, where the runtime and nobody else can see it.
+func (c *creation) prepare(ctx context.Context) (err error) {
+	if err := c.openSources(); err != nil {
+		return err
+	}
+	if c.cover, err = cover(c.plan.Dir, c.runtime.path); err != nil {
+		return err
+	}
+	if c.stage, err = enterStage(ctx, c.runtime.hide()); err != nil {
+		return err
+	}
+	t := &tree{at: c.cover, ids: c.ids}
+	if err := c.stage.do(ctx, func() error { return t.build(c.plan, c.sources, c.ns) }); err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.runtime.state, 0o700); err != nil {
+		return fmt.Errorf("make the runtime's directory: %w", err)
+	}
+	c.bundle, err = writeBundle(c.plan.Dir, bundle(c.plan, c.ids, c.cover, c.rec.Group))
+	return err
+}
+
+// create has the runtime make the container, which then waits to be started.
+func (c *creation) create(ctx context.Context) error {
+	c.undo = append(c.undo, func() {
+		ctx, cancel := context.WithTimeout(c.clean, workTimeout)
+		defer cancel()
+		if c.init != nil {
+			c.init.Kill()
+			_ = c.init.Wait(ctx) // its group is waited for
+		}
+		c.e.forget(ctx, c.rec)
+	})
+	var unified *os.File
+	if dir := c.group.Unified(); dir != "" && len(c.runtime.hide()) > 0 {
+		// The runtime does not see that hierarchy: what it starts is born in the group.
+		var err error
+		if unified, err = os.Open(dir); err != nil {
+			return fmt.Errorf("open cgroup: %w", err)
+		}
+		defer unified.Close()
+	}
+	err := c.stage.do(ctx, func() error {
+		return c.runtime.work(ctx, func(cmd *exec.Cmd) {
+			cmd.ExtraFiles = c.given
+			if unified != nil {
+				cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(unified.Fd())
+			}
+		}, "create", "--bundle", c.bundle, "--preserve-fds", strconv.Itoa(len(c.given)))
+	})
+	// From here on only the container has these: their end is its death.
+	c.closeGiven()
+	if err != nil {
+		return err
+	}
+	return c.hold(ctx)
+}
+
+// hold finds the first process and makes it ours: its number comes from the runtime,
+// and is believed when it is in the user namespace that only this sandbox has.
+func (c *creation) hold(ctx context.Context) error {
+	st, err := c.runtime.look(ctx)
+	if err != nil {
+		return err
+	}
+	if st.Status != "created" {
+		return &runtimeError{verb: "state", err: fmt.Errorf("what it has created is %s", st.Status)}
+	}
+	p, err := hostproc.New(st.PID, -1)
+	if err != nil {
+		return &runtimeError{verb: "state", err: err}
+	}
+	// The descriptor holds the number, so what is seen now is about its process.
+	if err := c.ns.has(st.PID); err != nil {
+		p.Abandon()
+		return &runtimeError{verb: "state", err: err}
+	}
+	c.init = p
+	for _, part := range c.group.Parts {
+		if part.Mount.Version != 1 {
+			continue
+		}
+		if err := hostproc.Write(part.Dir, "cgroup.procs", strconv.Itoa(st.PID)); err != nil {
+			return fmt.Errorf("enter cgroup: %w", err)
+		}
+	}
+	c.rec.Init = p.ID
+	if err := c.e.records.Update(c.rec); err != nil {
+		return err
+	}
+	c.inst = newInstance(c.e, c.rec, p, c.group)
+	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
+	if c.plan.DieWithParent {
+		c.inst.watcher, err = c.e.watchOver(c.clean, p)
+	}
+	return err
+}
+
+func (c *creation) start(ctx context.Context) error {
+	return c.stage.do(ctx, func() error { return c.runtime.work(ctx, nil, "start") })
+}
+
+// waitAgent waits for the one byte, or the line of complaint, of the agent.
+func (c *creation) waitAgent(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = c.ready.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	b := make([]byte, 512)
+	n, err := io.ReadAtLeast(c.ready, b, 1)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, io.EOF) {
+			return errAgentEnded
+		}
+		return err
+	}
+	if b[0] >= ' ' && b[0] < 0x7f {
+		_ = c.ready.SetReadDeadline(time.Now().Add(time.Second))
+		more, _ := io.ReadAtLeast(c.ready, b[n:], 1)
+		line, _, _ := strings.Cut(string(b[:n+more]), "\n")
+		return agentError(line)
+	}
+	return nil
+}
+
+// rollback takes back all that was made, newest first.
+func (c *creation) rollback() {
+	c.closeFiles()
+	for i := len(c.undo) - 1; i >= 0; i-- {
+		c.undo[i]()
+	}
+	if c.inst != nil {
+		c.inst.letGo()
+	}
+}
+
+func (c *creation) closeGiven() {
+	for _, f := range c.given {
+		f.Close()
+	}
+	c.given = nil
+}
+
+func (c *creation) closeFiles() {
+	c.closeGiven()
+	c.ns.close()
+	c.sources.close()
+	if c.ready != nil {
+		c.ready.Close()
+	}
+	if c.stage != nil {
+		c.stage.close()
+		c.stage = nil
+	}
+}
+
+// classify makes an error of the house of one that happened in a step.
+func (c *creation) classify(ctx context.Context, step string, err error) error {
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		return e
+	}
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(ctx.Err(), context.Canceled):
+		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		e := cloche.Errorf(cloche.CodeTimeout, "create sandbox: no answer in time from: %s", step).WithCause(err)
+		e.Retryable = true
+		return e
+	case errors.Is(err, os.ErrExist) && step == "record":
+		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", c.plan.ID).WithCause(err)
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC):
+		e := cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step).WithCause(err)
+		e.Retryable = true
+		return e
+	case errors.Is(err, hostproc.ErrClosed):
+		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
+	}
+	return cloche.Errorf(cloche.CodeInternal, "create sandbox: it cannot be done: %s", step).
+		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
+}
+
+// removeFiles removes what the engine leaves in a plan's directory.
+func removeFiles(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	for _, name := range []string{agentSocket, "bundle", "state", "runtime.log"} {
+		_ = root.RemoveAll(name)
+	}
+}

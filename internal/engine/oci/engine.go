@@ -1,0 +1,148 @@
+//go:build linux
+
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// Name is what requests call this engine.
+const Name = "oci"
+
+// Deadlines of what the engine waits for, beside those of the runtime's commands. None
+// is a promise; each only bounds how long a broken sandbox can hold a caller.
+const (
+	bootTimeout = 30 * time.Second
+	killTimeout = 20 * time.Second
+)
+
+// overhead is what the agent may take above the limit of memory.
+const overhead = 48 << 20
+
+// Options configure an Engine.
+type Options struct {
+	// StateDir is a 0700 directory for the engine's own records. Required.
+	StateDir string
+	// RootsDir is where images are unpacked that the kernel does not mount. Required.
+	RootsDir string
+	// IDsDir is where is written down which ranges of ids are taken: one directory for
+	// all engines that take some. Required.
+	IDsDir string
+	// Runtime is a runtime's name (Runc, Crun, Krun) or path; empty is the first that is
+	// usable.
+	Runtime string
+	// ExePath is the executable that plays the watcher's role (see Dispatch); empty is
+	// this one.
+	ExePath string
+	// Logger receives what cannot be returned; nil discards it.
+	Logger *slog.Logger
+}
+
+// Engine is the engine of OCI runtimes.
+type Engine struct {
+	opts    Options
+	log     *slog.Logger
+	records hostproc.Records[record]
+	groups  hostgroup.Maker
+	ids     *hostkernel.IDPool
+	images  *hostkernel.Images
+	boot    string
+	root    bool
+
+	probing sync.Mutex
+	probed  engine.Report
+	chosen  binary // of a report that is usable
+}
+
+var (
+	_ engine.Engine = (*Engine)(nil)
+	_ engine.Able   = (*Engine)(nil)
+	_ engine.Host   = (*Engine)(nil)
+)
+
+// record is what is written down of an instance.
+type record struct {
+	hostproc.Head
+	// Init is the first process, the agent; zero before the runtime has made it.
+	Init hostproc.ID `json:"init,omitzero"`
+	// Parent is whom the instance must not outlive; zero is nobody.
+	Parent hostproc.ID `json:"parent,omitzero"`
+	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
+	IDs uint32 `json:"ids,omitempty"`
+	// Runtime is the path of the program that made it.
+	Runtime string `json:"runtime,omitempty"`
+	// Group is its cgroup as the runtime knows it.
+	Group string `json:"group,omitempty"`
+}
+
+// New makes an engine. It starts nothing.
+func New(o Options) (*Engine, error) {
+	if o.StateDir == "" || o.RootsDir == "" || o.IDsDir == "" {
+		return nil, cloche.Errorf(cloche.CodeInternal, "oci engine: no directories given")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range []string{o.StateDir, o.IDsDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of the oci engine: %w", err)
+		}
+	}
+	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: hostproc.Boot(), root: os.Geteuid() == 0}
+	e.records = hostproc.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
+		return record{Head: hostproc.Head{ID: id, Owner: owner}}
+	}}
+	e.groups = hostgroup.None("no cgroup is delegated to the user of the daemon")
+	if e.root {
+		e.groups = hostgroup.Look(hostgroup.Layout{
+			Parent: "cloche-oci", Controllers: []string{hostgroup.Memory, hostgroup.CPU, hostgroup.Usage, hostgroup.Pids}, Bare: true, Overhead: overhead,
+			Split: func(h hostgroup.Hierarchy) bool {
+				return h.Mount.Version == 1 && (h.Has(hostgroup.Memory) || h.Has(hostgroup.Pids))
+			},
+		}, true)
+	}
+	e.ids = hostkernel.NewIDPool(o.IDsDir, e.root)
+	e.images = hostkernel.NewImages(o.RootsDir, e.root)
+	return e, nil
+}
+
+// Abilities implements engine.Able.
+func (e *Engine) Abilities() engine.Abilities {
+	return engine.Abilities{Tier: cloche.TierNamespace, Link: true, Pause: true}
+}
+
+// Name implements engine.Engine.
+func (e *Engine) Name() string { return Name }
+
+// Terms implements engine.Host.
+func (e *Engine) Terms() engine.Terms {
+	u := e.groups.Unified()
+	return engine.Terms{LimitsPids: e.groups.Has(hostgroup.Pids) && (u == nil || !u.Has(hostgroup.Pids)), NoGroups: u == nil}
+}
+
+// Close ends what the engine has running in this process. Instances live on, but for
+// those that were created with DieWithParent.
+func (e *Engine) Close() error {
+	e.images.Close()
+	return nil
+}
+
+// errAgentEnded is the end of file where the agent's word was expected.
+var errAgentEnded = errors.New("the agent ended before it was ready")
+
+// agentError is what the agent said instead of becoming ready. It comes from inside.
+type agentError string
+
+// Error implements error.
+func (e agentError) Error() string { return fmt.Sprintf("the agent said: %q", string(e)) }

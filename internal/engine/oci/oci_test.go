@@ -1,0 +1,108 @@
+//go:build linux
+
+package oci_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/enginetest"
+	"github.com/cloche-dev/cloche/internal/engine/oci"
+)
+
+// runtimeEnv names the runtime to a process of the suite.
+const runtimeEnv = "OCI_TEST_RUNTIME"
+
+func TestMain(m *testing.M) {
+	oci.Dispatch()
+	enginetest.Parent(func(stateDir string) (engine.Engine, error) {
+		o := options(os.Getenv(runtimeEnv), stateDir)
+		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		return oci.New(o)
+	})
+	os.Exit(m.Run())
+}
+
+func options(runtime, stateDir string) oci.Options {
+	return oci.Options{StateDir: stateDir, RootsDir: stateDir + "-roots", IDsDir: filepath.Join(stateDir, "ids"), Runtime: runtime}
+}
+
+// newEngine makes an engine whose log goes to the test's.
+func newEngine(t testing.TB, runtime, stateDir string) *oci.Engine {
+	t.Helper()
+	o := options(runtime, stateDir)
+	o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	e, err := oci.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// usable skips a test where a runtime cannot run, and says why.
+func usable(t testing.TB, runtime string) {
+	t.Helper()
+	r := newEngine(t, runtime, t.TempDir()).Probe(t.Context())
+	t.Logf("%+v", r)
+	if !r.Usable {
+		t.Skipf("needs the runtime %s and root: %v", runtime, r.Problems)
+	}
+}
+
+func TestRunc(t *testing.T) { conform(t, oci.Runc) }
+
+// TestCrun proves what depends on the runtime. The whole suite passes with it, too.
+func TestCrun(t *testing.T) {
+	conform(t, oci.Crun, "Probe", "Life", "CreateErrors", "NothingLeaks", "DieWithParent", "SweepAfterSuddenDeath", "PausedInLaterProcess",
+		"Inside", "Link", "UID", "Mounts", "ReadOnlyRoot", "MemoryLimit", "PidsLimitForAgent")
+}
+
+// TestNamedRuntime proves the contract with whatever runtime somebody names, and does
+// not take no for an answer: see bench/microvm.sh.
+func TestNamedRuntime(t *testing.T) {
+	runtime := os.Getenv("CLOCHE_TEST_OCI")
+	if runtime == "" {
+		t.Skip("needs a runtime in CLOCHE_TEST_OCI")
+	}
+	if r := newEngine(t, runtime, t.TempDir()).Probe(t.Context()); !r.Usable {
+		t.Fatalf("%s is not usable: %+v, %v", runtime, r.Problems, r.Facts)
+	}
+	conform(t, runtime)
+}
+
+func conform(t *testing.T, runtime string, only ...string) {
+	usable(t, runtime)
+	t.Setenv(runtimeEnv, runtime)
+	enginetest.Run(t, enginetest.Setup{
+		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, runtime, dir) },
+		Images:   enginetest.BuildImages(t, t.TempDir()),
+		Kill:     kill,
+		PID:      pid,
+		Isolates: true,
+		Survives: true,
+		Only:     only,
+	})
+}
+
+// kill kills the agent, whose number is in the state.
+func kill(t testing.TB, state []byte) {
+	t.Helper()
+	if err := syscall.Kill(pid(state), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pid is the agent's number; one that nobody has when the state has none.
+func pid(state []byte) int {
+	var s struct{ Init struct{ PID int } }
+	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {
+		return 1 << 30
+	}
+	return s.Init.PID
+}

@@ -1,0 +1,188 @@
+//go:build linux
+
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+)
+
+// Probe implements engine.Engine. A machine that is usable stays so while its runtime
+// is there; one that is not is looked at again each time, because somebody may be
+// mending it.
+func (e *Engine) Probe(ctx context.Context) engine.Report {
+	e.probing.Lock()
+	defer e.probing.Unlock()
+	if e.probed.Usable && unix.Access(e.chosen.path, unix.X_OK) == nil {
+		return e.probed
+	}
+	e.probed = e.probe(ctx)
+	return e.probed
+}
+
+// runtime is the runtime that makes new sandboxes.
+func (e *Engine) runtime(ctx context.Context) (binary, error) {
+	if r := e.Probe(ctx); !r.Usable {
+		what := cloche.Problem{What: "nothing is known of it"}
+		if len(r.Problems) > 0 {
+			what = r.Problems[0]
+		}
+		if ctx.Err() != nil {
+			return binary{}, cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: find the runtime").WithCause(ctx.Err())
+		}
+		return binary{}, cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the oci engine cannot run here: %s", what.What).WithHint("%s", what.Mend)
+	}
+	e.probing.Lock()
+	defer e.probing.Unlock()
+	return e.chosen, nil
+}
+
+// verdict is what is known of one runtime.
+type verdict struct {
+	name    string
+	found   binary
+	problem *cloche.Problem
+}
+
+// text is a verdict in a line, for people.
+func (v verdict) text() string {
+	text := "usable"
+	if v.problem != nil {
+		text = "not usable: " + v.problem.What
+	} else if len(v.found.hide()) > 0 {
+		text += "; it wants one version of cgroups, and is shown version 1 alone"
+	}
+	if v.found.Number != "" {
+		text = v.found.Name + " " + v.found.Number + ", " + text
+	}
+	return text
+}
+
+// probe asks every runtime that may be chosen what it is, side by side, so that one
+// that hangs delays no other.
+func (e *Engine) probe(ctx context.Context) engine.Report {
+	r := engine.Report{
+		SharesHostFS: true,
+		Name:         Name, Tier: tier(e.opts.Runtime), Enforces: e.groups.Enforcement(),
+		Facts: map[string]string{"cgroup": e.groups.Describe(), "ids": e.ids.Where()},
+	}
+	r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}
+	r.Enforces["egress"] = e.egress()
+	names := []string{Runc, Crun, Krun}
+	if e.opts.Runtime != "" && !slices.Contains(names, e.opts.Runtime) {
+		names = append(names, e.opts.Runtime)
+	}
+	verdicts := make([]verdict, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { verdicts[i] = judge(ctx, name) })
+	}
+	wg.Wait()
+	e.chosen = binary{}
+	for _, v := range verdicts {
+		r.Facts[v.name] = v.text()
+		named := v.name == e.opts.Runtime
+		switch {
+		case named && v.problem != nil:
+			r.Problems = append(r.Problems, *v.problem)
+		case v.problem == nil && e.chosen.path == "" && (named || e.opts.Runtime == "" && v.name != Krun):
+			e.chosen, r.Facts["runtime"] = v.found, v.found.Name
+		}
+	}
+	if e.chosen.path == "" && len(r.Problems) == 0 {
+		r.Problems = append(r.Problems, cloche.Problem{
+			What: "there is no runtime that can be used: " + Runc + " is " + verdicts[0].text() + "; " + Crun + " is " + verdicts[1].text(),
+			Mend: "install runc or crun, or name another runtime in the setting oci.runtime",
+		})
+	}
+	if p := e.place(); p != nil {
+		r.Problems = append(r.Problems, *p)
+	}
+	if err := hostkernel.CheckFilters(); err != nil {
+		r.Problems = append(r.Problems, cloche.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
+	}
+	r.Usable = len(r.Problems) == 0
+	return r
+}
+
+// judge looks at one runtime.
+func judge(ctx context.Context, name string) verdict {
+	v := verdict{name: name}
+	var err error
+	v.found, err = ask(ctx, name)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		v.problem = &cloche.Problem{What: "it is not installed", Mend: "install the package " + map[string]string{Runc: "runc", Crun: "crun", Krun: "crun, built with libkrun"}[name]}
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES):
+		v.problem = &cloche.Problem{What: "there is no such program, or the daemon may not start it", Mend: "name another runtime in the setting oci.runtime"}
+	case errors.Is(err, errHangs):
+		v.problem = &cloche.Problem{What: fmt.Sprintf("it has not said its version in %s", sayTimeout), Mend: "try it by hand, or name another runtime in the setting oci.runtime"}
+	case err != nil:
+		v.problem = &cloche.Problem{What: "it does not say what it is: " + err.Error(), Mend: "reinstall it, or name another runtime in the setting oci.runtime"}
+	case name == Krun:
+		v.problem = virtual(v.found)
+	}
+	return v
+}
+
+// virtual says why no virtual machine is made of a sandbox. What there is of libkrun
+// passes no descriptors on and gives its machine no socket of ours, so that the agent
+// could not be reached; and without a boot nobody knows whether the machine can.
+func virtual(b binary) *cloche.Problem {
+	if !slices.Contains(b.Features, "LIBKRUN") {
+		return &cloche.Problem{What: "this crun has no handler for virtual machines (libkrun)", Mend: "install a crun that is built with libkrun, and libkrun"}
+	}
+	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) != nil {
+		return &cloche.Problem{What: "the daemon may not use /dev/kvm", Mend: "run it on a machine with KVM, as a user that may use it"}
+	}
+	return &cloche.Problem{
+		What: "a machine of libkrun's gets none of the descriptors by which the agent is reached",
+		Mend: "for a virtual machine use the docker engine with kata as its runtime",
+	}
+}
+
+// place says what of this machine is in the way of any runtime.
+func (e *Engine) place() *cloche.Problem {
+	if !e.root {
+		return &cloche.Problem{What: "the oci engine needs root, to prepare what the runtime is given", Mend: "run the daemon as root, or use engine gvisor or native"}
+	}
+	if e.chosen.path == "" {
+		return nil
+	}
+	ids, err := e.ids.Take()
+	if err != nil {
+		return &cloche.Problem{What: err.Error(), Mend: "remove sandboxes"}
+	}
+	defer e.ids.Release(ids.UID)
+	ns, err := makeNamespaces(e.chosen.path, ids)
+	if err != nil {
+		return &cloche.Problem{
+			What: fmt.Sprintf("no namespaces can be made: %v", err),
+			Mend: "run it where user namespaces are allowed: sysctl -w user.max_user_namespaces=15000, or in a container with CAP_SYS_ADMIN and a seccomp profile that allows clone and ptrace",
+		}
+	}
+	ns.close()
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		return &cloche.Problem{What: "there is no list of system calls for " + runtime.GOARCH, Mend: "use another engine"}
+	}
+	return nil
+}
+
+// egress says whether there can be a link.
+func (e *Engine) egress() cloche.Enforcement {
+	if unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil {
+		return cloche.Enforcement{Reason: "the user of the daemon may not open /dev/net/tun"}
+	}
+	return cloche.Enforcement{OK: true}
+}

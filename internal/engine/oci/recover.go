@@ -1,0 +1,148 @@
+//go:build linux
+
+package oci
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// Recover implements engine.Engine. The runtime is not asked: what is alive is known by
+// the number and the start of its first process.
+func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
+	rec, err := hostproc.Decode[record](state)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+	}
+	if !rec.Outlived() && !orphan(rec) {
+		p, err := hostproc.Find(rec.Init)
+		if err == nil && !hostproc.Dying(rec.Init.PID) {
+			i := newInstance(e, rec, p, e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups))
+			i.state = bytes.Clone(state)
+			return i, nil
+		}
+		if err == nil {
+			p.Abandon()
+		} else if !errors.Is(err, os.ErrProcessDone) {
+			return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+		}
+	}
+	if err := e.destroy(ctx, rec); err != nil {
+		return nil, err
+	}
+	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+}
+
+// orphan reports whether an instance must not outlive a process that is dead.
+func orphan(rec record) bool {
+	if rec.Parent == (hostproc.ID{}) {
+		return false
+	}
+	start, err := hostproc.StartTime(rec.Parent.PID)
+	return err != nil || start != rec.Parent.Start
+}
+
+// Sweep implements engine.Engine.
+func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+	if !engine.SafeName(owner) {
+		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
+	}
+	recs, err := e.records.List(owner)
+	if err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
+	}
+	// Cgroups of the owner without a record: of instances whose state directory was
+	// lost.
+	for id, dirs := range e.groups.Orphans(owner) {
+		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.ID == id }) {
+			rec := record{Head: hostproc.Head{ID: id, Owner: owner, Cgroups: dirs}}
+			rec.Group = e.groupOf(rec)
+			recs = append(recs, rec)
+		}
+	}
+	var errs []error
+	for _, rec := range recs {
+		if !slices.Contains(keep, rec.ID) {
+			errs = append(errs, e.destroy(ctx, rec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// destroy kills and removes whatever is left of an instance, known by its record only.
+// Where the daemon died while the runtime made it, its process is in the cgroup.
+func (e *Engine) destroy(ctx context.Context, rec record) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
+	if !rec.Outlived() {
+		p, err := hostproc.Find(rec.Init)
+		if err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		}
+		if err == nil {
+			p.Kill()
+			if err := p.Wait(ctx); err != nil {
+				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
+			}
+			p.Abandon()
+		}
+	}
+	e.forget(ctx, rec)
+	if err := e.removeGroup(ctx, rec, g); err != nil {
+		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+	}
+	if rec.Dir != "" {
+		removeFiles(rec.Dir)
+	}
+	e.records.Remove(rec)
+	e.ids.Release(rec.IDs)
+	return nil
+}
+
+// forget has the runtime take back what it made of a sandbox. What it does not do, or
+// what nobody can do any more because the program is gone, the engine does by itself.
+func (e *Engine) forget(ctx context.Context, rec record) {
+	if rec.Dir == "" || rec.Runtime == "" {
+		return
+	}
+	b := binary{path: rec.Runtime, version: version{Name: filepath.Base(rec.Runtime)}}
+	s := newSession(b, rec.Dir)
+	if _, err := os.Stat(filepath.Join(s.state, container)); err != nil {
+		return // it has made nothing
+	}
+	st, err := enterStage(ctx, s.hide())
+	if err == nil {
+		err = st.do(ctx, func() error { return s.work(ctx, nil, "delete", "--force") })
+		st.close()
+	}
+	if err != nil {
+		e.log.Warn("have the runtime remove what is left", "sandbox", rec.ID, "error", err)
+	}
+}
+
+// removeGroup removes our group and those that the runtime made of the same name in
+// hierarchies that the engine has no use for.
+func (e *Engine) removeGroup(ctx context.Context, rec record, g *hostgroup.Group) error {
+	err := g.Remove(ctx)
+	if info, ierr := os.ReadFile("/proc/self/mountinfo"); ierr == nil && filepath.IsAbs(rec.Group) {
+		for _, m := range hostgroup.ParseMounts(string(info)) {
+			// Empty as they are, in the order in which they are.
+			for dir := rec.Group; dir != "/"; dir = filepath.Dir(dir) {
+				if os.Remove(filepath.Join(m.Path, dir)) != nil {
+					break
+				}
+			}
+		}
+	}
+	return err
+}

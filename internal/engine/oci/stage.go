@@ -1,0 +1,405 @@
+//go:build linux
+
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+)
+
+// stage is a thread with a mount namespace of its own, in which runtimes are started:
+// what is mounted there nobody else sees, and it is gone with the last process of it.
+type stage struct{ thread *hostproc.Spawner }
+
+// enterStage makes one. Where the runtime wants it, the hierarchy of version 2 is hidden:
+// crun runs nothing where it sees both versions of cgroups.
+func enterStage(ctx context.Context, hide []string) (*stage, error) {
+	s := &stage{hostproc.NewSpawner()}
+	err := s.do(ctx, func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			return fmt.Errorf("make a mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("keep mounts from the host: %w", err)
+		}
+		unix.Umask(0) // of this thread alone
+		for _, mount := range hide {
+			if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+				return fmt.Errorf("hide a cgroup hierarchy: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *stage) do(ctx context.Context, f func() error) error { return s.thread.Do(ctx, f) }
+
+// close ends the thread, and with it the namespace as far as no process is in it.
+func (s *stage) close() { s.thread.Close() }
+
+// covers are directories one of which the stage is mounted over: everybody may go
+// through it, which the sandbox's root has to, and no path that is used is in it.
+var covers = [...]string{"/mnt", "/media", "/srv", "/opt", "/tmp", "/home"}
+
+// cover chooses one.
+func cover(used ...string) (string, error) {
+	for _, dir := range covers {
+		var st unix.Stat_t
+		free := unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+		for _, path := range used {
+			real, err := filepath.EvalSymlinks(path)
+			free = free && err == nil && !strings.HasPrefix(real+"/", dir+"/")
+		}
+		if free {
+			return dir, nil
+		}
+	}
+	return "", errors.New("find a directory to prepare the root at: none of " + strings.Join(covers[:], ", ") + " is free")
+}
+
+// Names in the stage.
+const (
+	stageRoot = "root"
+	stageUser = "user"
+	stageNet  = "net"
+)
+
+// tree is a root filesystem on its way.
+type tree struct {
+	at  string // where the stage is mounted
+	ids hostkernel.IDs
+	top *os.File // the root, as a path
+}
+
+// source is what is going to be mounted: detached, its owners mapped already.
+type source struct {
+	fd   int
+	file bool
+}
+
+// sources are those of a plan. They are made before the stage covers anything.
+type sources struct {
+	root, agent source
+	mounts      []source
+}
+
+func (s *sources) close() {
+	for _, x := range append([]source{s.root, s.agent}, s.mounts...) {
+		if x.fd >= 0 {
+			_ = unix.Close(x.fd)
+		}
+	}
+	*s = noSources()
+}
+
+func noSources() sources { return sources{root: source{fd: -1}, agent: source{fd: -1}} }
+
+// openSources makes the mounts of a plan.
+func (c *creation) openSources() error {
+	var err error
+	if c.sources.root.fd, err = c.openImage(c.plan.Root.Image); err != nil {
+		return err
+	}
+	if err := mapOwners(c.sources.root.fd, c.ns.user); err != nil {
+		return fmt.Errorf("map the ids of the root: %w", err)
+	}
+	if c.sources.agent.fd, err = c.openImage(c.plan.Agent.Image); err != nil {
+		return err
+	}
+	for _, m := range c.plan.Mounts {
+		info, err := os.Stat(m.Source)
+		if err != nil {
+			return fmt.Errorf("open mount: %w", err)
+		}
+		attrs := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+		if m.ReadOnly {
+			attrs |= unix.MOUNT_ATTR_RDONLY
+		}
+		fd, err := detach(m.Source, attrs)
+		if err != nil {
+			return err
+		}
+		c.sources.mounts = append(c.sources.mounts, source{fd, !info.IsDir()})
+		// What may only be read can be read as it is, by whom its mode lets.
+		if err := mapOwners(fd, c.ns.user); err != nil && !m.ReadOnly {
+			return cloche.Errorf(cloche.CodeUnsupported,
+				"the oci engine cannot map the owners in what is mounted at %s to those of the sandbox: its filesystem does not allow it, or it belongs to another user than the daemon's", m.Target).
+				WithHint("mount it read-only, use a workspace of cloche's own, or engine gvisor").WithCause(err)
+		}
+	}
+	return nil
+}
+
+// openImage is a detached mount of an image, or of what it is unpacked in.
+func (c *creation) openImage(image string) (int, error) {
+	fd, dir, err := c.e.images.Mount(image)
+	if err != nil || fd >= 0 {
+		return fd, err
+	}
+	return detach(dir, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+}
+
+// detach makes a mount of a path that is attached nowhere.
+func detach(path string, attrs uint64) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, fmt.Errorf("open mount: %w", err)
+	}
+	attr := unix.MountAttr{Attr_set: attrs, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("set attributes of mount: %w", err)
+	}
+	return fd, nil
+}
+
+// mapOwners shows in a detached mount the files of the host's root as the sandbox's.
+func mapOwners(fd int, user *os.File) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(user.Fd())}
+	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+}
+
+// build makes the root at a directory of the stage. It runs on the stage's thread.
+func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
+	if err := t.overlay(p, s.root); err != nil {
+		return err
+	}
+	for name, ns := range map[string]*os.File{stageUser: n.user, stageNet: n.net} {
+		path := filepath.Join(t.at, name)
+		if err := unix.Mknod(path, unix.S_IFREG|0o600, 0); err != nil {
+			return fmt.Errorf("show namespace: %w", err)
+		}
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("show namespace: %w", err)
+		}
+	}
+	top, err := unix.Open(filepath.Join(t.at, stageRoot), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open root: %w", err)
+	}
+	t.top = os.NewFile(uintptr(top), stageRoot)
+	defer t.top.Close()
+	// What the runtime mounts on must be what its name says.
+	for _, name := range []string{"proc", "sys", "dev"} {
+		if err := t.directory(name); err != nil {
+			return fmt.Errorf("mount /proc, /sys and /dev (none of them may be a link of the image): %w", err)
+		}
+	}
+	if err := t.attach(s.agent, p.Agent.Target); err != nil {
+		return fmt.Errorf("mount the agent: %w", err)
+	}
+	for _, m := range p.Tmpfs {
+		if kernels(m.Target) {
+			continue // the runtime's, after its own
+		}
+		fd, err := t.memory(m)
+		if err == nil {
+			err = t.attach(source{fd: fd}, m.Target)
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+	}
+	for i, m := range p.Mounts {
+		if err := t.attach(s.mounts[i], m.Target); err != nil {
+			return fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+	}
+	return nil
+}
+
+// kernels reports whether a path is in one of the directories that the runtime mounts.
+func kernels(target string) bool {
+	target = filepath.Clean(target)
+	for _, dir := range []string{"/proc", "/sys", "/dev"} {
+		if target == dir || strings.HasPrefix(target, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// overlay makes the image with a layer of memory above it. The options of the mount,
+// which are seen inside, have no path of the host's.
+func (t *tree) overlay(p engine.Plan, root source) error {
+	if err := unix.Mount("none", t.at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=256k,mode=755"); err != nil {
+		return fmt.Errorf("make the stage: %w", err)
+	}
+	for _, dir := range []string{"lower", "rw", stageRoot} {
+		if err := os.Mkdir(filepath.Join(t.at, dir), 0o755); err != nil {
+			return fmt.Errorf("make the stage: %w", err)
+		}
+	}
+	if err := unix.Chdir(t.at); err != nil {
+		return fmt.Errorf("enter the stage: %w", err)
+	}
+	defer func() { _ = unix.Chdir("/") }()
+	if err := move(root.fd, unix.AT_FDCWD, "lower", 0); err != nil {
+		return fmt.Errorf("mount the image: %w", err)
+	}
+	size := p.Limits.DiskBytes
+	if p.Root.ReadOnly || size <= 0 {
+		size = hostkernel.NoDiskLimit
+	}
+	// A little more for the two directories that are there already.
+	rw, err := t.memory(engine.Tmpfs{SizeBytes: size + 2*4096, Mode: 0o755})
+	if err != nil {
+		return fmt.Errorf("make the writable layer: %w", err)
+	}
+	defer func() { _ = unix.Close(rw) }()
+	if err := move(rw, unix.AT_FDCWD, "rw", 0); err != nil {
+		return fmt.Errorf("mount the writable layer: %w", err)
+	}
+	for name, mode := range map[string]os.FileMode{"rw/upper": 0o755, "rw/work": 0o700} {
+		if err := os.Mkdir(filepath.Join(t.at, name), mode); err != nil {
+			return fmt.Errorf("make the writable layer: %w", err)
+		}
+		if err := unix.Lchown(filepath.Join(t.at, name), int(t.ids.UID), int(t.ids.GID)); err != nil {
+			return fmt.Errorf("make the writable layer: %w", err)
+		}
+	}
+	if err := unix.Mount("root", stageRoot, "overlay", unix.MS_NODEV, "lowerdir=lower,upperdir=rw/upper,workdir=rw/work,userxattr"); err != nil {
+		return fmt.Errorf("mount the root: %w", err)
+	}
+	return nil
+}
+
+// memory makes a detached memory filesystem that belongs to the sandbox's root.
+func (t *tree) memory(m engine.Tmpfs) (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("make a memory filesystem: %w", err)
+	}
+	defer func() { _ = unix.Close(fs) }()
+	options := append(hostkernel.TmpfsOptions(m.SizeBytes, m.Mode), fmt.Sprintf("uid=%d", t.ids.UID), fmt.Sprintf("gid=%d", t.ids.GID))
+	for _, o := range options {
+		key, value, _ := strings.Cut(o, "=")
+		if err := unix.FsconfigSetString(fs, key, value); err != nil {
+			return -1, fmt.Errorf("make a memory filesystem: set %s: %w", key, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("make a memory filesystem: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return -1, fmt.Errorf("make a memory filesystem: %w", err)
+	}
+	return fd, nil
+}
+
+func move(fd, dir int, path string, flags int) error {
+	return unix.MoveMount(fd, "", dir, path, unix.MOVE_MOUNT_F_EMPTY_PATH|flags)
+}
+
+// attach mounts what is detached at a path of the root, whose parents are made. A link
+// in the path leads where it leads inside, and never out.
+func (t *tree) attach(s source, target string) error {
+	at, err := t.open(target, s.file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(at) }()
+	return move(s.fd, at, "", unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// inside resolves a path as it is seen in the root.
+func (t *tree) inside(path string, flags uint64) (int, error) {
+	return unix.Openat2(int(t.top.Fd()), path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// open finds a path in the root and makes what of it is not there.
+func (t *tree) open(target string, file bool) (int, error) {
+	path := ""
+	parts := strings.Split(strings.Trim(filepath.Clean(target), "/"), "/")
+	for i, part := range parts {
+		parent := path
+		path = filepath.Join(path, part)
+		fd, err := t.inside(path, 0)
+		if errors.Is(err, unix.ENOENT) {
+			if err = t.make(parent, part, file && i == len(parts)-1); err == nil {
+				fd, err = t.inside(path, 0)
+			}
+		}
+		if err != nil {
+			return -1, err
+		}
+		if i == len(parts)-1 {
+			return fd, nil
+		}
+		_ = unix.Close(fd)
+	}
+	return -1, unix.EINVAL
+}
+
+// make makes a directory, or an empty file, in one that is there. In a mount whose
+// owners are mapped only somebody who is there can make one: the sandbox's root.
+func (t *tree) make(parent, name string, file bool) error {
+	if parent == "" {
+		parent = "."
+	}
+	err := t.makeAs(parent, name, file)
+	if errors.Is(err, unix.EOVERFLOW) {
+		_ = unix.Setfsgid(int(t.ids.GID)) // of this thread; neither call says whether it did
+		_ = unix.Setfsuid(int(t.ids.UID))
+		err = t.makeAs(parent, name, file)
+		_ = unix.Setfsuid(0)
+		_ = unix.Setfsgid(0)
+	}
+	return err
+}
+
+// makeAs is make as whoever the thread is.
+func (t *tree) makeAs(parent, name string, file bool) error {
+	dir, err := t.inside(parent, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(dir) }()
+	if file {
+		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(fd)
+	} else if err := unix.Mkdirat(dir, name, 0o755); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid == t.ids.UID && st.Gid == t.ids.GID {
+		return err
+	}
+	return unix.Fchownat(dir, name, int(t.ids.UID), int(t.ids.GID), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// directory makes one in the root, or sees that there is one and no link.
+func (t *tree) directory(name string) error {
+	err := t.make("", name, false)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	fd, err := t.inside(name, unix.O_NOFOLLOW|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
