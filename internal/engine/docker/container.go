@@ -1,0 +1,103 @@
+package docker
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
+)
+
+// shmTarget is a memory filesystem that the daemon makes by itself.
+const shmTarget = "/dev/shm"
+
+// ownPids are for the threads of the agent and of package inner, which the daemon's
+// limit counts too. Both make theirs before anything else runs.
+const ownPids = 64
+
+// capabilities are what a process of uid 0 is given inside: enough to install
+// packages, change owners and serve low ports; nothing that mounts, traces, makes
+// devices, loads code into the kernel or reconfigures the network. The agent has no
+// more, because it can only give what it has.
+func capabilities() []string {
+	return []string{
+		"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+		"NET_BIND_SERVICE", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP",
+	}
+}
+
+// linkPort is the agent's port where it is given the socket with a link; 0 where it
+// makes the socket by itself.
+func linkPort(p engine.Plan) int {
+	if p.Link == nil {
+		return 0
+	}
+	return p.Agent.Port
+}
+
+// options describe the plan to the daemon. image and volume are its names for the root
+// and for the agent.
+func (c *creation) options(image, volume string) client.ContainerCreateOptions {
+	p := c.p
+	program := path.Join(p.Agent.Target, inner.Argv0)
+	volumePlaces := writable(p.Volumes)
+	start := []string{inner.Start, strconv.FormatUint(uint64(p.Agent.UID), 10), strconv.Itoa(linkPort(p)), strconv.Itoa(len(volumePlaces))}
+	config := &container.Config{
+		Hostname: p.Hostname, Image: image, User: "0:0", WorkingDir: "/", Labels: labels(p, c.try),
+		AttachStdin: true, AttachStdout: true, AttachStderr: true, OpenStdin: true, StdinOnce: true,
+		Entrypoint: []string{program},
+		Cmd:        slices.Concat(start, volumePlaces, p.Agent.Argv),
+		Env:        []string{"HOME=/"},
+	}
+	no := false
+	h := &container.HostConfig{
+		NetworkMode: "none", IpcMode: "private", CgroupnsMode: "private", Runtime: c.e.opts.Runtime,
+		CapDrop: []string{"ALL"}, CapAdd: capabilities(),
+		SecurityOpt:    []string{"no-new-privileges"},
+		ReadonlyRootfs: p.Root.ReadOnly,
+		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig:      container.LogConfig{Type: "none"},
+		// Nobody answers there; what the host has is its own affair.
+		DNS: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, DNSSearch: []string{"."},
+		Init: &no,
+		Resources: container.Resources{
+			Memory: p.Limits.MemoryBytes, MemorySwap: p.Limits.MemoryBytes,
+			NanoCPUs: int64(p.Limits.CPUs * 1e9),
+			Ulimits:  limits(c.shared),
+		},
+		Tmpfs: map[string]string{},
+		Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: volume, Target: p.Agent.Target, ReadOnly: true,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+		}},
+	}
+	if p.Limits.Pids > 0 {
+		most := p.Limits.Pids + ownPids
+		h.PidsLimit = &most
+	}
+	if p.Limits.DiskBytes > 0 {
+		h.StorageOpt = map[string]string{"size": strconv.FormatInt(p.Limits.DiskBytes, 10)}
+	}
+	for _, t := range p.Tmpfs {
+		if t.Target == shmTarget {
+			h.ShmSize = t.SizeBytes
+			continue
+		}
+		h.Tmpfs[t.Target] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,mode=%o", t.SizeBytes, t.Mode)
+	}
+	h.Mounts = append(h.Mounts, volumes(p)...)
+	for _, m := range p.Mounts {
+		h.Mounts = append(h.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate},
+		})
+	}
+	return client.ContainerCreateOptions{Config: config, HostConfig: h, Name: containerName(p)}
+}

@@ -1,0 +1,125 @@
+package docker
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// Probe implements engine.Engine. A daemon that hangs is one that does not answer.
+func (e *Engine) Probe(ctx context.Context) engine.Report {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	r := engine.Report{
+		Name: e.opts.Name, Tier: e.opts.RuntimeTier,
+		Enforces: map[string]cloche.Enforcement{}, Facts: map[string]string{},
+	}
+	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {
+		r.Enforces[limit] = cloche.Enforcement{Reason: "no daemon answers"}
+	}
+	d, problems := e.findDaemon(ctx)
+	if d == nil {
+		r.Problems = append([]cloche.Problem{e.absent()}, problems...)
+		return r
+	}
+	r.Facts["host"] = d.host
+	answer, err := d.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		r.Problems = []cloche.Problem{{What: "the daemon at " + d.host + " does not say what it is: " + brief(err), Mend: "look at its log"}}
+		return r
+	}
+	shared := e.sharesFiles(d.host, answer.Info)
+	d.shared.Store(&shared)
+	r.SharesHostFS = shared
+	e.describe(&r, d, answer.Info)
+	r.Usable = len(r.Problems) == 0
+	return r
+}
+
+// absent is the first of the problems where no daemon answers.
+func (e *Engine) absent() cloche.Problem {
+	if e.opts.Name == Podman {
+		return cloche.Problem{What: "no Podman service answers", Mend: "start it (systemctl start podman.socket, or podman system service), or name its socket in the setting podman.host"}
+	}
+	return cloche.Problem{What: "no Docker daemon answers", Mend: "start it (systemctl start docker), or name its socket in DOCKER_HOST or the setting docker.host"}
+}
+
+// describe makes a report of what a daemon says of itself.
+func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
+	for name, value := range map[string]string{
+		"version": info.ServerVersion, "api": d.ClientVersion(), "cgroup": "v" + info.CgroupVersion, "storage": info.Driver,
+		"kernel": info.KernelVersion, "runtime": e.runtime(info), "shares_files": yesNo(r.SharesHostFS),
+	} {
+		r.Facts[name] = value
+	}
+	if e.opts.Runtime != "" && e.opts.Runtime != "runc" && e.opts.Runtime != "crun" {
+		r.Facts["runtime"] += " (untested: its tier is what the operator says)"
+	}
+	problem := func(what, mend string) { r.Problems = append(r.Problems, cloche.Problem{What: what, Mend: mend}) }
+	if info.OSType != "linux" {
+		problem("the daemon runs containers of "+info.OSType, "switch it to Linux containers")
+	}
+	if arch := goArch(info.Architecture); arch != runtime.GOARCH {
+		problem("the daemon's machine is "+info.Architecture+", and this build's agent is for "+runtime.GOARCH, "use a build for the daemon's machine")
+	}
+	if !slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.HasPrefix(o, "name=seccomp") }) {
+		problem("the daemon filters no system calls", "use a kernel and a daemon with seccomp")
+	}
+	if _, ok := info.Runtimes[e.opts.Runtime]; e.opts.Runtime != "" && !ok {
+		problem("the daemon has no runtime "+e.opts.Runtime, "install it and name it in the daemon's configuration")
+	}
+	limit := func(name string, ok bool, controller string) {
+		if ok {
+			r.Enforces[name] = cloche.Enforcement{OK: true}
+			return
+		}
+		r.Enforces[name] = cloche.Enforcement{Reason: "the daemon has no cgroup controller for it (" + controller + "): a rootless one needs cgroup v2 with delegation"}
+	}
+	limit("cpus", info.CPUCfsQuota, "cpu")
+	limit("memory_bytes", info.MemoryLimit, "memory")
+	limit("pids", info.PidsLimit, "pids")
+	r.Enforces["disk_bytes"] = diskEnforcement(info)
+	r.Enforces["egress"] = e.egress(d, info)
+}
+
+// diskEnforcement: few of the daemon's storage drivers bound the layer of one
+// container, and overlay2 does not say whether it can.
+func diskEnforcement(info system.Info) cloche.Enforcement {
+	switch info.Driver {
+	case "btrfs", "zfs":
+		return cloche.Enforcement{OK: true}
+	}
+	return cloche.Enforcement{Reason: "the daemon's storage driver " + info.Driver + " does not bound the layer of one container"}
+}
+
+func (e *Engine) runtime(info system.Info) string {
+	if e.opts.Runtime != "" {
+		return e.opts.Runtime
+	}
+	return info.DefaultRuntime
+}
+
+// goArch is Go's name of a machine that uname names.
+func goArch(machine string) string {
+	switch machine {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return machine
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

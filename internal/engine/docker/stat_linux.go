@@ -1,0 +1,92 @@
+package docker
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// groups are the cgroups of a container on this machine.
+type groups struct {
+	// memory and cpu are those of version 1; unified is that of version 2.
+	memory, cpu, unified string
+}
+
+// cgroupRoot is where the hierarchies are.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// findGroups finds the cgroups of a container by its first process. They must be
+// named after the container, so that a process with that number here is not taken for
+// one of another machine.
+func findGroups(pid int, id string) (groups, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return groups{}, false
+	}
+	var g groups
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || !strings.Contains(f[2], id) {
+			continue
+		}
+		for name := range strings.SplitSeq(f[1], ",") {
+			switch name {
+			case "memory":
+				g.memory = filepath.Join(cgroupRoot, "memory", f[2])
+			case "cpuacct":
+				g.cpu = filepath.Join(cgroupRoot, "cpuacct", f[2])
+			case "":
+				g.unified = filepath.Join(cgroupRoot, f[2])
+			}
+		}
+	}
+	_, err = g.stat()
+	return g, err == nil
+}
+
+// stat reads what is used.
+func (g groups) stat() (engine.Stat, error) {
+	var s engine.Stat
+	if g.memory != "" && g.cpu != "" {
+		memory, err := number(filepath.Join(g.memory, "memory.usage_in_bytes"))
+		cpu, cerr := number(filepath.Join(g.cpu, "cpuacct.usage"))
+		kills, kerr := counter(filepath.Join(g.memory, "memory.oom_control"), "oom_kill")
+		s.MemoryBytes, s.CPU, s.OOMKills = memory, time.Duration(cpu), kills
+		return s, errors.Join(err, cerr, kerr)
+	}
+	if g.unified == "" {
+		return s, errors.New("the container has no cgroup here")
+	}
+	memory, err := number(filepath.Join(g.unified, "memory.current"))
+	cpu, cerr := counter(filepath.Join(g.unified, "cpu.stat"), "usage_usec")
+	kills, kerr := counter(filepath.Join(g.unified, "memory.events"), "oom_kill")
+	s.MemoryBytes, s.CPU, s.OOMKills = memory, time.Duration(cpu)*time.Microsecond, kills
+	return s, errors.Join(err, cerr, kerr)
+}
+
+func number(file string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// counter reads one line of a file of names and numbers.
+func counter(file, name string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			return strconv.ParseInt(text, 10, 64)
+		}
+	}
+	return 0, errors.New("no line " + name)
+}
