@@ -90,11 +90,12 @@ var rooms = map[string][]string{
 	"internal/program":                  {""},
 	"internal/httpapi":                  {"", "api", "internal/core", "internal/reverse"},
 	"internal/httpapi/httpapitest":      {"", "internal/core", "internal/httpapi"},
+	"internal/langbot":                  {"", "internal/core"},
 	"internal/programfile":              {""},
 	"internal/cli":                      {"", "client", "internal/audit/chain", "internal/programfile"},
 	"internal/daemon": {
 		"", "internal/bridge/tape", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/holder", "internal/egress/way", "internal/engine", "internal/engine/docker", "internal/engine/gvisor", "internal/engine/native", "internal/engine/nsjail", "internal/engine/oci", "internal/event",
-		"internal/httpapi", "internal/image", "internal/key", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
+		"internal/httpapi", "internal/image", "internal/key", "internal/langbot", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"bench":          {"", "client"},
 	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},

@@ -1,0 +1,341 @@
+//go:build linux
+
+package langbot
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// fakeCore is a house without walls.
+type fakeCore struct {
+	// The verbs on skills are not there.
+	SkillVerbs
+	SkillFileVerbs
+	mu   sync.Mutex
+	made int
+	// all and byID are the processes; the key is the sandbox and the process.
+	all     []*fakeProcess
+	byID    map[string]*fakeProcess
+	live    map[string]cloche.SandboxSpec
+	tenants map[string]string
+	engines []cloche.EngineReport
+	down    bool
+	// holdCreate and holdRemove, where they are set, are waited for by every create and
+	// every remove; slow is told of each that waits.
+	holdCreate, holdRemove chan struct{}
+	slow                   chan string
+	// hold, where it is set, is waited for by every exec.
+	hold chan struct{}
+	// entered is told of each exec that waits, where somebody listens.
+	entered chan struct{}
+}
+
+func newFakeCore() *fakeCore {
+	return &fakeCore{byID: map[string]*fakeProcess{}, live: map[string]cloche.SandboxSpec{}, tenants: map[string]string{}, entered: make(chan struct{}, 1), slow: make(chan string, 16)}
+}
+
+func (f *fakeCore) Create(_ context.Context, c core.Caller, spec cloche.SandboxSpec, _ func(string)) (cloche.Sandbox, error) {
+	f.wait("create", &f.holdCreate)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made++
+	id := "sb-" + strconv.Itoa(f.made)
+	f.live[id], f.tenants[id] = spec, c.Tenant
+	return cloche.Sandbox{ID: id, Engine: "fake", State: cloche.StateRunning}, nil
+}
+
+func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.live[ref]; !ok || f.tenants[ref] != c.Tenant {
+		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %s", ref)
+	}
+	return cloche.Sandbox{ID: ref, State: cloche.StateRunning}, nil
+}
+
+func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
+	return f.Get(ctx, c, ref)
+}
+
+// wait waits where that is asked for.
+func (f *fakeCore) wait(what string, hold *chan struct{}) {
+	f.mu.Lock()
+	until := *hold
+	f.mu.Unlock()
+	if until != nil {
+		f.slow <- what
+		<-until
+	}
+}
+
+// holds has the next ones of a kind wait until go is called.
+func (f *fakeCore) holds(hold *chan struct{}) (goOn func()) {
+	until := make(chan struct{})
+	set := func(c chan struct{}) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		*hold = c
+	}
+	set(until)
+	return func() { set(nil); close(until) }
+}
+
+func (f *fakeCore) Remove(_ context.Context, _ core.Caller, ref string) error {
+	f.wait("remove", &f.holdRemove)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.live, ref)
+	return nil
+}
+
+func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
+	if f.hold != nil {
+		select {
+		case f.entered <- struct{}{}:
+		default:
+		}
+		select {
+		case <-f.hold:
+		case <-ctx.Done():
+			return cloche.Result{}, ctx.Err()
+		}
+	}
+	_, cmd, _ := strings.Cut(req.Argv[len(req.Argv)-1], "\n") // behind the line that goes to its directory
+	if cmd == "time out" {
+		return cloche.Result{TimedOut: true, Signal: "KILL", Stdout: []byte(" some\n")}, nil
+	}
+	return cloche.Result{ExitCode: new(0), Stdout: []byte(ref + " " + cmd + "\n")}, nil
+}
+
+func (f *fakeCore) Engines(context.Context, core.Caller) ([]cloche.EngineReport, error) {
+	return f.engines, nil
+}
+
+func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
+	return cloche.Status{Enabled: true, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
+}
+
+func (f *fakeCore) KeepSkills(core.Caller, string) {}
+
+func gone() error { return cloche.Errorf(cloche.CodeNotFound, "there is no such process") }
+
+func (f *fakeCore) StartProcess(_ context.Context, _ core.Caller, ref string, spec cloche.ProcessSpec) (cloche.Process, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := newFakeProcess()
+	f.all, f.byID[ref+" "+spec.ExecID] = append(f.all, p), p
+	return cloche.Process{ExecID: spec.ExecID, State: cloche.ProcessRunning, Running: true}, nil
+}
+
+// processes are all that were started, in their order.
+func (f *fakeCore) processes() []*fakeProcess {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all)
+}
+
+func (f *fakeCore) process(ref, id string) (*fakeProcess, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.byID[ref+" "+id]; p != nil {
+		return p, nil
+	}
+	return nil, gone()
+}
+
+func (f *fakeCore) GetProcess(_ context.Context, _ core.Caller, ref, id string) (cloche.Process, error) {
+	p, err := f.process(ref, id)
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exit != nil && *p.exit < 0 {
+		return cloche.Process{ExecID: id, State: cloche.ProcessExited, Signal: "KILL", EndedAt: new(time.Now())}, nil
+	}
+	if p.exit != nil {
+		return cloche.Process{ExecID: id, State: cloche.ProcessExited, ExitCode: p.exit, EndedAt: new(time.Now())}, nil
+	}
+	return cloche.Process{ExecID: id, State: cloche.ProcessRunning, Running: true}, nil
+}
+
+func (f *fakeCore) WaitProcess(_ context.Context, _ core.Caller, ref, id string, _ cloche.WaitRequest) (cloche.Process, error) {
+	return f.GetProcess(context.Background(), core.Caller{}, ref, id)
+}
+
+// SignalProcess ends it, whatever the signal.
+func (f *fakeCore) SignalProcess(_ context.Context, _ core.Caller, ref, id string, _ cloche.SignalRequest) error {
+	p, err := f.process(ref, id)
+	if err == nil {
+		p.change(func() { p.exit = new(-9) })
+	}
+	return err
+}
+
+func (f *fakeCore) RemoveProcess(_ context.Context, _ core.Caller, ref, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.byID, ref+" "+id)
+	return nil
+}
+
+func (f *fakeCore) Logs(_ context.Context, _ core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+	p, err := f.process(ref, o.ExecID)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fn(cloche.LogEntry{Stream: cloche.Stderr, Data: p.stderr[max(0, int64(len(p.stderr))+*o.Since):]})
+}
+
+func (f *fakeCore) Attach(_ context.Context, _ core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error) {
+	p, err := f.process(ref, id)
+	if err != nil {
+		return nil, err
+	}
+	return p.attach(r.Since), nil
+}
+
+// door is a server with a client's connection.
+type door struct {
+	t    *testing.T
+	s    *Server
+	core *fakeCore
+	url  string
+	conn *websocket.Conn
+	seq  int
+	opts Options
+}
+
+func newDoor(t *testing.T, change func(*Options)) *door {
+	t.Helper()
+	d := &door{t: t, core: newFakeCore()}
+	d.opts = Options{Core: d.core, Dir: t.TempDir(), WorkDir: t.TempDir()}
+	if change != nil {
+		change(&d.opts)
+	}
+	d.start()
+	return d
+}
+
+func (d *door) start() {
+	d.t.Helper()
+	var err error
+	if d.s, err = New(d.t.Context(), d.opts); err != nil {
+		d.t.Fatal(err)
+	}
+	h := httptest.NewServer(d.s.Handler())
+	d.url = h.URL
+	d.t.Cleanup(func() {
+		if err := d.s.Close(context.WithoutCancel(d.t.Context())); err != nil {
+			d.t.Error(err)
+		}
+		h.Close()
+	})
+}
+
+func (d *door) header(more ...string) http.Header {
+	h := http.Header{}
+	h.Set(headerInstance, "inst-1")
+	for i := 0; i < len(more); i += 2 {
+		h.Set(more[i], more[i+1])
+	}
+	return h
+}
+
+func (d *door) dial() *websocket.Conn {
+	d.t.Helper()
+	conn, _, err := websocket.Dial(d.t.Context(), d.url+"/rpc/ws", &websocket.DialOptions{HTTPHeader: d.header()}) //nolint:bodyclose // the library's own
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	conn.SetReadLimit(maxFrame)
+	d.t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn
+}
+
+// send asks for something without waiting for it.
+func (d *door) send(action string, place *placement, data any) int {
+	d.t.Helper()
+	if d.conn == nil {
+		d.conn = d.dial()
+	}
+	d.seq++
+	frame := map[string]any{"seq_id": d.seq, "action": action, "data": data}
+	if place != nil {
+		frame["context"] = map[string]any{"instance_uuid": place.Instance, "workspace_uuid": place.Workspace, "placement_generation": place.Generation}
+	}
+	raw, err := json.Marshal(frame)
+	if err == nil {
+		err = d.conn.Write(d.t.Context(), websocket.MessageText, raw)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return d.seq
+}
+
+type reply struct {
+	SeqID   int            `json:"seq_id"`
+	Code    int            `json:"code"`
+	Message string         `json:"message"`
+	Data    map[string]any `json:"data"`
+}
+
+func (d *door) recv() reply {
+	d.t.Helper()
+	_, raw, err := d.conn.Read(d.t.Context())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var r reply
+	if err := json.Unmarshal(raw, &r); err != nil || r.Data == nil {
+		d.t.Fatalf("%s: %v", raw, err)
+	}
+	return r
+}
+
+func (d *door) ask(action string, place *placement, data any) reply {
+	d.t.Helper()
+	id := d.send(action, place, data)
+	r := d.recv()
+	if r.SeqID != id {
+		d.t.Fatalf("the answer to %d is %+v", id, r)
+	}
+	return r
+}
+
+// must is ask for what succeeds.
+func (d *door) must(action string, place *placement, data any) map[string]any {
+	d.t.Helper()
+	r := d.ask(action, place, data)
+	if r.Code != 0 {
+		d.t.Fatalf("%s: %s", action, r.Message)
+	}
+	return r.Data
+}
+
+// refused is ask for what fails in a way.
+func (d *door) refused(want, action string, place *placement, data any) {
+	d.t.Helper()
+	if r := d.ask(action, place, data); r.Code == 0 || !strings.HasPrefix(r.Message, want) || len(r.Data) != 0 {
+		d.t.Errorf("%s: %+v, want %s", action, r, want)
+	}
+}
+
+type obj = map[string]any

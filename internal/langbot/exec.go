@@ -1,0 +1,101 @@
+package langbot
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const (
+	// maxOutput is how much of each stream of an exec is kept.
+	maxOutput = 1 << 20
+	// maxExec keeps an exec from ending after its caller gave up, which it does after
+	// five minutes.
+	maxExec = 295
+	// startIn becomes a program in a directory.
+	startIn = `cd -- "$1" 2>/dev/null || { mkdir -p -- "$1" && cd -- "$1"; } || exit; shift; exec "$@"`
+)
+
+// execResult is what became of an exec.
+type execResult struct {
+	SessionID   string `json:"session_id"`
+	BackendName string `json:"backend_name"`
+	Status      string `json:"status"`
+	ExitCode    *int   `json:"exit_code"`
+	Stdout      string `json:"stdout"`
+	Stderr      string `json:"stderr"`
+	DurationMS  int64  `json:"duration_ms"`
+}
+
+func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResult, error) {
+	if spec.Cmd == "" {
+		return execResult{}, failed(classValidation, "cmd: it is empty")
+	}
+	x, done, err := s.obtain(ctx, p, spec)
+	if err != nil {
+		return execResult{}, err
+	}
+	defer done()
+	seconds := min(int64(spec.TimeoutSec), maxExec)
+	res, err := s.core.Exec(ctx, p.caller(), x.sandbox, cloche.ExecRequest{
+		Argv: []string{"/bin/sh", "-lc", inDir(spec.Workdir) + spec.Cmd},
+		Env:  spec.Env, TimeoutMS: new(seconds * 1000), MaxOutputBytes: maxOutput,
+	})
+	if err != nil {
+		return execResult{}, s.whyNot(x, err)
+	}
+	if res.SandboxLost {
+		return execResult{}, s.whyNot(x, cloche.Errorf(cloche.CodeSandboxLost, "the session's sandbox ended: %s", res.TerminalReason))
+	}
+	out := execResult{
+		SessionID: x.logical(), BackendName: x.engine, Status: "completed", DurationMS: res.DurationMS,
+		Stdout: shown(res.Stdout, res.StdoutInfo), Stderr: shown(res.Stderr, res.StderrInfo),
+	}
+	if !res.TimedOut {
+		out.ExitCode = new(res.ExitStatus())
+		return out, nil
+	}
+	out.Status = "timed_out"
+	if out.Stderr == "" {
+		out.Stderr = fmt.Sprintf("Command timed out after %d seconds", seconds)
+	}
+	if bool(s.settings().box.Compat.TimeoutDropsSession) {
+		if unlock, err := s.ops.lock(ctx, x.physical); err == nil {
+			s.drop(ctx, x)
+			unlock()
+		}
+	}
+	return out, nil
+}
+
+// inDir is the line before a command that takes a login shell to a directory, which is
+// made where it is missing. It is a line of its own, so that what is wrong with the
+// command is wrong with the command alone; and a directory that is there costs no
+// process.
+func inDir(dir string) string {
+	quoted := "'" + strings.ReplaceAll(dir, "'", `'\''`) + "'"
+	return "cd -- " + quoted + " 2>/dev/null || { mkdir -p -- " + quoted + " && cd -- " + quoted + "; } || exit\n"
+}
+
+// whyNot is an error on a session that may have been taken away meanwhile.
+func (s *Server) whyNot(x *session, err error) error {
+	s.mu.Lock()
+	gone := s.sessions[x.physical] != x
+	s.mu.Unlock()
+	code := cloche.CodeOf(err)
+	if gone && (code == cloche.CodeNotFound || code == cloche.CodeSandboxLost || code == cloche.CodeState || code == cloche.CodeUnavailable) {
+		return failed(classNotFound, "Box session %s is being deleted", x.logical())
+	}
+	return err
+}
+
+// shown is an output stream as it is answered.
+func shown(data []byte, n cloche.StreamCounts) string {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd"))
+	if n.Dropped > 0 {
+		text += fmt.Sprintf("\n[raw output was clipped at %d bytes; %d bytes were discarded]", maxOutput, n.Dropped)
+	}
+	return text
+}

@@ -1,0 +1,102 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// class is what a failure is called on the wire: the client finds its exception by
+// this word.
+type class string
+
+// The classes.
+const (
+	classBox             class = "BoxError"
+	classValidation      class = "BoxValidationError"
+	classUnavailable     class = "BoxBackendUnavailableError"
+	classRuntime         class = "BoxRuntimeUnavailableError"
+	classAdmission       class = "BoxAdmissionError"
+	classReadiness       class = "BoxReadinessError"
+	classCapacity        class = "BoxCapacityExceededError"
+	classConflict        class = "BoxSessionConflictError"
+	classNotFound        class = "BoxSessionNotFoundError"
+	classProcessConflict class = "BoxManagedProcessConflictError"
+	classProcessNotFound class = "BoxManagedProcessNotFoundError"
+	classPermission      class = "PermissionError"
+	classEnvelope        class = "ValidationError"
+	classKey             class = "KeyError"
+	classValue           class = "ValueError"
+)
+
+// maxMessage bounds the text of an error in characters.
+const maxMessage = 4096
+
+// failure is an error as the client gets it. The class stands first, since the client
+// takes the first class that it finds anywhere in the text.
+type failure struct {
+	class class
+	text  string
+	cause error
+}
+
+func (f *failure) Error() string { return string(f.class) + ": " + f.text }
+
+func (f *failure) Unwrap() error { return f.cause }
+
+func failed(c class, format string, args ...any) *failure {
+	err := fmt.Errorf(format, args...)
+	return &failure{class: c, text: err.Error(), cause: errors.Unwrap(err)}
+}
+
+// stale is matched by its words on the other side.
+func stale() *failure { return failed(classPermission, "Stale Box placement generation") }
+
+// classOf is the one table from our codes to their classes.
+func classOf(code cloche.Code) class {
+	switch code {
+	case cloche.CodeInvalid, cloche.CodeDenied, cloche.CodeTooLarge, cloche.CodeUnsupported, cloche.CodeQuota:
+		return classValidation
+	case cloche.CodeUnavailable, cloche.CodeDisabled:
+		return classUnavailable
+	case cloche.CodeNoCapacity, cloche.CodeTooMany:
+		return classCapacity
+	case cloche.CodeExists, cloche.CodeConflict:
+		return classConflict
+	case cloche.CodeNotFound, cloche.CodeSandboxLost:
+		return classNotFound
+	case cloche.CodeUnauthenticated:
+		return classPermission
+	default:
+		return classBox
+	}
+}
+
+// wireError is the text of any error for the client.
+func wireError(err error) string {
+	var text string
+	var f *failure
+	var e *cloche.Error
+	switch {
+	case errors.As(err, &f):
+		text = f.Error()
+	case errors.As(err, &e):
+		text = string(classOf(e.Code)) + ": " + e.Error()
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		text = string(classBox) + ": the action was cancelled"
+	default:
+		text = string(classBox) + ": an internal error; the runtime's log has it"
+	}
+	return cutText(text, maxMessage)
+}
+
+// cutText keeps so many characters and says that there were more.
+func cutText(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "... [truncated]"
+}

@@ -1,0 +1,267 @@
+// Package langbot is the front door for LangBot: it speaks what LangBot's own box
+// runtime speaks, over WebSocket and over stdio, and translates that into core's
+// verbs. What LangBot calls a session is a sandbox here, and what it calls a
+// workspace with its instance is a tenant.
+package langbot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+const (
+	// sessionTTL is how long an idle session is kept that is not persistent, where the
+	// configuration says nothing else.
+	sessionTTL = 300 * time.Second
+	// reapEvery is how often idle sessions are looked for.
+	reapEvery = 30 * time.Second
+	// maxActions bounds the actions of one connection that are under way.
+	maxActions = 128
+	// dropTimeout bounds the end of one session.
+	dropTimeout = time.Minute
+)
+
+// Core is what this door needs of the house.
+type Core interface {
+	Sandboxes
+	Processes
+	SkillVerbs
+	SkillFileVerbs
+}
+
+// Sandboxes are core's verbs on sandboxes.
+type Sandboxes interface {
+	Create(ctx context.Context, caller core.Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error)
+	Get(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
+	Resume(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
+	Remove(ctx context.Context, caller core.Caller, ref string) error
+	Exec(ctx context.Context, caller core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error)
+	// Engines are the reports of all engines, as fresh as a few seconds.
+	Engines(ctx context.Context, caller core.Caller) ([]cloche.EngineReport, error)
+	Status(ctx context.Context, caller core.Caller) cloche.Status
+}
+
+// Processes are core's verbs on managed processes.
+type Processes interface {
+	StartProcess(ctx context.Context, caller core.Caller, ref string, spec cloche.ProcessSpec) (cloche.Process, error)
+	GetProcess(ctx context.Context, caller core.Caller, ref, id string) (cloche.Process, error)
+	WaitProcess(ctx context.Context, caller core.Caller, ref, id string, w cloche.WaitRequest) (cloche.Process, error)
+	SignalProcess(ctx context.Context, caller core.Caller, ref, id string, r cloche.SignalRequest) error
+	RemoveProcess(ctx context.Context, caller core.Caller, ref, id string) error
+	Logs(ctx context.Context, caller core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error
+	Attach(ctx context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error)
+}
+
+// Attachment is the relay's place at a process. Close leaves the process.
+type Attachment interface {
+	Recv() (core.AttachEvent, error)
+	Write(p []byte) error
+	Close() error
+}
+
+// FromCore makes a Core of core's own service.
+func FromCore(s *core.Service) Core { return service{s} }
+
+type service struct{ *core.Service }
+
+func (s service) Attach(ctx context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error) {
+	a, err := s.Service.Attach(ctx, caller, ref, id, r)
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Options are what a Server works with. Core, Dir and WorkDir are required.
+type Options struct {
+	Core Core
+	// Dir keeps what has to outlive this process: which sandbox is which session.
+	Dir string
+	// SkillsDir is where core keeps skills, where the configuration says nothing else.
+	SkillsDir string
+	// WorkDir is where relative paths of the configuration begin.
+	WorkDir string
+	// Token is what the control connection shows; empty lets everybody in.
+	Token string
+	// Instance is the one instance that is served; empty is the first that comes.
+	Instance string
+	// Config is the box section of the configuration, as JSON; empty is none.
+	Config string
+	// Environ has BOX_BACKEND and BOX__*, as os.Environ has them.
+	Environ []string
+	// FileDir is where uploads lie until they are used; empty is below Dir.
+	FileDir string
+	// UnsafeStorage has the checks of storage pass that nothing here enforces.
+	UnsafeStorage bool
+	// Logger is never given a token or an environment; nil discards.
+	Logger *slog.Logger
+}
+
+// Server is the runtime: its sessions, and the doors to them. It is safe for
+// concurrent use.
+type Server struct {
+	o     Options
+	core  Core
+	log   *slog.Logger
+	pin   *pin
+	fence *fence
+	store *store
+	ops   keyed
+	grant *grants
+
+	// live ends when the server does.
+	live context.Context
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu  sync.Mutex
+	cfg *settings
+	// sessions are by their physical id; those that are being made or ended are
+	// counted beside them.
+	sessions          map[string]*session
+	creating, closing int
+	// quiet, where somebody waits for it, is closed when none is being made.
+	quiet chan struct{}
+	// shutting: box_shutdown is under way.
+	shutting bool
+	// starting counts processes that are being started.
+	starting int
+	// control are the connections of this moment, to be closed at the end.
+	control map[*wsConn]struct{}
+	done    bool
+}
+
+// ValidToken says what is wrong with a token.
+func ValidToken(token string) error {
+	if token == "" {
+		return nil
+	}
+	if t := strings.TrimSpace(token); len(t) < 32 || strings.ContainsAny(t, " \t\r\n") {
+		return cloche.Invalid("token", "the control token has %d characters, or white space in it", len(t)).
+			WithHint("use at least 32, such as the output of `openssl rand -hex 32`")
+	}
+	return nil
+}
+
+// New makes a Server and finds the sessions of the one before.
+func New(ctx context.Context, o Options) (*Server, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Token = strings.TrimSpace(o.Token)
+	if err := ValidToken(o.Token); err != nil {
+		return nil, err
+	}
+	p, err := newPin(o.Token, o.Instance)
+	if err != nil {
+		return nil, err
+	}
+	st, err := openStore(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		o: o, core: o.Core, log: o.Logger, pin: p, store: st, sessions: map[string]*session{}, control: map[*wsConn]struct{}{},
+		grant: newGrants(),
+	}
+	given := []byte("{}")
+	if o.Config != "" {
+		if json.Valid([]byte(o.Config)) {
+			given = []byte(o.Config)
+		} else {
+			s.log.Warn("the configuration is no JSON and is left out", "variable", fromStart)
+		}
+	}
+	if s.cfg, err = o.configure(nil, given, fromStart, fromNobody); err != nil {
+		return nil, errors.Join(startError(err), st.close())
+	}
+	s.fence = newFence(s.cfg.limits.Records)
+	s.live, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.recover(ctx)
+	c := s.choice(ctx)
+	s.log.Info("box backend", "choice", s.cfg.backend, "source", s.cfg.source, "name", c.name, "available", c.available, "reason", c.reason)
+	s.wg.Go(s.reap)
+	return s, nil
+}
+
+// startError is a configuration's failure for who starts the program.
+func startError(err error) error {
+	var f *failure
+	if errors.As(err, &f) {
+		return cloche.Invalid("config", "%s", f.text).WithHint("mend the box section of the configuration")
+	}
+	return err
+}
+
+// Handler serves the control connection, relays and probes.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /rpc/ws", s.serveControl)
+	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/{process}/ws", s.serveRelay)
+	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/ws", s.serveRelay)
+	mux.HandleFunc("GET /healthz", s.serveHealth)
+	mux.HandleFunc("GET /readyz", s.serveReady)
+	return mux
+}
+
+// Close closes every connection, ends sessions that are not persistent, and waits.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.done = true
+	open := make([]*wsConn, 0, len(s.control))
+	for c := range s.control {
+		open = append(open, c)
+	}
+	s.mu.Unlock()
+	var told sync.WaitGroup
+	for _, c := range open { // one that does not answer holds up nobody but itself
+		told.Go(c.goAway)
+	}
+	told.Wait()
+	s.end()
+	s.wg.Wait()
+	s.dropAll(ctx, func(x *session) bool { return !x.spec.Persistent })
+	return s.store.close()
+}
+
+// settings are those in force.
+func (s *Server) settings() *settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg
+}
+
+// caller is whom core sees. LangBot is the operator's own server: who holds the token
+// speaks for all of its workspaces, and each of them is a tenant.
+func (p placement) caller() core.Caller {
+	c := core.TCPCaller()
+	c.Tenant, c.Operator, c.UID = p.durable(), true, os.Getuid()
+	return c
+}
+
+// house is the caller for what no workspace asks.
+func house() core.Caller { return core.InProcessCaller(os.Getuid()) }
+
+// choice asks which engine a session would get now.
+func (s *Server) choice(ctx context.Context) choice {
+	cfg := s.settings()
+	status := s.core.Status(ctx, house())
+	if !status.Enabled {
+		return choice{reason: "the operator's rules switch sandboxes off"}
+	}
+	reports, err := s.core.Engines(ctx, house())
+	if err != nil {
+		return choice{reason: err.Error()}
+	}
+	return choose(cfg.backend, reports, status.Engine)
+}

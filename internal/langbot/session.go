@@ -1,0 +1,322 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// session is one sandbox by the name that LangBot has for it. The server's mu guards
+// what changes.
+type session struct {
+	physical, asked string
+	place           placement
+	spec            boxSpec
+	// sandbox is its id in core, and engine what it runs on.
+	sandbox, engine string
+	created         time.Time
+
+	used time.Time
+	// active counts what uses it now: an exec, a relay, a look at whether it lives.
+	active    int
+	processes map[string]*managed
+}
+
+// logical is its id as it is answered.
+func (x *session) logical() string { return strings.TrimPrefix(x.physical, x.place.runtime()+"-") }
+
+// sessionInfo is what is told of a session.
+type sessionInfo struct {
+	SessionID        string                 `json:"session_id"`
+	BackendName      string                 `json:"backend_name"`
+	BackendSessionID string                 `json:"backend_session_id"`
+	Image            string                 `json:"image"`
+	Network          string                 `json:"network"`
+	HostPath         *string                `json:"host_path"`
+	HostPathMode     string                 `json:"host_path_mode"`
+	MountPath        string                 `json:"mount_path"`
+	Persistent       bool                   `json:"persistent"`
+	CPUs             float64                `json:"cpus"`
+	MemoryMB         whole                  `json:"memory_mb"`
+	PidsLimit        whole                  `json:"pids_limit"`
+	ReadOnlyRoot     bool                   `json:"read_only_rootfs"`
+	QuotaMB          whole                  `json:"workspace_quota_mb"`
+	CreatedAt        string                 `json:"created_at"`
+	LastUsedAt       string                 `json:"last_used_at"`
+	Processes        map[string]processInfo `json:"managed_processes,omitempty"`
+	Process          *processInfo           `json:"managed_process,omitempty"`
+}
+
+// stamp is a time as the client reads it.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+func (s *Server) info(x *session) sessionInfo {
+	s.mu.Lock()
+	used := x.used
+	s.mu.Unlock()
+	return sessionInfo{
+		SessionID: x.logical(), BackendName: x.engine, BackendSessionID: x.sandbox, Image: x.spec.Image, Network: x.spec.Network,
+		HostPath: x.spec.HostPath, HostPathMode: x.spec.HostPathMode, MountPath: x.spec.MountPath, Persistent: x.spec.Persistent,
+		CPUs: x.spec.CPUs, MemoryMB: x.spec.MemoryMB, PidsLimit: x.spec.PidsLimit, ReadOnlyRoot: x.spec.ReadOnlyRoot,
+		QuotaMB: x.spec.QuotaMB, CreatedAt: stamp(x.created), LastUsedAt: stamp(used),
+	}
+}
+
+// use keeps a session from being reaped until done is called.
+func (s *Server) use(x *session) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.active++
+	x.used = time.Now()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		x.active--
+		x.used = time.Now()
+	}
+}
+
+// lookup finds a session that is there.
+func (s *Server) lookup(p placement, logical string) (*session, error) {
+	physical, err := p.physical(logical)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[physical]
+	if x == nil || x.asked != strings.TrimSpace(logical) && x.logical() != strings.TrimSpace(logical) {
+		return nil, failed(classNotFound, "there is no session %s", clipped(logical))
+	}
+	return x, nil
+}
+
+// obtain finds the session of a spec, or makes it. The caller calls done when it has
+// done with it.
+func (s *Server) obtain(ctx context.Context, p placement, spec boxSpec) (x *session, done func(), err error) {
+	physical, err := p.physical(spec.SessionID)
+	if err != nil {
+		return nil, nil, err
+	}
+	unlock, err := s.ops.lock(ctx, physical)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	s.mu.Lock()
+	if s.shutting || s.done {
+		s.mu.Unlock()
+		return nil, nil, failed(classRuntime, "the runtime is shutting down")
+	}
+	x = s.sessions[physical]
+	s.mu.Unlock()
+	if x != nil {
+		again, err := s.reuse(ctx, x, &spec)
+		if err != nil {
+			return nil, nil, err
+		}
+		if again {
+			return x, s.use(x), nil
+		}
+		s.drop(ctx, x)
+	}
+	if x, err = s.create(ctx, p, physical, spec); err != nil {
+		return nil, nil, err
+	}
+	return x, s.use(x), nil
+}
+
+// reuse says whether a session that is there is the one that is asked for. Where it is
+// not, and that is no conflict, another takes its place.
+func (s *Server) reuse(ctx context.Context, x *session, spec *boxSpec) (bool, error) {
+	if x.asked != spec.SessionID && x.logical() != spec.SessionID {
+		return false, failed(classConflict, "Box session %s is another one's, whose id has the same letters and digits of ASCII", x.logical())
+	}
+	if field, has := x.spec.conflict(spec); field != "" {
+		return false, failed(classConflict, "Box session %s already exists with %s=%s", x.physical, field, has)
+	}
+	if !slices.Equal(x.spec.mounts(), spec.mounts()) {
+		return false, nil
+	}
+	return s.alive(ctx, x), nil
+}
+
+// alive reports whether the sandbox of a session is there to be used. One that stands
+// still goes on.
+func (s *Server) alive(ctx context.Context, x *session) bool {
+	sb, err := s.core.Get(ctx, x.place.caller(), x.sandbox)
+	if err != nil {
+		return false
+	}
+	if sb.State == cloche.StatePaused {
+		sb, err = s.core.Resume(ctx, x.place.caller(), x.sandbox)
+	}
+	return err == nil && sb.State == cloche.StateRunning
+}
+
+// create makes a sandbox for a session. The caller holds the lock of its id.
+func (s *Server) create(ctx context.Context, p placement, physical string, spec boxSpec) (*session, error) {
+	cfg := s.settings()
+	made, err := s.room(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer made()
+	c := s.choice(ctx)
+	if !c.available {
+		return nil, failed(classUnavailable, "%s", c.reason)
+	}
+	asked, err := cfg.translate(p, spec, c, s.shelf(p))
+	if err != nil {
+		return nil, err
+	}
+	sb, err := s.core.Create(ctx, p.caller(), asked, nil)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	x := &session{
+		physical: physical, asked: spec.SessionID, place: p, spec: spec, sandbox: sb.ID, engine: sb.Engine,
+		created: now, used: now, processes: map[string]*managed{},
+	}
+	if err := s.keep(x); err != nil {
+		return nil, errors.Join(err, s.core.Remove(context.WithoutCancel(ctx), p.caller(), sb.ID))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[physical] = x
+	return x, nil
+}
+
+// room counts a session that is about to be, against the most that there may be. Those
+// that nobody used for too long make place before they are reaped.
+func (s *Server) room(ctx context.Context, cfg *settings) (made func(), err error) {
+	for again := true; ; again = false {
+		s.mu.Lock()
+		n := len(s.sessions) + s.creating + s.closing
+		if n < cfg.limits.Sessions {
+			s.creating++
+			s.mu.Unlock()
+			return s.made, nil
+		}
+		s.mu.Unlock()
+		if !again {
+			return nil, failed(classCapacity, "there are %d sessions, which is the most", n)
+		}
+		s.dropIdle(ctx, cfg)
+	}
+}
+
+// made counts a session no longer among those that are being made.
+func (s *Server) made() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.creating--
+	if s.creating == 0 && s.quiet != nil {
+		close(s.quiet)
+		s.quiet = nil
+	}
+}
+
+// allMade waits until no session is being made.
+func (s *Server) allMade(ctx context.Context) {
+	s.mu.Lock()
+	if s.creating == 0 {
+		s.mu.Unlock()
+		return
+	}
+	if s.quiet == nil {
+		s.quiet = make(chan struct{})
+	}
+	quiet := s.quiet
+	s.mu.Unlock()
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+	}
+}
+
+// keep writes the record of a session.
+func (s *Server) keep(x *session) error {
+	s.mu.Lock()
+	r := record{
+		Physical: x.physical, Place: x.place, Asked: x.asked, Spec: x.spec, Sandbox: x.sandbox, Engine: x.engine, Created: x.created,
+	}
+	for _, m := range x.processes {
+		r.Processes = append(r.Processes, m.rec)
+	}
+	s.mu.Unlock()
+	r.Spec.Cmd, r.Spec.Env = "", nil
+	return s.store.put(r)
+}
+
+// translate turns a spec into a sandbox that core is asked for.
+func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) (cloche.SandboxSpec, error) {
+	out := cloche.SandboxSpec{
+		Engine: c.engine, Image: spec.Image, Network: cloche.NetworkNone, ReadOnlyRoot: &spec.ReadOnlyRoot, Persistent: new(true),
+		Limits: cloche.Limits{CPUs: spec.CPUs, MemoryBytes: int64(spec.MemoryMB) << 20, Pids: int64(spec.PidsLimit)},
+		Labels: map[string]string{"langbot.session": clipped(spec.SessionID), "langbot.generation": placementLabel(p)},
+	}
+	if spec.Image == defaultImage {
+		out.Image = ""
+	}
+	if c.name == "docker" && s.box.Docker.CPULimit != nil && !bool(*s.box.Docker.CPULimit) {
+		out.Limits.CPUs = 64
+	}
+	if spec.Network == "on" {
+		out.Network, out.Egress = cloche.NetworkOn, &cloche.Egress{Allow: []string{"*"}}
+	}
+	out.Workspace = &cloche.Workspace{Path: spec.MountPath}
+	switch {
+	case spec.HostPathMode == "none":
+	case spec.HostPath != nil:
+		dir, err := s.mountable("host_path", *spec.HostPath)
+		if err != nil {
+			return out, err
+		}
+		out.Workspace.Dir, out.Workspace.ReadOnly = dir, spec.HostPathMode == "ro"
+	case s.workspace != "":
+		out.Workspace.Dir = filepath.Join(s.workspace, "tenants", p.durable())
+		out.Workspace.ReadOnly = spec.HostPathMode == "ro"
+	}
+	if spec.SkillName != nil {
+		out.Skills = append(out.Skills, cloche.SkillUse{Name: *spec.SkillName})
+	}
+	for _, m := range spec.mounts() {
+		// A skill is where core has it, whatever the caller's path of it leads to.
+		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && below(shelf, m.HostPath) {
+			use := cloche.SkillUse{Name: name, Access: cloche.AccessRead}
+			if m.Mode == "rw" {
+				use.Access = cloche.AccessWrite
+			}
+			out.Skills = append(out.Skills, use)
+			continue
+		}
+		dir, err := s.mountable("extra_mounts", m.HostPath)
+		if err != nil {
+			return out, err
+		}
+		out.Mounts = append(out.Mounts, cloche.Mount{Source: dir, Target: m.MountPath, ReadOnly: m.Mode == "ro"})
+	}
+	return out, nil
+}
+
+func placementLabel(p placement) string { return strings.TrimPrefix(p.runtime(), p.durable()+"-") }
+
+// mountable is where a directory really is, if it lies below an allowed root. What is
+// mounted is that path, which core looks at again.
+func (s *settings) mountable(field, dir string) (string, error) {
+	if !strings.HasPrefix(dir, "/") {
+		return "", failed(classValidation, "%s: %s is a path of another system", field, clipped(dir))
+	}
+	real := resolved(dir)
+	if !s.allowed(real) {
+		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots", field, clipped(dir))
+	}
+	return real, nil
+}

@@ -1,0 +1,142 @@
+package langbot
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// backendInfo is what is told of the engine.
+type backendInfo struct {
+	Name      *string    `json:"name"`
+	Available bool       `json:"available"`
+	Reason    string     `json:"reason,omitempty"`
+	Readiness *readiness `json:"readiness,omitempty"`
+}
+
+func (s *Server) backendInfo(ctx context.Context) backendInfo {
+	c := s.choice(ctx)
+	b := backendInfo{Available: c.available}
+	if c.name != "" {
+		b.Name = &c.name
+	}
+	if !c.available {
+		b.Reason = c.reason
+	}
+	if s.settings().policy.required {
+		r := s.readiness(ctx)
+		b.Available, b.Readiness = r.Ready, &r
+	}
+	return b
+}
+
+func (s *Server) health(ctx context.Context) (any, error) {
+	if !s.settings().policy.required {
+		return s.backendInfo(ctx), nil
+	}
+	r := s.readiness(ctx)
+	if !r.Ready {
+		return nil, notReady()
+	}
+	return r, nil
+}
+
+// statusInfo is the answer of box_status.
+type statusInfo struct {
+	Backend  backendInfo   `json:"backend"`
+	Choice   backendChoice `json:"backend_choice"`
+	Sessions int           `json:"active_sessions"`
+	Managed  int           `json:"managed_processes"`
+	TTLSec   int64         `json:"session_ttl_sec"`
+	Limits   limits        `json:"limits"`
+}
+
+// backendChoice is the effective value and who set it.
+type backendChoice struct {
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
+func (s *Server) status(ctx context.Context, p placement) statusInfo {
+	s.refresh(ctx)
+	cfg := s.settings()
+	out := statusInfo{
+		Backend: s.backendInfo(ctx), Choice: backendChoice{cfg.backend, cfg.source}, TTLSec: int64(cfg.ttl.Seconds()), Limits: cfg.limits,
+	}
+	all := s.of(p)
+	out.Sessions = len(all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range all {
+		for _, m := range x.processes {
+			if !m.ended {
+				out.Managed++
+			}
+		}
+	}
+	return out
+}
+
+// resources are the counters of the probes.
+func (s *Server) resources() map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := 0
+	for _, x := range s.sessions {
+		for _, m := range x.processes {
+			if m.ended {
+				ended++
+			}
+		}
+	}
+	return map[string]any{
+		"event_loop": struct{}{}, "blocking_executor": struct{}{}, "sessions": len(s.sessions), "managed_processes": s.running(),
+		"completed_processes": ended, "creating_session_tasks": s.creating, "closing_session_tasks": s.closing, "background_tasks": 1,
+	}
+}
+
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
+}
+
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
+	ready := s.readiness(r.Context())
+	code := http.StatusOK
+	if !ready.Ready {
+		code = http.StatusServiceUnavailable
+	}
+	answer(w, code, struct {
+		readiness
+		Resources map[string]any `json:"resources"`
+	}{ready, s.resources()})
+}
+
+// initialize takes a configuration. One that is wrong changes nothing, and one that is
+// good changes sessions that are made from now on.
+func (s *Server) initialize(ctx context.Context, data json.RawMessage) (any, error) {
+	s.mu.Lock()
+	now := s.cfg
+	s.mu.Unlock()
+	next, err := s.o.configure(now.sections, data, fromInit, now.source)
+	if err != nil {
+		return nil, err
+	}
+	next.policy = now.policy.followedBy(next.policy)
+	s.mu.Lock()
+	s.cfg = next
+	s.mu.Unlock()
+	c := s.choice(ctx)
+	s.log.Info("box configuration", "backend", next.backend, "source", next.source, "name", c.name, "available", c.available, "reason", c.reason)
+	return map[string]bool{"initialized": true}, nil
+}
+
+func sortSessions(all []*session) {
+	slices.SortFunc(all, func(a, b *session) int {
+		if c := a.created.Compare(b.created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.physical, b.physical)
+	})
+}
