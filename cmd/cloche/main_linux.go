@@ -11,30 +11,61 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest"
 	"github.com/cloche-dev/cloche/internal/cli"
 	"github.com/cloche-dev/cloche/internal/daemon"
+	"github.com/cloche-dev/cloche/internal/egress/holder"
+	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/oci"
 )
 
 // playRole does not return when this process was started in a role. The role is
 // argv[0], which no argument that a person types can be.
 func playRole() {
 	gvisor.Dispatch()
+	docker.Dispatch()
+	oci.Dispatch()
+	if os.Args[0] == holder.Argv0 {
+		os.Exit(holder.Main())
+	}
 	if os.Args[0] == agent.Argv0 || os.Args[0] == "/.cloche/"+agent.Argv0 {
 		os.Exit(guest.Main())
+	}
+	if os.Args[0] == "/.cloche/"+inner.Argv0 {
+		os.Exit(inner.Main())
 	}
 }
 
 func environment() cli.Env {
 	return cli.Env{
-		Version: version(),
-		Getenv:  os.LookupEnv,
+		Version:       version(),
+		Getenv:        os.LookupEnv,
+		CheckPolicy:   daemon.CheckPolicy,
+		ExplainPolicy: daemon.ExplainPolicy,
+		Config:        showConfig,
 		Serve: func(ctx context.Context, o cli.ServeOptions) error {
-			return daemon.Run(ctx, daemon.Config{
-				Home: homeOr(o.Home), Listen: o.Listen, Rules: o.Config, Token: os.Getenv(client.EnvToken),
-				Version: version(), Log: os.Stderr, LogJSON: o.JSON,
-			})
+			c, err := daemon.Configure(configInput(o))
+			if err != nil {
+				return err
+			}
+			c.Config.Version, c.Config.Log = version(), os.Stderr
+			return daemon.Run(ctx, c.Config)
 		},
-		InProcess: func(ctx context.Context, home string) (*client.Client, func(context.Context) error, error) {
-			in, err := daemon.Begin(ctx, daemon.Config{Home: homeOr(home), Version: version()})
+		Box: func(ctx context.Context, o cli.BoxOptions) error {
+			c, err := daemon.Configure(configInput(o.ServeOptions))
+			if err != nil {
+				return err
+			}
+			c.Config.Version, c.Config.Log = version(), os.Stderr
+			c.Config.Box = &daemon.Box{Host: o.Address, Port: o.Port, In: o.In, Out: o.Out}
+			return daemon.Run(ctx, c.Config)
+		},
+		InProcess: func(ctx context.Context, home string, sandbox bool) (*client.Client, func(context.Context) error, error) {
+			conf, err := daemon.Configure(configInput(cli.ServeOptions{Home: home}))
+			if err != nil {
+				return nil, nil, err
+			}
+			conf.Config.Version, conf.Config.Ready = version(), sandbox
+			in, err := daemon.Begin(ctx, conf.Config)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -47,9 +78,35 @@ func environment() cli.Env {
 	}
 }
 
-func homeOr(home string) string {
-	if home != "" {
-		return home
+// configInput is what a configuration is found in, for these flags.
+func configInput(o cli.ServeOptions) daemon.ConfigInput {
+	flags := map[string][]string{}
+	for key, v := range map[string]string{"home": o.Home, "settings_file": o.Settings, "policy_file": o.Config} {
+		if v != "" {
+			flags[key] = []string{v}
+		}
 	}
-	return client.DefaultHome()
+	if len(o.Listen) > 0 {
+		flags["listen"] = o.Listen
+	}
+	if o.JSON {
+		flags["log.format"] = []string{"json"}
+	}
+	return daemon.ConfigInput{Flags: flags, Environ: os.Environ(), DefaultHome: client.DefaultHome()}
+}
+
+func showConfig(o cli.ServeOptions) (cli.ConfigView, error) {
+	c, err := daemon.Configure(configInput(o))
+	if err != nil {
+		return cli.ConfigView{}, err
+	}
+	shown, err := c.Show()
+	if err != nil {
+		return cli.ConfigView{}, err
+	}
+	v := cli.ConfigView{Warnings: c.Warnings}
+	for _, s := range shown {
+		v.Settings = append(v.Settings, cli.ConfigSetting{Key: s.Key, Value: s.Value, Source: s.Source})
+	}
+	return v, nil
 }

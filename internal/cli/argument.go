@@ -19,7 +19,7 @@ func parseMount(s string, abs absolute) (cloche.Mount, error) {
 		return cloche.Invalid(field, "--mount %q %s", clip(s), why).
 			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
 	}
-	parts := strings.Split(s, ":")
+	parts := splitMount(s)
 	m := cloche.Mount{}
 	if len(parts) == 3 {
 		switch parts[2] {
@@ -41,30 +41,38 @@ func parseMount(s string, abs absolute) (cloche.Mount, error) {
 	case !path.IsAbs(parts[1]):
 		return m, bad("has a target that is not an absolute path")
 	}
-	src, err := abs(field, parts[0])
-	if err != nil {
-		return m, err
+	src := parts[0]
+	if !windowsPath(src) { // which says itself where it is
+		var err error
+		if src, err = abs(field, src); err != nil {
+			return m, err
+		}
 	}
 	m.Source, m.Target = src, parts[1]
 	return m, checkText(field, m.Source, m.Target)
 }
 
-// parseWorkspace reads NAME|DIR[:PATH]. What contains a slash or begins with a
-// dot is a directory; nothing before the colon is a private workspace at PATH.
+// parseWorkspace reads NAME|DIR[:PATH][:ro]. What contains a slash or begins with
+// a dot is a directory; nothing before the colon is a private workspace at PATH.
 func parseWorkspace(s string, abs absolute) (*cloche.Workspace, error) {
 	const field = "workspace"
-	hint := "write --workspace NAME, --workspace ./DIR, or either with :/PATH, for example --workspace ./job:/srv/job"
-	first, at, hasPath := strings.Cut(s, ":")
+	hint := "write --workspace NAME, --workspace ./DIR, or either with :/PATH, :ro or both, for example --workspace ./job:/srv/job:ro"
+	parts := strings.Split(s, ":")
 	w := &cloche.Workspace{}
+	if last := parts[len(parts)-1]; len(parts) > 1 && (last == "ro" || last == "rw") {
+		w.ReadOnly, parts = last == "ro", parts[:len(parts)-1]
+	}
+	first := parts[0]
 	switch {
 	case s == "":
 		return nil, cloche.Invalid(field, "--workspace is empty").WithHint("%s", hint)
-	case hasPath && strings.Contains(at, ":"):
+	case len(parts) > 2:
 		return nil, cloche.Invalid(field, "--workspace %q has too many colons", clip(s)).WithHint("%s", hint)
-	case hasPath && !path.IsAbs(at):
-		return nil, cloche.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(at)).WithHint("%s", hint)
+	case len(parts) == 2 && !path.IsAbs(parts[1]):
+		return nil, cloche.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(parts[1])).WithHint("%s", hint)
+	case len(parts) == 2:
+		w.Path = parts[1]
 	}
-	w.Path = at
 	switch {
 	case first == "":
 	case strings.Contains(first, "/") || strings.HasPrefix(first, ".") || strings.Contains(first, `\`):

@@ -58,6 +58,10 @@ func TestParseWorkspace(t *testing.T) {
 		"a/b":             {Dir: "/here/a/b"},
 		"/data:/srv/job":  {Dir: "/data", Path: "/srv/job"},
 		":/srv/job":       {Path: "/srv/job"},
+		"job:ro":          {Name: "job", ReadOnly: true},
+		"job:/w:rw":       {Name: "job", Path: "/w"},
+		"./job:/w:ro":     {Dir: "/here/job", Path: "/w", ReadOnly: true},
+		":ro":             {ReadOnly: true},
 		"job.v1-2_3":      {Name: "job.v1-2_3"},
 		".hidden:/w":      {Dir: "/here/.hidden", Path: "/w"},
 		"/with space:/w ": {Dir: "/with space", Path: "/w "},
@@ -66,7 +70,7 @@ func TestParseWorkspace(t *testing.T) {
 			t.Errorf("parseWorkspace(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "job:", "job:rel", "Job", "a b", "job:/a:/b", strings.Repeat("x", 64), "\xff/", "j\x00b"} {
+	for _, in := range []string{"", "job:", "job:rel", "Job", "a b", "job:/a:/b", "job:/a:rx", "job:/a:/b:ro", "job:ro:ro", strings.Repeat("x", 64), "\xff/", "j\x00b"} {
 		_, err := parseWorkspace(in, here)
 		wantInvalid(t, in, err)
 	}

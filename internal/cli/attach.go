@@ -3,278 +3,216 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/signal"
-	"sync"
-	"time"
 
-	"golang.org/x/term"
+	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche"
-	"github.com/cloche-dev/cloche/client"
 )
 
-// insist is how soon after an interrupt a second one means "kill it", and a
-// third "give up".
-const insist = time.Second
-
-// attachFlags are the flags that "run" and "exec" share.
-type attachFlags struct {
-	interactive, tty, quiet bool
+// joinFlags say how a process is joined.
+type joinFlags struct {
+	exclusive, readOnly, closeStdin, raw bool
+	// since is nil for the present, after what the screen of a terminal shows.
+	since *int64
+	keys  []byte
 }
 
-// terminalSize is set when the command gets a terminal.
-type terminalSize struct {
-	file       *os.File
-	rows, cols uint16
+func (a *app) attachCommand() *cobra.Command {
+	var f joinFlags
+	var since int64
+	var keys string
+	c := &cobra.Command{
+		Use:   "attach [flags] SANDBOX PROCESS",
+		Short: "Join a process that runs",
+		Long: `Join a process: its output comes here as it is written, and what is typed or
+piped in here is its input, where that is open and nobody else has it. Any number
+may read, one may write. The process is never ended by what becomes of this
+program.
+
+A process with a terminal first shows its recent screen. The detach keys leave it
+running; so does an interrupt where the process has no terminal. With --since
+output comes from that position on instead; negative counts from the end.
+
+The end of the input here leaves the process's open, unless --close-stdin is
+given. --exclusive keeps every other writer out meanwhile: it is for programs
+that speak a protocol over their standard input and output.
+
+A process with a terminal has this one for its own. What any other writes cannot
+act on a terminal here: control characters are shown, but for colours, unless
+--raw is given.
+
+A connection that breaks is made again, with nothing lost or repeated. The exit
+status is the process's; 0 after the detach keys, 128+n after signal n.`,
+		Example: `  cloche attach build repl
+  cloche attach --read-only --since 0 build worker
+  cloche attach --exclusive build mcp`,
+		GroupID:           groupProcess,
+		Args:              oneProcess(0, "SANDBOX PROCESS"),
+		ValidArgsFunction: a.completeProcess,
+		RunE: func(c *cobra.Command, args []string) error {
+			var err error
+			if f.keys, err = parseDetachKeys(keys); err != nil {
+				return err
+			}
+			if f.exclusive && f.readOnly {
+				return cloche.Invalid("exclusive", "--exclusive and --read-only do not go together").WithHint("leave one of them out")
+			}
+			if c.Flags().Changed("since") {
+				f.since = &since
+			}
+			return a.attach(c.Context(), processArg(args), f)
+		},
+	}
+	c.Flags().BoolVar(&f.exclusive, "exclusive", false, "keep every other writer out")
+	c.Flags().BoolVar(&f.readOnly, "read-only", false, "read the output only")
+	c.Flags().BoolVar(&f.closeStdin, "close-stdin", false, "close the process's input when the input here ends")
+	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
+	c.Flags().Int64Var(&since, "since", 0, "begin at this `POSITION` of the output (default the present)")
+	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "what to type to leave a terminal's process; '' is nothing")
+	return c
 }
 
-// wantTerminal checks -t against what the streams are.
-func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
-	if !asked {
-		return nil, nil
-	}
-	in, inOK := terminal(a.stdio.In)
-	out, outOK := terminal(a.stdio.Out)
-	if !inOK || !outOK {
-		return nil, cloche.Invalid("tty", "--tty needs a terminal on standard input and output").WithHint("leave -t out when input or output is a file or a pipe")
-	}
-	cols, rows, err := term.GetSize(int(out.Fd()))
-	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "read the terminal's size: %w", err)
-	}
-	return &terminalSize{file: in, rows: clampSize(rows), cols: clampSize(cols)}, nil
+// attach joins a process that is on record.
+func (a *app) attach(ctx context.Context, ref processRef, f joinFlags) error {
+	return a.joined(ctx, func(ctx context.Context, j *join) error {
+		p, err := j.conn.find(ctx, ref)
+		if err != nil {
+			return err
+		}
+		j.ref = processRef{ref.sandbox, p.ExecID}
+		j.tidy = ownShell(p)
+		if p.State.Ended() && f.since == nil {
+			a.warn(`process %s has ended; "cloche logs %s" shows its output`, p.ExecID, j.ref)
+		}
+		return j.open(ctx, p, f)
+	})
 }
 
-func clampSize(n int) uint16 { return uint16(min(max(n, 0), 1<<16-1)) }
-
-// wantStdin decides whether the command reads this process's input: when it is
-// not a terminal, or when the user asked for it. A command that nobody meant to
-// type into must not wait for a terminal.
-func (a *app) wantStdin(f attachFlags) bool {
-	if a.stdio.In == nil {
-		return false
-	}
-	_, tty := terminal(a.stdio.In)
-	return f.interactive || f.tty || !tty
-}
-
-// attachment couples one streamed command with this process's streams.
-type attachment struct {
-	app    *app
-	stream *client.Stream
-	// stdin is whether input is passed on; otherwise the command's is empty.
-	stdin bool
-	// tty is nil without a terminal.
-	tty *terminalSize
-	// cancel gives the whole thing up.
-	cancel context.CancelFunc
-	// signals has been registered before the stream began, so that none is lost.
-	signals chan os.Signal
-	// starting says that the program runs: from then on signals are its own.
-	starting func()
-	// release gives up the signals and the context, in any case at the end.
-	release func()
-}
-
-// prepare makes what an attached command needs before there is a stream: its
-// signals, its terminal, and a context that only they end.
-func (a *app) prepare(ctx context.Context, f attachFlags, req *cloche.ExecRequest) (context.Context, *attachment, error) {
-	if a.json && f.tty {
-		return nil, nil, cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
-	}
+// joined connects, lets open make the place at a process, and keeps it until the
+// process ends or is left.
+func (a *app) joined(ctx context.Context, open func(context.Context, *join) error) error {
 	signals, giveUp := catchSignals()
-	// Signals are the command's: what they cancel elsewhere goes on here.
+	defer giveUp()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t := &attachment{app: a, cancel: cancel, signals: signals, starting: cancelOnSignal(signals, cancel)}
-	t.release = func() {
-		t.starting()
-		cancel()
-		giveUp()
-	}
-	tty, err := a.wantTerminal(f.tty)
+	defer cancel()
+	starting := cancelOnSignal(signals, cancel)
+	defer starting()
+	conn, err := a.daemon()
 	if err != nil {
-		t.release()
-		return nil, nil, err
+		return err
 	}
-	if t.tty = tty; tty != nil {
-		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
+	defer conn.close()
+	j := &join{app: a, conn: conn, signals: signals}
+	defer j.restore()
+	if err := open(ctx, j); err != nil {
+		return err
 	}
-	return ctx, t, nil
+	defer j.remote.Close()
+	starting()
+	return j.run(ctx)
 }
 
-// catchSignals takes the signals that belong to the command from now on.
-func catchSignals() (chan os.Signal, func()) {
-	c := make(chan os.Signal, 32)
-	signal.Notify(c, append(forwarded(), caught()...)...)
-	return c, func() { signal.Stop(c) }
-}
-
-// run moves bytes until the command has ended and returns its result.
-func (t *attachment) run() (*cloche.Result, error) {
-	if t.tty != nil {
-		old, err := term.MakeRaw(int(t.tty.file.Fd()))
-		if err != nil {
-			return nil, cloche.Errorf(cloche.CodeInternal, "make the terminal raw: %w", err)
-		}
-		defer func() { _ = term.Restore(int(t.tty.file.Fd()), old) }()
+// open attaches to a process. On a terminal it first draws the recent screen.
+func (j *join) open(ctx context.Context, p cloche.Process, f joinFlags) error {
+	a := j.app
+	if err := j.takeTerminal(p); err != nil {
+		return err
 	}
-	done := make(chan struct{})
-	var pumps sync.WaitGroup
-	pumps.Go(func() { t.pumpSignals(done) })
-	// A read of standard input cannot be interrupted on every kind of file, so
-	// the goroutine that may sit in it ends with the process, not before.
-	go t.pumpInput()
-	res, err := t.pumpOutput()
-	close(done)
-	_ = t.stream.Close() // a signal that is being sent to nobody ends with it
-	pumps.Wait()
-	return res, err
-}
-
-func (t *attachment) pumpOutput() (*cloche.Result, error) {
-	for {
-		ev, err := t.stream.Recv()
-		if err != nil {
-			return nil, err
-		}
-		if ev.Exit != nil {
-			return ev.Exit, nil
-		}
-		w := t.app.stdio.Out
-		if ev.Stream == cloche.Stderr {
-			w = t.app.stdio.Err
-		}
-		if _, err := w.Write(ev.Data); err != nil {
-			// Nobody reads any more: end the command as a closed pipe would.
-			_ = t.stream.Signal("PIPE")
-			return nil, outputError(err)
+	j.keys, j.closeStdin = f.keys, f.closeStdin
+	j.out = a.output(f.raw || j.tty != nil)
+	j.write = !f.readOnly && !p.State.Ended() && (p.StdinOpen || f.exclusive) && a.stdio.In != nil
+	req := cloche.AttachRequest{Since: f.since, Write: j.write, Exclusive: f.exclusive && !p.State.Ended()}
+	if j.tty != nil && j.write {
+		req.Rows, req.Cols = j.tty.rows, j.tty.cols
+	}
+	var recent history
+	if j.tty != nil && f.since == nil && !p.State.Ended() {
+		if at, ok := recent.read(ctx, j.conn, j.ref); ok {
+			req.Since = &at
 		}
 	}
-}
-
-func (t *attachment) pumpInput() {
-	if t.stdin {
-		if _, err := io.Copy(t.stream, t.app.stdio.In); err != nil {
-			return // the stream has ended, or the input is broken: the output tells
-		}
+	remote, err := j.conn.Attach(ctx, j.ref.sandbox, j.ref.process, req)
+	if err != nil {
+		return j.explainConflict(err, f)
 	}
-	_ = t.stream.CloseWrite()
-}
-
-// pumpSignals passes signals on. A second interrupt within a second kills the
-// command, a third gives up waiting for that.
-func (t *attachment) pumpSignals(done <-chan struct{}) {
-	var last time.Time
-	interrupts := 0
-	for {
-		var s os.Signal
-		select {
-		case <-done:
-			return
-		case s = <-t.signals:
-		}
-		if isResize(s) {
-			t.resize()
-			continue
-		}
-		name := signalName(s)
-		// What asks for an end and is not heard becomes a kill: timeout(1) sends TERM.
-		if name == "INT" || name == "TERM" || name == "HUP" {
-			if time.Since(last) > insist {
-				interrupts = 0
-			}
-			last = time.Now()
-			if interrupts++; interrupts == 2 {
-				name = "KILL"
-			} else if interrupts > 2 {
-				t.cancel()
-				continue
-			}
-		}
-		if name != "" {
-			_ = t.stream.Signal(name) // a stream that is broken shows in Recv
-		}
+	j.remote = remote
+	if err := j.raw(); err != nil {
+		_ = remote.Close()
+		return err
 	}
-}
-
-func (t *attachment) resize() {
-	if t.tty == nil {
-		return
+	if len(recent.output) == 0 {
+		return nil
 	}
-	if out, ok := terminal(t.app.stdio.Out); ok {
-		if cols, rows, err := term.GetSize(int(out.Fd())); err == nil {
-			_ = t.stream.Resize(clampSize(rows), clampSize(cols))
-		}
+	screen := recentScreen(recent.output, recent.cut, int(j.tty.rows), int(j.tty.cols), &j.modes, drawTimeout)
+	if _, err := a.stdio.Out.Write([]byte(screen)); err != nil {
+		_ = remote.Close()
+		return outputError(err)
 	}
-}
-
-// outputError classifies a failed write to standard output or error.
-func outputError(err error) error {
-	if errors.Is(err, io.ErrClosedPipe) || isBrokenPipe(err) {
-		return statusError(brokenPipe)
-	}
-	return fmt.Errorf("write output: %w", err)
-}
-
-// explain says on standard error what the exit status alone would not.
-func (a *app) explain(res *cloche.Result) {
-	switch {
-	case res.TimedOut:
-		a.warn("the command ran into its timeout and was killed")
-	case res.OOM:
-		a.warn("the command was killed: out of memory")
-	case res.SandboxLost:
-		a.warn("the sandbox ended under the command%s", because(res.Reason))
-	case res.ExitCode == nil && res.Signal == "":
-		a.warn("how the command ended is not known%s", because(res.Reason))
-	}
-}
-
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return ": " + reason
-}
-
-// finish turns a result into what the verb returns.
-func finish(res *cloche.Result) error {
-	if status := res.ExitStatus(); status != 0 {
-		return statusError(status)
-	}
-	if !res.OK() {
-		return statusError(exitFailed)
+	if j.write && (recent.cut || j.modes.alternate()) {
+		j.redraw()
 	}
 	return nil
 }
 
-// cancelOnSignal cancels when a signal asks to end while there is no command yet
-// to pass it to. The function it returns stops that and waits; it may be called
-// more than once.
-func cancelOnSignal(signals <-chan os.Signal, cancel context.CancelFunc) func() {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-quit:
-				return
-			case s := <-signals:
-				if name := signalName(s); name == "INT" || name == "TERM" || name == "HUP" || name == "QUIT" {
-					cancel()
-				}
-			}
-		}
-	}()
-	stopped := false
-	return func() {
-		if !stopped {
-			stopped = true
-			close(quit)
-		}
-		<-done
+// takeTerminal finds out whether process and caller both have a terminal.
+func (j *join) takeTerminal(p cloche.Process) error {
+	_, in := terminal(j.app.stdio.In)
+	_, out := terminal(j.app.stdio.Out)
+	if !p.TTY || !in || !out {
+		return nil
 	}
+	tty, err := j.app.wantTerminal(true)
+	j.tty = tty
+	return err
 }
+
+// redraw makes a full-screen program draw itself: it does so when its terminal
+// has another size than it had.
+func (j *join) redraw() {
+	rows, cols := j.tty.rows, j.tty.cols
+	if rows > 1 {
+		_ = j.remote.Resize(rows-1, cols)
+	}
+	_ = j.remote.Resize(rows, cols)
+}
+
+// explainConflict adds what helps against an input that somebody else has.
+func (j *join) explainConflict(err error, f joinFlags) error {
+	e, ok := errors.AsType[*cloche.Error](err)
+	if ok && e.Code == cloche.CodeConflict && !f.exclusive {
+		e.Hint = "join it with --read-only, or wait until the other leaves"
+	}
+	return err
+}
+
+// history is the recent output of a process.
+type history struct {
+	output []byte
+	cut    bool // there was more before
+}
+
+// read fetches it and returns the position behind it.
+func (h *history) read(ctx context.Context, conn *connection, ref processRef) (int64, bool) {
+	since := int64(-maxHistory)
+	at, any := int64(0), false
+	err := conn.Logs(ctx, ref.sandbox, cloche.LogOptions{ExecID: ref.process, Since: &since}, func(e cloche.LogEntry) error {
+		if e.Gap > 0 || !any && e.Position > 0 {
+			h.cut = true
+		}
+		h.output = append(h.output, e.Data...)
+		if over := len(h.output) - maxHistory; over > 0 {
+			h.output, h.cut = append(h.output[:0], h.output[over:]...), true
+		}
+		at, any = e.Position+int64(len(e.Data)), true
+		return nil
+	})
+	if err != nil {
+		h.output = nil // then there is no picture, and the attach says what is wrong
+		return 0, false
+	}
+	return at, any
+}
+
+// interrupted is the status of a program that a signal ended.
+func interrupted(s os.Signal) int { return exitSignal + cloche.SignalNumber(signalName(s)) }

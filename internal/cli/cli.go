@@ -5,10 +5,13 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -33,9 +36,20 @@ type Env struct {
 	Getenv func(name string) (string, bool)
 	// Serve runs the daemon until ctx ends; nil where no daemon can run.
 	Serve func(ctx context.Context, opts ServeOptions) error
+	// Box runs the daemon with a door for LangBot until ctx ends; nil where no daemon
+	// can run.
+	Box func(ctx context.Context, opts BoxOptions) error
 	// InProcess starts the core in this process for the home and returns a
-	// client to it and what ends it again; nil where no core can run.
-	InProcess func(ctx context.Context, home string) (*client.Client, func(context.Context) error, error)
+	// client to it and what ends it again; nil where no core can run. With sandbox,
+	// one is going to be asked for.
+	InProcess func(ctx context.Context, home string, sandbox bool) (*client.Client, func(context.Context) error, error)
+	// Config finds what a daemon that is started with these flags is configured with;
+	// nil where no daemon can run.
+	Config func(opts ServeOptions) (ConfigView, error)
+	// CheckPolicy finds what is wrong with a policy file, and ExplainPolicy asks one;
+	// nil where no rules are known.
+	CheckPolicy   func(data []byte) []cloche.PolicyProblem
+	ExplainPolicy func(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error)
 }
 
 // ServeOptions are the flags of "cloche serve".
@@ -43,17 +57,45 @@ type ServeOptions struct {
 	// Listen are addresses such as "unix:///run/cloche.sock" and
 	// "tcp://127.0.0.1:7070"; none means the default socket.
 	Listen []string
-	// Home is the daemon's directory; empty is the default.
+	// Home is the daemon's directory; empty is that of the environment, or the default.
 	Home string
 	// Config is the path of the operator's rules; empty is none.
 	Config string
+	// Settings is the path of the settings file; empty is none.
+	Settings string
 	// JSON asks for a log of JSON lines.
 	JSON bool
 }
 
+// BoxOptions are the flags of "cloche box".
+type BoxOptions struct {
+	ServeOptions
+	// Address is where connections come in; empty leaves it to the daemon.
+	Address string
+	Port    int
+	// In and Out are the control connection, where it is on stdio; nil is none.
+	In  io.Reader
+	Out io.Writer
+}
+
+// ConfigView is a configuration as it is shown.
+type ConfigView struct {
+	Settings []ConfigSetting `json:"settings"`
+	// Warnings are of variables of the environment that name no setting.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// ConfigSetting is one key with its value, and where that comes from.
+type ConfigSetting struct {
+	Key    string `json:"key"`
+	Value  any    `json:"value"`
+	Source string `json:"source"`
+}
+
 // Main runs one command line, without the program's name, and returns the exit
 // status. It handles signals itself. The end of ctx ends every verb but "run",
-// "exec" and "shell", which pass signals on to the command and end with it.
+// "exec", "shell" and "attach", which know what to do with a signal and end with
+// their command.
 func Main(ctx context.Context, args []string, stdio Streams, env Env) int {
 	a := &app{stdio: stdio, env: env}
 	root := a.root()
@@ -75,6 +117,9 @@ type app struct {
 	host string
 	home string
 	json bool
+
+	// raw is whether the terminal is raw at present.
+	raw atomic.Bool
 }
 
 func (a *app) root() *cobra.Command {
@@ -97,7 +142,7 @@ each sandbox that it was given, and an error to standard error as
 {"error": {"code": …, "message": …, "hint": …}}.
 
 Environment: CLOCHE_HOST (as --host), CLOCHE_TOKEN (the token that a tcp:// host
-asks for), CLOCHE_HOME (as --home).`),
+asks for), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon.`),
 		Args:          a.unknownVerb,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceErrors: true,
@@ -112,12 +157,15 @@ asks for), CLOCHE_HOME (as --home).`),
 	flags.StringVar(&a.host, "host", "", "the daemon, as unix:///PATH or tcp://HOST:PORT (default: the socket in the home)")
 	flags.StringVar(&a.home, "home", "", "the directory where Cloche keeps its state")
 	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
-	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupProcess, Title: "Processes that outlive their clients:"},
+		&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.shellCommand(), a.cpCommand(),
+		a.programCommand(), a.skillCommand(),
 		a.stopCommand(), a.killCommand(), a.rmCommand(),
-		a.lsCommand(), a.inspectCommand(), a.logsCommand(), a.imageCommand(),
-		a.serveCommand(), a.doctorCommand(), a.versionCommand(),
+		a.startCommand(), a.psCommand(), a.attachCommand(), a.waitCommand(), a.portForwardCommand(), a.endpointCommand(),
+		a.lsCommand(), a.nameCommand(), a.inspectCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
+		a.serveCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.SetHelpCommandGroupID(groupHost)
 	root.SetCompletionCommandGroupID(groupHost)
@@ -126,9 +174,10 @@ asks for), CLOCHE_HOME (as --home).`),
 
 // The groups of verbs in the help.
 const (
-	groupRun  = "run"
-	groupLook = "look"
-	groupHost = "host"
+	groupRun     = "run"
+	groupProcess = "process"
+	groupLook    = "look"
+	groupHost    = "host"
 )
 
 func (a *app) unknownVerb(c *cobra.Command, args []string) error {
@@ -136,7 +185,13 @@ func (a *app) unknownVerb(c *cobra.Command, args []string) error {
 		return nil
 	}
 	e := cloche.Invalid("verb", "%q is not a verb of %s", clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+	near := c.SuggestionsFor(args[0])
+	for _, verb := range c.Commands() {
+		if slices.Contains(verb.SuggestFor, args[0]) { // what other programs call it goes before what looks alike
+			near = []string{verb.Name()}
+		}
+	}
+	if len(near) > 0 {
 		e.Hint = `did you mean "` + c.CommandPath() + " " + near[0] + `"?`
 	}
 	return e
@@ -154,10 +209,18 @@ func names(c *cobra.Command, args []string) error {
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return cloche.Invalid("arguments", "%s: %d arguments, want %s", c.CommandPath(), len(args), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
+}
+
+// counted is how many there are of something.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // getenv is an environment variable, or "".

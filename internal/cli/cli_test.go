@@ -92,7 +92,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 	innerHome := inner.listen()
 	closed := 0
 	setup := func(e *Env) {
-		e.InProcess = func(_ context.Context, home string) (*client.Client, func(context.Context) error, error) {
+		e.InProcess = func(_ context.Context, home string, _ bool) (*client.Client, func(context.Context) error, error) {
 			c, err := client.New(client.Options{Host: "unix://" + filepath.Join(innerHome, client.SocketName)})
 			return c, func(context.Context) error { closed++; return nil }, err
 		}
@@ -113,7 +113,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 		t.Errorf("the core was closed %d times, want 3", closed)
 	}
 	never := func(e *Env) {
-		e.InProcess = func(context.Context, string) (*client.Client, func(context.Context) error, error) {
+		e.InProcess = func(context.Context, string, bool) (*client.Client, func(context.Context) error, error) {
 			t.Error("a core was started in this process")
 			return nil, nil, errors.New("no")
 		}
@@ -146,7 +146,7 @@ func TestADaemonThatRefusesIsNoReasonToRunHere(t *testing.T) {
 	f := newFake(t)
 	f.refuse["GET /run/stream"] = cloche.Errorf(cloche.CodeUnauthenticated, "who are you?")
 	got := runCLI(t, homeEnv(f.listen()), nil, func(e *Env) {
-		e.InProcess = func(context.Context, string) (*client.Client, func(context.Context) error, error) {
+		e.InProcess = func(context.Context, string, bool) (*client.Client, func(context.Context) error, error) {
 			t.Error("a core was started in this process")
 			return nil, nil, errors.New("no")
 		}
@@ -241,23 +241,41 @@ func TestVerbs(t *testing.T) {
 	home := f.listen()
 	do := func(args ...string) result { t.Helper(); return runCLI(t, homeEnv(home), nil, nil, args...) }
 
-	if got := do("ls"); !strings.HasPrefix(got.out, "ID    NAME  STATE    IMAGE  ENGINE  AGE\nsb-1  box   running  host   gvisor  ") {
+	if got := do("ls"); !strings.HasPrefix(got.out, "ID    NAME  STATE    IMAGE  ENGINE  AGE  EXPIRES\nsb-1  box   running  host   gvisor  ") {
 		t.Errorf("ls: %q", got.out)
 	}
-	if do("ls", "-q", "--label", "a=b"); !f.asked("GET /v1/sandboxes?label=a%3Db&limit=1000&state=creating&state=running&state=stopping") {
+	if do("ls", "-q", "--label", "a=b"); !f.asked("GET /v1/sandboxes?label=a%3Db&limit=1000&state=creating&state=running&state=paused&state=stopping&state=deleting") {
 		t.Errorf("ls asked %v", f.requests)
 	}
 	if got := do("ls", "--state", "asleep"); got.status != 125 || !strings.Contains(got.err, "running") {
 		t.Errorf("a state that is none: %+v", got)
 	}
-	if got := do("logs", "box"); got.out != "out\n" || got.err != "cloche: 7 bytes of stderr of ex-1 were not kept\nerr\n" {
+	if got := do("logs", "box"); got.out != "out\n" || got.err != "[cloche: 7 bytes are no longer kept]\nerr\n" {
 		t.Errorf("logs: %+v", got)
 	}
 	if got := do("rm", "box"); got.status != 125 || !strings.Contains(got.err, "cloche stop box") || f.asked("DELETE") {
 		t.Errorf("rm of what runs: %+v", got)
 	}
-	if got := do("rm", "-f", "gone", "box"); got != (result{0, "gone\nbox\n", ""}) || !f.asked("DELETE /v1/sandboxes/box") {
+	if got := do("rm", "-f", "gone", "box"); got != (result{0, "gone\nbox\n", ""}) || !f.asked("POST /v1/batch/remove") {
 		t.Errorf("rm -f: %+v", got)
+	}
+	if got := do("rm", "-f", "box"); got != (result{0, "box\n", ""}) || !f.asked("DELETE /v1/sandboxes/box") {
+		t.Errorf("rm -f of one: %+v", got)
+	}
+	if got := do("rm", "gone", "box"); got.status != 125 || got.out != "" || !strings.Contains(got.err, "gone") || !strings.Contains(got.err, "cloche stop box") {
+		t.Errorf("rm of one that is not there and one that runs: %+v", got)
+	}
+	if got := do("rm", "-f", "--label", "a=b"); got.status != 0 || got.out != f.sandbox.ID+"\n" || !f.asked("GET /v1/sandboxes?label=a%3Db&limit=1000") {
+		t.Errorf("rm by label: %+v, %v", got, f.requests)
+	}
+	if got := do("rm", "--idempotency-key", "k"); got.status != 125 || !strings.Contains(got.err, "--force") {
+		t.Errorf("rm by key without force: %+v", got)
+	}
+	if got := do("rm", "-f", "--idempotency-key", "k"); got != (result{0, "k\n", ""}) || !f.asked("DELETE /v1/sandboxes?idempotency_key=k") {
+		t.Errorf("rm by key: %+v", got)
+	}
+	if got := do("create", "--count", "2"); got.status != 125 || got.out != f.sandbox.Name+"\n" || !strings.Contains(got.err, "full") {
+		t.Errorf("create of two of which one fails: %+v", got)
 	}
 	if got := do("stop", "gone", "box"); got.status != 125 || got.out != "box\n" || !strings.Contains(got.err, "gone") {
 		t.Errorf("one of two that fails: %+v", got)

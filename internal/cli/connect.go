@@ -33,8 +33,11 @@ func (a *app) homeDir() string {
 	if a.home != "" {
 		return a.home
 	}
-	if h := a.getenv(client.EnvHome); h != "" {
-		return h
+	// The first is the daemon's own setting, which goes before the older name.
+	for _, name := range []string{"CLOCHE__HOME", client.EnvHome} {
+		if h := a.getenv(name); h != "" {
+			return h
+		}
 	}
 	return client.DefaultHome()
 }
@@ -89,8 +92,9 @@ func (a *app) startHint() string {
 // daemonOrInProcess connects to the daemon where one listens and otherwise
 // starts the core in this process. A daemon that was named and cannot be
 // reached, and one that is there and refuses, is an error: code must never run
-// somewhere else than it was sent.
-func (a *app) daemonOrInProcess(ctx context.Context) (*connection, error) {
+// somewhere else than it was sent. Of a core of its own, sandbox says that one is
+// going to be asked for.
+func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection, error) {
 	if host := a.explicitHost(); host != "" {
 		return a.dial(host)
 	}
@@ -109,7 +113,7 @@ func (a *app) daemonOrInProcess(ctx context.Context) (*connection, error) {
 		return nil, cloche.Errorf(cloche.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", printable(socket)).
 			WithHint(`start "cloche serve" on a Linux machine, and name it with --host or CLOCHE_HOST`)
 	}
-	c, stop, err := a.env.InProcess(ctx, a.homeDir())
+	c, stop, err := a.env.InProcess(ctx, a.homeDir(), sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +126,12 @@ func (a *app) daemonOrInProcess(ctx context.Context) (*connection, error) {
 }
 
 func (a *app) dial(host string) (*connection, error) {
-	c, err := client.New(client.Options{Host: host, Token: a.getenv(client.EnvToken), UserAgent: "cloche-cli/" + a.env.Version})
+	c, err := client.New(client.Options{
+		Host: host, Token: a.getenv(client.EnvToken), UserAgent: "cloche-cli/" + a.env.Version,
+		OnReconnect: func(_ error, wait time.Duration) {
+			a.note("the connection to the daemon is lost; trying again in %v", wait.Round(time.Second))
+		},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ const maxLinks = 40
 
 func (a *app) cpCommand() *cobra.Command {
 	var maxSize string
+	var o tarFlags
 	c := &cobra.Command{
 		Use:   "cp SRC DST",
 		Short: "Copy files into a sandbox or out of it",
@@ -37,19 +38,28 @@ the copy. "DIR/." is the content of a directory without the directory itself.
 As SRC or DST "-" is a tar stream on standard input or output. A local path with
 a colon is written with a slash, as in ./a:b.
 
+With --atomic a directory or tar stream is put in place in the sandbox when all of
+it has arrived and was found good, or not at all. --clear removes what was in the
+directory before, so that it holds what SRC holds.
+
 What comes out of a sandbox is not trusted: links that lead out of the copy,
 devices and set-id bits are left out, and what is left out is named.`,
 		Example: `  cloche cp ./src build:
   cloche cp build:/workspace/out.csv .
-  cloche cp build:/workspace - | tar tf -`,
+  cloche cp build:/workspace - | tar tf -
+  cloche cp --exclude .git --exclude node_modules ./app build:/workspace/app
+  cloche cp --atomic --clear ./release/. build:/srv/app`,
 		GroupID: groupRun,
 		Args:    exactly(2, "SRC and DST"),
 		RunE: func(c *cobra.Command, args []string) error {
-			limit, err := parseSize("max-size", maxSize)
+			limit, err := parseSize("--max-size", "max-size", maxSize)
 			if err != nil {
 				return err
 			}
 			src, dst := parseLocation(args[0]), parseLocation(args[1])
+			if err := o.check(dst.sandbox != ""); err != nil {
+				return err
+			}
 			switch {
 			case src.sandbox != "" && dst.sandbox != "":
 				return cloche.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", clip(args[0]), clip(args[1]))
@@ -57,12 +67,13 @@ devices and set-id bits are left out, and what is left out is named.`,
 				return cloche.Invalid("dst", "neither %q nor %q is in a sandbox", clip(args[0]), clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				cp := copier{app: a, conn: conn, maxBytes: limit}
+				cp := copier{app: a, conn: conn, maxBytes: limit, tar: o}
 				return cp.copy(ctx, src, dst)
 			})
 		},
 	}
 	c.Flags().StringVar(&maxSize, "max-size", formatLimit(defaultMaxCopy), "refuse to copy more than this out of a sandbox")
+	o.register(c.Flags())
 	return c
 }
 
@@ -74,6 +85,7 @@ type copier struct {
 	app      *app
 	conn     *connection
 	maxBytes int64
+	tar      tarFlags
 }
 
 func (c *copier) copy(ctx context.Context, src, dst location) error {
@@ -117,7 +129,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (cloche.TarReport
 		if c.app.stdio.In == nil {
 			return cloche.TarReport{}, cloche.Invalid("src", "there is no standard input to read a tar stream from")
 		}
-		return c.conn.TarIn(ctx, ref, path.Clean(dst), cloche.TarInOptions{}, c.app.stdio.In)
+		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.tar.in(true), c.app.stdio.In)
 	}
 	info, err := os.Stat(src)
 	if err != nil {
@@ -181,11 +193,11 @@ func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (cloche.TarRep
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packDir(w, src, &sent)
+		err := packDir(w, src, c.tar.exclude, &sent)
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	got, err := c.conn.TarIn(ctx, ref, dst, cloche.TarInOptions{}, r)
+	got, err := c.conn.TarIn(ctx, ref, dst, c.tar.in(false), r)
 	r.CloseWithError(context.Canceled) // a packer that nobody reads from ends
 	perr := <-packed
 	if perr != nil && !errors.Is(perr, context.Canceled) {
@@ -203,7 +215,10 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (cloche.TarRepor
 		return cloche.TarReport{}, err
 	}
 	if dst == "-" {
-		return c.conn.TarOut(ctx, ref, src, cloche.TarOutOptions{}, c.app.stdio.Out)
+		if _, tty := terminal(c.app.stdio.Out); tty {
+			return cloche.TarReport{}, cloche.Invalid("dst", "an archive is no text for a terminal").WithHint("send standard output to a file or a pipe")
+		}
+		return c.conn.TarOut(ctx, ref, src, c.tar.out(), c.app.stdio.Out)
 	}
 	local, lerr := os.Stat(dst)
 	isDir := lerr == nil && local.IsDir()
@@ -265,7 +280,7 @@ func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (cloche.TarRe
 	}
 	received := make(chan sent, 1)
 	go func() {
-		report, err := c.conn.TarOut(ctx, ref, src, cloche.TarOutOptions{}, w)
+		report, err := c.conn.TarOut(ctx, ref, src, c.tar.out(), w)
 		w.CloseWithError(err)
 		received <- sent{report, err}
 	}()

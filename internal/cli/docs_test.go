@@ -113,7 +113,8 @@ func TestDocsAreFresh(t *testing.T) {
 // TestEveryVerbIsDocumented holds the promises about help and flags.
 func TestEveryVerbIsDocumented(t *testing.T) {
 	root := testRoot()
-	for _, verb := range strings.Fields("run serve create exec shell ls inspect logs cp stop kill rm image doctor version completion") {
+	for _, verb := range strings.Fields("run serve create exec shell ls inspect logs cp stop kill rm image doctor version completion " +
+		"ps start attach wait signal stdin port-forward events hold pause resume heartbeat extend program snapshot diff commit rollback") {
 		if c, _, err := root.Find([]string{verb}); err != nil || c.Name() != verb {
 			t.Errorf("there is no verb %q", verb)
 		}
@@ -140,9 +141,13 @@ func TestEveryVerbIsDocumented(t *testing.T) {
 	}
 	walk(root)
 	for verb, want := range map[string]string{
-		"run":    "image profile engine net env mount workspace file memory cpus pids disk timeout max-output user cwd name label keep",
-		"create": "image profile engine net env mount workspace file memory cpus pids disk timeout max-output user cwd name label",
+		"run":    "image pull profile engine net env mount workspace file memory cpus pids disk timeout max-output user cwd name label keep lifetime idle persistent transient",
+		"create": "image pull profile engine net env mount workspace file memory cpus pids disk timeout max-output user cwd name label lifetime idle persistent transient",
 		"serve":  "listen home config", "stop": "grace", "rm": "force", "ls": "label state quiet all",
+		"start":  "id name tty open-stdin restart ready-port ready-log ready-http ready-timeout wait-ready on-full env cwd user timeout",
+		"attach": "exclusive read-only since detach-keys close-stdin", "wait": "ready timeout", "signal": "scope",
+		"logs": "follow since tail stream", "events": "follow since kind", "stdin": "close", "shell": "detach-keys", "ps": "all quiet",
+		"hold": "image lifetime idle",
 		"exec": "interactive tty env cwd user timeout",
 	} {
 		c, _, _ := root.Find([]string{verb})

@@ -28,7 +28,7 @@ Exit status: 0 when a sandbox could be made now, 1 when not.`,
 			defer cancel()
 			p := startProgress(a.stdio.Err, a.showProgress(), "examining this machine")
 			defer p.stop()
-			conn, err := a.daemonOrInProcess(ctx)
+			conn, err := a.daemonOrInProcess(ctx, false)
 			if err != nil {
 				return err
 			}

@@ -11,47 +11,70 @@ import (
 
 func (a *app) execCommand() *cobra.Command {
 	var at attachFlags
-	var env []string
-	var cwd, user, timeout string
+	var env, waits []string
+	var cwd, user, timeout, phase string
+	var chars charsFlag
+	var who namingFlags
 	c := &cobra.Command{
 		Use:   "exec [flags] SANDBOX -- COMMAND [ARG...]",
 		Short: "Run a command in a sandbox that lives",
-		Long: `Run a command in a sandbox that lives. Input, signals and the exit status are as
-with "cloche run". When this program dies the command goes on, and "cloche logs"
-shows its output.
+		Long: `Run a command in a sandbox that lives. Input, output, signals and the exit status
+are as with "cloche run". When this program dies the command goes on, and
+"cloche logs" shows its output.
+
+SANDBOX is a name or an id. "-" is the one that --identity, with the operator's
+template or --name-template, means.
 
 With --json the output is collected and the result written as JSON. Input is then
 passed on only with -i.`,
 		Example: `  cloche exec build -- make test
   cloche exec -i -t build -- bash
-  cloche exec --env CI=1 --timeout 5m build -- ./run.sh`,
+  cloche exec --env CI=1 --timeout 5m build -- ./run.sh
+  cloche exec --identity launcher_type=group --identity launcher_id=42 - -- ls`,
 		GroupID:           groupRun,
 		Args:              execArgs,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user}
+			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase}
 			var err error
 			if req.Env, err = parseEnv(env, a.env.Getenv); err != nil {
 				return err
 			}
+			if req.Naming, err = who.naming(); err != nil {
+				return err
+			}
 			if c.Flags().Changed("timeout") {
-				ms, err := parseTimeout("timeout_ms", timeout)
+				ms, err := parseTimeout("--timeout", "timeout_ms", timeout)
 				if err != nil {
 					return err
 				}
 				req.TimeoutMS = &ms
+			}
+			if err := checkText("wait_endpoints", waits...); err != nil {
+				return err
+			}
+			req.WaitEndpoints = waits
+			if req.MaxOutputChars, err = chars.value(c, a.json); err != nil {
+				return err
 			}
 			return a.exec(c.Context(), args[0], req, at)
 		},
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for the command, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().StringArrayVar(&waits, "wait-endpoint", nil, "wait until the endpoint of this `NAME` is ready (repeatable)")
 	c.Flags().StringVar(&cwd, "cwd", "", "the working directory inside (default the sandbox's)")
 	c.Flags().StringVar(&user, "user", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
+	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
+	chars.register(c.Flags())
+	who.register(c.Flags())
 	at.register(c.Flags())
 	return c
 }
+
+// phaseUsage is of the flag that says what a process is for.
+const phaseUsage = "the phase of a program that it belongs to, such as `setup`: what endpoints give to its environment (default run)"
 
 // execArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
 // everything behind it is the command's.
@@ -85,8 +108,10 @@ func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f at
 	}
 	defer conn.close()
 	if a.json {
-		if req.Stdin, err = a.collectStdin(f); err != nil {
-			return err
+		if req.Stdin == nil {
+			if req.Stdin, err = a.collectStdin(f); err != nil {
+				return err
+			}
 		}
 		res, err := conn.Exec(ctx, ref, req)
 		if err != nil {
@@ -103,6 +128,6 @@ func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f at
 	}
 	defer stream.Close()
 	t.starting()
-	t.stream, t.stdin = stream, a.wantStdin(f)
+	t.stream, t.stdin, t.again = stream, a.wantStdin(f), "cloche egress allow "+shellWord(ref)
 	return a.result(t, f.quiet)
 }

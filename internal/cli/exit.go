@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -97,13 +98,14 @@ func printError(w io.Writer, err error, asJSON bool) {
 }
 
 // printable keeps text that a sandbox may have influenced from moving the
-// cursor or forging further lines on the caller's terminal.
+// cursor, forging further lines on the caller's terminal, or being read in another
+// order than it has.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0):
+		case r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0), unicode.Is(unicode.Bidi_Control, r):
 			return '\uFFFD'
 		}
 		return r

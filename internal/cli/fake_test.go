@@ -28,6 +28,19 @@ type fakeDaemon struct {
 	// program plays the command of a run or exec: it gets what the client sends
 	// and says what the command writes and how it ends.
 	program func(p *fakeProgram) cloche.Result
+	// attach plays an attached process.
+	attach func(p *fakeProgram, r cloche.AttachRequest) cloche.Result
+	// processes are those of the sandbox, logs what each has written, events what
+	// has happened.
+	processes []cloche.Process
+	logs      map[string][]cloche.LogEntry
+	events    []cloche.Event
+	// audit is the lines of the audit log, report what its verification finds.
+	audit  []string
+	report cloche.AuditReport
+	// waited is the answer of a wait, dial what is at the port.
+	waited cloche.Process
+	dial   func(net.Conn)
 	// refuse, by "METHOD path", answers with an error.
 	refuse map[string]*cloche.Error
 	// sandbox is the one that exists, and its name "box".
@@ -35,6 +48,8 @@ type fakeDaemon struct {
 	status  cloche.Status
 	files   map[string]string
 	tarOut  []byte
+	// pulls are told before a create, and by a pull.
+	pulls []cloche.PullProgress
 
 	mu       sync.Mutex
 	requests []string          // guarded by mu: METHOD path?query
@@ -42,6 +57,11 @@ type fakeDaemon struct {
 	exec     cloche.ExecRequest
 	spec     cloche.SandboxSpec
 	tarIn    []byte
+	started  cloche.ProcessSpec
+	attached cloche.AttachRequest
+	signal   cloche.SignalRequest
+	stdin    string
+	held     int // connections that hold
 }
 
 // fakeProgram is the command's side of a stream.
@@ -49,6 +69,10 @@ type fakeProgram struct {
 	conn *websocket.Conn
 	ctx  context.Context
 	seq  uint64
+	// attached: seq counts bytes.
+	attached bool
+	// resizes are all that came.
+	resizes chan cloche.Size
 	// Stdin is closed when the client ends the input.
 	stdin   *io.PipeReader
 	signals chan string
@@ -56,7 +80,11 @@ type fakeProgram struct {
 
 func (p *fakeProgram) write(stream byte, s string) {
 	frame := append([]byte{stream}, binary.BigEndian.AppendUint64(nil, p.seq)...)
-	p.seq++
+	if p.attached {
+		p.seq += uint64(len(s))
+	} else {
+		p.seq++
+	}
 	_ = p.conn.Write(p.ctx, websocket.MessageBinary, append(frame, s...))
 }
 
@@ -125,25 +153,46 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case p == "/sandboxes" && r.Method == http.MethodPost:
 		f.decode(r, &f.spec)
 		w.Header().Set("Content-Type", "application/x-ndjson")
+		for _, m := range f.pulls {
+			answer(w, cloche.ServerMessage{Pull: &m})
+		}
 		answer(w, cloche.ServerMessage{Step: "engine"})
 		answer(w, cloche.ServerMessage{Sandbox: &f.sandbox})
+	case p == "/sandboxes" && r.Method == http.MethodDelete:
+		answer(w, cloche.Sandbox{State: cloche.StateDeleted, IdempotencyKey: r.URL.Query().Get("idempotency_key")})
 	case p == "/sandboxes":
 		answer(w, cloche.SandboxList{Sandboxes: []cloche.Sandbox{f.sandbox}})
-	case p == "/images":
-		answer(w, cloche.ImageList{Images: []cloche.Image{{Name: "host", Description: "this machine"}}})
+	case strings.HasPrefix(p, "/keys"), strings.HasPrefix(p, "/policy"):
+		f.keys(w, r, p)
+	case strings.HasPrefix(p, "/approvals"), box && strings.HasPrefix(rest, "/egress"):
+		f.serveEgress(w, r, p)
+	case strings.HasPrefix(p, "/images"):
+		f.image(w, r, p)
 	case p == "/status":
 		answer(w, f.status)
 	case p == "/version":
 		answer(w, client.Version{Version: "v9", API: "v1"})
 	case p == "/doctor":
 		answer(w, cloche.Doctor{Version: "v9", Engines: []cloche.EngineReport{{Name: "gvisor", Usable: f.status.Available, Problems: []cloche.Problem{{What: "no user namespaces", Mend: "enable them"}}}}})
-	case box && (rest == "" || rest == "/stop" || rest == "/kill"):
+	case box && f.process(w, r, rest):
+	case strings.HasPrefix(p, "/audit"):
+		f.serveAudit(w, p)
+	case p == "/events":
+		f.serveEvents(w, r)
+	case p == "/hold":
+		f.hold(w, r)
+	case p == "/batch/remove" || p == "/batch/status" || p == "/batch/create":
+		f.batch(w, r, p)
+	case box && (rest == "" || rest == "/stop" || rest == "/kill" || rest == "/pause" || rest == "/resume" || rest == "/heartbeat" || rest == "/extend"):
 		answer(w, f.sandbox)
 	case box && rest == "/exec":
 		f.decode(r, &f.exec)
 		answer(w, exited(4))
-	case box && rest == "/processes":
-		answer(w, map[string][]cloche.Process{"processes": {{ExecID: "ex-1"}}})
+	case box && rest == "/logs" && r.URL.Query().Has("exec_id"):
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		for _, e := range f.logs[r.URL.Query().Get("exec_id")] {
+			answer(w, e)
+		}
 	case box && rest == "/logs":
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		answer(w, cloche.LogEntry{ExecID: "ex-1", Stream: cloche.Stdout, Data: cloche.Bytes("out\n")})
@@ -226,9 +275,12 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 		_ = conn.Write(ctx, websocket.MessageText, j)
 	}
 	f.mu.Lock()
-	if m.Exec != nil {
+	switch {
+	case m.Exec != nil:
 		f.exec = *m.Exec
-	} else {
+	case m.Attach != nil:
+		f.attached = *m.Attach
+	default:
 		f.run = *m.Run
 	}
 	f.mu.Unlock()
@@ -239,10 +291,21 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 	if m.Run != nil {
 		send(cloche.ServerMessage{Sandbox: &f.sandbox})
 	}
-	send(cloche.ServerMessage{Started: &cloche.Started{ExecID: "ex-1"}})
 	pr, pw := io.Pipe()
-	p := &fakeProgram{conn: conn, ctx: ctx, stdin: pr, signals: make(chan string, 8)}
+	p := &fakeProgram{conn: conn, ctx: ctx, stdin: pr, signals: make(chan string, 8), resizes: make(chan cloche.Size, 64)}
+	begun := cloche.Started{ExecID: "ex-1"}
+	if p.attached = m.Attach != nil; p.attached {
+		if m.Attach.Since != nil && *m.Attach.Since > 0 {
+			begun.Position = *m.Attach.Since
+			p.seq = uint64(begun.Position)
+		}
+		if m.Attach.Rows > 0 {
+			p.resizes <- cloche.Size{Rows: m.Attach.Rows, Cols: m.Attach.Cols}
+		}
+	}
+	send(cloche.ServerMessage{Started: &begun})
 	go func() { // ends when the connection does
+		offset := int64(0)
 		for {
 			kind, data, err := conn.Read(ctx)
 			if err != nil {
@@ -253,14 +316,24 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case kind == websocket.MessageBinary:
 				_, _ = pw.Write(data)
+				if offset += int64(len(data)); p.attached {
+					send(cloche.ServerMessage{Stdin: &cloche.StdinAck{Offset: offset}})
+				}
 			case json.Unmarshal(data, &m) == nil && m.CloseStdin:
 				pw.Close()
 			case m.Signal != "":
 				p.signals <- m.Signal
+			case m.Resize != nil:
+				p.resizes <- *m.Resize
 			}
 		}
 	}()
-	res := f.program(p)
+	var res cloche.Result
+	if p.attached {
+		res = f.attach(p, *m.Attach)
+	} else {
+		res = f.program(p)
+	}
 	pr.Close()
 	send(cloche.ServerMessage{Exit: &res})
 }
@@ -281,4 +354,25 @@ func runCLI(t *testing.T, env map[string]string, stdin io.Reader, setup func(*En
 	}
 	status := Main(t.Context(), args, Streams{In: stdin, Out: &out, Err: &errOut}, e)
 	return result{status, out.String(), errOut.String()}
+}
+
+// batch knows one sandbox, and nothing can be made beside it.
+func (f *fakeDaemon) batch(w http.ResponseWriter, r *http.Request, p string) {
+	out := cloche.BatchResult{Succeeded: []cloche.Sandbox{}, Failed: []cloche.BatchFailure{}}
+	if p == "/batch/create" {
+		out.Succeeded = append(out.Succeeded, f.sandbox)
+		out.Failed = append(out.Failed, cloche.BatchFailure{Index: 1, Error: cloche.Errorf(cloche.CodeNoCapacity, "it is full")})
+		answer(w, out)
+		return
+	}
+	var sel cloche.BatchSelect
+	f.decode(r, &sel)
+	for i, id := range sel.IDs {
+		if id == f.sandbox.ID || id == "box" {
+			out.Succeeded = append(out.Succeeded, f.sandbox)
+			continue
+		}
+		out.Failed = append(out.Failed, cloche.BatchFailure{ID: id, Index: i, Error: cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", id)})
+	}
+	answer(w, out)
 }

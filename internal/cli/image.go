@@ -2,30 +2,65 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
 )
 
 func (a *app) imageCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "image",
-		Short:   "Root filesystems that a sandbox can have",
-		Long:    "Root filesystems that a sandbox can have.",
-		Example: "  cloche image ls",
+		Use:        "image",
+		SuggestFor: []string{"images", "pull", "rmi", "import", "build", "prune", "load"},
+		Short:      "Root filesystems that a sandbox can have",
+		Long: `Root filesystems that a sandbox can have: "host", which shows this machine's own
+tools, and images of registries, archives, directories and programs of this
+machine. Where no daemon listens, these verbs work on the home directly.`,
+		Example: "  cloche image ls\n  cloche image pull python:3.11-slim",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(&cobra.Command{
-		Use:     "ls",
-		Short:   "List images",
-		Long:    "List the images that a create can name.",
-		Example: "  cloche image ls\n  cloche image ls --json",
-		Args:    exactly(0, "none"),
+	c.AddCommand(
+		a.imageListCommand(), a.imagePullCommand(), a.imageImportCommand(), a.imageBuildCommand(), a.imageInspectCommand(),
+		a.imageRemoveCommand(), a.imagePruneCommand(),
+	)
+	return c
+}
+
+// withImages calls do with the daemon, or with the core in this process where
+// there is none: images belong to the home.
+func (a *app) withImages(c *cobra.Command, do func(context.Context, *connection) error) (err error) {
+	ctx, cancel := interruptible(c.Context())
+	defer cancel()
+	conn, err := a.daemonOrInProcess(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := conn.close(); err == nil {
+			err = cerr
+		}
+	}()
+	return do(ctx, conn)
+}
+
+func (a *app) imageListCommand() *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use:        "ls [flags]",
+		SuggestFor: []string{"list", "images"},
+		Short:      "List images",
+		Long:       "List the images that are here and that a create can name.",
+		Example:    "  cloche image ls\n  cloche image ls --json",
+		Args:       exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
 				list, err := conn.Images(ctx)
 				if err != nil {
 					return err
@@ -34,13 +69,241 @@ func (a *app) imageCommand() *cobra.Command {
 					list.Images = append([]cloche.Image{}, list.Images...)
 					return a.printJSON(list)
 				}
+				if quiet {
+					for _, im := range list.Images {
+						if _, err := fmt.Fprintln(a.stdio.Out, printable(im.Name)); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
 				var rows [][]string
 				for _, im := range list.Images {
-					rows = append(rows, []string{im.Name, formatSize(im.SizeBytes), im.Description})
+					rows = append(rows, []string{im.Name, shortDigest(im.Digest), formatSize(im.SizeBytes), im.Source, usedAgo(im)})
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "SIZE", "DESCRIPTION"}, rows)
+				return writeTable(a.stdio.Out, []string{"NAME", "DIGEST", "SIZE", "SOURCE", "USED"}, rows)
 			})
 		},
-	})
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
 	return c
+}
+
+// shownDigest says whether s is what a list shows of a digest, or more of it.
+func shownDigest(s string) bool {
+	s = strings.TrimPrefix(s, "sha256:")
+	return len(s) >= 12 && len(s) <= 64 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// imageRef is what a user means by the name of an image that is here: also the
+// beginning of one digest, as the list shows it, where no image has it as a name.
+func imageRef(ctx context.Context, conn *connection, ref string) (string, error) {
+	if !shownDigest(ref) || cloche.ValidDigest(ref) {
+		return ref, nil
+	}
+	list, err := conn.Images(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, im := range list.Images {
+		if im.Name == ref || im.Name == ref+":latest" {
+			return ref, nil
+		}
+		if strings.HasPrefix(strings.TrimPrefix(im.Digest, "sha256:"), strings.TrimPrefix(ref, "sha256:")) {
+			found = append(found, im.Digest)
+		}
+	}
+	switch found = slices.Compact(slices.Sorted(slices.Values(found))); len(found) {
+	case 0:
+		return ref, nil
+	case 1:
+		return found[0], nil
+	}
+	return "", cloche.Invalid("image", "the digests of %d images begin with %q", len(found), clip(ref)).WithHint("write more of it, or a name")
+}
+
+// usedAgo is when an image was last used, for people.
+func usedAgo(im cloche.Image) string {
+	if im.UsedAt == nil {
+		return "-"
+	}
+	return formatAge(time.Since(*im.UsedAt))
+}
+
+func (a *app) imagePullCommand() *cobra.Command {
+	var req cloche.PullRequest
+	var quiet bool
+	c := &cobra.Command{
+		Use:   "pull [flags] IMAGE",
+		Short: "Fetch an image from its registry",
+		Long: `Fetch an image from its registry, also when one of that name is here. How far it
+is stands on standard error. Logins are those of the Docker configuration of the
+user that the daemon runs as. A pull that was broken off is continued by the next.`,
+		Example: "  cloche image pull python:3.11-slim\n  cloche image pull --platform linux/arm64 registry.example/team/tool@sha256:…",
+		Args:    exactly(1, "one image"),
+		RunE: func(c *cobra.Command, args []string) error {
+			req.Image = args[0]
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+				return a.makeImage(ctx, quiet, "asking the registry", func(ctx context.Context) (cloche.Image, error) { return conn.Pull(ctx, req) })
+			})
+		},
+	}
+	c.Flags().StringVar(&req.Platform, "platform", "", "the `OS/ARCH` of the image (default the daemon's)")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	return c
+}
+
+// makeImage does what brings an image here, tells how far it is and prints its
+// name and digest.
+func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(context.Context) (cloche.Image, error)) error {
+	v := a.watchCreate(what, quiet)
+	img, err := do(client.WithPullProgress(ctx, v.pulling))
+	v.stop()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(img)
+	}
+	if !quiet {
+		for _, note := range img.Notes {
+			a.warn("%s: %s", img.Name, note)
+		}
+	}
+	_, err = fmt.Fprintf(a.stdio.Out, "%s %s\n", printable(img.Name), printable(img.Digest))
+	return err
+}
+
+func (a *app) imageInspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:        "inspect IMAGE...",
+		SuggestFor: []string{"show"},
+		Short:      "Show everything that is known of images",
+		Long:       "Show what is known of each image that is here as JSON: digests, configuration,\nlayers, and what of it could not be kept.",
+		Example:    "  cloche image inspect python:3.11-slim",
+		Args:       atLeast(1, "images"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+				for _, arg := range args {
+					ref, err := imageRef(ctx, conn, arg)
+					if err != nil {
+						return err
+					}
+					img, err := conn.InspectImage(ctx, ref)
+					if err != nil {
+						return err
+					}
+					if a.json {
+						err = a.printJSON(img)
+					} else {
+						err = a.encodeJSON(img, "  ")
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) imageRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:        "rm IMAGE...",
+		SuggestFor: []string{"remove", "rmi", "delete", "del"},
+		Short:      "Remove images",
+		Long: `Remove images: by a name that name, and the image with its last one; by a digest
+the image with all its names. An image that a sandbox or a snapshot is made of
+stays, also when the sandbox is stopped.`,
+		Example: "  cloche image rm python:3.11-slim",
+		Args:    atLeast(1, "images"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+				for _, ref := range args {
+					is, err := imageRef(ctx, conn, ref)
+					if err != nil {
+						return err
+					}
+					if err := conn.RemoveImage(ctx, is); err != nil {
+						return err
+					}
+					if a.json {
+						if err := a.printJSON(removed{ref}); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) imagePruneCommand() *cobra.Command {
+	var most string
+	var dryRun, all bool
+	c := &cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Make images occupy less",
+		Long: `Make images occupy at most --max, or what the policy file bounds them to. First
+go layers that are kept to spare a later pull, then images that nothing is made
+of, those first that were not used for the longest time.`,
+		Example: "  cloche image prune --max 10GiB\n  cloche image prune --max 0 --dry-run",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			req := cloche.ImagePruneRequest{DryRun: dryRun}
+			if all && most != "" {
+				return cloche.Invalid("arguments", "--all and --max ask for different things").WithHint("--all is --max 0: give one of them")
+			}
+			if all {
+				req.MaxBytes = new(int64)
+			} else if c.Flags().Changed("max") {
+				n := int64(0)
+				if most != "0" {
+					var err error
+					if n, err = parseSize("--max", "max_bytes", most); err != nil {
+						return err
+					}
+				}
+				req.MaxBytes = &n
+			}
+			return a.withImages(c, func(ctx context.Context, conn *connection) error { return a.prune(ctx, conn, req) })
+		},
+	}
+	c.Flags().StringVar(&most, "max", "", "what images may occupy, a `SIZE` such as 10GiB; 0 keeps only what is in use")
+	c.Flags().BoolVarP(&all, "all", "a", false, "keep only what is in use: --max 0")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "tell what would go, and remove nothing")
+	return c
+}
+
+func (a *app) prune(ctx context.Context, conn *connection, req cloche.ImagePruneRequest) error {
+	out, err := conn.PruneImages(ctx, req)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		out.Removed = append([]cloche.Image{}, out.Removed...)
+		return a.printJSON(out)
+	}
+	for _, im := range out.Removed {
+		fmt.Fprintf(a.stdio.Out, "%s %s\n", printable(im.Name), printable(im.Digest))
+	}
+	verb := "freed"
+	if req.DryRun {
+		verb = "would free"
+	}
+	_, err = fmt.Fprintf(a.stdio.Out, "%s %s; images occupy %s\n", verb, formatSize(out.FreedBytes), formatSize(out.UsedBytes))
+	return err
+}
+
+// atLeast is the argument rule of verbs that take several.
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < n {
+			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+		}
+		return nil
+	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/spf13/cobra"
 
@@ -12,12 +11,13 @@ import (
 func (a *app) inspectCommand() *cobra.Command {
 	var processes bool
 	c := &cobra.Command{
-		Use:   "inspect SANDBOX...",
+		Use:   "inspect SANDBOX[/PROCESS]...",
 		Short: "Show everything that is on record about sandboxes",
 		Long: `Show the record of each sandbox as JSON: what was granted, what was adjusted,
-what this machine cannot enforce. With --processes show instead each command
-that was started in it, and how it ended. With --json each document is one line.`,
-		Example:           "  cloche inspect build\n  cloche inspect --processes build",
+what this machine cannot enforce, when its lease ends. SANDBOX/PROCESS is the
+record of one process. With --processes show instead each process that was
+started in it, and how it ended. With --json each document is one line.`,
+		Example:           "  cloche inspect build\n  cloche inspect build/worker\n  cloche inspect --processes build",
 		GroupID:           groupLook,
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
@@ -32,21 +32,26 @@ that was started in it, and how it ended. With --json each document is one line.
 			})
 		},
 	}
-	c.Flags().BoolVar(&processes, "processes", false, "show the commands that were started in it")
+	c.Flags().BoolVar(&processes, "processes", false, "show the processes that were started in it")
 	return c
 }
 
 func (a *app) inspect(ctx context.Context, conn *connection, ref string, processes bool) error {
 	var v any
-	if processes {
+	switch r := processArg([]string{ref}); {
+	case r.process != "":
+		p, err := conn.find(ctx, r)
+		if err != nil {
+			return err
+		}
+		v = p
+	case processes:
 		list, err := conn.Processes(ctx, ref)
 		if err != nil {
 			return err
 		}
-		v = struct {
-			Processes []cloche.Process `json:"processes"`
-		}{append([]cloche.Process{}, list...)}
-	} else {
+		v = cloche.ProcessList{Processes: append([]cloche.Process{}, list...)}
+	default:
 		sb, err := conn.Get(ctx, ref)
 		if err != nil {
 			return err
@@ -56,11 +61,5 @@ func (a *app) inspect(ctx context.Context, conn *connection, ref string, process
 	if a.json {
 		return a.printJSON(v)
 	}
-	enc := json.NewEncoder(a.stdio.Out)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		return outputError(err)
-	}
-	return nil
+	return a.encodeJSON(v, "  ")
 }

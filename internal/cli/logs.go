@@ -2,56 +2,139 @@ package cli
 
 import (
 	"context"
-	"io"
+	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche"
 )
 
+// logFlags are the flags of "logs" as they were typed.
+type logFlags struct {
+	follow, raw        bool
+	exec, stream, from string
+	tail               int
+}
+
 func (a *app) logsCommand() *cobra.Command {
-	var o cloche.LogOptions
-	var stream string
+	var f logFlags
 	c := &cobra.Command{
-		Use:   "logs SANDBOX",
-		Short: "Show what the commands of a sandbox wrote",
-		Long: `Show the output that is kept of the commands of a sandbox, standard output on
-standard output and standard error on standard error. Where the middle of a long
-output was dropped, a line on standard error says how much. With --json each run
-of bytes is one document with its offset and time.`,
-		Example:           "  cloche logs build\n  cloche logs --tail 20 --stream stderr build\n  cloche logs --exec ex-4k2mwd7e3x9qv0ha build",
+		Use:   "logs [flags] SANDBOX [PROCESS]",
+		Short: "Show what the processes of a sandbox wrote",
+		Long: `Show the output that is kept of the processes of a sandbox, or of one of them:
+standard output on standard output, and standard error on standard error. Where
+output is missing, a line on standard error says how much.
+
+--since takes a byte to begin at, a time, or a duration before now. The byte
+counts both streams together in their order, or the one that --stream names; a
+negative one counts from the end. It needs a PROCESS.
+
+With --follow go on with what is written until the process, or the sandbox, has
+ended. A connection that breaks is made again, with nothing lost or repeated.
+
+On a terminal, control characters of the output are shown and do not act, but for
+colours; --raw passes them on. Elsewhere every byte is as it was written.
+
+With --json each run of bytes is one document with its offset and time.`,
+		Example: `  cloche logs build
+  cloche logs -f --tail 20 build web
+  cloche logs --since 4096 build worker
+  cloche logs --since 10m --stream stderr build`,
 		GroupID:           groupLook,
-		Args:              exactly(1, "one sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              logArgs,
+		ValidArgsFunction: a.completeProcess,
 		RunE: func(c *cobra.Command, args []string) error {
-			switch o.Stream = cloche.Stream(stream); {
-			case o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr:
-				return cloche.Invalid("stream", "--stream %q is not a stream", clip(stream)).WithHint("give stdout or stderr, or leave it out for both")
-			case o.Tail < 0:
-				return cloche.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
+			ref := processArg(args)
+			if ref.process == "" {
+				ref.process = f.exec
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return conn.Logs(ctx, args[0], o, a.logEntry) })
+			o, err := f.options(ref, time.Now())
+			if err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return untilInterrupted(ctx, o.Follow, a.logs(ctx, conn, ref, o, f.raw))
+			})
 		},
 	}
-	c.Flags().StringVar(&o.ExecID, "exec", "", "only the command with this id")
-	c.Flags().StringVar(&stream, "stream", "", "only stdout or stderr")
-	c.Flags().IntVar(&o.Tail, "tail", 0, "only the last `N` lines (default all that is kept)")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what is written next")
+	c.Flags().StringVar(&f.from, "since", "", "begin at this `OFFSET|TIME|DURATION`")
+	c.Flags().StringVar(&f.stream, "stream", "", "only `stdout|stderr`")
+	c.Flags().IntVar(&f.tail, "tail", 0, "only the last `N` lines (default all that is kept)")
+	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
+	c.Flags().StringVar(&f.exec, "exec", "", "only the process with this id")
+	_ = c.Flags().MarkHidden("exec") // its place is the second argument
 	return c
 }
 
-func (a *app) logEntry(e cloche.LogEntry) error {
+// logArgs wants SANDBOX, SANDBOX PROCESS or SANDBOX/PROCESS.
+func logArgs(c *cobra.Command, args []string) error {
+	if len(args) == 1 && processArg(args).sandbox != "" || len(args) == 2 && args[0] != "" && args[1] != "" {
+		return nil
+	}
+	return cloche.Invalid("arguments", "%s: %s, want SANDBOX [PROCESS]", c.CommandPath(), counted(len(args), "argument")).
+		WithHint(`"cloche ps SANDBOX" lists the processes; "%s --help" shows how`, c.CommandPath())
+}
+
+func (f *logFlags) options(ref processRef, now time.Time) (cloche.LogOptions, error) {
+	o := cloche.LogOptions{ExecID: ref.process, Stream: cloche.Stream(f.stream), Tail: f.tail, Follow: f.follow}
+	switch {
+	case o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr:
+		return o, cloche.Invalid("stream", "--stream %q is not a stream", clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
+	case o.Tail < 0:
+		return o, cloche.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
+	case f.from == "":
+		return o, nil
+	}
+	at, err := parseSince(f.from, now)
+	if err != nil {
+		return o, err
+	}
+	if at.number != nil && o.ExecID == "" {
+		return o, cloche.Invalid("since", "--since %d is an offset in the output of one process, and none is named", *at.number).
+			WithHint("name the process behind the sandbox, or give a time or a duration such as 10m")
+	}
+	o.Since, o.SinceTime = at.number, at.time
+	return o, nil
+}
+
+func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloche.LogOptions, raw bool) error {
+	if o.ExecID != "" {
+		p, err := conn.find(ctx, ref)
+		if err != nil {
+			return err
+		}
+		o.ExecID = p.ExecID
+	}
+	out := a.output(raw)
+	err := conn.Logs(ctx, ref.sandbox, o, func(e cloche.LogEntry) error { return a.logEntry(out, e) })
+	return errors.Join(err, out.flush())
+}
+
+func (a *app) logEntry(out output, e cloche.LogEntry) error {
 	if a.json {
 		return a.printJSON(e)
 	}
+	if e.Gap > 0 || e.End != "" {
+		if err := out.flush(); err != nil {
+			return err
+		}
+	}
 	if e.Gap > 0 {
-		a.warn("%d bytes of %s of %s were not kept", e.Gap, e.Stream, e.ExecID)
+		a.note("%d bytes are no longer kept", e.Gap)
 	}
-	var w io.Writer = a.stdio.Out
-	if e.Stream == cloche.Stderr {
-		w = a.stdio.Err
+	if e.End != "" && e.End != "exited" {
+		a.note("the log ends here: %s", e.End)
 	}
-	if _, err := w.Write(e.Data); err != nil {
-		return outputError(err)
+	return out.write(e.Stream, e.Data)
+}
+
+// untilInterrupted is the result of what goes on until somebody ends it: an
+// interrupt is its end, of which nothing needs to be said.
+func untilInterrupted(ctx context.Context, follows bool, err error) error {
+	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || cloche.CodeOf(err) == cloche.CodeCanceled) {
+		return statusError(exitSignal + cloche.SignalNumber("INT"))
 	}
-	return nil
+	return err
 }

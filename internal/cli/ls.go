@@ -18,7 +18,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:   "ls",
 		Short: "List sandboxes",
 		Long: `List the sandboxes that live, newest first; with --all also those that have
-ended and are still on record.`,
+ended and are still on record. EXPIRES is when the lease ends if nobody uses the
+sandbox before.`,
 		Example: "  cloche ls\n  cloche ls -a --label team=research\n  cloche ls --state lost --json",
 		GroupID: groupLook,
 		Args:    exactly(0, "none"),
@@ -43,7 +44,7 @@ ended and are still on record.`,
 
 // parseStates is the filter: what was named, or what lives, or all.
 func parseStates(names []string, all bool) ([]cloche.State, error) {
-	known := []cloche.State{cloche.StateCreating, cloche.StateRunning, cloche.StateStopping, cloche.StateStopped, cloche.StateLost, cloche.StateFailed}
+	known := cloche.States()
 	var states []cloche.State
 	for _, n := range names {
 		if !slices.Contains(known, cloche.State(n)) {
@@ -76,7 +77,15 @@ func (a *app) list(ctx context.Context, conn *connection, o cloche.ListOptions, 
 	}
 	var rows [][]string
 	for _, sb := range list.Sandboxes {
-		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Image, sb.Engine, formatAge(time.Since(sb.CreatedAt))})
+		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Image, sb.Engine, formatAge(time.Since(sb.CreatedAt)), expires(sb, time.Now())})
 	}
-	return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "IMAGE", "ENGINE", "AGE"}, rows)
+	return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "IMAGE", "ENGINE", "AGE", "EXPIRES"}, rows)
+}
+
+// expires is how long the lease of a sandbox lasts from now, if nobody uses it.
+func expires(sb cloche.Sandbox, now time.Time) string {
+	if sb.ExpiresAt == nil || !live(sb.State) {
+		return "-"
+	}
+	return "in " + formatAge(sb.ExpiresAt.Sub(now))
 }

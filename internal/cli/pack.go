@@ -15,19 +15,29 @@ import (
 )
 
 // packDir writes the content of a local directory as a tar archive, names
-// relative to it. Links are kept as links; sockets, devices and pipes are left
-// out and reported. Reading goes through an os.Root: a directory that is
-// swapped for a link meanwhile leads nowhere.
-func packDir(w io.Writer, dir string, report *cloche.TarReport) error {
+// relative to it, without the paths in exclude and what is below them. Links are
+// kept as links; sockets, devices and pipes are left out and reported. Reading
+// goes through an os.Root: a directory that is swapped for a link meanwhile leads
+// nowhere.
+func packDir(w io.Writer, dir string, exclude []string, report *cloche.TarReport) error {
+	return packAs(w, dir, packer{exclude: exclude, report: report})
+}
+
+// packRoot is packDir of a root filesystem: owners, all bits of the modes and hard
+// links are kept.
+func packRoot(w io.Writer, dir string, report *cloche.TarReport) error {
+	return packAs(w, dir, packer{report: report, first: map[[2]uint64]string{}})
+}
+
+func packAs(w io.Writer, dir string, p packer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return localError("read", dir, err)
 	}
 	defer root.Close()
-	tw := tar.NewWriter(w)
-	p := packer{root: root, tw: tw, report: report}
+	p.root, p.tw = root, tar.NewWriter(w)
 	err = p.dir(".")
-	if cerr := tw.Close(); err == nil {
+	if cerr := p.tw.Close(); err == nil {
 		err = cerr
 	}
 	return err
@@ -37,6 +47,11 @@ type packer struct {
 	root   *os.Root
 	tw     *tar.Writer
 	report *cloche.TarReport
+	// exclude are clean paths with slashes.
+	exclude []string
+	// first is set when files are packed as they are: the name of each inode that
+	// has several, as it was packed.
+	first map[[2]uint64]string
 }
 
 // dir sends what is in a directory, sorted by name. It does not use fs.FS, which
@@ -63,6 +78,9 @@ func (p *packer) dir(name string) error {
 }
 
 func (p *packer) entry(name string) error {
+	if slices.Contains(p.exclude, filepath.ToSlash(name)) {
+		return nil
+	}
 	info, err := p.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // gone since the directory was listed
@@ -71,6 +89,14 @@ func (p *packer) entry(name string) error {
 		return localError("read", filepath.Join(p.root.Name(), name), err)
 	}
 	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	if p.first != nil {
+		if all, err := tar.FileInfoHeader(info, ""); err == nil {
+			h.Mode, h.Uid, h.Gid = all.Mode, all.Uid, all.Gid
+		}
+		if done, err := p.again(info, h); done || err != nil {
+			return err
+		}
+	}
 	switch {
 	case info.IsDir():
 		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
@@ -95,6 +121,21 @@ func (p *packer) entry(name string) error {
 	}
 	p.report.Entries++
 	return p.header(h)
+}
+
+// again sends a link where the file was sent by another name.
+func (p *packer) again(info fs.FileInfo, h *tar.Header) (bool, error) {
+	id, ok := inodeOf(info)
+	if !ok || !info.Mode().IsRegular() {
+		return false, nil
+	}
+	if p.first[id] == "" {
+		p.first[id] = h.Name
+		return false, nil
+	}
+	h.Typeflag, h.Linkname = tar.TypeLink, p.first[id]
+	p.report.Entries++
+	return true, p.header(h)
 }
 
 func (p *packer) header(h *tar.Header) error {

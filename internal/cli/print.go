@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -15,18 +17,56 @@ import (
 
 // printJSON writes one document on one line: several form JSON lines.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdio.Out)
+	return a.encodeJSON(v, "")
+}
+
+// encodeJSON escapes every control character: JSON alone leaves DEL and the
+// controls from U+0080 on, which a terminal would obey.
+func (a *app) encodeJSON(v any, indent string) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
 	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	data := b.Bytes()
+	if strings.ContainsFunc(b.String(), isControl) {
+		data = nil
+		for _, r := range b.String() {
+			if isControl(r) {
+				data = fmt.Appendf(data, `\u%04x`, r)
+			} else {
+				data = utf8.AppendRune(data, r)
+			}
+		}
+	}
+	if _, err := a.stdio.Out.Write(data); err != nil {
 		return outputError(err)
 	}
 	return nil
 }
 
+// isControl is true for what JSON's own escapes leave.
+func isControl(r rune) bool { return r >= 0x7f && r < 0xa0 }
+
 // warn writes one line for a person.
 func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stdio.Err, "cloche: %s\n", printable(fmt.Sprintf(format, args...)))
 }
+
+// note writes one line about what stands around it, where that is not Cloche's
+// own text. On a raw terminal a line must go back to the margin by itself.
+func (a *app) note(format string, args ...any) {
+	end := "\n"
+	if a.raw.Load() {
+		end = "\r\n"
+	}
+	fmt.Fprintf(a.stdio.Err, "[cloche: %s]%s", printable(fmt.Sprintf(format, args...)), end)
+}
+
+// newline ends the line that a program on the terminal may have left open.
+func (a *app) newline() { fmt.Fprintln(a.stdio.Out) }
 
 // warnGranted says where the sandbox differs from what was asked for.
 func (a *app) warnGranted(adjusted []cloche.Adjustment, unenforced []cloche.Unenforced) {

@@ -21,10 +21,10 @@ var sizeUnits = map[string]int64{
 
 // parseSize reads a number of bytes such as 512m, 1.5GiB or 1000000. It is more
 // than zero: on the wire zero means "the profile's default", which a caller
-// gets by saying nothing.
-func parseSize(field, s string) (int64, error) {
+// gets by saying nothing. The flag is for the message, the field is the wire's.
+func parseSize(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return cloche.Invalid(field, "%s: %q %s", field, clip(s), why).
+		return cloche.Invalid(field, "%s %q %s", flag, clip(s), why).
 			WithHint("give a size such as 512m, 2GiB or 1000000; K, M, G, T are powers of 1024, KB, MB … of 1000")
 	}
 	number, unit := splitNumber(s)
@@ -52,9 +52,9 @@ func parseSize(field, s string) (int64, error) {
 
 // parseTimeout reads a duration such as 90s, 1h30m or a plain number of
 // seconds, in milliseconds rounded up; 0 means unlimited.
-func parseTimeout(field, s string) (int64, error) {
+func parseTimeout(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return cloche.Invalid(field, "%s: %q %s", field, clip(s), why).
+		return cloche.Invalid(field, "%s %q %s", flag, clip(s), why).
 			WithHint("give a duration such as 90s, 1h30m or a number of seconds; 0 is unlimited")
 	}
 	if strings.HasPrefix(s, "-") {

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,24 +18,168 @@ type removed struct {
 
 func (a *app) rmCommand() *cobra.Command {
 	var force bool
+	var labels []string
+	var key string
 	c := &cobra.Command{
-		Use:   "rm SANDBOX...",
+		Use:   "rm [SANDBOX[/PROCESS]...]",
 		Short: "Remove sandboxes with their logs and private workspaces",
 		Long: `Remove sandboxes that have ended, with their records, logs and private
-workspaces. Named workspaces and directories of the host stay. With --force one
-that still runs is killed first, and one that does not exist is no error.`,
-		Example:           "  cloche rm build\n  cloche rm -f $(cloche ls -aq)",
+workspaces. Named workspaces and directories of the host stay. SANDBOX/PROCESS is
+one process of a sandbox, with its record and its log. With --force what still
+runs is killed first, and what does not exist is no error.
+
+A removal that fails is tried again by the daemon until it succeeds: "cloche ls"
+shows the sandbox as deleting, "cloche inspect" what is left of it, and another
+"cloche rm -f" tries at once.
+
+--idempotency-key removes what a create with that key made, or is going to make:
+a create that arrives after its delete makes nothing for 24 hours.`,
+		Example:           "  cloche rm build\n  cloche rm -f --label run=42\n  cloche rm -f --idempotency-key rollout-17\n  cloche rm build/worker",
 		GroupID:           groupRun,
-		Args:              names,
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "removing", func(ctx context.Context, conn *connection, ref string) (any, error) {
-				return removed{ref}, remove(ctx, conn, ref, force)
+			want, err := parseLabels("--label", labels)
+			if err != nil {
+				return err
+			}
+			if key != "" && !force {
+				return cloche.Invalid("idempotency_key", "--idempotency-key removes what it names, running or not").WithHint("say so with --force")
+			}
+			if len(want) == 0 && key == "" {
+				if err := names(c, args); err != nil {
+					return err
+				}
+				if len(args) == 1 || slices.ContainsFunc(args, func(s string) bool { return processArg([]string{s}).process != "" }) {
+					return a.removeEach(c.Context(), args, force)
+				}
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return a.removeMany(ctx, conn, args, want, key, force)
 			})
 		},
 	}
 	c.Flags().BoolVarP(&force, "force", "f", false, "kill what still runs; no error for what does not exist")
+	c.Flags().StringArrayVar(&labels, "label", nil, "all with this label, `KEY=VALUE` (repeatable: all must match)")
+	c.Flags().StringVar(&key, "idempotency-key", "", "what was or will be created with this `KEY` (needs --force)")
 	return c
+}
+
+func (a *app) removeEach(ctx context.Context, args []string, force bool) error {
+	return a.each(ctx, args, "removing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+		if r := processArg([]string{ref}); r.process != "" {
+			return removed{ref}, removeProcess(ctx, conn, r, force)
+		}
+		return removed{ref}, remove(ctx, conn, ref, force)
+	})
+}
+
+// removal gathers what becomes of many: the first failure is the verb's result, and
+// keeps nothing from the others.
+type removal struct {
+	a     *app
+	first error
+}
+
+func (r *removal) failed(err error) {
+	if r.first == nil {
+		r.first = err
+		return
+	}
+	printError(r.a.stdio.Err, err, r.a.json)
+}
+
+func (r *removal) done(ref string) error {
+	if r.a.json {
+		return r.a.printJSON(removed{ref})
+	}
+	if _, err := fmt.Fprintln(r.a.stdio.Out, printable(ref)); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
+// removeMany removes in as few calls as it can.
+func (a *app) removeMany(ctx context.Context, conn *connection, refs []string, labels map[string]string, key string, force bool) error {
+	r := &removal{a: a}
+	if len(labels) > 0 {
+		for sb, err := range conn.ListAll(ctx, cloche.ListOptions{Labels: labels, Limit: cloche.MaxBatch}) {
+			if err != nil {
+				return err
+			}
+			refs = append(refs, sb.ID)
+		}
+	}
+	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("removing %d sandboxes", len(refs)))
+	defer p.stop()
+	for part := range slices.Chunk(refs, cloche.MaxBatch) {
+		if !force {
+			var err error
+			if part, err = r.ended(ctx, conn, part); err != nil {
+				return err
+			}
+		}
+		if len(part) == 0 {
+			continue
+		}
+		res, err := conn.RemoveMany(ctx, cloche.BatchSelect{IDs: part})
+		if err != nil {
+			return err
+		}
+		if err := r.report(part, res, force); err != nil {
+			return err
+		}
+	}
+	if key != "" {
+		sb, err := conn.RemoveByKey(ctx, key)
+		switch {
+		case err != nil:
+			r.failed(err)
+		case sb.ID == "":
+			return errors.Join(r.first, r.done(key))
+		default:
+			return errors.Join(r.first, r.done(sb.ID))
+		}
+	}
+	return r.first
+}
+
+// ended are those of refs of which nothing runs; the others are failures.
+func (r *removal) ended(ctx context.Context, conn *connection, refs []string) ([]string, error) {
+	res, err := conn.StatusMany(ctx, refs...)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, sb := range res.Succeeded {
+		if live(sb.State) {
+			r.failed(stillLives(sb.Name, sb.State))
+			continue
+		}
+		out = append(out, sb.ID)
+	}
+	for _, f := range res.Failed {
+		r.failed(f.Error)
+	}
+	return out, nil
+}
+
+// report says what became of each.
+func (r *removal) report(refs []string, res cloche.BatchResult, force bool) error {
+	failed := map[string]error{}
+	for _, f := range res.Failed {
+		if !force || !errors.Is(f.Error, cloche.ErrNotFound) {
+			failed[f.ID] = f.Error
+		}
+	}
+	for _, ref := range refs {
+		if err := failed[ref]; err != nil {
+			r.failed(err)
+		} else if err := r.done(ref); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func remove(ctx context.Context, conn *connection, ref string, force bool) error {
@@ -48,7 +194,29 @@ func remove(ctx context.Context, conn *connection, ref string, force bool) error
 		return err
 	}
 	if live(sb.State) {
-		return cloche.Errorf(cloche.CodeState, "sandbox %s is %s", ref, sb.State).WithHint(`"cloche stop %s" first, or "cloche rm -f %s"`, ref, ref)
+		return stillLives(ref, sb.State)
 	}
 	return conn.Remove(ctx, sb.ID)
+}
+
+func stillLives(ref string, state cloche.State) error {
+	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s", ref, state).WithHint(`"cloche stop %s" first, or "cloche rm -f %s"`, ref, ref)
+}
+
+func removeProcess(ctx context.Context, conn *connection, r processRef, force bool) error {
+	p, err := conn.find(ctx, r)
+	switch {
+	case force && errors.Is(err, cloche.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case !force && !p.State.Ended():
+		return cloche.Errorf(cloche.CodeState, "process %s is %s", r.process, p.State).
+			WithHint(`"cloche signal %s TERM" first, or "cloche rm -f %s/%s"`, r, r.sandbox, r.process)
+	}
+	err = conn.RemoveProcess(ctx, r.sandbox, p.ExecID)
+	if force && errors.Is(err, cloche.ErrNotFound) {
+		return nil
+	}
+	return err
 }

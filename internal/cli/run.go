@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
 )
 
 // maxCollectedStdin bounds the input of a command whose result is JSON.
@@ -17,48 +19,81 @@ func (a *app) runCommand() *cobra.Command {
 	var f specFlags
 	var at attachFlags
 	var keep bool
+	var chars charsFlag
 	c := &cobra.Command{
-		Use:   "run [flags] -- COMMAND [ARG...]",
+		Use:   "run [flags] [-- COMMAND [ARG...]]",
 		Short: "Run one command in a sandbox of its own",
 		Long: `Make a sandbox, run one command in it and remove it. It uses the daemon where
 one listens; otherwise it does the same in this process, and needs nothing else.
 
-The command is executed as it is, by no shell. Standard input is passed on when
-it is not a terminal, or with -i or -t. Signals are passed on to the command; a
-second interrupt within a second kills it. What policy changed or this machine
-cannot enforce is said on standard error.
+The command is executed as it is, by no shell. With --image and no command, the
+image's own runs: its entrypoint and its default arguments. They stand before no
+command that is given. An image that is not here is fetched first.
+
+Standard input is passed on when it is not a terminal, or with -i or -t. Signals
+are passed on to the command; a second interrupt within a second kills it. What
+policy changed or this machine cannot enforce is said on standard error.
+
+On a terminal, control characters of the output are shown and do not act, but for
+colours; --raw passes them on, and so does -t, which gives the command a terminal.
 
 With --json the output is collected and the result written as JSON: the sandbox
 and how the command ended. Input is then passed on only with -i.`,
 		Example: `  cloche run -- python3 -c 'print(6*7)'
   cloche run --workspace . --timeout 60s -- make test
+  cloche run --image python:3.11-slim -- python3 --version
   cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
   generate | cloche run -- sort | head`,
 		GroupID: groupRun,
-		Args:    func(_ *cobra.Command, args []string) error { return checkArgv(args) },
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 && f.image != "" && f.image != cloche.DefaultImage {
+				return nil
+			}
+			return checkArgv(args)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
 			if err != nil {
 				return err
 			}
 			req := cloche.RunRequest{Spec: spec, Exec: cloche.ExecRequest{Argv: args}, Keep: keep}
+			if req.Exec.MaxOutputChars, err = chars.value(c, a.json); err != nil {
+				return err
+			}
 			if c.Flags().Changed("timeout") {
 				// It is the command's own limit, where 0 can say "unlimited".
 				req.Exec.TimeoutMS, req.Spec.Limits.TimeoutMS = &spec.Limits.TimeoutMS, 0
 			}
-			return a.run(c.Context(), req, at)
+			return imageMeant(a.run(c.Context(), req, at), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
 	f.register(c.Flags())
 	c.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running afterwards (needs a daemon)")
+	chars.register(c.Flags())
 	at.register(c.Flags())
 	return c
+}
+
+// imageMeant tells who wrote a reference where the command stands, as other
+// programs have it, how an image is given.
+func imageMeant(err error, req cloche.RunRequest) error {
+	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 || !strings.Contains(req.Exec.Argv[0], ":") {
+		return err
+	}
+	ref, perr := cloche.ParseImageRef(req.Exec.Argv[0])
+	e := asError(err)
+	if perr != nil || e.Code != cloche.CodeNotFound {
+		return err
+	}
+	said := *e
+	return said.WithHint("an image is given with --image: `cloche run --image %s -- COMMAND`", ref.Familiar())
 }
 
 func (f *attachFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on even when it is a terminal")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	flags.BoolVar(&f.raw, "raw", false, rawUsage)
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings: only what the command writes")
 }
 
@@ -82,9 +117,9 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 	if a.json {
 		return a.runCollected(ctx, conn, req, f)
 	}
-	p := startProgress(a.stdio.Err, a.showProgress() && !f.quiet, "starting")
-	stream, err := conn.RunStream(ctx, req, p.setStep)
-	p.stop()
+	v := a.watchCreate("starting", f.quiet)
+	stream, err := conn.RunStream(client.WithPullProgress(ctx, v.pulling), req, v.step)
+	v.stop()
 	if err != nil {
 		return err
 	}
@@ -96,14 +131,17 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 			a.warn("the sandbox is kept as %s", sb.Name)
 		}
 	}
-	t.stream, t.stdin = stream, a.wantStdin(f)
+	t.stream, t.stdin, t.again = stream, a.wantStdin(f), "--allow"
+	if sb := stream.Sandbox(); sb != nil && req.Keep {
+		t.again = "cloche egress allow " + shellWord(sb.Name)
+	}
 	return a.result(t, f.quiet)
 }
 
 // runtimeFor is where a run happens: a kept sandbox needs somebody to keep it.
 func (a *app) runtimeFor(ctx context.Context, keep bool) (*connection, error) {
 	if !keep {
-		return a.daemonOrInProcess(ctx)
+		return a.daemonOrInProcess(ctx, true)
 	}
 	conn, err := a.daemon()
 	if e := asErrorOrNil(err); e != nil && e.Code == cloche.CodeUnavailable {
@@ -161,6 +199,7 @@ func (a *app) result(t *attachment, quiet bool) error {
 	if !quiet {
 		a.warnGranted(res.Adjusted, nil)
 		a.explain(res)
+		a.tellRefusals(res, t.again)
 	}
 	return finish(res)
 }

@@ -15,7 +15,7 @@ const completionTimeout = 2 * time.Second
 
 // live is true for states in which something may run.
 func live(s cloche.State) bool {
-	return s == cloche.StateCreating || s == cloche.StateRunning || s == cloche.StateStopping
+	return s == cloche.StateCreating || s == cloche.StateRunning || s == cloche.StatePaused || s == cloche.StateStopping || s == cloche.StateDeleting
 }
 
 // each does one thing to every sandbox that was named. A failure does not keep
@@ -54,6 +54,19 @@ func (a *app) each(ctx context.Context, refs []string, doing string, do func(con
 
 // completeSandboxes completes names of sandboxes in a shell.
 func (a *app) completeSandboxes(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(c, func(ctx context.Context, conn *connection) ([]string, error) {
+		list, err := conn.List(ctx, cloche.ListOptions{})
+		var refs []string
+		for _, sb := range list.Sandboxes {
+			refs = append(refs, sb.Name)
+		}
+		return refs, err
+	})
+}
+
+// complete asks the daemon for what may stand in a place. A shell that waits for
+// its prompt hears of no errors.
+func (a *app) complete(c *cobra.Command, ask func(context.Context, *connection) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	conn, err := a.daemon()
@@ -61,15 +74,11 @@ func (a *app) completeSandboxes(c *cobra.Command, _ []string, _ string) ([]strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer conn.close()
-	list, err := conn.List(ctx, cloche.ListOptions{})
+	words, err := ask(ctx, conn)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var refs []string
-	for _, sb := range list.Sandboxes {
-		refs = append(refs, sb.Name)
-	}
-	return refs, cobra.ShellCompDirectiveNoFileComp
+	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
 // withDaemon does one thing with the daemon until the user interrupts it.

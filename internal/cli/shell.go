@@ -1,30 +1,123 @@
 package cli
 
 import (
+	"context"
+	"strings"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche"
 )
 
+// shellName is the name of the processes that "cloche shell" starts.
+const shellName = "shell"
+
+// tidyTimeout bounds the removal of the record of a shell that has ended.
+const tidyTimeout = 5 * time.Second
+
 func (a *app) shellCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "shell SANDBOX",
+	var keys string
+	var who namingFlags
+	c := &cobra.Command{
+		Use:   "shell [flags] SANDBOX",
 		Short: "Open a shell in a sandbox that lives",
 		Long: `Open bash, or sh where there is no bash, in a sandbox that lives: with a terminal
 where this is one, and otherwise as a filter that reads commands from standard
-input. With --json the result follows on standard output when the shell ends.`,
-		Example:           "  cloche shell build\n  echo 'ls -l' | cloche shell build",
+input. With --json the result follows on standard output when the shell ends.
+
+With a terminal the detach keys leave the shell running, and so does a terminal
+that is closed; "cloche attach" comes back to it, and shows its screen. A shell
+that ends leaves no record.`,
+		Example:           "  cloche shell build\n  echo 'ls -l' | cloche shell build\n  cloche shell --detach-keys ctrl-],q build",
 		GroupID:           groupRun,
 		Args:              exactly(1, "one sandbox"),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
+			detach, err := parseDetachKeys(keys)
+			if err != nil {
+				return err
+			}
+			naming, err := who.naming()
+			if err != nil {
+				return err
+			}
 			_, in := terminal(a.stdio.In)
 			_, out := terminal(a.stdio.Out)
-			req := cloche.ExecRequest{Argv: []string{"/bin/sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"}}
-			if v := a.getenv("TERM"); v != "" && in && out {
-				req.Env = map[string]string{"TERM": v}
+			attached := !in || !out || a.json
+			var stdin cloche.Bytes
+			if a.json {
+				// It can be read once, and there may be two attempts.
+				if stdin, err = a.collectStdin(attachFlags{interactive: true}); err != nil {
+					return err
+				}
 			}
-			return a.exec(c.Context(), args[0], req, attachFlags{interactive: true, tty: in && out && !a.json})
+			return eachShell(args[0], func(argv []string) error {
+				req := cloche.ExecRequest{Naming: naming, Argv: argv, Stdin: stdin}
+				if attached {
+					return a.exec(c.Context(), args[0], req, attachFlags{interactive: true})
+				}
+				a.giveTerminal(&req)
+				return a.shell(c.Context(), args[0], req, detach)
+			})
 		},
 	}
+	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "what to type to leave the shell running; '' is nothing")
+	who.register(c.Flags())
+	return c
+}
+
+// eachShell calls do with ways to start a shell until one is there. The first
+// finds bash by itself; a sandbox may have bash and no sh.
+func eachShell(sandbox string, do func(argv []string) error) error {
+	for _, argv := range [][]string{{"sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"}, {"bash"}} {
+		if err := do(argv); cloche.CodeOf(err) != cloche.CodeCommandNotFound {
+			return err
+		}
+	}
+	return cloche.Errorf(cloche.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", clip(sandbox)).
+		WithHint("run its programs with: cloche exec %s -- PROGRAM", clip(sandbox))
+}
+
+// shell starts a managed shell and joins it.
+func (a *app) shell(ctx context.Context, sandbox string, req cloche.ExecRequest, keys []byte) error {
+	fallBack := false
+	err := a.joined(ctx, func(ctx context.Context, j *join) error {
+		// A repeated start finds the process of a first one whose answer was lost.
+		req.ExecID = cloche.NewID(shellName + "-")
+		sandbox, err := j.conn.named(ctx, sandbox, req.Naming)
+		if err != nil {
+			return err
+		}
+		start := req
+		start.NameTemplate = "" // has named it
+		p, err := j.conn.StartProcess(ctx, sandbox, cloche.ProcessSpec{ExecRequest: start, Name: shellName, OpenStdin: true})
+		if err != nil {
+			fallBack = cloche.CodeOf(err) == cloche.CodeUnsupported
+			return err
+		}
+		j.ref, j.tidy = processRef{sandbox, p.ExecID}, true
+		begin := int64(0)
+		p.StdinOpen = true
+		return j.open(ctx, p, joinFlags{since: &begin, keys: keys})
+	})
+	if fallBack {
+		a.warn("%s: the shell will not outlive this program", asError(err).Message)
+		req.ExecID = ""
+		return a.exec(ctx, sandbox, req, attachFlags{interactive: true, tty: true})
+	}
+	return err
+}
+
+// ownShell reports whether "cloche shell" started a process.
+func ownShell(p cloche.Process) bool {
+	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
+}
+
+// forget removes the record of a process that has ended. One that is gone, or
+// whose sandbox is, needs no removal.
+func (j *join) forget(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
+	defer cancel()
+	_ = j.conn.RemoveProcess(ctx, j.ref.sandbox, j.ref.process)
 }

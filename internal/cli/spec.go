@@ -18,31 +18,59 @@ const maxFlagFiles = 16 << 20
 // specFlags are the flags that "run" and "create" share, as they were typed.
 type specFlags struct {
 	name, profile, image, engine, net string
-	user, cwd, workspace              string
+	key                               string
+	pull                              string
+	user, cwd                         string
 	memory, disk, timeout, maxOutput  string
 	cpus                              float64
 	pids                              int64
 	env, mounts, files, labels        []string
+	secrets, skills                   []string
+	rules                             []string
+	endpoints                         []string
+	tmp, shm                          string
+	workspace                         workspaceFlags
+	lifetime, idle                    string
+	persistent, transient             bool
+	snapshot                          string
+	layered                           bool
+	naming                            namingFlags
+	egress                            egressFlags
 }
 
 func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
+	f.naming.register(flags)
 	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+cloche.DefaultProfile+")")
 	flags.StringVar(&f.image, "image", "", "the root filesystem (default "+cloche.DefaultImage+", this machine's own tools)")
+	flags.StringVar(&f.pull, "pull", "", "when to fetch the image: missing, never or always (default missing)")
 	flags.StringVar(&f.engine, "engine", "", "what isolates the sandbox (default auto)")
-	flags.StringVar(&f.net, "net", "", "the network: none")
+	flags.StringVar(&f.net, "net", "", "the network, `none|on` (default the profile's, or on with --allow)")
+	f.egress.register(flags)
+	flags.StringArrayVar(&f.endpoints, "endpoint", nil, endpointUsage)
 	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the environment, or NAME to pass on the value it has here (repeatable)")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "a secret of the operator's by name, `NAME[=ENV][:placeholder|env]`; ENV is the variable inside (repeatable)")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
-	flags.StringVar(&f.workspace, "workspace", "", "the workspace, `NAME|DIR[:PATH]`: kept under a name, or a directory of this machine (it has a slash or begins with a dot)")
+	flags.StringArrayVar(&f.rules, "rule", nil, "what may be done with a path in a mount or the workspace and below it, `PATH:none|ro|rw`, PATH as it is inside (repeatable)")
+	flags.StringArrayVar(&f.skills, "skill", nil, skillUsage)
+	f.workspace.register(flags)
+	flags.BoolVar(&f.layered, "layered", false, "keep what is written to the workspace apart, until \"cloche commit\" or \"cloche rollback\"")
+	flags.StringVar(&f.snapshot, "snapshot", "", "begin with copies of the files of this snapshot, a `NAME` or an id")
 	flags.StringArrayVar(&f.files, "file", nil, "a file to copy in before anything runs, `SRC:DST` (repeatable)")
 	flags.StringVar(&f.memory, "memory", "", "memory limit, a `SIZE` such as 512m or 2GiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "processor limit, a number of `CORES` such as 0.5")
 	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads together, a `NUMBER`")
 	flags.StringVar(&f.disk, "disk", "", "limit of what is written to the root filesystem, a `SIZE` such as 4GiB")
+	flags.StringVar(&f.tmp, "tmp", "", "size of /tmp, which is memory, a `SIZE` such as 256m")
+	flags.StringVar(&f.shm, "shm", "", "size of /dev/shm, which is memory, a `SIZE` such as 64m")
 	flags.StringVar(&f.timeout, "timeout", "", "kill a command after this `duration`, such as 90s or 1h; 0 is unlimited")
 	flags.StringVar(&f.maxOutput, "max-output", "", "keep this much of each output stream of a command, a `SIZE` such as 4MiB (default 1MiB)")
 	flags.StringVar(&f.user, "user", "", "the user inside, `NAME|UID[:GID]`")
 	flags.StringVar(&f.cwd, "cwd", "", "the working directory inside, a `PATH` (default: the workspace)")
+	flags.StringVar(&f.lifetime, "lifetime", "", "end the sandbox this long after it began to run, a `duration` such as 8h, whatever it does")
+	flags.StringVar(&f.idle, "idle", "", "end the sandbox when nobody has used it for this `duration`, such as 10m")
+	flags.BoolVar(&f.persistent, "persistent", true, "let it live on when the daemon is shut down in good order; =false stops it then")
+	flags.BoolVar(&f.transient, "transient", false, "remove it, with all it holds, when its lease ends (needs --idle)")
 	flags.StringArrayVar(&f.labels, "label", nil, "a label, `KEY=VALUE` (repeatable)")
 }
 
@@ -50,10 +78,21 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 // 0 that was typed is refused here, since on the wire it means "the default".
 func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string) (string, bool)) (cloche.SandboxSpec, error) {
 	s := cloche.SandboxSpec{
-		Name: f.name, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
+		Name: f.name, IdempotencyKey: f.key, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
 	}
-	err := checkText("spec", f.name, f.profile, f.image, f.engine, f.net, f.user, f.cwd)
+	s.Snapshot = f.snapshot
+	s.Transient, s.Pull = f.transient, cloche.PullPolicy(f.pull)
+	if set("persistent") {
+		s.Persistent = &f.persistent
+	}
+	err := checkText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
 	if err != nil {
+		return s, err
+	}
+	if s.Naming, err = f.naming.naming(); err != nil {
+		return s, err
+	}
+	if s.Egress, err = f.egress.egress(); err != nil {
 		return s, err
 	}
 	if s.Limits, err = f.limits(set); err != nil {
@@ -62,7 +101,17 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	if s.Env, err = parseEnv(f.env, lookup); err != nil {
 		return s, err
 	}
+	for _, text := range f.secrets {
+		use, err := parseSecret(text)
+		if err != nil {
+			return s, err
+		}
+		s.Secrets = append(s.Secrets, use)
+	}
 	if s.Labels, err = parseLabels("--label", f.labels); err != nil {
+		return s, err
+	}
+	if s.Endpoints, err = parseEndpoints(f.endpoints); err != nil {
 		return s, err
 	}
 	for _, text := range f.mounts {
@@ -72,10 +121,24 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 		}
 		s.Mounts = append(s.Mounts, m)
 	}
-	if set("workspace") {
-		if s.Workspace, err = parseWorkspace(f.workspace, abs); err != nil {
+	for _, text := range f.skills {
+		use, err := parseSkill(text)
+		if err != nil {
 			return s, err
 		}
+		s.Skills = append(s.Skills, use)
+	}
+	if s.Workspace, err = f.workspace.spec(set, abs); err != nil {
+		return s, err
+	}
+	if f.layered {
+		if s.Workspace == nil {
+			s.Workspace = &cloche.Workspace{}
+		}
+		s.Workspace.Layered = true
+	}
+	if err := applyRules(&s, f.rules); err != nil {
+		return s, err
 	}
 	s.Files, err = readFiles(f.files)
 	return s, err
@@ -88,28 +151,56 @@ func (f *specFlags) limits(set func(string) bool) (l cloche.Limits, err error) {
 	}{
 		{"memory", "limits.memory_bytes", f.memory, &l.MemoryBytes},
 		{"disk", "limits.disk_bytes", f.disk, &l.DiskBytes},
+		{"tmp", "limits.tmp_bytes", f.tmp, &l.TmpBytes},
+		{"shm", "limits.shm_bytes", f.shm, &l.ShmBytes},
 		{"max-output", "limits.max_output_bytes", f.maxOutput, &l.MaxOutputBytes},
 	} {
 		if !set(size.flag) {
 			continue
 		}
-		if *size.to, err = parseSize(size.field, size.text); err != nil {
+		if *size.to, err = parseSize("--"+size.flag, size.field, size.text); err != nil {
 			return l, err
 		}
 	}
 	if set("timeout") {
-		if l.TimeoutMS, err = parseTimeout("limits.timeout_ms", f.timeout); err != nil {
+		if l.TimeoutMS, err = parseTimeout("--timeout", "limits.timeout_ms", f.timeout); err != nil {
 			return l, err
 		}
 	}
+	if err := f.lease(set, &l); err != nil {
+		return l, err
+	}
 	if set("cpus") && !(f.cpus > 0) {
-		return l, cloche.Invalid("limits.cpus", "limits.cpus: %v is not more than 0", f.cpus).WithHint("give a number of cores such as 0.5 or 2")
+		return l, cloche.Invalid("limits.cpus", "--cpus %v is not more than 0", f.cpus).WithHint("give a number of cores such as 0.5 or 2")
 	}
 	if set("pids") && f.pids <= 0 {
-		return l, cloche.Invalid("limits.pids", "limits.pids: %d is not more than 0", f.pids).WithHint("give a number of processes such as 256")
+		return l, cloche.Invalid("limits.pids", "--pids %d is not more than 0", f.pids).WithHint("give a number of processes such as 256")
 	}
 	l.CPUs, l.Pids = f.cpus, f.pids
 	return l, nil
+}
+
+// lease reads how long the sandbox may live. On the wire 0 means "the profile's
+// default", so one that was typed is refused.
+func (f *specFlags) lease(set func(string) bool, l *cloche.Limits) (err error) {
+	for _, d := range []struct {
+		flag, field, text string
+		to                *int64
+	}{
+		{"lifetime", "limits.lifetime_ms", f.lifetime, &l.LifetimeMS},
+		{"idle", "limits.idle_ms", f.idle, &l.IdleMS},
+	} {
+		if !set(d.flag) {
+			continue
+		}
+		if *d.to, err = parseTimeout("--"+d.flag, d.field, d.text); err != nil {
+			return err
+		}
+		if *d.to == 0 {
+			return cloche.Invalid(d.field, "--%s is 0, which is no time at all", d.flag).WithHint("give a duration such as 10m, or leave it out for the profile's default")
+		}
+	}
+	return nil
 }
 
 // readFiles reads what --file names.

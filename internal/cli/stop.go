@@ -23,7 +23,7 @@ removes them.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var o cloche.StopOptions
 			if c.Flags().Changed("grace") {
-				ms, err := parseTimeout("grace_ms", grace)
+				ms, err := parseTimeout("--grace", "grace_ms", grace)
 				if err != nil {
 					return err
 				}

@@ -213,7 +213,7 @@ func TestPackThenUnpack(t *testing.T) {
 	}
 	var b bytes.Buffer
 	var report cloche.TarReport
-	if err := packDir(&b, src, &report); err != nil || report.Bytes != 24 {
+	if err := packDir(&b, src, nil, &report); err != nil || report.Bytes != 24 {
 		t.Fatalf("packDir: %v, %+v", err, report)
 	}
 	dst, _, u, err := unpackInto(t, b.Bytes(), 1<<20)

@@ -6,6 +6,10 @@ package daemon
 import (
 	"io"
 	"log/slog"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // Config is what a daemon or an in-process core is started with.
@@ -18,25 +22,87 @@ type Config struct {
 	// Rules is the path of the operator's rules; empty is policy.yaml in the home,
 	// where it exists.
 	Rules string
+	// SkillsDir is the absolute path of the directory with the skills of all tenants;
+	// empty is "skills" in the home.
+	SkillsDir string
+	// RulesOver are keys that are set over what the rules say, now and whenever they
+	// are read again.
+	RulesOver []policy.Override
 	// Token is what callers over TCP must show; empty is the one in the file
 	// "token" of the home, which is made when it is missing.
 	Token string
 	// Version is what the API says of itself.
 	Version string
+	// Ready has an in-process core start what a sandbox needs before it is asked for one,
+	// because it is going to be. A daemon does that always.
+	Ready bool
 	// Log receives the daemon's log, one line a record; nil discards it.
 	Log io.Writer
 	// LogJSON makes these lines JSON.
 	LogJSON bool
+	// LogLevel is the least that is logged.
+	LogLevel slog.Level
+	// Docker and Podman are where these engines find their daemons.
+	Docker, Podman ContainerDaemon
+	// Nsjail is the path of the nsjail binary; empty is the one in PATH.
+	Nsjail string
+	// Waiting is how many agents of the engine native a daemon keeps that wait for the next
+	// sandboxes, once there was one; zero is none.
+	Waiting int
+	// Box has the daemon serve LangBot too; nil does not.
+	Box *Box
+	// OCIRuntime is the name or the path of the OCI runtime; empty is the first that is
+	// usable.
+	OCIRuntime string
+	// Admission bounds how many sandboxes are made at once; zero is the default.
+	Admission policy.Admission
+	// Warnings are logged at the start.
+	Warnings []string
 }
 
-// logger makes the logger that Config describes.
+// Box says how a daemon serves LangBot.
+type Box struct {
+	// Host and Port are where its connections come in. An empty Host is every address
+	// with a token, and loopback without one.
+	Host string
+	Port int
+	// In and Out are a pipe on which its control connection is; nil is none. The end
+	// of the pipe ends the daemon.
+	In  io.Reader
+	Out io.Writer
+}
+
+// ContainerDaemon is what an operator says of a Docker daemon, or of a Podman service.
+type ContainerDaemon struct {
+	// Host is its address, such as "unix:///var/run/docker.sock"; empty is where its
+	// packages put it.
+	Host string
+	// CertDir has the certificates for one behind TCP.
+	CertDir string
+	// Runtime is its name of an OCI runtime; empty is its own choice. RuntimeTier is
+	// how strong the operator says that this isolates.
+	Runtime     string
+	RuntimeTier cloche.Tier
+	// SharesHostFS says whether it sees the files of this machine.
+	SharesHostFS docker.Sharing
+}
+
+// logger makes the logger that Config describes, and logs the warnings.
 func (c Config) logger() *slog.Logger {
+	logger := c.newLogger()
+	for _, w := range c.Warnings {
+		logger.Warn(w)
+	}
+	return logger
+}
+
+func (c Config) newLogger() *slog.Logger {
 	switch {
 	case c.Log == nil:
 		return slog.New(slog.DiscardHandler)
 	case c.LogJSON:
-		return slog.New(slog.NewJSONHandler(c.Log, nil))
+		return slog.New(slog.NewJSONHandler(c.Log, &slog.HandlerOptions{Level: c.LogLevel}))
 	default:
-		return slog.New(slog.NewTextHandler(c.Log, nil))
+		return slog.New(slog.NewTextHandler(c.Log, &slog.HandlerOptions{Level: c.LogLevel}))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,11 +27,13 @@ import (
 //	  cloche.sock      the daemon's default socket
 //	  engines/         the engines' own records
 //	  images/          root filesystems, shared by all owners
+//	  keys.json        API keys: hashes and scopes
 //	  owners.lock      held while an owner begins or is swept
 //	  owners/OWNER/    one directory for each daemon and in-process run
 //	    lock           held for as long as the owner lives
 //	    sandboxes/ID/  one directory for each sandbox
 //	  policy.yaml      the operator's rules
+//	  recordings/      what endpoints recorded, by tenant
 //	  workspaces/      named workspaces
 //
 // An owner whose lock is free is dead, and whoever finds it sweeps it. That the
@@ -94,6 +97,26 @@ func (h *home) daemonOwner() string {
 // errOwned says that the owner lives in another process.
 var errOwned = errors.New("locked by a living process")
 
+// lingering is how long a process that was being started when a daemon was killed may
+// still have that one's lock and socket: until it executes its own program.
+const lingering = time.Second
+
+// patiently asks again while again says so, for as long as lingering.
+func patiently(ctx context.Context, again func() bool) {
+	tick := time.NewTicker(lingering / 50)
+	defer tick.Stop()
+	for range 50 {
+		if !again() {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // claim takes an owner's lock; the directory is made. It is held until close.
 func (h *home) claim(owner string) error {
 	unlock, err := h.lockOwners()
@@ -123,7 +146,7 @@ func (h *home) close(remove bool) error {
 
 // sweepDead removes every in-process owner that died, with all that engines
 // still hold of it. Daemons are left to their successor, which recovers them.
-func (h *home) sweepDead(ctx context.Context, engines []engine.Engine) error {
+func (h *home) sweepDead(ctx context.Context, engines []engine.Engine, workspaces *workspace.Store) error {
 	entries, err := os.ReadDir(h.path("owners"))
 	if err != nil {
 		return fmt.Errorf("list owners: %w", err)
@@ -131,13 +154,13 @@ func (h *home) sweepDead(ctx context.Context, engines []engine.Engine) error {
 	var errs []error
 	for _, e := range entries {
 		if owner := e.Name(); owner != h.owner && strings.HasPrefix(owner, ephemeralPrefix) {
-			errs = append(errs, h.sweepOwner(ctx, owner, engines))
+			errs = append(errs, h.sweepOwner(ctx, owner, engines, workspaces))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.Engine) error {
+func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.Engine, workspaces *workspace.Store) error {
 	unlock, err := h.lockOwners()
 	if err != nil {
 		return err
@@ -165,7 +188,29 @@ func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.En
 			return fmt.Errorf("sweep dead owner %s: %w", owner, err)
 		}
 	}
+	if err := workspaces.Sweep(owner, func(string) bool { return false }); err != nil {
+		return fmt.Errorf("sweep dead owner %s: %w", owner, err)
+	}
 	return workspace.RemoveTree(h.path("owners", owner))
+}
+
+// alive is false for an in-process owner that has died: nothing of it lives. The
+// sandboxes of a daemon live on without it.
+func (h *home) alive(owner string) bool {
+	if !strings.HasPrefix(owner, ephemeralPrefix) || !cloche.ValidName(owner) {
+		return true
+	}
+	unlock, err := h.lockOwners()
+	if err != nil {
+		return true
+	}
+	defer unlock()
+	f, err := tryLock(h.path("owners", owner, lockFile))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	_ = f.Close()
+	return false
 }
 
 // lockOwners keeps the time between making an owner's directory and locking it

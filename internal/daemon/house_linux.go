@@ -1,25 +1,38 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
+	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/egress/holder"
+	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/program"
+	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/secret"
+	"github.com/cloche-dev/cloche/internal/skill"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -28,18 +41,41 @@ const ephemeralPrefix = "r-"
 
 // house is everything, wired. Closers run in reverse.
 type house struct {
-	home    *home
-	rules   policy.Rules
+	home *home
+	// ruleFile has the operator's rules, and began is what it said at the start.
+	ruleFile rulefile.File
+	began    rulefile.Loaded
+	rules    policy.Rules
+	// keys is nil in a run without a daemon.
+	keys    *key.Store
 	core    *core.Service
+	secrets *secret.Store
+	// roots are those by which hosts are verified whose TLS is opened; nil is the
+	// machine's.
+	roots   *x509.CertPool
 	manager *sandbox.Manager
+	// doors are where this daemon listens; nil until it does.
+	doors   atomic.Pointer[doors]
 	log     *slog.Logger
 	closers []func(context.Context) error
 }
 
+// endpointSockets is how many connections endpoints may have to their targets: half of
+// what this process may have open, so that sandboxes can be made and files be written
+// whatever goes through them.
+func endpointSockets() int64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 512 // half of the least that systems give
+	}
+	return int64(min(limit.Cur, 1<<20) / 2)
+}
+
 // build wires the rooms. With ephemeral, the sandboxes die with this process.
 func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error) {
-	logger := cfg.logger()
-	h = &house{log: logger}
+	h = &house{secrets: secret.New(cfg.logger())}
+	logger := h.secrets.Logger()
+	h.log = logger
 	defer func() {
 		if err != nil {
 			if cerr := h.close(ctx); cerr != nil {
@@ -48,62 +84,209 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 			h = nil
 		}
 	}()
-	if h.home, err = openHome(cfg.Home); err != nil {
+	owner, err := h.enter(ctx, cfg, ephemeral)
+	if err != nil {
 		return h, err
 	}
-	if h.rules, err = loadRules(cfg.Rules, h.home.path("policy.yaml")); err != nil {
-		return h, err
-	}
-	owner := h.home.daemonOwner()
-	if ephemeral {
-		owner = cloche.NewID(ephemeralPrefix)
-	}
-	if err := h.home.claim(owner); errors.Is(err, errOwned) {
-		return h, cloche.Errorf(cloche.CodeState, "a daemon for %s is running already", h.home.dir).
-			WithHint("stop it, or choose another directory with --home")
-	} else if err != nil {
-		return h, err
-	}
-	h.closers = append(h.closers, func(context.Context) error { return h.home.close(ephemeral) })
-
-	log, err := audit.Open(audit.Options{Home: h.home.dir, Logger: logger})
+	// It is there before anything is recorded.
+	var events *event.Log
+	log, err := audit.Open(auditOptions(h.home.dir, h.rules, h.secrets, func(e cloche.Event) {
+		if events != nil {
+			events.Publish(e)
+		}
+	}))
 	if err != nil {
 		return h, err
 	}
 	h.closers = append(h.closers, func(context.Context) error { return log.Close() })
-	images, err := image.Open(h.home.path("images"))
+	images, err := h.openImages()
 	if err != nil {
 		return h, err
 	}
-	workspaces, err := workspace.Open(h.home.dir)
+	workspaces, snapshots, recordings, err := h.openStores()
 	if err != nil {
 		return h, err
 	}
-	engines, closeEngines, err := makeEngines(h.home, logger)
+	gv, engines, err := h.openEngines(cfg, ephemeral)
 	if err != nil {
 		return h, err
 	}
-	h.closers = append(h.closers, closeEngines)
-	if err := h.home.sweepDead(ctx, engines); err != nil {
+	workspaces.RemoveVolume = removeVolume(context.WithoutCancel(ctx), engines)
+	if err := h.home.sweepDead(ctx, engines, workspaces); err != nil {
 		logger.Error("sweep what dead runs left", "error", err)
 	}
-	h.manager = sandbox.New(sandbox.Options{
+	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
-		Workspaces: workspaces, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb cloche.Sandbox) { h.core.Ended(sb) },
-	})
-	h.closers = append(h.closers, h.manager.Close)
-	userHome, _ := os.UserHomeDir()
-	h.core = core.New(core.Options{
-		Rules: h.rules, Sandboxes: h.manager, Images: images, Audit: log, Prober: core.NewProber(engines),
-		Logger: logger, Version: cfg.Version, Home: h.home.dir, UserHome: userHome,
-	})
+		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
+		Ended: func(sb cloche.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission,
+		Used: func(sb cloche.Sandbox, u cloche.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb cloche.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
+		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x cloche.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isDoor,
+		Recordings: recordings, EndpointSockets: endpointSockets(),
+	}
+	var approvals *approval.Queue // of a daemon, where somebody can answer
 	if !ephemeral {
-		if err := h.manager.Recover(ctx); err != nil {
-			logger.Error("recover sandboxes", "error", err)
+		if events, err = event.Open(event.Options{Path: h.home.path("events.ndjson")}); err != nil {
+			return h, err
 		}
+		h.closers = append(h.closers, func(context.Context) error { return events.Close() })
+		approvals = h.listen(&options, events)
+	}
+	h.openManager(ctx, options)
+	userHome, _ := os.UserHomeDir()
+	kept, err := h.openPrograms(ephemeral)
+	if err != nil {
+		return h, err
+	}
+	h.core = core.New(core.Options{
+		Programs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
+		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome,
+		ImagePins:  func() ([]string, error) { return h.imagePins(snapshots) },
+		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))),
+	})
+	h.closers = append(h.closers, h.core.ClosePrograms)
+	if err := snapshots.Sweep(); err != nil {
+		logger.Error("sweep what is left of snapshots", "error", err)
+	}
+	if !ephemeral {
+		h.recover(ctx, gv)
+		gv.Prepare(owner, usualCPUs, false)
 	}
 	return h, nil
+}
+
+// listen has what happens to sandboxes published and recorded, and what they ask put
+// where somebody can answer.
+func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
+	approvals := approval.New(func(a cloche.Approval) { h.core.Asked(a) })
+	o.Ask = approvals.Ask
+	o.Events = func(e cloche.Event) {
+		events.Publish(e)
+		h.core.Happened(e)
+		switch e.Kind {
+		case cloche.EventStopped, cloche.EventLost, cloche.EventRemoved:
+			approvals.Forget(e.Sandbox)
+		}
+	}
+	return approvals
+}
+
+// openManager makes the manager of sandboxes and, below it, their ways out. Links that
+// outlive this process have a holder.
+func (h *house) openManager(ctx context.Context, o sandbox.Options) {
+	opts := way.Options{Logger: h.log, Roots: h.roots}
+	var ways *way.Ways
+	if !o.Ephemeral {
+		opts.Holder = holder.NewClient(holder.Options{Dir: o.Dir, Logger: h.log, Again: func() { ways.ParkAgain() }})
+	}
+	ways = way.New(ctx, opts)
+	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
+	o.Ways = ways
+	o.Egress = func(sb cloche.Sandbox, rec cloche.EgressRecord) { h.core.Left(sb, rec) }
+	h.manager = sandbox.New(o)
+	h.closers = append(h.closers, h.manager.Close)
+}
+
+// openPrograms opens the record of programs, which only a daemon has.
+func (h *house) openPrograms(ephemeral bool) (*program.Store, error) {
+	if ephemeral {
+		return nil, nil
+	}
+	kept, err := program.Open(program.Options{Dir: h.home.path("programs")})
+	if err == nil {
+		h.closers = append(h.closers, func(context.Context) error { return kept.Close() })
+	}
+	return kept, err
+}
+
+// openImages opens the store of images, which all owners share.
+func (h *house) openImages() (*image.Store, error) {
+	return image.OpenWith(h.home.path("images"), image.Options{Registries: image.RegistryConfig{
+		Mirrors: h.rules.Mirrors(), Insecure: h.rules.InsecureRegistries(),
+	}})
+}
+
+// imagePins are the images that sandboxes of any owner and snapshots are made of.
+func (h *house) imagePins(snapshots *snapshot.Store) ([]string, error) {
+	pins, err := sandbox.RecordedImages(h.home.path("owners"))
+	if err != nil {
+		return nil, err
+	}
+	kept, err := snapshots.ImageDigests()
+	return append(pins, kept...), err
+}
+
+// recover finds the world of an earlier daemon again. What cannot be found or
+// cleaned now does not keep the daemon from serving.
+func (h *house) recover(ctx context.Context, gv *gvisor.Engine) {
+	if err := h.manager.Recover(ctx); err != nil {
+		h.log.Error("recover sandboxes", "error", err)
+	}
+	if err := gv.SweepExecutables(); err != nil {
+		h.log.Warn("remove executables that no sandbox uses", "error", err)
+	}
+	h.core.RecoverPrograms(ctx)
+	h.core.RefreshEgress(ctx)
+	h.core.TidyImages(ctx)
+}
+
+// enter opens the home, reads the operator's rules and becomes an owner, whose
+// name it returns. A daemon then reads the keys, which are its alone.
+func (h *house) enter(ctx context.Context, cfg Config, ephemeral bool) (owner string, err error) {
+	if h.home, err = openHome(cfg.Home); err != nil {
+		return "", err
+	}
+	// One that was named must be there, the usual one need not.
+	h.ruleFile = rulefile.File{Path: cmp.Or(cfg.Rules, h.home.path("policy.yaml")), Optional: cfg.Rules == "", Over: cfg.RulesOver}
+	if h.began, err = h.ruleFile.Load(); err != nil {
+		return "", err
+	}
+	h.rules = h.began.Rules
+	if h.roots, err = roots(h.rules); err != nil {
+		return "", err
+	}
+	h.useSecrets(ctx, h.rules)
+	owner = h.home.daemonOwner()
+	if ephemeral {
+		owner = cloche.NewID(ephemeralPrefix)
+	}
+	patiently(ctx, func() bool {
+		err = h.home.claim(owner)
+		return errors.Is(err, errOwned)
+	})
+	if errors.Is(err, errOwned) {
+		return "", cloche.Errorf(cloche.CodeState, "a daemon for %s is running already", h.home.dir).
+			WithHint("stop it, or choose another directory with --home")
+	} else if err != nil {
+		return "", err
+	}
+	h.closers = append(h.closers, func(context.Context) error { return h.home.close(ephemeral) })
+	if ephemeral {
+		return owner, nil
+	}
+	if h.keys, err = key.Open(ctx, h.home.dir); err != nil {
+		return "", err
+	}
+	h.closers = append(h.closers, func(context.Context) error { return h.keys.Close() })
+	return owner, nil
+}
+
+// auditOptions are the operator's rules about the audit log.
+func auditOptions(home string, r policy.Rules, secrets *secret.Store, alarm func(cloche.Event)) audit.Options {
+	return audit.Options{
+		Home: home, Logger: secrets.Logger(), Redactor: secrets, Degrade: r.AuditDegrades(), Alarm: alarm,
+		SegmentBytes: int64(r.Audit.SegmentSize), SegmentAge: time.Duration(r.Audit.SegmentAge),
+		KeepBytes: int64(r.Audit.KeepSize), KeepFor: time.Duration(r.Audit.KeepFor),
+	}
+}
+
+// retention is the operator's rule; none is the room's default.
+func retention(r policy.RetentionRule) sandbox.Retention {
+	out := sandbox.Retention{Count: r.Count}
+	if r.For != nil {
+		// Nothing is kept of what ended a moment ago.
+		out.For = max(time.Duration(*r.For), time.Nanosecond)
+	}
+	return out
 }
 
 // close undoes build in reverse.
@@ -116,16 +299,6 @@ func (h *house) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// makeEngines lists the engines of this build; the first is what "auto" tries
-// first.
-func makeEngines(h *home, log *slog.Logger) ([]engine.Engine, func(context.Context) error, error) {
-	gv, err := gvisor.New(gvisor.Options{StateDir: h.path("engines", gvisor.Name), Logger: log})
-	if err != nil {
-		return nil, nil, fmt.Errorf("make engine gvisor: %w", err)
-	}
-	return []engine.Engine{gv}, func(context.Context) error { return gv.Close() }, nil
-}
-
 // agentImage returns what makes the image of the agent: the one that the build
 // embedded, or this very executable, which plays the agent when it is started
 // under its name. It is found once; the program does not change while it runs.
@@ -135,7 +308,7 @@ func agentImage(images *image.Store) func(context.Context) (string, error) {
 	return func(ctx context.Context) (path string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if _, err := os.Lstat(found); found != "" && err == nil {
+		if found != "" && images.Touch(found) {
 			return found, nil
 		}
 		if binary, ok := embed.Binary(); ok {
@@ -150,24 +323,21 @@ func agentImage(images *image.Store) func(context.Context) (string, error) {
 	}
 }
 
-// loadRules reads the operator's rules: from asked, which must exist, or from
-// usual, which need not.
-func loadRules(asked, usual string) (policy.Rules, error) {
-	path := asked
-	if path == "" {
-		path = usual
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && asked == "" {
-		return policy.Rules{}, nil
-	}
+// openStores opens what outlives sandboxes beside images.
+func (h *house) openStores() (*workspace.Store, *snapshot.Store, *tape.Store, error) {
+	workspaces, err := workspace.Open(h.home.dir)
 	if err != nil {
-		return policy.Rules{}, cloche.Errorf(cloche.CodeInvalid, "the policy file cannot be read: %w", err).
-			WithHint("name one with --config, or put it at %s", usual)
+		return nil, nil, nil, err
 	}
-	rules, err := policy.ParseRules(data)
+	workspaces.Alive = h.home.alive
+	snapshots, err := snapshot.Open(snapshot.Options{Home: h.home.dir, RemoveTree: workspace.RemoveTree})
 	if err != nil {
-		return rules, fmt.Errorf("policy file %s: %w", filepath.Clean(path), err)
+		return nil, nil, nil, err
 	}
-	return rules, nil
+	recordings, err := tape.Open(h.home.path("recordings"))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	h.closers = append(h.closers, func(context.Context) error { return recordings.Close() })
+	return workspaces, snapshots, recordings, nil
 }

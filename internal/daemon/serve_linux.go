@@ -19,6 +19,8 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/rulefile"
 )
 
 // shutdownTimeout bounds how long requests in progress may take to end.
@@ -43,7 +45,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if len(listen) == 0 {
 		listen = []string{"unix://" + h.home.path("cloche.sock")}
 	}
-	doors, err := h.openDoors(listen)
+	doors, err := h.openDoors(ctx, listen)
 	if err != nil {
 		return err
 	}
@@ -62,62 +64,66 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	status := h.core.Status(ctx, core.Caller{Operator: true})
 	h.log.Info("serving", "listen", listen, "home", h.home.dir, "engine", status.Engine.Name, "available", status.Available, "reason", status.Engine.Reason)
 
+	box, err := h.openBox(ctx, cfg)
+	if err != nil {
+		return err
+	}
 	served := make(chan error, len(doors))
 	var wg sync.WaitGroup
+	defer h.followRules(ctx)()
 	for _, d := range doors {
 		wg.Go(func() { served <- server.Serve(d) })
 	}
 	select {
 	case <-ctx.Done():
 	case err = <-served:
+	case err = <-box.ended():
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	err = errors.Join(err, server.Shutdown(closing))
+	err = errors.Join(err, box.close(closing), server.Shutdown(closing))
 	wg.Wait()
 	return err
 }
 
-// doors are listeners.
-type doors []net.Listener
-
-func (d doors) close() {
-	for _, ln := range d {
-		ln.Close()
+// followRules keeps the rules in force the same as the policy file, until stop has
+// returned. A HUP signal makes it look at once.
+func (h *house) followRules(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	inForce := h.rules
+	f := &rulefile.Follower{
+		File: h.ruleFile, Began: h.began, Reject: h.core.RejectRules, Logger: h.log,
+		Use: func(ctx context.Context, rules policy.Rules, digest string) error {
+			if err := h.core.UseRules(ctx, rules, digest); err != nil {
+				return err
+			}
+			if later := policy.AtStart(inForce, rules); len(later) > 0 {
+				h.log.Warn("some rules that changed take effect when the daemon is started again", "keys", later)
+			}
+			h.useSecrets(ctx, rules)
+			inForce = rules
+			return nil
+		},
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { f.Run(ctx, hup) })
+	return func() {
+		signal.Stop(hup)
+		cancel()
+		wg.Wait()
 	}
 }
 
-// openDoors listens at every address, or at none.
-func (h *house) openDoors(listen []string) (doors, error) {
-	var open doors
-	for _, addr := range listen {
-		ln, err := listenAt(addr)
-		if err != nil {
-			open.close()
-			return nil, err
-		}
-		open = append(open, ln)
-	}
-	return open, nil
-}
-
-// warnOfClearText says what a TCP address that others can reach means.
-func (h *house) warnOfClearText(open doors) {
-	for _, ln := range open {
-		if a, ok := ln.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-			h.log.Warn("tokens cross the network in clear text: put TLS in front of this address", "listen", ln.Addr().String())
-		}
-	}
-}
-
-func listenAt(addr string) (net.Listener, error) {
+func listenAt(ctx context.Context, addr string) (net.Listener, error) {
 	wrong := func(why string) error {
 		return cloche.Invalid("listen", "cannot listen at %q: %s", addr, why).
 			WithHint("write unix:///path/to/socket or tcp://127.0.0.1:7070")
 	}
 	switch network, rest, _ := strings.Cut(addr, "://"); {
 	case network == "unix" && strings.HasPrefix(rest, "/"):
-		return listenUnix(rest)
+		return listenUnix(ctx, rest)
 	case network == "tcp":
 		if _, _, err := net.SplitHostPort(rest); err != nil {
 			return nil, wrong("a TCP address is host:port")
@@ -133,13 +139,20 @@ func listenAt(addr string) (net.Listener, error) {
 
 // listenUnix makes a socket that only its owner can connect to. One that a dead
 // daemon left is replaced; a living daemon's, or anything else, is not.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode().Type() != fs.ModeSocket {
 			return nil, cloche.Invalid("listen", "%s exists and is no socket", path).WithHint("name a path that is free")
 		}
-		if c, err := net.Dial("unix", path); err == nil {
-			c.Close()
+		lives := false
+		patiently(ctx, func() bool {
+			c, err := net.Dial("unix", path)
+			if lives = err == nil; lives {
+				c.Close()
+			}
+			return lives
+		})
+		if lives {
 			return nil, cloche.Errorf(cloche.CodeState, "another daemon listens at %s", path).
 				WithHint("stop it, or choose another address with --listen")
 		}
@@ -147,11 +160,14 @@ func listenUnix(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("replace socket: %w", err)
 		}
 	}
-	// The mask makes the socket 0600 from its first moment. It is the process's,
-	// and this is before anything else is served.
-	old := unix.Umask(0o177)
-	ln, err := net.Listen("unix", path)
-	unix.Umask(old)
+	// A socket that is bound takes the mode that its descriptor has, so that it is
+	// never another. The process's mask would be everybody's, and others make files.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var refused error
+		err := c.Control(func(fd uintptr) { refused = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, refused)
+	}}
+	ln, err := private.Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", path, err)
 	}

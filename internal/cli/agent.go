@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) errorsCommand() *cobra.Command {
+	var o cloche.ErrorOptions
+	c := &cobra.Command{
+		Use:   "errors",
+		Short: "Show the newest errors of creates and execs",
+		Long: `Show the newest errors that callers got of creates, execs and starts of processes,
+the newest first: yours, and to the operator those of all tenants. The daemon
+remembers 50 of each tenant while it runs; "cloche audit tail" has all that was
+asked. A command that fails is no error.`,
+		Example: "  cloche errors\n  cloche errors --tenant red --limit 5 --json",
+		GroupID: groupLook,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.Limit < 1 {
+				return cloche.Invalid("limit", "--limit is %d", o.Limit).WithHint("1 or more")
+			}
+			if err := checkText("tenant", o.Tenant); err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Errors(ctx, o)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					list.Errors = append([]cloche.ErrorRecord{}, list.Errors...)
+					return a.printJSON(list)
+				}
+				rows := make([][]string, 0, len(list.Errors))
+				for _, e := range list.Errors {
+					rows = append(rows, []string{
+						e.Time.Local().Format(time.DateTime), e.Tenant, string(e.Stage), string(e.Code), orDash(e.QueryID), orDash(e.RequestID), e.Message,
+					})
+				}
+				return writeTable(a.stdio.Out, []string{"TIME", "TENANT", "STAGE", "CODE", "QUERY", "REQUEST", "MESSAGE"}, rows)
+			})
+		},
+	}
+	c.Flags().StringVar(&o.Tenant, "tenant", "", "those of this `tenant` alone, for the operator")
+	c.Flags().IntVar(&o.Limit, "limit", cloche.KeptErrors, "how many")
+	return c
+}
+
+func (a *app) guidanceCommand() *cobra.Command {
+	var o cloche.GuidanceOptions
+	c := &cobra.Command{
+		Use:   "guidance [flags] [SANDBOX]",
+		Short: "Print what to tell a model of its sandbox",
+		Long: `Print text for the system prompt of a model that has a tool for commands: where
+the workspace is, what the network reaches, which limits hold and which skills
+there are. It is about SANDBOX, or about one as it would be made for you.`,
+		Example:           "  cloche guidance box\n  cloche guidance --profile network_basic --all-skills",
+		GroupID:           groupLook,
+		Args:              atMostOne,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.Sandbox = args[0]
+			}
+			if err := checkText("profile", o.Profile); err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				g, err := conn.Guidance(ctx, o)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(g)
+				}
+				return a.printLines(g.Text)
+			})
+		},
+	}
+	c.Flags().StringVar(&o.Profile, "profile", "", "the `profile` of a sandbox that would be made (default the daemon's)")
+	c.Flags().BoolVar(&o.AllSkills, "all-skills", false, "it would be made with every skill of yours")
+	return c
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Say whether sandboxes can be had, and if not why",
+		Long: `Say whether a sandbox could be had now. If not, the reason is one of: disabled,
+engine_down (the engine that the operator named), no_engine (none is named, and
+none can be used), never_connected (no daemon answers), failing (it answers with
+an error). A program that uses the Go client may also see connection_lost.
+
+Exit status: 0 when a sandbox could be had, 1 when not.`,
+		Example: "  cloche status\n  cloche status --json",
+		GroupID: groupHost,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				st := conn.Standing(ctx)
+				if ctx.Err() != nil {
+					_, err := conn.Status(ctx)
+					return err
+				}
+				if err := a.printStatus(st); err != nil {
+					return err
+				}
+				if !st.Available {
+					return statusError(1)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) printStatus(st cloche.Status) error {
+	if a.json {
+		return a.printJSON(st)
+	}
+	text := fmt.Sprintf("available: engine %s, profile %s\n", st.Engine.Name, st.Profile)
+	if !st.Available {
+		text = fmt.Sprintf("not available: %s: %s\n", st.Reason, st.Message)
+	}
+	if st.Version != "" {
+		text += fmt.Sprintf("sandboxes: %d live, %d being made, %d waiting for that\nrecent errors: %d\n", st.Sandboxes, st.Starting, st.Queued, st.RecentErrors)
+	}
+	return a.printLines(text)
+}
+
+// printLines writes text of a daemon's with its line breaks.
+func (a *app) printLines(text string) error {
+	for line := range strings.Lines(text) {
+		if _, err := fmt.Fprintln(a.stdio.Out, printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return outputError(err)
+		}
+	}
+	return nil
+}
+
+// charsFlag cuts the output of a result to what a model reads.
+type charsFlag struct{ n int64 }
+
+func (f *charsFlag) register(flags *pflag.FlagSet) {
+	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut each stream to `N` characters in its middle, for a model to read; "+strconv.Itoa(cloche.DefaultOutputChars)+" is usual (default no cut)")
+}
+
+// value is the flag's, nil where it was not given.
+func (f *charsFlag) value(c *cobra.Command, json bool) (*int64, error) {
+	switch {
+	case !c.Flags().Changed("max-chars"):
+		return nil, nil
+	case !json:
+		return nil, cloche.Invalid("max_output_chars", "--max-chars is for results, and this output is passed on as it is written").WithHint("add --json")
+	case f.n < 0:
+		return nil, cloche.Invalid("max_output_chars", "--max-chars is %d", f.n).WithHint("0 or more")
+	}
+	return &f.n, nil
+}

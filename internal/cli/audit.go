@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) auditCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "The record of what was asked and what became of it",
+		Long: `The record of what was asked, by whom, what was decided by which rule, and what
+became of it. Each record holds the hash of the one before, so that a record which
+was changed, removed or moved shows.
+
+It is for the operator; the rule "audit: {tenants: [NAME]}" lets a tenant read its
+own records.`,
+		Example: "  cloche audit tail -f\n  cloche audit verify\n  cloche audit export > audit.ndjson",
+		GroupID: groupLook,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.auditTailCommand(), a.auditExportCommand(), a.auditVerifyCommand(), a.auditUsageCommand())
+	return c
+}
+
+// auditFilter is the flags that choose records, as they were typed.
+type auditFilter struct {
+	o            cloche.AuditOptions
+	since, until string
+}
+
+func (f *auditFilter) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.since, "since", "", "only from this `SEQ|TIME|DURATION` on: what came after record SEQ, or a time, or a duration before now")
+	flags.StringVar(&f.until, "until", "", "only before this `TIME|DURATION`")
+	flags.StringVar(&f.o.Tenant, "tenant", "", "only those of this `TENANT`")
+	flags.StringVar(&f.o.Sandbox, "sandbox", "", "only those of the sandbox with this `ID`")
+	flags.StringVar(&f.o.Verb, "verb", "", "only this `VERB`, such as exec")
+	flags.StringVar(&f.o.Outcome, "outcome", "", "only this `OUTCOME`: granted, ok, refused or failed")
+}
+
+func (f *auditFilter) options(now time.Time) (cloche.AuditOptions, error) {
+	o := f.o
+	if f.since != "" {
+		at, err := parseSince(f.since, now)
+		switch {
+		case err != nil:
+			return o, err
+		case at.number == nil:
+			o.Since = at.time
+		case *at.number < 0:
+			return o, cloche.Invalid("since", "--since %s is a negative number", clip(f.since)).WithHint("give the number of a record, a time or a duration")
+		default:
+			o.After = *at.number
+		}
+	}
+	if f.until != "" {
+		at, err := parseSince(f.until, now)
+		if err != nil || at.number != nil {
+			return o, cloche.Invalid("until", "--until %q is neither a time nor a duration", clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
+		}
+		o.Until = at.time
+	}
+	switch o.Outcome {
+	case "", "granted", "ok", "refused", "failed":
+	default:
+		return o, cloche.Invalid("outcome", "--outcome %q is none", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+	}
+	return o, nil
+}
+
+func (a *app) auditTailCommand() *cobra.Command {
+	var f auditFilter
+	c := &cobra.Command{
+		Use:   "tail [flags]",
+		Short: "Show the last records",
+		Long: `Show the last records, oldest first: one line each with its time, number, outcome,
+tenant, verb, sandbox, and what there is to say. With --follow go on with what is
+recorded next. With --json each line is as the log has it.`,
+		Example: "  cloche audit tail -n 100\n  cloche audit tail -f --outcome refused\n  cloche audit tail --since 1h --verb exec --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			o, err := f.options(time.Now())
+			if err != nil {
+				return err
+			}
+			if o.Tail < 0 {
+				return cloche.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
+			}
+			if f.since != "" && !c.Flags().Changed("lines") {
+				o.Tail = 0
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return untilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, a.auditRecord))
+			})
+		},
+	}
+	c.Flags().BoolVarP(&f.o.Follow, "follow", "f", false, "go on with what is recorded next")
+	c.Flags().IntVarP(&f.o.Tail, "lines", "n", 20, "how many `RECORDS`; 0 is all")
+	f.register(c.Flags())
+	return c
+}
+
+// auditRecord prints one record: for a person, or the line as it is, in which
+// every character that is not printable is escaped.
+func (a *app) auditRecord(r cloche.AuditRecord, line []byte) error {
+	text := string(line)
+	if !a.json {
+		text = auditText(r)
+	}
+	if _, err := fmt.Fprintln(a.stdio.Out, printable(text)); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
+func auditText(r cloche.AuditRecord) string {
+	dash := func(s string) string {
+		if s == "" {
+			return "-"
+		}
+		return s
+	}
+	parts := []string{
+		r.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), strconv.FormatInt(r.Seq, 10),
+		dash(r.Outcome), dash(r.Tenant), r.Verb, dash(r.Sandbox),
+	}
+	if r.Code != "" {
+		parts = append(parts, "code="+string(r.Code))
+	}
+	if r.Rule != "" {
+		parts = append(parts, "rule="+r.Rule)
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.Details)) {
+		parts = append(parts, k+"="+r.Details[k])
+	}
+	if c := r.Chain; c != nil {
+		parts = append(parts, string(c.Kind))
+		if c.First > 0 || c.Last > 0 {
+			parts = append(parts, fmt.Sprintf("records %d to %d", c.First, c.Last))
+		}
+		if c.Count > 0 {
+			parts = append(parts, counted(int(c.Count), "record")+" could not be written")
+		}
+		if c.Reason != "" {
+			parts = append(parts, c.Reason)
+		}
+	}
+	if u := r.Usage; u != nil {
+		parts = append(parts, fmt.Sprintf("cpu=%.3fs memory=%.1fGiBs time=%.1fs", u.CPUSeconds, u.GiBSeconds, u.Seconds))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (a *app) auditExportCommand() *cobra.Command {
+	var f auditFilter
+	var to string
+	c := &cobra.Command{
+		Use:   "export [flags]",
+		Short: "Write records as they are, to be kept elsewhere",
+		Long: `Write records as the log has them, one line of JSON each. What is written can be
+verified without a daemon: "cloche audit verify FILE". A choice by tenant,
+sandbox, verb or outcome leaves records out, which a verification then misses;
+--since does not.
+
+Note the last number and hash, or keep the file where this machine cannot change
+it: that is what proves later that nothing was cut off.`,
+		Example: "  cloche audit export > audit.ndjson\n  cloche audit export --since 1200 -o next.ndjson",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			o, err := f.options(time.Now())
+			if err != nil {
+				return err
+			}
+			out := a.stdio.Out
+			if to != "" && to != "-" {
+				file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+				if err != nil {
+					return cloche.Invalid("output", "--output: %w", err).WithHint("name a file that does not exist yet")
+				}
+				defer func() {
+					if cerr := file.Close(); err == nil && cerr != nil {
+						err = outputError(cerr)
+					}
+				}()
+				out = file
+			}
+			w := bufio.NewWriter(out)
+			err = a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return conn.Audit(ctx, o, func(_ cloche.AuditRecord, line []byte) error { return writeLine(w, line) })
+			})
+			if ferr := w.Flush(); err == nil && ferr != nil {
+				err = outputError(ferr)
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&to, "output", "o", "", "write to this new `FILE` (default standard output)")
+	f.register(c.Flags())
+	return c
+}
+
+func writeLine(w io.Writer, line []byte) error {
+	for _, p := range [][]byte{line, []byte("\n")} {
+		if _, err := w.Write(p); err != nil {
+			return outputError(err)
+		}
+	}
+	return nil
+}
+
+func (a *app) auditUsageCommand() *cobra.Command {
+	var f auditFilter
+	var label string
+	c := &cobra.Command{
+		Use:   "usage [flags]",
+		Short: "Sum what ended sandboxes used",
+		Long: `Sum what ended sandboxes used, by tenant, and with --label by the values of a
+label: processor time, memory by time (the limit in force), and time.`,
+		Example: "  cloche audit usage --since 720h\n  cloche audit usage --label team --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			o, err := f.options(time.Now())
+			if err != nil {
+				return err
+			}
+			if o.After > 0 {
+				return cloche.Invalid("since", "--since %s is the number of a record", clip(f.since)).WithHint("give a time or a duration")
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				u, err := conn.AuditUsage(ctx, cloche.AuditUsageOptions{Since: o.Since, Until: o.Until, Tenant: o.Tenant, Label: label})
+				if err != nil {
+					return err
+				}
+				return a.usageTable(u, label)
+			})
+		},
+	}
+	c.Flags().StringVar(&label, "label", "", "sum by the values of the label with this `KEY`")
+	c.Flags().StringVar(&f.since, "since", "", "only what ended from this `TIME|DURATION` on")
+	c.Flags().StringVar(&f.until, "until", "", "only what ended before this `TIME|DURATION`")
+	c.Flags().StringVar(&f.o.Tenant, "tenant", "", "only of this `TENANT`")
+	return c
+}
+
+func (a *app) usageTable(u cloche.AuditUsage, label string) error {
+	if a.json {
+		u.Rows = append([]cloche.AuditUsageRow{}, u.Rows...)
+		return a.printJSON(u)
+	}
+	head := []string{"TENANT", "SANDBOXES", "CPU-SECONDS", "GIB-SECONDS", "SECONDS", "IN", "OUT"}
+	if label != "" {
+		head = slices.Insert(head, 1, strings.ToUpper(printable(label)))
+	}
+	var rows [][]string
+	var partial int64
+	for _, r := range u.Rows {
+		row := []string{
+			r.Tenant, strconv.FormatInt(r.Sandboxes, 10), fmt.Sprintf("%.3f", r.CPUSeconds), fmt.Sprintf("%.1f", r.GiBSeconds),
+			fmt.Sprintf("%.1f", r.Seconds), formatSize(r.BytesIn), formatSize(r.BytesOut),
+		}
+		if label != "" {
+			row = slices.Insert(row, 1, r.Label)
+		}
+		rows = append(rows, row)
+		partial += r.Partial
+	}
+	if err := writeTable(a.stdio.Out, head, rows); err != nil {
+		return outputError(err)
+	}
+	if partial > 0 {
+		a.note("sandboxes of which a part could not be measured, and counts as 0: %d", partial)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit/chain"
+)
+
+func (a *app) auditVerifyCommand() *cobra.Command {
+	var anchors []string
+	var o cloche.AuditVerifyOptions
+	c := &cobra.Command{
+		Use:   "verify [flags] [HOME|FILE|-]",
+		Short: "Prove that nobody changed the log, or name the first bad record",
+		Long: `Prove that nobody changed the log, or name the first bad record and exit with 1.
+Without an argument the daemon reads its own log. With a home's directory, or a
+file or standard input that "cloche audit export" wrote, nothing but the files is
+needed.
+
+The chain proves that records were not changed, removed or moved since. It does
+not prove that against somebody who can write the whole home: they can write
+another chain. Against them there are anchors: the last number and hash, which
+this verb prints, kept elsewhere and given to --anchor later.`,
+		Example: "  cloche audit verify\n  cloche audit verify --anchor 1200:0d6a… /var/lib/cloche\n  cloche audit export | cloche audit verify -",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exactly(1, "one home or file, or none")(c, args)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			for _, text := range anchors {
+				anchor, err := parseAnchor(text)
+				if err != nil {
+					return err
+				}
+				o.Anchors = append(o.Anchors, anchor)
+			}
+			if o.Accept < 0 {
+				return cloche.Invalid("accept", "--accept %d is no record", o.Accept).WithHint("give the number of a record")
+			}
+			if len(args) == 1 {
+				ctx, cancel := interruptible(c.Context())
+				defer cancel()
+				r, err := a.verifyHere(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				return a.auditReport(r)
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				r, err := conn.VerifyAudit(ctx, o)
+				if err != nil {
+					return err
+				}
+				return a.auditReport(r)
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "a record that was noted before, `SEQ:HASH` (repeatable)")
+	c.Flags().Int64Var(&o.Accept, "accept", 0, "problems up to the record `SEQ` are known: note them only")
+	return c
+}
+
+func parseAnchor(text string) (cloche.AuditAnchor, error) {
+	n, hash, ok := strings.Cut(text, ":")
+	seq, err := strconv.ParseInt(n, 10, 64)
+	if hash = strings.ToLower(hash); !ok || err != nil || seq < 1 || len(hash) != len(chain.Zero) || strings.Trim(hash, "0123456789abcdef") != "" {
+		return cloche.AuditAnchor{}, cloche.Invalid("anchor", "--anchor %q is none", clip(text)).
+			WithHint(`write the number of a record and its whole hash, as "cloche audit verify" prints them`)
+	}
+	return cloche.AuditAnchor{Seq: seq, Hash: hash}, nil
+}
+
+// verifyHere reads files of this machine.
+func (a *app) verifyHere(ctx context.Context, path string, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+	if path == "-" {
+		return chain.VerifyReader(ctx, "standard input", a.stdio.In, o)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return cloche.AuditReport{}, cloche.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
+	}
+	if info.IsDir() {
+		if _, err := os.Stat(filepath.Join(path, chain.Active)); errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == chain.Dir {
+			path = filepath.Dir(path)
+		}
+		return chain.VerifyHome(ctx, path, o)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return cloche.AuditReport{}, cloche.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
+	}
+	r, err := chain.VerifyReader(ctx, filepath.Base(path), io.Reader(f), o)
+	return r, errors.Join(err, f.Close())
+}
+
+// exitTampered is the status of a verification that found a problem.
+const exitTampered = 1
+
+func (a *app) auditReport(r cloche.AuditReport) error {
+	if a.json {
+		if err := a.printJSON(r); err != nil {
+			return err
+		}
+	} else if err := a.auditReportText(r); err != nil {
+		return outputError(err)
+	}
+	if !r.OK {
+		return statusError(exitTampered)
+	}
+	return nil
+}
+
+func (a *app) auditReportText(r cloche.AuditReport) error {
+	var b strings.Builder
+	where := func(f cloche.AuditFinding) string {
+		switch {
+		case f.File == "" || f.Line == 0:
+			return ""
+		default:
+			return fmt.Sprintf(" (%s line %d)", f.File, f.Line)
+		}
+	}
+	for _, f := range r.Notes {
+		fmt.Fprintf(&b, "note: %s%s\n", printable(f.Message), printable(where(f)))
+	}
+	for i, f := range r.Problems {
+		if i == 0 {
+			fmt.Fprintf(&b, "first bad record: %d\n", f.Seq)
+		}
+		fmt.Fprintf(&b, "problem: %s%s\n", printable(f.Message), printable(where(f)))
+	}
+	if n := r.ProblemCount - int64(len(r.Problems)); n > 0 {
+		fmt.Fprintf(&b, "and %d more problems\n", n)
+	}
+	verdict := "the chain is whole"
+	if !r.OK {
+		verdict = "the chain is broken"
+	}
+	fmt.Fprintf(&b, "%s: %d records, %d to %d (files: %d)\n", verdict, r.Records, r.First, r.Last, r.Segments)
+	if r.OK && r.Last > 0 {
+		fmt.Fprintf(&b, "anchor: %d:%s\n", r.Last, printable(r.Hash))
+	}
+	_, err := io.WriteString(a.stdio.Out, b.String())
+	return err
+}

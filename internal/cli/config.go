@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "config",
+		Short:   "See what a daemon is configured with",
+		Long:    "See what a daemon is configured with, and where each value comes from.",
+		Example: "  cloche config show",
+		GroupID: groupHost,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.configShowCommand())
+	return c
+}
+
+func (a *app) configShowCommand() *cobra.Command {
+	var o ServeOptions
+	c := &cobra.Command{
+		Use:   "show",
+		Short: "Print every setting, its value and where that comes from",
+		Long: `Print what "cloche serve" with the same flags and in the same environment would be
+configured with: each key, its value, and whether that is from a flag, the
+environment, a file or the default; then the keys of the policy file that are set.
+It needs no daemon. A token is shown as set or unset.
+
+A key is set in the environment by CLOCHE__ and the key in capitals, with two
+underscores for each dot: CLOCHE__LOG__LEVEL, CLOCHE__POLICY__MAX_SANDBOXES. Lists
+have commas between their values, or are YAML.
+
+Exit status: 0 a daemon would take it, 125 it would not, and the error says why.`,
+		Example: "  cloche config show\n  CLOCHE__POLICY__MAX_SANDBOXES=20 cloche config show --json",
+		Args:    exactly(0, "none"),
+		RunE: func(*cobra.Command, []string) error {
+			if a.env.Config == nil {
+				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux only").WithHint("ask there")
+			}
+			o.Home = a.home
+			v, err := a.env.Config(o)
+			if err != nil {
+				return err
+			}
+			return a.printConfig(v)
+		},
+	}
+	o.register(c.Flags())
+	return c
+}
+
+func (a *app) printConfig(v ConfigView) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	for _, w := range v.Warnings {
+		a.warn("%s", w)
+	}
+	var rows [][]string
+	for _, s := range v.Settings {
+		text := fmt.Sprint(s.Value)
+		if _, plain := s.Value.(string); !plain {
+			if data, err := json.Marshal(s.Value); err == nil {
+				text = string(data)
+			}
+		}
+		rows = append(rows, []string{s.Key, strings.TrimSpace(text), s.Source})
+	}
+	if err := writeTable(a.stdio.Out, []string{"KEY", "VALUE", "SOURCE"}, rows); err != nil {
+		return outputError(err)
+	}
+	return nil
+}

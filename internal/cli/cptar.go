@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// tarFlags are the flags of a copy of many files.
+type tarFlags struct {
+	exclude       []string
+	owner         string
+	atomic, clear bool
+}
+
+func (f *tarFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.exclude, "exclude", nil, "leave out the `PATH`, relative to the directory that is copied, with all below it; it is literal, not a pattern (repeatable)")
+	flags.StringVar(&f.owner, "owner", "", `the owner of what is made in the sandbox, "NAME|UID[:GID]", or "keep" for the numbers in a tar stream (default: the sandbox's user)`)
+	flags.BoolVar(&f.atomic, "atomic", false, "put a directory or tar stream in place in the sandbox as a whole or not at all")
+	flags.BoolVar(&f.clear, "clear", false, "remove what is in the directory of the sandbox before, as part of --atomic")
+}
+
+// check makes the paths clean and refuses what would have no effect.
+func (f *tarFlags) check(in bool) error {
+	for i, p := range f.exclude {
+		p = filepath.ToSlash(p)
+		clean := path.Clean(p)
+		if p == "" || clean == "." || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
+			return cloche.Invalid("exclude", "--exclude %q is not a path below the directory", clip(p)).
+				WithHint(`write it relative to what is copied, such as .git or build/cache; there are no patterns`)
+		}
+		f.exclude[i] = clean
+	}
+	if !in && (f.owner != "" || f.atomic || f.clear) {
+		return cloche.Invalid("dst", "--owner, --atomic and --clear are for copies into a sandbox").WithHint("leave them out")
+	}
+	return checkText("owner", f.owner)
+}
+
+func (f *tarFlags) out() cloche.TarOutOptions { return cloche.TarOutOptions{Exclude: f.exclude} }
+
+// in are the options of an import. What is packed here leaves out by itself what
+// is excluded; from a stream it is left out there.
+func (f *tarFlags) in(stream bool) cloche.TarInOptions {
+	o := cloche.TarInOptions{Owner: f.owner, Atomic: f.atomic, Clear: f.clear}
+	if stream {
+		o.Exclude = f.exclude
+	}
+	return o
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// egressFlags are the flags on what may leave, as they were typed.
+type egressFlags struct {
+	allow, deny, requests []string
+	ask                   bool
+}
+
+func (f *egressFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.allow, "allow", nil, "let this out, a `RULE` such as pypi.org, \"*.example.com\", db.example.com:5432 or @npm; several with commas (repeatable)")
+	flags.StringArrayVar(&f.deny, "deny", nil, "hold this back whatever is allowed, a `RULE` (repeatable)")
+	flags.StringArrayVar(&f.requests, "allow-request", nil, "let only such requests reach a host, `[METHODS ]HOST[/PATHS]` such as \"GET api.example.com/v1/*\" (repeatable)")
+	flags.BoolVar(&f.ask, "ask", false, "let a connection of which no rule speaks wait for \"cloche egress approve\"")
+}
+
+// egress is what was asked for; nil is nothing.
+func (f *egressFlags) egress() (*cloche.Egress, error) {
+	if len(f.allow)+len(f.deny)+len(f.requests) == 0 && !f.ask {
+		return nil, nil
+	}
+	e := &cloche.Egress{Ask: f.ask}
+	var err error
+	if e.Allow, err = splitRules("--allow", f.allow); err != nil {
+		return nil, err
+	}
+	if e.Deny, err = splitRules("--deny", f.deny); err != nil {
+		return nil, err
+	}
+	for _, text := range f.requests {
+		r, err := parseRequestRule(text)
+		if err != nil {
+			return nil, err
+		}
+		e.Requests = append(e.Requests, r)
+		// To narrow requests to a host is to want it.
+		if !slices.Contains(e.Allow, r.Host) {
+			e.Allow = append(e.Allow, r.Host)
+		}
+	}
+	return e, nil
+}
+
+// splitRules takes lists apart at their commas, but not those between the ranges of
+// one rule.
+func splitRules(flag string, texts []string) ([]string, error) {
+	var out []string
+	for _, text := range texts {
+		if err := checkText("egress", text); err != nil {
+			return nil, err
+		}
+		first := len(out)
+		for part := range strings.SplitSeq(text, ",") {
+			part = strings.TrimSpace(part)
+			if _, err := netip.ParsePrefix(part); err == nil && len(out) > first && strings.Contains(out[len(out)-1], " at ") {
+				out[len(out)-1] += "," + part
+				continue
+			}
+			if part == "" {
+				return nil, cloche.Invalid("egress", "%s %q holds an empty rule", flag, clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
+			}
+			out = append(out, part)
+		}
+	}
+	return out, nil
+}
+
+// parseRequestRule reads [METHOD[,METHOD] ]HOST[PATH[,PATH]].
+func parseRequestRule(text string) (cloche.RequestRule, error) {
+	var r cloche.RequestRule
+	if err := checkText("egress", text); err != nil {
+		return r, err
+	}
+	methods, rest, both := strings.Cut(strings.TrimSpace(text), " ")
+	if !both {
+		methods, rest = "", methods
+	}
+	host, paths, below := strings.Cut(strings.TrimSpace(rest), "/")
+	if r.Host = host; host == "" {
+		return r, cloche.Invalid("egress", "--allow-request %q names no host", clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
+	}
+	if below {
+		r.Paths = strings.Split("/"+paths, ",")
+	}
+	if both {
+		r.Methods = strings.Split(strings.ToUpper(methods), ",")
+	}
+	return r, nil
+}
+
+// maxToldRefusals is how many refusals are told after a command; the log has all.
+const maxToldRefusals = 5
+
+// tellRefusals says what was not let out while a command failed, and how it would be:
+// again is what goes before the rule.
+func (a *app) tellRefusals(res *cloche.Result, again string) {
+	if res.OK() {
+		return
+	}
+	for i, r := range res.Refusals {
+		if i == maxToldRefusals {
+			a.warn("%s more not let out", counted(len(res.Refusals)-i, "connection"))
+			return
+		}
+		what := hostPort(r.Name, r.Port)
+		if r.Method != "" {
+			what = r.Method + " " + what + r.Path
+		}
+		if r.Allow == "" {
+			a.warn("not let out: %s: %s (rule %s)", clip(what), r.Reason, r.Rule)
+			continue
+		}
+		a.warn("not let out: %s: %s (rule %s); to allow it: %s %s", clip(what), r.Reason, r.Rule, again, shellWord(r.Allow))
+	}
+}
+
+// shellWord is a rule as it can be pasted into a shell.
+func shellWord(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._:/-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// eventKinds are the kinds that can be asked for.
+func eventKinds() []string {
+	kinds := cloche.EventKinds()
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = string(k)
+	}
+	return names
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var kinds []string
+	var from, endpoint string
+	var follow bool
+	c := &cobra.Command{
+		Use:   "events [flags] [SANDBOX]",
+		Short: "Show what happened to sandboxes and their processes",
+		Long: `Show the events that are kept, of one sandbox or of all, oldest first: one line
+each with its time, kind, sandbox, and what there is to say. With --follow go on
+with what happens next; a connection that breaks is made again, with no event
+lost or repeated.
+
+--since takes the cursor of the last event that is known (a field of --json), a
+time, a duration before now, or "now" for none of those that are kept.
+
+Kinds are sandbox.created, expiring, paused, resumed, stopping, stopped, lost,
+removed, oom, adopted and degraded; process.started, ready, not_ready, restarted,
+exited and failed; endpoint., image., egress., approval., policy. and audit.
+kinds; and refused. "--kind process" is all that begin so.`,
+		Example: `  cloche events
+  cloche events -f --since now --kind process build
+  cloche events --since 1h --kind refused --json`,
+		GroupID:           groupLook,
+		Args:              atMostOne,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			o := cloche.EventOptions{Follow: follow}
+			if len(args) == 1 {
+				o.Sandbox = args[0]
+			}
+			if endpoint != "" && (o.Sandbox == "" || !cloche.ValidEndpointName(endpoint)) {
+				return cloche.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
+			}
+			o.Endpoint = endpoint
+			var err error
+			if o.Kinds, err = parseKinds(kinds); err != nil {
+				return err
+			}
+			var after time.Time
+			if o.After, after, err = parseAfter(from, time.Now()); err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e cloche.Event) error { return a.event(e, after) }))
+			})
+		},
+	}
+	c.Flags().StringVar(&endpoint, "endpoint", "", "only what happened to the sandbox's endpoint of this `NAME`")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens next")
+	c.Flags().StringVar(&from, "since", "", "only what came after this `CURSOR|TIME|DURATION|now` (default all that are kept)")
+	c.Flags().StringArrayVar(&kinds, "kind", nil, "only this `KIND` (repeatable: any may match)")
+	return c
+}
+
+// atMostOne is the argument rule of a verb that may be told a sandbox.
+func atMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return cloche.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+	}
+	return nil
+}
+
+// parseKinds reads kinds, and the beginnings of kinds before their dot.
+func parseKinds(names []string) ([]cloche.EventKind, error) {
+	known := eventKinds()
+	var kinds []cloche.EventKind
+	for _, n := range names {
+		found := false
+		for _, k := range known {
+			if k == n || strings.HasPrefix(k, n+".") {
+				found = true
+				if !slices.Contains(kinds, cloche.EventKind(k)) {
+					kinds = append(kinds, cloche.EventKind(k))
+				}
+			}
+		}
+		if !found {
+			return nil, cloche.Invalid("kind", "--kind %q is not a kind of event", clip(n)).
+				WithHint("the kinds are sandbox, process, image, %s", strings.Join(known, ", "))
+		}
+	}
+	return kinds, nil
+}
+
+// parseAfter is the cursor to ask for, and the time before which events are left
+// out.
+func parseAfter(s string, now time.Time) (cursor int64, after time.Time, err error) {
+	switch s {
+	case "":
+		return 0, after, nil
+	case "now":
+		return -1, after, nil
+	}
+	at, err := parseSince(s, now)
+	if err != nil {
+		return 0, after, err
+	}
+	if at.number == nil {
+		return 0, at.time, nil
+	}
+	if *at.number < 0 {
+		return 0, after, cloche.Invalid("since", "--since %s is a negative cursor", clip(s)).WithHint(`give the cursor of an event, or "now"`)
+	}
+	return *at.number, after, nil
+}
+
+func (a *app) event(e cloche.Event, after time.Time) error {
+	if e.Time.Before(after) {
+		return nil
+	}
+	if a.json {
+		return a.printJSON(e)
+	}
+	if e.Missed > 0 {
+		a.note("%d events before this one are no longer kept", e.Missed)
+	}
+	name := e.Name
+	if name == "" {
+		name = e.Sandbox
+	}
+	if name == "" {
+		name = cmp.Or(e.Image, "-")
+	}
+	line := fmt.Sprintf("%s %s %s %s", e.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), e.Kind, name, eventDetail(e))
+	if _, err := fmt.Fprintln(a.stdio.Out, strings.TrimRight(printable(line), " ")); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
+// eventDetail is what there is to say of an event beyond its kind.
+func eventDetail(e cloche.Event) string {
+	var parts []string
+	if p := e.Process; p != nil {
+		parts = append(parts, p.ExecID)
+		if p.Name != "" {
+			parts = append(parts, "("+p.Name+")")
+		}
+		if exit := exitColumn(*p); exit != "-" {
+			parts = append(parts, "exit="+exit)
+		}
+		if p.Restarts > 0 {
+			parts = append(parts, "restarts="+strconv.Itoa(p.Restarts))
+		}
+		if e.Kind == cloche.EventProcessStarted {
+			parts = append(parts, clip(strings.Join(p.Argv, " ")))
+		}
+		if e.Reason == "" && p.Reason != "" {
+			parts = append(parts, p.Reason)
+		}
+	}
+	if p := e.Pull; p != nil {
+		parts = append(parts, string(p.Phase))
+		if p.TotalBytes > 0 {
+			parts = append(parts, formatSize(p.Bytes)+" of "+formatSize(p.TotalBytes))
+		}
+	}
+	if e.Verb != "" {
+		parts = append(parts, e.Verb)
+	}
+	if e.Rule != "" {
+		parts = append(parts, "rule="+e.Rule)
+	}
+	if r := e.Egress; r != nil {
+		parts = append(parts, hostPort(r.Name, r.Port))
+	}
+	if p := e.Approval; p != nil {
+		parts = append(parts, p.ID, string(p.State), hostPort(p.Name, p.Port))
+	}
+	if e.ExpiresAt != nil {
+		parts = append(parts, "at "+e.ExpiresAt.Local().Format(time.TimeOnly))
+	}
+	if e.Endpoint != "" {
+		parts = append(parts, "endpoint "+e.Endpoint)
+	}
+	if e.Reason != "" {
+		parts = append(parts, e.Reason)
+	}
+	return strings.Join(parts, " ")
+}

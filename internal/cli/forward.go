@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxForwarded bounds the connections of one forward. More wait to be accepted.
+const maxForwarded = 256
+
+// forward is one port of this machine that leads to one inside.
+type forward struct {
+	Local  string `json:"local"` // address and port
+	Remote int    `json:"remote"`
+
+	listener net.Listener
+}
+
+func (a *app) portForwardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
+		Short: "Reach ports inside a sandbox from this machine",
+		Long: `Listen on ports of this machine's loopback address, 127.0.0.1, and carry each
+connection to a port inside the sandbox, at its 127.0.0.1. It needs no network in
+the sandbox. LOCAL 0 is any free port; without LOCAL it is the same as REMOTE.
+What listens is printed. It goes on until it is interrupted, which is status 0.`,
+		Example:           "  cloche port-forward build 8080:8000\n  cloche port-forward build 0:5432 9229",
+		GroupID:           groupProcess,
+		Args:              forwardArgs,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			var pairs [][2]int
+			for _, text := range args[1:] {
+				local, remote, err := parsePorts(text)
+				if err != nil {
+					return err
+				}
+				pairs = append(pairs, [2]int{local, remote})
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return a.forwardPorts(ctx, conn, args[0], pairs)
+			})
+		},
+	}
+}
+
+func forwardArgs(c *cobra.Command, args []string) error {
+	if len(args) < 2 {
+		return cloche.Invalid("arguments", "%s: want SANDBOX and at least one port", c.CommandPath()).
+			WithHint("write the port here and the port inside, such as %s build 8080:8000", c.CommandPath())
+	}
+	return nil
+}
+
+// parsePorts reads LOCAL:REMOTE or REMOTE.
+func parsePorts(s string) (local, remote int, err error) {
+	l, r, two := strings.Cut(s, ":")
+	if !two {
+		l, r = s, s
+	}
+	local, lerr := strconv.Atoi(l)
+	remote, rerr := strconv.Atoi(r)
+	if lerr != nil || rerr != nil || local < 0 || local > 65535 || remote < 1 || remote > 65535 {
+		return 0, 0, cloche.Invalid("ports", "%q is not LOCAL:REMOTE", clip(s)).
+			WithHint("write the port here and the port inside, such as 8080:8000; 0:8000 takes any free port here")
+	}
+	return local, remote, nil
+}
+
+func (a *app) forwardPorts(ctx context.Context, conn *connection, ref string, pairs [][2]int) error {
+	sb, err := conn.Get(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if sb.State != cloche.StateRunning {
+		return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and nothing in it answers", printable(ref), sb.State).
+			WithHint("forward the ports of one that is running")
+	}
+	var forwards []*forward
+	defer func() {
+		for _, f := range forwards {
+			_ = f.listener.Close()
+		}
+	}()
+	for _, p := range pairs {
+		f, err := listen(ctx, p[0], p[1])
+		if err != nil {
+			return err
+		}
+		forwards = append(forwards, f)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, len(forwards))
+	for _, f := range forwards {
+		if err := a.announce(f); err != nil {
+			return err
+		}
+		serving.Go(func() { failed <- a.serveForward(ctx, conn, sb.ID, f) })
+	}
+	for range forwards {
+		if err := <-failed; err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listen(ctx context.Context, local, remote int) (*forward, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(local)))
+	if err != nil {
+		return nil, cloche.Invalid("ports", "listen on port %d of this machine: %w", local, err).
+			WithHint("choose another port, or 0 for any that is free: 0:%d", remote)
+	}
+	return &forward{Local: ln.Addr().String(), Remote: remote, listener: ln}, nil
+}
+
+func (a *app) announce(f *forward) error {
+	if a.json {
+		return a.printJSON(f)
+	}
+	if _, err := fmt.Fprintf(a.stdio.Out, "%s -> %d\n", f.Local, f.Remote); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
+// serveForward accepts connections until ctx ends. It returns when all have
+// ended.
+func (a *app) serveForward(ctx context.Context, conn *connection, sandbox string, f *forward) error {
+	stop := context.AfterFunc(ctx, func() { _ = f.listener.Close() })
+	defer stop()
+	var carried sync.WaitGroup
+	defer carried.Wait()
+	slots := make(chan struct{}, maxForwarded)
+	for {
+		local, err := f.listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return cloche.Errorf(cloche.CodeInternal, "accept connections on %s: %w", f.Local, err)
+		}
+		slots <- struct{}{}
+		carried.Go(func() {
+			defer func() { <-slots }()
+			defer local.Close()
+			remote, err := conn.DialPort(ctx, sandbox, f.Remote)
+			if err != nil {
+				if ctx.Err() == nil {
+					a.warn("port %d: %s", f.Remote, asError(err).Message)
+				}
+				return
+			}
+			carry(ctx, local, remote)
+		})
+	}
+}
+
+// carry copies both ways until both directions have ended, or ctx has. Both
+// connections are closed then.
+func carry(ctx context.Context, local, remote net.Conn) {
+	closeBoth := sync.OnceFunc(func() {
+		_ = local.Close()
+		_ = remote.Close()
+	})
+	defer closeBoth()
+	stop := context.AfterFunc(ctx, closeBoth)
+	defer stop()
+	var out sync.WaitGroup
+	out.Go(func() {
+		if _, err := io.Copy(remote, local); err != nil {
+			closeBoth()
+			return
+		}
+		closeWrite(remote)
+	})
+	if _, err := io.Copy(local, remote); err != nil {
+		closeBoth()
+	}
+	closeWrite(local)
+	out.Wait()
+}
+
+// closeWrite ends one direction, where a connection can.
+func closeWrite(c net.Conn) {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) imageImportCommand() *cobra.Command {
+	var o cloche.ImportOptions
+	var format string
+	var quiet bool
+	c := &cobra.Command{
+		Use:   "import [flags] FILE|DIR|-",
+		Short: "Make an image of an archive or a directory",
+		Long: `Make an image of an archive: a tar of an OCI layout, what "docker save" writes, or
+a tar of a root filesystem, compressed or not; or of a directory, which is an OCI
+layout or a root filesystem. What it is is seen by itself. - is standard input. It
+is streamed to the daemon, wherever that is.`,
+		Example: `  docker save my/tool | cloche image import -
+  cloche image import --name base:1 ./rootfs
+  cloche image import --name tool --format oci-archive tool.tar.gz`,
+		Args: exactly(1, "one file or directory, or -"),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.Format = cloche.ImageFormat(format)
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+				return a.makeImage(ctx, quiet, "importing", func(ctx context.Context) (cloche.Image, error) {
+					return a.importFrom(ctx, conn, args[0], o)
+				})
+			})
+		},
+	}
+	c.Flags().StringVar(&o.Name, "name", "", "what the image is called (default: what it is called in the archive)")
+	c.Flags().StringVar(&format, "format", "", "what it must be: oci-archive, docker-archive or tar")
+	c.Flags().StringVar(&o.Ref, "ref", "", "the one of several images that is meant, by its `NAME` in the archive")
+	c.Flags().StringVar(&o.Platform, "platform", "", "the `OS/ARCH` of the image (default the daemon's)")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	return c
+}
+
+// importFrom streams a file, a directory or standard input.
+func (a *app) importFrom(ctx context.Context, conn *connection, from string, o cloche.ImportOptions) (cloche.Image, error) {
+	if from == "-" {
+		return conn.ImportImage(ctx, a.stdio.In, o)
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return cloche.Image{}, localError("import", from, err)
+	}
+	if !info.IsDir() {
+		f, err := os.Open(from)
+		if err != nil {
+			return cloche.Image{}, localError("import", from, err)
+		}
+		defer f.Close()
+		return conn.ImportImage(ctx, f, o)
+	}
+	var report cloche.TarReport
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := packRoot(w, from, &report)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	img, err := conn.ImportImage(ctx, r, o)
+	r.CloseWithError(io.ErrClosedPipe) // a daemon that refused reads no further
+	perr := <-packed
+	if e := asErrorOrNil(perr); e != nil && e.Code == cloche.CodeInvalid {
+		return cloche.Image{}, e // why it broke off
+	}
+	if err == nil {
+		a.warnSkipped(report.Skipped)
+	}
+	return img, err
+}
+
+func (a *app) imageBuildCommand() *cobra.Command {
+	var command, env []string
+	var user, dir string
+	var quiet bool
+	c := &cobra.Command{
+		Use:   "build [flags] NAME PATH...",
+		Short: "Make an image of this machine's programs",
+		Long: `Make an image of programs of the daemon's machine, each with the libraries and the
+interpreter that it needs, and of directories, each whole. What programs load by
+other means, such as plugins, has to be named too.`,
+		Example: `  cloche image build base /bin/sh /usr/bin/env /usr/bin/git
+  cloche image build --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
+		Args: atLeast(2, "a name and paths"),
+		RunE: func(c *cobra.Command, args []string) error {
+			req := cloche.ImageBuildRequest{Name: args[0], Paths: args[1:]}
+			if len(command)+len(env) > 0 || user != "" || dir != "" {
+				req.Config = &cloche.ImageConfig{Cmd: command, Env: env, User: user, WorkingDir: dir}
+			}
+			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+				return a.makeImage(ctx, quiet, "building", func(ctx context.Context) (cloche.Image, error) { return conn.BuildImage(ctx, req) })
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&command, "cmd", nil, "an `ARGUMENT` of what runs when nobody says what (repeatable)")
+	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for every process (repeatable)")
+	c.Flags().StringVar(&user, "user", "", "the user of its processes, `NAME|UID[:GID]`")
+	c.Flags().StringVar(&dir, "workdir", "", "the working directory, a `PATH`")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	return c
+}

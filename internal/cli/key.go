@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) keyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "key",
+		Short: "API keys for callers over TCP",
+		Long: `API keys for callers over TCP. A key is one tenant's: its holder sees that
+tenant's sandboxes and nothing else, and may do what the key is for. Only the
+operator makes, lists and revokes keys.`,
+		Example: "  cloche key create --tenant acme > acme.key\n  CLOCHE_TOKEN=$(cat acme.key) cloche --host tcp://127.0.0.1:7070 ls",
+		GroupID: groupHost,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.keyCreateCommand(), a.keyListCommand(), a.keyRevokeCommand())
+	return c
+}
+
+func (a *app) keyCreateCommand() *cobra.Command {
+	var spec cloche.KeySpec
+	var expires string
+	c := &cobra.Command{
+		Use:   "create [flags] --tenant TENANT",
+		Short: "Make an API key and print it",
+		Long: `Make an API key and print it, once: the daemon keeps only its hash. Send it as
+CLOCHE_TOKEN. Without --verb it is for everything that a tenant may do; without
+--profile for sandboxes of every profile; without --expires until it is revoked.
+
+Verbs are called as in "cloche events" and the audit log, such as create, exec or
+read_file; "observe" stands for all those that change nothing.`,
+		Example: "  cloche key create --tenant acme --name ci --expires 720h > ci.key\n  cloche key create --tenant acme --verb observe\n  cloche key create --tenant acme --verb run --profile offline_readonly",
+		Args:    exactly(0, "none: the tenant goes with --tenant"),
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if spec.Tenant == "" {
+				return cloche.Invalid("tenant", "it was not said whose key it is to be").WithHint("name a tenant with --tenant; a new one needs nothing else")
+			}
+			if err := checkText("key", append(append([]string{spec.Tenant, spec.Name}, spec.Verbs...), spec.Profiles...)...); err != nil {
+				return err
+			}
+			if c.Flags().Changed("expires") {
+				if spec.ExpiresInMS, err = parseTimeout("--expires", "expires_in_ms", expires); err != nil {
+					return err
+				}
+				if spec.ExpiresInMS == 0 {
+					return cloche.Invalid("expires_in_ms", "--expires 0 would be a key for nobody").WithHint("leave it out for a key without an end")
+				}
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.createKey(ctx, conn, spec) })
+		},
+	}
+	c.Flags().StringVar(&spec.Tenant, "tenant", "", "whose key it is, a `NAME`")
+	c.Flags().StringVar(&spec.Name, "name", "", "what it is for, a `NAME`")
+	c.Flags().StringArrayVar(&spec.Verbs, "verb", nil, "the only `VERB` that it is for (repeatable)")
+	c.Flags().StringArrayVar(&spec.Profiles, "profile", nil, "the only `PROFILE` of sandboxes that it may make and use (repeatable)")
+	c.Flags().StringVar(&expires, "expires", "", "how long it is good for, a `duration` such as 720h")
+	return c
+}
+
+func (a *app) createKey(ctx context.Context, conn *connection, spec cloche.KeySpec) error {
+	k, err := conn.CreateKey(ctx, spec)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(k)
+	}
+	a.note("key %s of tenant %s; it is shown this once", k.Key.ID, k.Key.Tenant)
+	if _, err := fmt.Fprintln(a.stdio.Out, printable(k.Secret)); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
+func (a *app) keyListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List API keys",
+		Long:    "List API keys, newest first: whose they are, what they are for and when they were\nlast used. Those that were revoked or expired stay in the list for 30 days.",
+		Example: "  cloche key ls\n  cloche key ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Keys(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					list.Keys = append([]cloche.Key{}, list.Keys...)
+					return a.printJSON(list)
+				}
+				var rows [][]string
+				for _, k := range list.Keys {
+					rows = append(rows, keyRow(k, time.Now()))
+				}
+				return writeTable(a.stdio.Out, []string{"ID", "TENANT", "NAME", "FOR", "STATE", "LAST USED"}, rows)
+			})
+		},
+	}
+}
+
+func keyRow(k cloche.Key, now time.Time) []string {
+	row := []string{k.ID, k.Tenant, k.Name, "everything", "good", "never"}
+	if k.Name == "" {
+		row[2] = "-"
+	}
+	var scope []string
+	if n := len(k.Verbs); n > 3 {
+		scope = append(scope, counted(n, "verb"))
+	} else if n > 0 {
+		scope = append(scope, strings.Join(k.Verbs, ","))
+	}
+	if len(k.Profiles) > 0 {
+		scope = append(scope, "profile "+strings.Join(k.Profiles, ","))
+	}
+	if len(scope) > 0 {
+		row[3] = strings.Join(scope, "; ")
+	}
+	switch {
+	case k.RevokedAt != nil:
+		row[4] = "revoked " + formatAge(now.Sub(*k.RevokedAt)) + " ago"
+	case k.ExpiresAt != nil && !now.Before(*k.ExpiresAt):
+		row[4] = "expired " + formatAge(now.Sub(*k.ExpiresAt)) + " ago"
+	case k.ExpiresAt != nil:
+		row[4] = "good for " + formatAge(k.ExpiresAt.Sub(now))
+	}
+	if k.LastUsedAt != nil {
+		row[5] = formatAge(now.Sub(*k.LastUsedAt)) + " ago"
+	}
+	return row
+}
+
+func (a *app) keyRevokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "revoke ID...",
+		Short:   "End API keys at once",
+		Long:    "End API keys at once, by their ids. What is under way by them is given up; the\nsandboxes of their tenants live on.",
+		Example: "  cloche key revoke key-4k2mwd7e3x9qv0ha",
+		Args:    atLeast(1, "ids of keys"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				for _, id := range args {
+					k, err := conn.RevokeKey(ctx, id)
+					if err == nil && a.json {
+						err = a.printJSON(k)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// namingFlags say which sandbox is meant by who asks, as they were typed.
+type namingFlags struct {
+	template string
+	identity []string
+}
+
+func (f *namingFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+cloche.DefaultNameTemplate+" (default the operator's, or that one)")
+	flags.StringArrayVar(&f.identity, "identity", nil, "for whom this is, `NAME=VALUE` for the template: launcher_type, launcher_id, sender_id, query_id or a variable of your own (repeatable)")
+}
+
+func (f *namingFlags) naming() (cloche.Naming, error) {
+	n := cloche.Naming{NameTemplate: f.template}
+	if err := checkText("name_template", f.template); err != nil || len(f.identity) == 0 {
+		return n, err
+	}
+	n.Identity = &cloche.Identity{}
+	for _, pair := range f.identity {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok || name == "" || name == "global" {
+			return n, cloche.Invalid("identity", "--identity %q is not NAME=VALUE", clip(pair)).
+				WithHint("write --identity launcher_id=42; {global} needs no value")
+		}
+		if err := checkText("identity", name, value); err != nil {
+			return n, err
+		}
+		switch name {
+		case "launcher_type":
+			n.Identity.LauncherType = value
+		case "launcher_id":
+			n.Identity.LauncherID = value
+		case "sender_id":
+			n.Identity.SenderID = value
+		case "query_id":
+			n.Identity.QueryID = value
+		default:
+			if n.Identity.Variables == nil {
+				n.Identity.Variables = map[string]string{}
+			}
+			n.Identity.Variables[name] = value
+		}
+	}
+	return n, nil
+}
+
+// named is what a sandbox is called in calls that have no identity: those that come
+// after a start.
+func (c *connection) named(ctx context.Context, ref string, n cloche.Naming) (string, error) {
+	if ref != cloche.RefByNaming || n.NameTemplate == "" && n.Identity == nil {
+		return ref, nil
+	}
+	r, err := c.ResolveName(ctx, n)
+	return r.Name, err
+}
+
+func (a *app) nameCommand() *cobra.Command {
+	var f namingFlags
+	c := &cobra.Command{
+		Use:   "name",
+		Short: "Print the name that a template gives",
+		Long: `Print the name of the sandbox that a template and an identity mean, whether there
+is one or not. "cloche create", "exec" and "start" take the same flags, the latter
+two with "-" for the sandbox; other verbs take the name.`,
+		Example: "  cloche name --identity launcher_type=group --identity launcher_id=42\n  cloche logs $(cloche name --identity launcher_id=42)",
+		GroupID: groupLook,
+		Args:    exactly(0, "none: who it is goes with --identity"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			n, err := f.naming()
+			if err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				r, err := conn.ResolveName(ctx, n)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(r)
+				}
+				if _, err := fmt.Fprintln(a.stdio.Out, printable(r.Name)); err != nil {
+					return outputError(err)
+				}
+				return nil
+			})
+		},
+	}
+	f.register(c.Flags())
+	return c
+}
+
+func (a *app) infoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "info",
+		Short: "Say who you are to the daemon, and what it lets you choose",
+		Long: `Say who you are to the daemon, how it names sandboxes, whether the operator forces
+that on everyone, and what it takes at most.`,
+		Example: "  cloche info\n  cloche info --json",
+		GroupID: groupHost,
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				i, err := conn.Info(ctx)
+				if err != nil {
+					return err
+				}
+				return a.printInfo(i)
+			})
+		},
+	}
+}
+
+func (a *app) printInfo(i cloche.Info) error {
+	if a.json {
+		return a.printJSON(i)
+	}
+	who := i.Tenant
+	if i.Operator {
+		who += ", the operator"
+	}
+	names := i.NameTemplate + ", unless a request says otherwise"
+	if i.ScopeForced {
+		names = i.NameTemplate + ", forced by the operator"
+	}
+	limit := func(n int, what string) string {
+		if n == 0 {
+			return "any number of " + what
+		}
+		return strconv.Itoa(n) + " " + what
+	}
+	rate := "any number of requests"
+	if i.Limits.RequestsPerSecond > 0 {
+		rate = fmt.Sprintf("%g requests a second, %d at once", i.Limits.RequestsPerSecond, i.Limits.Burst)
+	}
+	var b strings.Builder
+	for _, l := range [][2]string{
+		{"daemon", i.Version + " (API " + i.API + ")"}, {"tenant", who}, {"names", names},
+		{"profiles", strings.Join(i.Profiles, ", ") + " (default " + i.DefaultProfile + ")"},
+		{"tenant's limits", limit(i.Limits.Sandboxes, "sandboxes") + ", " + rate},
+		{"of one exec", fmt.Sprintf("%s of arguments, %s of input, %s kept of each stream", formatSize(i.Limits.ArgvBytes), formatSize(i.Limits.StdinBytes), formatSize(i.Limits.OutputBytes))},
+	} {
+		fmt.Fprintf(&b, "%s: %s\n", l[0], printable(l[1]))
+	}
+	if _, err := fmt.Fprint(a.stdio.Out, b.String()); err != nil {
+		return outputError(err)
+	}
+	return nil
+}

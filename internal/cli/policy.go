@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// maxPolicyFile is more than any policy file may have.
+const maxPolicyFile = 2 << 20
+
+func (a *app) policyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "policy",
+		Short: "Check the operator's rules, and ask what they say",
+		Long: `Check the operator's rules, and ask what they say to a request. A daemon takes a
+changed policy file by itself, or at once when it gets a HUP signal; one that has
+errors it does not take, and keeps the rules it has.`,
+		Example: "  cloche policy check policy.yaml\n  cloche policy explain --tenant acme --image debian:12",
+		GroupID: groupHost,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.policyCheckCommand(), a.policyExplainCommand())
+	return c
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Find what is wrong with a policy file",
+		Long: `Find everything that is wrong with a policy file, with line and column, and warn
+of rules that do nothing because another goes before them. FILE "-" is standard
+input. It needs no daemon.
+
+Exit status: 0 a daemon would take the file, 1 it would not.`,
+		Example: "  cloche policy check policy.yaml\n  cloche policy check --json - < policy.yaml",
+		Args:    exactly(1, "one file"),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.checkPolicy(args[0]) },
+	}
+}
+
+func (a *app) checkPolicy(file string) error {
+	if a.env.CheckPolicy == nil {
+		return noPolicyHere()
+	}
+	data, err := a.readPolicy(file)
+	if err != nil {
+		return err
+	}
+	problems, wrong := a.env.CheckPolicy(data), 0
+	for _, p := range problems {
+		if !p.Warning {
+			wrong++
+		}
+	}
+	if a.json {
+		err = a.printJSON(struct {
+			Problems []cloche.PolicyProblem `json:"problems"`
+		}{append([]cloche.PolicyProblem{}, problems...)})
+	} else {
+		err = a.printProblems(file, problems)
+	}
+	if err == nil && wrong > 0 {
+		return statusError(1)
+	}
+	return err
+}
+
+// printProblems writes them as compilers do, so that editors find the places.
+func (a *app) printProblems(file string, problems []cloche.PolicyProblem) error {
+	for _, p := range problems {
+		kind, hint := "error", ""
+		if p.Warning {
+			kind = "warning"
+		}
+		if p.Hint != "" {
+			hint = " (" + p.Hint + ")"
+		}
+		if _, err := fmt.Fprintf(a.stdio.Out, "%s:%d:%d: %s: %s\n", printable(file), p.Line, p.Column, kind, printable(p.Message+hint)); err != nil {
+			return outputError(err)
+		}
+	}
+	return nil
+}
+
+func (a *app) readPolicy(file string) ([]byte, error) {
+	in := a.stdio.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, cloche.Invalid("file", "the policy file cannot be read: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
+	if err != nil {
+		return nil, cloche.Invalid("file", "the policy file cannot be read: %w", err)
+	}
+	return data, nil
+}
+
+func noPolicyHere() error {
+	return cloche.Errorf(cloche.CodeUnsupported, "this program knows no rules of its own").WithHint("ask a daemon: cloche policy explain")
+}
+
+// explainFlags are the flags of "policy explain".
+type explainFlags struct {
+	spec                             specFlags
+	verb, tenant, key, sandbox, file string
+}
+
+func (a *app) policyExplainCommand() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:   "explain [flags] [-- COMMAND...]",
+		Short: "Say what policy would do with a request, and why",
+		Long: `Say whether a request would be granted, by which rules, what would be changed in
+it, or which rule would refuse it. It is decided as the request itself would be;
+nothing is done. The flags are those of "cloche create". How often a tenant may
+ask is not judged.
+
+The running daemon is asked. With --file a policy file is, and what only a look at
+the machine could tell is assumed, and said.
+
+Exit status: 0 it would be granted, 126 it would be refused.`,
+		Example: "  cloche policy explain --tenant acme --mount /srv/data:/data:ro\n  cloche policy explain --file policy.yaml --profile strict --memory 8GiB\n  cloche policy explain --key key-4k2mwd7e3x9qv0ha --verb exec --sandbox box -- ls\n  cloche policy explain --tenant acme --verb add_endpoint --sandbox box --endpoint model=http://127.0.0.1:8080",
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := f.question(c.Flags().Changed, a, args)
+			if err != nil {
+				return err
+			}
+			if f.file != "" {
+				return a.explainFile(f.file, q)
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				answer, err := conn.ExplainPolicy(ctx, q)
+				if err != nil {
+					return err
+				}
+				return a.printAnswer(answer)
+			})
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	var all pflag.FlagSet
+	f.spec.register(&all)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != "file" { // what is copied in is not judged
+			c.Flags().AddFlag(flag)
+		}
+	})
+	c.Flags().StringVar(&f.file, "file", "", "ask this policy `FILE` instead of a daemon")
+	c.Flags().StringVar(&f.verb, "verb", "", "what is asked, a `VERB` as in \"cloche events\" (default create, or run with a command)")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "as which tenant, a `NAME` (default as you)")
+	c.Flags().StringVar(&f.key, "key", "", "as a caller with this API key, by its `ID`")
+	c.Flags().StringVar(&f.sandbox, "sandbox", "", "the sandbox that it is about, for verbs on one that exists")
+	return c
+}
+
+func (f *explainFlags) question(set func(string) bool, a *app, args []string) (cloche.PolicyQuestion, error) {
+	q := cloche.PolicyQuestion{Verb: f.verb, Sandbox: f.sandbox, Tenant: f.tenant, Key: f.key}
+	if err := checkText("question", q.Verb, q.Sandbox, q.Tenant, q.Key); err != nil {
+		return q, err
+	}
+	var err error
+	if q.Spec, err = f.spec.spec(set, a.paths(), a.env.Getenv); err != nil {
+		return q, err
+	}
+	if q.Verb == "add_endpoint" {
+		if len(q.Spec.Endpoints) != 1 {
+			return q, cloche.Invalid("endpoint", "there are %d endpoints to ask about", len(q.Spec.Endpoints)).WithHint("name one: --endpoint NAME=TARGET")
+		}
+		q.Endpoint, q.Spec.Endpoints = &q.Spec.Endpoints[0], nil
+	}
+	if len(args) > 0 {
+		q.Exec = &cloche.ExecRequest{Argv: args}
+		if q.Verb == "" {
+			q.Verb = "run"
+		}
+		if q.Verb != "run" { // in a sandbox that exists: who asks says which one
+			q.Exec.Naming, q.Spec.Naming = q.Spec.Naming, cloche.Naming{}
+		}
+	}
+	return q, nil
+}
+
+func (a *app) explainFile(file string, q cloche.PolicyQuestion) error {
+	if a.env.ExplainPolicy == nil {
+		return noPolicyHere()
+	}
+	data, err := a.readPolicy(file)
+	if err != nil {
+		return err
+	}
+	answer, err := a.env.ExplainPolicy(data, q)
+	if err != nil {
+		return err
+	}
+	return a.printAnswer(answer)
+}
+
+// printAnswer writes the verdict first, and then why.
+func (a *app) printAnswer(p cloche.PolicyAnswer) error {
+	var err error
+	if a.json {
+		err = a.printJSON(p)
+	} else if _, err = io.WriteString(a.stdio.Out, answerText(p)); err != nil {
+		err = outputError(err)
+	}
+	if err == nil && !p.Allowed {
+		return statusError(exitRefused)
+	}
+	return err
+}
+
+func answerText(p cloche.PolicyAnswer) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
+	who := "tenant " + p.Tenant
+	if p.Operator {
+		who = "the operator"
+	}
+	if p.Allowed {
+		line("allowed: %s for %s", p.Verb, who)
+	} else {
+		line("refused: %s for %s", p.Verb, who)
+	}
+	if e := p.Refusal; e != nil {
+		line("  why: %s", e.Message)
+		if e.Rule != "" {
+			line("  rule: %s", e.Rule)
+		}
+		if e.Hint != "" {
+			line("  hint: %s", e.Hint)
+		}
+	}
+	for _, g := range p.Grants {
+		line("  %s: by %s", g.Field, g.Rule)
+	}
+	for _, d := range p.Adjusted {
+		line("  %s: asked for %s, using %s, by %s", d.Field, d.Asked, d.Used, d.Rule)
+	}
+	for _, u := range p.Unenforced {
+		line("  %s: not enforced: %s", u.Field, u.Reason)
+	}
+	var passed []string
+	for _, s := range p.Steps {
+		if !s.Refused {
+			passed = append(passed, s.Name)
+		} else {
+			line("  refused by the check %q", s.Name)
+		}
+	}
+	if len(passed) > 0 {
+		line("  passed: %s", strings.Join(passed, ", "))
+	}
+	for _, s := range p.Assumed {
+		line("  assumed: %s", s)
+	}
+	return b.String()
+}

@@ -1,0 +1,449 @@
+package cli
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/programfile"
+)
+
+// maxProgramUpload bounds the files and directories of a program file together: they are
+// sent in one request.
+const maxProgramUpload = 20 << 20
+
+func (a *app) programCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "program",
+		Short: "Programs: set up, run and score in phases, in one call",
+		Long: `Programs of evaluation harnesses. A program is a sandbox and what is done in it,
+in phases with a fixed order: its files, setup, post_setup, handlers, the state,
+channels, run and score. Setup may have a network of its own; when it is done the
+rules of the run are put in force, and confirmed, before anything else begins.
+The daemon does all of it, and takes the sandbox away, whatever becomes of the
+client. docs/programs.md has the form of the file.`,
+		Example: "  cloche program run rollout.yaml\n  cloche program run --json rollout.yaml > result.json\n  cloche program ls",
+		GroupID: groupRun,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.programRunCommand(), a.programListCommand(), a.programInspectCommand(), a.programWaitCommand(),
+		a.programCancelCommand(), a.programContinueCommand())
+	return c
+}
+
+func (a *app) programRunCommand() *cobra.Command {
+	var key, sandbox string
+	var env []string
+	var detach, quiet bool
+	c := &cobra.Command{
+		Use:   "run [flags] FILE",
+		Short: "Run a program that a YAML file describes",
+		Long: `Run a program that a YAML file describes, show its phases on standard error, and
+print what scored it, or the output of its last command. An unknown key in the
+file is an error with its line and column. FILE "-" is standard input. Files and
+directories that it names with "from" are of this machine, beside the file.
+
+An interrupt cancels the program and waits until its sandbox is gone. With
+--detach only its id is printed, and it goes on. With --json the whole record is
+written.
+
+Exit status: 0 the program succeeded; that of the command that failed; 124 it ran
+into a timeout, 125 something else failed, 126 policy refused.`,
+		Example: "  cloche program run rollout.yaml\n  cloche program run --key rollout-17 --env SEED=17 rollout.yaml",
+		Args:    exactly(1, "one file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			spec, err := a.readProgram(args[0])
+			if err != nil {
+				return err
+			}
+			if key != "" {
+				spec.IdempotencyKey = key
+			}
+			if sandbox != "" {
+				spec.Sandbox, spec.Spec = sandbox, nil
+			}
+			if spec.Sandbox == "" && spec.Spec == nil {
+				spec.Spec = &cloche.SandboxSpec{}
+			}
+			more, err := parseEnv(env, a.env.Getenv)
+			if err != nil {
+				return err
+			}
+			for k, v := range more {
+				if spec.Env == nil {
+					spec.Env = map[string]string{}
+				}
+				spec.Env[k] = v
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				if detach {
+					return a.startProgram(ctx, conn, spec)
+				}
+				return a.runProgram(ctx, conn, spec, quiet)
+			})
+		},
+	}
+	c.Flags().StringVar(&key, "key", "", "an idempotency `KEY`: a run that is repeated with it is the same program")
+	c.Flags().StringVar(&sandbox, "sandbox", "", "run in this `SANDBOX`, which exists and stays, instead of one that the file describes")
+	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for all commands, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().BoolVar(&detach, "detach", false, "print the program's id and do not wait")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show the phases")
+	return c
+}
+
+// readProgram reads a program file and what it names of this machine.
+func (a *app) readProgram(name string) (cloche.ProgramSpec, error) {
+	var data []byte
+	var err error
+	dir := "."
+	if name == "-" {
+		data, err = io.ReadAll(io.LimitReader(a.stdio.In, maxPolicyFile))
+	} else {
+		data, err = os.ReadFile(name)
+		dir = filepath.Dir(name)
+	}
+	if err != nil {
+		return cloche.ProgramSpec{}, localError("read", name, err)
+	}
+	p, err := programfile.Parse(data)
+	if err != nil {
+		return cloche.ProgramSpec{}, err
+	}
+	left := int64(maxProgramUpload)
+	if p.Spec.Files, err = programFiles("files", dir, p.Files, &left); err != nil {
+		return p.Spec, err
+	}
+	if p.Spec.State, err = programFiles("state", dir, p.State, &left); err != nil {
+		return p.Spec, err
+	}
+	for i, d := range p.Dirs {
+		if d.From == "" {
+			return p.Spec, cloche.Invalid("dirs", "dirs[%d] names no directory of this machine", i).WithHint("set from")
+		}
+		archive, err := packProgramDir(beside(dir, d.From), d.Exclude, left)
+		if err != nil {
+			return p.Spec, err
+		}
+		left -= int64(len(archive))
+		p.Spec.Dirs = append(p.Spec.Dirs, cloche.ProgramDir{Path: d.Path, Archive: archive})
+	}
+	return p.Spec, nil
+}
+
+// beside is a path that a file names, from where the file is.
+func beside(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(dir, name)
+}
+
+func programFiles(field, dir string, list []programfile.File, left *int64) ([]cloche.File, error) {
+	var out []cloche.File
+	for i, f := range list {
+		if f.From != "" && f.Content != nil {
+			return nil, cloche.Invalid(field, "%s[%d] has from and content", field, i).WithHint("set one of them")
+		}
+		if f.From != "" {
+			in, err := os.Open(beside(dir, f.From))
+			if err != nil {
+				return nil, localError("read", f.From, err)
+			}
+			f.Content, err = io.ReadAll(io.LimitReader(in, *left+1))
+			if err = errors.Join(err, in.Close()); err != nil {
+				return nil, localError("read", f.From, err)
+			}
+		}
+		if *left -= int64(len(f.Content)); *left < 0 {
+			return nil, tooMuch()
+		}
+		out = append(out, f.File)
+	}
+	return out, nil
+}
+
+func tooMuch() error {
+	return cloche.Errorf(cloche.CodeTooLarge, "the files and directories of the program have more than %s", formatSize(maxProgramUpload)).
+		WithHint("make the sandbox with cloche create, copy them with cloche cp, and run the program in it: --sandbox")
+}
+
+// full is a writer that takes so many bytes.
+type full struct {
+	bytes.Buffer
+	left int64
+}
+
+func (f *full) Write(p []byte) (int, error) {
+	if f.left -= int64(len(p)); f.left < 0 {
+		return 0, tooMuch()
+	}
+	return f.Buffer.Write(p)
+}
+
+func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
+	out := &full{left: left}
+	z := gzip.NewWriter(out)
+	for i, e := range exclude {
+		exclude[i] = filepath.ToSlash(filepath.Clean(e))
+	}
+	if err := packDir(z, dir, exclude, &cloche.TarReport{}); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func (a *app) startProgram(ctx context.Context, conn *connection, spec cloche.ProgramSpec) error {
+	p, err := conn.StartProgram(ctx, spec)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(p)
+	}
+	_, err = fmt.Fprintln(a.stdio.Out, p.ID)
+	return err
+}
+
+// runProgram begins a program and waits for it. Its own call begins it, so that an
+// interrupt knows what to cancel; one that is to end with its caller is one call.
+func (a *app) runProgram(ctx context.Context, conn *connection, spec cloche.ProgramSpec, quiet bool) error {
+	if spec.CancelWithCaller {
+		p, err := conn.RunProgram(ctx, spec, a.showSteps(quiet))
+		if err != nil {
+			return err
+		}
+		return a.programEnded(p)
+	}
+	p, err := conn.StartProgram(ctx, spec)
+	if err != nil {
+		return err
+	}
+	id := p.ID
+	if p, err = conn.WaitProgram(ctx, id, a.showSteps(quiet)); err != nil && ctx.Err() != nil {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		defer cancel()
+		a.note("cancelling program %s", id)
+		if _, cerr := conn.CancelProgram(after, id); cerr != nil {
+			a.warn("program %s could not be cancelled: %v", id, cerr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return a.programEnded(p)
+}
+
+// showSteps tells of the phases as they begin and end.
+func (a *app) showSteps(quiet bool) func(cloche.ProgramStep) {
+	return func(st cloche.ProgramStep) {
+		switch {
+		case quiet || a.json:
+		case st.Command != nil:
+			a.note("%s: %s", st.Phase, clip(st.Text))
+		case st.State == "waiting":
+			a.note("%s: waiting for handler %s, in sandbox %s", st.Phase, st.Text, st.Sandbox)
+		case st.State == "failed":
+			a.note("%s failed: %s", st.Phase, st.Text)
+		}
+	}
+}
+
+// programEnded prints the result and ends with its status.
+func (a *app) programEnded(p *cloche.Program) error {
+	if a.json {
+		if err := a.printJSON(p); err != nil {
+			return err
+		}
+		return programStatus(p)
+	}
+	out := lastOutput(p)
+	if _, err := a.stdio.Out.Write(out); err != nil {
+		return outputError(err)
+	}
+	if p.Cleanup != nil {
+		a.warn("the sandbox could not be removed, which is being retried: %s", p.Cleanup.Message)
+	}
+	if f := p.Failure; f != nil {
+		a.note("program %s: %s in %s (%s): %s", p.State, f.Kind, f.Phase, f.Class, f.Message)
+		if f.Hint != "" {
+			a.note("hint: %s", f.Hint)
+		}
+	}
+	return programStatus(p)
+}
+
+// lastOutput is what scored the program, or what its last command wrote.
+func lastOutput(p *cloche.Program) []byte {
+	if p.Score != nil {
+		if p.Score.File != nil && p.Score.File.Error == nil {
+			return p.Score.File.Content
+		}
+		return p.Score.Output
+	}
+	for i := len(p.Phases) - 1; i >= 0; i-- {
+		cs := p.Phases[i].Commands
+		if len(cs) > 0 && cs[len(cs)-1].Result != nil {
+			return []byte(cs[len(cs)-1].Result.Output())
+		}
+	}
+	return nil
+}
+
+// programStatus is the exit status of a program.
+func programStatus(p *cloche.Program) error {
+	f := p.Failure
+	switch {
+	case f == nil:
+		return nil
+	case f.Kind == cloche.FailureTimeout:
+		return statusError(exitTimedOut)
+	case f.Kind == cloche.FailurePolicy:
+		return statusError(exitRefused)
+	case f.Kind != cloche.FailureExit:
+		return statusError(exitFailed)
+	}
+	for i := len(p.Phases) - 1; i >= 0; i-- {
+		if ph := p.Phases[i]; ph.Phase == f.Phase && len(ph.Commands) > 0 && ph.Commands[len(ph.Commands)-1].Result != nil {
+			return statusError(ph.Commands[len(ph.Commands)-1].Result.ExitStatus())
+		}
+	}
+	return statusError(exitFailed)
+}
+
+func (a *app) programListCommand() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use:     "ls",
+		Short:   "List programs",
+		Long:    "List the newest programs, running or not.",
+		Example: "  cloche program ls\n  cloche program ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				l, err := conn.Programs(ctx, limit)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(l)
+				}
+				var rows [][]string
+				for _, p := range l.Programs {
+					sandbox, why := "-", "-"
+					if p.Sandbox != nil {
+						sandbox = p.Sandbox.Name
+					}
+					if p.Failure != nil {
+						why = string(p.Failure.Kind)
+					}
+					rows = append(rows, []string{p.ID, orDash(p.Name), string(p.State), orDash(p.Phase), why, sandbox, p.CreatedAt.Local().Format(time.DateTime)})
+				}
+				return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "PHASE", "FAILURE", "SANDBOX", "BEGAN"}, rows)
+			})
+		},
+	}
+	c.Flags().IntVarP(&limit, "limit", "n", 0, "only so many of the newest `PROGRAMS` (default 100)")
+	return c
+}
+
+func orDash(s string) string {
+	if strings.TrimSpace(s) == "" {
+		return "-"
+	}
+	return s
+}
+
+// oneProgramCommand makes a verb about one program.
+func (a *app) oneProgramCommand(c *cobra.Command, do func(context.Context, *connection, string) error) *cobra.Command {
+	c.Args = exactly(1, "the id of a program")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return do(ctx, conn, args[0]) })
+	}
+	return c
+}
+
+func (a *app) programInspectCommand() *cobra.Command {
+	return a.oneProgramCommand(&cobra.Command{
+		Use:     "inspect PROGRAM",
+		Short:   "Show what is on record about a program",
+		Long:    "Show what is on record about a program, as JSON: what was asked for, each\nphase with its commands and their output, and what became of it.",
+		Example: "  cloche program inspect pg-0123456789abcdef",
+	}, func(ctx context.Context, conn *connection, id string) error {
+		p, err := conn.Program(ctx, id)
+		if err != nil {
+			return err
+		}
+		return a.printJSON(p)
+	})
+}
+
+func (a *app) programWaitCommand() *cobra.Command {
+	return a.oneProgramCommand(&cobra.Command{
+		Use:     "wait PROGRAM",
+		Short:   "Wait for the end of a program",
+		Long:    "Wait for the end of a program, and print its result and end as\n\"cloche program run\" does. An interrupt leaves the program running.",
+		Example: "  cloche program wait pg-0123456789abcdef",
+	}, func(ctx context.Context, conn *connection, id string) error {
+		p, err := conn.WaitProgram(ctx, id, a.showSteps(false))
+		if err != nil {
+			return err
+		}
+		return a.programEnded(p)
+	})
+}
+
+func (a *app) programCancelCommand() *cobra.Command {
+	return a.oneProgramCommand(&cobra.Command{
+		Use:     "cancel PROGRAM",
+		Short:   "End a program",
+		Long:    "End a program, and return when the sandbox that it made is gone. Its record stays.",
+		Example: "  cloche program cancel pg-0123456789abcdef",
+	}, func(ctx context.Context, conn *connection, id string) error {
+		p, err := conn.CancelProgram(ctx, id)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(p)
+		}
+		_, err = fmt.Fprintln(a.stdio.Out, p.State)
+		return err
+	})
+}
+
+func (a *app) programContinueCommand() *cobra.Command {
+	var failed string
+	c := &cobra.Command{
+		Use:   "continue [flags] PROGRAM HANDLER",
+		Short: "Let a program go on that waits for a handler",
+		Long: `Let a program go on that waits for a handler of the caller's, or, with --failed,
+end it with that reason.`,
+		Example: "  cloche program continue pg-0123456789abcdef seed",
+		Args:    exactly(2, "the id of a program and the name of a handler"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				p, err := conn.ContinueProgram(ctx, args[0], cloche.ProgramContinue{Handler: args[1], Failed: failed})
+				if err != nil || !a.json {
+					return err
+				}
+				return a.printJSON(p)
+			})
+		},
+	}
+	c.Flags().StringVar(&failed, "failed", "", "the `REASON` why it must not go on")
+	return c
+}

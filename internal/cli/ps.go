@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// recentlyEnded is how many processes that have ended ps shows without --all.
+const recentlyEnded = 10
+
+func (a *app) psCommand() *cobra.Command {
+	var all, quiet bool
+	c := &cobra.Command{
+		Use:   "ps SANDBOX",
+		Short: "List the processes of a sandbox",
+		Long: `List the processes of a sandbox in the order of their start: managed ones, and
+the commands of execs. Those that have ended are on record too; the last ten of
+them are shown, and all with --all.
+
+STATE is what the process is doing now. A starting one runs and is not ready yet;
+backoff has ended and is about to be started again; failed was restarted as often
+as it may be, or could not be executed; unknown ended with nobody to see how.
+LAST-STDERR is the last line of its error output, or of its output where it has a
+terminal. On a terminal the last columns are cut to fit.`,
+		Example:           "  cloche ps build\n  cloche ps --all --json build\n  cloche ps -q build",
+		GroupID:           groupProcess,
+		Args:              exactly(1, "one sandbox"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Processes(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.listProcesses(list, all, quiet)
+			})
+		},
+	}
+	c.Flags().BoolVarP(&all, "all", "a", false, "all that have ended, not only the last ten")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
+	return c
+}
+
+func (a *app) listProcesses(all []cloche.Process, every, quiet bool) error {
+	list := all
+	if !every {
+		list = withoutOld(all, recentlyEnded)
+	}
+	switch {
+	case a.json:
+		return a.printJSON(cloche.ProcessList{Processes: append([]cloche.Process{}, list...)})
+	case quiet:
+		for _, p := range list {
+			fmt.Fprintln(a.stdio.Out, printable(p.ExecID))
+		}
+		return nil
+	}
+	header := []string{"ID", "NAME", "STATE", "PID", "AGE", "RESTARTS", "EXIT", "COMMAND", "LAST-STDERR"}
+	var rows [][]string
+	for _, p := range list {
+		rows = append(rows, processRow(p, time.Now()))
+	}
+	if f, ok := terminal(a.stdio.Out); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			fit(header, rows, width)
+		}
+	}
+	if err := writeTable(a.stdio.Out, header, rows); err != nil {
+		return outputError(err)
+	}
+	if hidden := len(all) - len(list); hidden > 0 && a.showProgress() {
+		a.warn("%d more have ended; --all shows them", hidden)
+	}
+	return nil
+}
+
+// withoutOld leaves out all that have ended but the last few.
+func withoutOld(list []cloche.Process, few int) []cloche.Process {
+	ended := 0
+	for _, p := range list {
+		if p.State.Ended() {
+			ended++
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(p cloche.Process) bool {
+		if !p.State.Ended() {
+			return false
+		}
+		ended--
+		return ended >= few
+	})
+}
+
+func processRow(p cloche.Process, now time.Time) []string {
+	age, pid := "-", "-"
+	if !p.StartedAt.IsZero() {
+		age = formatAge(now.Sub(p.StartedAt))
+	}
+	if p.PID > 0 {
+		pid = strconv.Itoa(p.PID)
+	}
+	name := p.Name
+	if name == "" {
+		name = "-"
+	}
+	last := p.LastStderr
+	if last == "" && p.State.Ended() {
+		last = p.Reason
+	}
+	return []string{
+		p.ExecID, name, string(p.State), pid, age, strconv.Itoa(p.Restarts), exitColumn(p),
+		clip(strings.Join(p.Argv, " ")), last,
+	}
+}
+
+// exitColumn is how a process ended, in a word.
+func exitColumn(p cloche.Process) string {
+	switch {
+	case p.OOM:
+		return "oom"
+	case p.TimedOut:
+		return "timeout"
+	case p.ExitCode != nil:
+		return strconv.Itoa(*p.ExitCode)
+	case p.Signal != "":
+		return p.Signal
+	case p.State.Ended():
+		return "unknown"
+	}
+	return "-"
+}
+
+// narrowest is what is left of a column that is cut.
+const narrowest = 12
+
+// fit cuts the last two columns so that a row is one line of a terminal, as far
+// as that is possible.
+func fit(header []string, rows [][]string, width int) {
+	widths := make([]int, len(header))
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	over := 2*(len(widths)-1) - width
+	for _, w := range widths {
+		over += w
+	}
+	for i := len(widths) - 1; i >= len(widths)-2; i-- {
+		if over <= 0 {
+			return
+		}
+		cut := min(over, max(0, widths[i]-narrowest))
+		over -= cut
+		for _, row := range rows {
+			row[i] = shorten(row[i], widths[i]-cut)
+		}
+	}
+}
+
+// shorten cuts s to n characters, the last of which says so.
+func shorten(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:max(n-1, 0)]) + "…"
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"path"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// applyRules reads each PATH:none|ro|rw of --rule, in which PATH is absolute and
+// inside, and puts it on the mount that holds it.
+func applyRules(s *cloche.SandboxSpec, texts []string) error {
+	for _, text := range texts {
+		bad := func(why string) error {
+			return cloche.Invalid("rules", "--rule %q %s", clip(text), why).
+				WithHint("write --rule PATH:none or --rule PATH:ro, PATH being one inside, below a mount or the workspace, for example --rule /data/secrets:none")
+		}
+		i := strings.LastIndexByte(text, ':')
+		if i < 0 {
+			return bad("has no access")
+		}
+		p, access := path.Clean(text[:i]), cloche.PathAccess(text[i+1:])
+		switch {
+		case !path.IsAbs(p):
+			return bad("has a path that is not absolute")
+		case access != cloche.AccessNone && access != cloche.AccessRead && access != cloche.AccessWrite:
+			return bad("ends with something other than none, ro or rw")
+		}
+		if err := checkText("rules", p); err != nil {
+			return err
+		}
+		rules, target := holderOf(s, p)
+		if rules == nil {
+			return bad("is in no mount, and not in the workspace")
+		}
+		*rules = append(*rules, cloche.PathRule{Path: strings.TrimPrefix(p, target+"/"), Access: access})
+	}
+	return nil
+}
+
+// holderOf is the deepest mount or workspace below which p lies; nil is none.
+func holderOf(s *cloche.SandboxSpec, p string) (rules *[]cloche.PathRule, target string) {
+	for i := range s.Mounts {
+		if t := path.Clean(s.Mounts[i].Target); strings.HasPrefix(p, t+"/") && len(t) > len(target) {
+			rules, target = &s.Mounts[i].Rules, t
+		}
+	}
+	at := cloche.DefaultWorkspacePath
+	if s.Workspace != nil && s.Workspace.Path != "" {
+		at = path.Clean(s.Workspace.Path)
+	}
+	if !strings.HasPrefix(p, at+"/") || len(at) <= len(target) {
+		return rules, target
+	}
+	if s.Workspace == nil {
+		s.Workspace = &cloche.Workspace{}
+	}
+	return &s.Workspace.Rules, at
+}
+
+// splitMount splits SRC:DST[:MODE] at its colons, but for the one behind the
+// drive of a Windows path, which is for the daemon to refuse or to take.
+func splitMount(s string) []string {
+	parts := strings.Split(s, ":")
+	drive := len(parts) > 2 && len(parts[0]) == 1 && strings.ContainsAny(strings.ToLower(parts[0]), "abcdefghijklmnopqrstuvwxyz")
+	if drive && (strings.HasPrefix(parts[1], `\`) || strings.HasPrefix(parts[1], "/") && strings.HasPrefix(parts[2], "/")) {
+		return append([]string{parts[0] + ":" + parts[1]}, parts[2:]...)
+	}
+	return parts
+}
+
+// windowsPath is true for what begins with a drive or is a UNC name.
+func windowsPath(p string) bool {
+	return len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/') || strings.HasPrefix(p, `\\`)
+}

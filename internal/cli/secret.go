@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) secretCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "secret",
+		Short: "Secrets that sandboxes may have",
+		Long: `Secrets that sandboxes may have, by name. The operator says in the policy file
+where each value is, to which hosts it may go and who may use it; a sandbox gets
+one with --secret of "run" and "create". No command shows a value.`,
+		Example: "  cloche secret ls\n  cloche run --net on --allow api.openai.com --secret openai=OPENAI_API_KEY -- python3 ask.py",
+		GroupID: groupHost,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.secretListCommand())
+	return c
+}
+
+func (a *app) secretListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List the secrets that you may use",
+		Long:    "List the secrets that you may use: their names, the hosts that their values may go\nto, and whether programs get a placeholder or the value itself.",
+		Example: "  cloche secret ls\n  cloche secret ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Secrets(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					list.Secrets = append([]cloche.Secret{}, list.Secrets...)
+					return a.printJSON(list)
+				}
+				var rows [][]string
+				for _, s := range list.Secrets {
+					rows = append(rows, secretRow(s))
+				}
+				return writeTable(a.stdio.Out, []string{"NAME", "MODES", "HOSTS", "FROM"}, rows)
+			})
+		},
+	}
+}
+
+func secretRow(s cloche.Secret) []string {
+	row := []string{s.Name, "", strings.Join(s.Hosts, ","), s.From}
+	modes := make([]string, len(s.Modes))
+	for i, m := range s.Modes {
+		modes[i] = string(m)
+	}
+	row[1] = strings.Join(modes, ",")
+	for i := range row {
+		if row[i] == "" {
+			row[i] = "-"
+		}
+	}
+	return row
+}
+
+// parseSecret reads NAME[=ENV][:MODE].
+func parseSecret(text string) (cloche.SecretUse, error) {
+	rest, mode, moded := strings.Cut(text, ":")
+	name, env, named := strings.Cut(rest, "=")
+	use := cloche.SecretUse{Name: name, Env: env, Mode: cloche.SecretMode(mode)}
+	if name == "" || named && env == "" || moded && use.Mode != cloche.SecretPlaceholder && use.Mode != cloche.SecretEnv {
+		return use, cloche.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", clip(text)).
+			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", cloche.SecretPlaceholder, cloche.SecretEnv, cloche.SecretPlaceholder)
+	}
+	return use, checkText("secrets", text)
+}

@@ -1,0 +1,381 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+// maxInstructions bounds what is read of a file for a skill, one byte over what it
+// may be, so that the daemon says so.
+const maxInstructions = 1<<20 + 1
+
+const skillUsage = "a skill of yours, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
+
+func (a *app) skillCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "skill",
+		Short: "Packages of files that tell an agent how to do something",
+		Long: `Packages of files with a SKILL.md that tell an agent how to do something. They
+belong to you, not to a sandbox; "cloche run --skill NAME" gives one to a sandbox,
+at .skills/NAME below its workspace.`,
+		Example: "  cloche skill add ./pdf\n  cloche run --skill pdf -- cat .skills/pdf/SKILL.md\n  cloche skill ls",
+		GroupID: groupLook,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.skillListCommand(), a.skillAddCommand(), a.skillShowCommand(), a.skillEditCommand(), a.skillRemoveCommand(), a.skillFilesCommand())
+	return c
+}
+
+func (a *app) skillListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List skills",
+		Long:    "List your skills, the one changed last first, and packages that cannot be read.",
+		Example: "  cloche skill ls\n  cloche skill ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Skills(ctx, false)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				var rows [][]string
+				for _, sk := range list.Skills {
+					rows = append(rows, []string{printable(sk.Name), formatAge(time.Since(sk.UpdatedAt)) + " ago", printable(firstWords(sk.Description))})
+				}
+				for _, f := range list.Faults {
+					rows = append(rows, []string{printable(f.Dir), "-", "cannot be read: " + printable(f.Error.Message)})
+				}
+				return writeTable(a.stdio.Out, []string{"NAME", "CHANGED", "DESCRIPTION"}, rows)
+			})
+		},
+	}
+}
+
+// firstWords is a text for a column of a table.
+func firstWords(s string) string {
+	const limit = 60
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit-1]) + "…"
+	}
+	return s
+}
+
+func (a *app) skillAddCommand() *cobra.Command {
+	var o cloche.SkillArchive
+	var preview bool
+	c := &cobra.Command{
+		Use:   "add [flags] DIR|ZIP|-",
+		Short: "Install skills from a directory or a zip",
+		Long: `Install the skill in a directory or a zip archive; - is an archive on the
+standard input. What has several takes --only for each that is wanted. Symlinks
+are refused, and so is more than 20 MiB as an archive or 64 MiB unpacked.`,
+		Example: "  cloche skill add ./pdf\n  cloche skill add --subdir skills --only pdf --only xlsx repo.zip\n  cloche skill add --preview repo.zip",
+		Args:    exactly(1, "DIR, ZIP or -"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkText("skill", append([]string{o.Subdir}, o.Paths...)...); err != nil {
+				return err
+			}
+			in, err := a.openSkill(args[0])
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				if preview {
+					list, err := conn.PreviewSkills(ctx, in, o)
+					if err != nil {
+						return err
+					}
+					return a.printPreviews(list)
+				}
+				list, err := conn.InstallSkills(ctx, in, o)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				for _, sk := range list.Skills {
+					if _, err := fmt.Fprintln(a.stdio.Out, printable(sk.Name)); err != nil {
+						return outputError(err)
+					}
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&o.Subdir, "subdir", "", "look for skills below this directory of the archive, a `PATH`")
+	c.Flags().StringArrayVar(&o.Paths, "only", nil, "install the skill at this `PATH`, as --preview shows it (repeatable)")
+	c.Flags().BoolVar(&preview, "preview", false, "only tell which skills there are")
+	return c
+}
+
+func (a *app) printPreviews(list cloche.SkillPreviewList) error {
+	if a.json {
+		return a.printJSON(list)
+	}
+	var rows [][]string
+	for _, pv := range list.Skills {
+		state := "new"
+		if pv.Taken {
+			state = "there already"
+		}
+		at := pv.Path
+		if at == "" {
+			at = "."
+		}
+		rows = append(rows, []string{printable(at), printable(pv.Name), state, printable(firstWords(pv.Description))})
+	}
+	return writeTable(a.stdio.Out, []string{"PATH", "NAME", "STATE", "DESCRIPTION"}, rows)
+}
+
+// openSkill opens an archive, or packs a directory as one.
+func (a *app) openSkill(name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(a.stdio.In), nil
+	}
+	fi, err := os.Stat(name)
+	if err != nil {
+		return nil, localError("read", name, err)
+	}
+	if !fi.IsDir() {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, localError("read", name, err)
+		}
+		return f, nil
+	}
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, localError("read", name, err)
+	}
+	return zipDir(abs)
+}
+
+func (a *app) skillShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show NAME",
+		Short:   "Show what a skill says, and who signed it",
+		Long:    "Show what a skill says of itself, who signed it, and its instructions.",
+		Example: "  cloche skill show pdf\n  cloche skill show --json pdf",
+		Args:    exactly(1, "NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				sk, err := conn.GetSkill(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(sk)
+				}
+				signed := sk.SignedBy
+				if signed == "" {
+					signed = "nobody that the operator trusts"
+				}
+				_, err = fmt.Fprintf(a.stdio.Out, "name:         %s\ndisplay name: %s\ndescription:  %s\ndirectory:    %s\nsigned by:    %s\nchanged:      %s\n\n%s\n",
+					printable(sk.Name), printable(sk.DisplayName), printable(strings.Join(strings.Fields(sk.Description), " ")), printable(sk.Dir), signed, sk.UpdatedAt.Format(time.RFC3339), printableLines(sk.Instructions))
+				if err != nil {
+					return outputError(err)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// printableLines is text of several lines that says nothing to a terminal.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = printable(strings.TrimRight(l, "\r"))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (a *app) skillEditCommand() *cobra.Command {
+	var displayName, description, instructions string
+	c := &cobra.Command{
+		Use:     "edit NAME",
+		Short:   "Change what a skill says of itself",
+		Long:    "Change what a skill says of itself. What else its front matter says stays.",
+		Example: "  cloche skill edit --description 'Reads and writes PDF files' pdf\n  cloche skill edit --instructions new.md pdf",
+		Args:    exactly(1, "NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			var change cloche.SkillChange
+			if err := checkText("skill", displayName, description); err != nil {
+				return err
+			}
+			if c.Flags().Changed("display-name") {
+				change.DisplayName = &displayName
+			}
+			if c.Flags().Changed("description") {
+				change.Description = &description
+			}
+			if c.Flags().Changed("instructions") {
+				text, err := a.readInstructions(instructions)
+				if err != nil {
+					return err
+				}
+				change.Instructions = &text
+			}
+			if change == (cloche.SkillChange{}) {
+				return cloche.Invalid("skill", "nothing is to be changed").WithHint("give --display-name, --description or --instructions")
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				sk, err := conn.UpdateSkill(ctx, args[0], change)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(sk)
+				}
+				_, err = fmt.Fprintln(a.stdio.Out, printable(sk.Name))
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&displayName, "display-name", "", "what people read, a `TEXT`; empty takes it away")
+	c.Flags().StringVar(&description, "description", "", "when to use it, a `TEXT`; empty takes it away")
+	c.Flags().StringVar(&instructions, "instructions", "", "the Markdown below the front matter, a `FILE`; - is the standard input")
+	return c
+}
+
+func (a *app) readInstructions(name string) (string, error) {
+	in := a.stdio.In
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", localError("read", name, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxInstructions))
+	if err != nil {
+		return "", localError("read", name, err)
+	}
+	text := string(data)
+	return text, checkText("instructions", text)
+}
+
+func (a *app) skillRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME...",
+		Short:   "Remove skills",
+		Long:    "Remove skills. Sandboxes that have one find it empty.",
+		Example: "  cloche skill rm pdf",
+		Args:    atLeast(1, "skills"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.each(c.Context(), args, "removing", func(ctx context.Context, conn *connection, name string) (any, error) {
+				return removed{name}, conn.RemoveSkill(ctx, name)
+			})
+		},
+	}
+}
+
+func (a *app) skillFilesCommand() *cobra.Command {
+	var read, write, remove bool
+	var o client.SkillFileOptions
+	c := &cobra.Command{
+		Use:   "files NAME [PATH]",
+		Short: "List, read, write or remove files of a skill",
+		Long: `List a directory of a skill. With --read a file is written to the standard
+output, with --write the standard input is put in its place, with --rm it is
+removed. Files that are read and written are text of at most 1 MiB.`,
+		Example: "  cloche skill files pdf\n  cloche skill files --read pdf scripts/run.py\n  cloche skill files --write pdf scripts/run.py < run.py",
+		Args:    skillPathArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			path := strings.Join(args[1:], "")
+			if (read || write || remove) && path == "" {
+				return cloche.Invalid("path", "no file was named").WithHint("cloche skill files NAME lists them")
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				switch {
+				case read:
+					return a.catSkill(ctx, conn, args[0], path)
+				case write:
+					return conn.WriteSkillFile(ctx, args[0], path, a.stdio.In)
+				case remove:
+					return conn.RemoveSkillFile(ctx, args[0], path)
+				}
+				o.Path = path
+				list, err := conn.SkillFiles(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				return a.printSkillFiles(list)
+			})
+		},
+	}
+	c.Flags().BoolVar(&read, "read", false, "write the file to the standard output")
+	c.Flags().BoolVar(&write, "write", false, "put the standard input in the place of the file")
+	c.Flags().BoolVar(&remove, "rm", false, "remove the file, or the directory with all that is in it")
+	c.Flags().BoolVar(&o.Hidden, "all", false, "list what begins with a dot as well")
+	c.Flags().IntVar(&o.Limit, "limit", 0, "list at most this `NUMBER`, up to 1000 (default 200)")
+	c.MarkFlagsMutuallyExclusive("read", "write", "rm")
+	return c
+}
+
+func skillPathArgs(_ *cobra.Command, args []string) error {
+	if len(args) < 1 || len(args) > 2 {
+		return cloche.Invalid("skill", "%d arguments were given", len(args)).WithHint("give the NAME of a skill, and a PATH in it where one is meant")
+	}
+	return nil
+}
+
+func (a *app) catSkill(ctx context.Context, conn *connection, name, path string) error {
+	r, err := conn.OpenSkillFile(ctx, name, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return a.copyOut(r)
+}
+
+func (a *app) printSkillFiles(list cloche.SkillFileList) error {
+	if a.json {
+		return a.printJSON(list)
+	}
+	var rows [][]string
+	for _, f := range list.Files {
+		size := "-"
+		if f.Type == cloche.TypeFile {
+			size = formatSize(f.Size)
+		}
+		rows = append(rows, []string{printable(f.Path), string(f.Type), size})
+	}
+	if list.Truncated {
+		rows = append(rows, []string{"…", "more", "-"})
+	}
+	return writeTable(a.stdio.Out, []string{"PATH", "TYPE", "SIZE"}, rows)
+}
+
+// parseSkill reads the value of --skill.
+func parseSkill(text string) (cloche.SkillUse, error) {
+	name, access, _ := strings.Cut(text, ":")
+	use := cloche.SkillUse{Name: name, Access: cloche.PathAccess(access)}
+	if name != cloche.AllSkills && !cloche.ValidSkillName(name) {
+		return use, cloche.Invalid("skills", "--skill %q names no skill", text).WithHint("write NAME, NAME:rw or *")
+	}
+	switch use.Access {
+	case "", cloche.AccessRead, cloche.AccessWrite:
+		return use, nil
+	}
+	return use, cloche.Invalid("skills", "--skill %q has the access %q", text, access).WithHint("write NAME:ro or NAME:rw")
+}

@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// startFlags are the flags of "start" as they were typed.
+type startFlags struct {
+	id, name, restart, onFull        string
+	readyLog, readyHTTP, readyWithin string
+	readyPort                        int
+	tty, openStdin, waitReady        bool
+	env                              []string
+	cwd, user, timeout, phase        string
+	who                              namingFlags
+}
+
+func (a *app) startCommand() *cobra.Command {
+	var f startFlags
+	c := &cobra.Command{
+		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",
+		Short: "Start a process that outlives its clients",
+		Long: `Start a managed process in a sandbox and print its id. It goes on without this
+program: "cloche logs" reads its output from anywhere, "cloche attach" joins it,
+"cloche wait" waits for its end, "cloche signal" and "cloche rm" end it.
+
+The start is done when the command has been executed; it does not wait until it
+is ready. With --wait-ready this program does: its status is 0 when the process
+is ready, 124 when that took too long (it goes on), and 125 or the process's own
+when it ended before.
+
+An id that is repeated with the same command returns the process that has it, so
+a start whose answer was lost can be repeated.
+
+A command that cannot be executed is an error, 126 or 127, and leaves nothing.`,
+		Example: `  cloche start --name web --ready-port 8000 build -- python3 -m http.server 8000
+  cloche start --id worker --restart on-failure:5 build -- ./worker
+  cloche start --id mcp --open-stdin build -- node server.js
+  cloche start --tty --name repl build -- python3`,
+		GroupID:           groupProcess,
+		Args:              execArgs,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			spec, err := f.spec(a, c.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			spec.Argv = commandOf(args)
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				return a.start(ctx, conn, args[0], spec, f.waitReady)
+			})
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	f.register(c.Flags())
+	return c
+}
+
+func (f *startFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.id, "id", "", "the process's `ID` in its sandbox; the daemon chooses one when it is not given")
+	flags.StringVar(&f.name, "name", "", "a `NAME` for people; it need not be unique")
+	flags.BoolVar(&f.tty, "tty", false, "give the process a terminal")
+	flags.BoolVar(&f.openStdin, "open-stdin", false, `keep its input open, for "cloche stdin" and "cloche attach" (a terminal's always is)`)
+	flags.StringVar(&f.restart, "restart", "", "when it is started again: `never|on-failure[:N]|always`, N times in a row at most (default never)")
+	flags.IntVar(&f.readyPort, "ready-port", 0, "it is ready when something inside accepts connections on this `PORT`")
+	flags.StringVar(&f.readyLog, "ready-log", "", "it is ready when a line of its output matches this `REGEXP`")
+	flags.StringVar(&f.readyHTTP, "ready-http", "", "it is ready when this `PORT[/PATH]` inside answers a GET with a status below 400")
+	flags.StringVar(&f.readyWithin, "ready-timeout", "", "report it as not ready after this `duration`; it goes on (default 5m)")
+	flags.BoolVar(&f.waitReady, "wait-ready", false, "wait until it is ready")
+	flags.StringVar(&f.onFull, "on-full", "", "what happens to output that nobody takes away: `drop|block` (default drop: the oldest is lost)")
+	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the process, or NAME to pass on the value it has here (repeatable)")
+	flags.StringVar(&f.cwd, "cwd", "", "the working directory inside (default the sandbox's)")
+	flags.StringVar(&f.phase, "phase", "", phaseUsage)
+	flags.StringVar(&f.user, "user", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
+	f.who.register(flags)
+	flags.StringVar(&f.timeout, "timeout", "", "kill it after this `duration`, such as 2h (default never)")
+}
+
+// spec makes the request, but for the command.
+func (f *startFlags) spec(a *app, set func(string) bool) (cloche.ProcessSpec, error) {
+	spec := cloche.ProcessSpec{
+		ExecRequest: cloche.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},
+		Name:        f.name, OpenStdin: f.openStdin, OnFull: cloche.OnFull(f.onFull),
+	}
+	err := checkText("spec", f.id, f.name, f.cwd, f.user, f.phase)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Env, err = parseEnv(f.env, a.env.Getenv); err != nil {
+		return spec, err
+	}
+	if spec.Naming, err = f.who.naming(); err != nil {
+		return spec, err
+	}
+	if f.tty {
+		a.giveTerminal(&spec.ExecRequest)
+	}
+	if set("timeout") {
+		ms, err := parseTimeout("--timeout", "timeout_ms", f.timeout)
+		if err != nil {
+			return spec, err
+		}
+		spec.TimeoutMS = &ms
+	}
+	if spec.OnFull != "" && spec.OnFull != cloche.OnFullDrop && spec.OnFull != cloche.OnFullBlock {
+		return spec, cloche.Invalid("on_full", "--on-full %q is neither drop nor block", clip(f.onFull)).
+			WithHint("drop loses the oldest output, block holds the process up")
+	}
+	if set("restart") {
+		if spec.Restart, err = parseRestart(f.restart); err != nil {
+			return spec, err
+		}
+	}
+	spec.Ready, err = f.readiness(set)
+	return spec, err
+}
+
+// giveTerminal asks for a terminal like the one here, where there is one.
+func (a *app) giveTerminal(req *cloche.ExecRequest) {
+	req.TTY, req.Rows, req.Cols = true, 24, 80
+	f, ok := terminal(a.stdio.Out)
+	if !ok {
+		return
+	}
+	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
+		req.Rows, req.Cols = clampSize(rows), clampSize(cols)
+	}
+	if _, given := req.Env["TERM"]; given {
+		return
+	}
+	if v := a.getenv("TERM"); v != "" {
+		if req.Env == nil {
+			req.Env = map[string]string{}
+		}
+		req.Env["TERM"] = v
+	}
+}
+
+// parseRestart reads never, always, on-failure or on-failure:N.
+func parseRestart(s string) (*cloche.Restart, error) {
+	policy, count, bounded := strings.Cut(s, ":")
+	r := &cloche.Restart{Policy: cloche.RestartPolicy(policy)}
+	bad := func(why string) (*cloche.Restart, error) {
+		return nil, cloche.Invalid("restart", "--restart %q %s", clip(s), why).
+			WithHint("write never, on-failure, on-failure:5 (at most five times in a row) or always")
+	}
+	switch r.Policy {
+	case cloche.RestartNever, cloche.RestartAlways:
+		if bounded {
+			return bad("has a number, which only on-failure takes")
+		}
+	case cloche.RestartOnFailure:
+		if bounded {
+			n, err := strconv.Atoi(count)
+			if err != nil || n < 1 {
+				return bad("has a number that is none, or less than 1")
+			}
+			r.MaxRestarts = n
+		}
+	default:
+		return bad("is not a restart policy")
+	}
+	return r, nil
+}
+
+// readiness reads the flags that say when a process is ready; nil is never.
+func (f *startFlags) readiness(set func(string) bool) (*cloche.Readiness, error) {
+	given := 0
+	for _, flag := range []string{"ready-port", "ready-log", "ready-http"} {
+		if set(flag) {
+			given++
+		}
+	}
+	const hint = "give one of --ready-port PORT, --ready-log REGEXP and --ready-http PORT/PATH"
+	switch {
+	case given == 0 && set("ready-timeout"):
+		return nil, cloche.Invalid("ready", "--ready-timeout is given, but not how to see that the process is ready").WithHint(hint)
+	case given == 0 && f.waitReady:
+		return nil, cloche.Invalid("ready", "--wait-ready is given, but not how to see that the process is ready").WithHint(hint)
+	case given == 0:
+		return nil, nil
+	case given > 1:
+		return nil, cloche.Invalid("ready", "more than one of --ready-port, --ready-log and --ready-http is given").WithHint(hint)
+	}
+	r := &cloche.Readiness{}
+	switch {
+	case set("ready-port"):
+		if f.readyPort < 1 || f.readyPort > 65535 {
+			return nil, cloche.Invalid("ready.port", "--ready-port %d is not a port", f.readyPort).WithHint("give a number from 1 to 65535")
+		}
+		r.Port = f.readyPort
+	case set("ready-log"):
+		if _, err := regexp.Compile(f.readyLog); err != nil || f.readyLog == "" {
+			return nil, cloche.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", clip(f.readyLog), orEmpty(err)).
+				WithHint("write it as RE2, for example 'listening on .*:8080'")
+		}
+		r.Log = f.readyLog
+	default:
+		probe, err := parseProbe(f.readyHTTP)
+		if err != nil {
+			return nil, err
+		}
+		r.HTTP = probe
+	}
+	if set("ready-timeout") {
+		ms, err := parseTimeout("--ready-timeout", "ready.timeout_ms", f.readyWithin)
+		if err != nil {
+			return nil, err
+		}
+		if ms == 0 {
+			return nil, cloche.Invalid("ready.timeout_ms", "--ready-timeout is 0, and readiness is not waited for without end").WithHint("give a duration such as 30s, or leave it out for 5m")
+		}
+		r.TimeoutMS = ms
+	}
+	return r, checkText("ready", f.readyLog, f.readyHTTP)
+}
+
+// parseProbe reads PORT or PORT/PATH.
+func parseProbe(s string) (*cloche.HTTPProbe, error) {
+	port, path, has := strings.Cut(s, "/")
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n > 65535 {
+		return nil, cloche.Invalid("ready.http", "--ready-http %q does not begin with a port", clip(s)).WithHint("write PORT/PATH, for example 8080/health")
+	}
+	if strings.ContainsAny(path, " \r\n\t") {
+		return nil, cloche.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", clip(s)).WithHint("write such characters as %%20")
+	}
+	p := &cloche.HTTPProbe{Port: n}
+	if has {
+		p.Path = "/" + path
+	}
+	return p, nil
+}
+
+// start starts the process and says which it is before anything is waited for.
+func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec cloche.ProcessSpec, waitReady bool) error {
+	sandbox, err := conn.named(ctx, sandbox, spec.Naming)
+	if err != nil {
+		return err
+	}
+	spec.NameTemplate = "" // has named it
+	p, err := conn.StartProcess(ctx, sandbox, spec)
+	if err != nil {
+		return err
+	}
+	if !a.json {
+		fmt.Fprintln(a.stdio.Out, printable(p.ExecID))
+	}
+	var end error
+	if waitReady {
+		ref := processRef{sandbox, p.ExecID}
+		if p, err = conn.WaitProcess(ctx, sandbox, p.ExecID, cloche.WaitRequest{Ready: true}); err != nil {
+			return err
+		}
+		end = a.awaited(ref, p, true)
+	}
+	if a.json {
+		if err := a.printJSON(p); err != nil {
+			return err
+		}
+	}
+	return end
+}

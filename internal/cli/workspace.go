@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// workspaceFlags are the flags about the workspace of a sandbox, as they were
+// typed.
+type workspaceFlags struct {
+	which, size, quota string
+	inodes             int64
+	drop               bool
+}
+
+func (f *workspaceFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: kept under a name, or a directory of this machine (it has a slash or begins with a dot)")
+	flags.StringVar(&f.size, "workspace-size", "", "limit of what the workspace holds, a `SIZE` such as 1GiB; what is written beyond it fails")
+	flags.Int64Var(&f.inodes, "workspace-inodes", 0, "limit of the files and directories in it, a `NUMBER`")
+	flags.StringVar(&f.quota, "workspace-quota", "", "how the limit holds: hard, while a process writes, or measured, before and after each command (default hard)")
+	flags.BoolVar(&f.drop, "workspace-drop", false, "remove a named workspace with the sandbox")
+}
+
+// spec is nil when nothing was said about the workspace.
+func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*cloche.Workspace, error) {
+	said := false
+	for _, flag := range []string{"workspace", "workspace-size", "workspace-inodes", "workspace-quota", "workspace-drop"} {
+		said = said || set(flag)
+	}
+	if !said {
+		return nil, nil
+	}
+	w := &cloche.Workspace{}
+	var err error
+	if set("workspace") {
+		if w, err = parseWorkspace(f.which, abs); err != nil {
+			return nil, err
+		}
+	}
+	w.Quota, w.Drop = cloche.QuotaMode(f.quota), f.drop
+	if err := checkText("workspace.quota", f.quota); err != nil {
+		return nil, err
+	}
+	w.SizeBytes, w.Inodes, err = bounds(set, "workspace-size", f.size, "workspace-inodes", f.inodes)
+	return w, err
+}
+
+// bounds reads two flags of which 0 on the wire means the default, so that a 0
+// that was typed is refused.
+func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int64) (bytes, files int64, err error) {
+	if set(sizeFlag) {
+		if bytes, err = parseSize("--"+sizeFlag, "workspace.size_bytes", size); err != nil {
+			return 0, 0, err
+		}
+	}
+	if set(inodesFlag) && inodes <= 0 {
+		return 0, 0, cloche.Invalid("workspace.inodes", "--%s %d is not more than 0", inodesFlag, inodes).WithHint("give a number of files such as 10000")
+	}
+	return bytes, inodes, nil
+}
+
+func (a *app) workspaceCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "workspace",
+		Short: "Directories that outlive their sandboxes",
+		Long: `Directories that outlive their sandboxes. One sandbox has such a workspace to
+write, or any number have it read-only: "cloche run --workspace NAME[:PATH][:ro]".
+It is made when it is first named; made by itself it can have a limit.`,
+		Example: "  cloche workspace create --size 2GiB data\n  cloche run --workspace data -- sh -c 'date >> log'\n  cloche workspace ls",
+		GroupID: groupLook,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.workspaceCreateCommand(), a.workspaceListCommand(), a.workspaceInspectCommand(), a.workspaceRemoveCommand())
+	return c
+}
+
+func (a *app) workspaceCreateCommand() *cobra.Command {
+	var size string
+	var inodes int64
+	var labels []string
+	c := &cobra.Command{
+		Use:   "create [flags] NAME",
+		Short: "Make a workspace",
+		Long: `Make a workspace. With --size the kernel holds it to that: what is written beyond
+it fails with "no space left on device". That takes a daemon that runs as root.`,
+		Example: "  cloche workspace create data\n  cloche workspace create --size 2GiB --inodes 100000 --label team=research data",
+		Args:    exactly(1, "NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			spec := cloche.WorkspaceSpec{Name: args[0]}
+			err := checkText("name", spec.Name)
+			if err != nil {
+				return err
+			}
+			if spec.SizeBytes, spec.Inodes, err = bounds(c.Flags().Changed, "size", size, "inodes", inodes); err != nil {
+				return err
+			}
+			if spec.Labels, err = parseLabels("--label", labels); err != nil {
+				return err
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				info, err := conn.CreateWorkspace(ctx, spec)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(info)
+				}
+				_, err = fmt.Fprintln(a.stdio.Out, printable(info.Name))
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&size, "size", "", "limit of what it holds, a `SIZE` such as 2GiB")
+	c.Flags().Int64Var(&inodes, "inodes", 0, "limit of the files and directories in it, a `NUMBER` (default one for each 16 KiB of its size)")
+	c.Flags().StringArrayVar(&labels, "label", nil, "a label, `KEY=VALUE` (repeatable)")
+	return c
+}
+
+func (a *app) workspaceListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List workspaces",
+		Long: `List the named workspaces. USED is shown of those that have a limit; what others
+hold only a walk could tell.`,
+		Example: "  cloche workspace ls\n  cloche workspace ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Workspaces(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					list.Workspaces = append([]cloche.WorkspaceInfo{}, list.Workspaces...)
+					return a.printJSON(list)
+				}
+				var rows [][]string
+				for _, w := range list.Workspaces {
+					rows = append(rows, workspaceRow(w, time.Now()))
+				}
+				return writeTable(a.stdio.Out, []string{"NAME", "TENANT", "SIZE", "USED", "SANDBOXES", "LAST USED"}, rows)
+			})
+		},
+	}
+}
+
+func workspaceRow(w cloche.WorkspaceInfo, now time.Time) []string {
+	row := []string{w.Name, w.Tenant, "-", "-", strconv.Itoa(len(w.Sandboxes)), "never"}
+	if w.SizeBytes > 0 {
+		row[2] = formatSize(w.SizeBytes)
+	}
+	if w.UsedBytes != nil {
+		row[3] = formatSize(*w.UsedBytes)
+	}
+	if w.UsedAt != nil {
+		row[5] = formatAge(now.Sub(*w.UsedAt)) + " ago"
+	}
+	return row
+}
+
+// tenantUsage is the help of --tenant.
+const tenantUsage = "the tenant whose workspace it is, for the operator (default your own), a `NAME`"
+
+func (a *app) workspaceInspectCommand() *cobra.Command {
+	var tenant string
+	c := &cobra.Command{
+		Use:     "inspect NAME...",
+		Short:   "Show everything that is on record about workspaces",
+		Long:    "Show the record of each workspace as JSON: limit, fill, holders.",
+		Example: "  cloche workspace inspect data",
+		Args:    workspaceNames,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				for _, name := range args {
+					info, err := conn.GetWorkspace(ctx, tenant, name)
+					if err == nil && a.json {
+						err = a.printJSON(info)
+					} else if err == nil {
+						err = a.encodeJSON(info, "  ")
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
+	return c
+}
+
+func (a *app) workspaceRemoveCommand() *cobra.Command {
+	var tenant string
+	c := &cobra.Command{
+		Use:     "rm NAME...",
+		Short:   "Remove workspaces with all that is in them",
+		Long:    "Remove workspaces with all that is in them. One that a sandbox has stays.",
+		Example: "  cloche workspace rm data",
+		Args:    workspaceNames,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.each(c.Context(), args, "removing", func(ctx context.Context, conn *connection, name string) (any, error) {
+				return removed{name}, conn.RemoveWorkspace(ctx, tenant, name)
+			})
+		},
+	}
+	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
+	return c
+}
+
+func workspaceNames(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cloche.Invalid("workspace", "%s: no workspace was named", c.CommandPath()).WithHint(`"cloche workspace ls" lists them`)
+	}
+	return nil
+}

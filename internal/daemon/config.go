@@ -1,0 +1,311 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/config"
+	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/rulefile"
+)
+
+// The keys of a daemon's settings.
+const (
+	keyHome      = "home"
+	keySettings  = "settings_file"
+	keyPolicy    = "policy_file"
+	keyListen    = "listen"
+	keyToken     = "token"
+	keyLogFormat = "log.format"
+	keyLogLevel  = "log.level"
+
+	keyDockerHost    = "docker.host"
+	keyDockerCerts   = "docker.certs"
+	keyDockerRuntime = "docker.runtime"
+	keyDockerTier    = "docker.runtime_tier"
+	keyDockerShares  = "docker.shares_host_fs"
+	keyOCIRuntime    = "oci.runtime"
+	keyPodmanHost    = "podman.host"
+	keyPodmanRuntime = "podman.runtime"
+	keyPodmanTier    = "podman.runtime_tier"
+	keyPodmanShares  = "podman.shares_host_fs"
+	keyNsjailPath    = "nsjail.path"
+	keyNativeWaiting = "native.waiting"
+
+	// How many sandboxes are made at once, and how many may wait for that.
+	keyMaxStarting = "max_starting"
+	keyMaxQueued   = "max_queued"
+
+	// keyBoxListen has the daemon serve LangBot too.
+	keyBoxListen = "box.listen"
+)
+
+// DefaultWaiting is how many agents of the engine native wait where nobody says: as many
+// as are asked for at once by somebody who has two processors.
+const DefaultWaiting = 2
+
+// settingsFile is the usual settings file, in the home.
+const settingsFile = "settings.yaml"
+
+// policyPrefix begins the keys of the policy file among the settings.
+const policyPrefix = "policy"
+
+// maxSettings is more than a settings file may have, which its reader says.
+const maxSettings = 1 << 20
+
+// ConfigInput is what a configuration is found in.
+type ConfigInput struct {
+	// Flags are those that were given, by key; see Keys.
+	Flags map[string][]string
+	// Environ is as os.Environ has it.
+	Environ []string
+	// DefaultHome is the home where nobody names one.
+	DefaultHome string
+}
+
+// Configuration is what was found.
+type Configuration struct {
+	// Config has no version and no log yet.
+	Config   Config
+	Settings []config.Setting
+	// Rules is where the operator's rules are.
+	Rules rulefile.File
+	// Warnings are of variables that name no setting.
+	Warnings []string
+}
+
+// settingKeys are all settings but the rules, which have a file of their own.
+func settingKeys(defaultHome string) []config.Key {
+	one := func(of ...string) func(string) (string, bool) {
+		return func(v string) (string, bool) { return "write " + strings.Join(of, " or "), slices.Contains(of, v) }
+	}
+	tier := one(string(cloche.TierNamespace), string(cloche.TierGVisor), string(cloche.TierMicroVM))
+	shares := one(string(docker.ShareAuto), string(docker.ShareYes), string(docker.ShareNo))
+	return []config.Key{
+		{Name: keyHome, Env: "CLOCHE_HOME", Unsaid: true, Path: true, Default: []string{defaultHome}},
+		{Name: keySettings, Unsaid: true, Path: true},
+		{Name: keyPolicy, Path: true},
+		{Name: keyListen, List: true},
+		{Name: keyToken, Env: "CLOCHE_TOKEN", Unsaid: true, Path: true},
+		{Name: keyLogFormat, Default: []string{"text"}, Check: one("text", "json")},
+		{Name: keyLogLevel, Default: []string{"info"}, Check: one("debug", "info", "warn", "error")},
+		{Name: keyDockerHost, Env: "DOCKER_HOST"},
+		{Name: keyDockerCerts, Env: "DOCKER_CERT_PATH", Path: true},
+		{Name: keyDockerRuntime},
+		{Name: keyDockerTier, Default: []string{string(cloche.TierNamespace)}, Check: tier},
+		{Name: keyDockerShares, Default: []string{string(docker.ShareAuto)}, Check: shares},
+		{Name: keyPodmanHost, Env: "CONTAINER_HOST"},
+		{Name: keyPodmanRuntime},
+		{Name: keyPodmanTier, Default: []string{string(cloche.TierNamespace)}, Check: tier},
+		{Name: keyPodmanShares, Default: []string{string(docker.ShareAuto)}, Check: shares},
+		{Name: keyBoxListen, Check: hostPort},
+		{Name: keyOCIRuntime, Check: runtimeName},
+		{Name: keyNsjailPath, Path: true},
+		{Name: keyNativeWaiting, Default: []string{strconv.Itoa(DefaultWaiting)}, Check: from(0, 64)},
+		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
+		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
+	}
+}
+
+// hostPort takes addresses, and nothing.
+func hostPort(v string) (string, bool) {
+	_, ok := boxAt(v)
+	return "write an address with its port, such as 127.0.0.1:5410", ok
+}
+
+// boxAt is the door for LangBot at an address; nil without one.
+func boxAt(v string) (*Box, bool) {
+	if v == "" {
+		return nil, true
+	}
+	host, port, err := net.SplitHostPort(v)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	return &Box{Host: host, Port: int(n)}, err == nil && perr == nil
+}
+
+// runtimeName takes what the engine oci can find.
+func runtimeName(v string) (string, bool) {
+	return "write runc, crun, krun or the absolute path of a runtime", v == "runc" || v == "crun" || v == "krun" || filepath.IsAbs(v)
+}
+
+// from takes whole numbers.
+func from(least, most int) func(string) (string, bool) {
+	return func(v string) (string, bool) {
+		n, err := strconv.Atoi(v)
+		return fmt.Sprintf("write a whole number from %d to %d", least, most), err == nil && n >= least && n <= most
+	}
+}
+
+// numberOf is a setting that was checked to be one.
+func numberOf(settings []config.Setting, key string) int {
+	n, err := strconv.Atoi(textOf(settings, key))
+	if err != nil {
+		return 0 // the manager's own default
+	}
+	return n
+}
+
+// Configure finds the settings of a daemon: flags go before the environment, that
+// before the settings file, and that before the defaults. It reads files and changes
+// nothing.
+func Configure(in ConfigInput) (Configuration, error) {
+	keys := settingKeys(in.DefaultHome)
+	// Where the file is, is known without it.
+	first, _, err := config.Resolve(keys, config.Input{Flags: in.Flags, Environ: in.Environ})
+	if err != nil {
+		return Configuration{}, err
+	}
+	home := textOf(first, keyHome)
+	path := cmp.Or(textOf(first, keySettings), filepath.Join(home, settingsFile))
+	data, err := readSettings(path, textOf(first, keySettings) == "")
+	if err != nil {
+		return Configuration{}, err
+	}
+	settings, others, err := config.Resolve(keys, config.Input{Flags: in.Flags, Environ: in.Environ, File: data})
+	if err != nil {
+		if e, ok := errors.AsType[*cloche.Error](err); ok && strings.Contains(e.Message, "line ") {
+			return Configuration{}, fmt.Errorf("settings file %s: %w", filepath.Clean(path), err)
+		}
+		return Configuration{}, err
+	}
+	out := Configuration{Settings: settings}
+	for _, v := range others {
+		rest := v.Path[1:]
+		switch {
+		case v.Path[0] == policyPrefix && policy.KnownKey(rest):
+			out.Rules.Over = append(out.Rules.Over, policy.Override{Name: v.Name, Path: rest, Text: v.Text})
+		default:
+			out.Warnings = append(out.Warnings, v.Name+" names no setting")
+		}
+	}
+	// One that was named must be there, the usual one need not.
+	out.Rules.Path, out.Rules.Optional = textOf(settings, keyPolicy), textOf(settings, keyPolicy) == ""
+	if out.Rules.Optional {
+		out.Rules.Path = filepath.Join(home, "policy.yaml")
+	}
+	level := slog.LevelInfo
+	if err := level.UnmarshalText([]byte(textOf(settings, keyLogLevel))); err != nil {
+		return Configuration{}, cloche.Invalid(keyLogLevel, "the log's level: %w", err).WithHint("write debug, info, warn or error")
+	}
+	out.Config = Config{
+		Home: home, Listen: valuesOf(settings, keyListen), Rules: textOf(settings, keyPolicy), RulesOver: out.Rules.Over,
+		Token: textOf(settings, keyToken), LogJSON: textOf(settings, keyLogFormat) == "json", LogLevel: level,
+		Docker: ContainerDaemon{
+			Host: textOf(settings, keyDockerHost), CertDir: textOf(settings, keyDockerCerts),
+			Runtime: textOf(settings, keyDockerRuntime), RuntimeTier: cloche.Tier(textOf(settings, keyDockerTier)),
+			SharesHostFS: docker.Sharing(textOf(settings, keyDockerShares)),
+		},
+		Podman: ContainerDaemon{
+			Host:    textOf(settings, keyPodmanHost),
+			Runtime: textOf(settings, keyPodmanRuntime), RuntimeTier: cloche.Tier(textOf(settings, keyPodmanTier)),
+			SharesHostFS: docker.Sharing(textOf(settings, keyPodmanShares)),
+		},
+		OCIRuntime: textOf(settings, keyOCIRuntime),
+		Nsjail:     textOf(settings, keyNsjailPath),
+		Waiting:    numberOf(settings, keyNativeWaiting),
+		Warnings:   out.Warnings,
+		Admission:  policy.Admission{Starting: numberOf(settings, keyMaxStarting), Queued: numberOf(settings, keyMaxQueued)},
+	}
+	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
+	return out, nil
+}
+
+func valuesOf(settings []config.Setting, key string) []string {
+	i := slices.IndexFunc(settings, func(s config.Setting) bool { return s.Name == key })
+	return settings[i].Values
+}
+
+func textOf(settings []config.Setting, key string) string {
+	return strings.Join(valuesOf(settings, key), "")
+}
+
+func readSettings(path string, optional bool) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && optional {
+		return nil, nil
+	}
+	if err == nil {
+		defer f.Close()
+		var fi fs.FileInfo
+		if fi, err = f.Stat(); err == nil && !fi.Mode().IsRegular() {
+			err = errors.New("it is not a regular file")
+		}
+	}
+	var data []byte
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(f, maxSettings))
+	}
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInvalid, "the settings file cannot be read: %w", err).WithHint("name another with --settings")
+	}
+	return data, nil
+}
+
+// Shown is one setting as it may be shown to anyone.
+type Shown struct {
+	Key    string
+	Value  any
+	Source string
+}
+
+// usual is what stands for a setting that nobody made: a place in the home.
+func (c Configuration) usual(key string) any {
+	switch key {
+	case keySettings:
+		return filepath.Join(c.Config.Home, settingsFile)
+	case keyPolicy:
+		return c.Rules.Path
+	case keyListen:
+		return []string{"unix://" + filepath.Join(c.Config.Home, "cloche.sock")}
+	}
+	return ""
+}
+
+// Show lists every setting, and the keys of the policy file that are set, with where
+// they come from. A token is never shown.
+func (c Configuration) Show() ([]Shown, error) {
+	var out []Shown
+	for _, s := range c.Settings {
+		one := Shown{Key: s.Name, Value: s.Text(), Source: string(s.Source)}
+		switch {
+		case s.Name == keyToken:
+			one.Value = "unset"
+			if s.Text() != "" {
+				one.Value = "set"
+			}
+		case s.List && len(s.Values) > 0:
+			one.Value = append([]string{}, s.Values...)
+		case s.Text() == "":
+			one.Value = c.usual(s.Name)
+		}
+		out = append(out, one)
+	}
+	data, err := c.Rules.Text()
+	if err != nil {
+		return nil, err
+	}
+	set, err := policy.KeysSet(data, c.Rules.Over)
+	if err != nil {
+		return nil, fmt.Errorf("policy file %s: %w", filepath.Clean(c.Rules.Path), err)
+	}
+	for _, kv := range set {
+		source := config.FromFile
+		if kv.Over != "" {
+			source = config.FromEnvironment
+		}
+		out = append(out, Shown{Key: policyPrefix + "." + kv.Key, Value: kv.Value, Source: string(source)})
+	}
+	return out, nil
+}

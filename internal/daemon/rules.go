@@ -1,0 +1,14 @@
+package daemon
+
+import (
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// CheckPolicy finds everything that is wrong with a policy file.
+func CheckPolicy(data []byte) []cloche.PolicyProblem { return policy.CheckFile(data) }
+
+// ExplainPolicy answers a question by a policy file alone.
+func ExplainPolicy(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+	return policy.ExplainRules(data, q)
+}
