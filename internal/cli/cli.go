@@ -160,12 +160,13 @@ asks for), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
 	root.AddCommand(
-		a.runCommand(), a.createCommand(), a.execCommand(), a.shellCommand(), a.cpCommand(),
-		a.programCommand(), a.skillCommand(),
+		a.runCommand(), a.createCommand(), a.execCommand(), a.shellCommand(), a.cpCommand(), a.toolCommand(),
+		a.programCommand(), a.snapshotCommand(), a.recordingCommand(), a.skillCommand(), a.commitCommand(), a.rollbackCommand(),
+		a.holdCommand(), a.pauseCommand(), a.resumeCommand(), a.heartbeatCommand(), a.extendCommand(),
 		a.stopCommand(), a.killCommand(), a.rmCommand(),
-		a.startCommand(), a.psCommand(), a.attachCommand(), a.waitCommand(), a.portForwardCommand(), a.endpointCommand(),
-		a.lsCommand(), a.nameCommand(), a.inspectCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
-		a.serveCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+		a.startCommand(), a.psCommand(), a.attachCommand(), a.stdinCommand(), a.signalCommand(), a.waitCommand(), a.portForwardCommand(), a.endpointCommand(),
+		a.lsCommand(), a.nameCommand(), a.inspectCommand(), a.diffCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
+		a.serveCommand(), a.boxCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.SetHelpCommandGroupID(groupHost)
 	root.SetCompletionCommandGroupID(groupHost)

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+func (a *app) holdCommand() *cobra.Command {
+	var f specFlags
+	c := &cobra.Command{
+		Use:   "hold [flags]",
+		Short: "Make a sandbox that ends with this program",
+		Long: `Make a sandbox, print its name, and hold it: it is removed, with all it holds,
+when this program ends, whatever ends it. That is an interrupt or, where standard
+input is a pipe, the end of that: a program that starts this one holds the
+sandbox by keeping the pipe open. The other verbs work on it meanwhile.
+
+The status is 0 when it was let go, and 125 when the sandbox was lost before.`,
+		Example: "  cloche hold --name scratch --memory 512m",
+		GroupID: groupRun,
+		Args:    exactly(0, "none: the name goes with --name"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("transient") && !f.transient {
+				return cloche.Invalid("transient", "--transient=false, and a sandbox that is held is always transient").WithHint(`use "cloche create" for one that stays`)
+			}
+			f.transient = true
+			return a.withSpec(c, &f, a.hold)
+		},
+	}
+	f.register(c.Flags())
+	return c
+}
+
+func (a *app) hold(ctx context.Context, conn *connection, spec cloche.SandboxSpec) error {
+	v := a.watchCreate("creating", false)
+	held, err := conn.Hold(client.WithPullProgress(ctx, v.pulling), spec, v.step)
+	v.stop()
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	if err := a.announceSandbox(held.Sandbox.Sandbox); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-endOf(a.stdio.In):
+	case <-held.Done():
+		if ctx.Err() == nil {
+			return held.Err()
+		}
+	}
+	return nil
+}
+
+// endOf is closed when an input ends that somebody holds open. A terminal and a
+// file do not tell: who reads a terminal in the background is stopped, and
+// /dev/null has always ended.
+func endOf(in io.Reader) <-chan struct{} {
+	if in == nil {
+		return nil
+	}
+	if f, ok := in.(*os.File); ok {
+		info, err := f.Stat()
+		if err != nil || info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) == 0 {
+			return nil
+		}
+	}
+	ended := make(chan struct{})
+	// A read of standard input cannot be interrupted on every kind of file, so
+	// this goroutine ends with the process, not before.
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, in)
+	}()
+	return ended
+}

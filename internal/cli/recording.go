@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) recordingCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "recording",
+		Short: "What endpoints recorded, to be replayed",
+		Long: `What went through endpoints that were made with record=NAME. An endpoint with the
+target replay:NAME answers out of it: an agent runs again as it ran, without the
+model. A recording is a file of JSON lines that can be kept beside tests.`,
+		Example: "  cloche run --endpoint model=http://127.0.0.1:8080,openai,record=first -- python3 agent.py\n  cloche run --endpoint model=replay:first,openai -- python3 agent.py",
+		GroupID: groupProcess,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.recordingListCommand(), a.recordingGetCommand(), a.recordingPutCommand(), a.recordingRemoveCommand())
+	return c
+}
+
+func (a *app) recordingListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List recordings",
+		Long:    "List your recordings, by name. OMITTED are exchanges of which no answer is kept.",
+		Example: "  cloche recording ls\n  cloche recording ls --json",
+		Args:    exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				list, err := conn.Recordings(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				var rows [][]string
+				for _, r := range list.Recordings {
+					state := "whole"
+					if r.Active {
+						state = "recording"
+					}
+					rows = append(rows, []string{r.Name, state, strconv.Itoa(r.Exchanges), strconv.Itoa(r.Omitted), formatSize(r.Bytes), formatAge(time.Since(r.CreatedAt))})
+				}
+				return writeTable(a.stdio.Out, []string{"NAME", "STATE", "EXCHANGES", "OMITTED", "SIZE", "AGE"}, rows)
+			})
+		},
+	}
+}
+
+func (a *app) recordingGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Write a recording out",
+		Long:    "Write a recording to the standard output as JSON lines, as far as it was made.",
+		Example: "  cloche recording get first > first.jsonl",
+		Args:    exactly(1, "NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				r, err := conn.OpenRecording(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				return a.copyOut(r)
+			})
+		},
+	}
+}
+
+func (a *app) recordingPutCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "put NAME FILE",
+		Short:   "Keep a recording that was made elsewhere",
+		Long:    "Keep a recording that \"cloche recording get\" wrote. A FILE of - is the standard\ninput.",
+		Example: "  cloche recording put first testdata/first.jsonl",
+		Args:    exactly(2, "NAME and FILE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			in := a.stdio.In
+			if args[1] != "-" {
+				f, err := os.Open(args[1])
+				if err != nil {
+					return cloche.Errorf(cloche.CodeNotFound, "the recording cannot be read: %w", err)
+				}
+				defer f.Close()
+				in = f
+			}
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				info, err := conn.PutRecording(ctx, args[0], in)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(info)
+				}
+				_, err = fmt.Fprintln(a.stdio.Out, printable(info.Name))
+				return err
+			})
+		},
+	}
+}
+
+func (a *app) recordingRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME...",
+		Short:   "Remove recordings",
+		Long:    "Remove recordings. Endpoints that replay one go on.",
+		Example: "  cloche recording rm first",
+		Args:    atLeast(1, "recordings"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				for _, name := range args {
+					if err := conn.RemoveRecording(ctx, name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}

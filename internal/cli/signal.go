@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// signalled is the JSON result of signal.
+type signalled struct {
+	Sandbox string `json:"sandbox"`
+	Process string `json:"process"`
+	Signal  string `json:"signal"`
+}
+
+func (a *app) signalCommand() *cobra.Command {
+	var scope string
+	c := &cobra.Command{
+		Use:   "signal [flags] SANDBOX PROCESS SIGNAL",
+		Short: "Send a signal to a process",
+		Long: `Send a signal, such as TERM, SIGHUP or 9, to a process and every process that it
+started, however they detached themselves. --scope group is its process group, or
+what is in the foreground of its terminal; --scope process is itself alone.
+
+A signal that ends a process (TERM, KILL, INT, QUIT, HUP) ends its restart policy
+too. A process that has ended gets no signal: that is an error.`,
+		Example:           "  cloche signal build worker TERM\n  cloche signal --scope process build web HUP",
+		GroupID:           groupProcess,
+		Args:              oneProcess(1, "SANDBOX PROCESS SIGNAL"),
+		ValidArgsFunction: a.completeProcess,
+		RunE: func(c *cobra.Command, args []string) error {
+			name, err := parseSignal(args[len(args)-1])
+			if err != nil {
+				return err
+			}
+			r := cloche.SignalRequest{Signal: name, Scope: cloche.SignalScope(scope)}
+			switch r.Scope {
+			case "", cloche.ScopeTree, cloche.ScopeGroup, cloche.ScopeProcess:
+			default:
+				return cloche.Invalid("scope", "--scope %q is not a scope", clip(scope)).WithHint("give tree, group or process")
+			}
+			return a.withProcess(c, args[:len(args)-1], func(ctx context.Context, conn *connection, ref processRef, _ cloche.Process) error {
+				if err := conn.SignalProcess(ctx, ref.sandbox, ref.process, r); err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(signalled{ref.sandbox, ref.process, name})
+				}
+				fmt.Fprintln(a.stdio.Out, printable(ref.process))
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&scope, "scope", "", "who gets it: `tree|group|process` (default tree)")
+	return c
+}
+
+// parseSignal reads a name with or without SIG, in any case, or a number.
+func parseSignal(s string) (string, error) {
+	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	if n, err := strconv.Atoi(s); err == nil {
+		name = cloche.SignalName(n)
+	}
+	if cloche.SignalNumber(name) == 0 {
+		return "", cloche.Invalid("signal", "%q is not a signal", clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
+	}
+	return name, nil
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+func (a *app) stdinCommand() *cobra.Command {
+	var end bool
+	c := &cobra.Command{
+		Use:   "stdin [flags] SANDBOX PROCESS",
+		Short: "Give a process input",
+		Long: `Give a process what comes on standard input, and end when all of it was written
+to the process. Its input stays open for more; with --close it is closed then. A
+terminal is read up to its end (ctrl-d), but with --close nothing is read from
+one.
+
+The process must have been started with --open-stdin or --tty.`,
+		Example:           "  echo 'print(6*7)' | cloche stdin build repl\n  cloche stdin --close build repl < /dev/null",
+		GroupID:           groupProcess,
+		Args:              oneProcess(0, "SANDBOX PROCESS"),
+		ValidArgsFunction: a.completeProcess,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ cloche.Process) error {
+				ack, err := conn.WriteStdin(ctx, ref.sandbox, ref.process, nil, a.stdinFor(end), end)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(ack)
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&end, "close", false, "close the process's input afterwards")
+	return c
+}
+
+// stdinFor is what is sent. Who closes an input from a terminal has nothing more
+// to say: waiting for a ctrl-d would look like a hang.
+func (a *app) stdinFor(end bool) io.Reader {
+	_, tty := terminal(a.stdio.In)
+	if a.stdio.In == nil || end && tty {
+		return strings.NewReader("")
+	}
+	return a.stdio.In
+}

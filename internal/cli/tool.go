@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// toolFlags are those of every file tool.
+type toolFlags struct {
+	root string
+	who  namingFlags
+}
+
+// place is what a tool is about.
+func (f *toolFlags) place(path string) (cloche.ToolPlace, error) {
+	at := cloche.ToolPlace{Root: f.root, Path: path}
+	if err := checkText("path", f.root, path); err != nil {
+		return at, err
+	}
+	var err error
+	at.Naming, err = f.who.naming()
+	return at, err
+}
+
+func (a *app) toolCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "tool",
+		Short: "Read, change and search files in a sandbox as a model does",
+		Long: `Read, write and edit text files of a sandbox and search in them, with the bounds
+that a model wants. The tools stay in the sandbox's workspace, or in --root: a
+path or a symlink that leads out of it is refused. They need nothing of the image.`,
+		Example: "  cloche tool read box main.py\n  cloche tool grep box 'func [A-Z]' --include '*.go'",
+		GroupID: groupRun,
+		Args:    a.unknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.toolReadCommand(), a.toolWriteCommand(), a.toolEditCommand(), a.toolGlobCommand(), a.toolGrepCommand())
+	return c
+}
+
+// toolVerb finishes a verb: it runs do with what the tool is about, which is the
+// argument at that index.
+func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error)) *cobra.Command {
+	f := &toolFlags{}
+	c.ValidArgsFunction = a.completeSandboxes
+	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside that the tool does not leave (default the workspace)")
+	f.who.register(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkText("arguments", args...); err != nil {
+			return err
+		}
+		name := ""
+		if path < len(args) {
+			name = args[path]
+		}
+		at, err := f.place(name)
+		if err != nil {
+			return err
+		}
+		return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			v, text, err := do(ctx, conn, args, at)
+			switch {
+			case err != nil:
+				return err
+			case a.json:
+				return a.printJSON(v)
+			}
+			return a.printLines(text)
+		})
+	}
+	return c
+}
+
+// fromTo wants so many arguments.
+func fromTo(least, most int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+		}
+		return nil
+	}
+}
+
+func (a *app) toolReadCommand() *cobra.Command {
+	var r cloche.ToolRead
+	c := &cobra.Command{
+		Use:     "read SANDBOX PATH",
+		Short:   "Print lines of a text file",
+		Long:    "Print lines of a text file, at most 50 KiB of them, and none of what is\nno text.",
+		Example: "  cloche tool read box main.py\n  cloche tool read --first 200 --lines 50 box log.txt",
+		Args:    fromTo(2, 2, "a sandbox and a path"),
+	}
+	c.Flags().IntVar(&r.FirstLine, "first", 1, "begin at this line")
+	c.Flags().IntVar(&r.Lines, "lines", cloche.DefaultToolLines, "how many lines")
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+		r.ToolPlace = at
+		t, err := conn.ReadText(ctx, args[0], r)
+		switch {
+		case err == nil && t.Binary:
+			a.warn("%s is no text and has %s", t.Path, formatSize(t.Size))
+		case err == nil && t.More:
+			a.warn("there is more from line %d on", t.FirstLine+t.Lines)
+		}
+		return t, t.Content, err
+	})
+}
+
+func (a *app) toolWriteCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "write SANDBOX PATH",
+		Short:   "Write a text file from standard input",
+		Long:    "Write what comes on standard input to a file, whole or not at all. Missing\ndirectories are made.",
+		Example: "  cloche tool write box notes/today.md < today.md",
+		Args:    fromTo(2, 2, "a sandbox and a path"),
+	}
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+		data, err := io.ReadAll(io.LimitReader(a.stdio.In, cloche.MaxToolWrite+1))
+		if err != nil {
+			return nil, "", fmt.Errorf("read standard input: %w", err)
+		}
+		if len(data) > cloche.MaxToolWrite {
+			return nil, "", cloche.Errorf(cloche.CodeTooLarge, "standard input has over %d bytes", cloche.MaxToolWrite).WithHint("cloche cp takes files of any size")
+		}
+		if err := checkText("content", string(data)); err != nil {
+			return nil, "", err
+		}
+		w, err := conn.WriteText(ctx, args[0], cloche.ToolWrite{ToolPlace: at, Content: string(data)})
+		return w, w.Path, err
+	})
+}
+
+func (a *app) toolEditCommand() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:     "edit SANDBOX PATH OLD NEW",
+		Short:   "Replace text in a file",
+		Long:    "Replace OLD, which must occur once in the file, by NEW; with --all wherever it\noccurs. A file that somebody else changes meanwhile is left alone.",
+		Example: "  cloche tool edit box main.py 'retries = 3' 'retries = 5'",
+		Args:    fromTo(4, 4, "a sandbox, a path, the old text and the new"),
+	}
+	c.Flags().BoolVar(&all, "all", false, "wherever it occurs")
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+		w, err := conn.EditText(ctx, args[0], cloche.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
+		return w, fmt.Sprintf("%s:%d: replaced %d", w.Path, w.Line, w.Replaced), err
+	})
+}
+
+func (a *app) toolGlobCommand() *cobra.Command {
+	var g cloche.ToolGlob
+	c := &cobra.Command{
+		Use:   "glob SANDBOX PATTERN [PATH]",
+		Short: "Find files by name",
+		Long: `Find files below PATH, or the workspace, by name: "*" and "?" are characters of a
+name, "[a-z]" is one of these, "{a,b}" either, and "**" any number of directories.
+The file that changed last comes first. No symlink is followed.`,
+		Example: "  cloche tool glob box '**/*.{go,mod}'\n  cloche tool glob box --limit 5 '*' src",
+		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
+	}
+	c.Flags().IntVar(&g.Limit, "limit", cloche.MaxToolGlob, "how many at most")
+	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+		g.ToolPlace, g.Pattern = at, args[1]
+		l, err := conn.Glob(ctx, args[0], g)
+		var b strings.Builder
+		for _, f := range l.Files {
+			b.WriteString(f.Path + "\n")
+		}
+		a.warnPartial(l.Partial)
+		return l, b.String(), err
+	})
+}
+
+func (a *app) toolGrepCommand() *cobra.Command {
+	var g cloche.ToolGrep
+	c := &cobra.Command{
+		Use:   "grep SANDBOX PATTERN [PATH]",
+		Short: "Find lines in text files",
+		Long: `Find lines of the file PATH, or of the text files below it or the workspace, that
+match PATTERN, a regular expression in RE2 syntax. No symlink is followed but PATH
+itself. Files that are no text are named.`,
+		Example: "  cloche tool grep box 'TODO|FIXME' --include '*.py'\n  cloche tool grep -F box 'a[0]' main.c",
+		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
+	}
+	c.Flags().BoolVarP(&g.Fixed, "fixed", "F", false, "PATTERN is plain text")
+	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "let small and capital letters be the same")
+	c.Flags().StringVar(&g.Include, "include", "", "look only into files of this `pattern`, as of glob")
+	c.Flags().IntVar(&g.Limit, "limit", cloche.MaxToolGrep, "how many lines at most")
+	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+		g.ToolPlace, g.Pattern = at, args[1]
+		l, err := conn.Grep(ctx, args[0], g)
+		var b strings.Builder
+		for _, m := range l.Matches {
+			fmt.Fprintf(&b, "%s:%d:%s\n", m.Path, m.Line, m.Text)
+		}
+		for _, name := range l.Binary {
+			a.warn("%s is no text", name)
+		}
+		for _, name := range l.Unread {
+			a.warn("%s was not looked into", name)
+		}
+		a.warnPartial(l.Partial)
+		return l, b.String(), err
+	})
+}
+
+// warnPartial says why there may be more.
+func (a *app) warnPartial(p cloche.ToolPartial) {
+	if p != "" {
+		a.warn("there may be more: the search ended at its bound of %s", p)
+	}
+}
