@@ -34,6 +34,29 @@ func TestBytesAreReadableAndLoseNothing(t *testing.T) {
 	}
 }
 
+// Readers of JSON that know no Bytes find what is not UTF-8 in a field of its own.
+func TestResultsHaveBase64BesideWhatIsNoText(t *testing.T) {
+	for _, tt := range []struct {
+		in         cloche.Result
+		stdout     string
+		with, lack string
+	}{
+		{cloche.Result{Stdout: cloche.Bytes("text")}, "text", `"stdout":"text"`, "_b64"},
+		{cloche.Result{Stdout: cloche.Bytes("a\xff")}, "a\xff", `"stdout_b64":"Yf8="`, "stderr_b64"},
+		{cloche.Result{Stderr: cloche.Bytes("\xfe")}, "", `"stderr_b64":"/g=="`, "stdout_b64"},
+		{cloche.Result{Stdout: cloche.Bytes("text"), StdoutB64: []byte("lies")}, "text", `"stdout":"text"`, "_b64"},
+	} {
+		got, err := json.Marshal(cloche.RunResult{Result: tt.in})
+		if err != nil || !strings.Contains(string(got), tt.with) || strings.Contains(string(got), tt.lack) {
+			t.Errorf("Marshal(%+v) = %s, %v; want %s and no %s", tt.in, got, err, tt.with, tt.lack)
+		}
+		var back cloche.RunResult
+		if err := json.Unmarshal(got, &back); err != nil || string(back.Result.Stdout) != tt.stdout {
+			t.Errorf("Unmarshal(%s) = %+v, %v", got, back.Result, err)
+		}
+	}
+}
+
 func FuzzBytes(f *testing.F) {
 	f.Add([]byte("x"))
 	f.Add([]byte{0xff})
@@ -103,6 +126,42 @@ func TestErrorsCompareByCode(t *testing.T) {
 	j, _ := json.Marshal(cloche.Errorf(cloche.CodeDenied, "no").WithCause(errors.New("secret")))
 	if strings.Contains(string(j), "secret") {
 		t.Errorf("the cause is on the wire: %s", j)
+	}
+}
+
+func TestEveryErrorHasAClass(t *testing.T) {
+	classes := map[cloche.Class]bool{cloche.ClassInfra: true, cloche.ClassUser: true, cloche.ClassLimit: true}
+	for _, c := range cloche.Codes() {
+		if !classes[c.Class()] {
+			t.Errorf("%s is of class %q", c, c.Class())
+		}
+	}
+	for _, r := range cloche.TerminalReasons() {
+		if !classes[r.Class()] {
+			t.Errorf("%s is of class %q", r, r.Class())
+		}
+	}
+	// Why a sandbox ended says more than what could not be done with it.
+	e := cloche.Errorf(cloche.CodeState, "it is lost")
+	if e.Judge() != cloche.ClassUser {
+		t.Errorf("of a state: %s", e.Judge())
+	}
+	for r, want := range map[cloche.TerminalReason]cloche.Class{
+		cloche.EndedLost: cloche.ClassInfra, cloche.EndedOOM: cloche.ClassLimit, cloche.EndedIdle: cloche.ClassLimit, cloche.EndedDeleted: cloche.ClassUser,
+	} {
+		if e.TerminalReason = r; e.Judge() != want {
+			t.Errorf("of one that ended by %s: %s, want %s", r, e.Judge(), want)
+		}
+	}
+}
+
+func TestIdempotencyKeys(t *testing.T) {
+	for key, want := range map[string]bool{
+		"k": true, "rollout-17/3": true, strings.Repeat("x", 255): true, "": false, "a b": false, "a\n": false, "é": false, strings.Repeat("x", 256): false,
+	} {
+		if got := cloche.ValidIdempotencyKey(key); got != want {
+			t.Errorf("%.20q: %v, want %v", key, got, want)
+		}
 	}
 }
 

@@ -42,11 +42,17 @@ func state(ts *testscript.TestScript) *scriptState { return ts.Value(stateKey{})
 // tearDown ends what a script that failed left running.
 func (s *scriptState) tearDown() {
 	if s.daemon != nil {
-		_ = s.daemon.Process.Kill()
+		// It removes the cgroup of the sentry that it keeps ready, if it can.
+		_ = s.daemon.Process.Signal(syscall.SIGTERM)
+		late := time.AfterFunc(10*time.Second, func() { _ = s.daemon.Process.Kill() })
 		_ = s.daemon.Wait()
+		late.Stop()
 	}
 	for _, p := range s.processes() {
 		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+	for _, left := range s.leftMounts() {
+		_ = exec.Command("umount", "--lazy", strings.TrimPrefix(left, "mount ")).Run()
 	}
 	_ = exec.Command("chmod", "-R", "u+rwx", s.home).Run()
 	_ = os.RemoveAll(s.home)
@@ -71,13 +77,16 @@ func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// daemon start [flags…] | stop | kill9 | rss VAR
+// daemon start [flags…] | stop | kill9 | upgrade | rss VAR
 func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	s := state(ts)
 	if neg || len(args) == 0 {
-		ts.Fatalf("usage: daemon start [flags...] | stop | kill9 | rss VAR")
+		ts.Fatalf("usage: daemon start [flags...] | stop | kill9 | upgrade | rss VAR")
 	}
 	switch {
+	case args[0] == "upgrade" && s.daemon == nil:
+		ts.Check(upgrade(s.bin))
+		return
 	case args[0] == "start" && s.daemon == nil:
 		s.startDaemon(ts, args[1:])
 		return
@@ -102,13 +111,36 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// upgrade puts another build in the place of the program, as a package manager
+// does: the same code in a file of another hash.
+func upgrade(bin string) error {
+	program, err := os.ReadFile(bin)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(bin+".new", append(program, "another build"...), 0o755); err != nil {
+		return err
+	}
+	return os.Rename(bin+".new", bin)
+}
+
+// startDaemon takes flags, and settings as they are in the environment.
 func (s *scriptState) startDaemon(ts *testscript.TestScript, flags []string) {
+	var settings []string
+	flags = slices.DeleteFunc(slices.Clone(flags), func(f string) bool {
+		set := strings.HasPrefix(f, "CLOCHE__")
+		if set {
+			settings = append(settings, f)
+		}
+		return set
+	})
 	log, err := os.OpenFile(ts.MkAbs("daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	ts.Check(err)
 	defer log.Close()
 	cmd := exec.Command(s.bin, append([]string{"serve"}, flags...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, ts.MkAbs(".")
 	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "CLOCHE_HOME=" + s.home, "CLOCHE_TOKEN=" + ts.Getenv("CLOCHE_TOKEN")}
+	cmd.Env = append(cmd.Env, settings...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	ts.Check(cmd.Start())
 	s.daemon = cmd
@@ -117,16 +149,27 @@ func (s *scriptState) startDaemon(ts *testscript.TestScript, flags []string) {
 		host = flags[i+1]
 	}
 	network, addr, _ := strings.Cut(host, "://")
-	ok := poll(func() bool {
-		conn, err := net.Dial(network, addr)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
-	if !ok {
-		ts.Fatalf("the daemon does not listen at %s:\n%s", host, ts.ReadFile("daemon.log"))
+	if !poll(func() bool { return answers(network, addr) }) {
+		ts.Fatalf("the daemon does not answer at %s:\n%s", host, ts.ReadFile("daemon.log"))
 	}
+}
+
+// answers says whether a daemon speaks at an address. That one can connect says less:
+// what a killed daemon was just starting has its socket for a moment.
+func answers(network, addr string) bool {
+	conn, err := net.DialTimeout(network, addr, time.Second)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return false
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	n, _ := conn.Read(make([]byte, 1))
+	return n > 0
 }
 
 // poll asks until it is so, or until patience ends.

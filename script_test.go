@@ -3,6 +3,7 @@
 package cloche_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,15 +22,17 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
 )
 
 const scriptDir = "testdata/script"
 
-// How long a script may take on average before all are given up. Attacks move
-// gigabytes.
+// How long a script may take before it is given up, and the next one begins. Attacks
+// move gigabytes.
 const (
-	scriptTime = 30 * time.Second
-	attackTime = 4 * time.Minute
+	scriptTime = 8 * time.Minute
+	attackTime = 10 * time.Minute
 )
 
 // The environment of these tests.
@@ -42,7 +45,7 @@ const (
 
 // asUser are the scripts that TestScriptsAsUser runs: what a normal user is
 // promised, limits that need delegation left out.
-var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|real_(python|c|git))`)
+var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|mounts(_refused)?$|tar|workspace_(attach|measured|rootless)|(native|nsjail|oci)_rootless|real_(python|c|git))`)
 
 // TestScripts drives the built binary through the files of testdata/script, one
 // after the other: each looks at what is left on the machine.
@@ -79,6 +82,15 @@ func TestScriptsAsUser(t *testing.T) {
 	}
 	copyFile(t, self, filepath.Join(dir, "scripts.test"))
 	copyFile(t, binary(t), filepath.Join(dir, "cloche"))
+	copyFile(t, callerProgram(t), filepath.Join(dir, "caller"))
+	jail := filepath.Join(dir, "nsjail") // skipped where it is not
+	if ok, err := condition("nsjail"); ok && err == nil {
+		found, err := exec.LookPath(cmp.Or(os.Getenv(nsjailVar), "nsjail"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copyFile(t, found, jail)
+	}
 	if err := os.CopyFS(filepath.Join(dir, scriptDir), os.DirFS(scriptDir)); err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +101,36 @@ func TestScriptsAsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts.test"), "-test.run", "^TestScripts$", "-test.v="+strconv.FormatBool(testing.Verbose()))
-	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + name, "TMPDIR=" + dir, envBin + "=" + filepath.Join(dir, "cloche"), envUser + "=" + name}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Setsid: true}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
+	all, err := filepath.Glob(scriptDir + "/*.txtar")
 	if err != nil {
-		t.Errorf("as %s: %v", name, err)
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		script := strings.TrimSuffix(filepath.Base(f), ".txtar")
+		if !asUser.MatchString(script) {
+			continue
+		}
+		t.Run(script, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts.test"), "-test.run", "^TestScripts$/^"+script+"$", "-test.v")
+			cmd.Dir = dir
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + name, "TMPDIR=" + dir, envBin + "=" + filepath.Join(dir, "cloche"), envCaller + "=" + filepath.Join(dir, "caller"), envUser + "=" + name, nsjailVar + "=" + jail}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Setsid: true}
+			out, err := cmd.CombinedOutput()
+			switch {
+			case err != nil:
+				t.Errorf("as %s: %v\n%s", name, err, out)
+			case skipped.Match(out):
+				t.Skipf("%s", reason.Find(out))
+			}
+		})
 	}
 }
+
+// A script that skips, and the reason that it gives.
+var (
+	skipped = regexp.MustCompile(`--- SKIP: `)
+	reason  = regexp.MustCompile(`needs [^'\n]+`)
+)
 
 func number(t *testing.T, s string) int {
 	t.Helper()
@@ -213,16 +245,20 @@ func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
-	testscript.RunT(oneByOne{t}, testscript.Params{
-		Files:     files,
-		Deadline:  deadline(t, time.Duration(len(files))*each),
+	params := testscript.Params{
 		Setup:     func(e *testscript.Env) error { return setUp(e, bin) },
 		Condition: condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"status": cmdStatus, "daemon": cmdDaemon, "leftovers": cmdLeftovers, "json": cmdJSON, "eventually": cmdEventually,
 			"samesum": cmdSameSum, "grown": cmdGrown, "http": cmdHTTP, "signal": cmdSignal, "rawname": cmdRawName, "sentries": cmdSentries,
+			"registry": cmdRegistry, "model": cmdModel, "caller": cmdCaller, "loops": cmdLoops, "internet": cmdInternet, "holder": cmdHolder, "tlssite": cmdTLSSite, "outside": cmdOutside,
+			"container": cmdContainer,
 		},
-	})
+	}
+	for _, f := range files {
+		params.Files, params.Deadline = []string{f}, deadline(t, each)
+		testscript.RunT(oneByOne{t}, params)
+	}
 }
 
 // deadline leaves time to clean up before the test binary would be killed.
@@ -243,11 +279,27 @@ func (t oneByOne) Run(name string, f func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { f(oneByOne{t}) })
 }
 
-// condition adds [root].
+// nsjailVar names the nsjail binary to test with; without it that in PATH is.
+const nsjailVar = "CLOCHE_TEST_NSJAIL"
+
+// condition adds [root], and [busybox] for a static one to make images of.
 func condition(name string) (bool, error) {
 	switch name {
 	case "root":
 		return os.Geteuid() == 0, nil
+	case "openai":
+		_, err := os.Stat(filepath.Join(os.Getenv(pypiVar), "openai", "__init__.py"))
+		return err == nil, nil
+	case "mcp":
+		_, err := os.Stat(filepath.Join(os.Getenv(pypiVar), "mcp", "__init__.py"))
+		return err == nil, nil
+	case "busybox":
+		return hasBusybox(), nil
+	case "dockerd", "podman":
+		return dockertest.Can(name) == nil, nil
+	case "nsjail":
+		// Not where a library is missing that it is linked with.
+		return exec.Command(cmp.Or(os.Getenv(nsjailVar), "nsjail"), "--help").Run() == nil, nil
 	}
 	return false, fmt.Errorf("there is no condition %q", name)
 }
@@ -261,10 +313,26 @@ func setUp(e *testscript.Env, bin string) error {
 	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}
 	e.Values[stateKey{}] = s
 	e.Defer(s.tearDown)
+	in := &scriptInternet{}
+	e.Values[internetKey{}] = in
+	e.Defer(in.close)
+	r := &scriptRegistry{}
+	e.Values[registryKey{}] = r
+	e.Defer(r.close)
+	containers := scriptContainers{}
+	e.Values[containersKey{}] = containers
+	e.Defer(containers.close)
 	e.Setenv("CLOCHE_HOME", home)
 	e.Setenv("CLOCHE_HOST", "")
 	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	e.Setenv("HOME", e.WorkDir)
+	e.Setenv("NSJAIL", cmp.Or(os.Getenv(nsjailVar), "nsjail"))
 	e.Setenv("LC_ALL", "C.UTF-8")
+	// A terminal multiplexer's socket, short for the same reason.
+	e.Setenv("SOCK", home+"-tmux")
+	e.Defer(func() {
+		_ = exec.Command("tmux", "-S", home+"-tmux", "kill-server").Run()
+		_ = os.Remove(home + "-tmux")
+	})
 	return nil
 }
