@@ -1,0 +1,109 @@
+"""Run code that an AI agent wrote in Cloche sandboxes.
+
+    import cloche
+
+    with cloche.local() as client:
+        print(client.run_python("print(6 * 7)", image="host").stdout)
+
+`SandboxClient` makes sandboxes and finds them again, `SandboxHandle` is one of them; `AsyncSandboxClient`
+and `AsyncSandboxHandle` are the same for asyncio, and `cloche.wire` has the types of the API.
+Times are seconds, exceptions are `ClocheError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloche._sync.client import SandboxClient
+from cloche._sync.endpoints import Endpoints
+from cloche._sync.files import Files
+from cloche._sync.handle import SandboxHandle
+from cloche._sync.local import local
+from cloche._sync.process import Process
+from cloche.errors import (
+    ClocheError,
+    CommandNotStarted,
+    ConnectionBroken,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    OutputLost,
+    PolicyDenied,
+    SandboxGone,
+    SandboxUnavailable,
+    Unauthenticated,
+)
+from cloche.spec import (
+    DEFAULT_IMAGE,
+    Chunk,
+    ExecOptions,
+    ExecResult,
+    Exit,
+    FileInfo,
+    SandboxFields,
+    SandboxSpec,
+)
+
+if TYPE_CHECKING:
+    from cloche._async.client import AsyncSandboxClient
+    from cloche._async.endpoints import AsyncEndpoints
+    from cloche._async.files import AsyncFiles
+    from cloche._async.handle import AsyncSandboxHandle
+    from cloche._async.local import local_async
+    from cloche._async.process import AsyncProcess
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_IMAGE",
+    "AsyncEndpoints",
+    "AsyncFiles",
+    "AsyncProcess",
+    "AsyncSandboxClient",
+    "AsyncSandboxHandle",
+    "Chunk",
+    "ClocheError",
+    "CommandNotStarted",
+    "ConnectionBroken",
+    "Endpoints",
+    "ExecOptions",
+    "ExecResult",
+    "Exit",
+    "FileInfo",
+    "Files",
+    "InvalidRequest",
+    "NoCapacity",
+    "NotFound",
+    "OutputLost",
+    "PolicyDenied",
+    "Process",
+    "SandboxClient",
+    "SandboxFields",
+    "SandboxGone",
+    "SandboxHandle",
+    "SandboxSpec",
+    "SandboxUnavailable",
+    "Unauthenticated",
+    "local",
+    "local_async",
+]
+
+# What needs asyncio is imported by those who use it.
+_LATER = {
+    "AsyncEndpoints": "endpoints",
+    "AsyncFiles": "files",
+    "AsyncProcess": "process",
+    "AsyncSandboxClient": "client",
+    "AsyncSandboxHandle": "handle",
+    "local_async": "local",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if (module := _LATER.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"cloche._async.{module}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,169 @@
+"""How a daemon is addressed, and what goes into a request. No part of it waits for anything."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlencode, urlsplit
+
+from cloche.errors import ClocheError, ConnectionBroken, SandboxUnavailable, Unauthenticated, invalid, of_body
+
+CONNECT_SECONDS = 10.0
+"""How long a connection may take. Calls have no bound of their own: a create that fetches an image may
+take an hour, and whoever waits can cancel."""
+
+FOLLOW_SECONDS = 60.0
+"""After such a silence a followed answer counts as broken: the daemon writes something every 15 seconds."""
+
+MAX_LINE = 16 << 20
+"""Bytes of the longest line of an answer."""
+
+MAX_ERROR = 1 << 20
+"""How much of an answer that is no success is read."""
+
+CHUNK = 128 << 10
+"""Bytes that are read from a source, or handed out, at once."""
+
+_HOSTS = "give unix:///path/to/cloche.sock, tcp://host:port or https://host:port"
+
+Query = Mapping[str, "str | int | bool | Sequence[str] | None"]
+
+
+def parse_host(host: str) -> tuple[str | None, str]:
+    """The socket's path, where it is one, and the base of every URL."""
+    parts = urlsplit(host)
+    if parts.scheme == "unix":
+        path = host[len("unix://") :]
+        if not host.startswith("unix://") or (not path.startswith("/") and path[1:3] != ":/"):
+            raise invalid("host", f"host {host!r}: the socket's path is not absolute", _HOSTS)
+        return path, "http://cloche"
+    if "@" in parts.netloc or parts.query or parts.fragment or parts.path not in ("", "/") or not parts.netloc:
+        raise invalid("host", f"host {host!r} is no address of a daemon", _HOSTS)
+    if parts.scheme == "tcp":
+        if parts.port is None:
+            raise invalid("host", f"host {host!r}: the port is missing", _HOSTS)
+        return None, f"http://{parts.netloc}"
+    if parts.scheme not in ("http", "https"):
+        raise invalid("host", f"host {host!r}: scheme {parts.scheme!r} is unknown", _HOSTS)
+    return None, f"{parts.scheme}://{parts.netloc}"
+
+
+def check_token(token: str) -> str:
+    """The token, which is one word. An error does not show it."""
+    if any(c in token for c in "\r\n\0 ") or not token.isascii():
+        raise invalid("token", "the token holds something that no token has, such as a space", "pass it alone")
+    return token
+
+
+def sandbox_path(ref: str, *rest: str) -> str:
+    """The path of a sandbox, by its id or name, and of what it has."""
+    if not ref:
+        raise invalid("ref", "which sandbox is meant was not said", "give its id or name")
+    return "/v1/sandboxes/" + "/".join(quote(p, safe="") for p in (ref, *rest))
+
+
+def encode_query(path: str, query: Query | None) -> str:
+    """A path and a query as they go over the wire. Names of files are bytes, with surrogates for what
+    is not UTF-8."""
+    pairs: list[tuple[str, str]] = []
+    for k, v in (query or {}).items():
+        if v is None:
+            continue
+        if isinstance(v, bool):
+            pairs.append((k, "true" if v else "false"))
+        elif isinstance(v, (str, int)):
+            pairs.append((k, str(v)))
+        else:
+            pairs.extend((k, item) for item in v)
+    try:
+        text = urlencode(pairs, errors="surrogateescape", quote_via=quote, safe="/")
+    except UnicodeEncodeError as e:
+        raise invalid("path", f"{e.object!r} is no name of a file") from e
+    return f"{path}?{text}" if text else path
+
+
+def encode_json(body: object) -> bytes:
+    """A body. Text that is no Unicode would arrive as something else, and is refused."""
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as e:
+        raise invalid(
+            "", "the request holds text that is not valid Unicode", "give bytes as bytes, not as text"
+        ) from e
+    except TypeError as e:
+        raise invalid("", f"the request cannot be sent as JSON: {e}") from e
+
+
+def decode_json(data: bytes) -> object:
+    """A whole answer."""
+    try:
+        return json.loads(data)
+    except ValueError as e:
+        raise ClocheError("internal", "something that is no daemon of Cloche's answered: it is no JSON") from e
+
+
+def refused(data: bytes, status: int) -> ClocheError:
+    """The error in an answer that is no success."""
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = None
+    return of_body(body, status)
+
+
+def not_reached(host: str, cause: BaseException) -> ClocheError:
+    """The error for a daemon to which no connection could be made."""
+    number = _errno(cause)
+    if number == errno.EACCES:
+        return Unauthenticated(
+            "unauthenticated",
+            f"the daemon's socket at {host} cannot be opened by this user",
+            hint="it belongs to another user, or to a group that this process is not in",
+        )
+    return SandboxUnavailable(
+        "unavailable",
+        f"no daemon is listening at {host}",
+        hint='start one with "cloche serve", set CLOCHE_HOST to one that runs, or use cloche.local()',
+        retryable=True,
+    )
+
+
+def broken(host: str, cause: BaseException) -> ConnectionBroken:
+    """The error for an answer that did not come whole."""
+    return ConnectionBroken(
+        "unavailable", f"the connection to {host} broke: {type(cause).__name__}", retryable=True
+    )
+
+
+def _errno(e: BaseException | None) -> int | None:
+    for _ in range(10):
+        if e is None:
+            return None
+        if isinstance(e, OSError) and e.errno is not None:
+            return e.errno
+        e = e.__cause__ or e.__context__
+    return None
+
+
+class Lines:
+    """Takes an answer apart into its lines; empty ones mean nothing and are left out."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes."""
+        *whole, rest = data.split(b"\n")
+        if whole:
+            whole[0] = bytes(self._rest) + whole[0]
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > MAX_LINE:
+            raise ClocheError("internal", f"the daemon answered with a line over {MAX_LINE} bytes")
+        return [line for line in whole if line]
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ended within a line."""
+        return bool(self._rest)

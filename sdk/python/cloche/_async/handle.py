@@ -1,0 +1,245 @@
+"""One sandbox."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from cloche import _address
+from cloche._async import primitives
+from cloche._async.endpoints import AsyncEndpoints
+from cloche._async.files import AsyncFiles
+from cloche._async.process import AsyncProcess, follow, kill
+from cloche._async.transport import AsyncTransport
+from cloche.errors import ClocheError, NotFound
+from cloche.spec import Chunk, ExecResult, command, options, to_ms, to_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from cloche import wire
+    from cloche.spec import ExecOptions
+
+
+class AsyncSandboxHandle:
+    """One sandbox, as it was found or made. It goes on without this object, unless that is used in a
+    ``with``, whose end removes it with all that it holds.
+
+    All methods raise `cloche.SandboxGone` when it has ended, `cloche.PolicyDenied` when the operator's
+    rules say no, and `cloche.SandboxUnavailable` when there is no daemon.
+    """
+
+    def __init__(self, transport: AsyncTransport, info: wire.Sandbox) -> None:
+        self._t = transport
+        self.info = info
+        """What was last heard of it: state, image, engine, tier, limits and what policy made of the request."""
+        self.files = AsyncFiles(transport, self.id, info["cwd"])
+        self.endpoints = AsyncEndpoints(transport, self.id)
+
+    @property
+    def id(self) -> str:
+        """Names it for good."""
+        return self.info["id"]
+
+    @property
+    def name(self) -> str:
+        """Unique among the caller's live sandboxes."""
+        return self.info["name"]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.info['state']}>"
+
+    def _path(self, *rest: str) -> str:
+        return _address.sandbox_path(self.id, *rest)
+
+    async def exec(
+        self, cmd: str, args: Sequence[str] = (), timeout: float | None = None, **options: Unpack[ExecOptions]
+    ) -> ExecResult:
+        """Runs a command, by no shell, and waits for its end.
+
+        After `timeout` seconds all that it started is killed, what it wrote so far is in the result,
+        and the sandbox goes on; None is the sandbox's own bound. The start and the end of each stream
+        are kept, up to `max_output_bytes`. Whoever is cancelled while waiting leaves no command behind.
+        `cloche.CommandNotStarted` where there is no such command.
+        """
+        return await self._run(command(cmd, args), timeout, options)
+
+    async def shell(
+        self, script: str, timeout: float | None = None, *, shell: str = "", **options: Unpack[ExecOptions]
+    ) -> ExecResult:
+        """Runs a script by /bin/sh, or by what `shell` names, such as ``bash``. See `exec`."""
+        what: wire.ExecRequest = {"argv": [shell, "-c", script]} if shell else {"shell": script}
+        return await self._run(what, timeout, options)
+
+    async def python(
+        self, code: str, timeout: float | None = None, **options: Unpack[ExecOptions]
+    ) -> ExecResult:
+        """Runs a program by the image's python3. See `exec`."""
+        return await self._run({"python": code}, timeout, options)
+
+    async def _run(self, what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> ExecResult:
+        request = options(what, timeout, given)
+        # With an id of ours the request can be repeated, and what it started can be ended.
+        exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
+        try:
+            answer = await self._t.json("POST", self._path("exec"), request, repeat=True)
+        except ClocheError:
+            raise
+        except BaseException:
+            await primitives.finish(self._kill_quietly(exec_id))
+            raise
+        return ExecResult.of(answer)
+
+    async def _kill_quietly(self, exec_id: str) -> None:
+        body = {"signal": "KILL", "scope": "tree"}
+        await self._t.quietly("POST", self._path("processes", exec_id, "signal"), body)
+
+    async def start(
+        self,
+        cmd: str,
+        args: Sequence[str] = (),
+        timeout: float | None = None,
+        *,
+        process: wire.ProcessSpec | None = None,
+        **given: Unpack[ExecOptions],
+    ) -> AsyncProcess:
+        """Starts a command and returns when it has been executed. Its output is read from the result
+        as it comes. `process` holds what else a process may be: ``open_stdin``, ``tty``, ``restart``,
+        ``ready``, ``on_full``."""
+        return await self._start({**(process or {}), "argv": [cmd, *args]}, timeout, given)
+
+    async def start_shell(
+        self,
+        script: str,
+        timeout: float | None = None,
+        *,
+        process: wire.ProcessSpec | None = None,
+        **given: Unpack[ExecOptions],
+    ) -> AsyncProcess:
+        """`start` of a script for /bin/sh."""
+        return await self._start({**(process or {}), "shell": script}, timeout, given)
+
+    async def _start(self, spec: wire.ProcessSpec, timeout: float | None, given: ExecOptions) -> AsyncProcess:
+        request = options(cast("wire.ExecRequest", spec), timeout, given)
+        exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
+        try:
+            record = await self._t.json("POST", self._path("processes"), request, repeat=True)
+        except ClocheError:
+            raise
+        except BaseException:
+            await primitives.finish(self._kill_quietly(exec_id))
+            raise
+        return AsyncProcess(self._t, self.id, record)
+
+    async def process(self, exec_id: str) -> AsyncProcess:
+        """A process that was started before, by whomever."""
+        record = await self._t.json("GET", self._path("processes", exec_id), repeat=True)
+        return AsyncProcess(self._t, self.id, record)
+
+    async def processes(self) -> list[wire.Process]:
+        """All that are on record, execs too, in the order of their start."""
+        answer = await self._t.json("GET", self._path("processes"), repeat=True)
+        return cast("list[wire.Process]", answer["processes"] or [])
+
+    async def kill_process(self, exec_id: str) -> None:
+        """Kills a process with all that it started. One that has ended is no error."""
+        await kill(self._t, self.id, exec_id)
+
+    async def logs(
+        self, tail: int = 0, *, exec_id: str = "", stream: Literal["stdout", "stderr"] | None = None
+    ) -> str:
+        """What its commands wrote, as far as it is kept: the last `tail` lines, all for 0. It is there
+        after the sandbox was stopped, too."""
+        data = bytearray()
+        async for chunk in self.log_entries(tail=tail, exec_id=exec_id, stream=stream):
+            data += chunk.data
+        return to_text(bytes(data))
+
+    async def log_entries(
+        self,
+        *,
+        tail: int = 0,
+        exec_id: str = "",
+        stream: Literal["stdout", "stderr"] | None = None,
+        follow_on: bool = False,
+    ) -> AsyncGenerator[Chunk, None]:
+        """The same piece by piece, with the process and stream of each; with `follow_on` it goes on
+        with what is written next, until the sandbox has ended."""
+        query: dict[str, str | int | bool | None] = {
+            "tail": tail or None,
+            "exec_id": exec_id or None,
+            "stream": stream,
+            "follow": follow_on,
+        }
+        async for chunk in follow(self._t, self._path("logs"), query, resume=False, endless=follow_on):
+            yield chunk
+
+    async def refresh(self) -> wire.Sandbox:
+        """Asks what became of it."""
+        self.info = await self._t.json("GET", self._path(), repeat=True)
+        return self.info
+
+    async def _act(self, verb: str, body: Any = None, *, repeat: bool = True) -> wire.Sandbox:
+        self.info = await self._t.json("POST", self._path(verb), body, repeat=repeat)
+        return self.info
+
+    async def stop(self, *, grace: float | None = None) -> wire.Sandbox:
+        """Ends it in good order: TERM to all, `grace` seconds (None: ten), files flushed, then KILL.
+        Its record and logs stay. One that has ended stays as it is."""
+        return await self._act("stop", None if grace is None else {"grace_ms": to_ms(grace, "grace")})
+
+    async def kill(self) -> wire.Sandbox:
+        """Ends it at once. Its record and logs stay. One that has ended stays as it is."""
+        return await self._act("kill")
+
+    async def pause(self) -> wire.Sandbox:
+        """Makes its processes stand still."""
+        return await self._act("pause", repeat=False)
+
+    async def resume(self) -> wire.Sandbox:
+        """Lets them go on."""
+        return await self._act("resume", repeat=False)
+
+    async def heartbeat(self) -> wire.Sandbox:
+        """Renews its lease, as any use does."""
+        return await self._act("heartbeat")
+
+    async def extend(self, lifetime: float) -> wire.Sandbox:
+        """Lets it live so many seconds from now on, up to the ceiling of its profile; never shorter."""
+        return await self._act("extend", {"lifetime_ms": to_ms(lifetime, "lifetime")})
+
+    async def egress(self) -> wire.EgressRules:
+        """What may leave it now."""
+        return cast("wire.EgressRules", await self._t.json("GET", self._path("egress"), repeat=True))
+
+    async def set_egress(self, allow: Sequence[str], *, deny: Sequence[str] = ()) -> wire.EgressRules:
+        """Replaces what may leave it. When this returns, no connection is left that the rules do not
+        allow. It wants a sandbox with a network."""
+        body: Mapping[str, Any] = {"allow": list(allow), **({"deny": list(deny)} if deny else {})}
+        return cast("wire.EgressRules", await self._t.json("PUT", self._path("egress"), body, repeat=True))
+
+    async def snapshot(self, **fields: Any) -> wire.Snapshot:
+        """Keeps a copy of its files, from which others can begin; `fields` are those of the API."""
+        return cast("wire.Snapshot", await self._t.json("POST", self._path("snapshots"), fields))
+
+    async def remove(self) -> wire.Sandbox:
+        """Ends it at once, and removes it with all that it holds. One that is gone already is no error."""
+        try:
+            self.info = await self._t.json("DELETE", self._path(), repeat=True)
+        except NotFound:
+            self.info = {**self.info, "state": "deleted"}
+        return self.info
+
+    async def __aenter__(self) -> AsyncSandboxHandle:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await primitives.finish(self.remove())
+        except ClocheError:
+            if error is None:
+                raise

@@ -1,0 +1,157 @@
+"""One daemon, as one caller sees it over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from cloche import _address
+from cloche.errors import ClocheError, ConnectionBroken
+from cloche.spec import default_host
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+
+class AsyncTransport:
+    """Makes requests and tells errors apart. It holds nothing but idle connections, and belongs to the
+    event loop in which it is first used."""
+
+    def __init__(self, host: str = "", token: str = "", *, verify: ssl.SSLContext | bool = True) -> None:
+        self.host = host or default_host()
+        self._socket, self._base = _address.parse_host(self.host)
+        self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
+        self._verify = verify
+        self._http: httpx.AsyncClient | None = None
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._http is None:
+            import socket
+
+            import httpx  # takes longer than all the rest of a start
+
+            headers = {"User-Agent": "cloche-python", "Accept-Encoding": "identity", "TE": ""}
+            if self._token:
+                headers["Authorization"] = f"Bearer {self._token}"
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60)
+            # Calls may wait for hours, so it is TCP that finds out who is gone.
+            options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+            self._http = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(
+                    uds=self._socket,
+                    verify=self._verify,
+                    limits=limits,
+                    socket_options=None if self._socket else options,
+                    trust_env=False,
+                ),
+                headers=headers,
+                timeout=httpx.Timeout(None, connect=_address.CONNECT_SECONDS),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        return self._http
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: _address.Query | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        kind: str = "application/json",
+        accept: str = "application/json",
+        silence: float | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """An answer whose body is read by the caller. `silence` is how many seconds may pass without
+        any of it."""
+        http = self._open()
+        import httpx
+
+        headers = {"Accept": accept}
+        if content is not None:
+            headers["Content-Type"] = kind
+        timeout = httpx.Timeout(None, connect=_address.CONNECT_SECONDS, read=silence)
+        url = self._base + _address.encode_query(path, query)
+        try:
+            async with http.stream(method, url, content=content, headers=headers, timeout=timeout) as answer:
+                if answer.status_code >= 300:
+                    raise await _refusal(answer)
+                yield answer
+        except (httpx.ConnectError, httpx.ConnectTimeout) as e:
+            raise _address.not_reached(self.host, e) from e
+        except (httpx.TransportError, httpx.StreamError) as e:
+            raise _address.broken(self.host, e) from e
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: _address.Query | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        kind: str = "application/json",
+        silence: float | None = None,
+    ) -> bytes:
+        """One call whose answer is read whole."""
+        async with self.stream(method, path, query=query, content=content, kind=kind, silence=silence) as a:
+            return await a.aread()
+
+    async def json(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: _address.Query | None = None,
+        repeat: bool = False,
+        silence: float | None = None,
+    ) -> Any:
+        """One call with JSON in and out. With `repeat` it is sent a second time when the connection
+        breaks: it changes nothing, or names what it makes."""
+        content = None if body is None else _address.encode_json(body)
+        try:
+            data = await self.call(method, path, query=query, content=content, silence=silence)
+        except ConnectionBroken:
+            if not repeat:
+                raise
+            data = await self.call(method, path, query=query, content=content, silence=silence)
+        return _address.decode_json(data) if data else None
+
+    async def lines(
+        self, path: str, *, query: _address.Query | None = None, silence: float | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer. One that ends within a line is broken."""
+        lines = _address.Lines()
+        async with self.stream("GET", path, query=query, accept="application/x-ndjson", silence=silence) as a:
+            async for data in a.aiter_raw():
+                for line in lines.feed(data):
+                    yield line
+        if lines.cut:
+            raise ConnectionBroken("unavailable", f"{self.host} broke its answer off", retryable=True)
+
+    async def quietly(
+        self, method: str, path: str, body: object = None, *, query: _address.Query | None = None
+    ) -> None:
+        """A call that cleans up: what is gone already is fine, and an error would hide a better one."""
+        with contextlib.suppress(ClocheError):
+            await self.json(method, path, body, query=query, repeat=True, silence=_address.FOLLOW_SECONDS)
+
+    async def aclose(self) -> None:
+        """Ends every connection. It can be used again."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+
+async def _refusal(answer: httpx.Response) -> ClocheError:
+    data = bytearray()
+    async for piece in answer.aiter_raw():
+        data += piece
+        if len(data) > _address.MAX_ERROR:
+            break
+    return _address.refused(bytes(data), answer.status_code)
