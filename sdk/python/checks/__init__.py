@@ -1,0 +1,1 @@
+"""What can be said of the package without a sandbox."""

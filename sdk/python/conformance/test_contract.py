@@ -1,0 +1,278 @@
+"""The contract of a sandbox client: what agents may rely on, with whatever daemon."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import cloche
+
+from .conftest import IMAGE
+
+Make = Callable[..., cloche.SandboxHandle]
+PATIENCE = 60.0
+"""Seconds for what must happen at all."""
+
+
+def test_run_python(client: cloche.SandboxClient, mark: str) -> None:
+    code = "import sys; print(6 * 7); print('no', file=sys.stderr); sys.exit(3)"
+    r = client.run_python(code, image=IMAGE, labels={"test": mark})
+    assert (r.stdout, r.stderr, r.output, r.exit_code, r.ok) == ("42\n", "no\n", "42\nno\n", 3, False)
+    assert client.run_python("pass", image=IMAGE).ok
+    assert client.list(labels={"test": mark}) == []
+
+
+def test_run_shell_with_a_timeout(client: cloche.SandboxClient, mark: str) -> None:
+    r = client.run_shell("echo so far; sleep 1000", image=IMAGE, timeout=2, labels={"test": mark})
+    assert r.timed_out and r.stdout == "so far\n" and not r.ok
+    assert client.list(labels={"test": mark}) == []
+
+
+def test_run_has_what_a_spec_and_options_say(client: cloche.SandboxClient) -> None:
+    spec = cloche.SandboxSpec(image=IMAGE, env={"A": "1"}, files={"/workspace/f": b"\xff"})
+    r = client.run(["sh", "-c", 'cat f - && echo "$A$B"'], spec, exec={"stdin": "in\n", "env": {"B": "2"}})
+    assert r.stdout_bytes == b"\xffin\n12\n"
+
+
+def test_a_default_spec_asks_for_the_image_of_the_contract(client: cloche.SandboxClient) -> None:
+    """It runs where the image is, and says where it is not what an operator could do."""
+    assert cloche.SandboxSpec().image == "python:3.11-slim"
+    try:
+        r = client.run_python("print('here')", pull="never")
+    except cloche.ClocheError as e:
+        assert "image_aliases" in str(e) and "python:3.11-slim" in str(e)
+    else:
+        assert r.stdout == "here\n"
+
+
+def test_an_image_that_is_not_here_names_the_alias(client: cloche.SandboxClient) -> None:
+    with pytest.raises(cloche.ClocheError) as e:
+        client.create(image="nowhere.invalid/none:1", pull="never")
+    # Where the operator says which images there are, that comes first.
+    assert isinstance(e.value, cloche.PolicyDenied) or "image_aliases" in str(e.value)
+
+
+def test_spec_is_granted(make: Make) -> None:
+    sb = make(
+        memory_mib=256, cpus=0.5, env={"A": "b c"}, labels={"team": "x"}, name="", files={"/workspace/x": "y"}
+    )
+    try:
+        assert sb.info["limits"]["memory_bytes"] == 256 << 20 and sb.info["limits"]["cpus"] == 0.5
+        assert sb.info["labels"]["team"] == "x" and sb.info["network"] == "none"
+        assert sb.exec("sh", ["-c", 'echo "$A"; cat x']).stdout == "b c\ny"
+    finally:
+        sb.remove()
+
+
+def test_exec_is_no_shell(sandbox: cloche.SandboxHandle) -> None:
+    args = ["a b", "", "c\nd", "$HOME", "*", "é"]
+    r = sandbox.exec("python3", ["-c", "import sys; print(sys.argv[1:])", *args])
+    assert r.ok and r.stdout == f"{args}\n"
+
+
+def test_a_command_that_is_not_there_is_no_result(sandbox: cloche.SandboxHandle) -> None:
+    with pytest.raises(cloche.CommandNotStarted) as e:
+        sandbox.exec("no-such-command")
+    assert e.value.code == "command_not_found"
+    assert sandbox.shell("no-such-command").exit_code == 127
+
+
+def test_shell_is_the_callers_choice(sandbox: cloche.SandboxHandle) -> None:
+    assert sandbox.shell("false | true").exit_code == 0
+    assert sandbox.shell("set -o pipefail; false | true", shell="bash").exit_code == 1
+    with pytest.raises(cloche.CommandNotStarted):
+        sandbox.shell("true", shell="/bin/no-such-shell")
+
+
+def test_a_timeout_keeps_output_and_sandbox(sandbox: cloche.SandboxHandle) -> None:
+    r = sandbox.exec("sh", ["-c", "echo one; (sleep 1000 &) ; sleep 1000"], 2)
+    assert r.timed_out and r.stdout == "one\n" and r.exit_code != 0
+    assert sandbox.exec("true").ok
+    assert "sleep" not in sandbox.shell("cat /proc/[0-9]*/comm").stdout
+
+
+def test_signals_are_no_exit_codes(sandbox: cloche.SandboxHandle) -> None:
+    r = sandbox.shell("kill -9 $$")
+    assert r.exit_code is None and r.signal == "KILL" and not r.ok
+
+
+def test_output_is_cut_and_counted(sandbox: cloche.SandboxHandle) -> None:
+    r = sandbox.python("print('x' * 300_000, end='END')", max_output_bytes=64 << 10)
+    assert r.ok and r.truncated and r.stdout.startswith("xxx") and r.stdout.endswith("END")
+    assert r.stdout_dropped >= 200_000 and len(r.stdout) < 80_000
+
+
+def test_output_that_is_not_utf8(sandbox: cloche.SandboxHandle) -> None:
+    r = sandbox.python(r"import os; os.write(1, b'a\xff\x00b'); os.write(2, b'\xc3')")
+    assert r.stdout_bytes == b"a\xff\x00b" and r.stderr_bytes == b"\xc3"
+    assert r.stdout == "a�\0b" and r.output == "a�\0b�"
+
+
+def test_order_of_both_streams(sandbox: cloche.SandboxHandle) -> None:
+    r = sandbox.exec("sh", ["-c", "echo 1; echo 2 >&2; echo 3"], combined=True)
+    assert r.stdout == "1\n2\n3\n"
+    assert sorted(sandbox.shell("echo 1; echo 2 >&2").interleaved) == sorted("1\n2\n")
+
+
+def test_streaming_with_input(sandbox: cloche.SandboxHandle) -> None:
+    with sandbox.start("cat", process={"open_stdin": True}) as p:
+        p.write("first\n")
+        output = iter(p)
+        assert next(output).text == "first\n"  # before the process has ended
+        p.write(b"\xffrest")
+        p.close_stdin()
+        assert b"".join(c.data for c in output) == b"\xffrest"
+        done = p.wait()
+    assert done is not None and done.ok
+
+
+def test_the_end_of_a_with_kills_the_process(sandbox: cloche.SandboxHandle) -> None:
+    with sandbox.start("sleep", ["1000"]) as p:
+        assert p.wait(timeout=0.05) is None
+    done = p.wait(timeout=PATIENCE)
+    assert done is not None and done.signal == "KILL"
+
+
+def test_a_process_is_found_again(sandbox: cloche.SandboxHandle) -> None:
+    first = sandbox.start_shell("echo said; exit 4")
+    again = sandbox.process(first.id)
+    assert again.read() == "said\n"
+    done = again.wait()
+    assert done is not None and done.exit_code == 4
+    assert first.id in [p["exec_id"] for p in sandbox.processes()]
+
+
+def test_logs_outlive_a_stop(sandbox: cloche.SandboxHandle) -> None:
+    sandbox.shell("echo one; echo two; echo three")
+    assert sandbox.logs(tail=2) == "two\nthree\n"
+    assert sandbox.stop(grace=1)["state"] == "stopped"
+    assert sandbox.logs() == "one\ntwo\nthree\n"
+    assert sandbox.stop()["state"] == "stopped"
+    assert sandbox.kill()["state"] == "stopped"
+
+
+def test_get_list_remove(client: cloche.SandboxClient, make: Make, mark: str) -> None:
+    sb = make()
+    assert client.get(sb.name).id == client.get(sb.id).id == sb.id
+    assert [s.id for s in client.list(labels={"test": mark}, states=["running"])] == [sb.id]
+    last = client.remove(sb.id)
+    assert last is not None and last["state"] == "deleted"
+    assert sb.remove()["state"] == "deleted"
+    assert client.remove("no-such-sandbox") is None
+    with pytest.raises(cloche.NotFound):
+        client.get("no-such-sandbox")
+
+
+def test_a_sandbox_that_expired_between_calls(make: Make) -> None:
+    sb = make(lifetime=3, transient=True, idle_timeout=3600)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            sb.exec("true")
+        except cloche.ClocheError as e:
+            if isinstance(e, cloche.SandboxGone):
+                assert e.terminal_reason == "ttl"
+                return
+            assert time.monotonic() < end, e
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_creates_with_one_key_make_one_sandbox(make: Make, mark: str) -> None:
+    assert make(idempotency_key=mark).id == make(idempotency_key=mark).id
+
+
+def test_files(sandbox: cloche.SandboxHandle) -> None:
+    files = sandbox.files
+    data = bytes(range(256)) * 4096  # 1 MiB
+    assert files.write("/workspace/big", io.BytesIO(data), mode=0o640).size == len(data)
+    assert files.read("big") == data and files.read("big", offset=255, length=2) == b"\xff\0"
+    assert b"".join(files.read_chunks("big")) == data
+    assert files.stat("big").mode & 0o777 == 0o640
+    files.mkdir("d/e")
+    files.write("d/e/ü", "text")
+    assert files.read_text("d/e/ü") == "text"
+    files.write("d/\udcff", b"raw")
+    assert [f.name for f in files.list("d")] == ["e", "\udcff"]
+    assert files.read("d/\udcff") == b"raw"
+    files.move("d", "moved")
+    assert files.exists("moved/e/ü") and not files.exists("d")
+    files.remove("moved", recursive=True)
+    with pytest.raises(cloche.NotFound):
+        files.read("moved")
+
+
+def test_tar_goes_round(sandbox: cloche.SandboxHandle) -> None:
+    sandbox.shell("mkdir -p a/b && echo hi > a/b/f && ln -s b/f a/l && chmod 600 a/b/f")
+    archive = b"".join(sandbox.files.tar_out("a"))
+    with tarfile.open(fileobj=io.BytesIO(archive)) as t:
+        assert "b/f" in [n.removeprefix("./") for n in t.getnames()]
+    assert sandbox.files.tar_in("c", archive, atomic=True)["entries"] >= 3
+    assert sandbox.shell("cat c/l && stat -c %a c/b/f").stdout == "hi\n600\n"
+    with pytest.raises(cloche.ClocheError):
+        sandbox.files.tar_in("c", b"not a tar archive" * 100)
+
+
+def test_endpoints(client: cloche.SandboxClient, make: Make) -> None:
+    try:
+        sb = make(endpoints=[{"name": "model", "target": "client", "listen": "127.0.0.1:13131"}])
+    except cloche.PolicyDenied as e:
+        pytest.skip(f"this caller may have no endpoints: {e}")
+    assert [e["endpoint"]["name"] for e in sb.endpoints.list()] == ["model"]
+    sb.endpoints.add({"name": "other", "target": "client", "listen": "127.0.0.1:13132"})
+    assert sb.endpoints.get("other")["sandbox_view"]["url"] == "http://127.0.0.1:13132"
+    answers = sb.python(
+        "import urllib.request, urllib.error\n"
+        "try: urllib.request.urlopen('http://127.0.0.1:13131')\n"
+        "except urllib.error.HTTPError as e: print(e.code)"
+    )
+    assert answers.stdout.startswith("5"), answers  # it is there, and nobody serves it
+    sb.endpoints.remove("other", grace=0)
+    assert len(sb.endpoints.list()) == 1
+
+
+def test_no_way_out_unless_it_is_asked_for(make: Make) -> None:
+    sb = make(egress=[])
+    names = "import socket; socket.getaddrinfo('example.com', 80)"
+    assert not sb.python(names, 30).ok
+    with pytest.raises(cloche.InvalidRequest):
+        make(egress="example.com")
+
+
+def test_secrets_that_are_not_there_fail_the_create(
+    make: Make, client: cloche.SandboxClient, mark: str
+) -> None:
+    with pytest.raises(cloche.ClocheError):
+        make(secrets=["no-such-secret"])
+    assert client.list(labels={"test": mark}) == []
+
+
+def test_bad_requests_never_leave(client: cloche.SandboxClient, sandbox: cloche.SandboxHandle) -> None:
+    for bad in (
+        lambda: sandbox.exec("echo", "one text"),
+        lambda: sandbox.exec("echo", ["\udcff"]),
+        lambda: sandbox.exec("true", timeout=-1),
+        lambda: sandbox.exec("true", timeout=float("nan")),
+        lambda: client.create(nonsense=1),  # type: ignore[call-arg]
+        lambda: client.get(""),
+    ):
+        with pytest.raises(cloche.InvalidRequest):
+            bad()
+
+
+def test_threads_share_a_client(sandbox: cloche.SandboxHandle) -> None:
+    seen: list[str] = []
+    threads = [
+        threading.Thread(target=lambda i=i: seen.append(sandbox.exec("echo", [str(i)]).stdout))
+        for i in range(8)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE)
+    assert sorted(seen) == [f"{i}\n" for i in range(8)]
