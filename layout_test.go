@@ -98,6 +98,7 @@ var rooms = map[string][]string{
 		"internal/httpapi", "internal/image", "internal/key", "internal/langbot", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"bench":          {"", "client"},
+	"bench/goclient": {"", "client"},
 	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},
 }
 

@@ -11,6 +11,7 @@ import (
 // The subjects of the group create.
 const (
 	imageWarm      = "cloche engine, image"
+	imageFresh     = "cloche engine, image, nothing ready"
 	imageOnce      = "cloche process, image"
 	daemonHost     = "cloche daemon, host"
 	cliHost        = "cloche run, host"
@@ -47,13 +48,17 @@ func (b *bench) create(ctx context.Context) error {
 func (b *bench) createSubjects(p *peers) ([]subject, error) {
 	var all []subject
 	add := func(name, how string, run func(context.Context) (measure, error)) {
-		all = append(all, subject{name, how, run})
+		all = append(all, subject{name: name, how: how, run: run})
 	}
 	said := word + "\n"
 	echo := []string{"/bin/echo", word}
 	if p.image != nil {
-		add(imageWarm, "engine and agent in a living process, without the rooms above; collected over a pipe",
+		add(imageWarm, "engine and agent in a living process, without the rooms above; collected over a pipe; a sentry that is nobody's is ready, as in the daemon",
 			func(context.Context) (measure, error) { return p.image.run(said, echo...) })
+	}
+	if p.fresh != nil {
+		add(imageFresh, "the same when none is ready: the engine's first sandbox, or one right after another",
+			func(context.Context) (measure, error) { return p.fresh.run(said, echo...) })
 	}
 	if p.runsc != nil && p.image != nil {
 		bundle, err := p.runsc.imageBundle("image-echo", echo...)
@@ -83,7 +88,7 @@ func (b *bench) createSubjects(p *peers) ([]subject, error) {
 // processSubjects adds the whole processes, which run true.
 func (b *bench) processSubjects(p *peers, all []subject) ([]subject, error) {
 	add := func(name, how string, run func(context.Context) (measure, error)) {
-		all = append(all, subject{name, how, run})
+		all = append(all, subject{name: name, how: how, run: run})
 	}
 	if p.image != nil {
 		add(imageOnce, "whole process: engine and agent without the rooms above, true",

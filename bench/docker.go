@@ -26,6 +26,9 @@ type docker struct {
 // dockerImage is made from the same files as the EROFS image.
 const dockerImage = "cloche-bench:latest"
 
+// dockerHost is where the daemon listens.
+func dockerHost(b *bench) string { return "unix://" + filepath.Join(b.dir, "docker.sock") }
+
 func newDocker(ctx context.Context, b *bench, program []byte) (*docker, error) {
 	daemon, err := exec.LookPath("dockerd")
 	if err != nil {
@@ -34,7 +37,7 @@ func newDocker(ctx context.Context, b *bench, program []byte) (*docker, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a Docker daemon needs root")
 	}
-	d := &docker{client: filepath.Join(filepath.Dir(daemon), "docker"), host: "unix://" + filepath.Join(b.dir, "docker.sock")}
+	d := &docker{client: filepath.Join(filepath.Dir(daemon), "docker"), host: dockerHost(b)}
 	if strings.HasSuffix(filepath.Dir(daemon), "/sbin") {
 		d.client = "/usr/bin/docker" // of the same package
 	}
@@ -130,7 +133,7 @@ func startAndWait(cmd *exec.Cmd, ready string, b *bench) error {
 		return fmt.Errorf("it ended before it was ready: %w: %s", err, tail(strings.Join(said, "\n")))
 	}
 	b.defers(func() error {
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("stop %s: %w", filepath.Base(cmd.Path), err)
 		}
 		_ = cmd.Wait() // how it ends is its own affair

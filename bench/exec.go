@@ -15,17 +15,35 @@ import (
 
 // The subjects of the group exec.
 const (
-	daemonExec = "cloche exec, host"
-	staticExec = "cloche exec, host, static"
-	imageExec  = "cloche agent exec, image"
-	dockerExec = "docker exec"
-	runscExec  = "runsc exec"
-	floorExec  = "floor"
+	daemonExec    = "cloche exec, host"
+	staticExec    = "cloche exec, host, static"
+	imageExec     = "cloche agent exec, image"
+	dockerExec    = "docker exec"
+	containerExec = "cloche exec, docker"
+	runscExec     = "runsc exec"
+	floorExec     = "floor"
+	idleExec      = "cloche exec, host, after idling"
+	insideExec    = "floor inside"
 )
 
-// execRounds is how many rounds of execs are run for each round of creates: they
-// are short, and their tail matters more.
-const execRounds = 3
+// execRow is how many execs are run in a row: a round trip of a caller that has
+// more than one thing to do.
+const execRow = 5
+
+// idle is how long the sandbox did nothing before an exec of idleExec. Its
+// kernel has let go of the processors then.
+const idle = 50 * time.Millisecond
+
+// spawnInside has the sandbox start a program without anyone outside: what
+// remains of an exec when all of the house is taken away. It prints the mean in
+// ms.
+const spawnInside = `
+import os, time
+began = time.perf_counter()
+for _ in range(10):
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+print((time.perf_counter() - began) * 100)
+`
 
 // exec compares round trips of `true` in a live sandbox.
 func (b *bench) exec(ctx context.Context) (err error) {
@@ -45,7 +63,7 @@ func (b *bench) exec(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	series, err := rounds(ctx, execRounds*b.n, subjects, b.missing)
+	series, err := rounds(ctx, b.n, subjects, b.missing)
 	if err != nil {
 		return err
 	}
@@ -57,7 +75,7 @@ func (b *bench) exec(ctx context.Context) (err error) {
 func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error) ([]subject, error) {
 	var all []subject
 	add := func(name, how string, run func(context.Context) (measure, error)) {
-		all = append(all, subject{name, how, run})
+		all = append(all, subject{name: name, how: how, run: run, row: execRow})
 	}
 	end := func(f func(context.Context) error) {
 		*undo = append(*undo, func() error { return f(context.WithoutCancel(ctx)) })
@@ -70,6 +88,12 @@ func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error
 		end(sb.Remove)
 		add(daemonExec, "one call over the unix socket, /bin/true of the host, which loads libc through the gofer",
 			func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, "/bin/true") })
+		add(idleExec, "the same call, 50 ms after the one before", func(ctx context.Context) (measure, error) {
+			time.Sleep(idle)
+			return p.house.execTrue(ctx, sb, "/bin/true")
+		})
+		add(insideExec, "a program inside starts /bin/true and waits for it, mean of ten: gVisor alone",
+			func(ctx context.Context) (measure, error) { return p.house.spawnInside(ctx, sb) })
 		if program, err := readBusybox(); err == nil {
 			const inside = "/root/busybox"
 			if err := sb.WriteFile(ctx, inside, program, 0o755); err != nil {
@@ -91,6 +115,13 @@ func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error
 		})
 	}
 	if p.docker != nil && p.house != nil {
+		if sb, err := p.house.createOn(ctx, "docker"); err != nil {
+			b.missing(containerExec, err)
+		} else {
+			end(sb.Remove)
+			add(containerExec, "one call over the unix socket into a container of that Docker daemon, /bin/true of the host",
+				func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, "/bin/true") })
+		}
 		id, err := p.docker.detached(ctx, p.house.workspace)
 		if err != nil {
 			return nil, err

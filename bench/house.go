@@ -24,6 +24,7 @@ type house struct {
 	home      string // of the daemon
 	runHome   string // of runs without a daemon
 	workspace string
+	pid       int // of the daemon
 	client    *client.Client
 	// onStep, where it is set, is told how long each step of a run's create took.
 	onStep func(step string, took time.Duration)
@@ -36,11 +37,22 @@ func newHouse(ctx context.Context, b *bench) (*house, error) {
 	if err := os.Mkdir(h.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make workspace: %w", err)
 	}
+	if err := os.Mkdir(h.home, 0o700); err != nil {
+		return nil, fmt.Errorf("make home: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(egressPolicy), 0o600); err != nil {
+		return nil, fmt.Errorf("write policy: %w", err)
+	}
+	// It looks there when it is asked for that engine.
+	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), fmt.Appendf(nil, "docker: {host: '%s'}\n", dockerHost(b)), 0o600); err != nil {
+		return nil, fmt.Errorf("write settings: %w", err)
+	}
 	socket := "unix://" + filepath.Join(b.dir, "cloche.sock")
 	cmd := command(context.WithoutCancel(ctx), h.bin, "serve", "--home", h.home, "--listen", socket)
 	if err := startAndWait(cmd, "msg=serving", b); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
+	h.pid = cmd.Process.Pid
 	var err error
 	if h.client, err = client.New(client.Options{Host: socket}); err != nil {
 		return nil, err
@@ -115,6 +127,13 @@ func (h *house) create(ctx context.Context) (*client.Sandbox, error) {
 	return h.client.Create(ctx, h.spec())
 }
 
+// createOn is create on an engine that is not the usual one.
+func (h *house) createOn(ctx context.Context, engine string) (*client.Sandbox, error) {
+	spec := h.spec()
+	spec.Engine = engine
+	return h.client.Create(ctx, spec)
+}
+
 // execTrue is the round trip of a collected exec.
 func (h *house) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string) (measure, error) {
 	began := time.Now()
@@ -124,6 +143,19 @@ func (h *house) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string
 		err = fmt.Errorf("true ended with status %d", res.ExitStatus())
 	}
 	return measure{Total: took}, err
+}
+
+// spawnInside is what a program costs that another inside starts.
+func (h *house) spawnInside(ctx context.Context, sb *client.Sandbox) (measure, error) {
+	res, err := sb.Exec(ctx, "python3", "-c", spawnInside)
+	if err != nil {
+		return measure{}, err
+	}
+	ms, err := strconv.ParseFloat(strings.TrimSpace(string(res.Stdout)), 64)
+	if err != nil {
+		return measure{}, fmt.Errorf("read the time that python3 printed: %w", err)
+	}
+	return measure{Total: time.Duration(ms * float64(time.Millisecond))}, nil
 }
 
 // hostImage is the image host as the daemon made it: what a peer needs in order

@@ -36,9 +36,14 @@ type imageAnswer struct {
 	Error  string             `json:"error"`
 }
 
-func newImageEngine(ctx context.Context, b *bench, image string) (*imageEngine, error) {
+// newImageEngine starts one; with spare, it has a sentry ready for each next sandbox,
+// as the daemon has.
+func newImageEngine(ctx context.Context, b *bench, image string, spare bool) (*imageEngine, error) {
 	e := &imageEngine{bin: filepath.Join(b.dir, "imagerun")}
 	dir := filepath.Join(b.dir, "image")
+	if spare {
+		dir = filepath.Join(b.dir, "image-spare")
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
@@ -50,7 +55,11 @@ func newImageEngine(ctx context.Context, b *bench, image string) (*imageEngine, 
 		"-pids", strconv.Itoa(limitPids), "-tmp", strconv.Itoa(limitTmp), "-shm", strconv.Itoa(limitShm),
 	}
 	// Not with ctx: it ends when its input does, after it has ended its sandboxes.
-	cmd := command(context.WithoutCancel(ctx), append([]string{e.bin}, e.args...)...)
+	args := append([]string{e.bin}, e.args...)
+	if spare {
+		args = append(args, "-spare")
+	}
+	cmd := command(context.WithoutCancel(ctx), args...)
 	cmd.Stderr = os.Stderr
 	var err error
 	if e.in, err = cmd.StdinPipe(); err != nil {

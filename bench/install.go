@@ -13,7 +13,7 @@ import (
 func install(ctx context.Context) error {
 	for _, argv := range [][]string{
 		{"apt-get", "update", "-qq"},
-		{"apt-get", "install", "-y", "-qq", "--no-install-recommends", "docker.io", "busybox-static", "bubblewrap"},
+		{"apt-get", "install", "-y", "-qq", "--no-install-recommends", "docker.io", "busybox-static", "bubblewrap", "mmdebstrap", "podman", "crun"},
 	} {
 		cmd := command(ctx, argv...)
 		// With this, Debian's init scripts are told that nothing may be started.

@@ -53,7 +53,7 @@ func parse(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&o.n, "n", 20, "rounds of each comparison; every subject runs once in each")
 	fs.IntVar(&o.idle, "idle", 10, "idle sandboxes that memory is averaged over")
-	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, exec, memory) and write no files")
+	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, exec, process, image, workspace, tar, snapshot, egress, endpoint, memory) and write no files")
 	fs.StringVar(&o.name, "name", "latest", "name of the file of raw samples")
 	fs.BoolVar(&o.install, "install", false, "install the peers with apt-get first")
 	fs.BoolVar(&o.trace, "trace", false, "also print how long each step of a create takes")
@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string) (err error) {
 	groups := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"build", b.build}, {"create", b.create}, {"exec", b.exec}, {"memory", b.memory}}
+	}{{"build", b.build}, {"create", b.create}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"memory", b.memory}}
 	for _, g := range groups {
 		if o.only != nil && !o.only.MatchString(g.name) {
 			continue
@@ -136,6 +136,7 @@ type bench struct {
 	bin    string // the cloche binary, a copy that no other build replaces
 
 	started *peers // nil until the first group that needs them
+	served  *house // the daemon among them, which some groups need alone
 
 	undo []func() error
 }

@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/client"
 )
@@ -23,7 +27,8 @@ type memoryRow struct {
 	Subject   string `json:"subject"`
 	Sandboxes int    `json:"sandboxes"`
 	// PSS is the sum over the sandbox's host processes, SentryMB and GoferMB its
-	// parts, all in 10⁶ bytes and averaged.
+	// parts, all in 10⁶ bytes and averaged. Memory that processes have together, as
+	// the stubs of one address space do, is counted once.
 	PSSMB    float64 `json:"pss_mb"`
 	SentryMB float64 `json:"sentry_mb"`
 	GoferMB  float64 `json:"gofer_mb"`
@@ -50,15 +55,15 @@ func (b *bench) memory(ctx context.Context) error {
 		return err
 	}
 	var kinds []kind
-	if p.image != nil {
+	if p.fresh != nil {
 		kinds = append(kinds, kind{
 			name: "cloche, image, no gofer", exe: b.bin, goalMB: 14,
-			make: func(context.Context) error { _, err := p.image.ask("hold"); return err },
+			make: func(context.Context) error { _, err := p.fresh.ask("hold"); return err },
 			agent: func(context.Context) (string, error) {
-				a, err := p.image.ask("exec", "/bin/cat", "/proc/1/status")
+				a, err := p.fresh.ask("exec", "/bin/cat", "/proc/1/status")
 				return a.Output, err
 			},
-			drop: func(context.Context) error { _, err := p.image.ask("drop"); return err },
+			drop: func(context.Context) error { _, err := p.fresh.ask("drop"); return err },
 		})
 	}
 	if p.house != nil {
@@ -163,10 +168,19 @@ func (b *bench) measureIdle(ctx context.Context, k kind) (row memoryRow, err err
 	}
 	n := float64(b.idle)
 	row = memoryRow{Subject: k.name, Sandboxes: b.idle, GoalMB: k.goalMB, AvailableMB: float64(available) * 1024 / 1e6 / n}
-	for pid, role := range after {
+	var counted []int
+	for _, pid := range slices.Sorted(maps.Keys(after)) {
+		role := after[pid]
 		if _, old := before[pid]; old {
 			continue
 		}
+		if together, err := sameMemory(pid, counted); err != nil {
+			return row, err
+		} else if together {
+			row.Processes += 1 / n
+			continue
+		}
+		counted = append(counted, pid)
 		mb, err := pssMB(pid)
 		if err != nil {
 			return row, err
@@ -228,6 +242,22 @@ func processesOf(exe string) (map[int]string, error) {
 		found[pid] = role
 	}
 	return found, nil
+}
+
+// sameMemory reports whether a process has its address space together with one of
+// the others. The kernel shows each of them the whole of it as its own share.
+func sameMemory(pid int, others []int) (bool, error) {
+	const kcmpVM = 1
+	for _, other := range others {
+		order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(other), kcmpVM, 0, 0, 0)
+		if errno != 0 {
+			return false, fmt.Errorf("compare the memory of the processes %d and %d: %w", pid, other, errno)
+		}
+		if order == 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // pssMB is the proportional share of a process, in 10⁶ bytes.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +17,9 @@ import (
 	"time"
 )
 
-// The method: all subjects of a group run once in every round, and each round
-// begins with the next of them, so whatever else the machine does hits all
-// alike. Each subject proves that its work was done. A ratio is one of medians.
+// The method: all subjects of a group run in every round, once or as often in a
+// row as they say, and each round begins with the next of them, so whatever else
+// the machine does hits all alike. Each subject proves that its work was done. A ratio is one of medians.
 
 // warmups are rounds whose samples are thrown away: caches fill, images are made.
 const warmups = 2
@@ -32,6 +33,8 @@ const runLimit = 30 * time.Second
 type measure struct {
 	First time.Duration
 	Total time.Duration
+	// Also is another time of the same run, where the subject has one.
+	Also time.Duration
 }
 
 // subject is one thing that is measured.
@@ -40,6 +43,21 @@ type subject struct {
 	// how is what is run, for the reader of the table.
 	how string
 	run func(context.Context) (measure, error)
+	// row is how often it runs in each round without a pause; 0 is once.
+	row int
+	// limit is what bounds one run; 0 is runLimit.
+	limit time.Duration
+	// also names a second series, of what run returns as Also, and alsoHow says what that
+	// is; empty is none.
+	also, alsoHow string
+	// most is how many samples it has at most: what takes long does not need one of every
+	// round, and warms up once. 0 is one of each.
+	most int
+}
+
+// idle says whether the subject leaves a round out.
+func (s subject) idle(round int) bool {
+	return s.most > 0 && (round < warmups-1 || round >= warmups+s.most)
 }
 
 // rounds runs every subject warmups+n times in turn. A subject that fails is
@@ -51,13 +69,17 @@ func rounds(ctx context.Context, n int, subjects []subject, drop func(string, er
 		var failed []string
 		for i := range live {
 			s := live[(i+round)%len(live)]
-			m, err := s.limited(ctx)
+			if s.idle(round) {
+				continue
+			}
+			got, err := s.turn(ctx)
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			if err != nil {
 				drop(s.name, fmt.Errorf("round %d: %w", round+1, err))
 				delete(all, s.name)
+				delete(all, s.also)
 				failed = append(failed, s.name)
 				continue
 			}
@@ -67,7 +89,15 @@ func rounds(ctx context.Context, n int, subjects []subject, drop func(string, er
 			if all[s.name] == nil {
 				all[s.name] = &series{Subject: s.name, How: s.how}
 			}
-			all[s.name].add(m)
+			if s.also != "" && all[s.also] == nil {
+				all[s.also] = &series{Subject: s.also, How: s.alsoHow}
+			}
+			for _, m := range got {
+				all[s.name].add(m)
+				if s.also != "" {
+					all[s.also].add(measure{Total: m.Also})
+				}
+			}
 		}
 		live = slices.DeleteFunc(live, func(s subject) bool { return slices.Contains(failed, s.name) })
 		if len(live) == 0 {
@@ -76,20 +106,36 @@ func rounds(ctx context.Context, n int, subjects []subject, drop func(string, er
 	}
 	var out []series
 	for _, s := range subjects {
-		if got := all[s.name]; got != nil {
-			out = append(out, *got)
+		for _, name := range []string{s.name, s.also} {
+			if got := all[name]; got != nil {
+				out = append(out, *got)
+			}
 		}
 	}
 	return out, nil
 }
 
-// limited is run within runLimit.
+// turn is what a subject does in one round.
+func (s subject) turn(ctx context.Context) ([]measure, error) {
+	var got []measure
+	for range max(s.row, 1) {
+		m, err := s.limited(ctx)
+		if err != nil {
+			return nil, err
+		}
+		got = append(got, m)
+	}
+	return got, nil
+}
+
+// limited is run within its limit.
 func (s subject) limited(ctx context.Context) (measure, error) {
-	ctx, cancel := context.WithTimeout(ctx, runLimit)
+	limit := cmp.Or(s.limit, runLimit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	m, err := s.run(ctx)
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("it did not end within %v: %w", runLimit, err)
+		err = fmt.Errorf("it did not end within %v: %w", limit, err)
 	}
 	return m, err
 }

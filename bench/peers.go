@@ -12,7 +12,8 @@ import (
 // missing has then been noted.
 type peers struct {
 	house  *house
-	image  *imageEngine
+	image  *imageEngine // with a sentry ready
+	fresh  *imageEngine // without
 	runsc  *stockRunsc
 	docker *docker
 	host   *hostImage
@@ -39,10 +40,11 @@ func (b *bench) need(ctx context.Context) (*peers, error) {
 		b.missing("everything with the EROFS image, and Docker", err)
 	} else {
 		b.report.Machine.Peers["image"] = "Debian's busybox-static, one EROFS file for Cloche and runsc, the same files by docker import"
-		start(b, "Cloche with the EROFS image", &p.image, func() (*imageEngine, error) { return newImageEngine(ctx, b, image) })
+		start(b, "Cloche with the EROFS image", &p.image, func() (*imageEngine, error) { return newImageEngine(ctx, b, image, true) })
+		start(b, "Cloche with the EROFS image and nothing ready", &p.fresh, func() (*imageEngine, error) { return newImageEngine(ctx, b, image, false) })
 		start(b, "docker", &p.docker, func() (*docker, error) { return newDocker(ctx, b, program) })
 	}
-	start(b, "Cloche's daemon", &p.house, func() (*house, error) { return newHouse(ctx, b) })
+	start(b, "Cloche's daemon", &p.house, func() (*house, error) { return b.daemon(ctx) })
 	start(b, "runsc", &p.runsc, func() (*stockRunsc, error) { return newRunsc(ctx, b, image) })
 	if p.house != nil {
 		start(b, "the image host", &p.host, func() (*hostImage, error) {
@@ -57,6 +59,22 @@ func (b *bench) need(ctx context.Context) (*peers, error) {
 		b.missing("bubblewrap", err)
 	}
 	return p, ctx.Err()
+}
+
+// daemon is the product alone, for groups that need nothing else.
+func (b *bench) daemon(ctx context.Context) (*house, error) {
+	if b.served != nil {
+		return b.served, nil
+	}
+	if err := b.product(ctx); err != nil {
+		return nil, err
+	}
+	h, err := newHouse(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	b.served = h
+	return h, nil
 }
 
 // start sets where to what begin returns, or notes why it is missing.

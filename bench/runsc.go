@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,9 @@ type stockRunsc struct {
 	bin   string
 	dir   string
 	image string // the EROFS image that Cloche runs too
-	count int
+	// network is the flag, and netns the namespace that it is about; empty is none.
+	network, netns string
+	count          int
 }
 
 // newRunsc builds runsc; where this version was built before, it is taken from
@@ -61,7 +64,7 @@ func (r *stockRunsc) clean() error {
 }
 
 func (r *stockRunsc) argv(verb string, args ...string) []string {
-	return append([]string{r.bin, "--root", filepath.Join(r.dir, "state"), "--platform=systrap", "--network=none", verb}, args...)
+	return append([]string{r.bin, "--root", filepath.Join(r.dir, "state"), "--platform=systrap", "--network=" + cmp.Or(r.network, "none"), verb}, args...)
 }
 
 // run is `runsc run` of one container, from the start of the process to its end.
@@ -71,7 +74,7 @@ func (r *stockRunsc) run(ctx context.Context, bundle, want string) (measure, err
 
 func (r *stockRunsc) nextID() string {
 	r.count++
-	return "bench-" + strconv.Itoa(os.Getpid()) + "-" + strconv.Itoa(r.count)
+	return fmt.Sprintf("bench-%d-%05d", os.Getpid(), r.count) // none is the beginning of another: runsc takes those too
 }
 
 // detached starts a container that sleeps, and returns its id.
@@ -130,7 +133,7 @@ func (r *stockRunsc) bundle(name, image string, mounts []specs.Mount, argv []str
 		Linux: &specs.Linux{
 			CgroupsPath: "/" + cgroupParent + "/" + name,
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: r.netns},
 			},
 			Resources: &specs.LinuxResources{
 				Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}, Pids: &specs.LinuxPids{Limit: pids},

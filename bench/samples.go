@@ -67,6 +67,7 @@ type report struct {
 	Series  []series      `json:"series"`
 	Goals   []verdict     `json:"goals"`
 	Memory  []memoryRow   `json:"memory,omitempty"`
+	Counted []counted     `json:"counted,omitempty"`
 	Build   *buildFacts   `json:"build,omitempty"`
 	Steps   []stepsOfPart `json:"steps,omitempty"`
 	NotRun  []notRun      `json:"not_run,omitempty"`
@@ -75,6 +76,24 @@ type report struct {
 type notRun struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
+}
+
+// counted is what was measured once, and is no time.
+type counted struct {
+	What  string  `json:"what"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Goal is the most that it may be; 0 is that there is none.
+	Goal float64 `json:"goal,omitempty"`
+}
+
+// once notes what was measured once, or that it could not be.
+func (b *bench) once(name string, run func() ([]counted, error)) {
+	got, err := run()
+	if err != nil {
+		b.missing(name, err)
+	}
+	b.report.Counted = append(b.report.Counted, got...)
 }
 
 // stepsOfPart are the medians of the steps of a create.

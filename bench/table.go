@@ -17,6 +17,7 @@ func (r *report) markdown() string {
 		"Memory, CPU and process limits are on for each of them, and each had to prove its output.\n")
 	r.writeGoals(&b)
 	r.writeSeries(&b)
+	r.writeCounted(&b)
 	r.writeMemory(&b)
 	r.writeBuild(&b)
 	r.writeSteps(&b)
@@ -42,6 +43,10 @@ func (r *report) writeGoals(b *strings.Builder) {
 		}
 		if v.Peer == "" {
 			fmt.Fprintf(b, "| %s | %.1f | | | | | ≤ %g ms | %s |\n", v.What, v.OursMS, v.Goal, met)
+			continue
+		}
+		if v.Added != nil {
+			fmt.Fprintf(b, "| %s | %.2f | %s | %.2f | %+.2f ms | | ≤ %+g ms | %s |\n", v.What, v.OursMS, v.Peer, v.PeerMS, *v.Added, v.Goal, met)
 			continue
 		}
 		fmt.Fprintf(b, "| %s | %.1f | %s | %.1f | %.2f | %.2f | ≤ %g | %s |\n", v.What, v.OursMS, v.Peer, v.PeerMS, v.Ratio, v.MinRatio, v.Goal, met)
@@ -76,6 +81,20 @@ func precise(ms float64) string {
 		return fmt.Sprintf("%.2f", ms)
 	}
 	return fmt.Sprintf("%.1f", ms)
+}
+
+func (r *report) writeCounted(b *strings.Builder) {
+	if len(r.Counted) == 0 {
+		return
+	}
+	b.WriteString("\n## Measured once\n\n| what | | goal |\n|---|--:|---|\n")
+	for _, c := range r.Counted {
+		goal := ""
+		if c.Goal > 0 {
+			goal = fmt.Sprintf("≤ %g: %s", c.Goal, map[bool]string{true: "met", false: "**missed**"}[c.Value <= c.Goal])
+		}
+		fmt.Fprintf(b, "| %s | %.1f %s | %s |\n", c.What, c.Value, c.Unit, goal)
+	}
 }
 
 func (r *report) writeMemory(b *strings.Builder) {

@@ -55,7 +55,7 @@ type settings struct {
 	exe, dir, root               string
 	memory, pids, tmp, shm, disk int64
 	cpus                         float64
-	once, trace                  bool
+	once, trace, spare           bool
 }
 
 func main() {
@@ -70,6 +70,7 @@ func main() {
 	flag.Int64Var(&s.tmp, "tmp", 64<<20, "size of /tmp in bytes")
 	flag.Int64Var(&s.shm, "shm", 64<<20, "size of /dev/shm in bytes")
 	flag.BoolVar(&s.once, "once", false, "run the arguments, once")
+	flag.BoolVar(&s.spare, "spare", false, "have a sentry started and parked for the next sandbox, as the daemon does")
 	flag.BoolVar(&s.trace, "trace", false, "write the engine's debug log to standard error, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -155,7 +156,10 @@ func newRunner(ctx context.Context, s settings) (*runner, error) {
 	if r.agent, err = images.AgentImage(ctx, program); err != nil {
 		return nil, err
 	}
-	r.engine, err = gvisor.New(gvisor.Options{StateDir: filepath.Join(s.dir, "engine"), ExePath: s.exe, Logger: log})
+	r.engine, err = gvisor.New(gvisor.Options{StateDir: filepath.Join(s.dir, "engine"), ExePath: s.exe, Spare: s.spare, Logger: log})
+	if err == nil && (s.spare || s.once) {
+		r.engine.Prepare(r.owner, r.cpus, true)
+	}
 	return r, err
 }
 
@@ -241,7 +245,7 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 		},
 		Limits: engine.Limits{CPUs: r.cpus, MemoryBytes: r.memory, Pids: r.pids, DiskBytes: r.disk},
 		Agent: engine.Agent{
-			Image: r.agent, Target: target, Argv: []string{target + image.AgentPath}, Config: config, Port: agent.Port,
+			Image: r.agent, Target: target, Argv: []string{target + image.AgentPath}, UID: agent.UID, Config: config, Port: agent.Port,
 		},
 		DieWithParent: true,
 	})

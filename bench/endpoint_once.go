@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+const (
+	largeUp, largeDown = 100 << 20, 1 << 30
+	// idleBoxes have two endpoints each, and idleLook is how long somebody looks at what
+	// they do.
+	idleBoxes = 50
+	idleLook  = 5 * time.Second
+)
+
+// large is what the daemon's memory grows by while a large body goes up and a larger one
+// down, each of which is summed on both sides. What was moved before is not counted.
+func (e *endpointBench) large(ctx context.Context, engine string, sb *client.Sandbox) ([]counted, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	before, err := memoryMB(e.house.pid, "VmRSS")
+	if err != nil {
+		return nil, err
+	}
+	// From here on the kernel notes the most that it holds.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", e.house.pid), []byte("5"), 0); err != nil {
+		return nil, fmt.Errorf("reset the note of the most memory: %w", err)
+	}
+	up, err := measured(e.inside(ctx, sb, "up", strconv.Itoa(largeUp), insideURL+"/sum"))("total")
+	if err != nil {
+		return nil, err
+	}
+	down, err := measured(e.inside(ctx, sb, "down", strconv.Itoa(largeDown), insideURL+"/bytes?n="+strconv.Itoa(largeDown)))("total")
+	if err != nil {
+		return nil, err
+	}
+	most, err := memoryMB(e.house.pid, "VmHWM")
+	if err != nil {
+		return nil, err
+	}
+	rate := func(n int, m measure) float64 { return float64(n) / 1e6 / m.Total.Seconds() }
+	return []counted{
+		{What: "100 MiB up through an endpoint of " + engine + ", in chunks, sums and trailer compared", Value: rate(largeUp, up), Unit: "MB/s"},
+		{What: "1 GiB down, the same", Value: rate(largeDown, down), Unit: "MB/s"},
+		{What: "the daemon holds more meanwhile, at most", Value: max(0, most-before), Unit: "MB", Goal: 16},
+	}, nil
+}
+
+// idle is what endpoints that nobody uses cost: how often threads of the daemon and of the
+// agents are put on a processor, beside as many sandboxes that have none, and memory of
+// the daemon's. The engine is the one whose sandboxes do nothing by themselves.
+func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
+	without, _, err := e.look(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	with, mb, err := e.look(ctx, []cloche.Endpoint{
+		{Name: "model", Target: e.target}, {Name: "tools", Target: e.target, Listen: "127.0.0.1:13132"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	per := idleLook.Seconds() * idleBoxes
+	return []counted{
+		{What: fmt.Sprintf("%d native sandboxes without endpoints do nothing: threads of daemon and agents put on a processor, each sandbox", idleBoxes), Value: float64(without) / per, Unit: "a second"},
+		{What: "the same with two endpoints each, which nobody uses", Value: float64(with) / per, Unit: "a second"},
+		{What: "memory of the daemon for each of these sandboxes, all told", Value: mb * 1000 / idleBoxes, Unit: "kB", Goal: 60},
+	}, nil
+}
+
+// look makes sandboxes, counts how often daemon and agents are put on a processor while
+// nobody asks for anything, and what the daemon's memory grew by, and removes them.
+func (e *endpointBench) look(ctx context.Context, endpoints []cloche.Endpoint) (switches int64, mb float64, err error) {
+	before, err := memoryMB(e.house.pid, "VmRSS")
+	if err != nil {
+		return 0, 0, err
+	}
+	var held []*client.Sandbox
+	defer func() {
+		for _, sb := range held {
+			err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx)))
+		}
+	}()
+	var ids []string
+	for range idleBoxes {
+		sb, err := e.house.client.Create(ctx, cloche.SandboxSpec{Engine: "native", Endpoints: endpoints})
+		if err != nil {
+			return 0, 0, fmt.Errorf("create: %w", err)
+		}
+		held, ids = append(held, sb), append(ids, sb.ID)
+	}
+	if err := wait(ctx, settle); err != nil {
+		return 0, 0, err
+	}
+	all, err := processesIn(ids)
+	if err != nil {
+		return 0, 0, err
+	}
+	all = append(all, e.house.pid)
+	began := countSwitches(all)
+	if err := wait(ctx, idleLook); err != nil {
+		return 0, 0, err
+	}
+	switches = countSwitches(all) - began
+	after, err := memoryMB(e.house.pid, "VmRSS")
+	return switches, max(0, after-before), err
+}
+
+// processesIn are those of the host's that are in the cgroups of sandboxes: at least one
+// of each.
+func processesIn(ids []string) (pids []int, err error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("find processes: %w", err)
+	}
+	seen := map[string]bool{}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		groups, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
+		if err != nil {
+			continue // it has ended
+		}
+		if i := slices.IndexFunc(ids, func(id string) bool { return strings.Contains(string(groups), "/"+id) }); i >= 0 {
+			pids, seen[ids[i]] = append(pids, pid), true
+		}
+	}
+	if len(seen) != len(ids) {
+		return nil, fmt.Errorf("find processes: %d of %d sandboxes have none in a cgroup of theirs", len(ids)-len(seen), len(ids))
+	}
+	return pids, nil
+}
+
+// countSwitches is how often threads of processes were put on a processor, ever.
+func countSwitches(pids []int) (n int64) {
+	for _, pid := range pids {
+		states, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/status", pid))
+		for _, status := range states {
+			for _, key := range []string{"voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"} {
+				one, _ := strconv.ParseInt(field(status, key, ":"), 10, 64) // a thread that ended counts no more
+				n += one
+			}
+		}
+	}
+	return n
+}
+
+// memoryMB is one of the sizes in a process's status, in 10⁶ bytes.
+func memoryMB(pid int, key string) (float64, error) {
+	text := field(fmt.Sprintf("/proc/%d/status", pid), key, ":")
+	kib, err := strconv.ParseInt(strings.TrimSuffix(text, " kB"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	return float64(kib) * 1024 / 1e6, nil
+}
