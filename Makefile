@@ -2,7 +2,7 @@
 GOARCH ?= $(shell go env GOARCH)
 AGENT   = internal/agent/embed/bin/cloche-agent-linux-$(GOARCH)
 
-.PHONY: build agent test docs clean
+.PHONY: build agent test docs dist clean
 
 build: agent ## the cloche binary, with the agent inside
 	CGO_ENABLED=0 go build -ldflags "-s -w" -o bin/cloche ./cmd/cloche
@@ -14,7 +14,16 @@ test: ## what the README calls the test command
 	CGO_ENABLED=0 go test ./...
 
 docs: ## the pages of docs/cli
-	go run ./cmd/cloche docs docs/cli
+	go test ./internal/cli -update
+
+dist: build ## a tarball to unpack over /usr/local
+	rm -rf dist/tree && mkdir -p dist/tree/bin dist/tree/lib/systemd/system dist/tree/lib/systemd/user dist/tree/share/doc/cloche
+	install -m 755 bin/cloche dist/tree/bin/cloche
+	install -m 644 packaging/systemd/cloche.service dist/tree/lib/systemd/system/cloche.service
+	install -m 644 packaging/systemd/cloche-user.service dist/tree/lib/systemd/user/cloche.service
+	install -m 644 LICENSE README.md SECURITY.md dist/tree/share/doc/cloche
+	tar -C dist/tree --owner=0 --group=0 --numeric-owner --sort=name -czf dist/cloche-linux-$(GOARCH).tar.gz .
+	rm -rf dist/tree
 
 clean:
-	rm -rf bin $(AGENT)
+	rm -rf bin dist $(AGENT)

@@ -1,0 +1,255 @@
+//go:build linux
+
+package cloche_test
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+)
+
+// composed is what compose.yaml gives the daemon's container.
+type composed struct {
+	CapAdd      []string `yaml:"cap_add"`
+	SecurityOpt []string `yaml:"security_opt"`
+	Devices     []string `yaml:"devices"`
+	ReadOnly    bool     `yaml:"read_only"`
+	Tmpfs       []string `yaml:"tmpfs"`
+	Volumes     []string `yaml:"volumes"`
+	Privileged  bool     `yaml:"privileged"`
+}
+
+func readComposed(t *testing.T) composed {
+	t.Helper()
+	b, err := os.ReadFile("packaging/container/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Services map[string]composed }
+	if err := yaml.Unmarshal(b, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Services["cloche"]
+}
+
+// TestRecipes: neither recipe is privileged or has a socket of the machine's, and both
+// give the same capabilities.
+func TestRecipes(t *testing.T) {
+	c := readComposed(t)
+	b, err := os.ReadFile("packaging/kubernetes/cloche.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"compose": strings.Join(c.Volumes, " "), "kubernetes": string(b)} {
+		if strings.Contains(text, "docker.sock") || strings.Contains(text, "hostPath") || strings.Contains(text, "privileged: true") {
+			t.Errorf("%s has something of the machine's", name)
+		}
+	}
+	if c.Privileged || !c.ReadOnly || len(c.CapAdd) != 3 || !strings.Contains(string(b), "add: ["+strings.Join(c.CapAdd, ", ")+"]") {
+		t.Errorf("compose gives %+v, and kubernetes something else", c)
+	}
+}
+
+// TestUnits asks systemd about its units.
+func TestUnits(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("needs systemd-analyze")
+	}
+	b, err := os.ReadFile("packaging/systemd/cloche.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It looks for the program too, which is not installed here.
+	unit := t.TempDir() + "/cloche.service"
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(b), "/usr/local/bin/cloche", "/bin/true")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "cloche.service") {
+			t.Errorf("systemd says: %s", line)
+		}
+	}
+	if err != nil && strings.Contains(string(out), "cloche.service") {
+		t.Error(err)
+	}
+}
+
+// TestInContainer runs a daemon in a container as compose.yaml has it: of an image from
+// scratch, with this machine's tools, and a cgroup filesystem that is read-only.
+func TestInContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a run without -short: it starts a Docker daemon and sandboxes")
+	}
+	d, err := dockertest.Docker()
+	if errors.Is(err, dockertest.ErrAbsent) {
+		t.Skipf("needs a Docker daemon: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("remove the Docker daemon: %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	b := &boxed{T: t, ctx: ctx, d: d}
+	b.start(b.image(binary(t)), readComposed(t))
+
+	if out, found := b.try("grep", "-E", " cgroup2? rw,", "/proc/mounts"); found == 0 {
+		t.Errorf("the container's cgroup filesystem can be written: %s", out)
+	}
+	doctor := b.run(0, "cloche", "doctor")
+	for _, says := range []string{"gvisor: usable", "native: usable", "cpus: not enforced: ", "memory_bytes: not enforced: ", "pids: not enforced: "} {
+		if !strings.Contains(doctor, says) {
+			t.Errorf("doctor does not say %q:\n%s", says, doctor)
+		}
+	}
+	b.run(0, "sh", "-c", "echo 'min_tier: namespace' > /var/lib/cloche/policy.yaml")
+	for _, engine := range []string{"gvisor", "native"} {
+		b.run(0, "cloche", "create", "--engine", engine, "--name", engine)
+		out := b.run(0, "cloche", "exec", engine, "--", "sh", "-c", `
+id -u
+ls /var/lib/cloche /opt/cloche 2>/dev/null && echo SEES THE DAEMON
+mount -t tmpfs none /mnt 2>/dev/null && echo MOUNTS
+grep -q eth /proc/net/dev && echo HAS A NETWORK
+true`)
+		for _, bad := range []string{"SEES THE DAEMON", "MOUNTS", "HAS A NETWORK"} {
+			if strings.Contains(out, bad) {
+				t.Errorf("engine %s: a sandbox %s:\n%s", engine, strings.ToLower(bad), out)
+			}
+		}
+		if !strings.HasPrefix(strings.TrimSpace(out), "0") {
+			t.Errorf("engine %s: %s", engine, out)
+		}
+		b.run(7, "cloche", "exec", engine, "--", "sh", "-c", "exit 7")
+		b.run(0, "cloche", "rm", "-f", engine)
+	}
+}
+
+// boxed is a daemon in a container.
+type boxed struct {
+	*testing.T
+	ctx context.Context
+	d   *dockertest.Daemon
+	id  string
+}
+
+// image makes an image of the program alone, with the directories that it needs.
+func (b *boxed) image(program string) string {
+	b.Helper()
+	data, err := os.ReadFile(program)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, w := io.Pipe()
+	go func() {
+		t := tar.NewWriter(w)
+		for _, dir := range []string{"etc", "tmp", "root", "run", "usr", "proc", "sys", "dev", "opt", "opt/cloche", "var", "var/lib", "var/lib/cloche"} {
+			_ = t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755})
+		}
+		for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
+			_ = t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "usr/" + name, Mode: 0o777})
+		}
+		for name, f := range map[string][]byte{"opt/cloche/cloche": data, "etc/passwd": []byte("root:x:0:0:root:/root:/bin/sh\n"), "etc/group": []byte("root:x:0:\n")} {
+			_ = t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(f))})
+			_, _ = t.Write(f)
+		}
+		w.CloseWithError(t.Close())
+	}()
+	answer, err := b.d.Client.ImageImport(b.ctx, client.ImageImportSource{Source: r, SourceName: "-"}, "cloche", client.ImageImportOptions{Tag: "scratch"})
+	if err == nil {
+		_, err = io.Copy(io.Discard, answer)
+		answer.Close()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return "cloche:scratch"
+}
+
+func (b *boxed) start(image string, c composed) {
+	b.Helper()
+	h := &container.HostConfig{
+		NetworkMode: "none", CapAdd: c.CapAdd, SecurityOpt: []string{}, ReadonlyRootfs: c.ReadOnly, Tmpfs: map[string]string{},
+		Mounts: []mount.Mount{{Type: mount.TypeBind, Source: "/usr", Target: "/usr", ReadOnly: true}, {Type: mount.TypeVolume, Source: "home", Target: "/var/lib/cloche"}},
+	}
+	for _, o := range c.SecurityOpt {
+		if o == "systempaths=unconfined" { // is the client's word for two empty lists
+			h.MaskedPaths, h.ReadonlyPaths = []string{}, []string{}
+			continue
+		}
+		h.SecurityOpt = append(h.SecurityOpt, o)
+	}
+	for _, dir := range c.Tmpfs {
+		h.Tmpfs[dir] = "exec"
+	}
+	for _, device := range c.Devices {
+		h.Devices = append(h.Devices, container.DeviceMapping{PathOnHost: device, PathInContainer: device, CgroupPermissions: "rwm"})
+	}
+	made, err := b.d.Client.ContainerCreate(b.ctx, client.ContainerCreateOptions{HostConfig: h, Config: &container.Config{
+		Image: image, Cmd: []string{"cloche", "serve"}, Env: []string{"PATH=/opt/cloche:/usr/bin:/usr/sbin", "CLOCHE_HOME=/var/lib/cloche"},
+	}})
+	if err == nil {
+		_, err = b.d.Client.ContainerStart(b.ctx, made.ID, client.ContainerStartOptions{})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.id = made.ID
+	if !poll(func() bool { _, code := b.try("cloche", "ls"); return code == 0 }) {
+		b.Fatal("the daemon in the container does not listen")
+	}
+}
+
+// try runs a command in the container and returns what it wrote and its status.
+func (b *boxed) try(argv ...string) (string, int) {
+	b.Helper()
+	made, err := b.d.Client.ExecCreate(b.ctx, b.id, client.ExecCreateOptions{AttachStdout: true, AttachStderr: true, TTY: true, Cmd: argv})
+	if err != nil {
+		b.Fatal(err)
+	}
+	att, err := b.d.Client.ExecAttach(b.ctx, made.ID, client.ExecAttachOptions{TTY: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer att.Close()
+	out, err := io.ReadAll(att.Reader)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for {
+		state, err := b.d.Client.ExecInspect(b.ctx, made.ID, client.ExecInspectOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !state.Running {
+			return string(out), state.ExitCode
+		}
+	}
+}
+
+// run is try of what ends with a status.
+func (b *boxed) run(status int, argv ...string) string {
+	b.Helper()
+	out, code := b.try(argv...)
+	if code != status {
+		b.Fatalf("%s: status %d, not %d\n%s", strings.Join(argv, " "), code, status, out)
+	}
+	return out
+}
