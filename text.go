@@ -18,15 +18,13 @@ const MaxOutputChars = MaxMaxOutput
 // rounded down, and the end the rest. Where there is no room for more than the
 // notice, that is cut. Bytes that are not UTF-8 count as a character each.
 func TruncateText(text string, limit int) (string, bool) {
+	limit = max(limit, 0)
 	if len(text) <= limit {
 		return text, false
 	}
 	n := utf8.RuneCountInString(text)
 	if n <= limit {
 		return text, false
-	}
-	if limit <= 0 {
-		return "", true
 	}
 	// How long the notice is depends on how much is left out, and that on how long the
 	// notice is. The first is the longest, of a text of which nothing is left; each that

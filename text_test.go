@@ -37,6 +37,7 @@ func TestTruncateText(t *testing.T) {
 		{"characters of several bytes, cut", strings.Repeat("界", 4001), limit, strings.Repeat("界", 2377) + "\n\n... [38 characters truncated] ...\n\n" + strings.Repeat("界", 1586), true},
 		{"of four bytes", strings.Repeat("😀", 61), 60, strings.Repeat("😀", 13) + "\n\n... [38 characters truncated] ...\n\n" + strings.Repeat("😀", 10), true},
 		{"negative", "abc", -5, "", true},
+		{"nothing, and a negative limit", "", -5, "", false},
 	} {
 		got, cut := cloche.TruncateText(tc.text, tc.limit)
 		if got != tc.want || cut != tc.cut {

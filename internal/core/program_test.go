@@ -529,12 +529,17 @@ func TestTheDaemonEnds(t *testing.T) {
 	}
 }
 
-// copyOfPrograms is what is on disk of programs now.
+// copyOfPrograms is what is on disk of programs now. A draft that took its name while
+// it was copied makes the copy begin again.
 func (h *house) copyOfPrograms(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "programs")
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(h.dir, "programs"))); err != nil {
-		t.Fatal(err)
+	for {
+		dir := filepath.Join(t.TempDir(), "programs")
+		switch err := os.CopyFS(dir, os.DirFS(filepath.Join(h.dir, "programs"))); {
+		case err == nil:
+			return dir
+		case !errors.Is(err, os.ErrNotExist) || t.Context().Err() != nil:
+			t.Fatal(err)
+		}
 	}
-	return dir
 }

@@ -253,6 +253,8 @@ type line struct {
 	nudge *agent.Nudger
 	// asked: the client said something after the last that it was told.
 	asked atomic.Bool
+	// heard is closed when the client has said something, or never will.
+	heard chan struct{}
 	// opaque: it is not HTTP, or HTTP no more.
 	opaque bool
 	// over: what the client says is of no use any more.
@@ -273,6 +275,7 @@ func (l *listener) carry(conn nearConn) {
 	defer nudge.EndIdle()
 	n := &line{
 		peer: &peer{wire.NewReader(stream), wire.NewWriter(stream), stream, owner}, conn: conn, nudge: nudge, opaque: !l.http,
+		heard: make(chan struct{}),
 	}
 	in := wire.Incoming{Listener: l.id}
 	if owner.version >= wire.ListenSince {
@@ -328,10 +331,13 @@ func discard(conn net.Conn) {
 // outward sends what the client says.
 func (n *line) outward() {
 	buf := make([]byte, 8<<10)
+	heard := sync.OnceFunc(func() { close(n.heard) })
+	defer heard()
 	for {
 		got, err := n.conn.Read(buf)
 		if got > 0 {
 			n.asked.Store(true)
+			heard()
 			if n.over.Load() || n.Bytes(wire.KindData, buf[:got]) != nil {
 				// inward sees the same, and gives the client its last word.
 				discard(n.conn)
@@ -362,14 +368,12 @@ func (n *line) outward() {
 // inward hands the client what the host says. It returns whether the connection
 // ends in good order.
 func (n *line) inward() (polite bool) {
-	ended := false
+	ended, told := false, false
 	for {
 		kind, payload, err := n.Next()
 		switch {
-		case err != nil && !ended && !n.opaque && n.asked.Load() && n.session.mux.IsClosed():
-			_ = n.conn.SetWriteDeadline(time.Now().Add(lingerTime))
-			_, err := n.conn.Write(lastWord("502 Bad Gateway", "bridge_lost", farewellBody))
-			return err == nil
+		case err != nil && !ended && !n.opaque && n.session.mux.IsClosed():
+			return n.farewell(told)
 		case err != nil:
 			return ended
 		case kind == wire.KindEnd:
@@ -378,6 +382,7 @@ func (n *line) inward() (polite bool) {
 		case kind == wire.KindOpaque:
 			n.opaque = true
 		case kind == wire.KindData && !ended:
+			told = true
 			n.asked.Store(false)
 			if _, err := n.conn.Write(payload); err != nil {
 				return false
@@ -386,4 +391,22 @@ func (n *line) inward() (polite bool) {
 			return false
 		}
 	}
+}
+
+// farewell gives a client its last word when the host is gone, if it waits for an
+// answer or has just come and is about to ask. One that was told all it asked for sees
+// the end of the connection, which says to every client that it may ask again.
+func (n *line) farewell(told bool) (polite bool) {
+	if !told {
+		select {
+		case <-n.heard:
+		case <-time.After(lingerTime):
+		}
+	}
+	if !n.asked.Load() {
+		return false
+	}
+	_ = n.conn.SetWriteDeadline(time.Now().Add(lingerTime))
+	_, err := n.conn.Write(lastWord("502 Bad Gateway", "bridge_lost", farewellBody))
+	return err == nil
 }

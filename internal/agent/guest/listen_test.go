@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -174,6 +175,62 @@ func TestListenOutlivesTheHost(t *testing.T) {
 	if status, code := get(); status != 200 {
 		t.Errorf("afterwards: %d %s", status, code)
 	}
+}
+
+// TestListenAsksTooLate: a client that had connected, and asks when the host is gone, gets
+// an answer; one that had its answer sees the end of its connection.
+func TestListenAsksTooLate(t *testing.T) {
+	in := boot(t, nil)
+	port := freePort(t)
+	first := in.connect(t)
+	came := make(chan http.ConnState, 16)
+	srv := &http.Server{
+		Handler:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") }),
+		ConnState: func(_ net.Conn, s http.ConnState) { came <- s },
+	}
+	l := listen(t, first, port, true)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = srv.Serve(l) })
+	t.Cleanup(func() { srv.Close(); wg.Wait() })
+	dial := func() (net.Conn, *bufio.Reader) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		for s := range came {
+			if s == http.StateNew {
+				break
+			}
+		}
+		return c, bufio.NewReader(c)
+	}
+	const request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	old, answers := dial()
+	if _, err := io.WriteString(old, request); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "here" {
+		t.Fatalf("%q, %v", body, err)
+	}
+	fresh, late := dial()
+	first.Close()
+	if _, err := answers.ReadByte(); err == nil {
+		t.Error("a client that asked for nothing more was told more")
+	}
+	// By now the agent knows that the host is gone.
+	if _, err := io.WriteString(fresh, request); err != nil {
+		t.Fatal(err)
+	}
+	resp, err = http.ReadResponse(late, nil)
+	if err != nil || resp.StatusCode != 502 || resp.Header.Get("X-Bridge-Error") != "bridge_lost" {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	resp.Body.Close()
 }
 
 // TestListenRaw: each direction ends by itself, and a reset stays one.
