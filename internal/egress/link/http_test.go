@@ -21,6 +21,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -379,53 +380,64 @@ func TestUpstreamProxyIsAskedByName(t *testing.T) {
 	h := build(t, houseOptions{rules: []string{"a.example.com", "no.example.com"}, proxy: proxy})
 	s := h.site(false, "a.example.com")
 	h.ports.to["proxy.corp:3128"] = l.Addr().String()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			r := bufio.NewReader(c)
-			req, err := http.ReadRequest(r)
-			if err != nil || req.Method != "CONNECT" || req.Host != "a.example.com:80" || req.Header.Get("Proxy-Authorization") != "Basic c2VjcmV0" {
-				io.WriteString(c, "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-				c.Close()
-				continue
-			}
-			up, err := net.Dial("tcp", s.Listener.Addr().String())
-			if err != nil {
-				c.Close()
-				continue
-			}
-			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			go func() { io.Copy(up, r); up.(*net.TCPConn).CloseWrite() }()
-			io.Copy(c, up)
-			c.Close()
-			up.Close()
+			wg.Go(func() { tunnel(c, "a.example.com:80", s.Listener.Addr().String()) })
 		}
-	}()
-	t.Cleanup(func() { l.Close(); h.end(); <-done })
+	})
+	t.Cleanup(func() { l.Close(); h.end(); wg.Wait() })
 	status, body, err := fetch(t, h.client(), "GET", "http://a.example.com/by-proxy", "")
 	if err != nil || status != 200 || !strings.Contains(body, "/by-proxy") {
 		t.Fatalf("%d %q %v", status, body, err)
 	}
+	h.names.mu.Lock()
 	if len(h.names.asked) != 0 {
 		t.Errorf("we asked for %v ourselves", h.names.asked)
 	}
+	h.names.mu.Unlock()
 	if _, _, err := fetch(t, h.client(), "GET", "http://no.example.com/", ""); err == nil {
 		t.Error("a proxy that refused connected")
 	}
-	h.log.wait(t, "records", func() bool { return len(h.log.opened) == 1 && len(h.log.closed) >= 1 })
-	if f := h.log.opened[0]; f.ResolvedBy != upstream.ByUpstream || f.Addr.IsValid() {
-		t.Errorf("record %+v", f)
-	}
-	for _, f := range h.log.closed {
-		if strings.Contains(f.Reason, "c2VjcmV0") {
-			t.Error("a secret is in a record")
+	h.log.wait(t, "the record of what the proxy refused", func() bool {
+		return slices.ContainsFunc(h.log.closed, func(f egress.Flow) bool { return strings.Contains(f.Reason, "407") })
+	})
+	h.log.note(func() {
+		if len(h.log.opened) != 1 || h.log.opened[0].ResolvedBy != upstream.ByUpstream || h.log.opened[0].Addr.IsValid() {
+			t.Errorf("records %+v", h.log.opened)
 		}
+		for _, f := range h.log.closed {
+			if strings.Contains(f.Reason, "c2VjcmV0") {
+				t.Error("a secret is in a record")
+			}
+		}
+	})
+}
+
+// tunnel is a proxy that knows one host, which is somewhere else.
+func tunnel(c net.Conn, host, where string) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	req, err := http.ReadRequest(r)
+	if err != nil || req.Method != "CONNECT" || req.Host != host || req.Header.Get("Proxy-Authorization") != "Basic c2VjcmV0" {
+		io.WriteString(c, "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+		return
 	}
+	up, err := net.Dial("tcp", where)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+	var wg sync.WaitGroup
+	wg.Go(func() { io.Copy(up, r); up.(*net.TCPConn).CloseWrite() })
+	io.Copy(c, up)
+	c.Close()
+	wg.Wait()
 }
 
 // selfSigned keeps crypto imports honest for servers that need a name.
