@@ -266,7 +266,7 @@ func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb poli
 	s.mu.Unlock()
 	switch {
 	case w != nil:
-		return w.Log().Read(ctx, o, fn)
+		return w.ReadLog(ctx, o, fn)
 	case !granted:
 		return nil
 	}

@@ -3,6 +3,7 @@
 package way
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"time"
@@ -72,7 +73,7 @@ func shown(name string, addr netip.Addr) string {
 func (w *Way) note(rec cloche.EgressRecord) {
 	rec.Time = rec.Time.UTC()
 	w.pending.Add(1)
-	w.ways.queue <- entry{w, rec}
+	w.ways.queue <- entry{way: w, rec: rec}
 }
 
 // write puts a record into the log and tells of it. It is called by one goroutine.
@@ -103,7 +104,33 @@ func (w *Way) Record(rec cloche.EgressRecord) {
 		return
 	}
 	rec.Time = time.Now().UTC()
-	w.ways.queue <- entry{w, rec}
+	w.ways.queue <- entry{way: w, rec: rec}
+}
+
+// ReadLog is Read of the log, with everything in it that had happened before the call:
+// it waits first until what is in the queue is written.
+func (w *Way) ReadLog(ctx context.Context, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+	w.mu.Lock()
+	closed := w.closed
+	if !closed {
+		w.pending.Add(1)
+	}
+	w.mu.Unlock()
+	if !closed {
+		mark := entry{way: w, reached: make(chan struct{})}
+		select {
+		case w.ways.queue <- mark:
+		case <-ctx.Done():
+			w.pending.Done()
+			return ctx.Err()
+		}
+		select {
+		case <-mark.reached:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return w.log.Read(ctx, o, fn)
 }
 
 const (

@@ -293,9 +293,6 @@ func (w *Way) Used() cloche.EgressLimits {
 	return cloche.EgressLimits{Connections: u.Connections, BytesOut: u.BytesOut, BytesIn: u.BytesIn}
 }
 
-// Log is what has left and what has not.
-func (w *Way) Log() *Log { return w.log }
-
 // Mark is a point in time for Since.
 func (w *Way) Mark() int64 { return w.seen.mark() }
 

@@ -211,6 +211,34 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 }
 
+// TestReadLogHasAll: a reader of the log sees all that happened before it came, however
+// late the writer is.
+func TestReadLogHasAll(t *testing.T) {
+	ws := newWays(t, Options{})
+	late := make(chan struct{})
+	w := open(t, ws, Place{
+		ID: "sb-1", Name: "box", Hostname: "box", Dir: filepath.Join(t.TempDir(), "network"), Grant: grant(t, "web.example"),
+		Tell: func(cloche.EgressRecord) { <-late },
+	})
+	for range 3 {
+		w.Record(cloche.EgressRecord{Kind: cloche.EgressChanged})
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.ReadLog(gone, cloche.EgressLogOptions{}, nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	n := 0
+	read := make(chan error)
+	go func() {
+		read <- w.ReadLog(t.Context(), cloche.EgressLogOptions{}, func(cloche.EgressRecord) error { n++; return nil })
+	}()
+	close(late)
+	if err := <-read; err != nil || n != 3 {
+		t.Errorf("%d records, %v", n, err)
+	}
+}
+
 // TestNextDaemon: after one daemon the next has the same link, the same names, what
 // was used, and the log. When the holder has gone with the first, it has none.
 func TestNextDaemon(t *testing.T) {
@@ -260,7 +288,7 @@ func TestNextDaemon(t *testing.T) {
 		t.Errorf("adopt of what was closed: %v", err)
 	}
 	n := 0
-	if err := w.Log().Read(t.Context(), cloche.EgressLogOptions{Kinds: []cloche.EgressKind{cloche.EgressClosed}}, func(r cloche.EgressRecord) error {
+	if err := w.ReadLog(t.Context(), cloche.EgressLogOptions{Kinds: []cloche.EgressKind{cloche.EgressClosed}}, func(r cloche.EgressRecord) error {
 		if n++; r.BytesOut != 5 || r.Addr != "127.0.0.1" || r.ResolvedBy != "rule" || r.Protocol != "tcp" {
 			t.Errorf("record %+v", r)
 		}

@@ -57,10 +57,11 @@ type Ways struct {
 	closed  bool
 }
 
-// entry is a record on its way to the log.
+// entry is a record on its way to the log, or a mark behind those before it.
 type entry struct {
-	way *Way
-	rec cloche.EgressRecord
+	way     *Way
+	rec     cloche.EgressRecord
+	reached chan struct{} // of a mark: is closed when the writer is there
 }
 
 // maxQueue is how many records may wait; whoever has another waits with it.
@@ -217,6 +218,11 @@ func (ws *Ways) dialer(g policy.EgressGrant) *upstream.Dialer {
 // write writes records until the queue is closed.
 func (ws *Ways) write() {
 	for e := range ws.queue {
+		if e.reached != nil {
+			close(e.reached)
+			e.way.pending.Done()
+			continue
+		}
 		e.way.write(e.rec)
 	}
 }
