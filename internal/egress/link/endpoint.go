@@ -94,10 +94,14 @@ func (e *endpoint) deliver(frame []byte) {
 	(*d).DeliverNetworkPacket(proto, pkt)
 }
 
-// hungUp tells a closed pair from an empty frame.
+// hungUp tells a closed pair from an empty frame. A signal that is pending interrupts
+// even a poll that does not wait, and the runtime sends itself some.
 func hungUp(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(p, 0)
+	}
 	return err != nil || n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0
 }
 

@@ -97,7 +97,11 @@ func (j *Journal) open() error {
 	}
 	defer f.Close()
 	// Room that the disk does not have would end this process when it is written to.
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, journalSize); err != nil {
+	err = unix.Fallocate(int(f.Fd()), 0, 0, journalSize)
+	for errors.Is(err, unix.EINTR) { // on a tmpfs, by any signal
+		err = unix.Fallocate(int(f.Fd()), 0, 0, journalSize)
+	}
+	if err != nil {
 		return fmt.Errorf("make journal of connections: %w", err)
 	}
 	page, err := unix.Mmap(int(f.Fd()), 0, journalSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -8,12 +8,17 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/egress/upstream"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
@@ -207,6 +212,35 @@ func TestLinkIsDoneWhenTheOtherEndIsGone(t *testing.T) {
 		case <-h.link.Done():
 		case <-time.After(10 * time.Second):
 			t.Fatalf("awake %t: not done", awake)
+		}
+	}
+}
+
+// TestSignalsEndNoLink: a link that is there stays there, whatever signal interrupts the
+// look at it. The runtime sends such signals to preempt goroutines.
+func TestSignalsEndNoLink(t *testing.T) {
+	ours, theirs, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	defer theirs.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	thread := unix.Gettid()
+	wg.Go(func() {
+		for !over.Load() {
+			_ = unix.Tgkill(os.Getpid(), thread, unix.SIGURG)
+		}
+	})
+	defer wg.Wait()
+	defer over.Store(true)
+	fd := int(ours.Fd())
+	for range 200_000 {
+		if hungUp(fd) {
+			t.Fatal("an interrupted look at a link ends it")
 		}
 	}
 }

@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -125,7 +126,11 @@ func testLink(s *suite) {
 func (s *suite) hungUp(far *os.File) {
 	s.Helper()
 	p := []unix.PollFd{{Fd: int32(far.Fd()), Events: unix.POLLRDHUP}}
-	if _, err := unix.Poll(p, 10_000); err != nil || p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP) == 0 {
+	_, err := unix.Poll(p, 10_000)
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Poll(p, 10_000)
+	}
+	if err != nil || p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP) == 0 {
 		s.Errorf("the link is still there: %v, events %#x", err, p[0].Revents)
 	}
 }
