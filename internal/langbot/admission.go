@@ -2,8 +2,11 @@ package langbot
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,11 +94,20 @@ type readyBackend struct {
 	Details   map[string]string `json:"details,omitempty"`
 }
 
-func notReady() error {
-	return failed(classReadiness, "managed sandbox isolation is not ready")
+// notReady names what is not enforced.
+func (r readiness) notReady() *failure {
+	var missing []string
+	for check, ok := range r.Checks {
+		if !ok {
+			missing = append(missing, check)
+		}
+	}
+	slices.Sort(missing)
+	return failed(classReadiness, "managed sandbox isolation is not ready: %s", strings.Join(missing, ", "))
 }
 
-// readiness is answered from what the engine says that it enforces.
+// readiness is answered from what the engine says that it enforces, and from what this
+// runtime does with it.
 func (s *Server) readiness(ctx context.Context) readiness {
 	cfg := s.settings()
 	c := s.choice(ctx)
@@ -111,26 +123,63 @@ func (s *Server) readiness(ctx context.Context) readiness {
 	}
 	r.Mode, r.Unsafe, r.Error = "grant_enforced", new(s.o.UnsafeStorage), cfg.policy.wrong
 	report := s.reportOf(ctx, c.name)
-	r.Backend.Details = report.Facts
-	holds := func(limit string) bool { return report.Enforces[limit].OK }
-	isolated := c.available && report.Tier != cloche.TierNone
-	workspace := cfg.workspace != "" && cfg.allowed(resolved(cfg.workspace))
-	for check, ok := range map[string]bool{
-		"configuration": cfg.policy.wrong == "", "required_backend": c.name == cfg.policy.Backend, "workspace_mount": workspace,
-		"cgroup_v2":           holds("memory_bytes") && holds("pids") && holds("cpus"),
-		"namespace_isolation": isolated, "mount_isolation": isolated, "network_isolation": isolated,
-		// A directory of the host has no bound of its own, and skills lie in one.
-		"hard_workspace_quota": s.o.UnsafeStorage, "hard_skill_storage_quota": s.o.UnsafeStorage, "hard_read_only_mount_quota": s.o.UnsafeStorage,
-		"bounded_ephemeral_storage": s.o.UnsafeStorage || holds("disk_bytes"), "inode_quota": s.o.UnsafeStorage,
-		"session_cap": cfg.policy.Sessions <= 1, "managed_process_cap": cfg.policy.Processes == 0,
-	} {
-		r.Checks[check] = ok
-	}
+	r.Backend.Details = maps.Clone(report.Facts)
 	r.Ready = true
-	for _, ok := range r.Checks {
-		r.Ready = r.Ready && ok
+	for check, why := range s.unmet(cfg, c, report) {
+		r.Checks[check] = why == ""
+		if why == "" {
+			continue
+		}
+		r.Ready = false
+		if r.Backend.Details == nil {
+			r.Backend.Details = map[string]string{}
+		}
+		r.Backend.Details[check] = why
+	}
+	if !r.Ready && r.Error == "" {
+		r.Error = r.notReady().text
 	}
 	return r
+}
+
+// unmet are the checks of the strict mode, each with why it fails; empty is that it
+// holds.
+func (s *Server) unmet(cfg *settings, c choice, report cloche.EngineReport) map[string]string {
+	unless := func(ok bool, why string) string {
+		if ok {
+			return ""
+		}
+		return why
+	}
+	holds := func(limits ...string) string {
+		for _, l := range limits {
+			if e := report.Enforces[l]; !e.OK {
+				return cmp.Or(e.Reason, "the engine does not enforce "+l)
+			}
+		}
+		return ""
+	}
+	// The operator may say that storage need not be held.
+	storage := func(why string) string { return unless(s.o.UnsafeStorage, why) }
+	isolates := unless(c.available && report.Tier != cloche.TierNone && report.Tier != "", "the engine isolates nothing, or is not available")
+	fi, err := os.Stat(cfg.workspace)
+	mounted := cfg.workspace != "" && err == nil && fi.IsDir() && cfg.allowed(resolved(cfg.workspace))
+	const unheld = "the workspace is a directory of the host, which is measured before and after an exec, and which nothing holds while one runs"
+	return map[string]string{
+		"configuration":       cfg.policy.wrong,
+		"required_backend":    unless(c.name == cfg.policy.Backend, "the backend is "+cmp.Or(c.name, "none")+", and "+cfg.policy.Backend+" is required"),
+		"workspace_mount":     unless(mounted, "there is no default workspace below the allowed_mount_roots"),
+		"backend_available":   unless(c.available, cmp.Or(c.reason, "it is not available")),
+		"cgroup_v2":           holds("memory_bytes", "pids", "cpus"),
+		"namespace_isolation": isolates, "mount_isolation": isolates, "network_isolation": isolates,
+		"hard_workspace_quota": storage(unheld), "inode_quota": storage(unheld),
+		// Skills, and every other mount but the workspace, are to be read only inside;
+		// what they occupy has a bound by the operator's rules, which core holds.
+		"hard_skill_storage_quota": storage(isolates), "hard_read_only_mount_quota": storage(isolates),
+		"bounded_ephemeral_storage": storage(holds("disk_bytes")),
+		"session_cap":               unless(cfg.policy.Sessions <= 1, "more than one session is allowed"),
+		"managed_process_cap":       unless(cfg.policy.Processes == 0, "managed processes are allowed"),
+	}
 }
 
 func (s *Server) reportOf(ctx context.Context, name string) cloche.EngineReport {
@@ -289,8 +338,8 @@ func (s *Server) mayUse(ctx context.Context, p placement) error {
 	if !s.settings().policy.required {
 		return nil
 	}
-	if !s.readiness(ctx).Ready {
-		return notReady()
+	if r := s.readiness(ctx); !r.Ready {
+		return r.notReady()
 	}
 	s.grant.mu.Lock()
 	defer s.grant.mu.Unlock()
@@ -331,13 +380,16 @@ func (s *Server) normalise(_ context.Context, p placement, spec boxSpec) (boxSpe
 	switch {
 	case spec.Network != "off":
 		return spec, failed(classAdmission, "network: it is off where grants are needed")
-	case len(spec.ExtraMounts) > 0:
-		return spec, failed(classAdmission, "extra_mounts: there are none where grants are needed")
 	case spec.MountPath != usualMountPath || !below(usualMountPath, spec.Workdir):
 		return spec, failed(classAdmission, "mount_path: it is %s where grants are needed", usualMountPath)
 	case spec.HostPath != nil && resolved(*spec.HostPath) != canonical:
 		return spec, failed(classAdmission, "host_path: it is the Workspace's own directory where grants are needed")
 	}
+	mounts, err := cfg.granted(p, spec.ExtraMounts)
+	if err != nil {
+		return spec, err
+	}
+	spec.ExtraMounts = mounts
 	spec.SessionID, spec.Image, spec.HostPath, spec.HostPathMode, spec.Persistent = globalSession, defaultImage, &canonical, "rw", true
 	spec.CPUs, spec.MemoryMB, spec.PidsLimit = cfg.policy.CPUs, whole(cfg.policy.MemoryMB), whole(cfg.policy.Pids)
 	spec.ReadOnlyRoot, spec.QuotaMB = cfg.policy.ReadOnlyRoot, whole(cfg.policy.QuotaMB)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -48,13 +47,6 @@ type boxSpec struct {
 	PidsLimit    whole             `json:"pids_limit"`
 	ReadOnlyRoot bool              `json:"read_only_rootfs"`
 	QuotaMB      whole             `json:"workspace_quota_mb"`
-}
-
-// mountSpec is one more directory of the host.
-type mountSpec struct {
-	HostPath  string `json:"host_path"`
-	MountPath string `json:"mount_path"`
-	Mode      string `json:"mode"`
 }
 
 // defaultImage is the reference's. It is no image that is had here: it stands for
@@ -137,12 +129,8 @@ func (s *boxSpec) check() error {
 		}
 	}
 	for i := range s.ExtraMounts {
-		m := &s.ExtraMounts[i]
-		if m.Mode == "" {
-			m.Mode = "rw"
-		}
-		if !isAbsolute(m.HostPath) || !strings.HasPrefix(m.MountPath, "/") || !isMode(m.Mode) {
-			return wrong("extra_mounts["+strconv.Itoa(i)+"]", "host_path and mount_path are absolute, and mode is none, ro or rw")
+		if err := s.ExtraMounts[i].check(i); err != nil {
+			return err
 		}
 	}
 	if s.SkillName != nil {
@@ -216,15 +204,6 @@ func truth(b bool) string {
 		return "True"
 	}
 	return "False"
-}
-
-// mounts are the ones that count, in one order.
-func (s *boxSpec) mounts() []mountSpec {
-	out := slices.DeleteFunc(slices.Clone(s.ExtraMounts), func(m mountSpec) bool { return m.Mode == "none" })
-	slices.SortFunc(out, func(a, b mountSpec) int {
-		return strings.Compare(a.MountPath+"\x00"+a.HostPath+"\x00"+a.Mode, b.MountPath+"\x00"+b.HostPath+"\x00"+b.Mode)
-	})
-	return slices.Compact(out)
 }
 
 // processSpec is a managed process as it is asked for.

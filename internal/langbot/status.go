@@ -38,7 +38,7 @@ func (s *Server) health(ctx context.Context) (any, error) {
 	}
 	r := s.readiness(ctx)
 	if !r.Ready {
-		return nil, notReady()
+		return nil, r.notReady()
 	}
 	return r, nil
 }
