@@ -38,6 +38,8 @@ type fakeCore struct {
 	// every remove; slow is told of each that waits.
 	holdCreate, holdRemove chan struct{}
 	slow                   chan string
+	// refuse, where it is set, says what is wrong with a spec.
+	refuse func(cloche.SandboxSpec) error
 	// hold, where it is set, is waited for by every exec.
 	hold chan struct{}
 	// entered is told of each exec that waits, where somebody listens.
@@ -52,6 +54,11 @@ func (f *fakeCore) Create(_ context.Context, c core.Caller, spec cloche.SandboxS
 	f.wait("create", &f.holdCreate)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refuse != nil {
+		if err := f.refuse(spec); err != nil {
+			return cloche.Sandbox{}, err
+		}
+	}
 	f.made++
 	id := "sb-" + strconv.Itoa(f.made)
 	f.live[id], f.tenants[id] = spec, c.Tenant
@@ -115,8 +122,15 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 		}
 	}
 	_, cmd, _ := strings.Cut(req.Argv[len(req.Argv)-1], "\n") // behind the line that goes to its directory
-	if cmd == "time out" {
+	switch cmd {
+	case "time out":
 		return cloche.Result{TimedOut: true, Signal: "KILL", Stdout: []byte(" some\n")}, nil
+	case "fail":
+		return cloche.Result{ExitCode: new(3), Stderr: []byte("\xff why\n\n")}, nil
+	case "flood":
+		return cloche.Result{ExitCode: new(0), Stdout: []byte("head tail"), StdoutInfo: cloche.StreamCounts{Kept: 9, Dropped: 1234}}, nil
+	case "killed":
+		return cloche.Result{Signal: "KILL"}, nil
 	}
 	return cloche.Result{ExitCode: new(0), Stdout: []byte(ref + " " + cmd + "\n")}, nil
 }

@@ -81,7 +81,8 @@ func (s *Server) use(x *session) (done func()) {
 	}
 }
 
-// lookup finds a session that is there.
+// lookup finds a session that is there, by the id that it was asked for with or by the
+// one that is answered.
 func (s *Server) lookup(p placement, logical string) (*session, error) {
 	physical, err := p.physical(logical)
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *Server) obtain(ctx context.Context, p placement, spec boxSpec) (x *sess
 // reuse says whether a session that is there is the one that is asked for. Where it is
 // not, and that is no conflict, another takes its place.
 func (s *Server) reuse(ctx context.Context, x *session, spec *boxSpec) (bool, error) {
-	if x.asked != spec.SessionID && x.logical() != spec.SessionID {
+	if x.asked != spec.SessionID { // also where it is the id that is answered: that may be another user's own
 		return false, failed(classConflict, "Box session %s is another one's, whose id has the same letters and digits of ASCII", x.logical())
 	}
 	if field, has := x.spec.conflict(spec); field != "" {
@@ -176,6 +177,10 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 		return nil, err
 	}
 	sb, err := s.core.Create(ctx, p.caller(), asked, nil)
+	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeUnsupported && e.Field == "workspace.size_bytes" {
+		asked.Workspace.Quota = cloche.QuotaMeasured // the kernel cannot hold it here
+		sb, err = s.core.Create(ctx, p.caller(), asked, nil)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -255,6 +260,9 @@ func (s *Server) keep(x *session) error {
 	return s.store.put(r)
 }
 
+// maxQuotaMB is more than any workspace can have.
+const maxQuotaMB = 1 << 40
+
 // translate turns a spec into a sandbox that core is asked for.
 func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) (cloche.SandboxSpec, error) {
 	out := cloche.SandboxSpec{
@@ -284,6 +292,12 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 		out.Workspace.Dir = filepath.Join(s.workspace, "tenants", p.durable())
 		out.Workspace.ReadOnly = spec.HostPathMode == "ro"
 	}
+	if spec.QuotaMB > 0 && !out.Workspace.ReadOnly {
+		out.Workspace.SizeBytes = int64(min(spec.QuotaMB, maxQuotaMB)) << 20
+		if out.Workspace.Dir != "" {
+			out.Workspace.Quota = cloche.QuotaMeasured // nothing holds a directory of the host
+		}
+	}
 	if spec.SkillName != nil {
 		out.Skills = append(out.Skills, cloche.SkillUse{Name: *spec.SkillName})
 	}
@@ -294,10 +308,16 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 			if m.Mode == "rw" {
 				use.Access = cloche.AccessWrite
 			}
+			if err := s.sealed(m, m.HostPath); err != nil {
+				return out, err
+			}
 			out.Skills = append(out.Skills, use)
 			continue
 		}
 		dir, err := s.mountable("extra_mounts", m.HostPath)
+		if err == nil {
+			err = s.sealed(m, dir)
+		}
 		if err != nil {
 			return out, err
 		}
