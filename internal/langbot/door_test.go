@@ -129,6 +129,8 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 		return cloche.Result{ExitCode: new(3), Stderr: []byte("\xff why\n\n")}, nil
 	case "flood":
 		return cloche.Result{ExitCode: new(0), Stdout: []byte("head tail"), StdoutInfo: cloche.StreamCounts{Kept: 9, Dropped: 1234}}, nil
+	case "huge":
+		return cloche.Result{ExitCode: new(0), Stdout: make([]byte, maxFrame/6+1)}, nil // six characters each
 	case "killed":
 		return cloche.Result{Signal: "KILL"}, nil
 	}
