@@ -106,20 +106,28 @@ Exit status: 0 when a sandbox could be had, 1 when not.`,
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				st := conn.Standing(ctx)
-				if ctx.Err() != nil {
-					_, err := conn.Status(ctx)
-					return err
-				}
-				if err := a.printStatus(st); err != nil {
-					return err
-				}
-				if !st.Available {
-					return statusError(1)
-				}
-				return nil
-			})
+			ctx, cancel := interruptible(c.Context())
+			defer cancel()
+			conn, err := a.daemonOrNone()
+			if err != nil {
+				return err
+			}
+			defer conn.close()
+			st := conn.Standing(ctx)
+			if ctx.Err() != nil {
+				_, err := conn.Status(ctx)
+				return err
+			}
+			if err := a.printStatus(st); err != nil {
+				return err
+			}
+			if st.Reason == cloche.ReasonNeverConnected {
+				a.warn("%s", a.startHint())
+			}
+			if !st.Available {
+				return statusError(1)
+			}
+			return nil
 		},
 	}
 }

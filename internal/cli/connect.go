@@ -78,6 +78,18 @@ func (a *app) daemon() (*connection, error) {
 	return a.dial("unix://" + filepath.ToSlash(socket))
 }
 
+// daemonOrNone is a client of the daemon, whether or not there is one.
+func (a *app) daemonOrNone() (*connection, error) {
+	if host := a.explicitHost(); host != "" {
+		return a.dial(host)
+	}
+	socket, err := a.defaultSocket()
+	if err != nil {
+		return nil, err
+	}
+	return a.dial("unix://" + filepath.ToSlash(socket))
+}
+
 // startHint says how to get a daemon.
 func (a *app) startHint() string {
 	if a.env.Serve == nil {

@@ -43,6 +43,8 @@ type fakeDaemon struct {
 	dial   func(net.Conn)
 	// refuse, by "METHOD path", answers with an error.
 	refuse map[string]*cloche.Error
+	// answers, by "METHOD path", are what is answered before anything else.
+	answers map[string]any
 	// sandbox is the one that exists, and its name "box".
 	sandbox cloche.Sandbox
 	status  cloche.Status
@@ -53,6 +55,7 @@ type fakeDaemon struct {
 
 	mu       sync.Mutex
 	requests []string          // guarded by mu: METHOD path?query
+	bodies   map[string]string // guarded by mu: by "METHOD path", of what answers has
 	run      cloche.RunRequest // guarded by mu: the last
 	exec     cloche.ExecRequest
 	spec     cloche.SandboxSpec
@@ -93,6 +96,8 @@ func newFake(t *testing.T) *fakeDaemon {
 		t:       t,
 		program: func(*fakeProgram) cloche.Result { return exited(0) },
 		refuse:  map[string]*cloche.Error{},
+		answers: map[string]any{},
+		bodies:  map[string]string{},
 		sandbox: cloche.Sandbox{ID: "sb-1", Name: "box", State: cloche.StateRunning, Image: "host", Engine: "gvisor", Cwd: "/workspace", CreatedAt: time.Now()},
 		status:  cloche.Status{Enabled: true, Available: true},
 		files:   map[string]string{},
@@ -141,6 +146,14 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_ = json.NewEncoder(w).Encode(map[string]*cloche.Error{"error": e})
+		return
+	}
+	if v, ok := f.answers[r.Method+" "+p]; ok {
+		body, _ := io.ReadAll(r.Body)
+		f.mu.Lock()
+		f.bodies[r.Method+" "+p] = string(body)
+		f.mu.Unlock()
+		answer(w, v)
 		return
 	}
 	box := strings.HasPrefix(p, "/sandboxes/box") || strings.HasPrefix(p, "/sandboxes/sb-1")
