@@ -34,6 +34,8 @@ type fakeCore struct {
 	tenants map[string]string
 	engines []cloche.EngineReport
 	down    bool
+	// disabled: the operator's rules say so.
+	disabled bool
 	// holdCreate and holdRemove, where they are set, are waited for by every create and
 	// every remove; slow is told of each that waits.
 	holdCreate, holdRemove chan struct{}
@@ -142,7 +144,7 @@ func (f *fakeCore) Engines(context.Context, core.Caller) ([]cloche.EngineReport,
 }
 
 func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
-	return cloche.Status{Enabled: true, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
+	return cloche.Status{Enabled: !f.disabled, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
 }
 
 func (f *fakeCore) KeepSkills(core.Caller, string) {}
