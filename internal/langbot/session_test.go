@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,6 +123,102 @@ func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	d.must("box_create_session", p, obj{"session_id": "two"})
+}
+
+// Two execs of a session run at the same time, and nothing else waits for them: not its
+// processes, and not its end.
+func TestNothingWaitsForAnExec(t *testing.T) {
+	d := newDoor(t, nil)
+	p := &placement{"inst-1", "ws-1", 1}
+	d.must("box_create_session", p, obj{"session_id": "s"})
+	d.core.hold = make(chan struct{})
+	first := d.send("box_exec", p, obj{"session_id": "s", "cmd": "x"})
+	<-d.core.entered
+	second := d.send("box_exec", p, obj{"session_id": "s", "cmd": "y"})
+	<-d.core.entered
+	d.must("box_start_managed_process", p, obj{"session_id": "s", "spec": obj{"command": "x"}})
+	d.must("box_stop_managed_process", p, obj{"session_id": "s", "process_id": "default"})
+	d.must("box_get_session", p, obj{"session_id": "s"})
+	d.must("box_delete_session", p, obj{"session_id": "s"})
+	if got := d.ids(p); got != "" {
+		t.Errorf("the sessions are %q", got)
+	}
+	close(d.core.hold)
+	for range 2 {
+		if r := d.recv(); r.SeqID != first && r.SeqID != second {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// What a configuration says reaches the next sandbox: the workspace of a session that
+// names none, and each engine's section, whether it was chosen or not.
+func TestWhatASandboxIsAskedToBe(t *testing.T) {
+	work := t.TempDir()
+	d := newDoor(t, func(o *Options) { o.WorkDir = work })
+	d.core.engines = []cloche.EngineReport{{Name: "docker", Usable: true}}
+	p := &placement{"inst-1", "ws-1", 1}
+	made := func(id string, more obj) cloche.SandboxSpec {
+		t.Helper()
+		more["session_id"] = id
+		ref := d.must("box_create_session", p, more)["backend_session_id"].(string)
+		d.core.mu.Lock()
+		defer d.core.mu.Unlock()
+		return d.core.live[ref]
+	}
+	if got := made("own", obj{}); got.Workspace.Dir != "" || got.Workspace.Path != "/workspace" || got.Engine != "" || got.Image != "" || got.Limits.CPUs != 1 || got.Limits.MemoryBytes != 512<<20 || got.Limits.Pids != 128 || !*got.ReadOnlyRoot || got.Network != cloche.NetworkNone {
+		t.Errorf("%+v", got)
+	}
+	d.must("box_init", nil, obj{"local": obj{"host_root": "b"}, "docker": obj{"cpu_limit_enabled": "0"}}) // another engine is chosen
+	dir := filepath.Join(work, "b", "default", "tenants", p.durable())
+	if got := made("usual", obj{"mount_path": "/srv"}); got.Workspace.Dir != dir || got.Workspace.Path != "/srv" || got.Limits.CPUs != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := made("none", obj{"host_path_mode": "none"}); got.Workspace.Dir != "" {
+		t.Errorf("%+v", got)
+	}
+	if got := made("read", obj{"host_path_mode": "ro"}); got.Workspace.Dir != dir || !got.Workspace.ReadOnly {
+		t.Errorf("%+v", got)
+	}
+	d.must("box_init", nil, obj{"backend": "docker"})
+	if got := made("docker", obj{"image": "alpine:3", "network": "on", "read_only_rootfs": false}); got.Engine != "docker" || got.Limits.CPUs <= 1 || got.Image != "alpine:3" || got.Network != cloche.NetworkOn || *got.ReadOnlyRoot {
+		t.Errorf("%+v", got)
+	}
+	// A section takes the place of the one before, and the others stay.
+	d.must("box_init", nil, obj{"docker": obj{}})
+	if got := made("limited", obj{}); got.Engine != "docker" || got.Limits.CPUs != 1 || got.Workspace.Dir != dir {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What is wrong with the directories keeps a runtime from starting, and says so.
+func TestDirectoriesAtTheStart(t *testing.T) {
+	work := t.TempDir()
+	if err := os.WriteFile(filepath.Join(work, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ config, says string }{
+		"a file in its place":   {`{"local":{"host_root":".","default_workspace":"file"}}`, "is a file"},
+		"no root that holds it": {`{"local":{"default_workspace":"/usr/w"}}`, "allowed_mount_roots " + filepath.Join(work, "data/box")},
+		"outside of the roots":  {`{"local":{"host_root":"b","default_workspace":"w","allowed_mount_roots":["c"]}}`, "is not below one of the allowed_mount_roots"},
+	} {
+		s, err := New(t.Context(), Options{Core: newFakeCore(), Dir: t.TempDir(), WorkDir: work, Config: c.config})
+		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || !strings.Contains(e.Message, c.says) || e.Hint == "" {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+	}
+	if left, err := os.ReadDir(work); err != nil || len(left) != 1 {
+		t.Errorf("something was made: %v, %v", left, err)
+	}
+	// What is no JSON is passed over, with a warning.
+	var log bytes.Buffer
+	s, err := New(t.Context(), Options{Core: newFakeCore(), Dir: t.TempDir(), WorkDir: work, Config: "{nonsense", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil || !strings.Contains(log.String(), "LANGBOT_BOX_CONFIG") {
+		t.Fatalf("%v, %s", err, log.String())
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // box_shutdown waits for what is being made, and takes it.
