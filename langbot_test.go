@@ -89,14 +89,20 @@ type boxRuntime struct {
 }
 
 func (b *boxRuntime) environ() []string {
-	own := []string{"CLOCHE_HOME=" + b.home, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + strings.Repeat("t", 40)}
+	own := []string{"CLOCHE_HOME=" + b.home, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + boxToken}
 	return slices.Concat(os.Environ(), own, b.more)
 }
 
 // start starts it and waits until it is ready.
 func (b *boxRuntime) start() {
 	b.t.Helper()
+	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer log.Close()
 	b.daemon = exec.Command(b.bin, "box", "--host", "127.0.0.1", "--ws-control-port", b.port)
+	b.daemon.Stderr = log
 	b.daemon.Dir, b.daemon.Env, b.daemon.SysProcAttr = b.work, b.environ(), &syscall.SysProcAttr{Setsid: true}
 	if err := b.daemon.Start(); err != nil {
 		b.t.Fatal(err)
@@ -110,7 +116,7 @@ func (b *boxRuntime) start() {
 		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
 	})
 	if !ready {
-		b.t.Fatal("the runtime is not ready")
+		b.t.Fatalf("the runtime is not ready:\n%s", b.lastWords())
 	}
 }
 
@@ -148,7 +154,7 @@ func TestLangBotItself(t *testing.T) {
 	defer cancel()
 	api := strconv.Itoa(freePort(t))
 	place := filepath.Join(b.work, "place") // both see it, at the same path
-	environ := append(os.Environ(), "HOME="+b.work, "LANGBOT_BOX_CONTROL_TOKEN="+strings.Repeat("t", 40), "API__PORT="+api,
+	environ := append(os.Environ(), "HOME="+b.work, "LANGBOT_BOX_CONTROL_TOKEN="+boxToken, "API__PORT="+api,
 		"PLUGIN__ENABLE=false", "BOX__RUNTIME__ENDPOINT=ws://127.0.0.1:"+b.port, "BOX__LOCAL__HOST_ROOT="+b.work+"/box", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS="+b.work)
 	app := exec.CommandContext(ctx, program)
 	var said strings.Builder
