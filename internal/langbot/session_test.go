@@ -395,7 +395,14 @@ func TestAClientLeaves(t *testing.T) {
 // at the start. One that cannot be had is told of with the reason.
 func TestWhoChoosesTheBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	d := newDoor(t, func(o *Options) { o.Config, o.Environ = `{"backend":"docker"}`, []string{"BOX_BACKEND=nsjail"} })
+	var log bytes.Buffer
+	d := newDoor(t, func(o *Options) {
+		o.Config, o.Environ = `{"backend":"docker"}`, []string{"BOX_BACKEND=nsjail"}
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	if !strings.Contains(log.String(), "choice=nsjail source=BOX_BACKEND") {
+		t.Errorf("the log says %s", log.String())
+	}
 	d.core.engines = []cloche.EngineReport{{Name: "nsjail", Usable: true}, {Name: "docker", Usable: true}}
 	d.must("box_init", nil, obj{"backend": "docker"})
 	if got := d.must("box_status", p, obj{}); got["backend_choice"].(obj)["source"] != fromEnvironment || got["backend"].(obj)["name"] != "nsjail" {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -153,6 +154,51 @@ func TestUpdateKeepsWhatElseThereIs(t *testing.T) {
 				t.Errorf("files: %v", files)
 			}
 		})
+	}
+}
+
+// TestWritesAreWhole: who reads a file while it is written has the old one or the new,
+// and what is refused leaves the old.
+func TestWritesAreWhole(t *testing.T) {
+	ctx, s := t.Context(), skill.Open(t.TempDir())
+	must[cloche.Skill](t)(s.Create(ctx, tenant, cloche.SkillSpec{Name: "pdf", Description: "old", Instructions: "Do."}, nil, 0))
+	dir := filepath.Join(dirOf(s), "pdf")
+	put(t, dir, map[string]string{"notes": "old"})
+	for name, change := range map[string]func() error{
+		"SKILL.md": func() error {
+			_, err := s.Update(ctx, tenant, "pdf", cloche.SkillChange{Description: new("new")})
+			return err
+		},
+		"notes": func() error { return s.WriteFile(ctx, tenant, "pdf", "notes", []byte("new"), 0) },
+	} {
+		f := must[*os.File](t)(os.Open(filepath.Join(dir, name)))
+		before := must[os.FileInfo](t)(f.Stat())
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		after := must[os.FileInfo](t)(os.Lstat(filepath.Join(dir, name)))
+		if old := must[[]byte](t)(io.ReadAll(f)); os.SameFile(before, after) || !strings.Contains(string(old), "old") || strings.Contains(string(old), "new") {
+			t.Errorf("%s: who has it open reads %q", name, old)
+		}
+		if now := must[[]byte](t)(os.ReadFile(filepath.Join(dir, name))); !strings.Contains(string(now), "new") {
+			t.Errorf("%s is %q", name, now)
+		}
+		_ = f.Close()
+	}
+	for what, content := range map[string][]byte{"no text": {0xff}, "too much": make([]byte, 1<<20+1)} {
+		if err := s.WriteFile(ctx, tenant, "pdf", "notes", content, 0); err == nil {
+			t.Errorf("%s is written", what)
+		}
+	}
+	if err := s.WriteFile(ctx, tenant, "pdf", "notes", []byte(strings.Repeat("x", 4096)), 1024); err == nil {
+		t.Error("more is written than a tenant may have")
+	}
+	if now := must[[]byte](t)(os.ReadFile(filepath.Join(dir, "notes"))); string(now) != "new" {
+		t.Errorf("what was refused leaves %q", now)
+	}
+	left := must[[]os.DirEntry](t)(os.ReadDir(dir))
+	if len(left) != 2 {
+		t.Errorf("left: %v", left)
 	}
 }
 

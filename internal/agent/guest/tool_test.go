@@ -353,6 +353,31 @@ func TestToolGrep(t *testing.T) {
 	}
 }
 
+// TestToolsThatRunOutOfTime tell what they have, and that there may be more.
+func TestToolsThatRunOutOfTime(t *testing.T) {
+	dir, _ := toolTree(t)
+	if err := os.WriteFile(dir+"/long", []byte(strings.Repeat("x\n", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	all, long := &place{root: root, name: dir, rel: "."}, &place{root: root, name: dir, rel: "long"}
+	if got, err := toolGlob(late, all, &cloche.ToolGlob{Pattern: "**"}); err != nil || got.Partial != cloche.PartialTime {
+		t.Errorf("a glob: %+v, %v", got, err)
+	}
+	if got, err := toolGrep(late, all, &cloche.ToolGrep{Pattern: "needle"}); err != nil || got.Partial != cloche.PartialTime {
+		t.Errorf("a grep: %+v, %v", got, err)
+	}
+	if got, err := toolGrep(late, long, &cloche.ToolGrep{Pattern: "y"}); err != nil || got.Partial != cloche.PartialTime {
+		t.Errorf("a grep of one long file: %+v, %v", got, err)
+	}
+}
+
 func FuzzGlob(f *testing.F) {
 	for _, s := range []string{"*", "**/*.go", "a/{b,c}/**", "{a,{b,c}}", "[a-", "a**b", "**/**", "{,}"} {
 		f.Add(s, "a/b/c.go")
