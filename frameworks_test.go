@@ -1,0 +1,74 @@
+//go:build linux
+
+package cloche_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// frameworksVar names a directory that holds one for each of the frameworks below, with
+// its packages of PyPI as "pip3 install --target DIR" makes it for /usr/bin/python3.
+const frameworksVar = "CLOCHE_TEST_FRAMEWORKS"
+
+// TestFrameworks runs the tests of the adapters in sdk/python against the frameworks
+// themselves: their own conformance suites, and their own runners with models that are
+// a list of answers.
+func TestFrameworks(t *testing.T) {
+	for _, framework := range []struct {
+		name    string
+		needs   []string // the packages without which it is not there
+		options []string // of pytest
+	}{
+		{"inspect", []string{"inspect_ai", "pytest", "setuptools"}, nil},
+		{"langchain", []string{"deepagents", "langchain_tests", "setuptools"}, []string{"--asyncio-mode=auto"}},
+	} {
+		t.Run(framework.name, func(t *testing.T) {
+			dir := filepath.Join(os.Getenv(frameworksVar), framework.name)
+			for _, need := range framework.needs {
+				if _, err := os.Stat(filepath.Join(dir, need)); os.Getenv(frameworksVar) == "" || err != nil {
+					t.Skipf("needs the packages %q: set %s to a directory into whose directory %s pip installed them", framework.needs, frameworksVar, framework.name)
+				}
+			}
+			h := newHouse(t)
+			h.kill9()
+			// So that a spec that says nothing works without a registry.
+			policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\n"
+			if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h.start()
+			// Imports alone take a loaded machine most of a minute.
+			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
+			defer cancel()
+			venv := newVenv(ctx, t, dir)
+			args := append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider"}, framework.options...)
+			cmd := venv.python(ctx, t, append(args, filepath.Join("frameworks", "test_"+framework.name+".py"))...)
+			runFramework(t, h, cmd, venv.sources)
+		})
+	}
+}
+
+// runFramework runs a framework's tests, after which the daemon must have nothing left.
+func runFramework(t *testing.T, h *house, cmd *exec.Cmd, dir string) {
+	t.Helper()
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env,
+		"CLOCHE_HOST=unix://"+h.socket(),
+		// Nothing of a framework's may ask anybody.
+		"HTTP_PROXY=http://127.0.0.1:9", "HTTPS_PROXY=http://127.0.0.1:9", "ALL_PROXY=http://127.0.0.1:9",
+		"INSPECT_DISPLAY=none", "LANGSMITH_TRACING=false", "HF_HUB_OFFLINE=1",
+	)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", cmd.Args, err, out)
+	}
+	t.Logf("%s", out)
+	if left := h.names(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
