@@ -236,6 +236,13 @@ def test_endpoints(client: cloche.SandboxClient, make: Make) -> None:
     assert len(sb.endpoints.list()) == 1
 
 
+def test_what_may_leave_can_be_changed(make: Make) -> None:
+    sb = make(egress=[], network="on")
+    told = sb.set_egress([], deny=["a.example"])
+    assert told["egress"]["deny"] == ["a.example"]
+    assert sb.egress()["egress"]["deny"] == ["a.example"]
+
+
 def test_no_way_out_unless_it_is_asked_for(make: Make) -> None:
     sb = make(egress=[])
     names = "import socket; socket.getaddrinfo('example.com', 80)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -217,7 +217,8 @@ class AsyncSandboxHandle:
     async def set_egress(self, allow: Sequence[str], *, deny: Sequence[str] = ()) -> wire.EgressRules:
         """Replaces what may leave it. When this returns, no connection is left that the rules do not
         allow. It wants a sandbox with a network."""
-        body: Mapping[str, Any] = {"allow": list(allow), **({"deny": list(deny)} if deny else {})}
+        rules: wire.Egress = {"allow": list(allow), **({"deny": list(deny)} if deny else {})}
+        body: wire.EgressPolicy = {"egress": rules}
         return cast("wire.EgressRules", await self._t.json("PUT", self._path("egress"), body, repeat=True))
 
     async def snapshot(self, **fields: Any) -> wire.Snapshot:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -218,7 +218,8 @@ class SandboxHandle:
     def set_egress(self, allow: Sequence[str], *, deny: Sequence[str] = ()) -> wire.EgressRules:
         """Replaces what may leave it. When this returns, no connection is left that the rules do not
         allow. It wants a sandbox with a network."""
-        body: Mapping[str, Any] = {"allow": list(allow), **({"deny": list(deny)} if deny else {})}
+        rules: wire.Egress = {"allow": list(allow), **({"deny": list(deny)} if deny else {})}
+        body: wire.EgressPolicy = {"egress": rules}
         return cast("wire.EgressRules", self._t.json("PUT", self._path("egress"), body, repeat=True))
 
     def snapshot(self, **fields: Any) -> wire.Snapshot:
