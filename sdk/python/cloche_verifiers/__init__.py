@@ -1,15 +1,14 @@
-"""Rollouts of verifiers in Cloche sandboxes.
+"""The name by which verifiers finds the environment of `cloche.verifiers`: ``--env.id cloche-verifiers``."""
 
-With the flag ``--env.id cloche-verifiers`` every rollout of a taskset has a sandbox of its own,
-without a network unless it is asked for: the model, tools and state that verifiers serves on this
-machine are reached through one endpoint, ``http://127.0.0.1:13131``. Code that runs agents itself
-puts them into sandboxes with `in_cloche`, or takes a `ClocheRuntime` for ``Agent.run(runtime=...)``.
-"""
-
-from cloche_verifiers.api import ApiError
-from cloche_verifiers.config import ClocheConfig
-from cloche_verifiers.env import ClocheEnv, ClocheEnvConfig, SandboxedAgent, in_cloche
-from cloche_verifiers.runtime import ClocheRuntime
+from cloche.verifiers import (
+    ApiError,
+    ClocheConfig,
+    ClocheEnv,
+    ClocheEnvConfig,
+    ClocheRuntime,
+    SandboxedAgent,
+    in_cloche,
+)
 
 # verifiers takes the one Env in this list for the environment of this package.
 __all__ = [

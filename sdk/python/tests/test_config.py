@@ -6,8 +6,8 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.utils.compile import resolve_runtime_config
 
-from cloche_verifiers import ClocheConfig, ClocheEnvConfig, SandboxedAgent
-from cloche_verifiers.config import egress_rule
+from cloche.verifiers import ClocheConfig, ClocheEnvConfig, SandboxedAgent
+from cloche.verifiers.config import egress_rule
 
 
 class Rules(unittest.TestCase):

@@ -17,9 +17,10 @@ from pathlib import Path
 import verifiers.v1 as vf
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 
-from cloche_verifiers import ClocheConfig, ClocheEnv, ClocheEnvConfig, ClocheRuntime
-from cloche_verifiers.__main__ import validate
-from cloche_verifiers.api import Api
+from cloche.verifiers import ClocheConfig, ClocheEnv, ClocheEnvConfig, ClocheRuntime
+from cloche.verifiers.__main__ import validate
+from cloche.verifiers.api import Api
+
 from fake_model import FakeModel
 
 KEY = "the-real-key"
@@ -119,7 +120,7 @@ class EndToEnd(unittest.IsolatedAsyncioTestCase):
 
         class Talk(ClocheEnv):
             async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-                from cloche_verifiers import in_cloche
+                from cloche.verifiers import in_cloche
 
                 async with in_cloche(agents, self.config.cloche).agent.interaction(task) as talk:
                     seen.append((await talk.turn()).last_reply)
@@ -179,7 +180,7 @@ class EndToEnd(unittest.IsolatedAsyncioTestCase):
     async def test_a_killed_trainer_leaves_nothing(self) -> None:
         program = textwrap.dedent("""
             import asyncio
-            from cloche_verifiers import ClocheRuntime
+            from cloche.verifiers import ClocheRuntime
 
             async def main():
                 runtime = ClocheRuntime()
@@ -377,7 +378,7 @@ class EndToEnd(unittest.IsolatedAsyncioTestCase):
         self.assertIn(b"GET /hello", await runtime.read("server.log"))
 
     async def test_output_over_the_bound_is_an_error_and_not_a_hole(self) -> None:
-        from cloche_verifiers import process
+        from cloche.verifiers import process
 
         runtime = ClocheRuntime()
         self.addAsyncCleanup(runtime.stop)

@@ -10,9 +10,9 @@ from typing import Any
 import verifiers.v1 as vf
 from aiohttp import WSMsgType, web
 
-from cloche_verifiers import ApiError, ClocheConfig, ClocheRuntime
-from cloche_verifiers.api import Api
-from cloche_verifiers.bridge import Bridge
+from cloche.verifiers import ApiError, ClocheConfig, ClocheRuntime
+from cloche.verifiers.api import Api
+from cloche.verifiers.bridge import Bridge
 
 # Every name that a body of the runtime's may have, by route; a daemon refuses all others.
 KNOWN = {

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from cloche_verifiers.api import Api, ApiError
+from cloche.verifiers.api import Api, ApiError
 
 _CHUNK = 64 << 10
 

@@ -17,11 +17,11 @@ from verifiers.v1.runtimes import BaseRuntimeInfo, ProgramResult, Runtime, Runti
 from verifiers.v1.runtimes.base import register
 from verifiers.v1.utils.scope import run_scope
 
-from cloche_verifiers import process
-from cloche_verifiers.api import Api, ApiError
-from cloche_verifiers.bridge import Bridge, Route
-from cloche_verifiers.config import ClocheConfig
-from cloche_verifiers.ports import forward
+from cloche.verifiers import process
+from cloche.verifiers.api import Api, ApiError
+from cloche.verifiers.bridge import Bridge, Route
+from cloche.verifiers.config import ClocheConfig
+from cloche.verifiers.ports import forward
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from verifiers.v1.mcp import SharedToolServer
 from verifiers.v1.runtimes import runtime_is_local
 from verifiers.v1.utils.compile import resolve_runtime_config
 
-from cloche_verifiers.config import ClocheConfig
-from cloche_verifiers.runtime import ClocheRuntime
+from cloche.verifiers.config import ClocheConfig
+from cloche.verifiers.runtime import ClocheRuntime
 
 
 class SandboxedAgent:

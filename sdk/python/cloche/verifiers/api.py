@@ -129,7 +129,8 @@ class Api:
             ) as answer:
                 if answer.status >= 300:
                     raise self._refused(await answer.content.read(ERROR_BYTES), answer.status)
-                return await answer.read()
+                content: bytes = await answer.read()
+                return content
         except (aiohttp.ClientError, OSError) as e:
             raise self._unreachable(e) from e
 

@@ -13,8 +13,8 @@ from verifiers.v1.state import state_cls
 from verifiers.v1.utils.compile import resolve_runtime_config
 from verifiers.v1.utils.decorators import invoke
 
-from cloche_verifiers.config import ClocheConfig
-from cloche_verifiers.runtime import ClocheRuntime
+from cloche.verifiers.config import ClocheConfig
+from cloche.verifiers.runtime import ClocheRuntime
 
 OUTCOMES = ("valid", "invalid", "unchecked", "error")
 

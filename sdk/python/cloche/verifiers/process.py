@@ -16,7 +16,7 @@ from verifiers.v1.errors import SandboxError
 from verifiers.v1.runtimes import RuntimeProcess
 from verifiers.v1.utils.aio import run_shielded
 
-from cloche_verifiers.api import Api, ApiError
+from cloche.verifiers.api import Api, ApiError
 
 OUTPUT_BYTES = 64 << 20
 """How much of each stream a collected run may write."""
