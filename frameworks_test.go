@@ -12,7 +12,8 @@ import (
 )
 
 // frameworksVar names a directory that holds one for each of the frameworks below, with
-// its packages of PyPI as "pip3 install --target DIR" makes it for /usr/bin/python3.
+// its packages of PyPI as "pip3 install --target DIR" makes it. They are for
+// /usr/bin/python3; that of Harbor, which wants a newer one, has a link to it, "python".
 const frameworksVar = "CLOCHE_TEST_FRAMEWORKS"
 
 // TestFrameworks runs the tests of the adapters in sdk/python against the frameworks
@@ -34,14 +35,7 @@ func TestFrameworks(t *testing.T) {
 					t.Skipf("needs the packages %q: set %s to a directory into whose directory %s pip installed them", framework.needs, frameworksVar, framework.name)
 				}
 			}
-			h := newHouse(t)
-			h.kill9()
-			// So that a spec that says nothing works without a registry.
-			policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\n"
-			if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			h.start()
+			h := frameworkHouse(t)
 			// Imports alone take a loaded machine most of a minute.
 			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
 			defer cancel()
@@ -51,6 +45,41 @@ func TestFrameworks(t *testing.T) {
 			runFramework(t, h, cmd, venv.sources)
 		})
 	}
+}
+
+// TestHarbor is TestFrameworks for Harbor, whose interpreter is another one.
+func TestHarbor(t *testing.T) {
+	dir := filepath.Join(os.Getenv(frameworksVar), "harbor")
+	python := filepath.Join(dir, "python")
+	for _, need := range []string{python, filepath.Join(dir, "harbor"), filepath.Join(dir, "pytest")} {
+		if _, err := os.Stat(need); os.Getenv(frameworksVar) == "" || err != nil {
+			t.Skipf("needs Harbor and pytest: set %s to a directory into whose directory harbor pip installed them, with a link there to its python", frameworksVar)
+		}
+	}
+	h := frameworkHouse(t)
+	src, err := filepath.Abs(filepath.Join("sdk", "python"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-q", "-p", "no:cacheprovider", filepath.Join(src, "frameworks", "test_harbor.py"))
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+src+":"+dir, "PYTHONDONTWRITEBYTECODE=1", "HOME="+t.TempDir())
+	runFramework(t, h, cmd, t.TempDir())
+}
+
+// frameworkHouse is a daemon for which a spec that says nothing works without a registry.
+func frameworkHouse(t *testing.T) *house {
+	t.Helper()
+	h := newHouse(t)
+	h.kill9()
+	policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\n"
+	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	return h
 }
 
 // runFramework runs a framework's tests, after which the daemon must have nothing left.

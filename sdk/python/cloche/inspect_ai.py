@@ -29,7 +29,7 @@ from inspect_ai.util import (
 )
 
 import cloche
-from cloche import ExecOptions
+from cloche import ExecOptions, _lease
 from cloche._async import primitives
 from cloche._inspect_config import COMPOSE_FILES, ClocheConfig, ClocheSandbox, sandboxes_of
 
@@ -87,9 +87,9 @@ class ClocheSandboxEnvironment(SandboxEnvironment):
         made: dict[str, ClocheSandboxEnvironment] = {}
         try:
             for name, wanted in sandboxes_of(config).items():
-                handle = await _create(client, wanted, {LABEL: task_name[:200]})
+                handle = await _lease.create(client, wanted.spec(), {LABEL: task_name[:200]})
                 made[name] = cls(client, handle)
-                made[name]._beats = asyncio.create_task(_beat(handle, wanted.idle_timeout / 4))
+                made[name]._beats = asyncio.create_task(_lease.beat(handle, wanted.idle_timeout))
         except BaseException:
             await primitives.finish(_end(client, list(made.values())))
             raise
@@ -282,31 +282,6 @@ class ClocheSandboxEnvironment(SandboxEnvironment):
     def default_polling_interval(self) -> float:
         """Seconds between two looks of a service of inspect_ai into the sandbox."""
         return 0.2
-
-
-async def _create(
-    client: cloche.AsyncSandboxClient, wanted: ClocheSandbox, labels: dict[str, str]
-) -> cloche.AsyncSandboxHandle:
-    """A sandbox. Where there is no room now it waits, since other samples give theirs back."""
-    while True:
-        try:
-            return await client.create(wanted.spec(), labels=labels)
-        except cloche.NoCapacity as e:
-            if not e.retryable:
-                raise
-            await asyncio.sleep(e.retry_after or 1)
-
-
-async def _beat(handle: cloche.AsyncSandboxHandle, seconds: float) -> None:
-    """Keeps a sandbox while a model thinks. An eval that is killed beats no more."""
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await handle.heartbeat()
-        except cloche.NotFound:
-            return
-        except cloche.ClocheError:
-            continue  # whoever uses the sandbox next is told
 
 
 async def _end(client: cloche.AsyncSandboxClient, ours: list[ClocheSandboxEnvironment]) -> None:

@@ -1,0 +1,33 @@
+"""What adapters do alike: a sandbox is waited for, kept while its owner lives, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import cloche
+
+
+async def create(
+    client: cloche.AsyncSandboxClient, spec: cloche.SandboxSpec, labels: Mapping[str, str]
+) -> cloche.AsyncSandboxHandle:
+    """A sandbox. Where there is no room now it waits, since others give theirs back."""
+    while True:
+        try:
+            return await client.create(spec, labels=labels)
+        except cloche.NoCapacity as e:
+            if not e.retryable:
+                raise
+            await asyncio.sleep(e.retry_after or 1)
+
+
+async def beat(handle: cloche.AsyncSandboxHandle, idle_timeout: float) -> None:
+    """Keeps a sandbox while nobody uses it. An owner that is killed beats no more."""
+    while True:
+        await asyncio.sleep(idle_timeout / 4)
+        try:
+            await handle.heartbeat()
+        except cloche.NotFound:
+            return
+        except cloche.ClocheError:
+            continue  # whoever uses the sandbox next is told
