@@ -25,7 +25,7 @@ func TestFrameworks(t *testing.T) {
 		needs   []string // the packages without which it is not there
 		options []string // of pytest
 	}{
-		{"inspect", []string{"inspect_ai", "pytest", "setuptools"}, nil},
+		{"inspect", []string{"inspect_ai", "openai", "pytest", "setuptools"}, nil},
 		{"langchain", []string{"deepagents", "langchain_tests", "setuptools"}, []string{"--asyncio-mode=auto"}},
 	} {
 		t.Run(framework.name, func(t *testing.T) {

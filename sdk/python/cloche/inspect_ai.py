@@ -38,8 +38,9 @@ __all__ = ["ClocheConfig", "ClocheSandbox", "ClocheSandboxEnvironment"]
 LABEL = "inspect_ai.task"
 """The label of every sandbox of a task; its value is the task's name."""
 
-MAX_STDIN = 16 << 20
-"""The longest input of a command that is sent along with it. More goes to a process that is open for it."""
+MAX_STDIN = 1 << 20
+"""The longest input of a command that is sent along with it. More goes as it is to a process that is
+open for it."""
 
 MAX_OUTPUT = 64 << 20
 """The most of a stream that the daemon keeps."""

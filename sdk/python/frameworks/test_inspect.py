@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from inspect_ai import Task, eval_async
+from inspect_ai.agent import Agent, AgentState, agent, as_solver, sandbox_agent_bridge
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import includes
@@ -18,6 +21,7 @@ from inspect_ai.util import (
     SandboxEnvironmentSpec,
     SandboxUnavailableError,
     parse_compose_yaml,
+    sandbox,
 )
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
@@ -99,7 +103,70 @@ async def test_an_eval_runs_its_tools_in_sandboxes(tmp_path: Path) -> None:
         assert said.startswith("42\n"), said
 
 
+ASK = """
+import json, sys, urllib.request
+body = {"model": "inspect", "messages": [{"role": "user", "content": "capital of France?"}]}
+request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
+"""
+
+
+@agent
+def inside() -> Agent:
+    """An agent that runs in the sandbox, and reaches nothing but its model."""
+
+    async def execute(state: AgentState) -> AgentState:
+        async with sandbox_agent_bridge(state) as bridge:
+            url = f"http://127.0.0.1:{bridge.port}/v1/chat/completions"
+            done = await sandbox().exec_remote(["python3", "-c", ASK, url], stream=False)
+            assert done.success, done
+            state.output = ModelOutput.from_content("mockllm", done.stdout)
+            return state
+
+    return execute
+
+
+async def test_an_agent_in_a_sandbox_reaches_its_model(tmp_path: Path) -> None:
+    """By what inspect_ai puts into the sandbox itself, which has no network."""
+    task = Task(
+        dataset=[Sample(input="?", target="Paris")],
+        solver=as_solver(inside()),
+        scorer=includes(),
+        sandbox="cloche",
+    )
+    answer = ModelOutput.from_content("mockllm", "Paris")
+    answer.usage = ModelUsage()
+    model = get_model("mockllm/model", custom_outputs=[answer])
+    (log,) = await eval_async(task, model=model, log_dir=str(tmp_path))
+    assert log.status == "success", log.error
+    assert log.results is not None
+    assert log.results.scores[0].metrics["accuracy"].value == 1
+
+
 async def test_an_eval_leaves_nothing(environment: ClocheSandboxEnvironment) -> None:
+    assert await ours() == [environment.handle.name]
+
+
+async def test_a_cancelled_eval_leaves_nothing(environment: ClocheSandboxEnvironment, tmp_path: Path) -> None:
+    task = Task(
+        dataset=[Sample(input="wait", id=i) for i in range(2)],
+        solver=basic_agent(tools=[bash()]),
+        sandbox="cloche",
+    )
+    model = get_model("mockllm/model", custom_outputs=[call("bash", command="sleep 600")] * 2)
+    running = asyncio.create_task(eval_async(task, model=model, log_dir=str(tmp_path)))
+    async with cloche.AsyncSandboxClient() as client:
+
+        async def at_work() -> int:
+            made = await client.list(labels={LABEL: "task"}, states=["running"])
+            ends = [p["running"] for h in made for p in await h.processes()]
+            return sum(ends)
+
+        while await at_work() < 2:
+            assert not running.done(), running.result()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
     assert await ours() == [environment.handle.name]
 
 
@@ -141,9 +208,21 @@ async def test_a_lost_sandbox_is_said_to_be_one() -> None:
 async def test_too_much_output_is_an_error(environment: ClocheSandboxEnvironment) -> None:
     with pytest.raises(OutputLimitExceededError):
         await environment.exec(["head", "-c", "12000000", "/dev/zero"])
-    # A long input takes another way to the same end.
+
+
+async def test_a_long_input_changes_nothing_else(environment: ClocheSandboxEnvironment) -> None:
+    """It takes another way than a short one."""
+    long = b"x" * (17 << 20)
     with pytest.raises(OutputLimitExceededError):
-        await environment.exec(["cat"], input=b"x" * (17 << 20))
+        await environment.exec(["cat"], input=long)
+    with pytest.raises(TimeoutError):
+        await environment.exec(["sleep", "600"], input=long, timeout=1)
+    early = await environment.exec(
+        ["sh", "-c", "head -c 3; echo $WHO >&2; exit 3"], input=long, env={"WHO": "me"}
+    )
+    assert (early.returncode, early.stdout, early.stderr) == (3, "xxx", "me\n")
+    assert (await environment.exec(["no-such-program"], input=long)).returncode == 127
+    assert not [p for p in await environment.handle.processes() if p["running"]]
 
 
 async def test_connection_is_a_command_that_works(environment: ClocheSandboxEnvironment) -> None:
