@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -269,6 +271,49 @@ services:
     )
     assert made["web"].egress == ("pkg.example",) and made["web"].pids == 64 and made["web"].env == {"A": "1"}
     assert sandboxes_of(str(tmp_path / "compose.yaml")) == made
+
+
+TASK = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.solver import solver
+from inspect_ai.util import sandbox
+
+@solver
+def told():
+    async def solve(state, generate):
+        print("told", (await sandbox().exec(["sh", "-c", "echo $WHO; pwd"])).stdout.split())
+        return state
+    return solve
+
+@task
+def asks():
+    return Task(dataset=[Sample(input="x")], solver=told(), model="none/none")
+"""
+
+
+def test_the_compose_file_beside_a_task(tmp_path: Path) -> None:
+    """By the command line, which finds the provider by its entry point."""
+    (tmp_path / "asks.py").write_text(TASK)
+    service = (
+        "{image: host, command: sleep infinity, environment: [WHO=me], working_dir: /, network_mode: none}"
+    )
+    (tmp_path / "compose.yaml").write_text(f"services: {{default: {service}}}")
+    command = [
+        "inspect_ai",
+        "eval",
+        "asks.py",
+        "--sandbox",
+        "cloche",
+        "--display",
+        "plain",
+        "--log-dir",
+        "logs",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "told ['me', '/']" in ran.stdout, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize(
