@@ -118,6 +118,13 @@ def test_commands(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="timed out"):
             await env.exec("sleep 600 & wait", timeout_sec=1)
         assert not [p for p in await env.sandbox.processes() if p["running"]]
+        asleep = asyncio.create_task(env.exec("sleep 600"))
+        while not [p for p in await env.sandbox.processes() if p["running"]]:
+            assert not asleep.done()
+        asleep.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asleep
+        assert not [p for p in await env.sandbox.processes() if p["running"]]
         with env.with_default_user("nobody"):
             assert (await env.exec("id -un")).stdout == "nobody\n"
         assert await env.is_dir("/work") and not await env.is_file("/work")
@@ -164,6 +171,11 @@ def test_the_network_is_what_the_task_says(tmp_path: Path) -> None:
         assert await rules(env) == []
 
     using(environment(tmp_path, network_policy=listed, phase_network_policies=[OFFLINE]), work)
+
+    async def public(env: ClocheEnvironment) -> None:
+        assert await rules(env) == ["*"]
+
+    using(environment(tmp_path, network_policy=NetworkPolicy()), public)
 
     async def offline(env: ClocheEnvironment) -> None:
         assert env.sandbox.info["network"] == "none"
