@@ -1,0 +1,61 @@
+//go:build linux
+
+package cloche_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// openaiVar names a directory that holds the openai-agents package of PyPI with all that it
+// needs, and pytest and setuptools, as "pip3 install --target DIR" makes it, for /usr/bin/python3.
+const openaiVar = "CLOCHE_TEST_OPENAI_AGENTS"
+
+// TestOpenAIAgents runs the tests of cloche.openai_agents with the SDK as it is: all of them
+// over the unix socket, and those of sessions that come and go over TCP at once.
+func TestOpenAIAgents(t *testing.T) {
+	dir := os.Getenv(openaiVar)
+	for _, need := range []string{"agents", "pytest", "setuptools"} {
+		if _, err := os.Stat(filepath.Join(dir, need)); dir == "" || err != nil {
+			t.Skipf("needs the packages openai-agents, pytest and setuptools: set %s to a directory into which pip installed them", openaiVar)
+		}
+	}
+	h := newHouse(t)
+	h.kill9()
+	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
+	defer cancel()
+	venv := newVenv(ctx, t, dir)
+	token := strings.Repeat("k", 40)
+	tcp := h.startListening(token)
+
+	var both sync.WaitGroup
+	for name, run := range map[string]struct {
+		env, tests []string
+	}{
+		"unix": {[]string{"CLOCHE_HOST=unix://" + h.socket()}, []string{"openai_checks"}},
+		"tcp": {
+			[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token},
+			[]string{"openai_checks/test_lifecycle.py", "openai_checks/test_commands.py::test_exposed_ports"},
+		},
+	} {
+		both.Go(func() {
+			cmd := venv.python(ctx, t, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider"}, run.tests...)...)
+			cmd.Dir = venv.sources
+			cmd.Env = append(cmd.Env, run.env...)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
+			t.Logf("%s: %s", name, out)
+		})
+	}
+	both.Wait()
+	if left := h.names(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
