@@ -391,6 +391,7 @@ def test_who_is_cancelled_leaves_nothing() -> None:
             finally:
                 await w.client.delete(s)
 
+        before = asyncio.all_tasks()
         for after in (0, 0.003, 0.02, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.2, 2.0):
             task = asyncio.ensure_future(one())
             await asyncio.sleep(after)
@@ -398,7 +399,10 @@ def test_who_is_cancelled_leaves_nothing() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         await w.none_left()
-        left = [t for t in asyncio.all_tasks() if "follow" in repr(t) or "_accept" in repr(t)]
-        await asyncio.gather(*left, return_exceptions=True)
+
+        async def idle() -> bool:
+            return asyncio.all_tasks() <= before
+
+        await eventually(idle)
 
     run(test)

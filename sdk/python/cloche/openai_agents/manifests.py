@@ -131,6 +131,7 @@ class _Recorder:
         self._root = session._workspace_root_path()
         self._found: dict[str, _Recorded] = {}
         self._content: IO[bytes] = tempfile.TemporaryFile()
+        self._one = asyncio.Lock()
         self.state = session.state
         self._max_local_dir_file_concurrency = session._max_local_dir_file_concurrency
 
@@ -152,21 +153,11 @@ class _Recorder:
         found = self._at(path, directory=False)
         if found is None:
             raise ValueError("the root of the workspace is a directory")
-        found.offset, found.size = self._content.tell(), 0
-        while piece := await take(path, data, CHUNK):
-            # Others write between two pieces.
-            if self._content.tell() != found.offset + found.size:
-                whole = await asyncio.to_thread(self._content_of, found)
-                found.offset = self._content.seek(0, 2)
-                self._content.write(whole)
-            self._content.write(piece)
-            found.size += len(piece)
-
-    def _content_of(self, found: _Recorded) -> bytes:
-        self._content.seek(found.offset)
-        data = self._content.read(found.size)
-        self._content.seek(0, 2)
-        return data
+        async with self._one:  # the SDK copies several at once
+            found.offset, found.size = self._content.tell(), 0
+            while piece := await take(path, data, CHUNK):
+                self._content.write(piece)
+                found.size += len(piece)
 
     async def _exec_checked_nonzero(self, *command: str | Path) -> ExecResult:
         verb, value, path = (str(word) for word in command)

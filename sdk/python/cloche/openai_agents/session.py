@@ -55,6 +55,10 @@ class ClocheSandboxSession(TerminalSession):
         self._start_system_state_preserved = self._accounts_made = False
         await primitives.finish(_end(ports, old))
 
+    async def _terminate_ambiguous_mount_transition(self) -> None:
+        # A pause would keep what must not be kept.
+        await _end(self._ports, self._sandbox)
+
     async def _shutdown_backend(self) -> None:
         await self._ports.aclose()
         if not self.state.options.pause_on_exit:
