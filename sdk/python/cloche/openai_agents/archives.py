@@ -130,29 +130,24 @@ class ArchiveSession(ManifestSession):
         """Brings back what `persist_workspace` of this or of another provider has made. An archive that is
         refused leaves the workspace as it was."""
         root = self._workspace_root_path()
+        start = data.tell() if getattr(data, "seekable", bool)() else None
         head = await take(root, data, len(MAGIC))
         if head == MAGIC:
             await self._hydrate_natively((await take(root, data, MIB)).decode(errors="replace"))
             return
-
-        async def pieces() -> AsyncIterator[bytes]:
-            piece = head
-            while piece:
-                yield piece
-                piece = await take(root, data, MIB)
-
-        kept = sorted(p.as_posix() for p in self._workspace_resume_mount_skip_relpaths())
         try:
-            await self._sandbox.files.tar_in(
-                root.as_posix(),
-                pieces(),
-                atomic=True,
-                clear=self._clearing,
-                keep=kept if self._clearing else (),
-                # So that files of the manifest's users stay theirs.
-                owner="keep" if self.state.manifest.users or self.state.manifest.groups else "",
-                external_symlinks=self.state.options.external_symlinks,
-            )
+            # So that files of the manifest's users stay theirs.
+            if self.state.manifest.users or self.state.manifest.groups:
+                try:
+                    await self._import(head, data, owner="keep")
+                    return
+                except InvalidRequest as e:
+                    # Where there is one user only, all is that one's.
+                    if e.field != "owner" or start is None:
+                        raise
+                data.seek(start)
+                head = await take(root, data, len(MAGIC))
+            await self._import(head, data)
         except ClocheError as e:
             unsafe = isinstance(e, InvalidRequest) or e.code in ("too_large", "unsupported")
             raise WorkspaceArchiveWriteError(
@@ -161,6 +156,26 @@ class ArchiveSession(ManifestSession):
                 cause=e,
                 retryable=False if unsafe else failures.retryable(e),
             ) from e
+
+    async def _import(self, head: bytes, data: io.IOBase, *, owner: str = "") -> None:
+        root = self._workspace_root_path()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            piece = head
+            while piece:
+                yield piece
+                piece = await take(root, data, MIB)
+
+        kept = sorted(p.as_posix() for p in self._workspace_resume_mount_skip_relpaths())
+        await self._sandbox.files.tar_in(
+            root.as_posix(),
+            pieces(),
+            atomic=True,
+            clear=self._clearing,
+            keep=kept if self._clearing else (),
+            owner=owner,
+            external_symlinks=self.state.options.external_symlinks,
+        )
 
     async def _hydrate_natively(self, text: str) -> None:
         """A sandbox begins with a snapshot when it is made, so another one takes the place of this one."""
