@@ -106,6 +106,8 @@ class Wire:
         self._path, self._port = path, 0
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._goal = 0
+        self._reached = asyncio.Event()
 
     @property
     def host(self) -> str:
@@ -127,6 +129,12 @@ class Wire:
             os.unlink(self._path)
         self.snap()
 
+    async def carried(self, count: int) -> None:
+        """Waits until so many bytes more went either way."""
+        self._goal = count
+        self._reached.clear()
+        await self._reached.wait()
+
     def snap(self) -> None:
         """Breaks off what is under way; the next one gets through."""
         for writer in list(self._open):
@@ -145,6 +153,9 @@ class Wire:
             with contextlib.suppress(OSError):
                 while data := await source.read(1 << 16):
                     sink.write(data)
+                    self._goal -= len(data)
+                    if self._goal <= 0:
+                        self._reached.set()
                     await sink.drain()
                 sink.write_eof()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +13,9 @@ from agents.sandbox import Manifest, User, WorkspaceArchiveReadError, WorkspaceA
 from agents.sandbox.entries import Dir, File
 from agents.sandbox.snapshot import LocalSnapshot, SnapshotBase
 
-from .support import World, counted, needs_daemon, run
+from cloche.openai_agents import ClocheSandboxClient
+
+from .support import World, counted, eventually, needs_daemon, run, wire
 
 pytestmark = needs_daemon
 
@@ -220,5 +224,54 @@ def test_a_snapshot_that_cannot_be_stored() -> None:
         await w.api.remove(s.state.sandbox_id)  # type: ignore[attr-defined]
         with pytest.raises(WorkspaceArchiveReadError):
             await s.persist_workspace()
+
+    run(test)
+
+
+class Tearing(io.RawIOBase):
+    """An archive of 64 MiB, in the middle of which the wire tears."""
+
+    def __init__(self, tear: Callable[[], None]) -> None:
+        with tarfile.open(fileobj=(whole := io.BytesIO()), mode="w") as archive:
+            for name in ("f", "large"):
+                info = tarfile.TarInfo(name)
+                info.size = 64 << 20 if name == "large" else 0
+                archive.addfile(info, io.BytesIO(bytes(info.size)))
+        whole.seek(0)
+        self._whole, self._tear = whole, tear
+
+    def read(self, size: int = -1) -> bytes:
+        if self._whole.tell() > 8 << 20:
+            self._tear()
+        return self._whole.read(size)
+
+
+def test_a_wire_that_tears_in_mid_archive() -> None:
+    """Half an archive is an error, and nothing of it is in the workspace or in what is kept."""
+
+    async def test(w: World) -> None:
+        async with wire() as line, ClocheSandboxClient(line.host) as client:
+            s = await client.create(snapshot=w.snapshots, options=w.options())
+            await s.start()
+            await s.exec("echo old > f")
+            loop = asyncio.get_running_loop()
+            with pytest.raises(WorkspaceArchiveWriteError):
+                await s.hydrate_workspace(Tearing(lambda: loop.call_soon_threadsafe(line.snap)))  # type: ignore[arg-type]
+
+            async def as_it_was() -> bool:
+                return (await s.exec("ls -A; cat f")).stdout == b"f\nold\n"
+
+            await eventually(as_it_was)
+
+            await s.exec("truncate -s 64M large")
+            task = asyncio.ensure_future(s.persist_workspace())
+            await line.carried(4 << 20)
+            line.snap()
+            with pytest.raises(WorkspaceArchiveReadError):
+                await task
+            assert not await s.state.snapshot.restorable() and s.state.snapshot_fingerprint is None
+            await s.exec("rm large")
+            await s.aclose()
+            assert await s.state.snapshot.restorable()
 
     run(test)
