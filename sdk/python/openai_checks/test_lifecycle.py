@@ -146,7 +146,7 @@ def test_users_that_the_image_has() -> None:
 
 def test_another_root() -> None:
     async def test(w: World) -> None:
-        s = await w.session(Manifest(root="/srv/my project", entries={"f": File(content=b"x")}), kept=True)
+        s = await w.session(Manifest(root="/srv/my project/", entries={"f": File(content=b"x")}), kept=True)
         assert (await s.exec("pwd; cat f")).stdout == b"/srv/my project\nx"
         assert await text(s, "/srv/my project/f") == "x"
         await s.aclose()

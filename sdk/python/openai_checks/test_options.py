@@ -90,6 +90,7 @@ def test_options_that_are_wrong(given: dict[str, Any]) -> None:
     [
         Manifest(root="/"),
         Manifest(root="relative"),
+        Manifest(root="/a/../b"),
         Manifest(users=[User(name="a:b")]),
         Manifest(users=[User(name="")]),
         Manifest(extra_path_grants=(SandboxPathGrant(path="/data", host_path="/srv/data"),)),

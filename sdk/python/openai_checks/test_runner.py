@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from agents import RunConfig, Runner, RunState
 from agents.sandbox import Manifest, SandboxAgent, SandboxRunConfig
-from agents.sandbox.capabilities import Shell
-from agents.sandbox.entries import File
+from agents.sandbox.capabilities import Capability, Shell
+from agents.sandbox.entries import Dir, File
 from agents.sandbox.manifest import Environment
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from .support import World, needs_daemon, run
+from .support import World, counted, needs_daemon, run
 
 pytestmark = needs_daemon
 
@@ -106,6 +106,33 @@ def test_a_run_that_waits_for_approval_goes_on_elsewhere() -> None:
             again.approve(asked)
         result = await Runner.run(agent, again, run_config=config)
         assert "first\nsecond" in outputs(result)[-1] and result.final_output == "done"
+
+    run(test)
+
+
+class Twenty(Capability):
+    """Wants files in the workspace, as skills do."""
+
+    type: str = "twenty"
+
+    def process_manifest(self, manifest: Manifest) -> Manifest:
+        files = Dir(children={f"f{n}": File(content=b"2") for n in range(20)})
+        return manifest.model_copy(update={"entries": {**manifest.entries, "new": files}})
+
+
+def test_a_run_in_a_session_that_is_there() -> None:
+    """What a capability adds comes by few calls, and the session stays."""
+
+    async def test(w: World) -> None:
+        s = await w.session(Manifest(entries={"old": File(content=b"1")}))
+        agent = SandboxAgent(
+            name="a", model=ScriptedModel([[assistant_message("done")]]), capabilities=[Shell(), Twenty()]
+        )
+        config = RunConfig(sandbox=SandboxRunConfig(session=s), tracing_disabled=True)
+        with counted() as calls:
+            await Runner.run(agent, "go", run_config=config)
+        assert len(calls) <= 3, calls
+        assert (await s.exec("cat old new/*")).stdout == b"1" + b"2" * 20
 
     run(test)
 

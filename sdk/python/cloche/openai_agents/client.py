@@ -194,8 +194,8 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
 def _check(manifest: Manifest) -> None:
     """Refuses what no sandbox of Cloche's can be."""
     root = posixpath.normpath(manifest.root)
-    if not root.startswith("/") or root.strip("/") == "":
-        _refuse(f"the root of the manifest is {manifest.root!r}, and must be absolute and not /")
+    if not root.startswith("/") or root.strip("/") == "" or root != manifest.root.rstrip("/"):
+        _refuse(f"the root of the manifest is {manifest.root!r}, and must be absolute, plain and not /")
     for grant in manifest.extra_path_grants:
         if grant.host_path is not None:
             _refuse(f"the grant of {grant.path} binds a directory of the host's, which is the operator's to do")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import tarfile
 import tempfile
@@ -196,7 +197,7 @@ class _Recorder:
             archive.close()
         self._content.seek(0)
         self._content.truncate()
-        pairs = [w for name, f in found.items() if f.group for w in (f.group, str(self._root / name))]
+        pairs = [w for name, f in found.items() if f.group for w in (f.group, (self._root / name).as_posix())]
         if pairs:
             await self._session._as_root(_CHGRP, pairs, "chgrp")
 
@@ -230,24 +231,34 @@ class ManifestSession(FileSession):
     ) -> MaterializationResult:
         if provision_accounts and not only_ephemeral:
             await self.provision_manifest_accounts()
-        recorder = _Recorder(self)
-        try:
-            applier = ManifestApplier(
-                mkdir=recorder.mkdir,
-                exec_checked_nonzero=self._exec_checked_nonzero,
-                apply_entry=recorder.apply,
-                max_entry_concurrency=1,
-            )
-            result = await applier.apply_manifest(
+        async with self._recording() as applier:
+            return await applier.apply_manifest(
                 self.state.manifest,
                 only_ephemeral=only_ephemeral,
                 provision_accounts=False,
                 base_dir=self._manifest_base_dir(),
             )
+
+    async def _apply_entry_batch(
+        self, entries: Sequence[tuple[Path, BaseEntry]], *, base_dir: Path
+    ) -> list[MaterializedFile]:
+        async with self._recording() as applier:
+            return await applier._apply_entry_batch(entries, base_dir=base_dir)
+
+    @contextlib.asynccontextmanager
+    async def _recording(self) -> AsyncIterator[ManifestApplier]:
+        """The SDK's own way to apply entries, to a recorder; what it has remembered is sent at the end."""
+        recorder = _Recorder(self)
+        try:
+            yield ManifestApplier(
+                mkdir=recorder.mkdir,
+                exec_checked_nonzero=self._exec_checked_nonzero,
+                apply_entry=recorder.apply,
+                max_entry_concurrency=1,
+            )
             await recorder.flush()
         finally:
             recorder.close()
-        return result
 
     async def provision_manifest_accounts(self) -> None:
         """Makes the users and groups that the image has not."""

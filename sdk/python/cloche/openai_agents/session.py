@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from agents.sandbox import ExposedPortEndpoint, ExposedPortUnavailableError
-from agents.sandbox.materialization import MaterializationResult
+from agents.sandbox.entries import BaseEntry
+from agents.sandbox.materialization import MaterializationResult, MaterializedFile
 from agents.sandbox.session import SandboxSession
 
 from cloche._async import primitives
@@ -87,7 +91,7 @@ async def make(
     nameless: bool = False,
 ) -> AsyncSandboxHandle:
     """Makes a sandbox for a session. A `nameless` one gets its name from the daemon."""
-    spec = options.spec(root, labels={LABEL: session}, snapshot=snapshot)
+    spec = options.spec(root.rstrip("/"), labels={LABEL: session}, snapshot=snapshot)
     return await (api.create(spec, name="") if nameless else api.create(spec))
 
 
@@ -104,3 +108,8 @@ class WrappedSession(SandboxSession):
     async def provision_manifest_accounts(self) -> None:
         """Makes the users and groups that the image has not."""
         await self._inner.provision_manifest_accounts()
+
+    async def _apply_entry_batch(
+        self, entries: Sequence[tuple[Path, BaseEntry]], *, base_dir: Path
+    ) -> list[MaterializedFile]:
+        return await self._inner._apply_entry_batch(entries, base_dir=base_dir)
