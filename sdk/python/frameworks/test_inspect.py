@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -170,6 +171,27 @@ async def test_a_cancelled_eval_leaves_nothing(environment: ClocheSandboxEnviron
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert await ours() == [environment.handle.name]
+
+
+KILLED = """
+import asyncio, os, signal
+from cloche.inspect_ai import ClocheConfig, ClocheSandboxEnvironment
+
+async def main():
+    made = await ClocheSandboxEnvironment.sample_init("killed", ClocheConfig(idle_timeout=2), {})
+    print(made["default"].handle.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_eval_leaves_nothing() -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == -signal.SIGKILL
+    with cloche.SandboxClient() as client:
+        while ran.stdout.strip() in [h.name for h in client.list()]:
+            pass
 
 
 async def test_a_sandbox_that_cannot_be_is_an_error_of_the_eval(tmp_path: Path) -> None:
