@@ -296,10 +296,16 @@ func (i *instance) usable(what string) error {
 func (i *instance) kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.cmd != nil && i.cmd.Process != nil {
-		killTree(i.cmd.Process.Pid)
-		_ = i.cmd.Process.Kill() // dead already is fine
+	if i.cmd == nil || i.cmd.Process == nil {
+		return
 	}
+	// It adopts what its children leave, and forks no more. Once it was reaped its
+	// number may be another's.
+	if i.cmd.Process.Signal(syscall.SIGSTOP) != nil {
+		return
+	}
+	killBelow(i.cmd.Process.Pid)
+	_ = i.cmd.Process.Kill() // dead already is fine
 }
 
 // Close implements engine.Instance.

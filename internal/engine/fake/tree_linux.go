@@ -9,10 +9,9 @@ import (
 	"syscall"
 )
 
-// killTree stops a process and kills all that descends from it, as often as it
+// killBelow kills all that descends from a process, which is stopped, as often as it
 // takes to find nothing more.
-func killTree(root int) {
-	_ = syscall.Kill(root, syscall.SIGSTOP) // so that it adopts what its children leave, and forks no more
+func killBelow(root int) {
 	for range 8 {
 		pids := descendants(root)
 		if len(pids) == 0 {
