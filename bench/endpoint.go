@@ -86,6 +86,9 @@ func (b *bench) endpoints(ctx context.Context) (err error) {
 		b.once("1 GiB through an endpoint of "+engine, func() ([]counted, error) { return e.large(ctx, engine, sb) })
 	}
 	b.once("endpoints that nobody uses", func() ([]counted, error) { return e.idle(ctx) })
+	for engine := range e.bridged {
+		b.once("64 evaluations at once on "+engine, func() ([]counted, error) { return e.crowds(ctx, engine) })
+	}
 	b.report.judge(goals())
 	return ctx.Err()
 }
@@ -230,7 +233,7 @@ func (e *endpointBench) subjects() []subject {
 		{
 			name: through(endpointTurns, "gvisor"), how: "16 sandboxes at once, 6 turns each: a model that takes 0.5 s and streams, a tool, a stop check", most: evaluationRounds, limit: time.Minute,
 			run: func(ctx context.Context) (measure, error) {
-				return evaluate(func(i int) (string, error) {
+				return evaluate(evaluations, func(i int) (string, error) {
 					return e.inside(ctx, e.judged[i], "turns", strconv.Itoa(evaluationTurns), insideURL)
 				})
 			},
@@ -238,7 +241,7 @@ func (e *endpointBench) subjects() []subject {
 		{
 			name: through(endpointTurns, direct), how: "16 processes of the host at once, the same", most: evaluationRounds, limit: time.Minute,
 			run: func(ctx context.Context) (measure, error) {
-				return evaluate(func(int) (string, error) {
+				return evaluate(evaluations, func(int) (string, error) {
 					return output(ctx, e.caller, "turns", strconv.Itoa(evaluationTurns), e.target)
 				})
 			},
@@ -257,23 +260,41 @@ func (e *endpointBench) inside(ctx context.Context, sb *client.Sandbox, args ...
 	return string(res.Stdout), err
 }
 
-// evaluate is the mean of what the programs took that run at the same time, so that
+// evaluate is the mean of what n programs took that run at the same time, so that
 // their starts, which are measured elsewhere, are left out.
-func evaluate(run func(i int) (string, error)) (measure, error) {
-	var (
-		wg   sync.WaitGroup
-		took [evaluations]measure
-		errs [evaluations]error
-	)
-	for i := range evaluations {
-		wg.Go(func() { took[i], errs[i] = measured(run(i))("total") })
-	}
-	wg.Wait()
+func evaluate(n int, run func(i int) (string, error)) (measure, error) {
+	took := make([]measure, n)
+	err := together(n, n, func(i int) (err error) {
+		took[i], err = measured(run(i))("total")
+		return err
+	})
 	var sum time.Duration
 	for _, m := range took {
 		sum += m.Total
 	}
-	return measure{Total: sum / evaluations}, errors.Join(errs[:]...)
+	return measure{Total: sum / time.Duration(n)}, err
+}
+
+// together calls do for each of n, with so many calls under way at once.
+func together(n, atOnce int, do func(i int) error) error {
+	var (
+		wg   sync.WaitGroup
+		errs = make([]error, n)
+		next = make(chan int)
+	)
+	for range atOnce {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // measured reads one of the values that the caller prints; that of the first byte has

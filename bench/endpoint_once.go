@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -104,7 +106,7 @@ func (e *endpointBench) look(ctx context.Context, endpoints []cloche.Endpoint) (
 	if err := wait(ctx, settle); err != nil {
 		return 0, 0, err
 	}
-	all, err := processesIn(ids)
+	all, err := e.house.processesIn(ids)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -118,31 +120,60 @@ func (e *endpointBench) look(ctx context.Context, endpoints []cloche.Endpoint) (
 	return switches, max(0, after-before), err
 }
 
-// processesIn are those of the host's that are in the cgroups of sandboxes: at least one
-// of each.
-func processesIn(ids []string) (pids []int, err error) {
-	entries, err := os.ReadDir("/proc")
+// processesIn are those of the host's that are in the groups of native sandboxes: at least
+// one of each. Groups are found by the engine's records, for those of an agent that waited
+// are still called what they were while it did.
+func (h *house) processesIn(ids []string) (pids []int, err error) {
+	groups, err := h.nativeGroups(ids)
 	if err != nil {
-		return nil, fmt.Errorf("find processes: %w", err)
+		return nil, err
 	}
 	seen := map[string]bool{}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
+	err = eachProcess(func(pid int, dir string) {
+		in, err := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if err != nil {
-			continue
+			return // it has ended
 		}
-		groups, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
-		if err != nil {
-			continue // it has ended
+		for id, group := range groups {
+			if strings.Contains(string(in), "/"+group) {
+				pids, seen[id] = append(pids, pid), true
+				return
+			}
 		}
-		if i := slices.IndexFunc(ids, func(id string) bool { return strings.Contains(string(groups), "/"+id) }); i >= 0 {
-			pids, seen[ids[i]] = append(pids, pid), true
+	})
+	if err == nil && len(seen) != len(ids) {
+		err = fmt.Errorf("find processes: %d of %d sandboxes have none in a group of theirs", len(ids)-len(seen), len(ids))
+	}
+	return pids, err
+}
+
+// nativeGroups are the names of the groups of native sandboxes, by sandbox.
+func (h *house) nativeGroups(ids []string) (map[string]string, error) {
+	records, err := filepath.Glob(filepath.Join(h.home, "engines", "native", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	groups := map[string]string{}
+	for _, path := range records {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // of an agent that waited and was taken
+		}
+		var r struct {
+			ID      string   `json:"id"`
+			Cgroups []string `json:"cgroups"`
+		}
+		if err = errors.Join(err, json.Unmarshal(data, &r)); err != nil {
+			return nil, fmt.Errorf("read a record of the engine native: %w", err)
+		}
+		if slices.Contains(ids, r.ID) && len(r.Cgroups) > 0 {
+			groups[r.ID] = filepath.Base(r.Cgroups[0])
 		}
 	}
-	if len(seen) != len(ids) {
-		return nil, fmt.Errorf("find processes: %d of %d sandboxes have none in a cgroup of theirs", len(ids)-len(seen), len(ids))
+	if len(groups) != len(ids) {
+		return nil, fmt.Errorf("find groups: %d of %d sandboxes have none in their records", len(ids)-len(groups), len(ids))
 	}
-	return pids, nil
+	return groups, nil
 }
 
 // countSwitches is how often threads of processes were put on a processor, ever.

@@ -221,27 +221,34 @@ func processesOf(exe string) (map[int]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find processes: %w", err)
 	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("find processes: %w", err)
-	}
 	found := map[int]string{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		fi, err := os.Stat(filepath.Join("/proc", e.Name(), "exe"))
+	err = eachProcess(func(pid int, dir string) {
+		fi, err := os.Stat(filepath.Join(dir, "exe"))
 		if err != nil || !os.SameFile(fi, want) {
-			continue // ended, a thread of the kernel's, or another program
+			return // ended, a thread of the kernel's, or another program
 		}
 		role := "sentry"
-		if argv, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); strings.Contains(strings.SplitN(string(argv), "\x00", 2)[0], "gofer") {
+		if argv, _ := os.ReadFile(filepath.Join(dir, "cmdline")); strings.Contains(strings.SplitN(string(argv), "\x00", 2)[0], "gofer") {
 			role = "gofer"
 		}
 		found[pid] = role
+	})
+	return found, err
+}
+
+// eachProcess calls visit with each process of the host's and its directory in /proc,
+// which may be gone by then.
+func eachProcess(visit func(pid int, dir string)) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("find processes: %w", err)
 	}
-	return found, nil
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			visit(pid, filepath.Join("/proc", e.Name()))
+		}
+	}
+	return nil
 }
 
 // sameMemory reports whether a process has its address space together with one of
