@@ -99,7 +99,7 @@ var rooms = map[string][]string{
 	},
 	"bench":          {"", "client"},
 	"bench/goclient": {"", "client"},
-	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/image"},
+	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
 }
 
 // stdOnly are packages whose non-test files import nothing but the standard

@@ -157,6 +157,10 @@ func TestEveryGoalNamesSubjects(t *testing.T) {
 	for _, s := range bridged.subjects() {
 		known = append(known, s.name, s.also)
 	}
+	known = append(known, nativeExec)
+	for _, s := range (&nativeBench{bwrap: "bwrap"}).subjects() {
+		known = append(known, s.name, s.also)
+	}
 	for _, kind := range []string{plainPrivate, boundedPrivate, plainNamed, boundedNamed} {
 		known = append(known, writeIn(kind, "256 MiB"), writeIn(kind, "256 MiB synced"))
 	}

@@ -12,7 +12,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -24,6 +26,7 @@ type imageEngine struct {
 	args []string
 	in   io.WriteCloser
 	out  *bufio.Scanner
+	stop func() error // may be called twice
 	// onSteps, where it is set, is told the steps of each run.
 	onSteps func(map[string]float64)
 }
@@ -39,11 +42,16 @@ type imageAnswer struct {
 // newImageEngine starts one; with spare, it has a sentry ready for each next sandbox,
 // as the daemon has.
 func newImageEngine(ctx context.Context, b *bench, image string, spare bool) (*imageEngine, error) {
-	e := &imageEngine{bin: filepath.Join(b.dir, "imagerun")}
-	dir := filepath.Join(b.dir, "image")
 	if spare {
-		dir = filepath.Join(b.dir, "image-spare")
+		return startImageEngine(ctx, b, "image-spare", image, "-spare")
 	}
+	return startImageEngine(ctx, b, "image", image)
+}
+
+// startImageEngine starts one with more flags, in a directory of its own of that name.
+func startImageEngine(ctx context.Context, b *bench, name, image string, flags ...string) (*imageEngine, error) {
+	e := &imageEngine{bin: filepath.Join(b.dir, "imagerun")}
+	dir := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
@@ -55,11 +63,7 @@ func newImageEngine(ctx context.Context, b *bench, image string, spare bool) (*i
 		"-pids", strconv.Itoa(limitPids), "-tmp", strconv.Itoa(limitTmp), "-shm", strconv.Itoa(limitShm),
 	}
 	// Not with ctx: it ends when its input does, after it has ended its sandboxes.
-	args := append([]string{e.bin}, e.args...)
-	if spare {
-		args = append(args, "-spare")
-	}
-	cmd := command(context.WithoutCancel(ctx), args...)
+	cmd := command(context.WithoutCancel(ctx), slices.Concat([]string{e.bin}, e.args, flags)...)
 	cmd.Stderr = os.Stderr
 	var err error
 	if e.in, err = cmd.StdinPipe(); err != nil {
@@ -73,10 +77,11 @@ func newImageEngine(ctx context.Context, b *bench, image string, spare bool) (*i
 		return nil, fmt.Errorf("start imagerun: %w", err)
 	}
 	e.out = bufio.NewScanner(out)
-	b.defers(func() error {
+	e.stop = sync.OnceValue(func() error {
 		e.in.Close()
 		return cmd.Wait()
 	})
+	b.defers(e.stop)
 	return e, nil
 }
 
@@ -107,7 +112,11 @@ func (e *imageEngine) trace(ctx context.Context, step func(string, float64), arg
 }
 
 func (e *imageEngine) send(op string, argv ...string) error {
-	line, err := json.Marshal(map[string]any{"op": op, "argv": argv})
+	return e.sendAll(map[string]any{"op": op, "argv": argv})
+}
+
+func (e *imageEngine) sendAll(request map[string]any) error {
+	line, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
@@ -137,7 +146,16 @@ func (e *imageEngine) ask(op string, argv ...string) (imageAnswer, error) {
 	return e.receive()
 }
 
-// run is one sandbox from its create to its end.
+// hold makes n sandboxes, some of them at the same time, and says how long that took.
+func (e *imageEngine) hold(n, atOnce int) (time.Duration, error) {
+	if err := e.sendAll(map[string]any{"op": "hold", "n": n, "at_once": atOnce}); err != nil {
+		return 0, err
+	}
+	a, err := e.receive()
+	return time.Duration(a.Steps["hold"] * float64(time.Millisecond)), err
+}
+
+// run is one sandbox from its create to its end, which it says apart too.
 func (e *imageEngine) run(want string, argv ...string) (measure, error) {
 	var m measure
 	began := time.Now()
@@ -157,6 +175,7 @@ func (e *imageEngine) run(want string, argv ...string) (measure, error) {
 		return m, err
 	}
 	m.Total = time.Since(began)
+	m.Also = time.Duration(end.Steps["close"] * float64(time.Millisecond))
 	if e.onSteps != nil {
 		a.Steps["close"] = end.Steps["close"]
 		e.onSteps(a.Steps)

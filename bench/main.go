@@ -30,6 +30,7 @@ import (
 type options struct {
 	n       int
 	idle    int
+	many    int
 	only    *regexp.Regexp
 	name    string
 	install bool
@@ -53,7 +54,8 @@ func parse(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&o.n, "n", 20, "rounds of each comparison; every subject runs once in each")
 	fs.IntVar(&o.idle, "idle", 10, "idle sandboxes that memory is averaged over")
-	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, exec, process, image, workspace, tar, snapshot, egress, endpoint, memory) and write no files")
+	fs.IntVar(&o.many, "many", 200, "native sandboxes that are made at once, counted and weighed")
+	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, exec, process, image, workspace, tar, snapshot, egress, endpoint, native, memory) and write no files")
 	fs.StringVar(&o.name, "name", "latest", "name of the file of raw samples")
 	fs.BoolVar(&o.install, "install", false, "install the peers with apt-get first")
 	fs.BoolVar(&o.trace, "trace", false, "also print how long each step of a create takes")
@@ -61,8 +63,8 @@ func parse(args []string) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.n < 1 || o.idle < 1 || o.name != filepath.Base(o.name) {
-		return o, fmt.Errorf("arguments %q: want flags only, -n and -idle at least 1, -name without a slash", args)
+	if fs.NArg() > 0 || o.n < 1 || o.idle < 1 || o.many < 1 || o.name != filepath.Base(o.name) {
+		return o, fmt.Errorf("arguments %q: want flags only, -n, -idle and -many at least 1, -name without a slash", args)
 	}
 	var err error
 	if only != "" {
@@ -93,7 +95,7 @@ func run(ctx context.Context, args []string) (err error) {
 	groups := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"build", b.build}, {"create", b.create}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"memory", b.memory}}
+	}{{"build", b.build}, {"create", b.create}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"memory", b.memory}}
 	for _, g := range groups {
 		if o.only != nil && !o.only.MatchString(g.name) {
 			continue

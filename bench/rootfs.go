@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	erofs "github.com/erofs/go-erofs"
 )
@@ -67,6 +68,24 @@ func writeErofs(path string, program []byte) (err error) {
 		}
 	}
 	return w.Close()
+}
+
+// writeTree writes the same files as a directory.
+func writeTree(root string, program []byte) error {
+	for _, d := range imageDirs() {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return fmt.Errorf("make root: %w", err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, busybox), program, 0o755); err != nil {
+		return fmt.Errorf("make root: %w", err)
+	}
+	for _, a := range applets() {
+		if err := os.Symlink("busybox", filepath.Join(root, "bin", a)); err != nil {
+			return fmt.Errorf("make root: %w", err)
+		}
+	}
+	return nil
 }
 
 // writeTar writes the same image for docker import.

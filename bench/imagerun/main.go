@@ -1,7 +1,8 @@
 //go:build linux
 
 // Command imagerun runs programs from an EROFS image without host directories,
-// on the gVisor engine and the agent, with nothing of the house around them.
+// on the gVisor engine, or the native one, and the agent, with nothing of the house
+// around them.
 //
 // With -once it runs one program as a whole process. Otherwise it is a daemon
 // on its standard input: each line is a JSON request, answered by JSON lines.
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
@@ -35,10 +38,14 @@ const target = "/.cloche"
 
 // request is one line of standard input.
 type request struct {
-	// Op is "run" (a sandbox of its own), "hold" (make one and keep it), "exec"
-	// (in the one that was made last) or "drop" (end all that are held).
+	// Op is "run" (a sandbox of its own), "hold" (make N and keep them, or one), "exec"
+	// (in the one that was made last), "ready" (until as many agents wait as were asked
+	// for) or "drop" (end all that are held).
 	Op   string   `json:"op"`
 	Argv []string `json:"argv,omitempty"`
+	// N is how many, and AtOnce how many of them at the same time.
+	N      int `json:"n,omitempty"`
+	AtOnce int `json:"at_once,omitempty"`
 }
 
 // answer is one line of standard output. A run has two: its output, then, when
@@ -56,6 +63,8 @@ type settings struct {
 	memory, pids, tmp, shm, disk int64
 	cpus                         float64
 	once, trace, spare           bool
+	engine                       string
+	waiting                      int
 }
 
 func main() {
@@ -71,6 +80,8 @@ func main() {
 	flag.Int64Var(&s.shm, "shm", 64<<20, "size of /dev/shm in bytes")
 	flag.BoolVar(&s.once, "once", false, "run the arguments, once")
 	flag.BoolVar(&s.spare, "spare", false, "have a sentry started and parked for the next sandbox, as the daemon does")
+	flag.StringVar(&s.engine, "engine", gvisor.Name, "the engine: gvisor or native")
+	flag.IntVar(&s.waiting, "waiting", 0, "how many agents of the engine native wait for the next sandboxes")
 	flag.BoolVar(&s.trace, "trace", false, "write the engine's debug log to standard error, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -110,16 +121,22 @@ func serve(ctx context.Context, s settings, argv []string) (err error) {
 }
 
 // requestLimit bounds a request, so that whoever waits for it learns what hangs.
-const requestLimit = 25 * time.Second
+const (
+	requestLimit = 25 * time.Second
+	// requestEach is how much longer it may take for each sandbox that it is about.
+	requestEach = 2 * time.Second
+)
 
 func (r *runner) carryOut(ctx context.Context, q request, say func(answer)) error {
-	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit+time.Duration(q.N)*requestEach)
 	defer cancel()
 	switch q.Op {
+	case "ready":
+		say(answer{Error: text(r.ready(ctx))})
 	case "run":
 		say(r.answerRun(ctx, q.Argv, say))
 	case "hold":
-		say(r.answerHold(ctx))
+		say(r.answerHold(ctx, max(q.N, 1), max(q.AtOnce, 1)))
 	case "exec":
 		say(r.answerExec(ctx, q.Argv))
 	case "drop":
@@ -134,7 +151,8 @@ func (r *runner) carryOut(ctx context.Context, q request, say func(answer)) erro
 type runner struct {
 	settings
 	owner  string
-	engine *gvisor.Engine
+	engine engine.Engine
+	end    func() error
 	agent  string // path of the agent's image
 	held   []*sandbox
 }
@@ -156,23 +174,83 @@ func newRunner(ctx context.Context, s settings) (*runner, error) {
 	if r.agent, err = images.AgentImage(ctx, program); err != nil {
 		return nil, err
 	}
-	r.engine, err = gvisor.New(gvisor.Options{StateDir: filepath.Join(s.dir, "engine"), ExePath: s.exe, Spare: s.spare, Logger: log})
-	if err == nil && (s.spare || s.once) {
-		r.engine.Prepare(r.owner, r.cpus, true)
-	}
-	return r, err
+	return r, r.open(log)
 }
+
+// open makes the engine.
+func (r *runner) open(log *slog.Logger) error {
+	switch r.settings.engine {
+	case gvisor.Name:
+		e, err := gvisor.New(gvisor.Options{StateDir: r.stateDir(), ExePath: r.exe, Spare: r.spare, Logger: log})
+		if err != nil {
+			return err
+		}
+		if r.spare || r.once {
+			e.Prepare(r.owner, r.cpus, true)
+		}
+		r.engine, r.end = e, e.Close
+	case native.Name:
+		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Spares: r.waiting, Logger: log})
+		if err != nil {
+			return err
+		}
+		r.engine, r.end = e, e.Close
+	default:
+		return fmt.Errorf("no engine %q", r.settings.engine)
+	}
+	return nil
+}
+
+func (r *runner) stateDir() string { return filepath.Join(r.dir, "engine") }
 
 func (r *runner) close(ctx context.Context) error {
-	return errors.Join(r.drop(ctx), r.engine.Close())
+	return errors.Join(r.drop(ctx), r.end())
 }
 
-func (r *runner) drop(ctx context.Context) error {
-	var errs []error
-	for _, sb := range r.held {
-		errs = append(errs, sb.close(ctx))
+// ready waits until as many agents wait as are kept. Each has a record from before it is
+// there, so the last may not be there yet.
+func (r *runner) ready(ctx context.Context) error {
+	for {
+		spares, err := filepath.Glob(filepath.Join(r.stateDir(), "*-spare-*.json"))
+		if err != nil || len(spares) >= r.waiting {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d agents wait: %w", len(spares), r.waiting, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
+}
+
+// dropAtOnce is how many sandboxes are ended at the same time.
+const dropAtOnce = 4
+
+func (r *runner) drop(ctx context.Context) error {
+	held := r.held
 	r.held = nil
+	return together(len(held), dropAtOnce, func(i int) error { return held[i].close(ctx) })
+}
+
+// together calls do for each of n, with so many calls under way at once.
+func together(n, atOnce int, do func(i int) error) error {
+	var (
+		wg   sync.WaitGroup
+		errs = make([]error, n)
+		next = make(chan int)
+	)
+	for range min(n, atOnce) {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
@@ -192,13 +270,21 @@ func (r *runner) answerRun(ctx context.Context, argv []string, say func(answer))
 	return answer{Closed: true, Error: text(err), Steps: map[string]float64{"close": ms(time.Since(began))}}
 }
 
-func (r *runner) answerHold(ctx context.Context) answer {
-	sb, err := r.create(ctx)
-	if err != nil {
-		return answer{Error: err.Error()}
+// answerHold makes sandboxes that stay, and says how long that took for all of them.
+func (r *runner) answerHold(ctx context.Context, n, atOnce int) answer {
+	made := make([]*sandbox, n)
+	began := time.Now()
+	err := together(n, atOnce, func(i int) (err error) {
+		made[i], err = r.create(ctx)
+		return err
+	})
+	took := time.Since(began)
+	for _, sb := range made {
+		if sb != nil {
+			r.held = append(r.held, sb)
+		}
 	}
-	r.held = append(r.held, sb)
-	return answer{Steps: sb.steps}
+	return answer{Error: text(err), Steps: map[string]float64{"hold": ms(took)}}
 }
 
 func (r *runner) answerExec(ctx context.Context, argv []string) answer {
@@ -233,7 +319,8 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 		}
 	}()
 	token := agent.NewToken()
-	config, err := agent.Config{Token: token, PidsMax: r.pids}.Marshal()
+	config, uid := r.configuration(token)
+	told, err := config.Marshal()
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +332,7 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 		},
 		Limits: engine.Limits{CPUs: r.cpus, MemoryBytes: r.memory, Pids: r.pids, DiskBytes: r.disk},
 		Agent: engine.Agent{
-			Image: r.agent, Target: target, Argv: []string{target + image.AgentPath}, UID: agent.UID, Config: config, Port: agent.Port,
+			Image: r.agent, Target: target, Argv: []string{target + image.AgentPath}, UID: uid, Config: told, Port: agent.Port,
 		},
 		DieWithParent: true,
 	})
@@ -263,6 +350,21 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 	}
 	sb.steps["connect"] = ms(time.Since(began))
 	return sb, nil
+}
+
+// configuration is what the agent is told on this engine, and whose it is.
+func (r *runner) configuration(token []byte) (agent.Config, uint32) {
+	config := agent.Config{Token: token, PidsMax: r.pids}
+	host, ok := r.engine.(engine.Host)
+	if !ok {
+		return config, agent.UID
+	}
+	terms := host.Terms()
+	config.Port, config.KernelGuardsInit, config.Confine, config.SingleUser, config.NoCgroup = agent.Port, true, true, terms.SingleUser, terms.NoGroups
+	if terms.LimitsPids {
+		config.PidsMax, config.OwnThreads = 0, terms.CountsAgent
+	}
+	return config, 0
 }
 
 // exec runs a program and hands its first output on at once.
