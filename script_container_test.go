@@ -27,11 +27,11 @@ func (c scriptContainers) close() {
 	}
 }
 
-// container docker|podman start | remote | stop | remove SANDBOX | empty: a daemon of the
-// script's own, of which the settings say where it is.
+// container docker|podman start | remote | stop | kill | again | remove SANDBOX | volumes N |
+// empty: a daemon of the script's own, of which the settings say where it is.
 func cmdContainer(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
-		ts.Fatalf("usage: container docker|podman start|remote|stop|remove|volumes|empty")
+		ts.Fatalf("usage: container docker|podman start|remote|stop|kill|again|remove|volumes|empty")
 	}
 	all := ts.Value(containersKey{}).(scriptContainers)
 	name, d := args[0], all[args[0]]
@@ -70,6 +70,10 @@ func cmdContainer(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	case "stop":
 		d.Stop()
+	case "kill":
+		d.Kill()
+	case "again":
+		ts.Check(d.Start())
 	case "remove":
 		list, err := d.Client.ContainerList(ctx, client.ContainerListOptions{Filters: make(client.Filters).Add("label", "dev.cloche.sandbox")})
 		ts.Check(err)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -208,6 +210,11 @@ func forestalledError() *cloche.Error {
 func classify(step string, err error) error {
 	if _, ok := errors.AsType[*cloche.Error](err); ok {
 		return err
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		e := cloche.Errorf(cloche.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
+		e.Retryable = true
+		return e.WithHint("make room where Cloche keeps its state, and try again")
 	}
 	return cloche.Errorf(cloche.CodeInternal, "creating the sandbox failed at step %s", step).WithCause(err)
 }

@@ -24,8 +24,8 @@ import (
 
 // Images makes root filesystems of EROFS images. The kernel mounts them where it can
 // and root asks it to: one superblock for each image, so that all sandboxes of it
-// share what is in memory. Otherwise they are unpacked once. It is safe for
-// concurrent use.
+// share what is in memory. Otherwise they are unpacked once, and so is an image whose
+// filesystem lets the kernel mount no file of it. It is safe for concurrent use.
 type Images struct {
 	dir    string // where they are unpacked
 	kernel bool   // the kernel mounts them
@@ -74,6 +74,13 @@ func (im *Images) Mount(path string) (fd int, dir string, err error) {
 	i := slices.IndexFunc(im.mounts, func(m imageMount) bool { return m.key == key })
 	if i < 0 {
 		fd, err := mountImage(path)
+		if notThere(err) {
+			dir, uerr := im.unpacked(key, path)
+			if uerr != nil {
+				return -1, "", errors.Join(uerr, err)
+			}
+			return -1, dir, nil
+		}
 		if err != nil {
 			return -1, "", err
 		}
@@ -93,6 +100,13 @@ func (im *Images) Mount(path string) (fd int, dir string, err error) {
 		return -1, "", fmt.Errorf("mount image: %w", err)
 	}
 	return fd, "", nil
+}
+
+// notThere says of an image that could not be mounted that this may be for the filesystem
+// which its file is on: of one in memory, or of some that lie upon others, the kernel
+// mounts no files.
+func notThere(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 // Close lets go of the superblocks that no sandbox has.
