@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package audit
 
@@ -347,7 +347,7 @@ func (l *Log) Sync() error {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	l.mu.Unlock()
 	if err == nil {
-		err = errors.Join(unix.Fdatasync(fd), unix.Close(fd))
+		err = errors.Join(syncData(fd), unix.Close(fd))
 	}
 	if err != nil {
 		return fmt.Errorf("sync audit log: %w", err)

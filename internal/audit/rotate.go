@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package audit
 
@@ -52,7 +52,7 @@ func (l *Log) rotate() ([]cloche.AuditFact, error) {
 
 // moveTo renames a file to a name that nobody has.
 func moveTo(from, to string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	err := renameNew(from, to)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package image
 
@@ -85,6 +85,6 @@ func openProgram(path string) (*os.File, seen, error) {
 		return nil, seen{}, errors.New("open program: it is not a file of 1 to " + strconv.Itoa(maxProgram) + " bytes")
 	}
 	return f, seen{
-		Dev: st.Dev, Ino: st.Ino, Mode: st.Mode, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
+		Dev: uint64(st.Dev), Ino: st.Ino, Mode: uint32(st.Mode), Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
 	}, nil
 }

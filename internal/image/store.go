@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package image
 
@@ -365,7 +365,7 @@ func look(path string) (seen, error) {
 		return seen{}, fmt.Errorf("stat %s: %w", path, err)
 	}
 	return seen{
-		Path: path, Dev: st.Dev, Ino: st.Ino, Mode: st.Mode, Size: st.Size,
+		Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Mode: uint32(st.Mode), Size: st.Size,
 		Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(), UID: st.Uid,
 	}, nil
 }

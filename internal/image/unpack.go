@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package image
 
@@ -313,7 +313,7 @@ func punch(f *os.File, l *layout) error {
 	at := int64(1)
 	for _, e := range append(live, extent{l.first, l.first}) {
 		if e.from > at {
-			err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at*blockSize, (e.from-at)*blockSize)
+			err := free(int(f.Fd()), at*blockSize, (e.from-at)*blockSize)
 			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 				return nil // it only costs space
 			}

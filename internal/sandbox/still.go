@@ -6,8 +6,6 @@ import (
 	"io"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -107,9 +105,8 @@ const rootShare = 2
 // bring that about, to itself alone.
 func (m *Manager) checkRootFits(ctx context.Context, s *live, info cloche.Sandbox) error {
 	most := info.Limits.MemoryBytes
-	var machine unix.Sysinfo_t
-	if err := unix.Sysinfo(&machine); err == nil && most == 0 {
-		most = int64(machine.Totalram) * int64(machine.Unit)
+	if most == 0 {
+		most = machineMemory()
 	}
 	if most == 0 {
 		return nil

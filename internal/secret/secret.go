@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 // Package secret reads the values of secrets where the operator keeps them, when
 // they are used, and knows which texts must not be seen in what is written down.

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package skill
 
@@ -245,7 +245,7 @@ func (sh *shelf) place(sk cloche.Skill, dir *os.File) (Place, error) {
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return Place{}, fmt.Errorf("find skill: %w", err)
 	}
-	at, err := os.Readlink(fdPath(dir))
+	at, err := pathOf(dir)
 	if err != nil {
 		return Place{}, fmt.Errorf("find skill: %w", err)
 	}

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package skill
 
@@ -39,7 +39,7 @@ func (s *Store) Install(ctx context.Context, tenant string, r io.Reader, o cloch
 			return err
 		}
 		// All of it is on the disk before it has a name.
-		if err := unix.Syncfs(int(u.top.Fd())); err != nil {
+		if err := syncAll(u.top); err != nil {
 			return fmt.Errorf("install skill: %w", err)
 		}
 		l.Skills, err = u.install(chosen)
@@ -282,11 +282,11 @@ func (u *unpackedZip) install(chosen []cloche.SkillPreview) (out []cloche.Skill,
 }
 
 func (u *unpackedZip) move(pv cloche.SkillPreview) error {
-	from, err := os.Readlink(fdPath(u.top))
+	from, err := pathOf(u.top)
 	if err != nil {
 		return fmt.Errorf("install skill: %w", err)
 	}
-	shelfPath, err := os.Readlink(fdPath(u.sh.dir))
+	shelfPath, err := pathOf(u.sh.dir)
 	if err != nil {
 		return fmt.Errorf("install skill: %w", err)
 	}

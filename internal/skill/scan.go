@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package skill
 
@@ -12,7 +12,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -139,24 +138,11 @@ func python(at *os.File) bool {
 		if name == ".venv" {
 			want = unix.S_IFDIR
 		}
-		if st.Mode&unix.S_IFMT == want {
+		if uint32(st.Mode)&unix.S_IFMT == want {
 			return true
 		}
 	}
 	return false
-}
-
-// born is when a directory was made, and other where the filesystem does not know.
-func born(at *os.File, other time.Time) time.Time {
-	var st unix.Statx_t
-	err := unix.Statx(int(at.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st)
-	if err != nil || st.Mask&unix.STATX_BTIME == 0 {
-		return other
-	}
-	if t := time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).UTC(); t.Before(other) {
-		return t
-	}
-	return other
 }
 
 // list reads every package of the shelf, the one changed last first.

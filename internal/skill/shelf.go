@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 package skill
 
@@ -73,7 +73,7 @@ func openShelf(base, tenant string, create bool) (*shelf, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open skills of tenant: %w", err)
 	}
-	root, err := os.OpenRoot(fdPath(dir))
+	root, err := rootOf(dir)
 	if err != nil {
 		_ = dir.Close()
 		return nil, fmt.Errorf("open skills of tenant: %w", err)
@@ -139,7 +139,7 @@ func unlock(dir *os.File, depth int) {
 // take moves a draft to a name that is free.
 func (sh *shelf) take(draft, name string) error {
 	at := int(sh.dir.Fd())
-	err := unix.Renameat2(at, draft, at, name, unix.RENAME_NOREPLACE)
+	err := renameNew(at, draft, name)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		// A filesystem that cannot say it in one call; nobody else writes here.
 		if _, serr := sh.root.Lstat(name); serr == nil {
@@ -177,33 +177,6 @@ func (sh *shelf) draft() (string, *os.File, error) {
 		return "", nil, fmt.Errorf("make package: %w", err)
 	}
 	return name, dir, nil
-}
-
-// fdPath names an open file for calls that take a path only.
-func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
-
-// openAt opens a path below an open directory. It passes no symlink, also none
-// that comes in the way meanwhile, and waits for no FIFO.
-func openAt(dir *os.File, name string, flags int) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_NOCTTY),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	if flags&unix.O_CREAT != 0 {
-		how.Mode = 0o644
-	}
-	for try := 0; ; try++ {
-		fd, err := unix.Openat2(int(dir.Fd()), name, &how)
-		switch {
-		case err == nil:
-			// By this name what is in a directory is looked at, and not what lies elsewhere.
-			return os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd)), nil
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN) && try < 100:
-			// Something was renamed while it looked.
-		default:
-			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-	}
 }
 
 // edge classifies what the kernel said about a path that a caller named.

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 // Package skill keeps packages of files with a SKILL.md. What is in them may have
 // come from anywhere, also from a sandbox that had one to write: no symlink is

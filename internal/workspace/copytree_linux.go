@@ -1,3 +1,5 @@
+//go:build !elsewhere
+
 package workspace
 
 import (
@@ -20,21 +22,6 @@ const (
 	// maxXattrs bounds what is read of the names of one file's attributes.
 	maxXattrs = 64 << 10
 )
-
-// CopyLimits bound a copy; 0 is unlimited.
-type CopyLimits struct {
-	// Bytes is what the files occupy.
-	Bytes   int64
-	Entries int64
-}
-
-// CopyReport is what a copy came to.
-type CopyReport struct {
-	Bytes   int64
-	Entries int64
-	// Left names what was left out, and why, as far as there is room for it.
-	Left []cloche.TarSkip
-}
 
 // copier copies one tree.
 type copier struct {

@@ -1,3 +1,5 @@
+//go:build !elsewhere
+
 package workspace
 
 import (
@@ -27,14 +29,6 @@ const (
 	// directory itself.
 	diskOwn = 1
 )
-
-// Bounds are the size of a workspace; zero is unlimited.
-type Bounds struct {
-	SizeBytes, Inodes int64
-}
-
-// Any is true when something is bounded.
-func (b Bounds) Any() bool { return b.SizeBytes > 0 || b.Inodes > 0 }
 
 // shape is the filesystem that holds the bounds.
 func (b Bounds) shape(keep durability) ext4.Shape {

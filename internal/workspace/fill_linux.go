@@ -1,8 +1,9 @@
+//go:build !elsewhere
+
 package workspace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 
@@ -34,42 +35,4 @@ func (d *Dir) Clear() error {
 		return fmt.Errorf("empty directory: %w", err)
 	}
 	return f.Chmod(fs.FileMode(mode & 0o777))
-}
-
-// BeginFill is called before files are copied into an attached workspace that was
-// found empty, and EndFill when whoever has it is there to stay. Until then Open
-// empties it: nobody sees a part of the files.
-func (s *Store) BeginFill(tenantName, name string) error { return s.setFilling(tenantName, name, true) }
-
-// EndFill ends what BeginFill began.
-func (s *Store) EndFill(tenantName, name string) error { return s.setFilling(tenantName, name, false) }
-
-func (s *Store) setFilling(tenantName, name string, filling bool) error {
-	t, err := s.enter(tenantName)
-	if err != nil {
-		return err
-	}
-	defer t.leave()
-	r, err := t.read(name)
-	if errors.Is(err, fs.ErrNotExist) && !filling {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	r.Filling = filling
-	return t.write(r)
-}
-
-// emptied empties the files of a workspace that was being filled by somebody who
-// is no more.
-func (t *tenant) emptied(r *record, dir *Dir) error {
-	if !r.Filling {
-		return nil
-	}
-	if err := dir.Clear(); err != nil {
-		return err
-	}
-	r.Filling = false
-	return t.write(r)
 }

@@ -1,3 +1,5 @@
+//go:build !elsewhere
+
 package workspace
 
 import (

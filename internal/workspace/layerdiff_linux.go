@@ -1,3 +1,5 @@
+//go:build !elsewhere
+
 package workspace
 
 import (
@@ -9,7 +11,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -56,23 +57,6 @@ func (l *Layer) Walk(ctx context.Context, lower *Dir, each func(cloche.Change) e
 	defer below.Close()
 	c := &comparison{ctx: ctx, each: each}
 	return c.dir(upper, below, "", 0, false)
-}
-
-// RawPath is the path of a change as its bytes are.
-func RawPath(c cloche.Change) string {
-	if c.PathBytes != nil {
-		return string(c.PathBytes)
-	}
-	return c.Path
-}
-
-// NewChange is a change of the path that has these bytes.
-func NewChange(path string, kind cloche.ChangeKind) cloche.Change {
-	c := cloche.Change{Path: path, Kind: kind}
-	if !utf8.ValidString(path) {
-		c.Path, c.PathBytes = string(bytes.ToValidUTF8([]byte(path), []byte("\uFFFD"))), []byte(path)
-	}
-	return c
 }
 
 type comparison struct {

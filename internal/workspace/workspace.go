@@ -4,8 +4,10 @@
 package workspace
 
 import (
+	"bytes"
 	"path"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -63,4 +65,44 @@ func clip(s string) string {
 // takes when nobody says.
 func DefaultInodes(sizeBytes int64) int64 {
 	return min(max(sizeBytes/(16<<10), 1024), sizeBytes/(4<<10))
+}
+
+// Bounds are the size of a workspace; zero is unlimited.
+type Bounds struct {
+	SizeBytes, Inodes int64
+}
+
+// Any is true when something is bounded.
+func (b Bounds) Any() bool { return b.SizeBytes > 0 || b.Inodes > 0 }
+
+// CopyLimits bound a copy; 0 is unlimited.
+type CopyLimits struct {
+	// Bytes is what the files occupy.
+	Bytes   int64
+	Entries int64
+}
+
+// CopyReport is what a copy came to.
+type CopyReport struct {
+	Bytes   int64
+	Entries int64
+	// Left names what was left out, and why, as far as there is room for it.
+	Left []cloche.TarSkip
+}
+
+// RawPath is the path of a change as its bytes are.
+func RawPath(c cloche.Change) string {
+	if c.PathBytes != nil {
+		return string(c.PathBytes)
+	}
+	return c.Path
+}
+
+// NewChange is a change of the path that has these bytes.
+func NewChange(path string, kind cloche.ChangeKind) cloche.Change {
+	c := cloche.Change{Path: path, Kind: kind}
+	if !utf8.ValidString(path) {
+		c.Path, c.PathBytes = string(bytes.ToValidUTF8([]byte(path), []byte("\uFFFD"))), []byte(path)
+	}
+	return c
 }

@@ -1,5 +1,8 @@
-//go:build linux
+//go:build linux || darwin
 
+// Package way makes the way out of a sandbox whole: the link with its gate, the
+// table of names and the log on disk, the files of /etc that speak of it, and the
+// holder that keeps the link while no daemon runs.
 package way
 
 import (

@@ -1,8 +1,5 @@
-//go:build linux
+//go:build linux && !elsewhere
 
-// Package way makes the way out of a sandbox whole: the link with its gate, the
-// table of names and the log on disk, the files of /etc that speak of it, and the
-// holder that keeps the link while no daemon runs.
 package way
 
 import (

@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package workspace
 
 import (
@@ -123,10 +125,10 @@ func (s *Store) enter(name string) (t *tenant, err error) {
 			t.leave()
 		}
 	}()
-	if t.files, err = os.OpenRoot(procPath(place)); err != nil {
+	if t.files, err = rootOf(place); err != nil {
 		return nil, fmt.Errorf("open workspaces of tenant %s: %w", name, err)
 	}
-	if t.own, err = os.OpenRoot(procPath(own)); err != nil {
+	if t.own, err = rootOf(own); err != nil {
 		return nil, fmt.Errorf("open records of tenant %s: %w", name, err)
 	}
 	if t.lock, err = lockIn(t.own, lockName); err != nil {

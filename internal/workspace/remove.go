@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package workspace
 
 import (
@@ -67,7 +69,7 @@ func emptyTop(top *os.File) error {
 func moveUp(from int, nested string, top int, moved *int) error {
 	for {
 		*moved++
-		err := unix.Renameat2(from, nested, top, ".cloche-rm-"+strconv.Itoa(*moved), unix.RENAME_NOREPLACE)
+		err := renameNew(from, nested, top, ".cloche-rm-"+strconv.Itoa(*moved))
 		if !errors.Is(err, unix.EEXIST) {
 			return err
 		}

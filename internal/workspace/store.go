@@ -1,10 +1,11 @@
+//go:build linux || darwin
+
 package workspace
 
 import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -41,71 +42,11 @@ func Open(home string) (*Store, error) {
 		return nil, fmt.Errorf("open named workspaces: %w", err)
 	}
 	defer dir.Close()
-	path, err := os.Readlink(procPath(dir))
+	path, err := pathOf(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read path of named workspaces: %w", err)
 	}
 	return &Store{dir: path}, nil
-}
-
-// Private makes the directory at path, the parent of which only this user may
-// enter, and opens it. The caller closes what it gets and owns what is on disk.
-func Private(path string) (*Dir, error) {
-	parent, err := openOwn(filepath.Dir(path))
-	if err != nil {
-		return nil, fmt.Errorf("open parent of private workspace: %w", err)
-	}
-	defer parent.Close()
-	if err := ours(parent, 0o077); err != nil {
-		return nil, fmt.Errorf("make private workspace: parent: %w", err)
-	}
-	f, err := ensureFiles(parent, filepath.Base(path), 0o777)
-	if err != nil {
-		return nil, noRoom(fmt.Errorf("make private workspace: %w", err))
-	}
-	return newDir(f, true)
-}
-
-// PrivateDisk is Private for a workspace with bounds: path is that of its disk,
-// which is made when it is missing, and whose base name no other file on this
-// machine has. The Dir is a mount below staging, as openDisk has it. What calls
-// is the only one that opens it.
-func PrivateDisk(path, staging string, b Bounds) (*Dir, error) {
-	if _, err := os.Lstat(path); errors.Is(err, unix.ENOENT) {
-		if err := makeDisk(path, b, fleeting); err != nil {
-			return nil, err
-		}
-	}
-	return openDisk(path, staging, fleeting)
-}
-
-// openPath opens a directory as a place only; no part of the path may be a
-// symlink.
-func openPath(at int, path string) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	for {
-		fd, err := unix.Openat2(at, path, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return os.NewFile(uintptr(fd), path), nil
-	}
-}
-
-// openOwn opens a directory that Cloche's own configuration names: how its path
-// leads there is the operator's affair.
-func openOwn(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
 }
 
 // ensureDir opens the directory name in parent, making it when it is missing. It
@@ -140,8 +81,8 @@ func makeOrOpen(parent *os.File, name string, perm uint32, anyOwner bool) (*os.F
 		}
 	}
 	// The mode is set at each opening: a sandbox may have changed that of its own.
-	// The umask had a say; and descriptors of this kind take no fchmod.
-	if err := unix.Fchmodat(unix.AT_FDCWD, procPath(f), perm, 0); err != nil {
+	// The umask had a say.
+	if err := chmod(f, perm); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("chmod directory %s: %w", name, err)
 	}
@@ -158,14 +99,11 @@ func ours(f *os.File, forbidden uint32) error {
 	if int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("it belongs to user %d, not to this one", st.Uid)
 	}
-	if st.Mode&forbidden != 0 {
+	if uint32(st.Mode)&forbidden != 0 {
 		return fmt.Errorf("its mode %#o lets others in", st.Mode&0o7777)
 	}
 	return nil
 }
-
-// procPath names an open file for calls that take a path only.
-func procPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // noRoom is err, as cloche.CodeNoCapacity where it says that the home's disk is
 // full.

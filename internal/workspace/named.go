@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package workspace
 
 import (
@@ -77,6 +79,9 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 	if w.Engine != "" {
 		return r, nil // the engine makes it for the first sandbox that has it
 	}
+	if err := keepsFiles(); err != nil {
+		return nil, err
+	}
 	if w.Bounds.Any() {
 		if made, err := t.makeProject(r); made || err != nil {
 			return r, err
@@ -93,6 +98,9 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 // plain opens the directory of a workspace without bounds, which is made when it
 // is missing.
 func (t *tenant) plain(name string) (*Dir, error) {
+	if err := keepsFiles(); err != nil {
+		return nil, err
+	}
 	place, err := openPath(unix.AT_FDCWD, filepath.Join(t.store.dir, t.name))
 	if err != nil {
 		return nil, fmt.Errorf("open workspaces of tenant %s: %w", t.name, err)
@@ -182,6 +190,44 @@ func (s *Store) Open(tenantName, name, staging string) (*Dir, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	return dir, nil
+}
+
+// BeginFill is called before files are copied into an attached workspace that was
+// found empty, and EndFill when whoever has it is there to stay. Until then Open
+// empties it: nobody sees a part of the files.
+func (s *Store) BeginFill(tenantName, name string) error { return s.setFilling(tenantName, name, true) }
+
+// EndFill ends what BeginFill began.
+func (s *Store) EndFill(tenantName, name string) error { return s.setFilling(tenantName, name, false) }
+
+func (s *Store) setFilling(tenantName, name string, filling bool) error {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return err
+	}
+	defer t.leave()
+	r, err := t.read(name)
+	if errors.Is(err, fs.ErrNotExist) && !filling {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.Filling = filling
+	return t.write(r)
+}
+
+// emptied empties the files of a workspace that was being filled by somebody who
+// is no more.
+func (t *tenant) emptied(r *record, dir *Dir) error {
+	if !r.Filling {
+		return nil
+	}
+	if err := dir.Clear(); err != nil {
+		return err
+	}
+	r.Filling = false
+	return t.write(r)
 }
 
 // Volume is the engine's name for an attached workspace that one keeps.
