@@ -245,6 +245,11 @@ func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
+	runFiles(t, bin, files, each)
+}
+
+// runFiles runs scripts with a binary.
+func runFiles(t *testing.T, bin string, files []string, each time.Duration) {
 	params := testscript.Params{
 		Setup:     func(e *testscript.Env) error { return setUp(e, bin) },
 		Condition: condition,

@@ -30,7 +30,7 @@ and for this machine alone where it is not.`,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.env.Box == nil {
-				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux only").WithHint("start it there")
+				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there")
 			}
 			if o.Port < 0 || o.Port > 65535 {
 				return cloche.Invalid("ws-control-port", "%d is no port", o.Port).WithHint("0 to 65535; 0 takes one that is free")

@@ -27,7 +27,7 @@ config show" says what holds, and why.`,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.env.Serve == nil {
-				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux only").WithHint("start it there, and name it here with --host or CLOCHE_HOST")
+				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there, and name it here with --host or CLOCHE_HOST")
 			}
 			ctx, cancel := interruptible(c.Context())
 			defer cancel()

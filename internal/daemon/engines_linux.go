@@ -1,3 +1,5 @@
+//go:build !elsewhere
+
 package daemon
 
 import (
@@ -5,26 +7,25 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
-	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
-	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/egress/holder"
+	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
+	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// usualCPUs are those of a sandbox that asks for no other number: the built-in
-// profile's. Where they are not, the first sandbox waits a little longer.
-const usualCPUs = 2
+// kernels is the engine that has something ready for its next sandbox.
+type kernels = *gvisor.Engine
 
 // openEngines makes the engines of this build, in the order in which "auto" tries
 // them.
-func (h *house) openEngines(cfg Config, ephemeral bool) (*gvisor.Engine, []engine.Engine, error) {
+func (h *house) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine, error) {
 	log := h.log
 	gv, err := gvisorEngine(h.home, ephemeral, cfg.Ready, log)
 	if err != nil {
@@ -57,42 +58,11 @@ func (h *house) openEngines(cfg Config, ephemeral bool) (*gvisor.Engine, []engin
 	}
 	h.closers = append(h.closers, func(context.Context) error { return oc.Close() })
 	engines := []engine.Engine{gv, nat, oc, jail}
-	for _, o := range []docker.Options{
-		{
-			Name: docker.Docker, Hosts: docker.Hosts(docker.Docker, cfg.Docker.Host, os.Getenv), CertDir: cfg.Docker.CertDir,
-			Runtime: cfg.Docker.Runtime, RuntimeTier: cfg.Docker.RuntimeTier, SharesHostFS: cfg.Docker.SharesHostFS,
-		},
-		{
-			Name: docker.Podman, Hosts: docker.Hosts(docker.Podman, cfg.Podman.Host, os.Getenv), CertDir: cfg.Podman.CertDir,
-			Runtime: cfg.Podman.Runtime, RuntimeTier: cfg.Podman.RuntimeTier, SharesHostFS: cfg.Podman.SharesHostFS,
-		},
-	} {
-		o.Inner, o.Logger = innerProgram, log
-		e, err := docker.New(o)
-		if err != nil {
-			return nil, nil, fmt.Errorf("make engine %s: %w", o.Name, err)
-		}
-		h.closers = append(h.closers, func(context.Context) error { return e.Close() })
-		engines = append(engines, e)
+	containers, err := h.openContainers(cfg)
+	if err != nil {
+		return nil, nil, err
 	}
-	return gv, engines, nil
-}
-
-// volumeTimeout bounds the removal of a volume.
-const volumeTimeout = 30 * time.Second
-
-// removeVolume returns what has an engine remove a volume, for as long as ctx lives.
-func removeVolume(ctx context.Context, engines []engine.Engine) func(name, volume string) error {
-	return func(name, volume string) error {
-		for _, e := range engines {
-			if keeper, ok := e.(engine.VolumeKeeper); ok && e.Name() == name {
-				ctx, cancel := context.WithTimeout(ctx, volumeTimeout)
-				defer cancel()
-				return keeper.RemoveVolume(ctx, volume)
-			}
-		}
-		return cloche.Errorf(cloche.CodeUnsupported, "this build has no engine %q that keeps volumes", name)
-	}
+	return gv, append(engines, containers...), nil
 }
 
 // gvisorEngine is the first engine of this build, and what "auto" tries first. A
@@ -112,13 +82,6 @@ func gvisorEngine(h *home, ephemeral, ready bool, log *slog.Logger) (*gvisor.Eng
 	return gv, nil
 }
 
-// prober makes what asks the engines what they can do here.
-func (h *house) prober(engines []engine.Engine) *core.Prober {
-	p := core.NewProber(engines)
-	h.closers = append(h.closers, func(context.Context) error { p.Close(); return nil })
-	return p
-}
-
 // innerProgram is what a container begins with: the embedded agent, or this very
 // executable.
 func innerProgram() ([]byte, error) {
@@ -126,4 +89,20 @@ func innerProgram() ([]byte, error) {
 		return binary, nil
 	}
 	return os.ReadFile("/proc/self/exe")
+}
+
+// ownAgent makes the image of the agent of this very executable, which plays it too.
+func ownAgent(ctx context.Context, images *image.Store) (string, error) {
+	return images.AgentImageFile(ctx, "/proc/self/exe")
+}
+
+// openWays makes the ways out of sandboxes. Links that outlive this process have a
+// holder.
+func openWays(ctx context.Context, o sandbox.Options, opts way.Options) *way.Ways {
+	var ways *way.Ways
+	if !o.Ephemeral {
+		opts.Holder = holder.NewClient(holder.Options{Dir: o.Dir, Logger: opts.Logger, Again: func() { ways.ParkAgain() }})
+	}
+	ways = way.New(ctx, opts)
+	return ways
 }

@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package daemon
 
 import (
@@ -13,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -160,14 +160,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 			return nil, fmt.Errorf("replace socket: %w", err)
 		}
 	}
-	// A socket that is bound takes the mode that its descriptor has, so that it is
-	// never another. The process's mask would be everybody's, and others make files.
-	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var refused error
-		err := c.Control(func(fd uintptr) { refused = unix.Fchmod(int(fd), 0o600) })
-		return errors.Join(err, refused)
-	}}
-	ln, err := private.Listen(ctx, "unix", path)
+	ln, err := listenPrivate(ctx, path)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", path, err)
 	}

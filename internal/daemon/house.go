@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package daemon
 
 import (
@@ -20,9 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/way"
-	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/key"
@@ -35,6 +35,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
+
+// usualCPUs are those of a sandbox that asks for no other number: the built-in
+// profile's. Where they are not, the first sandbox waits a little longer.
+const usualCPUs = 2
 
 // ephemeralPrefix begins the name of an in-process run's owner.
 const ephemeralPrefix = "r-"
@@ -173,12 +177,7 @@ func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 // openManager makes the manager of sandboxes and, below it, their ways out. Links that
 // outlive this process have a holder.
 func (h *house) openManager(ctx context.Context, o sandbox.Options) {
-	opts := way.Options{Logger: h.log, Roots: h.roots}
-	var ways *way.Ways
-	if !o.Ephemeral {
-		opts.Holder = holder.NewClient(holder.Options{Dir: o.Dir, Logger: h.log, Again: func() { ways.ParkAgain() }})
-	}
-	ways = way.New(ctx, opts)
+	ways := openWays(ctx, o, way.Options{Logger: h.log, Roots: h.roots})
 	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
 	o.Ways = ways
 	o.Egress = func(sb cloche.Sandbox, rec cloche.EgressRecord) { h.core.Left(sb, rec) }
@@ -217,7 +216,7 @@ func (h *house) imagePins(snapshots *snapshot.Store) ([]string, error) {
 
 // recover finds the world of an earlier daemon again. What cannot be found or
 // cleaned now does not keep the daemon from serving.
-func (h *house) recover(ctx context.Context, gv *gvisor.Engine) {
+func (h *house) recover(ctx context.Context, gv kernels) {
 	if err := h.manager.Recover(ctx); err != nil {
 		h.log.Error("recover sandboxes", "error", err)
 	}
@@ -314,7 +313,7 @@ func agentImage(images *image.Store) func(context.Context) (string, error) {
 		if binary, ok := embed.Binary(); ok {
 			path, err = images.AgentImage(ctx, binary)
 		} else {
-			path, err = images.AgentImageFile(ctx, "/proc/self/exe")
+			path, err = ownAgent(ctx, images)
 		}
 		if err == nil {
 			found = path

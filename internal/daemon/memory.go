@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package daemon
 
 import (
@@ -6,8 +8,6 @@ import (
 	"net"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // memoryListener accepts the connections that its own dial makes. It is the
@@ -25,7 +25,7 @@ func newMemoryListener() *memoryListener {
 // dial connects to the listener by a socket pair, which unlike net.Pipe has
 // buffers and deadlines of the kernel's.
 func (l *memoryListener) dial(ctx context.Context) (net.Conn, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := socketPair()
 	if err != nil {
 		return nil, fmt.Errorf("make socket pair: %w", err)
 	}

@@ -1,0 +1,88 @@
+//go:build (linux && !cgo) || darwin
+
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli"
+	"github.com/cloche-dev/cloche/internal/daemon"
+)
+
+func environment() cli.Env {
+	return cli.Env{
+		Version:       version(),
+		Getenv:        os.LookupEnv,
+		CheckPolicy:   daemon.CheckPolicy,
+		ExplainPolicy: daemon.ExplainPolicy,
+		Config:        showConfig,
+		Serve: func(ctx context.Context, o cli.ServeOptions) error {
+			c, err := daemon.Configure(configInput(o))
+			if err != nil {
+				return err
+			}
+			c.Config.Version, c.Config.Log = version(), os.Stderr
+			return daemon.Run(ctx, c.Config)
+		},
+		Box: func(ctx context.Context, o cli.BoxOptions) error {
+			c, err := daemon.Configure(configInput(o.ServeOptions))
+			if err != nil {
+				return err
+			}
+			c.Config.Version, c.Config.Log = version(), os.Stderr
+			c.Config.Box = &daemon.Box{Host: o.Address, Port: o.Port, In: o.In, Out: o.Out}
+			return daemon.Run(ctx, c.Config)
+		},
+		InProcess: func(ctx context.Context, home string, sandbox bool) (*client.Client, func(context.Context) error, error) {
+			conf, err := daemon.Configure(configInput(cli.ServeOptions{Home: home}))
+			if err != nil {
+				return nil, nil, err
+			}
+			conf.Config.Version, conf.Config.Ready = version(), sandbox
+			in, err := daemon.Begin(ctx, conf.Config)
+			if err != nil {
+				return nil, nil, err
+			}
+			c, err := client.New(client.Options{Host: "http://cloche", Dial: in.Dial})
+			if err != nil {
+				return nil, nil, err
+			}
+			return c, in.Close, nil
+		},
+	}
+}
+
+// configInput is what a configuration is found in, for these flags.
+func configInput(o cli.ServeOptions) daemon.ConfigInput {
+	flags := map[string][]string{}
+	for key, v := range map[string]string{"home": o.Home, "settings_file": o.Settings, "policy_file": o.Config} {
+		if v != "" {
+			flags[key] = []string{v}
+		}
+	}
+	if len(o.Listen) > 0 {
+		flags["listen"] = o.Listen
+	}
+	if o.JSON {
+		flags["log.format"] = []string{"json"}
+	}
+	return daemon.ConfigInput{Flags: flags, Environ: os.Environ(), DefaultHome: client.DefaultHome()}
+}
+
+func showConfig(o cli.ServeOptions) (cli.ConfigView, error) {
+	c, err := daemon.Configure(configInput(o))
+	if err != nil {
+		return cli.ConfigView{}, err
+	}
+	shown, err := c.Show()
+	if err != nil {
+		return cli.ConfigView{}, err
+	}
+	v := cli.ConfigView{Warnings: c.Warnings}
+	for _, s := range shown {
+		v.Settings = append(v.Settings, cli.ConfigSetting{Key: s.Key, Value: s.Value, Source: s.Source})
+	}
+	return v, nil
+}

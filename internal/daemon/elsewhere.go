@@ -1,0 +1,87 @@
+//go:build darwin || elsewhere
+
+package daemon
+
+import (
+	"context"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/embed"
+	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox"
+)
+
+// kernels has nothing ready: engines of this system have daemons of their own.
+type kernels struct{}
+
+// SweepExecutables has none to sweep.
+func (kernels) SweepExecutables() error { return nil }
+
+// Prepare has nothing to prepare.
+func (kernels) Prepare(string, float64, bool) {}
+
+// openEngines makes the engines of this build: those whose sandboxes run on another
+// machine, be it a virtual one. The others say why they are not here.
+func (h *house) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) {
+	containers, err := h.openContainers(cfg)
+	if err != nil {
+		return kernels{}, nil, err
+	}
+	var engines []engine.Engine
+	for _, name := range []string{"gvisor", "native", "oci", "nsjail"} {
+		engines = append(engines, absent(name))
+	}
+	return kernels{}, append(engines, containers...), nil
+}
+
+// absent is an engine by its name, which needs the kernel of Linux below it and so is not
+// on this system.
+type absent string
+
+func (a absent) error() error {
+	return cloche.Errorf(cloche.CodeUnsupported, "the engine %s runs on Linux, and the daemon runs on another system", string(a)).
+		WithHint("choose the engine docker or podman, or run the daemon on Linux")
+}
+
+// Name implements engine.Engine.
+func (a absent) Name() string { return string(a) }
+
+// Probe implements engine.Engine.
+func (a absent) Probe(context.Context) engine.Report {
+	tier := cloche.TierNamespace
+	if a == "gvisor" {
+		tier = cloche.TierGVisor
+	}
+	return engine.Report{Name: string(a), Tier: tier, Problems: []cloche.Problem{{
+		What: "it runs on Linux, and the daemon runs on another system", Mend: "choose the engine docker or podman, or run the daemon on Linux",
+	}}}
+}
+
+// Create implements engine.Engine.
+func (a absent) Create(context.Context, engine.Plan) (engine.Instance, error) { return nil, a.error() }
+
+// Recover implements engine.Engine.
+func (a absent) Recover(context.Context, []byte) (engine.Instance, error) { return nil, a.error() }
+
+// Sweep implements engine.Engine: there is nothing of anybody's.
+func (absent) Sweep(context.Context, string, []string) error { return nil }
+
+// innerProgram is what a container begins with, which the build embeds.
+func innerProgram() ([]byte, error) {
+	if binary, ok := embed.Binary(); ok {
+		return binary, nil
+	}
+	return nil, errNoAgent
+}
+
+var errNoAgent = cloche.Errorf(cloche.CodeUnavailable, "this build has no agent for Linux in it").WithHint("build it with: make build")
+
+// ownAgent: this executable cannot play the agent.
+func ownAgent(context.Context, *image.Store) (string, error) { return "", errNoAgent }
+
+// openWays makes what refuses every way out.
+func openWays(ctx context.Context, _ sandbox.Options, o way.Options) *way.Ways {
+	return way.New(ctx, o)
+}
