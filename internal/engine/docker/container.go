@@ -42,6 +42,19 @@ func linkPort(p engine.Plan) int {
 	return p.Agent.Port
 }
 
+// podmanFiles and podmanProcesses are the limits of a process where a Podman service is on
+// another machine: what it gives by itself, a million files, is more than many are allowed
+// to give, and then it starts nothing.
+const podmanFiles, podmanProcesses = 1 << 14, 1 << 15
+
+// ulimits are the limits of each process; none is that the daemon's own hold.
+func (c *creation) ulimits() []*container.Ulimit {
+	if !c.shared && c.e.opts.Name == Podman {
+		return []*container.Ulimit{{Name: "nofile", Soft: podmanFiles, Hard: podmanFiles}, {Name: "nproc", Soft: podmanProcesses, Hard: podmanProcesses}}
+	}
+	return limits(c.shared)
+}
+
 // options describe the plan to the daemon. image and volume are its names for the root
 // and for the agent.
 func (c *creation) options(image, volume string) client.ContainerCreateOptions {
@@ -70,7 +83,7 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 		Resources: container.Resources{
 			Memory: p.Limits.MemoryBytes, MemorySwap: p.Limits.MemoryBytes,
 			NanoCPUs: int64(p.Limits.CPUs * 1e9),
-			Ulimits:  limits(c.shared),
+			Ulimits:  c.ulimits(),
 		},
 		Tmpfs: map[string]string{},
 		Mounts: []mount.Mount{{

@@ -196,6 +196,10 @@ func (c *creation) makeContainer(ctx context.Context) (string, error) {
 			return "", err
 		}
 		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		if err := c.d.makeVolumes(whole, c.p); err != nil {
+			cancel()
+			return "", err
+		}
 		made, err := c.d.ContainerCreate(whole, c.options(image, volume))
 		cancel()
 		switch {

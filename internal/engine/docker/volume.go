@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -31,6 +32,22 @@ func volumes(p engine.Plan) []mount.Mount {
 		out = append(out, m)
 	}
 	return out
+}
+
+// makeVolumes makes the volumes of a plan that have names, where they are not there yet:
+// Podman does not label those that it makes for a container, and by its label one is known
+// as ours when it is removed.
+func (d *daemon) makeVolumes(ctx context.Context, p engine.Plan) error {
+	for _, v := range p.Volumes {
+		if v.Name == "" {
+			continue
+		}
+		o := client.VolumeCreateOptions{Name: volumePrefix + v.Name, Labels: map[string]string{labelVolume: v.Name}}
+		if _, err := d.VolumeCreate(ctx, o); err != nil {
+			return fmt.Errorf("make volume: %w", err)
+		}
+	}
+	return nil
 }
 
 // writable are the places of the volumes that a sandbox may write to.
