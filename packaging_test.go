@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,46 @@ func TestRecipes(t *testing.T) {
 	}
 	if c.Privileged || !c.ReadOnly || len(c.CapAdd) != 3 || !strings.Contains(string(b), "add: ["+strings.Join(c.CapAdd, ", ")+"]") {
 		t.Errorf("compose gives %+v, and kubernetes something else", c)
+	}
+}
+
+// TestDist makes the tarball that is unpacked over /usr/local, and runs what is in it.
+func TestDist(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a run without -short: it builds the binary as a release is built")
+	}
+	for _, program := range []string{"make", "install", "tar"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s", program)
+		}
+	}
+	if _, err := os.Stat("dist"); err != nil {
+		t.Cleanup(func() { _ = os.RemoveAll("dist") })
+	}
+	if out, err := exec.CommandContext(t.Context(), "make", "-s", "dist").CombinedOutput(); err != nil {
+		t.Fatalf("make dist: %v\n%s", err, out)
+	}
+	made, err := filepath.Glob("dist/cloche-linux-*.tar.gz")
+	if err != nil || len(made) != 1 {
+		t.Fatalf("make dist made %q: %v", made, err)
+	}
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "tar", "-C", dir, "-xzf", made[0]).CombinedOutput(); err != nil {
+		t.Fatalf("unpack: %v\n%s", err, out)
+	}
+	for name, mode := range map[string]os.FileMode{
+		"bin/cloche": 0o755, "lib/systemd/system/cloche.service": 0o644, "lib/systemd/user/cloche.service": 0o644, "share/doc/cloche/LICENSE": 0o644,
+	} {
+		fi, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		} else if fi.Mode() != mode {
+			t.Errorf("%s has the mode %v, want %v", name, fi.Mode(), mode)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "bin/cloche"), "version").CombinedOutput()
+	if err != nil {
+		t.Errorf("the program does not run: %v\n%s", err, out)
 	}
 }
 
