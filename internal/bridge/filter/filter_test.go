@@ -194,12 +194,12 @@ func FuzzStrip(f *testing.F) {
 		if err != nil || len(more) > 0 || !bytes.Equal(again, out) {
 			t.Fatalf("of %s\ncame %s\nand again %s, %q, %v", body, out, again, more, err)
 		}
-		var top map[string]any
+		var top map[string]json.RawMessage // numbers may be larger than Go's are
 		if err := json.Unmarshal(out, &top); err != nil {
 			t.Fatal(err)
 		}
 		for k, v := range top {
-			if strings.EqualFold(k, "mcp_servers") && v != nil && v != false {
+			if strings.EqualFold(k, "mcp_servers") && string(v) != "null" && string(v) != "false" {
 				t.Fatalf("%s of %s", out, body)
 			}
 		}

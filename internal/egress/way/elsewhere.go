@@ -92,8 +92,10 @@ func (*Way) SetGrant(policy.EgressGrant) error { return noWay() }
 // Authority is none.
 func (*Way) Authority() *intercept.Authority { return nil }
 
-// Log is none.
-func (*Way) Log() *Log { return nil }
+// ReadLog has nothing to read.
+func (*Way) ReadLog(context.Context, cloche.EgressLogOptions, func(cloche.EgressRecord) error) error {
+	return noWay()
+}
 
 // Mark is of nothing.
 func (*Way) Mark() int64 { return 0 }
