@@ -145,7 +145,7 @@ func FuzzParseArguments(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if m, err := parseMount(s, here); err == nil && (!path.IsAbs(m.Source) || !path.IsAbs(m.Target) || !utf8.ValidString(m.Source+m.Target)) {
+		if m, err := parseMount(s, here); err == nil && (!path.IsAbs(m.Source) && !windowsPath(m.Source) || !path.IsAbs(m.Target) || !utf8.ValidString(m.Source+m.Target)) {
 			t.Errorf("parseMount(%q) = %+v", s, m)
 		}
 		if w, err := parseWorkspace(s, here); err == nil {

@@ -46,6 +46,9 @@ type skimmer struct {
 	// until how it draws is put back, unless it was at its default each time.
 	pen           penScanner
 	saved, unsure bool
+	// keptAt is behind where a cursor was last saved. One that is restored after what is
+	// skipped must not have been saved in it.
+	keptAt int
 }
 
 func (s *skimmer) step(i int, b byte) {
@@ -57,13 +60,16 @@ func (s *skimmer) step(i int, b byte) {
 	case tokenText:
 		s.text(i, b)
 	case tokenSequence:
-		s.sequence(params, final)
+		s.sequence(i, params, final)
 	case tokenEscape:
 		if strings.IndexByte("DE=>\\", final) < 0 {
 			s.lines = 0
 		}
-		if final == '7' || final == '8' {
-			s.swap()
+		switch final {
+		case '7':
+			s.save(i)
+		case '8':
+			s.restore()
 		}
 		switch final {
 		case 'c':
@@ -85,6 +91,18 @@ func (s *skimmer) swap() {
 	s.unsure = s.unsure || s.saved
 }
 
+func (s *skimmer) save(i int) {
+	s.swap()
+	s.keptAt = i + 1
+}
+
+func (s *skimmer) restore() {
+	s.swap()
+	if s.keptAt > 0 && s.keptAt <= s.from {
+		s.from, s.lines = 0, 0
+	}
+}
+
 // text counts lines that end as those of a terminal do, at the left margin.
 func (s *skimmer) text(i int, b byte) {
 	switch {
@@ -100,7 +118,7 @@ func (s *skimmer) text(i int, b byte) {
 	}
 }
 
-func (s *skimmer) sequence(params string, final byte) {
+func (s *skimmer) sequence(i int, params string, final byte) {
 	private := params != "" && params[0] == '?'
 	switch {
 	case private && (final == 'h' || final == 'l'):
@@ -108,7 +126,11 @@ func (s *skimmer) sequence(params string, final byte) {
 			switch p {
 			case "47", "1047", "1049":
 				s.alternate, s.lines = final == 'h', 0
-				s.swap()
+				if s.alternate {
+					s.save(i)
+				} else {
+					s.restore()
+				}
 			case "1", "12", "25", "2004", "2026", "1000", "1002", "1003", "1004", "1006":
 			default:
 				s.strange = true
@@ -123,6 +145,9 @@ func (s *skimmer) sequence(params string, final byte) {
 	case final == 'b': // again what was last written, which may have been long ago
 		s.from, s.lines = 0, 0
 	case final == 'q': // the cursor's shape
+	case final == 'u':
+		s.restore()
+		s.strange = true
 	default:
 		s.strange = true
 	}
