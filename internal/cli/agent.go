@@ -121,9 +121,6 @@ Exit status: 0 when a sandbox could be had, 1 when not.`,
 			if err := a.printStatus(st); err != nil {
 				return err
 			}
-			if st.Reason == cloche.ReasonNeverConnected {
-				a.warn("%s", a.startHint())
-			}
 			if !st.Available {
 				return statusError(1)
 			}

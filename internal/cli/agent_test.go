@@ -106,7 +106,7 @@ func TestStatus(t *testing.T) {
 	// Nothing was seen of a daemon, so nothing is said of its sandboxes.
 	for what, env := range map[string]map[string]string{"no daemon": homeEnv(shortDir(t)), "none at the host": {client.EnvHost: "tcp://127.0.0.1:1"}} {
 		got := runCLI(t, env, nil, nil, "status")
-		if got.status != 1 || !strings.HasPrefix(got.out, "not available: never_connected: ") || strings.Contains(got.out, "sandboxes:") || !strings.Contains(got.err, "cloche serve") {
+		if got.status != 1 || !strings.HasPrefix(got.out, "not available: never_connected: ") || strings.Contains(got.out, "sandboxes:") || !strings.Contains(got.out, "cloche serve") || got.err != "" {
 			t.Errorf("%s: %+v", what, got)
 		}
 		var st cloche.Status
