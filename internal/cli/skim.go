@@ -70,11 +70,9 @@ func (s *skimmer) step(i int, b byte) {
 			s.save(i)
 		case '8':
 			s.restore()
-		}
-		switch final {
 		case 'c':
 			s.alternate, s.region, s.charset = false, false, false
-		case 'D', 'E', '=', '>', '\\', '7', '8', 'M':
+		case 'D', 'E', '=', '>', '\\', 'M':
 		default:
 			s.strange = true
 		}
@@ -91,11 +89,13 @@ func (s *skimmer) swap() {
 	s.unsure = s.unsure || s.saved
 }
 
+// save is where a cursor is kept, at i in the output.
 func (s *skimmer) save(i int) {
 	s.swap()
 	s.keptAt = i + 1
 }
 
+// restore is where the cursor that was kept comes back.
 func (s *skimmer) restore() {
 	s.swap()
 	if s.keptAt > 0 && s.keptAt <= s.from {

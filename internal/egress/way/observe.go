@@ -91,16 +91,20 @@ func (w *Way) write(rec cloche.EgressRecord) {
 	}
 }
 
+// begin counts an entry in that is about to be queued, unless the way is closed.
+func (w *Way) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.pending.Add(1)
+	}
+	return !w.closed
+}
+
 // Record adds to the log what somebody else has to say of the way out, and returns
 // when it is in the queue. The way must be open.
 func (w *Way) Record(rec cloche.EgressRecord) {
-	w.mu.Lock()
-	closed := w.closed
-	if !closed {
-		w.pending.Add(1)
-	}
-	w.mu.Unlock()
-	if closed {
+	if !w.begin() {
 		return
 	}
 	rec.Time = time.Now().UTC()
@@ -110,13 +114,7 @@ func (w *Way) Record(rec cloche.EgressRecord) {
 // ReadLog is Read of the log, with everything in it that had happened before the call:
 // it waits first until what is in the queue is written.
 func (w *Way) ReadLog(ctx context.Context, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
-	w.mu.Lock()
-	closed := w.closed
-	if !closed {
-		w.pending.Add(1)
-	}
-	w.mu.Unlock()
-	if !closed {
+	if w.begin() {
 		mark := entry{way: w, reached: make(chan struct{})}
 		select {
 		case w.ways.queue <- mark:
