@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -33,29 +32,11 @@ func TestOpenAIAgents(t *testing.T) {
 	token := strings.Repeat("k", 40)
 	tcp := h.startListening(token)
 
-	var both sync.WaitGroup
-	for name, run := range map[string]struct {
-		env, tests []string
-	}{
+	venv.check(ctx, t, h, map[string]suite{
 		"unix": {[]string{"CLOCHE_HOST=unix://" + h.socket()}, []string{"openai_checks"}},
 		"tcp": {
 			[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token},
 			[]string{"openai_checks/test_lifecycle.py", "openai_checks/test_commands.py::test_exposed_ports"},
 		},
-	} {
-		both.Go(func() {
-			cmd := venv.python(ctx, t, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider"}, run.tests...)...)
-			cmd.Dir = venv.sources
-			cmd.Env = append(cmd.Env, run.env...)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Errorf("%s: %v\n%s", name, err, out)
-			}
-			t.Logf("%s: %s", name, out)
-		})
-	}
-	both.Wait()
-	if left := h.names(); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
+	})
 }

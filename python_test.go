@@ -39,16 +39,23 @@ func TestPython(t *testing.T) {
 	token := strings.Repeat("k", 40)
 	tcp := h.startListening(token)
 
-	var both sync.WaitGroup
-	for name, run := range map[string]struct {
-		env, suites []string
-	}{
+	venv.check(ctx, t, h, map[string]suite{
 		"unix": {[]string{"CLOCHE_HOST=unix://" + h.socket(), "CLOCHE_BIN=" + h.bin}, []string{"checks", "conformance"}},
 		"tcp":  {[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token}, []string{"conformance"}},
-	} {
-		both.Go(func() {
-			cmd := venv.python(ctx, t, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider"}, run.suites...)...)
-			cmd.Dir = venv.sources
+	})
+}
+
+// suite is tests of pytest's, and the environment that names the daemon for them.
+type suite struct{ env, tests []string }
+
+// check runs suites at the same time, after which the daemon must have nothing left.
+func (v *venv) check(ctx context.Context, t *testing.T, h *house, suites map[string]suite) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, run := range suites {
+		all.Go(func() {
+			cmd := v.python(ctx, t, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider"}, run.tests...)...)
+			cmd.Dir = v.sources
 			cmd.Env = append(cmd.Env, run.env...)
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -57,7 +64,7 @@ func TestPython(t *testing.T) {
 			t.Logf("%s: %s", name, out)
 		})
 	}
-	both.Wait()
+	all.Wait()
 	if left := h.names(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
