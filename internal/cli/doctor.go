@@ -63,12 +63,9 @@ func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
 	for _, e := range d.Engines {
 		fmt.Fprintf(out, "\nengine %s, tier %s\n", printable(e.Name), printable(string(e.Tier)))
 		printFacts(a, "  ", e.Facts)
-		for _, limit := range slices.Sorted(maps.Keys(e.Enforces)) {
-			if f := e.Enforces[limit]; f.OK {
-				fmt.Fprintf(out, "  %s: enforced\n", printable(limit))
-			} else {
-				fmt.Fprintf(out, "  %s: not enforced: %s\n", printable(limit), printable(f.Reason))
-			}
+		// What holds in an engine that starts nothing is no news.
+		if e.Usable {
+			a.printLimits(e.Enforces)
 		}
 		for _, p := range e.Problems {
 			fmt.Fprintf(out, "  problem: %s\n", printable(p.What))
@@ -87,19 +84,34 @@ func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
 	return nil
 }
 
-// verdict is the one line that sums an engine up.
+// printLimits prints what holds in one line, and what does not in a line for each reason.
+func (a *app) printLimits(limits map[string]cloche.Enforcement) {
+	var held []string
+	var missing []cloche.Unenforced
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if f := limits[name]; f.OK {
+			held = append(held, name)
+		} else {
+			missing = append(missing, cloche.Unenforced{Field: name, Reason: f.Reason})
+		}
+	}
+	if len(held) > 0 {
+		fmt.Fprintf(a.stdio.Out, "  enforced: %s\n", printable(strings.Join(held, ", ")))
+	}
+	for fields, reason := range byReason(missing) {
+		fmt.Fprintf(a.stdio.Out, "  not enforced: %s: %s\n", printable(fields), printable(reason))
+	}
+}
+
+// verdict is the one line that sums an engine up; the first problem is what it fails of.
 func verdict(e cloche.EngineReport) string {
 	if e.Usable {
 		return fmt.Sprintf("%s: usable", e.Name)
 	}
-	var why []string
-	for _, p := range e.Problems {
-		why = append(why, p.What)
+	if len(e.Problems) == 0 {
+		return fmt.Sprintf("%s: not usable: it does not say why", e.Name)
 	}
-	if len(why) == 0 {
-		why = append(why, "it does not say why")
-	}
-	return fmt.Sprintf("%s: not usable: %s", e.Name, strings.Join(why, "; "))
+	return fmt.Sprintf("%s: not usable: %s", e.Name, e.Problems[0].What)
 }
 
 func printFacts(a *app, indent string, facts map[string]string) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"slices"
@@ -73,13 +74,24 @@ func (a *app) warnGranted(adjusted []cloche.Adjustment, unenforced []cloche.Unen
 	for _, d := range adjusted {
 		a.warn("%s: asked for %s, using %s (%s)", d.Field, d.Asked, d.Used, d.Rule)
 	}
-	// Limits fail together for one reason mostly: it is said once.
-	byReason := map[string][]string{}
-	for _, u := range unenforced {
-		byReason[u.Reason] = append(byReason[u.Reason], u.Field)
+	for fields, reason := range byReason(unenforced) {
+		a.warn("not enforced: %s: %s", fields, reason)
 	}
-	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
-		a.warn("not enforced: %s: %s", strings.Join(byReason[reason], ", "), reason)
+}
+
+// byReason yields the names of limits that fail together, and why: mostly it is one
+// reason for all, which is said once.
+func byReason(unenforced []cloche.Unenforced) iter.Seq2[string, string] {
+	fields := map[string][]string{}
+	for _, u := range unenforced {
+		fields[u.Reason] = append(fields[u.Reason], u.Field)
+	}
+	return func(yield func(string, string) bool) {
+		for _, reason := range slices.Sorted(maps.Keys(fields)) {
+			if !yield(strings.Join(fields[reason], ", "), reason) {
+				return
+			}
+		}
 	}
 }
 

@@ -79,7 +79,7 @@ func (e *Engine) find() (string, error) {
 		path, err = filepath.Abs(path)
 	}
 	if err != nil {
-		return "", fmt.Errorf("find the nsjail binary: %w", err)
+		return "", fmt.Errorf("there is no nsjail binary: %w", err)
 	}
 	return path, nil
 }
