@@ -59,7 +59,8 @@ type SandboxSpec struct {
 	// Limits bound what the sandbox may use.
 	Limits Limits `json:"limits,omitzero"`
 	// ReadOnlyRoot makes everything but the workspace, rw mounts, /tmp and
-	// /dev/shm read-only; nil is the profile's.
+	// /dev/shm read-only; nil is the profile's. HOME, where nothing sets it, is then
+	// below /tmp for a user whose home cannot be written.
 	ReadOnlyRoot *bool `json:"read_only_root,omitempty"`
 	// Labels are for audit, billing and list filters. They never decide anything.
 	Labels map[string]string `json:"labels,omitempty"`

@@ -128,13 +128,13 @@ func TestLeaseFlags(t *testing.T) {
 	f.sandbox.ExpiresAt = &soon
 	home := f.listen()
 	do := func(args ...string) result { t.Helper(); return runCLI(t, homeEnv(home), nil, nil, args...) }
-	do("create", "--lifetime", "8h", "--idle", "90s", "--persistent=false", "--transient")
-	if s := f.spec; s.Limits.LifetimeMS != 8*3600_000 || s.Limits.IdleMS != 90_000 || s.Persistent == nil || *s.Persistent || !s.Transient {
+	do("create", "--lifetime", "8h", "--idle", "90s", "--persistent=false", "--transient", "--read-only")
+	if s := f.spec; s.ReadOnlyRoot == nil || !*s.ReadOnlyRoot || s.Limits.LifetimeMS != 8*3600_000 || s.Limits.IdleMS != 90_000 || s.Persistent == nil || *s.Persistent || !s.Transient {
 		t.Errorf("spec %+v", s)
 	}
 	f.spec = cloche.SandboxSpec{}
 	do("create")
-	if s := f.spec; s.Persistent != nil || s.Transient || s.Limits != (cloche.Limits{}) {
+	if s := f.spec; s.ReadOnlyRoot != nil || s.Persistent != nil || s.Transient || s.Limits != (cloche.Limits{}) {
 		t.Errorf("spec of no flags %+v", s)
 	}
 	for _, flags := range []string{"--idle 0", "--lifetime 0s", "--idle -5s", "--lifetime long"} {

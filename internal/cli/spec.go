@@ -31,7 +31,7 @@ type specFlags struct {
 	tmp, shm                          string
 	workspace                         workspaceFlags
 	lifetime, idle                    string
-	persistent, transient             bool
+	persistent, transient, readOnly   bool
 	snapshot                          string
 	layered                           bool
 	naming                            namingFlags
@@ -57,6 +57,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.layered, "layered", false, "keep what is written to the workspace apart, until \"cloche commit\" or \"cloche rollback\"")
 	flags.StringVar(&f.snapshot, "snapshot", "", "begin with copies of the files of this snapshot, a `NAME` or an id")
 	flags.StringArrayVar(&f.files, "file", nil, "a file to copy in before anything runs, `SRC:DST` (repeatable)")
+	flags.BoolVar(&f.readOnly, "read-only", false, "nothing but the workspace, mounts to write, /tmp and /dev/shm can be written; HOME is below /tmp then")
 	flags.StringVar(&f.memory, "memory", "", "memory limit, a `SIZE` such as 512m or 2GiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "processor limit, a number of `CORES` such as 0.5")
 	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads together, a `NUMBER`")
@@ -84,6 +85,9 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	s.Transient, s.Pull = f.transient, cloche.PullPolicy(f.pull)
 	if set("persistent") {
 		s.Persistent = &f.persistent
+	}
+	if set("read-only") {
+		s.ReadOnlyRoot = &f.readOnly
 	}
 	err := checkText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
 	if err != nil {

@@ -83,10 +83,15 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 // environment adds what a login would set and the caller has not: programs look
 // for their settings under HOME and give up without it.
 func (u user) environment(env []string) []string {
-	for _, e := range [][2]string{{"HOME", u.home}, {"USER", u.name}, {"LOGNAME", u.name}} {
-		set := func(have string) bool { return strings.HasPrefix(have, e[0]+"=") }
-		if e[1] != "" && !slices.ContainsFunc(env, set) {
-			env = append(env, e[0]+"="+e[1])
+	for _, e := range []struct {
+		name  string
+		value func() string
+	}{{"HOME", u.writableHome}, {"USER", u.login}, {"LOGNAME", u.login}} {
+		if slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, e.name+"=") }) {
+			continue
+		}
+		if value := e.value(); value != "" {
+			env = append(env, e.name+"="+value)
 		}
 	}
 	return env

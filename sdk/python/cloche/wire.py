@@ -469,7 +469,7 @@ class SandboxSpec(TypedDict, total=False):
     """Written before anything runs."""
     limits: Limits
     read_only_root: bool
-    """Everything but the workspace, rw mounts, /tmp and /dev/shm."""
+    """Everything but the workspace, rw mounts, /tmp and /dev/shm; HOME, where nothing sets it, is then below /tmp for a user whose home cannot be written."""
     labels: dict[str, str]
     """For audit, billing and list filters; they never decide anything."""
     persistent: bool
