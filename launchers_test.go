@@ -3,7 +3,6 @@
 package cloche_test
 
 import (
-	"errors"
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
 )
 
 // launched is an MCP server that a launcher fetches from an index and runs.
@@ -55,28 +53,7 @@ func TestLaunchedMCPServers(t *testing.T) {
 	index, uv := packagesToLaunch(t)
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
-	nsjailHere(t)
-	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) { launchOn(t, e.name, served.URL, uv) })
-	}
-	for name, start := range map[string]func() (*dockertest.Daemon, error){"docker": dockertest.Docker, "podman": dockertest.Podman} {
-		t.Run(name, func(t *testing.T) {
-			d, err := start()
-			if errors.Is(err, dockertest.ErrAbsent) {
-				t.Skipf("needs a daemon of containers: %v", err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := d.Close(); err != nil {
-					t.Errorf("remove the daemon: %v", err)
-				}
-			})
-			t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
-			launchOn(t, name, served.URL, uv)
-		})
-	}
+	onEngines(t, func(t *testing.T, engine string) { launchOn(t, engine, served.URL, uv) })
 }
 
 // packagesToLaunch fetches the servers with all that they need, and is the index that has them

@@ -327,6 +327,9 @@ func setUp(e *testscript.Env, bin string) error {
 	containers := scriptContainers{}
 	e.Values[containersKey{}] = containers
 	e.Defer(containers.close)
+	if err := meanEngine(home); err != nil {
+		return err
+	}
 	e.Setenv("CLOCHE_HOME", home)
 	e.Setenv("CLOCHE_HOST", "")
 	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
