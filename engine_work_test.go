@@ -17,11 +17,12 @@ import (
 )
 
 // onEngines runs a test for every engine that can run here, those of containers with a daemon
-// of the test's own.
-func onEngines(t *testing.T, f func(t *testing.T, engine string)) {
+// of the test's own. With these settings a daemon of Cloche's finds the engine; one that is
+// started by the test's environment finds it without.
+func onEngines(t *testing.T, f func(t *testing.T, engine, settings string)) {
 	nsjailHere(t)
 	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) { f(t, e.name) })
+		e.run(t, func(t *testing.T) { f(t, e.name, "nsjail: {path: '"+cmp.Or(os.Getenv(nsjailVar), "nsjail")+"'}\n") })
 	}
 	daemons := map[string]func() (*dockertest.Daemon, error){"docker": dockertest.Docker, "podman": dockertest.Podman}
 	for _, name := range slices.Sorted(maps.Keys(daemons)) {
@@ -39,8 +40,7 @@ func onEngines(t *testing.T, f func(t *testing.T, engine string)) {
 				}
 			})
 			t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
-			t.Setenv(envSettings, name+": {host: '"+d.Host+"'}\n")
-			f(t, name)
+			f(t, name, name+": {host: '"+d.Host+"'}\n")
 		})
 	}
 }
@@ -75,14 +75,12 @@ func TestScriptsOnEngines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts sandboxes on every engine")
 	}
-	onEngines(t, func(t *testing.T, engine string) {
+	onEngines(t, func(t *testing.T, engine, settings string) {
 		if engine == "gvisor" {
 			t.Skip("not again: TestScripts runs them on the default engine")
 		}
 		t.Setenv(envEngine, engine)
-		if engine == "nsjail" {
-			t.Setenv(envSettings, "nsjail: {path: '"+cmp.Or(os.Getenv(nsjailVar), "nsjail")+"'}\n")
-		}
+		t.Setenv(envSettings, settings)
 		runScripts(t, scriptTime, ofEveryEngine.MatchString)
 	})
 }

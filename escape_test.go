@@ -3,13 +3,10 @@
 package cloche_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
 )
 
 // The resolver's questions and the connections that the sandboxes of a town may make.
@@ -23,25 +20,7 @@ const (
 // TestWaysOut tries what is known to lead out of sandboxes, from inside one of each
 // engine. D01 to D10 are the names that these attacks have where they are collected.
 func TestWaysOut(t *testing.T) {
-	nsjailHere(t)
-	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) { waysOut(t, e.name, "") })
-	}
-	t.Run("docker", func(t *testing.T) {
-		d, err := dockertest.Docker()
-		if errors.Is(err, dockertest.ErrAbsent) {
-			t.Skipf("needs a Docker daemon: %v", err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := d.Close(); err != nil {
-				t.Errorf("remove the Docker daemon: %v", err)
-			}
-		})
-		waysOut(t, "docker", "docker: {host: '"+d.Host+"'}\n")
-	})
+	onEngines(t, waysOut)
 }
 
 func waysOut(t *testing.T, engine, settings string) {
@@ -66,8 +45,8 @@ func waysOut(t *testing.T, engine, settings string) {
 		{"changed rules cut flows", rulesCut, false},
 		{"a daemon that dies lets nothing out", daemonDies, false},
 	} {
-		// The links of these two are those of native.
-		if c.gate && (engine == "nsjail" || engine == "oci") {
+		// The links of these are those of native, or of docker.
+		if c.gate && (engine == "nsjail" || engine == "oci" || engine == "podman") {
 			continue
 		}
 		ok := t.Run(c.name, func(t *testing.T) {

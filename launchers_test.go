@@ -53,7 +53,7 @@ func TestLaunchedMCPServers(t *testing.T) {
 	index, uv := packagesToLaunch(t)
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
-	onEngines(t, func(t *testing.T, engine string) { launchOn(t, engine, served.URL, uv) })
+	onEngines(t, func(t *testing.T, engine, _ string) { launchOn(t, engine, served.URL, uv) })
 }
 
 // packagesToLaunch fetches the servers with all that they need, and is the index that has them

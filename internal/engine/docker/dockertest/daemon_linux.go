@@ -244,7 +244,17 @@ func (d *Daemon) Close() error {
 	if d.below != nil {
 		defer d.below.Close()
 	}
-	b, err := os.ReadFile("/proc/self/mounts")
+	// What tends the end of Podman's last exec is on its way still, and mounts once more.
+	for late := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if err := d.remove(); err == nil || time.Now().After(late) {
+			return err
+		}
+	}
+}
+
+// remove unmounts what the daemon mounted, and removes its files.
+func (d *Daemon) remove() error {
+	b, err := os.ReadFile("/proc/thread-self/mounts")
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], d.dir+"/") {
 			_ = unix.Unmount(f[1], unix.MNT_DETACH)
