@@ -128,13 +128,13 @@ func (s *script) stage(p engine.Plan, h handed) slot {
 	sys := s.filesystem("sysfs", quietAttrs|unix.MOUNT_ATTR_RDONLY)
 	s.now = "make the root"
 	host := s.get(unix.SYS_OPENAT, unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
-	s.do(unix.SYS_MOUNT, "none", jailPlace, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,mode=755")
+	s.do(unix.SYS_MOUNT, "none", jailPlace, "tmpfs", layerFlags, layer(p))
 	s.do(unix.SYS_CHDIR, jailPlace)
 	s.mkdir("user", 0o777)
 	s.mkdir("empty", 0o555)
 	// The program changes flags and leaves this one out, which would be refused: what is
 	// mounted in a user namespace opens no devices anyway.
-	s.overlay(p, h, 0)
+	s.overlay(h, 0)
 	s.now = "enter the root"
 	s.do(unix.SYS_CHDIR, "root")
 	s.do(unix.SYS_CHROOT, ".")

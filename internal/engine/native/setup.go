@@ -200,9 +200,9 @@ func (s *script) root(p engine.Plan, h handed) {
 	s.now = "make /sys"
 	sys := s.filesystem("sysfs", quietAttrs|unix.MOUNT_ATTR_RDONLY)
 	s.now = "make the root"
-	s.do(unix.SYS_MOUNT, "none", "/proc", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,mode=700")
+	s.do(unix.SYS_MOUNT, "none", "/proc", "tmpfs", layerFlags, layer(p))
 	s.do(unix.SYS_CHDIR, "/proc")
-	s.overlay(p, h, unix.MS_NODEV)
+	s.overlay(h, unix.MS_NODEV)
 	s.now = "enter the root"
 	s.do(unix.SYS_CHDIR, "root")
 	s.pivot()
@@ -221,22 +221,29 @@ func (s *script) pivot() {
 	s.do(unix.SYS_CHDIR, "/")
 }
 
-// overlay makes the root filesystem at root in the working directory.
-func (s *script) overlay(p engine.Plan, h handed, flags int) {
-	for _, dir := range []string{"lower", "rw", "root"} {
-		s.mkdir(dir, 0o755)
-	}
-	s.move(h.root.at, "lower")
+// layer is the options of the filesystem that overlay uses, which holds what is written
+// in the sandbox.
+func layer(p engine.Plan) string {
 	size := p.Limits.DiskBytes
 	if p.Root.ReadOnly || size <= 0 {
 		size = hostkernel.NoDiskLimit
 	}
-	// A little more for the two directories that are there already.
-	rw := s.filesystem("tmpfs", plainAttrs, hostkernel.TmpfsOptions(size+2*4096, 0o755)...)
-	s.move(rw, "rw")
-	s.mkdir("rw/upper", 0o755)
-	s.mkdir("rw/work", 0o700)
-	s.do(unix.SYS_MOUNT, "root", "root", "overlay", flags, "lowerdir=lower,upperdir=rw/upper,workdir=rw/work,userxattr")
+	// A little more for the directories that are there already, at most as many.
+	return strings.Join(hostkernel.TmpfsOptions(size+8*4096, 0o755), ",")
+}
+
+// layerFlags are its mount's. Nothing but the kernel goes by that.
+const layerFlags = unix.MS_NOSUID | unix.MS_NODEV
+
+// overlay makes the root filesystem at root in the working directory, which is that of
+// a layer's.
+func (s *script) overlay(h handed, flags int) {
+	s.mkdir("lower", 0o755)
+	s.move(h.root.at, "lower")
+	s.mkdir("upper", 0o755)
+	s.mkdir("work", 0o700)
+	s.mkdir("root", 0o755)
+	s.do(unix.SYS_MOUNT, "root", "root", "overlay", flags, "lowerdir=lower,upperdir=upper,workdir=work,userxattr")
 }
 
 func (s *script) mkdir(name string, mode int) { s.do(unix.SYS_MKDIRAT, unix.AT_FDCWD, name, mode) }
@@ -269,35 +276,49 @@ func (s *script) kernel(h handed, proc bool) {
 	s.mkdir("/dev/pts", 0o755)
 	s.mkdir("/dev/shm", 0o1777)
 	s.move(s.filesystem("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620"), "/dev/pts")
+	s.cover(proc)
+}
+
+// Where what covers is mounted while it is copied: at an empty file and an empty
+// directory of /dev, which are what they are called again afterwards.
+const (
+	coverFile = "/dev/.null"
+	coverDir  = "/dev/shm"
+)
+
+// cover covers what of /proc and /sys is the host's business: files by a null device that
+// cannot be opened for writing, and directories by one directory that nothing can be made
+// in. Each is a copy of one mount, for a filesystem of its own costs the kernel a hundred
+// times as much, and costs it for each other sandbox again when a group of memory ends.
+func (s *script) cover(proc bool) {
 	s.now = "cover what is the host's in /proc and /sys"
-	for _, name := range hostkernel.CoveredFiles() {
-		if !proc {
-			continue
-		}
-		var null slot
+	over := func(what, name string) {
 		s.optional(func() { s.try(unix.SYS_FACCESSAT, unix.AT_FDCWD, name, 0) }, func() {
-			null = s.get(unix.SYS_OPEN_TREE, unix.AT_FDCWD, "/dev/null", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-			s.do(unix.SYS_MOUNT_SETATTR, null, "", unix.AT_EMPTY_PATH, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
-			s.move(null, name)
-			s.do(unix.SYS_CLOSE, null)
+			s.do(unix.SYS_MOUNT, what, name, 0, unix.MS_BIND, 0)
 		})
 	}
+	if proc {
+		s.makeFile(coverFile, 0)
+		s.do(unix.SYS_MOUNT, "/dev/null", coverFile, 0, unix.MS_BIND, 0)
+		s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, coverFile, 0, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
+		for _, name := range hostkernel.CoveredFiles() {
+			over(coverFile, name)
+		}
+		s.do(unix.SYS_UMOUNT2, coverFile, unix.MNT_DETACH)
+		s.do(unix.SYS_UNLINKAT, unix.AT_FDCWD, coverFile, 0)
+	}
+	s.do(unix.SYS_MOUNT, "none", coverDir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=555")
 	for _, name := range hostkernel.CoveredDirs() {
-		if !proc && strings.HasPrefix(name, "/proc/") {
-			continue
+		if proc || !strings.HasPrefix(name, "/proc/") {
+			over(coverDir, name)
 		}
-		s.optional(func() { s.try(unix.SYS_FACCESSAT, unix.AT_FDCWD, name, 0) }, func() {
-			s.do(unix.SYS_MOUNT, "none", name, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=555")
-		})
 	}
+	s.do(unix.SYS_UMOUNT2, coverDir, unix.MNT_DETACH)
 	for _, name := range hostkernel.ReadOnlyPaths() {
-		if !proc {
-			continue
+		if proc {
+			s.do(unix.SYS_MOUNT, name, name, 0, unix.MS_BIND, 0)
+			s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, name, 0, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
 		}
-		m := s.get(unix.SYS_OPEN_TREE, unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-		s.do(unix.SYS_MOUNT_SETATTR, m, "", unix.AT_EMPTY_PATH, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
-		s.move(m, name)
-		s.do(unix.SYS_CLOSE, m)
 	}
 }
 

@@ -24,7 +24,7 @@ func (s *script) wait(p engine.Plan, ids hostkernel.IDs, h handed, program strin
 	s.now = "make /sys"
 	sys := s.filesystem("sysfs", quietAttrs|unix.MOUNT_ATTR_RDONLY)
 	s.now = "leave the host's root"
-	s.do(unix.SYS_MOUNT, "none", "/proc", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,mode=755")
+	s.do(unix.SYS_MOUNT, "none", "/proc", "tmpfs", layerFlags|unix.MS_NOEXEC, "size=64k,mode=755")
 	s.do(unix.SYS_CHDIR, "/proc")
 	s.pivot()
 	s.now = mountSystem
@@ -74,8 +74,9 @@ func (s *script) furnish(p engine.Plan, ids hostkernel.IDs, h handed, agent, tel
 		mounts = append(mounts, s.get(unix.SYS_OPENAT, unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 	}
 	s.now = "make the root"
+	s.do(unix.SYS_MOUNT, "none", "/", 0, unix.MS_REMOUNT|layerFlags, layer(p)) // now there is a size
 	s.do(unix.SYS_CHDIR, "/")
-	s.overlay(p, h, unix.MS_NODEV)
+	s.overlay(h, unix.MS_NODEV)
 	s.now = "enter the root"
 	s.do(unix.SYS_CHDIR, "root")
 	// The root before is in sight of what has it open until it is unmounted.
