@@ -81,7 +81,7 @@ func (g *Group) freeze(ctx context.Context, value, want string) error {
 
 // Release has what is frozen go on, without waiting for it.
 func (g *Group) Release() {
-	if dir, ok := g.freezer(); ok {
-		_ = hostproc.Write(dir, "cgroup.freeze", "0")
+	if g.Frozen() {
+		_ = hostproc.Write(g.Unified(), "cgroup.freeze", "0")
 	}
 }

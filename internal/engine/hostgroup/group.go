@@ -139,6 +139,12 @@ func (h Hierarchy) mkdir(owner, id string) error {
 	const tries = 20
 	var err error
 	for range tries {
+		if len(h.handed()) == 0 {
+			// What is above is there but for the first time.
+			if err = os.Mkdir(filepath.Join(h.Root, owner, id), 0o755); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
 		for _, dir := range []string{h.Root, filepath.Join(h.Root, owner)} {
 			if err = os.Mkdir(dir, 0o755); err == nil || errors.Is(err, fs.ErrExist) {
 				err = h.handDown(dir)
@@ -160,15 +166,23 @@ func (h Hierarchy) mkdir(owner, id string) error {
 	return nil
 }
 
-// handDown hands the used controllers of version 2 to the groups below a directory.
-func (h Hierarchy) handDown(dir string) error {
-	var what []string
+// handed is what a group of version 2 hands to those below it.
+func (h Hierarchy) handed() (what []string) {
+	if h.Mount.Version != 2 {
+		return nil
+	}
 	for _, c := range h.Uses {
 		if c != Usage {
 			what = append(what, "+"+c)
 		}
 	}
-	if h.Mount.Version != 2 || len(what) == 0 {
+	return what
+}
+
+// handDown hands the used controllers of version 2 to the groups below a directory.
+func (h Hierarchy) handDown(dir string) error {
+	what := h.handed()
+	if len(what) == 0 {
 		return nil
 	}
 	if err := hostproc.Write(dir, "cgroup.subtree_control", strings.Join(what, " ")); err != nil {
@@ -284,6 +298,10 @@ func (g *Group) Paths() []string {
 // Remove kills what is still in the group and removes it.
 func (g *Group) Remove(ctx context.Context) error {
 	for _, p := range g.Parts {
+		for _, name := range p.below() {
+			// Nothing is left in it, as a rule: then nobody needs to look.
+			_ = os.Remove(filepath.Join(p.Dir, name))
+		}
 		if err := removeTree(ctx, p.Dir); err != nil {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
@@ -305,10 +323,22 @@ func (g *Group) Discard() {
 
 // prune removes what is above the group of an instance, when that was the last.
 func (p Part) prune() {
-	_ = os.Remove(filepath.Dir(p.Dir)) // the owner's
+	removeEmpty(filepath.Dir(p.Dir)) // the owner's
 	if p.Nested {
-		_ = os.Remove(p.Root)
+		removeEmpty(p.Root)
 	}
+}
+
+// removeEmpty removes a group that has none below it. To be told by the kernel that it
+// has would cost a lock that all groups of the machine share. Of two groups whose last
+// ones are removed at the same time, the later one sees the directory empty.
+func removeEmpty(dir string) {
+	var st unix.Stat_t
+	const alone = 2 // links of a directory without any below it
+	if err := unix.Lstat(dir, &st); err == nil && st.Nlink > alone {
+		return
+	}
+	_ = os.Remove(dir)
 }
 
 // removeTree removes a group and those below it, whose names the sandbox may have
