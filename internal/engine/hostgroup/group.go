@@ -261,19 +261,28 @@ func (g *Group) Joins() (join, guest []*os.File, err error) {
 		if p.Mount.Version != 1 {
 			continue
 		}
-		f, err := os.OpenFile(filepath.Join(p.entry(), "tasks"), os.O_WRONLY, 0)
+		f, err := openTasks(p.entry())
 		if err != nil {
-			return join, guest, fmt.Errorf("open cgroup: %w", err)
+			return join, guest, err
 		}
 		join = append(join, f)
 		if p.split {
-			if f, err = os.OpenFile(filepath.Join(p.Dir, guestGroup, "tasks"), os.O_WRONLY, 0); err != nil {
-				return join, guest, fmt.Errorf("open cgroup: %w", err)
+			if f, err = openTasks(filepath.Join(p.Dir, guestGroup)); err != nil {
+				return join, guest, err
 			}
 			guest = append(guest, f)
 		}
 	}
 	return join, guest, nil
+}
+
+func openTasks(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "tasks")
+	fd, err := hostproc.OpenControl(path, unix.O_WRONLY)
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Unified is the directory of version 2; empty is none.

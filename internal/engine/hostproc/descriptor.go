@@ -5,6 +5,7 @@ package hostproc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -69,13 +70,43 @@ func ConfigPipe(config []byte) (int, error) {
 }
 
 // Write writes one of the kernel's control files, which is there already, by one write.
+// It asks the kernel three times: the runtime would ask seven times, for a file that can
+// be polled.
 func Write(dir, name, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	path := filepath.Join(dir, name)
+	fd, err := OpenControl(path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
+	n, err := ignoringEINTR(func() (int, error) { return unix.Write(fd, []byte(value)) })
+	if err == nil && n < len(value) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		err = &os.PathError{Op: "write", Path: path, Err: err}
+	}
+	if cerr := unix.Close(fd); err == nil && cerr != nil {
+		err = &os.PathError{Op: "close", Path: path, Err: cerr}
+	}
+	return err
+}
+
+// OpenControl opens one of the kernel's control files, for who reads or writes it raw.
+func OpenControl(path string, flags int) (int, error) {
+	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+func ignoringEINTR(do func() (int, error)) (int, error) {
+	for {
+		n, err := do()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // ErrText is an error without the path it is about.
