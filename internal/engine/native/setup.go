@@ -447,8 +447,15 @@ func (s *script) handOver(h handed, tap slot) {
 	}
 }
 
+// slack is how late the agent's timers may be. The Go runtime has a thread that looks
+// after the others every 20 microseconds for as long as there is anything to do: with
+// the kernel's own slack of 50 that was a tenth of what a sandbox costs. What the agent
+// starts has the kernel's own, see package guest.
+const slack = time.Millisecond
+
 // quiet makes a process as a program expects to begin.
 func (s *script) quiet(p engine.Plan) {
+	s.do(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, int(slack))
 	s.do(unix.SYS_UMASK, 0o022)
 	if p.DieWithParent {
 		// Each change of the identity has taken it back.
