@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
@@ -208,9 +210,24 @@ func receive(b []byte) (int, error) {
 	return n, nil
 }
 
+// warm does what the first call would wait for: the runtime looks at each type of a
+// message when it is first met.
+func warm() {
+	_, _ = wire.Decode[agent.Config]([]byte("{}"))
+	_, _ = wire.Decode[wire.Hello]([]byte("{}"))
+	_, _ = wire.Decode[wire.Request]([]byte("{}"))
+	w := wire.NewWriter(io.Discard)
+	_ = w.JSON(wire.KindStarted, cloche.Started{})
+	_ = w.JSON(wire.KindExit, cloche.Result{})
+	_ = w.JSON(wire.KindReply, wire.Welcome{})
+}
+
 func readConfig() (agent.Config, error) {
 	var cfg agent.Config
 	defer unix.Close(configFD)
+	if _, err := unix.GetsockoptInt(configFD, unix.SOL_SOCKET, unix.SO_TYPE); err == nil {
+		warm() // there may be long to wait
+	}
 	data := make([]byte, 0, 4<<10)
 	for len(data) < maxConfig {
 		n, err := receive(data[len(data):cap(data)])
