@@ -56,8 +56,11 @@ func (h Hierarchy) limit(dir string, l engine.Limits) error {
 	switch {
 	case !h.Has(CPU) || l.CPUs <= 0:
 	case v1:
-		files = append(files, file{"cpu.cfs_period_us", strconv.Itoa(CPUPeriod), false},
-			file{"cpu.cfs_quota_us", quota(h.within(l.CPUs)), false})
+		// For either of the two the kernel goes through all groups of the machine.
+		if readInt(dir, "cpu.cfs_period_us") != CPUPeriod {
+			files = append(files, file{"cpu.cfs_period_us", strconv.Itoa(CPUPeriod), false})
+		}
+		files = append(files, file{"cpu.cfs_quota_us", quota(h.within(l.CPUs)), false})
 	default:
 		files = append(files, file{"cpu.max", quota(l.CPUs) + " " + strconv.Itoa(CPUPeriod), false})
 	}
