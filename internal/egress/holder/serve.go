@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/poll"
 )
 
 const (
@@ -110,8 +112,7 @@ func (s *server) accept() {
 // bury lets go of links whose other end is gone.
 func (s *server) bury() {
 	for id, f := range s.links {
-		p := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLRDHUP}}
-		if n, err := unix.Poll(p, 0); err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0 {
+		if gone, err := poll.HungUp(int(f.Fd()), 0); err == nil && gone {
 			s.drop(id)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/cloche-dev/cloche/internal/poll"
 )
 
 // endpoint is the link layer of a stack over our end of a pair. It starts no
@@ -94,15 +96,10 @@ func (e *endpoint) deliver(frame []byte) {
 	(*d).DeliverNetworkPacket(proto, pkt)
 }
 
-// hungUp tells a closed pair from an empty frame. A signal that is pending interrupts
-// even a poll that does not wait, and the runtime sends itself some.
+// hungUp tells a closed pair from an empty frame.
 func hungUp(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(p, 0)
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Poll(p, 0)
-	}
-	return err != nil || n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0
+	gone, err := poll.HungUp(fd, 0)
+	return gone || err != nil
 }
 
 // WritePackets implements stack.LinkWriter. What does not fit in the pair is

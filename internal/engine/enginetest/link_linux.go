@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/poll"
 )
 
 // link makes a link; both ends are closed with the test.
@@ -125,13 +125,8 @@ func testLink(s *suite) {
 // hungUp waits for the end of a link.
 func (s *suite) hungUp(far *os.File) {
 	s.Helper()
-	p := []unix.PollFd{{Fd: int32(far.Fd()), Events: unix.POLLRDHUP}}
-	_, err := unix.Poll(p, 10_000)
-	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Poll(p, 10_000)
-	}
-	if err != nil || p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP) == 0 {
-		s.Errorf("the link is still there: %v, events %#x", err, p[0].Revents)
+	if gone, err := poll.HungUp(int(far.Fd()), 10*time.Second); !gone || err != nil {
+		s.Errorf("the link is still there: %v", err)
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/poll"
 )
 
 // A sentry is started parked: it does all that does not depend on whose it is
@@ -213,8 +213,7 @@ func attach() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	fds := []unix.PollFd{{Fd: parkedSocket}}
-	if _, err := unix.Poll(fds, 0); err == nil && fds[0].Revents&unix.POLLHUP != 0 {
+	if events, err := poll.Events(parkedSocket, 0, 0); err == nil && events&unix.POLLHUP != 0 {
 		os.Exit(0)
 	}
 	return nil

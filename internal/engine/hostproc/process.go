@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/poll"
 )
 
 // ID names a process for ever: its number and when it was started, field 22 of
@@ -110,13 +111,8 @@ func (p *Process) reap(pidfd int) string {
 
 // isDead reports whether the process of a pidfd has ended, reaped or not.
 func isDead(pidfd int) bool {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(fds, 0)
-		if err != unix.EINTR {
-			return n > 0
-		}
-	}
+	events, err := poll.Events(pidfd, unix.POLLIN, 0)
+	return err == nil && events != 0
 }
 
 // Done is closed when the process is dead, reaped if it was our child, or abandoned.
