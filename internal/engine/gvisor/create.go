@@ -36,7 +36,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  []func()
+	undo  hostproc.Undo
 
 	spec       []byte
 	null       *os.File
@@ -60,28 +60,20 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, err
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"record", c.record},
-		{"open files", c.open},
-		{"make cgroup", c.makeGroup},
-		{"start processes", c.start},
-		{"boot sentry", c.boot},
-		{"start agent", c.startAgent},
-		{"wait for agent", c.waitAgent},
-		{"wait for cgroup", c.waitGroup},
-	}
-	for _, s := range steps {
-		began := time.Now()
-		err := s.do(ctx)
-		e.log.Debug("create step", "sandbox", p.ID, "step", s.name, "took", time.Since(began))
-		if err != nil {
-			err = c.classify(ctx, s.name, err)
-			c.rollback()
-			return nil, err
-		}
+	step, err := hostproc.TakeSteps(ctx, e.log, p.ID, []hostproc.Step{
+		{Name: hostproc.StepRecord, Do: c.record},
+		{Name: "open files", Do: c.open},
+		{Name: "make cgroup", Do: c.makeGroup},
+		{Name: "start processes", Do: c.start},
+		{Name: "boot sentry", Do: c.boot},
+		{Name: "start agent", Do: c.startAgent},
+		{Name: "wait for agent", Do: c.waitAgent},
+		{Name: "wait for cgroup", Do: c.waitGroup},
+	})
+	if err != nil {
+		err = c.classify(ctx, step, err) // it reads what the rollback closes
+		c.rollback()
+		return nil, err
 	}
 	c.inst.crash, c.parked.crash = c.parked.crash, nil
 	c.inst.reports, c.reports = c.reports, nil
@@ -112,7 +104,7 @@ func (c *creation) record(ctx context.Context) error {
 	if err := c.e.records.Create(c.rec); err != nil {
 		return err
 	}
-	c.undo = append(c.undo, func() { c.e.records.Remove(c.rec) })
+	c.undo.Add(func() { c.e.records.Remove(c.rec) })
 	return nil
 }
 
@@ -132,7 +124,7 @@ func (c *creation) makeGroup(context.Context) error {
 
 func (c *creation) ownGroup(g *hostgroup.Group) {
 	c.group = g
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		if err := g.Remove(c.clean); err != nil {
 			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
 		}
@@ -202,7 +194,7 @@ func (c *creation) fork(ctx context.Context) error {
 // killOnUndo also waits: what comes earlier in the undo stack, the cgroup, must
 // be empty by then.
 func (c *creation) killOnUndo(p *hostproc.Process) {
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
 		p.Kill()
@@ -334,9 +326,7 @@ func (c *creation) rollback() {
 	if c.inst != nil && c.inst.ctl != nil {
 		c.inst.ctl.close()
 	}
-	for i := len(c.undo) - 1; i >= 0; i-- {
-		c.undo[i]()
-	}
+	c.undo.Run()
 	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.Dead() {
 		<-c.inst.buried
 	}
@@ -374,24 +364,8 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", said)
 	}
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
-		return ours
-	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "create sandbox: no answer in time from: %s", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, os.ErrExist) && step == "record":
-		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", c.plan.ID).WithCause(err)
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENOSPC):
-		e := cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, hostproc.ErrClosed):
-		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
+	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
+		return known
 	}
 	return cloche.Errorf(cloche.CodeInternal, "create sandbox: gVisor could not %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)

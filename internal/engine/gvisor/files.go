@@ -20,7 +20,7 @@ import (
 // open makes or opens every file of the sandbox's processes and writes their
 // command lines.
 func (c *creation) open(context.Context) error {
-	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	c.undo.Add(func() { removeFiles(c.plan.Dir) })
 	var err error
 	if c.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
 		return err

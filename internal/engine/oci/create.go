@@ -43,7 +43,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  []func()
+	undo  hostproc.Undo
 
 	ids     hostkernel.IDs
 	group   *hostgroup.Group
@@ -73,31 +73,19 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx), runtime: newSession(b, p.Dir), sources: noSources()}
 	defer c.closeFiles()
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"record", c.record},
-		{"make cgroup", c.makeGroup},
-		{"make namespaces", c.makeNamespaces},
-		{"open files", c.open},
-		{"prepare root", c.prepare},
-		{"have the runtime create", c.create},
-		{"have the runtime start", c.start},
-		{"wait for agent", c.waitAgent},
-	}
-	for _, s := range steps {
-		began := time.Now()
-		err := ctx.Err()
-		if err == nil {
-			err = s.do(ctx)
-		}
-		e.log.Debug("create step", "sandbox", p.ID, "step", s.name, "took", time.Since(began))
-		if err != nil {
-			err = c.classify(ctx, s.name, err)
-			c.rollback()
-			return nil, err
-		}
+	step, err := hostproc.TakeSteps(ctx, e.log, p.ID, []hostproc.Step{
+		{Name: hostproc.StepRecord, Do: c.record},
+		{Name: "make cgroup", Do: c.makeGroup},
+		{Name: "make namespaces", Do: c.makeNamespaces},
+		{Name: "open files", Do: c.open},
+		{Name: "prepare root", Do: c.prepare},
+		{Name: "have the runtime create", Do: c.create},
+		{Name: "have the runtime start", Do: c.start},
+		{Name: "wait for agent", Do: c.waitAgent},
+	})
+	if err != nil {
+		c.rollback()
+		return nil, classify(ctx, p.ID, step, err)
 	}
 	c.inst.asked.Store(false)
 	return c.inst, nil
@@ -151,7 +139,7 @@ func (c *creation) record(context.Context) error {
 		c.e.ids.Release(c.rec.IDs)
 		return err
 	}
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		c.e.records.Remove(c.rec)
 		c.e.ids.Release(c.rec.IDs)
 	})
@@ -182,7 +170,7 @@ func (c *creation) makeGroup(context.Context) error {
 		return err
 	}
 	c.group = g
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
 		if err := c.e.removeGroup(ctx, c.rec, g); err != nil {
@@ -206,7 +194,7 @@ func (c *creation) makeNamespaces(context.Context) (err error) {
 
 // open makes all that the agent is given.
 func (c *creation) open(context.Context) error {
-	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	c.undo.Add(func() { removeFiles(c.plan.Dir) })
 	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
 	if err != nil {
 		return err
@@ -321,7 +309,7 @@ func (c *creation) prepare(ctx context.Context) (err error) {
 
 // create has the runtime make the container, which then waits to be started.
 func (c *creation) create(ctx context.Context) error {
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, workTimeout)
 		defer cancel()
 		if c.init != nil {
@@ -428,9 +416,7 @@ func (c *creation) waitAgent(ctx context.Context) error {
 // rollback takes back all that was made, newest first.
 func (c *creation) rollback() {
 	c.closeFiles()
-	for i := len(c.undo) - 1; i >= 0; i-- {
-		c.undo[i]()
-	}
+	c.undo.Run()
 	if c.inst != nil {
 		c.inst.letGo()
 	}
@@ -457,25 +443,9 @@ func (c *creation) closeFiles() {
 }
 
 // classify makes an error of the house of one that happened in a step.
-func (c *creation) classify(ctx context.Context, step string, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
-		return e
-	}
-	switch {
-	case errors.Is(err, context.Canceled) || errors.Is(ctx.Err(), context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "create sandbox: no answer in time from: %s", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, os.ErrExist) && step == "record":
-		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", c.plan.ID).WithCause(err)
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC):
-		e := cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, hostproc.ErrClosed):
-		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
+func classify(ctx context.Context, sandbox, step string, err error) error {
+	if known := hostproc.CreateError(ctx, sandbox, step, err); known != nil {
+		return known
 	}
 	return cloche.Errorf(cloche.CodeInternal, "create sandbox: it cannot be done: %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
