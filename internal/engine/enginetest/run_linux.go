@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -326,4 +329,22 @@ func testNothingLeaks(s *suite) {
 		f, g := count()
 		return f <= files && g <= goroutines
 	})
+}
+
+// InitPID is Setup's PID for an engine whose state names its first process, which is the
+// agent; a number that nobody has when it does not.
+func InitPID(state []byte) int {
+	var s struct{ Init struct{ PID int } }
+	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {
+		return 1 << 30
+	}
+	return s.Init.PID
+}
+
+// KillInit is Setup's Kill for such an engine.
+func KillInit(t testing.TB, state []byte) {
+	t.Helper()
+	if err := unix.Kill(InitPID(state), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -3,11 +3,9 @@
 package oci_test
 
 import (
-	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -82,27 +80,10 @@ func conform(t *testing.T, runtime string, only ...string) {
 	enginetest.Run(t, enginetest.Setup{
 		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, runtime, dir) },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
-		Kill:     kill,
-		PID:      pid,
+		Kill:     enginetest.KillInit,
+		PID:      enginetest.InitPID,
 		Isolates: true,
 		Survives: true,
 		Only:     only,
 	})
-}
-
-// kill kills the agent, whose number is in the state.
-func kill(t testing.TB, state []byte) {
-	t.Helper()
-	if err := syscall.Kill(pid(state), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// pid is the agent's number; one that nobody has when the state has none.
-func pid(state []byte) int {
-	var s struct{ Init struct{ PID int } }
-	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {
-		return 1 << 30
-	}
-	return s.Init.PID
 }
