@@ -102,16 +102,7 @@ func greet(conn net.Conn, token []byte, versions []int) (int, error) {
 	if err := wire.NewWriter(conn).JSON(wire.KindHello, wire.Hello{Versions: versions, Token: token}); err != nil {
 		return 0, err
 	}
-	r := wire.NewReader(conn)
-	r.Max = wire.MaxHello
-	kind, payload, err := r.Next()
-	if err != nil {
-		return 0, err
-	}
-	if kind != wire.KindWelcome {
-		return 0, fmt.Errorf("%w: kind %q instead of a welcome", wire.ErrFrame, byte(kind))
-	}
-	w, err := wire.Decode[wire.Welcome](payload)
+	w, err := wire.ReadFirst[wire.Welcome](conn, wire.KindWelcome)
 	if err != nil {
 		return 0, err
 	}

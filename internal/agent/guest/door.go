@@ -112,16 +112,7 @@ func (a *Agent) converse(conn net.Conn, version int) {
 
 // welcome checks the token and agrees on a version. A wrong token gets no answer.
 func welcome(conn net.Conn, token []byte, versions []int) (int, error) {
-	r := wire.NewReader(conn)
-	r.Max = wire.MaxHello
-	kind, payload, err := r.Next()
-	if err != nil {
-		return 0, err
-	}
-	if kind != wire.KindHello {
-		return 0, fmt.Errorf("%w: kind %q instead of a hello", wire.ErrFrame, byte(kind))
-	}
-	h, err := wire.Decode[wire.Hello](payload)
+	h, err := wire.ReadFirst[wire.Hello](conn, wire.KindHello)
 	if err != nil {
 		return 0, err
 	}

@@ -213,3 +213,19 @@ func Decode[T any](payload []byte) (T, error) {
 	}
 	return v, nil
 }
+
+// ReadFirst reads what a peer says first, which must be of that kind, and JSON no longer
+// than MaxHello. Nothing is read that comes after it.
+func ReadFirst[T any](from io.Reader, kind Kind) (T, error) {
+	r := NewReader(from)
+	r.Max = MaxHello
+	got, payload, err := r.Next()
+	if err == nil && got != kind {
+		err = fmt.Errorf("%w: kind %q instead of %q", ErrFrame, byte(got), byte(kind))
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return Decode[T](payload)
+}

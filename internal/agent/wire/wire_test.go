@@ -146,3 +146,33 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// TestReadFirst: the kind that is expected, within the bound, and nothing behind it.
+func TestReadFirst(t *testing.T) {
+	frame := func(kind Kind, v any) []byte {
+		t.Helper()
+		var b bytes.Buffer
+		if err := NewWriter(&b).JSON(kind, v); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	hello := Hello{Versions: []int{1, 2}, Token: []byte("secret")}
+	from := bytes.NewReader(append(frame(KindHello, hello), "what comes next"...))
+	got, err := ReadFirst[Hello](from, KindHello)
+	if err != nil || string(got.Token) != "secret" || len(got.Versions) != 2 {
+		t.Errorf("a hello is read as %+v, %v", got, err)
+	}
+	if rest, _ := io.ReadAll(from); string(rest) != "what comes next" {
+		t.Errorf("behind it is %q", rest)
+	}
+	for name, bad := range map[string][]byte{
+		"another kind": frame(KindWelcome, Welcome{Version: 1}),
+		"too long":     frame(KindHello, Hello{Token: make([]byte, MaxHello)}),
+		"no JSON":      {byte(KindHello), 0, 0, 0, 1, '{'},
+	} {
+		if got, err := ReadFirst[Hello](bytes.NewReader(bad), KindHello); !errors.Is(err, ErrFrame) {
+			t.Errorf("%s: %+v, %v; want an error about the frame", name, got, err)
+		}
+	}
+}
