@@ -275,10 +275,22 @@ func (t *tree) overlay(p engine.Plan, root source) error {
 			return fmt.Errorf("make the writable layer: %w", err)
 		}
 	}
-	if err := unix.Mount("root", stageRoot, "overlay", unix.MS_NODEV, "lowerdir=lower,upperdir=rw/upper,workdir=rw/work,userxattr"); err != nil {
+	options := "lowerdir=lower,upperdir=rw/upper,workdir=rw/work"
+	if keepsMarks("rw/upper") {
+		options += ",userxattr"
+	}
+	if err := unix.Mount("root", stageRoot, "overlay", unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("mount the root: %w", err)
 	}
 	return nil
+}
+
+// keepsMarks reports whether a user namespace could keep on a filesystem what an overlay
+// notes of directories. In memory it can since Linux 6.6; before, the overlay's marks are
+// root's, without which no directory of the image could be removed.
+func keepsMarks(dir string) bool {
+	const mark = "user.overlay.cloche"
+	return unix.Setxattr(dir, mark, []byte("y"), 0) == nil && unix.Removexattr(dir, mark) == nil
 }
 
 // memory makes a detached memory filesystem that belongs to the sandbox's root.

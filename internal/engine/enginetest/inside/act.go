@@ -59,6 +59,11 @@ func act(what string, args []string) error {
 		return setuidExec(args[0])
 	case "cgroup":
 		return cgroup(args[0])
+	case "replace":
+		if err := os.RemoveAll(args[0]); err != nil {
+			return err
+		}
+		return os.Mkdir(args[0], 0o755)
 	case "forks":
 		return forks()
 	case "tree":
@@ -168,6 +173,9 @@ func cgroup(max string) error {
 	if err := syscall.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
 		return fmt.Errorf("mount cgroup2: %w", err)
 	}
+	if err := makeRoom(dir); err != nil {
+		return fmt.Errorf("make room for groups: %w", err)
+	}
 	job := filepath.Join(dir, "jobs")
 	if err := os.Mkdir(job, 0o755); err != nil {
 		return fmt.Errorf("make group: %w", err)
@@ -203,6 +211,28 @@ func cgroup(max string) error {
 	}
 	w.Close()
 	return forks()
+}
+
+// makeRoom moves what runs into a group below, and has those below limit processes. The
+// first group of a whole hierarchy needs neither.
+func makeRoom(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); err != nil {
+		return nil
+	}
+	own := filepath.Join(dir, "agent")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		return err
+	}
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for pid := range strings.FieldsSeq(string(procs)) {
+		if err := os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pid), 0); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+pids"), 0)
 }
 
 // forks starts processes until it may not, and says why.
