@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -205,8 +204,11 @@ func (l Layout) from(mounts []Mount, own string) Maker {
 		}
 		if err := h.handDownFromTop(); err != nil {
 			m.Reason = fmt.Sprintf("the %s controllers cannot be handed down: %s", strings.Join(l.limits(), " and "), hostproc.ErrText(err))
-			_ = os.Remove(h.Root)
-			continue
+			if !l.Bare || m.Unified() != nil {
+				_ = os.Remove(h.Root)
+				continue
+			}
+			h.Uses = nil // groups without controllers can be beside processes
 		}
 		if h.Nested {
 			_ = os.Remove(h.Root)
@@ -214,7 +216,7 @@ func (l Layout) from(mounts []Mount, own string) Maker {
 		m.All = append(m.All, h)
 	}
 	if missing := m.missing(); len(missing) > 0 && m.Reason == "" {
-		m.Reason = fmt.Sprintf("no cgroup hierarchy with the %s controller is mounted", strings.Join(missing, " or the "))
+		m.Reason = fmt.Sprintf("no cgroup hierarchy that is mounted has the %s controller: this kernel has none, or it was not handed down to here", strings.Join(missing, " or the "))
 	}
 	return m
 }
@@ -254,18 +256,31 @@ func (m Maker) Describe() string {
 	if len(m.All) == 0 {
 		return "none: " + m.Reason
 	}
-	var parts []string
+	var first []string // controllers of version 1, of which each hierarchy has its own
+	second := ""
 	for _, h := range m.All {
-		what := "v" + strconv.Itoa(h.Mount.Version)
-		if len(h.Uses) > 0 {
-			what += " (" + strings.Join(h.Uses, ", ") + ")"
+		what := strings.Join(h.Uses, ", ")
+		switch {
+		case h.Mount.Version == 1 && h.Nested:
+			first = append(first, what+" below the own group")
+		case h.Mount.Version == 1:
+			first = append(first, what)
+		case what == "":
+			second = "version 2 without controllers"
+		default:
+			second = "version 2 (" + what + ")"
 		}
-		if h.Nested {
-			what += " (below the own group)"
-		}
-		parts = append(parts, what)
 	}
-	text := strings.Join(parts, ", ")
+	text := second
+	if len(first) > 0 {
+		text = "version 1 (" + strings.Join(first, ", ") + ")"
+		switch {
+		case second != "":
+			text += " and " + second
+		case slices.ContainsFunc(m.mounts, func(mount Mount) bool { return mount.Version == 2 }):
+			text += "; version 2 is mounted too, without these"
+		}
+	}
 	if m.scope != "" {
 		text += " (" + m.scope + ", by systemd)"
 	}

@@ -105,6 +105,71 @@ func TestGroupMakerFindsControllers(t *testing.T) {
 	}
 }
 
+// TestDescribe: the versions that a machine has are told apart, and what is missing is
+// named.
+func TestDescribe(t *testing.T) {
+	v2 := Mount{Path: "/cg", Root: "/", Version: 2}
+	memory, pids := Mount{Path: "/cg/memory", Version: 1}, Mount{Path: "/cg/pids", Version: 1}
+	l := Layout{Controllers: []string{Memory, Pids}}
+	missing := Maker{layout: l, All: []Hierarchy{{Mount: v2, Uses: []string{Pids}}}, Reason: "why"}
+	beside := In(l, Hierarchy{Mount: memory, Uses: []string{Memory}}, Hierarchy{Mount: pids, Uses: []string{Pids}})
+	beside.mounts = append(beside.mounts, v2)
+	for want, m := range map[string]Maker{
+		"none: why":                                    {Reason: "why"},
+		"version 2 (memory, pids)":                     In(l, Hierarchy{Mount: v2, Uses: []string{Memory, Pids}}),
+		"version 2 (pids); why":                        missing,
+		"version 1 (memory below the own group, pids)": In(l, Hierarchy{Mount: memory, Uses: []string{Memory}, Nested: true}, Hierarchy{Mount: pids, Uses: []string{Pids}}),
+		"version 1 (memory, pids) and version 2 without controllers": In(l,
+			Hierarchy{Mount: v2}, Hierarchy{Mount: memory, Uses: []string{Memory}}, Hierarchy{Mount: pids, Uses: []string{Pids}}),
+		"version 1 (memory, pids); version 2 is mounted too, without these": beside,
+	} {
+		if got := m.Describe(); got != want {
+			t.Errorf("it is %q, want %q", got, want)
+		}
+	}
+	m := testLayout("cloche").from([]Mount{{Path: hierarchyDir(t, "memory\n"), Version: 2}}, "")
+	if e := m.Enforcement()["cpus"]; e.OK || !strings.Contains(e.Reason, "has the cpu controller") || !strings.HasPrefix(m.Describe(), "version 2 (memory); ") {
+		t.Errorf("without cpu it is %q, and processors are %+v", m.Describe(), e)
+	}
+}
+
+// TestControllersNotHandedDown: what cannot be limited is said, and where groups without
+// controllers are of use there are some.
+func TestControllersNotHandedDown(t *testing.T) {
+	for _, bare := range []bool{false, true} {
+		// No file to write to is there, as in no group of the kernel's.
+		mount := Mount{Path: t.TempDir(), Root: "/", Version: 2}
+		if err := os.WriteFile(filepath.Join(mount.Path, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l := testLayout("cloche-test")
+		l.Bare = bare
+		m := l.from([]Mount{mount}, "0::/\n")
+		if e := m.Enforcement()["memory_bytes"]; e.OK || !strings.Contains(e.Reason, "cannot be handed down") {
+			t.Errorf("bare %t: memory is %+v", bare, e)
+		}
+		if !strings.Contains(m.Describe(), "cannot be handed down") {
+			t.Errorf("bare %t: it is described as %q", bare, m.Describe())
+		}
+		if got := m.Unified() != nil; got != bare {
+			t.Errorf("bare %t: there is a hierarchy: %t", bare, got)
+		}
+		if !bare {
+			continue
+		}
+		g, err := m.Make("owner", "id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Limit(engine.Limits{MemoryBytes: 1 << 20, Pids: 1, CPUs: 1}); err != nil {
+			t.Errorf("limits of a group without controllers: %v", err)
+		}
+		if _, err := g.Stat(); !errors.Is(err, errNoGroup) {
+			t.Errorf("use of a group without controllers: %v", err)
+		}
+	}
+}
+
 func TestDelegatedGroup(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("needs a normal user: root may write everywhere")
