@@ -4,27 +4,28 @@ package cloche_test
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/vmtest"
+	"github.com/cloche-dev/cloche/internal/vmtest/plan"
 )
 
-// guestVar says that a test runs in the machine which TestUnderAnotherKernel starts.
+// guestVar says to a test that it runs in the machine which TestUnderAnotherKernel starts,
+// and names the engines that are to be there.
 const guestVar = "CLOCHE_TEST_GUEST"
 
-// TestUnderAnotherKernel has sandboxes with limits where cgroups are of version 2 alone,
-// with all controllers: of root, and of a normal user to whom a group was delegated. The
-// machine is emulated, so everything takes long in it.
+// TestUnderAnotherKernel has sandboxes with limits where cgroups are of version 2 alone: of
+// root, of a normal user to whom a group was delegated, with all of it or a part, and of
+// root of a container. The machine is emulated, so everything takes long in it.
 func TestUnderAnotherKernel(t *testing.T) {
-	if why := vmtest.Missing(); why != "" {
+	if why := vmtest.Missing(vmtest.EnvKernel, 6, 6); why != "" {
 		t.Skip(why)
 	}
 	if os.Geteuid() != 0 {
@@ -32,13 +33,6 @@ func TestUnderAnotherKernel(t *testing.T) {
 	}
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts a machine")
-	}
-	var major, minor int
-	for _, kernel := range glob(t, filepath.Join(os.Getenv(vmtest.EnvKernel), "boot", "vmlinuz-*")) {
-		_, _ = fmt.Sscanf(filepath.Base(kernel), "vmlinuz-%d.%d", &major, &minor)
-	}
-	if major < 6 || major == 6 && minor < 6 {
-		t.Skipf("needs Linux 6.6 or newer as the other kernel, for the engine native: this one is %d.%d", major, minor)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -54,71 +48,60 @@ func TestUnderAnotherKernel(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build what runs in the sandboxes: %v\n%s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
-	defer cancel()
-	console, status := vmtest.TestIn(ctx, t, vmtest.Machine{
-		Modules: []string{"quota_v2", "loop", "overlay", "erofs", "tun"},
-		Files:   map[string]string{"/test": self, "/cloche": bin, "/usr/bin/inside": program},
-		DiskMB:  1024, MemoryMB: 1536,
-		Command: []string{"/test", "-test.v", "-test.timeout=9m", "-test.run=^TestLimitsOfVersion2$"},
-		Env:     []string{"PATH=/usr/bin", "HOME=/root", guestVar + "=1"},
-	})
-	if status != 0 {
-		t.Fatalf("status %d:\n%s", status, console)
+	root, programs := []string{"native", "gvisor"}, map[string]string{}
+	if path := os.Getenv("CLOCHE_TEST_NSJAIL"); path != "" {
+		programs["/usr/bin/nsjail"] = path
+		root = append(root, "nsjail")
+	} else {
+		t.Run("nsjail", func(t *testing.T) { t.Skip("needs nsjail: CLOCHE_TEST_NSJAIL names none") })
 	}
-	for _, ran := range []string{"root/native", "user/native"} {
-		if !strings.Contains(console, "--- PASS: TestLimitsOfVersion2/"+ran+" ") {
-			t.Errorf("%s did not run:\n%s", ran, console)
+	if path, err := exec.LookPath("runc"); err == nil {
+		programs["/usr/bin/runc"] = path
+		root = append(root, "oci")
+	} else {
+		t.Run("oci", func(t *testing.T) { t.Skip("needs runc: it is not installed") })
+	}
+	run := func(name string, place plan.Place, without []string, test string, engines []string) plan.Command {
+		return plan.Command{
+			Name: name, Place: place, Without: without, Argv: []string{"/test", "-test.v", "-test.timeout=9m", "-test.run=^" + test + "$"},
+			Env: []string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", guestVar + "=" + strings.Join(engines, " ")},
+		}
+	}
+	passed := vmtest.Test(t, vmtest.Machine{
+		Modules: []string{"loop", "overlay", "erofs", "tun"},
+		Files:   map[string]string{"/test": self, "/cloche": bin, "/usr/bin/inside": program}, Programs: programs,
+		DiskMB: 1024, MemoryMB: 1536,
+		Commands: []plan.Command{
+			run("root", plan.Top, nil, "TestLimitsOfVersion2", root),
+			run("user", plan.Delegated, nil, "TestLimitsOfVersion2", []string{"native"}),
+			run("container", plan.Container, nil, "TestSharedGroup", []string{"native"}),
+			run("user-without-cpu", plan.Delegated, []string{"cpu"}, "TestControllerNotDelegated", []string{"native"}),
+		},
+	})
+	want := []string{"user/TestLimitsOfVersion2/native", "container/TestSharedGroup", "user-without-cpu/TestControllerNotDelegated"}
+	for _, e := range root {
+		want = append(want, "root/TestLimitsOfVersion2/"+e)
+	}
+	for _, name := range want {
+		if !slices.Contains(passed, name) {
+			t.Errorf("%s did not run, or did not pass", name)
 		}
 	}
 }
 
-// TestLimitsOfVersion2 is what runs in the machine.
-func TestLimitsOfVersion2(t *testing.T) {
-	if os.Getenv(guestVar) == "" {
+// guest is how cloche is called in the machine, and the engines that are there.
+func guest(t *testing.T) (cloche func(args ...string) (string, int), engines []string) {
+	t.Helper()
+	engines = strings.Fields(os.Getenv(guestVar))
+	if len(engines) == 0 {
 		t.Skip("needs another kernel: TestUnderAnotherKernel runs this")
 	}
-	if os.Geteuid() != 0 {
-		limitsOfVersion2(t)
-		return
-	}
-	t.Run("root", limitsOfVersion2)
-	t.Run("user", func(t *testing.T) {
-		const uid = 1000
-		// What systemd makes of Delegate=yes: a group that is the user's, with the user's
-		// processes in one below.
-		group := "/sys/fs/cgroup/user"
-		if err := os.MkdirAll(group+"/session", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{".", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads", "session", "session/cgroup.procs", "session/cgroup.subtree_control"} {
-			if err := os.Chown(filepath.Join(group, name), uid, uid); err != nil {
-				t.Fatal(err)
-			}
-		}
-		session, err := os.Open(group + "/session")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer session.Close()
-		cmd := exec.CommandContext(t.Context(), "/test", "-test.v", "-test.run=^TestLimitsOfVersion2$")
-		cmd.Env, cmd.Dir = []string{"PATH=/usr/bin", "HOME=/tmp", guestVar + "=1"}, "/tmp"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, UseCgroupFD: true, CgroupFD: int(session.Fd())}
-		out, err := cmd.CombinedOutput()
-		// As if its tests were below this one.
-		fmt.Println(strings.ReplaceAll(string(out), ": TestLimitsOfVersion2/", ": TestLimitsOfVersion2/user/"))
-		if err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func limitsOfVersion2(t *testing.T) {
 	home, err := os.MkdirTemp("", "cl-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cloche := func(args ...string) (string, int) {
+	return func(args ...string) (string, int) {
+		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "/cloche", args...)
@@ -129,12 +112,17 @@ func limitsOfVersion2(t *testing.T) {
 			t.Fatal(err)
 		}
 		return string(out), cmd.ProcessState.ExitCode()
-	}
-	for _, engine := range []string{"native"} { // gVisor does not get far on an emulated processor
+	}, engines
+}
+
+// TestLimitsOfVersion2 is what runs in the machine.
+func TestLimitsOfVersion2(t *testing.T) {
+	cloche, engines := guest(t)
+	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
 			run := func(want int, says string, argv ...string) {
 				t.Helper()
-				out, status := cloche(append([]string{"run", "--json", "--engine", engine, "--memory", "128MiB", "--pids", "20", "--"}, argv...)...)
+				out, status := cloche(append([]string{"run", "--json", "--engine", engine, "--memory", "128MiB", "--cpus", "1", "--pids", "20", "--"}, argv...)...)
 				if status != want || !strings.Contains(out, says) {
 					t.Errorf("%v: status %d, want %d and %s:\n%s", argv, status, want, says, out)
 				}
@@ -144,12 +132,52 @@ func limitsOfVersion2(t *testing.T) {
 			}
 			// 137 is 128 and KILL, and that memory was why is read from the group.
 			run(137, `"oom":true`, "/usr/bin/inside", "hog", "400")
-			run(0, "resource temporarily unavailable", "/usr/bin/inside", "forks")
-			run(0, "inside", "/usr/bin/inside", "ls", "/usr/bin")
+			if engine != "gvisor" { // whose processes are its own kernel's to count
+				run(0, "resource temporarily unavailable", "/usr/bin/inside", "forks")
+			}
 			if left := groupsLeft(); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}
 		})
+	}
+}
+
+// TestControllerNotDelegated: what a user was not given is said by its name, by doctor
+// and of each sandbox that asks for it, and the other limits hold.
+func TestControllerNotDelegated(t *testing.T) {
+	cloche, _ := guest(t)
+	out, _ := cloche("doctor")
+	for _, want := range []string{"cgroup: version 2 (memory, pids); not delegated: cpu;", "cpus: not enforced: not delegated: cpu;", "memory_bytes: enforced"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("doctor does not say %q:\n%s", want, out)
+		}
+	}
+	if out, status := cloche("run", "--engine", "native", "--cpus", "0.5", "--", "/usr/bin/inside", "hostname"); status != 125 || !strings.Contains(out, "not delegated: cpu") {
+		t.Errorf("half a processor: status %d, want 125 and why:\n%s", status, out)
+	}
+	if out, status := cloche("run", "--engine", "native", "--memory", "128MiB", "--", "/usr/bin/inside", "hog", "400"); status != 137 {
+		t.Errorf("too much memory: status %d, want 137:\n%s", status, out)
+	}
+}
+
+// TestSharedGroup: beside other processes in the first group of a container nothing can be
+// limited, which is said; a sandbox can be had without limits, and be paused.
+func TestSharedGroup(t *testing.T) {
+	cloche, _ := guest(t)
+	out, _ := cloche("doctor")
+	for _, want := range []string{"cgroup: version 2 without controllers; the memory and cpu and pids controllers cannot be handed down: other processes are in the same cgroup", "memory_bytes: not enforced: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("doctor does not say %q:\n%s", want, out)
+		}
+	}
+	if out, status := cloche("run", "--engine", "native", "--memory", "128MiB", "--", "/usr/bin/inside", "hostname"); status != 125 || !strings.Contains(out, "other processes are in the same cgroup") {
+		t.Errorf("a limit of memory: status %d, want 125 and why:\n%s", status, out)
+	}
+	if out, status := cloche("run", "--engine", "native", "--", "/usr/bin/inside", "hostname"); status != 0 || !strings.Contains(out, "other processes are in the same cgroup") {
+		t.Errorf("without limits: status %d, want 0 and a warning:\n%s", status, out)
+	}
+	if left := groupsLeft(); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
 
@@ -163,13 +191,4 @@ func groupsLeft() []string {
 		return nil
 	})
 	return left
-}
-
-func glob(t *testing.T, pattern string) []string {
-	t.Helper()
-	found, err := filepath.Glob(pattern)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
 }

@@ -68,7 +68,7 @@ var rooms = map[string][]string{
 	"internal/agent/guest":              {"", "internal/agent", "internal/agent/confine", "internal/agent/wire", "internal/archive"},
 	"internal/agent/ingvisor":           {},
 	"internal/engine":                   {""},
-	"internal/engine/enginetest":        {"", "internal/engine", "internal/agent", "internal/poll"},
+	"internal/engine/enginetest":        {"", "internal/engine", "internal/agent", "internal/poll", "internal/vmtest", "internal/vmtest/plan"},
 	"internal/engine/enginetest/inside": {"internal/agent/confine"},
 	"internal/engine/fake":              {"", "internal/engine", "internal/agent", "internal/agent/guest"},
 	"internal/engine/hostproc":          {"", "internal/engine", "internal/poll"},

@@ -14,6 +14,15 @@ import (
 	"strings"
 )
 
+// modulesDir is where a kernel package has its modules: below /usr since Debian 13.
+func modulesDir(kernel string) string {
+	dir := filepath.Join(kernel, "usr", "lib", "modules")
+	if _, err := os.Stat(dir); err != nil {
+		return filepath.Join(kernel, "lib", "modules")
+	}
+	return dir
+}
+
 // withDependencies lists the files of modules, each after those that it depends on.
 // What is part of the kernel itself is not among them.
 func withDependencies(dir string, names []string) ([]string, error) {

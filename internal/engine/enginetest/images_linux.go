@@ -44,14 +44,20 @@ func BuildImages(t testing.TB, dir string) Images {
 		im.build(t)
 		return im
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", im.Program,
+	buildProgram(t, im.Program)
+	im.build(t)
+	return im
+}
+
+// buildProgram builds the suite's program.
+func buildProgram(t testing.TB, path string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path,
 		"github.com/cloche-dev/cloche/internal/engine/enginetest/inside")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the suite's program: %v\n%s", err, out)
 	}
-	im.build(t)
-	return im
 }
 
 // build writes the images.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,16 +17,18 @@ import (
 )
 
 func main() {
-	status := 1
-	if err := run(&status); err != nil {
+	if len(os.Args) > 2 && os.Args[1] == boxed {
+		fmt.Fprintln(os.Stderr, "guest:", box(os.Args[2:]))
+		os.Exit(1)
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stdout, "guest:", err)
 	}
-	fmt.Fprintf(os.Stdout, "%s%d\n", plan.Ended, status)
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // or the kernel panics, which ends it too
 }
 
-func run(status *int) error {
+func run() error {
 	data, err := os.ReadFile("/" + plan.Name)
 	if err != nil {
 		return err
@@ -44,18 +45,37 @@ func run(status *int) error {
 	if err := enter(); err != nil {
 		return err
 	}
-	if err := controllers(); err != nil {
-		return err
+	for _, c := range p.Commands {
+		status, err := do(c)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
+		}
+		fmt.Fprintf(os.Stdout, "%s%d\n", plan.Ended, status)
 	}
-	cmd := exec.Command(p.Command[0], p.Command[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/tmp", p.Env, os.Stdout, os.Stdout
-	err = cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		*status, err = exit.ExitCode(), nil
-	} else if err == nil {
-		*status = 0
+	return nil
+}
+
+// do runs a command and returns how it ended.
+func do(c plan.Command) (status int, err error) {
+	clear()
+	if err := controllers(c.Without); err != nil {
+		return 0, err
 	}
-	return err
+	cmd := exec.Command(c.Argv[0], c.Argv[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/tmp", c.Env, os.Stdout, os.Stdout
+	group, err := put(cmd, c.Place)
+	if err == nil {
+		err = cmd.Start()
+	}
+	_ = group.Close() // or there is none
+	if err != nil {
+		return 0, err
+	}
+	err = cmd.Wait()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		return cmd.ProcessState.ExitCode(), nil
+	}
+	return 0, err
 }
 
 func load(path string) error {
@@ -100,19 +120,9 @@ func enter() error {
 			return fmt.Errorf("mount %s: %w", m.dir, err)
 		}
 	}
-	return unix.Chmod("/tmp", 0o1777)
-}
-
-// controllers hands every controller to the groups below the first one.
-func controllers() error {
-	have, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
-	if err != nil {
+	// What udev does, where the module is loaded.
+	if err := unix.Chmod("/dev/net/tun", 0o666); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, c := range strings.Fields(string(have)) {
-		if err := os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+"+c), 0); err != nil {
-			return fmt.Errorf("hand out controller %s: %w", c, err)
-		}
-	}
-	return nil
+	return unix.Chmod("/tmp", 0o1777)
 }
