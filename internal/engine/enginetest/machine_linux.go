@@ -69,7 +69,7 @@ func (k OtherKernel) Under(t *testing.T) {
 		m.Commands = append(m.Commands, plan.Command{
 			Name: r.Name, Place: r.Place, Without: r.Without,
 			Argv: []string{"/test", "-test.v", "-test.timeout=8m", "-test.run=" + r.Pattern},
-			Env:  append([]string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", "TMPDIR=/tmp", programEnv + "=/usr/bin/inside"}, r.Env...),
+			Env:  append([]string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", "TMPDIR=/tmp", programEnv + "=/usr/bin/inside", slowEnv + "=1"}, r.Env...),
 		})
 	}
 	passed := vmtest.Test(t, m)

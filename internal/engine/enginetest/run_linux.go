@@ -47,8 +47,11 @@ type Setup struct {
 }
 
 // patience bounds each wait of the suite. Nothing in it is expected to take
-// even a tenth of that.
+// even a tenth of that, but on a processor that is emulated.
 const patience = 60 * time.Second
+
+// slowEnv says that the processor is emulated: every engine is slow.
+const slowEnv = "ENGINETEST_SLOW"
 
 // suite is one test of the suite with an engine of its own.
 type suite struct {
@@ -61,6 +64,7 @@ type suite struct {
 
 // Run proves the engine contract.
 func Run(t *testing.T, s Setup) {
+	s.Slow = s.Slow || os.Getenv(slowEnv) != ""
 	tests := []struct {
 		name string
 		f    func(*suite)
@@ -109,7 +113,11 @@ func Run(t *testing.T, s Setup) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			bound := patience
+			if s.Slow {
+				bound *= 3
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
 			defer cancel()
 			dir := t.TempDir()
 			test.f(&suite{T: t, Setup: s, ctx: ctx, stateDir: dir, engine: s.New(t, dir)})
