@@ -74,12 +74,15 @@ func (im Images) build(t testing.TB) {
 		for _, d := range []struct {
 			name string
 			mode os.FileMode
-		}{{"/etc", 0o755}, {"/tmp", 0o777 | os.ModeSticky}, {"/root", 0o700}} {
+		}{{"/etc", 0o755}, {"/tmp", 0o777 | os.ModeSticky}, {"/root", 0o700}, {"/old", 0o755}} {
 			if err := w.Mkdir(d.name, d.mode); err != nil {
 				return err
 			}
 		}
 		if err := w.Symlink("tmp", "/scratch"); err != nil {
+			return err
+		}
+		if err := addFile(w, "/old/file", nil, 0o644); err != nil {
 			return err
 		}
 		return addFile(w, "/etc/marker", []byte("root image\n"), 0o644)

@@ -51,8 +51,8 @@ func testInside(s *suite) {
 	s.fails(i, Inside, "write", "/sys/x", "x")
 	s.exec(i, Inside, "write", "/new", "x")
 	// A directory of the image gives way to another one, in which nothing of it is seen.
-	s.exec(i, Inside, "replace", "/etc")
-	if got := s.exec(i, Inside, "ls", "/etc"); got != "" {
+	s.exec(i, Inside, "replace", "/old")
+	if got := s.exec(i, Inside, "ls", "/old"); got != "" {
 		s.Errorf("in a directory that was made anew is %q", got)
 	}
 	if got := s.exec(i, Inside, "fill", "/dev/shm/big"); !strings.HasPrefix(got, "1 ") {

@@ -35,6 +35,10 @@ func act(what string, args []string) error {
 	case "spin":
 		d, err := time.ParseDuration(args[0])
 		return errors.Join(err, spin(d))
+	case "sleep":
+		d, err := time.ParseDuration(args[0])
+		time.Sleep(d)
+		return err
 	case "count":
 		return count(args[0])
 	case "hostname":
@@ -235,11 +239,12 @@ func makeRoom(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+pids"), 0)
 }
 
-// forks starts processes until it may not, and says why.
+// forks starts processes until it may not, and says why. They last until then, however
+// slow the machine is.
 func forks() error {
 	started := 0
 	for range 50 {
-		p, err := os.StartProcess("/proc/self/exe", []string{"inside", "spin", "1s"}, &os.ProcAttr{})
+		p, err := os.StartProcess("/proc/self/exe", []string{"inside", "sleep", "1m"}, &os.ProcAttr{})
 		if err != nil {
 			fmt.Println("started", started, "then", err)
 			return nil
