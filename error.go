@@ -80,6 +80,9 @@ type Error struct {
 	// Rule is the policy rule that refused: always with CodeDenied, and with limits
 	// that a rule sets.
 	Rule string `json:"rule,omitempty"`
+	// Errno is the kernel's name of what became of a file in a sandbox, such as EACCES or
+	// EISDIR; empty where it was not the kernel that refused.
+	Errno string `json:"errno,omitempty"`
 	// Quota is what was measured; only with CodeQuota.
 	Quota *QuotaExcess `json:"quota,omitempty"`
 	// Class says whose matter it is. The server sets it in every answer.

@@ -28,9 +28,36 @@ const (
 
 // Paths are bytes, as they are on Linux: one that is not UTF-8 arrives as it is.
 
-// ReadFile returns the content of a file, up to MaxReadFile bytes.
-func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error) {
-	r, _, err := c.OpenFile(ctx, ref, path, 0, -1)
+// Files are the files of one sandbox as an access has them: with the rights of one of its
+// users, or within some of its directories.
+type Files struct {
+	c      *Client
+	ref    string
+	access cloche.FileAccess
+}
+
+// Files returns the files of a sandbox as an access has them; as the zero one has, all of
+// them.
+func (c *Client) Files(ref string, a cloche.FileAccess) Files { return Files{c, ref, a} }
+
+// at is the route of an operation and its query.
+func (f Files) at(op, path string) (string, url.Values, error) {
+	q := url.Values{"path": {path}}
+	if f.access.User != "" {
+		q.Set("user", f.access.User)
+	}
+	for name, list := range map[string][]string{"within": f.access.Within, "read_within": f.access.ReadWithin} {
+		if len(list) > 0 {
+			q[name] = list
+		}
+	}
+	p, err := sandboxPath(f.ref, "/files"+op)
+	return p, q, err
+}
+
+// Read returns the content of a file, up to MaxReadFile bytes.
+func (f Files) Read(ctx context.Context, path string) ([]byte, error) {
+	r, _, err := f.Open(ctx, path, 0, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -46,23 +73,22 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error)
 	return data, nil
 }
 
-// OpenFile streams length bytes of a file from offset on; a negative length is
+// Open streams length bytes of a file from offset on; a negative length is
 // to its end. An io.EOF from the reader means that all of it was read: a broken
 // connection is another error. The caller closes the reader.
-func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
 	var info cloche.FileInfo
-	p, err := sandboxPath(ref, "/files")
+	p, q, err := f.at("", path)
 	if err != nil {
 		return nil, info, err
 	}
-	q := url.Values{"path": {path}}
 	if offset != 0 {
 		q.Set("offset", strconv.FormatInt(offset, 10))
 	}
 	if length >= 0 {
 		q.Set("length", strconv.FormatInt(length, 10))
 	}
-	resp, err := c.send(ctx, http.MethodGet, p, q, nil, nil)
+	resp, err := f.c.send(ctx, http.MethodGet, p, q, nil, nil)
 	if err != nil {
 		return nil, info, err
 	}
@@ -70,92 +96,148 @@ func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length 
 		resp.Body.Close()
 		return nil, info, err
 	}
-	return &body{ctx: ctx, c: c, resp: resp}, info, nil
+	return &body{ctx: ctx, c: f.c, resp: resp}, info, nil
 }
 
-// WriteFile writes a file, atomically, with the permission bits of mode; 0 is
-// 0644. Its directory must exist.
-func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
-	return c.WriteFileFrom(ctx, ref, path, bytes.NewReader(data), mode)
+// Write writes a file, atomically, with the permission bits of mode; 0 is
+// those it has, or 0644. Directories above it that are missing are made.
+func (f Files) Write(ctx context.Context, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
+	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
 }
 
-// WriteFileFrom is WriteFile of a stream. When reading r fails, the file is left
+// WriteFrom is Write of a stream. When reading r fails, the file is left
 // as it was.
-func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
-	q := url.Values{"path": {path}}
+func (f Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
+	var info cloche.FileInfo
+	p, q, err := f.at("", path)
+	if err != nil {
+		return info, err
+	}
+	setMode(q, mode)
+	return info, f.c.upload(ctx, http.MethodPut, p, q, "application/octet-stream", r, &info)
+}
+
+func setMode(q url.Values, mode uint32) {
 	if mode != 0 {
 		q.Set("mode", "0"+strconv.FormatUint(uint64(mode), 8))
 	}
+}
+
+// Stat describes a file; of a symlink, the link itself, unless follow.
+func (f Files) Stat(ctx context.Context, path string, follow bool) (cloche.FileInfo, error) {
 	var info cloche.FileInfo
-	p, err := sandboxPath(ref, "/files")
+	p, q, err := f.at("/stat", path)
 	if err != nil {
 		return info, err
 	}
-	return info, c.upload(ctx, http.MethodPut, p, q, "application/octet-stream", r, &info)
-}
-
-// StatFile describes a file; of a symlink, the link itself.
-func (c *Client) StatFile(ctx context.Context, ref, path string) (cloche.FileInfo, error) {
-	var info cloche.FileInfo
-	p, err := sandboxPath(ref, "/files/stat")
-	if err != nil {
-		return info, err
+	if follow {
+		q.Set("follow", "true")
 	}
-	return info, c.call(ctx, http.MethodGet, p, url.Values{"path": {path}}, nil, &info)
+	return info, f.c.call(ctx, http.MethodGet, p, q, nil, &info)
 }
 
-// ListFiles returns one page of a directory, sorted by name. cursor is
+// List returns one page of a directory, sorted by name. cursor is
 // FileList.Next of the page before; a limit of 0 is the daemon's.
-func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (cloche.FileList, error) {
+func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
 	var l cloche.FileList
-	p, err := sandboxPath(ref, "/files/list")
+	p, q, err := f.at("/list", path)
 	if err != nil {
 		return l, err
 	}
-	q := url.Values{"path": {path}}
 	if cursor != "" {
 		q.Set("cursor", cursor)
 	}
 	if limit != 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
-	return l, c.call(ctx, http.MethodGet, p, q, nil, &l)
+	return l, f.c.call(ctx, http.MethodGet, p, q, nil, &l)
+}
+
+// MakeDir makes a directory and its parents. One that exists is no error, unless it is to
+// be exactly that one.
+func (f Files) MakeDir(ctx context.Context, path string, o cloche.MakeDirOptions) error {
+	p, q, err := f.at("/mkdir", path)
+	if err != nil {
+		return err
+	}
+	setMode(q, o.Mode)
+	if o.Exact {
+		q.Set("parents", "false")
+	}
+	return f.c.call(ctx, http.MethodPost, p, q, nil, nil)
+}
+
+// Move renames a file or directory inside a sandbox.
+func (f Files) Move(ctx context.Context, from, to string) error {
+	p, q, err := f.at("/move", from)
+	if err != nil {
+		return err
+	}
+	q.Set("to", to)
+	return f.c.call(ctx, http.MethodPost, p, q, nil, nil)
+}
+
+// Remove removes a file, or a directory as the options say.
+func (f Files) Remove(ctx context.Context, path string, o cloche.RemoveFileOptions) error {
+	p, q, err := f.at("", path)
+	if err != nil {
+		return err
+	}
+	for name, set := range map[string]bool{"recursive": o.Recursive, "keep_dirs": o.KeepDirs} {
+		if set {
+			q.Set(name, "true")
+		}
+	}
+	return f.c.call(ctx, http.MethodDelete, p, q, nil, nil)
+}
+
+// all are the files of a sandbox for whoever names no access.
+func (c *Client) all(ref string) Files { return c.Files(ref, cloche.FileAccess{}) }
+
+// ReadFile is Files.Read without an access.
+func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error) {
+	return c.all(ref).Read(ctx, path)
+}
+
+// OpenFile is Files.Open without an access.
+func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	return c.all(ref).Open(ctx, path, offset, length)
+}
+
+// WriteFile is Files.Write without an access.
+func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
+	return c.all(ref).Write(ctx, path, data, mode)
+}
+
+// WriteFileFrom is Files.WriteFrom without an access.
+func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
+	return c.all(ref).WriteFrom(ctx, path, r, mode)
+}
+
+// StatFile describes a file; of a symlink, the link itself.
+func (c *Client) StatFile(ctx context.Context, ref, path string) (cloche.FileInfo, error) {
+	return c.all(ref).Stat(ctx, path, false)
+}
+
+// ListFiles is Files.List without an access.
+func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (cloche.FileList, error) {
+	return c.all(ref).List(ctx, path, cursor, limit)
 }
 
 // MakeDir makes a directory and its parents, with the permission bits of mode; 0
 // is 0755. One that exists is no error.
 func (c *Client) MakeDir(ctx context.Context, ref, path string, mode uint32) error {
-	p, err := sandboxPath(ref, "/files/mkdir")
-	if err != nil {
-		return err
-	}
-	q := url.Values{"path": {path}}
-	if mode != 0 {
-		q.Set("mode", "0"+strconv.FormatUint(uint64(mode), 8))
-	}
-	return c.call(ctx, http.MethodPost, p, q, nil, nil)
+	return c.all(ref).MakeDir(ctx, path, cloche.MakeDirOptions{Mode: mode})
 }
 
-// MoveFile renames a file or directory inside a sandbox.
+// MoveFile is Files.Move without an access.
 func (c *Client) MoveFile(ctx context.Context, ref, from, to string) error {
-	p, err := sandboxPath(ref, "/files/move")
-	if err != nil {
-		return err
-	}
-	return c.call(ctx, http.MethodPost, p, url.Values{"path": {from}, "to": {to}}, nil, nil)
+	return c.all(ref).Move(ctx, from, to)
 }
 
 // RemoveFile removes a file, or a directory: with what is in it when recursive.
 func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	p, err := sandboxPath(ref, "/files")
-	if err != nil {
-		return err
-	}
-	q := url.Values{"path": {path}}
-	if recursive {
-		q.Set("recursive", "true")
-	}
-	return c.call(ctx, http.MethodDelete, p, q, nil, nil)
+	return c.all(ref).Remove(ctx, path, cloche.RemoveFileOptions{Recursive: recursive})
 }
 
 // TarOut writes a file or directory to w as a tar stream. The report says what

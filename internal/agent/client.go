@@ -161,6 +161,9 @@ func (c *Client) openSince(ctx context.Context, version int, req wire.Request) (
 }
 
 func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots chan struct{}, nudge, unnudge func()) (*call, error) {
+	if req.Place != nil {
+		since = max(since, wire.PlaceSince)
+	}
 	if since > c.version {
 		return nil, cloche.Errorf(cloche.CodeUnsupported, "this sandbox cannot do that: its agent was made by an older cloche and speaks protocol %d", c.version).
 			WithHint("make the sandbox again")

@@ -52,6 +52,17 @@ func isIndex(s string) bool {
 	return !strings.ContainsFunc(s[1:len(s)-1], func(r rune) bool { return r < '0' || r > '9' })
 }
 
+// isPlaceRule is true for what the request itself sets, where it says within what it is.
+func isPlaceRule(s string) bool { return s == cloche.RuleWithin || s == cloche.RuleReadWithin }
+
+// isErrno is true for what looks like the kernel's name of an error.
+func isErrno(s string) bool {
+	if len(s) < 2 || len(s) > 16 || s[0] != 'E' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') })
+}
+
 // decodeFailure is the error that the agent reported, cut to what an agent may
 // say: it knows nothing of request ids, and of policy only the rules on paths
 // that it was given.
@@ -65,7 +76,7 @@ func decodeFailure(payload []byte) error {
 
 // saneError keeps of a failure what an agent may say.
 func saneError(e cloche.Error) error {
-	denied := e.Code == cloche.CodeDenied && isPathRule(e.Rule)
+	denied := e.Code == cloche.CodeDenied && (isPathRule(e.Rule) || isPlaceRule(e.Rule))
 	if !slices.Contains(cloche.Codes(), e.Code) || e.Code == cloche.CodeDenied && !denied || e.Code == cloche.CodeUnauthenticated {
 		e.Code = cloche.CodeInternal
 	}
@@ -74,6 +85,9 @@ func saneError(e cloche.Error) error {
 		out.Rule = e.Rule
 	}
 	out.Field, out.Hint = bounded(e.Field), bounded(e.Hint)
+	if isErrno(e.Errno) {
+		out.Errno = e.Errno
+	}
 	if e.Code == cloche.CodeNoCapacity {
 		out.Retryable, out.RetryAfterMS = true, noCapacityRetry.Milliseconds()
 	}

@@ -24,18 +24,38 @@ type WriteOptions struct {
 // maxListed bounds the files of one page.
 const maxListed = 1000
 
-// Stat describes a file; a symlink itself, not what it points to.
-func (c *Client) Stat(ctx context.Context, path string) (cloche.FileInfo, error) {
-	return c.file(ctx, wire.Request{Op: wire.OpStat, Path: cloche.Bytes(path)})
+// Files are those of a sandbox as an access has them; of the zero one, all that the
+// sandbox allows.
+type Files struct {
+	c      *Client
+	access cloche.FileAccess
+}
+
+// Files returns the files as an access has them.
+func (c *Client) Files(a cloche.FileAccess) Files { return Files{c, a} }
+
+// request completes a request. What is asked for beside the access is in p.
+func (f Files) request(req wire.Request, p wire.Place) wire.Request {
+	p.User, p.Within, p.ReadWithin = f.access.User, rawPaths(f.access.Within), rawPaths(f.access.ReadWithin)
+	if !f.access.IsZero() || p.Follow || p.Exact || p.KeepDirs {
+		req.Place = &p
+	}
+	return req
+}
+
+// Stat describes a file; a symlink itself, unless follow.
+func (f Files) Stat(ctx context.Context, path string, follow bool) (cloche.FileInfo, error) {
+	return f.c.file(ctx, f.request(wire.Request{Op: wire.OpStat, Path: cloche.Bytes(path)}, wire.Place{Follow: follow}))
 }
 
 // List describes the content of a directory, sorted by name, limit (1 to 1000)
 // at a time; cursor is Next of the page before.
-func (c *Client) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
+func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
 	if limit <= 0 || limit > maxListed {
 		limit = maxListed
 	}
-	l, err := ask[cloche.FileList](ctx, c, wire.Request{Op: wire.OpList, Path: cloche.Bytes(path), Cursor: cloche.Bytes(cursor), Limit: limit})
+	req := wire.Request{Op: wire.OpList, Path: cloche.Bytes(path), Cursor: cloche.Bytes(cursor), Limit: limit}
+	l, err := ask[cloche.FileList](ctx, f.c, f.request(req, wire.Place{}))
 	if err != nil {
 		return cloche.FileList{}, err
 	}
@@ -49,29 +69,32 @@ func (c *Client) List(ctx context.Context, path, cursor string, limit int) (cloc
 	return l, nil
 }
 
-// MakeDir makes a directory and its missing parents. One that exists is fine.
-func (c *Client) MakeDir(ctx context.Context, path string, mode uint32, user string) error {
-	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpMakeDir, Path: cloche.Bytes(path), Mode: mode, User: user})
+// MakeDir makes a directory, which is owner's unless the access has a user.
+func (f Files) MakeDir(ctx context.Context, path, owner string, o cloche.MakeDirOptions) error {
+	req := wire.Request{Op: wire.OpMakeDir, Path: cloche.Bytes(path), Mode: o.Mode, User: owner}
+	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{Exact: o.Exact}))
 	return err
 }
 
 // Move renames a file or directory. What stands at to is replaced when it is a
 // file or an empty directory of the same kind.
-func (c *Client) Move(ctx context.Context, from, to string) error {
-	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpMove, Path: cloche.Bytes(from), To: cloche.Bytes(to)})
+func (f Files) Move(ctx context.Context, from, to string) error {
+	req := wire.Request{Op: wire.OpMove, Path: cloche.Bytes(from), To: cloche.Bytes(to)}
+	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{}))
 	return err
 }
 
-// Remove removes a file, or a directory: with its content when recursive.
-func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
-	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpRemove, Path: cloche.Bytes(path), Recursive: recursive})
+// Remove removes a file or a directory.
+func (f Files) Remove(ctx context.Context, path string, o cloche.RemoveFileOptions) error {
+	req := wire.Request{Op: wire.OpRemove, Path: cloche.Bytes(path), Recursive: o.Recursive}
+	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{KeepDirs: o.KeepDirs}))
 	return err
 }
 
-// ReadFile reads length bytes of a file from offset, the rest of it when length
+// Read reads length bytes of a file from offset, the rest of it when length
 // is negative. The caller closes the reader, whose read error is the outcome.
-func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
-	k, err := c.open(ctx, wire.Request{Op: wire.OpRead, Path: cloche.Bytes(path), Offset: offset, Length: length})
+func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	k, err := f.c.open(ctx, f.request(wire.Request{Op: wire.OpRead, Path: cloche.Bytes(path), Offset: offset, Length: length}, wire.Place{}))
 	if err != nil {
 		return nil, cloche.FileInfo{}, err
 	}
@@ -92,15 +115,53 @@ func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64
 	return &dataReader{k: k, left: length}, saneFile(info.Info), nil
 }
 
-// WriteFile writes a file whole or not at all: the new content replaces the old
-// one at the end. What is not a regular file is written in place.
-func (c *Client) WriteFile(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
-	k, err := c.open(ctx, wire.Request{Op: wire.OpWrite, Path: cloche.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents})
+// Write writes a file whole or not at all: the new content replaces the old
+// one at the end. What is not a regular file is written in place, and so is what the user
+// of the access may change and not replace.
+func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
+	req := wire.Request{Op: wire.OpWrite, Path: cloche.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents}
+	k, err := f.c.open(ctx, f.request(req, wire.Place{}))
 	if err != nil {
 		return cloche.FileInfo{}, err
 	}
 	fr, err := send[wire.FileReply](k, r)
 	return saneFile(fr.Info), err
+}
+
+// all are the files with the access of whoever names none.
+func (c *Client) all() Files { return c.Files(cloche.FileAccess{}) }
+
+// Stat is Files.Stat of a symlink itself, without an access.
+func (c *Client) Stat(ctx context.Context, path string) (cloche.FileInfo, error) {
+	return c.all().Stat(ctx, path, false)
+}
+
+// List is Files.List without an access.
+func (c *Client) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
+	return c.all().List(ctx, path, cursor, limit)
+}
+
+// MakeDir makes a directory and its missing parents. One that exists is fine.
+func (c *Client) MakeDir(ctx context.Context, path string, mode uint32, user string) error {
+	return c.all().MakeDir(ctx, path, user, cloche.MakeDirOptions{Mode: mode})
+}
+
+// Move is Files.Move without an access.
+func (c *Client) Move(ctx context.Context, from, to string) error { return c.all().Move(ctx, from, to) }
+
+// Remove removes a file, or a directory: with its content when recursive.
+func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
+	return c.all().Remove(ctx, path, cloche.RemoveFileOptions{Recursive: recursive})
+}
+
+// ReadFile is Files.Read without an access.
+func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	return c.all().Read(ctx, path, offset, length)
+}
+
+// WriteFile is Files.Write without an access.
+func (c *Client) WriteFile(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
+	return c.all().Write(ctx, path, o, r)
 }
 
 func (c *Client) file(ctx context.Context, req wire.Request) (cloche.FileInfo, error) {
@@ -207,6 +268,7 @@ func (d *dataReader) Close() error {
 func saneFile(f cloche.FileInfo) cloche.FileInfo {
 	const maxName, maxPath = 255 * 4, 4096 * 4
 	f.Name, f.LinkTarget = cut(f.Name, maxName), cut(f.LinkTarget, maxPath)
+	f.User, f.Group = cut(f.User, maxName), cut(f.Group, maxName)
 	if len(f.NameBytes) > maxName {
 		f.NameBytes = nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -30,58 +32,118 @@ func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o cloche.
 // maxLogWait is the longest long poll of a log.
 const maxLogWait = time.Minute
 
-// StatFile describes one file.
-func (s *Service) StatFile(ctx context.Context, caller Caller, ref, path string) (cloche.FileInfo, error) {
-	info, err := s.opts.Sandboxes.StatFile(ctx, caller, ref, path)
-	return info, s.looked(ctx, caller, policy.VerbStatFile, ref, path, err)
+// StatFile describes one file; a symlink itself, unless follow.
+func (s *Service) StatFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, follow bool) (cloche.FileInfo, error) {
+	var info cloche.FileInfo
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		info, err = s.opts.Sandboxes.StatFile(ctx, caller, ref, at, follow)
+	}
+	return info, s.looked(ctx, caller, policy.VerbStatFile, ref, at, err)
 }
 
 // ListFiles returns one page of a directory.
-func (s *Service) ListFiles(ctx context.Context, caller Caller, ref, path, cursor string, limit int) (cloche.FileList, error) {
+func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, cursor string, limit int) (cloche.FileList, error) {
 	if limit < 0 || limit > maxPage {
 		return cloche.FileList{}, cloche.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
 	}
-	list, err := s.opts.Sandboxes.ListFiles(ctx, caller, ref, path, cursor, limit)
-	return list, s.looked(ctx, caller, policy.VerbListFiles, ref, path, err)
+	var list cloche.FileList
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		list, err = s.opts.Sandboxes.ListFiles(ctx, caller, ref, at, cursor, limit)
+	}
+	return list, s.looked(ctx, caller, policy.VerbListFiles, ref, at, err)
 }
 
 // ReadFile streams a file; the caller closes the reader.
-func (s *Service) ReadFile(ctx context.Context, caller Caller, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
-	r, info, err := s.opts.Sandboxes.ReadFile(ctx, caller, ref, path, offset, length)
-	return r, info, s.file(ctx, caller, policy.VerbReadFile, ref, path, err)
+func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+	var r io.ReadCloser
+	var info cloche.FileInfo
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		r, info, err = s.opts.Sandboxes.ReadFile(ctx, caller, ref, at, offset, length)
+	}
+	return r, info, s.file(ctx, caller, policy.VerbReadFile, ref, at, err)
 }
 
 // WriteFile replaces a file by what r yields.
-func (s *Service) WriteFile(ctx context.Context, caller Caller, ref, path string, mode uint32, r io.Reader) (cloche.FileInfo, error) {
-	info, err := s.opts.Sandboxes.WriteFile(ctx, caller, ref, path, mode, r)
-	return info, s.file(ctx, caller, policy.VerbWriteFile, ref, path, err)
+func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (cloche.FileInfo, error) {
+	var info cloche.FileInfo
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		info, err = s.opts.Sandboxes.WriteFile(ctx, caller, ref, at, mode, r)
+	}
+	return info, s.file(ctx, caller, policy.VerbWriteFile, ref, at, err)
 }
 
-// MakeDir makes a directory and its parents.
-func (s *Service) MakeDir(ctx context.Context, caller Caller, ref, path string, mode uint32) error {
-	return s.file(ctx, caller, policy.VerbWriteFile, ref, path, s.opts.Sandboxes.MakeDir(ctx, caller, ref, path, mode))
+// MakeDir makes a directory, with its parents unless it is to be exactly that.
+func (s *Service) MakeDir(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		err = s.opts.Sandboxes.MakeDir(ctx, caller, ref, at, o)
+	}
+	return s.file(ctx, caller, policy.VerbWriteFile, ref, at, err)
 }
 
-// MoveFile renames a file or directory.
-func (s *Service) MoveFile(ctx context.Context, caller Caller, ref, from, to string) error {
-	return s.file(ctx, caller, policy.VerbMoveFile, ref, to, s.opts.Sandboxes.MoveFile(ctx, caller, ref, from, to))
+// MoveFile renames a file or directory, both ways with the access of from.
+func (s *Service) MoveFile(ctx context.Context, caller Caller, ref string, from cloche.FilePlace, to string) error {
+	err := checkAccess(from.FileAccess)
+	if err == nil {
+		err = s.opts.Sandboxes.MoveFile(ctx, caller, ref, from, to)
+	}
+	return s.file(ctx, caller, policy.VerbMoveFile, ref, cloche.FilePlace{Path: to, FileAccess: from.FileAccess}, err)
 }
 
-// RemoveFile removes a file, or a directory with all that is in it.
-func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref, path string, recursive bool) error {
-	return s.file(ctx, caller, policy.VerbRemoveFile, ref, path, s.opts.Sandboxes.RemoveFile(ctx, caller, ref, path, recursive))
+// RemoveFile removes a file, or a directory.
+func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error {
+	if o.Recursive && o.KeepDirs {
+		return cloche.Invalid("keep_dirs", "a directory is to be removed with what is in it, and to be kept").WithHint("set recursive or keep_dirs")
+	}
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		err = s.opts.Sandboxes.RemoveFile(ctx, caller, ref, at, o)
+	}
+	return s.file(ctx, caller, policy.VerbRemoveFile, ref, at, err)
 }
 
-// looked records a look that a rule of a mount refused. Others leave no record:
-// they change nothing and bring nothing out.
-func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, err error) error {
+// checkAccess refuses what can be no access. Whether the image has the user and the
+// directories is found out inside.
+func checkAccess(a cloche.FileAccess) error {
+	if err := policy.CheckUser("user", a.User); err != nil {
+		return err
+	}
+	if n := len(a.Within) + len(a.ReadWithin); n > cloche.MaxFileWithin {
+		return cloche.Invalid("within", "%d directories are named", n).WithHint("at most %d", cloche.MaxFileWithin)
+	}
+	for i, dir := range slices.Concat(a.Within, a.ReadWithin) {
+		field := "within"
+		if i >= len(a.Within) {
+			field = "read_within"
+		}
+		if !strings.HasPrefix(dir, "/") || strings.ContainsRune(dir, 0) {
+			return cloche.Invalid(field, "%.200q is not the path of a directory", dir).WithHint("give absolute paths inside the sandbox")
+		}
+	}
+	return nil
+}
+
+// looked records a look that a rule of a mount refused, or the access itself. Others leave
+// no record: they change nothing and bring nothing out.
+func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, err error) error {
 	if errors.Is(err, cloche.ErrDenied) {
-		return s.file(ctx, caller, verb, ref, path, err)
+		return s.file(ctx, caller, verb, ref, at, err)
 	}
 	return err
 }
 
 // file records one use of a file.
-func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, err error) error {
-	return s.done(ctx, caller, verb, ref, details{"path": path}, err)
+func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, err error) error {
+	d := details{"path": at.Path}
+	if at.User != "" {
+		d["user"] = bound(at.User)
+	}
+	if within := slices.Concat(at.Within, at.ReadWithin); len(within) > 0 {
+		d["within"] = bound(strings.Join(within, " "))
+	}
+	return s.done(ctx, caller, verb, ref, d, err)
 }

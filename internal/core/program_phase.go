@@ -38,7 +38,7 @@ func (r *programRun) files(ctx context.Context) error {
 	}
 	for i, dir := range r.spec.Dirs {
 		field := fieldAt("dirs", i)
-		if err := r.s.MakeDir(ctx, r.caller, r.sandbox(), dir.Path, 0o755); err != nil {
+		if err := r.s.MakeDir(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: dir.Path}, cloche.MakeDirOptions{Mode: 0o755}); err != nil {
 			return inField(field+".path", err)
 		}
 		in, err := unpacked(dir.Archive)
@@ -68,7 +68,7 @@ func (r *programRun) state(ctx context.Context) error { return r.write(ctx, "sta
 
 func (r *programRun) write(ctx context.Context, field string, files []cloche.File) error {
 	for i, f := range files {
-		_, err := r.s.WriteFile(ctx, r.caller, r.sandbox(), f.Path, cmp.Or(f.Mode, 0o644), bytes.NewReader(f.Content))
+		_, err := r.s.WriteFile(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: f.Path}, cmp.Or(f.Mode, 0o644), bytes.NewReader(f.Content))
 		if err != nil {
 			return inField(fieldAt(field, i)+".path", err)
 		}
@@ -384,7 +384,7 @@ func (r *programRun) collect(ctx context.Context) {
 func (r *programRun) read(ctx context.Context, o cloche.ProgramOutputSpec) cloche.ProgramOutput {
 	most := cmp.Or(o.MaxBytes, cloche.DefaultProgramOutput)
 	out := cloche.ProgramOutput{Path: o.Path, Content: cloche.Bytes{}}
-	in, info, err := r.s.ReadFile(ctx, r.caller, r.sandbox(), o.Path, 0, most)
+	in, info, err := r.s.ReadFile(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: o.Path}, 0, most)
 	if err == nil {
 		out.Content, err = io.ReadAll(io.LimitReader(in, most))
 		if cerr := in.Close(); err == nil {

@@ -102,13 +102,13 @@ type Core interface {
 	PutRecording(ctx context.Context, caller core.Caller, name string, r io.Reader) (cloche.RecordingInfo, error)
 	RemoveRecording(ctx context.Context, caller core.Caller, name string) error
 
-	StatFile(ctx context.Context, caller core.Caller, ref, path string) (cloche.FileInfo, error)
-	ListFiles(ctx context.Context, caller core.Caller, ref, path, cursor string, limit int) (cloche.FileList, error)
-	ReadFile(ctx context.Context, caller core.Caller, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error)
-	WriteFile(ctx context.Context, caller core.Caller, ref, path string, mode uint32, r io.Reader) (cloche.FileInfo, error)
-	MakeDir(ctx context.Context, caller core.Caller, ref, path string, mode uint32) error
-	MoveFile(ctx context.Context, caller core.Caller, ref, from, to string) error
-	RemoveFile(ctx context.Context, caller core.Caller, ref, path string, recursive bool) error
+	StatFile(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, follow bool) (cloche.FileInfo, error)
+	ListFiles(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, cursor string, limit int) (cloche.FileList, error)
+	ReadFile(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, offset, length int64) (io.ReadCloser, cloche.FileInfo, error)
+	WriteFile(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (cloche.FileInfo, error)
+	MakeDir(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error
+	MoveFile(ctx context.Context, caller core.Caller, ref string, from cloche.FilePlace, to string) error
+	RemoveFile(ctx context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error
 	TarOut(ctx context.Context, caller core.Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error)
 	TarIn(ctx context.Context, caller core.Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error)
 

@@ -16,13 +16,13 @@ const copyBuffer = 128 << 10
 
 func (s *Server) readFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path := q.path("path")
+	at := q.place()
 	offset := q.integer("offset", 0, 0, math.MaxInt64)
 	length := q.integer("length", -1, 0, math.MaxInt64)
 	if err := q.end(); err != nil {
 		return err
 	}
-	f, info, err := s.core.ReadFile(r.Context(), r.caller, r.ref(), path, offset, length)
+	f, info, err := s.core.ReadFile(r.Context(), r.caller, r.ref(), at, offset, length)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (s *Server) readFile(w http.ResponseWriter, r request) error {
 
 func (s *Server) writeFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path, mode := q.path("path"), q.mode()
+	at, mode := q.place(), q.mode()
 	if err := q.end(); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r request) error {
 	}
 	in := newRawReader(w, r)
 	defer in.close()
-	info, err := s.core.WriteFile(r.Context(), r.caller, r.ref(), path, mode, in)
+	info, err := s.core.WriteFile(r.Context(), r.caller, r.ref(), at, mode, in)
 	if err != nil {
 		return err
 	}
@@ -79,19 +79,19 @@ func (s *Server) writeFile(w http.ResponseWriter, r request) error {
 
 func (s *Server) removeFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path, recursive := q.path("path"), q.boolean("recursive")
+	at, o := q.place(), cloche.RemoveFileOptions{Recursive: q.boolean("recursive"), KeepDirs: q.boolean("keep_dirs")}
 	return done(w, q.end(), func() error {
-		return s.core.RemoveFile(r.Context(), r.caller, r.ref(), path, recursive)
+		return s.core.RemoveFile(r.Context(), r.caller, r.ref(), at, o)
 	})
 }
 
 func (s *Server) statFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path := q.path("path")
+	at, follow := q.place(), q.boolean("follow")
 	if err := q.end(); err != nil {
 		return err
 	}
-	info, err := s.core.StatFile(r.Context(), r.caller, r.ref(), path)
+	info, err := s.core.StatFile(r.Context(), r.caller, r.ref(), at, follow)
 	if err != nil {
 		return err
 	}
@@ -101,11 +101,11 @@ func (s *Server) statFile(w http.ResponseWriter, r request) error {
 
 func (s *Server) listFiles(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path, cursor, limit := q.path("path"), q.str("cursor"), int(q.integer("limit", 0, 0, 1000))
+	at, cursor, limit := q.place(), q.str("cursor"), int(q.integer("limit", 0, 0, 1000))
 	if err := q.end(); err != nil {
 		return err
 	}
-	l, err := s.core.ListFiles(r.Context(), r.caller, r.ref(), path, cursor, limit)
+	l, err := s.core.ListFiles(r.Context(), r.caller, r.ref(), at, cursor, limit)
 	if err != nil {
 		return err
 	}
@@ -116,14 +116,14 @@ func (s *Server) listFiles(w http.ResponseWriter, r request) error {
 
 func (s *Server) moveFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	from, to := q.path("path"), q.path("to")
+	from, to := q.place(), q.path("to")
 	return done(w, q.end(), func() error { return s.core.MoveFile(r.Context(), r.caller, r.ref(), from, to) })
 }
 
 func (s *Server) makeDir(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	path, mode := q.path("path"), q.mode()
-	return done(w, q.end(), func() error { return s.core.MakeDir(r.Context(), r.caller, r.ref(), path, mode) })
+	at, o := q.place(), cloche.MakeDirOptions{Mode: q.mode(), Exact: !q.choice("parents", true)}
+	return done(w, q.end(), func() error { return s.core.MakeDir(r.Context(), r.caller, r.ref(), at, o) })
 }
 
 // done does a verb that has no answer but that it was done.

@@ -82,6 +82,18 @@ func (q *query) path(name string) string {
 	return p
 }
 
+// place takes a path, and as whom and within what it is used.
+func (q *query) place() cloche.FilePlace {
+	at := cloche.FilePlace{Path: q.path("path")}
+	at.User, at.Within, at.ReadWithin = q.str("user"), q.all("within"), q.all("read_within")
+	for _, dir := range slices.Concat(at.Within, at.ReadWithin) {
+		if len(dir) > maxPath {
+			q.fail("within", "a directory has %d bytes", len(dir)).WithHint("a path has at most %d", maxPath)
+		}
+	}
+	return at
+}
+
 // integer takes a decimal number between lo and hi; missing when it is not there.
 func (q *query) integer(name string, missing, lo, hi int64) int64 {
 	s := q.str(name)

@@ -45,7 +45,7 @@ func TestControlOfAFullSandbox(t *testing.T) {
 		"logs": func() error {
 			return m.Logs(ctx, operator, "x", cloche.LogOptions{ExecID: "long"}, func(cloche.LogEntry) error { return nil })
 		},
-		"stat":      func() error { _, err := m.StatFile(ctx, operator, "x", "/"); return err },
+		"stat":      func() error { _, err := m.StatFile(ctx, operator, "x", cloche.FilePlace{Path: "/"}, false); return err },
 		"endpoints": func() error { _, err := m.Endpoints(operator, "x"); return err },
 	} {
 		if err := do(); err != nil {

@@ -28,27 +28,27 @@ func onAgent[T any](ctx context.Context, m *Manager, caller policy.Caller, verb 
 // none is the result of a call that has none.
 type none = struct{}
 
-// StatFile describes one file; a symlink describes itself.
-func (m *Manager) StatFile(ctx context.Context, caller policy.Caller, ref, path string) (cloche.FileInfo, error) {
+// StatFile describes one file; a symlink itself, unless follow.
+func (m *Manager) StatFile(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, follow bool) (cloche.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return onAgent(ctx, m, caller, policy.VerbStatFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.FileInfo, error) {
-		return c.Stat(ctx, path)
+		return c.Files(at.FileAccess).Stat(ctx, at.Path, follow)
 	})
 }
 
 // ListFiles returns one page of a directory.
-func (m *Manager) ListFiles(ctx context.Context, caller policy.Caller, ref, path, cursor string, limit int) (cloche.FileList, error) {
+func (m *Manager) ListFiles(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, cursor string, limit int) (cloche.FileList, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return onAgent(ctx, m, caller, policy.VerbListFiles, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.FileList, error) {
-		return c.List(ctx, path, cursor, limit)
+		return c.Files(at.FileAccess).List(ctx, at.Path, cursor, limit)
 	})
 }
 
 // ReadFile streams length bytes of a file from offset; a negative length is to
 // the end. The caller closes the reader.
-func (m *Manager) ReadFile(ctx context.Context, caller policy.Caller, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (m *Manager) ReadFile(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
 	var info cloche.FileInfo
 	s, err := m.find(caller, policy.VerbReadFile, ref)
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *Manager) ReadFile(ctx context.Context, caller policy.Caller, ref, path 
 	}
 	release := s.use()
 	r, err := onAgent(ctx, m, caller, policy.VerbReadFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (r io.ReadCloser, err error) {
-		r, info, err = c.ReadFile(ctx, path, offset, length)
+		r, info, err = c.Files(at.FileAccess).Read(ctx, at.Path, offset, length)
 		return r, err
 	})
 	if err != nil {
@@ -79,37 +79,37 @@ func (r *fileReader) Close() error {
 }
 
 // WriteFile replaces a file by what r yields. Parents are made; the file belongs
-// to the sandbox's user. Mode 0 keeps what is there, or is 0644.
-func (m *Manager) WriteFile(ctx context.Context, caller policy.Caller, ref, path string, mode uint32, r io.Reader) (cloche.FileInfo, error) {
+// to the sandbox's user, or to the one of at. Mode 0 keeps what is there, or is 0644.
+func (m *Manager) WriteFile(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (cloche.FileInfo, error) {
 	return onAgent(ctx, m, caller, policy.VerbWriteFile, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (cloche.FileInfo, error) {
-		return c.WriteFile(ctx, path, agent.WriteOptions{Mode: mode, User: sb.User, Parents: true}, r)
+		return c.Files(at.FileAccess).Write(ctx, at.Path, agent.WriteOptions{Mode: mode, User: sb.User, Parents: true}, r)
 	})
 }
 
-// MakeDir makes a directory and its parents.
-func (m *Manager) MakeDir(ctx context.Context, caller policy.Caller, ref, path string, mode uint32) error {
+// MakeDir makes a directory, with its parents unless it is to be exactly that.
+func (m *Manager) MakeDir(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := onAgent(ctx, m, caller, policy.VerbWriteFile, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (none, error) {
-		return none{}, c.MakeDir(ctx, path, mode, sb.User)
+		return none{}, c.Files(at.FileAccess).MakeDir(ctx, at.Path, sb.User, o)
 	})
 	return err
 }
 
-// MoveFile renames a file or directory.
-func (m *Manager) MoveFile(ctx context.Context, caller policy.Caller, ref, from, to string) error {
+// MoveFile renames a file or directory, both ways with the access of from.
+func (m *Manager) MoveFile(ctx context.Context, caller policy.Caller, ref string, from cloche.FilePlace, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := onAgent(ctx, m, caller, policy.VerbMoveFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (none, error) {
-		return none{}, c.Move(ctx, from, to)
+		return none{}, c.Files(from.FileAccess).Move(ctx, from.Path, to)
 	})
 	return err
 }
 
-// RemoveFile removes a file, or a directory with all that is in it.
-func (m *Manager) RemoveFile(ctx context.Context, caller policy.Caller, ref, path string, recursive bool) error {
+// RemoveFile removes a file, or a directory.
+func (m *Manager) RemoveFile(ctx context.Context, caller policy.Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error {
 	_, err := onAgent(ctx, m, caller, policy.VerbRemoveFile, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (none, error) {
-		return none{}, c.Remove(ctx, path, recursive)
+		return none{}, c.Files(at.FileAccess).Remove(ctx, at.Path, o)
 	})
 	return err
 }

@@ -52,7 +52,7 @@ func TestPauseAndResume(t *testing.T) {
 	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeState || e.Message != "sandbox x is paused" || e.Hint != "cloche resume x" {
 		t.Errorf("exec in a paused sandbox: %v", err)
 	}
-	if _, err := m.StatFile(t.Context(), operator, "x", "/"); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.StatFile(t.Context(), operator, "x", cloche.FilePlace{Path: "/"}, false); cloche.CodeOf(err) != cloche.CodeState {
 		t.Errorf("stat in a paused sandbox: %v", err)
 	}
 	if _, err := m.Pause(t.Context(), policy.TCPCaller(), "x"); !errors.Is(err, cloche.ErrNotFound) {

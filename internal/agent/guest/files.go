@@ -33,7 +33,12 @@ func (a *Agent) doFile(p *peer, req *wire.Request) error {
 		return err
 	}
 	name := string(req.Path)
-	err := a.onFile(p, name, req)
+	var err error
+	if req.Place != nil {
+		err = a.doPlaced(p, name, req)
+	} else {
+		err = a.onFile(p, name, req)
+	}
 	if err != nil && req.Op == wire.OpMove {
 		err = a.rules.explain(string(req.To), err)
 	}
@@ -47,17 +52,18 @@ func (a *Agent) onFile(p *peer, name string, req *wire.Request) error {
 		if err != nil {
 			return fileError("describe", name, err)
 		}
-		return p.JSON(wire.KindReply, wire.FileReply{Info: info})
+		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]cloche.FileInfo{info})[0]})
 	case wire.OpList:
 		list, err := list(name, string(req.Cursor), req.Limit)
 		if err != nil {
 			return err
 		}
+		list.Files = named(list.Files)
 		return p.JSON(wire.KindReply, list)
 	case wire.OpLarge:
 		return p.JSON(wire.KindReply, large(name, req.Least))
 	case wire.OpRead:
-		return a.read(p, name, req.Offset, req.Length)
+		return read(p, name, req.Offset, req.Length)
 	case wire.OpWrite:
 		return a.write(p, name, req)
 	case wire.OpMakeDir:
@@ -131,6 +137,7 @@ func fileError(verb, name string, err error) error {
 		}
 	}
 	ce := cloche.Errorf(code, "%s %.500q: %s", verb, name, what).WithCause(err)
+	ce.Errno = unix.ErrnoName(e)
 	if code == cloche.CodeInvalid {
 		ce.Field = "path"
 	}
@@ -140,13 +147,18 @@ func fileError(verb, name string, err error) error {
 // open opens a file without following /proc's links and without waiting for a
 // FIFO's other end.
 func open(name string, flags int, mode uint32) (*os.File, error) {
+	return openAt(unix.AT_FDCWD, name, flags, mode)
+}
+
+// openAt is open of a name in an open directory.
+func openAt(at int, name string, flags int, mode uint32) (*os.File, error) {
 	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY), Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode)
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, name, how)
+	fd, err := unix.Openat2(at, name, how)
 	if err == unix.ENOSYS {
-		fd, err = unix.Open(name, int(how.Flags), mode)
+		fd, err = unix.Openat(at, name, int(how.Flags), mode)
 	}
 	if err != nil {
 		return nil, err
@@ -222,9 +234,19 @@ func lstat(name string) (cloche.FileInfo, error) {
 	return info, nil
 }
 
-// list describes one page of a directory. It holds one page of names, however
-// large the directory is.
+// list describes one page of a directory.
 func list(name, cursor string, limit int) (cloche.FileList, error) {
+	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return cloche.FileList{}, fileError("list", name, err)
+	}
+	defer d.Close()
+	return listOpen(d, name, cursor, limit)
+}
+
+// listOpen describes one page of an open directory. It holds one page of names, however
+// large the directory is.
+func listOpen(d *os.File, name, cursor string, limit int) (cloche.FileList, error) {
 	after, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
 		return cloche.FileList{}, cloche.Invalid("cursor", "cursor %.80q is not one that a list has returned", cursor)
@@ -232,11 +254,6 @@ func list(name, cursor string, limit int) (cloche.FileList, error) {
 	if limit <= 0 || limit > maxPage {
 		limit = maxPage
 	}
-	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return cloche.FileList{}, fileError("list", name, err)
-	}
-	defer d.Close()
 	var page []string
 	more := false
 	for {
@@ -264,9 +281,14 @@ func list(name, cursor string, limit int) (cloche.FileList, error) {
 	}
 	out := cloche.FileList{Files: make([]cloche.FileInfo, 0, len(page))}
 	for _, n := range page {
-		info, err := lstat(strings.TrimSuffix(name, "/") + "/" + n)
-		if errors.Is(err, unix.ENOENT) {
-			continue // removed meanwhile
+		var st unix.Stat_t
+		err := unix.Fstatat(int(d.Fd()), n, &st, unix.AT_SYMLINK_NOFOLLOW)
+		var info cloche.FileInfo
+		if err == nil {
+			info, err = describeAt(int(d.Fd()), n, &st)
+		}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			continue // removed meanwhile, or replaced
 		}
 		if err != nil {
 			return cloche.FileList{}, fileError("describe", n, err)
@@ -280,15 +302,20 @@ func list(name, cursor string, limit int) (cloche.FileList, error) {
 }
 
 // read sends a file's bytes.
-func (a *Agent) read(p *peer, name string, offset, length int64) error {
-	if offset < 0 {
-		return cloche.Invalid("offset", "offset %d is negative", offset)
-	}
+func read(p *peer, name string, offset, length int64) error {
 	f, err := open(name, unix.O_RDONLY, 0)
 	if err != nil {
 		return fileError("read", name, err)
 	}
+	return sendFile(p, name, f, offset, length)
+}
+
+// sendFile sends the bytes of an open file, and closes it.
+func sendFile(p *peer, name string, f *os.File, offset, length int64) error {
 	defer f.Close()
+	if offset < 0 {
+		return cloche.Invalid("offset", "offset %d is negative", offset)
+	}
 	var st unix.Stat_t
 	if err := fstat(f, &st); err != nil {
 		return fileError("read", name, err)

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -209,6 +210,80 @@ func (id identity) as(u user, fn func() error) error {
 	}
 	runtime.UnlockOSThread()
 	return err
+}
+
+// with runs fn on a thread that has the rights of u's programs and no others: the
+// kernel judges what fn does as it judges them. fn must not start goroutines that use
+// files.
+func (id identity) with(u user, fn func() error) error {
+	if !id.privileged || id.only {
+		return fn()
+	}
+	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
+	runtime.LockOSThread()
+	groups, err := threadGroups()
+	if err == nil {
+		if err = id.weaken(u); err == nil {
+			err = fn()
+		} else {
+			err = fmt.Errorf("become uid %d: %w", u.uid, err)
+		}
+		back := setEffective(uid, gid)
+		if back == nil {
+			back = setThreadGroups(groups)
+		}
+		if back != nil {
+			// The thread stays locked: it ends with its goroutine.
+			return errors.Join(err, fmt.Errorf("become the agent again: %w", back))
+		}
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// weaken gives the calling thread the groups, the ids and the capabilities of u's programs.
+func (id identity) weaken(u user) error {
+	if err := setThreadGroups(u.groups); err != nil {
+		return err
+	}
+	if err := setEffective(u.uid, u.gid); err != nil {
+		return err
+	}
+	kept := uint64(0)
+	if u.uid == 0 {
+		kept = keptCaps
+	}
+	s, err := permitted()
+	if err != nil {
+		return err
+	}
+	for i := range s.data {
+		s.data[i].Effective &= uint32(kept >> (32 * uint(i)))
+	}
+	return unix.Capset(&s.hdr, &s.data[0])
+}
+
+// threadGroups are the calling thread's supplementary groups.
+func threadGroups() ([]uint32, error) {
+	groups := make([]uint32, maxKernelGroups)
+	n, _, e := unix.RawSyscall(unix.SYS_GETGROUPS, maxKernelGroups, uintptr(unsafe.Pointer(&groups[0])), 0)
+	if e != 0 {
+		return nil, os.NewSyscallError("getgroups", e)
+	}
+	return groups[:n], nil
+}
+
+// maxKernelGroups is Linux's NGROUPS_MAX.
+const maxKernelGroups = 1 << 16
+
+// setThreadGroups changes the calling thread only.
+func setThreadGroups(groups []uint32) error {
+	_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0)
+	runtime.KeepAlive(groups)
+	if e != 0 {
+		return os.NewSyscallError("setgroups", e)
+	}
+	return nil
 }
 
 // setEffective changes the calling thread only, which the wrappers of package

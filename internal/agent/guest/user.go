@@ -83,6 +83,28 @@ func (us *users) lookup(spec string) (user, error) {
 	return u, nil
 }
 
+// named adds what the image calls the users and the groups of files.
+func named(files []cloche.FileInfo) []cloche.FileInfo {
+	us, gs := accountNames("/etc/passwd"), accountNames("/etc/group")
+	for i := range files {
+		files[i].User, files[i].Group = us[files[i].UID], gs[files[i].GID]
+	}
+	return files
+}
+
+// accountNames are the names of a file of accounts by their numbers; of several with one
+// number, the first.
+func accountNames(file string) map[uint32]string {
+	names := map[uint32]string{}
+	for _, f := range accountLines(file, 3) {
+		id, err := strconv.ParseUint(f[2], 10, 32)
+		if _, dup := names[uint32(id)]; err == nil && !dup {
+			names[uint32(id)] = strings.ToValidUTF8(f[0], "\uFFFD")
+		}
+	}
+	return names
+}
+
 // account finds the user with that name or number. A number needs no entry.
 func (us *users) account(name string) (user, error) {
 	number, numErr := parseID(name)

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 6
+	Version    = 7
 	MinVersion = 1
 )
 
@@ -168,6 +168,29 @@ type Request struct {
 
 	// Since version 6.
 	Tool *Tool `json:"tool,omitempty"`
+
+	// Since version PlaceSince, of what concerns a file; an older agent does not know what
+	// it would have to heed.
+	Place *Place `json:"place,omitempty"`
+}
+
+// PlaceSince is the version since which a request for a file can have a Place.
+const PlaceSince = 7
+
+// Place says as whom files are used and where, and what came with that.
+type Place struct {
+	// User is whose rights are used. Without, they are the agent's, and what is made is
+	// Request.User's.
+	User string `json:"user,omitempty"`
+	// Within and ReadWithin are those of cloche.FileAccess.
+	Within     []cloche.Bytes `json:"within,omitempty"`
+	ReadWithin []cloche.Bytes `json:"read_within,omitempty"`
+	// Follow has an OpStat describe what a symlink leads to.
+	Follow bool `json:"follow,omitempty"`
+	// Exact has an OpMakeDir make that directory alone, which must be new.
+	Exact bool `json:"exact,omitempty"`
+	// KeepDirs has an OpRemove refuse a directory.
+	KeepDirs bool `json:"keep_dirs,omitempty"`
 }
 
 // Tool is a file tool; one of the fields is set. Its root is set, and its naming is not.

@@ -36,13 +36,20 @@ func (f file) info(p string) cloche.FileInfo {
 	return i
 }
 
-// with calls fn with a sandbox's files, under the lock.
-func (c *Core) with(caller core.Caller, ref string, fn func(files map[string]file) error) error {
+// with calls fn with a sandbox's files, under the lock. Within is by name alone: there are
+// no links.
+func (c *Core) with(caller core.Caller, ref string, at cloche.FilePlace, fn func(files map[string]file) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
 		return err
+	}
+	all := slices.Concat(at.Within, at.ReadWithin)
+	if len(all) > 0 && !slices.ContainsFunc(all, func(dir string) bool { return strings.HasPrefix(path.Clean(at.Path)+"/", dir+"/") }) {
+		e := cloche.Errorf(cloche.CodeDenied, "%q leads out", at.Path)
+		e.Rule = cloche.RuleWithin
+		return e
 	}
 	return fn(sb.files)
 }
@@ -50,8 +57,9 @@ func (c *Core) with(caller core.Caller, ref string, fn func(files map[string]fil
 func noFile(p string) error { return cloche.Errorf(cloche.CodeNotFound, "there is no file %q", p) }
 
 // StatFile describes a file.
-func (c *Core) StatFile(_ context.Context, caller core.Caller, ref, p string) (info cloche.FileInfo, err error) {
-	return info, c.with(caller, ref, func(files map[string]file) error {
+func (c *Core) StatFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, _ bool) (info cloche.FileInfo, err error) {
+	p := at.Path
+	return info, c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[p]
 		if !ok {
 			return noFile(p)
@@ -62,8 +70,9 @@ func (c *Core) StatFile(_ context.Context, caller core.Caller, ref, p string) (i
 }
 
 // ListFiles pages by position.
-func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref, p, cursor string, limit int) (l cloche.FileList, err error) {
-	return l, c.with(caller, ref, func(files map[string]file) error {
+func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, cursor string, limit int) (l cloche.FileList, err error) {
+	p := at.Path
+	return l, c.with(caller, ref, at, func(files map[string]file) error {
 		if !files[p].dir {
 			return noFile(p)
 		}
@@ -84,8 +93,9 @@ func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref, p, cursor s
 
 // ReadFile reads a file. One named "made-up" has size 0 and content, and breaks
 // after it.
-func (c *Core) ReadFile(_ context.Context, caller core.Caller, ref, p string, offset, length int64) (r io.ReadCloser, info cloche.FileInfo, err error) {
-	return r, info, c.with(caller, ref, func(files map[string]file) error {
+func (c *Core) ReadFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, offset, length int64) (r io.ReadCloser, info cloche.FileInfo, err error) {
+	p := at.Path
+	return r, info, c.with(caller, ref, at, func(files map[string]file) error {
 		if path.Base(p) == "made-up" {
 			info = cloche.FileInfo{Name: "made-up", Type: cloche.TypeFile, ModTime: Epoch()}
 			broken := &failing{cloche.Errorf(cloche.CodeSandboxLost, "the sandbox died")}
@@ -113,12 +123,13 @@ type failing struct{ err error }
 func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
 // WriteFile replaces a file when all of r was read.
-func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref, p string, mode uint32, r io.Reader) (info cloche.FileInfo, err error) {
+func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (info cloche.FileInfo, err error) {
+	p := at.Path
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return info, cloche.Errorf(cloche.CodeCanceled, "the content of %q did not arrive whole: %w", p, err)
 	}
-	return info, c.with(caller, ref, func(files map[string]file) error {
+	return info, c.with(caller, ref, at, func(files map[string]file) error {
 		if !files[path.Dir(p)].dir {
 			return noFile(path.Dir(p))
 		}
@@ -132,16 +143,17 @@ func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref, p string, m
 }
 
 // MakeDir makes a directory.
-func (c *Core) MakeDir(_ context.Context, caller core.Caller, ref, p string, mode uint32) error {
-	return c.with(caller, ref, func(files map[string]file) error {
-		files[p] = file{dir: true, mode: mode}
+func (c *Core) MakeDir(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
+	return c.with(caller, ref, at, func(files map[string]file) error {
+		files[at.Path] = file{dir: true, mode: o.Mode}
 		return nil
 	})
 }
 
 // MoveFile renames a file.
-func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref, from, to string) error {
-	return c.with(caller, ref, func(files map[string]file) error {
+func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, to string) error {
+	from := at.Path
+	return c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[from]
 		if !ok {
 			return noFile(from)
@@ -153,13 +165,14 @@ func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref, from, to str
 }
 
 // RemoveFile removes a file.
-func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref, p string, recursive bool) error {
-	return c.with(caller, ref, func(files map[string]file) error {
+func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error {
+	p := at.Path
+	return c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[p]
 		switch {
 		case !ok:
 			return noFile(p)
-		case f.dir && !recursive:
+		case f.dir && !o.Recursive:
 			return cloche.Errorf(cloche.CodeState, "%q is a directory", p)
 		}
 		maps.DeleteFunc(files, func(name string, _ file) bool { return name == p || strings.HasPrefix(name, p+"/") })
@@ -173,7 +186,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cl
 	sum := sha256.New()
 	w = io.MultiWriter(w, sum)
 	defer func() { report.SHA256 = hex.EncodeToString(sum.Sum(nil)) }()
-	return report, c.with(caller, ref, func(files map[string]file) error {
+	return report, c.with(caller, ref, cloche.FilePlace{Path: p}, func(files map[string]file) error {
 		if !files[p].dir {
 			return noFile(p)
 		}
@@ -233,7 +246,7 @@ func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o clo
 		return report, err
 	}
 	report.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	return report, c.with(caller, ref, func(files map[string]file) error {
+	return report, c.with(caller, ref, cloche.FilePlace{Path: p}, func(files map[string]file) error {
 		if o.Clear {
 			clear(files)
 		}

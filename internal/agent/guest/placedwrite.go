@@ -1,0 +1,212 @@
+//go:build linux
+
+package guest
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// write receives a file: whole or not at all, but where its user may change the file and
+// not its directory. Then it is written where it is, as by any program of that user's.
+func (pl *placing) write(p *peer, name string, req *wire.Request) error {
+	if req.Mode&^0o7777 != 0 {
+		return cloche.Invalid("mode", "mode %#o has more than permission bits", req.Mode)
+	}
+	w := &placedFile{placing: pl, mode: req.Mode}
+	err := w.begin(name, req.Parents)
+	if err == nil {
+		err = w.receive(&dataFrames{p: p})
+	}
+	w.close()
+	if errors.Is(err, errGivenUp) {
+		return err
+	}
+	if err != nil {
+		return fileError("write", name, err)
+	}
+	return p.JSON(wire.KindReply, wire.FileReply{Info: w.info})
+}
+
+// placedFile is one that is being written.
+type placedFile struct {
+	*placing
+	spot *spot
+	mode uint32
+	// here is the file itself, where it may be written, and new what replaces it, which
+	// has the name temp beside it. One of them is there.
+	here, new *os.File
+	temp      string
+	info      cloche.FileInfo
+}
+
+// begin finds the file and asks the kernel whether it may be written.
+func (w *placedFile) begin(name string, parents bool) error {
+	if strings.HasSuffix(name, "/") {
+		return unix.EISDIR
+	}
+	err := w.rights(func() (err error) {
+		if w.spot, err = w.change(name, true); err != nil {
+			return err
+		}
+		if !w.spot.there {
+			return nil
+		}
+		w.here, err = w.spot.open(unix.O_WRONLY, 0)
+		if errors.Is(err, unix.ETXTBSY) {
+			return nil // it may be written, and runs
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(w.spot.name) > unix.NAME_MAX:
+		return unix.ENAMETOOLONG
+	case w.spot.there && w.spot.st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil
+	case w.user != nil && w.spot.there && w.mode != 0 && w.spot.st.Uid != w.user.uid:
+		return unix.EPERM // which bits it has is its owner's to say
+	}
+	var random [8]byte
+	rand.Read(random[:])
+	w.temp = ".cloche-" + hex.EncodeToString(random[:])
+	err = w.makes(func() (err error) {
+		if len(w.spot.missing) > 0 && !parents {
+			return unix.ENOENT
+		}
+		if err := w.spot.parents(); err != nil {
+			return err
+		}
+		w.new, err = openAt(w.spot.dir(), w.temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		return err
+	})
+	if w.here != nil && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
+		return w.here.Truncate(0)
+	}
+	return err
+}
+
+// receive writes what r has.
+func (w *placedFile) receive(r io.Reader) error {
+	if w.new == nil {
+		if err := copyTo(w.here, r); err != nil {
+			return err
+		}
+		return w.done()
+	}
+	if err := copyTo(w.new, r); err != nil {
+		return err
+	}
+	if err := w.likeOld(); err != nil {
+		return err
+	}
+	err := w.rights(func() error { return unix.Renameat(w.spot.dir(), w.temp, w.spot.dir(), w.spot.name) })
+	if err == nil {
+		w.temp = ""
+		if w.user != nil {
+			err = w.chown() // not before: what is not its own any more a user cannot move everywhere
+		}
+	} else if w.here != nil && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
+		err = w.fill()
+	}
+	if err != nil {
+		return err
+	}
+	return w.done()
+}
+
+// fill puts the content into the file itself: it may be written, and not replaced.
+func (w *placedFile) fill() error {
+	if _, err := w.new.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := w.here.Truncate(0); err != nil {
+		return err
+	}
+	_, err := io.Copy(w.here, w.new)
+	return err
+}
+
+// likeOld gives the new file the permissions of the one that it replaces, and where no user
+// has written it the owner too.
+// What runs with the rights of its owner does so no more when somebody else has written it.
+func (w *placedFile) likeOld() error {
+	mode, old := w.mode, &w.spot.st
+	if mode == 0 {
+		mode = 0o644
+		if w.spot.there {
+			mode = old.Mode & 0o7777
+			if w.user != nil {
+				mode &^= unix.S_ISUID | unix.S_ISGID
+			}
+		}
+	}
+	if w.user != nil {
+		return w.rights(func() error { return chmodFile(w.new, mode) })
+	}
+	// In this order: a change of the owner takes bits away.
+	if err := w.chown(); err != nil {
+		return err
+	}
+	return chmodFile(w.new, mode)
+}
+
+// chown gives the new file the owner of the one that it replaces, where the agent may.
+func (w *placedFile) chown() error {
+	var st unix.Stat_t
+	old := &w.spot.st
+	if err := fstat(w.new, &st); err != nil || !w.spot.there || st.Uid == old.Uid && st.Gid == old.Gid {
+		return err
+	}
+	if err := w.new.Chown(int(old.Uid), int(old.Gid)); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+// done describes what was written.
+func (w *placedFile) done() error {
+	for _, f := range []*os.File{w.new, w.here} {
+		if f == nil {
+			continue
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return w.rights(func() error {
+		var st unix.Stat_t
+		if err := unix.Fstatat(w.spot.dir(), w.spot.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		var err error
+		w.info, err = describeAt(w.spot.dir(), w.spot.name, &st)
+		return err
+	})
+}
+
+// close leaves nothing behind but what was finished.
+func (w *placedFile) close() {
+	for _, f := range []*os.File{w.new, w.here} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	if w.spot == nil {
+		return
+	}
+	if w.new != nil && w.temp != "" {
+		_ = w.rights(func() error { return unix.Unlinkat(w.spot.dir(), w.temp, 0) })
+	}
+	w.spot.close()
+}
