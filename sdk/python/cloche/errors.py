@@ -10,7 +10,8 @@ class ClocheError(Exception):
     """What the daemon refused or could not do. Every exception of this package is one.
 
     `code` is from the closed list of `cloche.wire.Code`. `hint` says what would be right, `field`
-    which part of the request is wrong, `rule` which rule of the operator's refused. `retryable` says
+    which part of the request is wrong, `rule` which rule of the operator's refused, `errno` what the
+    kernel calls what became of a file, such as ``EACCES``. `retryable` says
     that the same may succeed later, and `retry_after` after how many seconds (None: nobody knows).
     `terminal_reason` is why the sandbox has ended that was asked, such as ``ttl``.
     `request_id` finds the request in the daemon's log.
@@ -24,6 +25,7 @@ class ClocheError(Exception):
         hint: str = "",
         field: str = "",
         rule: str = "",
+        errno: str = "",
         retryable: bool = False,
         retry_after: float | None = None,
         terminal_reason: str = "",
@@ -35,6 +37,7 @@ class ClocheError(Exception):
         self.hint = hint
         self.field = field
         self.rule = rule
+        self.errno = errno
         self.retryable = retryable
         self.retry_after = retry_after
         self.terminal_reason = terminal_reason
@@ -77,7 +80,7 @@ class NoCapacity(SandboxUnavailable):
 
 
 class PolicyDenied(ClocheError):
-    """The operator's rules say no; `rule` is the one."""
+    """The operator's rules say no, or what the request itself allows; `rule` is the one."""
 
 
 class NotFound(ClocheError):
@@ -134,6 +137,7 @@ def of_body(body: object, status: int) -> ClocheError:
         hint=text("hint"),
         field=text("field"),
         rule=text("rule"),
+        errno=text("errno"),
         retryable=inner.get("retryable") is True,
         retry_after=after / 1000 if isinstance(after, (int, float)) and after > 0 else None,
         terminal_reason=reason,

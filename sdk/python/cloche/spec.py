@@ -334,6 +334,20 @@ class Chunk:
         return to_text(self.data)
 
 
+class Access(TypedDict, total=False):
+    """As whom files are used, and where."""
+
+    user: str
+    """Whose rights are used, as for a program of that user's, and whose is what is made: ``name``, ``uid``
+    or ``uid:gid``. When it is missing everything is allowed that the sandbox allows."""
+    within: Sequence[str]
+    """Directories out of which neither a path nor a symlink on it may lead: that is a `cloche.PolicyDenied`
+    whose `rule` is ``within``. None, and none in `read_within`, is everywhere."""
+    read_within: Sequence[str]
+    """Such directories in which nothing is changed, for which the rule is ``read_within``. Of several that
+    hold a path the deepest decides."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
     """One file inside a sandbox."""
@@ -349,6 +363,9 @@ class FileInfo:
     gid: int
     mod_time: datetime
     link_target: str = ""
+    user: str = ""
+    """What the image calls the user, in what `stat` and `list` tell; empty where it has no name."""
+    group: str = ""
 
     @classmethod
     def of(cls, f: wire.FileInfo) -> FileInfo:
@@ -363,6 +380,8 @@ class FileInfo:
             gid=f["gid"],
             mod_time=to_time(f["mod_time"]),
             link_target=f.get("link_target", ""),
+            user=f.get("user", ""),
+            group=f.get("group", ""),
         )
 
 

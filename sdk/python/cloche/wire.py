@@ -22,10 +22,12 @@ class Error(_ErrorMust, total=False):
 
     hint: str
     """What would be right."""
+    errno: str
+    """The kernel's name of what became of a file in a sandbox, such as EACCES or EISDIR; missing where it was not the kernel that refused."""
     field: str
     """The part of the request that is wrong, such as limits.pids."""
     rule: str
-    """The policy rule that refused; always with denied, and with limits that a rule sets."""
+    """The policy rule that refused; always with denied, and with limits that a rule sets. `within` and `read_within` are the request's own."""
     quota: QuotaExcess
     terminal_reason: TerminalReason
     retryable: bool
@@ -1072,6 +1074,10 @@ class FileInfo(_FileInfoMust, total=False):
 
     name_bytes: str
     """The raw name where it is not UTF-8."""
+    user: str
+    """What the image calls the user; missing where it has no name, and of files that are written or read."""
+    group: str
+    """What the image calls the group, likewise."""
     link_target: str
 
 

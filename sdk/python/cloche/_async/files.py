@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from cloche import _address
 from cloche._async import primitives
 from cloche._async.transport import AsyncTransport
 from cloche.errors import NotFound, invalid
-from cloche.spec import FileInfo
+from cloche.spec import Access, FileInfo
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from cloche import wire
 
 
 class AsyncFiles:
     """The files of one sandbox, confined by the daemon. A relative path begins where the sandbox's
     commands do. Paths are text, with surrogates for bytes that are not UTF-8 as `os.fsdecode` makes them.
+
+    `user`, `within` and `read_within` of an operation are those of `cloche.spec.Access`.
 
     A path that is not there is a `cloche.NotFound`.
     """
@@ -32,56 +36,74 @@ class AsyncFiles:
     def _at(self, path: str) -> str:
         return posixpath.join(self._cwd, path)
 
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+    def _query(self, path: str, access: Access, **more: str | int | bool | None) -> _address.Query:
+        where: dict[str, str | list[str] | None] = {}
+        for name, value in access.items():
+            if name == "user":
+                where[name] = str(value) or None
+            elif name not in ("within", "read_within"):
+                raise TypeError(f"files know no {name!r}")
+            elif isinstance(value, str):
+                raise invalid(name, f"{name} is a list of directories, and was one text")
+            else:
+                where[name] = [self._at(d) for d in cast("Sequence[str]", value)]
+        return {"path": self._at(path), **where, **more}
+
+    async def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, **access: Unpack[Access]
+    ) -> bytes:
         """The content, or `length` bytes of it from `offset` on. It comes whole or is an error."""
-        query = {"path": self._at(path), "offset": offset or None, "length": length}
+        query = self._query(path, access, offset=offset or None, length=length)
         return await self._t.call("GET", self._path("files"), query=query)
 
-    async def read_text(self, path: str, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+    async def read_text(
+        self, path: str, *, encoding: str = "utf-8", errors: str = "strict", **access: Unpack[Access]
+    ) -> str:
         """The content as text."""
-        return (await self.read(path)).decode(encoding, errors)
+        return (await self.read(path, **access)).decode(encoding, errors)
 
-    async def read_chunks(self, path: str) -> AsyncGenerator[bytes, None]:
+    async def read_chunks(self, path: str, **access: Unpack[Access]) -> AsyncGenerator[bytes, None]:
         """The content piece by piece, for what should not be in memory as a whole."""
-        async with self._t.stream("GET", self._path("files"), query={"path": self._at(path)}) as answer:
+        query = self._query(path, access)
+        async with self._t.stream("GET", self._path("files"), query=query) as answer:
             async for data in answer.aiter_raw(_address.CHUNK):
                 yield data
 
-    async def write(self, path: str, data: primitives.Source, *, mode: int | None = None) -> FileInfo:
-        """Writes a file: it is there whole, or as it was. Its directory must exist. `mode` holds the
-        permission bits of a new one."""
-        query = {"path": self._at(path), "mode": None if mode is None else f"{mode:04o}"}
+    async def write(
+        self, path: str, data: primitives.Source, *, mode: int | None = None, **access: Unpack[Access]
+    ) -> FileInfo:
+        """Writes a file: it is there whole, or as it was. Missing directories above it are made. `mode`
+        holds the permission bits of a new one. What a `user` may change and not replace is written in place."""
         answer = await self._t.call(
             "PUT",
             self._path("files"),
-            query=query,
+            query=self._query(path, access, mode=None if mode is None else f"{mode:04o}"),
             content=primitives.content(data),
             kind="application/octet-stream",
         )
         return FileInfo.of(_address.decode_json(answer))  # type: ignore[arg-type]
 
-    async def stat(self, path: str) -> FileInfo:
-        """One file; of a symlink, the link itself."""
-        return FileInfo.of(
-            await self._t.json("GET", self._path("files", "stat"), query={"path": self._at(path)}, repeat=True)
-        )
+    async def stat(self, path: str, *, follow: bool = False, **access: Unpack[Access]) -> FileInfo:
+        """One file; of a symlink, the link itself, unless `follow` is set."""
+        query = self._query(path, access, follow=follow or None)
+        return FileInfo.of(await self._t.json("GET", self._path("files", "stat"), query=query, repeat=True))
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: str, **access: Unpack[Access]) -> bool:
         """Whether something is there."""
         try:
-            await self.stat(path)
+            await self.stat(path, **access)
         except NotFound as e:
             if e.terminal_reason:
                 raise
             return False
         return True
 
-    async def list(self, path: str = ".") -> list[FileInfo]:
+    async def list(self, path: str = ".", **access: Unpack[Access]) -> list[FileInfo]:
         """A directory, sorted by name."""
         out: list[FileInfo] = []
         cursor = ""
         while True:
-            query = {"path": self._at(path), "cursor": cursor or None}
+            query = self._query(path, access, cursor=cursor or None)
             page: wire.FileList = await self._t.json(
                 "GET", self._path("files", "list"), query=query, repeat=True
             )
@@ -91,22 +113,28 @@ class AsyncFiles:
                 return out
             cursor = after
 
-    async def mkdir(self, path: str, *, mode: int | None = None) -> None:
-        """Makes a directory and its parents. One that exists is no error."""
-        query = {"path": self._at(path), "mode": None if mode is None else f"{mode:04o}"}
-        await self._t.json("POST", self._path("files", "mkdir"), query=query, repeat=True)
+    async def mkdir(
+        self, path: str, *, mode: int | None = None, parents: bool = True, **access: Unpack[Access]
+    ) -> None:
+        """Makes a directory and its parents. One that exists is no error, unless `parents` is false."""
+        query = self._query(
+            path, access, mode=None if mode is None else f"{mode:04o}", parents=None if parents else False
+        )
+        await self._t.json("POST", self._path("files", "mkdir"), query=query, repeat=parents)
 
-    async def move(self, path: str, to: str) -> None:
+    async def move(self, path: str, to: str, **access: Unpack[Access]) -> None:
         """Renames a file or directory."""
         await self._t.json(
-            "POST", self._path("files", "move"), query={"path": self._at(path), "to": self._at(to)}
+            "POST", self._path("files", "move"), query=self._query(path, access, to=self._at(to))
         )
 
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Removes a file or directory, with all that is in it where that is said."""
-        await self._t.json(
-            "DELETE", self._path("files"), query={"path": self._at(path), "recursive": recursive}
-        )
+    async def remove(
+        self, path: str, *, recursive: bool = False, keep_dirs: bool = False, **access: Unpack[Access]
+    ) -> None:
+        """Removes a file or directory, with all that is in it where that is said. With `keep_dirs` a
+        directory is an error."""
+        query = self._query(path, access, recursive=recursive, keep_dirs=keep_dirs or None)
+        await self._t.json("DELETE", self._path("files"), query=query)
 
     async def tar_out(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
         """A file or directory as a tar archive, piece by piece. One that cannot be finished is an error."""
