@@ -11,8 +11,11 @@ import (
 
 // Bounds of an exec.
 const (
-	maxArgs      = 4096
-	maxArgvBytes = 512 << 10
+	maxArgs = 4096
+	// maxArgvBytes is what the kernel takes of a program's arguments and environment, 2 MiB,
+	// less room for where each of them is and for a small environment. Whoever has a large
+	// one hears of it from the kernel.
+	maxArgvBytes = 2<<20 - 64<<10
 	maxStdin     = 16 << 20
 	maxTTY       = 4096
 )

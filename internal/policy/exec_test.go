@@ -61,7 +61,7 @@ func TestExecRefusals(t *testing.T) {
 		"NUL in argv":        {req{Argv: []string{"a", "b\x00c"}}, want{invalid, "argv[1]", "", "NUL"}},
 		"NUL in shell":       {req{Shell: "b\x00c"}, want{invalid, "shell", "", "NUL"}},
 		"script too long":    {req{Python: long(128 << 10)}, want{large, "python", "", "file"}},
-		"argv too long":      {req{Argv: slices.Repeat([]string{long(64 << 10)}, 9)}, want{large, "argv", "", ""}},
+		"argv too long":      {req{Argv: slices.Repeat([]string{long(64 << 10)}, 31)}, want{large, "argv", "", ""}},
 		"too many arguments": {req{Argv: slices.Repeat([]string{"a"}, 4097)}, want{large, "argv", "", "4096"}},
 		"env":                {req{Shell: "a", Env: map[string]string{"A=": ""}}, want{invalid, "env.A=", "", ""}},
 		"cwd":                {req{Shell: "a", Cwd: "x"}, want{invalid, "cwd", "", "relative"}},

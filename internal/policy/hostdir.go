@@ -278,7 +278,10 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 		}
 	}
 	by := d.mayUse(real, fact, readOnly)
-	if by == "" {
+	switch {
+	case by == "" && fact.Missing != "" && d.caller.Operator:
+		return none, nil, notMade(field, p, above)
+	case by == "":
 		return none, nil, d.notGranted(field, p, readOnly)
 	}
 	d.because(field, by)
@@ -314,6 +317,13 @@ func missingOrFile(field, p string, fact DirFact, readOnly bool) *cloche.Error {
 			WithHint("name the directory that holds it; one file goes in as one of files")
 	}
 	return nil
+}
+
+// notMade refuses an operator what does not exist, and is not theirs to make. Others are
+// told of what is granted to them, and nothing of what is there.
+func notMade(field, p, above string) *cloche.Error {
+	return denied("mounts", field, "%s %s does not exist on this host, and nothing is made for a mount in %s", field, show(p), show(above)).
+		WithHint("make it first; what is missing is made below a directory that you own, or that a rule in `mounts` grants to write")
 }
 
 func blockedError(rule, field, p, what string) *cloche.Error {

@@ -34,12 +34,6 @@ from cloche.inspect_ai import LABEL, ClocheConfig, ClocheSandbox, ClocheSandboxE
 
 pytestmark = pytest.mark.anyio
 
-# What no sandbox here can satisfy, and why.
-KNOWN = {
-    "test_exec_large_command": "the arguments of one command are at most 512 KiB",
-}
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
@@ -59,11 +53,7 @@ async def environment() -> AsyncIterator[ClocheSandboxEnvironment]:
 
 
 @pytest.fixture
-async def sandbox_env(
-    request: pytest.FixtureRequest, environment: ClocheSandboxEnvironment
-) -> ClocheSandboxEnvironment:
-    if reason := KNOWN.get(request.node.originalname):
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+async def sandbox_env(environment: ClocheSandboxEnvironment) -> ClocheSandboxEnvironment:
     return environment
 
 
