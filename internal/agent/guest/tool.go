@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,7 +59,7 @@ func (a *Agent) doTool(p *peer, req *wire.Request) error {
 	if err != nil {
 		return a.rules.explain(at.Root, err)
 	}
-	defer pl.root.Close()
+	defer pl.root.close()
 	if out, err = do(pl); err != nil {
 		return a.rules.explain(pl.abs(), pl.fail(err))
 	}
@@ -69,9 +68,10 @@ func (a *Agent) doTool(p *peer, req *wire.Request) error {
 
 // place is a directory that a tool does not leave, and a path in it.
 type place struct {
-	root *os.Root
-	// name is the root's absolute path, rel the path below it; "." is the root.
-	name, rel string
+	root bounds
+	// name is the root's absolute path, rel the path below it; "." is the root. way is the
+	// root as it was asked for.
+	name, rel, way string
 	// as runs what makes files.
 	as func(func() error) error
 }
@@ -99,45 +99,23 @@ func (a *Agent) toolPlace(at cloche.ToolPlace, owner string) (*place, error) {
 	if rel = strings.Trim(rel, "/"); rel == "" {
 		rel = "."
 	}
-	root, err := openRoot(at.Root)
+	b, err := findBound(at.Root, false)
+	if err == nil && b.depth < len(b.names) {
+		b.close()
+		err = unix.ENOENT
+	}
 	if err != nil {
 		return nil, fileError("open", at.Root, err)
 	}
-	return &place{root: root, name: path.Clean(at.Root), rel: rel, as: func(fn func() error) error { return a.id.as(u, fn) }}, nil
+	return &place{
+		root: bounds{b}, name: path.Clean(at.Root), rel: rel, way: strings.TrimRight(at.Root, "/") + "/",
+		as: func(fn func() error) error { return a.id.as(u, fn) },
+	}, nil
 }
 
-// openRoot opens the directory of a tool. It is no link of /proc's, and nothing there:
-// what /proc shows is the agent's too.
-func openRoot(name string) (*os.Root, error) {
-	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	if isKernels(int(d.Fd())) {
-		return nil, unix.EACCES
-	}
-	real, err := os.Readlink(procFD(int(d.Fd())))
-	if err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(real)
-	if err != nil {
-		return nil, err
-	}
-	// Whoever puts something else there meanwhile leads it nowhere.
-	was, err := d.Stat()
-	if err == nil {
-		var is fs.FileInfo
-		if is, err = root.Stat("."); err == nil && !os.SameFile(was, is) {
-			err = unix.ENOENT
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, root.Close())
-	}
-	return root, nil
-}
+// find follows a path below the root. The last name is followed too when it is a link and
+// last is set.
+func (pl *place) find(rel string, last bool) (*spot, error) { return pl.root.find(pl.way+rel, last) }
 
 // isKernels is true for a file that a kernel makes up.
 func isKernels(fd int) bool {
@@ -151,17 +129,26 @@ func (pl *place) abs() string { return pl.in(pl.rel) }
 // in is the absolute path of one below the root.
 func (pl *place) in(rel string) string { return path.Join(pl.name, rel) }
 
+// openAt opens what is below the root.
+func (pl *place) openAt(rel string, flags int) (*os.File, error) {
+	s, err := pl.find(rel, true)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if !s.there {
+		return nil, unix.ENOENT
+	}
+	return s.open(flags, 0)
+}
+
 // open opens a regular file to be read.
 func (pl *place) open(rel string) (*os.File, fs.FileInfo, error) {
-	f, err := pl.root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := pl.openAt(rel, unix.O_RDONLY)
 	if err != nil {
 		return nil, nil, err
 	}
-	err = notOwn(int(f.Fd()))
-	var st fs.FileInfo
-	if err == nil {
-		st, err = f.Stat()
-	}
+	st, err := f.Stat()
 	switch {
 	case err != nil:
 	case st.IsDir():
@@ -176,15 +163,9 @@ func (pl *place) open(rel string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// fail classifies an error of a tool. What os.Root refuses by itself is the only error
-// of a path without a number of the kernel's.
+// fail classifies an error of a tool.
 func (pl *place) fail(err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
-		return err
-	}
-	_, onPath := errors.AsType[*fs.PathError](err)
-	_, onLink := errors.AsType[*os.LinkError](err)
-	if _, ok := errors.AsType[syscall.Errno](err); !ok && (onPath || onLink) {
+	if errors.Is(err, errLedOut) {
 		return outside(pl.abs(), pl.name)
 	}
 	return fileError("use", pl.abs(), err)

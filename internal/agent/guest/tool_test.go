@@ -359,14 +359,14 @@ func TestToolsThatRunOutOfTime(t *testing.T) {
 	if err := os.WriteFile(dir+"/long", []byte(strings.Repeat("x\n", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.OpenRoot(dir)
+	b, err := findBound(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
+	defer b.close()
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	all, long := &place{root: root, name: dir, rel: "."}, &place{root: root, name: dir, rel: "long"}
+	all, long := &place{root: bounds{b}, name: dir, way: dir + "/", rel: "."}, &place{root: bounds{b}, name: dir, way: dir + "/", rel: "long"}
 	if got, err := toolGlob(late, all, &cloche.ToolGlob{Pattern: "**"}); err != nil || got.Partial != cloche.PartialTime {
 		t.Errorf("a glob: %+v, %v", got, err)
 	}

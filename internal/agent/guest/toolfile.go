@@ -10,11 +10,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
-	"path"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -140,50 +137,48 @@ func toolWrite(pl *place, r *cloche.ToolWrite) (cloche.ToolWritten, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Created = old == nil
+	defer old.close()
+	out.Created = !old.there
 	return out, pl.replace([]byte(r.Content), old)
 }
 
-// replaceable describes the regular file that stands there, or nil where none does.
-func (pl *place) replaceable() (fs.FileInfo, error) {
-	if pl.rel == "." {
-		return nil, unix.EISDIR
-	}
-	st, err := pl.root.Lstat(pl.rel)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err != nil:
+// replaceable finds the regular file that is to be replaced, or where it is to be.
+func (pl *place) replaceable() (*spot, error) {
+	s, err := pl.find(pl.rel, false)
+	if err != nil {
 		return nil, err
-	case st.Mode()&fs.ModeSymlink != 0:
-		return nil, cloche.Invalid("path", "%.500q is a symlink", pl.abs()).WithHint("name the file that it leads to")
-	case st.IsDir():
-		return nil, unix.EISDIR
-	case !st.Mode().IsRegular():
-		return nil, cloche.Invalid("path", "%.500q is no regular file", pl.abs())
 	}
-	return st, nil
+	kind := s.st.Mode & unix.S_IFMT
+	switch {
+	case pl.rel == "." || s.isDir():
+		err = unix.EISDIR
+	case !s.there && len(s.name) > unix.NAME_MAX:
+		err = unix.ENAMETOOLONG
+	case s.there && kind == unix.S_IFLNK:
+		err = cloche.Invalid("path", "%.500q is a symlink", pl.abs()).WithHint("name the file that it leads to")
+	case s.there && kind != unix.S_IFREG:
+		err = cloche.Invalid("path", "%.500q is no regular file", pl.abs())
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
-// replace writes a new file beside the old one and moves it there. With old the new one
-// has its permissions and its owner, and it is a conflict when it is not old any more
-// that stands there.
-func (pl *place) replace(content []byte, old fs.FileInfo) error {
-	dir, base := path.Split(pl.rel)
-	if len(base) > unix.NAME_MAX {
-		return unix.ENAMETOOLONG
-	}
+// replace writes a new file beside what is at s and moves it there. It has the permissions
+// and the owner of a file that is there, and it is a conflict when that is not the same any
+// more.
+func (pl *place) replace(content []byte, s *spot) error {
 	var random [8]byte
 	rand.Read(random[:])
-	temp := dir + ".cloche-" + hex.EncodeToString(random[:])
+	temp := ".cloche-" + hex.EncodeToString(random[:])
 	var f *os.File
 	err := pl.as(func() (err error) {
-		if dir = strings.TrimRight(dir, "/"); dir != "" {
-			if err := pl.root.MkdirAll(dir, 0o755); err != nil {
-				return err
-			}
+		if err := s.parents(); err != nil {
+			return err
 		}
-		f, err = pl.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		f, err = openAt(s.dir(), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		return err
 	})
 	if err != nil {
@@ -192,43 +187,40 @@ func (pl *place) replace(content []byte, old fs.FileInfo) error {
 	defer f.Close()
 	_, err = f.Write(content)
 	if err == nil {
-		err = likeOld(f, old)
+		err = likeOld(f, s)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil && old != nil {
-		err = pl.unchanged(old)
+	if err == nil && s.there {
+		err = pl.unchanged(s)
 	}
 	if err == nil {
-		err = pl.root.Rename(temp, pl.rel)
+		err = unix.Renameat(s.dir(), temp, s.dir(), s.name)
 	}
 	if err != nil {
-		_ = pl.root.Remove(temp)
+		_ = unix.Unlinkat(s.dir(), temp, 0)
 	}
 	return err
 }
 
 // likeOld gives a new file the permissions of the one that it replaces, and its owner,
 // where the agent may.
-func likeOld(f *os.File, old fs.FileInfo) error {
-	if old == nil {
+func likeOld(f *os.File, s *spot) error {
+	if !s.there {
 		return chmodFile(f, 0o644)
 	}
-	st, ok := old.Sys().(*syscall.Stat_t)
-	if !ok {
-		return chmodFile(f, uint32(old.Mode().Perm()))
-	}
-	if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
+	if err := f.Chown(int(s.st.Uid), int(s.st.Gid)); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	return chmodFile(f, st.Mode&0o7777)
+	return chmodFile(f, s.st.Mode&0o7777)
 }
 
 // unchanged looks again before a file is replaced.
-func (pl *place) unchanged(old fs.FileInfo) error {
-	now, err := pl.root.Lstat(pl.rel)
-	if err == nil && os.SameFile(old, now) && now.Size() == old.Size() && now.ModTime().Equal(old.ModTime()) {
+func (pl *place) unchanged(s *spot) error {
+	var now unix.Stat_t
+	err := unix.Fstatat(s.dir(), s.name, &now, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && idOf(&now) == idOf(&s.st) && now.Size == s.st.Size && now.Mtim == s.st.Mtim {
 		return nil
 	}
 	return cloche.Errorf(cloche.CodeConflict, "%.500q was changed by somebody else meanwhile", pl.abs()).WithHint("read it again")
@@ -247,7 +239,8 @@ func toolEdit(pl *place, r *cloche.ToolEdit) (cloche.ToolWritten, error) {
 	if err != nil {
 		return out, err
 	}
-	if old == nil {
+	defer old.close()
+	if !old.there {
 		return out, unix.ENOENT
 	}
 	content, err := pl.content(old)
@@ -269,9 +262,9 @@ func toolEdit(pl *place, r *cloche.ToolEdit) (cloche.ToolWritten, error) {
 	return out, pl.replace(content, old)
 }
 
-// content reads the file that old describes.
-func (pl *place) content(old fs.FileInfo) ([]byte, error) {
-	f, _, err := pl.open(pl.rel)
+// content reads the file at s.
+func (pl *place) content(s *spot) ([]byte, error) {
+	f, err := s.open(unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +274,7 @@ func (pl *place) content(old fs.FileInfo) ([]byte, error) {
 		return nil, err
 	}
 	if len(content) > cloche.MaxToolEdit {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "%.500q has %d bytes", pl.abs(), max(old.Size(), int64(len(content)))).
+		return nil, cloche.Errorf(cloche.CodeTooLarge, "%.500q has %d bytes", pl.abs(), max(s.st.Size, int64(len(content)))).
 			WithHint("at most %d are edited", cloche.MaxToolEdit)
 	}
 	return content, nil

@@ -145,17 +145,13 @@ func kindAt(d int, name string) byte {
 
 // top opens the directory that a search begins in.
 func (pl *place) top() (*os.File, error) {
-	d, err := pl.root.OpenFile(pl.rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_DIRECTORY, 0)
+	d, err := pl.openAt(pl.rel, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
-	err = notOwn(int(d.Fd()))
-	if err == nil && isKernels(int(d.Fd())) {
-		err = unix.EACCES
-	}
-	if err != nil {
+	if isKernels(int(d.Fd())) {
 		d.Close()
-		return nil, err
+		return nil, unix.EACCES
 	}
 	return d, nil
 }
@@ -256,11 +252,13 @@ func toolGrep(ctx context.Context, pl *place, r *cloche.ToolGrep) (cloche.ToolLi
 			return g.out, err
 		}
 	}
-	st, err := pl.root.Stat(pl.rel)
+	s, err := pl.find(pl.rel, true)
 	if err != nil {
 		return g.out, err
 	}
-	if !st.IsDir() {
+	dir := s.isDir()
+	s.close()
+	if !dir {
 		return g.out, g.one()
 	}
 	d, err := pl.top()
