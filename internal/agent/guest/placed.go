@@ -129,7 +129,7 @@ func boundAt(field, name string, fixed bool) (bound, error) {
 func (pl *placing) find(name string, last bool) (*spot, error) {
 	s, err := pl.bounds.find(name, last)
 	if errors.Is(err, errLedOut) {
-		return nil, pl.refused(cloche.RuleWithin, name, "it leads out of where it may, which is within %s")
+		return nil, pl.refused(cloche.RuleWithin, name, "leads out of what the request names: %s")
 	}
 	return s, err
 }
@@ -139,7 +139,7 @@ func (pl *placing) change(name string, last bool) (*spot, error) {
 	s, err := pl.find(name, last)
 	if err == nil && s.bound != nil && s.bound.fixed {
 		s.close()
-		return nil, pl.refused(cloche.RuleReadWithin, name, "nothing is changed there, of what is within %s")
+		return nil, pl.refused(cloche.RuleReadWithin, name, "is in a directory that the request names for reading only, of %s")
 	}
 	return s, err
 }
@@ -153,7 +153,7 @@ func (pl *placing) refused(rule, name, why string) error {
 	if len(all) > 500 {
 		all = "what the request names"
 	}
-	e := cloche.Errorf(cloche.CodeDenied, "%.500q: "+why, name, all).WithHint("the request itself says where it may lead")
+	e := cloche.Errorf(cloche.CodeDenied, "%.500q "+why, name, all).WithHint("the request itself says where it may lead")
 	e.Rule = rule
 	return e
 }
@@ -168,7 +168,7 @@ func (pl *placing) whole(name string, s *spot) error {
 			if b.fixed {
 				rule = cloche.RuleReadWithin
 			}
-			return pl.refused(rule, name, "it would take a directory away that the request names: %s")
+			return pl.refused(rule, name, "is a directory that the request names, or holds one: %s")
 		}
 	}
 	return nil

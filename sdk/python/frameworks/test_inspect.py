@@ -34,6 +34,7 @@ from cloche.inspect_ai import LABEL, ClocheConfig, ClocheSandbox, ClocheSandboxE
 
 pytestmark = pytest.mark.anyio
 
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"

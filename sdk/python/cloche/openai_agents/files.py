@@ -25,7 +25,12 @@ SMALL = 4 * MIB
 """Up to so many bytes a file is held in memory."""
 
 _KINDS = {"file": EntryKind.FILE, "dir": EntryKind.DIRECTORY, "symlink": EntryKind.SYMLINK}
-_REASONS = {"EISDIR": "is_a_directory", "EACCES": "permission_denied", "EPERM": "permission_denied", "ENOENT": "not_found"}
+_REASONS = {
+    "EISDIR": "is_a_directory",
+    "EACCES": "permission_denied",
+    "EPERM": "permission_denied",
+    "ENOENT": "not_found",
+}
 
 
 class FileSession(RunningSession):
@@ -38,7 +43,10 @@ class FileSession(RunningSession):
         rules = policy.extra_path_grant_rules()
         return {
             "user": name_of(user),
-            "within": [policy.sandbox_root().as_posix(), *(root.as_posix() for root, fixed in rules if not fixed)],
+            "within": [
+                policy.sandbox_root().as_posix(),
+                *(root.as_posix() for root, fixed in rules if not fixed),
+            ],
             "read_within": [root.as_posix() for root, fixed in rules if fixed],
         }
 
@@ -49,9 +57,7 @@ class FileSession(RunningSession):
         """Refuses what leads out. Whether it may be written is judged when it is."""
         workspace_path = self.normalize_path(path, for_write=for_write)
         try:
-            await self._sandbox.files.stat(
-                self._name(path, for_write=for_write), follow=True, **self._access()
-            )
+            await self._sandbox.files.stat(self._name(path, for_write=for_write), follow=True, **self._access())
         except ClocheError as e:
             _refuse(path, e)
             if not e.errno:
@@ -125,16 +131,16 @@ class FileSession(RunningSession):
             if not recursive or e.errno not in ("ENOENT", "ENOTDIR"):
                 _failed("rm", path, e)
 
-    async def mv(
-        self, source: Path | str, destination: Path | str, *, user: str | User | None = None
-    ) -> None:
+    async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None:
         """Renames a file or a symlink. What is at the destination is replaced, unless it is a directory."""
         origin, target = self._name(source, for_write=True), self._name(destination, for_write=True)
         access = self._access(user)
         try:
             found = await self._sandbox.files.stat(origin, **access)
             if found.type not in ("file", "symlink"):
-                raise ClocheError("invalid_argument", "what is moved is a regular file or a symlink", errno="EINVAL")
+                raise ClocheError(
+                    "invalid_argument", "what is moved is a regular file or a symlink", errno="EINVAL"
+                )
             await self._sandbox.files.move(origin, target, **access)
         except ClocheError as e:
             _failed("mv", source, e)
