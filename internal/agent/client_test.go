@@ -196,6 +196,25 @@ func TestFailureCannotSpeakForPolicy(t *testing.T) {
 	}
 }
 
+func TestFailureOfAFileIsMadeSane(t *testing.T) {
+	for sent, want := range map[cloche.Error]cloche.Error{
+		{Code: cloche.CodeDenied, Rule: cloche.RuleWithin}:                       {Code: cloche.CodeDenied, Rule: cloche.RuleWithin},
+		{Code: cloche.CodeDenied, Rule: cloche.RuleReadWithin, Errno: "EROFS"}:   {Code: cloche.CodeDenied, Rule: cloche.RuleReadWithin, Errno: "EROFS"},
+		{Code: cloche.CodeDenied, Rule: "within2"}:                               {Code: cloche.CodeInternal},
+		{Code: cloche.CodeState, Errno: "EACCES", Rule: cloche.RuleWithin}:       {Code: cloche.CodeState, Errno: "EACCES"},
+		{Code: cloche.CodeState, Errno: "EACCES\x1b"}:                            {Code: cloche.CodeState},
+		{Code: cloche.CodeState, Errno: strings.Repeat("E", 1000)}:               {Code: cloche.CodeState},
+		{Code: cloche.CodeNotFound, Errno: "eperm", Field: "path", Message: "m"}: {Code: cloche.CodeNotFound, Field: "path", Message: "m"},
+	} {
+		c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindFail, &sent) }))
+		_, err := c.Stat(t.Context(), "/")
+		e, ok := errors.AsType[*cloche.Error](err)
+		if !ok || e.Code != want.Code || e.Rule != want.Rule || e.Errno != want.Errno || e.Field != want.Field {
+			t.Errorf("%+v came as %+v, want %+v", sent, e, want)
+		}
+	}
+}
+
 func TestRecordIsMadeSane(t *testing.T) {
 	evil := cloche.Process{
 		ExecID: strings.Repeat("x", 1<<20), State: "pwned", Running: true, PID: -5, Restarts: -1, Position: -1, StdinOffset: -1,

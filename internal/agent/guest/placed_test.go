@@ -308,6 +308,26 @@ func TestFilesOfAUser(t *testing.T) {
 	}
 }
 
+// TestAnOlderAgentIsNotAsked for what it would not heed.
+func TestAnOlderAgentIsNotAsked(t *testing.T) {
+	old := boot(t, func(_ *agent.Config, cmd *execCmd) { cmd.Env = append(cmd.Env, onlyVersion1+"=1") })
+	if _, err := old.Stat(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	_, followed := old.Files(cloche.FileAccess{}).Stat(t.Context(), "/", true)
+	_, asUser := old.Files(cloche.FileAccess{User: "1"}).Stat(t.Context(), "/", false)
+	_, within := old.Files(cloche.FileAccess{Within: []string{"/tmp"}}).List(t.Context(), "/", "", 0)
+	for what, err := range map[string]error{
+		"follow": followed, "user": asUser, "within": within,
+		"exact": old.Files(cloche.FileAccess{}).MakeDir(t.Context(), "/", "", cloche.MakeDirOptions{Exact: true}),
+		"keep":  old.Files(cloche.FileAccess{}).Remove(t.Context(), "/nothing", cloche.RemoveFileOptions{KeepDirs: true}),
+	} {
+		if cloche.CodeOf(err) != cloche.CodeUnsupported {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestBoundsAreChecked(t *testing.T) {
 	in := boot(t, nil)
 	top := placedTree(t)

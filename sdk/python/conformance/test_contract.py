@@ -207,6 +207,47 @@ def test_files(sandbox: cloche.SandboxHandle) -> None:
         files.read("moved")
 
 
+def test_files_of_a_user_and_within(sandbox: cloche.SandboxHandle) -> None:
+    files = sandbox.files
+    sandbox.shell(
+        "mkdir -p shut hers in; echo x > shut/f; chmod 700 shut; chown 1234:1234 hers; chmod 755 .;"
+        " ln -s /etc out; ln -s /workspace/in back; ln -s loop loop; ln -s in/f leaf; echo y > in/f"
+    )
+    assert files.write("hers/a/f", b"z", user="1234:1234", within=["."]).uid == 1234
+    found = files.list("hers", user="1234:1234", within=["/workspace"])[0]
+    assert (found.name, found.uid) == ("a", 1234)
+    assert files.stat("shut").user == "root" and files.stat("leaf", follow=True).type == "file"
+    assert files.read("back/f", within=["."]) == b"y\n"
+    assert b"".join(files.read_chunks("leaf", within=["in", "."], read_within=["in"])) == b"y\n"
+    for path, options, code, errno, rule in (
+        ("shut/f", {"user": "1234"}, "wrong_state", "EACCES", ""),
+        ("out/passwd", {"within": ["."]}, "denied", "", "within"),
+        ("/etc/passwd", {"within": ["."]}, "denied", "", "within"),
+        ("in", {"within": ["."]}, "invalid_argument", "EISDIR", ""),
+        ("loop", {"within": ["."]}, "invalid_argument", "ELOOP", ""),
+        ("none", {"within": ["."]}, "not_found", "ENOENT", ""),
+    ):
+        with pytest.raises(cloche.ClocheError) as e:
+            files.read(path, **options)  # type: ignore[arg-type]
+        assert (e.value.code, e.value.errno, e.value.rule) == (code, errno, rule), path
+    with pytest.raises(cloche.PolicyDenied) as fixed:
+        files.write("in/f", b"", within=["."], read_within=["in"])
+    assert fixed.value.rule == "read_within"
+    with pytest.raises(cloche.ClocheError) as there:
+        files.mkdir("in", parents=False)
+    assert there.value.errno == "EEXIST"
+    with pytest.raises(cloche.ClocheError) as kept:
+        files.remove("in", keep_dirs=True)
+    assert kept.value.errno == "EISDIR"
+    with pytest.raises(cloche.InvalidRequest):
+        files.read("in/f", within="/workspace")
+    with pytest.raises(TypeError):
+        files.read("in/f", withn=["/workspace"])  # type: ignore[call-arg]
+    files.move("in/f", "hers/f", within=["."])
+    files.remove("hers/f", user="1234", within=["."])
+    assert not files.exists("hers/f", within=["."])
+
+
 def test_tar_goes_round(sandbox: cloche.SandboxHandle) -> None:
     sandbox.shell("mkdir -p a/b && echo hi > a/b/f && ln -s b/f a/l && chmod 600 a/b/f")
     archive = b"".join(sandbox.files.tar_out("a"))
