@@ -28,6 +28,14 @@ MIB = 1 << 20
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)")
 
 
+@dataclass(frozen=True)
+class NewFile:
+    """A file that a sandbox begins with, and its permission bits."""
+
+    content: str | bytes
+    mode: int = 0o644
+
+
 class SandboxFields(TypedDict, total=False):
     """The fields of `SandboxSpec` as keywords."""
 
@@ -58,7 +66,7 @@ class SandboxFields(TypedDict, total=False):
     endpoints: Sequence[wire.Endpoint]
     mounts: Sequence[wire.Mount]
     skills: Sequence[wire.SkillUse]
-    files: Mapping[str, str | bytes]
+    files: Mapping[str, str | bytes | NewFile]
     idempotency_key: str
 
 
@@ -108,7 +116,7 @@ class SandboxSpec:
     endpoints: Sequence[wire.Endpoint] = ()
     mounts: Sequence[wire.Mount] = ()
     skills: Sequence[wire.SkillUse] = ()
-    files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str | bytes | NewFile] = dataclasses.field(default_factory=dict)
     """Absolute paths and what is written there before anything runs."""
     idempotency_key: str = ""
     """Creates with one key make one sandbox; one is made up where this is empty."""
@@ -136,7 +144,7 @@ class SandboxSpec:
             w = self.workspace
             out["workspace"] = {"name": w} if isinstance(w, str) else w
         if self.files:
-            out["files"] = [{"path": p, "content": to_bytes(c)} for p, c in self.files.items()]
+            out["files"] = [_new_file(p, c) for p, c in self.files.items()]
         if limits := self._limits():
             out["limits"] = limits
         self._ways(out)
@@ -171,6 +179,12 @@ class SandboxSpec:
         if self.idle_timeout is not None:
             out["idle_ms"] = to_ms(self.idle_timeout, "idle_timeout")
         return out
+
+
+def _new_file(path: str, content: str | bytes | NewFile) -> wire.File:
+    if isinstance(content, NewFile):
+        return {"path": path, "content": to_bytes(content.content), "mode": content.mode}
+    return {"path": path, "content": to_bytes(content)}
 
 
 def spec_of(spec: SandboxSpec | None, **fields: Unpack[SandboxFields]) -> SandboxSpec:

@@ -228,7 +228,7 @@ def test_files_of_a_user_and_within(sandbox: cloche.SandboxHandle) -> None:
         ("none", {"within": ["."]}, "not_found", "ENOENT", ""),
     ):
         with pytest.raises(cloche.ClocheError) as e:
-            files.read(path, **options)  # type: ignore[arg-type]
+            files.read(path, **options)
         assert (e.value.code, e.value.errno, e.value.rule) == (code, errno, rule), path
     with pytest.raises(cloche.PolicyDenied) as fixed:
         files.write("in/f", b"", within=["."], read_within=["in"])

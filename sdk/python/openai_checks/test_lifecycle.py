@@ -95,7 +95,7 @@ def test_a_fresh_start_takes_few_calls(monkeypatch: pytest.MonkeyPatch, tmp_path
         with counted() as calls:
             anew = await w.client.resume(state)
             await anew.start()
-        assert len(calls) <= 5 and _id(anew) != _id(s), calls
+        assert len(calls) <= 4 and _id(anew) != _id(s), calls
         assert (await anew.exec("cat readme scratch; id -Gn alice")).stdout == b"readfreshalice devs\n"
 
     run(test)

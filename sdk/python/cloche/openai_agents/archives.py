@@ -166,10 +166,12 @@ class ArchiveSession(ManifestSession):
                 yield piece
                 piece = await take(root, data, MIB)
 
-        kept = sorted(p.as_posix() for p in self._workspace_resume_mount_skip_relpaths())
+        early = list(self._early.files) if self._early is not None else []
+        kept = sorted([p.as_posix() for p in self._workspace_resume_mount_skip_relpaths()] + early)
         await self._sandbox.files.tar_in(
             root.as_posix(),
             pieces(),
+            exclude=early,
             atomic=True,
             clear=self._clearing,
             keep=kept if self._clearing else (),

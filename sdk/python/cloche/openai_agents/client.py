@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agents.sandbox import ErrorCode, Manifest
 from agents.sandbox.errors import ConfigurationError
@@ -30,6 +30,8 @@ from cloche.openai_agents.session import ClocheSandboxSession, WrappedSession, m
 
 if TYPE_CHECKING:
     import ssl
+
+    from cloche import wire
 
 
 class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
@@ -129,10 +131,20 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
     ) -> SandboxSession:
         """A sandbox like the one that is gone, with the files of its workspace where they are still there."""
         rescued = await self._rescue(state, ended) if ended is not None else ""
-        sandbox = None
+        sandbox, early = None, None
+        if not rescued and not state.native_snapshot:
+            gone = ended or AsyncSandboxHandle(
+                self._api._t, cast("wire.Sandbox", {"id": state.sandbox_id, "cwd": "/"})
+            )
+            early = await ClocheSandboxSession(state, gone, self._api).early()
         try:
             sandbox = await make(
-                self._api, state.options, state.manifest.root, str(state.session_id), snapshot=rescued
+                self._api,
+                state.options,
+                state.manifest.root,
+                str(state.session_id),
+                snapshot=rescued,
+                files=early.files if early is not None else None,
             )
             if ended is not None:
                 await ended.remove()
@@ -140,6 +152,7 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
             if not rescued:
                 state.workspace_root_ready = False
             inner = ClocheSandboxSession(state, sandbox, self._api)
+            inner._early = early
             inner._set_start_state_preserved(bool(rescued), system=False)
             return self._wrap_session(inner, instrumentation=self._instrumentation)
         except BaseException:

@@ -25,7 +25,7 @@ from cloche.errors import ClocheError
 from cloche.openai_agents import failures
 from cloche.openai_agents.files import FileSession, take
 from cloche.openai_agents.running import sdk_result
-from cloche.spec import MIB
+from cloche.spec import MIB, NewFile
 
 if TYPE_CHECKING:
     import io
@@ -123,6 +123,22 @@ class _Recorded:
     size: int = 0
 
 
+_EARLY = 32
+"""So many files come with a request for a sandbox at most."""
+
+
+class _HappensInside(Exception):
+    """What is applied is no file."""
+
+
+@dataclass
+class Early:
+    """The ephemeral files of a manifest that come with the request for a sandbox."""
+
+    files: dict[str, NewFile]
+    result: MaterializationResult
+
+
 class _Recorder:
     """Stands in for the session where entries are applied, so that the SDK's own code reads the host's files,
     and remembers what they want. The archive is made of that."""
@@ -135,6 +151,8 @@ class _Recorder:
         self._one = asyncio.Lock()
         self.state = session.state
         self._max_local_dir_file_concurrency = session._max_local_dir_file_concurrency
+
+        self.early = False
 
     def close(self) -> None:
         self._content.close()
@@ -182,8 +200,25 @@ class _Recorder:
         """Remembers what is only files. Anything else happens inside, after what came before it."""
         if type(entry) in _RECORDED:
             return await entry.apply(cast("BaseSandboxSession", self), dest, base_dir)
+        if self.early:
+            raise _HappensInside
         await self.flush()
         return await entry.apply(self._session, dest, base_dir)
+
+    def small(self) -> dict[str, NewFile] | None:
+        """What was remembered by its path, if all of it can come with the request for a sandbox."""
+        found = self._found
+        full = {parent.as_posix() for name in found for parent in Path(name).parents}
+        out: dict[str, NewFile] = {}
+        for name, f in found.items():
+            if f.directory and f.mode is None and not f.group and name in full:
+                continue  # it is made with what is in it
+            mode = 0o644 if f.mode is None else f.mode
+            if f.directory or f.group or not 0 < mode <= 0o777 or len(out) == _EARLY:
+                return None
+            self._content.seek(f.offset)
+            out[name] = NewFile(self._content.read(f.size), mode)
+        return out if sum(f.size for f in found.values()) <= MIB else None
 
     async def flush(self) -> None:
         """Sends what was remembered."""
@@ -225,10 +260,34 @@ class ManifestSession(FileSession):
     """Manifests."""
 
     _accounts_made = False
+    _early: Early | None = None
+    """What is in the sandbox since it was made."""
+
+    async def early(self) -> Early | None:
+        """The ephemeral files, where nothing ephemeral is anything else. What cannot be read is told when the
+        session starts."""
+        recorder = _Recorder(self)
+        recorder.early = True
+        try:
+            result = await self._applier(recorder).apply_manifest(
+                self.state.manifest,
+                only_ephemeral=True,
+                provision_accounts=False,
+                base_dir=self._manifest_base_dir(),
+            )
+            files = recorder.small()
+        except Exception:
+            return None
+        finally:
+            recorder.close()
+        return Early(files, result) if files else None
 
     async def _apply_manifest(
         self, *, only_ephemeral: bool = False, provision_accounts: bool = True
     ) -> MaterializationResult:
+        early, self._early = self._early, None
+        if only_ephemeral and early is not None:
+            return early.result
         if provision_accounts and not only_ephemeral:
             await self.provision_manifest_accounts()
         async with self._recording() as applier:
@@ -250,15 +309,18 @@ class ManifestSession(FileSession):
         """The SDK's own way to apply entries, to a recorder; what it has remembered is sent at the end."""
         recorder = _Recorder(self)
         try:
-            yield ManifestApplier(
-                mkdir=recorder.mkdir,
-                exec_checked_nonzero=self._exec_checked_nonzero,
-                apply_entry=recorder.apply,
-                max_entry_concurrency=1,
-            )
+            yield self._applier(recorder)
             await recorder.flush()
         finally:
             recorder.close()
+
+    def _applier(self, recorder: _Recorder) -> ManifestApplier:
+        return ManifestApplier(
+            mkdir=recorder.mkdir,
+            exec_checked_nonzero=self._exec_checked_nonzero,
+            apply_entry=recorder.apply,
+            max_entry_concurrency=1,
+        )
 
     async def provision_manifest_accounts(self) -> None:
         """Makes the users and groups that the image has not."""

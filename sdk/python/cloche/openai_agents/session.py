@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import posixpath
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agents.sandbox import ExposedPortEndpoint, ExposedPortUnavailableError
@@ -18,6 +20,7 @@ from cloche.openai_agents import failures
 from cloche.openai_agents.options import ClocheSandboxClientOptions, ClocheSandboxSessionState
 from cloche.openai_agents.ports import Ports
 from cloche.openai_agents.terminals import TerminalSession
+from cloche.spec import NewFile
 
 LABEL = "openai-agents-session"
 """The label of a sandbox that holds the id of its session."""
@@ -54,6 +57,7 @@ class ClocheSandboxSession(TerminalSession):
             nameless=True,  # the old one still has the name
         )
         self._sandbox, self.state.sandbox_id = fresh, fresh.id
+        self._early = None
         ports, self._ports = self._ports, Ports(self._api._t, fresh.id)
         # Accounts are in the root, which is new.
         self._start_system_state_preserved = self._accounts_made = False
@@ -89,9 +93,13 @@ async def make(
     *,
     snapshot: str = "",
     nameless: bool = False,
+    files: Mapping[str, NewFile] | None = None,
 ) -> AsyncSandboxHandle:
-    """Makes a sandbox for a session. A `nameless` one gets its name from the daemon."""
+    """Makes a sandbox for a session, with files in its workspace. A `nameless` one gets its name from the
+    daemon."""
     spec = options.spec(root.rstrip("/"), labels={LABEL: session}, snapshot=snapshot)
+    if files:
+        spec = dataclasses.replace(spec, files={posixpath.join(root, n): data for n, data in files.items()})
     return await (api.create(spec, name="") if nameless else api.create(spec))
 
 
