@@ -72,7 +72,10 @@ func TestTenantsAreApart(t *testing.T) {
 		"stop": func(id string) error { _, err := h.Stop(t.Context(), red, id, nil); return err },
 		"kill": func(id string) error { _, err := h.Kill(t.Context(), red, id); return err },
 		"rm":   func(id string) error { return h.Remove(t.Context(), red, id) },
-		"read": func(id string) error { _, _, err := h.ReadFile(t.Context(), red, id, cloche.FilePlace{Path: "/x"}, 0, 0); return err },
+		"read": func(id string) error {
+			_, _, err := h.ReadFile(t.Context(), red, id, cloche.FilePlace{Path: "/x"}, 0, 0)
+			return err
+		},
 		"start": func(id string) error {
 			_, err := h.StartProcess(t.Context(), red, id, cloche.ProcessSpec{ExecRequest: ls})
 			return err
