@@ -1,14 +1,10 @@
-//go:build linux || darwin
-
 package audit
 
 import (
-	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // failing is what this process knows of records that could not be written.
@@ -23,7 +19,7 @@ type failing struct {
 
 // isFull reports whether err is a disk, a quota or a file without room.
 func isFull(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
+	return hostfile.IsFull(err)
 }
 
 // missed counts a record that could not be written, where a later process finds

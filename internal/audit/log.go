@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package audit
 
 import (
@@ -13,10 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // lockWait is how long Record waits for another process to finish its line. A
@@ -158,7 +155,7 @@ func (l *Log) say(what string) {
 }
 
 func openFile(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+	f, err := hostfile.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open audit log: %w", err)
 	}
@@ -166,8 +163,8 @@ func openFile(path string, flags int) (*os.File, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("it is %s, not a regular file", info.Mode().Type())
 	}
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = f.Chmod(0o600)
+	if err == nil {
+		err = onlyOwn(f, info)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open audit log: %w", err), f.Close())
@@ -291,18 +288,15 @@ func (l *Log) wakeReaders() {
 // locked takes the lock of the home. It asks again and again instead of blocking
 // in the kernel, where nothing could bound the wait.
 func (l *Log) locked() (unlock func(), err error) {
-	fd := int(l.lock.Fd())
-	// An unlock of a valid descriptor does not fail, and Close would undo it.
-	unlock = func() { _ = unix.Flock(fd, unix.LOCK_UN) }
+	lock := l.lock
+	unlock = func() { hostfile.Unlock(lock) }
 	var late <-chan time.Time
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		err := hostfile.TryLock(lock)
 		switch {
 		case err == nil:
 			return unlock, nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
+		case !errors.Is(err, hostfile.ErrLocked):
 			return nil, fmt.Errorf("lock audit log: %w", err)
 		}
 		if late == nil {
@@ -344,10 +338,10 @@ func (l *Log) Sync() error {
 		return nil
 	}
 	// A descriptor of its own: a rotation may close the other.
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	own, err := duplicate(f)
 	l.mu.Unlock()
 	if err == nil {
-		err = errors.Join(syncData(fd), unix.Close(fd))
+		err = errors.Join(syncData(own), own.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("sync audit log: %w", err)

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package audit
 
 import (
@@ -16,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // pollEvery is how often a reader that follows looks for what other processes
@@ -245,7 +244,7 @@ func (w *walker) open() error {
 // take opens a file that begins with a record; io.EOF is one that was rotated since
 // that was seen.
 func (w *walker) take(path string, first int64) error {
-	f, err := os.Open(path)
+	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return io.EOF
 	}
@@ -321,7 +320,7 @@ func (w *walker) files() ([]beginning, error) {
 }
 
 func firstSeq(path string) (int64, error) {
-	f, err := os.Open(path)
+	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return 0, fmt.Errorf("read audit log: %w", err)
 	}

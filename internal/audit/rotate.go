@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package audit
 
 import (
@@ -11,17 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
-
-// unixStat is what os knows of a file on Linux.
-type unixStat = syscall.Stat_t
 
 // due reports whether the segment is to be closed before a record of n bytes.
 func (l *Log) due(n int) bool {
@@ -41,26 +34,13 @@ func (l *Log) rotate() ([]cloche.AuditFact, error) {
 	l.anchor.Synced = l.at.head.Seq
 	l.step("rename")
 	to := filepath.Join(l.dir, chain.SegmentName(l.at.segment))
-	if err := moveTo(l.activePath(), to); err != nil {
+	if err := hostfile.RenameNew(l.activePath(), to); err != nil {
 		return nil, fmt.Errorf("close audit segment: %w", err)
 	}
 	_ = l.file.Close() // it was synced
 	l.file = nil
 	l.at = position{head: l.at.head}
 	return l.anew(false)
-}
-
-// moveTo renames a file to a name that nobody has.
-func moveTo(from, to string) error {
-	err := renameNew(from, to)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return err
-	}
-	// A filesystem without that flag; the lock keeps others of us away.
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, fs.ErrExist)
-	}
-	return os.Rename(from, to)
 }
 
 // anew begins a segment where there is no file that grows.
@@ -71,12 +51,8 @@ func (l *Log) anew(lost bool) ([]cloche.AuditFact, error) {
 		return nil, err
 	}
 	l.file = f
-	info, err := f.Stat()
-	if err != nil {
+	if l.at.inode, err = hostfile.ID(f); err != nil {
 		return nil, fmt.Errorf("stat audit log: %w", err)
-	}
-	if st, ok := info.Sys().(*unixStat); ok {
-		l.at.inode = st.Ino
 	}
 	l.at.size, l.at.open = 0, false
 	if l.at.head.Seq == 0 && !l.older() {
@@ -123,7 +99,7 @@ func (l *Log) headerFacts(lost bool) ([]cloche.AuditFact, error) {
 }
 
 func endOfSegment(home string, n int64) (chain.Head, error) {
-	f, err := os.Open(filepath.Join(home, chain.Dir, chain.SegmentName(n)))
+	f, err := hostfile.OpenFile(filepath.Join(home, chain.Dir, chain.SegmentName(n)), os.O_RDONLY, 0)
 	if err != nil {
 		return chain.Head{}, fmt.Errorf("open audit segment: %w", err)
 	}
@@ -219,7 +195,7 @@ func (l *Log) look(older []int64) ([]closedSegment, error) {
 		if i < len(older) {
 			path = filepath.Join(l.dir, chain.SegmentName(older[i]))
 		}
-		f, err := os.Open(path)
+		f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open audit segment: %w", err)
 		}
@@ -262,7 +238,7 @@ func lastRemoved(home string) (cloche.AuditFact, bool) {
 		paths = append(paths, filepath.Join(home, chain.Dir, chain.SegmentName(n)))
 	}
 	for _, p := range paths {
-		f, err := os.Open(p)
+		f, err := hostfile.OpenFile(p, os.O_RDONLY, 0)
 		if err != nil {
 			continue
 		}

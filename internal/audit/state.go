@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package audit
 
 import (
@@ -15,10 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // bootID names this run of the machine; empty where that is not known.
@@ -39,9 +36,8 @@ func (l *Log) find() ([]cloche.AuditFact, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Stat_t
-	err = unix.Lstat(l.activePath(), &st)
-	if err == nil && !lost && l.file != nil && st.Ino == l.at.inode && st.Size == l.at.size && l.at.head.Seq >= l.anchor.Seq {
+	id, size, err := hostfile.Look(l.activePath())
+	if err == nil && !lost && l.file != nil && id == l.at.inode && size == l.at.size && l.at.head.Seq >= l.anchor.Seq {
 		return nil, nil
 	}
 	return l.recover(lost)
@@ -219,8 +215,8 @@ func readEnd(f *os.File) (fileEnd, error) {
 		return e, fmt.Errorf("stat audit log: %w", err)
 	}
 	e.size = info.Size()
-	if st, ok := info.Sys().(*unixStat); ok {
-		e.inode = st.Ino
+	if e.inode, err = hostfile.ID(f); err != nil {
+		return e, fmt.Errorf("stat audit log: %w", err)
 	}
 	buf := make([]byte, endBlock)
 	for until := e.size; until > 0 && !e.found; {

@@ -40,6 +40,9 @@ type (
 // UnixCaller names the peer of a unix socket.
 func UnixCaller(peerUID, daemonUID int) Caller { return policy.UnixCaller(peerUID, daemonUID) }
 
+// OwnerCaller is policy.OwnerCaller.
+func OwnerCaller() Caller { return policy.OwnerCaller() }
+
 // TCPCaller names whoever showed the token.
 func TCPCaller() Caller { return policy.TCPCaller() }
 

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -13,7 +12,7 @@ import (
 // lookAt finds out what policy must know of one path. Whoever mounts it opens
 // it again and compares device and inode, so that what changes between is found.
 func lookAt(path string) policy.DirFact {
-	real, err := filepath.EvalSymlinks(path)
+	real, err := realPath(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return lookAbove(path)
 	}
@@ -29,13 +28,13 @@ func lookAt(path string) policy.DirFact {
 // dangling symlink would lead to is not made.
 func lookAbove(path string) policy.DirFact {
 	missing := ""
-	for path != "/" {
+	for above := filepath.Dir(path); path != above; above = filepath.Dir(path) {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return policy.DirFact{}
 		}
 		missing = filepath.Join(filepath.Base(path), missing)
-		path = filepath.Dir(path)
-		real, err := filepath.EvalSymlinks(path)
+		path = above
+		real, err := realPath(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -47,18 +46,4 @@ func lookAbove(path string) policy.DirFact {
 		return fact
 	}
 	return policy.DirFact{}
-}
-
-// describe is the fact about a path without symlinks; the zero value when it
-// cannot be looked at.
-func describe(real string) policy.DirFact {
-	fi, err := os.Lstat(real)
-	if err != nil {
-		return policy.DirFact{}
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return policy.DirFact{}
-	}
-	return policy.DirFact{Real: real, Dir: fi.IsDir(), OwnerUID: int(st.Uid), Dev: uint64(st.Dev), Ino: st.Ino}
 }

@@ -1,4 +1,4 @@
-//go:build darwin || elsewhere
+//go:build darwin || windows || elsewhere
 
 package daemon
 

@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package daemon
 
@@ -12,13 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -61,18 +59,12 @@ func openHome(dir string) (*home, error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, fmt.Errorf("find home: %w", err)
 	}
-	fi, err := os.Stat(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open home: %w", err)
-	}
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return nil, cloche.Errorf(cloche.CodeDenied, "the home %s belongs to uid %d, and this is uid %d", dir, st.Uid, os.Geteuid()).
-			WithHint("name one of your own with --home or CLOCHE_HOME")
-	}
-	if fi.Mode().Perm()&0o077 != 0 {
-		if err := chmodDir(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("close home to others: %w", err)
+	if err := hostfile.CloseDir(dir); err != nil {
+		if _, foreign := errors.AsType[*hostfile.ForeignError](err); foreign {
+			return nil, cloche.Errorf(cloche.CodeDenied, "the home %s %w", dir, err).
+				WithHint("name one of your own with --home or CLOCHE_HOME")
 		}
+		return nil, fmt.Errorf("close home to others: %w", err)
 	}
 	for _, sub := range []string{"engines", "images", "owners", "workspaces"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -218,16 +210,11 @@ func (h *home) alive(owner string) bool {
 // lockOwners keeps the time between making an owner's directory and locking it
 // from being seen as a death.
 func (h *home) lockOwners() (unlock func(), err error) {
-	f, err := os.OpenFile(h.path("owners.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := hostfile.OpenFile(h.path("owners.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock owners: %w", err)
 	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
+	if err := hostfile.Lock(f); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock owners: %w", err)
 	}
@@ -236,26 +223,16 @@ func (h *home) lockOwners() (unlock func(), err error) {
 
 // tryLock takes the lock of a file that it makes; errOwned when it is taken.
 func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := hostfile.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := hostfile.TryLock(f); err != nil {
 		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, hostfile.ErrLocked) {
 			return nil, errOwned
 		}
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	return f, nil
-}
-
-// chmodDir changes the mode of a directory and of nothing that took its place.
-func chmodDir(dir string, mode os.FileMode) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return root.Chmod(".", mode)
 }

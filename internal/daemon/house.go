@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package daemon
 
@@ -13,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
@@ -62,17 +60,6 @@ type house struct {
 	doors   atomic.Pointer[doors]
 	log     *slog.Logger
 	closers []func(context.Context) error
-}
-
-// endpointSockets is how many connections endpoints may have to their targets: half of
-// what this process may have open, so that sandboxes can be made and files be written
-// whatever goes through them.
-func endpointSockets() int64 {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 512 // half of the least that systems give
-	}
-	return int64(min(limit.Cur, 1<<20) / 2)
 }
 
 // build wires the rooms. With ephemeral, the sandboxes die with this process.

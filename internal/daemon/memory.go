@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package daemon
 
@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 )
 
@@ -22,42 +21,23 @@ func newMemoryListener() *memoryListener {
 	return &memoryListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// dial connects to the listener by a socket pair, which unlike net.Pipe has
-// buffers and deadlines of the kernel's.
+// dial connects to the listener.
 func (l *memoryListener) dial(ctx context.Context) (net.Conn, error) {
-	fds, err := socketPair()
+	ours, theirs, err := connPair()
 	if err != nil {
-		return nil, fmt.Errorf("make socket pair: %w", err)
+		return nil, fmt.Errorf("make a pair of connections: %w", err)
 	}
-	ours, err1 := fileConn(fds[0])
-	theirs, err2 := fileConn(fds[1])
-	if err1 == nil && err2 == nil {
-		select {
-		case l.conns <- theirs:
-			return ours, nil
-		case <-l.done:
-			err = net.ErrClosed
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
+	select {
+	case l.conns <- theirs:
+		return ours, nil
+	case <-l.done:
+		err = net.ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	for _, c := range []net.Conn{ours, theirs} {
-		if c != nil {
-			c.Close()
-		}
-	}
-	for _, e := range []error{err1, err2} {
-		if e != nil {
-			return nil, e
-		}
-	}
+	ours.Close()
+	theirs.Close()
 	return nil, err
-}
-
-func fileConn(fd int) (net.Conn, error) {
-	f := os.NewFile(uintptr(fd), "in-process")
-	defer f.Close() // FileConn has its own copy
-	return net.FileConn(f)
 }
 
 // Accept implements net.Listener.

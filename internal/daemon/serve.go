@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package daemon
 
@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -29,9 +28,7 @@ const shutdownTimeout = 20 * time.Second
 // Run is the daemon: it serves until ctx ends, and leaves its sandboxes running
 // for the next one to find.
 func Run(ctx context.Context, cfg Config) (err error) {
-	// A log whose reader has gone must not end the daemon: writing to it fails,
-	// which is all.
-	signal.Ignore(syscall.SIGPIPE)
+	ignorePipes()
 	h, err := build(ctx, cfg, false)
 	if err != nil {
 		return err
@@ -91,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func (h *house) followRules(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
+	notifyReload(hup)
 	inForce := h.rules
 	f := &rulefile.Follower{
 		File: h.ruleFile, Began: h.began, Reject: h.core.RejectRules, Logger: h.log,
@@ -122,8 +119,8 @@ func listenAt(ctx context.Context, addr string) (net.Listener, error) {
 			WithHint("write unix:///path/to/socket or tcp://127.0.0.1:7070")
 	}
 	switch network, rest, _ := strings.Cut(addr, "://"); {
-	case network == "unix" && strings.HasPrefix(rest, "/"):
-		return listenUnix(ctx, rest)
+	case network == "unix" && isSocketPath(rest):
+		return listenUnix(ctx, socketPath(rest))
 	case network == "tcp":
 		if _, _, err := net.SplitHostPort(rest); err != nil {
 			return nil, wrong("a TCP address is host:port")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // file is the list on disk: a JSON object a line, each an event or a marker.
@@ -285,11 +286,7 @@ func (d *file) rewrite(list []cloche.Event, last int64) (err error) {
 
 // syncDir makes a rename last: the old file knows less of what is reserved.
 func (d *file) syncDir() error {
-	dir, err := d.root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return hostfile.SyncDir(d.root)
 }
 
 func (d *file) writeAll(out io.Writer, list []cloche.Event, last int64) (size int64, err error) {

@@ -94,6 +94,9 @@ func (s *Server) admit(r *http.Request) (caller core.Caller, live context.Contex
 	case viaKnown:
 		return d.caller, nil, nil
 	case viaUnix:
+		if socketIsOwners {
+			return core.OwnerCaller(), nil, nil
+		}
 		// Only the daemon's own uid is the operator. Root can connect to anyone's
 		// socket, and is a tenant like any other there: it has its own daemon.
 		if d.uid < 0 {

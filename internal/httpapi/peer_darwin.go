@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// socketIsOwners is false: the kernel says who is at the other end of a socket.
+const socketIsOwners = false
+
 // peerUID is the uid of the process that connected, as the kernel noted it then;
 // -1 when it cannot be known.
 func peerUID(c net.Conn) int {

@@ -1,4 +1,4 @@
-//go:build !linux && !darwin
+//go:build !linux && !darwin && !windows
 
 package httpapi
 
@@ -6,6 +6,9 @@ import (
 	"net"
 	"time"
 )
+
+// socketIsOwners is false where there is no daemon.
+const socketIsOwners = false
 
 // peerUID is unknown where there is no daemon.
 func peerUID(net.Conn) int { return -1 }

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -10,9 +8,8 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 )
 
 // AgentPath is where the agent's image holds the program.
@@ -29,7 +26,11 @@ func (s *Store) AgentImage(ctx context.Context, program []byte) (string, error) 
 	if len(program) == 0 || len(program) > maxProgram {
 		return "", fmt.Errorf("make agent image: a program of %d bytes cannot be packed", len(program))
 	}
-	f, exe, err := openProgram("/proc/self/exe")
+	own, err := executable()
+	if err != nil {
+		return "", fmt.Errorf("make agent image: %w", err)
+	}
+	f, exe, err := openProgram(own)
 	if err != nil {
 		return "", fmt.Errorf("make agent image: %w", err)
 	}
@@ -67,6 +68,15 @@ func (s *Store) agentImage(ctx context.Context, identity string, program io.Read
 	return r.Rootfs.Image, nil
 }
 
+// executable is the path of this process's executable. On Linux it leads to that very
+// file, whatever its name has become.
+func executable() (string, error) {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe", nil
+	}
+	return os.Executable()
+}
+
 // openProgram opens the program's file and notes how that very file looks, so
 // that no exchange of the path can come between. The path is not noted:
 // /proc/self/exe and the file that it leads to are one program.
@@ -75,16 +85,14 @@ func openProgram(path string) (*os.File, seen, error) {
 	if err != nil {
 		return nil, seen{}, fmt.Errorf("open program: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	now, regular, err := seenOf(f)
+	if err != nil {
 		_ = f.Close()
 		return nil, seen{}, fmt.Errorf("stat program: %w", err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxProgram {
+	if !regular || now.Size == 0 || now.Size > maxProgram {
 		_ = f.Close()
 		return nil, seen{}, errors.New("open program: it is not a file of 1 to " + strconv.Itoa(maxProgram) + " bytes")
 	}
-	return f, seen{
-		Dev: uint64(st.Dev), Ino: st.Ino, Mode: uint32(st.Mode), Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
-	}, nil
+	return f, now, nil
 }

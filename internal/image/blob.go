@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
@@ -69,7 +68,7 @@ func (s *Store) fetchBlob(ctx context.Context, r *remote, b blob, progress func(
 		}
 		return "", err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := hostfile.Rename(f.Name(), path); err != nil {
 		return "", fmt.Errorf("rename blob: %w", err)
 	}
 	return path, nil

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -9,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/archive"
@@ -32,7 +28,7 @@ func (b dirBundle) has(name string) bool {
 }
 
 func (b dirBundle) open(name string) (io.ReadCloser, int64, error) {
-	f, err := b.root.OpenFile(path.Clean(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := b.root.OpenFile(path.Clean(name), os.O_RDONLY|noWait, 0)
 	if err != nil {
 		return nil, 0, missing(name, err)
 	}

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -17,9 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // catalog is the part of the store that holds images which came from elsewhere.
@@ -208,11 +205,11 @@ func (c *catalog) lookup(ref cloche.ImageRef) (imageRecord, bool, error) {
 // temp makes a file that only its maker knows. It is locked as long as it is
 // open, so that what a killed process left is told from what is being made.
 func (c *catalog) temp(prefix string) (*os.File, error) {
-	f, err := os.CreateTemp(c.at("temp"), prefix)
+	f, err := hostfile.CreateTemp(c.at("temp"), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("create temporary file: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := hostfile.TryLock(f); err != nil {
 		_ = os.Remove(f.Name())
 		_ = f.Close()
 		return nil, fmt.Errorf("lock temporary file: %w", err)
@@ -230,11 +227,11 @@ func (c *catalog) sweepTemps() {
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
-		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		f, err := hostfile.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			continue
 		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if hostfile.TryLock(f) == nil {
 			_ = os.Remove(path)
 		}
 		_ = f.Close()
@@ -256,19 +253,19 @@ func (c *catalog) lock(ctx context.Context, name string) (func(), error) {
 
 // busy reports whether somebody has the lock called name.
 func (c *catalog) busy(name string) bool {
-	f, err := os.OpenFile(c.at("locks", name), os.O_RDWR, 0)
+	f, err := hostfile.OpenFile(c.at("locks", name), os.O_RDWR, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+	return hostfile.TryLock(f) != nil
 }
 
 // lockFile opens path, made when it is missing, and locks the file that has this
 // name then: whoever had the lock may have removed or renamed it.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		f, err := hostfile.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("open image lock: %w", err)
 		}
@@ -295,11 +292,11 @@ func flock(ctx context.Context, f *os.File) error {
 	retry := time.NewTimer(wait)
 	defer retry.Stop()
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := hostfile.TryLock(f)
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if !errors.Is(err, hostfile.ErrLocked) {
 			return fmt.Errorf("lock images: %w", err)
 		}
 		select {
@@ -313,7 +310,7 @@ func flock(ctx context.Context, f *os.File) error {
 }
 
 func readJSON(path string, v any) error {
-	f, err := os.Open(path)
+	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("open record: %w", err)
 	}
@@ -340,7 +337,7 @@ func (c *catalog) writeJSON(path string, v any) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = hostfile.Rename(f.Name(), path)
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 // toolDirs are the top-level directories that hold the machine's programs. Each

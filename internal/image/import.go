@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -16,7 +14,6 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/archive"
@@ -54,7 +51,7 @@ func (s *Store) Import(ctx context.Context, name, path string, o ImportOptions) 
 	if info.IsDir() {
 		return im.end(ctx, im.directory(ctx, path))
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	f, err := os.OpenFile(path, os.O_RDONLY|noWait, 0)
 	if err != nil {
 		return cloche.Image{}, cloche.Invalid("path", "import %s: it cannot be opened", clip(path)).WithCause(err)
 	}

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -13,12 +11,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // Remove forgets the image that ref names. With a name only that name goes, and
@@ -218,18 +214,11 @@ func (s *Store) Usage() (int64, error) {
 		}
 		for _, e := range entries {
 			if info, err := e.Info(); err == nil {
-				total += occupied(info)
+				total += hostfile.Occupied(info)
 			}
 		}
 	}
 	return total, nil
-}
-
-func occupied(info fs.FileInfo) int64 {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Blocks * 512
-	}
-	return info.Size()
 }
 
 // isHeld reports whether somebody holds an image.
@@ -258,7 +247,7 @@ func (s *Store) pruneBlobs(used int64, o PruneOptions) (int64, error) {
 			break
 		}
 		if o.DryRun {
-			used -= occupied(info)
+			used -= hostfile.Occupied(info)
 			continue
 		}
 		path := s.oci.at("blobs", info.Name())
@@ -268,19 +257,19 @@ func (s *Store) pruneBlobs(used int64, o PruneOptions) (int64, error) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return used, fmt.Errorf("remove layer: %w", err)
 		}
-		used -= occupied(info)
+		used -= hostfile.Occupied(info)
 	}
 	return used, nil
 }
 
 // removeIdle removes a part of a blob unless somebody is fetching the rest.
 func removeIdle(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	f, err := hostfile.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && os.Remove(path) == nil
+	return hostfile.TryLock(f) == nil && os.Remove(path) == nil
 }
 
 // sweepRoots removes root filesystems that no image has: what is left when a

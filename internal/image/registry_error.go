@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -11,9 +9,9 @@ import (
 	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // AliasHint is the sentence that tells an operator how to let a name stand for
@@ -121,7 +119,7 @@ func isTimeout(err error) bool {
 }
 
 func isDiskFull(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	return hostfile.IsFull(err)
 }
 
 func diskFull(ref string, err error) error {

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -11,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,9 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
@@ -76,12 +72,8 @@ func OpenWith(dir string, o Options) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return nil, fmt.Errorf("stat image store: %w", err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return nil, fmt.Errorf("open image store %s: it is not a directory that this user alone can write", dir)
+	if err := checkOwn(dir); err != nil {
+		return nil, err
 	}
 	// Mounts are listed and masked by real paths.
 	dir, err := filepath.EvalSymlinks(dir)
@@ -247,7 +239,7 @@ func touch(path string) {
 // it is. The caller holds the lock.
 func (s *Store) write(kind string, t *tree, r *Rootfs) (err error) {
 	s.removeTemps()
-	f, err := os.CreateTemp(s.dir, tempPrefix)
+	f, err := hostfile.CreateTemp(s.dir, tempPrefix)
 	if err != nil {
 		return fmt.Errorf("create image: %w", err)
 	}
@@ -279,7 +271,7 @@ func (s *Store) write(kind string, t *tree, r *Rootfs) (err error) {
 	sum := hex.EncodeToString(hash.Sum(nil))
 	r.Digest, r.SizeBytes = "sha256:"+sum, info.Size()
 	r.Image = filepath.Join(s.dir, kind+"-"+sum[:32]+imageSuffix)
-	if err := os.Rename(f.Name(), r.Image); err != nil {
+	if err := hostfile.Rename(f.Name(), r.Image); err != nil {
 		return fmt.Errorf("rename image: %w", err)
 	}
 	return nil
@@ -295,7 +287,7 @@ func (s *Store) removeTemps() {
 }
 
 func (s *Store) load(name string) (record, error) {
-	f, err := os.Open(filepath.Join(s.dir, name+recordSuffix))
+	f, err := hostfile.OpenFile(filepath.Join(s.dir, name+recordSuffix), os.O_RDONLY, 0)
 	if err != nil {
 		return record{}, fmt.Errorf("open record: %w", err)
 	}
@@ -313,7 +305,7 @@ func (s *Store) save(name string, r record) error {
 		return fmt.Errorf("encode record: %w", err)
 	}
 	temp := filepath.Join(s.dir, tempPrefix+name)
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := hostfile.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("create record: %w", err)
 	}
@@ -321,7 +313,7 @@ func (s *Store) save(name string, r record) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	if err := os.Rename(temp, filepath.Join(s.dir, name+recordSuffix)); err != nil {
+	if err := hostfile.Rename(temp, filepath.Join(s.dir, name+recordSuffix)); err != nil {
 		return fmt.Errorf("rename record: %w", err)
 	}
 	return nil
@@ -329,7 +321,7 @@ func (s *Store) save(name string, r record) error {
 
 // lock takes the lock of what the store makes itself.
 func (s *Store) lock(ctx context.Context) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := hostfile.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open image lock: %w", err)
 	}
@@ -352,22 +344,6 @@ type seen struct {
 	Mtime   int64  `json:"mtime,omitempty"`
 	Ctime   int64  `json:"ctime,omitempty"`
 	UID     uint32 `json:"uid,omitempty"`
-}
-
-// look notes how path looks now; a symlink is not followed.
-func look(path string) (seen, error) {
-	var st unix.Stat_t
-	err := unix.Lstat(path, &st)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return seen{Path: path, Missing: true}, nil
-	case err != nil:
-		return seen{}, fmt.Errorf("stat %s: %w", path, err)
-	}
-	return seen{
-		Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Mode: uint32(st.Mode), Size: st.Size,
-		Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(), UID: st.Uid,
-	}, nil
 }
 
 func allUnchanged(sources []seen) bool {

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package image
 
 import (
@@ -19,10 +17,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // layersAtOnce is how many layers of one image are fetched and read at a time.
@@ -256,12 +253,12 @@ func (s *Store) assemble(ctx context.Context, sources []layerSource, l archive.L
 		return rootFile{}, err
 	}
 	r := rootFile{notes: append(u.notes, notes...), diffIDs: u.diffIDs, path: name(u.diffIDs)}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	info, err := f.Stat()
+	if err != nil {
 		return rootFile{}, fmt.Errorf("stat image: %w", err)
 	}
-	r.size, r.disk = st.Size, st.Blocks*512
-	if err := os.Rename(f.Name(), r.path); err != nil {
+	r.size, r.disk = info.Size(), hostfile.Occupied(info)
+	if err := hostfile.Rename(f.Name(), r.path); err != nil {
 		return rootFile{}, fmt.Errorf("rename image: %w", err)
 	}
 	return r, nil
@@ -313,8 +310,8 @@ func punch(f *os.File, l *layout) error {
 	at := int64(1)
 	for _, e := range append(live, extent{l.first, l.first}) {
 		if e.from > at {
-			err := free(int(f.Fd()), at*blockSize, (e.from-at)*blockSize)
-			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+			err := free(f, at*blockSize, (e.from-at)*blockSize)
+			if errors.Is(err, errors.ErrUnsupported) {
 				return nil // it only costs space
 			}
 			if err != nil {

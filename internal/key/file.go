@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
@@ -99,18 +100,10 @@ func (f file) save(keys []stored) (err error) {
 		err = root.Rename(draft, fileName)
 	}
 	if err == nil {
-		err = syncDir(root)
+		err = hostfile.SyncDir(root)
 	}
 	if err != nil {
 		return fmt.Errorf("write keys: %w", err)
 	}
 	return nil
-}
-
-func syncDir(root *os.Root) error {
-	d, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 )
 
@@ -111,7 +110,7 @@ func (t *tree) file(name string) error {
 	if !utf8.ValidString(name) || strings.ContainsRune(name, '\\') {
 		return errors.New("a name in it is no text, or has a backslash")
 	}
-	f, err := t.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := t.root.OpenFile(name, os.O_RDONLY|noLink, 0)
 	if err != nil {
 		return errors.New("a file in it cannot be opened")
 	}

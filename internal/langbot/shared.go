@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"syscall"
 )
 
 // markerPrefix begins the name of a file by which LangBot finds out whether both see
@@ -43,7 +42,7 @@ func (s *Server) verifyShared(data json.RawMessage) (any, error) {
 		return nil, failed(classReadiness, "the default workspace cannot be opened")
 	}
 	defer root.Close()
-	f, err := root.OpenFile(m.Name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(m.Name, os.O_RDONLY|noLink, 0)
 	if err != nil {
 		return nil, failed(classReadiness, "the marker is not in the default workspace")
 	}

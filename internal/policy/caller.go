@@ -46,6 +46,12 @@ func UnixCaller(peerUID, daemonUID int) Caller {
 	return Caller{Tenant: "uid-" + strconv.Itoa(peerUID), UID: peerUID, Via: ViaUnix}
 }
 
+// OwnerCaller is the peer of a unix socket that nobody but the daemon's own user gets to,
+// on a system where users have no numbers.
+func OwnerCaller() Caller {
+	return Caller{Tenant: LocalTenant, Operator: true, UID: -1, Via: ViaUnix}
+}
+
 // TCPCaller is whoever showed the daemon's bearer token over TCP. It is never
 // the operator: a token says nothing of who holds it.
 func TCPCaller() Caller { return Caller{Tenant: "tcp", UID: -1, Via: ViaTCP} }

@@ -11,11 +11,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -211,7 +210,7 @@ func classify(step string, err error) error {
 	if _, ok := errors.AsType[*cloche.Error](err); ok {
 		return err
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if hostfile.IsFull(err) {
 		e := cloche.Errorf(cloche.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
 		e.Retryable = true
 		return e.WithHint("make room where Cloche keeps its state, and try again")

@@ -10,9 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/archive"
@@ -141,7 +140,7 @@ func (m *Manager) diffRoot(ctx context.Context, s *live) ([]cloche.Change, error
 	werr := m.writeRoot(ctx, s, w)
 	_ = w.Close()
 	out := <-read
-	if werr != nil && !errors.Is(werr, unix.EPIPE) { // that is about the reader
+	if werr != nil && !errors.Is(werr, syscall.EPIPE) { // that is about the reader
 		return nil, werr
 	}
 	return out.changes, out.err

@@ -7,10 +7,9 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -202,7 +201,7 @@ func diskError(s *live, what string, err error) error {
 		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: they do not fit into its workspace", s.name, what).WithCause(err)
 		e.Field = "workspace.size_bytes"
 		return e.WithHint("ask for a workspace of more than %d bytes, and of more inodes if those are bounded", ws.SizeBytes)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case hostfile.IsFull(err):
 		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
 		e.Retryable = true
 		return e.WithHint("make room where Cloche keeps its state, and try again")

@@ -329,7 +329,11 @@ func (p *process) erase() error {
 		if os.IsNotExist(err) {
 			return nil
 		}
-		return fmt.Errorf("remove process %s: %w", p.id, err)
+		// A system may keep the name of a directory while somebody reads a file in it.
+		if err := workspace.RemoveTree(p.dir); err != nil {
+			return fmt.Errorf("remove process %s: %w", p.id, err)
+		}
+		return nil
 	}
 	if err := workspace.RemoveTree(doomed); err != nil {
 		return fmt.Errorf("remove process %s: %w", p.id, err)

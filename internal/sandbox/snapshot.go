@@ -10,10 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -358,7 +357,7 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 
 // noRoom marks an error of writing to a workspace that has bounds and reached them.
 func noRoom(ws cloche.Workspace, err error) error {
-	if ws.Enforced == cloche.HeldByKernel && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
+	if ws.Enforced == cloche.HeldByKernel && hostfile.IsFull(err) {
 		return errors.Join(errNoRoom, err)
 	}
 	return err

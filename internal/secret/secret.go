@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 // Package secret reads the values of secrets where the operator keeps them, when
 // they are used, and knows which texts must not be seen in what is written down.
 package secret

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package secret
 
 import (
@@ -10,17 +8,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
 	// execTime is how long a program may take.
 	execTime = 10 * time.Second
-	// execPath is the PATH of one: it may call others.
-	execPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 func readEnv(name string) (string, error) {
@@ -35,25 +30,23 @@ func readEnv(name string) (string, error) {
 // reads or writes it.
 func readFile(path string) (string, error) {
 	// A name that leads elsewhere is the operator's; what it leads to is what counts.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|noWait, 0)
 	if err != nil {
-		return "", &os.PathError{Op: "open", Path: path, Err: err}
+		return "", err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
 	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s is no plain file", path)
-	case st.Uid != uint32(os.Geteuid()):
-		return "", fmt.Errorf("%s belongs to uid %d, and the daemon is %d", path, st.Uid, os.Geteuid())
-	case st.Mode&0o077 != 0:
-		return "", fmt.Errorf("%s has mode %#o, which lets others at it: it must be 0600", path, st.Mode&0o7777)
-	case st.Size > maxValue+2:
-		return "", fmt.Errorf("%s has %d bytes, at most %d are read", path, st.Size, maxValue)
+	}
+	if err := hostfile.Guarded(f); err != nil {
+		return "", fmt.Errorf("%s %w", path, err)
+	}
+	if info.Size() > maxValue+2 {
+		return "", fmt.Errorf("%s has %d bytes, at most %d are read", path, info.Size(), maxValue)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxValue+3))
 	if err != nil {
@@ -83,15 +76,8 @@ func readExec(ctx context.Context, argv []string) (string, error) {
 	defer cancel()
 	out := &bounded{left: maxValue + 2}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env, cmd.Dir, cmd.Stdout = []string{execPath, "LANG=C.UTF-8", "HOME=/nonexistent"}, "/", out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if cmd.Process != nil {
-		// What it left in its session goes too; mostly there is nothing any more.
-		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
-	}
+	cmd.Stdout, cmd.WaitDelay = out, time.Second
+	err := runApart(cmd)
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("%s took longer than %s", argv[0], execTime)
 	}

@@ -17,16 +17,6 @@ import (
 	"github.com/cloche-dev/cloche"
 )
 
-// FileOptions choose what Files lists.
-type FileOptions struct {
-	// Path is the directory; "" is that of the package.
-	Path string
-	// Hidden lists what begins with a dot as well.
-	Hidden bool
-	// Limit is how many are listed; 0 is 200, and there are never more than 1000.
-	Limit int
-}
-
 // Files lists one directory of a skill.
 func (s *Store) Files(ctx context.Context, tenant, name string, o FileOptions) (l cloche.SkillFileList, err error) {
 	if l.Path, err = cleanPath(o.Path, true); err != nil {

@@ -3,6 +3,8 @@
 package skill
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -322,3 +325,52 @@ func readNames(dir *os.File, limit int) ([]string, error) {
 	}
 	return names, err
 }
+
+// locked is the lock of a tenant's skills.
+func (s *Store) locked(tenant string) (*sync.RWMutex, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.tenants[tenant]
+	if l == nil {
+		l = &sync.RWMutex{}
+		s.tenants[tenant] = l
+	}
+	return l, cmp.Or(s.bases[tenant], s.base)
+}
+
+// reading runs fn with a tenant's shelf while nobody writes to it; without a shelf
+// fn is not run.
+func (s *Store) reading(ctx context.Context, tenant string, fn func(*shelf) error) error {
+	return s.with(ctx, tenant, false, fn)
+}
+
+// writing is reading alone, with a shelf that is made where there is none.
+func (s *Store) writing(ctx context.Context, tenant string, fn func(*shelf) error) error {
+	return s.with(ctx, tenant, true, fn)
+}
+
+func (s *Store) with(ctx context.Context, tenant string, write bool, fn func(*shelf) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !validTenant(tenant) {
+		return cloche.Invalid("tenant", "%q is not the name of a tenant", clip(tenant))
+	}
+	l, base := s.locked(tenant)
+	if write {
+		l.Lock()
+		defer l.Unlock()
+	} else {
+		l.RLock()
+		defer l.RUnlock()
+	}
+	sh, err := openShelf(base, tenant, write)
+	if err != nil || sh == nil {
+		return err
+	}
+	defer sh.close()
+	return fn(sh)
+}
+
+// validTenant keeps a tenant's name one element of a path.
+func validTenant(t string) bool { return cloche.ValidName(t) }

@@ -1,13 +1,9 @@
-//go:build linux || darwin
-
 // Package skill keeps packages of files with a SKILL.md. What is in them may have
 // come from anywhere, also from a sandbox that had one to write: no symlink is
 // followed, whatever is read is bounded, and a package is seen whole or not at all.
 package skill
 
 import (
-	"cmp"
-	"context"
 	"os"
 	"sync"
 
@@ -92,6 +88,16 @@ type Place struct {
 	OwnerUID int
 }
 
+// FileOptions choose what Files lists.
+type FileOptions struct {
+	// Path is the directory; "" is that of the package.
+	Path string
+	// Hidden lists what begins with a dot as well.
+	Hidden bool
+	// Limit is how many are listed; 0 is 200, and there are never more than 1000.
+	Limit int
+}
+
 // Missing is the error about a skill that is not there.
 func Missing(name string) *cloche.Error {
 	return cloche.Errorf(cloche.CodeNotFound, "there is no skill %q", clip(name)).WithHint("cloche skill ls lists the ones that exist")
@@ -105,52 +111,3 @@ func clip(s string) string {
 	}
 	return s
 }
-
-// locked is the lock of a tenant's skills.
-func (s *Store) locked(tenant string) (*sync.RWMutex, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.tenants[tenant]
-	if l == nil {
-		l = &sync.RWMutex{}
-		s.tenants[tenant] = l
-	}
-	return l, cmp.Or(s.bases[tenant], s.base)
-}
-
-// reading runs fn with a tenant's shelf while nobody writes to it; without a shelf
-// fn is not run.
-func (s *Store) reading(ctx context.Context, tenant string, fn func(*shelf) error) error {
-	return s.with(ctx, tenant, false, fn)
-}
-
-// writing is reading alone, with a shelf that is made where there is none.
-func (s *Store) writing(ctx context.Context, tenant string, fn func(*shelf) error) error {
-	return s.with(ctx, tenant, true, fn)
-}
-
-func (s *Store) with(ctx context.Context, tenant string, write bool, fn func(*shelf) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if !validTenant(tenant) {
-		return cloche.Invalid("tenant", "%q is not the name of a tenant", clip(tenant))
-	}
-	l, base := s.locked(tenant)
-	if write {
-		l.Lock()
-		defer l.Unlock()
-	} else {
-		l.RLock()
-		defer l.RUnlock()
-	}
-	sh, err := openShelf(base, tenant, write)
-	if err != nil || sh == nil {
-		return err
-	}
-	defer sh.close()
-	return fn(sh)
-}
-
-// validTenant keeps a tenant's name one element of a path.
-func validTenant(t string) bool { return cloche.ValidName(t) }

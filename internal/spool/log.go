@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // Log is the output of one process. Append, Finish and Close are the writer's;
@@ -277,14 +279,16 @@ func (l *Log) sync() error {
 		errs = append(errs, syncFile(l.root, segmentName(seq)))
 	}
 	if len(l.unsynced) > 0 {
-		errs = append(errs, syncFile(l.root, "."))
+		if err := hostfile.SyncDir(l.root); err != nil {
+			errs = append(errs, fmt.Errorf("sync spool: %w", err))
+		}
 	}
 	l.unsynced = nil
 	return errors.Join(errs...)
 }
 
 func syncFile(root *os.Root, name string) error {
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("sync spool: %w", err)
 	}

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package workspace
 
 import (
@@ -8,12 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -93,28 +88,6 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 		return nil, err
 	}
 	return r, dir.Close()
-}
-
-// plain opens the directory of a workspace without bounds, which is made when it
-// is missing.
-func (t *tenant) plain(name string) (*Dir, error) {
-	if err := keepsFiles(); err != nil {
-		return nil, err
-	}
-	place, err := openPath(unix.AT_FDCWD, filepath.Join(t.store.dir, t.name))
-	if err != nil {
-		return nil, fmt.Errorf("open workspaces of tenant %s: %w", t.name, err)
-	}
-	defer place.Close()
-	f, err := ensureFiles(place, name, 0o777)
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
-			WithHint("remove what lies in its place, or choose another name").WithCause(err)
-	}
-	if err != nil {
-		return nil, noRoom(fmt.Errorf("open workspace %s: %w", name, err))
-	}
-	return newDir(f, true)
 }
 
 // Attach gives a workspace to a sandbox, and makes it when it does not exist: to

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package workspace
 
 import (
@@ -13,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // What the store keeps of one tenant:
@@ -102,34 +99,14 @@ func (s *Store) enter(name string) (t *tenant, err error) {
 	if !cloche.ValidName(name) {
 		return nil, cloche.Errorf(cloche.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(name))
 	}
-	root, err := openPath(unix.AT_FDCWD, s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("open named workspaces: %w", err)
-	}
-	defer root.Close()
-	// Only this user gets past the tenant's directory, so the workspace itself may
-	// be open to whichever user the sandbox runs as.
-	place, err := ensureDir(root, name, 0o700)
-	if err != nil {
-		return nil, fmt.Errorf("open workspaces of tenant %s: %w", name, err)
-	}
-	defer place.Close()
-	own, err := ensureDir(place, ownDir, 0o700)
-	if err != nil {
-		return nil, fmt.Errorf("open records of tenant %s: %w", name, err)
-	}
-	defer own.Close()
 	t = &tenant{store: s, name: name}
 	defer func() {
 		if err != nil {
 			t.leave()
 		}
 	}()
-	if t.files, err = rootOf(place); err != nil {
-		return nil, fmt.Errorf("open workspaces of tenant %s: %w", name, err)
-	}
-	if t.own, err = rootOf(own); err != nil {
-		return nil, fmt.Errorf("open records of tenant %s: %w", name, err)
+	if err = t.open(); err != nil {
+		return nil, err
 	}
 	if t.lock, err = lockIn(t.own, lockName); err != nil {
 		return nil, fmt.Errorf("lock workspaces of tenant %s: %w", name, err)
@@ -144,16 +121,11 @@ func lockIn(root *os.Root, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			_ = f.Close()
-			return nil, err
-		}
+	if err := hostfile.Lock(f); err != nil {
+		_ = f.Close()
+		return nil, err
 	}
+	return f, nil
 }
 
 // leave unlocks it.

@@ -15,7 +15,7 @@ import (
 	"sync"
 
 	"github.com/cloche-dev/cloche/internal/egress/rule"
-	"golang.org/x/sys/unix"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // MaxNames is how many names one sandbox may have asked for in its life.
@@ -139,7 +139,7 @@ const maxLine = 16 + 1 + 253 + 1
 // path that does not exist has none. A last line that was not written whole was
 // never told to anybody and is cut off.
 func OpenFile(path string) (*File, []Entry, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &File{path: path}, nil, nil
 	}
@@ -170,7 +170,7 @@ func OpenFile(path string) (*File, []Entry, error) {
 
 // Add implements Store. It is called by one goroutine at a time.
 func (f *File) Add(e Entry) (err error) {
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := hostfile.OpenFile(f.path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

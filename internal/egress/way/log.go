@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 // Package way makes the way out of a sandbox whole: the link with its gate, the
 // table of names and the log on disk, the files of /etc that speak of it, and the
 // holder that keeps the link while no daemon runs.
@@ -18,9 +16,8 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
@@ -65,7 +62,7 @@ func OpenLog(dir string) (*Log, error) {
 // scan calls fn with each whole record of a file, up to a size that is negative for
 // all, and with its length. Lines that are no record are passed over.
 func (l *Log) scan(name string, size int64, fn func(cloche.EgressRecord, int64) error) error {
-	f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := hostfile.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -112,7 +109,7 @@ func (l *Log) Append(rec cloche.EgressRecord) (cloche.EgressRecord, error) {
 		return rec, errors.New("write egress log: the record is too long")
 	}
 	if l.size+int64(len(line)) > maxLog {
-		if err := os.Rename(filepath.Join(l.dir, logFile), filepath.Join(l.dir, oldFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := hostfile.Rename(filepath.Join(l.dir, logFile), filepath.Join(l.dir, oldFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rec, fmt.Errorf("turn egress log: %w", err)
 		}
 		l.size = 0
@@ -129,7 +126,7 @@ func (l *Log) Append(rec cloche.EgressRecord) (cloche.EgressRecord, error) {
 }
 
 func (l *Log) put(line []byte) (err error) {
-	f, err := os.OpenFile(filepath.Join(l.dir, logFile), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := hostfile.OpenFile(filepath.Join(l.dir, logFile), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

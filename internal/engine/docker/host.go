@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,9 @@ import (
 func Hosts(name, chosen string, getenv func(string) string) []string {
 	if chosen != "" {
 		return []string{chosen}
+	}
+	if runtime.GOOS == "windows" {
+		return pipes(name)
 	}
 	var paths []string
 	if runDir := getenv("XDG_RUNTIME_DIR"); runDir != "" && name == Docker {
@@ -45,6 +49,15 @@ func Hosts(name, chosen string, getenv func(string) string) []string {
 	return hosts
 }
 
+// pipes are where the daemon of an engine listens on Windows: that of Docker's packages, or
+// the first machine that Podman makes.
+func pipes(name string) []string {
+	if name == Podman {
+		return []string{"npipe:////./pipe/podman-machine-default"}
+	}
+	return []string{"npipe:////./pipe/docker_engine"}
+}
+
 // checkHost says what is wrong with a host before anybody talks to it.
 func checkHost(host, certDir string) *cloche.Problem {
 	u, err := url.Parse(host)
@@ -55,7 +68,7 @@ func checkHost(host, certDir string) *cloche.Problem {
 	case "unix":
 		return checkSocket(u.Path)
 	case "npipe":
-		return nil
+		return checkPipe(u, runtime.GOOS)
 	case "tcp":
 		if ip := net.ParseIP(u.Hostname()); certDir != "" || ip != nil && ip.IsLoopback() || u.Hostname() == "localhost" {
 			return nil
@@ -71,6 +84,17 @@ func checkHost(host, certDir string) *cloche.Problem {
 		}
 	}
 	return &cloche.Problem{What: "the daemon's host has the scheme " + strconv.Quote(u.Scheme), Mend: "use unix:// or tcp://"}
+}
+
+// checkPipe lets a pipe of this machine pass, on a system that has them.
+func checkPipe(u *url.URL, system string) *cloche.Problem {
+	switch {
+	case system != "windows":
+		return &cloche.Problem{What: "named pipes are for Windows", Mend: "use unix:// or tcp://"}
+	case u.Host != "" || !strings.HasPrefix(strings.ToLower(u.Path), "//./pipe/"):
+		return &cloche.Problem{What: "it is no pipe of this machine", Mend: "write npipe:////./pipe/docker_engine"}
+	}
+	return nil
 }
 
 func checkSocket(path string) *cloche.Problem {

@@ -1,3 +1,5 @@
+//go:build darwin || windows
+
 package sandbox
 
 // machineMemory is unknown: sandboxes run on another machine.

@@ -1,0 +1,28 @@
+//go:build linux || darwin
+
+package core
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// realPath is a path without symlinks.
+func realPath(path string) (string, error) { return filepath.EvalSymlinks(path) }
+
+// describe is the fact about a path without symlinks; the zero value when it
+// cannot be looked at.
+func describe(real string) policy.DirFact {
+	fi, err := os.Lstat(real)
+	if err != nil {
+		return policy.DirFact{}
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return policy.DirFact{}
+	}
+	return policy.DirFact{Real: real, Dir: fi.IsDir(), OwnerUID: int(st.Uid), Dev: uint64(st.Dev), Ino: st.Ino}
+}

@@ -1,0 +1,13 @@
+package core
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/windows"
+)
+
+// kernelRelease is what ver prints of the version.
+func kernelRelease() string {
+	v := windows.RtlGetVersion()
+	return fmt.Sprintf("%d.%d.%d", v.MajorVersion, v.MinorVersion, v.BuildNumber)
+}
