@@ -131,11 +131,30 @@ func (h *home) claim(owner string) error {
 
 // close gives the owner up. With remove, its directory goes too.
 func (h *home) close(remove bool) error {
-	var err error
 	if remove {
-		err = workspace.RemoveTree(h.ownerDir())
+		return h.discard(h.owner, h.lock)
 	}
-	return errors.Join(err, h.lock.Close())
+	return h.lock.Close()
+}
+
+// discard removes the directory of an owner whose lock this process has. The lock goes
+// last, and while nobody else can take it: a system may keep a file that is open.
+func (h *home) discard(owner string, lock *os.File) error {
+	dir := h.path("owners", owner)
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != lockFile {
+			errs = append(errs, workspace.RemoveTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	unlock, err := h.lockOwners()
+	errs = append(errs, err, lock.Close())
+	if err == nil {
+		defer unlock()
+		errs = append(errs, workspace.RemoveTree(dir))
+	}
+	return errors.Join(errs...)
 }
 
 // sweepDead removes every in-process owner that died, with all that engines
@@ -167,7 +186,12 @@ func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.En
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	removed := false
+	defer func() {
+		if !removed {
+			f.Close()
+		}
+	}()
 	for _, eng := range engines {
 		if err := eng.Sweep(ctx, owner, nil); err != nil {
 			return fmt.Errorf("sweep dead owner %s: %w", owner, err)
@@ -185,7 +209,8 @@ func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.En
 	if err := workspaces.Sweep(owner, func(string) bool { return false }); err != nil {
 		return fmt.Errorf("sweep dead owner %s: %w", owner, err)
 	}
-	return workspace.RemoveTree(h.path("owners", owner))
+	removed = true
+	return h.discard(owner, f)
 }
 
 // alive is false for an in-process owner that has died: nothing of it lives. The

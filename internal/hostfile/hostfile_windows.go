@@ -102,7 +102,9 @@ func Rename(from, to string) error {
 	if err = renameOpen(src, dst); err == nil || errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err)
 	}
-	// A system or a filesystem without that: what has the name must not be open.
+	// A system or a filesystem without that: what has the name must not be open, nor be
+	// for reading alone.
+	_ = windows.SetFileAttributes(&dst[0], windows.FILE_ATTRIBUTE_NORMAL)
 	if err := windows.MoveFileEx(src, &dst[0], windows.MOVEFILE_REPLACE_EXISTING); err != nil {
 		return wrong(err)
 	}

@@ -64,7 +64,7 @@ func ruleMounts(r Rules, report reporter) {
 	}
 	for i, m := range r.Mounts {
 		field := at("mounts", i)
-		_, err := cleanAbs(field+".root", m.Root)
+		_, err := ruleHostPath(field+".root", m.Root)
 		tell(err)
 		_, err = cleanPathRules(field+".rules", accessOf(!m.Write), wireRules(m.Rules))
 		tell(err)
@@ -76,7 +76,7 @@ func ruleMounts(r Rules, report reporter) {
 		}
 	}
 	for i, p := range r.BlockedPaths {
-		_, err := cleanAbs(at("blocked_paths", i), p)
+		_, err := ruleHostPath(at("blocked_paths", i), p)
 		tell(err)
 	}
 }

@@ -242,7 +242,7 @@ func checkTrust(d *decision) *cloche.Error {
 // ruleSecrets checks the list of secrets of a policy file.
 func ruleSecrets(r Rules, report reporter) {
 	if r.TLS.Roots != "" {
-		if _, err := cleanAbs("tls.roots", r.TLS.Roots); err != nil {
+		if _, err := ruleHostPath("tls.roots", r.TLS.Roots); err != nil {
 			report(err)
 		}
 	}
@@ -272,11 +272,11 @@ func ruleSecretFrom(field string, f SecretFrom, report reporter) {
 	case f.Env != "" && !variable(f.Env):
 		report(cloche.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
 	case f.File != "":
-		if _, err := cleanAbs(field+".file", f.File); err != nil {
+		if _, err := ruleHostPath(field+".file", f.File); err != nil {
 			report(err)
 		}
 	case len(f.Exec) > 0:
-		if !path.IsAbs(f.Exec[0]) || slices.ContainsFunc(f.Exec, func(a string) bool { return strings.ContainsRune(a, 0) }) {
+		if _, err := ruleHostPath(field+".exec", f.Exec[0]); err != nil && !path.IsAbs(f.Exec[0]) || slices.ContainsFunc(f.Exec, func(a string) bool { return strings.ContainsRune(a, 0) }) {
 			report(cloche.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, show(f.Exec[0])).
 				WithHint(`write a program and its arguments, such as ["/usr/bin/pass", "show", "openai"]`))
 		}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -42,6 +43,19 @@ func (d *decision) cleanHost(field, p string) (string, *cloche.Error) {
 		return cleanAbs(field, p)
 	}
 	return cleanWindows(field, p)
+}
+
+// ruleHostPath checks a path that the operator's rules name: one of the machine that reads
+// them.
+func ruleHostPath(field, p string) (string, *cloche.Error) {
+	return hostPathOn(runtime.GOOS, field, p)
+}
+
+func hostPathOn(system, field, p string) (string, *cloche.Error) {
+	if system == "windows" {
+		return cleanWindows(field, p)
+	}
+	return cleanAbs(field, p)
 }
 
 // cleanRule is clean for a path of the operator's rules; empty is one that means nothing

@@ -44,11 +44,22 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 }
 
 // absent is the first of the problems where no daemon answers.
-func (e *Engine) absent() cloche.Problem {
-	if e.opts.Name == Podman {
-		return cloche.Problem{What: "no Podman service answers", Mend: "start it (systemctl start podman.socket, or podman system service), or name its socket in the setting podman.host"}
+func (e *Engine) absent() cloche.Problem { return absentOn(runtime.GOOS, e.opts.Name) }
+
+// absentOn says how the daemon of an engine is started on a system.
+func absentOn(system, name string) cloche.Problem {
+	p := cloche.Problem{What: "no Docker daemon answers", Mend: "start it (systemctl start docker), or name its socket in DOCKER_HOST or the setting docker.host"}
+	if name == Podman {
+		p = cloche.Problem{What: "no Podman service answers", Mend: "start it (systemctl start podman.socket, or podman system service), or name its socket in the setting podman.host"}
 	}
-	return cloche.Problem{What: "no Docker daemon answers", Mend: "start it (systemctl start docker), or name its socket in DOCKER_HOST or the setting docker.host"}
+	switch {
+	case system == "linux":
+	case name == Podman:
+		p.Mend = "start it (podman machine start), or name it in the setting podman.host"
+	default:
+		p.Mend = "start Docker Desktop, or name another daemon in DOCKER_HOST or the setting docker.host"
+	}
+	return p
 }
 
 // describe makes a report of what a daemon says of itself.
