@@ -95,23 +95,23 @@ type tenant struct {
 }
 
 // enter locks a tenant's part, which is made when it is missing.
-func (s *Store) enter(name string) (t *tenant, err error) {
+func (s *Store) enter(name string) (_ *tenant, err error) {
 	if !cloche.ValidName(name) {
 		return nil, cloche.Errorf(cloche.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(name))
 	}
-	t = &tenant{store: s, name: name}
+	own := &tenant{store: s, name: name}
 	defer func() {
 		if err != nil {
-			t.leave()
+			own.leave()
 		}
 	}()
-	if err = t.open(); err != nil {
+	if err := own.open(); err != nil {
 		return nil, err
 	}
-	if t.lock, err = lockIn(t.own, lockName); err != nil {
+	if own.lock, err = lockIn(own.own, lockName); err != nil {
 		return nil, fmt.Errorf("lock workspaces of tenant %s: %w", name, err)
 	}
-	return t, nil
+	return own, nil
 }
 
 // lockIn takes the lock of a file, which is made; closing it gives the lock up,
