@@ -79,7 +79,12 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 	if err := i.hold(p.Link); err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
 	}
-	ready, err := i.start(ctx, p)
+	port, claim, err := freePort(ctx)
+	if err != nil {
+		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
+	}
+	defer claim.Close()
+	ready, err := i.start(p, port)
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: start agent: %w", err)
 	}
@@ -151,11 +156,7 @@ func (m *Machine) remove(i *instance) {
 }
 
 // start starts the agent on a port of its own.
-func (i *instance) start(ctx context.Context, p engine.Plan) (ready *os.File, err error) {
-	port, err := freePort(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (i *instance) start(p engine.Plan, port int) (ready *os.File, err error) {
 	i.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	var c agent.Config
 	if err := json.Unmarshal(p.Agent.Config, &c); err != nil {
@@ -216,19 +217,24 @@ func (i *instance) run(started chan<- error) {
 func (i *instance) Ending() engine.Ending { return engine.Ending{How: i.how} }
 
 // freePort finds a port for an agent, which listens there a moment later. It is none
-// that the kernel gives to whoever asks for any, or to connections, meanwhile.
-func freePort(ctx context.Context) (int, error) {
+// that the kernel gives to whoever asks for any, or to connections, meanwhile; and none
+// that another of these engines finds, in whatever process, until the claim is closed.
+func freePort(ctx context.Context) (port int, claim io.Closer, err error) {
 	const first, last, tries = 10000, 32000, 50
 	var lc net.ListenConfig
-	var err error
 	for range tries {
 		port := first + rand.IntN(last-first)
+		claim, claimed := lc.Listen(ctx, "unix", "@cloche-fake-port-"+strconv.Itoa(port))
+		if err = claimed; err != nil {
+			continue
+		}
 		var ln net.Listener
 		if ln, err = lc.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, ln.Close()
+			return port, claim, ln.Close()
 		}
+		claim.Close()
 	}
-	return 0, err
+	return 0, nil, err
 }
 
 func waitReady(ctx context.Context, f *os.File) error {
