@@ -175,7 +175,7 @@ func TestControllerNotDelegated(t *testing.T) {
 func TestSharedGroup(t *testing.T) {
 	cloche, _ := guest(t)
 	out, _ := cloche("doctor")
-	for _, want := range []string{"cgroup: version 2 without controllers; the memory and cpu and pids controllers cannot be handed down: other processes are in the same cgroup", "not enforced: cpus, memory_bytes, pids: "} {
+	for _, want := range []string{"cgroup: version 2 without controllers; no group can be handed these controllers: memory, cpu, pids: other processes are in the same cgroup", "not enforced: cpus, memory_bytes, pids: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, out)
 		}

@@ -203,7 +203,7 @@ func (l Layout) from(mounts []Mount, own string) Maker {
 			continue
 		}
 		if err := h.handDownFromTop(); err != nil {
-			m.Reason = fmt.Sprintf("the %s controllers cannot be handed down: %s", strings.Join(l.limits(), " and "), hostproc.ErrText(err))
+			m.Reason = fmt.Sprintf("no group can be handed these controllers: %s: %s", strings.Join(l.limits(), ", "), hostproc.ErrText(err))
 			if !l.Bare || m.Unified() != nil {
 				_ = os.Remove(h.Root)
 				continue

@@ -145,10 +145,10 @@ func TestControllersNotHandedDown(t *testing.T) {
 		l := testLayout("cloche-test")
 		l.Bare = bare
 		m := l.from([]Mount{mount}, "0::/\n")
-		if e := m.Enforcement()["memory_bytes"]; e.OK || !strings.Contains(e.Reason, "cannot be handed down") {
+		if e := m.Enforcement()["memory_bytes"]; e.OK || !strings.Contains(e.Reason, "no group can be handed") {
 			t.Errorf("bare %t: memory is %+v", bare, e)
 		}
-		if !strings.Contains(m.Describe(), "cannot be handed down") {
+		if !strings.Contains(m.Describe(), "no group can be handed") {
 			t.Errorf("bare %t: it is described as %q", bare, m.Describe())
 		}
 		if got := m.Unified() != nil; got != bare {
