@@ -38,7 +38,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  []func()
+	undo  hostproc.Undo
 
 	ids    hostkernel.IDs
 	group  *hostgroup.Group
@@ -60,12 +60,6 @@ type creation struct {
 	told     bool // the agent is, so what fails from then on is its own
 }
 
-// step is a part of a Create.
-type step struct {
-	name string
-	do   func(context.Context) error
-}
-
 // Create implements engine.Engine.
 func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	if err := e.validate(p); err != nil {
@@ -82,14 +76,14 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		}
 	}
 	c := newCreation(ctx, e, p)
-	err := c.do(ctx, []step{
-		{"record", c.record},
-		{"make cgroup", c.makeGroup},
-		{"open files", c.open},
-		{"start process", c.start},
-		{"make ids", c.mapIDs},
-		{"wait for agent", c.waitAgent},
-		{"find agent", c.findAgent},
+	err := c.do(ctx, []hostproc.Step{
+		{Name: hostproc.StepRecord, Do: c.record},
+		{Name: "make cgroup", Do: c.makeGroup},
+		{Name: "open files", Do: c.open},
+		{Name: "start process", Do: c.start},
+		{Name: "make ids", Do: c.mapIDs},
+		{Name: "wait for agent", Do: c.waitAgent},
+		{Name: "find agent", Do: c.findAgent},
 	})
 	if err != nil {
 		return nil, err
@@ -103,21 +97,13 @@ func newCreation(ctx context.Context, e *Engine, p engine.Plan) *creation {
 }
 
 // do takes the steps. After an error nothing is left of what they made.
-func (c *creation) do(ctx context.Context, steps []step) error {
-	for _, s := range steps {
-		began := time.Now()
-		err := ctx.Err()
-		if err == nil {
-			err = s.do(ctx)
-		}
-		c.e.log.Debug("create step", "sandbox", c.plan.ID, "step", s.name, "took", time.Since(began))
-		if err != nil {
-			err = c.classify(ctx, s.name, err)
-			c.rollback()
-			return err
-		}
+func (c *creation) do(ctx context.Context, steps []hostproc.Step) error {
+	failed, err := hostproc.TakeSteps(ctx, c.e.log, c.plan.ID, steps)
+	if err != nil {
+		err = c.classify(ctx, failed, err)
+		c.rollback()
 	}
-	return nil
+	return err
 }
 
 // done is the instance that was made.
@@ -161,7 +147,7 @@ func (c *creation) record(context.Context) error {
 		c.e.ids.Release(c.rec.IDs)
 		return err
 	}
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		c.e.records.Remove(c.rec)
 		c.e.ids.Release(c.rec.IDs)
 	})
@@ -175,7 +161,7 @@ func (c *creation) makeGroup(context.Context) error {
 		return err
 	}
 	c.group = g
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
 		if err := g.Remove(ctx); err != nil {
@@ -212,7 +198,7 @@ func (c *creation) lendFile(f *os.File) (int, error) { return c.lend(int(hostpro
 
 // open makes or opens all that the child is given.
 func (c *creation) open(context.Context) error {
-	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	c.undo.Add(func() { removeFiles(c.plan.Dir) })
 	err := each(c.openConfig, c.openPipes, c.openListener, c.openLink, c.openGroups, c.openRoot, c.openAgent, c.openMounts, c.openDevices, c.openJail)
 	if err != nil {
 		return err
@@ -353,7 +339,7 @@ func (c *creation) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.undo = append(c.undo, func() {
+	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
 		if err := killAll(ctx, p, c.e.jail != nil); err != nil {
@@ -432,9 +418,7 @@ func (c *creation) waitAgent(ctx context.Context) error {
 
 // rollback takes back all that was made, newest first.
 func (c *creation) rollback() {
-	for i := len(c.undo) - 1; i >= 0; i-- {
-		c.undo[i]()
-	}
+	c.undo.Run()
 	c.closeFiles()
 }
 
@@ -477,24 +461,8 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", said)
 	}
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
-		return ours
-	}
-	switch {
-	case errors.Is(err, context.Canceled) || errors.Is(ctx.Err(), context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "create sandbox: no answer in time from: %s", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, os.ErrExist) && step == "record":
-		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", c.plan.ID).WithCause(err)
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC):
-		e := cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step).WithCause(err)
-		e.Retryable = true
-		return e
-	case errors.Is(err, hostproc.ErrClosed):
-		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
+	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
+		return known
 	}
 	if at, ok := errors.AsType[*stepError](err); ok {
 		step = at.what

@@ -3,11 +3,9 @@
 package native_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
-	"syscall"
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -61,26 +59,9 @@ func TestEngine(t *testing.T) {
 	enginetest.Run(t, enginetest.Setup{
 		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, dir) },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
-		Kill:     kill,
-		PID:      pid,
+		Kill:     enginetest.KillInit,
+		PID:      enginetest.InitPID,
 		Isolates: true,
 		Survives: true,
 	})
-}
-
-// kill kills the agent, whose number is in the state.
-func kill(t testing.TB, state []byte) {
-	t.Helper()
-	if err := syscall.Kill(pid(state), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// pid is the agent's number; one that nobody has when the state has none.
-func pid(state []byte) int {
-	var s struct{ Init struct{ PID int } }
-	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {
-		return 1 << 30
-	}
-	return s.Init.PID
 }

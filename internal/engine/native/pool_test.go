@@ -44,7 +44,7 @@ func (e pooled) Create(ctx context.Context, p engine.Plan) (engine.Instance, err
 	waiting := e.Fill(p)
 	pids := e.Spares()
 	i, err := e.Engine.Create(ctx, p)
-	if err == nil && (!waiting || !slices.Contains(pids, pid(i.State()))) {
+	if err == nil && (!waiting || !slices.Contains(pids, enginetest.InitPID(i.State()))) {
 		e.t.Errorf("sandbox %s was made of nothing that waited", p.ID)
 	}
 	return i, err
@@ -56,8 +56,8 @@ func TestNativePoolEngine(t *testing.T) {
 	enginetest.Run(t, enginetest.Setup{
 		New:      func(t testing.TB, dir string) engine.Engine { return pooled{withSpares(t, dir, 1), t} },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
-		Kill:     kill,
-		PID:      pid,
+		Kill:     enginetest.KillInit,
+		PID:      enginetest.InitPID,
 		Isolates: true,
 		Survives: true,
 	})
@@ -143,10 +143,10 @@ func TestNativePoolExhausted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := pid(i.State()); n < 2 && got != waiting[n] || n >= 2 && slices.Contains(waiting, got) {
+		if got := enginetest.InitPID(i.State()); n < 2 && got != waiting[n] || n >= 2 && slices.Contains(waiting, got) {
 			t.Errorf("sandbox %d is process %d, where %v were waiting", n, got, waiting)
 		}
-		if net := network(t, pid(i.State())); seen[net] {
+		if net := network(t, enginetest.InitPID(i.State())); seen[net] {
 			t.Errorf("sandbox %d shares %s", n, net)
 		} else {
 			seen[net] = true
@@ -201,8 +201,8 @@ func TestNativePoolDeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	hostname(t, i)
-	if slices.Contains(waiting, pid(i.State())) {
-		t.Errorf("the sandbox is process %d, which was killed", pid(i.State()))
+	if slices.Contains(waiting, enginetest.InitPID(i.State())) {
+		t.Errorf("the sandbox is process %d, which was killed", enginetest.InitPID(i.State()))
 	}
 	if err := i.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func daemon(orders string) error {
 		return err
 	}
 	e.Fill(o.Plan)
-	if err := json.NewEncoder(os.Stdout).Encode(append(e.Spares(), pid(i.State()))); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(append(e.Spares(), enginetest.InitPID(i.State()))); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, os.Stdin)

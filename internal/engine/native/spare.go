@@ -71,13 +71,13 @@ func (k kind) plan(id string) engine.Plan {
 // newSpare begins one and waits until its agent is executed.
 func (e *Engine) newSpare(ctx context.Context, k kind, id string) (*creation, error) {
 	c := newCreation(ctx, e, k.plan(id))
-	err := c.do(ctx, []step{
-		{"record", c.record},
-		{"make cgroup", c.makeGroup},
-		{"open files", c.openSpare},
-		{"start process", c.start},
-		{"make ids", c.mapIDs},
-		{"wait for execution", c.awaitExecution},
+	err := c.do(ctx, []hostproc.Step{
+		{Name: hostproc.StepRecord, Do: c.record},
+		{Name: "make cgroup", Do: c.makeGroup},
+		{Name: "open files", Do: c.openSpare},
+		{Name: "start process", Do: c.start},
+		{Name: "make ids", Do: c.mapIDs},
+		{Name: "wait for execution", Do: c.awaitExecution},
 	})
 	if err != nil {
 		return nil, err
@@ -159,13 +159,13 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	spare := c.rec
 	c.plan, c.clean = p, context.WithoutCancel(ctx)
-	err := c.do(ctx, []step{
-		{"record", c.adopt},
-		{"limit", func(context.Context) error { return c.group.Limit(p.Limits) }},
-		{"open files", c.openRest},
-		{"make the root", c.furnish},
-		{"wait for agent", c.hear},
-		{"find agent", c.findAgent},
+	err := c.do(ctx, []hostproc.Step{
+		{Name: hostproc.StepRecord, Do: c.adopt},
+		{Name: "limit", Do: func(context.Context) error { return c.group.Limit(p.Limits) }},
+		{Name: "open files", Do: c.openRest},
+		{Name: "make the root", Do: c.furnish},
+		{Name: "wait for agent", Do: c.hear},
+		{Name: "find agent", Do: c.findAgent},
 	})
 	c.e.records.Remove(spare)
 	c.e.pool.forget(spare.ID)
@@ -189,7 +189,7 @@ func (c *creation) adopt(context.Context) error {
 
 // openRest opens what the plan says.
 func (c *creation) openRest(context.Context) error {
-	c.undo = append(c.undo, func() { removeFiles(c.plan.Dir) })
+	c.undo.Add(func() { removeFiles(c.plan.Dir) })
 	if err := each(c.nameListener, c.openLink, c.openRoot, c.openMounts); err != nil {
 		return err
 	}
