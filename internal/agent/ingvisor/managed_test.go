@@ -273,13 +273,14 @@ func TestTerminalJobControl(t *testing.T) {
 	}
 	r := &reader{b: b, id: p.ExecID}
 	r.expect(t, "$ ")
-	say("sh -c 'trap \"echo interr''upted; exit\" INT; echo wait''ing; while :; do sleep 0.05; done'\n")
+	say("sh -c 'trap \"echo interr''upted; exit\" INT; trap \"echo contin''ued\" CONT; echo wait''ing; while :; do sleep 0.05; done'\n")
 	r.expect(t, "waiting")
 	say("\x1a") // ^Z
 	r.expect(t, "Stopped")
 	say("echo shell $((40+2)); fg\n")
 	r.expect(t, "shell 42")
-	say("\x03") // ^C reaches the job alone
+	r.expect(t, "continued") // the job is told so once it is in front
+	say("\x03")              // ^C reaches the job alone
 	r.expect(t, "interrupted")
 	say("sh -c 'trap \"echo interr''upted; exit\" INT; echo wait''ing; while :; do sleep 0.05; done'\n")
 	r.expect(t, "waiting")
