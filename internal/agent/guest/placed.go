@@ -224,14 +224,7 @@ func (pl *placing) list(name, cursor string, limit int) (l cloche.FileList, err 
 // openAt opens what a path leads to.
 func (pl *placing) openAt(name string, flags int) (*os.File, error) {
 	s, err := pl.find(name, true)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	if !s.there {
-		return nil, unix.ENOENT
-	}
-	return s.open(flags, 0)
+	return s.openFound(err, flags)
 }
 
 func (pl *placing) openFile(name string) (f *os.File, err error) {

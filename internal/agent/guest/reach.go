@@ -394,3 +394,15 @@ func (s *spot) parents() error {
 	}
 	return nil
 }
+
+// openFound opens what was looked for, and closes the spot; err is what the search ended with.
+func (s *spot) openFound(err error, flags int) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if !s.there {
+		return nil, unix.ENOENT
+	}
+	return s.open(flags, 0)
+}

@@ -132,14 +132,7 @@ func (pl *place) in(rel string) string { return path.Join(pl.name, rel) }
 // openAt opens what is below the root.
 func (pl *place) openAt(rel string, flags int) (*os.File, error) {
 	s, err := pl.find(rel, true)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	if !s.there {
-		return nil, unix.ENOENT
-	}
-	return s.open(flags, 0)
+	return s.openFound(err, flags)
 }
 
 // open opens a regular file to be read.
