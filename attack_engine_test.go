@@ -6,7 +6,6 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +70,7 @@ func (e attackedEngine) run(t *testing.T, f func(*testing.T)) {
 // nsjailHere tells daemons that are started from here on where nsjail is.
 func nsjailHere(t *testing.T) {
 	t.Helper()
-	t.Setenv("CLOCHE__NSJAIL__PATH", cmp.Or(os.Getenv(nsjailVar), "nsjail"))
+	t.Setenv("CLOCHE__NSJAIL__PATH", nsjailProgram())
 }
 
 // TestAttackEngines attacks each engine that runs here by all of it. The neighbour of

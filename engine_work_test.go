@@ -3,7 +3,6 @@
 package cloche_test
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"os"
@@ -22,27 +21,34 @@ import (
 func onEngines(t *testing.T, f func(t *testing.T, engine, settings string)) {
 	nsjailHere(t)
 	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) { f(t, e.name, "nsjail: {path: '"+cmp.Or(os.Getenv(nsjailVar), "nsjail")+"'}\n") })
+		e.run(t, func(t *testing.T) { f(t, e.name, "nsjail: {path: '"+nsjailProgram()+"'}\n") })
 	}
 	daemons := map[string]func() (*dockertest.Daemon, error){"docker": dockertest.Docker, "podman": dockertest.Podman}
 	for _, name := range slices.Sorted(maps.Keys(daemons)) {
 		t.Run(name, func(t *testing.T) {
-			d, err := daemons[name]()
-			if errors.Is(err, dockertest.ErrAbsent) {
-				t.Skipf("needs a daemon of containers: %v", err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := d.Close(); err != nil {
-					t.Errorf("remove the daemon: %v", err)
-				}
-			})
+			d := containerDaemon(t, daemons[name])
 			t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
 			f(t, name, name+": {host: '"+d.Host+"'}\n")
 		})
 	}
+}
+
+// containerDaemon is a daemon that ends with the test, which is skipped where there is none.
+func containerDaemon(t *testing.T, start func() (*dockertest.Daemon, error)) *dockertest.Daemon {
+	t.Helper()
+	d, err := start()
+	if errors.Is(err, dockertest.ErrAbsent) {
+		t.Skipf("needs a daemon of containers: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("remove the daemon of containers: %v", err)
+		}
+	})
+	return d
 }
 
 // The environment of scripts on an engine.

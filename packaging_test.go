@@ -5,7 +5,6 @@ package cloche_test
 import (
 	"archive/tar"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -135,18 +134,7 @@ func TestInContainer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts a Docker daemon and sandboxes")
 	}
-	d, err := dockertest.Docker()
-	if errors.Is(err, dockertest.ErrAbsent) {
-		t.Skipf("needs a Docker daemon: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("remove the Docker daemon: %v", err)
-		}
-	})
+	d := containerDaemon(t, dockertest.Docker)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b := &boxed{T: t, ctx: ctx, d: d}

@@ -85,7 +85,7 @@ func TestScriptsAsUser(t *testing.T) {
 	copyFile(t, callerProgram(t), filepath.Join(dir, "caller"))
 	jail := filepath.Join(dir, "nsjail") // skipped where it is not
 	if ok, err := condition("nsjail"); ok && err == nil {
-		found, err := exec.LookPath(cmp.Or(os.Getenv(nsjailVar), "nsjail"))
+		found, err := exec.LookPath(nsjailProgram())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,6 +287,9 @@ func (t oneByOne) Run(name string, f func(testscript.T)) {
 // nsjailVar names the nsjail binary to test with; without it that in PATH is.
 const nsjailVar = "CLOCHE_TEST_NSJAIL"
 
+// nsjailProgram is that binary, or a name to look for in PATH.
+func nsjailProgram() string { return cmp.Or(os.Getenv(nsjailVar), "nsjail") }
+
 // condition adds [root], and [busybox] for a static one to make images of.
 func condition(name string) (bool, error) {
 	switch name {
@@ -304,7 +307,7 @@ func condition(name string) (bool, error) {
 		return dockertest.Can(name) == nil, nil
 	case "nsjail":
 		// Not where a library is missing that it is linked with.
-		return exec.Command(cmp.Or(os.Getenv(nsjailVar), "nsjail"), "--help").Run() == nil, nil
+		return exec.Command(nsjailProgram(), "--help").Run() == nil, nil
 	}
 	return false, fmt.Errorf("there is no condition %q", name)
 }
@@ -334,7 +337,7 @@ func setUp(e *testscript.Env, bin string) error {
 	e.Setenv("CLOCHE_HOST", "")
 	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	e.Setenv("HOME", e.WorkDir)
-	e.Setenv("NSJAIL", cmp.Or(os.Getenv(nsjailVar), "nsjail"))
+	e.Setenv("NSJAIL", nsjailProgram())
 	e.Setenv("LC_ALL", "C.UTF-8")
 	// A terminal multiplexer's socket, short for the same reason.
 	e.Setenv("SOCK", home+"-tmux")
