@@ -128,7 +128,7 @@ func (h *house) attackEngine(engine string, a attack) {
 		at = "loner"
 		h.must(append([]string{"create", "--engine", engine, "--name", at}, a.flags...)...)
 	}
-	cmd := h.command("exec", "--timeout", "25s", at, "--", "python3", "-")
+	cmd := h.command("exec", "--timeout", "60s", at, "--", "python3", "-")
 	cmd.Stdin = strings.NewReader("ENGINE = '" + engine + "'\n" + enginePrelude + a.program)
 	b, _ := cmd.CombinedOutput()
 	out, status := string(b), cmd.ProcessState.ExitCode()

@@ -138,6 +138,64 @@ for name, nr, args in (("io_uring", 425, (8, attr)), ("bpf", 321, (0, attr, 128)
                        ("kexec", 246, (0, 0, 0, 0)), ("init_module", 175, (attr, 1, b"")), ("open_by_handle_at", 304, (-100, attr, 0))):
     if call(nr, *args)[0] >= 0: bad(name)
 `},
+	{name: "A15 the agent's limits, share and signals", program: `
+# By every thread of the agent's that can be found, and by those that hide.
+threads = sorted({1, *map(int, os.listdir("/proc/1/task")), *(n for n in range(2, 400) if os.path.isdir(f"/proc/1/task/{n}"))})
+none, param, mask = struct.pack("QQ", 0, 0), struct.pack("i", 0), struct.pack("Q", 1)
+idle = struct.pack("IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0)
+buf = ctypes.create_string_buffer(64)
+iov = struct.pack("PN", ctypes.addressof(buf), 8)
+there = struct.pack("PN", 0x400000, 8)
+for t in threads:
+    for name, nr, args in (("limits", 302, (t, 7, none, 0)), ("reads limits of", 302, (t, 7, 0, buf)), ("scheduler", 144, (t, 5, param)), ("parameters", 142, (t, param)),
+                           ("attributes", 314, (t, idle, 0)), ("memory", 310, (t, iov, 1, there, 1, 0)), ("writes memory", 311, (t, iov, 1, there, 1, 0)),
+                           ("pages", 279, (t, 0, 0, 0, 0, 0)), ("moves pages", 256, (t, 8, struct.pack("Q", 1), struct.pack("Q", 1))), ("kcmp", 312, (os.getpid(), t, 1, 0, 0)),
+                           ("seizes", 101, (0x4206, t, 0, 0)), ("attaches", 101, (16, t, 0, 0)), ("perf", 298, (buf, t, -1, -1, 0)), ("robust list", 274, (t, buf, buf))):
+        if ENGINE == "gvisor" and name in ("reads limits of", "robust list"): continue # of its own kernel, and harmless
+        if call(nr, *args)[0] >= 0: bad(name, "of", t)
+for name, nr, args in (("affinity", 203, (1, 8, mask)), ("priority", 141, (0, 1, 19)), ("disk priority", 251, (1, 1, 3 << 13))):
+    if call(nr, *args)[0] >= 0: bad(name, "of the agent")
+if ENGINE != "gvisor": # whose kernel takes these and does nothing with them
+    for name, nr, args in (("priority", 141, (1, 1, 19)), ("disk priority", 251, (2, 1, 3 << 13))):
+        if call(nr, *args)[0] >= 0: bad(name, "of the agent's group")
+    for name, nr, args in (("priority", 141, (2, 0, 19)), ("disk priority", 251, (3, 0, 3 << 13))):
+        if call(nr, *args)[0] >= 0: bad(name, "of all that root has")
+pidfd = call(434, 1, 0)[0]
+if pidfd >= 0:
+    for name, nr, args in (("pidfd_getfd", 438, (pidfd, 3, 0)), ("process_madvise", 440, (pidfd, there, 1, 21, 0)), ("process_mrelease", 448, (pidfd, 0)), ("setns", 308, (pidfd, 0x20000000))):
+        if call(nr, *args)[0] >= 0: bad(name)
+# What these do is seen by whether the agent still answers.
+r, w = os.pipe2(os.O_NONBLOCK)
+import fcntl
+for sig in range(1, 65):
+    info = struct.pack("iii", sig, 0, -1) + bytes(116)
+    call(62, 1, sig); call(129, 1, sig, info)
+    if pidfd >= 0: call(424, pidfd, sig, 0, 0)
+    for t in threads: call(234, 1, t, sig); call(200, t, sig); call(297, 1, t, sig, info)
+    if ENGINE == "gvisor": continue # which sends any signal for a descriptor, and whose sandbox ends
+    for owner in ((0, 1), (1, 1)):
+        try:
+            fcntl.fcntl(r, 15, struct.pack("ii", *owner)); fcntl.fcntl(r, 10, sig); fcntl.fcntl(r, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+            os.write(w, b"x"); os.read(r, 1)
+        except OSError: pass
+def harmless(f): return ENGINE == "gvisor" and f in ("oom_score_adj", "coredump_filter") # whose kernel keeps the number, no more
+for t in threads:
+    for dir in (f"/proc/{t}", f"/proc/1/task/{t}", f"/proc/{t}/task/1"):
+        for path, dirs, files in os.walk(dir):
+            dirs[:] = [d for d in dirs if d in ("attr", "net", "ns")]
+            for f in files:
+                if not harmless(f) and writes(f"{path}/{f}", b"0"): bad("writes", f"{path}/{f}")
+        for f in ("oom_score_adj", "oom_adj", "autogroup", "coredump_filter", "clear_refs", "timerslack_ns", "sched", "comm", "attr/current"):
+            for data in (b"0", b"19", b"1000"):
+                if not harmless(f) and writes(f"{dir}/{f}", data): bad("writes", data, "to", f"{dir}/{f}")
+# And what programs do to themselves goes on.
+if ENGINE != "gvisor":
+    import threading
+    tid = threading.get_native_id()
+    resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), 1); os.sched_setaffinity(tid, os.sched_getaffinity(0))
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+`},
 	{name: "B01 what /proc gives away", program: `
 for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/auxv", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/kmsg", "/proc/1/root/etc/passwd"):
     if reads(path): bad("reads", path)

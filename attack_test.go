@@ -125,7 +125,7 @@ func (h *house) python(sandbox, program string) string {
 		h.t.Fatal(err)
 	}
 	h.must("cp", file, sandbox+":/tmp/attack.py")
-	return h.must("exec", "--timeout", "25s", sandbox, "--", "python3", "/tmp/attack.py")
+	return h.must("exec", "--timeout", "60s", sandbox, "--", "python3", "/tmp/attack.py")
 }
 
 // left asserts that nothing but the daemon is there any more.

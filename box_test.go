@@ -10,10 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +24,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
 )
 
 // boxClient speaks with a box runtime as LangBot does, one action after the other.
@@ -353,4 +357,89 @@ func TestBoxOverStdio(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the runtime ends with %v\n%s", err, said.String())
 	}
+}
+
+// TestBoxWithoutToken: the default is open to the daemon's own user alone, and what a
+// client sends opens nothing of the host.
+func TestBoxWithoutToken(t *testing.T) {
+	h := newHouse(t)
+	h.kill9()
+	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_CONTROL_TOKEN=", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b.start()
+	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
+	defer cancel()
+	relayAt := "/v1/sessions/" + boxTenant + "-g1-s/managed-process/echo/ws"
+	if os.Geteuid() == 0 {
+		for _, path := range []string{"/rpc/ws", relayAt} {
+			client := &http.Client{Transport: &http.Transport{DialContext: dialAsNobody}}
+			_, r, err := websocket.Dial(ctx, "ws://127.0.0.1:"+b.port+path, &websocket.DialOptions{HTTPHeader: boxHeader(""), HTTPClient: client})
+			if err == nil || r == nil || r.StatusCode != http.StatusUnauthorized {
+				t.Errorf("another user at %s: %+v, %v", path, r, err)
+			}
+			if r != nil && r.Body != nil {
+				_ = r.Body.Close()
+			}
+		}
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := b.client(ctx)
+	if r := c.ask("box_init", map[string]any{"backend": "native", "local": map[string]any{"host_root": "/", "allowed_mount_roots": []string{"/"}}}); r.Message != "success" {
+		t.Errorf("%+v", r)
+	}
+	info := c.ask("box_get_backend_info", none()).Data
+	if info["available"] != false || !strings.Contains(fmt.Sprint(info["reason"]), "tier") {
+		t.Errorf("an engine below the operator's tier: %+v", info)
+	}
+	c.ask("box_init", map[string]any{"backend": "auto"})
+	for i, dir := range []string{filepath.Dir(secret), "/root", "/", b.home} {
+		r := c.ask("box_exec", map[string]any{"session_id": fmt.Sprint("h", i), "cmd": "cat secret", "host_path": dir})
+		if r.Message == "success" || !strings.Contains(r.Message, "granted no directory") {
+			t.Errorf("%s: %+v", dir, r)
+		}
+	}
+	if out := c.exec("s", "echo works > f; cat f", nil); out != "works" {
+		t.Errorf("a session of its own: %q", out)
+	}
+	if list, err := os.ReadDir("/default"); err == nil {
+		t.Errorf("made /default: %v", list)
+	}
+}
+
+// dialAsNobody connects as another user of the filesystem, whom the kernel takes for the
+// owner of the socket.
+func dialAsNobody(_ context.Context, _, to string) (net.Conn, error) {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, err
+	}
+	type dialled struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan dialled)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			done <- dialled{nil, err}
+			return
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			done <- dialled{nil, err}
+			return
+		}
+		f := os.NewFile(uintptr(fd), "socket")
+		defer f.Close()
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
+			done <- dialled{nil, err}
+			return
+		}
+		conn, err := net.FileConn(f)
+		done <- dialled{conn, err}
+	}()
+	d := <-done
+	return d.conn, d.err
 }

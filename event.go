@@ -53,6 +53,11 @@ const (
 	EventOOM      EventKind = "sandbox.oom"
 	EventAdopted  EventKind = "sandbox.adopted"
 	EventRefused  EventKind = "refused"
+	// EventFailed is told once by each daemon of a sandbox whose record it cannot read.
+	EventFailed EventKind = "sandbox.failed"
+	// EventRecord is told once by each daemon of a record of anything else, such as a
+	// workspace, that it cannot read. What the record is about is kept; Reason names the file.
+	EventRecord EventKind = "record.unreadable"
 	// EventDegraded is told when a sandbox has lost a part of what it was created with.
 	EventDegraded EventKind = "sandbox.degraded"
 
@@ -103,7 +108,7 @@ const (
 func EventKinds() []EventKind {
 	return []EventKind{
 		EventCreated, EventExpiring, EventPaused, EventResumed, EventStopping, EventStopped, EventLost, EventRemoved, EventOOM,
-		EventAdopted, EventDegraded, EventRefused, EventProcessStarted, EventProcessReady, EventProcessNotReady, EventProcessRestarted,
+		EventAdopted, EventFailed, EventRecord, EventDegraded, EventRefused, EventProcessStarted, EventProcessReady, EventProcessNotReady, EventProcessRestarted,
 		EventProcessExited, EventProcessFailed, EventEndpointBinding, EventEndpointReady, EventEndpointDegraded,
 		EventEndpointDraining, EventEndpointClosed, EventEndpointFailed, EventImagePulling, EventImagePulled, EventImageFailed, EventImageRemoved,
 		EventEgressRefused, EventEgressChanged, EventApprovalAsked, EventApprovalAnswered, EventPolicyReloaded, EventPolicyRejected, EventAuditFailing, EventAuditRecovered,

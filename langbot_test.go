@@ -36,7 +36,9 @@ func TestLangBot(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir()}
+	clients := t.TempDir() // below which the client says that skills lie
+	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients}
 	b.start()
 	drive := func(t *testing.T, dir, workspace, port string, mode ...string) {
 		t.Helper()
@@ -44,7 +46,10 @@ func TestLangBot(t *testing.T) {
 		ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 8*time.Minute))
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "/usr/bin/python3", append([]string{script, workspace, port}, mode...)...)
-		cmd.Dir, cmd.WaitDelay = t.TempDir(), 10*time.Second
+		cmd.Dir, cmd.WaitDelay = filepath.Join(clients, workspace), 10*time.Second
+		if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 		cmd.Env = append(b.environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1")
 		out, err := cmd.CombinedOutput()
 		if text := string(out); err != nil || strings.Contains(text, "FAILED") || !strings.Contains(text, "\ndone") {

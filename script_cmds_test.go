@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,15 +78,15 @@ func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// daemon start [flags…] | stop | kill9 | upgrade | rss VAR
+// daemon start [flags…] | stop | kill9 | upgrade [FILE] | rss VAR
 func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	s := state(ts)
 	if neg || len(args) == 0 {
-		ts.Fatalf("usage: daemon start [flags...] | stop | kill9 | upgrade | rss VAR")
+		ts.Fatalf("usage: daemon start [flags...] | stop | kill9 | upgrade [FILE] | rss VAR")
 	}
 	switch {
 	case args[0] == "upgrade" && s.daemon == nil:
-		ts.Check(upgrade(s.bin))
+		ts.Check(upgrade(s.bin, args[1:]...))
 		return
 	case args[0] == "start" && s.daemon == nil:
 		s.startDaemon(ts, args[1:])
@@ -112,9 +113,9 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // upgrade puts another build in the place of the program, as a package manager
-// does: the same code in a file of another hash.
-func upgrade(bin string) error {
-	program, err := os.ReadFile(bin)
+// does: the given one, or the same code in a file of another hash.
+func upgrade(bin string, other ...string) error {
+	program, err := os.ReadFile(append(other, bin)[0])
 	if err != nil {
 		return err
 	}
@@ -124,11 +125,14 @@ func upgrade(bin string) error {
 	return os.Rename(bin+".new", bin)
 }
 
-// startDaemon takes flags, and settings as they are in the environment.
+// setting is a variable of the daemon's environment among its flags.
+var setting = regexp.MustCompile(`^[A-Z_]+=`)
+
+// startDaemon takes flags, and variables of its environment as NAME=VALUE.
 func (s *scriptState) startDaemon(ts *testscript.TestScript, flags []string) {
 	var settings []string
 	flags = slices.DeleteFunc(slices.Clone(flags), func(f string) bool {
-		set := strings.HasPrefix(f, "CLOCHE__")
+		set := setting.MatchString(f)
 		if set {
 			settings = append(settings, f)
 		}

@@ -45,7 +45,7 @@ const (
 
 // asUser are the scripts that TestScriptsAsUser runs: what a normal user is
 // promised, limits that need delegation left out.
-var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|mounts(_refused)?$|tar|workspace_(attach|measured|rootless)|(native|nsjail|oci)_rootless|real_(python|c|git))`)
+var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|home_(kept|moved)|mounts(_refused)?$|tar|workspace_(attach|measured|rootless)|socket|(native|nsjail|oci)_rootless|real_(python|c|git))`)
 
 // TestScripts drives the built binary through the files of testdata/script, one
 // after the other: each looks at what is left on the machine.
@@ -257,7 +257,7 @@ func runFiles(t *testing.T, bin string, files []string, each time.Duration) {
 			"status": cmdStatus, "daemon": cmdDaemon, "leftovers": cmdLeftovers, "json": cmdJSON, "eventually": cmdEventually,
 			"samesum": cmdSameSum, "grown": cmdGrown, "http": cmdHTTP, "signal": cmdSignal, "rawname": cmdRawName, "sentries": cmdSentries,
 			"registry": cmdRegistry, "model": cmdModel, "caller": cmdCaller, "loops": cmdLoops, "internet": cmdInternet, "holder": cmdHolder, "tlssite": cmdTLSSite, "outside": cmdOutside,
-			"container": cmdContainer,
+			"container": cmdContainer, "kepthome": cmdKeptHome, "answers": cmdAnswers,
 		},
 	}
 	for _, f := range files {
@@ -312,6 +312,25 @@ func condition(name string) (bool, error) {
 	return false, fmt.Errorf("there is no condition %q", name)
 }
 
+// tellDaemonLog writes what the daemon of a script that failed said of errors.
+func tellDaemonLog(e *testscript.Env) {
+	t, ok := e.T().(oneByOne)
+	if !ok || !t.Failed() {
+		return
+	}
+	log, err := os.ReadFile(filepath.Join(e.WorkDir, "daemon.log"))
+	if err != nil {
+		return // no daemon was started
+	}
+	var told []string
+	for line := range strings.Lines(string(log)) {
+		if !strings.Contains(line, "level=INFO") && !strings.Contains(line, "level=DEBUG") {
+			told = append(told, line)
+		}
+	}
+	t.Logf("the daemon's log, beyond what is information:\n%s", strings.Join(told[max(0, len(told)-30):], ""))
+}
+
 // setUp gives a script its own home, short enough for a socket in it.
 func setUp(e *testscript.Env, bin string) error {
 	home, err := os.MkdirTemp("", "cl-")
@@ -321,6 +340,7 @@ func setUp(e *testscript.Env, bin string) error {
 	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}
 	e.Values[stateKey{}] = s
 	e.Defer(s.tearDown)
+	e.Defer(func() { tellDaemonLog(e) })
 	in := &scriptInternet{}
 	e.Values[internetKey{}] = in
 	e.Defer(in.close)
@@ -335,6 +355,12 @@ func setUp(e *testscript.Env, bin string) error {
 	}
 	e.Setenv("CLOCHE_HOME", home)
 	e.Setenv("CLOCHE_HOST", "")
+	scripts, err := filepath.Abs(scriptDir)
+	if err != nil {
+		return err
+	}
+	e.Setenv("SCRIPTS", scripts)
+	e.Setenv("TODAY", os.Getenv(envToday))
 	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	e.Setenv("HOME", e.WorkDir)
 	e.Setenv("NSJAIL", nsjailProgram())

@@ -5,7 +5,8 @@ type Status struct {
 	Version string `json:"version"`
 	// Enabled is the operator's switch.
 	Enabled bool `json:"enabled"`
-	// Available: a create would find a usable engine now.
+	// Available: a create would find a usable engine now, room in the daemon's home,
+	// and an audit log that can be written.
 	Available bool `json:"available"`
 	// Reason says why no sandbox can be had, and Message the same for people; empty
 	// where one can.
@@ -21,12 +22,15 @@ type Status struct {
 	// Starting counts those that are being made now, Queued those that wait for that.
 	Starting int `json:"starting"`
 	Queued   int `json:"queued"`
+	// Problems are faults of the daemon's home, audit log and policy file. Only the
+	// operator is told.
+	Problems []Problem `json:"problems,omitempty"`
 }
 
 // StatusReason says why no sandbox can be had.
 type StatusReason string
 
-// The reasons. A daemon says one of the first three, a client that gets no answer from
+// The reasons. A daemon says one of the first five, a client that gets no answer from
 // it one of the others.
 const (
 	// ReasonDisabled: the operator switched it off.
@@ -36,6 +40,11 @@ const (
 	ReasonEngineDown StatusReason = "engine_down"
 	// ReasonNoEngine: no engine is named, and none of all can be used.
 	ReasonNoEngine StatusReason = "no_engine"
+	// ReasonDiskFull: the file system of the daemon's home has no space or no inodes left.
+	ReasonDiskFull StatusReason = "disk_full"
+	// ReasonAuditFailing: the audit log cannot be written, and what needs a record is
+	// refused.
+	ReasonAuditFailing StatusReason = "audit_failing"
 	// ReasonNeverConnected: the client has never reached the daemon.
 	ReasonNeverConnected StatusReason = "never_connected"
 	// ReasonLost: it has, and cannot any more.
@@ -52,6 +61,15 @@ type EngineStatus struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// What an engine may keep programs from in directories of the host: to connect or send to
+// a unix socket of the host's that lies there. EnforcesMountSockets is about directories
+// to write, EnforcesReadOnlyMountSockets about those to read, where it holds for opening a
+// named pipe to write as well.
+const (
+	EnforcesMountSockets         = "mount_sockets"
+	EnforcesReadOnlyMountSockets = "mount_sockets_ro"
+)
+
 // EngineReport is what an engine can do on this machine.
 type EngineReport struct {
 	Name   string `json:"name"`
@@ -61,7 +79,8 @@ type EngineReport struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// Enforces says for each limit whether it can be enforced: "cpus",
 	// "memory_bytes", "pids", "disk_bytes"; and "egress", whether a sandbox can have a
-	// network on which everything goes by rules.
+	// network on which everything goes by rules; and EnforcesMountSockets and
+	// EnforcesReadOnlyMountSockets.
 	Enforces map[string]Enforcement `json:"enforces"`
 	// SharesHostFS says that its sandboxes are made of files of this machine. Where it
 	// is false a workspace is a volume of the engine's, and nothing of the host's can be
@@ -88,4 +107,6 @@ type Doctor struct {
 	Version string            `json:"version"`
 	Host    map[string]string `json:"host"`
 	Engines []EngineReport    `json:"engines"`
+	// Problems are those of Status.
+	Problems []Problem `json:"problems,omitempty"`
 }

@@ -115,7 +115,23 @@ type WorkspaceInfo struct {
 	CreatedAt time.Time `json:"created_at"`
 	// UsedAt is when a sandbox last took it.
 	UsedAt *time.Time `json:"used_at,omitempty"`
+	// State is empty for one that can be used. Any other can only be removed, and Reason
+	// says why.
+	State  WorkspaceState `json:"state,omitempty"`
+	Reason string         `json:"reason,omitempty"`
 }
+
+// WorkspaceState says why a workspace cannot be used.
+type WorkspaceState string
+
+// The states. The files of both are kept until they are removed by name.
+const (
+	// WorkspaceFailed is one whose record cannot be read.
+	WorkspaceFailed WorkspaceState = "failed"
+	// WorkspaceOrphaned is a disk or a project that no record tells of. Its name is the id
+	// that the workspace had.
+	WorkspaceOrphaned WorkspaceState = "orphaned"
+)
 
 // WorkspaceList is the answer of GET /v1/workspaces, sorted by name.
 type WorkspaceList struct {

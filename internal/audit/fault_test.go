@@ -120,8 +120,16 @@ func TestFullDisk(t *testing.T) {
 			if (failed == 0) != degrade {
 				t.Errorf("%d of %d were refused", failed, tries)
 			}
+			for range 2 {
+				if failing, refuses := log.Failing(); !failing || refuses == degrade {
+					t.Errorf("failing %v, refuses %v", failing, refuses)
+				}
+			}
 			if err := os.Remove(fill); err != nil {
 				t.Fatal(err)
+			}
+			if failing, refuses := log.Failing(); failing || refuses {
+				t.Errorf("with room again: failing %v, refuses %v", failing, refuses)
 			}
 			record(t, log, event("last"))
 			events := read(t, home)

@@ -15,6 +15,7 @@ type failing struct {
 	missed int64
 	since  time.Time
 	reason string
+	err    error // the last
 }
 
 // isFull reports whether err is a disk, a quota or a file without room.
@@ -30,6 +31,7 @@ func (l *Log) missed(err error, locked bool) {
 		l.failed.since = now
 	}
 	l.failed.missed++
+	l.failed.err = err
 	l.failed.reason = "they could not be written"
 	if isFull(err) {
 		l.failed.reason = "there was no room"
@@ -76,6 +78,42 @@ func (l *Log) gap(now time.Time) *cloche.AuditFact {
 		reason = "an earlier process could not write them"
 	}
 	return &cloche.AuditFact{Kind: cloche.AuditGap, Count: n, Since: &since, Until: &until, Reason: reason}
+}
+
+// Failing says that records cannot be written, and whether what needs one is refused for
+// that. It tries again first, so that it does not tell of what is over.
+func (l *Log) Failing() (failing, refuses bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.failed.now || l.closed {
+		return l.closed, l.closed
+	}
+	err := l.retry()
+	if err == nil {
+		l.recovered()
+		return false, false
+	}
+	return true, !l.opts.Degrade || !isFull(err)
+}
+
+// retry writes what the log has to say of itself, such as the count of what is missing.
+// l.mu is held.
+func (l *Log) retry() error {
+	// A note of the log's own is small and may fit where a record does not.
+	const enough = 16 << 10
+	if isFull(l.failed.err) && hostfile.FreeBytes(l.dir) < enough {
+		return l.failed.err
+	}
+	unlock, err := l.locked()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	facts, err := l.find()
+	if err != nil {
+		return err
+	}
+	return l.write(facts, nil)
 }
 
 // recovered ends an alarm.

@@ -177,6 +177,11 @@ func TestNothingChoosesAnotherTarget(t *testing.T) {
 		{"GET /v1%2Fx", "", 400, ""},
 		{"GET /v1%5c..%5cadmin", "", 400, ""},
 		{"GET /x%00y", "", 400, ""},
+		{"GET /%c0%ae%c0%ae/admin", "", 400, ""},
+		{"GET /x%0d%0aHost:%20evil", "", 400, ""},
+		{"GET /x%c2%85y", "", 400, ""},
+		{"GET /%25zz/%252e%252e/admin", "", 400, ""},
+		{"GET /..%20/admin", "", 400, ""},
 		{"GET /x#y", "", 400, ""},
 		{"GET /x", "Host: two.example\r\n", 400, ""},
 		{"POST /x", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400, ""},
@@ -545,19 +550,21 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.path, got, c.want)
 		}
 	}
-	for range 5 { // one goes on, four wait
-		wg.Go(func() {
-			if resp, err := http.Get(in.base + "/hang"); err == nil {
-				resp.Body.Close()
-			}
-		})
+	got := make(chan string, 6)
+	for range 6 { // one goes on, four wait, and one is refused
+		wg.Go(func() { got <- code("GET", "/hang", nil) })
 	}
-	until(t, func() bool { return in.Status().Counters.Active == 8 })
-	if got := code("GET", "/", nil); got != "429 concurrency_limit 1" {
+	if got := <-got; got != "429 concurrency_limit 1" {
 		t.Errorf("with a full queue: %s", got)
 	}
+	until(t, func() bool { return in.Status().Counters.Active == 8 })
 	close(release)
 	wg.Wait()
+	for range 5 {
+		if got := <-got; got != "200" {
+			t.Errorf("one that waited: %s", got)
+		}
+	}
 	if got := code("GET", "/", nil); got != "200" {
 		t.Errorf("afterwards: %s", got)
 	}

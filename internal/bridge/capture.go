@@ -123,12 +123,7 @@ func (c *capturing) hides(name string) bool {
 
 // tell is a text without the values of secrets, cut.
 func (c *capturing) tell(s string, most int) string {
-	for _, v := range c.x.secrets {
-		s = strings.ReplaceAll(s, v, redacted)
-	}
-	if c.x.e.o.Redact != nil {
-		s = c.x.e.o.Redact(s)
-	}
+	s = c.x.redact(s)
 	cost := 0
 	for i, r := range s {
 		if cost++; r < ' ' || r > '~' || r == '<' || r == '>' || r == '&' {

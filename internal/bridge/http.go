@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/redact"
 )
 
 // exchange is one request on its way.
@@ -265,7 +267,13 @@ func (x *exchange) forward(r *http.Request) {
 		Transport: on, FlushInterval: -1, BufferPool: x, ErrorLog: x.e.server.ErrorLog,
 		Rewrite: x.rewrite, ModifyResponse: x.responded, ErrorHandler: x.broke,
 	}
+	defer x.hide(x.w.Header()) // trailers are among them by then
 	proxy.ServeHTTP(x.w, r)
+}
+
+// hide takes what the host adds to requests out of the fields of an answer.
+func (x *exchange) hide(h http.Header) {
+	redact.Header(h, slices.Collect(maps.Values(x.secrets)), func(string) string { return "[redacted]" })
 }
 
 // broke is what the client gets when the target gives no answer.
@@ -421,6 +429,7 @@ func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answering) WriteHeader(status int) {
+	a.x.hide(a.Header())
 	if status >= 200 {
 		a.status = status
 		a.x.first.CompareAndSwap(0, int64(time.Since(a.x.begun)))
@@ -480,18 +489,14 @@ func removed(name string) bool {
 // responded takes out of a response what is not for the sandbox.
 func (x *exchange) responded(res *http.Response) error {
 	x.record.Upstream = res.StatusCode
-	for name, values := range res.Header {
+	for name := range res.Header {
 		if strings.HasPrefix(name, "Access-Control-") && (x.up.spec.HTTP == nil || !x.up.spec.HTTP.AllowOrigin) || strings.HasPrefix(name, "X-Bridge-") {
 			delete(res.Header, name)
 			continue
 		}
-		for i, v := range values {
-			for _, secret := range x.secrets {
-				values[i] = strings.ReplaceAll(v, secret, "[redacted]")
-				v = values[i]
-			}
-		}
 	}
+	x.hide(res.Header)
+	x.hide(res.Trailer) // their names are announced
 	if l := res.Header["Location"]; len(l) == 1 {
 		l[0] = x.location(l[0])
 	}

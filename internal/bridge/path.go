@@ -2,15 +2,16 @@ package bridge
 
 import (
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
 var (
 	errTarget  = errors.New("the target of the request is not a path")
 	errDots    = errors.New("the path has a segment that another path could be meant by")
-	errEscaped = errors.New("the path has an encoded slash or an empty segment")
+	errEscaped = errors.New("the path has an encoded slash, an empty segment, or what is encoded twice")
 )
 
 // pathOf takes the path out of the target of a request, as it was sent and decoded.
@@ -21,17 +22,13 @@ func pathOf(target string, confined bool) (raw, decoded string, err error) {
 	if !strings.HasPrefix(target, "/") || strings.ContainsFunc(target, forbidden) || strings.Contains(raw, "#") {
 		return "", "", errTarget
 	}
-	if decoded, err = url.PathUnescape(raw); err != nil || strings.ContainsFunc(decoded, unspeakable) {
+	decoded, fault := rule.ReadPath(raw)
+	switch {
+	case fault == rule.PathMalformed:
 		return "", "", errTarget
-	}
-	twice, err := url.PathUnescape(decoded)
-	if err != nil {
-		twice = decoded // a lone percent sign
-	}
-	if dotted(decoded) || dotted(twice) {
+	case fault == rule.PathDots:
 		return "", "", errDots
-	}
-	if confined && (strings.Contains(decoded, "//") || strings.Count(decoded, "/") != strings.Count(raw, "/")) {
+	case fault == rule.PathTwoWays && confined:
 		return "", "", errEscaped
 	}
 	return raw, decoded, nil
@@ -39,20 +36,6 @@ func pathOf(target string, confined bool) (raw, decoded string, err error) {
 
 // forbidden is true for what no target of a request holds.
 func forbidden(c rune) bool { return c <= ' ' || c == 0x7f || c == '\\' }
-
-// unspeakable is true for what no decoded path may hold.
-func unspeakable(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' }
-
-// dotted is true where a segment is "." or "..", parameters or not.
-func dotted(p string) bool {
-	for seg := range strings.FieldsFuncSeq(p, func(c rune) bool { return c == '/' || c == '\\' }) {
-		name, _, _ := strings.Cut(seg, ";")
-		if name == "." || name == ".." {
-			return true
-		}
-	}
-	return false
-}
 
 // allowed says whether a decoded path is one of those; none allow all.
 func allowed(paths []string, p string) bool {

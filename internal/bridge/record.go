@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -117,7 +116,10 @@ func (x *exchange) keep() {
 		t.omitted = "its request was not read to the end"
 	}
 	if t.omitted == "" && x.tellsSecret(k.Request, t) {
-		t.omitted, k.Request.Body = "it holds the value of a secret", tape.Chunk{}
+		t.omitted = "it holds the value of a secret"
+	}
+	if t.omitted != "" {
+		k.Request = x.withoutSecrets(k.Request)
 	}
 	if k.Omitted = t.omitted; k.Omitted == "" {
 		k.Response = tape.Response{
@@ -130,21 +132,47 @@ func (x *exchange) keep() {
 	}
 }
 
-// tellsSecret says whether what would be kept holds a value that the host added.
+// redact takes the values of secrets out of a text: those that the host added to this
+// exchange, and all that are known.
+func (x *exchange) redact(s string) string {
+	for _, v := range x.secrets {
+		s = strings.ReplaceAll(s, v, redacted)
+	}
+	if x.e.o.Redact != nil {
+		s = x.e.o.Redact(s)
+	}
+	return s
+}
+
+// withoutSecrets is what is kept of a request that is not replayed. It can still be
+// read as one.
+func (x *exchange) withoutSecrets(r tape.Request) tape.Request {
+	out := tape.Request{Method: r.Method, Path: x.redact(r.Path), Query: x.redact(r.Query)}
+	if x.redact(r.Method) != r.Method {
+		out.Method = "REDACTED"
+	}
+	if !strings.HasPrefix(out.Path, "/") {
+		out.Path = "/" + out.Path
+	}
+	return out
+}
+
+// tellsSecret says whether what would be kept holds the value of a secret.
 func (x *exchange) tellsSecret(r tape.Request, t *taping) bool {
-	if len(x.secrets) == 0 {
+	if len(x.secrets) == 0 && x.e.o.Redact == nil {
 		return false
 	}
+	holds := func(text string) bool { return x.redact(text) != text }
 	whole := make([]byte, 0, t.size)
 	for _, c := range t.chunks {
 		whole = append(whole, c.Bytes()...)
 	}
-	for _, v := range x.secrets {
-		if bytes.Contains(whole, []byte(v)) || bytes.Contains(r.Body.Bytes(), []byte(v)) || strings.Contains(r.Path+r.Query, v) {
-			return true
-		}
-		for _, values := range t.res.Trailer {
-			if strings.Contains(strings.Join(values, " "), v) {
+	if holds(string(whole)) || holds(string(r.Body.Bytes())) || holds(r.Method+" "+r.Path+"?"+r.Query) {
+		return true
+	}
+	for _, h := range []http.Header{t.header, t.res.Trailer} {
+		for name, values := range h {
+			if holds(name) || holds(strings.Join(values, " ")) {
 				return true
 			}
 		}

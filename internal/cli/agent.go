@@ -98,8 +98,11 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Say whether sandboxes can be had, and if not why",
 		Long: `Say whether a sandbox could be had now. If not, the reason is one of: disabled,
 engine_down (the engine that the operator named), no_engine (none is named, and
-none can be used), never_connected (no daemon answers), failing (it answers with
-an error). A program that uses the Go client may also see connection_lost.
+none can be used), disk_full (the file system of the daemon's home has no space
+or no inodes left), audit_failing (the audit log cannot be written, and what
+needs a record is refused), never_connected (no daemon answers), failing (it
+answers with an error). A program that uses the Go client may also see
+connection_lost.
 
 Exit status: 0 when a sandbox could be had, 1 when not.`,
 		Example: "  cloche status\n  cloche status --json",
@@ -140,8 +143,23 @@ func (a *app) printStatus(st cloche.Status) error {
 	if st.Version != "" {
 		text += fmt.Sprintf("sandboxes: %d live, %d being made, %d waiting for that\nrecent errors: %d\n", st.Sandboxes, st.Starting, st.Queued, st.RecentErrors)
 	}
+	for _, p := range st.Problems {
+		text += problemLines("", p)
+	}
 	return a.printLines(text)
 }
+
+// problemLines are the lines that tell of a problem, and how to mend it.
+func problemLines(indent string, p cloche.Problem) string {
+	text := fmt.Sprintf("%sproblem: %s\n", indent, oneLine(p.What))
+	if p.Mend != "" {
+		text += fmt.Sprintf("%smend: %s\n", indent, oneLine(p.Mend))
+	}
+	return text
+}
+
+// oneLine keeps a text from the daemon on one line.
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // printLines writes text of a daemon's with its line breaks.
 func (a *app) printLines(text string) error {

@@ -23,8 +23,10 @@ Sandboxes of persistent sessions live on when it ends, and the next one with the
 same home finds them again. The sandboxes are those of any daemon: "cloche ls" in
 the same home lists them.
 
-Without --host it listens at every address where LANGBOT_BOX_CONTROL_TOKEN is set,
-and for this machine alone where it is not.`,
+Without --host it listens at every address where LANGBOT_BOX_CONTROL_TOKEN is set.
+Where it is not, it listens for this machine alone, and serves only the user that
+it runs as, and root. What a client says of directories and engines narrows what
+LANGBOT_BOX_CONFIG, BOX__LOCAL__* and BOX_BACKEND grant.`,
 		Example: "  cloche box\n  LANGBOT_BOX_CONTROL_TOKEN=$(cat token) cloche box --host 0.0.0.0\n  cloche box -s --ws-control-port 5411",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),

@@ -68,13 +68,17 @@ func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
 			a.printLimits(e.Enforces)
 		}
 		for _, p := range e.Problems {
-			fmt.Fprintf(out, "  problem: %s\n", printable(p.What))
-			if p.Mend != "" {
-				fmt.Fprintf(out, "  mend: %s\n", printable(p.Mend))
+			if err := a.printLines(problemLines("  ", p)); err != nil {
+				return err
 			}
 		}
 	}
 	fmt.Fprintln(out)
+	for _, p := range d.Problems {
+		if err := a.printLines(problemLines("", p)); err != nil {
+			return err
+		}
+	}
 	if !st.Enabled {
 		fmt.Fprintln(out, "disabled: the operator's rules switch sandboxes off")
 	}

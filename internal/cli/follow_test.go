@@ -117,7 +117,7 @@ func TestEveryKindCanBeAskedFor(t *testing.T) {
 			t.Errorf("%s: %v, %v", k, got, err)
 		}
 	}
-	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 17 {
+	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 18 {
 		t.Errorf("process and sandbox are %d kinds", len(got))
 	}
 }

@@ -163,6 +163,9 @@ func workspaceRow(w cloche.WorkspaceInfo, now time.Time) []string {
 	if w.UsedAt != nil {
 		row[5] = formatAge(now.Sub(*w.UsedAt)) + " ago"
 	}
+	if w.State != "" {
+		row[5] = string(w.State) // nobody can use it
+	}
 	return row
 }
 

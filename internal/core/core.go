@@ -4,6 +4,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/event"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/metrics"
@@ -94,8 +96,13 @@ type Options struct {
 	Version   string
 	// Home is Cloche's home, which no sandbox may see.
 	Home string
+	// HomeFull says what the file system of Home has run out of; nil asks the system.
+	HomeFull func(home string) string
 	// UserHome is the home directory of the user that Cloche runs as, or empty.
 	UserHome string
+	// SocketDirs are directories with sockets of Cloche's and of engines' daemons, which no
+	// sandbox may see, by all names they are known by.
+	SocketDirs []string
 }
 
 // Service has the verbs. It is safe for concurrent use.
@@ -103,6 +110,8 @@ type Service struct {
 	opts  Options
 	log   *slog.Logger
 	inUse atomic.Pointer[policy.Rules]
+	// rejected says why the policy file is not in force; nil is that it is.
+	rejected atomic.Pointer[string]
 	// running are the programs.
 	running  programs
 	rates    rates
@@ -113,6 +122,9 @@ type Service struct {
 // New makes a Service.
 func New(opts Options) *Service {
 	s := &Service{opts: opts, log: opts.Logger}
+	if s.opts.HomeFull == nil {
+		s.opts.HomeFull = hostfile.FullReason
+	}
 	s.metrics = metrics.New(opts.Version, s.tally)
 	s.inUse.Store(&opts.Rules)
 	return s
@@ -138,7 +150,12 @@ func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
 	if err != nil {
 		st.Engine.Reason = err.Error()
 	}
-	st.Available = st.Enabled && st.Engine.Available
+	faults := s.faults()
+	reason, message := faults.blocks()
+	st.Available = st.Enabled && st.Engine.Available && reason == ""
+	if caller.Operator {
+		st.Problems = faults.problems()
+	}
 	switch {
 	case !st.Enabled:
 		st.Reason, st.Message = cloche.ReasonDisabled, "the operator switched sandboxes off"
@@ -146,6 +163,8 @@ func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
 		st.Reason, st.Message = cloche.ReasonEngineDown, err.Error()
 	case err != nil:
 		st.Reason, st.Message = cloche.ReasonNoEngine, err.Error()
+	default:
+		st.Reason, st.Message = reason, message
 	}
 	return st
 }
@@ -157,6 +176,29 @@ func (s *Service) Engines(ctx context.Context, caller Caller) ([]cloche.EngineRe
 		return nil, err
 	}
 	return slices.Clone(s.opts.Prober.Reports(ctx)), nil
+}
+
+// EngineAtLeast says why an engine isolates less than the operator's own choice: the engine
+// own, or where that is empty the one that the rules name, or the least tier that they
+// accept. Nil is that it does not, or that there is no such engine.
+func (s *Service) EngineAtLeast(ctx context.Context, name, own string) error {
+	rules, reports := s.rules(), s.opts.Prober.Reports(ctx)
+	tier := func(name string) (cloche.Tier, bool) {
+		i := slices.IndexFunc(reports, func(r cloche.EngineReport) bool { return r.Name == name })
+		if i < 0 {
+			return "", false
+		}
+		return reports[i].Tier, true
+	}
+	least := cmp.Or(rules.MinTier, cloche.TierGVisor)
+	if t, ok := tier(cmp.Or(own, rules.Engine)); ok {
+		least = t
+	}
+	if t, ok := tier(name); ok && !policy.AtLeast(t, least) {
+		return cloche.Errorf(cloche.CodeDenied, "engine %s isolates by tier %s, and the operator's choice by %s", name, t, least).
+			WithHint("the operator names the engine in BOX_BACKEND, or accepts less by min_tier of the rules")
+	}
+	return nil
 }
 
 // Doctor tells what each engine can do on this machine.
@@ -171,6 +213,6 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 	}
 	return cloche.Doctor{
 		Version: s.opts.Version, Host: host,
-		Engines: slices.Clone(s.opts.Prober.Refresh(ctx)),
+		Engines: slices.Clone(s.opts.Prober.Refresh(ctx)), Problems: s.faults().problems(),
 	}, nil
 }

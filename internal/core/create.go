@@ -100,7 +100,7 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.Sandbox
 	}
 	facts := policy.Facts{
 		Snapshot: found.Snapshot, NoLayers: found.NoLayers,
-		Windows: runtime.GOOS == "windows", Dirs: map[string]policy.DirFact{}, Home: s.opts.Home, UserHome: s.opts.UserHome,
+		Windows: runtime.GOOS == "windows", Dirs: map[string]policy.DirFact{}, Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs,
 		Engines: s.opts.Prober.Reports(ctx), Live: all, LiveTenant: own, Image: s.imageFact(policy.ImageOf(*spec, rules)),
 		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(), Workspace: s.workspaceFact(caller, *spec),
 	}
@@ -114,7 +114,8 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.Sandbox
 	for _, p := range asked(*spec, caller, rules) {
 		facts.Dirs[p] = lookAt(name(p))
 	}
-	return facts, nil
+	lookForPrivate(&facts, spec)
+	return facts, lookAtMounts(&facts)
 }
 
 // permitRun decides both halves of a one-shot before anything is made. The call

@@ -58,7 +58,11 @@ func (s *Service) command(argv []string) string {
 
 // clean is the first of an output, without values that are known to be secret.
 func (s *Service) clean(output cloche.Bytes) string {
-	text := string(output[:min(len(output), lookedAt)])
+	return s.redact(string(output[:min(len(output), lookedAt)]))
+}
+
+// redact takes the values of secrets that are known out of a text.
+func (s *Service) redact(text string) string {
 	if s.opts.Redactor == nil {
 		return text
 	}

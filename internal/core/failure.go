@@ -95,11 +95,8 @@ func (s *Service) remember(ctx context.Context, caller Caller, stage cloche.Erro
 	if code == cloche.CodeInternal && !caller.Operator {
 		message = "the daemon met an internal error" // what happened may name paths of the host
 	}
-	if s.opts.Redactor != nil {
-		message = s.opts.Redactor.Redact(message)
-	}
 	r := cloche.ErrorRecord{
-		Time: time.Now().UTC(), Stage: stage, Code: code, Message: cutText(message, maxFailureText),
+		Time: time.Now().UTC(), Stage: stage, Code: code, Message: cutText(s.redact(message), maxFailureText),
 		Tenant: caller.Tenant, Sandbox: sandbox,
 	}
 	r.RequestID, _ = ctx.Value(requestIDKey{}).(string)

@@ -59,39 +59,36 @@ func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at c
 func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
 	var r io.ReadCloser
 	var info cloche.FileInfo
-	err := checkAccess(at.FileAccess)
-	if err == nil {
+	err := s.file(ctx, caller, policy.VerbReadFile, ref, at, func() (err error) {
 		r, info, err = s.opts.Sandboxes.ReadFile(ctx, caller, ref, at, offset, length)
-	}
-	return r, info, s.file(ctx, caller, policy.VerbReadFile, ref, at, err)
+		return err
+	})
+	return r, info, err
 }
 
 // WriteFile replaces a file by what r yields.
 func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (cloche.FileInfo, error) {
 	var info cloche.FileInfo
-	err := checkAccess(at.FileAccess)
-	if err == nil {
+	err := s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() (err error) {
 		info, err = s.opts.Sandboxes.WriteFile(ctx, caller, ref, at, mode, r)
-	}
-	return info, s.file(ctx, caller, policy.VerbWriteFile, ref, at, err)
+		return err
+	})
+	return info, err
 }
 
 // MakeDir makes a directory, with its parents unless it is to be exactly that.
 func (s *Service) MakeDir(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
-	err := checkAccess(at.FileAccess)
-	if err == nil {
-		err = s.opts.Sandboxes.MakeDir(ctx, caller, ref, at, o)
-	}
-	return s.file(ctx, caller, policy.VerbWriteFile, ref, at, err)
+	return s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() error {
+		return s.opts.Sandboxes.MakeDir(ctx, caller, ref, at, o)
+	})
 }
 
 // MoveFile renames a file or directory, both ways with the access of from.
 func (s *Service) MoveFile(ctx context.Context, caller Caller, ref string, from cloche.FilePlace, to string) error {
-	err := checkAccess(from.FileAccess)
-	if err == nil {
-		err = s.opts.Sandboxes.MoveFile(ctx, caller, ref, from, to)
-	}
-	return s.file(ctx, caller, policy.VerbMoveFile, ref, cloche.FilePlace{Path: to, FileAccess: from.FileAccess}, err)
+	at := cloche.FilePlace{Path: to, FileAccess: from.FileAccess}
+	return s.file(ctx, caller, policy.VerbMoveFile, ref, at, func() error {
+		return s.opts.Sandboxes.MoveFile(ctx, caller, ref, from, to)
+	})
 }
 
 // RemoveFile removes a file, or a directory.
@@ -99,11 +96,9 @@ func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at 
 	if o.Recursive && o.KeepDirs {
 		return cloche.Invalid("keep_dirs", "a directory is to be removed with what is in it, and to be kept").WithHint("set recursive or keep_dirs")
 	}
-	err := checkAccess(at.FileAccess)
-	if err == nil {
-		err = s.opts.Sandboxes.RemoveFile(ctx, caller, ref, at, o)
-	}
-	return s.file(ctx, caller, policy.VerbRemoveFile, ref, at, err)
+	return s.file(ctx, caller, policy.VerbRemoveFile, ref, at, func() error {
+		return s.opts.Sandboxes.RemoveFile(ctx, caller, ref, at, o)
+	})
 }
 
 // checkAccess refuses what can be no access. Whether the image has the user and the
@@ -131,13 +126,31 @@ func checkAccess(a cloche.FileAccess) error {
 // no record: they change nothing and bring nothing out.
 func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, err error) error {
 	if errors.Is(err, cloche.ErrDenied) {
-		return s.file(ctx, caller, verb, ref, at, err)
+		return s.done(ctx, caller, verb, ref, placeDetails(at), err)
 	}
 	return err
 }
 
-// file records one use of a file.
-func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, err error) error {
+// file does one verb that reads or changes the content of files. It is on record before
+// it is done.
+func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, do func() error) error {
+	d := placeDetails(at)
+	if err := checkAccess(at.FileAccess); err != nil {
+		return s.done(ctx, caller, verb, ref, d, err)
+	}
+	return s.inSandbox(ctx, caller, verb, ref, d, do)
+}
+
+// inSandbox is recorded for a sandbox that caller names by ref.
+func (s *Service) inSandbox(ctx context.Context, caller Caller, verb policy.Verb, ref string, d details, do func() error) error {
+	if _, err := s.opts.Sandboxes.Get(caller, ref); err != nil {
+		return s.done(ctx, caller, verb, ref, d, err)
+	}
+	return s.recorded(ctx, caller, verb, ref, d, do)
+}
+
+// placeDetails say which file was used, and as whom.
+func placeDetails(at cloche.FilePlace) details {
 	d := details{"path": at.Path}
 	if at.User != "" {
 		d["user"] = bound(at.User)
@@ -145,5 +158,5 @@ func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref
 	if within := slices.Concat(at.Within, at.ReadWithin); len(within) > 0 {
 		d["within"] = bound(strings.Join(within, " "))
 	}
-	return s.done(ctx, caller, verb, ref, d, err)
+	return d
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // realPath is a path without symlinks.
@@ -24,5 +25,7 @@ func describe(real string) policy.DirFact {
 	if !ok {
 		return policy.DirFact{}
 	}
-	return policy.DirFact{Real: real, Dir: fi.IsDir(), OwnerUID: int(st.Uid), Dev: uint64(st.Dev), Ino: st.Ino}
+	return policy.DirFact{
+		Real: real, Dir: fi.IsDir(), OwnerUID: int(st.Uid), Dev: uint64(st.Dev), Ino: st.Ino, Mount: workspace.MountOf(real),
+	}
 }

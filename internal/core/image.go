@@ -192,13 +192,16 @@ func (s *Service) ImportImage(ctx context.Context, caller Caller, o cloche.Impor
 
 // BuildImage makes an image of files of this machine.
 func (s *Service) BuildImage(ctx context.Context, caller Caller, req cloche.ImageBuildRequest) (cloche.Image, error) {
-	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, Dirs: map[string]policy.DirFact{}}
+	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs, Dirs: map[string]policy.DirFact{}}
 	if caller.Operator {
 		for _, p := range req.Paths {
 			facts.Dirs[p] = lookAt(p)
 		}
 	}
-	err := policy.DecideBuild(req, facts, caller, s.rules())
+	err := lookAtMounts(&facts)
+	if err == nil {
+		err = policy.DecideBuild(req, facts, caller, s.rules())
+	}
 	d := details{"image": bound(req.Name), "paths": bound(strings.Join(req.Paths, " "))}
 	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, err, func() (cloche.Image, error) {
 		o := image.ImportOptions{Progress: PullProgress(ctx)}

@@ -113,14 +113,18 @@ func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x cloch
 
 // Pause makes the processes of a sandbox stand still.
 func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
-	err = s.lifetime(ctx, caller, policy.VerbPause, ref, func(id string) error {
-		sb, err = s.opts.Sandboxes.Pause(ctx, caller, id)
+	if sb, err = s.opts.Sandboxes.Get(caller, ref); err != nil {
+		return sb, s.refused(ctx, caller, policy.VerbPause, "", nil, err)
+	}
+	err = s.recorded(ctx, caller, policy.VerbPause, sb.ID, nil, func() error {
+		sb, err = s.opts.Sandboxes.Pause(ctx, caller, sb.ID)
 		return err
 	})
 	return sb, err
 }
 
-// Resume lets them go on.
+// Resume lets them go on. It is on record after: nothing is left paused because the audit
+// log cannot be written.
 func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbResume, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Resume(ctx, caller, id)

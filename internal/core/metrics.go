@@ -20,7 +20,7 @@ func (s *Service) Metrics(_ context.Context, caller Caller) ([]byte, error) {
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeInternal, "the metrics cannot be told").WithCause(err)
 	}
-	return text, nil
+	return []byte(s.redact(string(text))), nil
 }
 
 // tally is what there is now.

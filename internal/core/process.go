@@ -93,7 +93,8 @@ func (s *Service) RemoveProcess(ctx context.Context, caller Caller, ref, id stri
 	})
 }
 
-// process does one verb that changes a process, and records it.
+// process does one verb that may end a process, and records it after: an end is never
+// held up by an audit log that cannot be written.
 func (s *Service) process(ctx context.Context, caller Caller, verb policy.Verb, ref string, d details, do func(sandboxID string) error) error {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -124,8 +125,12 @@ func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r c
 	if err != nil {
 		return nil, s.refused(ctx, caller, policy.VerbAttach, "", d, err)
 	}
-	a, err := s.opts.Sandboxes.Attach(ctx, caller, sb.ID, id, r)
-	return a, s.done(ctx, caller, policy.VerbAttach, sb.ID, d, err)
+	var a *sandbox.Attachment
+	err = s.recorded(ctx, caller, policy.VerbAttach, sb.ID, d, func() (err error) {
+		a, err = s.opts.Sandboxes.Attach(ctx, caller, sb.ID, id, r)
+		return err
+	})
+	return a, err
 }
 
 // DialPort opens a stream to a port inside.
@@ -138,6 +143,10 @@ func (s *Service) DialPort(ctx context.Context, caller Caller, ref string, port 
 	if err != nil {
 		return nil, s.refused(ctx, caller, policy.VerbPort, "", d, err)
 	}
-	conn, err := s.opts.Sandboxes.DialPort(ctx, caller, sb.ID, port)
-	return conn, s.done(ctx, caller, policy.VerbPort, sb.ID, d, err)
+	var conn net.Conn
+	err = s.recorded(ctx, caller, policy.VerbPort, sb.ID, d, func() (err error) {
+		conn, err = s.opts.Sandboxes.DialPort(ctx, caller, sb.ID, port)
+		return err
+	})
+	return conn, err
 }

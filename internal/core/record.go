@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
@@ -30,14 +31,7 @@ type details = map[string]string
 // eventOf is the part that every record has.
 func eventOf(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) audit.Event {
 	id, _ := ctx.Value(requestIDKey{}).(string)
-	via := caller.Via
-	if caller.UID >= 0 {
-		via += " uid " + strconv.Itoa(caller.UID)
-	}
-	if caller.Key != "" {
-		via += " " + caller.Key
-	}
-	return audit.Event{RequestID: id, Tenant: caller.Tenant, Caller: via, Verb: string(verb), Sandbox: sandbox, Details: d}
+	return audit.Event{RequestID: id, Tenant: caller.Tenant, Caller: caller.Origin(), Verb: string(verb), Sandbox: sandbox, Details: d}
 }
 
 // intend records what is about to be done. What cannot be recorded is not done.
@@ -45,6 +39,15 @@ func (s *Service) intend(ctx context.Context, caller Caller, verb policy.Verb, s
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = audit.Granted
 	return s.opts.Audit.Record(ctx, e)
+}
+
+// recorded does what is on record before it is done, and records what became of it.
+func (s *Service) recorded(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, do func() error) error {
+	if err := s.intend(ctx, caller, verb, sandbox, d); err != nil {
+		return err
+	}
+	err := do()
+	return s.done(context.WithoutCancel(ctx), caller, verb, sandbox, d, err)
 }
 
 // refused records what was not begun, and returns err.
@@ -68,6 +71,7 @@ func (s *Service) done(ctx context.Context, caller Caller, verb policy.Verb, san
 }
 
 func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, out audit.Outcome, err error) error {
+	err = fullDisk(err)
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = out
 	if err != nil {
@@ -80,6 +84,17 @@ func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, 
 		s.log.Error("the audit log cannot be written", "verb", verb, "sandbox", sandbox, "outcome", out, "error", rerr)
 	}
 	return err
+}
+
+// fullDisk is err, or where nothing but a disk without room is behind it, an error that
+// says so.
+func fullDisk(err error) error {
+	if err == nil || cloche.CodeOf(err) != cloche.CodeInternal || !hostfile.IsFull(err) {
+		return err
+	}
+	e := cloche.Errorf(cloche.CodeNoCapacity, "the disk is full where Cloche keeps its state").WithCause(err)
+	e.Retryable = true
+	return e.WithHint("make room there, of bytes or of inodes, and try again")
 }
 
 // Ended records that a sandbox ended without being asked to.

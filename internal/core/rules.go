@@ -25,6 +25,7 @@ func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest strin
 		return err
 	}
 	s.inUse.Store(&rules)
+	s.RestoreRules()
 	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyReloaded, Reason: "sha256 " + digest})
 	s.RefreshEgress(ctx)
 	return nil
@@ -43,8 +44,12 @@ func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 	if err := s.opts.Audit.Record(ctx, e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", verbReload, "error", err)
 	}
+	s.rejected.Store(new(bound(why.Error())))
 	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyRejected, Reason: bound(why.Error())})
 }
+
+// RestoreRules says that the policy file has the rules in force again after a rejection.
+func (s *Service) RestoreRules() { s.rejected.Store(nil) }
 
 // ExplainPolicy says what policy would say to a request, and why. Nothing is done.
 // The operator may ask as another.

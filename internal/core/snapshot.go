@@ -25,8 +25,12 @@ func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o cloche.
 			WithHint("%s or %s", cloche.DiffWorkspace, cloche.DiffRoot)
 	}
 	var diff cloche.Diff
-	err := s.lifetime(ctx, caller, policy.VerbDiff, ref, func(id string) (err error) {
-		diff, err = s.opts.Sandboxes.Diff(ctx, caller, id, o)
+	sb, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		return diff, s.refused(ctx, caller, policy.VerbDiff, "", nil, err)
+	}
+	err = s.recorded(ctx, caller, policy.VerbDiff, sb.ID, nil, func() (err error) {
+		diff, err = s.opts.Sandboxes.Diff(ctx, caller, sb.ID, o)
 		return err
 	})
 	return diff, err

@@ -24,8 +24,9 @@ func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, o
 	if o.Exclude, err = tarPaths("exclude", o.Exclude); err != nil {
 		return cloche.TarReport{}, err
 	}
-	report, err := s.opts.Sandboxes.TarOut(ctx, caller, ref, path, o, w)
-	return report, s.tar(ctx, caller, policy.VerbTarOut, ref, path, report, err)
+	return s.tar(ctx, caller, policy.VerbTarOut, ref, path, func() (cloche.TarReport, error) {
+		return s.opts.Sandboxes.TarOut(ctx, caller, ref, path, o, w)
+	})
 }
 
 // TarIn unpacks a tar into a directory.
@@ -33,8 +34,9 @@ func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, o 
 	if err := checkTarIn(&o); err != nil {
 		return cloche.TarReport{}, err
 	}
-	report, err := s.opts.Sandboxes.TarIn(ctx, caller, ref, path, o, r)
-	return report, s.tar(ctx, caller, policy.VerbTarIn, ref, path, report, err)
+	return s.tar(ctx, caller, policy.VerbTarIn, ref, path, func() (cloche.TarReport, error) {
+		return s.opts.Sandboxes.TarIn(ctx, caller, ref, path, o, r)
+	})
 }
 
 func checkTarIn(o *cloche.TarInOptions) (err error) {
@@ -81,11 +83,14 @@ func tarPaths(field string, list []string) ([]string, error) {
 	return out, nil
 }
 
-// tar records an import or export.
-func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, report cloche.TarReport, err error) error {
+// tar does an import or export, which is on record before.
+func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, do func() (cloche.TarReport, error)) (report cloche.TarReport, err error) {
 	d := details{"path": path}
-	if err == nil {
-		d["entries"], d["bytes"], d["sha256"] = strconv.FormatInt(report.Entries, 10), strconv.FormatInt(report.Bytes, 10), report.SHA256
-	}
-	return s.done(ctx, caller, verb, ref, d, err)
+	err = s.inSandbox(ctx, caller, verb, ref, d, func() error {
+		if report, err = do(); err == nil {
+			d["entries"], d["bytes"], d["sha256"] = strconv.FormatInt(report.Entries, 10), strconv.FormatInt(report.Bytes, 10), report.SHA256
+		}
+		return err
+	})
+	return report, err
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// tool finds the sandbox of a file tool, by its ref or by who asks, and records the use
-// of it.
+// tool finds the sandbox of a file tool, by its ref or by who asks. What reads or changes
+// content is on record before it is done.
 func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.ToolPlace, do func(id string) error) error {
 	d := details{"path": bound(at.Path)}
 	if at.Root != "" {
@@ -18,7 +18,10 @@ func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref
 	if err != nil {
 		return s.refused(ctx, caller, verb, "", d, err)
 	}
-	return s.done(ctx, caller, verb, sb.ID, d, do(sb.ID))
+	if verb == policy.VerbListFiles {
+		return s.done(ctx, caller, verb, sb.ID, d, do(sb.ID))
+	}
+	return s.recorded(ctx, caller, verb, sb.ID, d, func() error { return do(sb.ID) })
 }
 
 // ReadText reads lines of a text file, for a model.

@@ -74,7 +74,7 @@ func (s *Service) workspaceFact(caller Caller, spec cloche.SandboxSpec) *cloche.
 		return nil
 	}
 	info, err := s.opts.Workspaces.Get(caller.Tenant, spec.Workspace.Name)
-	if err != nil {
+	if err != nil || info.State != "" {
 		// What is wrong with it is found again when it is opened.
 		return nil
 	}

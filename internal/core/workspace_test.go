@@ -44,6 +44,10 @@ type house struct {
 	dir     string
 	// approvals is the queue of the house.
 	approvals *approval.Queue
+	log       *audit.Log
+	rules     policy.Rules
+	// full is what the home has run out of.
+	full string
 }
 
 func newHouse(t *testing.T) *house {
@@ -74,6 +78,7 @@ func newHouseOf(t *testing.T, programs string) *house {
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
 	log, err := audit.Open(audit.Options{Home: h.dir, Logger: logger})
 	check(err)
+	h.log = log
 	engines := []engine.Engine{h.machine.Engine()}
 	ways := way.New(t.Context(), way.Options{Logger: logger})
 	m := sandbox.New(sandbox.Options{
@@ -85,9 +90,11 @@ func newHouseOf(t *testing.T, programs string) *house {
 	check(err)
 	kept, err := program.Open(program.Options{Dir: cmp.Or(programs, filepath.Join(h.dir, "programs"))})
 	check(err)
+	h.rules = policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}
 	h.Service = core.New(core.Options{
 		Keys: keys, Approvals: h.approvals, Programs: kept,
-		Rules:     policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone},
+		Rules:     h.rules,
+		HomeFull:  func(string) string { return h.full },
 		Sandboxes: m, Images: images, Workspaces: spaces, Snapshots: snaps, Audit: log, Prober: core.NewProber(engines), Logger: logger, Home: h.dir,
 		Skills: skill.Open(filepath.Join(h.dir, "skills")), Redactor: canary{},
 	})

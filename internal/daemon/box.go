@@ -45,7 +45,8 @@ func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
 	server, err := langbot.New(ctx, langbot.Options{
 		Core: langbot.FromCore(h.core), Dir: h.home.path("box"), SkillsDir: cmp.Or(cfg.SkillsDir, h.home.path("skills")), WorkDir: wd, Token: token,
 		Instance: os.Getenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID"), Config: os.Getenv("LANGBOT_BOX_CONFIG"), Environ: os.Environ(),
-		FileDir: fileStorage(), UnsafeStorage: isOn(os.Getenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS")), Logger: h.log,
+		Peer:    sameUser,
+		FileDir: fileStorage(), UnsafeStorage: isOn(os.Getenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS")), Redact: h.secrets.Redact, Logger: h.log,
 	})
 	if err != nil {
 		return nil, err
@@ -55,7 +56,10 @@ func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
 			WithHint("set LANGBOT_BOX_TRUSTED_INSTANCE_UUID"), server.Close(ctx))
 	}
 	at := net.JoinHostPort(cmp.Or(c.Host, usualBoxHost(token)), strconv.Itoa(c.Port))
-	ln, err := net.Listen("tcp", at)
+	ln, err := listenForBox(at, token)
+	if _, refused := errors.AsType[*cloche.Error](err); refused && c.In == nil {
+		return nil, errors.Join(err, server.Close(ctx))
+	}
 	if err != nil && c.In == nil {
 		return nil, errors.Join(cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", at, err), server.Close(ctx))
 	}
@@ -63,7 +67,9 @@ func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
 	if err != nil {
 		h.log.Warn("relays and probes are not served, for their address cannot be had", "address", at, "error", err)
 	} else {
-		h.warnOfBox(token, ln.Addr())
+		if token == "" {
+			h.log.Info("there is no control token, so only the user that the daemon runs as is served, from this machine: set LANGBOT_BOX_CONTROL_TOKEN for others")
+		}
 		h.log.Info("serving LangBot", "address", ln.Addr().String())
 		b.wg.Go(func() {
 			if err := b.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -87,14 +93,23 @@ func usualBoxHost(token string) string {
 	return "0.0.0.0"
 }
 
-func (h *house) warnOfBox(token string, addr net.Addr) {
-	a, ok := addr.(*net.TCPAddr)
-	switch {
-	case token == "" && ok && !a.IP.IsLoopback():
-		h.log.Warn("everybody who reaches this address may run programs here: set LANGBOT_BOX_CONTROL_TOKEN", "address", addr.String())
-	case token == "":
-		h.log.Warn("there is no control token, so only this machine is served, and every user of it may run programs here: set LANGBOT_BOX_CONTROL_TOKEN")
+// listenForBox listens at an address. Without a token a connection is known by the user
+// at its other end, which this machine's own kernel has to tell.
+func listenForBox(at, token string) (net.Listener, error) {
+	const hint = "set LANGBOT_BOX_CONTROL_TOKEN, such as to the output of `openssl rand -hex 32`"
+	if token == "" && !knowsPeers {
+		return nil, cloche.Errorf(cloche.CodeInvalid, "LangBot is served with a control token only: this system does not tell which user connects").WithHint(hint)
 	}
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	if a, ok := ln.Addr().(*net.TCPAddr); token == "" && (!ok || !a.IP.IsLoopback()) {
+		_ = ln.Close()
+		return nil, cloche.Errorf(cloche.CodeInvalid, "the address %s is reached from other machines, and there is no control token", at).
+			WithHint("%s; or listen at 127.0.0.1", hint)
+	}
+	return ln, nil
 }
 
 // fileStorage is where LangBot's own programs keep what is uploaded.

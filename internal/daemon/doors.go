@@ -6,6 +6,12 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche/internal/engine/docker"
 )
 
 // doors are listeners.
@@ -30,6 +36,32 @@ func (h *house) openDoors(ctx context.Context, listen []string) (doors, error) {
 	}
 	h.doors.Store(&open)
 	return open, nil
+}
+
+// socketDirs are the directories of the unix sockets by which this daemon and those of
+// its engines are called, but for the socket in the home, by the names they are given and
+// by where those lead.
+func socketDirs(cfg Config) []string {
+	addresses := slices.Concat(cfg.Listen,
+		docker.Hosts(docker.Docker, cfg.Docker.Host, os.Getenv), docker.Hosts(docker.Podman, cfg.Podman.Host, os.Getenv))
+	var out []string
+	for _, addr := range addresses {
+		network, rest, _ := strings.Cut(addr, "://")
+		if network != "unix" || !isSocketPath(rest) {
+			continue
+		}
+		path := socketPath(rest)
+		out = append(out, filepath.Dir(path))
+		if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+			out = append(out, real)
+		}
+		// A socket of another daemon may be reached by a symlink of its own.
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			out = append(out, filepath.Dir(real))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // isDoor says whether an address leads to this daemon's own API, which is no service

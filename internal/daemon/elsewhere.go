@@ -66,7 +66,7 @@ func (a absent) Create(context.Context, engine.Plan) (engine.Instance, error) { 
 func (a absent) Recover(context.Context, []byte) (engine.Instance, error) { return nil, a.error() }
 
 // Sweep implements engine.Engine: there is nothing of anybody's.
-func (absent) Sweep(context.Context, string, []string) error { return nil }
+func (absent) Sweep(context.Context, string, func(string) bool) error { return nil }
 
 // innerProgram is what a container begins with, which the build embeds.
 func innerProgram() ([]byte, error) {
@@ -85,3 +85,6 @@ func ownAgent(context.Context, *image.Store) (string, error) { return "", errNoA
 func openWays(ctx context.Context, _ sandbox.Options, o way.Options) *way.Ways {
 	return way.New(ctx, o)
 }
+
+// forgetOwner has nothing to do: no engine here keeps records of its own.
+func forgetOwner(string, string) error { return nil }

@@ -4,15 +4,18 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
@@ -105,4 +108,17 @@ func openWays(ctx context.Context, o sandbox.Options, opts way.Options) *way.Way
 	}
 	ways = way.New(ctx, opts)
 	return ways
+}
+
+// forgetOwner removes the records that the engines in a directory have of an owner.
+func forgetOwner(engines, owner string) error {
+	entries, err := os.ReadDir(engines)
+	if err != nil {
+		return fmt.Errorf("list engines: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, hostproc.Forget(filepath.Join(engines, e.Name()), owner))
+	}
+	return errors.Join(errs...)
 }

@@ -12,11 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -85,7 +87,7 @@ func (h *home) ownerDir() string { return h.path("owners", h.owner) }
 // between homes, because engines keep owners of all homes apart by it.
 func (h *home) daemonOwner() string {
 	sum := sha256.Sum256([]byte(h.dir))
-	return "d-" + hex.EncodeToString(sum[:6])
+	return daemonPrefix + hex.EncodeToString(sum[:6])
 }
 
 // errOwned says that the owner lives in another process.
@@ -137,6 +139,34 @@ func (h *home) close(remove bool) error {
 	return h.lock.Close()
 }
 
+// lookEvery is how often a daemon looks whether its home is still there.
+const lookEvery = time.Second
+
+// watch returns an error when the home is not the one any more in which this process
+// has its lock: it was removed, moved or replaced, so that another daemon may begin at
+// the same path. It returns nil when ctx ends. A home that cannot be looked at, such as
+// on a network that is down, counts as there.
+func (h *home) watch(ctx context.Context) error {
+	held, err := h.lock.Stat()
+	if err != nil {
+		return fmt.Errorf("watch home: %w", err)
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		now, err := os.Lstat(h.path("owners", h.owner, lockFile))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && !os.SameFile(held, now) {
+			return cloche.Errorf(cloche.CodeState, "the home %s was removed, moved or replaced: its daemon ends, and so do its sandboxes", h.dir).
+				WithHint("stop the daemon before its home is moved or removed")
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // discard removes the directory of an owner whose lock this process has. The lock goes
 // last, and while nobody else can take it: a system may keep a file that is open.
 func (h *home) discard(owner string, lock *os.File) error {
@@ -173,15 +203,57 @@ func (h *home) sweepDead(ctx context.Context, engines []engine.Engine, workspace
 	return errors.Join(errs...)
 }
 
+// daemonPrefix begins the names of owners that are daemons.
+const daemonPrefix = "d-"
+
+// adoptMoved takes over what daemons of this home had under other names: the name is
+// made of the home's path, and the home was moved, copied or restored from a backup.
+// Their sandboxes are lost, their files are not. Each step may be taken again. It
+// returns the owners that it took over.
+func (h *home) adoptMoved(workspaces *workspace.Store) ([]string, error) {
+	entries, err := os.ReadDir(h.path("owners"))
+	if err != nil {
+		return nil, fmt.Errorf("list owners: %w", err)
+	}
+	var adopted []string
+	var errs []error
+	for _, e := range entries {
+		if owner := e.Name(); owner != h.owner && strings.HasPrefix(owner, daemonPrefix) && cloche.ValidName(owner) {
+			took, err := h.adoptOwner(owner, workspaces)
+			if errs = append(errs, err); took {
+				adopted = append(adopted, owner)
+			}
+		}
+	}
+	return adopted, errors.Join(errs...)
+}
+
+func (h *home) adoptOwner(owner string, workspaces *workspace.Store) (bool, error) {
+	lock, err := tryLock(h.path("owners", owner, lockFile))
+	if errors.Is(err, errOwned) || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := errors.Join(sandbox.AdoptMoved(h.path("owners", owner), h.ownerDir()), workspaces.Reassign(owner, h.owner), forgetOwner(h.path("engines"), owner)); err != nil {
+		return false, errors.Join(fmt.Errorf("take over owner %s: %w", owner, err), lock.Close())
+	}
+	return true, h.discard(owner, lock)
+}
+
 func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.Engine, workspaces *workspace.Store) error {
 	unlock, err := h.lockOwners()
 	if err != nil {
 		return err
 	}
-	f, err := tryLock(h.path("owners", owner, lockFile))
+	f, err := tryLockOf(h.path("owners", owner, lockFile))
 	unlock()
-	if errors.Is(err, errOwned) || errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, errOwned) {
 		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return h.sweepUnlocked(owner)
 	}
 	if err != nil {
 		return err
@@ -213,6 +285,25 @@ func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.En
 	return h.discard(owner, f)
 }
 
+// sweepUnlocked removes the directory of an owner that died before it had a lock. One with
+// sandboxes and without a lock may live, or be all that is left of somebody's files: it is
+// kept.
+func (h *home) sweepUnlocked(owner string) error {
+	unlock, err := h.lockOwners()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = os.Remove(h.path("owners", owner))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, lerr := os.Lstat(h.path("owners", owner, lockFile)); lerr == nil {
+		return nil // it has taken its lock meanwhile
+	}
+	return fmt.Errorf("owner %s has no file %s: its sandboxes are kept; to remove them, make that file", owner, filepath.Join("owners", owner, lockFile))
+}
+
 // alive is false for an in-process owner that has died: nothing of it lives. The
 // sandboxes of a daemon live on without it.
 func (h *home) alive(owner string) bool {
@@ -224,9 +315,14 @@ func (h *home) alive(owner string) bool {
 		return true
 	}
 	defer unlock()
-	f, err := tryLock(h.path("owners", owner, lockFile))
-	if err != nil {
+	f, err := tryLockOf(h.path("owners", owner, lockFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		// Without its lock it may live, unless there is nothing of it.
+		_, err := os.Lstat(h.path("owners", owner))
 		return !errors.Is(err, fs.ErrNotExist)
+	}
+	if err != nil {
+		return true
 	}
 	_ = f.Close()
 	return false
@@ -247,8 +343,14 @@ func (h *home) lockOwners() (unlock func(), err error) {
 }
 
 // tryLock takes the lock of a file that it makes; errOwned when it is taken.
-func tryLock(path string) (*os.File, error) {
-	f, err := hostfile.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func tryLock(path string) (*os.File, error) { return tryLockAs(path, os.O_CREATE) }
+
+// tryLockOf is tryLock of somebody else's file, which is not made: fs.ErrNotExist is that
+// there is none.
+func tryLockOf(path string) (*os.File, error) { return tryLockAs(path, 0) }
+
+func tryLockAs(path string, flag int) (*os.File, error) {
+	f, err := hostfile.OpenFile(path, flag|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}

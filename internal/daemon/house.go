@@ -21,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/key"
@@ -103,9 +104,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 		return h, err
 	}
 	workspaces.RemoveVolume = removeVolume(context.WithoutCancel(ctx), engines)
-	if err := h.home.sweepDead(ctx, engines, workspaces); err != nil {
-		logger.Error("sweep what dead runs left", "error", err)
-	}
+	h.takeOver(ctx, engines, workspaces, ephemeral)
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
@@ -116,10 +115,9 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	}
 	var approvals *approval.Queue // of a daemon, where somebody can answer
 	if !ephemeral {
-		if events, err = event.Open(event.Options{Path: h.home.path("events.ndjson")}); err != nil {
+		if events, err = h.openEvents(); err != nil {
 			return h, err
 		}
-		h.closers = append(h.closers, func(context.Context) error { return events.Close() })
 		approvals = h.listen(&options, events)
 	}
 	h.openManager(ctx, options)
@@ -130,7 +128,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	}
 	h.core = core.New(core.Options{
 		Programs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
-		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome,
+		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome, SocketDirs: socketDirs(cfg),
 		ImagePins:  func() ([]string, error) { return h.imagePins(snapshots) },
 		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))),
 	})
@@ -143,6 +141,18 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 		gv.Prepare(owner, usualCPUs, false)
 	}
 	return h, nil
+}
+
+// openEvents opens the list of events, which holds no values of secrets.
+func (h *house) openEvents() (*event.Log, error) {
+	events, err := event.Open(event.Options{
+		Path:  h.home.path("events.ndjson"),
+		Clean: func(e cloche.Event) cloche.Event { return secret.In(h.secrets.Redact, e) },
+	})
+	if err == nil {
+		h.closers = append(h.closers, func(context.Context) error { return events.Close() })
+	}
+	return events, err
 }
 
 // listen has what happens to sandboxes published and recorded, and what they ask put
@@ -164,7 +174,7 @@ func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 // openManager makes the manager of sandboxes and, below it, their ways out. Links that
 // outlive this process have a holder.
 func (h *house) openManager(ctx context.Context, o sandbox.Options) {
-	ways := openWays(ctx, o, way.Options{Logger: h.log, Roots: h.roots})
+	ways := openWays(ctx, o, way.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
 	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
 	o.Ways = ways
 	o.Egress = func(sb cloche.Sandbox, rec cloche.EgressRecord) { h.core.Left(sb, rec) }
@@ -210,9 +220,28 @@ func (h *house) recover(ctx context.Context, gv kernels) {
 	if err := gv.SweepExecutables(); err != nil {
 		h.log.Warn("remove executables that no sandbox uses", "error", err)
 	}
+	h.core.TellUnreadable(ctx)
 	h.core.RecoverPrograms(ctx)
 	h.core.RefreshEgress(ctx)
 	h.core.TidyImages(ctx)
+}
+
+// takeOver ends what dead owners of the home left, and adopts the sandboxes of a home
+// that was moved. What fails does not keep the daemon from serving.
+func (h *house) takeOver(ctx context.Context, engines []engine.Engine, workspaces *workspace.Store, ephemeral bool) {
+	if err := h.home.sweepDead(ctx, engines, workspaces); err != nil {
+		h.log.Error("sweep what dead runs left", "error", err)
+	}
+	if ephemeral {
+		return
+	}
+	adopted, err := h.home.adoptMoved(workspaces)
+	if err != nil {
+		h.log.Error("adopt the sandboxes of a home that was moved", "error", err)
+	}
+	if len(adopted) > 0 {
+		h.log.Warn("this home was moved or restored: its sandboxes are lost, their files and logs are kept", "owners", adopted)
+	}
 }
 
 // enter opens the home, reads the operator's rules and becomes an owner, whose

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/rulefile"
@@ -53,7 +55,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	server, err := httpapi.New(httpapi.Options{
-		Core: httpapi.FromCore(h.core), Token: token, Version: cfg.Version, Logger: h.log,
+		Core: httpapi.FromCore(h.core), Token: token, Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact,
 	})
 	if err != nil {
 		return err
@@ -68,6 +70,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	served := make(chan error, len(doors))
 	var wg sync.WaitGroup
 	defer h.followRules(ctx)()
+	gone, stopWatch := h.watchHome(ctx)
+	defer stopWatch()
 	for _, d := range doors {
 		wg.Go(func() { served <- server.Serve(d) })
 	}
@@ -75,12 +79,31 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	case <-ctx.Done():
 	case err = <-served:
 	case err = <-box.ended():
+	case err = <-gone:
+		h.log.Error("end with the home", "error", err)
+		h.manager.Homeless()
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	err = errors.Join(err, box.close(closing), server.Shutdown(closing))
 	wg.Wait()
 	return err
+}
+
+// watchHome sends the error that says that the home is gone, until stop has returned.
+func (h *house) watchHome(ctx context.Context) (gone <-chan error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	found := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := h.home.watch(ctx); err != nil {
+			found <- err
+		}
+	})
+	return found, func() {
+		cancel()
+		wg.Wait()
+	}
 }
 
 // followRules keeps the rules in force the same as the policy file, until stop has
@@ -91,7 +114,7 @@ func (h *house) followRules(ctx context.Context) (stop func()) {
 	notifyReload(hup)
 	inForce := h.rules
 	f := &rulefile.Follower{
-		File: h.ruleFile, Began: h.began, Reject: h.core.RejectRules, Logger: h.log,
+		File: h.ruleFile, Began: h.began, Reject: h.core.RejectRules, Restored: h.core.RestoreRules, Logger: h.log,
 		Use: func(ctx context.Context, rules policy.Rules, digest string) error {
 			if err := h.core.UseRules(ctx, rules, digest); err != nil {
 				return err
@@ -161,7 +184,29 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", path, err)
 	}
-	return ln, nil
+	made, err := os.Lstat(path)
+	socket, ok := ln.(*net.UnixListener)
+	if err != nil || !ok {
+		return nil, errors.Join(fmt.Errorf("listen at %s: %T: %w", path, ln, cmp.Or(err, errors.ErrUnsupported)), ln.Close())
+	}
+	return &socketListener{UnixListener: socket, path: path, made: made}, nil
+}
+
+// socketListener is a unix socket whose Close leaves the file of another daemon in place,
+// which listens at the same path since the home was replaced.
+type socketListener struct {
+	*net.UnixListener
+	path string
+	made fs.FileInfo
+}
+
+// Close ends the listener, and removes its file where the system does that and it is still
+// its own. It may be called again.
+func (l *socketListener) Close() error {
+	if now, err := os.Lstat(l.path); err != nil || !os.SameFile(l.made, now) {
+		l.SetUnlinkOnClose(false)
+	}
+	return l.UnixListener.Close()
 }
 
 // token is what TCP callers must show: the given one, or the one in the home,
@@ -182,7 +227,7 @@ func (h *house) token(given string, listen []string) (string, error) {
 	data, err := root.ReadFile("token")
 	if errors.Is(err, fs.ErrNotExist) {
 		data = []byte(rand.Text() + rand.Text())
-		err = root.WriteFile("token", append(data, '\n'), 0o600)
+		err = hostfile.Replace(root, "token", append(data, '\n'))
 		h.log.Info("made a token for TCP callers", "file", h.home.path("token"))
 	}
 	if err != nil {
@@ -205,7 +250,7 @@ func Begin(ctx context.Context, cfg Config) (*InProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := httpapi.New(httpapi.Options{Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log})
+	server, err := httpapi.New(httpapi.Options{Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact})
 	if err != nil {
 		return nil, errors.Join(err, h.close(ctx))
 	}

@@ -138,7 +138,10 @@ func gate(t testing.TB, e *echo, o egress.Options, rules ...string) (*egress.Gat
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Table, o.Rules, o.Own = table, compile(t, rules...), func(netip.Addr) bool { return false }
+	o.Table, o.Rules = table, compile(t, rules...)
+	if o.Own == nil {
+		o.Own = func(netip.Addr) bool { return false }
+	}
 	o.Upstream = &upstream.Dialer{Resolver: e, Dialer: e}
 	g := egress.New(t.Context(), o)
 	t.Cleanup(func() { g.Close(); e.wg.Wait() })

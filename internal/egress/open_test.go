@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync"
 	"testing"
@@ -463,5 +465,53 @@ func TestCompressedAnswerGoesThrough(t *testing.T) {
 	}), true)
 	if _, body, _ := do(t, w.client(true), newRequest(t, "GET", "https://"+apiHost+"/", nil, nil)); body != strings.Repeat("text ", 1000) {
 		t.Errorf("%d bytes came", len(body))
+	}
+}
+
+// TestValueInHeads: a host that writes a value into the name of a field, in whatever letters,
+// into an informational answer or a trailer does not tell it.
+func TestValueInHeads(t *testing.T) {
+	secret := keySecret(apiHost)
+	w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+	w.values["key"] = "sk-LiveSecret1"
+	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, value, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		rw.Header().Set("X-"+value, "name")
+		rw.Header().Set("Link", "</"+value+">")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Set("Vary", "X-"+strings.ToUpper(value))
+		if r.URL.Path == "/coded" { // a body that nobody can search
+			rw.Header().Set("Content-Encoding", "br")
+		}
+		rw.Header().Set("Trailer", "X-Sum, T-"+value)
+		io.WriteString(rw, "body")
+		rw.Header().Set("X-Sum", "sum of "+value)
+		rw.Header().Set("T-"+value, "announced")
+		rw.Header().Set(http.TrailerPrefix+"U-"+value, "not announced")
+	}), false)
+	for _, path := range []string{"/", "/coded"} {
+		all, hints := "", 0
+		req := newRequest(t, "GET", "https://"+apiHost+path, map[string]string{"Authorization": "Bearer " + secret.Placeholder}, nil)
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			hints++
+			all += fmt.Sprint(h)
+			return nil
+		}}))
+		res, err := w.client(true).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || string(body) != "body" {
+			t.Errorf("%s: %q, %v", path, body, err)
+		}
+		all += fmt.Sprint(res.Header, res.Trailer)
+		if hints != 1 || !strings.HasPrefix(res.Trailer.Get("X-Sum"), "sum of ***") {
+			t.Errorf("%s: %d informational answers, the trailer is %v", path, hints, res.Trailer)
+		}
+		if strings.Contains(strings.ToLower(all), "livesecret") {
+			t.Errorf("%s: %s", path, all)
+		}
 	}
 }

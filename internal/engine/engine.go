@@ -35,10 +35,14 @@ type Engine interface {
 	// more harm than good, what the instance cannot do any more is
 	// cloche.CodeUnsupported; Dial, Done and Close always work.
 	Recover(ctx context.Context, state []byte) (Instance, error)
-	// Sweep removes every instance of owner whose id is not in keep, with all
-	// that belongs to it, and nothing of any other owner.
-	Sweep(ctx context.Context, owner string, keep []string) error
+	// Sweep removes every instance of owner whose id keep does not report, with all
+	// that belongs to it, and nothing of any other owner. A nil keep keeps none.
+	// Instances that are kept may be made, used and closed meanwhile.
+	Sweep(ctx context.Context, owner string, keep func(id string) bool) error
 }
+
+// Keeps reports whether a Sweep leaves an instance alone.
+func Keeps(keep func(id string) bool, id string) bool { return keep != nil && keep(id) }
 
 // Instance is one isolated place.
 type Instance interface {
@@ -327,6 +331,9 @@ type Terms struct {
 	LimitsPids bool
 	// NoGroups says that there is no cgroup hierarchy for the agent's own groups.
 	NoGroups bool
+	// KeepsOwners says that the engine mounts a source with the owners that it shows, as
+	// it is: what is to be closed in it, whoever stages it closes.
+	KeepsOwners bool
 	// CountsAgent says that the engine's limit counts the agent's own threads too: it
 	// has to make those that it needs before anybody else can.
 	CountsAgent bool

@@ -24,6 +24,8 @@ type Options struct {
 	MaxEach int
 	// MaxAge is how long; 0 is seven days.
 	MaxAge time.Duration
+	// Clean takes what is secret out of an event before it is cut; nil knows nothing.
+	Clean func(cloche.Event) cloche.Event
 }
 
 const (

@@ -22,6 +22,7 @@ type Log struct {
 	maxEvents int
 	maxEach   int
 	maxAge    time.Duration
+	clean     func(cloche.Event) cloche.Event
 
 	publishing sync.Mutex // held by Publish and Close for their whole time
 	file       *file      // nil keeps the list in memory only
@@ -55,7 +56,7 @@ func Open(o Options) (*Log, error) {
 	if o.MaxEach == 0 {
 		o.MaxEach = max(o.MaxEvents/5, 1)
 	}
-	l := &Log{maxEvents: o.MaxEvents, maxEach: o.MaxEach, maxAge: o.MaxAge, counts: map[string]int{}, wake: make(chan struct{})}
+	l := &Log{maxEvents: o.MaxEvents, maxEach: o.MaxEach, maxAge: o.MaxAge, clean: o.Clean, counts: map[string]int{}, wake: make(chan struct{})}
 	if o.Path == "" {
 		return l, nil
 	}
@@ -86,6 +87,9 @@ func (l *Log) Publish(e cloche.Event) {
 		return
 	}
 	now := time.Now()
+	if l.clean != nil {
+		e = l.clean(e)
+	}
 	e = bounded(e)
 	if e.Time.IsZero() {
 		e.Time = sane(now)
@@ -96,7 +100,9 @@ func (l *Log) Publish(e cloche.Event) {
 	l.last = e.Cursor
 	l.events = append(l.events, e)
 	l.counts[owner(e)]++
-	l.thin(owner(e))
+	if o := owner(e); o != house {
+		l.thin(o)
+	}
 	l.drop(len(l.events) - l.maxEvents)
 	l.age(now)
 	if l.waiting.Swap(false) {
@@ -149,7 +155,7 @@ func (l *Log) thin(owner string) {
 func thinned(events []cloche.Event, counts map[string]int, each int) []cloche.Event {
 	return slices.DeleteFunc(events, func(e cloche.Event) bool {
 		o := owner(e)
-		if counts[o] <= each {
+		if o == house || counts[o] <= each {
 			return false
 		}
 		counts[o]--
@@ -157,10 +163,17 @@ func thinned(events []cloche.Event, counts map[string]int, each int) []cloche.Ev
 	})
 }
 
+// house is the owner of what the daemon tells of itself, its images and its rules. No
+// caller can fill the list with it, so it has no share of its own.
+const house = ""
+
 // owner is whose event e is.
 func owner(e cloche.Event) string {
 	if e.Sandbox != "" {
 		return "sandbox " + e.Sandbox
+	}
+	if e.Tenant == "" {
+		return house
 	}
 	return "tenant " + e.Tenant
 }

@@ -1,7 +1,9 @@
 package event_test
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cloche-dev/cloche"
@@ -51,5 +53,40 @@ func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
 	}
 	if got := read(t, l, cloche.EventOptions{Sandbox: "sb-1"}); len(got) > 18 {
 		t.Errorf("%d events of one sandbox", len(got))
+	}
+}
+
+// What the daemon tells of itself has the whole list, not the share of one sandbox.
+func TestEventsOfNobodyHaveTheWholeList(t *testing.T) {
+	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), MaxEvents: 200, MaxEach: 16}
+	l := open(t, o)
+	for range 150 {
+		l.Publish(cloche.Event{Kind: cloche.EventAuditFailing})
+	}
+	if n := len(read(t, l, cloche.EventOptions{})); n != 150 {
+		t.Errorf("%d events are kept", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(read(t, open(t, o), cloche.EventOptions{})); n != 150 {
+		t.Errorf("%d events are kept after a start", n)
+	}
+}
+
+// What is secret is taken out before an event is cut, stored and told.
+func TestEventsAreCleaned(t *testing.T) {
+	const value = "canary-0123456789"
+	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), Clean: func(e cloche.Event) cloche.Event {
+		e.Reason = strings.ReplaceAll(e.Reason, value, "[redacted]")
+		return e
+	}}
+	l := open(t, o)
+	l.Publish(cloche.Event{Kind: cloche.EventRefused, Reason: strings.Repeat("x", 1015) + value})
+	if got := read(t, l, cloche.EventOptions{}); len(got) != 1 || strings.Contains(got[0].Reason, "canary") {
+		t.Errorf("told %+v", got)
+	}
+	if data, err := os.ReadFile(o.Path); err != nil || strings.Contains(string(data), "canary") {
+		t.Errorf("stored %s, %v", data, err)
 	}
 }

@@ -63,9 +63,9 @@ func RenameNew(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// SyncDir makes the names in a directory last.
-func SyncDir(root *os.Root) error {
-	dir, err := root.Open(".")
+// syncDirIn makes the names in a directory of root last.
+func syncDirIn(root *os.Root, name string) error {
+	dir, err := root.Open(name)
 	if err != nil {
 		return err
 	}

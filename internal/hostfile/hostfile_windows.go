@@ -148,9 +148,9 @@ func RenameNew(from, to string) error {
 	return nil
 }
 
-// SyncDir has nothing to do: names are in the journal of the filesystem, and no call
+// syncDirIn has nothing to do: names are in the journal of the filesystem, and no call
 // writes a directory through.
-func SyncDir(*os.Root) error { return nil }
+func syncDirIn(*os.Root, string) error { return nil }
 
 // IsFull reports whether an error is a disk, a quota or a file without room.
 func IsFull(err error) bool {

@@ -47,7 +47,7 @@ func answerBatch(w http.ResponseWriter, r request) func(cloche.BatchResult, erro
 		}
 		out.Succeeded, out.Failed = nonNil(out.Succeeded), nonNil(out.Failed)
 		for i := range out.Failed {
-			out.Failed[i].Error = toWire(out.Failed[i].Error, r.id, r.caller)
+			out.Failed[i].Error = toWire(out.Failed[i].Error, r)
 		}
 		writeJSON(w, http.StatusOK, out)
 		return nil

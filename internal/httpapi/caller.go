@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/peercred"
 )
 
 // via is how a connection's caller is named.
@@ -25,7 +26,8 @@ const (
 type door struct {
 	via    via
 	caller core.Caller
-	// uid of a unix peer, -1 when unknown.
+	// uid of a unix peer in the daemon's own namespaces. It is -1 of every other peer,
+	// which is named by the token it shows.
 	uid int
 	// tcp is the connection where it came over a network, and nil elsewhere.
 	tcp *net.TCPConn
@@ -48,6 +50,21 @@ func (l doorListener) Accept() (net.Conn, error) {
 	}
 	d.tcp, _ = c.(*net.TCPConn)
 	return doorConn{c, d}, nil
+}
+
+// peerUID is the uid of the process that connected. It is -1 when it cannot be known,
+// and when that process is not proved to be in the daemon's own user and process
+// namespaces: root in a sandbox or a container may have the daemon's uid.
+func peerUID(c net.Conn) int {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return -1
+	}
+	uid, err := peercred.UID(uc)
+	if err != nil {
+		return -1
+	}
+	return uid
 }
 
 type doorConn struct {
@@ -99,12 +116,15 @@ func (s *Server) admit(r *http.Request) (caller core.Caller, live context.Contex
 		}
 		// Only the daemon's own uid is the operator. Root can connect to anyone's
 		// socket, and is a tenant like any other there: it has its own daemon.
-		if d.uid < 0 {
-			return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the user at the other end of the socket is unknown")
+		if d.uid >= 0 {
+			return core.UnixCaller(d.uid, s.uid), nil, nil
 		}
-		return core.UnixCaller(d.uid, s.uid), nil, nil
 	}
 	token, ok := bearer(r)
+	if !ok && d.via == viaUnix {
+		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the caller is not known to be in the namespaces of the daemon, so its user says nothing").
+			WithHint("in a container, set CLOCHE_TOKEN to an API key of `cloche key create`")
+	}
 	if !ok {
 		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no token, or not in a way that is known").
 			WithHint("set CLOCHE_TOKEN, or send the header Authorization: Bearer TOKEN")

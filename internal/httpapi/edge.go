@@ -25,6 +25,8 @@ type request struct {
 	id     string
 	// live ends when the caller's key does; nil is a caller without one.
 	live context.Context
+	// redact takes the values of secrets out of a text; nil knows none.
+	redact func(string) string
 }
 
 // untilBarred calls fn when the caller's key ends, unless stop is called first.
@@ -52,7 +54,7 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 	began := time.Now()
 	hr, body := track(hr)
 	rec := &recorder{ResponseWriter: w, body: body}
-	r := request{id: requestID(hr)}
+	r := request{id: requestID(hr), redact: s.redact}
 	h := rec.Header()
 	h.Set(headerRequestID, r.id)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -75,7 +77,7 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 	code := cmp.Or(rec.code, http.StatusOK)
 	var e *cloche.Error
 	if err != nil && rec.code == 0 {
-		e = toWire(err, r.id, r.caller)
+		e = toWire(err, r)
 		code = answerCode(e, err)
 	}
 	s.logRequest(r, hr, code, err, time.Since(began))

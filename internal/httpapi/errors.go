@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/cloche-dev/cloche"
-	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // statusClientGone is what proxies use for a request whose caller left.
@@ -59,9 +59,9 @@ func statusOf(e *cloche.Error) int {
 	return status(e.Code)
 }
 
-// toWire is err as it is sent to caller: with the request's id, and without what
-// only the log may hold.
-func toWire(err error, id string, caller core.Caller) *cloche.Error {
+// toWire is err as it answers r: with the request's id, and without what only the log
+// may hold and what is secret.
+func toWire(err error, r request) *cloche.Error {
 	var out cloche.Error
 	if e, ok := errors.AsType[*cloche.Error](err); ok {
 		out = *e
@@ -76,7 +76,7 @@ func toWire(err error, id string, caller core.Caller) *cloche.Error {
 	}
 	if out.Code == cloche.CodeInternal {
 		// A fault's message may name paths of the host.
-		if !caller.Operator {
+		if !r.caller.Operator {
 			kept := out
 			out = *cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
 			out.TerminalReason, out.Retryable, out.RetryAfterMS = kept.TerminalReason, kept.Retryable, kept.RetryAfterMS
@@ -85,7 +85,10 @@ func toWire(err error, id string, caller core.Caller) *cloche.Error {
 			out.Hint = "the daemon's log has the details under the request id"
 		}
 	}
-	out.RequestID, out.Class = id, out.Judge()
+	if r.redact != nil {
+		out = secret.In(r.redact, out)
+	}
+	out.RequestID, out.Class = r.id, out.Judge()
 	return out.WithCause(nil)
 }
 

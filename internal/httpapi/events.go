@@ -147,7 +147,7 @@ func (e *eventWriter) fail(err error, r request) error {
 	if err == nil || !begun {
 		return err
 	}
-	data, merr := json.Marshal(errorBody{toWire(err, r.id, r.caller)})
+	data, merr := json.Marshal(errorBody{toWire(err, r)})
 	if merr != nil {
 		return merr
 	}

@@ -54,7 +54,7 @@ func (s *Server) readFile(w http.ResponseWriter, r request) error {
 	case !out.begun || n >= 0 || !readsTrailers(r):
 		return fmt.Errorf("read file: %w", err)
 	}
-	h.Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
+	h.Set(trailerError, headerJSON(toWire(err, r)))
 	return nil
 }
 

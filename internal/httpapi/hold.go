@@ -31,6 +31,6 @@ func (k *socket) listen() {
 	defer k.cancel()
 	if _, _, err := k.conn.Read(k.ctx); err == nil {
 		err := cloche.Invalid("body", "a stream that holds a sandbox takes one message").WithHint("close it to let the sandbox go")
-		_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+		_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
 	}
 }

@@ -105,7 +105,7 @@ func (l *lineWriter) fail(err error, r request) error {
 	if !begun {
 		return err
 	}
-	return l.write(errorBody{toWire(err, r.id, r.caller)})
+	return l.write(errorBody{toWire(err, r)})
 }
 
 // close ends the writing before the handler returns, after which nothing may

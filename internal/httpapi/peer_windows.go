@@ -9,8 +9,5 @@ import (
 // makes none but in a directory that nobody else enters, so it is its own user.
 const socketIsOwners = true
 
-// peerUID cannot be known.
-func peerUID(net.Conn) int { return -1 }
-
 // silence cannot be known.
 func silence(*net.TCPConn) time.Duration { return 0 }

@@ -44,7 +44,7 @@ func (s *Server) readRecording(w http.ResponseWriter, r request) error {
 	if err == nil || !out.begun || r.Context().Err() != nil || !readsTrailers(r) {
 		return err
 	}
-	w.Header().Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
+	w.Header().Set(trailerError, headerJSON(toWire(err, r)))
 	return nil
 }
 

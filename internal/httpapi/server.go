@@ -50,6 +50,8 @@ type Options struct {
 	MaxBody int64
 	// Logger gets one record for each request; nil discards them.
 	Logger *slog.Logger
+	// Redact takes the values of secrets out of errors; nil knows none.
+	Redact func(string) string
 }
 
 // Server serves the native API on any number of listeners. A unix socket's
@@ -63,6 +65,7 @@ type Server struct {
 	origins map[string]bool
 	log     *slog.Logger
 	uid     int
+	redact  func(string) string
 	mux     *http.ServeMux
 	http    *http.Server
 	// pingEvery and vanished are the constants, but in tests.
@@ -84,7 +87,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("make http server: no core")
 	}
 	s := &Server{
-		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, uid: os.Geteuid(),
+		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, uid: os.Geteuid(),
 		pingEvery: pingEvery, vanished: vanished,
 		origins: map[string]bool{},
 		hosts:   map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},

@@ -50,13 +50,13 @@ func (s *Server) stream(w http.ResponseWriter, r request, serve func(sk *socket,
 	ctx, cancel := context.WithCancel(core.WithRequestID(s.live, r.id))
 	sk := &socket{conn: conn, peer: s.peerOf(r), ctx: ctx, cancel: cancel, ready: make(chan struct{}), in: make(chan input, inputFrames)}
 	defer sk.end()
-	defer r.untilBarred(func() { sk.bar(toWire(context.Cause(r.live), r.id, r.caller)) })()
+	defer r.untilBarred(func() { sk.bar(toWire(context.Cause(r.live), r)) })()
 	first, err := s.firstMessage(ctx, conn)
 	if err == nil {
 		err = serve(sk, first)
 	}
 	if err != nil {
-		sk.fail(toWire(err, r.id, r.caller))
+		sk.fail(toWire(err, r))
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (k *socket) readAll() {
 			}
 			if in.end, err = control(k.program, data); err != nil {
 				// A client that breaks the protocol is told so, and left.
-				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
 				return
 			}
 			if in.data = nil; !in.end {
@@ -247,7 +247,7 @@ func (k *socket) feed() {
 				_, err = k.program.Write(in.data)
 			}
 			if err, ok := errors.AsType[refusedInput](err); ok {
-				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, "", core.Caller{})})
+				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
 				k.cancel()
 				return
 			}

@@ -35,7 +35,7 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	case !readsTrailers(r):
 		return fmt.Errorf("read archive: %w", err)
 	}
-	h.Set(trailerError, headerJSON(toWire(err, r.id, r.caller)))
+	h.Set(trailerError, headerJSON(toWire(err, r)))
 	return nil
 }
 

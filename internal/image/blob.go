@@ -68,8 +68,8 @@ func (s *Store) fetchBlob(ctx context.Context, r *remote, b blob, progress func(
 		}
 		return "", err
 	}
-	if err := hostfile.Rename(f.Name(), path); err != nil {
-		return "", fmt.Errorf("rename blob: %w", err)
+	if err := hostfile.Settle(f, path); err != nil {
+		return "", fmt.Errorf("keep blob: %w", err)
 	}
 	return path, nil
 }

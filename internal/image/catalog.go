@@ -177,6 +177,27 @@ func (c *catalog) all() (map[string]imageRecord, error) {
 	return found, nil
 }
 
+// Unreadable names the records of images that cannot be read, by their paths below the
+// store. The files of these images are kept.
+func (s *Store) Unreadable() []string { return s.oci.damaged() }
+
+// damaged names the records of images that cannot be read, by their paths in the store.
+func (c *catalog) damaged() []string {
+	entries, _ := os.ReadDir(c.at("images"))
+	var bad []string
+	for _, e := range entries {
+		hex, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok || !cloche.ValidDigest("sha256:"+hex) {
+			continue
+		}
+		var r imageRecord
+		if err := readJSON(c.at("images", e.Name()), &r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			bad = append(bad, filepath.Join("images", e.Name()))
+		}
+	}
+	return bad
+}
+
 // lookup finds the image that a reference names here.
 func (c *catalog) lookup(ref cloche.ImageRef) (imageRecord, bool, error) {
 	table, err := c.table()
@@ -332,12 +353,9 @@ func (c *catalog) writeJSON(path string, v any) error {
 		return err
 	}
 	defer f.Close()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = hostfile.Rename(f.Name(), path)
+	// The temporary file has a name of its own: other processes may write the same record.
+	if _, err = f.Write(data); err == nil {
+		err = hostfile.Settle(f, path)
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())

@@ -190,6 +190,17 @@ func TestBadImports(t *testing.T) {
 	layer, err := layers[0].Digest()
 	must(t, err)
 	blob := "blobs/sha256/" + layer.Hex
+	// A space at the end changes what a file is, and nothing of what it says.
+	changed := func(digest v1.Hash, err error) string {
+		must(t, err)
+		return broken(func(d string) {
+			path := filepath.Join(d, "blobs", "sha256", digest.Hex)
+			raw, err := os.ReadFile(path)
+			must(t, err)
+			must(t, os.Remove(path))
+			must(t, os.WriteFile(path, append(raw, ' '), 0o600))
+		})
+	}
 	foreign, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "s390x"})
 	must(t, err)
 	tag, err := name.NewTag("x:1")
@@ -202,17 +213,19 @@ func TestBadImports(t *testing.T) {
 		path string
 		code cloche.Code
 	}{
-		"missing":         {"/no/such/file", cloche.CodeInvalid},
-		"fifo":            {fifo, cloche.CodeInvalid},
-		"device":          {"/dev/zero", cloche.CodeInvalid},
-		"empty":           {write(t, nil), cloche.CodeInvalid},
-		"text":            {write(t, []byte(strings.Repeat("text ", 500))), cloche.CodeInvalid},
-		"xz":              {write(t, []byte("\xfd7zXZ\x00xxxxxxxxxxx")), cloche.CodeUnsupported},
-		"other platform":  {write(t, saved.Bytes()), cloche.CodeUnsupported},
-		"upwards":         {write(t, layerTar(t, file{name: "../x", body: "x"})), cloche.CodeInvalid},
-		"changed layer":   {broken(func(d string) { must(t, os.WriteFile(filepath.Join(d, blob), []byte("other"), 0o600)) }), cloche.CodeInvalid},
-		"missing layer":   {broken(func(d string) { must(t, os.Remove(filepath.Join(d, blob))) }), cloche.CodeInvalid},
-		"layer elsewhere": {broken(func(d string) { linkTo(t, filepath.Join(d, blob), "/etc/passwd") }), cloche.CodeInvalid},
+		"missing":          {"/no/such/file", cloche.CodeInvalid},
+		"fifo":             {fifo, cloche.CodeInvalid},
+		"device":           {"/dev/zero", cloche.CodeInvalid},
+		"empty":            {write(t, nil), cloche.CodeInvalid},
+		"text":             {write(t, []byte(strings.Repeat("text ", 500))), cloche.CodeInvalid},
+		"xz":               {write(t, []byte("\xfd7zXZ\x00xxxxxxxxxxx")), cloche.CodeUnsupported},
+		"other platform":   {write(t, saved.Bytes()), cloche.CodeUnsupported},
+		"upwards":          {write(t, layerTar(t, file{name: "../x", body: "x"})), cloche.CodeInvalid},
+		"changed layer":    {broken(func(d string) { must(t, os.WriteFile(filepath.Join(d, blob), []byte("other"), 0o600)) }), cloche.CodeInvalid},
+		"changed config":   {changed(img.ConfigName()), cloche.CodeInvalid},
+		"changed manifest": {changed(img.Digest()), cloche.CodeInvalid},
+		"missing layer":    {broken(func(d string) { must(t, os.Remove(filepath.Join(d, blob))) }), cloche.CodeInvalid},
+		"layer elsewhere":  {broken(func(d string) { linkTo(t, filepath.Join(d, blob), "/etc/passwd") }), cloche.CodeInvalid},
 		"broken index": {broken(func(d string) {
 			must(t, os.WriteFile(filepath.Join(d, "index.json"), []byte(`{"manifests":[{"digest":"sha256:../../x"}]}`), 0o600))
 		}), cloche.CodeInvalid},

@@ -276,8 +276,8 @@ func removeIdle(path string) bool {
 // process is killed between writing one and writing down whose it is.
 func (s *Store) sweepRoots() {
 	all, err := s.oci.all()
-	if err != nil {
-		return
+	if err != nil || s.oci.damaged() != nil {
+		return // whose root is whose is not known
 	}
 	owned := map[string]bool{}
 	for _, r := range all {

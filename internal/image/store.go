@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -260,10 +259,6 @@ func (s *Store) write(kind string, t *tree, r *Rootfs) (err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return fmt.Errorf("chmod image: %w", err)
 	}
-	// The record vouches for the image after a power cut too.
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync image: %w", err)
-	}
 	info, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("stat image: %w", err)
@@ -271,8 +266,9 @@ func (s *Store) write(kind string, t *tree, r *Rootfs) (err error) {
 	sum := hex.EncodeToString(hash.Sum(nil))
 	r.Digest, r.SizeBytes = "sha256:"+sum, info.Size()
 	r.Image = filepath.Join(s.dir, kind+"-"+sum[:32]+imageSuffix)
-	if err := hostfile.Rename(f.Name(), r.Image); err != nil {
-		return fmt.Errorf("rename image: %w", err)
+	// The record vouches for the image after a power cut too.
+	if err := hostfile.Settle(f, r.Image); err != nil {
+		return fmt.Errorf("keep image: %w", err)
 	}
 	return nil
 }
@@ -304,17 +300,8 @@ func (s *Store) save(name string, r record) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	temp := filepath.Join(s.dir, tempPrefix+name)
-	f, err := hostfile.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("create record: %w", err)
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := hostfile.ReplaceIn(s.dir, name+recordSuffix, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
-	}
-	if err := hostfile.Rename(temp, filepath.Join(s.dir, name+recordSuffix)); err != nil {
-		return fmt.Errorf("rename record: %w", err)
 	}
 	return nil
 }

@@ -258,8 +258,9 @@ func (s *Store) assemble(ctx context.Context, sources []layerSource, l archive.L
 		return rootFile{}, fmt.Errorf("stat image: %w", err)
 	}
 	r.size, r.disk = info.Size(), hostfile.Occupied(info)
-	if err := hostfile.Rename(f.Name(), r.path); err != nil {
-		return rootFile{}, fmt.Errorf("rename image: %w", err)
+	// The record vouches for the image after a power cut too.
+	if err := hostfile.Settle(f, r.path); err != nil {
+		return rootFile{}, fmt.Errorf("keep image: %w", err)
 	}
 	return r, nil
 }
@@ -289,10 +290,6 @@ func finish(t *tree, out *contents) error {
 	}
 	if err := out.f.Chmod(0o444); err != nil {
 		return fmt.Errorf("chmod image: %w", err)
-	}
-	// The record vouches for the image after a power cut too.
-	if err := out.f.Sync(); err != nil {
-		return fmt.Errorf("sync image: %w", err)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (f file) load() ([]stored, error) {
 }
 
 // save replaces the file whole.
-func (f file) save(keys []stored) (err error) {
+func (f file) save(keys []stored) error {
 	data, err := json.Marshal(contents{Version: fileVersion, Keys: keys})
 	if err != nil {
 		return fmt.Errorf("write keys: %w", err)
@@ -87,22 +87,7 @@ func (f file) save(keys []stored) (err error) {
 		return fmt.Errorf("write keys: %w", err)
 	}
 	defer root.Close()
-	const draft = fileName + ".new"
-	out, err := root.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write keys: %w", err)
-	}
-	_, err = out.Write(data)
-	if err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err == nil {
-		err = root.Rename(draft, fileName)
-	}
-	if err == nil {
-		err = hostfile.SyncDir(root)
-	}
-	if err != nil {
+	if err := hostfile.Replace(root, fileName, data); err != nil {
 		return fmt.Errorf("write keys: %w", err)
 	}
 	return nil

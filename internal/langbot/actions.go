@@ -24,9 +24,11 @@ type call struct {
 // actions are all of them.
 func actions() map[string]action {
 	all := map[string]action{
-		"__ping":                   {host: true, do: func(*Server, context.Context, call) (any, error) { return nil, nil }},
-		"__file_chunk":             {host: true, do: func(_ *Server, _ context.Context, c call) (any, error) { return nil, c.peer.uploads.take(c.data) }},
-		"box_init":                 {host: true, do: func(s *Server, ctx context.Context, c call) (any, error) { return s.initialize(ctx, c.data) }},
+		"__ping":       {host: true, do: func(*Server, context.Context, call) (any, error) { return nil, nil }},
+		"__file_chunk": {host: true, do: func(_ *Server, _ context.Context, c call) (any, error) { return nil, c.peer.uploads.take(c.data) }},
+		"box_init": {host: true, do: func(s *Server, ctx context.Context, c call) (any, error) {
+			return s.initialize(ctx, c.data, c.peer != nil && c.peer.operator)
+		}},
 		"box_health":               {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return s.health(ctx) }},
 		"box_get_backend_info":     {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return s.backendInfo(ctx), nil }},
 		"box_shutdown":             {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return nil, s.shutdown(ctx) }},

@@ -3,6 +3,7 @@ package langbot
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -53,6 +54,23 @@ func validInstance(s string) bool {
 		default:
 			return false
 		}
+	}
+	return true
+}
+
+// knows says whether a connection may come in: by the token that it shows, or where there
+// is none by who it is.
+func (s *Server) knows(r *http.Request) bool {
+	if s.pin.token != nil {
+		return true // which admit compares
+	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if s.o.Peer == nil || local == nil {
+		return false
+	}
+	if err := s.o.Peer(local.String(), r.RemoteAddr); err != nil {
+		s.log.Warn("a connection without a token is refused", "remote", r.RemoteAddr, "reason", err)
+		return false
 	}
 	return true
 }

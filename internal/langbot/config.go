@@ -136,7 +136,17 @@ type settings struct {
 	skills string
 	// roots are the directories of the host below which all mounts lie.
 	roots []string
-	ttl   time.Duration
+	// unused: directories were named, and the operator granted none.
+	unused bool
+	ttl    time.Duration
+}
+
+// said is who says something of the configuration.
+type said struct {
+	// source says it now, and before did of the backend.
+	source, before string
+	// within are the settings that may only be narrowed; nil is that the operator speaks.
+	within *settings
 }
 
 // sourceOf is who said something of the backend.
@@ -150,7 +160,7 @@ const (
 
 // configure merges sections over those that are in force, and finds all that is wrong
 // before anything is used. The overrides of the environment hold over every source.
-func (o Options) configure(now map[string]json.RawMessage, given []byte, source, before string) (*settings, error) {
+func (o Options) configure(now map[string]json.RawMessage, given []byte, by said) (*settings, error) {
 	s := &settings{sections: maps.Clone(now), ttl: sessionTTL}
 	if s.sections == nil {
 		s.sections = map[string]json.RawMessage{}
@@ -177,8 +187,8 @@ func (o Options) configure(now map[string]json.RawMessage, given []byte, source,
 		}
 		s.ttl = time.Duration(*s.box.SessionTTLSec) * time.Second
 	}
-	s.chooseBackend(o, more, source, before)
-	return s, s.paths(o.WorkDir)
+	s.chooseBackend(o, more, by.source, by.before)
+	return s, s.paths(o.WorkDir, by.within)
 }
 
 // chooseBackend settles the backend and who chose it.
@@ -243,8 +253,8 @@ func overlay(sections map[string]json.RawMessage, environ []string) ([]byte, err
 }
 
 // paths settles the directories. A default workspace that is missing is made where it
-// is allowed.
-func (s *settings) paths(workDir string) error {
+// is allowed. Those of within hold for what is not said, and bound what is.
+func (s *settings) paths(workDir string, within *settings) error {
 	abs := func(base, p string) string {
 		if filepath.IsAbs(p) {
 			return filepath.Clean(p)
@@ -252,6 +262,16 @@ func (s *settings) paths(workDir string) error {
 		return filepath.Join(base, p)
 	}
 	l := s.box.Local
+	if l.HostRoot == "" && l.DefaultWorkspace == "" && l.SkillsRoot == "" && len(l.AllowedMountRoots) == 0 {
+		if within != nil {
+			s.roots, s.workspace, s.skills = within.roots, within.workspace, within.skills
+		}
+		return nil
+	}
+	if within != nil && len(within.roots) == 0 {
+		s.workspace, s.skills, s.unused = within.workspace, within.skills, true
+		return nil
+	}
 	root := resolved(abs(workDir, cmp.Or(l.HostRoot, filepath.Join("data", "box"))))
 	for _, r := range l.AllowedMountRoots {
 		s.roots = append(s.roots, resolved(abs(workDir, r)))
@@ -259,8 +279,14 @@ func (s *settings) paths(workDir string) error {
 	if len(s.roots) == 0 {
 		s.roots = []string{root}
 	}
+	if within != nil {
+		s.roots = narrowed(s.roots, within.roots)
+	}
 	if l.HostRoot != "" || l.SkillsRoot != "" {
 		s.skills = resolved(abs(root, cmp.Or(l.SkillsRoot, "skills")))
+		if within != nil && s.skills != within.skills && !s.allowed(s.skills) {
+			return failed(classValidation, "local.skills_root: %s is not below one of the allowed_mount_roots that the operator granted", s.skills)
+		}
 	}
 	if l.HostRoot == "" && l.DefaultWorkspace == "" {
 		return nil
@@ -280,6 +306,23 @@ func (s *settings) paths(workDir string) error {
 		return failed(classValidation, "local.default_workspace: %s cannot be used: %w", s.workspace, err)
 	}
 	return nil
+}
+
+// narrowed are the parts of the asked directories that lie in granted ones.
+func narrowed(asked, granted []string) []string {
+	var out []string
+	for _, a := range asked {
+		for _, g := range granted {
+			switch {
+			case below(g, a):
+				out = append(out, a)
+			case below(a, g):
+				out = append(out, g)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (s *settings) allowed(real string) bool {

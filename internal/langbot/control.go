@@ -35,6 +35,10 @@ func (c *wsConn) goAway() { _ = c.conn.Close(websocket.StatusGoingAway, goingAwa
 
 // serveControl serves one control connection.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
+	if !s.knows(r) {
+		unauthorized(w)
+		return
+	}
 	instance, ok := s.pin.admit(r.Header, r.Header.Get("Upgrade") != "")
 	if !ok {
 		unauthorized(w)
@@ -106,6 +110,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 		defer writing.Unlock()
 		return writeLines(out, message)
 	})
+	p.operator = true // it started this process
 	defer p.close()
 	r := newLineReader(in)
 	messages := make(chan []byte)
@@ -149,6 +154,8 @@ type peer struct {
 	wg       sync.WaitGroup
 	active   atomic.Int64
 	uploads  *uploads
+	// operator: what it configures is granted, and not only narrowed.
+	operator bool
 }
 
 func (s *Server) newPeer(ctx context.Context, instance string, send func([]byte) error) *peer {
@@ -198,7 +205,7 @@ func (p *peer) take(frame []byte) {
 
 func (p *peer) answer(req request, data any, err error) {
 	if err != nil {
-		p.reply(refusedWith(req.id, err))
+		p.reply(refusedWith(req.id, p.s.clean(err)))
 		return
 	}
 	p.reply(succeeded(req.id, data))

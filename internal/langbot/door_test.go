@@ -22,6 +22,11 @@ import (
 
 // fakeCore is a house without walls.
 type fakeCore struct {
+	// weak are the engines below the operator's tier; floors are what that was asked against.
+	weak   map[string]bool
+	floors []string
+	// paused are sandboxes that stand still.
+	paused map[string]bool
 	// The verbs on skills are not there.
 	SkillVerbs
 	SkillFileVerbs
@@ -73,10 +78,16 @@ func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (cloche.San
 	if _, ok := f.live[ref]; !ok || f.tenants[ref] != c.Tenant {
 		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %s", ref)
 	}
+	if f.paused[ref] {
+		return cloche.Sandbox{ID: ref, State: cloche.StatePaused}, nil
+	}
 	return cloche.Sandbox{ID: ref, State: cloche.StateRunning}, nil
 }
 
 func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
+	f.mu.Lock()
+	delete(f.paused, ref)
+	f.mu.Unlock()
 	return f.Get(ctx, c, ref)
 }
 
@@ -141,6 +152,16 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 
 func (f *fakeCore) Engines(context.Context, core.Caller) ([]cloche.EngineReport, error) {
 	return f.engines, nil
+}
+
+func (f *fakeCore) EngineAtLeast(_ context.Context, engine, own string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.floors = append(f.floors, own)
+	if f.weak[engine] {
+		return cloche.Errorf(cloche.CodeDenied, "engine %s is too weak", engine)
+	}
+	return nil
 }
 
 func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
@@ -243,7 +264,7 @@ type door struct {
 func newDoor(t *testing.T, change func(*Options)) *door {
 	t.Helper()
 	d := &door{t: t, core: newFakeCore()}
-	d.opts = Options{Core: d.core, Dir: t.TempDir(), WorkDir: t.TempDir()}
+	d.opts = Options{Core: d.core, Dir: t.TempDir(), WorkDir: t.TempDir(), Peer: func(_, _ string) error { return nil }}
 	if change != nil {
 		change(&d.opts)
 	}

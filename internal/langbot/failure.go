@@ -75,6 +75,22 @@ func classOf(code cloche.Code) class {
 	}
 }
 
+// clean is err as a client gets it: without the values of secrets in its text.
+func (s *Server) clean(err error) error {
+	if s.o.Redact == nil || err == nil {
+		return err
+	}
+	if f, ok := errors.AsType[*failure](err); ok {
+		return &failure{class: f.class, text: s.o.Redact(f.text), cause: f.cause}
+	}
+	if e, ok := errors.AsType[*cloche.Error](err); ok {
+		out := *e
+		out.Message, out.Hint = s.o.Redact(e.Message), s.o.Redact(e.Hint)
+		return &out
+	}
+	return err
+}
+
 // wireError is the text of any error for the client.
 func wireError(err error) string {
 	var text string

@@ -49,6 +49,9 @@ type Sandboxes interface {
 	// Engines are the reports of all engines, as fresh as a few seconds.
 	Engines(ctx context.Context, caller core.Caller) ([]cloche.EngineReport, error)
 	Status(ctx context.Context, caller core.Caller) cloche.Status
+	// EngineAtLeast says why an engine isolates less than the operator's choice: the
+	// engine own, or where that is empty what the rules say. Nil is that it does not.
+	EngineAtLeast(ctx context.Context, engine, own string) error
 }
 
 // Processes are core's verbs on managed processes.
@@ -91,8 +94,11 @@ type Options struct {
 	SkillsDir string
 	// WorkDir is where relative paths of the configuration begin.
 	WorkDir string
-	// Token is what the control connection shows; empty lets everybody in.
+	// Token is what a connection shows; where it is empty, Peer decides.
 	Token string
+	// Peer says why the other end of a connection from remote to local may not come in
+	// without a token; nil refuses everyone.
+	Peer func(local, remote string) error
 	// Instance is the one instance that is served; empty is the first that comes.
 	Instance string
 	// Config is the box section of the configuration, as JSON; empty is none.
@@ -103,6 +109,8 @@ type Options struct {
 	FileDir string
 	// UnsafeStorage has the checks of storage pass that nothing here enforces.
 	UnsafeStorage bool
+	// Redact takes the values of secrets out of errors; nil knows none.
+	Redact func(string) string
 	// Logger is never given a token or an environment; nil discards.
 	Logger *slog.Logger
 }
@@ -123,6 +131,10 @@ type Server struct {
 	live context.Context
 	end  context.CancelFunc
 	wg   sync.WaitGroup
+
+	// operator are the settings that the operator started the server with: what a client
+	// says later narrows them.
+	operator *settings
 
 	mu  sync.Mutex
 	cfg *settings
@@ -182,9 +194,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			s.log.Warn("the configuration is no JSON and is left out", "variable", fromStart)
 		}
 	}
-	if s.cfg, err = o.configure(nil, given, fromStart, fromNobody); err != nil {
+	if s.cfg, err = o.configure(nil, given, said{source: fromStart, before: fromNobody}); err != nil {
 		return nil, errors.Join(startError(err), st.close())
 	}
+	s.operator = s.cfg
 	s.fence = newFence(s.cfg.limits.Records)
 	s.live, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.recover(ctx)
@@ -263,5 +276,37 @@ func (s *Server) choice(ctx context.Context) choice {
 	if err != nil {
 		return choice{reason: err.Error()}
 	}
-	return choose(cfg.backend, reports, status.Engine)
+	own := choose(s.operator.backend, reports, status.Engine)
+	if names, known := candidates(cfg.backend); known && names == nil {
+		return own
+	}
+	c := choose(cfg.backend, reports, status.Engine)
+	if cfg.source != fromInit || !c.available {
+		return c
+	}
+	return s.held(ctx, cfg.backend, c, own, reports)
+}
+
+// held holds what a client chose, c, to the tier of the operator's choice, own. A client
+// whose word stands for several engines, of which none is strong enough, gets own.
+func (s *Server) held(ctx context.Context, word string, c, own choice, reports []cloche.EngineReport) choice {
+	names, _ := candidates(word)
+	floor := ""
+	if s.operator.backend != "" {
+		floor = own.name
+	}
+	if len(names) == 1 {
+		if err := s.core.EngineAtLeast(ctx, names[0], floor); err != nil {
+			return choice{engine: c.engine, name: c.name, reason: err.Error()}
+		}
+		return c
+	}
+	for _, name := range names {
+		if s.core.EngineAtLeast(ctx, name, floor) == nil {
+			if one := choose(name, reports, cloche.EngineStatus{}); one.available {
+				return one
+			}
+		}
+	}
+	return own
 }

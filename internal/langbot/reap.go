@@ -150,7 +150,11 @@ func (s *Server) recover(ctx context.Context) {
 		sb, err := s.core.Get(ctx, r.Place.caller(), r.Sandbox)
 		if err != nil || sb.State != cloche.StateRunning && sb.State != cloche.StatePaused {
 			s.log.Info("a session of an earlier runtime is gone", "session", r.Physical, "state", sb.State)
-			_ = s.core.Remove(ctx, r.Place.caller(), r.Sandbox)
+			// One that failed is kept, for what it has may be needed: whoever wants it gone
+			// removes it by name.
+			if sb.State != cloche.StateFailed {
+				_ = s.core.Remove(ctx, r.Place.caller(), r.Sandbox)
+			}
 			if err := s.store.remove(r.Physical); err != nil {
 				s.log.Error("forget a session", "session", r.Physical, "error", err)
 			}

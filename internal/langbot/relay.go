@@ -64,6 +64,10 @@ func answer(w http.ResponseWriter, status int, doc any) {
 
 // serveRelay connects a client with a process's input and output.
 func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
+	if !s.knows(r) {
+		unauthorized(w)
+		return
+	}
 	instance, ok := s.pin.admit(r.Header, false)
 	if !ok {
 		unauthorized(w)
@@ -81,7 +85,7 @@ func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
 	}
 	defer land()
 	if err := s.mayRelay(ctx, place); err != nil {
-		refuse(w, err)
+		refuse(w, s.clean(err))
 		return
 	}
 	logical, ok := strings.CutPrefix(r.PathValue("session"), place.runtime()+"-")
@@ -95,7 +99,7 @@ func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
 	}
 	x, m, err := s.relayed(ctx, place, logical, id)
 	if err != nil {
-		refuse(w, err)
+		refuse(w, s.clean(err))
 		return
 	}
 	if !s.begin() {

@@ -53,6 +53,7 @@ func TestWhoIsLetIn(t *testing.T) {
 		{"no instance", "/rpc/ws", []string{headerToken, token}, 401},
 		{"no id of an instance", "/rpc/ws", []string{headerToken, token, headerInstance, "-a"}, 401},
 		{"a relay before any action", relay, []string{headerToken, token, headerInstance, "a", headerWorkspace, "w", headerGeneration, "1"}, 401},
+		{"a relay of another instance", relay, []string{headerToken, token, headerInstance, "z", headerWorkspace, "w", headerGeneration, "1"}, 401},
 		{"the first instance", "/rpc/ws", []string{headerToken, token, headerInstance, "a"}, 101},
 		{"a second instance", "/rpc/ws", []string{headerToken, token, headerInstance, "b"}, 401},
 		{"the first again", "/rpc/ws", []string{headerToken, token, headerInstance, " a "}, 101},
@@ -216,7 +217,7 @@ func TestConfigurations(t *testing.T) {
 		wrong   string
 		check   func(*settings) bool
 	}{
-		"nothing":                   {config: `{}`, check: func(s *settings) bool { return s.workspace == "" && s.roots[0] == filepath.Join(work, "data/box") }},
+		"nothing":                   {config: `{}`, check: func(s *settings) bool { return s.workspace == "" && len(s.roots) == 0 }},
 		"a root":                    {config: `{"local":{"host_root":"b"}}`, check: func(s *settings) bool { return s.workspace == filepath.Join(work, "b/default") && isDir(s.workspace) }},
 		"relative":                  {config: `{"local":{"host_root":"b","default_workspace":"w"}}`, check: func(s *settings) bool { return s.workspace == filepath.Join(work, "b/w") }},
 		"a list with commas":        {config: `{"local":{"host_root":"b","allowed_mount_roots":"b, c"}}`, check: func(s *settings) bool { return len(s.roots) == 2 && s.roots[1] == filepath.Join(work, "c") }},
@@ -232,7 +233,7 @@ func TestConfigurations(t *testing.T) {
 		"a malformed admission":     {config: `{"admission":{"required":false,"other":1}}`, check: func(s *settings) bool { return s.policy.required && s.policy.wrong != "" }},
 		"an admission as it should": {config: `{"admission":{"required":true,"max_timeout_sec":60}}`, check: func(s *settings) bool { return s.policy.required && s.policy.wrong == "" && s.policy.TimeoutSec == 60 }},
 	} {
-		s, err := Options{WorkDir: work, Environ: c.environ}.configure(nil, []byte(c.config), fromStart, fromNobody)
+		s, err := Options{WorkDir: work, Environ: c.environ}.configure(nil, []byte(c.config), said{source: fromStart, before: fromNobody})
 		if c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) || c.wrong == "" && (err != nil || !c.check(s)) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}

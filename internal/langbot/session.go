@@ -334,6 +334,9 @@ func (s *settings) mountable(field, dir string) (string, error) {
 	if !strings.HasPrefix(dir, "/") {
 		return "", failed(classValidation, "%s: %s is a path of another system", field, clipped(dir))
 	}
+	if len(s.roots) == 0 {
+		return "", failed(classValidation, "%s: %s cannot be used, for the operator granted no directory of this host: see BOX__LOCAL__ALLOWED_MOUNT_ROOTS", field, clipped(dir))
+	}
 	real := resolved(dir)
 	if !s.allowed(real) {
 		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots", field, clipped(dir))

@@ -155,7 +155,7 @@ func TestNothingWaitsForAnExec(t *testing.T) {
 // names none, and each engine's section, whether it was chosen or not.
 func TestWhatASandboxIsAskedToBe(t *testing.T) {
 	work := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.WorkDir = work })
+	d := newDoor(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"allowed_mount_roots":"."}}` })
 	d.core.engines = []cloche.EngineReport{{Name: "docker", Usable: true}}
 	p := &placement{"inst-1", "ws-1", 1}
 	made := func(id string, more obj) cloche.SandboxSpec {

@@ -114,14 +114,22 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 }
 
 // initialize takes a configuration. One that is wrong changes nothing, and one that is
-// good changes sessions that are made from now on.
-func (s *Server) initialize(ctx context.Context, data json.RawMessage) (any, error) {
+// good changes sessions that are made from now on. Directories of a client that is not the
+// operator are those that the operator granted, or fewer.
+func (s *Server) initialize(ctx context.Context, data json.RawMessage, operator bool) (any, error) {
 	s.mu.Lock()
 	now := s.cfg
 	s.mu.Unlock()
-	next, err := s.o.configure(now.sections, data, fromInit, now.source)
+	by := said{source: fromInit, before: now.source}
+	if !operator {
+		by.within = s.operator
+	}
+	next, err := s.o.configure(now.sections, data, by)
 	if err != nil {
 		return nil, err
+	}
+	if next.unused {
+		s.log.Warn("the client's directories of this host are not used, for the operator granted none: set BOX__LOCAL__ALLOWED_MOUNT_ROOTS, or local in LANGBOT_BOX_CONFIG")
 	}
 	next.policy = now.policy.followedBy(next.policy)
 	s.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // record is what is kept of a session, so that the next runtime finds it.
@@ -64,11 +66,7 @@ func (s *store) put(r record) error {
 	if err != nil {
 		return fmt.Errorf("write box record: %w", err)
 	}
-	name := fileOf(r.Physical)
-	if err := s.root.WriteFile(name+".new", data, 0o600); err != nil {
-		return fmt.Errorf("write box record: %w", err)
-	}
-	if err := s.root.Rename(name+".new", name); err != nil {
+	if err := hostfile.Replace(s.root, fileOf(r.Physical), data); err != nil {
 		return fmt.Errorf("write box record: %w", err)
 	}
 	return nil

@@ -33,7 +33,7 @@ type Caller struct {
 	Scope *Scope
 }
 
-// UnixCaller is the peer of a unix socket: the operator when its uid is the
+// UnixCaller is the peer of a unix socket, in the daemon's own namespaces: the operator when its uid is the
 // daemon's own, else a tenant named after its uid. A negative uid is unknown
 // and never the operator.
 func UnixCaller(peerUID, daemonUID int) Caller {
@@ -59,6 +59,18 @@ func TCPCaller() Caller { return Caller{Tenant: "tcp", UID: -1, Via: ViaTCP} }
 // KeyCaller is whoever showed an API key. It is never the operator.
 func KeyCaller(k cloche.Key) Caller {
 	return Caller{Tenant: k.Tenant, UID: -1, Via: ViaTCP, Key: k.ID, Scope: ScopeOf(k)}
+}
+
+// Origin says how the caller came, as records name it: "unix uid 1000".
+func (c Caller) Origin() string {
+	origin := c.Via
+	if c.UID >= 0 {
+		origin += " uid " + strconv.Itoa(c.UID)
+	}
+	if c.Key != "" {
+		origin += " " + c.Key
+	}
+	return origin
 }
 
 // InProcessCaller is the user whose own process runs the core; it is the

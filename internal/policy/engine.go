@@ -23,6 +23,9 @@ func rank(t cloche.Tier) int {
 	return 0
 }
 
+// AtLeast says whether a tier isolates no less than another.
+func AtLeast(t, least cloche.Tier) bool { return rank(t) >= rank(least) }
+
 // checkEngine chooses the engine. "auto" is the profile's engine, the rule's, or the
 // first usable one of at least the minimal tier: gvisor unless a rule lowers it, so
 // that a machine that lacks something never falls silently to a shared kernel. A

@@ -49,15 +49,6 @@ var allBuiltinBlocked = sync.OnceValue(func() []blockedPath {
 	return out
 })
 
-// blockedNames are directories that hold keys wherever they stand. Each is a
-// run of path elements.
-func blockedNames() []string {
-	return []string{
-		".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh",
-		".password-store", ".local/share/keyrings", ".mozilla", ".config/google-chrome",
-	}
-}
-
 // homeRule is the rule that keeps home directories themselves out.
 const homeRule = "blocked_path:home_directory"
 
@@ -71,7 +62,7 @@ func (d *decision) blockedBy(p string) string {
 	}
 	builtin := builtinBlocked()
 	for i := range builtin {
-		if builtin[i].blocks(p) {
+		if builtin[i].blocks(p) && !slices.Contains(d.free, builtin[i].path) {
 			return builtin[i].rule
 		}
 	}
@@ -90,16 +81,10 @@ func (d *decision) blockedBy(p string) string {
 			return b.name()
 		}
 	}
-	if parent := path.Dir(p); parent == "/home" {
+	if parent := path.Dir(p); parent == "/home" || parent == d.moved()["/home"] {
 		return homeRule
 	}
-	elements := p + "/"
-	for _, name := range blockedNames() {
-		if strings.Contains(elements, "/"+name+"/") {
-			return "blocked_path:" + name
-		}
-	}
-	return ""
+	return d.blockedByName(p)
 }
 
 func (b *blockedPath) blocks(p string) bool {
@@ -115,6 +100,9 @@ func (d *decision) blocked() []blockedPath {
 	return append(out, d.movedBlocked()...)
 }
 
+// socketRule is the rule that keeps sockets of Cloche's and of engines' daemons out.
+const socketRule = "blocked_path:daemon_socket"
+
 // blockedHomes are the directories of Cloche and of the operator.
 func (d *decision) blockedHomes() []blockedPath {
 	var out []blockedPath
@@ -123,6 +111,10 @@ func (d *decision) blockedHomes() []blockedPath {
 	}
 	if d.facts.UserHome != "" {
 		out = append(out, blockedPath{rule: homeRule, path: d.cleanRule(d.facts.UserHome), exact: true})
+	}
+	for _, dir := range d.facts.SocketDirs {
+		// A socket is in its directory and in no other below.
+		out = append(out, blockedPath{rule: socketRule, path: d.cleanRule(dir), exact: true})
 	}
 	return out
 }
@@ -139,13 +131,19 @@ func (d *decision) cleanBlocked() []string {
 	return d.allBlocked
 }
 
-// movedBlocked are the paths that the operator's blocked ones lead to.
+// movedBlocked are the paths that blocked ones lead to.
 func (d *decision) movedBlocked() []blockedPath {
 	moved := d.moved()
 	if len(moved) == 0 {
 		return nil
 	}
 	var out []blockedPath
+	for _, b := range builtinBlocked() {
+		if real := moved[b.path]; real != "" {
+			b.path = real
+			out = append(out, b)
+		}
+	}
 	for i, p := range d.cleanBlocked() {
 		if real := moved[p]; real != "" {
 			out = append(out, blockedPath{element: i, path: real})
@@ -192,6 +190,16 @@ func WindowsPaths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string 
 	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: rules}, spec)
 }
 
+// FixedPaths are the paths that are blocked on every host, of which Facts.Dirs says where
+// they lead when a request names any directory.
+func FixedPaths() []string {
+	var out []string
+	for _, b := range builtinBlocked() {
+		out = append(out, b.path)
+	}
+	return out
+}
+
 func paths(d *decision, spec cloche.SandboxSpec) []string {
 	caller, rules := d.caller, d.rules
 	var asked []string
@@ -229,7 +237,10 @@ func checkHostDirs(d *decision) *cloche.Error {
 		if err != nil {
 			return err
 		}
-		m.Source, m.Rules = dir.Asked, stricter(accessOf(m.ReadOnly), m.Rules, rules)
+		m.Source = dir.Asked
+		if m.Rules, err = d.dirRules(at("mounts", i), dir, m.Rules, rules); err != nil {
+			return err
+		}
 		d.mounts = append(d.mounts, dir)
 	}
 	w := d.spec.Workspace
@@ -240,9 +251,19 @@ func checkHostDirs(d *decision) *cloche.Error {
 	if err != nil {
 		return err
 	}
-	w.Dir, w.Rules = dir.Asked, stricter(accessOf(w.ReadOnly), w.Rules, rules)
+	w.Dir = dir.Asked
+	if w.Rules, err = d.dirRules("workspace", dir, w.Rules, rules); err != nil {
+		return err
+	}
 	d.workspace = &dir
 	return nil
+}
+
+// dirRules are the rules on paths in a directory: those of the request, those of the
+// operator's grants, and those that keep private what was found in it.
+func (d *decision) dirRules(field string, dir HostDir, asked, granted []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+	base, fact := accessOf(dir.ReadOnly), d.facts.Dirs[dir.Asked]
+	return d.cover(field, &fact, base, stricter(base, asked, granted))
 }
 
 // hostDir judges one directory of the host: its name first, then what the name
@@ -268,14 +289,12 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	if !strings.HasPrefix(above, "/") {
 		return none, nil, cloche.Errorf(cloche.CodeInternal, "the real path of %s is not known", field)
 	}
-	// Where a symlink leads is told to the operator only.
-	if real != p {
-		if rule := d.blockedBy(real); rule != "" {
-			if !d.caller.Operator {
-				return none, nil, d.notGranted(field, p, readOnly)
-			}
-			return none, nil, blockedError(rule, field, p, "leads to a path that is blocked, or holds something that is")
+	// Where a symlink or a mount leads is told to the operator only.
+	if rule := d.blockedDir(real, &fact); rule != "" {
+		if !d.caller.Operator {
+			return none, nil, d.notGranted(field, p, readOnly)
 		}
+		return none, nil, blockedError(rule, field, p, "leads to a path that is blocked, or holds something that is")
 	}
 	by := d.mayUse(real, fact, readOnly)
 	switch {
@@ -331,6 +350,8 @@ func blockedError(rule, field, p, what string) *cloche.Error {
 	switch {
 	case rule == homeRule || rule == "blocked_path:/root":
 		hint = "a home directory holds keys; name a directory below it"
+	case rule == socketRule:
+		hint = "a socket of a daemon lies there; name a directory below it, or have the operator move the socket to a directory of its own"
 	case strings.HasPrefix(rule, "blocked_paths["):
 		hint = "the operator lists it in blocked_paths; name another directory"
 	}

@@ -86,6 +86,24 @@ func TestBlockedPathsAreForNobody(t *testing.T) {
 	}
 }
 
+// TestSocketsOfDaemonsAreBlocked: a directory with the socket of a daemon and all that
+// hold it are blocked for everybody, and what is below it is not.
+func TestSocketsOfDaemonsAreBlocked(t *testing.T) {
+	rules := mustParse(t, "mounts: [{root: /, write: true}]\n")
+	for p, blocked := range map[string]bool{"/srv/a/run": true, "/srv/a": true, "/srv": true, "/srv/a/run/data": false, "/srv/b": false} {
+		for who, c := range map[string]policy.Caller{"owner": operator, "root": root, "tenant": tenant} {
+			f := everywhere(c.UID, p)
+			f.SocketDirs = []string{"/srv/a/run"}
+			err := decideDir(t, p, true, f, c, rules)
+			if blocked {
+				want{code: cloche.CodeDenied, rule: "blocked_path:daemon_socket"}.check(t, err)
+			} else if err != nil {
+				t.Errorf("%s may not name %s: %v", who, p, err)
+			}
+		}
+	}
+}
+
 func TestWhatIsBesideABlockedPathIsFree(t *testing.T) {
 	rules := mustParse(t, "blocked_paths: [/srv/secret]\n")
 	for _, p := range []string{

@@ -488,14 +488,12 @@ func DecideBuild(req cloche.ImageBuildRequest, facts Facts, caller Caller, rules
 		if err != nil {
 			return err
 		}
-		real := p
-		if f := facts.Dirs[asked]; f.Exists {
-			real = f.Real
+		rule := d.blockedBy(p)
+		if f := facts.Dirs[asked]; rule == "" && f.Exists {
+			rule = d.blockedDir(d.cleanRule(f.Real), &f)
 		}
-		for _, path := range []string{p, real} {
-			if rule := d.blockedBy(path); rule != "" {
-				return blockedError(rule, field, p, "is blocked, or leads to something that is, or holds it")
-			}
+		if rule != "" {
+			return blockedError(rule, field, p, "is blocked, or leads to something that is, or holds it")
 		}
 	}
 	return nil

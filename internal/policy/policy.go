@@ -27,12 +27,20 @@ type Request struct {
 type Facts struct {
 	// Dirs has one entry for each path that Paths returned.
 	Dirs map[string]DirFact
+	// Mounts are those of the host, in the order of mounting; empty where the system has
+	// no list of them.
+	Mounts []HostMount
+	// Recursive: what is mounted below a directory is seen with it.
+	Recursive bool
 	// Home is the real path of Cloche's home, which no sandbox may see; empty
 	// when there is none.
 	Home string
 	// UserHome is the real path of the home directory of the user that Cloche
 	// runs as; empty when it has none.
 	UserHome string
+	// SocketDirs are directories that hold a socket by which the caller would be more
+	// than a sandbox: Cloche's own and those of the engines' daemons.
+	SocketDirs []string
 	// Engines are the reports of all engines of this build; "auto" takes the
 	// first that is usable and strong enough.
 	Engines []cloche.EngineReport
@@ -81,6 +89,10 @@ type DirFact struct {
 	// Dev and Ino identify what was seen, so that whoever opens Real later can
 	// tell that it is still the same. Policy only passes them on.
 	Dev, Ino uint64
+	// Mount is the ID of the mount through which Real is seen; 0 where it is not known.
+	Mount int
+	// Private is what was found in the directory that a sandbox does not get with it.
+	Private []PrivatePath
 }
 
 // decision is the work sheet of one Decide. Each step reads and completes it.
@@ -107,6 +119,8 @@ type decision struct {
 	// What cleanBlocked, namedRoots, realRoots and moved return, once asked.
 	allBlocked, allNamed, allReal []string
 	allMoved                      map[string]string
+	// free are built-in blocked paths that do not count.
+	free []string
 	// cwdOpen: neither the request nor a workspace of its own says where to work.
 	cwdOpen bool
 	egress  *EgressGrant
@@ -160,6 +174,7 @@ func steps() []step {
 		{"egress_link", checkLink},
 		{"globs", checkGlobs},
 		{"enforcement", checkEnforcement},
+		{"mount_sockets", checkMountSockets},
 		{"workspace_quota", checkWorkspaceBound},
 		{"workspace_layered", checkLayered},
 		{"snapshot_size", checkSnapshotFits},

@@ -138,12 +138,7 @@ func blocksAllOf(blocked []blockedPath, root string) string {
 			return b.name()
 		}
 	}
-	for _, name := range blockedNames() {
-		if strings.Contains(root+"/", "/"+name+"/") {
-			return "blocked_path:" + name
-		}
-	}
-	return ""
+	return inBlockedName(root)
 }
 
 // covers says whether a grant has all that another has. Rules on what is in a

@@ -11,11 +11,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // What is kept of programs that have ended: so many, and so many bytes. The oldest go.
@@ -27,6 +30,8 @@ const (
 const (
 	recordFile = "program.json"
 	specFile   = "spec.json"
+	// draftPrefix begins the name of a directory until both are in it.
+	draftPrefix = ".new-"
 )
 
 // Options are where a Store is and what it keeps; zero bounds are the defaults.
@@ -41,6 +46,9 @@ type Options struct {
 type Store struct {
 	opts Options
 	root *os.Root
+	// Unreadable are the files of records that could not be read when the Store was opened,
+	// below the home. Whatever they are about is kept.
+	Unreadable []string
 
 	mu    sync.Mutex
 	byID  map[string]*entry
@@ -85,11 +93,15 @@ func Open(o Options) (*Store, error) {
 	}
 	for _, d := range entries {
 		rec, size, err := s.read(d.Name())
-		if err != nil {
-			// One that never began, or that nobody can read any more.
+		if strings.HasPrefix(d.Name(), draftPrefix) {
+			// One that never began.
 			if err := root.RemoveAll(d.Name()); err != nil {
 				return nil, errors.Join(fmt.Errorf("remove what is left of program %s: %w", d.Name(), err), root.Close())
 			}
+			continue
+		}
+		if err != nil {
+			s.Unreadable = append(s.Unreadable, filepath.Join(filepath.Base(o.Dir), d.Name(), recordFile))
 			continue
 		}
 		s.put(rec, size)
@@ -142,16 +154,23 @@ func (s *Store) Begin(p cloche.Program) (id, digest string, err error) {
 	if err := s.room(int64(len(data))); err != nil {
 		return "", "", err
 	}
-	err = s.root.Mkdir(p.ID, 0o700)
+	draft := draftPrefix + p.ID
+	err = s.root.Mkdir(draft, 0o700)
 	if err == nil {
-		err = s.root.WriteFile(p.ID+"/"+specFile, data, 0o600)
+		err = hostfile.Replace(s.root, draft+"/"+specFile, data)
 	}
 	var size int64
 	if err == nil {
-		size, err = s.write(rec)
+		size, err = s.write(draft, rec)
+	}
+	if err == nil {
+		err = s.root.Rename(draft, p.ID)
+	}
+	if err == nil {
+		err = hostfile.SyncDir(s.root)
 	}
 	if err != nil {
-		return "", "", errors.Join(fmt.Errorf("put program %s on record: %w", p.ID, err), s.root.RemoveAll(p.ID))
+		return "", "", errors.Join(fmt.Errorf("put program %s on record: %w", p.ID, err), s.root.RemoveAll(draft), s.root.RemoveAll(p.ID))
 	}
 	s.put(rec, size+int64(len(data)))
 	return p.ID, digest, nil
@@ -195,7 +214,7 @@ func (s *Store) Save(p cloche.Program) error {
 		return fmt.Errorf("save program %s: %w", p.ID, fs.ErrNotExist)
 	}
 	rec := onDisk{Program: p, Key: e.key.text, Digest: e.digest}
-	size, err := s.write(rec)
+	size, err := s.write(p.ID, rec)
 	if err != nil {
 		return fmt.Errorf("save program %s: %w", p.ID, err)
 	}
@@ -208,17 +227,13 @@ func (s *Store) Save(p cloche.Program) error {
 }
 
 // write replaces a record, whose request has a file of its own.
-func (s *Store) write(rec onDisk) (int64, error) {
+func (s *Store) write(dir string, rec onDisk) (int64, error) {
 	rec.Program.Spec = nil
 	data, err := json.Marshal(rec)
 	if err != nil {
 		return 0, err
 	}
-	name := rec.Program.ID + "/" + recordFile
-	if err := s.root.WriteFile(name+".new", data, 0o600); err != nil {
-		return 0, err
-	}
-	return int64(len(data)), s.root.Rename(name+".new", name)
+	return int64(len(data)), hostfile.Replace(s.root, dir+"/"+recordFile, data)
 }
 
 func (s *Store) read(id string) (onDisk, int64, error) {

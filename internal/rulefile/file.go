@@ -2,6 +2,7 @@
 package rulefile
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -49,10 +50,28 @@ func (f File) Load() (Loaded, error) {
 	}
 	sum := sha256.Sum256(data)
 	out := Loaded{Digest: hex.EncodeToString(sum[:])}
+	if saysNothing(data) {
+		return out, cloche.Invalid("version", "policy file %s is empty", filepath.Clean(f.Path)).
+			WithHint("write \"version: %d\" into it where no rule is meant, or remove it", policy.RulesVersion)
+	}
 	if out.Rules, err = policy.ParseRulesOver(data, f.Over); err != nil {
 		return out, fmt.Errorf("policy file %s: %w", filepath.Clean(f.Path), err)
 	}
 	return out, nil
+}
+
+// saysNothing reports whether a file has nothing but comments: one that was cut off, or
+// not filled yet, must not lift all rules.
+func saysNothing(data []byte) bool {
+	for line := range bytes.Lines(data) {
+		text, _, _ := bytes.Cut(line, []byte("#"))
+		switch string(bytes.TrimSpace(text)) {
+		case "", "---", "...", "{}", "null", "~":
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // Text is what is in the file; nil is that there is none, and need not be.

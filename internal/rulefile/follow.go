@@ -26,7 +26,10 @@ type Follower struct {
 	// Reject records rules that are not used, and why; digest is empty where there
 	// was nothing to read.
 	Reject func(ctx context.Context, digest string, why error)
-	Logger *slog.Logger
+	// Restored is called when the file has the rules in force again after a
+	// rejection; nil is nothing.
+	Restored func()
+	Logger   *slog.Logger
 
 	inForce  string
 	rejected string
@@ -74,6 +77,9 @@ func (f *Follower) load(ctx context.Context, asked bool) bool {
 	if err == nil && got.Digest == f.inForce {
 		if f.rejected != "" || asked {
 			f.Logger.Info("the policy file says what is in force")
+		}
+		if f.rejected != "" && f.Restored != nil {
+			f.Restored()
 		}
 		f.rejected = ""
 		return true

@@ -174,8 +174,13 @@ func TestAnOptionalFileThatIsGone(t *testing.T) {
 		}
 		write(t, f.path, "")
 		f.wait()
+		if len(f.used()) != 1 || len(f.rejected()) != 2 {
+			t.Errorf("an empty file: used %+v, rejected %q", f.used(), f.rejected())
+		}
+		write(t, f.path, "version: 1\n")
+		f.wait()
 		if len(f.used()) != 2 || !f.used()[1].IsEnabled() {
-			t.Errorf("an empty file: used %+v", f.used())
+			t.Errorf("a file without rules: used %+v", f.used())
 		}
 	})
 }
@@ -236,5 +241,19 @@ func TestLoadRefusesWhatIsNoFile(t *testing.T) {
 	}
 	if got, err := (rulefile.File{Path: filepath.Join(dir, "none"), Optional: true}).Load(); err != nil || got.Digest != "" {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A file that is empty, or was cut to nothing, is no policy without rules.
+func TestAnEmptyFileIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	for text, ok := range map[string]bool{"": false, "\n": false, "# all of it\n": false, "---\n": false, "version: 1\n": true, "engine: auto\n": true} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := rulefile.File{Path: path, Optional: true}.Load()
+		if ok != (err == nil) || loaded.Digest == "" {
+			t.Errorf("%q: %v, digest %q", text, err, loaded.Digest)
+		}
 	}
 }

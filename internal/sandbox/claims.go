@@ -199,7 +199,7 @@ func (m *Manager) unmake(id string, deleted bool) {
 	}
 	w := why{cause: cloche.EndedDeleted}
 	if !deleted {
-		w = why{cloche.EndedLease, "nobody waited for it any more"}
+		w = why{cause: cloche.EndedLease, text: "nobody waited for it any more"}
 		s.mu.Lock()
 		s.info.IdempotencyKey, s.digest = "", ""
 		s.mu.Unlock()

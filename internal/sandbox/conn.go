@@ -38,7 +38,7 @@ type agentConn struct {
 func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed || c.inst == nil { // of one that ended before anybody asked
 		return nil, cloche.Errorf(cloche.CodeState, "the sandbox has ended")
 	}
 	if c.client != nil {

@@ -50,6 +50,8 @@ type creation struct {
 	// filling: the files of the snapshot are in a named workspace, which does not
 	// have them yet.
 	filling bool
+	// described waits until the description of the sandbox is on the disk.
+	described func() error
 	// begun is when its turn came.
 	begun time.Time
 }
@@ -226,6 +228,13 @@ func (c *creation) makeDir(context.Context) error {
 		return err
 	}
 	c.s.undo.push("directory", func(context.Context) error { return workspace.RemoveTree(c.s.dir) })
+	// Before anything else is in the directory.
+	described, err := c.s.describe()
+	if err != nil {
+		return err
+	}
+	c.described = described
+	c.s.undo.push("description", func(context.Context) error { _ = described(); return nil })
 	for _, sub := range []string{"engine", stagingDir} {
 		if err := os.Mkdir(filepath.Join(c.s.dir, sub), 0o700); err != nil {
 			return err
@@ -237,6 +246,11 @@ func (c *creation) makeDir(context.Context) error {
 // stageDir takes over dir.
 func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) error {
 	defer dir.Close()
+	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok && host.Terms().KeepsOwners {
+		dir.CloseSockets(workspace.CloseAll)
+	} else if ok {
+		dir.CloseSockets(workspace.CloseForeign)
+	}
 	staged, err := dir.Stage(filepath.Join(c.s.dir, stagingDir), readOnly)
 	if err != nil {
 		return err
@@ -341,7 +355,7 @@ func (c *creation) writeFiles(ctx context.Context) error {
 
 // commit makes the sandbox one that the next daemon will find.
 func (c *creation) commit(context.Context) error {
-	if err := c.endFill(); err != nil {
+	if err := errors.Join(c.endFill(), c.described()); err != nil {
 		return err
 	}
 	c.s.mu.Lock()
@@ -357,6 +371,9 @@ func (c *creation) commit(context.Context) error {
 	if err := c.s.save(); err != nil {
 		return err
 	}
+	if err := established(c.s.dir); err != nil {
+		return err
+	}
 	c.s.announced = true
 	c.m.tell(c.s, cloche.EventCreated, "")
 	if c.s.info.Degraded != "" {
@@ -368,17 +385,18 @@ func (c *creation) commit(context.Context) error {
 
 // save writes the record, unless the sandbox is gone. The caller holds s.mu.
 func (s *live) save() error {
-	if s.gone {
-		return nil
+	if s.gone || s.unreadable && !s.removing {
+		return nil // what cannot be read is kept as it is
 	}
 	used := s.lease.used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.removing, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
+		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.removing, Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
 	}
-	if err := r.write(s.dir); err != nil {
+	if err := r.write(s.dir, !s.recorded); err != nil {
 		return err
 	}
+	s.recorded = true
 	s.lease.saved = used
 	return nil
 }
@@ -398,7 +416,7 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 		conn.close()
 	}
 	// Without its record it is nothing that a next daemon would call lost.
-	err := eraseRecord(s.dir)
+	err := withdraw(s.dir)
 	if err == nil {
 		err = s.undo.run(ctx)
 	}

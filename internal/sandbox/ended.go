@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -31,6 +32,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	}
 
 	s.mu.Lock()
+	end.reason = cmp.Or(s.condemned, end.reason)
 	asked := !s.leased()
 	if !asked {
 		stopped := now()
@@ -78,6 +80,7 @@ func (s *live) finish(end ending) {
 	select {
 	case <-s.ended:
 	default:
+		s.deadlines.end()
 		s.end = end
 		close(s.ended)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 const (
@@ -182,6 +183,7 @@ func (w *watchEndpoint) Exchanged(x cloche.Exchange) {
 	if w.m.exchanges == nil {
 		return
 	}
+	x = secret.In(w.m.opts.Redact, x)
 	if n := x.Capture.Size(); n > 0 && w.m.captured.Add(n) > maxCaptured {
 		w.m.captured.Add(-n)
 		x.Capture = &cloche.ExchangeCapture{Omitted: []string{"too much waits to be recorded"}}

@@ -40,12 +40,16 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 		return cloche.Result{}, err
 	}
 	before, begun, refusals := m.oomKills(ctx, s), time.Now(), s.refusals()
+	m.setDeadline(s, start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
 	if start.Repeatable && cloche.CodeOf(err) == cloche.CodeUnavailable && ctx.Err() == nil && !s.diedWithin(err) {
 		// The answer was lost with the connection. It can be asked for again.
 		if client, err = m.agentOf(ctx, s); err == nil {
 			res, err = client.Exec(ctx, start)
 		}
+	}
+	if err == nil || !unsure(err) {
+		m.met(s, start.ExecID)
 	}
 	if err != nil {
 		if s.diedWithin(err) {
@@ -196,7 +200,11 @@ func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPer
 		return nil, err
 	}
 	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), refusals: s.refusals(), begun: time.Now(), id: start.ExecID}
+	m.setDeadline(s, start.ExecID, start.Timeout)
 	if st.inner, err = client.Stream(ctx, start); err != nil {
+		if !unsure(err) {
+			m.met(s, start.ExecID)
+		}
 		done()
 		return nil, s.hint(s.explain(err))
 	}
@@ -230,6 +238,7 @@ func (t *Stream) Recv() (agent.Event, error) {
 	}
 	if ev.Exit != nil {
 		t.ended = true
+		t.m.met(t.s, t.id)
 		ctx, cancel := context.WithTimeout(t.m.ctx, callTimeout)
 		defer cancel()
 		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())

@@ -31,6 +31,22 @@ func SetPace(m *Manager, first, most time.Duration, burst int) {
 	m.pace = pace{first: first, most: most, burst: burst}
 }
 
+// SetDeadlineGrace makes the daemon wait less for an agent that is late. It is called
+// before the Manager is used.
+func SetDeadlineGrace(m *Manager, grace, look time.Duration) {
+	m.deadlineGrace, m.deadlineLook = grace, look
+}
+
+// Deadlines counts the deadlines of a sandbox's programs, and says whether they stand still.
+func Deadlines(m *Manager, id string) (n int, held bool) {
+	m.mu.Lock()
+	t := &m.byID[id].deadlines
+	m.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byID), t.held
+}
+
 // Waiters counts those who wait for what a key stands for.
 func Waiters(m *Manager, tenant, key string) int {
 	m.claims.mu.Lock()
@@ -85,6 +101,7 @@ func Crash(m *Manager) {
 	for _, s := range all {
 		s.mu.Lock()
 		s.gone = true // the dead write nothing
+		s.deadlines.end()
 		if s.agent != nil {
 			s.agent.close()
 		}
@@ -149,5 +166,30 @@ func BreakConnections(m *Manager, id string) {
 			_ = conn.client.Close()
 		}
 		conn.mu.Unlock()
+	}
+}
+
+// OwesResume says whether a sandbox is paused that is to be resumed in the background.
+func OwesResume(m *Manager, name string) bool {
+	for _, s := range m.all() {
+		if s.name == name {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.owed
+		}
+	}
+	return false
+}
+
+// BreakEngineStateForTest makes the state of the engine in a record one that it cannot read.
+func BreakEngineStateForTest(t testing.TB, dir string) {
+	t.Helper()
+	r, err := readRecord(dir)
+	if err == nil {
+		r.EngineState = []byte("{")
+		err = r.write(dir, false)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/cloche-dev/cloche"
@@ -21,8 +22,36 @@ func onAgent[T any](ctx context.Context, m *Manager, caller policy.Caller, verb 
 	if err != nil {
 		return zero, err
 	}
+	if verb == policy.VerbWriteFile {
+		// Until it is over, its end is an end that cuts it off.
+		s.writes.Add(1)
+		defer s.writes.Add(-1)
+	}
 	out, err := call(ctx, client, s.snapshot())
+	if verb == policy.VerbWriteFile && err != nil {
+		s.cut.Store(true)
+	}
 	return out, s.explain(err)
+}
+
+// removeCutWrites removes from the workspace of a sandbox of which nothing runs what writes
+// left that its end cut off, or an end that this daemon did not see. A private workspace
+// may be read after a stop.
+func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
+	ws := s.snapshot().Workspace
+	if !s.cut.Load() && s.writes.Load() == 0 || ws.Dir != "" || ws.Volume || ws.ReadOnly || ws.Layered || s.isRemoving() && ws.Name == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	dir, err := m.workspaceOf(s)
+	if err == nil {
+		err = errors.Join(dir.RemoveCutWrites(ctx), dir.Close())
+	}
+	if err != nil {
+		m.log.Warn("remove what writes left that were cut off", "sandbox", s.id, "error", err)
+	}
+	s.cut.Store(false)
 }
 
 // none is the result of a call that has none.

@@ -220,16 +220,16 @@ func (m *Manager) finishLog(s *live, p *process) {
 	}
 	defer release()
 	if _, done := log.Finished(); !done {
-		reason := string(rec.State)
-		if rec.State == cloche.ProcessUnknown {
-			reason = rec.Reason
-		}
-		if err := log.Finish(reason); err != nil {
+		if err := log.Finish(finishReason(rec)); err != nil {
 			m.log.Error("finish log", "sandbox", s.id, "process", p.id, "error", err)
 		}
 	}
 	rec.Position = log.End()
-	if err := p.save(processRecord{Process: rec, Confirmed: true, Collected: true}); err != nil {
+	ends := log.Ends()
+	p.logMu.Lock()
+	p.ends = ends
+	p.logMu.Unlock()
+	if err := p.save(processRecord{Process: rec, Confirmed: true, Collected: true, LogEnds: ends}); err != nil {
 		m.log.Error("save process", "sandbox", s.id, "process", p.id, "error", err)
 	}
 	p.mu.Lock()
@@ -264,6 +264,9 @@ func (m *Manager) watchStates(ctx context.Context, s *live, c *crew) {
 
 // heard takes what an agent says of a process.
 func (m *Manager) heard(s *live, said cloche.Process) {
+	if said.State.Ended() {
+		m.met(s, said.ExecID)
+	}
 	s.procs.mu.Lock()
 	p, c := s.procs.byID[said.ExecID], s.procs.crew
 	s.procs.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -215,6 +216,9 @@ func (g *graveyard) bury(e *epitaph) error {
 	// A line that a full disk cut in two must not spoil the next.
 	_, err = f.Write(append(append([]byte{'\n'}, line...), '\n'))
 	g.lines += 2
+	if err == nil {
+		err = f.Sync() // what becomes of a key was promised to its caller
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write list of removed sandboxes: %w", err)
 	}
@@ -248,12 +252,7 @@ func (g *graveyard) rewrite() error {
 			}
 		}
 	}
-	root, err := os.OpenRoot(filepath.Dir(g.path))
-	if err != nil {
-		return fmt.Errorf("rewrite list of removed sandboxes: %w", err)
-	}
-	defer root.Close()
-	if err := replaceFile(root, graveFile, all.Bytes()); err != nil {
+	if err := hostfile.ReplaceIn(filepath.Dir(g.path), graveFile, all.Bytes()); err != nil {
 		return fmt.Errorf("rewrite list of removed sandboxes: %w", err)
 	}
 	g.lines = lines

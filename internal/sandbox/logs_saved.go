@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 const (
@@ -53,40 +54,45 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 		return err
 	}
 	defer root.Close()
-	if err := replaceFile(root, processesFile, data); err != nil {
+	if err := hostfile.Replace(root, processesFile, data); err != nil {
 		return err
 	}
-	f, err := root.OpenFile(logsFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	w := bufio.NewWriter(f)
-	var written int
-	err = s.execLogs(ctx, client, cloche.LogOptions{}, false, func(e cloche.LogEntry) error {
-		line, err := json.Marshal(e)
-		if err != nil {
+	return hostfile.ReplaceWith(root, logsFile, func(f io.Writer) error {
+		w := bufio.NewWriter(f)
+		var written int
+		err := s.execLogs(ctx, client, cloche.LogOptions{}, false, func(e cloche.LogEntry) error {
+			line, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			if written += len(line) + 1; written > maxSavedLogs {
+				return errLogsFull
+			}
+			_, err = w.Write(append(line, '\n'))
+			return err
+		})
+		if err != nil && !errors.Is(err, errLogsFull) {
 			return err
 		}
-		if written += len(line) + 1; written > maxSavedLogs {
-			return errLogsFull
-		}
-		_, err = w.Write(append(line, '\n'))
-		return err
+		return w.Flush()
 	})
-	if err != nil && !errors.Is(err, errLogsFull) {
-		return err
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return root.Rename(logsFile+".new", logsFile)
 }
 
 var errLogsFull = errors.New("as much output as is kept has been saved")
 
-// savedProcesses reads what saveOutput wrote.
-func (s *live) savedProcesses() ([]cloche.Process, error) {
+// savedProcesses returns what saveOutput wrote. A file that cannot be read must
+// not fail the listing of the managed processes, so it counts as empty.
+func (m *Manager) savedProcesses(s *live) []cloche.Process {
+	out, err := s.readProcesses()
+	if err != nil {
+		m.log.Error("list saved processes", "sandbox", s.id, "file", filepath.Join(s.dir, processesFile), "error", err)
+		return nil
+	}
+	return out
+}
+
+// readProcesses reads what saveOutput wrote.
+func (s *live) readProcesses() ([]cloche.Process, error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, processesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -120,12 +126,17 @@ func (s *live) savedLogs(o cloche.LogOptions, fn func(cloche.LogEntry) error) er
 	defer f.Close()
 	var entries []cloche.LogEntry
 	var end int64
-	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
-		var e cloche.LogEntry
-		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+	lines, lost := newSavedLines(f), lostOutput{}
+	for {
+		e, err := lines.next()
+		if errors.Is(err, io.EOF) {
 			break
-		} else if err != nil {
-			return fmt.Errorf("decode saved logs: %w", err)
+		}
+		if err != nil {
+			return fmt.Errorf("read saved logs: %w", err)
+		}
+		if gap, ok := lost.before(e, o.Stream); ok && (o.ExecID == "" || o.ExecID == e.ExecID) && !e.Time.Before(o.SinceTime) {
+			entries = append(entries, gap)
 		}
 		if (o.ExecID == "" || o.ExecID == e.ExecID) && (o.Stream == "" || o.Stream == e.Stream) && !e.Time.Before(o.SinceTime) {
 			entries = append(entries, e)
@@ -150,6 +161,52 @@ func (s *live) savedLogs(o cloche.LogOptions, fn func(cloche.LogEntry) error) er
 		}
 	}
 	return nil
+}
+
+// savedLines reads the entries of a file of which parts may be damaged.
+type savedLines struct{ r *bufio.Reader }
+
+func newSavedLines(f io.Reader) savedLines { return savedLines{bufio.NewReader(f)} }
+
+// next is the next entry that can be read. What cannot is passed over: the offsets of
+// those behind it show how much that was.
+func (l savedLines) next() (cloche.LogEntry, error) {
+	for {
+		line, err := l.r.ReadBytes('\n')
+		if err != nil && (len(line) == 0 || !errors.Is(err, io.EOF)) {
+			return cloche.LogEntry{}, err
+		}
+		var e cloche.LogEntry
+		if json.Unmarshal(line, &e) == nil && e.ExecID != "" && e.Offset >= 0 && e.Position >= 0 && e.Gap >= 0 {
+			return e, nil
+		}
+	}
+}
+
+// lostOutput knows where the next entry of each process begins, in both streams
+// together under an empty stream.
+type lostOutput map[savedStream]int64
+
+type savedStream struct {
+	exec   string
+	stream cloche.Stream
+}
+
+// before is the gap in a stream, or in both together, in front of an entry of which it
+// is not known that something was dropped there.
+func (l lostOutput) before(e cloche.LogEntry, stream cloche.Stream) (gap cloche.LogEntry, ok bool) {
+	if stream != "" && e.Stream != stream {
+		return cloche.LogEntry{}, false
+	}
+	key := savedStream{e.ExecID, stream}
+	missing := own(e, stream) - l[key]
+	l[key] = own(e, stream) + int64(len(e.Data))
+	if missing <= 0 || e.Gap > 0 {
+		return cloche.LogEntry{}, false
+	}
+	gap = e
+	gap.Data, gap.Gap = nil, missing
+	return gap, true
 }
 
 // own is where an entry begins: in the chosen stream, or in both together.

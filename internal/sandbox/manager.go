@@ -112,6 +112,8 @@ type Manager struct {
 	exchanges chan cloche.Exchange
 	// captured is how much those that wait hold.
 	captured atomic.Int64
+	// deadlineGrace and deadlineLook are the constants; tests make them small.
+	deadlineGrace, deadlineLook time.Duration
 	// pace is how teardowns that fail are retried.
 	pace pace
 	// gate lets sandboxes be made, so many at a time.
@@ -127,6 +129,8 @@ type Manager struct {
 	byID   map[string]*live
 	byName map[nameKey]*live
 	closed bool
+	// homeless is that no later Manager can find the sandboxes of this one.
+	homeless bool
 }
 
 // nameKey is a name in its tenant.
@@ -146,8 +150,15 @@ type live struct {
 
 	// procs are its managed processes.
 	procs processTable
+	// deadlines are those of its programs.
+	deadlines deadlines
 	// endpoints are those that it has now.
 	endpoints endpointTable
+
+	// writes are the writes of files that are under way; cut says that one may have left
+	// a part of a file.
+	writes atomic.Int32
+	cut    atomic.Bool
 
 	mu   sync.Mutex // guards what follows
 	info cloche.Sandbox
@@ -166,12 +177,23 @@ type live struct {
 	reaped bool
 	// removing: a removal has begun, and goes on until it is done.
 	removing bool
+	// removal is why, as it was first said; nil is not known.
+	removal *removal
 	// gone: its directory is being removed, and nothing is written there any more.
 	gone bool
+	// recorded: its record has been written.
+	recorded bool
+	// unreadable: what is on record cannot be read, and is kept as it is until the sandbox
+	// is removed.
+	unreadable bool
+	// unreached: it may run, and this daemon does not have its instance.
+	unreached bool
 	// removed: nothing is left of it.
 	removed bool
 	// announced: an event has told of it.
 	announced bool
+	// condemned is why the daemon has killed its instance; empty when it has not.
+	condemned string
 	// endReason is why it is being ended, when nobody asked for that.
 	endReason string
 	// attempts is how often its teardown was tried, failure why it failed the last time.
@@ -192,6 +214,8 @@ type live struct {
 	unsettled bool
 	// standing: its processes are made to stand still for a moment, by nobody's wish.
 	standing bool
+	// owed: it is paused, and is resumed in the background.
+	owed bool
 	// interrupt ends what an end of the sandbox would have to wait for; nil is nothing.
 	interrupt context.CancelFunc
 	// enders are those who end it, or wait to.
@@ -249,7 +273,7 @@ func New(opts Options) *Manager {
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		maxLiving: maxLiving, maxEnded: maxEnded, pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
+		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -280,7 +304,10 @@ func (m *Manager) at(ctx context.Context, point string) error {
 }
 
 // sandboxesDir is where each sandbox has its directory.
-func (m *Manager) sandboxesDir() string { return filepath.Join(m.opts.Dir, "sandboxes") }
+func (m *Manager) sandboxesDir() string { return filepath.Join(m.opts.Dir, sandboxesDir) }
+
+// sandboxesDir has a directory for each sandbox, below that of their owner.
+const sandboxesDir = "sandboxes"
 
 // engineNamed returns an engine, or nil.
 func (m *Manager) engineNamed(name string) engine.Engine {
@@ -466,6 +493,7 @@ func (m *Manager) Close(ctx context.Context) error {
 			}
 		}
 		s.mu.Unlock()
+		s.deadlines.end()
 		if conn != nil {
 			conn.close()
 		}

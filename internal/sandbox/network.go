@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // networkDir is where a sandbox's way out keeps what outlives the daemon.
@@ -33,6 +34,9 @@ func (m *Manager) asker(s *live) func(context.Context, egress.Asked) bool {
 		return nil
 	}
 	return func(ctx context.Context, a egress.Asked) bool {
+		if secret.In(m.opts.Redact, a) != a {
+			return false // a rule with the value of a secret in it is not shown, so not approved
+		}
 		return m.opts.Ask(ctx, approval.Question{
 			Tenant: s.tenant, Sandbox: s.id, SandboxName: s.name, Name: a.Name, Port: int(a.Port), Rule: a.Rule,
 		})

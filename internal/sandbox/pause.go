@@ -46,6 +46,8 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 	done, inst := s.info.State == to, s.inst
 	s.mu.Unlock()
 	if done {
+		// Who asks for a pause has one now, also if the house owed it the end of its own.
+		s.oweResume(false)
 		return s.snapshot(), nil
 	}
 	p, ok := inst.(engine.Pauser)
@@ -118,10 +120,8 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 	s.lease.pause(now())
 	m.tell(s, cloche.EventPaused, "")
 	s.mu.Unlock()
-	if err := s.settle(cloche.StatePaused, false); err != nil {
-		// It is paused. A daemon that finds the older record makes it run again.
-		m.log.Error("save record of a paused sandbox", "sandbox", s.id, "error", err)
-	}
+	// It is paused. A daemon that finds the older record makes it run again.
+	m.settleAfter(s, cloche.StatePaused)
 	return nil
 }
 
@@ -132,12 +132,13 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 	s.mu.Unlock()
 	if tried {
 		if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
-			// It stays paused, as far as anybody knows; a resume, a stop or the next
-			// daemon tries again.
+			// It stays paused, as far as is known, until it is resumed in the background,
+			// by a caller, by a stop, or by the next daemon.
 			m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
 			s.mu.Lock()
 			s.lease.pause(now())
 			s.mu.Unlock()
+			m.resumeLater(s, p)
 			return pauseError(s, "paused", cause)
 		}
 		s.mu.Lock()
@@ -147,19 +148,15 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 	if err := m.holdTimers(ctx, s, false); err != nil {
 		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
-	if s.snapshot().State == cloche.StateRunning {
-		if err := s.settle(cloche.StateRunning, false); err != nil {
-			m.log.Error("save record", "sandbox", s.id, "error", err)
-		}
-	}
+	m.settleAfter(s, cloche.StateRunning)
 	return pauseError(s, "paused", cause)
 }
 
-// resume lets everything go on, and then the agent's timers. The caller holds
-// s.ops.
+// resume lets everything go on, and then the agent's timers. A record that cannot be
+// written does not keep a sandbox paused: it is written later. The caller holds s.ops.
 func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	if err := s.settle(cloche.StatePaused, true); err != nil {
-		return err
+		m.log.Warn("resume a sandbox that cannot be put on record now", "sandbox", s.id, "error", err)
 	}
 	err := m.at(ctx, "before resume")
 	if err == nil {
@@ -185,10 +182,82 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	if err := m.holdTimers(ctx, s, false); err != nil {
 		m.releaseTimers(s)
 	}
-	if err := s.settle(cloche.StateRunning, false); err != nil {
-		m.log.Error("save record of a resumed sandbox", "sandbox", s.id, "error", err)
-	}
+	s.oweResume(false)
+	m.settleAfter(s, cloche.StateRunning)
 	return nil
+}
+
+// settleAfter puts on record that a sandbox is in a state, now or, where that fails, as
+// soon as it can be, unless it has left the state by then. The caller holds s.ops.
+func (m *Manager) settleAfter(s *live, state cloche.State) {
+	settled := func() bool {
+		if s.snapshot().State != state {
+			return true // what changed it was put on record
+		}
+		err := s.settle(state, false)
+		if err != nil {
+			m.log.Error("save record; it is tried again", "sandbox", s.id, "state", state, "error", err)
+		}
+		return err == nil
+	}
+	if settled() {
+		return
+	}
+	m.repeatedly(s, settled)
+}
+
+// resumeLater resumes in the background a sandbox that nobody asked to be paused, and
+// that could not be resumed. The caller holds s.ops.
+func (m *Manager) resumeLater(s *live, p engine.Pauser) {
+	if s.snapshot().State != cloche.StatePaused || !s.oweResume(true) {
+		return
+	}
+	m.repeatedly(s, func() bool {
+		s.mu.Lock()
+		due := s.owed && s.info.State == cloche.StatePaused
+		s.mu.Unlock()
+		if !due {
+			s.oweResume(false)
+			return true
+		}
+		err := m.resume(m.ctx, s, p)
+		if err != nil {
+			m.log.Error("resume a sandbox that was not to stay paused; it is tried again", "sandbox", s.id, "error", err)
+		}
+		return err == nil
+	})
+}
+
+// oweResume notes whether a sandbox is to be resumed in the background, and reports
+// whether that is new.
+func (s *live) oweResume(owed bool) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.owed != owed
+	s.owed = owed
+	return changed
+}
+
+// repeatedly calls done in the background, holding s.ops, until it is true or the
+// sandbox or the Manager has ended.
+func (m *Manager) repeatedly(s *live, done func() bool) {
+	m.background(func() {
+		for wait := retryMin; ; wait = min(2*wait, retryMax) {
+			select {
+			case <-m.ctx.Done():
+				return
+			case <-s.ended:
+				return
+			case <-time.After(wait):
+			}
+			s.ops.Lock()
+			ok := done()
+			s.ops.Unlock()
+			if ok {
+				return
+			}
+		}
+	})
 }
 
 // thaw resumes a paused sandbox that is being stopped, so that its processes can
@@ -211,9 +280,10 @@ func (m *Manager) thaw(ctx context.Context, s *live) {
 	}
 }
 
-// holdTimers tells the agent whether its timers stand still. An agent that is
-// too old for that lets them run.
+// holdTimers tells the agent whether its timers stand still, as the daemon's deadlines
+// behind them do. An agent that is too old for that lets them run.
 func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
+	m.holdDeadlines(s, hold)
 	return bounded(ctx, pauseTimeout, func(ctx context.Context) error {
 		client, err := m.agentOf(ctx, s)
 		if err != nil {
@@ -233,27 +303,15 @@ const retryMin, retryMax = time.Second, time.Minute
 // releaseTimers lets the timers of a running sandbox go on, in the background,
 // until the agent has heard of it.
 func (m *Manager) releaseTimers(s *live) {
-	m.background(func() {
-		for wait := retryMin; ; wait = min(2*wait, retryMax) {
-			s.ops.Lock()
-			running := s.snapshot().State == cloche.StateRunning
-			var err error
-			if running {
-				err = m.holdTimers(m.ctx, s, false)
-			}
-			s.ops.Unlock()
-			if !running || err == nil {
-				return // whoever resumes it the next time does it then
-			}
-			m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
-			select {
-			case <-m.ctx.Done():
-				return
-			case <-s.ended:
-				return
-			case <-time.After(wait):
-			}
+	m.repeatedly(s, func() bool {
+		if s.snapshot().State != cloche.StateRunning {
+			return true // whoever resumes it the next time does it then
 		}
+		err := m.holdTimers(m.ctx, s, false)
+		if err != nil {
+			m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+		}
+		return err == nil
 	})
 }
 

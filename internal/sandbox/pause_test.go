@@ -382,3 +382,163 @@ func TestTransientGoesWithItsHolder(t *testing.T) {
 		t.Errorf("its directory: %v", err)
 	}
 }
+
+// unwritable keeps the record of a sandbox from being replaced until the returned
+// function is called.
+func (w *world) unwritable(id string) (undo func()) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, "owner", "sandboxes", id, "sandbox.json")
+	kept := path + ".kept"
+	if err := errors.Join(os.Rename(path, kept), os.MkdirAll(filepath.Join(path, "in the way"), 0o700)); err != nil {
+		w.t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := errors.Join(os.RemoveAll(path), os.Rename(kept, path)); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// A pause that the daemon takes for a snapshot or a look at the root ends by itself,
+// also when the record cannot be written from any point on, and the record is right
+// when it can be.
+func TestStandstillEndsWithoutARecord(t *testing.T) {
+	takes := map[string]func(m *sandbox.Manager) error{
+		"diff": func(m *sandbox.Manager) error {
+			_, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Scope: cloche.DiffRoot})
+			return err
+		},
+	}
+	for _, scope := range []cloche.SnapshotScope{cloche.SnapshotFiles, cloche.SnapshotRoot, cloche.SnapshotWorkspace} {
+		takes[string(scope)] = func(m *sandbox.Manager) error {
+			_, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: scope}))
+			return err
+		}
+	}
+	for what, take := range takes {
+		for _, point := range []string{"before hold", "before pause", "after pause", "copying", "before resume", "after resume"} {
+			t.Run(what+" "+point, func(t *testing.T) {
+				w := newWorld(t)
+				var mu sync.Mutex
+				var sb cloche.Sandbox
+				var undo func()
+				w.trap = func(_ context.Context, p string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if p == point && undo == nil && sb.ID != "" {
+						undo = w.unwritable(sb.ID)
+					}
+					return nil
+				}
+				m := w.manager(false)
+				made := w.create(m, "x")
+				mu.Lock()
+				sb = made
+				mu.Unlock()
+				w.write(w.inWorkspace(sb, "f"), "content")
+				_ = take(m) // it may fail
+				if got := states(m)[0]; got != cloche.StateRunning {
+					t.Fatalf("it is left %s", got)
+				}
+				if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(20_000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
+					t.Errorf("exec: %+v, %v", res, err)
+				}
+				mu.Lock()
+				if undo != nil {
+					undo()
+				}
+				mu.Unlock()
+				if c := w.calls(sb.ID); c.Resumes < c.Pauses {
+					t.Errorf("the engine was asked %+v", c)
+				}
+				eventually(t, "the record says that it runs", func() bool {
+					data, err := os.ReadFile(filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "sandbox.json"))
+					return err == nil && strings.Contains(string(data), `"state":"running"`) && !strings.Contains(string(data), `"Unsettled":true`)
+				})
+			})
+		}
+	}
+}
+
+// A resume that a caller asks for needs no record, and a pause is not begun without.
+func TestPauseAndResumeWithoutARecord(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager(false)
+	sb := w.create(m, "x")
+	undo := w.unwritable(sb.ID)
+	if _, err := m.Pause(t.Context(), operator, "x"); err == nil {
+		t.Error("a pause without a record succeeded")
+	}
+	if got := states(m)[0]; got != cloche.StateRunning {
+		t.Fatalf("it is %s", got)
+	}
+	undo()
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	undo = w.unwritable(sb.ID)
+	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != cloche.StateRunning {
+		t.Errorf("a resume without a record: %s, %v", got.State, err)
+	}
+	undo()
+}
+
+// A standstill whose end fails is ended in the background; a pause that somebody asks
+// for meanwhile is kept.
+func TestStandstillIsResumedLater(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		w := newWorld(t)
+		m := w.manager(false)
+		w.create(m, "x")
+		w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepResume: errWanted}})
+		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: cloche.SnapshotWorkspace})); err == nil {
+			t.Error("a snapshot whose sandbox could not be resumed succeeded")
+		}
+		if kept {
+			if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.machine.SetFaults(fake.Faults{})
+		if kept {
+			if got := states(m)[0]; got != cloche.StatePaused || sandbox.OwesResume(m, "x") {
+				t.Errorf("what was asked to be paused is %s, and may be resumed", got)
+			}
+			continue
+		}
+		eventually(t, "it runs", func() bool { return states(m)[0] == cloche.StateRunning })
+	}
+}
+
+// A removal that the daemon did not survive ends as what it was: with the reason and
+// the caller that were there first.
+func TestRemovalKeepsItsReasonForTheNextDaemon(t *testing.T) {
+	for _, persistent := range []bool{false, true} {
+		w := newWorld(t)
+		reached, free := w.trapAt("removing")
+		first := w.manager(false)
+		spec := cloche.SandboxSpec{Name: "x", Persistent: &persistent}
+		sb, err := first.Create(t.Context(), w.permit(spec), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		ctx := context.WithoutCancel(t.Context())
+		wg.Go(func() { _, _ = first.Delete(ctx, operator, "x") })
+		<-reached
+		sandbox.Crash(first)
+		w.trap = nil
+		second := w.manager(false)
+		var gone cloche.Sandbox
+		eventually(t, "it is removed", func() (ok bool) {
+			gone, ok = second.Removed(operator, sb.ID)
+			return ok
+		})
+		if gone.TerminalReason != cloche.EndedDeleted || !strings.Contains(gone.Reason, operator.Origin()) {
+			t.Errorf("persistent %v: it ended as %s, %q", persistent, gone.TerminalReason, gone.Reason)
+		}
+		free()
+		wg.Wait()
+		w.nothingLeft(second)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/spool"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -73,6 +74,8 @@ type process struct {
 	// may open it any more.
 	reads     atomic.Int32
 	condemned bool
+	// ends are where a finished log ended, known from the record.
+	ends spool.Ends
 	// end is where the log ended when it was last open.
 	end int64
 
@@ -89,13 +92,16 @@ type processRecord struct {
 	Confirmed bool
 	Collected bool
 	LogBytes  int64
+	// LogEnds are where its log ended, once Collected; zero in records that were
+	// written before the log's ends were kept.
+	LogEnds spool.Ends
 }
 
 func newProcess(dir string, r processRecord) *process {
 	return &process{
 		id: r.Process.ExecID, dir: dir, logBytes: r.LogBytes, rec: r.Process, confirmed: r.Confirmed, collected: r.Collected,
 		stdin: make(chan struct{}, 1), given: -1, changed: make(chan struct{}), readers: map[*Attachment]struct{}{},
-		end: r.Process.Position,
+		end: r.Process.Position, ends: r.LogEnds,
 	}
 }
 
@@ -122,12 +128,7 @@ func (p *process) save(r processRecord) error {
 	if err != nil {
 		return fmt.Errorf("encode record of process %s: %w", p.id, err)
 	}
-	root, err := os.OpenRoot(p.dir)
-	if err != nil {
-		return fmt.Errorf("write record of process %s: %w", p.id, err)
-	}
-	defer root.Close()
-	if err := replaceFile(root, processRecordFile, data); err != nil {
+	if err := hostfile.ReplaceIn(p.dir, processRecordFile, data); err != nil {
 		return fmt.Errorf("write record of process %s: %w", p.id, err)
 	}
 	return nil
@@ -175,12 +176,13 @@ func (p *process) openLog() (log *spool.Log, release func(), err error) {
 		return nil, nil, cloche.Errorf(cloche.CodeNotFound, "process %s has ended and is not kept any longer", p.id)
 	}
 	if p.log == nil {
-		p.log, err = spool.Open(spool.Options{Dir: filepath.Join(p.dir, processLogDir), MaxBytes: p.logBytes, TailBytes: tailBytes(p.logBytes)})
+		p.log, err = spool.Open(spool.Options{Dir: filepath.Join(p.dir, processLogDir), MaxBytes: p.logBytes, TailBytes: tailBytes(p.logBytes), Ends: p.ends})
 		if err != nil {
 			p.log = nil
 			return nil, nil, cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
 		}
 	}
+	p.restoreEnd()
 	p.logRefs++
 	p.reads.Add(1)
 	log = p.log
@@ -194,6 +196,29 @@ func (p *process) openLog() (log *spool.Log, release func(), err error) {
 			p.log = nil
 		}
 	}), nil
+}
+
+// restoreEnd puts back the end of a log whose last file was damaged after it was
+// finished: readers get a gap, and do not wait for more. The caller holds p.logMu.
+func (p *process) restoreEnd() {
+	p.mu.Lock()
+	rec, collected := p.rec, p.collected
+	p.mu.Unlock()
+	if _, done := p.log.Finished(); done || !collected || p.logBytes == unreadableLogBytes {
+		return // the log of a process whose record cannot be read stays as it is
+	}
+	if rec.Position > p.log.End() { // a record without the ends of both streams
+		_ = p.log.Append(spool.Record{Position: rec.Position}) // readers have it in memory if the disk has not
+	}
+	_ = p.log.Finish(finishReason(rec)) // it is finished for readers whatever the error
+}
+
+// finishReason says in the log of an ended process why there is no more.
+func finishReason(rec cloche.Process) string {
+	if rec.State == cloche.ProcessUnknown {
+		return rec.Reason
+	}
+	return string(rec.State)
 }
 
 // update changes the record of a process. An ended one does not change any more.

@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,5 +124,35 @@ func TestLogBytes(t *testing.T) {
 	table.byID["0"] = &process{logBytes: 1 << 20}
 	if n := table.logBytes(); n != 64<<20 {
 		t.Errorf("after one with a long log has gone, the next may keep %d bytes", n)
+	}
+}
+
+// A power cut can leave the first record of a process under its temporary name: that
+// process was never acknowledged, and nothing of it is kept.
+func TestHasNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, processLogDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(processRecordFile + ".new")
+	if !hasNoFiles(dir) {
+		t.Error("a record that is not in its place counts as a file")
+	}
+	write(filepath.Join(processLogDir, "segment"))
+	if hasNoFiles(dir) {
+		t.Error("output does not count as a file")
+	}
+	if err := os.Remove(filepath.Join(dir, processLogDir, "segment")); err != nil {
+		t.Fatal(err)
+	}
+	write(processRecordFile)
+	if hasNoFiles(dir) {
+		t.Error("a record does not count as a file")
 	}
 }

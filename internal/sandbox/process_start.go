@@ -55,7 +55,9 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 	}
 	defer release()
 	fresh := !p.shown()
-	said, err := m.askStart(ctx, s, agent.Process{Start: processStart(s, permit, given, id), Spec: spec})
+	start := processStart(s, permit, given, id)
+	m.setDeadline(s, id, start.Timeout)
+	said, err := m.askStart(ctx, s, agent.Process{Start: start, Spec: spec})
 	switch {
 	case err == nil:
 	case fresh && unsure(err):
@@ -64,6 +66,7 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 		return cloche.Process{}, s.explain(err)
 	default:
 		if fresh {
+			m.met(s, id)
 			release()
 			p.halt()
 			m.discard(s, p)

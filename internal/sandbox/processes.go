@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -259,7 +258,7 @@ func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref strin
 // execRecords lists the processes that are not managed.
 func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, error) {
 	if s.over() {
-		return s.savedProcesses()
+		return m.savedProcesses(s), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -269,7 +268,7 @@ func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, e
 		all, err = client.Processes(ctx)
 	}
 	if err != nil && s.ends(err) {
-		return s.savedProcesses()
+		return m.savedProcesses(s), nil
 	}
 	if err != nil {
 		return nil, err
@@ -399,13 +398,12 @@ func (m *Manager) loadProcesses(s *live) error {
 	var errs []error
 	for _, dir := range dirs {
 		p, err := readProcess(dir)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) && hasNoFiles(dir) {
 			errs = append(errs, workspace.RemoveTree(dir)) // a start that had only begun
 			continue
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("read process %s: %w", filepath.Base(dir), err))
-			continue
+			p = m.unreadableProcess(s, dir, err)
 		}
 		s.procs.byID[p.id] = p
 		if at, final := p.endedAt(); final && m.opts.Retention.For > 0 {

@@ -105,7 +105,7 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 		last := s.holders == 0
 		s.mu.Unlock()
 		if last {
-			m.removeLater(s, why{cloche.EndedLease, "the connection that held it is gone"})
+			m.removeLater(s, why{cause: cloche.EndedLease, text: "the connection that held it is gone"})
 		}
 	}), nil
 }
@@ -172,7 +172,7 @@ func (m *Manager) reapDue() (next time.Time) {
 	for _, s := range m.all() {
 		s.mu.Lock()
 		switch {
-		case s.reaped || s.removing:
+		case s.reaped || s.removing || s.unreadable:
 		case s.info.State == cloche.StateRunning || s.info.State == cloche.StatePaused:
 			if at, ok := m.reapLease(s); ok {
 				sooner(at)
@@ -184,7 +184,7 @@ func (m *Manager) reapDue() (next time.Time) {
 				sooner(at)
 			} else {
 				s.reaped = true
-				m.removeLater(s, why{cloche.EndedLease, "it is transient and has ended"})
+				m.removeLater(s, why{cause: cloche.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
 			ended = append(ended, endedAt[*live]{*s.info.StoppedAt, s})
@@ -219,7 +219,7 @@ func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
 	case ok && !t.Before(end.at):
 		s.reaped = true
 		m.log.Info("lease is over", "sandbox", s.id, "reason", end.reason)
-		m.background(func() { m.expire(s, why{end.cause, end.reason}) })
+		m.background(func() { m.expire(s, why{cause: end.cause, text: end.reason}) })
 		return time.Time{}, false
 	case ok && s.lease.warn(end, t):
 		m.tellExpiring(s, end)
@@ -262,7 +262,7 @@ func (m *Manager) forgetEnded(gone []endedAt[*live]) {
 			if m.ctx.Err() != nil {
 				return
 			}
-			if _, err := m.remove(m.ctx, g.s, why{cloche.EndedDeleted, "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
+			if _, err := m.remove(m.ctx, g.s, why{cause: cloche.EndedDeleted, text: "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
 				m.log.Error("remove an ended sandbox", "sandbox", g.s.id, "error", err)
 			}
 		}
@@ -275,18 +275,26 @@ func (m *Manager) stopAll(ctx context.Context, all []*live) error {
 	errs := make(chan error, len(all))
 	limit := make(chan struct{}, maxStops)
 	var wg sync.WaitGroup
+	m.mu.Lock()
+	homeless := m.homeless
+	m.mu.Unlock()
 	for _, s := range all {
 		var stop func() error
 		switch info := s.snapshot(); {
+		case homeless:
+			stop = func() error {
+				_, err := m.end(ctx, s, why{cause: cloche.EndedShutdown, text: homelessReason}, nil)
+				return err
+			}
 		case m.opts.Ephemeral, s.ownerless():
 			stop = func() error { return m.removeFor(ctx, s, why{cause: cloche.EndedShutdown}) }
 		case info.State != cloche.StateRunning && info.State != cloche.StatePaused, info.Persistent:
 			continue
 		case info.Transient:
-			stop = func() error { return m.removeFor(ctx, s, why{cloche.EndedShutdown, shutdownReason}) }
+			stop = func() error { return m.removeFor(ctx, s, why{cause: cloche.EndedShutdown, text: shutdownReason}) }
 		default:
 			stop = func() error {
-				_, err := m.end(ctx, s, why{cloche.EndedShutdown, shutdownReason}, m.graceful(s, defaultGrace))
+				_, err := m.end(ctx, s, why{cause: cloche.EndedShutdown, text: shutdownReason}, m.graceful(s, defaultGrace))
 				return err
 			}
 		}
@@ -313,6 +321,17 @@ func (m *Manager) removeFor(ctx context.Context, s *live, w why) error {
 
 // shutdownReason is why a sandbox that is not persistent was ended.
 const shutdownReason = "the daemon was shut down"
+
+// homelessReason is why every sandbox was ended, a persistent one too.
+const homelessReason = "the daemon's home was removed, moved or replaced"
+
+// Homeless has Close kill every sandbox, for the directory with their records is gone and
+// no later Manager can find them. Their files are left as they are.
+func (m *Manager) Homeless() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.homeless = true
+}
 
 // ownerless reports whether a sandbox is one that only a connection held: with
 // the daemon, the connection is gone too.

@@ -33,7 +33,7 @@ func (e *stub) Probe(context.Context) engine.Report { return engine.Report{Name:
 func (e *stub) Create(context.Context, engine.Plan) (engine.Instance, error) {
 	return nil, errors.New("a stub creates nothing")
 }
-func (e *stub) Sweep(context.Context, string, []string) error { return nil }
+func (e *stub) Sweep(context.Context, string, func(string) bool) error { return nil }
 func (e *stub) Recover(_ context.Context, state []byte) (engine.Instance, error) {
 	time.Sleep(e.slow)
 	e.mu.Lock()
@@ -112,7 +112,7 @@ func (b *bubble) put(id string, alive bool, change func(*record)) {
 	if change != nil {
 		change(r)
 	}
-	if err := r.write(dir); err != nil {
+	if err := r.write(dir, false); err != nil {
 		b.t.Fatal(err)
 	}
 	if alive {
@@ -321,8 +321,8 @@ func TestReboot(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, "sandboxes", "stopped", "processes.json.new"), []byte("{half"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		empty := filepath.Join(b.dir, "sandboxes", "sb-empty")
-		if err := errors.Join(os.Mkdir(empty, 0o700), os.WriteFile(filepath.Join(empty, recordFile), nil, 0o600)); err != nil {
+		empty := filepath.Join(b.dir, "sandboxes", "sb-unfinished")
+		if err := errors.Join(os.Mkdir(empty, 0o700), os.WriteFile(filepath.Join(empty, unfinishedFile), nil, 0o600), os.WriteFile(filepath.Join(empty, recordFile), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		m := b.daemon(Retention{})
@@ -344,7 +344,7 @@ func TestReboot(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("after a reboot: %v, want %v", got, want)
 		}
-		for _, gone := range []string{"transient", "removing", "sb-empty"} {
+		for _, gone := range []string{"transient", "removing", "sb-unfinished"} {
 			if _, err := os.Stat(filepath.Join(b.dir, "sandboxes", gone)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s is still there: %v", gone, err)
 			}
@@ -449,6 +449,24 @@ func TestHold(t *testing.T) {
 			t.Errorf("with both holders gone: %v", err)
 		}
 		m.Close(t.Context())
+	})
+}
+
+// Without a home to find them in, none may stay.
+func TestCloseOfTheHomelessEndsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.put("stays", true, nil)
+		b.put("goes", true, func(r *record) { r.Info.Persistent = false })
+		m := b.daemon(Retention{})
+		synctest.Wait()
+		m.Homeless()
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.engine.live) != 0 {
+			t.Errorf("alive: %v, want none", b.engine.live)
+		}
 	})
 }
 

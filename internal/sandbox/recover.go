@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/cloche-dev/cloche"
@@ -18,14 +18,22 @@ const maxParallel = 8
 
 // Recover finds the world of an earlier daemon again: it adopts what lives,
 // marks what died as lost, finishes the ends and removals that were begun, and
-// removes what a creation left half done. It is called once, before anything
+// removes what a creation left half done. What has no record that can be read is kept, and
+// listed as failed. It is called once, before anything
 // else, by a Manager that is not ephemeral. Long removals go on when it has
 // returned.
 func (m *Manager) Recover(ctx context.Context) error {
-	ids, err := recordDirs(m.sandboxesDir())
+	ids, gone, err := recordDirs(m.sandboxesDir())
 	if err != nil {
 		return err
 	}
+	m.background(func() {
+		for _, dir := range gone {
+			if err := removeGone(dir); err != nil {
+				m.log.Error("finish the removal of a sandbox", "directory", dir, "error", err)
+			}
+		}
+	})
 	if err := m.graves.load(); err != nil {
 		m.log.Error("read which sandboxes are no more", "error", err)
 	}
@@ -41,7 +49,8 @@ func (m *Manager) Recover(ctx context.Context) error {
 	}
 	wg.Wait()
 	for _, eng := range m.opts.Engines {
-		if err := eng.Sweep(ctx, m.opts.Owner, found.keep[eng.Name()]); err != nil {
+		kept := found.keep[eng.Name()]
+		if err := eng.Sweep(ctx, m.opts.Owner, func(id string) bool { return slices.Contains(kept, id) }); err != nil {
 			found.errs = append(found.errs, fmt.Errorf("sweep engine %s: %w", eng.Name(), err))
 		}
 	}
@@ -68,6 +77,13 @@ func (f *finds) keeps(engine, id string) {
 	f.keep[engine] = append(f.keep[engine], id)
 }
 
+// keepsEverywhere keeps a sandbox of which it is not known which engine has it.
+func (f *finds) keepsEverywhere(engines []engine.Engine, id string) {
+	for _, eng := range engines {
+		f.keeps(eng.Name(), id)
+	}
+}
+
 func (f *finds) failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,30 +94,34 @@ func (f *finds) failed(err error) {
 func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	dir := filepath.Join(m.sandboxesDir(), id)
 	r, err := readRecord(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		// A creation that never finished, or a removal that nearly did.
+	if err != nil && unfinished(dir) {
 		if err := clearDir(dir); err != nil {
 			found.failed(fmt.Errorf("clear what is left of %s: %w", id, err))
 		}
 		return
 	}
-	var s *live
-	if err == nil {
-		if s, err = m.adopt(ctx, id, dir, r); err == nil {
-			m.adoptProcesses(s)
-		}
-		m.claims.adopt(s)
-		m.mu.Lock()
-		m.byID[id], m.byName[nameKey{s.tenant, s.name}] = s, s
-		m.mu.Unlock()
-	}
 	if err != nil {
-		// What cannot be read or reached now may be later, by another build or
-		// when the machine has recovered: nothing of it is swept.
+		m.listUnreadable(id, dir, err)
+		found.keepsEverywhere(m.opts.Engines, id)
+		return
+	}
+	if err := established(dir); err != nil {
+		m.log.Warn("mark a sandbox as created", "sandbox", id, "error", err)
+	}
+	s, err := m.adopt(ctx, id, dir, r)
+	if err == nil {
+		m.adoptProcesses(s)
+	}
+	m.claims.adopt(s)
+	m.list(s)
+	if err != nil {
+		// What cannot be reached now may be later, by another build or when the machine
+		// has recovered: nothing of it is swept.
 		m.log.Error("adopt sandbox", "sandbox", id, "error", err)
 		found.failed(err)
-		for _, eng := range m.opts.Engines {
-			found.keeps(eng.Name(), id)
+		found.keepsEverywhere(m.opts.Engines, id)
+		if r.Removing {
+			m.removeLater(s, why{})
 		}
 		return
 	}
@@ -110,10 +130,11 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 		found.failed(err)
 	}
 	s.mu.Lock()
-	inst, name := s.inst, s.info.Engine
+	inst, name, paused := s.inst, s.info.Engine, s.info.State == cloche.StatePaused
 	s.mu.Unlock()
 	if inst != nil {
 		m.adoptWay(ctx, s)
+		m.adoptDeadlines(s, paused)
 		found.keeps(name, id)
 		m.attend(s, inst)
 		m.reopenEndpoints(ctx, s)
@@ -128,7 +149,7 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
-		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removing: r.Removing, unsettled: r.Unsettled, announced: true, endReason: r.Info.Reason,
+		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removing: r.Removing, removal: r.Removal, unsettled: r.Unsettled, announced: true, recorded: true, endReason: r.Info.Reason,
 	}
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
@@ -145,6 +166,7 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	}
 	if err != nil {
 		// It may live. Its record stays as it is, for a daemon that can reach it.
+		s.unreached = true
 		s.info.State, s.info.Reason = cloche.StateFailed, "this daemon cannot reach it: the daemon's log says why"
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
@@ -184,6 +206,9 @@ func (s *live) recall(r *record) {
 
 // reach asks the engine for the instance.
 func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
+	if s.engineState == nil {
+		return nil, cloche.Errorf(cloche.CodeNotFound, "sandbox %s ran under another home", s.id)
+	}
 	eng := m.engineNamed(s.info.Engine)
 	if eng == nil {
 		return nil, cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, s.info.Engine)
@@ -195,6 +220,10 @@ func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
 // see it: as lost, unless it was being ended, or its lease is over by now.
 func (m *Manager) markDead(s *live) {
 	s.engineState = nil
+	if s.info.Workspace.Name != "" {
+		s.cut.Store(true) // nobody saw what was under way
+		m.removeCutWrites(m.ctx, s)
+	}
 	t, leased := s.lease.end(now())
 	switch {
 	case s.removing:
@@ -225,13 +254,17 @@ func (m *Manager) resolve(s *live) {
 	state, alive := s.info.State, s.inst != nil
 	removing := s.removing || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
+	because := why{cause: cloche.EndedLease, text: "what held it went with the daemon"}
+	if s.removal != nil {
+		because = s.removal.why()
+	}
 	if alive && !removing && state != cloche.StateStopping {
 		m.tell(s, cloche.EventAdopted, "")
 	}
 	s.mu.Unlock()
 	switch {
 	case removing:
-		m.removeLater(s, why{cloche.EndedLease, "what held it went with the daemon"})
+		m.removeLater(s, because)
 	case !alive:
 	case state == cloche.StateStopping || state == cloche.StateFailed:
 		m.background(func() {

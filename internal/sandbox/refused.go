@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // Refusal is what a rule on a path refused to a program of a sandbox. It comes from
@@ -72,7 +73,7 @@ func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
 			out.Rule, out.Access, out.Mount = by.Name, by.Access, string(by.Target)
 			out.Op, out.Path, out.Program, out.UID = r.Op, r.Path, r.Program, r.UID
 		}
-		m.opts.Refused(s.snapshot(), out)
+		m.opts.Refused(s.snapshot(), secret.In(m.opts.Redact, out))
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		m.log.Warn("what paths' rules refuse is not told any more", "sandbox", s.id, "error", err)

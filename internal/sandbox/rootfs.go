@@ -129,6 +129,9 @@ func RecordedImages(owners string) ([]string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed meanwhile
 		}
+		if err != nil && unfinished(filepath.Dir(name)) {
+			continue // its creation has not ended: the image is held
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read record of %s: %w", filepath.Base(filepath.Dir(name)), err)
 		}
@@ -147,9 +150,6 @@ func recordedImage(name string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	if fi, err := f.Stat(); err == nil && fi.Size() == 0 {
-		return "", fs.ErrNotExist // a power cut while it was being written first
-	}
 	var r struct {
 		Info struct {
 			ImageDigest string `json:"image_digest"`

@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // heldSecret is a secret that a sandbox has, as its record keeps it: never with the
@@ -190,12 +191,7 @@ func (m *Manager) given(ctx context.Context, s *live) (map[string]string, error)
 }
 
 // redacted is what may be on record of a process: without values that are known to
-// be secret in its arguments and in the last line that it wrote.
+// be secret in it.
 func (m *Manager) redacted(p cloche.Process) cloche.Process {
-	argv := slices.Clone(p.Argv)
-	for i, a := range argv {
-		argv[i] = m.opts.Redact(a)
-	}
-	p.Argv, p.LastStderr, p.Reason = argv, m.opts.Redact(p.LastStderr), m.opts.Redact(p.Reason)
-	return p
+	return secret.In(m.opts.Redact, p)
 }

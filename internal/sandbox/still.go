@@ -168,10 +168,15 @@ func (m *Manager) pauseForNow(ctx context.Context, s *live, p engine.Pauser) err
 	return err
 }
 
-// resumeNow takes back pauseForNow. It goes on when ctx ends.
+// resumeNow takes back pauseForNow. It goes on when ctx ends; what fails is tried again
+// in the background.
 func (m *Manager) resumeNow(ctx context.Context, s *live, p engine.Pauser) error {
 	s.stand(false)
-	return m.resume(context.WithoutCancel(ctx), s, p)
+	err := m.resume(context.WithoutCancel(ctx), s, p)
+	if err != nil {
+		m.resumeLater(s, p)
+	}
+	return err
 }
 
 func (s *live) stand(still bool) {

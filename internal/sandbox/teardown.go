@@ -5,14 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 const (
@@ -93,6 +89,8 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (c
 type why struct {
 	cause cloche.TerminalReason
 	text  string
+	// by is who asked for it; empty is nobody.
+	by string
 }
 
 // end takes a sandbox to stopped, or to nothing if it is being removed. before,
@@ -229,7 +227,11 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		conn.close()
 	}
 	if inst == nil {
+		if err := m.endUnreached(ctx, s); err != nil {
+			return leaves(cloche.ResourceProcesses, err)
+		}
 		m.endWay(s)
+		m.removeCutWrites(ctx, s)
 		return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -256,6 +258,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	last.net = m.endWay(s)
 	m.used(s, last)
 	m.settleProcesses(s)
+	m.removeCutWrites(ctx, s)
 	return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
 }
 
@@ -281,7 +284,7 @@ func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) 
 		}
 		return cloche.Sandbox{}, err
 	}
-	return m.remove(context.WithoutCancel(ctx), s, why{cause: cloche.EndedDeleted})
+	return m.remove(context.WithoutCancel(ctx), s, why{cause: cloche.EndedDeleted, by: "tenant " + caller.Tenant + ", " + caller.Origin()})
 }
 
 // Removed is the last record of a sandbox that was removed, by its id.
@@ -295,6 +298,23 @@ func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) 
 	return err
 }
 
+// removal is why a removal was begun, as the record keeps it for the next daemon.
+type removal struct {
+	Cause cloche.TerminalReason
+	Text  string `json:",omitempty"`
+	// By is the tenant and origin of the caller who asked for it; empty is nobody.
+	By string `json:",omitempty"`
+}
+
+// why is the reason that the next daemon gives, who asked included.
+func (r *removal) why() why {
+	text := r.Text
+	if r.By != "" {
+		text = "its removal was asked for by " + r.By + ", and finished by another daemon"
+	}
+	return why{cause: r.Cause, text: text}
+}
+
 // remove is Delete of a sandbox that was found. What fails is retried.
 func (m *Manager) remove(ctx context.Context, s *live, w why) (cloche.Sandbox, error) {
 	if err := s.forestall(ctx); err != nil {
@@ -305,8 +325,11 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (cloche.Sandbox, e
 		s.mu.Unlock()
 		return s.last(), nil
 	}
+	if s.removal == nil {
+		s.removal = &removal{w.cause, w.text, w.by}
+	}
 	s.removing = true
-	// On record first: who finds this record finishes the removal.
+	// On record first: who finds this record finishes the removal, and says why.
 	if err := s.save(); err != nil {
 		m.log.Error("save the intention to remove", "sandbox", s.id, "error", err)
 	}
@@ -356,6 +379,9 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	if err := m.detachWorkspace(s, true); err != nil {
 		return leaves(cloche.ResourceLeases, err)
 	}
+	if err := m.dropHolds(s); err != nil {
+		return leaves(cloche.ResourceLeases, err)
+	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
 	s.gone = true
@@ -372,20 +398,4 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 		err = m.at(ctx, "after erase")
 	}
 	return leaves(cloche.ResourceDisk, err)
-}
-
-// clearDir removes the directory of a sandbox of which nothing runs. The record
-// goes first: what has none is no sandbox to anybody.
-func clearDir(dir string) error {
-	if err := eraseRecord(dir); err != nil {
-		return err
-	}
-	staging := filepath.Join(dir, stagingDir)
-	// It is empty, unless a creation was interrupted.
-	if err := os.Remove(staging); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		if err := workspace.SweepStaging(staging); err != nil {
-			return leaves(cloche.ResourceMounts, fmt.Errorf("unmount what was staged: %w", err))
-		}
-	}
-	return workspace.RemoveTree(dir)
 }

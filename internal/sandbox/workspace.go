@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 
 	"github.com/cloche-dev/cloche"
@@ -125,9 +124,7 @@ func (m *Manager) sweepWorkspaces() error {
 		s := m.byID[id]
 		m.mu.Unlock()
 		if s == nil {
-			// What has a record may live, also when this build cannot read it.
-			_, err := os.Lstat(filepath.Join(m.sandboxesDir(), filepath.Base(id), recordFile))
-			return err == nil
+			return false
 		}
 		return !s.hasEnded() || keepsWorkspace(s.snapshot().Workspace)
 	})
@@ -178,7 +175,7 @@ func (m *Manager) measureAfter(s *live) {
 			reason = over.Message + ", after a process"
 		}
 		m.log.Warn("remove a sandbox for its quota", "sandbox", s.id, "error", err)
-		if _, err := m.remove(m.ctx, s, why{cloche.EndedQuota, reason}); err != nil {
+		if _, err := m.remove(m.ctx, s, why{cause: cloche.EndedQuota, text: reason}); err != nil {
 			m.log.Error("remove a sandbox for its quota; it is being retried", "sandbox", s.id, "error", err)
 		}
 	})

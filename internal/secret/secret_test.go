@@ -5,11 +5,14 @@ package secret
 import (
 	"bytes"
 	"context"
+	"encoding/base32"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -195,4 +198,112 @@ func TestRedact(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+func TestRedactEveryForm(t *testing.T) {
+	const value = "Canary.Value-0123456789/ABCDEFGHIJ_klmnopqrstuvwxyz_0123456789_klmnopqrstuvwxyz"
+	t.Setenv("CLOCHE_TEST_SECRET", value)
+	s, _ := store(t, Source{Env: "CLOCHE_TEST_SECRET"})
+	s.Learn(t.Context())
+	percent := ""
+	for i := range len(value) {
+		percent += fmt.Sprintf("%%%02x", value[i])
+	}
+	for name, text := range map[string]string{
+		"upper case":          strings.ToUpper(value),
+		"lower case":          strings.ToLower(value),
+		"all percent":         percent,
+		"percent twice":       strings.ReplaceAll(percent, "%", "%25"),
+		"some percent":        strings.Replace(value, "-", "%2D", 1),
+		"two labels":          value[:40] + "." + value[40:],
+		"labels in lower":     strings.ToLower(value[:30] + "." + value[30:60] + "." + value[60:]),
+		"hex":                 fmt.Sprintf("%x", value),
+		"hex in upper case":   fmt.Sprintf("%X", value),
+		"base32":              base32.StdEncoding.EncodeToString([]byte(value)),
+		"base64 for URLs":     base64.RawURLEncoding.EncodeToString([]byte(value)),
+		"labels with percent": strings.Replace(value[:40], "-", "%2d", 1) + "." + value[40:],
+	} {
+		got := s.Redact("GET " + text + " end")
+		if want := "GET " + mark + " end"; strings.TrimRight(strings.Replace(got, "=", "", -1), "=") != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for shift := range 3 {
+		text := base64.StdEncoding.EncodeToString([]byte("user:"[:shift+2] + value + "&more"))
+		if got := s.Redact(text); !strings.Contains(got, mark) || len(got) > 40 {
+			t.Errorf("base64 behind %d bytes: %q", shift+2, got)
+		}
+	}
+	for text, want := range map[string]string{
+		"comm " + value[:14]:                         "comm " + mark,
+		`"x.` + strings.ToLower(value[:30]) + `..."`: `"x.` + mark + `..."`,
+		value[:20] + "…":                             mark + "…",
+		`"x` + value[:40] + `..." is in no rule`:     `"x` + mark + `..." is in no rule`,
+		"xx " + value[:9]:                            "xx " + value[:9],
+		value[:20] + " goes on otherwise":            value[:20] + " goes on otherwise",
+		strings.ToUpper(value)[:len(value)-1] + "!":  strings.ToUpper(value)[:len(value)-1] + "!",
+	} {
+		if got := s.Redact(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestRedactWithin(t *testing.T) {
+	t.Setenv("CLOCHE_TEST_SECRET", canary)
+	s, _ := store(t, Source{Env: "CLOCHE_TEST_SECRET"})
+	s.Learn(t.Context())
+	type word string
+	type inner struct{ Text string }
+	type outer struct {
+		Text    string
+		Word    word
+		List    []string
+		Inner   *inner
+		Inners  []inner
+		Map     map[string]string
+		Time    time.Time
+		private string
+	}
+	at := time.Now()
+	make := func(text string) outer {
+		return outer{text, canary, []string{"a", text}, &inner{text}, []inner{{"a"}, {text}}, map[string]string{"k" + text: text}, at, canary}
+	}
+	in := make(canary)
+	if got := In(s.Redact, in); !reflect.DeepEqual(got, make(mark)) {
+		t.Errorf("%+v", got)
+	}
+	if !reflect.DeepEqual(in, make(canary)) {
+		t.Error("the original was changed")
+	}
+	clean := make("nothing")
+	if got := In(s.Redact, clean); got.Inner != clean.Inner || &got.List[0] != &clean.List[0] {
+		t.Error("what has no value was copied")
+	}
+}
+
+func BenchmarkRedact(b *testing.B) {
+	s := New(slog.New(slog.DiscardHandler))
+	for i := range 10 {
+		s.known.add(fmt.Sprint(i), fmt.Sprintf("value-of-secret-%d-%s", i, strings.Repeat("x", 20)))
+	}
+	for _, text := range []string{"sb-01234567", "api.example.com", "/v1/chat/completions?model=large%20one&stream=true"} {
+		b.Run(text, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Redact(text)
+			}
+		})
+	}
+}
+
+// Values that overlap, and one within another, are taken out whole.
+func TestRedactOverlaps(t *testing.T) {
+	s := New(slog.New(slog.DiscardHandler))
+	s.known.add("a", "abcdef0123456789")
+	s.known.add("b", "0123456789ghijkl")
+	s.known.add("c", "cdef01")
+	if got := s.Redact("<abcdef0123456789ghijkl> cdef01"); got != "<"+mark+"> "+mark {
+		t.Error(got)
+	}
 }

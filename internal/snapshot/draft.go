@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // Quota bounds what a tenant keeps; 0 is nothing.
@@ -118,15 +119,7 @@ func (d *Draft) write(r record) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(d.dir, recordFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return d.lock.Sync()
+	return hostfile.ReplaceIn(d.dir, recordFile, data)
 }
 
 // Abort removes the draft. After Commit has succeeded it does nothing.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // Options say where a Store is.
@@ -94,6 +95,14 @@ func (s *Store) all(sees func(tenant string) bool) (list []cloche.Snapshot, dama
 	return list, damaged, nil
 }
 
+// damagedReason is why everything is left out of a snapshot whose record cannot be read.
+const damagedReason = "its record is damaged: it can only be removed"
+
+// IsDamaged reports whether a snapshot of a List has no record that can be read.
+func IsDamaged(snap cloche.Snapshot) bool {
+	return len(snap.Left) == 1 && snap.Left[0] == cloche.TarSkip{Path: "/", Reason: damagedReason}
+}
+
 // of lists one tenant's.
 func (s *Store) of(tenant string) (list []cloche.Snapshot, damaged, err error) {
 	ids, err := s.names(tenant)
@@ -102,14 +111,14 @@ func (s *Store) of(tenant string) (list []cloche.Snapshot, damaged, err error) {
 	}
 	for _, id := range ids {
 		snap, err := s.read(tenant, id)
-		if errors.Is(err, fs.ErrNotExist) {
+		if _, gone := os.Lstat(filepath.Join(s.dir, tenant, id)); errors.Is(gone, fs.ErrNotExist) {
 			continue // it was removed meanwhile
 		}
 		if err != nil {
 			damaged = errors.Join(damaged, err)
 			snap = cloche.Snapshot{
 				ID: id, Name: id, Tenant: tenant, Scope: cloche.SnapshotFiles,
-				Left: []cloche.TarSkip{{Path: "/", Reason: "its record is damaged: it can only be removed"}},
+				Left: []cloche.TarSkip{{Path: "/", Reason: damagedReason}},
 			}
 		}
 		list = append(list, snap)
@@ -272,6 +281,9 @@ func (s *Store) Remove(tenant, id string) error {
 	// In one step it is no snapshot any more; the files may take a while.
 	gone := filepath.Join(s.dir, tenant, gonePrefix+id)
 	if err := os.Rename(dir, gone); err != nil {
+		return fmt.Errorf("remove snapshot: %w", err)
+	}
+	if err := hostfile.SyncDirAt(filepath.Dir(dir)); err != nil {
 		return fmt.Errorf("remove snapshot: %w", err)
 	}
 	if err := s.remove(gone); err != nil {

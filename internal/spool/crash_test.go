@@ -3,6 +3,7 @@ package spool_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/spool"
@@ -319,3 +321,97 @@ func FuzzOpen(f *testing.F) {
 }
 
 func mended(b []byte) []byte { return spool.Mend(slices.Clone(b)) }
+
+// TestDamagedFinishedLog damages one file of a finished log: what is missing is a
+// gap, also where it is the end of the log, for readers of both streams and of one.
+func TestDamagedFinishedLog(t *testing.T) {
+	type damage struct {
+		name string
+		do   func(path string, size int64) error
+	}
+	damages := []damage{
+		{"empty", func(path string, _ int64) error { return os.Truncate(path, 0) }},
+		{"removed", func(path string, _ int64) error { return os.Remove(path) }},
+		{"halved", func(path string, size int64) error { return os.Truncate(path, size/2) }},
+	}
+	for _, records := range []int{3, 40} {
+		for _, which := range []string{"first", "middle", "last", "all"} {
+			for _, d := range damages {
+				t.Run(fmt.Sprintf("%d records/%s/%s", records, which, d.name), func(t *testing.T) {
+					o := spool.Options{Dir: t.TempDir(), MaxBytes: 128 << 10}
+					l, m := open(t, o), newModel()
+					w := newWriter(t, l)
+					for i := range records {
+						s, stream := strings.Repeat(string(rune('a'+i%26)), 999)+"\n", []cloche.Stream{cloche.Stdout, cloche.Stderr}[i%2]
+						m.add(stream, []byte(s))
+						w.write(stream, s)
+					}
+					must(t, l.Finish("exited"))
+					o.Ends = l.Ends()
+					must(t, l.Close())
+					names, err := filepath.Glob(filepath.Join(o.Dir, "*.spool"))
+					must(t, err)
+					if several := records > 3; several != (len(names) > 2) {
+						t.Fatalf("%d segments", len(names))
+					}
+					chosen := map[string][]string{
+						"first": names[:1], "middle": names[len(names)/2 : len(names)/2+1], "last": names[len(names)-1:], "all": names,
+					}[which]
+					for _, name := range chosen {
+						info, err := os.Stat(name)
+						must(t, err)
+						must(t, d.do(name, info.Size()))
+					}
+					check := func(l *spool.Log) {
+						t.Helper()
+						recs := read(t, l.Reader(spool.ReadOptions{}))
+						m.checkBoth(t, recs, 0, m.end())
+						if !slices.ContainsFunc(recs, func(r spool.Record) bool { return r.Gap > 0 }) {
+							t.Error("no gap")
+						}
+						for _, s := range []cloche.Stream{cloche.Stdout, cloche.Stderr} {
+							recs := read(t, l.Reader(spool.ReadOptions{Stream: s}))
+							m.checkOne(t, recs, s, 0)
+							if n := len(recs); n == 0 || recs[n-1].Offset+int64(len(recs[n-1].Data)) != m.off[s] {
+								t.Errorf("the reader of %s does not come to the end", s)
+							}
+						}
+						for name, ro := range map[string]spool.ReadOptions{
+							"a time": {SinceTime: w.now.Add(-time.Hour)}, "lines": {TailLines: records},
+						} {
+							var n int64
+							recs := read(t, l.Reader(ro))
+							for _, r := range recs {
+								n += r.Gap + int64(len(r.Data))
+							}
+							if len(recs) == 0 || recs[len(recs)-1].Position+int64(len(recs[len(recs)-1].Data)) != m.end() {
+								t.Errorf("the reader from %s gets %d of %d bytes", name, n, m.end())
+							}
+						}
+					}
+					l = open(t, o)
+					check(l)
+					must(t, l.Finish("exited"))
+					check(l)
+					must(t, l.Close())
+					// The mended log keeps its end, and another open does not repeat the gap.
+					l = open(t, o)
+					check(l)
+					if reason, ok := l.Finished(); !ok || reason != "exited" {
+						t.Errorf("finished %v: %q", ok, reason)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Ends that contradict the files, or lie behind them, change nothing.
+func TestEndsAreNotLess(t *testing.T) {
+	m, data := small(t, true)
+	for _, ends := range []spool.Ends{{}, {Stdout: 1, Stderr: 1}, {Stdout: 1 << 40}, {Stdout: -1, Stderr: -1}, {Stdout: 1<<63 - 1, Stderr: 1<<63 - 1}} {
+		l := open(t, spool.Options{Dir: place(t, firstSegment, data), Ends: ends})
+		m.checkBoth(t, read(t, l.Reader(spool.ReadOptions{})), 0, 0)
+		must(t, l.Close())
+	}
+}

@@ -35,6 +35,9 @@ func Open(o Options) (*Log, error) {
 	l.recordBytes = int(min(l.segmentBytes/4, maxRecord))
 	err = l.recover()
 	if err == nil {
+		err = l.extend(o.Ends)
+	}
+	if err == nil {
 		l.tail = tail{start: l.end, max: o.TailBytes}
 		err = l.trim(0)
 	}
@@ -60,6 +63,23 @@ func (l *Log) recover() error {
 		}
 	}
 	return nil
+}
+
+// extend sets the end to where the log is known to have ended. The next record
+// begins a segment, whose mark keeps the offsets of both streams and the time.
+func (l *Log) extend(to Ends) error {
+	off := [2]int64{to.Stdout, to.Stderr}
+	if off[stdout] < l.end.off[stdout] || off[stderr] < l.end.off[stderr] || off[stdout]+off[stderr] <= l.end.pos ||
+		off[stdout] > maxPosition-off[stderr] {
+		return nil
+	}
+	l.end.pos, l.end.off, l.end.latest = off[stdout]+off[stderr], off, max(l.end.latest, nanos(to.Latest))
+	if l.file == nil {
+		return nil
+	}
+	f := l.file
+	l.file = nil
+	return f.Close()
 }
 
 // list returns the numbers of the segments that are there, in order. A number

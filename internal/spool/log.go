@@ -206,6 +206,13 @@ func (l *Log) Offsets() (stdoutEnd, stderrEnd int64) {
 	return l.end.off[stdout], l.end.off[stderr]
 }
 
+// Ends are the offsets with the time, for Options.Ends of a later Open.
+func (l *Log) Ends() Ends {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return Ends{Stdout: l.end.off[stdout], Stderr: l.end.off[stderr], Latest: timeOf(l.end.latest)}
+}
+
 // Err is why the log is not being written to disk now; nil while it is.
 func (l *Log) Err() error {
 	l.mu.RLock()

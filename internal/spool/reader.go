@@ -358,6 +358,10 @@ func (r *Reader) skipTo(m mark) (Record, bool) {
 	if r.stream != none {
 		gap.Offset = own
 	}
+	if gap.Gap > 0 && m.latest >= r.notBefore {
+		// Some of what is missing is from then or later.
+		r.notBefore = 0
+	}
 	r.pos, r.next = max(r.pos, m.pos), max(r.next, own)
 	return gap, gap.Gap > 0 && r.skipLines == 0 && r.notBefore == 0
 }

@@ -27,6 +27,17 @@ type Options struct {
 	// TailBytes is how much of the end is kept in memory, where readers that are
 	// near the end share it; 0 is 256 KiB.
 	TailBytes int
+	// Ends are what Log.Ends said of a log that was written before. Its files alone
+	// do not show that the last of them is damaged: with the ends, readers get a
+	// gap for what is missing there. Less than what the files hold is ignored.
+	Ends Ends
+}
+
+// Ends are the offsets after the last byte of each stream, and the time of the
+// latest record.
+type Ends struct {
+	Stdout, Stderr int64
+	Latest         time.Time
 }
 
 // Record is a run of output of one stream, or a gap.

@@ -124,7 +124,7 @@ func TestNamedSweep(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if got := strings.Join(names, " "); got != "gone.json kept.json lock other.json trash.lock" {
+	if got := strings.Join(names, " "); got != "gone.json kept.json lock other.json trash.lock ws-orphan.ext4" {
 		t.Errorf("left: %s", got)
 	}
 	if _, err := os.Stat(filepath.Join(home, "workspaces", "local", "half")); !errors.Is(err, os.ErrNotExist) {
@@ -223,8 +223,9 @@ func TestNamedRefusesForeignRecords(t *testing.T) {
 		if _, err := s.Attach(wish("w"), writer("a")); err == nil {
 			t.Errorf("record %q was taken", text)
 		}
-		if _, err := s.List(func(string) bool { return true }); err == nil {
-			t.Errorf("record %q is no error in a list", text)
+		list, err := s.List(func(string) bool { return true })
+		if err != nil || len(list) != 1 || list[0].State != cloche.WorkspaceFailed {
+			t.Errorf("record %q in a list: %+v, %v; want it as failed", text, list, err)
 		}
 	}
 }

@@ -38,7 +38,7 @@ type copier struct {
 type linkKey struct{ dev, ino uint64 }
 
 // copyTree copies what is in one directory into another that is empty, by
-// descriptors and following no symlink. Hard links, holes, owners, modes, times and
+// descriptors and following no symlink. Hard links, holes, owners, modes without set-id bits, times and
 // the extended attributes of the namespace user are kept; devices, FIFOs and sockets
 // are left out. Where the filesystem can, the copy shares its blocks with the
 // original.
@@ -290,13 +290,23 @@ func setAttributes(f *os.File, st *unix.Stat_t) error {
 	if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil && os.Geteuid() == 0 {
 		return fmt.Errorf("set owner: %w", err)
 	}
-	if err := unix.Fchmod(fd, st.Mode&0o7777); err != nil {
+	if err := unix.Fchmod(fd, hostMode(st)); err != nil {
 		return fmt.Errorf("set mode: %w", err)
 	}
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, procPath(f), []unix.Timespec{st.Atim, st.Mtim}, 0); err != nil {
 		return fmt.Errorf("set times: %w", err)
 	}
 	return nil
+}
+
+// hostMode is the mode that a copy of a file gets. A program may have changed its content,
+// and the host would execute it with its owner's rights, so a file loses its set-id bits.
+// A directory that is set-group-ID stays so.
+func hostMode(st *unix.Stat_t) uint32 {
+	if isDir(st) {
+		return st.Mode & (0o1777 | unix.S_ISGID)
+	}
+	return st.Mode & 0o1777
 }
 
 // copyXattrs copies the extended attributes that everybody may set. A filesystem

@@ -30,6 +30,7 @@ type Dir struct {
 	// overfull, which may be nil, is an error when more is in the directory than its
 	// bounds allow: those of a project do not hold this process.
 	overfull func() error
+	closing  Closing // what Stage closes
 	// closed, which may be nil, undoes what it took to open the directory.
 	closed func() error
 }

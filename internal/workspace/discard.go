@@ -28,10 +28,13 @@ func (s *Store) unname(tenantName, name string) error {
 	}
 	defer t.leave()
 	r, err := t.read(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Missing(name)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return t.removeOrphan(name)
+	case errors.Is(err, errUnreadable):
+		// What else belongs to it is not known, and is an orphan from then on.
+		return t.finishRemoval(&record{Name: name, Tenant: t.name})
+	case err != nil:
 		return err
 	}
 	r.Holders = slices.DeleteFunc(r.Holders, func(h Holder) bool { return s.Alive != nil && !s.Alive(h.Owner) })
@@ -122,6 +125,50 @@ func (s *Store) Sweep(owner string, keep func(sandbox string) bool) error {
 	return errors.Join(errs...)
 }
 
+// Reassign makes what the sandboxes of one owner have that of the same sandboxes of
+// another: an owner has another name once its home lies elsewhere.
+func (s *Store) Reassign(from, to string) error {
+	tenants, err := s.tenants()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range tenants {
+		errs = append(errs, s.reassignTenant(name, from, to))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) reassignTenant(name, from, to string) error {
+	t, err := s.enter(name)
+	if err != nil {
+		return err
+	}
+	defer t.leave()
+	names, err := t.names()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range names {
+		r, err := t.read(n)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		changed := false
+		for i := range r.Holders {
+			if r.Holders[i].Owner == from {
+				r.Holders[i].Owner, changed = to, true
+			}
+		}
+		if changed {
+			errs = append(errs, t.write(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (s *Store) sweepTenant(name, owner string, keep func(string) bool) error {
 	t, err := s.enter(name)
 	if err != nil {
@@ -132,8 +179,8 @@ func (s *Store) sweepTenant(name, owner string, keep func(string) bool) error {
 	if err != nil {
 		return err
 	}
-	rooms := map[string]bool{}
 	var errs []error
+	known := map[string]bool{}
 	for _, n := range names {
 		r, err := t.read(n)
 		if err != nil {
@@ -148,28 +195,25 @@ func (s *Store) sweepTenant(name, owner string, keep func(string) bool) error {
 		case len(r.Holders) < before:
 			errs = append(errs, t.write(r))
 		}
-		rooms[r.ID+diskExt], rooms[r.ID+projectExt] = true, true
+		known[r.ID+projectExt] = true
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err // whose disk or project is whose is not known
-	}
-	return t.sweepRooms(rooms)
+	return errors.Join(append(errs, t.sweepUnfounded(known))...)
 }
 
-// sweepRooms removes what a creation that was killed left. Who makes one holds
-// the lock.
-func (t *tenant) sweepRooms(known map[string]bool) error {
+// sweepUnfounded removes what a creation left that was killed before its workspace was on
+// record: nobody has written to it. A disk or a project with files that no record tells of
+// is kept, and listed. Who makes one holds the lock.
+func (t *tenant) sweepUnfounded(projects map[string]bool) error {
 	entries, err := readDir(t.own)
 	if err != nil {
 		return fmt.Errorf("list disks of tenant %s: %w", t.name, err)
 	}
 	var errs []error
 	for _, e := range entries {
-		orphan := !known[e.Name()]
 		switch {
-		case strings.HasSuffix(e.Name(), ".new"), orphan && strings.HasSuffix(e.Name(), diskExt):
+		case strings.HasSuffix(e.Name(), unfounded):
 			errs = append(errs, ignoreMissing(t.own.Remove(e.Name())))
-		case orphan && strings.HasSuffix(e.Name(), projectExt):
+		case strings.HasSuffix(e.Name(), projectExt) && !projects[e.Name()] && t.isEmpty(e.Name()):
 			errs = append(errs, t.dropProject(e.Name()))
 		}
 	}

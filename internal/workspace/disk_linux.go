@@ -21,10 +21,6 @@ import (
 // directory in it.
 
 const (
-	// diskFiles is that directory.
-	diskFiles = "files"
-	// diskLayer is what a sandbox writes over it that has it layered.
-	diskLayer = "layer"
 	// diskOwn is what of a disk's blocks and inodes is not the workspace's: the
 	// directory itself.
 	diskOwn = 1
@@ -68,18 +64,16 @@ const (
 	fleeting durability = false
 )
 
-// makeDisk writes an empty disk to a new file. A crash leaves the whole file or
-// none: it gets its name last.
+// makeDisk writes an empty disk to a new file. What a crash leaves may be a part of it.
 func makeDisk(path string, b Bounds, keep durability) (err error) {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return noRoom(fmt.Errorf("make disk: %w", err))
 	}
 	defer func() {
 		err = errors.Join(err, f.Close())
 		if err != nil {
-			_ = os.Remove(tmp)
+			_ = os.Remove(path)
 			err = noRoom(err)
 		}
 	}()
@@ -96,10 +90,20 @@ func makeDisk(path string, b Bounds, keep durability) (err error) {
 			return fmt.Errorf("sync disk: %w", err)
 		}
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("name disk: %w", err)
-	}
 	return nil
+}
+
+// diskInUse reports whether a disk is attached to a device.
+func diskInUse(path string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return false, fmt.Errorf("stat disk: %w", err)
+	}
+	dev, err := findLoop(filepath.Base(path), &st)
+	if err != nil || dev == nil {
+		return false, err
+	}
+	return true, dev.Close()
 }
 
 // openDisk mounts the disk for as long as the Dir is not closed, at a mount

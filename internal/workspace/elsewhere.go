@@ -32,11 +32,30 @@ func FindDir(string, string) error { return keepsFiles() }
 // SweepStaging has nothing to unmount.
 func SweepStaging(string) error { return nil }
 
+// Mounts are not looked at: this system has no list of where each filesystem is mounted.
+func Mounts() ([]Mount, error) { return nil, nil }
+
+// MountOf knows of no mount.
+func MountOf(string) int { return 0 }
+
 // Measure measures nothing that is here.
 func Measure(context.Context, *Dir, Bounds) error { return keepsFiles() }
 
 // Dir is a directory of this machine's. None is opened for a sandbox.
 type Dir struct{}
+
+// Closing says what is closed in a directory.
+type Closing int
+
+// What may be closed. Nothing is here.
+const (
+	CloseNone Closing = iota
+	CloseForeign
+	CloseAll
+)
+
+// CloseSockets closes nothing.
+func (*Dir) CloseSockets(Closing) {}
 
 // OpenDir opens none.
 func OpenDir(string) (*Dir, error) { return nil, keepsFiles() }
@@ -73,6 +92,9 @@ func (*Dir) Empty(context.Context) error { return keepsFiles() }
 
 // Clear is refused.
 func (*Dir) Clear() error { return keepsFiles() }
+
+// RemoveCutWrites has nothing to remove.
+func (*Dir) RemoveCutWrites(context.Context) error { return nil }
 
 // CopyTo is refused.
 func (*Dir) CopyTo(context.Context, *Layer, string, CopyLimits) (CopyReport, error) {
@@ -134,6 +156,7 @@ const (
 )
 
 func makeDisk(string, Bounds, bool) error            { return keepsFiles() }
+func diskInUse(string) (bool, error)                 { return false, nil }
 func openDisk(string, string, bool) (*Dir, error)    { return nil, keepsFiles() }
 func diskUsage(string, Bounds) (Bounds, error)       { return Bounds{}, keepsFiles() }
 func (*tenant) makeProject(*record) (bool, error)    { return false, nil }

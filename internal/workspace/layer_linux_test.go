@@ -313,6 +313,48 @@ func memoryDisk(t *testing.T) string {
 	return dir
 }
 
+// TestCommitLosesSetID: a file that a layer has of a set-id one below, and one that was
+// moved into a new directory, are not set-id in the workspace, where the host executes
+// them. A directory that is set-group-ID stays so.
+func TestCommitLosesSetID(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		base := ""
+		if other {
+			layers(t)
+			base = memoryDisk(t)
+		}
+		o := newOver(t, base)
+		if other {
+			t.Cleanup(func() { _ = workspace.RemoveTree(o.lower) })
+		}
+		check := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"changed", "moved", "untouched"} {
+			check(os.WriteFile(filepath.Join(o.lower, name), []byte("before"), 0o755))
+			check(unix.Chmod(filepath.Join(o.lower, name), 0o6755))
+		}
+		o.mount()
+		check(os.WriteFile(filepath.Join(o.seen, "changed"), []byte("after"), 0o755))
+		check(unix.Chmod(filepath.Join(o.seen, "changed"), 0o4711))
+		check(os.MkdirAll(filepath.Join(o.seen, "new", "deep"), 0o755))
+		check(unix.Chmod(filepath.Join(o.seen, "new"), 0o2775))
+		check(os.Rename(filepath.Join(o.seen, "moved"), filepath.Join(o.seen, "new", "deep", "moved")))
+		o.unseat()
+		check(o.layer.Commit(t.Context(), o.dir))
+		for name, want := range map[string]uint32{"changed": 0o711, "new": 0o2775, "new/deep/moved": 0o755, "untouched": 0o6755} {
+			var st unix.Stat_t
+			check(unix.Lstat(filepath.Join(o.lower, name), &st))
+			if st.Mode&0o7777 != want {
+				t.Errorf("from another filesystem: %v: %s has mode %o, want %o", other, name, st.Mode&0o7777, want)
+			}
+		}
+	}
+}
+
 func TestRollback(t *testing.T) {
 	o := newOver(t, "")
 	r := rand.New(rand.NewPCG(3, 3))

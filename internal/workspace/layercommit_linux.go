@@ -281,6 +281,9 @@ func (m merge) both(upper, lower *os.File, name string, now *unix.Stat_t) error 
 // move takes an entry, with all that is in it, out of the layer.
 func (m merge) move(upper, lower *os.File, name string) error {
 	plain(upper, name)
+	if err := m.dropSetID(upper, name); err != nil {
+		return err
+	}
 	if err := m.at("move"); err != nil {
 		return err
 	}
@@ -289,6 +292,36 @@ func (m merge) move(upper, lower *os.File, name string) error {
 		return m.carry(upper, lower, name)
 	}
 	return err
+}
+
+// dropSetID takes the set-id bits from the files of an entry that is about to leave the
+// layer: the layer keeps them of a file whose content a program has changed.
+func (m merge) dropSetID(dir *os.File, name string) error {
+	st, err := lstatAt(dir, name)
+	if err != nil {
+		return err
+	}
+	if isDir(&st) {
+		sub, err := openDirAt(dir, name)
+		if err != nil {
+			return err
+		}
+		defer sub.Close()
+		return eachName(m.ctx, sub, func(name string) error { return m.dropSetID(sub, name) })
+	}
+	if !isFile(&st) || hostMode(&st) == st.Mode&0o7777 {
+		return nil
+	}
+	f, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("take set-id bits off: %w", err)
+	}
+	place := os.NewFile(uintptr(f), name)
+	defer place.Close()
+	if err := unix.Chmod(procPath(place), hostMode(&st)); err != nil {
+		return fmt.Errorf("take set-id bits off: %w", err)
+	}
+	return nil
 }
 
 // carryName is where an entry is made that comes from another filesystem.

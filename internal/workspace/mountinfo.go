@@ -1,21 +1,46 @@
 package workspace
 
 import (
+	"strconv"
 	"strings"
 )
 
-// mountPoints returns the mount points that a text in the form of
-// /proc/self/mountinfo lists, in its order, which is that of mounting.
-func mountPoints(info string) []string {
-	var points []string
+// Mount is one line of /proc/self/mountinfo.
+type Mount struct {
+	ID int
+	// Volume is the superblock, as "major:minor". All subvolumes of a btrfs have the same
+	// one, unlike what stat(2) tells.
+	Volume string
+	// Root is the directory of the filesystem that is mounted, Point is where.
+	Root, Point string
+	// Type is the filesystem's, such as "ext4".
+	Type string
+}
+
+// parseMounts reads a text in the form of /proc/self/mountinfo, in its order, which is
+// that of mounting. Lines of another form are left out.
+func parseMounts(info string) []Mount {
+	var mounts []Mount
 	for line := range strings.Lines(info) {
-		fields := strings.Fields(line)
+		// The kernel escapes the space and the newline, and no other white space.
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), " ")
 		if len(fields) < 5 {
 			continue
 		}
-		points = append(points, unescapeMount(fields[4]))
+		id, err := strconv.Atoi(fields[0])
+		if err != nil {
+			continue
+		}
+		m := Mount{ID: id, Volume: fields[2], Root: unescapeMount(fields[3]), Point: unescapeMount(fields[4])}
+		for i := 6; i+1 < len(fields); i++ {
+			if fields[i] == "-" {
+				m.Type = fields[i+1]
+				break
+			}
+		}
+		mounts = append(mounts, m)
 	}
-	return points
+	return mounts
 }
 
 // unescapeMount undoes the kernel's \ooo for space, tab, newline and backslash.

@@ -46,7 +46,7 @@ func (s *Store) Create(w Wish) (cloche.WorkspaceInfo, error) {
 	if r, err = t.make(w, r, err); err != nil {
 		return cloche.WorkspaceInfo{}, err
 	}
-	return r.info(), t.write(r)
+	return r.info(), t.found(r)
 }
 
 // make makes what a record is to tell of; the caller writes that. found and err
@@ -81,7 +81,7 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 		if made, err := t.makeProject(r); made || err != nil {
 			return r, err
 		}
-		return r, makeDisk(t.diskPath(r), w.Bounds, durable)
+		return r, makeDisk(t.diskPath(r)+unfounded, w.Bounds, durable)
 	}
 	dir, err := t.plain(w.Name)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Store) Attach(w Wish, h Holder) (cloche.WorkspaceInfo, error) {
 	}
 	used := now()
 	r.Holders, r.UsedAt = append(r.Holders, h), &used
-	return r.info(), t.write(r)
+	return r.info(), t.found(r)
 }
 
 // taken is the error for a workspace that somebody has. All who can have one are
@@ -220,6 +220,45 @@ func (s *Store) Volume(tenantName, name string) (string, error) {
 	return r.ID, nil
 }
 
+// DropHolder ends everything that Attach began for a sandbox of which it is not known what
+// it has.
+func (s *Store) DropHolder(owner, sandbox string) error {
+	tenants, err := s.tenants()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range tenants {
+		errs = append(errs, s.dropHolder(name, owner, sandbox))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) dropHolder(tenantName, owner, sandbox string) error {
+	t, err := s.enter(tenantName)
+	if err != nil {
+		return err
+	}
+	defer t.leave()
+	names, err := t.names()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range names {
+		r, err := t.read(n)
+		if err != nil {
+			continue // who has it is not known to anybody
+		}
+		before := len(r.Holders)
+		r.Holders = slices.DeleteFunc(r.Holders, func(h Holder) bool { return h.Owner == owner && h.Sandbox == sandbox })
+		if len(r.Holders) < before {
+			errs = append(errs, t.write(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Detach ends what Attach began; with drop the workspace goes, unless another has
 // it. What is not there, or not attached, is no error.
 func (s *Store) Detach(tenantName, name, owner, sandbox string, drop bool) error {
@@ -266,10 +305,12 @@ func (t *tenant) get(name string) (cloche.WorkspaceInfo, error) {
 	if err == nil && r.Removing {
 		err = fs.ErrNotExist
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return cloche.WorkspaceInfo{}, Missing(name)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return t.orphan(name)
+	case errors.Is(err, errUnreadable):
+		return t.failed(name), nil
+	case err != nil:
 		return cloche.WorkspaceInfo{}, err
 	}
 	info := r.info()
@@ -296,7 +337,8 @@ func Missing(name string) error {
 }
 
 // List tells of the workspaces of the tenants that sees is true for, sorted by
-// name. Each tenant has no more than its maximum. What cannot be read is left
+// name. Each tenant has no more than its maximum. One whose record cannot be read is
+// failed, and files that no record tells of are orphaned; what cannot be looked at is left
 // out, and its error joined to the others.
 func (s *Store) List(sees func(tenant string) bool) ([]cloche.WorkspaceInfo, error) {
 	tenants, err := s.tenants()
@@ -312,8 +354,9 @@ func (s *Store) List(sees func(tenant string) bool) ([]cloche.WorkspaceInfo, err
 			continue
 		}
 		names, err := t.names()
-		errs = append(errs, err)
-		for _, n := range names {
+		orphans, oerr := t.orphans(names)
+		errs = append(errs, err, oerr)
+		for _, n := range slices.Concat(names, orphans) {
 			info, err := t.get(n)
 			switch {
 			case err == nil:

@@ -24,20 +24,20 @@ func FuzzCheckPath(f *testing.F) {
 	})
 }
 
-func FuzzMountPoints(f *testing.F) {
+func FuzzParseMounts(f *testing.F) {
 	f.Add("/a b")
 	f.Add("/tab\tand\nnewline\\040")
 	f.Add("/x")
 	f.Fuzz(func(t *testing.T, p string) {
-		mountPoints(p)
+		parseMounts(p)
 		if p == "" || strings.ContainsFunc(p, func(r rune) bool { return r <= ' ' && !strings.ContainsRune(" \t\n", r) || r > 126 }) {
 			return
 		}
 		// As the kernel writes it.
 		escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(p)
-		got := mountPoints("36 35 98:0 /r " + escaped + " rw,noatime master:1 - ext3 /dev/root rw\n")
-		if len(got) != 1 || got[0] != p {
-			t.Errorf("%q became %q", p, got)
+		got := parseMounts("36 35 98:0 " + escaped + " " + escaped + " rw,noatime master:1 - ext3 /dev/root rw\n")
+		if want := (Mount{ID: 36, Volume: "98:0", Root: p, Point: p, Type: "ext3"}); len(got) != 1 || got[0] != want {
+			t.Errorf("%q became %+v", p, got)
 		}
 	})
 }

@@ -31,8 +31,15 @@ const (
 	recordExt   = ".json"
 	diskExt     = ".ext4"
 	trashPrefix = "trash-"
-	lockName    = "lock"
-	trashLock   = "trash.lock"
+	// unfounded ends the name of a disk until its workspace is on record: nobody has
+	// written to it.
+	unfounded = ".new"
+	// diskFiles is the directory of a disk or a project that a sandbox sees, and diskLayer
+	// what a sandbox writes over it that has it layered.
+	diskFiles = "files"
+	diskLayer = "layer"
+	lockName  = "lock"
+	trashLock = "trash.lock"
 	// maxRecord bounds what is read of a record.
 	maxRecord = 4 << 20
 )
@@ -164,9 +171,9 @@ func (t *tenant) read(name string) (*record, error) {
 		err = fmt.Errorf("it is of version %d and of workspace %q of %q", r.Version, clip(r.Name), clip(r.Tenant))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read record of workspace %s: %w", name, err)
+		return nil, t.unreadable(name, err)
 	}
-	return r, nil
+	return r, t.nameDisk(r)
 }
 
 // adopt makes the record of a directory that has none.
@@ -184,24 +191,35 @@ func (t *tenant) adopt(name string) (*record, error) {
 
 const idPrefix = "ws-"
 
-// write stores a record so that a crash leaves the old one or the new one.
+// write stores a record durably: a crash or a power cut leaves the old one or the new one.
 func (t *tenant) write(r *record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	// No name of a workspace ends so.
-	tmp := r.Name + recordExt + ".new"
-	f, err := t.own.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err == nil {
-		_, err = f.Write(data)
-		err = errors.Join(err, f.Sync(), f.Close())
-	}
-	if err == nil {
-		err = t.own.Rename(tmp, r.Name+recordExt)
-	}
-	if err != nil {
+	if err := hostfile.Replace(t.own, r.Name+recordExt, data); err != nil {
 		return noRoom(fmt.Errorf("write record of workspace %s: %w", r.Name, err))
+	}
+	return nil
+}
+
+// found puts a workspace that make has made on record, which is what makes it one.
+func (t *tenant) found(r *record) error {
+	if err := t.write(r); err != nil {
+		return errors.Join(err, ignoreMissing(t.own.Remove(r.ID+diskExt+unfounded)))
+	}
+	return t.nameDisk(r)
+}
+
+// nameDisk gives the disk of a workspace the name that it has once the workspace is on
+// record.
+func (t *tenant) nameDisk(r *record) error {
+	if r.Engine != "" || r.Project != 0 || !r.bounds().Any() {
+		return nil
+	}
+	name := r.ID + diskExt
+	if err := ignoreMissing(t.own.Rename(name+unfounded, name)); err != nil {
+		return fmt.Errorf("name disk of workspace %s: %w", r.Name, err)
 	}
 	return nil
 }

@@ -5,13 +5,16 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/idmap"
 )
 
 const stagedPrefix = "m-"
@@ -19,7 +22,7 @@ const stagedPrefix = "m-"
 // Staged is a directory at a path that nobody but this user can change. For root
 // it is a mount of its own: nosuid, nodev, without what is mounted below the
 // directory, and with sandbox root in the place of the directory's owner; it is
-// to be served from a user namespace of its own (see mapOwner).
+// to be served from a user namespace of its own (see mapIDs).
 // Without root it is the directory's own path, since whoever could change that
 // is the user who asked.
 type Staged struct {
@@ -92,8 +95,12 @@ func (d *Dir) clone(readOnly bool) (int, error) {
 		_ = unix.Close(tree)
 		return -1, fmt.Errorf("set attributes of staged mount: %w", err)
 	}
-	if !d.managed && d.stat.Uid != 0 {
-		if err := d.mapOwner(tree); err != nil {
+	if m, wanted := d.mapping(readOnly); wanted {
+		err := d.mapIDs(tree, m)
+		if err != nil && d.stat.Uid == 0 && errors.Is(err, cloche.ErrUnsupported) {
+			err = nil // it shows the right owner as it is, and nothing is closed in it
+		}
+		if err != nil {
 			_ = unix.Close(tree)
 			return -1, err
 		}
@@ -101,14 +108,50 @@ func (d *Dir) clone(readOnly bool) (int, error) {
 	return tree, nil
 }
 
-// mapOwner puts sandbox root in the place of the directory's owner. On disk no
+// mapping is how the mount shows the ids on disk, if not as they are.
+func (d *Dir) mapping(readOnly bool) (m idmap.Mapping, wanted bool) {
+	switch closed := readOnly && d.closing > 0; {
+	case d.managed:
+		return m, false
+	case d.stat.Uid != 0:
+		m = ownerMapping(d.stat.Uid, d.stat.Gid)
+		if closed {
+			m.GIDs = idmap.NoGroups()
+		}
+		return m, true
+	case closed && d.closing == CloseAll:
+		return idmap.Mapping{UIDs: []syscall.SysProcIDMap{{Size: math.MaxUint32}}, GIDs: idmap.NoGroups()}, true
+	}
+	return m, false
+}
+
+// Closing says in which directories Stage keeps programs of the host's own kernel from
+// connecting to sockets and writing to named pipes of the host. It does in those only
+// that are staged read-only.
+type Closing int
+
+const (
+	// CloseNone is for an engine whose programs reach no socket of the host.
+	CloseNone Closing = iota
+	// CloseForeign is for an engine that maps the ids of what belongs to this user, and
+	// closes it by that.
+	CloseForeign
+	// CloseAll is for an engine that mounts what is staged as it is.
+	CloseAll
+)
+
+// CloseSockets says what Stage closes of the directory.
+func (d *Dir) CloseSockets(c Closing) { d.closing = c }
+
+// mapIDs shows the ids of a mount by a mapping, most often with sandbox root in the place
+// of the directory's owner. On disk no
 // other user's file can then be opened beyond what the world may, changed, or
 // made: root's least of all. One thing an engine has to add: what serves the
 // mount must be in a user namespace of its own (every id mapped to itself is
 // enough), because the kernel lets CAP_CHOWN of the first one give a file whose
 // owner has no place in the mapping to an owner who has.
-func (d *Dir) mapOwner(tree int) error {
-	ns, err := idmapNamespace(ownerMapping(d.stat.Uid, d.stat.Gid))
+func (d *Dir) mapIDs(tree int, m idmap.Mapping) error {
+	ns, err := m.Namespace()
 	if err != nil {
 		return fmt.Errorf("map owner of directory: %w", err)
 	}
@@ -145,14 +188,14 @@ func (s *Staged) Close() error {
 
 // mountsBelow lists the mounts below dir in this mount namespace.
 func mountsBelow(dir string) ([]string, error) {
-	info, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := Mounts()
 	if err != nil {
-		return nil, fmt.Errorf("read mounts: %w", err)
+		return nil, err
 	}
 	var below []string
-	for _, p := range mountPoints(string(info)) {
-		if strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") {
-			below = append(below, p)
+	for _, m := range mounts {
+		if strings.HasPrefix(m.Point, strings.TrimSuffix(dir, "/")+"/") {
+			below = append(below, m.Point)
 		}
 	}
 	return below, nil

@@ -11,9 +11,7 @@ const (
 )
 
 // native are the calls that this architecture alone has, of those that programs may make.
-func native() []named {
-	return []named{}
-}
+var native = [...]named{}
 
 // nativeModes are those of this architecture alone.
 var nativeModes = [...]modeCall{}

@@ -29,7 +29,11 @@ func TestMain(m *testing.M) {
 // tries makes system calls on a confined thread and says what came of each.
 func tries(dir string) {
 	runtime.LockOSThread()
-	if err := Thread(); err != nil {
+	agent, err := ThreadsOf(os.Getpid())
+	if err == nil {
+		err = Thread(agent)
+	}
+	if err != nil {
 		fmt.Println("confine:", err)
 		return
 	}
@@ -67,7 +71,37 @@ func tries(dir string) {
 	try("set gid", unix.SYS_FCHMODAT, here, path, 0o2755)
 	try("open with a mode that is not used", unix.SYS_OPENAT, here, path, unix.O_RDONLY, 0o6777)
 	try("make set uid", unix.SYS_OPENAT, here, path, unix.O_CREAT|unix.O_RDWR, 0o4777)
+	at, _ := unix.BytePtrFromString(dir)
+	place := uintptr(unsafe.Pointer(at))
+	try("set uid without a name", unix.SYS_OPENAT, here, place, unix.O_TMPFILE|unix.O_RDWR, 0o4755)
+	try("set gid without a name", unix.SYS_OPENAT, here, place, unix.O_TMPFILE|unix.O_WRONLY, 0o2711)
+	try("clone cgroup", unix.SYS_CLONE, unix.CLONE_NEWCGROUP|uintptr(unix.SIGCHLD))
+	try("clone time", unix.SYS_CLONE, unix.CLONE_NEWTIME)
+	try("unshare cgroup", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+	try("tioclinux", unix.SYS_IOCTL, 1<<20, 0x541c)
+	try("tiocsetd", unix.SYS_IOCTL, 1<<20, unix.TIOCSETD)
 	try("openat2", unix.SYS_OPENAT2)
+	self := uintptr(os.Getpid())
+	var limit unix.Rlimit
+	try("own limit", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&limit)))
+	try("limit by number", unix.SYS_PRLIMIT64, self, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&limit)))
+	try("limit with high bits", unix.SYS_PRLIMIT64, 1<<32, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&limit)))
+	mask := ^uintptr(0)
+	var param uint32
+	for _, who := range []struct {
+		name string
+		nr   uintptr
+	}{{"own", 0}, {"agent's", self}, {"another's", 1 << 30}} {
+		try(who.name+" affinity", unix.SYS_SCHED_SETAFFINITY, who.nr, unsafe.Sizeof(mask), uintptr(unsafe.Pointer(&mask)))
+		try(who.name+" scheduler", unix.SYS_SCHED_SETSCHEDULER, who.nr, 0, uintptr(unsafe.Pointer(&param)))
+		try(who.name+" parameters", unix.SYS_SCHED_SETPARAM, who.nr, uintptr(unsafe.Pointer(&param)))
+		try(who.name+" attributes", unix.SYS_SCHED_SETATTR, who.nr, 0, 0)
+		try(who.name+" priority", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, who.nr, 0)
+		try(who.name+" group's priority", unix.SYS_SETPRIORITY, unix.PRIO_PGRP, who.nr, 0)
+		try(who.name+" disk priority", unix.SYS_IOPRIO_SET, 1, who.nr, 0)
+	}
+	try("user's priority", unix.SYS_SETPRIORITY, unix.PRIO_USER, 0, 0)
+	try("user's disk priority", unix.SYS_IOPRIO_SET, ioprioUser, 0, 0)
 	try("personality", unix.SYS_PERSONALITY, 0xffffffff)
 	// Reads through bytes of another architecture: the parent tells by its absence.
 	a, b := filepath.Join(dir, "a", "f"), filepath.Join(dir, "b", "f")
@@ -93,12 +127,18 @@ func TestThread(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	lines := strings.Split(string(out), "\n")
-	eperm, enosys, family := int(unix.EPERM), int(unix.ENOSYS), int(unix.EAFNOSUPPORT)
+	eperm, enosys, family, esrch, einval := int(unix.EPERM), int(unix.ENOSYS), int(unix.EAFNOSUPPORT), int(unix.ESRCH), int(unix.EINVAL)
 	for name, want := range map[string]int{
 		"getpid": 0, "mount": eperm, "unshare user": eperm, "unshare files": 0, "clone user": eperm, "clone3": enosys, "io_uring": enosys, "bpf": eperm,
 		"no such": enosys, "bpf with high bits": eperm, "unix": 0, "tcp": 0, "sctp": family, "route": 0, "netfilter": family, "packet": family, "alg": family, "vsock": family,
 		"tiocsti": eperm, "tiocsti with high bits": eperm, "tiocgwinsz": int(unix.EBADF), "set_mm": int(unix.EINVAL), "personality": 0,
 		"chmod": 0, "set uid": eperm, "set gid": eperm, "open with a mode that is not used": 0, "make set uid": eperm, "openat2": enosys,
+		"set uid without a name": eperm, "set gid without a name": eperm, "clone cgroup": eperm, "clone time": eperm, "unshare cgroup": eperm, "tioclinux": eperm, "tiocsetd": eperm,
+		"own limit": 0, "limit by number": eperm, "limit with high bits": 0, "user's priority": eperm, "user's disk priority": eperm,
+		"own affinity": 0, "agent's affinity": eperm, "another's affinity": esrch, "own scheduler": 0, "agent's scheduler": eperm, "another's scheduler": eperm,
+		"own parameters": 0, "agent's parameters": eperm, "another's parameters": eperm, "own attributes": einval, "agent's attributes": eperm, "another's attributes": eperm,
+		"own priority": 0, "agent's priority": eperm, "another's priority": esrch, "own disk priority": 0, "agent's disk priority": eperm, "another's disk priority": esrch,
+		"own group's priority": 0, "agent's group's priority": eperm, "another's group's priority": esrch,
 	} {
 		if !slices.Contains(lines, fmt.Sprintf("%s=%d", name, want)) {
 			t.Errorf("no %s=%d in:\n%s", name, want, out)
@@ -114,7 +154,7 @@ func TestThread(t *testing.T) {
 
 // TestFilterIsWhole runs the filter by hand on every number of every architecture.
 func TestFilterIsWhole(t *testing.T) {
-	code, err := Filter()
+	code, err := Filter(Threads{1, 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +169,7 @@ func TestFilterIsWhole(t *testing.T) {
 	for _, c := range refusals[:] {
 		want[c.nr] = refused
 	}
-	for _, r := range rules() {
+	for _, r := range rules(Threads{1, 9}) {
 		want[r.nr] = ruled
 	}
 	for nr := range uint32(2000) {
@@ -162,7 +202,14 @@ func TestFilterIsWhole(t *testing.T) {
 }
 
 // run is what the kernel does with a filter, for arguments of zero.
-func run(code []unix.SockFilter, arch, nr uint32) uint32 {
+func run(code []unix.SockFilter, arch, nr uint32) uint32 { return runWith(code, arch, nr) }
+
+// runWith is run with arguments.
+func runWith(code []unix.SockFilter, arch, nr uint32, args ...uint64) uint32 {
+	seen := map[uint32]uint32{offArch: arch, offNumber: nr}
+	for i, v := range args {
+		seen[uint32(16+8*i)], seen[uint32(20+8*i)] = uint32(v), uint32(v>>32)
+	}
 	var a uint32
 	for pc := 0; pc < len(code); pc++ {
 		c := code[pc]
@@ -175,7 +222,7 @@ func run(code []unix.SockFilter, arch, nr uint32) uint32 {
 		}
 		switch c.Code {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
-			a = map[uint32]uint32{offArch: arch, offNumber: nr}[c.K]
+			a = seen[c.K]
 		case unix.BPF_RET | unix.BPF_K:
 			return c.K
 		case unix.BPF_JMP | unix.BPF_JA:

@@ -84,14 +84,25 @@ func (p *program) branch(k uint32, then func()) {
 	}
 }
 
+// ifAgent fails where the value is the number of one of the agent's threads.
+func (p *program) ifAgent(t Threads, e unix.Errno) {
+	if t.Last == 0 {
+		return
+	}
+	p.add(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, t.First, 0, 2)
+	p.add(unix.BPF_JMP|unix.BPF_JGT|unix.BPF_K, t.Last, 1, 0)
+	p.fail(e)
+}
+
 // span is a range of numbers with one action.
 type span struct {
 	first, last uint32
 	what        action
 }
 
-// Filter is the profile as the kernel takes it.
-func Filter() ([]unix.SockFilter, error) {
+// Filter is the profile as the kernel takes it, for programs of an agent with these
+// threads.
+func Filter(agent Threads) ([]unix.SockFilter, error) {
 	p := &program{}
 	p.load(offArch)
 	p.equal(auditArch, 1, 0)
@@ -101,7 +112,7 @@ func Filter() ([]unix.SockFilter, error) {
 		p.add(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, foreign, 0, 1)
 		p.fail(unix.ENOSYS)
 	}
-	for _, r := range rules() {
+	for _, r := range rules(agent) {
 		p.branch(r.nr, func() { r.code(p) })
 	}
 	p.tree(spans())

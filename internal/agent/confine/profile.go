@@ -57,8 +57,10 @@ func (m modeCall) rule() rule {
 const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWCGROUP | unix.CLONE_NEWTIME
 
-// rules are the calls of which some arguments are allowed.
-func rules() []rule {
+// rules are the calls of which some arguments are allowed. The calls that change what
+// another process gets of the machine ask for no more than its uid, which programs can
+// have in common with the agent.
+func rules(agent Threads) []rule {
 	list := []rule{
 		{named{"clone", unix.SYS_CLONE}, "no flag of a namespace; otherwise EPERM", func(p *program) {
 			p.low(0)
@@ -95,12 +97,47 @@ func rules() []rule {
 			p.low(0)
 			p.ifNotIn(unix.EPERM, 0, 8, 0x20000, 0x20008, 0xffffffff)
 		}},
+		// By each thread of a process its limits can be set, and threads of the agent come
+		// and go: nothing but 0 is sure to be the caller.
+		ownOnly(named{"prlimit64", unix.SYS_PRLIMIT64}),
+		ownOnly(named{"sched_setscheduler", unix.SYS_SCHED_SETSCHEDULER}),
+		ownOnly(named{"sched_setparam", unix.SYS_SCHED_SETPARAM}),
+		ownOnly(named{"sched_setattr", unix.SYS_SCHED_SETATTR}),
+		// Programs name their own threads here, so those of the agent are refused.
+		{named{"sched_setaffinity", unix.SYS_SCHED_SETAFFINITY}, "not for the agent's threads, otherwise EPERM", func(p *program) {
+			p.low(0)
+			p.ifAgent(agent, unix.EPERM)
+		}},
+		notAgent(agent, named{"setpriority", unix.SYS_SETPRIORITY}, unix.PRIO_USER),
+		notAgent(agent, named{"ioprio_set", unix.SYS_IOPRIO_SET}, ioprioUser),
 	}
 	for _, m := range slices.Concat(modes[:], nativeModes[:]) {
 		list = append(list, m.rule())
 	}
 	return list
 }
+
+// ownOnly is a call whose first argument is a process: the calling one alone.
+func ownOnly(c named) rule {
+	return rule{c, "for the caller, by the number 0; otherwise EPERM", func(p *program) {
+		p.low(0)
+		p.ifNotIn(unix.EPERM, 0)
+	}}
+}
+
+// notAgent is a call whose first argument says of what kind the number in the second is.
+// All processes of a user are refused: the agent may be one of them.
+func notAgent(agent Threads, c named, user uint32) rule {
+	return rule{c, "not for the agent's threads or for all processes of a user, otherwise EPERM", func(p *program) {
+		p.low(0)
+		p.ifIn(unix.EPERM, user)
+		p.low(1)
+		p.ifAgent(agent, unix.EPERM)
+	}}
+}
+
+// ioprioUser is the kernel's IOPRIO_WHO_USER.
+const ioprioUser = 3
 
 const tiocLinux = 0x541c
 
@@ -148,7 +185,7 @@ func Text() string {
 	fmt.Fprintf(&b, "architecture: %s; calls of every other fail with ENOSYS\n", architecture)
 	list("allowed:", slices.Concat(common[:], native[:]))
 	list("no set-id bits in the mode of a file, otherwise EPERM:", modeNames())
-	for _, r := range rules()[:len(rules())-len(modes)-len(nativeModes)] {
+	for _, r := range rules(Threads{})[:len(rules(Threads{}))-len(modes)-len(nativeModes)] {
 		fmt.Fprintf(&b, "%s: %s\n", r.name, r.text)
 	}
 	list("refused with EPERM:", refusals[:])
@@ -162,7 +199,7 @@ func Names() []string {
 	for _, c := range slices.Concat(common[:], native[:]) {
 		names = append(names, c.name)
 	}
-	for _, r := range rules() { // those with modes too
+	for _, r := range rules(Threads{}) { // those with modes too
 		names = append(names, r.name)
 	}
 	slices.Sort(names)

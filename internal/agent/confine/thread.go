@@ -3,18 +3,56 @@
 package confine
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
+// Threads are the threads of an agent, by their first and last number; both 0 are none.
+type Threads struct{ First, Last uint32 }
+
+// ThreadsOf are the threads that a process has now.
+func ThreadsOf(pid int) (Threads, error) {
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return Threads{}, fmt.Errorf("look for the agent's threads: %w", err)
+	}
+	var t Threads
+	for _, e := range entries {
+		n, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			return Threads{}, fmt.Errorf("look for the agent's threads: %w", err)
+		}
+		if t.Last = max(t.Last, uint32(n)); t.First == 0 {
+			t.First = uint32(n)
+		}
+		t.First = min(t.First, uint32(n))
+	}
+	return t, nil
+}
+
+// Proc makes /proc read-only for all that is in the caller's mount namespace: root
+// inside could change files of every process and thread there, the agent's among them.
+// It needs CAP_SYS_ADMIN; an engine that gives the agent none has done it.
+func Proc() error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	err := unix.MountSetattr(unix.AT_FDCWD, "/proc", unix.AT_SYMLINK_NOFOLLOW, &attr)
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("make /proc read-only: %w", err)
+	}
+	return nil
+}
+
 // Thread puts the profile, and Landlock where the kernel has it, on the calling
 // thread, for ever, and on all that is forked from it. The caller is locked to its
 // thread and never unlocks it.
-func Thread() error {
-	code, err := Filter()
+func Thread(agent Threads) error {
+	code, err := Filter(agent)
 	if err != nil {
 		return err
 	}
@@ -34,14 +72,16 @@ func Thread() error {
 }
 
 // What the domain handles: nobody in it makes a device, signals or traces who is not
-// in it, or mounts anything. Moving files between directories has to be allowed again.
+// in it, connects to a socket that was not made in it, or mounts anything. Moving files between directories has to be allowed again.
 const (
 	handledFS = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_REFER
 	scoped    = 1<<0 | 1<<1 // abstract sockets, signals
 	// refers is the first version that knows about moving files, scopes the one that
-	// knows scopes.
-	refers = 2
-	scopes = 6
+	// knows scopes, and resolves the one (of Linux 7.1) that keeps those in the domain from
+	// sockets with a path that were not made in it.
+	refers   = 2
+	scopes   = 6
+	resolves = 9
 )
 
 // rulesetAttr is the kernel's landlock_ruleset_attr.
@@ -57,6 +97,9 @@ func landlock() error {
 	attr := rulesetAttr{fs: handledFS}
 	if version >= scopes {
 		attr.scoped = scoped
+	}
+	if version >= resolves {
+		attr.fs |= unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 	}
 	size := unsafe.Sizeof(attr)
 	if version < scopes {

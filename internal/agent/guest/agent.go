@@ -25,7 +25,9 @@ type Agent struct {
 	door      *door
 	rules     restrictions
 	listeners listeners
-	tools     chan struct{} // a place for each file tool at work
+	// confined makes the sockets that programs connect to; nil is any thread.
+	confined *confined
+	tools    chan struct{} // a place for each file tool at work
 	// given: the engine gave more than a configuration, and what connects comes from the
 	// host itself.
 	given bool
@@ -37,7 +39,7 @@ type Agent struct {
 // newAgent takes the agent's identity and prepares what starts processes. Given says
 // that the engine gave it more than a configuration.
 func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
-	id, err := harden(cfg.KernelGuardsInit, cfg.SingleUser)
+	id, err := harden(cfg.KernelGuardsInit, cfg.SingleUser, cfg.Confine)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 		all, _ := ps.chosen("")
 		return all
 	})
-	a.procs = ps
+	a.procs, a.confined = ps, t.confined
 	return a, nil
 }
 

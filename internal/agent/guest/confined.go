@@ -22,12 +22,15 @@ type confined struct {
 	jobs chan confinedJob
 }
 
+// confinedJob is a fork, or what make does.
 type confinedJob struct {
 	l    *launcher
 	mem  []byte
+	make func() (int, error)
 	done chan<- forked
 }
 
+// forked has the number of a process, or the descriptor that was made.
 type forked struct {
 	pid int
 	err error
@@ -42,15 +45,25 @@ func confineThread() (*confined, error) {
 		runtime.LockOSThread() // never unlocked
 		err := punctual()
 		if err == nil {
-			err = confine.Thread()
+			err = confine.Proc()
+		}
+		var agent confine.Threads
+		if err == nil {
+			agent, err = confine.ThreadsOf(os.Getpid())
+		}
+		if err == nil {
+			err = confine.Thread(agent)
 		}
 		began <- err
 		if err != nil {
 			return
 		}
 		for j := range c.jobs {
-			pid, err := j.l.forkConfined(j.mem)
-			j.done <- forked{pid, err}
+			if j.make == nil {
+				j.make = func() (int, error) { return j.l.forkConfined(j.mem) }
+			}
+			n, err := j.make()
+			j.done <- forked{n, err}
 		}
 	}()
 	return c, <-began
@@ -70,7 +83,21 @@ func punctual() error {
 
 func (c *confined) fork(l *launcher, mem []byte) (int, error) {
 	done := make(chan forked)
-	c.jobs <- confinedJob{l, mem, done}
+	c.jobs <- confinedJob{l: l, mem: mem, done: done}
+	f := <-done
+	return f.pid, f.err
+}
+
+// socket makes a unix socket that programs may connect to when it has a path: where
+// Landlock keeps them from those made outside of their domain, it has to be made inside.
+// Without a thread it makes any.
+func (c *confined) socket(kind int) (int, error) {
+	open := func() (int, error) { return unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0) }
+	if c == nil {
+		return open()
+	}
+	done := make(chan forked)
+	c.jobs <- confinedJob{make: open, done: done}
 	f := <-done
 	return f.pid, f.err
 }

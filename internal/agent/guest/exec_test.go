@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
@@ -197,10 +199,38 @@ func TestOutputIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestOutputKeepsTheOrder: each piece is written once the one before it is on record,
+// for the order of pieces that wait in two pipes at once is nobody's.
 func TestOutputKeepsTheOrder(t *testing.T) {
 	in := boot(t, nil)
-	r, err := in.Exec(t.Context(), shell("for i in 1 2 3; do echo o$i; sleep 0.05; echo e$i >&2; sleep 0.05; done"))
-	if err != nil || r.Output() != "o1\ne1\no2\ne2\no3\ne3\n" {
+	fifo := filepath.Join(t.TempDir(), "next")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next, err := os.OpenFile(fifo, os.O_RDWR, 0) // not writing alone, which waits for a reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	s := shell("for i in 1 2 3; do echo o$i; read x <$1; echo e$i >&2; read x <$1; done")
+	s.Argv = append(s.Argv, "sh", fifo)
+	const want = "o1\ne1\no2\ne2\no3\ne3\n"
+	ctx, cancel := context.WithCancel(within(t, 30*time.Second))
+	var pacer sync.WaitGroup
+	defer pacer.Wait()
+	defer cancel()
+	pacer.Go(func() {
+		// Until the program is on record there is nothing to follow.
+		for seen := 0; ctx.Err() == nil && seen < len(want); {
+			_ = in.Follow(ctx, s.ExecID, agent.FollowOptions{Since: int64(seen), Follow: true}, func(k agent.Chunk) error {
+				seen += len(k.Data)
+				_, err := next.WriteString("\n")
+				return err
+			})
+		}
+	})
+	r, err := in.Exec(ctx, s)
+	if err != nil || r.Output() != want {
 		t.Fatalf("got %q, %v", r.Output(), err)
 	}
 }

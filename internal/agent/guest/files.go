@@ -420,7 +420,7 @@ func mkdirAll(name string, mode uint32) error {
 	switch err {
 	case nil:
 		if mode&^0o022 != mode || mode > 0o777 {
-			return unix.Chmod(name, mode)
+			return setModeAt(unix.AT_FDCWD, name, mode)
 		}
 		return nil
 	case unix.EEXIST:

@@ -157,7 +157,7 @@ func (a *Agent) replace(name string, u user, req *wire.Request, old *unix.Stat_t
 	defer f.Close()
 	err = copyTo(f, r)
 	if err == nil {
-		err = chmodFile(f, mode)
+		err = setModeOf(f, mode)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -169,15 +169,4 @@ func (a *Agent) replace(name string, u user, req *wire.Request, old *unix.Stat_t
 		_ = unix.Unlink(temp)
 	}
 	return err
-}
-
-// chmodFile sets all permission bits, those above 0777 too.
-func chmodFile(f *os.File, mode uint32) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cerr error
-	err = raw.Control(func(fd uintptr) { cerr = unix.Fchmod(int(fd), mode) })
-	return errors.Join(err, cerr)
 }

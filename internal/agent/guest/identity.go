@@ -25,15 +25,25 @@ type identity struct {
 	privileged bool
 	// only: there is no other user than the agent's, and the kernel lets nobody become one.
 	only bool
+	// shared: the kernel is the host's too.
+	shared bool
 	// userNS is the descriptor of the processes' user namespace; -1 is the
 	// agent's own.
 	userNS int
 }
 
+// caps are the capabilities of programs of uid 0.
+func (id identity) caps() uint64 {
+	if id.shared {
+		return sharedCaps
+	}
+	return ownCaps
+}
+
 // harden gives the agent its identity. It is called before anything is started
 // and before a token is read by anyone else.
-func harden(kernelGuards, single bool) (identity, error) {
-	id := identity{userNS: -1, only: kernelGuards && single}
+func harden(kernelGuards, single, shared bool) (identity, error) {
+	id := identity{userNS: -1, only: kernelGuards && single, shared: shared}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return id, fmt.Errorf("make agent undumpable: %w", err)
 	}
@@ -251,7 +261,7 @@ func (id identity) weaken(u user) error {
 	}
 	kept := uint64(0)
 	if u.uid == 0 {
-		kept = keptCaps
+		kept = id.caps()
 	}
 	s, err := permitted()
 	if err != nil {

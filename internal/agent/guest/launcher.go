@@ -39,6 +39,7 @@ type launcher struct {
 	handlers bool // the agent's are to be taken away
 	noFile   unix.Rlimit
 	setCaps  bool
+	bound    uint64 // the capabilities of the bounding set, with setCaps
 	action   sigAction
 
 	// Set before the command.
@@ -84,10 +85,18 @@ const (
 	launcherMemory = 32 << 10
 	// keptCaps are what uid 0 has inside: enough to install packages, change
 	// owners and serve low ports; nothing that mounts, traces, makes devices,
-	// loads code into the kernel or reconfigures the network.
+	// loads code into the kernel, reconfigures the network or gives a file
+	// capabilities, which in a directory of the host the host would honour.
 	keptCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 		1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP |
-		1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_SETFCAP
+		1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_AUDIT_WRITE
+	// sharedCaps are keptCaps on a kernel that the sandbox shares with the host. There a
+	// set-id file in a directory of the host loses its bits when its content changes, but
+	// not for a writer with FSETID; no program can set the bits, so none needs it.
+	sharedCaps = keptCaps &^ (1 << unix.CAP_FSETID)
+	// ownCaps are keptCaps on gVisor's kernel, which gives no file capabilities, also
+	// not for the host. A user namespace in which uid 0 is mapped needs the capability.
+	ownCaps     = keptCaps | 1<<unix.CAP_SETFCAP
 	capVersion3 = 0x20080522
 	lastSignal  = 64
 	// ignoredSignals would end or stop the agent. None of them is for it.
@@ -306,7 +315,7 @@ func (l *launcher) weaken() {
 	if l.setCaps {
 		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
 		for c := uintptr(0); c < 64; c++ {
-			if keptCaps>>c&1 != 0 {
+			if l.bound>>c&1 != 0 {
 				continue
 			}
 			if _, _, e := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0, 0); e != 0 {

@@ -193,7 +193,7 @@ func judgeDir(dir *os.File, outside []cloche.Bytes) error {
 
 // bindAt makes the socket. It takes nobody before it has its mode.
 func (a *Agent) bindAt(f *socketFile, u user, mode uint32) (net.Listener, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := a.confined.socket(unix.SOCK_STREAM | unix.SOCK_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (f *socketFile) own(mode uint32) error {
 		return unix.EADDRINUSE
 	}
 	f.dev, f.ino = st.Dev, st.Ino
-	return unix.Chmod(procFD(fd), mode)
+	return setMode(fd, mode)
 }
 
 // stale says that a socket is there, and nobody listens.

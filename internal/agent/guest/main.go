@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -94,6 +95,9 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 		// unless they are asked for.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP,
 			unix.SIGSYS, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGIO, unix.SIGPWR)
+		if err := dropFaultHandlers(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if cfg.Hostname != "" {
 		// Not everywhere allowed, and the engine may have done it.
@@ -116,6 +120,21 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 	}
 	a.first, a.spare = first, spare
 	return a, ln, nil
+}
+
+// dropFaultHandlers takes from the runtime the signals of faults, so that the kernel
+// withholds them from a first process. A sender can give them a code of the kernel's, by
+// rt_sigqueueinfo or for a descriptor, and the runtime ends the agent for what it then
+// takes for a fault of its own. A real one ends the agent as before, without a trace of
+// the stack.
+func dropFaultHandlers() error {
+	for _, sig := range []unix.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS} {
+		var normal sigAction
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&normal)), 0, 8, 0, 0); errno != 0 {
+			return os.NewSyscallError("rt_sigaction", errno)
+		}
+	}
+	return nil
 }
 
 // ownThreads are as many as the agent needs when many calls wait for files.

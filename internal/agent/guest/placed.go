@@ -291,7 +291,7 @@ func makeExactDir(at int, name string, mode uint32, isNew bool) error {
 	if err != nil || mode&^0o022 == mode && mode <= 0o777 {
 		return nil
 	}
-	return unix.Fchmod(fd, mode)
+	return setMode(fd, mode)
 }
 
 func (pl *placing) move(from, to string) error {

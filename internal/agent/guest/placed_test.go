@@ -348,3 +348,27 @@ func TestBoundsAreChecked(t *testing.T) {
 		t.Errorf("a long path: %+v, %v", st, err)
 	}
 }
+
+// TestUserWritesNoSetID: what runs with the rights of its owner does so no more when a user
+// has replaced its content, in the root too.
+func TestUserWritesNoSetID(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	name := filepath.Join(dir, "f")
+	for _, err := range []error{
+		os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, 1000, 1000), os.WriteFile(name, []byte("before"), 0o755),
+		os.Chown(name, 1000, 1000), unix.Chmod(name, 0o6755),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := in.Files(cloche.FileAccess{User: "1000:1000"})
+	if _, err := files.Write(t.Context(), name, agent.WriteOptions{}, strings.NewReader("after")); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil || st.Mode&0o7777 != 0o755 || st.Size != 5 {
+		t.Errorf("mode %o and %d bytes, want 755 and 5 (%v)", st.Mode&0o7777, st.Size, err)
+	}
+}

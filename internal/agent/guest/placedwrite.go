@@ -91,9 +91,17 @@ func (w *placedFile) begin(name string, parents bool) error {
 		return err
 	})
 	if w.here != nil && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
-		return w.here.Truncate(0)
+		return w.empty()
 	}
 	return err
+}
+
+// empty makes the file itself ready for new content.
+func (w *placedFile) empty() error {
+	if err := dropSetID(w.here); err != nil {
+		return err
+	}
+	return w.here.Truncate(0)
 }
 
 // receive writes what r has.
@@ -130,7 +138,7 @@ func (w *placedFile) fill() error {
 	if _, err := w.new.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	if err := w.here.Truncate(0); err != nil {
+	if err := w.empty(); err != nil {
 		return err
 	}
 	_, err := io.Copy(w.here, w.new)
@@ -152,13 +160,13 @@ func (w *placedFile) likeOld() error {
 		}
 	}
 	if w.user != nil {
-		return w.rights(func() error { return chmodFile(w.new, mode) })
+		return w.rights(func() error { return setModeOf(w.new, mode) })
 	}
 	// In this order: a change of the owner takes bits away.
 	if err := w.chown(); err != nil {
 		return err
 	}
-	return chmodFile(w.new, mode)
+	return setModeOf(w.new, mode)
 }
 
 // chown gives the new file the owner of the one that it replaces, where the agent may.

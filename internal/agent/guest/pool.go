@@ -196,7 +196,7 @@ func (p *pool) park() (_ *parked, err error) {
 	*l.launcher = launcher{
 		userNS: int32(p.id.userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
 		command: int32(child[3]), outcome: int32(child[4]),
-		groupFDs: p.limits, noFile: p.noFile, setCaps: p.id.privileged, setIDs: p.id.privileged && !p.id.only,
+		groupFDs: p.limits, noFile: p.noFile, setCaps: p.id.privileged, bound: p.id.caps(), setIDs: p.id.privileged && !p.id.only,
 	}
 	l.keep = [3]int32{l.userNS, l.launcher.command, l.launcher.outcome}
 	slices.Sort(l.keep[:])
@@ -332,7 +332,7 @@ func (l *parked) start(x launch) error {
 	l.uid, l.gid, l.combined = uintptr(x.user.uid), uintptr(x.user.gid), x.combined
 	l.caps = 0
 	if x.user.uid == 0 {
-		l.caps = keptCaps
+		l.caps = l.bound
 	}
 	if _, err := unix.Write(l.command, []byte{1}); errors.Is(err, unix.EPIPE) {
 		return &launchError{stageParking, errKilled}

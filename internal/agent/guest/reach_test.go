@@ -161,3 +161,53 @@ func FuzzFollow(f *testing.F) {
 		}
 	})
 }
+
+// TestBoundsAreDirectoriesNotNames: another directory that takes the name of the one that
+// was named is outside, and so is all that a path reaches by it.
+func TestBoundsAreDirectoriesNotNames(t *testing.T) {
+	top := t.TempDir()
+	name := filepath.Join(top, "a")
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.Mkdir(name, 0o755))
+	check(os.WriteFile(filepath.Join(name, "f"), nil, 0o644))
+	b, err := findBound(name, false)
+	check(err)
+	defer b.close()
+	s, err := bounds{b}.find(filepath.Join(name, "f"), true)
+	check(err)
+	s.close()
+	check(os.Rename(name, filepath.Join(top, "gone")))
+	check(os.Mkdir(name, 0o755))
+	check(os.WriteFile(filepath.Join(name, "f"), nil, 0o644))
+	for _, path := range []string{"a", "a/f", "a/new", "gone/f"} {
+		if s, err := (bounds{b}).find(filepath.Join(top, path), true); !errors.Is(err, errLedOut) {
+			t.Errorf("%s: %v", path, err)
+			if err == nil {
+				s.close()
+			}
+		}
+	}
+}
+
+// TestNothingTakesThePlaceOfABound: a directory that a request names stays the one that it
+// is, although it is empty and another could be moved onto it.
+func TestNothingTakesThePlaceOfABound(t *testing.T) {
+	in := boot(t, nil)
+	top := t.TempDir()
+	for _, dir := range []string{"empty", "other/d"} {
+		if err := os.MkdirAll(filepath.Join(top, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := in.Files(cloche.FileAccess{Within: []string{filepath.Join(top, "empty"), filepath.Join(top, "other")}})
+	for from, to := range map[string]string{"other/d": "empty", "empty": "other/e", "other": "empty/o"} {
+		if err := files.Move(t.Context(), filepath.Join(top, from), filepath.Join(top, to)); cloche.CodeOf(err) != cloche.CodeDenied {
+			t.Errorf("%s to %s: %v", from, to, err)
+		}
+	}
+}

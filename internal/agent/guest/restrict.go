@@ -191,7 +191,7 @@ func openMask(name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if err := errors.Join(unix.Fchown(fd, agentID, agentID), unix.Fchmod(fd, 0)); err != nil {
+	if err := errors.Join(unix.Fchown(fd, agentID, agentID), setMode(fd, 0)); err != nil {
 		f.Close()
 		return nil, err
 	}

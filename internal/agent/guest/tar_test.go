@@ -37,7 +37,7 @@ func pack(t testing.TB, members ...member) *bytes.Buffer {
 	w := tar.NewWriter(&buf)
 	for _, m := range members {
 		m.Size = int64(len(m.content))
-		if m.Mode == 0 {
+		if m.Mode == 0 && m.Typeflag != tar.TypeXGlobalHeader {
 			m.Mode = 0o755
 		}
 		if err := w.WriteHeader(&m.Header); err != nil {
@@ -201,9 +201,9 @@ func TestImportOwners(t *testing.T) {
 	in := boot(t, nil)
 	dir := t.TempDir()
 	owned := regular("f", "x")
-	owned.Uid, owned.Gid, owned.Mode = 1234, 4321, 0o4755
+	owned.Uid, owned.Gid, owned.Mode = 1234, 4321, 0o1755
 	sub := member{tar.Header{Typeflag: tar.TypeDir, Name: "d/", Uid: 7, Gid: 8}, ""}
-	for owner, want := range map[string]string{"": "0:0 0:0 4755", "keep": "1234:4321 7:8 4755", "55:66": "55:66 55:66 4755"} {
+	for owner, want := range map[string]string{"": "0:0 0:0 1755", "keep": "1234:4321 7:8 1755", "55:66": "55:66 55:66 1755"} {
 		target := dir + "/" + strings.ReplaceAll("t"+owner, ":", "-")
 		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned)); err != nil {
 			t.Fatal(err)
@@ -215,9 +215,42 @@ func TestImportOwners(t *testing.T) {
 	if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "nobody-of-that-name"}, pack(t)); cloche.CodeOf(err) != cloche.CodeInvalid {
 		t.Errorf("an owner that does not exist: %v", err)
 	}
-	owned.Uid = agentID
-	if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "keep"}, pack(t, owned)); cloche.CodeOf(err) != cloche.CodeInvalid {
-		t.Errorf("the agent as an owner: %v", err)
+	for _, ids := range [][2]int{{agentID, 0}, {0, agentID}, {agentID + 1, 0}, {0, agentID + 1}} {
+		owned.Uid, owned.Gid = ids[0], ids[1]
+		if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "keep"}, pack(t, owned)); cloche.CodeOf(err) != cloche.CodeInvalid {
+			t.Errorf("%v as owner and group: %v", ids, err)
+		}
+	}
+}
+
+// TestImportTakesGlobalHeaders: git archive begins with one.
+func TestImportTakesGlobalHeaders(t *testing.T) {
+	in := boot(t, nil)
+	global := member{tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": "x"}}, ""}
+	report, err := in.TarIn(t.Context(), t.TempDir(), cloche.TarInOptions{Atomic: true}, pack(t, global, regular("f", "x")))
+	if err != nil || report.Entries != 1 || len(report.Skipped) != 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// TestImportNamesSecurityAttributes: what a file would be executed with is not taken, and
+// the report says so.
+func TestImportNamesSecurityAttributes(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	able := regular("f", "x")
+	able.Format, able.PAXRecords = tar.FormatPAX, map[string]string{
+		"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "SCHILY.xattr.user.a": "b",
+	}
+	report, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{}, pack(t, able))
+	if err != nil || report.Entries != 1 {
+		t.Fatal(report, err)
+	}
+	if want := []cloche.TarSkip{{Path: "f", Reason: `its attribute "security.capability" is not taken`}}; !slices.Equal(report.Skipped, want) {
+		t.Errorf("skipped are %v, want %v", report.Skipped, want)
+	}
+	if n, err := unix.Listxattr(dir+"/f", nil); err != nil || n != 0 {
+		t.Errorf("the file has %d bytes of attributes, %v", n, err)
 	}
 }
 

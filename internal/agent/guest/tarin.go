@@ -12,7 +12,6 @@ import (
 	"path"
 	"strings"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +35,8 @@ type unpacker struct {
 	foreign   pathSet
 	budget    *archive.Budget
 	keepOwner bool
+	// restores: dirs are what the directories were before.
+	restores bool
 	// modesKept: files are made with the mode that was asked for.
 	modesKept bool
 	report    cloche.TarReport
@@ -278,6 +279,11 @@ func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 	}
 	if err == nil {
 		x.report.Entries++
+		for name := range e.Xattrs {
+			if strings.HasPrefix(name, "security.") {
+				x.skip(e.Path, fmt.Sprintf("its attribute %.100q is not taken", name))
+			}
+		}
 	}
 	return err
 }
@@ -393,50 +399,6 @@ func (x *unpacker) file(e archive.Entry, r io.Reader) error {
 		return err
 	}
 	return f.Close()
-}
-
-// attributes gives a file that was made with mode what the archive says of it.
-// Each call is one to whoever serves the disk, so none is made for nothing.
-func (x *unpacker) attributes(fd int, mode uint32, e archive.Entry) error {
-	if x.keepOwner && (e.UID != 0 || e.GID != 0) {
-		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
-			return err
-		}
-	}
-	if mode == e.Mode && mode != 0o600 && !x.modesKept {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return err
-		}
-		if x.modesKept = uint32(st.Mode)&0o7777 == mode; !x.modesKept {
-			mode = 0
-		}
-	}
-	// After the owner, whose change takes the set-id bits.
-	if e.Mode != mode {
-		if err := unix.Fchmod(fd, e.Mode); err != nil {
-			return err
-		}
-	}
-	if e.ModTime.IsZero() {
-		return nil
-	}
-	return setTimeOf(fd, e.ModTime)
-}
-
-// setTimeOf sets the times of an open file.
-func setTimeOf(fd int, t time.Time) error {
-	ts := unix.NsecToTimespec(t.UnixNano())
-	times := [2]unix.Timespec{ts, ts}
-	if _, _, e := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0); e != 0 {
-		return e
-	}
-	return nil
-}
-
-func setTime(at int, base string, t time.Time) error {
-	ts := unix.NsecToTimespec(t.UnixNano())
-	return unix.UtimesNanoAt(at, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // copy writes the content of a file. What is zeros for a whole buffer becomes a
@@ -557,38 +519,4 @@ func (x *unpacker) hardLink(e archive.Entry) error {
 	}
 	x.report.Entries++
 	return nil
-}
-
-// finish sets what was put off: the deepest directories first, as a mode can
-// take away the way in.
-func (x *unpacker) finish(w *dirWalk) error {
-	w.mkdir = nil
-	for i := len(x.dirs) - 1; i >= 0; i-- {
-		d := x.dirs[i]
-		if err := x.finishDir(w, d); err != nil && !errors.Is(err, unix.ENOENT) {
-			return unpackError(d.name, err)
-		}
-	}
-	return nil
-}
-
-func (x *unpacker) finishDir(w *dirWalk, d dirEnd) error {
-	fd, err := w.enter(d.name)
-	if err != nil {
-		return err
-	}
-	self := procFD(fd)
-	if x.keepOwner {
-		if err := unix.Fchownat(fd, "", int(d.uid), int(d.gid), unix.AT_EMPTY_PATH); err != nil {
-			return err
-		}
-	}
-	if err := unix.Chmod(self, d.mode); err != nil {
-		return err
-	}
-	if d.time.IsZero() {
-		return nil
-	}
-	ts := unix.NsecToTimespec(d.time.UnixNano())
-	return unix.UtimesNanoAt(unix.AT_FDCWD, self, []unix.Timespec{ts, ts}, 0)
 }

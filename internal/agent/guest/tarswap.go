@@ -360,7 +360,7 @@ func endOf(name string, st *unix.Stat_t) dirEnd {
 // undo takes back all moves, the last first.
 func (s *swap) undo(owners bool) error {
 	s.close()
-	back := &unpacker{keepOwner: owners}
+	back := &unpacker{keepOwner: owners, restores: true}
 	for _, d := range s.meta {
 		back.dirs = append(back.dirs, d)
 	}

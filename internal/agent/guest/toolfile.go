@@ -208,12 +208,12 @@ func (pl *place) replace(content []byte, s *spot) error {
 // where the agent may.
 func likeOld(f *os.File, s *spot) error {
 	if !s.there {
-		return chmodFile(f, 0o644)
+		return setModeOf(f, 0o644)
 	}
 	if err := f.Chown(int(s.st.Uid), int(s.st.Gid)); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	return chmodFile(f, s.st.Mode&0o7777)
+	return setModeOf(f, s.st.Mode&0o7777)
 }
 
 // unchanged looks again before a file is replaced.

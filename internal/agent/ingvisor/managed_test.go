@@ -259,6 +259,14 @@ func TestStdinOffsets(t *testing.T) {
 	}
 }
 
+// foregroundJob is a line for a shell: a job that says "waiting", "continued" at
+// SIGCONT, and "interrupted" at SIGINT, with which it ends. It starts no program: on
+// every kernel, a ^Z that meets a shell between vfork and exec stops the child alone,
+// and the shell, which waits for the exec, is not seen to stop. And it waits for its
+// signals by sigwait, so that none comes before a wait begins.
+const foregroundJob = `python3 -c 'import signal as s; w = {s.SIGINT, s.SIGCONT}; s.pthread_sigmask(s.SIG_BLOCK, w); print("wait" "ing", flush=True); ` +
+	`[print("contin" "ued", flush=True) for _ in iter(lambda: s.sigwait(w), s.SIGINT)]; print("interr" "upted")'` + "\n"
+
 func TestTerminalJobControl(t *testing.T) {
 	b := boot(t, nil)
 	p := managed("")
@@ -273,7 +281,7 @@ func TestTerminalJobControl(t *testing.T) {
 	}
 	r := &reader{b: b, id: p.ExecID}
 	r.expect(t, "$ ")
-	say("sh -c 'trap \"echo interr''upted; exit\" INT; trap \"echo contin''ued\" CONT; echo wait''ing; while :; do sleep 0.05; done'\n")
+	say(foregroundJob)
 	r.expect(t, "waiting")
 	say("\x1a") // ^Z
 	r.expect(t, "Stopped")
@@ -282,7 +290,7 @@ func TestTerminalJobControl(t *testing.T) {
 	r.expect(t, "continued") // the job is told so once it is in front
 	say("\x03")              // ^C reaches the job alone
 	r.expect(t, "interrupted")
-	say("sh -c 'trap \"echo interr''upted; exit\" INT; echo wait''ing; while :; do sleep 0.05; done'\n")
+	say(foregroundJob)
 	r.expect(t, "waiting")
 	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGINT), cloche.ScopeGroup); err != nil {
 		t.Fatal(err)

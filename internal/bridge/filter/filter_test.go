@@ -95,6 +95,18 @@ func TestStrip(t *testing.T) {
 	}
 }
 
+// TestAddressesWithoutScheme: what an address is expected in is one without its scheme
+// too, whatever the name that some provider has for it.
+func TestAddressesWithoutScheme(t *testing.T) {
+	for name, stays := range map[string]bool{"url": false, "uri": false, "image_url": false, "file_uri": false, "fileUri": false, "URL": false, "data": true} {
+		body := `{"messages":[{"content":[{"type":"image_url","image_url":{"` + name + `":"evil.example/x"}}]}]}`
+		out, removed, err := filter.Strip([]byte(body))
+		if err != nil || stays != (string(out) == body) || stays != (len(removed) == 0) || !stays && bytes.Contains(out, []byte("evil")) {
+			t.Errorf("%s: %s, %q, %v", name, out, removed, err)
+		}
+	}
+}
+
 // TestMany: what is told of is bounded, what is taken out is not.
 func TestMany(t *testing.T) {
 	part := `{"type":"image_url","image_url":"http://x.example/"}`
@@ -113,6 +125,7 @@ func TestUnreadable(t *testing.T) {
 		"twice in escapes":   `{"tools":[],"\u0074ools":[{"type":"web_search"}]}`,
 		"twice in a tool":    `{"tools":[{"type":"function","type":"web_search"}]}`,
 		"twice in a part":    `{"messages":[{"content":[{"type":"text","image_url":"data:","image_url":"http://x"}]}]}`,
+		"twice in a choice":  `{"tools":[{"type":"function"}],"tool_choice":{"type":"function","type":"mcp"}}`,
 		"no JSON":            `model=m&tools=web_search`,
 		"two of them":        `{} {"tools":[{"type":"web_search"}]}`,
 		"an array":           `[{"tools":[]}]`,
@@ -160,6 +173,9 @@ func TestPaths(t *testing.T) {
 		{"GET", "/v1/models", filter.Plain}, {"GET", "/v1/models/org/m", filter.Plain}, {"POST", "/v1/embeddings", filter.Plain}, {"GET", "/v1/responses/r1", filter.Plain}, {"GET", "/v1", filter.Plain},
 		{"POST", "/v1/files", filter.Denied}, {"POST", "/v1/batches", filter.Denied}, {"POST", "/v1/messages/batches", filter.Denied}, {"POST", "/v1/assistants", filter.Denied}, {"POST", "/v1/threads/t/runs", filter.Denied},
 		{"GET", "/v1/realtime", filter.Denied}, {"POST", "/v1beta/models/g:generateContent", filter.Denied}, {"POST", "/v1/files/v1/models", filter.Denied}, {"POST", "/v1/conversations", filter.Denied},
+		{"POST", "/v1/responses/r1/cancel", filter.Plain}, {"GET", "/v1/responses/r1/input_items", filter.Plain}, {"DELETE", "/v1/responses/r1", filter.Plain},
+		{"POST", "/v1/responses/r1/input_items", filter.Denied}, {"GET", "/v1/responses/r1/other", filter.Denied}, {"POST", "/v1/responses/r1/x/cancel", filter.Denied},
+		{"POST", "/v1/responses/r1", filter.Denied}, {"POST", "/v1/batches/b/cancel", filter.Denied}, {"GET", "/v1/batches/b", filter.Denied}, {"DELETE", "/v1/models/m", filter.Denied},
 		{"POST", "/models/g:streamGenerateContent", filter.Denied}, {"POST", "/model/m/converse", filter.Denied},
 		{"POST", "/vf/tools/x", filter.Other}, {"GET", "/", filter.Other}, {"GET", "/healthz", filter.Other}, {"GET", "/verbatim/x", filter.Other},
 	} {

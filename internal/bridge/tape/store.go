@@ -229,6 +229,9 @@ func (s *Store) Put(tenant, name string, r io.Reader) (cloche.RecordingInfo, err
 	if err := write(f, name, r); err != nil {
 		return cloche.RecordingInfo{}, err
 	}
+	if err := f.Sync(); err != nil {
+		return cloche.RecordingInfo{}, fmt.Errorf("keep recording: %w", err)
+	}
 	s.mu.Lock()
 	if _, err = s.root.Stat(fileOf(tenant, name)); err == nil {
 		err = exists(name)

@@ -213,7 +213,7 @@ func dial(path string) (int, error) {
 	if err == nil {
 		err = retry(func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) })
 	}
-	if err == nil && !samePeer(fd) {
+	if err == nil && !sameUser(fd) {
 		err = errors.New("the holder is another user's")
 	}
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/peercred"
 )
 
 // Argv0 is the name under which the executable plays the holder.
@@ -156,8 +157,16 @@ func rights(oob []byte) ([]int, error) {
 	return all, nil
 }
 
-// samePeer reports whether the process at the other end is this user's.
-func samePeer(fd int) bool {
+// sameUser reports whether the process that listens at the other end is this user's. It
+// may have ended: the kernel notes who called listen, which was a daemon.
+func sameUser(fd int) bool {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	return err == nil && int(cred.Uid) == os.Geteuid()
+}
+
+// samePeer reports whether the process that connected is this user's, in the namespaces
+// of this process: root in a sandbox may have the same uid.
+func samePeer(fd int) bool {
+	uid, err := peercred.UIDOf(fd)
+	return err == nil && uid == os.Geteuid()
 }

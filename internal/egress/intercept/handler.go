@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/egress/inspect"
+	"github.com/cloche-dev/cloche/internal/egress/redact"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -57,7 +58,13 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// Both ways at once, as without us. The error is of a writer that cannot.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	s.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, known)))
+	on := r.WithContext(context.WithValue(r.Context(), requestKey{}, known))
+	if m := s.masks(on.Context(), known.put); len(m) > 0 {
+		hiding := &redact.Writer{ResponseWriter: w, Hide: m.header}
+		defer hiding.Close()
+		w = hiding
+	}
+	s.proxy.ServeHTTP(w, on)
 }
 
 // judge decides about one request.
@@ -118,6 +125,7 @@ func (s *session) answered(res *http.Response) error {
 		return nil
 	}
 	m.header(res.Header)
+	m.header(res.Trailer) // their names are announced
 	coding := res.Header.Get("Content-Encoding")
 	if res.StatusCode != http.StatusSwitchingProtocols && (coding == "" || strings.EqualFold(coding, "identity")) {
 		res.Body = &maskedBody{ReadCloser: res.Body, masks: m, ended: func() { m.header(res.Trailer) }}

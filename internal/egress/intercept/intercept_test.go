@@ -2,11 +2,16 @@ package intercept
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/sha1"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/binary"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net/http"
 	"strings"
 	"testing"
@@ -61,6 +66,61 @@ func TestAuthorityIsTheSameAfterItWasStored(t *testing.T) {
 	}
 }
 
+// TestCertificatesAreForTheirUse: that of a host serves TLS for this host and signs
+// nothing, and an authority signs hosts only.
+func TestCertificatesAreForTheirUse(t *testing.T) {
+	a, err := NewAuthority("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := a.leaf("api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
+		t.Error("it is good for a client")
+	}
+	if c.Leaf.IsCA || c.Leaf.KeyUsage != x509.KeyUsageDigitalSignature || len(c.Leaf.DNSNames) != 1 || len(c.Leaf.IPAddresses) != 0 {
+		t.Errorf("it is good for more than one host: %v, %v, %v", c.Leaf.IsCA, c.Leaf.KeyUsage, c.Leaf.DNSNames)
+	}
+	if a.key.Equal(c.PrivateKey) {
+		t.Error("a host has the key of the authority")
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{"evil.org"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}, c.Leaf, a.leafKey.Public(), c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := x509.NewCertPool()
+	between.AddCert(c.Leaf)
+	if _, err := forged.Verify(x509.VerifyOptions{Roots: pool, Intermediates: between, DNSName: "evil.org"}); err == nil {
+		t.Error("it signs for other hosts")
+	}
+	if !a.cert.IsCA || !a.cert.MaxPathLenZero || a.cert.MaxPathLen != 0 {
+		t.Error("there may be other authorities below it")
+	}
+	// A key with the certificate of another is no authority.
+	b, err := NewAuthority("y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := a.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(key)
+	if _, err := LoadAuthority(append(pem.EncodeToMemory(block), b.Certificate()...)); err == nil {
+		t.Error("a key was taken with the certificate of another")
+	}
+}
+
 func TestLeavesAreKeptAndRenewed(t *testing.T) {
 	a, err := NewAuthority("x")
 	if err != nil {
@@ -91,6 +151,59 @@ func TestLeavesAreKeptAndRenewed(t *testing.T) {
 		t.Errorf("%d are kept", len(a.leaves))
 	}
 	get(rule.Name(strings.Repeat("a.", 60) + "example.com"))
+}
+
+// TestShownTextIsPlain: what is told of a sandbox's text is printable ASCII, and not
+// longer than it need be.
+func TestShownTextIsPlain(t *testing.T) {
+	long := strings.Repeat("a", 200)
+	for in, want := range map[string]string{
+		"": "", " a~": " a~", "\x1f\x7f\r\n\x1b[2J": "????" + "?[2J", "\u202e": "?", long: long, long + "b": long + "...",
+	} {
+		if got := shown(in); got != want {
+			t.Errorf("%q is shown as %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestJavaKeyStore: the file has the header, entries and digest that Java's KeyStore reads.
+func TestJavaKeyStore(t *testing.T) {
+	a, err := NewAuthority("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewAuthority("y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewTrust(a, other.Certificate()).Java
+	body, digest := b[:len(b)-sha1.Size], b[len(b)-sha1.Size:]
+	want := sha1.Sum(append([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite"), body...))
+	if !bytes.Equal(digest, want[:]) {
+		t.Error("its digest is another")
+	}
+	take := func(n int) []byte {
+		if n > len(body) {
+			t.Fatal("it is too short")
+		}
+		var out []byte
+		out, body = body[:n], body[n:]
+		return out
+	}
+	number := func() int { return int(binary.BigEndian.Uint32(take(4))) }
+	text := func() string { return string(take(int(binary.BigEndian.Uint16(take(2))))) }
+	if magic, version, n := number(), number(), number(); magic != 0xfeedfeed || version != 2 || n != 2 {
+		t.Fatalf("its header is %x, %d, %d", magic, version, n)
+	}
+	for i, der := range [][]byte{a.Raw(), other.Raw()} {
+		kind, alias, made, typ := number(), text(), time.UnixMilli(int64(binary.BigEndian.Uint64(take(8)))), text()
+		if kind != 2 || alias != fmt.Sprintf("cloche-%d", i) || time.Since(made).Abs() > time.Hour || typ != "X.509" || !bytes.Equal(take(number()), der) {
+			t.Errorf("entry %d: %d, %q, %s, %q", i, kind, alias, made, typ)
+		}
+	}
+	if len(body) != 0 {
+		t.Errorf("%d bytes are left", len(body))
+	}
 }
 
 func FuzzReplace(f *testing.F) {

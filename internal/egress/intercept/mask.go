@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/cloche-dev/cloche/internal/egress/redact"
 )
 
 // minMask is how long a text must be to be hidden in what comes back: shorter ones
@@ -63,16 +65,9 @@ func (m masks) partial(b []byte) int {
 	return longest
 }
 
-// header hides the texts in all fields.
+// header hides the texts in all fields and in their names.
 func (m masks) header(h http.Header) {
-	for name, values := range h {
-		for at, v := range values {
-			b := []byte(v)
-			if m.hide(b); string(b) != v {
-				h[name][at] = string(b)
-			}
-		}
-	}
+	redact.Header(h, m, func(text string) string { return strings.Repeat("*", len(text)) })
 }
 
 // maskedBody hides texts in a stream. Only what may be the beginning of one waits

@@ -244,3 +244,15 @@ func TestSignalsEndNoLink(t *testing.T) {
 		}
 	}
 }
+
+// TestFewNeighbours: a sandbox can make the host's kernel look for no more than our end of
+// its link. The kernel has one table of them for the machine, of 1,024 entries.
+func TestFewNeighbours(t *testing.T) {
+	p := DefaultPlan()
+	if p.Guest.Bits() != 30 || !p.Guest.Contains(p.Gateway) {
+		t.Errorf("the sandbox is %s in a network with %s", p.Guest, p.Gateway)
+	}
+	if wire := rule.Wire(); !wire.Contains(p.Guest.Addr()) || wire.Bits() > p.Guest.Bits() {
+		t.Errorf("%s is not all of what is reserved for links, %s", p.Guest, wire)
+	}
+}

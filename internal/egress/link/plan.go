@@ -28,12 +28,16 @@ type Plan struct {
 	MTU int
 }
 
+// bits leave two addresses. For each neighbour that a sandbox asks for, the host's kernel has
+// an entry in a table of the whole machine.
+const bits = 30
+
 // DefaultPlan is the plan of every link.
 func DefaultPlan() Plan {
 	wire := rule.Wire()
 	gateway := wire.Addr().Next()
 	return Plan{
-		Guest: netip.PrefixFrom(gateway.Next(), wire.Bits()), Gateway: gateway,
+		Guest: netip.PrefixFrom(gateway.Next(), bits), Gateway: gateway,
 		GuestMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, GatewayMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		// Large packets are what makes a link fast: each costs as much as a small one.
 		MTU: 65000,

@@ -2,6 +2,7 @@ package rule_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -131,6 +132,18 @@ func TestBook(t *testing.T) {
 	}
 	if rules, err := deep.Expand(item("@nb")); err != nil || len(rules) != 1 {
 		t.Errorf("%d rules, %v", len(rules), err)
+	}
+	// As many rules as a bundle may come to, and one more.
+	many := make([]rule.Item, 10_000)
+	for i := range many {
+		many[i] = item(fmt.Sprintf("h%d.org", i))
+	}
+	most := rule.Book{"most": many, "over": {item("@most"), item("one.org")}}
+	if rules, err := most.Expand(item("@most")); err != nil || len(rules) != len(many) {
+		t.Errorf("%d rules, %v", len(rules), err)
+	}
+	if rules, err := most.Expand(item("@over")); err == nil {
+		t.Errorf("%d rules", len(rules))
 	}
 	for _, bad := range []string{"@", "@A", "@a b", "@a/b", "@-a", "@" + strings.Repeat("a", 64)} {
 		if _, err := rule.ParseItem(bad); err == nil {

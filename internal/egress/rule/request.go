@@ -3,7 +3,6 @@ package rule
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -99,20 +98,8 @@ func unseen(r rune) bool { return r <= ' ' || r > '~' }
 
 // plainPath is true for a path that no server reads as another one.
 func plainPath(p string) bool {
-	decoded, err := url.PathUnescape(p)
-	if err != nil || strings.ContainsAny(decoded, "\\\x00") || strings.Count(decoded, "/") != strings.Count(p, "/") {
-		return false
-	}
-	// A server may decode once more, and drop what follows a semicolon.
-	if twice, err := url.PathUnescape(decoded); err == nil && twice != decoded {
-		return false
-	}
-	for seg := range strings.SplitSeq(strings.TrimPrefix(decoded, "/"), "/") {
-		if name, _, _ := strings.Cut(seg, ";"); name == "." || name == ".." {
-			return false
-		}
-	}
-	return strings.HasPrefix(decoded, "/") && !strings.Contains(decoded, "//")
+	_, fault := ReadPath(p)
+	return fault == PathFine
 }
 
 func (r Request) speaksOf(n Name) bool { return coversHost(r.Host, string(n)) }

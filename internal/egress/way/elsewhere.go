@@ -27,7 +27,8 @@ type Options struct {
 	Own func(netip.Addr) bool
 	// Roots are those by which hosts are verified whose TLS is opened; nil is the
 	// machine's.
-	Roots *x509.CertPool
+	Roots  *x509.CertPool
+	Redact func(string) string
 }
 
 // Place says whose way it would be.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -64,10 +65,7 @@ func loadAuthority(dir, label string) (*intercept.Authority, error) {
 	if data, err = a.Marshal(); err != nil {
 		return nil, err
 	}
-	if err := root.WriteFile(authorityFile+".new", data, 0o600); err != nil {
-		return nil, err
-	}
-	return a, root.Rename(authorityFile+".new", authorityFile)
+	return a, hostfile.Replace(root, authorityFile, data)
 }
 
 // Authority is whom the programs of the sandbox must trust; nil where no TLS is

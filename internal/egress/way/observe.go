@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/egress"
+	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // observer is a Way as its gate sees it.
@@ -51,6 +52,7 @@ func (o *observer) Refused(r egress.Refused) {
 		Time: r.Time, Name: shown(r.Name, r.Addr), Port: int(r.Port), Rule: r.Rule, Reason: r.Reason, Allow: r.Allow, Hint: w.hint(r.Allow),
 		Method: r.Method, Path: r.Target, Suppressed: r.Suppressed,
 	}
+	ref = secret.In(w.ways.opts.Redact, ref)
 	again, suppressed := w.seen.add(ref)
 	if again {
 		return
@@ -71,6 +73,7 @@ func shown(name string, addr netip.Addr) string {
 // note puts a record into the queue. It waits when many are there: what leaves is
 // never faster than what is written down of it.
 func (w *Way) note(rec cloche.EgressRecord) {
+	rec = secret.In(w.ways.opts.Redact, rec)
 	rec.Time = rec.Time.UTC()
 	w.pending.Add(1)
 	w.ways.queue <- entry{way: w, rec: rec}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/egress"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // saveEvery is how often what was used is written down while flows end. A daemon that
@@ -57,13 +58,5 @@ func writeUsed(dir string, u egress.Usage) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if err := root.WriteFile(usedFile+".new", b, 0o600); err != nil {
-		return err
-	}
-	return root.Rename(usedFile+".new", usedFile)
+	return hostfile.ReplaceIn(dir, usedFile, b)
 }

@@ -88,7 +88,7 @@ func (w *Way) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	table, err := resolver.NewTable(store, entries)
+	table, err := resolver.NewTable(redactedNames{store, w.ways.opts.Redact}, entries)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Own says whether a public address is this machine's; nil asks the machine.
 	Own func(netip.Addr) bool
+	// Redact takes the values of secrets out of a text, for whatever is stored or told of
+	// what a sandbox asked for; nil knows none.
+	Redact func(string) string
 	// Roots are those by which hosts are verified whose TLS is opened; nil is the
 	// machine's.
 	Roots *x509.CertPool
@@ -68,6 +71,9 @@ const maxQueue = 1024
 func New(ctx context.Context, o Options) *Ways {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Redact == nil {
+		o.Redact = func(text string) string { return text }
 	}
 	return &Ways{opts: o, log: o.Logger, ctx: context.WithoutCancel(ctx), open: map[string]*Way{}}
 }

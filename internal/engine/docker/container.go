@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
 
 // shmTarget is a memory filesystem that the daemon makes by itself.
@@ -22,14 +24,18 @@ const shmTarget = "/dev/shm"
 // limit counts too. Both make theirs before anything else runs.
 const ownPids = 64
 
+// sysProcessors is what is kept of /sys.
+const sysProcessors = "/sys/devices/system/cpu"
+
 // capabilities are what a process of uid 0 is given inside: enough to install
 // packages, change owners and serve low ports; nothing that mounts, traces, makes
-// devices, loads code into the kernel or reconfigures the network. The agent has no
-// more, because it can only give what it has.
+// devices, loads code into the kernel, reconfigures the network or gives files
+// capabilities. The agent has no more, because it can only give what it has; of these it
+// gives all but FSETID.
 func capabilities() []string {
 	return []string{
 		"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-		"NET_BIND_SERVICE", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP",
+		"NET_BIND_SERVICE", "SYS_CHROOT", "AUDIT_WRITE",
 	}
 }
 
@@ -55,6 +61,24 @@ func (c *creation) ulimits() []*container.Ulimit {
 	return limits(c.shared)
 }
 
+// masked are the paths of /proc that the daemon covers, in the place of its own list. What
+// this machine's kernel has is asked of this machine: another one's may have more.
+func masked() []string {
+	files, dirs := hostkernel.Covers()
+	return slices.Concat(files, dirs, []string{"/proc/sys/kernel/random/boot_id", "/proc/vmstat"})
+}
+
+// securityOptions are those that are text. Podman takes what is covered and that /proc is
+// read-only as such, and passes over what the request has for that. (Elsewhere the agent
+// makes it so, by confine.Proc; here it has no capability for that.)
+func (c *creation) securityOptions() []string {
+	list := []string{"no-new-privileges"}
+	if c.e.opts.Name == Podman {
+		list = append(list, "mask="+strings.Join(masked(), ":"), "proc-opts=nosuid,nodev,noexec,ro")
+	}
+	return list
+}
+
 // options describe the plan to the daemon. image and volume are its names for the root
 // and for the agent.
 func (c *creation) options(image, volume string) client.ContainerCreateOptions {
@@ -73,7 +97,7 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 	h := &container.HostConfig{
 		NetworkMode: "none", IpcMode: "private", CgroupnsMode: "private", Runtime: c.e.opts.Runtime,
 		CapDrop: []string{"ALL"}, CapAdd: capabilities(),
-		SecurityOpt:    []string{"no-new-privileges"},
+		SecurityOpt:    c.securityOptions(),
 		ReadonlyRootfs: p.Root.ReadOnly,
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		LogConfig:      container.LogConfig{Type: "none"},
@@ -85,7 +109,8 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 			NanoCPUs: int64(p.Limits.CPUs * 1e9),
 			Ulimits:  c.ulimits(),
 		},
-		Tmpfs: map[string]string{},
+		Tmpfs:       map[string]string{"/sys": "ro,nosuid,nodev,noexec,mode=755,size=4k"},
+		MaskedPaths: masked(), ReadonlyPaths: []string{"/proc"},
 		Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: volume, Target: p.Agent.Target, ReadOnly: true,
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
@@ -105,6 +130,7 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 		}
 		h.Tmpfs[t.Target] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,mode=%o", t.SizeBytes, t.Mode)
 	}
+	h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeBind, Source: sysProcessors, Target: sysProcessors, ReadOnly: true})
 	h.Mounts = append(h.Mounts, volumes(p)...)
 	for _, m := range p.Mounts {
 		h.Mounts = append(h.Mounts, mount.Mount{

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -76,12 +77,23 @@ func (e *Engine) check(p engine.Plan) error {
 	case p.Root.Upper != "":
 		return refused("a root with the changes of another one")
 	case len(p.Rules) > 0:
-		return refused("rules on paths inside a mount: what is inside may mount nothing there")
+		return refused("rules on paths inside a mount, such as the one for " + strconv.Quote(path.Join(p.Rules[0].Target, p.Rules[0].Path)) + ": what is inside may mount nothing there")
+	}
+	if err := p.CheckMountPoints(daemonPaths()...); err != nil {
+		return err
 	}
 	if fi, err := os.Stat(p.Dir); err != nil || !fi.IsDir() {
 		return broken("no directory")
 	}
 	return nil
+}
+
+// daemonPaths are where Docker and Podman make files of their own in a root.
+func daemonPaths() []string {
+	return []string{
+		"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc/passwd", "/etc/group",
+		"/.dockerenv", "/run/.containerenv", "/run/secrets",
+	}
 }
 
 func safe(name string) bool {

@@ -52,6 +52,9 @@ func conform(t *testing.T, name string, d daemon) {
 		Isolates: true,
 		Survives: true,
 		Slow:     true,
+		Daemon:   true,
+
+		SharedTables: "a container's root is the host's, see SECURITY.md",
 	}
 	if only := os.Getenv("DOCKER_TEST_ONLY"); only != "" {
 		setup.Only = strings.Split(only, ",")

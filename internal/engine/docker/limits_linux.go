@@ -3,6 +3,8 @@ package docker
 import (
 	"github.com/moby/moby/api/types/container"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
 
 // limits are those of each process. A daemon's own choice may be more than it is
@@ -24,6 +26,11 @@ func limits(here bool) []*container.Ulimit {
 		}
 		most := int64(min(own.Max, l.want))
 		out = append(out, &container.Ulimit{Name: l.name, Soft: most, Hard: most})
+	}
+	// What the kernel counts by user is root's of the host in most containers: a part of it.
+	for _, l := range hostkernel.UserLimits() {
+		name := map[int]string{unix.RLIMIT_SIGPENDING: "sigpending", unix.RLIMIT_MSGQUEUE: "msgqueue"}[l.Kind]
+		out = append(out, &container.Ulimit{Name: name, Soft: int64(l.Most), Hard: int64(l.Most)})
 	}
 	return out
 }

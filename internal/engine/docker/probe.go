@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -62,6 +63,21 @@ func absentOn(system, name string) cloche.Problem {
 	return p
 }
 
+// reportSockets says what keeps programs from sockets of the host in its directories. As
+// root, what is read-only is closed to them by whoever stages it.
+func (e *Engine) reportSockets(r *engine.Report) {
+	ok := cloche.Enforcement{OK: true}
+	r.Enforces[cloche.EnforcesMountSockets], r.Enforces[cloche.EnforcesReadOnlyMountSockets] = ok, ok
+	if !r.SharesHostFS {
+		return // nothing of a host is mounted
+	}
+	const why = "programs can connect to unix sockets of the host that lie in it"
+	r.Enforces[cloche.EnforcesMountSockets] = cloche.Enforcement{Reason: why}
+	if os.Geteuid() != 0 {
+		r.Enforces[cloche.EnforcesReadOnlyMountSockets] = cloche.Enforcement{Reason: why + "; that takes root"}
+	}
+}
+
 // describe makes a report of what a daemon says of itself.
 func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	for name, value := range map[string]string{
@@ -98,6 +114,7 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	limit("pids", info.PidsLimit, "pids")
 	r.Enforces["disk_bytes"] = diskEnforcement(info)
 	r.Enforces["egress"] = e.egress(d, info)
+	e.reportSockets(r)
 }
 
 // diskEnforcement: few of the daemon's storage drivers bound the layer of one

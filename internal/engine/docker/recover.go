@@ -67,7 +67,7 @@ func notFound(rec record) error {
 }
 
 // Sweep implements engine.Engine. It looks at each daemon that answers.
-func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !safe(owner) {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: no owner")
 	}
@@ -89,7 +89,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 	return errors.Join(errs...)
 }
 
-func (d *daemon) sweep(ctx context.Context, owner string, keep []string) error {
+func (d *daemon) sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	list, err := d.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: withLabel(labelOwner, owner)})
 	if err != nil {
 		return err
@@ -97,11 +97,11 @@ func (d *daemon) sweep(ctx context.Context, owner string, keep []string) error {
 	var errs []error
 	for _, c := range list.Items {
 		// The daemon's filter is not taken at its word.
-		if id := c.Labels[labelSandbox]; c.Labels[labelOwner] != owner || id == "" || slices.Contains(keep, id) {
+		if id := c.Labels[labelSandbox]; c.Labels[labelOwner] != owner || id == "" || engine.Keeps(keep, id) {
 			continue
 		}
 		errs = append(errs, d.remove(ctx, c.ID))
 	}
-	errs = append(errs, d.dropVolumes(ctx, owner, notIn(keep)))
+	errs = append(errs, d.dropVolumes(ctx, owner, func(id string) bool { return !engine.Keeps(keep, id) }))
 	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
@@ -105,9 +104,4 @@ func (d *daemon) dropVolumes(ctx context.Context, owner string, whose func(sandb
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// notIn is true for a sandbox that is not to be kept.
-func notIn(keep []string) func(string) bool {
-	return func(id string) bool { return !slices.Contains(keep, id) }
 }

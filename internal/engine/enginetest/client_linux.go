@@ -20,6 +20,10 @@ type Output struct {
 
 // Exec runs argv in an instance of the suite and waits for it.
 func Exec(ctx context.Context, i engine.Instance, argv ...string) (Output, error) {
+	return execRequest(ctx, i, map[string]any{"argv": argv})
+}
+
+func execRequest(ctx context.Context, i engine.Instance, req map[string]any) (Output, error) {
 	conn, err := i.Dial(ctx)
 	if err != nil {
 		return Output{}, err
@@ -27,7 +31,7 @@ func Exec(ctx context.Context, i engine.Instance, argv ...string) (Output, error
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := json.NewEncoder(conn).Encode(map[string]any{"argv": argv}); err != nil {
+	if err := json.NewEncoder(conn).Encode(req); err != nil {
 		return Output{}, err
 	}
 	var o Output

@@ -17,16 +17,13 @@ func testCreateErrors(s *suite) {
 	if err := os.WriteFile(garbage, make([]byte, 64<<10), 0o600); err != nil {
 		s.Fatal(err)
 	}
-	halfLink := cloche.CodeInternal
-	if !s.engine.Probe(s.ctx).Enforces["egress"].OK {
-		halfLink = cloche.CodeUnsupported
-	}
-	tests := []struct {
+	type testCase struct {
 		name     string
 		change   func(*engine.Plan)
 		want     cloche.Code
 		isolates bool
-	}{
+	}
+	tests := []testCase{
 		{"unsafe id", func(p *engine.Plan) { p.ID = "../x" }, cloche.CodeInternal, false},
 		{"no size of tmpfs", func(p *engine.Plan) { p.Tmpfs[0].SizeBytes = 0 }, cloche.CodeInternal, true},
 		{"no port", func(p *engine.Plan) { p.Agent.Port = 0 }, cloche.CodeInternal, false},
@@ -38,10 +35,13 @@ func testCreateErrors(s *suite) {
 		{"no mount source", func(p *engine.Plan) {
 			p.Mounts = []engine.Mount{{Source: "/nonexistent", Target: "/srv/job"}}
 		}, cloche.CodeInternal, true},
-		{"half a link", func(p *engine.Plan) { p.Link = &engine.Link{} }, halfLink, true},
+		{"half a link", func(p *engine.Plan) { p.Link = &engine.Link{} }, cloche.CodeInternal, true},
 		{"no agent", func(p *engine.Plan) { p.Agent.Argv = []string{AgentTarget + "/nothing"} }, cloche.CodeInternal, true},
 		{"agent complains", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "agent", "complain"} }, cloche.CodeInternal, false},
 		{"agent ends at once", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "hostname"} }, cloche.CodeInternal, false},
+	}
+	if !s.engine.Probe(s.ctx).Enforces["egress"].OK {
+		tests = append(tests, testCase{"a link that the engine cannot have", func(p *engine.Plan) { p.Link = s.makeLink() }, cloche.CodeUnsupported, true})
 	}
 	for _, test := range tests {
 		if test.isolates && !s.Isolates {

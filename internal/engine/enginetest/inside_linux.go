@@ -1,12 +1,17 @@
 package enginetest
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	erofs "github.com/erofs/go-erofs"
+
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -47,6 +52,28 @@ func testInside(s *suite) {
 	if strings.Contains(mounts, p.Dir) {
 		s.Errorf("the mounts show a path of the host:\n%s", mounts)
 	}
+	roots := 0
+	for line := range strings.Lines(mounts) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] == "/" {
+			roots++
+		}
+	}
+	if roots != 1 {
+		s.Errorf("%d filesystems are mounted at /, one of which may be the host's:\n%s", roots, mounts)
+	}
+	if _, ok := s.engine.(engine.Host); ok {
+		status := map[string]string{}
+		for line := range strings.Lines(s.exec(i, Inside, "cat", "/proc/1/status")) {
+			name, value, _ := strings.Cut(line, ":")
+			status[name] = strings.TrimSpace(value)
+		}
+		if status["NoNewPrivs"] != "1" {
+			s.Error("the agent can get more privileges")
+		}
+		if status["CapBnd"] == "" || status["CapBnd"] != status["CapPrm"] {
+			s.Errorf("the agent has the capabilities %s, and what it starts may have %s", status["CapPrm"], status["CapBnd"])
+		}
+	}
 	s.fails(i, Inside, "write", AgentTarget+"/x", "x")
 	s.fails(i, Inside, "write", "/sys/x", "x")
 	s.exec(i, Inside, "write", "/new", "x")
@@ -73,6 +100,19 @@ func testDevices(s *suite) {
 	if _, ok := s.engine.(engine.Host); ok {
 		s.exec(i, Inside, "devices", "confined")
 	}
+}
+
+// testReach sees that nothing inside changes what the agent gets of the machine, where
+// the kernel is the host's.
+func testReach(s *suite) {
+	if _, ok := s.engine.(engine.Host); !ok {
+		s.Skip("needs an engine with the host's own kernel: here the agent has a uid of its own, and no share but the instance's")
+	}
+	i, _ := s.create(nil)
+	if got := s.exec(i, Inside, "reach"); got != "" {
+		s.Errorf("root inside could:\n%s", got)
+	}
+	s.alive(i)
 }
 
 // testUID sees that the agent is who the plan says, with all capabilities.
@@ -148,8 +188,10 @@ func testMounts(s *suite) {
 		s.fails(i, Inside, "cat", path)
 	}
 	mounts := s.exec(i, Inside, "cat", "/proc/mounts")
-	// To a process without new privileges no file is set-user-ID.
-	harmless := strings.Contains(s.exec(i, Inside, "cat", "/proc/1/status"), "NoNewPrivs:\t1")
+	// To a process without new privileges no file is set-user-ID. Where the engine makes the
+	// mount itself, that is not all that is between.
+	_, host := s.engine.(engine.Host)
+	harmless := (s.Daemon || !host) && strings.Contains(s.exec(i, Inside, "cat", "/proc/1/status"), "NoNewPrivs:\t1")
 	for line := range strings.Lines(mounts) {
 		f := strings.Fields(line)
 		if !harmless && len(f) > 3 && strings.HasPrefix(f[1], "/srv/job") && !strings.Contains(","+f[3]+",", ",nosuid,") {
@@ -158,6 +200,42 @@ func testMounts(s *suite) {
 	}
 	if strings.Contains(mounts, dir) {
 		s.Errorf("the mounts show a path of the host:\n%s", mounts)
+	}
+}
+
+// testMountPoints: a link of the image leads no mount point into a directory of the host.
+// Nothing is made there, and who is refused learns which link it is.
+func testMountPoints(s *suite) {
+	root := filepath.Join(s.TempDir(), "hostile.erofs")
+	WriteImage(s, root, func(w *erofs.Writer) error {
+		return errors.Join(w.Mkdir("/tmp", 0o777|os.ModeSticky), w.Symlink("/m", "/etc"), w.Symlink("../m/deeper", "/srv"), w.Symlink("m", "/run"))
+	})
+	file := filepath.Join(s.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		s.Fatal(err)
+	}
+	for name, more := range map[string][]engine.Mount{
+		"a file":           {{Source: file, Target: "/etc/single", ReadOnly: true}},
+		"a directory":      {{Source: s.TempDir(), Target: "/srv/a/b"}},
+		"the mount itself": {{Source: s.TempDir(), Target: "/run"}},
+		"nothing of it":    nil,
+	} {
+		host := s.TempDir()
+		p := s.plan()
+		p.Root.Image, p.Mounts = root, append([]engine.Mount{{Source: host, Target: "/m"}}, more...)
+		i, err := s.engine.Create(s.ctx, p)
+		switch {
+		case err == nil:
+			s.close(i)
+			if more != nil {
+				s.Errorf("%s: it was mounted", name)
+			}
+		case cloche.CodeOf(err) != cloche.CodeInvalid || !strings.Contains(err.Error(), "symbolic link"):
+			s.Errorf("%s: %v (%v)", name, err, errors.Unwrap(err))
+		}
+		if made, err := os.ReadDir(host); err != nil || len(made) > 0 {
+			s.Errorf("%s: in the directory of the host is %v, %v", name, made, err)
+		}
 	}
 }
 
@@ -220,6 +298,27 @@ func testMemoryLimit(s *suite) {
 	}
 }
 
+// testSocketMemory: what lies in sockets is bounded as other memory is, in whichever way the
+// kernel counts it.
+func testSocketMemory(s *suite) {
+	s.need("memory_bytes")
+	if _, ok := s.engine.(engine.Host); !ok || s.Daemon {
+		s.Skip("needs groups of the engine's own: another kernel's sockets are its memory, and a daemon has groups of its own")
+	}
+	i, _ := s.create(func(p *engine.Plan) { p.Limits.MemoryBytes = 128 << 20 })
+	o, err := Exec(s.ctx, i, Inside, "sockets", "160")
+	if err != nil {
+		s.Fatal(err)
+	}
+	got, err := strconv.Atoi(strings.TrimSpace(string(o.Output)))
+	// It may have been ended for it.
+	if o.Code == 0 && (err != nil || got >= 128) {
+		s.Errorf("a sandbox of 128 MiB has %s MiB in sockets", o.Output)
+	}
+	s.Logf("%s%s", o.Output, o.Error)
+	s.alive(i)
+}
+
 func testCPULimit(s *suite) {
 	s.need("cpus")
 	limit := 0.2
@@ -239,11 +338,12 @@ func testCPULimit(s *suite) {
 // testPidsLimit does what the agent does to enforce the limit, or sees the engine
 // enforce it where that says so.
 func testPidsLimit(s *suite) {
-	argv := []string{Inside, "cgroup", "20"}
+	req := map[string]any{"argv": []string{Inside, "forks"}}
 	h, ok := s.engine.(engine.Host)
-	if ok && h.Terms().LimitsPids {
-		argv = []string{Inside, "forks"}
-	} else if ok {
+	if !ok || !h.Terms().LimitsPids {
+		req["pids"] = 20
+	}
+	if ok && !h.Terms().LimitsPids {
 		s.need("pids")
 	}
 	i, _ := s.create(func(p *engine.Plan) {
@@ -251,9 +351,9 @@ func testPidsLimit(s *suite) {
 			p.Limits.Pids = 20
 		}
 	})
-	got := s.exec(i, argv...)
-	if !strings.Contains(got, "resource temporarily unavailable") {
-		s.Errorf("no limit of processes: %s", got)
+	o, err := execRequest(s.ctx, i, req)
+	if err != nil || o.Code != 0 || !strings.Contains(string(o.Output), "resource temporarily unavailable") {
+		s.Errorf("no limit of processes: %v, %s\n%s", err, o.Error, o.Output)
 	}
 	s.alive(i)
 }

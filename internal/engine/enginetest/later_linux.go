@@ -147,7 +147,7 @@ func testSweep(s *suite) {
 	gone, removed := s.create(mine)
 	other, _ := s.create(func(p *engine.Plan) { p.Owner = "sweep-other" })
 	later := s.New(s, s.stateDir)
-	if err := later.Sweep(s.ctx, "sweep-mine", []string{kept.ID}); err != nil {
+	if err := later.Sweep(s.ctx, "sweep-mine", func(id string) bool { return id == kept.ID }); err != nil {
 		s.Fatalf("sweep: %v", err)
 	}
 	s.done(gone)

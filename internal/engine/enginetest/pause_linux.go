@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
@@ -134,6 +136,40 @@ func (s *suite) open(i engine.Instance) (net.Conn, *bufio.Reader) {
 		s.Fatalf("the stream says %q, %v", line, err)
 	}
 	return conn, r
+}
+
+// testCloseOfStopped ends instances whose agent stands still by a signal: it answers
+// nothing any more, and what it has started goes on, or is paused as well.
+func testCloseOfStopped(s *suite) {
+	for _, paused := range []bool{false, true} {
+		i, p := s.create(nil)
+		if paused {
+			s.pause(s.pauser(i))
+		} else {
+			begun := make(chan struct{})
+			go func() {
+				close(begun)
+				_, _ = Exec(s.ctx, i, Inside, "sleep", "1000s")
+			}()
+			<-begun
+		}
+		agents := processes(p)
+		if s.PID != nil {
+			agents = []int{s.PID(i.State())}
+		}
+		if len(agents) == 0 {
+			s.Fatal("the instance has no process")
+		}
+		for _, pid := range agents {
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+				s.Fatal(err)
+			}
+		}
+		s.close(i)
+		if s.runs(p, i.State()) {
+			s.Errorf("an agent that stood still outlives Close (paused: %v)", paused)
+		}
+	}
 }
 
 func testPause(s *suite) {

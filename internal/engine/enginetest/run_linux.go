@@ -42,6 +42,15 @@ type Setup struct {
 	// Slow is for an engine whose steps take long: what is tried at many moments is
 	// tried at fewer.
 	Slow bool
+	// Daemon is for an engine whose sandboxes a daemon of containers makes: they have the
+	// host's own /proc/stat, and what the daemon shows them of their cgroup.
+	Daemon bool
+	// SharedTables says why what the kernel counts by user is counted for root of the host;
+	// empty is that it is not.
+	SharedTables string
+	// OwnKernel is for an engine whose sandboxes have a kernel of their own: what it shows
+	// is not the host's.
+	OwnKernel bool
 	// Only are the names of the tests to run; empty is all.
 	Only []string
 }
@@ -87,6 +96,7 @@ func Run(t *testing.T, s Setup) {
 		{"SweepAfterSuddenDeath", testSweepAfterSuddenDeath, s.Survives},
 		{"Pause", testPause, true},
 		{"CloseOfPaused", testCloseOfPaused, true},
+		{"CloseOfStopped", testCloseOfStopped, s.Isolates},
 		{"CloseWhilePausing", testCloseWhilePausing, true},
 		{"SweepOfPaused", testSweepOfPaused, true},
 		{"PausedInLaterProcess", testPausedInLaterProcess, s.Survives},
@@ -96,15 +106,21 @@ func Run(t *testing.T, s Setup) {
 		{"WriteRootOfClosed", testWriteRootOfClosed, true},
 		{"RootLayer", testRootLayer, s.Isolates},
 		{"Inside", testInside, s.Isolates},
+		{"KernelFiles", testKernelFiles, s.Isolates},
+		{"Tables", testTables, s.Isolates},
 		{"Devices", testDevices, s.Isolates},
+		{"Reach", testReach, s.Isolates},
 		{"Link", testLink, s.Isolates},
 		{"LinkEnds", testLinkEnds, true},
 		{"LinkAlone", testLinkAlone, s.Isolates},
 		{"UID", testUID, s.Isolates},
 		{"Mounts", testMounts, s.Isolates},
+		{"MountPoints", testMountPoints, s.Isolates},
+		{"MountSockets", testMountSockets, s.Isolates},
 		{"ReadOnlyRoot", testReadOnlyRoot, s.Isolates},
 		{"DiskLimit", testDiskLimit, s.Isolates},
 		{"MemoryLimit", testMemoryLimit, s.Isolates},
+		{"SocketMemory", testSocketMemory, s.Isolates},
 		{"CPULimit", testCPULimit, s.Isolates},
 		{"PidsLimitForAgent", testPidsLimit, s.Isolates},
 	}

@@ -251,11 +251,11 @@ func (e *fakeEngine) Recover(ctx context.Context, state []byte) (engine.Instance
 }
 
 // Sweep implements engine.Engine.
-func (e *fakeEngine) Sweep(ctx context.Context, owner string, keep []string) error {
+func (e *fakeEngine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	e.m.mu.Lock()
 	var gone []*instance
 	for key, i := range e.m.instances {
-		if strings.HasPrefix(key, owner+"/") && !slices.Contains(keep, i.ID) {
+		if strings.HasPrefix(key, owner+"/") && !engine.Keeps(keep, i.ID) {
 			gone = append(gone, i)
 		}
 	}

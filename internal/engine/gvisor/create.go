@@ -59,6 +59,9 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
+	if err := p.CheckMountPoints(); err != nil {
+		return nil, err
+	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
 	step, err := hostproc.TakeSteps(ctx, e.log, p.ID, []hostproc.Step{
 		{Name: hostproc.StepRecord, Do: c.record},

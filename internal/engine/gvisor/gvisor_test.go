@@ -57,11 +57,12 @@ func usable(t testing.TB) {
 func TestEngine(t *testing.T) {
 	usable(t)
 	enginetest.Run(t, enginetest.Setup{
-		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, dir) },
-		Images:   enginetest.BuildImages(t, t.TempDir()),
-		Kill:     kill,
-		Isolates: true,
-		Survives: true,
+		New:       func(t testing.TB, dir string) engine.Engine { return newEngine(t, dir) },
+		Images:    enginetest.BuildImages(t, t.TempDir()),
+		Kill:      kill,
+		Isolates:  true,
+		OwnKernel: true,
+		Survives:  true,
 	})
 }
 

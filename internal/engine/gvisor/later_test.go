@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,7 +195,7 @@ func BenchmarkRecover(b *testing.B) {
 			}
 			keep = append(keep, s.ID)
 		}
-		if err := e.Sweep(b.Context(), "enginetest", keep); err != nil {
+		if err := e.Sweep(b.Context(), "enginetest", func(id string) bool { return slices.Contains(keep, id) }); err != nil {
 			b.Fatal(err)
 		}
 	}

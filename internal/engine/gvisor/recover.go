@@ -80,7 +80,7 @@ func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
 }
 
 // Sweep implements engine.Engine.
-func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
@@ -89,9 +89,9 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
 	}
 	var errs []error
-	kept := slices.Clone(keep) // names of cgroups, too
+	var kept []string // names of cgroups
 	for _, rec := range recs {
-		if !slices.Contains(keep, rec.ID) {
+		if !engine.Keeps(keep, rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
 			continue
 		}
@@ -102,7 +102,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 	// Cgroups of the owner without a record: of instances whose state directory
 	// was lost, and of sentries that were nobody's when their daemon died.
 	for id, dirs := range e.groups.Orphans(owner) {
-		if !slices.Contains(kept, id) && !e.spares.holds(id) {
+		if !engine.Keeps(keep, id) && !slices.Contains(kept, id) && !e.spares.holds(id) {
 			rec := blank(owner, id)
 			rec.Cgroups = dirs
 			errs = append(errs, e.destroy(ctx, rec))

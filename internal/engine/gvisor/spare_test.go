@@ -89,7 +89,7 @@ func TestEngineWithSpare(t *testing.T) {
 			return e
 		},
 		Images: enginetest.BuildImages(t, t.TempDir()), Kill: kill, Isolates: true, Survives: true,
-		Only: []string{"Life", "CreateErrors", "DoneWhenKilled", "RecoverAlive", "RecoverDead", "Sweep", "Pause", "Inside", "Link", "Mounts", "MemoryLimit", "CPULimit"},
+		Only: []string{"Life", "CreateErrors", "DoneWhenKilled", "RecoverAlive", "RecoverDead", "Sweep", "Pause", "Inside", "Link", "Mounts", "MountSockets", "MemoryLimit", "CPULimit"},
 	})
 }
 
@@ -128,7 +128,7 @@ func TestSpare(t *testing.T) {
 		}
 	}
 	// It is not in the state of any sandbox and is kept all the same.
-	if err := e.Sweep(t.Context(), "enginetest", []string{planID(t, i)}); err != nil {
+	if err := e.Sweep(t.Context(), "enginetest", func(id string) bool { return id == planID(t, i) }); err != nil {
 		t.Error(err)
 	}
 	if len(parkedSentries(t)) != 1 {

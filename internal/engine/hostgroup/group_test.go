@@ -195,7 +195,7 @@ func TestLimitFiles(t *testing.T) {
 	}{
 		{Hierarchy{Mount: Mount{Version: 2}, Uses: []string{Memory, CPU}}, map[string]string{"memory.max": "1048576", "memory.swap.max": "0", "cpu.max": "50000 100000"}},
 		{Hierarchy{Mount: Mount{Version: 1}, Uses: []string{Pids}}, map[string]string{"pids.max": "7"}},
-		{Hierarchy{Mount: Mount{Version: 1}, Uses: []string{Memory}}, map[string]string{"memory.limit_in_bytes": "1048576"}},
+		{Hierarchy{Mount: Mount{Version: 1}, Uses: []string{Memory}}, map[string]string{"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576", "memory.kmem.tcp.limit_in_bytes": "262144"}},
 		{Hierarchy{Mount: Mount{Version: 1}, Uses: []string{CPU}}, map[string]string{"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}},
 	}
 	for _, test := range tests {
@@ -212,6 +212,34 @@ func TestLimitFiles(t *testing.T) {
 			if got, _ := os.ReadFile(filepath.Join(dir, name)); string(got) != want {
 				t.Errorf("%s is %q, want %q", name, got, want)
 			}
+		}
+	}
+}
+
+// TestLimitOfBoth: what is started has the limits that were asked for, and the whole of the
+// group as much more memory as the engine's own part of it takes.
+func TestLimitOfBoth(t *testing.T) {
+	dir := t.TempDir()
+	h := Hierarchy{Mount: Mount{Version: 1}, Uses: []string{Memory, Pids}}
+	want := map[string]string{
+		"memory.limit_in_bytes": "1052672", "pids.max": "",
+		guestGroup + "/memory.limit_in_bytes": "1048576", guestGroup + "/pids.max": "7",
+	}
+	if err := os.Mkdir(filepath.Join(dir, guestGroup), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name := range want {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := Group{Parts: []Part{{Hierarchy: h, Dir: dir, split: true, overhead: 4096}}}
+	if err := g.Limit(engine.Limits{MemoryBytes: 1 << 20, Pids: 7}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range want {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s is %q, %v, want %q", name, got, err, want)
 		}
 	}
 }

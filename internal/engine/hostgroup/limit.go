@@ -14,6 +14,10 @@ import (
 // CPUPeriod is the period of the processor quota, in microseconds.
 const CPUPeriod = 100_000
 
+// socketShare is the part of its memory that a group may have in sockets beside it: 1 in
+// so many.
+const socketShare = 4
+
 // Limit writes the limits: those of the whole, and those of the guest's group where
 // there is one, which alone limits the number of processes.
 func (g *Group) Limit(l engine.Limits) error {
@@ -49,7 +53,10 @@ func (h Hierarchy) limit(dir string, l engine.Limits) error {
 		files = append(files, file{"memory.limit_in_bytes", memory, false},
 			// Memory and swap together: no swap. Absent without swap accounting.
 			file{"memory.memsw.limit_in_bytes", memory, true},
-			file{"memory.swappiness", "0", true})
+			file{"memory.swappiness", "0", true},
+			// Version 1 counts what lies in sockets apart, and without a limit not at all: it
+			// would be the whole machine's that a sandbox fills.
+			file{"memory.kmem.tcp.limit_in_bytes", strconv.FormatInt(l.MemoryBytes/socketShare, 10), true})
 	default:
 		files = append(files, file{"memory.max", memory, false}, file{"memory.swap.max", "0", true})
 	}

@@ -12,10 +12,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/idmap"
 )
 
 // IDs say who the sandbox's users are on the host: a range that no other sandbox
@@ -27,6 +30,54 @@ type IDs struct {
 
 // Many reports whether there is more than one user.
 func (i IDs) Many() bool { return i.Size > 1 }
+
+// Create runs f, which makes a user namespace for these ids, on a locked thread. The kernel
+// counts what is in a namespace for whoever made it, too: here for the first of the ids, and
+// not for root of the host, whose tables a sandbox could fill otherwise.
+func (i IDs) Create(f func() error) error {
+	if !i.Many() {
+		return f()
+	}
+	if err := setEffective(i.UID); err != nil {
+		return fmt.Errorf("act as the sandbox's user: %w", errors.Join(err, setEffective(0)))
+	}
+	err := f()
+	if back := setEffective(0); back != nil {
+		return errors.Join(err, fmt.Errorf("act as root again: %w", back))
+	}
+	return err
+}
+
+// setEffective gives the thread another effective user, and no fewer capabilities.
+func setEffective(uid uint32) error {
+	const keep = ^uintptr(0)
+	// Not by the wrapper, which changes every thread.
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
+		return os.NewSyscallError("setresuid", errno)
+	}
+	// Files are root's as before, for what is made too, until it is somebody of its own.
+	_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, 0, 0, 0) // it does not say whether it did
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	for i := range caps {
+		caps[i].Effective = caps[i].Permitted
+	}
+	return os.NewSyscallError("capset", unix.Capset(&head, &caps[0]))
+}
+
+// Closed makes a user namespace to map the ids of a mount with, in which users are as in
+// the sandbox's own and no group has a place: see idmap.NoGroups. The caller closes it.
+func (i IDs) Closed() (*os.File, error) {
+	m := idmap.Mapping{UIDs: []syscall.SysProcIDMap{{HostID: int(i.UID), Size: int(i.Size)}}, GIDs: idmap.NoGroups()}
+	return m.Namespace()
+}
+
+// Closes says whether sockets and named pipes of the host in a mount are closed to
+// programs: it is read-only, and what is in it comes and goes.
+func Closes(m engine.Mount) bool { return m.ReadOnly && !m.Static }
 
 // rangeSize is the number of ids of a sandbox: what programs expect to exist.
 const rangeSize = 1 << 16

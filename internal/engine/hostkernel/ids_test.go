@@ -4,8 +4,11 @@ package hostkernel
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -69,5 +72,59 @@ func TestNormalUser(t *testing.T) {
 	ids, err := NewIDPool(t.TempDir(), false).Take()
 	if err != nil || ids.Many() || int(ids.UID) != os.Geteuid() {
 		t.Errorf("%+v, %v", ids, err)
+	}
+}
+
+// identity is who a thread is to the kernel: its users, the one for files among them, and its
+// capabilities.
+func identity(t *testing.T) (ids string, caps string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "Uid":
+			ids = strings.Join(strings.Fields(value), " ")
+		case "CapEff", "CapPrm":
+			caps += strings.TrimSpace(value) + " "
+		}
+	}
+	return ids, caps
+}
+
+// TestCreate: what makes a namespace is the sandbox's user to the kernel, with files as root
+// and no capability less; afterwards the thread is what it was, whatever came of it.
+func TestCreate(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: another user has no ids to give")
+	}
+	runtime.LockOSThread() // and is never unlocked: what goes wrong ends with the thread
+	ids := IDs{UID: 0x6fff_0000, GID: 0x6fff_0000, Size: rangeSize}
+	before, caps := identity(t)
+	failed := errors.New("it failed")
+	for _, want := range []error{nil, failed} {
+		err := ids.Create(func() error {
+			if got, its := identity(t); got != fmt.Sprintf("0 %d 0 0", ids.UID) || its != caps {
+				t.Errorf("it is made by %s with %s, and the thread had %s", got, its, caps)
+			}
+			return want
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("says %v, want %v", err, want)
+		}
+		if got, its := identity(t); got != before || its != caps {
+			t.Errorf("afterwards the thread is %s with %s, and was %s with %s", got, its, before, caps)
+		}
+	}
+	one := IDs{UID: 1234, Size: 1}
+	if err := one.Create(func() error {
+		if got, _ := identity(t); got != before {
+			t.Errorf("for one user it is made by %s, not %s", got, before)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }

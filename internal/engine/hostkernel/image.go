@@ -191,6 +191,10 @@ func (im *Images) unpacked(key, path string) (string, error) {
 	if err := unpack(path, tmp); err != nil {
 		return "", errors.Join(err, removeAll(tmp))
 	}
+	// What has its name is believed to be whole, also after a power cut.
+	if err := syncAll(tmp); err != nil {
+		return "", errors.Join(fmt.Errorf("unpack image: %w", err), removeAll(tmp))
+	}
 	if err := noteImage(dir+".of", path); err != nil {
 		return "", errors.Join(fmt.Errorf("unpack image: %w", err), removeAll(tmp))
 	}
@@ -218,6 +222,16 @@ func (im *Images) prune() {
 			_ = os.Remove(name)
 		}
 	}
+}
+
+// syncAll writes everything of the filesystem that a directory lies on to the disk.
+func syncAll(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
 }
 
 // noteImage writes down of which image a directory is.

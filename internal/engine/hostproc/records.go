@@ -95,6 +95,22 @@ func (s Records[R]) write(rec R, flags int) error {
 // Remove removes the record, if there is one.
 func (s Records[R]) Remove(rec R) { _ = os.Remove(s.path(rec.Names())) }
 
+// Forget removes the records of an owner in a directory of records, and nothing that
+// they tell of: it belongs to another home.
+func Forget(dir, owner string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list records: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix(owner)) && strings.HasSuffix(e.Name(), ".json") {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // List reads the records of one owner. A file that is no record is passed over.
 func (s Records[R]) List(owner string) ([]R, error) {
 	entries, err := os.ReadDir(s.Dir)

@@ -127,7 +127,7 @@ func (e *Engine) validate(p engine.Plan) error {
 				WithHint("leave the rules out, or use engine gvisor")
 		}
 	}
-	return nil
+	return p.CheckMountPoints()
 }
 
 // record writes down that there is going to be an instance, so that a Sweep after our
@@ -302,8 +302,9 @@ func (c *creation) openGroups() error {
 	return nil
 }
 
-// fork starts a script in new namespaces, in the group of version 2 when there is one.
-func (e *Engine) fork(ctx context.Context, s *script, flags uint64, g *hostgroup.Group) (*hostproc.Process, error) {
+// fork starts a script in new namespaces, which are made by the first of the ids if they are
+// many, and in the group of version 2 when there is one.
+func (e *Engine) fork(ctx context.Context, s *script, flags uint64, ids hostkernel.IDs, g *hostgroup.Group) (*hostproc.Process, error) {
 	cgroup := -1
 	if dir := g.Unified(); dir != "" {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -315,7 +316,11 @@ func (e *Engine) fork(ctx context.Context, s *script, flags uint64, g *hostgroup
 	}
 	var p *hostproc.Process
 	err := e.spawner.Do(ctx, func() error {
-		pid, pidfd, err := s.fork(flags, cgroup)
+		var pid, pidfd int
+		err := ids.Create(func() (err error) {
+			pid, pidfd, err = s.fork(flags, cgroup)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -333,7 +338,7 @@ func (c *creation) start(ctx context.Context) error {
 	if c.e.jail == nil {
 		flags |= unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	}
-	p, err := c.e.fork(ctx, c.script, flags, c.group)
+	p, err := c.e.fork(ctx, c.script, flags, c.ids, c.group)
 	// From here on only the child has these: their end is its death.
 	c.closeFDs()
 	if err != nil {

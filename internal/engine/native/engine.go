@@ -117,6 +117,9 @@ func (e *Engine) Terms() engine.Terms {
 		// The program above the agent is in the group too, so the agent can make none.
 		return engine.Terms{SingleUser: e.rootless, LimitsPids: true, CountsAgent: true, NoGroups: true}
 	}
+	if e.countsByUser() {
+		return engine.Terms{SingleUser: true, LimitsPids: true, CountsAgent: true, NoGroups: e.groups.Unified() == nil}
+	}
 	return engine.Terms{SingleUser: e.rootless, LimitsPids: limitsPids(e.groups), NoGroups: e.groups.Unified() == nil}
 }
 

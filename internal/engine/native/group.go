@@ -46,11 +46,18 @@ func limitsPids(m hostgroup.Maker) bool {
 }
 
 // enforcement says which limits can be enforced.
-func enforcement(m hostgroup.Maker) map[string]cloche.Enforcement {
-	out := m.Enforcement()
+func (e *Engine) enforcement() map[string]cloche.Enforcement {
+	out := e.groups.Enforcement()
 	out["disk_bytes"] = cloche.Enforcement{OK: true}
+	if e.countsByUser() {
+		out["pids"] = cloche.Enforcement{OK: true}
+	}
 	return out
 }
+
+// countsByUser reports whether processes are limited by how many a sandbox's user namespace
+// has, for want of a group: there is one user inside.
+func (e *Engine) countsByUser() bool { return e.rootless && !e.groups.Has(hostgroup.Pids) }
 
 // handOver gives the group of version 2 to the sandbox's root: the agent makes one in it
 // for each process. Nothing else inside can see it.

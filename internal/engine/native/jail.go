@@ -43,7 +43,8 @@ type Jailed struct {
 	// Hostname is the sandbox's; empty is none of its own.
 	Hostname string
 	// Root is where the root is, and Empty an empty directory that nobody can write to.
-	Root, Empty string
+	// Made has the files that stand for those of /proc, see hostkernel.StandIns.
+	Root, Empty, Made string
 	// ReadOnly says that Root is.
 	ReadOnly bool
 	// UID is the agent's user and group, and IDs how many there are, from 0 on: each is
@@ -65,6 +66,7 @@ const (
 	jailPlace = "/run"
 	jailRoot  = jailPlace + "/root"
 	jailEmpty = jailPlace + "/empty"
+	jailMade  = jailPlace + "/made"
 )
 
 // Descriptors of a jail, beside the agent's.
@@ -123,7 +125,7 @@ func (c *creation) openJail() error {
 
 // stage makes the root for a jail and goes into it, so that what is mounted later is
 // found there only. What it returns is the host's.
-func (s *script) stage(p engine.Plan, h handed) slot {
+func (s *script) stage(p engine.Plan, h *handed) slot {
 	s.now = "make /sys"
 	sys := s.filesystem("sysfs", quietAttrs|unix.MOUNT_ATTR_RDONLY)
 	s.now = "make the root"
@@ -132,6 +134,7 @@ func (s *script) stage(p engine.Plan, h handed) slot {
 	s.do(unix.SYS_CHDIR, jailPlace)
 	s.mkdir("user", 0o777)
 	s.mkdir("empty", 0o555)
+	s.standIns("made", hostkernel.StandIns())
 	// The program changes flags and leaves this one out, which would be refused: what is
 	// mounted in a user namespace opens no devices anyway.
 	s.overlay(h, 0)
@@ -151,13 +154,14 @@ func (s *script) imprison(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed
 	s.do(unix.SYS_FCHDIR, host)
 	s.do(unix.SYS_CHROOT, ".")
 	s.limitCore()
+	s.limitUser(e, p, ids)
 	s.handOver(h, tap)
 	s.do(unix.SYS_DUP3, h.jail, jailFD, unix.O_CLOEXEC)
 	s.do(unix.SYS_DUP3, h.jailLog, jailLogFD, 0)
 	s.do(unix.SYS_CLOSE_RANGE, jailLogFD+1, maxFD, 0)
 	s.quiet(p)
 	j := Jailed{
-		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: hostkernel.AgentCaps,
+		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, Made: jailMade, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: hostkernel.AgentCaps,
 		Keep: []int{configFD, readyFD, listenFD}, Log: jailLogFD, Agent: p.Agent.Argv,
 	}
 	if h.guest >= 0 {
@@ -172,15 +176,7 @@ func (s *script) imprison(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed
 
 // lowPorts lets root of the sandbox listen on every port: the network namespace is
 // owned by the user namespace above its own.
-func (s *script) lowPorts() {
-	var fd slot
-	s.optional(func() {
-		fd = s.get(unix.SYS_OPENAT, unix.AT_FDCWD, "/proc/sys/net/ipv4/ip_unprivileged_port_start", unix.O_WRONLY|unix.O_CLOEXEC)
-	}, func() {
-		s.do(unix.SYS_WRITE, fd, []byte("0"), 1)
-		s.do(unix.SYS_CLOSE, fd)
-	})
-}
+func (s *script) lowPorts() { s.set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0") }
 
 // findAgent finds the agent, which may be below a program that has started it.
 func (c *creation) findAgent(context.Context) error {

@@ -33,7 +33,7 @@ func (c *creation) openImage(path string) (s source, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = source{path: dir, attrs: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID}
+	s = source{path: dir, unpacked: fd < 0, attrs: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID}
 	if fd >= 0 {
 		s.fd, err = c.give(fd)
 	} else {
@@ -112,8 +112,20 @@ func (c *creation) keep() {
 
 // idmap shows in each mount the files of the host's root as those of the sandbox's.
 func (c *creation) idmap(ns *os.File) error {
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	var closed *os.File
+	defer func() { _ = closed.Close() }() // of nil too
 	for i, fd := range c.kept {
+		by := ns
+		if i > 0 && hostkernel.Closes(c.plan.Mounts[i-1]) {
+			if closed == nil {
+				var err error
+				if closed, err = c.ids.Closed(); err != nil {
+					return err
+				}
+			}
+			by = closed
+		}
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(by.Fd())}
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 		if err == nil {
 			continue

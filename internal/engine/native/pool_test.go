@@ -156,7 +156,7 @@ func TestNativePoolExhausted(t *testing.T) {
 		if n == 0 {
 			continue // another engine would end what waits beside it
 		}
-		if err := withSpares(t, dir, 0).Sweep(t.Context(), plan().Owner, ids(made)); err != nil {
+		if err := withSpares(t, dir, 0).Sweep(t.Context(), plan().Owner, func(id string) bool { return slices.Contains(ids(made), id) }); err != nil {
 			t.Fatal(err)
 		}
 		hostname(t, i)
@@ -336,7 +336,7 @@ func TestNativePoolDaemonKilled(t *testing.T) {
 		gone(t, "without a daemon", pid)
 	}
 	e := withSpares(t, dir, 0)
-	if err := e.Sweep(t.Context(), p.Owner, []string{p.ID}); err != nil {
+	if err := e.Sweep(t.Context(), p.Owner, func(id string) bool { return id == p.ID }); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range left(t, dir, p.Owner) {

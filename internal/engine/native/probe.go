@@ -25,12 +25,13 @@ const probeTimeout = 5 * time.Second
 func (e *Engine) probe(ctx context.Context) engine.Report {
 	r := engine.Report{
 		SharesHostFS: true,
-		Name:         e.name, Tier: cloche.TierNamespace, Enforces: enforcement(e.groups),
+		Name:         e.name, Tier: cloche.TierNamespace, Enforces: e.enforcement(),
 		Facts: map[string]string{
-			"rootless": strconv.FormatBool(e.rootless), "cgroup": e.groups.Describe(), "ids": e.ids.Where(), "landlock": strconv.Itoa(landlockVersion()),
+			"rootless": strconv.FormatBool(e.rootless), "cgroup": e.groups.Describe(), "ids": e.ids.Where(), "landlock": strconv.Itoa(hostkernel.LandlockVersion()),
 		},
 	}
 	r.Enforces["egress"] = e.egress()
+	hostkernel.ReportSockets(r.Enforces, !e.rootless, hostkernel.LandlockVersion())
 	if e.images.Mounted() {
 		r.Facts["root"] = "EROFS by the kernel"
 	} else {
@@ -81,7 +82,11 @@ func (e *Engine) try(ctx context.Context) *cloche.Problem {
 	}
 	var p *hostproc.Process
 	err = e.spawner.Do(ctx, func() error {
-		pid, pidfd, err := s.fork(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, -1)
+		var pid, pidfd int
+		err := own.Create(func() (err error) {
+			pid, pidfd, err = s.fork(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, -1)
+			return err
+		})
 		if err == nil {
 			p, err = hostproc.New(pid, pidfd)
 		}
@@ -149,13 +154,4 @@ func namespaceProblem(what string, err error) *cloche.Problem {
 		p.Mend = "run it as root, or where user namespaces are allowed: in a container, with CAP_SYS_ADMIN or a seccomp profile that allows clone and mount"
 	}
 	return p
-}
-
-// landlockVersion is the version of the kernel's Landlock; 0 is none.
-func landlockVersion() int {
-	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
-		return 0
-	}
-	return int(v)
 }

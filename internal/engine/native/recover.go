@@ -58,7 +58,7 @@ func (rec record) find() (init, above *hostproc.Process, err error) {
 }
 
 // Sweep implements engine.Engine.
-func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
@@ -76,8 +76,8 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 	var errs []error
 	for _, rec := range recs {
 		switch {
-		case slices.Contains(keep, rec.ID) || e.pool.holds(rec.ID):
-		case slices.ContainsFunc(recs, func(kept record) bool { return slices.Contains(keep, kept.ID) && kept.was(rec) }):
+		case engine.Keeps(keep, rec.ID) || e.pool.holds(rec.ID):
+		case slices.ContainsFunc(recs, func(kept record) bool { return engine.Keeps(keep, kept.ID) && kept.was(rec) }):
 			e.records.Remove(rec)
 		default:
 			errs = append(errs, e.destroy(ctx, rec))

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"math"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -48,7 +49,9 @@ type source struct {
 	path  string // empty: fd
 	attrs uint64 // to set, of what has a path
 	file  bool
-	at    any // the argument that names it in the script
+	// unpacked says that it is a directory of the home's, with what an image holds.
+	unpacked bool
+	at       any // the argument that names it in the script
 }
 
 // write writes the script that makes the place and executes the agent in it.
@@ -71,18 +74,20 @@ func (s *script) write(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed) e
 	if e.jail != nil {
 		s.network(p, tap)
 		s.lowPorts()
-		host = s.stage(p, h)
+		s.boundUser(ids)
+		host = s.stage(p, &h)
 	} else {
-		s.root(p, h)
+		s.root(p, &h)
 		s.network(p, tap)
 	}
-	s.kernel(h, e.jail == nil)
+	s.kernel(h, ids, e.jail == nil)
 	s.places(p, h)
 	s.readOnly(p)
 	if e.jail != nil {
 		s.imprison(e, p, ids, h, host, tap)
 		return s.close()
 	}
+	s.limitUser(e, p, ids)
 	s.weaken(p)
 	s.execute(p, h, tap)
 	return s.close()
@@ -192,7 +197,7 @@ func (s *script) sources(h *handed) {
 
 // root makes the root filesystem and leaves the host's behind. What is mounted later
 // is found in the sandbox's own root only, wherever a link of its image leads.
-func (s *script) root(p engine.Plan, h handed) {
+func (s *script) root(p engine.Plan, h *handed) {
 	// The kernel gives a new user namespace those two only as long as the host's are
 	// in sight.
 	s.now = "make /proc"
@@ -237,13 +242,21 @@ const layerFlags = unix.MS_NOSUID | unix.MS_NODEV
 
 // overlay makes the root filesystem at root in the working directory, which is that of
 // a layer's.
-func (s *script) overlay(h handed, flags int) {
+func (s *script) overlay(h *handed, flags int) {
 	s.mkdir("lower", 0o755)
 	s.move(h.root.at, "lower")
 	s.mkdir("upper", 0o755)
 	s.mkdir("work", 0o700)
 	s.mkdir("root", 0o755)
 	s.do(unix.SYS_MOUNT, "root", "root", "overlay", flags, "lowerdir=lower,upperdir=upper,workdir=work,userxattr")
+	if h.agent.unpacked {
+		// The kernel shows of a mount where its directory is in its filesystem, and of an
+		// overlay what is said here.
+		s.mkdir("agent", 0o755)
+		s.mkdir("nothing", 0o555)
+		s.move(h.agent.at, "agent")
+		h.agent.at = s.filesystem("overlay", plainAttrs|unix.MOUNT_ATTR_RDONLY, "lowerdir=agent:nothing", "userxattr")
+	}
 }
 
 func (s *script) mkdir(name string, mode int) { s.do(unix.SYS_MKDIRAT, unix.AT_FDCWD, name, mode) }
@@ -262,7 +275,7 @@ func (s *script) system(mount any, to string) {
 }
 
 // kernel makes /dev and covers what of /proc and /sys is not the sandbox's business.
-func (s *script) kernel(h handed, proc bool) {
+func (s *script) kernel(h handed, ids hostkernel.IDs, proc bool) {
 	s.now = "make /dev"
 	dev := s.filesystem("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "size=64k", "mode=755", "nr_inodes=64")
 	s.system(dev, "/dev")
@@ -275,8 +288,51 @@ func (s *script) kernel(h handed, proc bool) {
 	}
 	s.mkdir("/dev/pts", 0o755)
 	s.mkdir("/dev/shm", 0o1777)
-	s.move(s.filesystem("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620"), "/dev/pts")
+	s.move(s.filesystem("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620", "max="+strconv.Itoa(hostkernel.MaxTerminals)), "/dev/pts")
+	if proc {
+		s.boundUser(ids)
+	}
 	s.cover(proc)
+}
+
+// boundUser bounds what the sandbox may take of the tables of the daemon's own user.
+func (s *script) boundUser(ids hostkernel.IDs) {
+	if ids.Many() {
+		return
+	}
+	s.now = "bound what is counted by user"
+	for _, set := range hostkernel.UserSettings() {
+		s.set(set.Path, set.Value)
+	}
+}
+
+// set writes a setting of the kernel's, where there is that one.
+func (s *script) set(path, value string) {
+	fd := s.slot()
+	s.optional(func() {
+		s.try(unix.SYS_OPENAT, unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_CLOEXEC)
+		s.calls[len(s.calls)-1].save = fd
+	}, func() {
+		s.do(unix.SYS_WRITE, slot(fd), []byte(value), len(value))
+		s.do(unix.SYS_CLOSE, slot(fd))
+	})
+}
+
+// limitUser bounds what is counted by user and limited by process: in the sandbox's own user
+// namespace, and so for all that is in it. Processes are more than the sandbox may have by
+// those of the agent.
+func (s *script) limitUser(e *Engine, p engine.Plan, ids hostkernel.IDs) {
+	if ids.Many() {
+		return
+	}
+	s.now = "bound what is counted by user"
+	limits := hostkernel.UserLimits()
+	if e.countsByUser() && p.Limits.Pids > 0 {
+		limits = append(limits, hostkernel.Limit{Kind: unix.RLIMIT_NPROC, Most: uint64(p.Limits.Pids + ownThreads)})
+	}
+	for _, l := range limits {
+		s.do(unix.SYS_PRLIMIT64, 0, l.Kind, binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Most), l.Most), 0)
+	}
 }
 
 // Where what covers is mounted while it is copied: at an empty file and an empty
@@ -284,41 +340,93 @@ func (s *script) kernel(h handed, proc bool) {
 const (
 	coverFile = "/dev/.null"
 	coverDir  = "/dev/shm"
+	// What is in the filesystem that covers.
+	coverEmpty = coverDir + "/empty"
+	coverMade  = coverDir + "/made"
+	coverSys   = coverDir + "/sys"
 )
 
 // cover covers what of /proc and /sys is the host's business: files by a null device that
-// cannot be opened for writing, and directories by one directory that nothing can be made
-// in. Each is a copy of one mount, for a filesystem of its own costs the kernel a hundred
-// times as much, and costs it for each other sandbox again when a group of memory ends.
+// cannot be opened for writing, directories by one directory that nothing can be made in,
+// and /sys by one that has what is kept of it. Each is a copy of one mount, for a filesystem
+// of its own costs the kernel a hundred times as much, and costs it for each other sandbox
+// again when a group of memory ends.
 func (s *script) cover(proc bool) {
 	s.now = "cover what is the host's in /proc and /sys"
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	s.do(unix.SYS_MOUNT, "none", coverDir, "tmpfs", flags, "size=1m,nr_inodes=64,mode=755")
+	s.mkdir(coverEmpty, 0o555)
+	made := hostkernel.StandIns()
+	if proc {
+		s.standIns(coverMade, made)
+	}
+	s.keepSys()
+	s.do(unix.SYS_MOUNT, "none", coverDir, 0, unix.MS_REMOUNT|unix.MS_RDONLY|flags, 0)
+	s.coverSys()
+	if proc {
+		s.coverProc(made)
+	}
+	s.do(unix.SYS_UMOUNT2, coverDir, unix.MNT_DETACH)
+}
+
+// standIns makes a directory with the files that stand for those of /proc.
+func (s *script) standIns(dir string, made []hostkernel.StandIn) {
+	s.mkdir(dir, 0o755)
+	for _, f := range made {
+		fd := s.get(unix.SYS_OPENAT, unix.AT_FDCWD, dir+"/"+f.Name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o444)
+		s.do(unix.SYS_WRITE, fd, []byte(f.Text), len(f.Text))
+		s.do(unix.SYS_CLOSE, fd)
+	}
+}
+
+// keepSys makes the directories that what is kept of /sys goes to.
+func (s *script) keepSys() {
+	for _, name := range hostkernel.KeptSys() {
+		s.parents(coverSys+strings.TrimPrefix(name, "/sys"), true)
+	}
+}
+
+// coverSys leaves of /sys what is kept.
+func (s *script) coverSys() {
+	var kept []slot
+	for _, name := range hostkernel.KeptSys() {
+		kept = append(kept, s.get(unix.SYS_OPEN_TREE, unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	}
+	s.do(unix.SYS_UMOUNT2, "/sys", unix.MNT_DETACH)
+	s.do(unix.SYS_MOUNT, coverSys, "/sys", 0, unix.MS_BIND, 0)
+	for i, name := range hostkernel.KeptSys() {
+		s.move(kept[i], name)
+		s.do(unix.SYS_CLOSE, kept[i])
+	}
+}
+
+// coverProc covers what is covered of /proc, and makes of the rest read-only what only the
+// host may change.
+func (s *script) coverProc(made []hostkernel.StandIn) {
+	readOnly := s.mountAttr(unix.MOUNT_ATTR_RDONLY)
+	for _, name := range hostkernel.ReadOnlyPaths() {
+		s.do(unix.SYS_MOUNT, name, name, 0, unix.MS_BIND, 0)
+		s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, name, 0, readOnly, unix.MOUNT_ATTR_SIZE_VER0)
+	}
 	over := func(what, name string) {
 		s.optional(func() { s.try(unix.SYS_FACCESSAT, unix.AT_FDCWD, name, 0) }, func() {
 			s.do(unix.SYS_MOUNT, what, name, 0, unix.MS_BIND, 0)
 		})
 	}
-	if proc {
-		s.makeFile(coverFile, 0)
-		s.do(unix.SYS_MOUNT, "/dev/null", coverFile, 0, unix.MS_BIND, 0)
-		s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, coverFile, 0, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
-		for _, name := range hostkernel.CoveredFiles() {
-			over(coverFile, name)
-		}
-		s.do(unix.SYS_UMOUNT2, coverFile, unix.MNT_DETACH)
-		s.do(unix.SYS_UNLINKAT, unix.AT_FDCWD, coverFile, 0)
+	s.makeFile(coverFile, 0)
+	s.do(unix.SYS_MOUNT, "/dev/null", coverFile, 0, unix.MS_BIND, 0)
+	s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, coverFile, 0, readOnly, unix.MOUNT_ATTR_SIZE_VER0)
+	files, dirs := hostkernel.Covers()
+	for _, name := range files {
+		over(coverFile, name)
 	}
-	s.do(unix.SYS_MOUNT, "none", coverDir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=555")
-	for _, name := range hostkernel.CoveredDirs() {
-		if proc || !strings.HasPrefix(name, "/proc/") {
-			over(coverDir, name)
-		}
+	s.do(unix.SYS_UMOUNT2, coverFile, unix.MNT_DETACH)
+	s.do(unix.SYS_UNLINKAT, unix.AT_FDCWD, coverFile, 0)
+	for _, name := range dirs {
+		over(coverEmpty, name)
 	}
-	s.do(unix.SYS_UMOUNT2, coverDir, unix.MNT_DETACH)
-	for _, name := range hostkernel.ReadOnlyPaths() {
-		if proc {
-			s.do(unix.SYS_MOUNT, name, name, 0, unix.MS_BIND, 0)
-			s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, name, 0, s.mountAttr(unix.MOUNT_ATTR_RDONLY), unix.MOUNT_ATTR_SIZE_VER0)
-		}
+	for _, f := range made {
+		over(coverMade+"/"+f.Name, f.Target)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
@@ -231,7 +232,7 @@ func (c *creation) nameListener() error {
 
 // furnish has the root made around the agent, and the agent told.
 func (c *creation) furnish(ctx context.Context) error {
-	p, err := c.e.fork(ctx, c.script, 0, &hostgroup.Group{})
+	p, err := c.e.fork(ctx, c.script, 0, hostkernel.IDs{}, &hostgroup.Group{})
 	c.closeFDs()
 	if err != nil {
 		return err

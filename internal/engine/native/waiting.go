@@ -32,7 +32,7 @@ func (s *script) wait(p engine.Plan, ids hostkernel.IDs, h handed, program strin
 	s.system(sys, "/sys")
 	s.network(p, 0)
 	s.quietDevices()
-	s.kernel(h, true)
+	s.kernel(h, ids, true)
 	s.weaken(p)
 	s.handOver(h, 0)
 	for _, fd := range []int{tapFD, guestFD, farFD} {
@@ -76,7 +76,7 @@ func (s *script) furnish(p engine.Plan, ids hostkernel.IDs, h handed, agent, tel
 	s.now = "make the root"
 	s.do(unix.SYS_MOUNT, "none", "/", 0, unix.MS_REMOUNT|layerFlags, layer(p)) // now there is a size
 	s.do(unix.SYS_CHDIR, "/")
-	s.overlay(h, unix.MS_NODEV)
+	s.overlay(&h, unix.MS_NODEV)
 	s.now = "enter the root"
 	s.do(unix.SYS_CHDIR, "root")
 	// The root before is in sight of what has it open until it is unmounted.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -58,18 +57,24 @@ func command(j native.Jailed, exists func(string) bool) []string {
 	}
 	// Its own mount of /proc is the last of all, and would lie on what is covered in it.
 	a = append(a, "--disable_proc", "--mount", "none:/proc:proc:")
-	for _, name := range hostkernel.CoveredFiles() {
+	for _, name := range hostkernel.ReadOnlyPaths() {
+		a = append(a, "--bindmount_ro", name+":"+name)
+	}
+	files, dirs := hostkernel.Covers()
+	for _, name := range files {
 		if exists(name) {
 			a = append(a, "--bindmount_ro", "/dev/null:"+name)
 		}
 	}
-	for _, name := range hostkernel.CoveredDirs() {
-		if strings.HasPrefix(name, "/proc/") && exists(name) {
+	for _, name := range dirs {
+		if exists(name) {
 			a = append(a, "--bindmount_ro", j.Empty+":"+name)
 		}
 	}
-	for _, name := range hostkernel.ReadOnlyPaths() {
-		a = append(a, "--bindmount_ro", name+":"+name)
+	for _, f := range hostkernel.StandIns() {
+		if exists(f.Target) {
+			a = append(a, "--bindmount_ro", j.Made+"/"+f.Name+":"+f.Target)
+		}
 	}
 	return append(append(a, "--"), j.Agent...)
 }
@@ -107,6 +112,6 @@ func capNames() []string {
 		unix.CAP_CHOWN: "CAP_CHOWN", unix.CAP_DAC_OVERRIDE: "CAP_DAC_OVERRIDE", unix.CAP_DAC_READ_SEARCH: "CAP_DAC_READ_SEARCH", unix.CAP_FOWNER: "CAP_FOWNER",
 		unix.CAP_FSETID: "CAP_FSETID", unix.CAP_KILL: "CAP_KILL", unix.CAP_SETGID: "CAP_SETGID", unix.CAP_SETUID: "CAP_SETUID", unix.CAP_SETPCAP: "CAP_SETPCAP",
 		unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE", unix.CAP_SYS_CHROOT: "CAP_SYS_CHROOT", unix.CAP_AUDIT_WRITE: "CAP_AUDIT_WRITE",
-		unix.CAP_SETFCAP: "CAP_SETFCAP", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
+		unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
 	}
 }

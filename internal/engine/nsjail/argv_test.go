@@ -13,7 +13,7 @@ import (
 
 func jailed() native.Jailed {
 	return native.Jailed{
-		Hostname: "box", Root: "/run/root", Empty: "/run/empty", IDs: 65536, Caps: hostkernel.AgentCaps,
+		Hostname: "box", Root: "/run/root", Empty: "/run/empty", Made: "/run/made", IDs: 65536, Caps: hostkernel.AgentCaps,
 		Keep: []int{3, 4, 5, 9}, Log: 14, Agent: []string{"/.agent/agent", "guest"},
 	}
 }
@@ -50,10 +50,13 @@ func TestCommand(t *testing.T) {
 		}
 	}
 	covers := values(got, "--bindmount_ro")
-	for _, want := range []string{"/dev/null:/proc/cmdline", "/run/empty:/proc/acpi", "/proc/sys:/proc/sys"} {
+	for _, want := range []string{"/dev/null:/proc/cmdline", "/run/empty:/proc/acpi", "/proc/sys:/proc/sys", "/run/made/stat:/proc/stat", "/run/made/boot_id:/proc/sys/kernel/random/boot_id"} {
 		if !slices.Contains(covers, want) {
 			t.Errorf("%s is not among what is covered: %q", want, covers)
 		}
+	}
+	if slices.Index(covers, "/proc/sys:/proc/sys") > slices.Index(covers, "/run/made/boot_id:/proc/sys/kernel/random/boot_id") {
+		t.Error("what is covered of /proc/sys is below it")
 	}
 	if i := slices.Index(got, "--mount"); i > slices.Index(got, "--bindmount_ro") {
 		t.Error("/proc is mounted on what covers it")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -38,7 +39,7 @@ func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec 
 	}
 	mapping := []specs.LinuxIDMapping{{HostID: ids.UID, Size: ids.Size}}
 	return &specs.Spec{
-		Version: specVersion, Process: process, Hostname: p.Hostname, Mounts: mounts(p),
+		Version: specVersion, Process: process, Hostname: p.Hostname, Mounts: mounts(p, stage),
 		Root: &specs.Root{Path: filepath.Join(stage, stageRoot), Readonly: p.Root.ReadOnly},
 		Linux: &specs.Linux{
 			UIDMappings: mapping, GIDMappings: mapping, CgroupsPath: group,
@@ -49,7 +50,7 @@ func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec 
 			},
 			Resources:     &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
 			Seccomp:       filter(),
-			MaskedPaths:   append(hostkernel.CoveredFiles(), hostkernel.CoveredDirs()...),
+			MaskedPaths:   masked(),
 			ReadonlyPaths: hostkernel.ReadOnlyPaths(),
 		},
 	}
@@ -57,12 +58,20 @@ func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec 
 
 // mounts are those that the runtime makes, in their order: what the kernel gives each
 // sandbox, and what of the plan is in that.
-func mounts(p engine.Plan) []specs.Mount {
+func mounts(p engine.Plan, stage string) []specs.Mount {
 	list := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "nodev", "noexec", "ro"}},
+		{Destination: "/sys", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=4k", "nr_inodes=16"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=" + strconv.Itoa(hostkernel.MaxTerminals)}},
+	}
+	// The processors are the same whoever looks; what else is in a sysfs would be of the
+	// network that it is mounted in.
+	list = append(list, bind(sysProcessors, sysProcessors))
+	for _, f := range hostkernel.StandIns() {
+		if bindable(f) {
+			list = append(list, bind(filepath.Join(stage, stageMade, f.Name), f.Target))
+		}
 	}
 	shm := false
 	for _, t := range p.Tmpfs {
@@ -80,13 +89,37 @@ func mounts(p engine.Plan) []specs.Mount {
 	return list
 }
 
+// sysProcessors is what is kept of the host's /sys.
+const sysProcessors = "/sys/devices/system/cpu"
+
+func bind(source, target string) specs.Mount {
+	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}
+}
+
+// bindable reports whether runtimes take a file of ours in that place: runc does so for a
+// few of /proc and refuses a bundle with any other.
+func bindable(f hostkernel.StandIn) bool {
+	return f.Target == "/proc/stat" || f.Target == "/proc/swaps"
+}
+
+// masked are the paths that the runtime covers.
+func masked() []string {
+	files, dirs := hostkernel.Covers()
+	for _, f := range hostkernel.StandIns() {
+		if !bindable(f) {
+			files = append(files, f.Target)
+		}
+	}
+	return append(files, dirs...)
+}
+
 // capabilities are the names of a set.
 func capabilities(set uint64) []string {
 	names := map[int]string{
 		unix.CAP_CHOWN: "CHOWN", unix.CAP_DAC_OVERRIDE: "DAC_OVERRIDE", unix.CAP_DAC_READ_SEARCH: "DAC_READ_SEARCH", unix.CAP_FOWNER: "FOWNER",
 		unix.CAP_FSETID: "FSETID", unix.CAP_KILL: "KILL", unix.CAP_SETGID: "SETGID", unix.CAP_SETUID: "SETUID", unix.CAP_SETPCAP: "SETPCAP",
 		unix.CAP_NET_BIND_SERVICE: "NET_BIND_SERVICE", unix.CAP_SYS_CHROOT: "SYS_CHROOT", unix.CAP_AUDIT_WRITE: "AUDIT_WRITE",
-		unix.CAP_SETFCAP: "SETFCAP", unix.CAP_SYS_ADMIN: "SYS_ADMIN",
+		unix.CAP_SYS_ADMIN: "SYS_ADMIN",
 	}
 	var out []string
 	for c := range unix.CAP_LAST_CAP + 1 {

@@ -110,7 +110,7 @@ func validate(p engine.Plan) error {
 				WithHint("mount it elsewhere, or use engine gvisor")
 		}
 	}
-	return nil
+	return p.CheckMountPoints()
 }
 
 // record writes down that there is going to be an instance, so that a Sweep after our
@@ -188,7 +188,7 @@ func (c *creation) makeGroup(context.Context) error {
 }
 
 func (c *creation) makeNamespaces(context.Context) (err error) {
-	c.ns, err = makeNamespaces(c.runtime.path, c.ids)
+	c.ns, err = makeNamespaces(c.runtime.binary, c.ids)
 	return err
 }
 

@@ -30,7 +30,7 @@ func (n namespaces) close() {
 // belongs to it. Only a process can make a user namespace: here one that begins to
 // execute program is stopped before its first instruction, and killed when the
 // namespaces are held.
-func makeNamespaces(program string, ids hostkernel.IDs) (n namespaces, err error) {
+func makeNamespaces(program binary, ids hostkernel.IDs) (n namespaces, err error) {
 	// Who forked has to wait for it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -39,13 +39,21 @@ func makeNamespaces(program string, ids hostkernel.IDs) (n namespaces, err error
 		return n, fmt.Errorf("open %s: %w", os.DevNull, err)
 	}
 	defer null.Close()
-	pid, err := syscall.ForkExec(program, []string{program, "--version"}, &syscall.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []uintptr{null.Fd(), null.Fd(), null.Fd()},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Ptrace: true, Pdeathsig: syscall.SIGKILL,
-			UidMappings: []syscall.SysProcIDMap{{HostID: int(ids.UID), Size: int(ids.Size)}},
-			GidMappings: []syscall.SysProcIDMap{{HostID: int(ids.GID), Size: int(ids.Size)}}, GidMappingsEnableSetgroups: true,
-		},
+	var pid int
+	create := ids.Create
+	if !hasOwnTables(program.Name) {
+		create = func(f func() error) error { return f() }
+	}
+	err = create(func() (err error) {
+		pid, err = syscall.ForkExec(program.path, []string{program.path, "--version"}, &syscall.ProcAttr{
+			Dir: "/", Env: []string{}, Files: []uintptr{null.Fd(), null.Fd(), null.Fd()},
+			Sys: &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+				UidMappings: []syscall.SysProcIDMap{{HostID: int(ids.UID), Size: int(ids.Size)}},
+				GidMappings: []syscall.SysProcIDMap{{HostID: int(ids.GID), Size: int(ids.Size)}}, GidMappingsEnableSetgroups: true,
+			},
+		})
+		return err
 	})
 	if err != nil {
 		return n, fmt.Errorf("make namespaces: %w", err)
@@ -70,6 +78,19 @@ func makeNamespaces(program string, ids hostkernel.IDs) (n namespaces, err error
 		return namespaces{}, fmt.Errorf("hold namespaces: %w", err)
 	}
 	return n, nil
+}
+
+// hasOwnTables reports whether a runtime goes on where the user namespace was made by
+// another user than itself. Then what the kernel counts by user it does not count for root
+// of the host. All but crun set limits of a process that is in there already, which root
+// without CAP_SYS_RESOURCE may do as the namespace's maker only.
+func hasOwnTables(runtime string) bool {
+	if runtime == Crun {
+		return true
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	return unix.Capget(&head, &caps[0]) == nil && caps[0].Effective>>unix.CAP_SYS_RESOURCE&1 != 0
 }
 
 // wait reaps a process; while says in which states it goes on waiting.

@@ -58,7 +58,7 @@ func TestRunc(t *testing.T) { conform(t, oci.Runc) }
 // TestCrun proves what depends on the runtime. The whole suite passes with it, too.
 func TestCrun(t *testing.T) {
 	conform(t, oci.Crun, "Probe", "Life", "CreateErrors", "NothingLeaks", "DieWithParent", "SweepAfterSuddenDeath", "PausedInLaterProcess",
-		"Inside", "Link", "UID", "Mounts", "ReadOnlyRoot", "MemoryLimit", "PidsLimitForAgent")
+		"Inside", "KernelFiles", "Tables", "Link", "UID", "Mounts", "MountSockets", "ReadOnlyRoot", "MemoryLimit", "PidsLimitForAgent")
 }
 
 // TestNamedRuntime proves the contract with whatever runtime somebody names, and does
@@ -77,6 +77,10 @@ func TestNamedRuntime(t *testing.T) {
 func conform(t *testing.T, runtime string, only ...string) {
 	usable(t, runtime)
 	t.Setenv(runtimeEnv, runtime)
+	shared := ""
+	if !oci.HasOwnTables(runtime) {
+		shared = "without CAP_SYS_RESOURCE the runtime needs one that root has made"
+	}
 	enginetest.Run(t, enginetest.Setup{
 		New:      func(t testing.TB, dir string) engine.Engine { return newEngine(t, runtime, dir) },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
@@ -85,5 +89,7 @@ func conform(t *testing.T, runtime string, only ...string) {
 		Isolates: true,
 		Survives: true,
 		Only:     only,
+
+		SharedTables: shared,
 	})
 }

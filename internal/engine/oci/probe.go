@@ -79,6 +79,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	}
 	r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}
 	r.Enforces["egress"] = e.egress()
+	hostkernel.ReportSockets(r.Enforces, true, hostkernel.LandlockVersion())
 	names := []string{Runc, Crun, Krun}
 	if e.opts.Runtime != "" && !slices.Contains(names, e.opts.Runtime) {
 		names = append(names, e.opts.Runtime)
@@ -165,7 +166,7 @@ func (e *Engine) place() *cloche.Problem {
 		return &cloche.Problem{What: err.Error(), Mend: "remove sandboxes"}
 	}
 	defer e.ids.Release(ids.UID)
-	ns, err := makeNamespaces(e.chosen.path, ids)
+	ns, err := makeNamespaces(e.chosen, ids)
 	if err != nil {
 		return &cloche.Problem{
 			What: fmt.Sprintf("no namespaces can be made: %v", err),

@@ -52,7 +52,7 @@ func orphan(rec record) bool {
 }
 
 // Sweep implements engine.Engine.
-func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
+func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
 		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
@@ -71,7 +71,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep []string) error {
 	}
 	var errs []error
 	for _, rec := range recs {
-		if !slices.Contains(keep, rec.ID) {
+		if !engine.Keeps(keep, rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
 		}
 	}

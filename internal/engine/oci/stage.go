@@ -78,6 +78,7 @@ const (
 	stageRoot = "root"
 	stageUser = "user"
 	stageNet  = "net"
+	stageMade = "made"
 )
 
 // tree is a root filesystem on its way.
@@ -91,6 +92,8 @@ type tree struct {
 type source struct {
 	fd   int
 	file bool
+	// unpacked says that it is a directory of the home's, with what an image holds.
+	unpacked bool
 }
 
 // sources are those of a plan. They are made before the stage covers anything.
@@ -113,13 +116,13 @@ func noSources() sources { return sources{root: source{fd: -1}, agent: source{fd
 // openSources makes the mounts of a plan.
 func (c *creation) openSources() error {
 	var err error
-	if c.sources.root.fd, err = c.openImage(c.plan.Root.Image); err != nil {
+	if c.sources.root, err = c.openImage(c.plan.Root.Image); err != nil {
 		return err
 	}
 	if err := mapOwners(c.sources.root.fd, c.ns.user); err != nil {
 		return fmt.Errorf("map the ids of the root: %w", err)
 	}
-	if c.sources.agent.fd, err = c.openImage(c.plan.Agent.Image); err != nil {
+	if c.sources.agent, err = c.openImage(c.plan.Agent.Image); err != nil {
 		return err
 	}
 	for _, m := range c.plan.Mounts {
@@ -135,9 +138,16 @@ func (c *creation) openSources() error {
 		if err != nil {
 			return err
 		}
-		c.sources.mounts = append(c.sources.mounts, source{fd, !info.IsDir()})
+		c.sources.mounts = append(c.sources.mounts, source{fd: fd, file: !info.IsDir()})
+		by := c.ns.user
+		if hostkernel.Closes(m) {
+			if by, err = c.ids.Closed(); err != nil {
+				return err
+			}
+			defer by.Close()
+		}
 		// What may only be read can be read as it is, by whom its mode lets.
-		if err := mapOwners(fd, c.ns.user); err != nil && !m.ReadOnly {
+		if err := mapOwners(fd, by); err != nil && !m.ReadOnly {
 			return cloche.Errorf(cloche.CodeUnsupported,
 				"the oci engine cannot map the owners in what is mounted at %s to those of the sandbox: its filesystem does not allow it, or it belongs to another user than the daemon's", m.Target).
 				WithHint("mount it read-only, use a workspace of cloche's own, or engine gvisor").WithCause(err)
@@ -147,12 +157,13 @@ func (c *creation) openSources() error {
 }
 
 // openImage is a detached mount of an image, or of what it is unpacked in.
-func (c *creation) openImage(image string) (int, error) {
+func (c *creation) openImage(image string) (source, error) {
 	fd, dir, err := c.e.images.Mount(image)
 	if err != nil || fd >= 0 {
-		return fd, err
+		return source{fd: fd}, err
 	}
-	return detach(dir, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	fd, err = detach(dir, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	return source{fd: fd, unpacked: true}, err
 }
 
 // detach makes a mount of a path that is attached nowhere.
@@ -189,6 +200,9 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 			return fmt.Errorf("show namespace: %w", err)
 		}
 	}
+	if err := t.standIns(); err != nil {
+		return fmt.Errorf("make files of /proc: %w", err)
+	}
 	top, err := unix.Open(filepath.Join(t.at, stageRoot), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open root: %w", err)
@@ -201,7 +215,12 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 			return fmt.Errorf("mount /proc, /sys and /dev (none of them may be a link of the image): %w", err)
 		}
 	}
-	if err := t.attach(s.agent, p.Agent.Target); err != nil {
+	agent, err := t.hide(s.agent)
+	if err == nil {
+		err = t.attach(agent, p.Agent.Target)
+		_ = unix.Close(agent.fd)
+	}
+	if err != nil {
 		return fmt.Errorf("mount the agent: %w", err)
 	}
 	for _, m := range p.Tmpfs {
@@ -223,6 +242,50 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 		}
 	}
 	return nil
+}
+
+// standIns makes the files that stand for those of /proc.
+func (t *tree) standIns() error {
+	dir := filepath.Join(t.at, stageMade)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, f := range hostkernel.StandIns() {
+		if err := root.WriteFile(f.Name, []byte(f.Text), 0o444); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hide returns a mount of what is in another one. The kernel shows of a mount where its
+// directory is in its filesystem, so one of the home's goes below an overlay.
+func (t *tree) hide(s source) (source, error) {
+	if !s.unpacked {
+		fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+		return source{fd: fd}, err
+	}
+	lower := make([]string, 0, 2)
+	for _, name := range []string{"agent", "nothing"} {
+		path := filepath.Join(t.at, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return source{}, err
+		}
+		lower = append(lower, path)
+	}
+	if err := move(s.fd, unix.AT_FDCWD, lower[0], 0); err != nil {
+		return source{}, err
+	}
+	if err := unix.Mount("agent", lower[1], "overlay", unix.MS_RDONLY|unix.MS_NODEV|unix.MS_NOSUID, "lowerdir="+strings.Join(lower, ":")); err != nil {
+		return source{}, err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, lower[1], unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	return source{fd: fd}, err
 }
 
 // kernels reports whether a path is in one of the directories that the runtime mounts.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import tempfile
 import threading
@@ -26,8 +30,9 @@ class Stranger:
     """Answers each connection with the next of `answers`, whatever is asked, and hangs up. The last one
     is repeated."""
 
-    def __init__(self, answers: list[bytes]) -> None:
+    def __init__(self, answers: list[bytes], tls: ssl.SSLContext | None = None) -> None:
         self.answers = answers
+        self.tls = tls
         self.asked: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
@@ -40,17 +45,28 @@ class Stranger:
                 conn, _ = self.listener.accept()
             except OSError:
                 return
-            with conn:
-                conn.settimeout(PATIENCE)
-                head = b""
-                while b"\r\n\r\n" not in head and (data := conn.recv(65536)):
-                    head += data
-                self.asked.append(head)
-                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-                conn.sendall(answer)
-                conn.shutdown(socket.SHUT_WR)
-                while conn.recv(65536):
-                    pass
+            try:
+                self._answer(self.tls.wrap_socket(conn, server_side=True) if self.tls else conn)
+            except OSError:
+                conn.close()  # the client does not trust it, or has what it wants
+
+    def _answer(self, conn: socket.socket) -> None:
+        with conn:
+            conn.settimeout(PATIENCE)
+            head = b""
+            while b"\r\n\r\n" not in head and (data := conn.recv(65536)):
+                head += data
+            size = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+            while (
+                size and len(head) < head.index(b"\r\n\r\n") + 4 + int(size[1]) and (data := conn.recv(65536))
+            ):
+                head += data
+            self.asked.append(head)
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            conn.sendall(answer)
+            conn.shutdown(socket.SHUT_WR)
+            while conn.recv(65536):
+                pass
 
 
 @contextmanager
@@ -121,7 +137,7 @@ def test_a_wrong_token() -> None:
     [
         (http(200, b"<html>"), cloche.ClocheError),
         (http(502, b"bad gateway"), cloche.SandboxUnavailable),
-        (http(307, b"", "Location: http://127.0.0.1:1/\r\n"), cloche.ClocheError),
+        (http(307, b"", "Location: /elsewhere\r\n"), cloche.ClocheError),
         (b"HTTP/1.1 200 x\r\nContent-Length: 100\r\n\r\n{", cloche.ConnectionBroken),
         (b"", cloche.ConnectionBroken),
         (b"\0\1\2 nonsense\r\n\r\n", cloche.ConnectionBroken),
@@ -191,7 +207,7 @@ def test_a_file_that_is_cut() -> None:
 def test_local_starts_nothing_where_a_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOCHE_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(cloche.SandboxUnavailable, match="no daemon is listening"):
-        cloche.local()
+        cloche.local(binary="/nowhere/cloche")
 
 
 def test_local_without_a_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -209,6 +225,92 @@ def test_local_with_a_daemon_that_fails(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with pytest.raises(cloche.SandboxUnavailable, match=r"status 4.*it is broken"):
         cloche.local(str(tmp_path / "home"), binary=str(fake))
+
+
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def daemons_of(home: str) -> list[int]:
+    """The processes of daemons for a home, those that are starting too."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if home.encode() in Path("/proc", pid, "cmdline").read_bytes().split(b"\0"):
+                found.append(int(pid))
+    return found
+
+
+def listener_of(home: str) -> int:
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(f"{home}/cloche.sock")
+        return int(struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+
+
+@pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")
+@pytest.mark.parametrize("slow", [0, 1])
+def test_local_leaves_no_second_daemon(slow: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that another was faster than is ended before its start returns, so that it does not take over
+    when that one ends. `slow` is for how many seconds the second one waits before it begins."""
+    monkeypatch.delenv("CLOCHE_HOST", raising=False)
+    late = tmp_path / "late"
+    late.write_text(f'#!/bin/sh\nsleep {slow}\nexec "$CLOCHE_BIN" "$@"\n')
+    late.chmod(0o755)
+    home = tempfile.mkdtemp(prefix="cl-")
+    try:
+        clients: list[cloche.SandboxClient] = []
+        binaries = ["", str(late), ""]
+        threads = [
+            threading.Thread(target=lambda b=b: clients.append(cloche.local(home, binary=b))) for b in binaries
+        ]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(2 * PATIENCE)
+        assert len(clients) == 3 and all(c.version() for c in clients)
+        assert daemons_of(home) == [listener_of(home)]
+        for c in clients:
+            c.close()
+        os.kill(listener_of(home), signal.SIGTERM)
+        wait_until(lambda: not daemons_of(home), "a daemon goes on")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")
+def test_local_that_is_cancelled_leaves_no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CLOCHE_HOST", raising=False)
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\nsleep 1000\n")
+    hangs.chmod(0o755)
+    home = tempfile.mkdtemp(prefix="cl-")
+
+    async def within() -> None:
+        start = asyncio.create_task(cloche.local_async(home, binary=str(hangs)))
+        while not await asyncio.to_thread(daemons_of, home):
+            assert not start.done()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+
+    asyncio.run(asyncio.wait_for(within(), PATIENCE))
+    shutil.rmtree(home)
+    wait_until(lambda: not daemons_of(home), "it goes on")
+
+
+@pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")
+def test_a_daemon_ends_with_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLOCHE_HOST", raising=False)
+    home = tempfile.mkdtemp(prefix="cl-")
+    cloche.local(home).close()
+    assert daemons_of(home)
+    os.rename(home, home + "-moved")
+    wait_until(lambda: not daemons_of(home), "the daemon outlives its home")
+    assert not os.path.exists(home)
+    shutil.rmtree(home + "-moved")
 
 
 @pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")

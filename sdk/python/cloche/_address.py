@@ -60,6 +60,10 @@ def sandbox_path(ref: str, *rest: str) -> str:
     """The path of a sandbox, by its id or name, and of what it has."""
     if not ref:
         raise invalid("ref", "which sandbox is meant was not said", "give its id or name")
+    for part in (ref, *rest):
+        if part in ("", ".", ".."):
+            # Such a part is taken out of a path on its way, so that it would name something else.
+            raise invalid("ref", f"{part!r} is no id or name", "give what a list shows")
     return "/v1/sandboxes/" + "/".join(quote(p, safe="") for p in (ref, *rest))
 
 

@@ -2076,6 +2076,10 @@ class WorkspaceInfo(_WorkspaceInfoMust, total=False):
     used_inodes: int
     sandboxes: list[str]
     """The ids of those that have it now."""
+    state: Literal["failed", "orphaned"]
+    """Missing for one that can be used. Any other can only be removed: `failed` is one whose record cannot be read, `orphaned` a disk that no record tells of, by the id that the workspace had."""
+    reason: str
+    """Why it cannot be used, with the file that it is about."""
     used_at: str
     """When a sandbox last took it."""
 
@@ -2343,7 +2347,7 @@ class _StatusMust(TypedDict):
     enabled: bool
     """The operator's switch."""
     available: bool
-    """A create would find a usable engine now."""
+    """A create would find a usable engine now, room in the daemon's home, and an audit log that can be written."""
     engine: EngineStatus
     profile: str
     """The one of requests that name none."""
@@ -2363,6 +2367,8 @@ class Status(_StatusMust, total=False):
     reason: StatusReason
     message: str
     """The reason, for people."""
+    problems: list[Problem]
+    """Faults of the daemon's home, audit log and policy file; for the operator alone."""
 
 
 class _EnforcementMust(TypedDict):
@@ -2401,12 +2407,17 @@ class EngineReport(_EngineReportMust, total=False):
     facts: dict[str, str]
 
 
-class Doctor(TypedDict):
-    """The verdict for each engine."""
-
+class _DoctorMust(TypedDict):
     version: str
     host: dict[str, str]
     engines: list[EngineReport]
+
+
+class Doctor(_DoctorMust, total=False):
+    """The verdict for each engine."""
+
+    problems: list[Problem]
+    """Those of Status."""
 
 
 class Naming(TypedDict, total=False):
@@ -2578,7 +2589,7 @@ EndpointState: TypeAlias = Literal["binding", "ready", "degraded", "draining", "
 ProcessState: TypeAlias = Literal["starting", "running", "ready", "backoff", "exited", "failed", "unknown"]
 """Where a process is in its life; unknown is a process whose sandbox died or cannot be reached, so that nobody saw how it ended."""
 
-EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.paused", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
+EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.paused", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.failed", "record.unreadable", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
 """What happened."""
 
 SnapshotScope: TypeAlias = Literal["workspace", "root", "files"]
@@ -2596,8 +2607,8 @@ ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired"]
 SecretMode: TypeAlias = Literal["placeholder", "env"]
 """How a secret gets to programs: as a placeholder that is replaced on the way to its hosts, or as the value itself."""
 
-StatusReason: TypeAlias = Literal["disabled", "engine_down", "no_engine", "never_connected", "connection_lost", "failing"]
-"""Why no sandbox can be had: `disabled` by the operator; `engine_down`, the engine that the operator named cannot be used; `no_engine`, none is named and none of all can be used. A client that gets no answer says `never_connected`, `connection_lost` or `failing`; a daemon does not."""
+StatusReason: TypeAlias = Literal["disabled", "engine_down", "no_engine", "disk_full", "audit_failing", "never_connected", "connection_lost", "failing"]
+"""Why no sandbox can be had: `disabled` by the operator; `engine_down`, the engine that the operator named cannot be used; `no_engine`, none is named and none of all can be used; `disk_full`, the file system of the daemon's home has no space or no inodes left; `audit_failing`, the audit log cannot be written and what needs a record is refused. A client that gets no answer says `never_connected`, `connection_lost` or `failing`; a daemon does not."""
 
 ErrorStage: TypeAlias = Literal["build", "quota_before", "execution", "quota_after"]
 """What was to be done when the error came of it."""

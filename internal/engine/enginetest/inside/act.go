@@ -47,10 +47,18 @@ func act(what string, args []string) error {
 		return err
 	case "devices":
 		return devices(len(args) > 0 && args[0] == "confined")
+	case "reach":
+		return reach()
 	case "interfaces":
 		return interfaces()
 	case "connect":
 		return connect(args[0])
+	case "connect-unix":
+		return connectUnix(args[0])
+	case "write-pipe":
+		return writePipe(args[0])
+	case "own-sockets":
+		return ownSockets(args[0])
 	case "fds":
 		return list("/proc/self/fd")
 	case "cpus":
@@ -61,13 +69,21 @@ func act(what string, args []string) error {
 		return os.Chmod(args[0], fs.FileMode(mode))
 	case "setuid-exec":
 		return setuidExec(args[0])
-	case "cgroup":
-		return cgroup(args[0])
 	case "replace":
 		if err := os.RemoveAll(args[0]); err != nil {
 			return err
 		}
 		return os.Mkdir(args[0], 0o755)
+	case "audit":
+		return audit(args)
+	case "sockets":
+		return sockets(args[0])
+	case "take":
+		return take(args[0], args[1], args[2])
+	case "take-as":
+		return takeAs(args[0])
+	case "take-some":
+		return takeSomeOnce(args[0], args[1])
 	case "forks":
 		return forks()
 	case "tree":
@@ -167,54 +183,45 @@ func setuidExec(path string) error {
 	return nil
 }
 
-// cgroup does what an agent does to bound what it starts: mounts the unified
-// hierarchy where it cannot be seen by them, and makes a group in it.
-func cgroup(max string) error {
+// limitPids does what an agent does to bound what it starts: it mounts the unified
+// hierarchy where programs cannot see it, and makes a group in it. The result is the
+// group's file for processes. Programs may not be allowed to mount one.
+func limitPids(most int) (*os.File, error) {
 	dir, err := os.MkdirTemp("", "cgroup")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := syscall.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
-		return fmt.Errorf("mount cgroup2: %w", err)
+		return nil, fmt.Errorf("mount cgroup2: %w", err)
 	}
 	if err := makeRoom(dir); err != nil {
-		return fmt.Errorf("make room for groups: %w", err)
+		return nil, fmt.Errorf("make room for groups: %w", err)
 	}
 	job := filepath.Join(dir, "jobs")
 	if err := os.Mkdir(job, 0o755); err != nil {
-		return fmt.Errorf("make group: %w", err)
+		return nil, fmt.Errorf("make group: %w", err)
 	}
-	names, _ := os.ReadDir(job)
-	for _, n := range names {
-		fmt.Print(n.Name(), " ")
-	}
-	fmt.Println()
-	if err := os.WriteFile(filepath.Join(job, "pids.max"), []byte(max), 0); err != nil {
-		return fmt.Errorf("write pids.max: %w", err)
+	if err := os.WriteFile(filepath.Join(job, "pids.max"), []byte(strconv.Itoa(most)), 0); err != nil {
+		return nil, fmt.Errorf("write pids.max: %w", err)
 	}
 	fd, err := os.Open(job)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	defer fd.Close()
 	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmount: %w", err)
+		return nil, fmt.Errorf("unmount: %w", err)
 	}
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd.Fd()))
 	if err != nil {
-		return fmt.Errorf("open after unmount: %w", err)
+		return nil, fmt.Errorf("open after unmount: %w", err)
 	}
-	// Enter it: from here on this process may not fork more than max.
-	w, err := root.OpenFile("cgroup.procs", os.O_WRONLY, 0)
+	defer root.Close()
+	procs, err := root.OpenFile("cgroup.procs", os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("open cgroup.procs: %w", err)
+		return nil, fmt.Errorf("open cgroup.procs: %w", err)
 	}
-	if _, err := w.WriteString("0"); err != nil {
-		if _, err = w.WriteString(strconv.Itoa(os.Getpid())); err != nil {
-			return fmt.Errorf("enter group: %w", err)
-		}
-	}
-	w.Close()
-	return forks()
+	return procs, nil
 }
 
 // makeRoom moves what runs into a group below, and has those below limit processes. The

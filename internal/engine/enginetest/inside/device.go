@@ -24,8 +24,8 @@ func devices(confined bool) error {
 	// The filter is the thread's, and so is a controlling terminal for its beginning.
 	runtime.LockOSThread()
 	if confined {
-		if err := confine.Thread(); err != nil {
-			return fmt.Errorf("confine: %w", err)
+		if err := confineLikeAgent(); err != nil {
+			return err
 		}
 	}
 	var errs []error
@@ -49,6 +49,22 @@ func devices(confined bool) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// confineLikeAgent does to the calling thread what an agent does to the one that it
+// starts programs from.
+func confineLikeAgent() error {
+	agent, err := confine.ThreadsOf(1)
+	if err == nil {
+		err = confine.Proc()
+	}
+	if err == nil {
+		err = confine.Thread(agent)
+	}
+	if err != nil {
+		return fmt.Errorf("confine: %w", err)
+	}
+	return nil
 }
 
 func anything(b []byte) bool { return !bytes.Equal(b, make([]byte, len(b))) }

@@ -123,9 +123,8 @@ func writable(fd int) bool {
 	return errno == 0 && flags&syscall.O_ACCMODE != syscall.O_RDONLY
 }
 
-// command runs a program in the groups that the agent was given.
-func command(argv []string) *exec.Cmd {
-	files := given()
+// command runs a program in the groups whose files it is given.
+func command(files []*os.File, argv []string) *exec.Cmd {
 	if len(files) == 0 {
 		return exec.Command(argv[0], argv[1:]...)
 	}

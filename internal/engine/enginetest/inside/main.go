@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 )
 
 // request is the first line of a connection: echo everything that follows, end
@@ -22,6 +23,8 @@ type request struct {
 	Echo bool     `json:"echo,omitempty"`
 	Exit bool     `json:"exit,omitempty"`
 	Argv []string `json:"argv,omitempty"`
+	// Pids bounds the processes of the program, by a group that the agent makes.
+	Pids int `json:"pids,omitempty"`
 }
 
 type response struct {
@@ -124,15 +127,29 @@ func serve(conn net.Conn) {
 		io.Copy(conn, in)
 		return
 	}
-	var resp response
-	cmd := command(req.Argv)
+	json.NewEncoder(conn).Encode(run(req))
+}
+
+// run runs a program, in the groups that the agent was given and in one that it makes
+// for a limit.
+func run(req request) response {
+	groups := slices.Clip(given())
+	if req.Pids > 0 {
+		group, err := limitPids(req.Pids)
+		if err != nil {
+			return response{Code: -1, Error: err.Error()}
+		}
+		defer group.Close()
+		groups = append(groups, group)
+	}
+	cmd := command(groups, req.Argv)
 	out, err := cmd.CombinedOutput()
-	resp.Output = out
+	resp := response{Output: out}
 	if cmd.ProcessState != nil {
 		resp.Code = cmd.ProcessState.ExitCode()
 	}
 	if err != nil {
 		resp.Error = err.Error()
 	}
-	json.NewEncoder(conn).Encode(resp)
+	return resp
 }

@@ -3,10 +3,15 @@
 package guard
 
 import (
+	"path"
+	"strings"
+
 	"gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -14,8 +19,9 @@ import (
 // guard stands behind the system calls of one sentry. It is used by every task at
 // once; what changes in it is the teller's.
 type guard struct {
-	rules Rules
-	tell  *teller
+	rules  Rules
+	tell   *teller
+	mounts *mounts
 }
 
 // watch puts the guard behind the calls of a table.
@@ -109,6 +115,55 @@ func (g *guard) refuses(c call, names []string, change bool, err error) (rule in
 	}
 	return 0, "", false
 }
+
+// tellLayer tells of a layer of an overlay that was refused, by a rule of its file
+// system. It may be seen at any path, so the path in its file system counts.
+func (g *guard) tellLayer(t *kernel.Task, layer vfs.VirtualDentry) {
+	ns, ok := g.mounts.hold(t)
+	if !ok {
+		return
+	}
+	defer ns.DecRef(t)
+	w := walk{t: t, vfs: t.Kernel().VFS(), root: ns.Root(t), creds: auth.NewRootCredentials(t.Kernel().RootUserNamespace())}
+	defer w.root.DecRef(t)
+	w.start = w.root
+	inside, err := w.vfs.PathnameInFilesystem(t, layer)
+	if err != nil {
+		return
+	}
+	of := -1 // the first rule of the file system
+	for n, r := range g.rules.Rules {
+		top, err := w.vfs.GetDentryAt(t, w.creds, w.operation(r.Target, false), &vfs.GetDentryOptions{})
+		if err != nil {
+			continue
+		}
+		same := top.Mount().Filesystem() == layer.Mount().Filesystem()
+		above, err := w.vfs.PathnameInFilesystem(t, top)
+		top.DecRef(t)
+		if err != nil || !same || !within(inside, above) {
+			continue
+		}
+		name := path.Join(r.Target, strings.TrimPrefix(inside, above))
+		if by, ok := g.rules.covering(name); ok && g.rules.Rules[by].Access != cloche.AccessWrite {
+			n = by
+		} else if by, ok := g.rules.below(name); ok {
+			n = by
+		} else if of < 0 {
+			of = n
+			continue
+		} else {
+			continue
+		}
+		g.tell.note(t, n, opMount, name, g.rules.Rules[n])
+		return
+	}
+	if of >= 0 {
+		g.tell.note(t, of, opMount, path.Join(g.rules.Rules[of].Target, inside), g.rules.Rules[of])
+	}
+}
+
+// opMount is what is told of layers.
+const opMount = "mount"
 
 // is also takes the host's error numbers, which a gofer's are.
 func is(err error, want *errors.Error) bool { return linuxerr.Equals(want, err) }

@@ -28,10 +28,14 @@ func Argument(rules, pipe, count string) string {
 	return flagName + strings.Join([]string{rules, pipe, count}, ",")
 }
 
-// Install puts a guard behind this process's system calls, if the first of its
-// arguments asks for one, and returns the arguments without that. It is for a
-// sentry that has not begun to be one.
+// Install keeps the mounts of a sandbox by this process's system calls, puts a guard
+// behind them if the first of its arguments asks for one, and returns the arguments
+// without that. It is for a sentry that has not begun to be one.
 func Install(args []string) ([]string, error) {
+	keep := &mounts{}
+	for _, table := range tables() {
+		keep.watch(table)
+	}
 	if len(args) < 2 || !strings.HasPrefix(args[1], flagName) {
 		return args, nil
 	}
@@ -54,7 +58,8 @@ func Install(args []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{rules: rules, tell: &teller{pipe: fds[1], count: count, seen: binary.LittleEndian.Uint64(count)}}
+	g := &guard{mounts: keep, rules: rules, tell: &teller{pipe: fds[1], count: count, seen: binary.LittleEndian.Uint64(count)}}
+	keep.tell = g.tellLayer
 	for _, table := range tables() {
 		g.watch(table)
 	}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import IO, Any, TypeAlias, TypeVar
 
 from cloche._address import CHUNK
@@ -25,6 +25,11 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     _kept.add(task)
     task.add_done_callback(_done)
     return await asyncio.shield(task)
+
+
+async def aside(work: Callable[[], None]) -> None:
+    """Does work that blocks, in a thread."""
+    await asyncio.to_thread(work)
 
 
 def _done(task: asyncio.Task[Any]) -> None:

@@ -13,7 +13,8 @@ def local(home: str = "", *, binary: str = "") -> SandboxClient:
     of ``CLOCHE_BIN``, else of PATH. With ``CLOCHE_HOST`` set it is that daemon, and none is started, unless
     `home` names the directory of one.
 
-    A daemon that was started goes on after this process, and keeps sandboxes that were not removed.
+    A daemon that was started goes on after this process, and keeps sandboxes that were not removed. It ends
+    when its home is removed, and when this call fails or is cancelled before it listens.
     `cloche.SandboxUnavailable` when none can be had.
     """
     from cloche._local import Start  # which needs more than the rest
@@ -33,4 +34,4 @@ def local(home: str = "", *, binary: str = "") -> SandboxClient:
         client.close()
         raise
     finally:
-        start.close()
+        primitives.aside(start.close)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TypeAlias
 
 from cloche._address import CHUNK
@@ -12,6 +12,11 @@ Source: TypeAlias = "str | bytes | bytearray | memoryview | IO[bytes] | Iterable
 """What can be sent: text goes as UTF-8, an open file from where it is."""
 
 sleep = time.sleep
+
+
+def aside(work: Callable[[], None]) -> None:
+    """Does work that blocks."""
+    work()
 
 
 def content(source: Source) -> bytes | Iterator[bytes]:

@@ -1,0 +1,140 @@
+package core
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
+)
+
+// Bounds of the search for private files in a directory: the levels below it that are
+// listed, the directories, and the entries of all of them.
+const (
+	privateLevels  = 2
+	privateDirs    = 512
+	privateEntries = 16384
+)
+
+// lookForPrivate adds to the facts what is private in the directories of a request.
+func lookForPrivate(facts *policy.Facts, spec *cloche.SandboxSpec) {
+	if facts.Windows {
+		return
+	}
+	var asked []string
+	for _, m := range spec.Mounts {
+		asked = append(asked, m.Source)
+	}
+	if spec.Workspace != nil {
+		asked = append(asked, spec.Workspace.Dir)
+	}
+	for _, p := range asked {
+		p = path.Clean(p)
+		if f, ok := facts.Dirs[p]; ok && f.Exists && f.Dir {
+			f.Private = privateIn(f.Real)
+			facts.Dirs[p] = f
+		}
+	}
+}
+
+// privateIn lists what is private in a directory, nearest first. Symlinks are not
+// followed: what one leads to is not a part of the directory, or is found there.
+func privateIn(real string) []policy.PrivatePath {
+	root, err := os.OpenRoot(real)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	s := privateSearch{root: root, real: real, names: policy.PrivateNames()}
+	level := []string{"."}
+	for depth := 0; depth <= privateLevels && len(level) > 0; depth++ {
+		var next []string
+		for _, dir := range level {
+			next = append(next, s.dir(dir)...)
+		}
+		level = next
+	}
+	return s.found
+}
+
+type privateSearch struct {
+	root          *os.Root
+	real          string
+	names         []policy.PrivateName
+	dirs, entries int
+	found         []policy.PrivatePath
+}
+
+// dir looks at one directory, and returns those in it that are looked at next.
+func (s *privateSearch) dir(dir string) (next []string) {
+	if s.dirs++; s.dirs > privateDirs || s.entries >= privateEntries {
+		return nil
+	}
+	f, err := s.root.Open(dir)
+	if err != nil {
+		return nil
+	}
+	list, err := f.ReadDir(privateEntries - s.entries)
+	_ = f.Close()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil
+	}
+	s.entries += len(list)
+	has := map[string]bool{}
+	for _, e := range list {
+		has[e.Name()] = true
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			next = append(next, path.Join(dir, e.Name()))
+		}
+	}
+	home := has[".ssh"] || has[".gnupg"]
+	for _, n := range s.names {
+		if n.Home && !home {
+			continue
+		}
+		if first, _, _ := strings.Cut(n.Name, "/"); has[first] {
+			s.add(path.Join(dir, n.Name), n)
+		} else if rest, ok := s.started(dir, n.Name); ok {
+			s.add(path.Join(dir, rest), n)
+		}
+	}
+	slices.Sort(next)
+	return next
+}
+
+// started is what is left of a name whose first elements are those that the path of the
+// searched directory ends with: ".config" of ".config/gh".
+func (s *privateSearch) started(dir, name string) (rest string, ok bool) {
+	if dir != "." {
+		return "", false
+	}
+	for i := range len(name) {
+		if name[i] == '/' && strings.HasSuffix(s.real, "/"+name[:i]) {
+			return name[i+1:], true
+		}
+	}
+	return "", false
+}
+
+func (s *privateSearch) add(p string, n policy.PrivateName) {
+	fi, err := s.root.Lstat(p)
+	if err != nil || fi.Mode().Type()&^fs.ModeDir != 0 {
+		return
+	}
+	// A rule leads over no symlink.
+	for at := path.Dir(p); at != "."; at = path.Dir(at) {
+		if fi, err := s.root.Lstat(at); err != nil || !fi.IsDir() {
+			return
+		}
+	}
+	if !slices.ContainsFunc(s.found, func(f policy.PrivatePath) bool { return f.Path == filepath.ToSlash(p) }) {
+		s.found = append(s.found, policy.PrivatePath{Path: filepath.ToSlash(p), Name: n.Name, Access: cmp.Or(n.Access, cloche.AccessNone)})
+	}
+}

@@ -1,0 +1,47 @@
+package core
+
+import (
+	"context"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/snapshot"
+)
+
+// TellUnreadable says in the log and by events which records cannot be read. What they are
+// about is kept. It is called once, when a daemon begins.
+func (s *Service) TellUnreadable(context.Context) {
+	all := func(string) bool { return true }
+	workspaces, err := s.opts.Workspaces.List(all)
+	if err != nil {
+		s.log.Error("look for workspaces without a record", "error", err)
+	}
+	for _, w := range workspaces {
+		if w.State != "" {
+			s.tellUnreadable(w.Tenant, "workspace "+w.Name+": "+w.Reason)
+		}
+	}
+	snapshots, err := s.opts.Snapshots.List(all)
+	if err != nil {
+		s.log.Error("look for snapshots without a record", "error", err)
+	}
+	for _, snap := range snapshots {
+		if snapshot.IsDamaged(snap) {
+			s.tellUnreadable(snap.Tenant, "snapshot "+snap.ID+": its record cannot be read; it is kept until it is removed")
+		}
+	}
+	for _, file := range s.opts.Images.Unreadable() {
+		s.tellUnreadable("", "image: its record "+file+" cannot be read; its files are kept")
+	}
+	if s.opts.Programs != nil {
+		for _, file := range s.opts.Programs.Unreadable {
+			s.tellUnreadable("", "program: its record "+file+" cannot be read; its directory is kept")
+		}
+	}
+}
+
+func (s *Service) tellUnreadable(tenant, reason string) {
+	s.log.Error("a record cannot be read", "what", reason)
+	if s.opts.Events != nil {
+		s.opts.Events.Publish(cloche.Event{Kind: cloche.EventRecord, Tenant: tenant, Reason: reason})
+	}
+}

@@ -1,0 +1,272 @@
+//go:build linux
+
+package core_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/engine/fake"
+)
+
+// verbsWithoutRecord are the methods of a Service that are served while the audit log
+// cannot be written, and why.
+func verbsWithoutRecord() map[string]string {
+	const (
+		looks  = "it changes nothing and brings out no content of files"
+		ends   = "an end is never held up, and is on record after"
+		input  = "the process is on record with its start, and an attach with itself"
+		house  = "no caller asks for it"
+		refuse = "it is its parts, which are here by themselves"
+	)
+	out := map[string]string{
+		"Logs": "what a process wrote is kept by the daemon, and the process is on record with its start",
+	}
+	for why, names := range map[string]string{
+		looks: "Admit Approvals Audit AuditUsage Authenticate Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
+			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List " +
+			"ListFiles Metrics PreviewSkills Processes Program Programs Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
+			"Snapshots StatFile Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
+		ends:   "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
+		input:  "ResizeProcess WriteStdin",
+		house:  "Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		refuse: "CreateMany RunStream Hold AnswerApproval ContinueProgram",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			out[name] = why
+		}
+	}
+	return out
+}
+
+// Every method of a Service either is refused while the audit log cannot be written, and
+// nothing is done, or is in the list of those that are served. A method that is in
+// neither fails the test.
+func TestNothingWithoutARecord(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	sb, err := h.Create(ctx, operator, cloche.SandboxSpec{Name: "box", Egress: &cloche.Egress{Allow: []string{"a.example"}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(path string) cloche.FilePlace { return cloche.FilePlace{Path: path} }
+	if _, err := h.WriteFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0o600, strings.NewReader("content")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.CreateSkill(ctx, operator, cloche.SkillSpec{Name: "skill", Description: "d", Instructions: "i"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.CreateWorkspace(ctx, operator, cloche.WorkspaceSpec{Name: "space"}); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := h.CreateSnapshot(ctx, operator, "box", cloche.SnapshotRequest{Name: "snap", Scope: cloche.SnapshotWorkspace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := h.StartProcess(ctx, operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Shell: "sleep 1000", Cwd: "/"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tool := cloche.ToolPlace{Path: "/tmp/cloche-unrecorded"}
+	var out bytes.Buffer
+	refused := map[string]func() error{
+		"AddEndpoint": func() error {
+			_, err := h.AddEndpoint(ctx, operator, "box", cloche.Endpoint{Name: "e", Target: "http://127.0.0.1:9"}, false)
+			return err
+		},
+		"Attach": func() error { _, err := h.Attach(ctx, operator, "box", p.ExecID, cloche.AttachRequest{}); return err },
+		"ChangeEgress": func() error {
+			_, err := h.ChangeEgress(ctx, operator, "box", cloche.EgressChange{Allow: []string{"b.example"}})
+			return err
+		},
+		"Create":    func() error { _, err := h.Create(ctx, operator, cloche.SandboxSpec{Name: "other"}, nil); return err },
+		"CreateKey": func() error { _, err := h.CreateKey(ctx, operator, cloche.KeySpec{Tenant: "acme"}); return err },
+		"CreateSkill": func() error {
+			_, err := h.CreateSkill(ctx, operator, cloche.SkillSpec{Name: "two", Description: "d", Instructions: "i"}, nil)
+			return err
+		},
+		"CreateSnapshot": func() error {
+			_, err := h.CreateSnapshot(ctx, operator, "box", cloche.SnapshotRequest{Scope: cloche.SnapshotWorkspace})
+			return err
+		},
+		"CreateWorkspace": func() error {
+			_, err := h.CreateWorkspace(ctx, operator, cloche.WorkspaceSpec{Name: "more"})
+			return err
+		},
+		"DialPort": func() error { _, err := h.DialPort(ctx, operator, "box", 80); return err },
+		"Diff": func() error {
+			_, err := h.Diff(ctx, operator, "box", cloche.DiffOptions{Scope: cloche.DiffRoot})
+			return err
+		},
+		"EditText": func() error {
+			_, err := h.EditText(ctx, operator, "box", cloche.ToolEdit{ToolPlace: tool, Old: "content", New: "else"})
+			return err
+		},
+		"Exec": func() error {
+			_, err := h.Exec(ctx, operator, "box", cloche.ExecRequest{Shell: "true", Cwd: "/"})
+			return err
+		},
+		"ExecStream": func() error {
+			_, err := h.ExecStream(ctx, operator, "box", cloche.ExecRequest{Shell: "true", Cwd: "/"})
+			return err
+		},
+		"Extend": func() error {
+			_, err := h.Extend(ctx, operator, "box", cloche.Extension{LifetimeMS: 60_000})
+			return err
+		},
+		"Grep": func() error {
+			_, err := h.Grep(ctx, operator, "box", cloche.ToolGrep{ToolPlace: tool, Pattern: "c"})
+			return err
+		},
+		"ImportImage": func() error {
+			_, err := h.ImportImage(ctx, operator, cloche.ImportOptions{Ref: "x:1"}, strings.NewReader(""))
+			return err
+		},
+		"MakeDir": func() error {
+			return h.MakeDir(ctx, operator, "box", at("/tmp/cloche-unrecorded-dir"), cloche.MakeDirOptions{})
+		},
+		"MoveFile": func() error {
+			return h.MoveFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), "/tmp/cloche-unrecorded-2")
+		},
+		"Pause": func() error { _, err := h.Pause(ctx, operator, "box"); return err },
+		"PruneImages": func() error {
+			_, err := h.PruneImages(ctx, operator, cloche.ImagePruneRequest{MaxBytes: new(int64(0))})
+			return err
+		},
+		"PullImage": func() error {
+			_, err := h.PullImage(ctx, operator, cloche.PullRequest{Image: "127.0.0.1:1/x:1"})
+			return err
+		},
+		"ReadFile": func() error {
+			r, _, err := h.ReadFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0, -1)
+			if r != nil {
+				r.Close()
+			}
+			return err
+		},
+		"ReadText": func() error { _, err := h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: tool}); return err },
+		"RemoveFile": func() error {
+			return h.RemoveFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), cloche.RemoveFileOptions{})
+		},
+		"RemoveSkill":     func() error { return h.RemoveSkill(ctx, operator, "skill") },
+		"RemoveSkillFile": func() error { return h.RemoveSkillFile(ctx, operator, "skill", "SKILL.md") },
+		"RemoveSnapshot":  func() error { return h.RemoveSnapshot(ctx, operator, snap.Name) },
+		"RemoveWorkspace": func() error { return h.RemoveWorkspace(ctx, operator, "", "space") },
+		"ReplaceEgress": func() error {
+			_, err := h.ReplaceEgress(ctx, operator, "box", cloche.EgressPolicy{Network: cloche.NetworkOn, Egress: &cloche.Egress{Allow: []string{"c.example"}}})
+			return err
+		},
+		"Run": func() error {
+			_, err := h.Run(ctx, operator, cloche.RunRequest{Exec: cloche.ExecRequest{Shell: "true", Cwd: "/"}})
+			return err
+		},
+		"StartProcess": func() error {
+			_, err := h.StartProcess(ctx, operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Shell: "true", Cwd: "/"}})
+			return err
+		},
+		"TarIn": func() error {
+			_, err := h.TarIn(ctx, operator, "box", "/tmp", cloche.TarInOptions{}, strings.NewReader(""))
+			return err
+		},
+		"TarOut": func() error {
+			_, err := h.TarOut(ctx, operator, "box", "/tmp/cloche-unrecorded", cloche.TarOutOptions{}, &out)
+			return err
+		},
+		"UpdateSkill": func() error {
+			_, err := h.UpdateSkill(ctx, operator, "skill", cloche.SkillChange{Description: new("e")})
+			return err
+		},
+		"WriteFile": func() error {
+			_, err := h.WriteFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0o600, strings.NewReader("else"))
+			return err
+		},
+		"WriteSkillFile": func() error { return h.WriteSkillFile(ctx, operator, "skill", "f", []byte("x")) },
+		"WriteText": func() error {
+			_, err := h.WriteText(ctx, operator, "box", cloche.ToolWrite{ToolPlace: tool, Content: "else"})
+			return err
+		},
+	}
+	for name, do := range refused {
+		if err := do(); cloche.CodeOf(err) != cloche.CodeUnavailable || !strings.Contains(err.Error(), "audit") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if out.Len() > 0 {
+		t.Errorf("%d bytes came out", out.Len())
+	}
+	// They need more than this house has, and have their own tests or take the same steps.
+	elsewhere := map[string]string{
+		"BuildImage": "image", "RemoveImage": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
+		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartProgram": "program",
+	}
+	served := verbsWithoutRecord()
+	for m := range reflect.TypeFor[*core.Service]().Methods() {
+		n := 0
+		for _, known := range []bool{refused[m.Name] != nil, served[m.Name] != "", elsewhere[m.Name] != ""} {
+			if known {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s is in %d lists: say whether it needs a record", m.Name, n)
+		}
+	}
+	// Looks and ends go on, and what was refused was not done.
+	if list, err := h.ListFiles(ctx, operator, "box", at("/tmp"), "", 0); err != nil {
+		t.Errorf("list: %v", err)
+	} else {
+		for _, f := range list.Files {
+			if strings.Contains(f.Name, "cloche-unrecorded-") {
+				t.Errorf("%s was made", f.Name)
+			}
+		}
+	}
+	if info, err := h.StatFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), false); err != nil || info.Size != int64(len("content")) {
+		t.Errorf("the file is %+v, %v", info, err)
+	}
+	if got, err := h.Get(ctx, operator, sb.ID); err != nil || got.State != cloche.StateRunning {
+		t.Errorf("the sandbox is %s, %v", got.State, err)
+	}
+	if err := h.SignalProcess(ctx, operator, "box", p.ExecID, cloche.SignalRequest{Signal: "KILL"}); err != nil {
+		t.Errorf("signal: %v", err)
+	}
+	if _, err := h.Delete(ctx, operator, "box"); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+}
+
+// A disk without room is told as that, not as an internal error, whichever verb meets it.
+func TestFullDiskIsTold(t *testing.T) {
+	h := newHouse(t)
+	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []fake.Step{fake.StepPause, fake.StepResume} {
+		h.machine.SetFaults(fake.Faults{})
+		if step == fake.StepResume {
+			if _, err := h.Pause(t.Context(), operator, "box"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{step: fmt.Errorf("write: %w", syscall.ENOSPC)}})
+		do := h.Pause
+		if step == fake.StepResume {
+			do = h.Resume
+		}
+		_, err := do(t.Context(), operator, "box")
+		e, ok := errors.AsType[*cloche.Error](err)
+		if !ok || e.Code != cloche.CodeNoCapacity || !e.Retryable || e.Hint == "" {
+			t.Errorf("at %s: %v", step, err)
+		}
+	}
+}

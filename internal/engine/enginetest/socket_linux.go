@@ -1,0 +1,91 @@
+package enginetest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// testMountSockets reaches from inside for sockets and a named pipe of the host in what
+// is mounted, and uses those of the sandbox's own.
+func testMountSockets(s *suite) {
+	enforces := s.engine.Probe(s.ctx).Enforces
+	terms := engine.Terms{}
+	if h, ok := s.engine.(engine.Host); ok {
+		terms = h.Terms()
+	}
+	dirs := map[string]string{}
+	for _, name := range []string{"ro", "rw"} {
+		dir := s.TempDir()
+		if err := os.Chmod(dir, 0o777); err != nil {
+			s.Fatal(err)
+		}
+		listenAt(s, dir, "")
+		dirs[name] = dir
+	}
+	i, _ := s.create(func(p *engine.Plan) {
+		p.Mounts = []engine.Mount{
+			{Source: dirs["ro"], Target: "/srv/ro", ReadOnly: true},
+			{Source: dirs["rw"], Target: "/srv/rw"},
+		}
+	})
+	// They may come later, too.
+	listenAt(s, dirs["ro"], "late-")
+	listenAt(s, dirs["rw"], "late-")
+	for dir, key := range map[string]string{"ro": cloche.EnforcesReadOnlyMountSockets, "rw": cloche.EnforcesMountSockets} {
+		if e, told := enforces[key]; !told || !e.OK && e.Reason == "" {
+			s.Errorf("report does not say whether it enforces %s, or why not: %+v", key, e)
+		}
+		for _, name := range []string{"stream", "dgram", "late-stream", "late-dgram"} {
+			got := s.exec(i, Inside, "connect-unix", "/srv/"+dir+"/"+name)
+			switch {
+			case dir == "ro" && terms.KeepsOwners: // whoever stages it closes it
+			case enforces[key].OK && got != "":
+				s.Errorf("a socket of the host at %s in the mount %s is reached:\n%s", name, dir, got)
+			case !enforces[key].OK && got == "":
+				s.Errorf("no socket of the host at %s in the mount %s is reached, and the report says that it can be", name, dir)
+			}
+		}
+	}
+	if !terms.KeepsOwners && !terms.SingleUser {
+		s.fails(i, Inside, "write-pipe", "/srv/ro/pipe")
+		s.fails(i, Inside, "write-pipe", "/srv/ro/late-pipe")
+	}
+	s.exec(i, Inside, "own-sockets", "/srv/rw")
+	s.exec(i, Inside, "own-sockets", "/tmp")
+	if got := s.exec(i, Inside, "cat", "/srv/ro/file"); got != "to be read\n" {
+		s.Errorf("a file of the owner's alone in a read-only mount holds %q", got)
+	}
+}
+
+// listenAt makes two sockets and a pipe of the host, which their modes give to everybody.
+func listenAt(s *suite, dir, prefix string) {
+	s.Helper()
+	path := func(name string) string { return filepath.Join(dir, prefix+name) }
+	ln, err := net.Listen("unix", path("stream"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { ln.Close() })
+	to, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path("dgram"), Net: "unixgram"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { to.Close() })
+	if err := unix.Mkfifo(path("pipe"), 0o666); err != nil {
+		s.Fatal(err)
+	}
+	for _, name := range []string{"stream", "dgram", "pipe"} {
+		if err := os.Chmod(path(name), 0o777); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path("file"), []byte("to be read\n"), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build linux
+
+package oci
+
+// HasOwnTables is hasOwnTables.
+var HasOwnTables = hasOwnTables

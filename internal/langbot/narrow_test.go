@@ -1,0 +1,259 @@
+//go:build linux
+
+package langbot
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// upgrade asks for a WebSocket at a path, and is the status of the answer.
+func (d *door) upgrade(path string, headers ...string) int {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.url+path, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	req.Header = d.header(headers...)
+	for k, v := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		req.Header.Set(k, v)
+	}
+	r, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	r.Body.Close()
+	return r.StatusCode
+}
+
+// TestPeersWithoutToken: without a token every connection is asked about, and nobody comes
+// in where nothing can tell who it is.
+func TestPeersWithoutToken(t *testing.T) {
+	relay := "/v1/sessions/" + placement{"inst-1", "w", 1}.runtime() + "-s/managed-process/p/ws"
+	for name, c := range map[string]struct {
+		peer func(local, remote string) error
+		want int
+	}{
+		"nothing can tell": {nil, http.StatusUnauthorized},
+		"another user":     {func(_, _ string) error { return errors.New("it is another user's") }, http.StatusUnauthorized},
+		"the same user":    {func(_, _ string) error { return nil }, http.StatusSwitchingProtocols},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := ""
+			d := newDoor(t, func(o *Options) {
+				o.Peer = c.peer
+				if c.peer != nil {
+					o.Peer = func(local, remote string) error { asked = local; return c.peer(local, remote) }
+				}
+			})
+			if got := d.upgrade("/rpc/ws"); got != c.want {
+				t.Errorf("the control connection is answered by %d, want %d", got, c.want)
+			}
+			if c.peer != nil && "http://"+asked != d.url {
+				t.Errorf("asked about %q at %s", asked, d.url)
+			}
+			asked = ""
+			// A relay is asked about too, before anything of it is looked at.
+			if got := d.upgrade(relay, headerWorkspace, "w", headerGeneration, "1"); got != http.StatusUnauthorized {
+				t.Errorf("the relay is answered by %d", got)
+			}
+			if c.peer != nil && asked == "" {
+				t.Error("nobody asked about the relay")
+			}
+		})
+	}
+	// With a token nobody is asked about.
+	token := strings.Repeat("t", 32)
+	d := newDoor(t, func(o *Options) { o.Token, o.Peer = token, nil })
+	if got := d.upgrade("/rpc/ws", headerToken, token); got != http.StatusSwitchingProtocols {
+		t.Errorf("with the token: %d", got)
+	}
+}
+
+// TestNothingButAConnectionPins: an instance that only asked, or that came for a relay, is
+// not the one that is served from then on.
+func TestNothingButAConnectionPins(t *testing.T) {
+	d := newDoor(t, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+"/rpc/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = d.header(headerInstance, "other")
+	r, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	relay := "/v1/sessions/" + placement{"other", "w", 1}.runtime() + "-s/managed-process/p/ws"
+	if got := d.upgrade(relay, headerInstance, "other", headerWorkspace, "w", headerGeneration, "1"); got != http.StatusUnauthorized {
+		t.Errorf("the relay is answered by %d", got)
+	}
+	if got := d.s.pin.trusted(); got != "" {
+		t.Errorf("the instance %q is served", got)
+	}
+	if got := d.upgrade("/rpc/ws"); got != http.StatusSwitchingProtocols || d.s.pin.trusted() != "inst-1" {
+		t.Errorf("the first connection is answered by %d", got)
+	}
+}
+
+// hostDirs asks for a session with a directory of the host, once as its workspace and once
+// as one more mount, and says whether both were granted; they must agree.
+func (d *door) hostDirs(dir string) bool {
+	d.t.Helper()
+	p := &placement{"inst-1", "ws-1", 1}
+	d.seq++
+	one := d.ask("box_create_session", p, obj{"session_id": fmt.Sprintf("w%d", d.seq), "host_path": dir})
+	two := d.ask("box_create_session", p, obj{"session_id": fmt.Sprintf("m%d", d.seq), "extra_mounts": []obj{{"host_path": dir, "mount_path": "/m", "mode": "rw"}}})
+	if (one.Message == "success") != (two.Message == "success") {
+		d.t.Errorf("%s: as the workspace: %s; as a mount: %s", dir, one.Message, two.Message)
+	}
+	return one.Message == "success"
+}
+
+// TestClientOnlyNarrowsDirectories: what a client says of directories of the host gives
+// none that the operator did not grant, and makes none.
+func TestClientOnlyNarrowsDirectories(t *testing.T) {
+	all := obj{"local": obj{"host_root": "/", "allowed_mount_roots": []string{"/"}}}
+	t.Run("nothing is granted", func(t *testing.T) {
+		d := newDoor(t, nil)
+		elsewhere := t.TempDir()
+		for _, config := range []obj{
+			{}, all, {"local": obj{"host_root": elsewhere}}, {"local": obj{"skills_root": elsewhere + "/skills"}},
+			{"local": obj{"default_workspace": elsewhere + "/made"}}, {"local": obj{"allowed_mount_roots": elsewhere + ",/"}},
+		} {
+			d.must("box_init", nil, config)
+			for _, dir := range []string{elsewhere, "/root", "/"} {
+				if d.hostDirs(dir) {
+					t.Errorf("after %v the directory %s is mounted", config, dir)
+				}
+			}
+			d.must("box_create_session", &placement{"inst-1", "ws-1", 1}, obj{"session_id": fmt.Sprintf("s%d", d.seq)})
+			if s := d.s.settings(); s.skills != "" || s.workspace != "" || len(s.roots) != 0 {
+				t.Errorf("after %v: %+v", config, s)
+			}
+		}
+		d.core.mu.Lock()
+		for _, spec := range d.core.live {
+			if spec.Workspace.Dir != "" || len(spec.Mounts) > 0 {
+				t.Errorf("a sandbox has %+v", spec)
+			}
+		}
+		d.core.mu.Unlock()
+		if list, err := os.ReadDir(elsewhere); err != nil || len(list) > 0 {
+			t.Errorf("made %v, %v", list, err)
+		}
+	})
+	t.Run("a root is granted", func(t *testing.T) {
+		base := resolved(t.TempDir())
+		root, other := filepath.Join(base, "root"), filepath.Join(base, "rooted")
+		for _, p := range []string{root + "/a/b", root + "/c", other} {
+			if err := os.MkdirAll(p, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(other, root+"/link"); err != nil {
+			t.Fatal(err)
+		}
+		d := newDoor(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"host_root":%q}}`, root) })
+		for _, c := range []struct {
+			config obj
+			can    []string
+			cannot []string
+		}{
+			{obj{}, []string{root + "/a", root + "/c"}, []string{other, "/root", root + "/link"}},
+			{obj{"local": obj{}}, []string{root + "/a"}, []string{other}},
+			{obj{"local": obj{"allowed_mount_roots": "/"}}, []string{root + "/a", root + "/c"}, []string{other, "/", base, root + "/link"}},
+			{obj{"local": obj{"allowed_mount_roots": root + "/a," + other}}, []string{root + "/a", root + "/a/b"}, []string{root + "/c", other, root}},
+			{obj{"local": obj{"allowed_mount_roots": other}}, nil, []string{root + "/a", other}},
+		} {
+			d.must("box_init", nil, c.config)
+			for _, dir := range c.can {
+				if !d.hostDirs(dir) {
+					t.Errorf("after %v the directory %s is not mounted", c.config, dir)
+				}
+			}
+			for _, dir := range c.cannot {
+				if d.hostDirs(dir) {
+					t.Errorf("after %v the directory %s is mounted", c.config, dir)
+				}
+			}
+		}
+		before := d.s.settings()
+		for _, local := range []obj{
+			{"host_root": other}, {"host_root": "/"}, {"host_root": root, "default_workspace": other + "/w"}, {"skills_root": other + "/skills"},
+			{"host_root": root + "/link"}, {"host_root": root, "skills_root": "/root/skills"},
+		} {
+			d.refused("BoxValidationError: local.", "box_init", nil, obj{"local": local})
+		}
+		if d.s.settings() != before {
+			t.Error("a configuration that was refused is used")
+		}
+		if list, err := os.ReadDir(other); err != nil || len(list) > 0 {
+			t.Errorf("made %v, %v", list, err)
+		}
+		d.must("box_init", nil, obj{"local": obj{"host_root": root + "/a", "skills_root": "sk"}})
+		if s := d.s.settings(); s.workspace != root+"/a/default" || s.skills != root+"/a/sk" || !slices.Equal(s.roots, []string{root + "/a"}) {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("the operator's own pipe", func(t *testing.T) {
+		d := newDoor(t, nil)
+		root := resolved(t.TempDir())
+		if _, err := d.s.initialize(t.Context(), []byte(fmt.Sprintf(`{"local":{"host_root":%q}}`, root)), true); err != nil {
+			t.Fatal(err)
+		}
+		if !d.hostDirs(root) {
+			t.Error("what the operator's own client configures is not granted")
+		}
+	})
+}
+
+// TestClientStaysInTheTier: a client gets no engine that isolates less than the operator's
+// choice, and the operator's choice where it leaves the engine open.
+func TestClientStaysInTheTier(t *testing.T) {
+	reports := []cloche.EngineReport{{Name: "docker", Usable: true}, {Name: "nsjail", Usable: true}, {Name: "native", Usable: true}, {Name: "oci", Usable: true}}
+	for name, c := range map[string]struct {
+		config, says string
+		environ      []string
+		weak         []string
+		want         choice
+	}{
+		"too weak":                {`{}`, "native", nil, []string{"native"}, choice{engine: "native", name: "native", reason: "engine native is too weak"}},
+		"strong enough":           {`{}`, "oci", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
+		"local, one too weak":     {`{}`, "local", nil, []string{"docker"}, choice{engine: "nsjail", name: "nsjail", available: true}},
+		"local, both too weak":    {`{}`, "local", nil, []string{"docker", "nsjail"}, choice{name: "fake", available: true, reason: "it is down"}},
+		"the operator's is weak":  {`{"backend":"native"}`, "", nil, []string{"native"}, choice{engine: "native", name: "native", available: true}},
+		"auto is the operator's":  {`{"backend":"oci"}`, "auto", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
+		"nothing is that too":     {`{"backend":"oci"}`, "-", nil, nil, choice{engine: "oci", name: "oci", available: true}},
+		"below the operator's":    {`{"backend":"oci"}`, "native", nil, []string{"native"}, choice{engine: "native", name: "native", reason: "engine native is too weak"}},
+		"the environment decides": {`{}`, "native", []string{"BOX_BACKEND=native"}, []string{"native"}, choice{engine: "native", name: "native", available: true}},
+		"no such backend":         {`{}`, "host", nil, nil, choice{reason: "there is no backend host"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDoor(t, func(o *Options) { o.Config, o.Environ = c.config, c.environ })
+			d.core.engines, d.core.weak = reports, map[string]bool{}
+			for _, e := range c.weak {
+				d.core.weak[e] = true
+			}
+			if c.says != "" {
+				d.must("box_init", nil, obj{"backend": strings.Trim(c.says, "-")})
+			}
+			if got := d.s.choice(t.Context()); got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+			if strings.Contains(c.config, "oci") && slices.ContainsFunc(d.core.floors, func(f string) bool { return f != "oci" }) {
+				t.Errorf("compared with %q", d.core.floors)
+			}
+		})
+	}
+}

@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// blockedNames are directories that hold keys wherever they stand. Each is a
+// run of path elements.
+func blockedNames() []string {
+	return []string{
+		".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh",
+		".password-store", ".local/share/keyrings", ".mozilla", ".config/google-chrome",
+		".config/chromium", ".config/op", ".config/sops", ".config/rclone", ".local/share/kwalletd", ".pki", ".thunderbird",
+	}
+}
+
+// blockedInHome are directories of a home that hold credentials, or programs and settings
+// that the user's own tools start from there. A project may have directories of the same
+// names, so that they count in a home alone. What holds one of them counts with it.
+func blockedInHome() []string {
+	return []string{
+		".config/systemd", ".config/autostart", ".config/environment.d", ".config/fish", ".config/git", ".config/containers",
+		".config/helm", ".config/hub", ".config/glab-cli", ".config/doctl", ".config/pip", ".config/nix", ".config/Code",
+		".local/bin", ".local/lib", ".local/share/applications", ".local/share/systemd", ".local/share/containers",
+		".cargo", ".npm-global", ".gem", ".m2", ".gradle", ".nuget", ".terraform.d", ".oci", ".fly", ".ansible",
+		".claude", ".codex", ".gemini", ".cursor", ".vscode", ".vscode-server", ".cursor-server", ".jupyter", ".ipython",
+		".vim", ".emacs.d", ".oh-my-zsh", ".bashrc.d", ".android", ".bin", "bin",
+	}
+}
+
+// homeOf is the home directory that p, clean and absolute, is or lies in; empty is none.
+func (d *decision) homeOf(p string) string {
+	for _, parent := range []string{"/home", d.moved()["/home"], "/Users"} {
+		if below, ok := strings.CutPrefix(p, parent+"/"); ok && parent != "" {
+			name, _, _ := strings.Cut(below, "/")
+			return parent + "/" + name
+		}
+	}
+	for _, home := range []string{"/root", d.moved()["/root"], d.cleanRule(d.facts.UserHome)} {
+		if home != "" && home != "." && home != "/" && within(p, home) {
+			return home
+		}
+	}
+	return ""
+}
+
+// inBlockedName is the rule of a directory that holds keys, or lies in one that does;
+// empty is none.
+func inBlockedName(p string) string {
+	elements := p + "/"
+	for _, name := range blockedNames() {
+		if strings.Contains(elements, "/"+name+"/") {
+			return "blocked_path:" + name
+		}
+	}
+	return ""
+}
+
+// blockedByName is the rule of a directory that its name blocks; empty is none.
+func (d *decision) blockedByName(p string) string {
+	if rule := inBlockedName(p); rule != "" {
+		return rule
+	}
+	home := d.homeOf(p)
+	if home == "" || home == p {
+		return ""
+	}
+	// A directory that could hold one of them is refused as well, without a search.
+	for _, name := range slices.Concat(blockedInHome(), blockedNames()) {
+		if blocked := home + "/" + name; within(p, blocked) || within(blocked, p) {
+			return "blocked_path:" + name
+		}
+	}
+	return ""
+}
+
+// PrivateName is a file or directory that a sandbox does not get with the directory that
+// holds it.
+type PrivateName struct {
+	// Name is a run of path elements.
+	Name string
+	// Access is what is left of it.
+	Access cloche.PathAccess
+	// Home: it counts beside a directory .ssh or .gnupg alone, as in a home. A project may
+	// have one of its own.
+	Home bool
+}
+
+// PrivateNames are what is looked for in a directory of a request before it is judged.
+func PrivateNames() []PrivateName {
+	var out []PrivateName
+	for _, name := range blockedNames() {
+		// Projects have directories of these names, with no keys in them.
+		switch name {
+		case ".docker":
+			name = ".docker/config.json"
+		case ".kube":
+			name = ".kube/config"
+		}
+		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone})
+	}
+	for _, name := range []string{
+		".netrc", ".git-credentials", ".pypirc", ".vault-token", ".pgpass", ".my.cnf",
+		".claude/.credentials.json", ".codex/auth.json", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
+		".terraform.d/credentials.tfrc.json", ".config/git/credentials", ".config/hub", ".config/containers/auth.json",
+	} {
+		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone})
+	}
+	for _, name := range []string{".npmrc", ".yarnrc.yml", ".m2/settings.xml", ".gradle/gradle.properties", ".bash_history", ".zsh_history"} {
+		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone, Home: true})
+	}
+	for _, name := range []string{
+		".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin",
+		".config/systemd", ".config/autostart", ".config/environment.d", ".config/fish", ".config/git", ".gitconfig",
+		".local/bin", ".local/lib", ".local/share/applications", ".cargo", ".claude", ".codex", ".vimrc", ".vim", ".emacs.d", ".vscode-server",
+	} {
+		out = append(out, PrivateName{Name: name, Access: cloche.AccessRead, Home: true})
+	}
+	return out
+}
+
+// PrivatePath is a private file or directory that was found.
+type PrivatePath struct {
+	// Path is relative to the directory of the request.
+	Path   string
+	Name   string
+	Access cloche.PathAccess
+}
+
+// cover makes the private paths that were found in a directory rules of its mount.
+func (d *decision) cover(field string, fact *DirFact, base cloche.PathAccess, rules []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+	if len(fact.Private) == 0 {
+		return rules, nil
+	}
+	covers := make([]cloche.PathRule, 0, len(fact.Private))
+	for _, p := range fact.Private {
+		if strength(p.Access) >= strength(accessAt(base, rules, p.Path)) {
+			continue
+		}
+		covers = append(covers, cloche.PathRule{Path: p.Path, Access: p.Access})
+		d.adjust(field+".rules", string(accessAt(base, rules, p.Path)), show(p.Path)+": "+string(p.Access), "blocked_path:"+p.Name)
+	}
+	out := stricter(base, rules, covers)
+	if len(out) > maxPathRules {
+		return nil, denied("blocked_path:"+fact.Private[0].Name, field, "%s holds %d files and directories with keys, and with its rules that is more than %d", field, len(fact.Private), maxPathRules).
+			WithHint("name a directory below it that holds none")
+	}
+	return out, nil
+}

@@ -1,0 +1,126 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+)
+
+// unreadableSandbox is what is shown of a sandbox whose record cannot be read because of
+// err. Its files are kept and its processes run on until it is removed by name. Without a
+// description that can be read it has the name of its directory, and no tenant: only the
+// operator sees it.
+func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
+	known, _ := readIdentity(dir)
+	info := known.Info
+	info.ID, info.Name, info.State = id, cmp.Or(info.Name, id), cloche.StateFailed
+	file := filepath.Join("owners", m.opts.Owner, "sandboxes", id, recordFile)
+	why := "cannot be read"
+	if errors.Is(err, fs.ErrNotExist) {
+		why = "is missing"
+	}
+	info.Reason = fmt.Sprintf("its record %s %s; its files are kept until it is removed", file, why)
+	if info.CreatedAt.IsZero() {
+		info.CreatedAt = now()
+		if fi, err := os.Stat(dir); err == nil {
+			info.CreatedAt = fi.ModTime().UTC()
+		}
+	}
+	return &live{
+		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: m.poke, digest: known.KeyDigest,
+		ended: make(chan struct{}), announced: true, recorded: true, unreadable: true, unreached: true,
+		lease: newLease(info.CreatedAt, info.Limits, now()),
+	}
+}
+
+// listUnreadable puts a sandbox whose record cannot be read into the tables, and says so
+// once.
+func (m *Manager) listUnreadable(id, dir string, err error) {
+	s := m.unreadableSandbox(id, dir, err)
+	m.log.Error("the record of a sandbox cannot be read: it is kept, and listed as failed", "sandbox", id, "file", filepath.Join(dir, recordFile), "error", err)
+	m.claims.adopt(s)
+	m.list(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.tell(s, cloche.EventFailed, s.info.Reason)
+}
+
+// list puts an adopted sandbox into the tables. Where another has its name, it is found by
+// its id alone.
+func (m *Manager) list(s *live) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.byID[s.id] = s
+	if key := (nameKey{s.tenant, s.name}); m.byName[key] == nil {
+		m.byName[key] = s
+	}
+}
+
+// endUnreached ends what may run of a sandbox whose instance this daemon does not have: its
+// record is lost, or it could not be reached when the daemon began. The caller holds s.ops.
+func (m *Manager) endUnreached(ctx context.Context, s *live) error {
+	s.mu.Lock()
+	needed, name := s.unreached, s.info.Engine
+	s.mu.Unlock()
+	if !needed {
+		return nil
+	}
+	engines := m.opts.Engines
+	if name != "" {
+		eng := m.engineNamed(name)
+		if eng == nil {
+			return cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, name)
+		}
+		engines = []engine.Engine{eng}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, eng := range engines {
+		if err := eng.Sweep(ctx, m.opts.Owner, func(id string) bool { return id != s.id }); err != nil {
+			return fmt.Errorf("end what engine %s runs of sandbox %s: %w", eng.Name(), s.id, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unreached, s.engineState = false, nil
+	s.finish(ending{reason: "the sandbox was ended"})
+	return nil
+}
+
+// dropHolds gives up every named workspace that a sandbox has whose record could not be
+// read, so that it is not known which.
+func (m *Manager) dropHolds(s *live) error {
+	s.mu.Lock()
+	needed := s.unreadable
+	s.mu.Unlock()
+	if !needed || m.opts.Workspaces == nil {
+		return nil
+	}
+	return m.opts.Workspaces.DropHolder(m.opts.Owner, s.id)
+}
+
+// unreadableLogBytes is more than the output of a process may have, whose bound is not
+// known any more: nothing of it is dropped.
+const unreadableLogBytes = 1 << 40
+
+// unreadableProcess is what is kept of a process whose record cannot be read: its output,
+// until it is removed by name or with its sandbox. It is told once.
+func (m *Manager) unreadableProcess(s *live, dir string, err error) *process {
+	id := filepath.Base(dir)
+	file := filepath.Join("owners", m.opts.Owner, "sandboxes", s.id, processesDir, id, processRecordFile)
+	m.log.Error("the record of a process cannot be read: its output is kept", "sandbox", s.id, "process", id, "file", filepath.Join(dir, processRecordFile), "error", err)
+	rec := cloche.Process{ExecID: id, Managed: true, StartedAt: now()}
+	if fi, err := os.Stat(dir); err == nil {
+		rec.StartedAt = fi.ModTime().UTC()
+	}
+	unknown(fmt.Sprintf("its record %s cannot be read; its output is kept until it is removed", file))(&rec)
+	m.opts.Events(cloche.Event{Time: now(), Kind: cloche.EventRecord, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason})
+	return newProcess(dir, processRecord{Process: rec, Confirmed: true, Collected: true, LogBytes: unreadableLogBytes})
+}

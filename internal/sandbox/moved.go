@@ -1,0 +1,48 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// AdoptMoved moves the sandboxes of an owner's directory to that of another owner,
+// after a home was moved, copied or restored from a backup. It drops what engines need
+// to find the instances: the paths in it are those of the old home, and the instances
+// may belong to a daemon that still runs there. The next Recover finds these sandboxes
+// lost, with their workspaces, layers and logs. It may be called again after a crash.
+// Tombstones are moved where the other owner has none.
+func AdoptMoved(from, to string) error {
+	ids, _, err := recordDirs(filepath.Join(from, sandboxesDir))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(to, sandboxesDir), 0o700); err != nil {
+		return fmt.Errorf("make directory of sandboxes: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		if err := adoptMoved(filepath.Join(from, sandboxesDir, id), filepath.Join(to, sandboxesDir, id)); err != nil {
+			errs = append(errs, fmt.Errorf("take over sandbox %s: %w", id, err))
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(to, graveFile)); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(filepath.Join(from, graveFile), filepath.Join(to, graveFile)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// adoptMoved moves one sandbox's directory. One whose record cannot be read moves as it is.
+func adoptMoved(from, to string) error {
+	if r, err := readRecord(from); err == nil && r.EngineState != nil {
+		r.EngineState = nil
+		if err := r.write(from, false); err != nil {
+			return err
+		}
+	}
+	return os.Rename(from, to)
+}
