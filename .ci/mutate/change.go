@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -17,13 +18,25 @@ import (
 type change struct {
 	path string // relative to the module
 	line int
+	fn   string // the function or method that it is in, "-" outside of all
 	kind string // what was done
 	text string // the line as it is in the file
+	// nth counts, from 1, the changes of this kind in this function on lines with this text.
+	nth int
 	// source is the changed file.
 	source []byte
 }
 
-func (c change) String() string { return fmt.Sprintf("%s:%d: %s: %s", c.path, c.line, c.kind, c.text) }
+// key says which change this is, whatever is changed elsewhere in the file.
+func (c change) key() string {
+	kind := c.kind
+	if c.nth > 1 {
+		kind += fmt.Sprintf(" (%d)", c.nth)
+	}
+	return strings.Join([]string{c.path, c.fn, kind, c.text}, ": ")
+}
+
+func (c change) String() string { return fmt.Sprintf("line %d: %s", c.line, c.key()) }
 
 // The kinds of changes.
 const (
@@ -69,6 +82,8 @@ func changesIn(path string, src []byte) ([]change, error) {
 	}
 	lines := strings.Split(string(src), "\n")
 	var all []change
+	seen := map[string]int{}
+	fn := "-"
 	// replace makes a change of the bytes from one place to another.
 	replace := func(kind string, from, to token.Pos, with string) {
 		a, b := fset.Position(from), fset.Position(to)
@@ -76,14 +91,20 @@ func changesIn(path string, src []byte) ([]change, error) {
 		if _, err := format.Source(out); err != nil {
 			return
 		}
-		all = append(all, change{path: path, line: a.Line, kind: kind, text: strings.TrimSpace(lines[a.Line-1]), source: out})
+		c := change{path: path, line: a.Line, fn: fn, kind: kind, text: strings.TrimSpace(lines[a.Line-1]), source: out}
+		seen[c.key()]++
+		c.nth = seen[c.key()]
+		all = append(all, c)
 	}
 	text := func(n ast.Node) string {
 		return string(src[fset.Position(n.Pos()).Offset:fset.Position(n.End()).Offset])
 	}
-	ast.Inspect(file, func(n ast.Node) bool {
+	visit := func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.IfStmt:
+			if onlyLogs(n) {
+				return false
+			}
 			replace(kindNever, n.Cond.Pos(), n.Cond.End(), "("+text(n.Cond)+") && false")
 			if !endsWithError(n) {
 				replace(kindAlways, n.Cond.Pos(), n.Cond.End(), "("+text(n.Cond)+") || true")
@@ -100,8 +121,38 @@ func changesIn(path string, src []byte) ([]change, error) {
 			dropIn(n.Body, replace)
 		}
 		return true
-	})
+	}
+	for _, d := range file.Decls {
+		fn = nameOf(d)
+		ast.Inspect(d, visit)
+	}
 	return all, nil
+}
+
+// nameOf is the name of a function, with the type of a method before it.
+func nameOf(d ast.Decl) string {
+	f, ok := d.(*ast.FuncDecl)
+	if !ok {
+		return "-"
+	}
+	if f.Recv == nil || len(f.Recv.List) == 0 {
+		return f.Name.Name
+	}
+	t := f.Recv.List[0].Type
+	for {
+		switch of := t.(type) {
+		case *ast.StarExpr:
+			t = of.X
+		case *ast.IndexExpr:
+			t = of.X
+		case *ast.IndexListExpr:
+			t = of.X
+		case *ast.Ident:
+			return of.Name + "." + f.Name.Name
+		default:
+			return f.Name.Name
+		}
+	}
 }
 
 var swapped = map[token.Token]struct {
@@ -150,6 +201,11 @@ func isLog(s ast.Stmt) bool {
 		return true
 	}
 	return false
+}
+
+// onlyLogs reports whether all that depends on a condition is a line in the log.
+func onlyLogs(n *ast.IfStmt) bool {
+	return n.Init == nil && n.Else == nil && len(n.Body.List) > 0 && !slices.ContainsFunc(n.Body.List, func(s ast.Stmt) bool { return !isLog(s) })
 }
 
 // endsWithError reports whether an if statement returns where err is not nil: that it

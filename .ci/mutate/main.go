@@ -2,18 +2,20 @@
 // changes the tests notice. A change that no test notices is a line that can be lost
 // without a word.
 //
-// The sample is drawn by a seed, so that a run can be repeated. Changes that mean
-// nothing are listed in equivalent.txt, each with its reason. The files of the tree
+// The sample is drawn by a seed, so that a run can be repeated: which changes are in it
+// depends on them and the seed alone. Changes that mean nothing are listed in
+// equivalent.txt, each with its reason; one in a sample is not tried and not replaced. The files of the tree
 // stay as they are: the changed one is given to the go tool as an overlay.
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"slices"
@@ -38,6 +40,7 @@ var targets = []target{
 	{dir: "internal/egress/intercept", tests: []string{"internal/egress/intercept", "internal/egress"}},
 	{dir: "internal/bridge"},
 	{dir: "internal/bridge/filter"},
+	{dir: "internal/event"},
 	{dir: "internal/agent/confine"},
 	{dir: "internal/agent/guest"},
 	{dir: "internal/sandbox", tests: []string{"internal/sandbox", "internal/core"}},
@@ -81,10 +84,15 @@ type runner struct {
 }
 
 // score is what became of a package's changes.
-type score struct{ noticed, tried, equal int }
+type score struct {
+	dir string
+	// places is how many changes the package has.
+	places                      int
+	tried, noticed, late, equal int
+}
 
 func (s score) String() string {
-	return fmt.Sprintf("%d of %d noticed, %d %%, %d equivalent", s.noticed, s.tried, s.percent(), s.equal)
+	return fmt.Sprintf("%s: %d of %d noticed, %d %%, %d by time, %d equivalent, of %d places", s.dir, s.noticed, s.tried, s.percent(), s.late, s.equal, s.places)
 }
 
 func (s score) percent() int {
@@ -100,8 +108,7 @@ func (r *runner) run(ctx context.Context, w io.Writer, only string) error {
 	if err != nil {
 		return err
 	}
-	var all score
-	var low []string
+	var scores []score
 	for _, t := range targets {
 		if only != "" && !slices.Contains(strings.Split(only, ","), t.dir) {
 			continue
@@ -110,15 +117,38 @@ func (r *runner) run(ctx context.Context, w io.Writer, only string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s: %s\n", t.dir, s)
-		if all = (score{all.noticed + s.noticed, all.tried + s.tried, all.equal + s.equal}); s.percent() < goalPackage {
-			low = append(low, t.dir)
+		scores = append(scores, s)
+		if !r.list {
+			fmt.Fprintln(w, s)
 		}
 	}
 	if r.list {
 		return nil
 	}
-	fmt.Fprintf(w, "overall: %s\n", all)
+	return summarize(w, scores, r.sample, r.seed)
+}
+
+// summarize writes the scores as a table and judges them.
+func summarize(w io.Writer, scores []score, sample int, seed uint64) error {
+	all := score{dir: "overall"}
+	var low []string
+	fmt.Fprintf(w, "\nThe first %d changes of each package in the order of seed %d:\n\n", sample, seed)
+	fmt.Fprintln(w, "| package | places | tried | noticed | by time | equivalent | score |\n|---|---|---|---|---|---|---|")
+	row := func(s score) {
+		fmt.Fprintf(w, "| %s | %d | %d | %d | %d | %d | %d %% |\n", s.dir, s.places, s.tried, s.noticed, s.late, s.equal, s.percent())
+	}
+	for _, s := range scores {
+		row(s)
+		all.places += s.places
+		all.tried += s.tried
+		all.noticed += s.noticed
+		all.late += s.late
+		all.equal += s.equal
+		if s.percent() < goalPackage {
+			low = append(low, s.dir)
+		}
+	}
+	row(all)
 	if all.tried == 0 {
 		return errors.New("nothing was changed")
 	}
@@ -128,23 +158,28 @@ func (r *runner) run(ctx context.Context, w io.Writer, only string) error {
 	return nil
 }
 
-// try changes one package. Changes that do not compile are not counted; others take
-// their place.
+// draw puts changes into the order of a seed. Where a change stands depends on nothing but
+// the seed and itself, so that the same ones are drawn after a line elsewhere was mended.
+func draw(changes []change, seed uint64) {
+	at := func(c change) [sha256.Size]byte { return sha256.Sum256(fmt.Appendf(nil, "%d %s", seed, c.key())) }
+	slices.SortFunc(changes, func(a, b change) int {
+		x, y := at(a), at(b)
+		return bytes.Compare(x[:], y[:])
+	})
+}
+
+// try changes one package. Changes that do not compile are not counted, and others take
+// their place; nothing takes the place of one that is equivalent.
 func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalents) (score, error) {
 	changes, err := changesOf(t.dir)
 	if err != nil {
 		return score{}, err
 	}
-	var s score
-	changes = slices.DeleteFunc(changes, func(c change) bool {
-		equal := known.has(c)
-		if equal {
-			s.equal++
-		}
-		return equal
-	})
-	rng := rand.New(rand.NewPCG(r.seed, uint64(len(changes))))
-	rng.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+	if gone := known.stale(t.dir, changes); len(gone) > 0 {
+		return score{}, fmt.Errorf("equivalent.txt has what is no change of %s: %s", t.dir, strings.Join(gone, "; "))
+	}
+	s := score{dir: t.dir, places: len(changes)}
+	draw(changes, r.seed)
 	if r.list {
 		for _, c := range changes[:min(r.sample, len(changes))] {
 			fmt.Fprintln(w, c)
@@ -161,12 +196,17 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				mu.Lock()
-				if next == len(changes) || s.tried >= r.sample {
+				if next == len(changes) || s.tried+s.equal >= r.sample {
 					mu.Unlock()
 					return
 				}
 				c := changes[next]
 				next++
+				if known.has(c) {
+					s.equal++
+					mu.Unlock()
+					continue
+				}
 				s.tried++ // given back where it does not compile
 				mu.Unlock()
 				v, err := r.judge(ctx, t, c)
@@ -177,6 +217,10 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 					s.tried--
 				case v == invalid:
 					s.tried--
+				case v == late:
+					s.noticed++
+					s.late++
+					fmt.Fprintf(w, "noticed by time: %s\n", c)
 				case v == noticed:
 					s.noticed++
 				default:

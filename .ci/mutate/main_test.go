@@ -2,9 +2,11 @@ package main
 
 import (
 	"go/format"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -23,6 +25,9 @@ func f(n, max int, c chan int) (err error) {
 	}
 	n = max
 	g()
+	if n > 1 {
+		log.Warn("much")
+	}
 	return nil
 }
 `
@@ -43,42 +48,141 @@ func TestChangesIn(t *testing.T) {
 		got = append(got, c.String())
 	}
 	want := []string{
-		"p.go:6: statement is dropped: defer close(c)",
-		"p.go:13: statement is dropped: n = max",
-		"p.go:14: statement is dropped: g()",
-		"p.go:7: condition is never true: if n > max && max != 0 {",
-		"p.go:7: condition is always true: if n > max && max != 0 {",
-		"p.go:7: and is or, or is and: if n > max && max != 0 {",
-		"p.go:7: bound is off by one: if n > max && max != 0 {",
-		"p.go:7: equal is unequal: if n > max && max != 0 {",
-		"p.go:10: condition is never true: if err := g(); err != nil {",
-		"p.go:10: equal is unequal: if err := g(); err != nil {",
+		"line 6: p.go: f: statement is dropped: defer close(c)",
+		"line 13: p.go: f: statement is dropped: n = max",
+		"line 14: p.go: f: statement is dropped: g()",
+		"line 7: p.go: f: condition is never true: if n > max && max != 0 {",
+		"line 7: p.go: f: condition is always true: if n > max && max != 0 {",
+		"line 7: p.go: f: and is or, or is and: if n > max && max != 0 {",
+		"line 7: p.go: f: bound is off by one: if n > max && max != 0 {",
+		"line 7: p.go: f: equal is unequal: if n > max && max != 0 {",
+		"line 10: p.go: f: condition is never true: if err := g(); err != nil {",
+		"line 10: p.go: f: equal is unequal: if err := g(); err != nil {",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func TestEquivalents(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "equivalent.txt")
-	if err := os.WriteFile(path, []byte("# a comment\n\np.go: statement is dropped: g() # it has no effect\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	known, err := readEquivalent(path)
+// The same line in two functions is two changes, and so is the same line twice in one.
+func TestKeys(t *testing.T) {
+	const twice = `package p
+
+func (s *set[T]) add() {
+	s.mu.Lock()
+	s.mu.Lock()
+}
+
+func (s set[T]) drop() {
+	s.mu.Lock()
+}
+`
+	changes, err := changesIn("p.go", []byte(twice))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := change{path: "p.go", kind: kindDrop, text: "g()"}
+	var got []string
+	for _, c := range changes {
+		got = append(got, c.key())
+	}
+	want := []string{
+		"p.go: set.add: statement is dropped: s.mu.Lock()",
+		"p.go: set.add: statement is dropped (2): s.mu.Lock()",
+		"p.go: set.drop: statement is dropped: s.mu.Lock()",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What is drawn does not change with what else there is.
+func TestDraw(t *testing.T) {
+	var all []change
+	for i := range 40 {
+		all = append(all, change{path: "p.go", fn: "f", kind: kindDrop, text: strconv.Itoa(i), nth: 1})
+	}
+	few := slices.Clone(all[:30])
+	draw(all, 1)
+	all = slices.DeleteFunc(all, func(c change) bool { n, _ := strconv.Atoi(c.text); return n >= 30 })
+	draw(few, 1)
+	texts := func(changes []change) (out []string) {
+		for _, c := range changes {
+			out = append(out, c.text)
+		}
+		return out
+	}
+	one := texts(few)
+	if !slices.Equal(texts(all), one) {
+		t.Errorf("drawn of more: %v, drawn of less: %v", texts(all), one)
+	}
+	if draw(few, 2); slices.Equal(texts(few), one) {
+		t.Error("another seed draws the same")
+	}
+}
+
+func TestEquivalents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "equivalent.txt")
+	read := func(text string) (equivalents, error) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return readEquivalent(path)
+	}
+	known, err := read("# a comment\n\nd/p.go: f: statement is dropped: g() # it has no effect\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := change{path: "d/p.go", fn: "f", kind: kindDrop, text: "g()", nth: 1}
 	if !known.has(c) {
 		t.Error("a listed change is not known")
 	}
-	if c.text = "h()"; known.has(c) {
-		t.Error("another change is known")
+	for name, other := range map[string]change{
+		"another line":     {path: "d/p.go", fn: "f", kind: kindDrop, text: "h()", nth: 1},
+		"another function": {path: "d/p.go", fn: "e", kind: kindDrop, text: "g()", nth: 1},
+		"the next of them": {path: "d/p.go", fn: "f", kind: kindDrop, text: "g()", nth: 2},
+	} {
+		if known.has(other) {
+			t.Errorf("%s is known", name)
+		}
 	}
-	if err := os.WriteFile(path, []byte("p.go: statement is dropped: g()\n"), 0o600); err != nil {
-		t.Fatal(err)
+	if gone := known.stale("d", []change{c}); len(gone) != 0 {
+		t.Errorf("stale although it is there: %v", gone)
 	}
-	if _, err := readEquivalent(path); err == nil {
-		t.Error("a line without a reason was read")
+	if gone := known.stale("d", nil); len(gone) != 1 {
+		t.Errorf("stale: %v, want one", gone)
+	}
+	if gone := known.stale("e", nil); len(gone) != 0 {
+		t.Errorf("stale of another package: %v", gone)
+	}
+	for _, bad := range []string{
+		"p.go: f: statement is dropped: g()\n",
+		"p.go: statement is dropped: g() # no function\n",
+		"p.go: f: statement is dropped: g() # once\np.go: f: statement is dropped: g() # twice\n",
+	} {
+		if _, err := read(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+// The table has a line for each package and one for all, and a score that is too low is an
+// error that names the package.
+func TestSummarize(t *testing.T) {
+	var out strings.Builder
+	err := summarize(&out, []score{{dir: "a", places: 90, tried: 20, noticed: 20, equal: 1}, {dir: "b", places: 50, tried: 10, noticed: 7, late: 1}}, 21, 3)
+	if err == nil || !strings.HasSuffix(err.Error(), ": b") {
+		t.Errorf("error: %v, want one that names b", err)
+	}
+	for _, want := range []string{"first 21 changes", "seed 3", "| a | 90 | 20 | 20 | 0 | 1 | 100 % |", "| b | 50 | 10 | 7 | 1 | 0 | 70 % |", "| overall | 140 | 30 | 27 | 1 | 1 | 90 % |"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	if err := summarize(io.Discard, []score{{dir: "a", tried: 20, noticed: 17}}, 20, 1); err != nil {
+		t.Errorf("85 of 100: %v", err)
+	}
+	if err := summarize(io.Discard, []score{{dir: "a", tried: 20, noticed: 16}}, 20, 1); err == nil {
+		t.Error("80 of 100 are enough")
 	}
 }

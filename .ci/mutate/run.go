@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +23,7 @@ type verdict int
 const (
 	unnoticed verdict = iota
 	noticed
+	late    // the tests did not end in their time: noticed too, and counted apart
 	invalid // does not compile
 )
 
@@ -43,17 +47,18 @@ func (r *runner) judge(ctx context.Context, t target, c change) (verdict, error)
 	if err := errors.Join(os.WriteFile(changed, c.source, 0o600), os.WriteFile(file, overlay, 0o600)); err != nil {
 		return 0, err
 	}
-	if _, err := goTool(ctx, r.limit, "build", "-overlay", file, "./"+t.dir); err != nil {
-		return invalid, nil
-	}
-	_, err = goTool(ctx, r.limit, t.args("-overlay", file)...)
-	if ctx.Err() != nil {
+	out, err := goTool(ctx, r.limit, t.args("-overlay", file)...)
+	switch {
+	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
+	case err == nil:
+		return unnoticed, nil
+	case bytes.Contains(out, []byte("[build failed]")):
+		return invalid, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return late, nil
 	}
-	if err != nil {
-		return noticed, nil
-	}
-	return unnoticed, nil
+	return noticed, nil
 }
 
 // clean runs the tests of a package as it is.
@@ -85,20 +90,25 @@ func goTool(ctx context.Context, limit time.Duration, args ...string) ([]byte, e
 	// Children of a test that hangs end with it, or this would wait for them.
 	setGroup(cmd)
 	cmd.WaitDelay = 5 * time.Second
-	return cmd.CombinedOutput()
+	out, err := cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return out, err
 }
 
-// equivalents are changes that mean nothing: file, kind and line of source, with a
-// reason for each.
-type equivalents map[[3]string]string
+// equivalents are changes that mean nothing, by their keys, with a reason for each.
+type equivalents map[string]string
 
 // readEquivalent reads lines of the form
 //
-//	file: kind: line of source # reason
+//	file: function: kind: line of source # reason
 //
-// of which those that begin with # and empty ones are comments.
-func readEquivalent(path string) (equivalents, error) {
-	f, err := os.Open(path)
+// as a run prints them, without the number of the line. Where a function has the same
+// change on the same text more than once, the kind ends with which of them it is. Lines
+// that begin with # and empty ones are comments.
+func readEquivalent(file string) (equivalents, error) {
+	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -114,16 +124,34 @@ func readEquivalent(path string) (equivalents, error) {
 			continue
 		}
 		i := strings.LastIndex(line, " # ")
-		parts := strings.SplitN(line[:max(i, 0)], ": ", 3)
-		if i < 0 || len(parts) != 3 {
-			return nil, fmt.Errorf("%s:%d: want FILE: KIND: LINE # REASON", path, n)
+		if i < 0 || len(strings.SplitN(line[:i], ": ", 4)) != 4 {
+			return nil, fmt.Errorf("%s:%d: want FILE: FUNCTION: KIND: LINE # REASON", file, n)
 		}
-		all[[3]string(parts)] = line[i+3:]
+		if _, twice := all[line[:i]]; twice {
+			return nil, fmt.Errorf("%s:%d: it is listed twice", file, n)
+		}
+		all[line[:i]] = line[i+3:]
 	}
 	return all, lines.Err()
 }
 
 func (e equivalents) has(c change) bool {
-	_, ok := e[[3]string{c.path, c.kind, c.text}]
+	_, ok := e[c.key()]
 	return ok
+}
+
+// stale are the equivalents of a package that are none of its changes.
+func (e equivalents) stale(dir string, changes []change) []string {
+	there := map[string]bool{}
+	for _, c := range changes {
+		there[c.key()] = true
+	}
+	var gone []string
+	for key := range e {
+		if file, _, _ := strings.Cut(key, ": "); path.Dir(file) == dir && !there[key] {
+			gone = append(gone, key)
+		}
+	}
+	slices.Sort(gone)
+	return gone
 }
