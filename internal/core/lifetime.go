@@ -27,15 +27,19 @@ func (s *Service) List(_ context.Context, caller Caller, o cloche.ListOptions) (
 
 // Delete takes a sandbox away, running or not, and returns the last that is known of
 // it. Of one that was removed already, by its id, it changes nothing.
-func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (cloche.Sandbox, error) {
 	if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
 		return gone, nil
 	}
-	err = s.lifetime(ctx, caller, policy.VerbRemove, ref, func(id string) error {
-		sb, err = s.opts.Sandboxes.Delete(ctx, caller, id)
-		return err
-	})
-	return sb, err
+	is, err := s.opts.Sandboxes.Get(caller, ref)
+	if err != nil {
+		if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
+			return gone, nil // its removal ended between the two questions
+		}
+		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", nil, err)
+	}
+	sb, err := s.opts.Sandboxes.Delete(ctx, caller, is.ID)
+	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, is.ID, nil, err)
 }
 
 // DeleteKeyed takes away what an idempotency key stands for, and what is yet to come

@@ -256,6 +256,9 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 	m.claims.mu.Lock()
 	if e := m.graves.keyOf(caller.Tenant, key); e != nil {
 		m.claims.mu.Unlock()
+		if id := e.Sandbox.ID; m.listed(id) {
+			return m.Delete(ctx, caller, id) // its removal goes on
+		}
 		return e.Sandbox, nil
 	}
 	cl := m.claims.byKey[k]

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cloche-dev/cloche"
@@ -312,4 +313,39 @@ func TestBurstOfCreates(t *testing.T) {
 		t.Errorf("%d start and %d wait in the end", starting, waiting)
 	}
 	w.nothingLeft(m)
+}
+
+// That a sandbox is removed is said when nothing is left of it, also where its grave
+// is dug already: by its id, by its key and by who asks a second time.
+func TestRemovedIsSaidWhenNothingIsLeft(t *testing.T) {
+	w := newWorld(t)
+	var mended atomic.Bool
+	w.trap = func(_ context.Context, p string) error {
+		if p == "after erase" && !mended.Load() {
+			return errWanted
+		}
+		return nil
+	}
+	m := w.manager(false)
+	sb, _, err := w.keyed(t.Context(), m, "k", "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := m.Delete(t.Context(), operator, sb.ID); err == nil {
+			t.Error("a removal that failed says nothing")
+		}
+		if gone, ok := m.Removed(operator, sb.ID); ok {
+			t.Errorf("what is still %s is said to be removed", gone.State)
+		}
+		if _, err := m.DeleteKeyed(t.Context(), operator, "k"); err == nil {
+			t.Error("a removal by key that failed says nothing")
+		}
+	}
+	mended.Store(true)
+	eventually(t, "it is removed", func() bool { _, ok := m.Removed(operator, sb.ID); return ok })
+	w.nothingLeft(m)
+	if gone, err := m.DeleteKeyed(t.Context(), operator, "k"); err != nil || gone.ID != sb.ID {
+		t.Errorf("a removal by key afterwards: %+v, %v", gone, err)
+	}
 }

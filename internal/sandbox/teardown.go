@@ -287,9 +287,21 @@ func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) 
 	return m.remove(context.WithoutCancel(ctx), s, why{cause: cloche.EndedDeleted, by: "tenant " + caller.Tenant + ", " + caller.Origin()})
 }
 
-// Removed is the last record of a sandbox that was removed, by its id.
+// Removed is the last record of a sandbox that was removed, by its id. Of one whose
+// removal goes on there is none yet.
 func (m *Manager) Removed(caller policy.Caller, id string) (cloche.Sandbox, bool) {
+	if m.listed(id) {
+		return cloche.Sandbox{}, false
+	}
 	return m.graves.of(caller, id)
+}
+
+// listed reports whether there is a sandbox with this id. One that is being removed has
+// its grave already, and is there until nothing is left of it.
+func (m *Manager) listed(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.byID[id] != nil
 }
 
 // Remove is Delete for who wants no record.
