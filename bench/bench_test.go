@@ -149,6 +149,8 @@ func TestEveryGoalNamesSubjects(t *testing.T) {
 		attachFirst, oneFollower, manyFollowers, bigStream, reconcile,
 		imageStart, hostStart, imagePython, hostPython, clochePull, podmanPull,
 		containerExec, linkConnect, linkDown, linkUp, runscConnect, runscDown, runscUp,
+		recordReplaced, createOnDisk, createInMemory, createOnDiskNative, createInMemoryNative,
+		versionExec, otherExec, versionCreate, otherCreate, versionBuild, otherBuild,
 	}
 	bridged := &endpointBench{bridged: map[string]*client.Sandbox{}}
 	for _, engine := range endpointEngines() {

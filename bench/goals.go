@@ -51,6 +51,12 @@ func goals() []goal {
 		{what: "connect by name through the link, rules and all", subject: linkConnect, metric: total, maxMS: 1},
 		{what: "512 MiB in through the link, against runsc's own stack (50 %)", subject: linkDown, metric: total, peer: runscDown, maxRatio: 2},
 		{what: "512 MiB out through the link, against runsc's own stack (50 %)", subject: linkUp, metric: total, peer: runscUp, maxRatio: 2},
+		{what: "a record replaced and synced", subject: recordReplaced, metric: total, maxMS: 2},
+		{what: "create with its records on the disk, against records in memory (10 %)", subject: createOnDisk, metric: first, peer: createInMemory, maxRatio: 1.11},
+		{what: "the same, native", subject: createOnDiskNative, metric: first, peer: createInMemoryNative, maxRatio: 1.11},
+		{what: "exec /bin/true, against the other version", subject: versionExec, metric: total, peer: otherExec, maxRatio: 1.01},
+		{what: "create → first output, against the other version", subject: versionCreate, metric: first, peer: otherCreate, maxRatio: 1.05},
+		{what: "a build of many small programs, against the other version (1 %)", subject: versionBuild, metric: total, peer: otherBuild, maxRatio: 1.01},
 		{what: "daemon killed and back with 50 sandboxes", subject: reconcile, metric: total, maxMS: 3000},
 	})
 }

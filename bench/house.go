@@ -31,8 +31,13 @@ type house struct {
 }
 
 func newHouse(ctx context.Context, b *bench) (*house, error) {
+	return newHouseIn(ctx, b, b.bin, b.dir)
+}
+
+// newHouseIn is a daemon of the executable bin with its home and socket in dir.
+func newHouseIn(ctx context.Context, b *bench, bin, dir string) (*house, error) {
 	h := &house{
-		bin: b.bin, home: filepath.Join(b.dir, "home"), runHome: filepath.Join(b.dir, "run-home"), workspace: filepath.Join(b.dir, "workspace"),
+		bin: bin, home: filepath.Join(dir, "home"), runHome: filepath.Join(dir, "run-home"), workspace: filepath.Join(dir, "workspace"),
 	}
 	if err := os.Mkdir(h.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make workspace: %w", err)
@@ -47,7 +52,7 @@ func newHouse(ctx context.Context, b *bench) (*house, error) {
 	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), fmt.Appendf(nil, "docker: {host: '%s'}\n", dockerHost(b)), 0o600); err != nil {
 		return nil, fmt.Errorf("write settings: %w", err)
 	}
-	socket := "unix://" + filepath.Join(b.dir, "cloche.sock")
+	socket := "unix://" + filepath.Join(dir, "cloche.sock")
 	cmd := command(context.WithoutCancel(ctx), h.bin, "serve", "--home", h.home, "--listen", socket)
 	if err := startAndWait(cmd, "msg=serving", b); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
