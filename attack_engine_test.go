@@ -87,6 +87,7 @@ func TestAttackEngines(t *testing.T) {
 			within := func(name string, f func()) {
 				t.Run(name, func(t *testing.T) {
 					h.t = t
+					h.revive()
 					f()
 				})
 				h.t = t

