@@ -295,7 +295,7 @@ func (e *Endpoint) Close(ctx context.Context, grace time.Duration) cloche.Endpoi
 }
 
 // partingTime is how long the last answers may take.
-const partingTime = 500 * time.Millisecond
+const partingTime = 2 * time.Second
 
 // settle waits until nothing is under way, or ctx ends.
 func (e *Endpoint) settle(ctx context.Context) {

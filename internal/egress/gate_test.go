@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/egress"
@@ -64,12 +65,29 @@ func (r resettable) Reset() {
 	r.Close()
 }
 
+// pipe is a connection of a sandbox in memory. It cannot be closed in one direction.
+type pipe struct{ net.Conn }
+
+// Accept implements egress.Opening.
+func (p pipe) Accept() (egress.Conn, error) { return p, nil }
+
+// Refuse implements egress.Opening.
+func (p pipe) Refuse() { p.Close() }
+
+// Reset implements egress.Conn.
+func (p pipe) Reset() { p.Close() }
+
+// CloseWrite implements egress.Conn.
+func (p pipe) CloseWrite() error { return errors.ErrUnsupported }
+
 // echo is an upstream where every name is a server that sends back what it gets.
 type echo struct {
 	wg sync.WaitGroup
 	// before, where set, is called with each dial.
 	before func(context.Context) error
 	dialed atomic.Int64
+	// piped is that its connections are in memory.
+	piped bool
 }
 
 func (e *echo) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
@@ -82,6 +100,14 @@ func (e *echo) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 		if err := e.before(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if e.piped {
+		near, far := net.Pipe()
+		e.wg.Go(func() {
+			defer far.Close()
+			io.Copy(far, far)
+		})
+		return near, nil
 	}
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -237,27 +263,30 @@ func TestCloseEndsEverything(t *testing.T) {
 	<-late.refused
 }
 
+// TestIdleFlowEnds: what moves is not idle, and from its last byte a flow has exactly the
+// time that it may be.
 func TestIdleFlowEnds(t *testing.T) {
-	e := &echo{}
-	g, at := gate(t, e, egress.Options{Limits: egress.Limits{Idle: 150 * time.Millisecond}}, "a.org:7")
-	o := newGuest(t)
-	defer o.far.Close()
-	done := make(chan struct{})
-	go func() { g.Connect(at("a.org", 7), o); close(done) }()
-	<-o.accepted
-	start := time.Now()
-	for range 10 { // what moves is not idle
-		io.WriteString(o.far, "x")
-		if _, err := io.ReadFull(o.far, make([]byte, 1)); err != nil {
-			t.Fatalf("after %s: %v", time.Since(start), err)
+	synctest.Test(t, func(t *testing.T) {
+		e := &echo{piped: true}
+		g, at := gate(t, e, egress.Options{Limits: egress.Limits{Idle: time.Minute}}, "a.org:7")
+		near, far := net.Pipe()
+		defer far.Close()
+		done := make(chan struct{})
+		go func() { g.Connect(at("a.org", 7), pipe{near}); close(done) }()
+		var last time.Time
+		for range 10 {
+			io.WriteString(far, "x")
+			if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			last = time.Now()
+			time.Sleep(50 * time.Second)
 		}
-		<-time.After(30 * time.Millisecond)
-	}
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatal("the flow goes on")
-	}
+		<-done
+		if idle := time.Since(last); idle != time.Minute {
+			t.Errorf("the flow ended after %s", idle)
+		}
+	})
 }
 
 // TestBudgetIsExact: many flows at once do not get one byte more than one.
@@ -272,7 +301,7 @@ func TestBudgetIsExact(t *testing.T) {
 		wg.Go(func() { g.Connect(to, o) })
 		wg.Go(func() {
 			defer o.far.Close()
-			o.far.SetDeadline(time.Now().Add(10 * time.Second))
+			o.far.SetDeadline(time.Now().Add(time.Minute))
 			wg.Go(func() { io.Copy(io.Discard, o.far) })
 			for range 50 {
 				if _, err := o.far.Write(make([]byte, 1000)); err != nil {

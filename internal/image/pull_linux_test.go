@@ -235,15 +235,17 @@ func TestPullFromARegistryThatHangs(t *testing.T) {
 				<-q.Context().Done()
 				return true
 			}
-			s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{Timeout: 60 * time.Millisecond}})
-			must(t, err)
-			begun := time.Now()
-			_, err = s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
-			wantError(t, err, cloche.CodeTimeout, true, "did not answer")
-			if calls.Load() == 0 || time.Since(begun) > 20*time.Second {
-				t.Errorf("%d calls, %s", calls.Load(), time.Since(begun))
+			// Longer where the machine took that time for what comes before the part.
+			for timeout := 60 * time.Millisecond; calls.Load() == 0; timeout *= 4 {
+				if timeout > time.Minute {
+					t.Fatal("nobody asked for it")
+				}
+				s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{Timeout: timeout}})
+				must(t, err)
+				_, err = s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
+				wantError(t, err, cloche.CodeTimeout, true, "did not answer")
+				nothingVisible(t, s)
 			}
-			nothingVisible(t, s)
 		})
 	}
 	r.fault = nil

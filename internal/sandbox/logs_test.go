@@ -4,6 +4,9 @@ package sandbox_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,12 +22,35 @@ func TestLogsFromAnyOffset(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
-	// In this order, because a pause is between the two streams.
-	script := "echo one; sleep 0.1; echo TWO >&2; sleep 0.1; echo three; sleep 0.1; printf FOUR >&2"
-	if _, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{ExecID: "exec", Shell: script})); err != nil {
+	// In this order, because what comes first is on record before the next is written.
+	script := func(id string) string {
+		at := filepath.Join(w.dir, id)
+		return fmt.Sprintf("on() { while ! [ -e %s.$1 ]; do sleep 0.01; done; }; echo one; on 4; echo TWO >&2; on 8; echo three; on 14; printf FOUR >&2", at)
+	}
+	pace := func(id string) {
+		t.Helper()
+		for _, n := range []int{4, 8, 14} {
+			eventually(t, fmt.Sprintf("%d bytes of %s are on record", n, id), func() bool {
+				return len(output(t, m, sb, cloche.LogOptions{ExecID: id})) == n
+			})
+			if err := os.WriteFile(fmt.Sprintf("%s.%d", filepath.Join(w.dir, id), n), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	st, err := m.ExecStream(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{ExecID: "exec", Shell: script("exec")}))
+	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, m, sb, shell("managed", script))
+	defer st.Close()
+	pace("exec")
+	for ev, err := st.Recv(); ev.Exit == nil; ev, err = st.Recv() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, m, sb, shell("managed", script("managed")))
+	pace("managed")
 	ended(t, m, sb, "managed")
 	cases := []struct {
 		name string
@@ -68,7 +94,7 @@ func TestLogsFromAnyOffset(t *testing.T) {
 			t.Errorf("the last lines of both: %q", got)
 		}
 	}
-	err := m.Logs(t.Context(), operator, "dev", cloche.LogOptions{ExecID: "managed", Follow: true}, func(e cloche.LogEntry) error {
+	err = m.Logs(t.Context(), operator, "dev", cloche.LogOptions{ExecID: "managed", Follow: true}, func(e cloche.LogEntry) error {
 		if e.End == "" && e.Position == 0 && e.Offset != 0 || e.End != "" && e.Position != 18 {
 			t.Errorf("entry %+v", e)
 		}

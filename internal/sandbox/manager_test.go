@@ -205,9 +205,21 @@ func TestNamesAndQuota(t *testing.T) {
 func TestDeathIsSeen(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	w.machine.SetFaults(fake.Faults{DieAfter: 300 * time.Millisecond})
 	sb := w.create(m, "x")
-	res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exec sleep 60"}))
+	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "echo up; exec sleep 600"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := st.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	killByRecord(t, w, sb.ID)
+	ev, err := st.Recv()
+	if err != nil || ev.Exit == nil {
+		t.Fatalf("the end of an exec whose sandbox died: %+v, %v", ev, err)
+	}
+	res := ev.Exit
 	if err != nil || !res.SandboxLost || res.ExitCode != nil || res.OK() || res.Reason == "" || res.TerminalReason != cloche.EndedLost {
 		t.Errorf("an exec whose sandbox died: %+v, %v; want sandbox_lost and no exit code", res, err)
 	}

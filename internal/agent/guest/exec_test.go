@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
@@ -203,17 +201,9 @@ func TestOutputIsCutInTheMiddle(t *testing.T) {
 // for the order of pieces that wait in two pipes at once is nobody's.
 func TestOutputKeepsTheOrder(t *testing.T) {
 	in := boot(t, nil)
-	fifo := filepath.Join(t.TempDir(), "next")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	next, err := os.OpenFile(fifo, os.O_RDWR, 0) // not writing alone, which waits for a reader
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer next.Close()
+	next := fifo(t)
 	s := shell("for i in 1 2 3; do echo o$i; read x <$1; echo e$i >&2; read x <$1; done")
-	s.Argv = append(s.Argv, "sh", fifo)
+	s.Argv = append(s.Argv, "sh", next.Name())
 	const want = "o1\ne1\no2\ne2\no3\ne3\n"
 	ctx, cancel := context.WithCancel(within(t, 30*time.Second))
 	var pacer sync.WaitGroup

@@ -162,6 +162,21 @@ func (in *inside) run(t testing.TB, script string) string {
 	return string(bytes.TrimSpace(r.Stdout))
 }
 
+// fifo is a named pipe by which a program and a test wait for each other.
+func fifo(t testing.TB) *os.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // to open it for one direction waits for the other
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // within is a context for what must not hang.
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -66,15 +66,27 @@ func TestRepeatableExec(t *testing.T) {
 
 func TestRepeatAfterALostCallBringsTheInput(t *testing.T) {
 	in := boot(t, nil)
-	s := shell("sleep 0.3; exec wc -c")
+	begun, lost := fifo(t), fifo(t)
+	s := shell("echo >$1; read x <$2; exec wc -c")
+	s.Argv = append(s.Argv, "sh", begun.Name(), lost.Name())
 	s.Repeatable, s.Stdin = true, make([]byte, 2<<20)
 	c := in.connect(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := c.Exec(ctx, s); err == nil {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = begun.Read(make([]byte, 1))
+		cancel() // it reads nothing yet, and its pipe holds a part of the input
+	})
+	_, err := c.Exec(ctx, s)
+	if err == nil {
 		t.Fatal("the first call was not lost")
 	}
+	wg.Wait()
 	c.Close()
+	if _, err := lost.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
 	r, err := in.Exec(within(t, 20*time.Second), s)
 	if err != nil || strings.TrimSpace(string(r.Stdout)) != fmt.Sprint(2<<20) {
 		t.Fatalf("%q, %v", r.Stdout, err)

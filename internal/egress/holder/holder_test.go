@@ -256,7 +256,8 @@ func TestHolderInheritsNothing(t *testing.T) {
 	}
 }
 
-// server runs a holder in this process, with little patience.
+// startServer runs a holder in this process, which looks often whether its links have
+// another end. While somebody is there it waits for longer than any test takes.
 func startServer(t *testing.T) (path string, ended chan int) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")
@@ -269,7 +270,7 @@ func startServer(t *testing.T) (path string, ended chan int) {
 	}
 	ended = make(chan int, 1)
 	go func() {
-		ended <- (&server{listener: fd, patience: 100 * time.Millisecond, rounds: 100 * time.Millisecond, links: map[string]*os.File{}}).serve()
+		ended <- (&server{listener: fd, patience: 10 * time.Minute, rounds: 100 * time.Millisecond, links: map[string]*os.File{}}).serve()
 		_ = unix.Close(fd)
 	}()
 	return path, ended

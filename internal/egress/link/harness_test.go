@@ -106,7 +106,7 @@ func (l *log) Refused(r egress.Refused) { l.note(func() { l.refused = append(l.r
 // wait waits until ok, which is called under the lock.
 func (l *log) wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		l.mu.Lock()
 		good, changed := ok(), l.changed
@@ -293,7 +293,7 @@ func (h *house) route(name string, port uint16, where string) {
 
 // dial connects from inside the sandbox.
 func (h *house) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return gonet.DialContextTCP(ctx, h.guest, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(to.Addr().As4()), Port: to.Port()}, ipv4.ProtocolNumber)
 }
@@ -310,7 +310,7 @@ func (h *house) dialName(name string, port uint16) (*gonet.TCPConn, error) {
 
 // lookup asks our resolver, as a Go program inside would.
 func (h *house) lookup(name string) (netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	addrs, err := h.resolver("udp").LookupNetIP(ctx, "ip4", name+".")
 	if err != nil {

@@ -336,7 +336,7 @@ func TestRulesChange(t *testing.T) {
 	}
 	g := grant(t, "a.example")
 	g.Temporary = []policy.TemporaryRule{
-		{Rule: rule.Rule{Host: "b.example"}, ExpiresAt: time.Now().Add(300 * time.Millisecond)},
+		{Rule: rule.Rule{Host: "b.example"}, ExpiresAt: time.Now().Add(time.Hour)},
 		{Rule: rule.Rule{Host: "c.example"}, ExpiresAt: time.Now().Add(time.Hour)},
 	}
 	if err := w.SetGrant(g); err != nil {
@@ -347,7 +347,12 @@ func TestRulesChange(t *testing.T) {
 			t.Errorf("%s: code %d", name, code)
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(20 * time.Millisecond) {
+	g.Temporary = slices.Clone(g.Temporary)
+	g.Temporary[0].ExpiresAt = time.Now().Add(50 * time.Millisecond)
+	if err := w.SetGrant(g); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 		if _, code := ask(t, w, "b.example"); code == dns.RcodeRefused {
 			break
 		} else if time.Now().After(deadline) {
