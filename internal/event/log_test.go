@@ -288,47 +288,6 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// What is older than MaxAge is let go of with the next event, in memory and when the file is
-// written anew; it does not count for its owner any more.
-func TestAgedEventsAreLetGo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "events")
-	synctest.Test(t, func(t *testing.T) {
-		l := open(t, event.Options{Path: path, MaxAge: time.Hour, MaxEvents: 100, MaxEach: 16})
-		publish(l, 1, 50)
-		for range 16 {
-			l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
-		}
-		time.Sleep(30 * time.Minute)
-		publish(l, 100, 1)
-		if n := event.Held(l); n != 67 {
-			t.Errorf("%d events are held, want 67: none is too old", n)
-		}
-		time.Sleep(30*time.Minute + time.Second)
-		publish(l, 101, 1)
-		if n := event.Held(l); n != 2 {
-			t.Errorf("%d events are held, want 2: the others are too old", n)
-		}
-		for range 16 {
-			l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
-		}
-		if n := event.Held(l); n != 18 {
-			t.Errorf("%d events are held, want 18: those of before are not counted for their owner", n)
-		}
-		publish(l, 200, 150) // the file is written anew
-		data, err := os.ReadFile(path)
-		must(t, err)
-		if bytes.Contains(data, []byte(`"cursor":1,`)) || bytes.Contains(data, []byte(`"reason":"50"`)) {
-			t.Error("the file has what is too old")
-		}
-		time.Sleep(2 * time.Hour)
-		must(t, l.Close())
-		l = open(t, event.Options{Path: path, MaxAge: time.Hour, MaxEvents: 100, MaxEach: 16})
-		if n := event.Held(l); n != 0 {
-			t.Errorf("%d events are held after an open, want 0", n)
-		}
-	})
-}
-
 // TestCursorOutlivesEvents ages everything out and rewrites the file.
 func TestCursorOutlivesEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events")

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -232,6 +234,63 @@ func TestTheLastUseIsCheap(t *testing.T) {
 		}
 		closed(t, s)
 	})
+}
+
+// When a store is closed nothing writes to the home any more, though a key was used at the
+// last moment: another process may have it by then.
+func TestCloseIsTheLastWrite(t *testing.T) {
+	for range 50 {
+		home := t.TempDir()
+		file := filepath.Join(home, "keys.json")
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, home)
+			_, text := create(t, s, key.Wish{Tenant: "red"})
+			time.Sleep(2 * time.Minute)
+			if _, _, err := s.Verify(text); err != nil {
+				t.Fatal(err)
+			}
+			closed(t, s)
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Fatalf("the file was written after the end of the store: %v", err)
+			}
+			if _, _, err := s.Verify(text); err != nil {
+				t.Errorf("a key is not known after the end: %v", err)
+			}
+		})
+	}
+}
+
+// Reading and writing the file holds nothing open.
+func TestNoDescriptorIsLeft(t *testing.T) {
+	home := t.TempDir()
+	count := func() (n int) {
+		t.Helper()
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("needs /proc: it counts descriptors")
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, home) {
+				n++
+			}
+		}
+		return n
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what nobody has
+	s := open(t, home)
+	k, _ := create(t, s, key.Wish{Tenant: "red"})
+	if _, err := s.Revoke(k.ID); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, s)
+	closed(t, open(t, home))
+	if n := count(); n > 0 {
+		t.Errorf("%d descriptors of the home are open", n)
+	}
 }
 
 func TestADamagedFileIsNotForgotten(t *testing.T) {
