@@ -85,31 +85,48 @@ func TestPauseHoldsTimeouts(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
-	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "echo up; sleep 0.5; exit 6", TimeoutMS: new(int64(1500))}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	if _, err := st.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(2 * time.Second) // longer than the timeout
-	if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		ev, err := st.Recv()
+	// pausedFor is how an exec ends that stands still for longer than its timeout, and
+	// ends as soon as it goes on.
+	pausedFor := func(timeout time.Duration) *cloche.Result {
+		goOn := filepath.Join(t.TempDir(), "go-on")
+		script := "echo up; while ! [ -e " + goOn + " ]; do sleep 0.01; done; exit 6"
+		st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: script, TimeoutMS: new(timeout.Milliseconds())}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ev.Exit != nil {
-			if ev.Exit.TimedOut || ev.Exit.ExitCode == nil || *ev.Exit.ExitCode != 6 {
-				t.Errorf("it ended with %+v", *ev.Exit)
+		defer st.Close()
+		if ev, err := st.Recv(); err != nil || ev.Exit != nil {
+			return ev.Exit
+		}
+		if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(timeout + timeout/4)
+		if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			ev, err := st.Recv()
+			if err != nil {
+				t.Fatal(err)
 			}
+			if ev.Exit != nil {
+				return ev.Exit
+			}
+		}
+	}
+	// What a busy machine takes before the pause and after it counts: longer where that
+	// was all of it.
+	for timeout := time.Second; ; timeout *= 2 {
+		end := pausedFor(timeout)
+		if end != nil && !end.TimedOut && end.ExitCode != nil && *end.ExitCode == 6 {
 			return
+		}
+		if timeout > 10*time.Second {
+			t.Fatalf("with a timeout of %s it ended with %+v", timeout, end)
 		}
 	}
 }
