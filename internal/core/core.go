@@ -207,6 +207,9 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 		return cloche.Doctor{}, err
 	}
 	host := s.opts.Prober.Host()
+	if score := oomScore(); score != "" {
+		host["oom_score_adj"] = score
+	}
 	host["workspace_size"] = "held by the kernel"
 	if can := workspace.HardQuota(); !can.OK {
 		host["workspace_size"] = "refused: " + can.Reason

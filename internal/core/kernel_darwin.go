@@ -10,3 +10,6 @@ func kernelRelease() string {
 	}
 	return release
 }
+
+// oomScore is a matter of Linux.
+func oomScore() string { return "" }

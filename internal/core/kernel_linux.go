@@ -1,6 +1,11 @@
 package core
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
 
 // kernelRelease is what uname -r prints.
 func kernelRelease() string {
@@ -9,4 +14,14 @@ func kernelRelease() string {
 		return "unknown"
 	}
 	return unix.ByteSliceToString(u.Release[:])
+}
+
+// oomScore is by which the kernel keeps this process when memory runs out; empty when it
+// cannot be told.
+func oomScore() string {
+	b, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }

@@ -11,3 +11,6 @@ func kernelRelease() string {
 	v := windows.RtlGetVersion()
 	return fmt.Sprintf("%d.%d.%d", v.MajorVersion, v.MinorVersion, v.BuildNumber)
 }
+
+// oomScore is a matter of Linux.
+func oomScore() string { return "" }

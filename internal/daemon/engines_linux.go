@@ -30,6 +30,9 @@ type kernels = *gvisor.Engine
 // them.
 func (h *house) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine, error) {
 	log := h.log
+	if !ephemeral {
+		keepFromOOM(log)
+	}
 	gv, err := gvisorEngine(h.home, ephemeral, cfg.Ready, log)
 	if err != nil {
 		return nil, nil, err
@@ -121,4 +124,15 @@ func forgetOwner(engines, owner string) error {
 		errs = append(errs, hostproc.Forget(filepath.Join(engines, e.Name()), owner))
 	}
 	return errors.Join(errs...)
+}
+
+// keepFromOOM has the kernel kill the daemon after everything else of ours when memory
+// runs out. It is no reason not to serve.
+func keepFromOOM(log *slog.Logger) {
+	score, err := hostproc.KeepFromOOM()
+	if err != nil {
+		log.Warn("keep the daemon from being killed first when memory runs out", "error", err)
+		return
+	}
+	log.Debug("daemon has its place when memory runs out", "oom_score_adj", score)
 }

@@ -20,6 +20,7 @@ import (
 // need not put that on each.
 type confined struct {
 	jobs chan confinedJob
+	oom  oomScores
 }
 
 // confinedJob is a fork, or what make does.
@@ -39,7 +40,7 @@ type forked struct {
 // confine starts the thread. It lives as long as the agent, which is the sandbox's
 // first process.
 func confineThread() (*confined, error) {
-	c := &confined{jobs: make(chan confinedJob)}
+	c := &confined{jobs: make(chan confinedJob), oom: openOOMScores()}
 	began := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked

@@ -19,12 +19,14 @@ import (
 // the pipes.
 type parked struct {
 	*launcher
-	mem    []byte
-	pid    int
-	group  *group // nil without cgroups
-	stdin  *os.File
-	stdout *os.File
-	stderr *os.File
+	mem   []byte
+	pid   int
+	group *group // nil without cgroups
+	// confined has forked it; nil is any thread.
+	confined *confined
+	stdin    *os.File
+	stdout   *os.File
+	stderr   *os.File
 	// command and outcome are read and written raw; no poller is involved.
 	command, outcome int
 }
@@ -339,7 +341,13 @@ func (l *parked) start(x launch) error {
 	} else if err != nil {
 		return &launchError{stageParking, os.NewSyscallError("write", err)}
 	}
-	return l.awaitOutcome()
+	if err := l.awaitOutcome(); err != nil {
+		return err
+	}
+	if l.confined != nil {
+		l.confined.oom.raise(l.pid)
+	}
+	return nil
 }
 
 // awaitOutcome waits until the launcher has executed or ended: either closes its

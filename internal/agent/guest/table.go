@@ -56,7 +56,7 @@ func (t *table) fork(l *parked) error {
 	if err != nil {
 		return err
 	}
-	l.pid = pid
+	l.pid, l.confined = pid, t.confined
 	t.children[pid] = &child{pid: pid, exited: make(chan struct{})}
 	t.more.Signal()
 	return nil

@@ -24,6 +24,10 @@ const shmTarget = "/dev/shm"
 // limit counts too. Both make theirs before anything else runs.
 const ownPids = 64
 
+// oomScore has the kernel kill what is in a container before our daemon and theirs when
+// memory runs out. The agent has the same as its programs: nobody inside can write to /proc.
+const oomScore = 500
+
 // sysProcessors is what is kept of /sys.
 const sysProcessors = "/sys/devices/system/cpu"
 
@@ -98,9 +102,9 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 		NetworkMode: "none", IpcMode: "private", CgroupnsMode: "private", Runtime: c.e.opts.Runtime,
 		CapDrop: []string{"ALL"}, CapAdd: capabilities(),
 		SecurityOpt:    c.securityOptions(),
-		ReadonlyRootfs: p.Root.ReadOnly,
-		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		LogConfig:      container.LogConfig{Type: "none"},
+		ReadonlyRootfs: p.Root.ReadOnly, OomScoreAdj: oomScore,
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig:     container.LogConfig{Type: "none"},
 		// Nobody answers there; what the host has is its own affair.
 		DNS: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, DNSSearch: []string{"."},
 		Init: &no,

@@ -188,6 +188,7 @@ func (c *creation) fork(ctx context.Context) error {
 				return fmt.Errorf("start gofer: %w", err)
 			}
 			c.killOnUndo(p)
+			_ = hostproc.SetOOMScore(p.ID.PID, hostproc.OOMSandbox())
 			c.inst.gofer = p
 			return nil
 		})

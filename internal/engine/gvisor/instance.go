@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -307,9 +306,4 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
-}
-
-// setOOMScore is best effort: without it the kernel chooses by size.
-func setOOMScore(pid, score int) {
-	_ = hostproc.Write("/proc/"+strconv.Itoa(pid), "oom_score_adj", strconv.Itoa(score))
 }

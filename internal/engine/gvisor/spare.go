@@ -103,7 +103,7 @@ func (e *Engine) startParked(f fit, g *hostgroup.Group, x *executable, cgroupFD 
 	// Whatever the sentry forks from now on inherits this: when memory runs out, a
 	// stub is killed and not the sentry, which gets its own value back when it has
 	// forked the first.
-	setOOMScore(p.proc.ID.PID, 1000)
+	_ = hostproc.SetOOMScore(p.proc.ID.PID, hostproc.OOMPrograms)
 	// Lets the sentry fault in much memory at once by locking it for a moment. Only
 	// root can allow it; it is slower otherwise.
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
@@ -124,7 +124,7 @@ func (p *parked) settle() error {
 		}
 		return err
 	}
-	setOOMScore(p.proc.ID.PID, 0)
+	_ = hostproc.SetOOMScore(p.proc.ID.PID, hostproc.OOMSandbox())
 	// Takes the kernel some milliseconds. No process of a sandbox exists until a
 	// claim has been made, and none but the agent until Create has seen this done.
 	return adopt(p.group, p.proc.ID.PID)

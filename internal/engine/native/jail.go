@@ -180,6 +180,8 @@ func (s *script) lowPorts() { s.set("/proc/sys/net/ipv4/ip_unprivileged_port_sta
 
 // findAgent finds the agent, which may be below a program that has started it.
 func (c *creation) findAgent(context.Context) error {
+	// What was executed has memory of its own, and has started no program yet.
+	_ = hostproc.SetOOMScore(c.child.ID.PID, hostproc.OOMSandbox())
 	if c.e.jail == nil {
 		c.inst = newInstance(c.e, c.rec, c.child, nil, c.group)
 		return nil
@@ -195,6 +197,7 @@ func (c *creation) findAgent(context.Context) error {
 		return fmt.Errorf("%d processes are below %s, not the agent alone", len(found), c.e.jail.Name)
 	}
 	c.rec.Init = found[0].ID
+	_ = hostproc.SetOOMScore(c.rec.Init.PID, hostproc.OOMSandbox())
 	if err := c.e.records.Update(c.rec); err != nil {
 		found[0].Abandon()
 		return err

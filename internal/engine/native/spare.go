@@ -147,6 +147,7 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 		return errAgentEnded
 	}
 	// It has memory of its own now.
+	_ = hostproc.SetOOMScore(c.child.ID.PID, hostproc.OOMSandbox())
 	c.script.free()
 	c.script = nil
 	for _, f := range append(c.join, c.executed) {

@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/confine"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // specVersion is of the form that runtimes of every age take.
@@ -32,7 +33,8 @@ func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec 
 		Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 		// One byte: neither a file nor a program of the host's gets what a process had in
 		// memory. A limit of nothing would still start the program.
-		Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1, Soft: 1}},
+		OOMScoreAdj: new(hostproc.OOMSandbox()),
+		Rlimits:     []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1, Soft: 1}},
 	}
 	if p.Agent.UID != 0 {
 		process.Capabilities.Inheritable, process.Capabilities.Ambient = caps, caps
