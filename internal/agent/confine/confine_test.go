@@ -81,6 +81,13 @@ func tries(dir string) {
 	try("tioclinux", unix.SYS_IOCTL, 1<<20, 0x541c)
 	try("tiocsetd", unix.SYS_IOCTL, 1<<20, unix.TIOCSETD)
 	try("openat2", unix.SYS_OPENAT2)
+	label, _ := unix.BytePtrFromString("huge")
+	try("huge memory", unix.SYS_MMAP, 0, 4<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB, ^uintptr(0))
+	try("memory", unix.SYS_MMAP, 0, 4<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON, ^uintptr(0))
+	try("huge file", unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(label)), unix.MFD_HUGETLB)
+	try("huge file of 2 MiB", unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(label)), unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	try("file of memory", unix.SYS_MEMFD_CREATE, uintptr(unsafe.Pointer(label)), unix.MFD_CLOEXEC)
+	try("huge segment", unix.SYS_SHMGET, unix.IPC_PRIVATE, 4<<20, unix.IPC_CREAT|0o600|0o4000)
 	self := uintptr(os.Getpid())
 	var limit unix.Rlimit
 	try("own limit", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&limit)))
@@ -133,6 +140,7 @@ func TestThread(t *testing.T) {
 		"no such": enosys, "bpf with high bits": eperm, "unix": 0, "tcp": 0, "sctp": family, "route": 0, "netfilter": family, "packet": family, "alg": family, "vsock": family,
 		"tiocsti": eperm, "tiocsti with high bits": eperm, "tiocgwinsz": int(unix.EBADF), "set_mm": int(unix.EINVAL), "personality": 0,
 		"chmod": 0, "set uid": eperm, "set gid": eperm, "open with a mode that is not used": 0, "make set uid": eperm, "openat2": enosys,
+		"huge memory": int(unix.ENOMEM), "memory": 0, "huge file": einval, "huge file of 2 MiB": einval, "file of memory": 0, "huge segment": int(unix.ENOMEM),
 		"set uid without a name": eperm, "set gid without a name": eperm, "clone cgroup": eperm, "clone time": eperm, "unshare cgroup": eperm, "tioclinux": eperm, "tiocsetd": eperm,
 		"own limit": 0, "limit by number": eperm, "limit with high bits": 0, "user's priority": eperm, "user's disk priority": eperm,
 		"own affinity": 0, "agent's affinity": eperm, "another's affinity": esrch, "own scheduler": 0, "agent's scheduler": eperm, "another's scheduler": eperm,

@@ -59,9 +59,26 @@ const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 
 // rules are the calls of which some arguments are allowed. The calls that change what
 // another process gets of the machine ask for no more than its uid, which programs can
-// have in common with the agent.
+// have in common with the agent. Huge pages count as nobody's memory: where they are
+// refused, the error is one that a kernel gives which has none left, or which does not
+// know the flag.
 func rules(agent Threads) []rule {
 	list := []rule{
+		// The first, since programs make it most often.
+		{named{"mmap", unix.SYS_MMAP}, "no MAP_HUGETLB; otherwise ENOMEM, or EINVAL of a file", func(p *program) {
+			p.low(3)
+			p.allowUnless(unix.MAP_HUGETLB)
+			p.ifAny(unix.MAP_ANON, unix.ENOMEM)
+			p.fail(unix.EINVAL)
+		}},
+		{named{"memfd_create", unix.SYS_MEMFD_CREATE}, "no MFD_HUGETLB; otherwise EINVAL", func(p *program) {
+			p.low(1)
+			p.ifAny(unix.MFD_HUGETLB, unix.EINVAL)
+		}},
+		{named{"shmget", unix.SYS_SHMGET}, "no SHM_HUGETLB; otherwise ENOMEM", func(p *program) {
+			p.low(2)
+			p.ifAny(shmHuge, unix.ENOMEM)
+		}},
 		{named{"clone", unix.SYS_CLONE}, "no flag of a namespace; otherwise EPERM", func(p *program) {
 			p.low(0)
 			p.ifAny(namespaceFlags, unix.EPERM)
@@ -140,6 +157,9 @@ func notAgent(agent Threads, c named, user uint32) rule {
 const ioprioUser = 3
 
 const tiocLinux = 0x541c
+
+// shmHuge is the kernel's SHM_HUGETLB.
+const shmHuge = 0o4000
 
 // prctls are the options of prctl that programs have a use for.
 func prctls() []uint32 {

@@ -205,3 +205,44 @@ func TestArguments(t *testing.T) {
 		check(fmt.Sprintf("personality %#x", persona), judged(t, unix.SYS_PERSONALITY, persona), want)
 	}
 }
+
+// TestHugePages has every flag of the calls that get memory, by their numbers: huge pages
+// are refused in the words of a kernel that has none.
+func TestHugePages(t *testing.T) {
+	const mapShared, mapPrivate, mapAnonymous, mapHuge = 0x1, 0x2, 0x20, 0x4_0000
+	shmget, memfd, mmap := uint32(29), uint32(319), uint32(9)
+	if auditArch == unix.AUDIT_ARCH_AARCH64 {
+		shmget, memfd, mmap = 194, 279, 222
+	}
+	for bit := range 64 {
+		flag := uint64(1) << bit
+		for _, c := range []struct {
+			name   string
+			nr     uint32
+			before int // arguments in front of the flags
+			beside uint64
+			huge   uint64
+			errno  unix.Errno
+		}{
+			{"mmap of memory", mmap, 3, mapPrivate | mapAnonymous, mapHuge, unix.ENOMEM},
+			{"mmap of shared memory", mmap, 3, mapShared | mapAnonymous, mapHuge, unix.ENOMEM},
+			{"mmap of a file", mmap, 3, mapShared, mapHuge, unix.EINVAL},
+			{"memfd_create", memfd, 1, 1, 4, unix.EINVAL},
+			{"shmget", shmget, 2, 0o1600, 0o4000, unix.ENOMEM},
+		} {
+			want := allowedAnswer
+			if flag == c.huge {
+				want = errnoAnswer(c.errno)
+			}
+			for _, size := range []uint64{0, 21 << 26, 30 << 26} { // the kernel's own choice, 2 MiB, 1 GiB
+				flags := flag | c.beside | size&^c.huge
+				if flags&mapAnonymous != 0 && c.errno == unix.EINVAL && c.nr == mmap {
+					continue
+				}
+				if got := judged(t, c.nr, append(make([]uint64, c.before), flags)...); got != want {
+					t.Errorf("%s with %#x: %#x, want %#x", c.name, flags, got, want)
+				}
+			}
+		}
+	}
+}

@@ -47,6 +47,8 @@ func act(what string, args []string) error {
 		return err
 	case "devices":
 		return devices(len(args) > 0 && args[0] == "confined")
+	case "huge":
+		return huge(len(args) > 0 && args[0] == "confined")
 	case "reach":
 		return reach()
 	case "interfaces":
