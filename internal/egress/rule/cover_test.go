@@ -31,7 +31,7 @@ func TestCovers(t *testing.T) {
 		{"*.x.a.org", "*.a.org", false}, {"x.a.org", "*.a.org", false}, {"*", "a.org", true}, {"*", "*.a.org", true}, {"*", "*", true}, {"*.org", "*", false},
 		{"a.org:22", "a.org:22", true}, {"a.org", "a.org:22", false}, {"a.org", "a.org:443", false}, {"a.org:443", "a.org", false}, {"*:22", "a.org:22", true},
 		{"192.0.2.1:80", "192.0.2.1:80", true}, {"*:80", "192.0.2.1:80", false}, {"192.0.2.1:80", "192.0.2.1:81", false},
-		{"a.org at 10.0.0.0/8", "a.org", true}, {"a.org at 10.0.0.0/8", "a.org at 10.1.0.0/16", true}, {"a.org", "a.org at 10.1.0.0/16", false},
+		{"a.org at 10.0.0.0/8", "a.org", true}, {"a.org at 10.0.0.0/8", "a.org at 10.1.0.0/16", true}, {"a.org at 10.0.0.0/8", "a.org at 10.0.0.0/8", true}, {"a.org", "a.org at 10.1.0.0/16", false},
 		{"a.org at 10.1.0.0/16", "a.org at 10.0.0.0/8", false}, {"a.org at 10.0.0.0/8,192.168.0.0/16", "a.org at 192.168.7.0/24,10.0.0.1/32", true},
 		{"a.org at 10.0.0.0/9,10.128.0.0/9", "a.org at 10.0.0.0/8", false},
 	} {
@@ -212,12 +212,45 @@ func TestRequests(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", "GET ", "get a.org", "CONNECT a.org", "GET,, a.org", "a.org:443/x", "192.0.2.1/x", "a.org/a?b", "a.org/a#b", "a.org/*/b", "a.org/a*", "a.org/../b", "a.org/a,b",
-		"a.org/%2e%2e", "a.org//", "a..org/x", "GET a.org/x y", "a.org/\x00",
+		"a.org/%2e%2e", "a.org//", "a..org/x", "GET a.org/x y", "a.org/\x00", "a.org/" + strings.Repeat("a", 5000),
 	} {
 		r, err := rule.ParseRequest(bad)
 		if _, ok := errors.AsType[*rule.Error](err); !ok {
 			t.Errorf("%q: %+v, %v", bad, r, err)
 		}
+	}
+}
+
+// A rule about requests is judged as it was given, whatever becomes of the lists it came in.
+func TestRequestsAreOwn(t *testing.T) {
+	given := rule.Request{Host: "a.org", Methods: []string{"GET"}, Paths: []string{"/v1/*"}}
+	own, err := given.Canonical()
+	if err != nil {
+		t.Fatal(err)
+	}
+	given.Methods[0], given.Paths[0] = "POST", "/v2/*"
+	if own.Methods[0] != "GET" || own.Paths[0] != "/v1/*" {
+		t.Errorf("it changed with what it was made of: %+v", own)
+	}
+	for _, paths := range [][]string{{""}, {"v1"}, {"/" + strings.Repeat("a", 5000)}} {
+		if got, err := (rule.Request{Host: "a.org", Paths: paths}).Canonical(); err == nil {
+			t.Errorf("%.20q is a path: %+v", paths, got)
+		}
+	}
+}
+
+// A method that no server has is shown short.
+func TestLongMethod(t *testing.T) {
+	r, err := rule.ParseRequest("GET a.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := rule.CompileRequests([]rule.Request{r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ref := s.Judge("a.org", strings.Repeat("A", 10_000), "/"); ref == nil || len(ref.Reason)+len(ref.Allow) > 2_000 {
+		t.Errorf("%.200v", ref)
 	}
 }
 
