@@ -45,7 +45,7 @@ var targets = []target{
 	{dir: "internal/agent/guest"},
 	{dir: "internal/sandbox", tests: []string{"internal/sandbox", "internal/core"}},
 	{dir: "internal/audit"},
-	{dir: "internal/audit/chain", tests: []string{"internal/audit"}},
+	{dir: "internal/audit/chain", tests: []string{"internal/audit/chain", "internal/audit"}},
 	{dir: "internal/spool"},
 	{dir: "internal/workspace"},
 	{dir: "internal/image"},
