@@ -64,11 +64,21 @@ func main() {
 	seed := flag.Uint64("seed", 1, "draws the sample")
 	side := flag.Int("j", 2, "how many are tried side by side")
 	limit := flag.Duration("timeout", 3*time.Minute, "how long the tests of one change may take: what takes longer was noticed")
+	again := flag.String("again", "", "a file with what an earlier run printed: of the sample, only what was not noticed then is tried")
 	list := flag.Bool("list", false, "print the sample, and try nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	r := &runner{sample: *sample, seed: *seed, side: *side, limit: *limit, list: *list}
+	if *again != "" {
+		said, err := os.ReadFile(*again)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "mutate:", err)
+			stop()
+			os.Exit(1)
+		}
+		r.again = saidIn(string(said))
+	}
 	if err := r.run(ctx, os.Stdout, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		stop()
@@ -81,6 +91,31 @@ type runner struct {
 	seed         uint64
 	limit        time.Duration
 	list         bool
+	// again is what an earlier run said, by the keys of changes: true was not noticed, and
+	// is tried; false did not compile. What else is in the sample counts as noticed, as it
+	// was then. nil is no earlier run.
+	again map[string]bool
+}
+
+// Lines of a run about one change.
+const (
+	saidUnnoticed = "not noticed: "
+	saidInvalid   = "not compiled: "
+)
+
+// saidIn reads what a run printed: the keys of what was not noticed, which are true, and
+// of what did not compile.
+func saidIn(out string) map[string]bool {
+	keys := map[string]bool{}
+	for line := range strings.Lines(out) {
+		for begin, unnoticed := range map[string]bool{saidUnnoticed: true, saidInvalid: false} {
+			if rest, ok := strings.CutPrefix(line, begin); ok {
+				_, key, _ := strings.Cut(strings.TrimSpace(rest), ": ")
+				keys[key] = unnoticed
+			}
+		}
+	}
+	return keys
 }
 
 // score is what became of a package's changes.
@@ -208,6 +243,15 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 					continue
 				}
 				s.tried++ // given back where it does not compile
+				if unnoticed, said := r.again[c.key()]; r.again != nil && !unnoticed {
+					if said {
+						s.tried--
+					} else {
+						s.noticed++
+					}
+					mu.Unlock()
+					continue
+				}
 				mu.Unlock()
 				v, err := r.judge(ctx, t, c)
 				mu.Lock()
@@ -217,6 +261,7 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 					s.tried--
 				case v == invalid:
 					s.tried--
+					fmt.Fprintf(w, "%s%s\n", saidInvalid, c)
 				case v == late:
 					s.noticed++
 					s.late++
@@ -224,7 +269,7 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 				case v == noticed:
 					s.noticed++
 				default:
-					fmt.Fprintf(w, "not noticed: %s\n", c)
+					fmt.Fprintf(w, "%s%s\n", saidUnnoticed, c)
 				}
 				mu.Unlock()
 			}

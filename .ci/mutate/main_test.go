@@ -3,6 +3,7 @@ package main
 import (
 	"go/format"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,6 +164,16 @@ func TestEquivalents(t *testing.T) {
 		if _, err := read(bad); err == nil {
 			t.Errorf("%q was read", bad)
 		}
+	}
+}
+
+// What a run says can be read for the next.
+func TestSaidIn(t *testing.T) {
+	one := change{path: "d/p.go", line: 7, fn: "f", kind: kindDrop, text: "g(a: b)", nth: 2}
+	two := change{path: "d/p.go", line: 9, fn: "f", kind: kindDrop, text: "h()", nth: 1}
+	said := saidIn("noticed by time: line 3: x\n" + saidUnnoticed + one.String() + "\n" + saidInvalid + two.String() + "\nd: 1 of 2\n")
+	if want := map[string]bool{one.key(): true, two.key(): false}; !maps.Equal(said, want) {
+		t.Errorf("%v, want %v", said, want)
 	}
 }
 

@@ -52,3 +52,37 @@ func TestAgedEventsAreLetGo(t *testing.T) {
 		}
 	})
 }
+
+// A file that cannot be written anew is said to be behind, leaves nothing beside it, and is
+// whole again as soon as it can be.
+func TestRewriteFails(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "events")
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, event.Options{Path: path, MaxEvents: 10})
+		publish(l, 1, 10)
+		must(t, l.Err())
+		must(t, os.Remove(path))
+		must(t, os.MkdirAll(filepath.Join(path, "in-the-way"), 0o700))
+		publish(l, 11, 20)
+		if l.Err() == nil {
+			t.Error("a file that could not be written anew is as it should be")
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("beside the file: %v, %v", left, err)
+		}
+		must(t, os.RemoveAll(path))
+		publish(l, 31, 1)
+		if l.Err() == nil {
+			t.Error("it was tried again at once")
+		}
+		time.Sleep(2 * time.Second)
+		publish(l, 32, 1)
+		must(t, l.Err())
+		must(t, l.Close())
+		l = open(t, event.Options{Path: path, MaxEvents: 10})
+		if n := event.Held(l); n != 10 {
+			t.Errorf("%d events are in the file, want 10", n)
+		}
+	})
+}

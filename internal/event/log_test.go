@@ -83,7 +83,7 @@ func TestReadChooses(t *testing.T) {
 		{Kind: cloche.EventCreated, Sandbox: "sb-2", Name: "two", Tenant: "b"},
 		{Kind: cloche.EventProcessStarted, Sandbox: "sb-1", Name: "one", Tenant: "a"},
 		{Kind: cloche.EventRefused, Tenant: "a"},
-		{Kind: cloche.EventRemoved, Sandbox: "sb-2", Name: "two", Tenant: "b"},
+		{Kind: cloche.EventRemoved, Sandbox: "sb-2", Name: "two", Tenant: "b", Endpoint: "model"},
 	} {
 		l.Publish(e)
 	}
@@ -98,6 +98,8 @@ func TestReadChooses(t *testing.T) {
 		{cloche.EventOptions{Sandbox: "sb-1"}, "1 3"},
 		{cloche.EventOptions{Sandbox: "two"}, "2 5"},
 		{cloche.EventOptions{Sandbox: "three"}, ""},
+		{cloche.EventOptions{Endpoint: "model"}, "5"},
+		{cloche.EventOptions{Endpoint: "mode"}, ""},
 		{cloche.EventOptions{Kinds: []cloche.EventKind{cloche.EventRefused, cloche.EventRemoved}}, "4 5"},
 		{cloche.EventOptions{Sandbox: "one", Kinds: []cloche.EventKind{cloche.EventCreated}, After: 1}, ""},
 	} {

@@ -87,6 +87,24 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 	}
 }
 
+// A proxy without a port has the one of its scheme.
+func TestProxyPorts(t *testing.T) {
+	for proxy, want := range map[string]policy.EgressUpstream{
+		"http://proxy.corp": {Address: "proxy.corp:80"}, "https://proxy.corp/": {Address: "proxy.corp:443", TLS: true},
+		"https://proxy.corp:8443": {Address: "proxy.corp:8443", TLS: true}, "http://[::1]:3128": {Address: "[::1]:3128"},
+	} {
+		g := egress(t, decide(t, asking("a.example"), operator, mustParse(t, "egress: {upstream: {proxy: '"+proxy+"'}}")))
+		if g.Upstream == nil || !reflect.DeepEqual(*g.Upstream, want) {
+			t.Errorf("%s is %+v, want %+v", proxy, g.Upstream, want)
+		}
+	}
+	for _, bad := range []string{"http://proxy.corp:0", "http://proxy.corp:65536", "http://:80", "http://proxy.corp/x", "http://proxy.corp?x", "http://proxy.corp#x", "ftp://proxy.corp"} {
+		if _, err := policy.ParseRules([]byte("egress: {upstream: {proxy: '" + bad + "'}}")); cloche.CodeOf(err) != cloche.CodeInvalid {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
 func TestEgressGrants(t *testing.T) {
 	r := mustParse(t, egressFile)
 	p := decide(t, asking("@corp", "API.example.com.", "db.corp:5432 at 10.1.2.0/24", "api.example.com"), tenant, r)

@@ -107,7 +107,7 @@ func TestParseRefusals(t *testing.T) {
 		"clamp unknown":     {"profiles: {x: {clamp: [image]}}", want{field: "profiles.x.clamp[0]", says: "limits.timeout_ms"}},
 		"default negative":  {"profiles: {x: {defaults: {pids: -1}}}", want{field: "profiles.x.defaults.pids"}},
 		"cpus not a number": {"profiles: {x: {ceilings: {cpus: .nan}}}", want{field: "profiles.x.ceilings.cpus"}},
-		"cpus infinite":     {"profiles: {x: {ceilings: {cpus: .inf}}}", want{field: "profiles.x.ceilings.cpus"}},
+		"cpus infinite":     {"profiles: {x: {ceilings: {cpus: .inf}}}", want{field: "profiles.x.ceilings.cpus", says: "infinite"}},
 		"default too high":  {"profiles: {x: {defaults: {memory: 2GiB}, ceilings: {memory: 1GiB}}}", want{field: "profiles.x.defaults.memory", says: "1GiB"}},
 		"size unit":         {"profiles:\n  x:\n    defaults: {memory: 2XB}\n", want{says: "line 3, column 24: profiles.x.defaults.memory: size \"2XB\""}},
 		"size a list":       {"profiles: {x: {defaults: {memory: [1]}}}", want{says: "one value"}},
