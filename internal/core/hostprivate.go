@@ -2,8 +2,6 @@ package core
 
 import (
 	"cmp"
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // Bounds of the search for private files in a directory: the levels below it that are
@@ -53,46 +52,25 @@ func privateIn(real string) []policy.PrivatePath {
 	}
 	defer root.Close()
 	s := privateSearch{root: root, real: real, names: policy.PrivateNames()}
-	level := []string{"."}
-	for depth := 0; depth <= privateLevels && len(level) > 0; depth++ {
-		var next []string
-		for _, dir := range level {
-			next = append(next, s.dir(dir)...)
-		}
-		level = next
-	}
+	workspace.Search{
+		Levels: privateLevels, Dirs: privateDirs, Entries: privateEntries,
+		Enter: func(name string) bool { return !strings.HasPrefix(name, ".") },
+	}.Run(root, s.look)
 	return s.found
 }
 
 type privateSearch struct {
-	root          *os.Root
-	real          string
-	names         []policy.PrivateName
-	dirs, entries int
-	found         []policy.PrivatePath
+	root  *os.Root
+	real  string
+	names []policy.PrivateName
+	found []policy.PrivatePath
 }
 
-// dir looks at one directory, and returns those in it that are looked at next.
-func (s *privateSearch) dir(dir string) (next []string) {
-	if s.dirs++; s.dirs > privateDirs || s.entries >= privateEntries {
-		return nil
-	}
-	f, err := s.root.Open(dir)
-	if err != nil {
-		return nil
-	}
-	list, err := f.ReadDir(privateEntries - s.entries)
-	_ = f.Close()
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
-	s.entries += len(list)
+// look finds what is private in one directory.
+func (s *privateSearch) look(dir string, entries []fs.DirEntry) {
 	has := map[string]bool{}
-	for _, e := range list {
+	for _, e := range entries {
 		has[e.Name()] = true
-		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
-			next = append(next, path.Join(dir, e.Name()))
-		}
 	}
 	home := has[".ssh"] || has[".gnupg"]
 	for _, n := range s.names {
@@ -105,8 +83,6 @@ func (s *privateSearch) dir(dir string) (next []string) {
 			s.add(path.Join(dir, rest), n)
 		}
 	}
-	slices.Sort(next)
-	return next
 }
 
 // started is what is left of a name whose first elements are those that the path of the

@@ -267,7 +267,16 @@ type Mount struct {
 	// inside stays there. The price is that changes from outside are seen late or
 	// never.
 	Held bool
+	// Sockets are paths in the mount of unix sockets that the host listens on. A Host
+	// that Terms says covers them shows sockets in their places that nobody listens on,
+	// without following links. One that is gone by then is passed over; a file that has
+	// come in its place may be covered instead. The names stay the host's to change: a
+	// socket that it makes anew is not covered. There are at most MaxSockets in a plan.
+	Sockets []string
 }
+
+// MaxSockets is the most sockets that are covered in the mounts of a plan.
+const MaxSockets = 128
 
 // Volume is a directory that lies where the engine has its files. It is empty when it
 // is made, and then everybody inside may write to it.
@@ -334,6 +343,10 @@ type Terms struct {
 	// KeepsOwners says that the engine mounts a source with the owners that it shows, as
 	// it is: what is to be closed in it, whoever stages it closes.
 	KeepsOwners bool
+	// CoversSockets says that Mount.Sockets are covered.
+	CoversSockets bool
+	// ClosesSockets says that programs reach no socket of the host in any mount.
+	ClosesSockets bool
 	// CountsAgent says that the engine's limit counts the agent's own threads too: it
 	// has to make those that it needs before anybody else can.
 	CountsAgent bool

@@ -32,6 +32,13 @@ func (p Plan) Validate() error {
 	case p.Root.ReadOnly && p.Root.Upper != "":
 		return cloche.Errorf(cloche.CodeInternal, "plan: a read-only root begins with no layer")
 	}
+	sockets := 0
+	for _, m := range p.Mounts {
+		sockets += len(m.Sockets)
+	}
+	if sockets > MaxSockets {
+		return cloche.Errorf(cloche.CodeInternal, "plan: %d sockets to cover are over %d", sockets, MaxSockets)
+	}
 	for _, t := range p.Tmpfs {
 		// A memory filesystem without a size could take all memory there is.
 		if t.SizeBytes <= 0 {

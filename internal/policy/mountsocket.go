@@ -2,6 +2,13 @@ package policy
 
 import "github.com/cloche-dev/cloche"
 
+// FieldWorkspaceSockets names in Unenforced the sockets of the host in a workspace's
+// directory.
+const FieldWorkspaceSockets = "workspace.dir.sockets"
+
+// FieldMountSockets names those in a mount, by its place in the request.
+func FieldMountSockets(i int) string { return at("mounts", i) + ".sockets" }
+
 // checkMountSockets tells of directories of the host in which the engine does not keep
 // programs from unix sockets.
 func checkMountSockets(d *decision) *cloche.Error {
@@ -15,10 +22,10 @@ func checkMountSockets(d *decision) *cloche.Error {
 		}
 	}
 	for i := range d.spec.Mounts {
-		tell(at("mounts", i)+".sockets", d.spec.Mounts[i].ReadOnly)
+		tell(FieldMountSockets(i), d.spec.Mounts[i].ReadOnly)
 	}
 	if d.workspace != nil {
-		tell("workspace.dir.sockets", d.spec.Workspace.ReadOnly)
+		tell(FieldWorkspaceSockets, d.spec.Workspace.ReadOnly)
 	}
 	return nil
 }

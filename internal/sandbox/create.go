@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -246,18 +247,66 @@ func (c *creation) makeDir(context.Context) error {
 // stageDir takes over dir.
 func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) error {
 	defer dir.Close()
-	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok && host.Terms().KeepsOwners {
-		dir.CloseSockets(workspace.CloseAll)
-	} else if ok {
-		dir.CloseSockets(workspace.CloseForeign)
+	var terms engine.Terms
+	closing := workspace.CloseNone
+	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {
+		terms, closing = host.Terms(), workspace.CloseForeign
+		if terms.KeepsOwners {
+			closing = workspace.CloseAll
+		}
 	}
+	dir.CloseSockets(closing, &c.m.closer)
 	staged, err := dir.Stage(filepath.Join(c.s.dir, stagingDir), readOnly)
 	if err != nil {
 		return err
 	}
 	c.staged.push("staged mount", func(context.Context) error { return staged.Close() })
-	c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: staged.Path, Target: target, ReadOnly: readOnly})
+	m := engine.Mount{Source: staged.Path, Target: target, ReadOnly: readOnly}
+	if closing != workspace.CloseNone && !staged.Closed {
+		if m.ReadOnly && !terms.ClosesSockets {
+			c.tellOpen(m.Target)
+		}
+		if m.Sockets, err = c.findSockets(staged, terms); err != nil {
+			return err
+		}
+	}
+	c.plan.Mounts = append(c.plan.Mounts, m)
 	return nil
+}
+
+// findSockets lists what the engine is to cover in what is mounted and not closed.
+func (c *creation) findSockets(staged *workspace.Staged, terms engine.Terms) ([]string, error) {
+	if !terms.CoversSockets {
+		return nil, nil
+	}
+	most := engine.MaxSockets
+	for _, before := range c.plan.Mounts {
+		most -= len(before.Sockets)
+	}
+	return staged.Sockets(most)
+}
+
+// tellOpen says that sockets in a directory of the host stay open, where only its
+// filesystem is the reason and policy could not know it.
+func (c *creation) tellOpen(target string) {
+	field := ""
+	if _, ok := c.permit.WorkspaceDir(); ok && target == c.s.info.Workspace.Path {
+		field = policy.FieldWorkspaceSockets
+	}
+	for i, m := range c.permit.Mounts() {
+		if m.Target == target {
+			field = policy.FieldMountSockets(i)
+		}
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if field == "" || slices.ContainsFunc(c.s.info.Unenforced, func(u cloche.Unenforced) bool { return u.Field == field }) {
+		return
+	}
+	c.s.info.Unenforced = append(c.s.info.Unenforced, cloche.Unenforced{
+		Field:  field,
+		Reason: "its filesystem maps no owners, so programs can connect to unix sockets of the host that come to lie in it later, or lie too deep in it to be found",
+	})
 }
 
 func (c *creation) prepareAgent(ctx context.Context) error {

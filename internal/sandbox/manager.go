@@ -116,6 +116,8 @@ type Manager struct {
 	deadlineGrace, deadlineLook time.Duration
 	// pace is how teardowns that fail are retried.
 	pace pace
+	// closer is of directories of the host.
+	closer workspace.Closer
 	// gate lets sandboxes be made, so many at a time.
 	gate *gate
 	// graves are those that are no more, and claims the keys of those that are.

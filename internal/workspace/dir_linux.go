@@ -31,6 +31,7 @@ type Dir struct {
 	// bounds allow: those of a project do not hold this process.
 	overfull func() error
 	closing  Closing // what Stage closes
+	closer   *Closer // not nil with a closing
 	// closed, which may be nil, undoes what it took to open the directory.
 	closed func() error
 }

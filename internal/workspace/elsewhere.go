@@ -54,8 +54,11 @@ const (
 	CloseAll
 )
 
+// Closer finds nothing out.
+type Closer struct{}
+
 // CloseSockets closes nothing.
-func (*Dir) CloseSockets(Closing) {}
+func (*Dir) CloseSockets(Closing, *Closer) {}
 
 // OpenDir opens none.
 func OpenDir(string) (*Dir, error) { return nil, keepsFiles() }
@@ -108,7 +111,13 @@ func (*Dir) FillFrom(context.Context, string, CopyLimits) error { return keepsFi
 func (*Dir) DropLayer(context.Context) error { return keepsFiles() }
 
 // Staged is what an engine would mount.
-type Staged struct{ Path string }
+type Staged struct {
+	Path   string
+	Closed bool
+}
+
+// Sockets finds none.
+func (*Staged) Sockets(int) ([]string, error) { return nil, keepsFiles() }
 
 // Close has nothing to unmount.
 func (*Staged) Close() error { return nil }

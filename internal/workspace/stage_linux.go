@@ -29,6 +29,9 @@ type Staged struct {
 	// Path is what an engine mounts.
 	Path  string
 	mount bool
+	// Closed says that programs of the host's own kernel are kept from all sockets of the
+	// host in it, see Closing: by Stage, or by the engine that was named with it.
+	Closed bool
 }
 
 // Stage makes the directory ready for an engine. Staging is an existing 0700
@@ -54,7 +57,7 @@ func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read path of staging directory: %w", err)
 	}
-	tree, err := d.clone(readOnly)
+	tree, closed, err := d.clone(readOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +67,7 @@ func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 	if err := unix.Mkdirat(int(place.Fd()), name, 0o700); err != nil {
 		return nil, fmt.Errorf("make mount point: %w", err)
 	}
-	s := &Staged{Path: filepath.Join(at, name), mount: true}
+	s := &Staged{Path: filepath.Join(at, name), mount: true, Closed: closed}
 	if err := unix.MoveMount(tree, "", int(place.Fd()), name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		_ = unix.Unlinkat(int(place.Fd()), name, unix.AT_REMOVEDIR)
 		return nil, fmt.Errorf("mount staged directory: %w", err)
@@ -78,11 +81,11 @@ func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 
 // clone makes a mount of the very directory that is held open, which is not yet
 // anywhere. Without AT_RECURSIVE what is mounted below stays out.
-func (d *Dir) clone(readOnly bool) (int, error) {
-	tree, err := unix.OpenTree(int(d.file.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+func (d *Dir) clone(readOnly bool) (tree int, closed bool, err error) {
+	tree, err = unix.OpenTree(int(d.file.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		e := cloche.Errorf(cloche.CodeUnsupported, "the directory %q cannot be mounted apart from its path: %w", clip(d.path), err)
-		return -1, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN")
+		return -1, false, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN")
 	}
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
@@ -93,27 +96,40 @@ func (d *Dir) clone(readOnly bool) (int, error) {
 	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		_ = unix.Close(tree)
-		return -1, fmt.Errorf("set attributes of staged mount: %w", err)
+		return -1, false, fmt.Errorf("set attributes of staged mount: %w", err)
 	}
-	if m, wanted := d.mapping(readOnly); wanted {
-		err := d.mapIDs(tree, m)
-		if err != nil && d.stat.Uid == 0 && errors.Is(err, cloche.ErrUnsupported) {
-			err = nil // it shows the right owner as it is, and nothing is closed in it
-		}
-		if err != nil {
-			_ = unix.Close(tree)
-			return -1, err
-		}
+	closed, err = d.shift(tree, readOnly)
+	if err != nil {
+		_ = unix.Close(tree)
+		return -1, false, err
 	}
-	return tree, nil
+	return tree, closed, nil
+}
+
+// shift maps the ids of a mount of the directory, and says whether it is closed by that or
+// is going to be.
+func (d *Dir) shift(tree int, readOnly bool) (closed bool, err error) {
+	closed = readOnly && d.closing > CloseNone
+	m, wanted := d.mapping(readOnly)
+	if !wanted {
+		if closed {
+			closed, err = d.closer.can(d)
+		}
+		return closed, err
+	}
+	err = d.mapIDs(tree, m)
+	if err != nil && (d.managed || d.stat.Uid == 0) && errors.Is(err, cloche.ErrUnsupported) {
+		return false, nil // it shows the right owners as it is, and nothing is closed in it
+	}
+	return closed && err == nil, err
 }
 
 // mapping is how the mount shows the ids on disk, if not as they are.
 func (d *Dir) mapping(readOnly bool) (m idmap.Mapping, wanted bool) {
-	switch closed := readOnly && d.closing > 0; {
-	case d.managed:
+	switch closed := readOnly && d.closing > CloseNone; {
+	case d.managed && d.closing != CloseAll:
 		return m, false
-	case d.stat.Uid != 0:
+	case d.stat.Uid != 0 && !d.managed:
 		m = ownerMapping(d.stat.Uid, d.stat.Gid)
 		if closed {
 			m.GIDs = idmap.NoGroups()
@@ -141,7 +157,7 @@ const (
 )
 
 // CloseSockets says what Stage closes of the directory.
-func (d *Dir) CloseSockets(c Closing) { d.closing = c }
+func (d *Dir) CloseSockets(c Closing, with *Closer) { d.closing, d.closer = c, with }
 
 // mapIDs shows the ids of a mount by a mapping, most often with sandbox root in the place
 // of the directory's owner. On disk no

@@ -270,6 +270,9 @@ func (c *creation) start(ctx context.Context, id string) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = att.Conn.SetDeadline(past()) })
 	defer stop()
+	if err := c.coverSockets(whole, id); err != nil {
+		return err
+	}
 	var m *meeting
 	if c.p.Link != nil {
 		if m, err = c.meet(whole, id); err != nil {

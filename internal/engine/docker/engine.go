@@ -127,7 +127,7 @@ func (e *Engine) Name() string { return e.opts.Name }
 // Terms implements engine.Host. The daemon's cgroup limits the number of processes,
 // and what is inside may not mount a hierarchy.
 func (e *Engine) Terms() engine.Terms {
-	return engine.Terms{LimitsPids: true, NoGroups: true, CountsAgent: true, KeepsOwners: true}
+	return engine.Terms{LimitsPids: true, NoGroups: true, CountsAgent: true, KeepsOwners: true, CoversSockets: true}
 }
 
 // Close ends the engine's own goroutines. Instances that were created with

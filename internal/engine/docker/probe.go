@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
 
 // Probe implements engine.Engine. A daemon that hangs is one that does not answer.
@@ -65,17 +66,14 @@ func absentOn(system, name string) cloche.Problem {
 
 // reportSockets says what keeps programs from sockets of the host in its directories. As
 // root, what is read-only is closed to them by whoever stages it.
-func (e *Engine) reportSockets(r *engine.Report) {
+func (e *Engine) reportSockets(r *engine.Report, d *daemon, info system.Info) {
+	if r.SharesHostFS {
+		hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: os.Geteuid() == 0, Covers: e.covers(d, info), Landlock: -1})
+		return
+	}
+	// Nothing of a host is mounted.
 	ok := cloche.Enforcement{OK: true}
 	r.Enforces[cloche.EnforcesMountSockets], r.Enforces[cloche.EnforcesReadOnlyMountSockets] = ok, ok
-	if !r.SharesHostFS {
-		return // nothing of a host is mounted
-	}
-	const why = "programs can connect to unix sockets of the host that lie in it"
-	r.Enforces[cloche.EnforcesMountSockets] = cloche.Enforcement{Reason: why}
-	if os.Geteuid() != 0 {
-		r.Enforces[cloche.EnforcesReadOnlyMountSockets] = cloche.Enforcement{Reason: why + "; that takes root"}
-	}
 }
 
 // describe makes a report of what a daemon says of itself.
@@ -114,7 +112,7 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	limit("pids", info.PidsLimit, "pids")
 	r.Enforces["disk_bytes"] = diskEnforcement(info)
 	r.Enforces["egress"] = e.egress(d, info)
-	e.reportSockets(r)
+	e.reportSockets(r, d, info)
 }
 
 // diskEnforcement: few of the daemon's storage drivers bound the layer of one

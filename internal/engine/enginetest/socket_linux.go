@@ -4,6 +4,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -25,13 +27,22 @@ func testMountSockets(s *suite) {
 		if err := os.Chmod(dir, 0o777); err != nil {
 			s.Fatal(err)
 		}
+		if err := os.MkdirAll(filepath.Join(dir, "deep", ".hidden"), 0o755); err != nil {
+			s.Fatal(err)
+		}
 		listenAt(s, dir, "")
+		listenAt(s, dir, deep)
+		if err := os.Symlink(".hidden", filepath.Join(dir, "deep", "link")); err != nil {
+			s.Fatal(err)
+		}
 		dirs[name] = dir
 	}
+	// What was found and is another thing by now, or reached over a link, or above the mount.
+	found := []string{"stream", "dgram", deep + "stream", deep + "dgram", "gone", "gone/stream", "deep", "deep/link/stream", "../stream"}
 	i, _ := s.create(func(p *engine.Plan) {
 		p.Mounts = []engine.Mount{
-			{Source: dirs["ro"], Target: "/srv/ro", ReadOnly: true},
-			{Source: dirs["rw"], Target: "/srv/rw"},
+			{Source: dirs["ro"], Target: "/srv/ro", ReadOnly: true, Sockets: found},
+			{Source: dirs["rw"], Target: "/srv/rw", Sockets: found},
 		}
 	})
 	// They may come later, too.
@@ -41,9 +52,13 @@ func testMountSockets(s *suite) {
 		if e, told := enforces[key]; !told || !e.OK && e.Reason == "" {
 			s.Errorf("report does not say whether it enforces %s, or why not: %+v", key, e)
 		}
-		for _, name := range []string{"stream", "dgram", "late-stream", "late-dgram"} {
+		for _, name := range []string{"stream", "dgram", deep + "stream", deep + "dgram", "late-stream", "late-dgram"} {
 			got := s.exec(i, Inside, "connect-unix", "/srv/"+dir+"/"+name)
 			switch {
+			case terms.CoversSockets && slices.Contains(found, name):
+				if got != "" {
+					s.Errorf("a socket of the host at %s in the mount %s is covered, and reached:\n%s", name, dir, got)
+				}
 			case dir == "ro" && terms.KeepsOwners: // whoever stages it closes it
 			case enforces[key].OK && got != "":
 				s.Errorf("a socket of the host at %s in the mount %s is reached:\n%s", name, dir, got)
@@ -56,12 +71,40 @@ func testMountSockets(s *suite) {
 		s.fails(i, Inside, "write-pipe", "/srv/ro/pipe")
 		s.fails(i, Inside, "write-pipe", "/srv/ro/late-pipe")
 	}
+	s.exec(i, Inside, "cat", "/srv/rw/file")
 	s.exec(i, Inside, "own-sockets", "/srv/rw")
+	s.exec(i, Inside, "own-sockets", "/srv/rw/deep/.hidden")
 	s.exec(i, Inside, "own-sockets", "/tmp")
 	if got := s.exec(i, Inside, "cat", "/srv/ro/file"); got != "to be read\n" {
 		s.Errorf("a file of the owner's alone in a read-only mount holds %q", got)
 	}
+	// What covers them lies beside no file of the host's, cannot be changed, and is in
+	// nobody's way there.
+	if got := s.exec(i, Inside, "cat", "/proc/self/mountinfo"); strings.Contains(got, s.stateDir) {
+		s.Errorf("the mounts tell of the host's %s:\n%s", s.stateDir, got)
+	}
+	if terms.CoversSockets {
+		s.fails(i, Inside, "chmod", "/srv/rw/stream", "0600")
+		s.fails(i, Inside, "replace", "/srv/rw/stream")
+	}
+	for _, dir := range dirs {
+		for _, err := range []error{
+			os.Remove(filepath.Join(dir, "stream")), os.Rename(filepath.Join(dir, "file"), filepath.Join(dir, "dgram")), os.RemoveAll(filepath.Join(dir, "deep")),
+		} {
+			if err != nil {
+				s.Errorf("the host cannot change what is covered inside: %v", err)
+			}
+		}
+		for _, name := range []string{"gone", "stream"} {
+			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+				s.Errorf("there is a file %s on the host", name)
+			}
+		}
+	}
 }
+
+// deep is the beginning of names in a directory below that of a mount.
+const deep = "deep/.hidden/"
 
 // listenAt makes two sockets and a pipe of the host, which their modes give to everybody.
 func listenAt(s *suite, dir, prefix string) {

@@ -33,7 +33,7 @@ type child struct {
 
 const (
 	maxSlots  = 512
-	childSize = 256 << 10
+	childSize = 1 << 20
 	stackSize = 16 << 10
 )
 

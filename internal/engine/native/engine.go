@@ -113,14 +113,15 @@ func (e *Engine) Name() string { return e.name }
 
 // Terms implements engine.Host.
 func (e *Engine) Terms() engine.Terms {
+	closes := hostkernel.ClosesSockets(hostkernel.LandlockVersion())
 	if u := e.groups.Unified(); e.jail != nil && u != nil && u.Has(hostgroup.Pids) {
 		// The program above the agent is in the group too, so the agent can make none.
-		return engine.Terms{SingleUser: e.rootless, LimitsPids: true, CountsAgent: true, NoGroups: true}
+		return engine.Terms{CoversSockets: true, ClosesSockets: closes, SingleUser: e.rootless, LimitsPids: true, CountsAgent: true, NoGroups: true}
 	}
 	if e.countsByUser() {
-		return engine.Terms{SingleUser: true, LimitsPids: true, CountsAgent: true, NoGroups: e.groups.Unified() == nil}
+		return engine.Terms{CoversSockets: true, ClosesSockets: closes, SingleUser: true, LimitsPids: true, CountsAgent: true, NoGroups: e.groups.Unified() == nil}
 	}
-	return engine.Terms{SingleUser: e.rootless, LimitsPids: limitsPids(e.groups), NoGroups: e.groups.Unified() == nil}
+	return engine.Terms{CoversSockets: true, ClosesSockets: closes, SingleUser: e.rootless, LimitsPids: limitsPids(e.groups), NoGroups: e.groups.Unified() == nil}
 }
 
 // Close ends what the engine has running in this process. Instances that were created

@@ -31,7 +31,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		},
 	}
 	r.Enforces["egress"] = e.egress()
-	hostkernel.ReportSockets(r.Enforces, !e.rootless, hostkernel.LandlockVersion())
+	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: !e.rootless, Covers: true, Landlock: hostkernel.LandlockVersion()})
 	if e.images.Mounted() {
 		r.Facts["root"] = "EROFS by the kernel"
 	} else {

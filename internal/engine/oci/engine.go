@@ -128,7 +128,7 @@ func (e *Engine) Name() string { return Name }
 // Terms implements engine.Host.
 func (e *Engine) Terms() engine.Terms {
 	u := e.groups.Unified()
-	return engine.Terms{LimitsPids: e.groups.Has(hostgroup.Pids) && (u == nil || !u.Has(hostgroup.Pids)), NoGroups: u == nil}
+	return engine.Terms{CoversSockets: true, ClosesSockets: hostkernel.ClosesSockets(hostkernel.LandlockVersion()), LimitsPids: e.groups.Has(hostgroup.Pids) && (u == nil || !u.Has(hostgroup.Pids)), NoGroups: u == nil}
 }
 
 // Close ends what the engine has running in this process. Instances live on, but for

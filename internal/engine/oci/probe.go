@@ -79,7 +79,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	}
 	r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}
 	r.Enforces["egress"] = e.egress()
-	hostkernel.ReportSockets(r.Enforces, true, hostkernel.LandlockVersion())
+	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: true, Covers: true, Landlock: hostkernel.LandlockVersion()})
 	names := []string{Runc, Crun, Krun}
 	if e.opts.Runtime != "" && !slices.Contains(names, e.opts.Runtime) {
 		names = append(names, e.opts.Runtime)

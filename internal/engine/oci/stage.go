@@ -79,6 +79,8 @@ const (
 	stageUser = "user"
 	stageNet  = "net"
 	stageMade = "made"
+
+	stageInert = "inert"
 )
 
 // tree is a root filesystem on its way.
@@ -241,7 +243,25 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 			return fmt.Errorf("mount %s: %w", m.Target, err)
 		}
 	}
-	return nil
+	return t.coverSockets(p, s.mounts)
+}
+
+// coverSockets covers the sockets of a plan's mounts.
+func (t *tree) coverSockets(p engine.Plan, mounts []source) error {
+	var in []hostkernel.Covered
+	for i, m := range p.Mounts {
+		if len(m.Sockets) > 0 {
+			in = append(in, hostkernel.Covered{Mount: mounts[i].fd, Sockets: m.Sockets})
+		}
+	}
+	if in == nil {
+		return nil
+	}
+	over := filepath.Join(t.at, stageInert)
+	if err := os.Mkdir(over, 0o755); err != nil {
+		return fmt.Errorf("cover sockets of the host: %w", err)
+	}
+	return hostkernel.CoverSockets(over, in)
 }
 
 // standIns makes the files that stand for those of /proc.
