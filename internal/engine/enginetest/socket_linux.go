@@ -87,6 +87,12 @@ func testMountSockets(s *suite) {
 		s.fails(i, Inside, "chmod", "/srv/rw/stream", "0600")
 		s.fails(i, Inside, "replace", "/srv/rw/stream")
 	}
+	changeCovered(s, dirs)
+}
+
+// changeCovered changes on the host what is covered inside.
+func changeCovered(s *suite, dirs map[string]string) {
+	s.Helper()
 	for _, dir := range dirs {
 		for _, err := range []error{
 			os.Remove(filepath.Join(dir, "stream")), os.Rename(filepath.Join(dir, "file"), filepath.Join(dir, "dgram")), os.RemoveAll(filepath.Join(dir, "deep")),
