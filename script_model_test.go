@@ -80,7 +80,7 @@ func cmdModel(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("the model was asked %q", m.asked)
 		}
 	case "gone":
-		for end := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) {
 			m.mu.Lock()
 			got := m.gone
 			m.mu.Unlock()

@@ -141,7 +141,7 @@ func everyManaged(ctx context.Context, c *Client) []error {
 		return errs
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = conn.Write([]byte("hello"))
 	_, _ = io.Copy(io.Discard, conn)
 	return errs
@@ -162,7 +162,7 @@ func TestLiesAreErrors(t *testing.T) {
 		"a negative ack": frames(func(w *wire.Writer) { w.JSON(wire.KindAck, wire.Ack{Position: -1}) }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for i, err := range every(ctx, liar(t, answer)) {
 				if _, ok := errors.AsType[*cloche.Error](err); !ok {
@@ -277,7 +277,7 @@ func FuzzAnswers(f *testing.F) {
 		w.End()
 	}))
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for i, err := range every(ctx, liar(t, answer)) {
 			if code := cloche.CodeOf(err); code == cloche.CodeTimeout {

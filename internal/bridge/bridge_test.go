@@ -128,7 +128,7 @@ func (in *inside) say(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestStreams(t *testing.T) {
 	resp.Body.Close()
 	select {
 	case <-gone:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the target does not see that the client has gone")
 	}
 	for in.Status().Counters.Active > 0 {
@@ -468,7 +468,7 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", in.addr)
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
@@ -576,7 +576,7 @@ func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 func until(t *testing.T, what func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !what(); {
+	for end := time.Now().Add(time.Minute); !what(); {
 		if time.Now().After(end) {
 			t.Fatal("it does not come about")
 		}

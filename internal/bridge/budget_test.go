@@ -28,7 +28,7 @@ func closedPort(t *testing.T) string {
 // status asks once and returns the status with the bridge's own error.
 func (in *inside) status(ctx context.Context, t *testing.T, path, body string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", in.base+path, strings.NewReader(body))
 	if err != nil {
@@ -115,7 +115,7 @@ func (in *inside) echoes() bool {
 		return false
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = io.WriteString(c, "x") // the answer tells
 	_ = c.(*net.TCPConn).CloseWrite()
 	got, err := io.ReadAll(c)

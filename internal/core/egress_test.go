@@ -80,7 +80,7 @@ func TestEgressOfATenant(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// The log is written behind the answer.
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	o, seen := cloche.EgressLogOptions{Kinds: []cloche.EgressKind{cloche.EgressChanged}, Follow: true}, errors.New("seen")
 	if err := h.EgressLog(ctx, red, "box", o, func(cloche.EgressRecord) error { return seen }); !errors.Is(err, seen) {
@@ -111,7 +111,7 @@ func TestApprovals(t *testing.T) {
 		go func() {
 			out <- h.approvals.Ask(t.Context(), approval.Question{Tenant: "red", Sandbox: sb.ID, SandboxName: "box", Name: rule, Port: 443, Rule: rule})
 		}()
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 			l, err := h.Approvals(t.Context(), red, cloche.ApprovalOptions{Sandbox: "box"})
 			if err != nil {
 				t.Fatal(err)

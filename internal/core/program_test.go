@@ -231,7 +231,7 @@ func (h *house) second(t *testing.T, id string) {
 	}
 	// The command is on record before it is started.
 	sb := h.sandboxOf(t, id)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		l, err := h.Processes(t.Context(), operator, sb)
 		if err != nil {
 			t.Fatal(err)
@@ -381,7 +381,7 @@ func TestACancelledProgramLeavesNothingRunning(t *testing.T) {
 	if p, err = h.CancelProgram(t.Context(), operator, p.ID); err != nil || p.State != cloche.ProgramCanceled || p.Cleanup != nil {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		l, err := h.Processes(t.Context(), operator, "box")
 		if err != nil {
 			t.Fatal(err)
@@ -424,7 +424,7 @@ func TestHandlersOfTheCaller(t *testing.T) {
 	if _, err := h.ContinueProgram(t.Context(), operator, id, cloche.ProgramContinue{Handler: "one"}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		_, err := h.ContinueProgram(t.Context(), operator, id, cloche.ProgramContinue{Handler: "two"})
 		if err == nil {
 			break

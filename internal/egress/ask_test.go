@@ -17,7 +17,7 @@ import (
 // talk sends a word over a flow that was let out and wants it back.
 func talk(t *testing.T, o *guest) {
 	t.Helper()
-	o.far.SetDeadline(time.Now().Add(20 * time.Second))
+	o.far.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(o.far, "word"); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func talk(t *testing.T, o *guest) {
 func turnedAway(t *testing.T, o *guest) {
 	t.Helper()
 	defer o.far.Close()
-	o.far.SetDeadline(time.Now().Add(20 * time.Second))
+	o.far.SetDeadline(time.Now().Add(time.Minute))
 	if n, err := o.far.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("it got %d bytes, %v", n, err)
 	}

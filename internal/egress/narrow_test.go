@@ -46,7 +46,7 @@ func TestRulesChangedDuringDial(t *testing.T) {
 			<-dialing
 			g.SetRules(compile(t, c.after...))
 			close(dial)
-			o.far.SetDeadline(time.Now().Add(20 * time.Second))
+			o.far.SetDeadline(time.Now().Add(time.Minute))
 			io.WriteString(o.far, "\x00raw")
 			o.far.CloseWrite()
 			got, _ := io.ReadAll(o.far)
@@ -89,7 +89,7 @@ func TestRulesNarrowedDuringFlow(t *testing.T) {
 			to := at("a.org", 443)
 			o := newGuest(t)
 			defer o.far.Close()
-			o.far.SetDeadline(time.Now().Add(20 * time.Second))
+			o.far.SetDeadline(time.Now().Add(time.Minute))
 			var wg sync.WaitGroup
 			wg.Go(func() { g.Connect(to, o) })
 			io.WriteString(o.far, "x")
@@ -134,7 +134,7 @@ func TestDialEndsWithItsRule(t *testing.T) {
 	g.SetRules(nil)
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the dial goes on")
 	}
 	told.mu.Lock()
@@ -155,7 +155,7 @@ func TestHelloNamesTheHost(t *testing.T) {
 			to := at("a.org", 443)
 			o := newGuest(t)
 			defer o.far.Close()
-			o.far.SetDeadline(time.Now().Add(20 * time.Second))
+			o.far.SetDeadline(time.Now().Add(time.Minute))
 			done := make(chan struct{})
 			go func() { g.Connect(to, o); close(done) }()
 			// The echo is no TLS server: what comes back is the hello.

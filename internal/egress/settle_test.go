@@ -56,7 +56,7 @@ func TestNoFlowSlipsPastChangingRules(t *testing.T) {
 			done := make(chan *rule.Refusal, 1)
 			g.mu.Lock() // as SetRules does, up to the end of its judging
 			go func() { done <- run() }()
-			for end := time.Now().Add(20 * time.Second); len(done) == 0 && !waits("egress.(*Gate).begin") && !waits("egress.(*flow).settle"); runtime.Gosched() {
+			for end := time.Now().Add(time.Minute); len(done) == 0 && !waits("egress.(*Gate).begin") && !waits("egress.(*flow).settle"); runtime.Gosched() {
 				if time.Now().After(end) {
 					g.mu.Unlock()
 					t.Fatal("the flow neither went on nor waited")

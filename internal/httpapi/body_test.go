@@ -192,7 +192,7 @@ func TestRefusalsOverTCP(t *testing.T) {
 				}
 				defer conn.Close()
 				// A server that waits for the body holds this up for ever.
-				if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 					t.Fatal(err)
 				}
 				fmt.Fprintf(conn, "POST /v1/sandboxes HTTP/1.1\r\nContent-Type: application/json\r\n%s\r\n%s\r\n\r\n", tc.head, body)

@@ -89,7 +89,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(30 * time.Second))
+			conn.SetDeadline(time.Now().Add(time.Minute))
 			fmt.Fprintf(conn, "GET /v1/sandboxes/%s/files?path=/workspace/made-up HTTP/1.1\r\nHost: cloche\r\nTE: %s\r\n\r\n", sb.ID, te)
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err == nil {

@@ -61,7 +61,7 @@ func open(t *testing.T) *house {
 	go func() { served <- h.server.Serve(ul) }()
 	go func() { served <- h.server.Serve(tl) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
@@ -143,7 +143,7 @@ func (h *house) errorOf(resp *http.Response, data []byte) *cloche.Error {
 
 func (h *house) await(ok func() bool) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := h.core.Await(ctx, ok); err != nil {
 		h.t.Fatal(err)

@@ -111,7 +111,7 @@ func TestProgramHasNothingOfTheDaemon(t *testing.T) {
 		t.Errorf("it had %q", v)
 	}
 	pid, _, _ := strings.Cut(v, "\n")
-	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		status, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil || bytes.Contains(status, []byte(") Z ")) {
 			break
@@ -127,7 +127,7 @@ func TestProgramIsEndedWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	if _, err := s.Value(ctx, "key"); err == nil || time.Since(begun) > 8*time.Second {
+	if _, err := s.Value(ctx, "key"); err == nil || time.Since(begun) > time.Minute {
 		t.Errorf("%v after %s", err, time.Since(begun))
 	}
 }

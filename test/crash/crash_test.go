@@ -187,7 +187,7 @@ func (w *world) start() {
 	must(w.t, w.daemon.Start())
 	w.c, err = client.New(client.Options{Host: "unix://" + filepath.Join(home, "cloche.sock")})
 	must(w.t, err)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

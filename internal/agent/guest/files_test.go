@@ -96,7 +96,7 @@ func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	if _, err := in.WriteFile(ctx, dir+"/f", agent.WriteOptions{}, pr); err == nil {
 		t.Fatal("a canceled write succeeded")
 	}
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		left, _ := filepath.Glob(dir + "/.cloche-*")
 		if len(left) == 0 {
 			break
@@ -143,7 +143,7 @@ func TestFileErrors(t *testing.T) {
 	os.Symlink("/proc/self/fd/0", dir+"/fd")
 	unix.Mkfifo(dir+"/fifo", 0o644)
 	read := func(p string) error {
-		r, _, err := in.ReadFile(within(t, 5*time.Second), p, 0, -1)
+		r, _, err := in.ReadFile(within(t, time.Minute), p, 0, -1)
 		if err == nil {
 			_, err = io.ReadAll(r)
 			r.Close()
@@ -151,7 +151,7 @@ func TestFileErrors(t *testing.T) {
 		return err
 	}
 	write := func(p string) error {
-		_, err := in.WriteFile(within(t, 5*time.Second), p, agent.WriteOptions{}, strings.NewReader("x"))
+		_, err := in.WriteFile(within(t, time.Minute), p, agent.WriteOptions{}, strings.NewReader("x"))
 		return err
 	}
 	ctx := t.Context()

@@ -26,7 +26,7 @@ func TestFollowFromAnywhere(t *testing.T) {
 	read := func(o agent.FollowOptions) []byte {
 		var b bytes.Buffer
 		at := o.Since
-		if err := in.Follow(within(t, 20*time.Second), p.ExecID, o, func(k agent.Chunk) error {
+		if err := in.Follow(within(t, time.Minute), p.ExecID, o, func(k agent.Chunk) error {
 			if k.Position != at || k.Gap != 0 || k.Time.IsZero() || k.Offset > k.Position {
 				t.Errorf("%+v at %d", k, at)
 			}
@@ -85,10 +85,15 @@ func TestBlockWaitsForThePrimary(t *testing.T) {
 	p.Spec.OnFull = cloche.OnFullBlock
 	in.must(t, p)
 	// Readers who are not the primary one change nothing.
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(within(t, time.Minute))
 	defer cancel()
 	n := int64(0)
-	_ = in.Follow(ctx, p.ExecID, agent.FollowOptions{Follow: true}, func(k agent.Chunk) error { n += int64(len(k.Data)); return nil })
+	_ = in.Follow(ctx, p.ExecID, agent.FollowOptions{Follow: true}, func(k agent.Chunk) error {
+		if n += int64(len(k.Data)); n >= 64<<10 {
+			time.AfterFunc(300*time.Millisecond, cancel) // in which more would come
+		}
+		return nil
+	})
 	if ps, err := in.Processes(t.Context()); err != nil || !ps[0].Running || n < 64<<10 || n > 64<<10+2*blockBytes {
 		t.Fatalf("%d bytes, %+v, %v", n, ps, err)
 	}
@@ -98,7 +103,7 @@ func TestBlockWaitsForThePrimary(t *testing.T) {
 	for turns := 0; ; turns++ {
 		last := all.Len()
 		c := in.connect(t)
-		err := c.Follow(within(t, 30*time.Second), p.ExecID, agent.FollowOptions{Since: int64(all.Len()), Follow: true, Primary: true}, func(k agent.Chunk) error {
+		err := c.Follow(within(t, time.Minute), p.ExecID, agent.FollowOptions{Since: int64(all.Len()), Follow: true, Primary: true}, func(k agent.Chunk) error {
 			if k.Gap != 0 || k.Position != int64(all.Len()) {
 				t.Fatalf("%+v at %d", k, all.Len())
 			}

@@ -228,7 +228,7 @@ func withGroups(t *testing.T) func(*agent.Config, *exec.Cmd) {
 
 // removeGroups removes a cgroup and those in it once they are empty.
 func removeGroups(t *testing.T, dir string) {
-	for end := time.Now().Add(5 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		for _, p := range []string{dir + "/job/*", dir + "/*", dir} {
 			found, _ := filepath.Glob(p)
 			for _, f := range found {

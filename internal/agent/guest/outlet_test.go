@@ -148,12 +148,12 @@ func TestBornConnections(t *testing.T) {
 	in := boot(t, func(_ *agent.Config, cmd *exec.Cmd) { cmd.ExtraFiles = theirs[:] })
 	for i, conn := range ours {
 		theirs[i].Close()
-		c, err := agent.Connect(within(t, 10*time.Second), conn, in.token)
+		c, err := agent.Connect(within(t, time.Minute), conn, in.token)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		defer c.Close()
-		if _, err := c.Processes(within(t, 10*time.Second)); err != nil {
+		if _, err := c.Processes(within(t, time.Minute)); err != nil {
 			t.Errorf("connection %d: %v", i, err)
 		}
 	}

@@ -37,7 +37,7 @@ func TestDialPort(t *testing.T) {
 	in.must(t, p)
 	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessReady })
 	for range 3 {
-		conn, err := in.DialPort(within(t, 10*time.Second), port)
+		conn, err := in.DialPort(within(t, time.Minute), port)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func TestReadiness(t *testing.T) {
 		if r.State != cloche.ProcessReady || r.ReadyAt == nil {
 			t.Errorf("%s: %+v", name, r)
 		}
-		if err := in.RemoveProcess(within(t, 10*time.Second), p.ExecID); err != nil {
+		if err := in.RemoveProcess(within(t, time.Minute), p.ExecID); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestRepeatableExec(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			r, err := in.Exec(within(t, 20*time.Second), s)
+			r, err := in.Exec(within(t, time.Minute), s)
 			if err != nil || r.ExitStatus() != 3 || !bytes.Equal(r.Stdout, s.Stdin) || string(r.Stderr) != "err\n" {
 				t.Errorf("%+v, %v", r.StdoutInfo, err)
 			}
@@ -87,7 +87,7 @@ func TestRepeatAfterALostCallBringsTheInput(t *testing.T) {
 	if _, err := lost.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
-	r, err := in.Exec(within(t, 20*time.Second), s)
+	r, err := in.Exec(within(t, time.Minute), s)
 	if err != nil || strings.TrimSpace(string(r.Stdout)) != fmt.Sprint(2<<20) {
 		t.Fatalf("%q, %v", r.Stdout, err)
 	}

@@ -46,7 +46,7 @@ func TestStdinOffsets(t *testing.T) {
 		{300_000, "xxxxxxxxxx", 10 + 300_000, ""},
 		{300_000, "xxxxxxxxxyyy", 10 + 300_000, cloche.CodeConflict},
 	} {
-		got, err := in.WriteStdin(within(t, 20*time.Second), id, c.offset, []byte(c.data))
+		got, err := in.WriteStdin(within(t, time.Minute), id, c.offset, []byte(c.data))
 		if got != c.want || cloche.CodeOf(err) != c.code {
 			t.Fatalf("%d: %d, %v", i, got, err)
 		}
@@ -93,13 +93,13 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	other := managedShell("exec cat")
 	other.Spec.OpenStdin = true
 	in.must(t, other)
-	if _, err := in.WriteStdin(within(t, 5*time.Second), other.ExecID, 0, []byte("x")); err != nil {
+	if _, err := in.WriteStdin(within(t, time.Minute), other.ExecID, 0, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGCONT), cloche.ScopeTree); err != nil {
 		t.Fatal(err)
 	}
-	if end, err := in.WriteStdin(within(t, 20*time.Second), p.ExecID, at, big[at:]); err != nil || end != int64(len(big)) {
+	if end, err := in.WriteStdin(within(t, time.Minute), p.ExecID, at, big[at:]); err != nil || end != int64(len(big)) {
 		t.Fatal(end, err)
 	}
 	if err := in.CloseStdin(t.Context(), p.ExecID); err != nil {
@@ -117,7 +117,7 @@ func TestStdinOverRestarts(t *testing.T) {
 	in.must(t, p)
 	for i := range 3 {
 		until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Restarts == i && r.Running })
-		if at, err := in.WriteStdin(within(t, 5*time.Second), p.ExecID, int64(2*i), []byte("a\n")); err != nil || at != int64(2*i+2) {
+		if at, err := in.WriteStdin(within(t, time.Minute), p.ExecID, int64(2*i), []byte("a\n")); err != nil || at != int64(2*i+2) {
 			t.Fatal(at, err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestManagedTerminal(t *testing.T) {
 	}
 	id := p.ExecID
 	say := func(s string) {
-		if _, err := in.WriteStdin(within(t, 5*time.Second), id, -1, []byte(s)); err != nil {
+		if _, err := in.WriteStdin(within(t, time.Minute), id, -1, []byte(s)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,7 +145,7 @@ func TestManagedTerminal(t *testing.T) {
 	expect := func(what string) {
 		t.Helper()
 		found := errors.New("found")
-		err := in.Follow(within(t, 10*time.Second), id, agent.FollowOptions{Since: at, Follow: true}, func(k agent.Chunk) error {
+		err := in.Follow(within(t, time.Minute), id, agent.FollowOptions{Since: at, Follow: true}, func(k agent.Chunk) error {
 			at += int64(len(k.Data))
 			seen.Write(k.Data)
 			if i := strings.Index(seen.String(), what); i >= 0 {

@@ -31,7 +31,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func (b *box) must(t testing.TB, p agent.Process) cloche.Process {
 	t.Helper()
-	r, err := b.StartProcess(within(t, 30*time.Second), p)
+	r, err := b.StartProcess(within(t, time.Minute), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func (b *box) must(t testing.TB, p agent.Process) cloche.Process {
 func (b *box) until(t testing.TB, id string, want func(cloche.Process) bool) cloche.Process {
 	t.Helper()
 	var last cloche.Process
-	err := b.WatchProcesses(within(t, 30*time.Second), func(p cloche.Process) error {
+	err := b.WatchProcesses(within(t, time.Minute), func(p cloche.Process) error {
 		if p.ExecID == id {
 			if last = p; want(p) {
 				return errFound
@@ -79,7 +79,7 @@ func (r *reader) expect(t testing.TB, what string) {
 	if check() {
 		return
 	}
-	err := r.b.Follow(within(t, 20*time.Second), r.id, agent.FollowOptions{Since: r.at, Follow: true}, func(k agent.Chunk) error {
+	err := r.b.Follow(within(t, time.Minute), r.id, agent.FollowOptions{Since: r.at, Follow: true}, func(k agent.Chunk) error {
 		r.at += int64(len(k.Data))
 		r.seen += string(k.Data)
 		if check() {
@@ -109,7 +109,7 @@ func TestRestart(t *testing.T) {
 	if got := b.run(t, "ps -eo args | grep -c '^sleep 1000' || true"); got != "1" {
 		t.Fatalf("%s are left", got)
 	}
-	if err := b.RemoveProcess(within(t, 10*time.Second), p.ExecID); err != nil {
+	if err := b.RemoveProcess(within(t, time.Minute), p.ExecID); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.run(t, "ps -eo args | grep -c '^sleep 1000' || true"); got != "0" {
@@ -215,7 +215,7 @@ func TestNobodyReadsAndNothingWaits(t *testing.T) {
 	b.must(t, p)
 	r := b.until(t, p.ExecID, ended)
 	var gap, n int64
-	if err := b.Follow(within(t, 20*time.Second), p.ExecID, agent.FollowOptions{Since: 10, Follow: true}, func(k agent.Chunk) error {
+	if err := b.Follow(within(t, time.Minute), p.ExecID, agent.FollowOptions{Since: 10, Follow: true}, func(k agent.Chunk) error {
 		gap += k.Gap
 		n += int64(len(k.Data))
 		return nil
@@ -234,7 +234,7 @@ func TestStdinOffsets(t *testing.T) {
 		// Every write is sent twice, and reaches into the next.
 		piece := data[at:min(at+90_000, int64(len(data)))]
 		for range 2 {
-			got, err := b.WriteStdin(within(t, 20*time.Second), p.ExecID, at, piece)
+			got, err := b.WriteStdin(within(t, time.Minute), p.ExecID, at, piece)
 			if err != nil || got != at+int64(len(piece)) {
 				t.Fatal(got, err)
 			}
@@ -251,7 +251,7 @@ func TestStdinOffsets(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	if err := b.Follow(within(t, 20*time.Second), p.ExecID, agent.FollowOptions{Follow: true}, func(k agent.Chunk) error {
+	if err := b.Follow(within(t, time.Minute), p.ExecID, agent.FollowOptions{Follow: true}, func(k agent.Chunk) error {
 		got.Write(k.Data)
 		return nil
 	}); err != nil || !bytes.Equal(got.Bytes(), data) {
@@ -275,7 +275,7 @@ func TestTerminalJobControl(t *testing.T) {
 	p.TTY, p.Rows, p.Cols = true, 24, 80
 	b.must(t, p)
 	say := func(s string) {
-		if _, err := b.WriteStdin(within(t, 5*time.Second), p.ExecID, -1, []byte(s)); err != nil {
+		if _, err := b.WriteStdin(within(t, time.Minute), p.ExecID, -1, []byte(s)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,7 +304,7 @@ func TestTerminalJobControl(t *testing.T) {
 	// The kernel here does not say who is in front: what has no key is refused
 	// while that is not the only group.
 	say("sleep 1000\n")
-	for end := time.Now().Add(10 * time.Second); b.run(t, "ps -eo args | grep -c '^sleep 1000' || true") != "1"; {
+	for end := time.Now().Add(time.Minute); b.run(t, "ps -eo args | grep -c '^sleep 1000' || true") != "1"; {
 		if time.Now().After(end) {
 			t.Fatal("sleep does not run")
 		}
@@ -333,7 +333,7 @@ func TestBlockedProcessIsEnded(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	n := int64(0)
-	if err := b.Follow(within(t, 20*time.Second), p.ExecID, agent.FollowOptions{Follow: true, Primary: true}, func(k agent.Chunk) error {
+	if err := b.Follow(within(t, time.Minute), p.ExecID, agent.FollowOptions{Follow: true, Primary: true}, func(k agent.Chunk) error {
 		n += int64(len(k.Data))
 		return nil
 	}); err != nil || n != r.Position {

@@ -77,7 +77,7 @@ func next(t testing.TB, got <-chan engine.Refusal) engine.Refusal {
 	select {
 	case r := <-got:
 		return r
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing was told")
 		return engine.Refusal{}
 	}

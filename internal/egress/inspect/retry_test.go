@@ -139,7 +139,7 @@ func connected(t *testing.T) (near, far net.Conn) {
 		t.Fatal(err)
 	}
 	for _, c := range []net.Conn{near, far} {
-		c.SetDeadline(time.Now().Add(10 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 	}
 	return near, far
 }

@@ -121,7 +121,7 @@ func TestEveryRequestOnAConnectionIsJudged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	// Three in one write: the answers come in order, and nothing after the refusal.
 	io.WriteString(c, "GET /1 HTTP/1.1\r\nHost: a.example.com\r\n\r\n"+
 		"GET /2 HTTP/1.1\r\nHost: b.example.com\r\n\r\n"+
@@ -261,7 +261,7 @@ func TestHTTP2WithoutTLSIsRefusedInItsOwnWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	b, err := io.ReadAll(c)
 	if err != nil || len(b) < 26 || b[3] != 4 || b[12] != 7 || b[25] != 13 {
@@ -285,7 +285,7 @@ func TestWebSocketGoesOnAsBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(c, "GET /s HTTP/1.1\r\nHost: ws.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
 	r := bufio.NewReader(c)
 	res, err := http.ReadResponse(r, nil)
@@ -310,7 +310,7 @@ func TestRulesChangeUnderFlows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SetDeadline(time.Now().Add(10 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		io.WriteString(c, "x")
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 			t.Fatal(err)
@@ -356,7 +356,7 @@ func TestBudgets(t *testing.T) {
 	if err != nil || status != 403 || !strings.Contains(body, rule.RuleBudget) {
 		t.Errorf("a third flow: %d %q %v", status, body, err)
 	}
-	c1.SetDeadline(time.Now().Add(10 * time.Second))
+	c1.SetDeadline(time.Now().Add(time.Minute))
 	c1.Write(make([]byte, 5000))
 	n, err := io.Copy(io.Discard, c1)
 	if err == nil || n > 1000 {
@@ -466,7 +466,7 @@ func TestTLSHelloInSmallPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	s := tls.Client(slow{c}, &tls.Config{ServerName: "a.example.com", InsecureSkipVerify: true})
 	if _, err := io.WriteString(s, "ping"); err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func (h *house) sendUDP(to netip.AddrPort) tcpip.Error {
 	select {
 	case <-came:
 		return ep.LastError()
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		return nil
 	}
 }

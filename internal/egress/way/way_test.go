@@ -455,22 +455,33 @@ func TestLog(t *testing.T) {
 			return nil
 		})
 	}()
-	for i := range 3 {
+	appended := int64(0)
+	more := func() {
+		t.Helper()
 		_, _, changed, _ := l.state()
-		if _, err := l.Append(cloche.EgressRecord{Kind: cloche.EgressOpened}); err != nil {
+		rec, err := l.Append(cloche.EgressRecord{Kind: cloche.EgressOpened})
+		if err != nil {
 			t.Fatal(err)
 		}
 		<-changed
-		if i == 0 {
-			select { // it may have begun after the first
-			case <-got:
-			case <-time.After(200 * time.Millisecond):
-			}
-			continue
+		appended = rec.Seq
+	}
+	last := int64(0)
+	for last == 0 { // until it has begun
+		more()
+		select {
+		case last = <-got:
+		case <-time.After(20 * time.Millisecond):
 		}
-		if seq := <-got; seq != n+2+int64(i) {
-			t.Errorf("followed to %d", seq)
+	}
+	more()
+	more()
+	for last < appended {
+		seq := <-got
+		if seq != last+1 {
+			t.Fatalf("followed from %d to %d", last, seq)
 		}
+		last = seq
 	}
 	l.Close()
 	if err := <-ended; err != nil {

@@ -14,6 +14,12 @@ import (
 // GVisorVersion is what the engine takes itself for.
 const GVisorVersion = gvisorVersion
 
+// The notes of a sentry that are taken at once, and how often one is afterwards.
+const (
+	NoteBurst = noteBurst
+	NotePace  = notePace
+)
+
 // WithoutCgroups makes the engine one of a machine on which no cgroup can be
 // made.
 func (e *Engine) WithoutCgroups() *Engine {

@@ -85,7 +85,7 @@ func create(t testing.TB, e engine.Engine, im enginetest.Images, change func(*en
 // answers proves that the agent is there.
 func answers(t testing.TB, i engine.Instance) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := enginetest.Echo(ctx, i, "hello"); err != nil {
 		t.Errorf("the agent does not answer: %v", err)
