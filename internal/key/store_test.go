@@ -293,10 +293,46 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	}
 }
 
+// A key that ended stays on record for its time, to the last of it, and no longer.
+func TestDeadKeysAreKept(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, home)
+		k, _ := create(t, s, key.Wish{Tenant: "red"})
+		if _, err := s.Revoke(k.ID); err != nil {
+			t.Fatal(err)
+		}
+		const kept = 30 * 24 * time.Hour
+		time.Sleep(kept)
+		create(t, s, key.Wish{Tenant: "red"})
+		if got, err := s.Get(k.ID); err != nil || got.RevokedAt == nil {
+			t.Errorf("after thirty days: %+v, %v", got, err)
+		}
+		time.Sleep(time.Millisecond)
+		create(t, s, key.Wish{Tenant: "red"})
+		if got, err := s.Get(k.ID); cloche.CodeOf(err) != cloche.CodeNotFound {
+			t.Errorf("after more than thirty days: %+v, %v", got, err)
+		}
+		closed(t, s)
+	})
+}
+
 func TestADamagedFileIsNotForgotten(t *testing.T) {
+	good := `{"key":{"id":"key-1","tenant":"red"},"hash":"` + strings.Repeat("01", 32) + `"}`
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, "keys.json"), []byte(`{"version":1,"keys":[`+good+`]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := open(t, home); len(s.List()) != 1 {
+		t.Errorf("of a file that is whole: %v", s.List())
+	}
 	for name, text := range map[string]string{
 		"damaged": "{", "other version": `{"version":2,"keys":[]}`, "no hash": `{"version":1,"keys":[{"key":{"id":"key-1","tenant":"red"}}]}`,
 		"bad hash":  `{"version":1,"keys":[{"key":{"id":"key-1","tenant":"red"},"hash":"00"}]}`,
+		"short":     `{"version":1,"keys":[{"key":{"id":"key-1","tenant":"red"},"hash":"01"}]}`,
+		"long":      `{"version":1,"keys":[{"key":{"id":"key-1","tenant":"red"},"hash":"` + strings.Repeat("01", 33) + `"}]}`,
+		"no hex":    `{"version":1,"keys":[{"key":{"id":"key-1","tenant":"red"},"hash":"` + strings.Repeat("0x", 32) + `"}]}`,
+		"twice":     `{"version":1,"keys":[` + good + `,` + good + `]}`,
 		"no tenant": `{"version":1,"keys":[{"key":{"id":"key-1"},"hash":"` + strings.Repeat("01", 32) + `"}]}`,
 		"empty":     "",
 	} {
@@ -307,6 +343,20 @@ func TestADamagedFileIsNotForgotten(t *testing.T) {
 		if _, err := key.Open(context.Background(), home); cloche.CodeOf(err) != cloche.CodeState {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A home that is not there, or a file that is none, is an error and not a home without keys.
+func TestNoHome(t *testing.T) {
+	if s, err := key.Open(context.Background(), filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Errorf("keys of no home: %v", s.List())
+	}
+	home := t.TempDir()
+	if err := os.Mkdir(filepath.Join(home, "keys.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := key.Open(context.Background(), home); err == nil {
+		t.Errorf("keys of a directory: %v", s.List())
 	}
 }
 

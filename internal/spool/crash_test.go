@@ -114,6 +114,36 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestDamagedEnd damages what a power cut does: the content of the last record, which has
+// its length. The record is cut off, and the log goes on in its place.
+func TestDamagedEnd(t *testing.T) {
+	m, data := small(t, false)
+	for back := range 120 { // the last record is as long
+		bad := slices.Clone(data)
+		bad[len(bad)-1-back] = 0
+		dir := place(t, firstSegment, bad)
+		l := open(t, spool.Options{Dir: dir})
+		if end := l.End(); end != 15 {
+			t.Fatalf("byte %d from the end: the log ends at %d, want 15", back, end)
+		}
+		out, _ := l.Offsets()
+		must(t, l.Append(spool.Record{Stream: cloche.Stdout, Position: 15, Offset: out, Data: []byte("more")}))
+		must(t, l.Close())
+		l = open(t, spool.Options{Dir: dir})
+		part := &model{cells: m.cells[:15], off: m.off}
+		if got, want := text(read(t, l.Reader(spool.ReadOptions{}))), textOf(part)+"more"; got != want {
+			t.Fatalf("byte %d from the end: %q, want %q", back, got, want)
+		}
+		must(t, l.Close())
+	}
+	_, data = small(t, true)
+	data[len(data)-1] ^= 1 // of the reason
+	l := open(t, spool.Options{Dir: place(t, firstSegment, data)})
+	if reason, ok := l.Finished(); ok {
+		t.Errorf("it has ended for the reason %q", reason)
+	}
+}
+
 // TestForgedRecord has a program print what the log writes: even with a damaged
 // record before it, it is not taken for one.
 func TestForgedRecord(t *testing.T) {
