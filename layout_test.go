@@ -81,7 +81,7 @@ var rooms = map[string][]string{
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/guard":      {""},
 	"internal/engine/gvisor/seccompgen": {},
-	"internal/engine/docker":            {"", "internal/engine", "internal/engine/docker/inner", "internal/engine/hostkernel", "internal/engine/tap"},
+	"internal/engine/docker":            {"", "internal/engine", "internal/engine/docker/inner", "internal/engine/hostkernel", "internal/engine/hostproc", "internal/engine/tap"},
 	"internal/engine/docker/inner":      {},
 	"internal/engine/docker/dockertest": {},
 	"internal/engine/hostkernel":        {"", "internal/engine", "internal/engine/hostproc", "internal/idmap"},

@@ -91,7 +91,8 @@ type Limits struct {
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	// Pids bounds processes and threads together. The agent is not counted.
 	Pids int64 `json:"pids,omitempty"`
-	// DiskBytes bounds the writable layer of the root.
+	// DiskBytes bounds what the sandbox writes in all: to the writable layer of its root
+	// and to its private workspace. Workspace.SizeBytes is the workspace's part of it.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
 	// TmpBytes and ShmBytes bound /tmp and /dev/shm, which are memory and are
 	// charged to MemoryBytes too.

@@ -13,11 +13,13 @@ type Workspace struct {
 	// Path is where it is mounted; empty is DefaultWorkspacePath.
 	Path     string `json:"path,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// SizeBytes and Inodes bound it; 0 is the profile's default. For a named one
-	// that exists they must be what it has, or 0.
+	// SizeBytes and Inodes bound it; 0 is the profile's default, which for a private
+	// one is a part of Limits.DiskBytes. For a named one that exists they must be what
+	// it has, or 0.
 	SizeBytes int64 `json:"size_bytes,omitempty"`
 	Inodes    int64 `json:"inodes,omitempty"`
-	// Quota says how a bound must hold; empty is QuotaHard.
+	// Quota says how a bound must hold; empty is QuotaHard for a bound that was asked
+	// for, and for the default of a private one whatever holds it at no cost.
 	Quota QuotaMode `json:"quota,omitempty"`
 	// Drop removes a named workspace with the sandbox that had it to write.
 	Drop bool `json:"drop,omitempty"`
@@ -45,6 +47,9 @@ const (
 	// QuotaMeasured is checked before and after each exec: too much before refuses
 	// it, too much after removes the sandbox.
 	QuotaMeasured QuotaMode = "measured"
+	// QuotaWatched is for private ones, and is looked at while processes write: soon
+	// after it holds too much, the sandbox is stopped.
+	QuotaWatched QuotaMode = "watched"
 )
 
 // QuotaHolder is what holds a bound.
@@ -55,6 +60,7 @@ const (
 	HeldByKernel  QuotaHolder = "kernel"
 	HeldByEngine  QuotaHolder = "engine"
 	HeldByMeasure QuotaHolder = "measured"
+	HeldByWatch   QuotaHolder = "watched"
 )
 
 // QuotaPhase is when too much was found.
@@ -66,6 +72,8 @@ const (
 	QuotaBefore QuotaPhase = "before"
 	// QuotaAfter: something was run, and the sandbox is being removed.
 	QuotaAfter QuotaPhase = "after"
+	// QuotaDuring: something runs, and the sandbox is being stopped.
+	QuotaDuring QuotaPhase = "during"
 )
 
 // QuotaUnit is what there is too much of.

@@ -61,7 +61,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.memory, "memory", "", "memory limit, a `SIZE` such as 512m or 2GiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "processor limit, a number of `CORES` such as 0.5")
 	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads together, a `NUMBER`")
-	flags.StringVar(&f.disk, "disk", "", "limit of what is written to the root filesystem, a `SIZE` such as 4GiB")
+	flags.StringVar(&f.disk, "disk", "", "limit of what is written in all, to the root filesystem and a private workspace, a `SIZE` such as 4GiB")
 	flags.StringVar(&f.tmp, "tmp", "", "size of /tmp, which is memory, a `SIZE` such as 256m")
 	flags.StringVar(&f.shm, "shm", "", "size of /dev/shm, which is memory, a `SIZE` such as 64m")
 	flags.StringVar(&f.timeout, "timeout", "", "kill a command after this `duration`, such as 90s or 1h; 0 is unlimited")

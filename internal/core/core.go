@@ -214,6 +214,7 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 	if can := workspace.HardQuota(); !can.OK {
 		host["workspace_size"] = "refused: " + can.Reason
 	}
+	host["workspace_default"] = "watched while programs write"
 	return cloche.Doctor{
 		Version: s.opts.Version, Host: host,
 		Engines: slices.Clone(s.opts.Prober.Refresh(ctx)), Problems: s.faults().problems(),

@@ -78,6 +78,12 @@ type Statter interface {
 	Stat(ctx context.Context) (Stat, error)
 }
 
+// FileHolder is an Instance that can say which processes of this machine may hold files of
+// its mounts open: a file that has no name any more is found only there.
+type FileHolder interface {
+	FileHolders(ctx context.Context) (pids []int, err error)
+}
+
 // Mortal is an Instance that can say how it ended.
 type Mortal interface {
 	// Ending is what was seen of the end. It is for after Done.

@@ -18,9 +18,9 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 	got := p.Spec()
 	want := cloche.SandboxSpec{
 		Profile: "agent", Image: "host", Pull: "missing", Engine: "gvisor", Network: "none", Cwd: "/workspace",
-		Workspace:    &cloche.Workspace{Path: "/workspace"},
+		Workspace:    &cloche.Workspace{Path: "/workspace", SizeBytes: 4 << 30, Inodes: 262144, Quota: "watched", Enforced: "watched"},
 		ReadOnlyRoot: new(false), Persistent: new(true),
-		Limits: cloche.Limits{CPUs: 2, MemoryBytes: 2 << 30, Pids: 1024, DiskBytes: 4 << 30, TmpBytes: 512 << 20, ShmBytes: 64 << 20, MaxOutputBytes: 1 << 20},
+		Limits: cloche.Limits{CPUs: 2, MemoryBytes: 2 << 30, Pids: 1024, DiskBytes: 6 << 30, TmpBytes: 512 << 20, ShmBytes: 64 << 20, MaxOutputBytes: 1 << 20},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("granted\n%+v\nwant\n%+v", got, want)
@@ -258,7 +258,7 @@ func TestValidRequests(t *testing.T) {
 		"file in tmp of ro": {ReadOnlyRoot: new(true), Files: []cloche.File{{Path: "/tmp/x"}}},
 		"file in rw mount":  {ReadOnlyRoot: new(true), Mounts: []cloche.Mount{{Source: "/home/alice/project", Target: "/p"}}, Files: []cloche.File{{Path: "/p/x"}}},
 		"limits at ceiling": {Limits: cloche.Limits{CPUs: 64, MemoryBytes: 64 << 30, Pids: 32768, DiskBytes: 256 << 30, MaxOutputBytes: 64 << 20, TimeoutMS: 1 << 30}},
-		"limits at least":   {Limits: cloche.Limits{CPUs: 0.01, MemoryBytes: 32 << 20, Pids: 1, DiskBytes: 1 << 20, MaxOutputBytes: 1, TimeoutMS: 1}},
+		"limits at least":   {Limits: cloche.Limits{CPUs: 0.01, MemoryBytes: 32 << 20, Pids: 1, DiskBytes: 2 << 20, MaxOutputBytes: 1, TimeoutMS: 1}},
 		"env at its bound":  {Env: map[string]string{"A": long(128<<10 - 3)}},
 		"engine auto":       {Engine: "auto"},
 		"engine by name":    {Engine: "gvisor"},

@@ -30,7 +30,7 @@ func checkHostFiles(d *decision) *cloche.Error {
 	case w.Layered:
 		return unsupported("workspace.layered", "%s: what is written to its workspace cannot be kept apart", where).
 			WithHint("leave layered out, or use another engine")
-	case w.Quota == cloche.QuotaMeasured:
+	case w.Quota == cloche.QuotaMeasured, w.Quota == cloche.QuotaWatched:
 		return unsupported("workspace.quota", "%s: its workspace cannot be measured", where).
 			WithHint("leave the bound out, or use another engine")
 	}

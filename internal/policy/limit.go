@@ -101,7 +101,7 @@ func machineLimits() []limit {
 			format: func(v float64) string { return strconv.FormatInt(int64(v), 10) },
 		},
 		{
-			field: fieldDisk, key: "disk", enforced: "disk_bytes", least: 1 * mib, hard: 1 << 50,
+			field: fieldDisk, key: "disk", enforced: "disk_bytes", least: leastRoot + minWorkspace, hard: 1 << 50,
 			get:    func(l *bounds) float64 { return float64(l.DiskBytes) },
 			set:    func(l *bounds, v float64) { l.DiskBytes = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.Disk) },
@@ -287,6 +287,9 @@ func checkLimits(d *decision) *cloche.Error {
 	if err := fitMemory(&asked, &granted); err != nil {
 		return err
 	}
+	if err := d.shareDisk(&asked, &granted); err != nil {
+		return err
+	}
 	d.setBounds(granted)
 	return nil
 }
@@ -323,8 +326,8 @@ func checkEnforcement(d *decision) *cloche.Error {
 			continue
 		}
 		can := d.engine.Enforces[l.enforced]
-		if can.OK {
-			continue
+		if can.OK || l.field == fieldDisk && *d.spec.ReadOnlyRoot {
+			continue // of a root without a layer nothing is to be held
 		}
 		reason := can.Reason
 		switch {

@@ -23,6 +23,7 @@ type Permit struct {
 	workspace  *HostDir
 	snapshot   *cloche.Snapshot
 	granted    WorkspaceGrant
+	rootBytes  int64
 	image      ImageGrant
 	cwdOpen    bool
 	secrets    []SecretGrant

@@ -114,8 +114,10 @@ type decision struct {
 	workspace  *HostDir
 	snapshot   *cloche.Snapshot
 	granted    WorkspaceGrant
-	image      ImageGrant
-	grants     []cloche.PolicyGrant
+	// rootBytes is the root's part of the disk.
+	rootBytes int64
+	image     ImageGrant
+	grants    []cloche.PolicyGrant
 	// What cleanBlocked, namedRoots, realRoots and moved return, once asked.
 	allBlocked, allNamed, allReal []string
 	allMoved                      map[string]string
@@ -176,6 +178,7 @@ func steps() []step {
 		{"enforcement", checkEnforcement},
 		{"mount_sockets", checkMountSockets},
 		{"workspace_quota", checkWorkspaceBound},
+		{"disk", checkRootShare},
 		{"workspace_layered", checkLayered},
 		{"snapshot_size", checkSnapshotFits},
 		{"secrets", checkSecrets},
@@ -234,6 +237,7 @@ func (d *decision) finish(done func(step string, err *cloche.Error)) (Permit, *c
 		workspace:  d.workspace,
 		snapshot:   d.snapshot,
 		granted:    d.granted,
+		rootBytes:  d.rootBytes,
 		image:      d.image,
 		cwdOpen:    d.cwdOpen,
 		secrets:    d.secrets,

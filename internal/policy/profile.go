@@ -35,6 +35,8 @@ type profile struct {
 	egressRuled  bool
 	egressDeny   []EgressItem
 	egressLimits EgressLimitRule
+	// liftsWorkspace: a rule says that private workspaces have no bound.
+	liftsWorkspace bool
 }
 
 // The values of profile.network and of the request's network.
@@ -60,7 +62,7 @@ func builtinProfile(name string) (profile, bool) {
 	p := profile{
 		name: name,
 		defaults: bounds{Limits: cloche.Limits{
-			CPUs: 2, MemoryBytes: 2 * gib, Pids: 1024, DiskBytes: 4 * gib, TmpBytes: 512 * mib, ShmBytes: 64 * mib,
+			CPUs: 2, MemoryBytes: 2 * gib, Pids: 1024, DiskBytes: 6 * gib, TmpBytes: 512 * mib, ShmBytes: 64 * mib,
 			MaxOutputBytes: cloche.DefaultMaxOutput,
 		}},
 		ceilings: bounds{Limits: cloche.Limits{
@@ -141,6 +143,9 @@ func (r ProfileRule) apply(p *profile) {
 		if v, ok := l.ruled(&r.Defaults); ok {
 			l.set(&p.defaults, v)
 			p.ruled[l.field] = ruleName(p.name, "defaults", l.key)
+			if l.field == fieldWorkspaceSize {
+				p.liftsWorkspace = v == 0
+			}
 		}
 		if v, ok := l.ruled(&r.Ceilings); ok {
 			l.set(&p.ceilings, v)

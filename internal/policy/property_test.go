@@ -276,7 +276,7 @@ func TestEveryDecision(t *testing.T) {
 // permits nothing that it does not name.
 func TestAllowRulesAreMonotone(t *testing.T) {
 	opened := 0
-	for seed := range uint64(45_000) {
+	for seed := range uint64(50_000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		req := policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
 		c := pick(r, operator, root, tenant)

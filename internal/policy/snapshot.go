@@ -128,9 +128,9 @@ func checkSnapshotFits(d *decision) *cloche.Error {
 		return nil
 	}
 	have, l := d.snapshot.RootBytes, d.spec.Limits
-	if l.DiskBytes > 0 && have > l.DiskBytes {
-		return cloche.Invalid(fieldDisk, "the root of snapshot %s has %s, and limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(l.DiskBytes))).
-			WithHint("ask for a limit of more than that")
+	if d.rootBytes > 0 && have > d.rootBytes {
+		return cloche.Invalid(fieldDisk, "the root of snapshot %s has %s, and the root's part of limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(d.rootBytes))).
+			WithHint("ask for a limit of more than that, or for a smaller workspace.size_bytes")
 	}
 	if l.MemoryBytes > 0 && have > l.MemoryBytes/maxRootShare {
 		return cloche.Invalid(fieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",

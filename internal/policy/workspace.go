@@ -38,19 +38,24 @@ func (d *decision) given(field string) bool {
 	return isBound && w.Name != "" && d.facts.Workspace != nil && w.Quota != cloche.QuotaMeasured
 }
 
-// unbounded is true for a bound that has no default here: nothing could hold it.
+// unbounded is true for a bound that has no default of the profile's here: nothing could
+// hold it, or who asks has chosen less than what rules set.
 func (d *decision) unbounded(field string) bool {
 	w := d.spec.Workspace
 	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
-	return isBound && (w.Dir != "" || w.Quota == cloche.QuotaMeasured)
+	return isBound && (w.Dir != "" || w.Quota == cloche.QuotaMeasured || w.Quota == cloche.QuotaWatched)
 }
 
 func checkQuotaMode(w *cloche.Workspace) *cloche.Error {
 	switch w.Quota {
-	case "", cloche.QuotaHard, cloche.QuotaMeasured:
+	case "", cloche.QuotaHard, cloche.QuotaMeasured, cloche.QuotaWatched:
 	default:
 		return cloche.Invalid("workspace.quota", "workspace.quota %s is not known", show(string(w.Quota))).
-			WithHint("write %q or %q", cloche.QuotaHard, cloche.QuotaMeasured)
+			WithHint("write %q, %q or %q", cloche.QuotaHard, cloche.QuotaMeasured, cloche.QuotaWatched)
+	}
+	if w.Quota == cloche.QuotaWatched && (w.Name != "" || w.Dir != "") {
+		return cloche.Invalid("workspace.quota", "workspace.quota %q is for a private workspace, and this one is %s", w.Quota, kindOf(w)).
+			WithHint("write %q, or leave it out", cloche.QuotaMeasured)
 	}
 	if w.Drop && w.Name == "" {
 		return cloche.Invalid("workspace.drop", "workspace.drop is for a named workspace, and this one is %s", kindOf(w)).
@@ -64,8 +69,11 @@ func checkQuotaMode(w *cloche.Workspace) *cloche.Error {
 }
 
 func kindOf(w *cloche.Workspace) string {
-	if w.Dir != "" {
+	switch {
+	case w.Dir != "":
 		return "a directory of the host"
+	case w.Name != "":
+		return "a named one"
 	}
 	return "private"
 }
@@ -89,12 +97,19 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 		return d.noVolumeQuota(w)
 	case w.Volume:
 		return nil
-	case w.Quota == cloche.QuotaMeasured:
+	case w.Quota == cloche.QuotaMeasured, w.Quota == cloche.QuotaWatched:
 		if rule := d.hardRule(); rule != "" && w.Dir == "" && (has == nil || has.SizeBytes == 0) {
 			return denied(rule, "workspace.quota", "workspace.quota is %s, and the operator bounds the workspaces of profile %s", w.Quota, show(d.profile.name)).
 				WithHint("leave it out, or name a workspace that has a bound")
 		}
-		if w.SizeBytes > 0 || w.Inodes > 0 {
+		switch {
+		case w.SizeBytes == 0 && w.Inodes == 0:
+		case w.Quota == cloche.QuotaWatched:
+			w.Enforced = cloche.HeldByWatch
+			if w.Inodes == 0 {
+				w.Inodes = usualInodesOf(w.SizeBytes)
+			}
+		default:
 			w.Enforced = cloche.HeldByMeasure
 		}
 		return nil
@@ -109,13 +124,23 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 		return cloche.Invalid(fieldWorkspaceSize, "workspace.inodes is %d, and workspace.size_bytes is not set", w.Inodes).
 			WithHint("name a size as well: it is what the kernel holds")
 	}
+	if w.Quota == cloche.QuotaHard && w.Name == "" {
+		d.demanded[fieldWorkspaceSize] = true
+	}
+	if d.watches(w) {
+		w.Quota, w.Enforced = cloche.QuotaWatched, cloche.HeldByWatch
+		if w.Inodes == 0 {
+			w.Inodes = usualInodesOf(w.SizeBytes)
+		}
+		return nil
+	}
 	if !d.facts.HardQuota.OK {
 		return d.noHardQuota(w)
 	}
 	most := w.SizeBytes / inodeBytes
 	switch {
 	case w.Inodes == 0:
-		w.Inodes = min(max(w.SizeBytes/usualInodeBytes, usualInodes), most)
+		w.Inodes = usualInodesOf(w.SizeBytes)
 	case w.Inodes > most && d.demanded[fieldWorkspaceInodes] && d.profile.ruled[fieldWorkspaceInodes] == "":
 		return cloche.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has room for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
 			WithHint("ask for at most %d, one for each %s, or for a larger workspace", most, formatSize(inodeBytes))
@@ -124,6 +149,17 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 	w.Enforced = cloche.HeldByKernel
 	d.granted.SizeBytes, d.granted.Inodes = w.SizeBytes, w.Inodes
 	return nil
+}
+
+// usualInodesOf is how many files a workspace takes when nobody says.
+func usualInodesOf(sizeBytes int64) int64 {
+	return min(max(sizeBytes/usualInodeBytes, usualInodes), sizeBytes/inodeBytes)
+}
+
+// watches is true for a private workspace whose bound nobody asked for: a filesystem of
+// its own, which the kernel could hold it by, costs each create, each write and each end.
+func (d *decision) watches(w *cloche.Workspace) bool {
+	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[fieldWorkspaceSize] && !d.demanded[fieldWorkspaceInodes]
 }
 
 // hardRule is the operator's rule that bounds workspaces, which what is only
@@ -182,7 +218,7 @@ func (d *decision) noHardQuota(w *cloche.Workspace) *cloche.Error {
 			e.Rule = rule
 			return e.WithHint("the operator's rule %s demands this; mend what is missing, or remove the rule", rule)
 		}
-		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or leave the bound out", cloche.QuotaMeasured)
+		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", cloche.QuotaMeasured, cloche.QuotaWatched)
 	}
 	w.SizeBytes, w.Inodes = 0, 0
 	d.unenforced = append(d.unenforced, cloche.Unenforced{Field: fieldWorkspaceSize, Reason: reason})

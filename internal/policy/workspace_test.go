@@ -21,6 +21,10 @@ func TestWorkspaceBounds(t *testing.T) {
 	ruled := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {
 		Defaults: policy.LimitRule{Workspace: new(policy.Size(2 * gib))}, Ceilings: policy.LimitRule{Workspace: new(policy.Size(4 * gib))},
 	}}}
+	lifted := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Workspace: new(policy.Size(0))}}}}
+	watched := func(size int64) cloche.Workspace {
+		return cloche.Workspace{SizeBytes: size, Inodes: size / 16384, Enforced: "watched"}
+	}
 	for _, c := range []struct {
 		name   string
 		asked  cloche.Workspace
@@ -30,8 +34,16 @@ func TestWorkspaceBounds(t *testing.T) {
 		got    cloche.Workspace // SizeBytes, Inodes and Enforced
 		want   want
 	}{
-		{name: "nothing asked", hard: canHold},
-		{name: "nothing asked without root", hard: cannotHold},
+		{name: "nothing asked", hard: canHold, got: watched(4 * gib)},
+		{name: "nothing asked without root", hard: cannotHold, got: watched(4 * gib)},
+		{name: "hard without a size", asked: cloche.Workspace{Quota: "hard"}, hard: canHold, got: cloche.Workspace{SizeBytes: 4 * gib, Inodes: 262144, Enforced: "kernel"}},
+		{name: "hard without a size and without root", asked: cloche.Workspace{Quota: "hard"}, hard: cannotHold, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes"}},
+		{name: "watched with a size", asked: cloche.Workspace{Quota: "watched", SizeBytes: gib}, hard: cannotHold, got: watched(gib)},
+		{name: "measured without a size", asked: cloche.Workspace{Quota: "measured"}, hard: cannotHold, got: cloche.Workspace{SizeBytes: 4 * gib, Enforced: "measured"}},
+		{name: "watched and named", asked: cloche.Workspace{Name: "data", Quota: "watched"}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.quota"}},
+		{name: "watched where a rule bounds", asked: cloche.Workspace{Quota: "watched"}, hard: canHold, rules: ruled, want: want{code: cloche.CodeDenied, field: "workspace.quota", rule: "profiles.agent.ceilings.workspace"}},
+		{name: "lifted by a rule", hard: canHold, rules: lifted},
+		{name: "read only", asked: cloche.Workspace{ReadOnly: true}, hard: canHold},
 		{name: "private", asked: cloche.Workspace{SizeBytes: gib}, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 65536, Enforced: "kernel"}},
 		{name: "small", asked: cloche.Workspace{SizeBytes: 1 << 20}, hard: canHold, got: cloche.Workspace{SizeBytes: 1 << 20, Inodes: 256, Enforced: "kernel"}},
 		{name: "inodes", asked: cloche.Workspace{SizeBytes: gib, Inodes: 10, Quota: "hard"}, hard: canHold, got: cloche.Workspace{SizeBytes: gib, Inodes: 10, Enforced: "kernel"}},
@@ -54,7 +66,8 @@ func TestWorkspaceBounds(t *testing.T) {
 		{name: "rule and no root", hard: cannotHold, rules: ruled, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.workspace"}},
 		{name: "over the ceiling", asked: cloche.Workspace{SizeBytes: 8 * gib}, rules: ruled, hard: canHold, want: want{code: cloche.CodeDenied, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.workspace"}},
 		{name: "host directory", asked: cloche.Workspace{Dir: "/home/alice/project", SizeBytes: gib}, hard: canHold, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", says: "directory of the host"}},
-		{name: "inodes alone", asked: cloche.Workspace{Inodes: 10}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
+		{name: "inodes alone", asked: cloche.Workspace{Inodes: 10}, hard: canHold, got: cloche.Workspace{SizeBytes: 4 * gib, Inodes: 10, Enforced: "kernel"}},
+		{name: "inodes alone of a named one", asked: cloche.Workspace{Name: "data", Inodes: 10}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
 		{name: "too many inodes", asked: cloche.Workspace{SizeBytes: 1 << 20, Inodes: 257}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.inodes", says: "256"}},
 		{name: "too small", asked: cloche.Workspace{SizeBytes: 4096}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.size_bytes"}},
 		{name: "negative", asked: cloche.Workspace{SizeBytes: gib, Inodes: -1}, hard: canHold, want: want{code: cloche.CodeInvalid, field: "workspace.inodes"}},
@@ -77,7 +90,7 @@ func TestWorkspaceBounds(t *testing.T) {
 			if w.SizeBytes != c.got.SizeBytes || w.Inodes != c.got.Inodes || w.Enforced != c.got.Enforced {
 				t.Errorf("granted %+v, want %+v", w, c.got)
 			}
-			if g := p.Workspace(); w.Enforced != cloche.HeldByMeasure && (g.SizeBytes != w.SizeBytes || g.Inodes != w.Inodes) {
+			if g := p.Workspace(); w.Enforced != cloche.HeldByMeasure && w.Enforced != cloche.HeldByWatch && (g.SizeBytes != w.SizeBytes || g.Inodes != w.Inodes) {
 				t.Errorf("the kernel is to hold %+v of %+v", g, w)
 			}
 			again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, c.rules)

@@ -341,7 +341,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	for _, r := range pathRules(c.s.snapshot()) {
 		c.plan.Rules = append(c.plan.Rules, engine.PathRule{Target: string(r.Target), Path: string(r.Path), Access: r.Access})
 	}
-	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: limits.DiskBytes}
+	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: c.permit.RootBytes()}
 	c.plan.Agent = engine.Agent{
 		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, UID: uid, Config: config, Port: agent.Port,
 	}

@@ -81,6 +81,9 @@ func (s *live) finish(end ending) {
 	case <-s.ended:
 	default:
 		s.deadlines.end()
+		if s.excess != nil {
+			end.reason = s.excess.Message
+		}
 		s.end = end
 		close(s.ended)
 	}
@@ -114,6 +117,10 @@ func (s *live) explain(err error) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.excess != nil {
+		over := *s.excess
+		return over.WithCause(err)
+	}
 	lost := cloche.Errorf(cloche.CodeSandboxLost, "sandbox %s ended during the call: %s", s.info.Name, s.end.reason).WithCause(err)
 	if lost.TerminalReason = s.info.TerminalReason; lost.TerminalReason == "" {
 		lost.TerminalReason = s.end.cause()

@@ -103,6 +103,10 @@ type Manager struct {
 	bg sync.Mutex
 	// wake makes the reaper look at the leases again.
 	wake chan struct{}
+	// spaceWake makes the watch look at what workspaces take, and spaceWalks bounds how
+	// many are counted at once.
+	spaceWake  chan struct{}
+	spaceWalks chan struct{}
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
@@ -157,6 +161,9 @@ type live struct {
 	// endpoints are those that it has now.
 	endpoints endpointTable
 
+	// space is what is known of what its workspace takes.
+	space space
+
 	// writes are the writes of files that are under way; cut says that one may have left
 	// a part of a file.
 	writes atomic.Int32
@@ -196,6 +203,8 @@ type live struct {
 	announced bool
 	// condemned is why the daemon has killed its instance; empty when it has not.
 	condemned string
+	// excess is by how much its workspace was over its bound; nil is that it was not.
+	excess *cloche.Error
 	// endReason is why it is being ended, when nobody asked for that.
 	endReason string
 	// attempts is how often its teardown was tried, failure why it failed the last time.
@@ -275,6 +284,7 @@ func New(opts Options) *Manager {
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
+		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
 		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
@@ -283,6 +293,7 @@ func New(opts Options) *Manager {
 		m.sockets = bridge.NewSockets(opts.EndpointSockets)
 	}
 	m.wg.Go(m.reap)
+	m.wg.Go(m.watchSpace)
 	if opts.Exchanged != nil {
 		m.exchanges = make(chan cloche.Exchange, maxExchanges)
 		m.wg.Go(m.tellExchanges)

@@ -131,11 +131,13 @@ func (m *Manager) background(f func()) (runs bool) {
 	return true
 }
 
-// poke makes the reaper look again.
+// poke makes the reaper look again, and the watch of workspaces with it.
 func (m *Manager) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default: // it is about to
+	for _, wake := range []chan struct{}{m.wake, m.spaceWake} {
+		select {
+		case wake <- struct{}{}:
+		default: // it is about to
+		}
 	}
 }
 

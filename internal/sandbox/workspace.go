@@ -31,6 +31,9 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if isWatched(ws) && c.snapshot == nil {
+		c.m.beginSpace(c.s)
+	}
 	return c.stageWorkspace(ctx, dir)
 }
 

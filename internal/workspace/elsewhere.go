@@ -38,6 +38,21 @@ func Mounts() ([]Mount, error) { return nil, nil }
 // MountOf knows of no mount.
 func MountOf(string) int { return 0 }
 
+// Space is what a filesystem has left.
+type Space struct{ FreeBytes, FreeInodes, TotalBytes int64 }
+
+// SpaceAt asks no filesystem.
+func SpaceAt(string) (Space, error) { return Space{}, keepsFiles() }
+
+// Taken is what a private workspace takes of its disk. There is none here.
+type Taken struct {
+	Bounds
+	Partial bool
+}
+
+// Take counts nothing that is here.
+func Take(context.Context, Bounds, []*Dir, []int) (Taken, error) { return Taken{}, keepsFiles() }
+
 // Measure measures nothing that is here.
 func Measure(context.Context, *Dir, Bounds) error { return keepsFiles() }
 

@@ -68,6 +68,9 @@ type measurement struct {
 	seen map[inodeKey]struct{}
 	// entries counts all names.
 	entries int
+	// taken: what files take of the disk counts, and not their sizes; and what cannot be
+	// looked into makes the measurement partial, and is not too much.
+	taken, partial bool
 }
 
 func (m *measurement) dir(f *os.File, depth int) error {
@@ -75,6 +78,9 @@ func (m *measurement) dir(f *os.File, depth int) error {
 		st, err := lstatAt(f, name)
 		switch {
 		case vanished(err):
+			return nil
+		case errors.Is(err, unix.EACCES) && m.taken:
+			m.partial = true
 			return nil
 		case errors.Is(err, unix.EACCES):
 			return m.unmeasurable("it has directories that nobody may look into")
@@ -90,6 +96,9 @@ func (m *measurement) dir(f *os.File, depth int) error {
 		sub, err := openDirAt(f, name)
 		switch {
 		case vanished(err), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // it was replaced
+			return nil
+		case errors.Is(err, unix.EACCES) && m.taken:
+			m.partial = true
 			return nil
 		case errors.Is(err, unix.EACCES):
 			return m.unmeasurable("it has directories that nobody may look into")
@@ -118,7 +127,10 @@ func (m *measurement) add(st *unix.Stat_t) error {
 		m.seen[key] = struct{}{}
 	}
 	m.used.Inodes++
-	if !isDir(st) {
+	switch {
+	case m.taken:
+		m.used.SizeBytes += st.Blocks * 512
+	case !isDir(st):
 		m.used.SizeBytes += st.Size
 		if taken := st.Blocks * 512; taken > st.Size+slackBytes {
 			m.used.SizeBytes += taken - st.Size

@@ -75,6 +75,15 @@ type Bounds struct {
 // Any is true when something is bounded.
 func (b Bounds) Any() bool { return b.SizeBytes > 0 || b.Inodes > 0 }
 
+// Unseen is the excess of what was made so that it cannot be counted, while more than the
+// limit went into its filesystem.
+func Unseen(limit Bounds) *cloche.Error {
+	e := cloche.Errorf(cloche.CodeQuota, "the workspace cannot be counted, and its filesystem has lost more than the %d bytes or %d inodes that it may hold", limit.SizeBytes, limit.Inodes).
+		WithHint("keep fewer files in it, and no directories that nobody may read; or use a workspace whose quota is hard")
+	e.Quota = &cloche.QuotaExcess{Unit: cloche.QuotaBytes, Used: limit.SizeBytes, Limit: limit.SizeBytes}
+	return e
+}
+
 // CopyLimits bound a copy; 0 is unlimited.
 type CopyLimits struct {
 	// Bytes is what the files occupy.

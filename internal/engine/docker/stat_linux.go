@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/client"
+
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
 // groups are the cgroups of a container on this machine.
@@ -89,4 +93,25 @@ func counter(file, name string) (int64, error) {
 		}
 	}
 	return 0, errors.New("no line " + name)
+}
+
+var _ engine.FileHolder = (*instance)(nil)
+
+// FileHolders implements engine.FileHolder. Of a container on another machine there are
+// none here.
+func (i *instance) FileHolders(ctx context.Context) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	inspected, err := i.d.ContainerInspect(ctx, i.rec.Container, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, i.e.classify(ctx, "look for the processes of sandbox "+i.rec.ID, err)
+	}
+	state := inspected.Container.State
+	if state == nil || state.Pid == 0 {
+		return nil, i.lost("look for the processes of sandbox "+i.rec.ID, nil)
+	}
+	if _, ours := findGroups(state.Pid, i.rec.Container); !ours {
+		return nil, nil
+	}
+	return hostproc.Tree(state.Pid), nil
 }

@@ -60,6 +60,7 @@ var (
 	_ engine.RootWriter = (*instance)(nil)
 	_ engine.Mortal     = (*instance)(nil)
 	_ engine.Refuser    = (*instance)(nil)
+	_ engine.FileHolder = (*instance)(nil)
 )
 
 // init makes it an instance; its processes are there. The state is what was
@@ -306,4 +307,14 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
+}
+
+// FileHolders implements engine.FileHolder: the gofer opens the files of the mounts, and
+// the sentry has them for all that runs inside.
+func (i *instance) FileHolders(context.Context) ([]int, error) {
+	pids := []int{i.sentry.ID.PID}
+	if i.gofer != nil {
+		pids = append(pids, i.gofer.ID.PID)
+	}
+	return pids, nil
 }

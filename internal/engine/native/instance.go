@@ -37,6 +37,8 @@ var (
 	_ engine.Instance = (*instance)(nil)
 	_ engine.Statter  = (*instance)(nil)
 	_ engine.Mortal   = (*instance)(nil)
+
+	_ engine.FileHolder = (*instance)(nil)
 )
 
 func newInstance(e *Engine, rec record, p, above *hostproc.Process, g *hostgroup.Group) *instance {
@@ -187,4 +189,9 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
+}
+
+// FileHolders implements engine.FileHolder: its files are mounted for its own processes.
+func (i *instance) FileHolders(context.Context) ([]int, error) {
+	return hostproc.Tree(i.init.ID.PID), nil
 }

@@ -40,7 +40,9 @@ var (
 	_ engine.Instance = (*instance)(nil)
 	_ engine.Statter  = (*instance)(nil)
 	_ engine.Mortal   = (*instance)(nil)
-	_ engine.Pauser   = (*instance)(nil)
+
+	_ engine.FileHolder = (*instance)(nil)
+	_ engine.Pauser     = (*instance)(nil)
 )
 
 func newInstance(e *Engine, rec record, p *hostproc.Process, g *hostgroup.Group) *instance {
@@ -201,4 +203,9 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 	}
 	return cloche.Errorf(cloche.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
 		WithHint("the daemon's log has the details").WithCause(err)
+}
+
+// FileHolders implements engine.FileHolder: its files are mounted for its own processes.
+func (i *instance) FileHolders(context.Context) ([]int, error) {
+	return hostproc.Tree(i.init.ID.PID), nil
 }

@@ -41,8 +41,8 @@ class Error(_ErrorMust, total=False):
 class QuotaExcess(TypedDict):
     """By how much a measured workspace is over its bound; only with quota_exceeded."""
 
-    phase: Literal["before", "after"]
-    """Before, when nothing was run; after, when something was and the sandbox is being removed."""
+    phase: Literal["before", "after", "during"]
+    """Before, when nothing was run; after, when something was and the sandbox is being removed; during, when something runs and the sandbox is being stopped."""
     unit: Literal["bytes", "inodes"]
     used: int
     """What was counted until it was more than the limit; there may be more."""
@@ -169,13 +169,13 @@ class Workspace(TypedDict, total=False):
     """Bounds what it holds; 0 or missing is the profile's default."""
     inodes: int | None
     """Bounds how many files it holds."""
-    quota: Literal["hard", "measured"]
+    quota: Literal["hard", "measured", "watched"]
     """How the bounds must hold; hard when it is missing."""
     drop: bool
     """Removes a named workspace with the sandbox that had it to write."""
     layered: bool
     """Keeps what the sandbox writes apart until it is committed or rolled back."""
-    enforced: Literal["kernel", "engine", "measured"]
+    enforced: Literal["kernel", "engine", "measured", "watched"]
     """In answers, what holds the bounds."""
     volume: bool
     """In answers: it is a volume of the engine's, which shares no files with the daemon; nothing bounds it, and it is in no snapshot."""
@@ -223,7 +223,7 @@ class Limits(TypedDict, total=False):
     pids: int
     """Processes and threads together."""
     disk_bytes: int
-    """The writable layer of the root."""
+    """What is written in all: to the writable layer of the root and to a private workspace, whose part is workspace.size_bytes."""
     tmp_bytes: int
     """/tmp, which is memory."""
     shm_bytes: int
@@ -2067,7 +2067,7 @@ class WorkspaceInfo(_WorkspaceInfoMust, total=False):
     size_bytes: int
     """Its bound; missing when there is none."""
     inodes: int
-    enforced: Literal["kernel", "engine", "measured"]
+    enforced: Literal["kernel", "engine", "measured", "watched"]
     """What holds the bounds."""
     engine: str
     """The one that keeps it as a volume; missing is that the daemon keeps it."""
