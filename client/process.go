@@ -104,8 +104,9 @@ func (c *Client) RemoveProcess(ctx context.Context, ref, id string) error {
 
 // processPath is the path of a process, with what stands behind its id.
 func processPath(ref, id, rest string) (string, error) {
-	if id == "" || id == "." || id == ".." {
-		return "", cloche.Invalid("exec_id", "%q names no process", id).WithHint("give its id, as the list of processes has it")
+	part, err := pathPart("exec_id", "process", id)
+	if err != nil {
+		return "", err
 	}
-	return sandboxPath(ref, "/processes/"+url.PathEscape(id)+rest)
+	return sandboxPath(ref, "/processes/"+part+rest)
 }

@@ -152,8 +152,15 @@ func (c *Client) Kill(ctx context.Context, ref string) (cloche.Sandbox, error) {
 
 // sandboxPath is the path of a sandbox, with what stands behind its ref.
 func sandboxPath(ref, rest string) (string, error) {
+	part, err := pathPart("ref", "sandbox", ref)
+	return "/sandboxes/" + part + rest, err
+}
+
+// pathPart is an id or a name as one part of a path. Those that would be taken out of the
+// path on its way, so that it would name something else, are refused.
+func pathPart(field, kind, ref string) (string, error) {
 	if ref == "" || ref == "." || ref == ".." {
-		return "", cloche.Invalid("ref", "%q names no sandbox", ref).WithHint("give its id or its name")
+		return "", cloche.Invalid(field, "%q names no %s", ref, kind).WithHint("give its id or its name, as a list shows it")
 	}
-	return "/sandboxes/" + url.PathEscape(ref) + rest, nil
+	return url.PathEscape(ref), nil
 }

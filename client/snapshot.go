@@ -101,8 +101,6 @@ func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
 
 // snapshotPath is the path of a snapshot.
 func snapshotPath(ref string) (string, error) {
-	if ref == "" || ref == "." || ref == ".." {
-		return "", cloche.Invalid("ref", "%q names no snapshot", ref).WithHint("give its id or its name")
-	}
-	return "/snapshots/" + url.PathEscape(ref), nil
+	part, err := pathPart("ref", "snapshot", ref)
+	return "/snapshots/" + part, err
 }
