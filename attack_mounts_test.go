@@ -291,7 +291,7 @@ func TestAttackMounts(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
-	onMountEngines(t, func(t *testing.T, engine string) {
+	onEnginesAnyUser(t, func(t *testing.T, engine string) {
 		h := newHouse(t)
 		rules := engine == "gvisor" // the others refuse rules on paths of mounts
 		for _, c := range []struct {
@@ -356,18 +356,6 @@ func TestAttackMounts(t *testing.T) {
 		}
 		h.left()
 	})
-}
-
-// onMountEngines is onEngines, which as another user has also those that need no limits.
-func onMountEngines(t *testing.T, f func(t *testing.T, engine string)) {
-	if os.Geteuid() == 0 {
-		onEngines(t, func(t *testing.T, engine, _ string) { f(t, engine) })
-		return
-	}
-	nsjailHere(t)
-	for _, e := range attackedEngines() {
-		t.Run(e.name, func(t *testing.T) { f(t, e.name) })
-	}
 }
 
 // attackMounts makes the attacks as a user of a sandbox.

@@ -33,6 +33,19 @@ func onEngines(t *testing.T, f func(t *testing.T, engine, settings string)) {
 	}
 }
 
+// onEnginesAnyUser is onEngines, which as another user than root has also those that need no
+// limits.
+func onEnginesAnyUser(t *testing.T, f func(t *testing.T, engine string)) {
+	if os.Geteuid() == 0 {
+		onEngines(t, func(t *testing.T, engine, _ string) { f(t, engine) })
+		return
+	}
+	nsjailHere(t)
+	for _, e := range attackedEngines() {
+		t.Run(e.name, func(t *testing.T) { f(t, e.name) })
+	}
+}
+
 // containerDaemon is a daemon that ends with the test, which is skipped where there is none.
 func containerDaemon(t *testing.T, start func() (*dockertest.Daemon, error)) *dockertest.Daemon {
 	t.Helper()

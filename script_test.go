@@ -63,6 +63,43 @@ func TestAttackScripts(t *testing.T) {
 
 // TestScriptsAsUser runs the basic scripts again as a normal user.
 func TestScriptsAsUser(t *testing.T) {
+	u := newUserTests(t)
+	if err := os.CopyFS(filepath.Join(u.dir, scriptDir), os.DirFS(scriptDir)); err != nil {
+		t.Fatal(err)
+	}
+	u.give(t)
+	all, err := filepath.Glob(scriptDir + "/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		script := strings.TrimSuffix(filepath.Base(f), ".txtar")
+		if asUser.MatchString(script) {
+			t.Run(script, func(t *testing.T) { u.run(t, "^TestScripts$/^"+script+"$") })
+		}
+	}
+}
+
+// TestAttackAsUser runs attacks again on the daemon of a normal user.
+func TestAttackAsUser(t *testing.T) {
+	u := newUserTests(t)
+	u.give(t)
+	for _, name := range []string{"TestAttackDeadline"} {
+		for _, engine := range []string{"gvisor", "native", "nsjail"} {
+			t.Run(name+"/"+engine, func(t *testing.T) { u.run(t, "^"+name+"$/^"+engine+"$") })
+		}
+	}
+}
+
+// userTests are these tests in a directory where a normal user runs them.
+type userTests struct {
+	dir string
+	*user.User
+}
+
+// newUserTests copies the tests and what they are about. They are given to the user by give.
+func newUserTests(t *testing.T) *userTests {
+	t.Helper()
 	name := os.Getenv(envUser)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: as a normal user the other tests are this one")
@@ -70,66 +107,63 @@ func TestScriptsAsUser(t *testing.T) {
 	if name == "" {
 		t.Skip("needs " + envUser + ": the name of a normal user to run as, made when it does not exist")
 	}
-	u := normalUser(t, name)
-	dir, err := os.MkdirTemp("", "cloche-user-")
-	if err != nil {
+	u := &userTests{User: normalUser(t, name)}
+	var err error
+	if u.dir, err = os.MkdirTemp("", "cloche-user-"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(u.dir) })
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	copyFile(t, self, filepath.Join(dir, "scripts.test"))
-	copyFile(t, binary(t), filepath.Join(dir, "cloche"))
-	copyFile(t, callerProgram(t), filepath.Join(dir, "caller"))
-	jail := filepath.Join(dir, "nsjail") // skipped where it is not
+	copyFile(t, self, filepath.Join(u.dir, "scripts.test"))
+	copyFile(t, binary(t), filepath.Join(u.dir, "cloche"))
+	copyFile(t, callerProgram(t), filepath.Join(u.dir, "caller"))
+	// What needs it is skipped where it is not.
 	if ok, err := condition("nsjail"); ok && err == nil {
 		found, err := exec.LookPath(nsjailProgram())
 		if err != nil {
 			t.Fatal(err)
 		}
-		copyFile(t, found, jail)
+		copyFile(t, found, filepath.Join(u.dir, "nsjail"))
 	}
-	if err := os.CopyFS(filepath.Join(dir, scriptDir), os.DirFS(scriptDir)); err != nil {
-		t.Fatal(err)
-	}
+	return u
+}
+
+// give gives all in the directory to the user.
+func (u *userTests) give(t *testing.T) {
+	t.Helper()
 	uid, gid := number(t, u.Uid), number(t, u.Gid)
-	err = filepath.Walk(dir, func(p string, _ os.FileInfo, err error) error {
+	err := filepath.Walk(u.dir, func(p string, _ os.FileInfo, err error) error {
 		return errors.Join(err, os.Lchown(p, uid, gid))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := filepath.Glob(scriptDir + "/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range all {
-		script := strings.TrimSuffix(filepath.Base(f), ".txtar")
-		if !asUser.MatchString(script) {
-			continue
-		}
-		t.Run(script, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts.test"), "-test.run", "^TestScripts$/^"+script+"$", "-test.v")
-			cmd.Dir = dir
-			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + name, "TMPDIR=" + dir, envBin + "=" + filepath.Join(dir, "cloche"), envCaller + "=" + filepath.Join(dir, "caller"), envUser + "=" + name, nsjailVar + "=" + jail}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, Setsid: true}
-			out, err := cmd.CombinedOutput()
-			switch {
-			case err != nil:
-				t.Errorf("as %s: %v\n%s", name, err, out)
-			case skipped.Match(out):
-				t.Skipf("%s", reason.Find(out))
-			}
-		})
+}
+
+// run runs the tests that a pattern names.
+func (u *userTests) run(t *testing.T, pattern string) {
+	t.Helper()
+	at := func(name string) string { return filepath.Join(u.dir, name) }
+	cmd := exec.CommandContext(t.Context(), at("scripts.test"), "-test.run", pattern, "-test.v")
+	cmd.Dir = u.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + u.Username, "TMPDIR=" + u.dir, envBin + "=" + at("cloche"), envCaller + "=" + at("caller"), envUser + "=" + u.Username, nsjailVar + "=" + at("nsjail")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(number(t, u.Uid)), Gid: uint32(number(t, u.Gid))}, Setsid: true}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Errorf("as %s: %v\n%s", u.Username, err, out)
+	case !passed.Match(out):
+		t.Skipf("%s", reason.Find(out))
 	}
 }
 
-// A script that skips, and the reason that it gives.
+// What runs to its end within a test, and the reason that is given where all is skipped.
 var (
-	skipped = regexp.MustCompile(`--- SKIP: `)
-	reason  = regexp.MustCompile(`needs [^'\n]+`)
+	passed = regexp.MustCompile(`--- PASS: \S+/`)
+	reason = regexp.MustCompile(`needs [^'\n]+`)
 )
 
 func number(t *testing.T, s string) int {

@@ -45,15 +45,17 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 	return func(ctx context.Context) {
 		m.thaw(ctx, s)
-		if client, err := m.agentOf(ctx, s); err == nil {
+		client, err := m.agentOf(ctx, s)
+		if err == nil {
 			ctx, cancel := context.WithTimeout(ctx, grace+callTimeout)
 			defer cancel()
-			if err := client.Terminate(ctx, grace); err != nil {
+			if err = client.Terminate(ctx, grace); err != nil {
 				m.log.Warn("terminate", "sandbox", s.id, "error", err)
 			}
 		}
-		if ctx.Err() != nil {
-			// A grace that was cut short is no reason to lose what was written before.
+		if ctx.Err() != nil || err != nil {
+			// A grace that was cut short is no reason to lose what was written before. An
+			// agent that has not answered is not waited for as long again.
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 			defer cancel()

@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +81,31 @@ func TestProcessesCannotReachTheAgent(t *testing.T) {
 				t.Fatalf("got %q", got)
 			}
 		})
+	}
+}
+
+// TestNoSignalEndsTheAgent: a first process of a namespace that leaves a signal to its default
+// action dies of it when the thread that it is sent to blocks it at that moment.
+func TestNoSignalEndsTheAgent(t *testing.T) {
+	in := boot(t, kernelGuarded(t))
+	var held uint64
+	for line := range strings.Lines(in.run(t, "grep -E '^Sig(Ign|Cgt):' /proc/1/status")) {
+		_, mask, _ := strings.Cut(line, ":")
+		bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held |= bits
+	}
+	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
+		switch sig {
+		case syscall.SIGKILL, syscall.SIGSTOP: // no thread blocks them
+		case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH: // which end nothing
+		default:
+			if held>>(sig-1)&1 == 0 {
+				t.Errorf("the agent leaves %s to its default action", sig)
+			}
+		}
 	}
 }
 

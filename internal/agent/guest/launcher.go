@@ -78,7 +78,7 @@ const (
 	stageFailed // added to the stage that failed
 )
 
-// sigAction is the kernel's struct for the default disposition: zeros.
+// sigAction is the kernel's struct, the handler first: zeros are the default disposition.
 type sigAction [4]uint64
 
 const (
@@ -99,9 +99,14 @@ const (
 	ownCaps     = keptCaps | 1<<unix.CAP_SETFCAP
 	capVersion3 = 0x20080522
 	lastSignal  = 64
+	sigIgnore   = 1
 	// ignoredSignals would end or stop the agent. None of them is for it.
 	ignoredSignals = 1<<unix.SIGTERM | 1<<unix.SIGINT | 1<<unix.SIGHUP | 1<<unix.SIGQUIT | 1<<unix.SIGPIPE | 1<<unix.SIGUSR1 |
 		1<<unix.SIGUSR2 | 1<<unix.SIGALRM | 1<<unix.SIGTSTP | 1<<unix.SIGTTIN | 1<<unix.SIGTTOU
+	// guardedSignals are those for which a first process of a namespace has no handler, or
+	// gives up the runtime's: faults, and two that the runtime leaves alone.
+	guardedSignals = 1<<unix.SIGILL | 1<<unix.SIGTRAP | 1<<unix.SIGBUS | 1<<unix.SIGFPE | 1<<unix.SIGSEGV | 1<<unix.SIGSTKFLT | 1<<unix.SIGSYS |
+		1<<32 | 1<<34
 )
 
 // cloneLauncher calls clone3. The child calls entry with l on the stack in args.
@@ -191,8 +196,8 @@ func (l *launcher) park() {
 		}
 	}
 	// What the agent ignores would stay ignored.
-	for sig := uintptr(1); sig < 32; sig++ {
-		if ignoredSignals>>sig&1 != 0 {
+	for sig := uintptr(1); sig <= lastSignal; sig++ {
+		if uint64(ignoredSignals|guardedSignals)>>sig&1 != 0 {
 			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&l.action)), 0, 8, 0, 0)
 		}
 	}

@@ -90,12 +90,10 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 		}
 	}
 	if cfg.KernelGuardsInit {
-		// The kernel withholds from a first process only what it has no handler
-		// for. The runtime has one for these and takes them for its own fault,
-		// unless they are asked for.
-		signal.Notify(make(chan os.Signal, 1), unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP,
-			unix.SIGSYS, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGIO, unix.SIGPWR)
-		if err := dropFaultHandlers(); err != nil {
+		// Programs can send these, and the runtime ends the agent for them unless they are
+		// asked for.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGABRT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGIO, unix.SIGPWR)
+		if err := ignoreGuarded(); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -122,15 +120,19 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 	return a, ln, nil
 }
 
-// dropFaultHandlers takes from the runtime the signals of faults, so that the kernel
-// withholds them from a first process. A sender can give them a code of the kernel's, by
-// rt_sigqueueinfo or for a descriptor, and the runtime ends the agent for what it then
-// takes for a fault of its own. A real one ends the agent as before, without a trace of
-// the stack.
-func dropFaultHandlers() error {
-	for _, sig := range []unix.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS} {
-		var normal sigAction
-		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&normal)), 0, 8, 0, 0); errno != 0 {
+// ignoreGuarded ignores guardedSignals, the runtime's handlers for faults included. A sender
+// can give a signal a code of the kernel's, by rt_sigqueueinfo or for a descriptor, and the
+// runtime ends the agent for what it then takes for a fault of its own. The default action
+// is no guard: the kernel withholds a signal from a first process of a namespace only while
+// the thread that it is sent to does not block it, and ends all of them otherwise. A real
+// fault ends the agent as before, without a trace of the stack.
+func ignoreGuarded() error {
+	ignore := sigAction{sigIgnore}
+	for sig := uintptr(1); sig <= lastSignal; sig++ {
+		if uint64(guardedSignals)>>sig&1 == 0 {
+			continue
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); errno != 0 {
 			return os.NewSyscallError("rt_sigaction", errno)
 		}
 	}
