@@ -156,6 +156,8 @@ type Sandbox struct {
 	Reason string `json:"reason,omitempty"`
 	// TerminalReason is why it ended or is being ended.
 	TerminalReason TerminalReason `json:"terminal_reason,omitempty"`
+	// EndedBy is the tenant and the origin of who asked for that end; empty is nobody.
+	EndedBy string `json:"ended_by,omitempty"`
 	// Teardown is how far its end is, when that did not succeed at once, and what was
 	// left in the answer to a removal.
 	Teardown *Teardown `json:"teardown,omitempty"`

@@ -5,9 +5,16 @@ import "github.com/cloche-dev/cloche"
 // tell reports what happened to a sandbox. The caller holds s.mu, which keeps
 // the events of one sandbox in their order.
 func (m *Manager) tell(s *live, kind cloche.EventKind, reason string) {
-	m.opts.Events(cloche.Event{
-		Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: reason,
-	})
+	e := cloche.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: reason}
+	switch kind {
+	case cloche.EventStopping, cloche.EventStopped:
+		e.Caller = s.info.EndedBy
+	case cloche.EventRemoved:
+		if s.removal != nil {
+			e.Caller = s.removal.By
+		}
+	}
+	m.opts.Events(e)
 }
 
 // tellExpiring reports when a sandbox will be ended. The caller holds s.mu.

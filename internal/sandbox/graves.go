@@ -53,7 +53,7 @@ func (s *live) epitaph() *epitaph {
 	defer s.mu.Unlock()
 	i := s.info
 	return &epitaph{At: now(), Digest: s.digest, Sandbox: cloche.Sandbox{
-		ID: i.ID, Name: i.Name, State: cloche.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, IdempotencyKey: i.IdempotencyKey,
+		ID: i.ID, Name: i.Name, State: cloche.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
 		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: cloche.Workspace{Path: i.Workspace.Path},
 		QueueMS: i.QueueMS, StartMS: i.StartMS, CreatedAt: i.CreatedAt, StoppedAt: i.StoppedAt,
 	}}

@@ -556,6 +556,8 @@ func TestRemovalKeepsItsReasonForTheNextDaemon(t *testing.T) {
 		}
 		free()
 		wg.Wait()
+		// What is known of it is there before the last of it has gone.
+		eventually(t, "nothing is listed", func() bool { return len(second.List(operator, cloche.ListOptions{}).Sandboxes) == 0 })
 		w.nothingLeft(second)
 	}
 }

@@ -93,6 +93,8 @@ type bubble struct {
 
 	mu     sync.Mutex
 	events []string
+	// callers are those of the events, by kind.
+	callers map[cloche.EventKind][]string
 }
 
 func newBubble(t *testing.T) *bubble {
@@ -145,6 +147,10 @@ func (b *bubble) note(e cloche.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.events = append(b.events, line)
+	if b.callers == nil {
+		b.callers = map[cloche.EventKind][]string{}
+	}
+	b.callers[e.Kind] = append(b.callers[e.Kind], e.Caller)
 }
 
 func (b *bubble) want(events ...string) {

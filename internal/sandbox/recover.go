@@ -251,12 +251,13 @@ func (m *Manager) markDead(s *live) {
 // resolve goes on with what an earlier daemon had begun with an adopted sandbox.
 func (m *Manager) resolve(s *live) {
 	s.mu.Lock()
-	state, alive := s.info.State, s.inst != nil
+	state, cause, alive := s.info.State, s.info.TerminalReason, s.inst != nil
 	removing := s.removing || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
 	because := why{cause: cloche.EndedLease, text: "what held it went with the daemon"}
 	if s.removal != nil {
 		because = s.removal.why()
+		s.endsFor(because)
 	}
 	if alive && !removing && state != cloche.StateStopping {
 		m.tell(s, cloche.EventAdopted, "")
@@ -268,7 +269,12 @@ func (m *Manager) resolve(s *live) {
 	case !alive:
 	case state == cloche.StateStopping || state == cloche.StateFailed:
 		m.background(func() {
-			if _, err := m.end(m.ctx, s, why{cause: cloche.EndedStopped}, m.graceful(s, defaultGrace)); err != nil {
+			// Whoever asked for a kill has not asked for a grace.
+			before := m.graceful(s, defaultGrace)
+			if cause == cloche.EndedKilled {
+				before = nil
+			}
+			if _, err := m.end(m.ctx, s, why{cause: cloche.EndedStopped}, before); err != nil {
 				m.log.Error("finish a stop", "sandbox", s.id, "error", err)
 			}
 		})

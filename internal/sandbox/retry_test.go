@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // The waits grow from half a second to half a minute, each spread by a fifth.
@@ -228,6 +231,88 @@ func TestDeleteOverARestart(t *testing.T) {
 		}
 		second.Close(t.Context())
 	})
+}
+
+// The first reason and caller of an end are those of record and events, also when another
+// daemon finishes it, for whatever reason, or finds that the sandbox has died.
+func TestEndOverARestartKeepsItsCaller(t *testing.T) {
+	type verb func(*Manager, context.Context, policy.Caller) error
+	kill := func(m *Manager, ctx context.Context, c policy.Caller) error {
+		_, err := m.Kill(ctx, c, "x")
+		return err
+	}
+	stop := func(m *Manager, ctx context.Context, c policy.Caller) error {
+		_, err := m.Stop(ctx, c, "x", new(time.Duration))
+		return err
+	}
+	remove := func(m *Manager, ctx context.Context, c policy.Caller) error { return m.Remove(ctx, c, "x") }
+	by := "tenant local, inprocess uid 1"
+	for _, c := range []struct {
+		name        string
+		first, then verb // then is the other caller's
+		dies        bool
+		want        cloche.TerminalReason
+	}{
+		{name: "kill", first: kill, want: cloche.EndedKilled},
+		{name: "stop", first: stop, want: cloche.EndedStopped},
+		{name: "delete", first: remove, want: cloche.EndedDeleted},
+		{name: "kill of what died", first: kill, dies: true, want: cloche.EndedKilled},
+		{name: "stop of what died", first: stop, dies: true, want: cloche.EndedStopped},
+		{name: "delete of what died", first: remove, dies: true, want: cloche.EndedDeleted},
+		{name: "stop, then a kill", first: stop, then: kill, want: cloche.EndedStopped},
+		{name: "kill, then a delete", first: kill, then: remove, want: cloche.EndedKilled},
+		{name: "delete, then a stop", first: remove, then: stop, want: cloche.EndedDeleted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(t)
+				b.put("x", true, nil)
+				inst := b.engine.live["x"]
+				inst.refuse = 9
+				first := b.daemon(Retention{})
+				synctest.Wait()
+				if err := c.first(first, t.Context(), anyone); err == nil {
+					t.Fatal("an end that failed says nothing")
+				}
+				Crash(first)
+				synctest.Wait()
+				if c.dies {
+					delete(b.engine.live, "x")
+				}
+				second := b.daemon(Retention{})
+				if c.then != nil {
+					if err := c.then(second, t.Context(), policy.InProcessCaller(2)); err != nil {
+						t.Logf("the other says %v", err)
+					}
+				}
+				pass(time.Minute)
+				sb, err := second.Get(anyone, "x")
+				if gone, ok := second.Removed(anyone, "x"); ok {
+					sb, err = gone, nil
+				}
+				if err != nil || sb.TerminalReason != c.want || sb.EndedBy != by {
+					t.Errorf("the record has the end %s by %q, %v", sb.TerminalReason, sb.EndedBy, err)
+				}
+				if got := b.callers[cloche.EventStopped]; !slices.Equal(got, []string{by}) {
+					t.Errorf("the events of its end have the callers %q", got)
+				}
+				if got := b.callers[cloche.EventStopping]; slices.ContainsFunc(got, func(s string) bool { return s != by }) {
+					t.Errorf("the events of its ending have the callers %q", got)
+				}
+				want := by
+				if c.then != nil {
+					want = "tenant local, inprocess uid 2"
+				}
+				if c.name == "delete, then a stop" {
+					want = by
+				}
+				if got := b.callers[cloche.EventRemoved]; len(got) > 0 && !slices.Equal(got, []string{want}) {
+					t.Errorf("the events of its removal have the callers %q, want %q", got, want)
+				}
+				second.Close(t.Context())
+			})
+		})
+	}
 }
 
 // A stop that fails is a stop that goes on, and not a delete.

@@ -37,7 +37,7 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 		return cloche.Sandbox{}, err
 	}
 	// What was begun is finished, also when the caller has gone.
-	return m.end(context.WithoutCancel(ctx), s, why{cause: cloche.EndedStopped}, m.graceful(s, wait))
+	return m.end(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedStopped, caller), m.graceful(s, wait))
 }
 
 // graceful is what comes before the kill of a stop in good order. The end of its
@@ -84,7 +84,7 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (c
 			m.log.Warn("kill", "sandbox", s.id, "error", err)
 		}
 	}
-	return m.end(context.WithoutCancel(ctx), s, why{cause: cloche.EndedKilled}, nil)
+	return m.end(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedKilled, caller), nil)
 }
 
 // why is why a sandbox ends: for programs, and for people where nobody asked for it.
@@ -93,6 +93,11 @@ type why struct {
 	text  string
 	// by is who asked for it; empty is nobody.
 	by string
+}
+
+// whyAsked is why a sandbox ends that a caller wants to end.
+func whyAsked(cause cloche.TerminalReason, caller policy.Caller) why {
+	return why{cause: cause, by: "tenant " + caller.Tenant + ", " + caller.Origin()}
 }
 
 // end takes a sandbox to stopped, or to nothing if it is being removed. before,
@@ -130,9 +135,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	if s.removing {
 		to = cloche.StateDeleting
 	}
-	if s.info.TerminalReason == "" {
-		s.info.TerminalReason = w.cause
-	}
+	s.endsFor(w)
 	switch state := s.info.State; {
 	case s.removed, state.Over() && !s.removing:
 		return false, nil
@@ -159,6 +162,13 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 		m.tell(s, cloche.EventStopping, w.text)
 	}
 	return true, nil
+}
+
+// endsFor notes why a sandbox ends, unless that was said before. The caller holds s.mu.
+func (s *live) endsFor(w why) {
+	if s.info.TerminalReason == "" {
+		s.info.TerminalReason, s.info.EndedBy = w.cause, w.by
+	}
 }
 
 // last is what is on record of a sandbox, or was before it was removed.
@@ -286,7 +296,7 @@ func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) 
 		}
 		return cloche.Sandbox{}, err
 	}
-	return m.remove(context.WithoutCancel(ctx), s, why{cause: cloche.EndedDeleted, by: "tenant " + caller.Tenant + ", " + caller.Origin()})
+	return m.remove(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedDeleted, caller))
 }
 
 // Removed is the last record of a sandbox that was removed, by its id. Of one whose
@@ -326,7 +336,7 @@ func (r *removal) why() why {
 	if r.By != "" {
 		text = "its removal was asked for by " + r.By + ", and finished by another daemon"
 	}
-	return why{cause: r.Cause, text: text}
+	return why{cause: r.Cause, text: text, by: r.By}
 }
 
 // remove is Delete of a sandbox that was found. What fails is retried.
@@ -342,6 +352,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (cloche.Sandbox, e
 	if s.removal == nil {
 		s.removal = &removal{w.cause, w.text, w.by}
 	}
+	s.endsFor(w)
 	s.removing = true
 	// On record first: who finds this record finishes the removal, and says why.
 	if err := s.save(); err != nil {

@@ -525,6 +525,8 @@ class Sandbox(_SandboxMust, total=False):
     reason: str
     """Why it is lost or failed, or what stopped it when nobody asked for that."""
     terminal_reason: TerminalReason
+    ended_by: str
+    """The tenant and the origin of who asked for that end; missing is nobody."""
     teardown: Teardown
     idempotency_key: str
     """The one that it was created with."""
@@ -1046,6 +1048,8 @@ class Event(_EventMust, total=False):
     endpoint: str
     """The name of the endpoint, for events of one."""
     reason: str
+    caller: str
+    """The tenant and the origin of who asked for it, for the end and the removal of a sandbox; missing is nobody."""
     expires_at: str
     """When an expiring sandbox will be ended."""
     verb: str
