@@ -61,6 +61,18 @@ func isWatched(ws cloche.Workspace) bool {
 	return own && (ws.Enforced == cloche.HeldByWatch || ws.Enforced == cloche.HeldByMeasure)
 }
 
+// watchedBounds are those that the watch holds. A bound that is measured before and after
+// each command is not held while one runs: then all of the disk is.
+func watchedBounds(info cloche.Sandbox) workspace.Bounds {
+	if info.Workspace.Enforced == cloche.HeldByMeasure {
+		if info.Limits.DiskBytes == 0 {
+			return workspace.Bounds{}
+		}
+		return workspace.Bounds{SizeBytes: max(info.Limits.DiskBytes, info.Workspace.SizeBytes)}
+	}
+	return workspace.Bounds{SizeBytes: info.Workspace.SizeBytes, Inodes: info.Workspace.Inodes}
+}
+
 // watchSpace looks at the workspaces that are watched until the Manager closes. While none
 // is, or all are paused, it sleeps.
 func (m *Manager) watchSpace() {
@@ -86,8 +98,8 @@ func (m *Manager) lookAtSpace() (next time.Duration) {
 	var left workspace.Space
 	for _, s := range m.all() {
 		s.mu.Lock()
-		watched := s.info.State == cloche.StateRunning && isWatched(s.info.Workspace) && s.excess == nil
-		limit := workspace.Bounds{SizeBytes: s.info.Workspace.SizeBytes, Inodes: s.info.Workspace.Inodes}
+		limit := watchedBounds(s.info)
+		watched := s.info.State == cloche.StateRunning && isWatched(s.info.Workspace) && s.excess == nil && limit.Any()
 		s.mu.Unlock()
 		if !watched {
 			continue
