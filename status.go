@@ -70,6 +70,11 @@ const (
 	EnforcesReadOnlyMountSockets = "mount_sockets_ro"
 )
 
+// EnforcesKernelTables is that a sandbox cannot take from the host or from other sandboxes
+// what the kernel counts by user or for the whole machine: inotify instances and watches,
+// terminals, timers, pending signals, message queues, pages of pipes.
+const EnforcesKernelTables = "kernel_tables"
+
 // EngineReport is what an engine can do on this machine.
 type EngineReport struct {
 	Name   string `json:"name"`

@@ -318,6 +318,7 @@ func TestEnforcement(t *testing.T) {
 	for k := range maps.Keys(enforces) {
 		enforces[k] = cloche.Enforcement{Reason: "no delegated cgroup at /sys/fs/cgroup/x"}
 	}
+	enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{Reason: "one user for all of a cgroup"}
 	f.Engines[0].Enforces = enforces
 
 	p, err := policy.Decide(policy.Request{Facts: f}, operator, policy.Rules{})
@@ -331,7 +332,7 @@ func TestEnforcement(t *testing.T) {
 			t.Errorf("reason %q", u.Reason)
 		}
 	}
-	if want := []string{"limits.cpus", "limits.memory_bytes", "limits.pids", "limits.disk_bytes"}; !slices.Equal(fields, want) {
+	if want := []string{"limits.cpus", "limits.memory_bytes", "limits.pids", "limits.disk_bytes", "kernel_tables"}; !slices.Equal(fields, want) {
 		t.Errorf("unenforced %v", fields)
 	}
 	if want := (cloche.Limits{MaxOutputBytes: 1 << 20, TmpBytes: 512 << 20, ShmBytes: 64 << 20}); p.Limits() != want {

@@ -177,6 +177,7 @@ func steps() []step {
 		{"globs", checkGlobs},
 		{"enforcement", checkEnforcement},
 		{"mount_sockets", checkMountSockets},
+		{"kernel_tables", checkKernelTables},
 		{"workspace_quota", checkWorkspaceBound},
 		{"disk", checkRootShare},
 		{"workspace_layered", checkLayered},

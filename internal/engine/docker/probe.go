@@ -113,6 +113,17 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	r.Enforces["disk_bytes"] = diskEnforcement(info)
 	r.Enforces["egress"] = e.egress(d, info)
 	e.reportSockets(r, d, info)
+	// A container's root is that of the daemon, and no daemon limits terminals.
+	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{Reason: tables(info)}
+}
+
+// tables says with whom a container shares what the kernel counts by user.
+func tables(info system.Info) string {
+	with := "root of the daemon's machine"
+	if slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.Contains(o, "rootless") }) {
+		with = "the daemon's user"
+	}
+	return "inotify instances and watches, pages of pipes and all terminals are shared with " + with + " and other containers"
 }
 
 // diskEnforcement: few of the daemon's storage drivers bound the layer of one

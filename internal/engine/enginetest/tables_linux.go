@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -15,6 +16,11 @@ func testTables(s *suite) {
 	h, ok := s.engine.(engine.Host)
 	if !ok {
 		s.Skip("needs a sandbox on the host's own kernel: this one has tables of its own")
+	}
+	// What is shared is told of each sandbox, and nothing else is.
+	shares := h.Terms().SingleUser || s.Daemon || s.SharedTables != ""
+	if told := s.engine.Probe(s.ctx).Enforces[cloche.EnforcesKernelTables]; told.OK == shares || shares && told.Reason == "" {
+		s.Errorf("the engine says of the kernel's tables %+v, and that they are shared is %t", told, shares)
 	}
 	users := 3
 	if h.Terms().SingleUser {

@@ -31,6 +31,12 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		},
 	}
 	r.Enforces["egress"] = e.egress()
+	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{OK: true}
+	if e.rootless {
+		r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{
+			Reason: "pages of pipes, epoll watches and descriptors on their way in sockets are shared with the daemon's user, and the sandbox gets a quarter of that user's inotify instances, timers, signals and message queues",
+		}
+	}
 	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: !e.rootless, Covers: true, Landlock: hostkernel.LandlockVersion()})
 	if e.images.Mounted() {
 		r.Facts["root"] = "EROFS by the kernel"
