@@ -126,6 +126,9 @@ try:
     f = open("own", "r+b"); m = mmap.mmap(f.fileno(), 4096); m[:4] = b"evil"; m.flush()
 except OSError as e: print(e)
 `), want: map[string]uint32{"own": 0o755}},
+		{name: "chmod of a program", do: python(setIDChmod), want: map[string]uint32{"a": 0o755, "b": 0o755, "c": 0o755, "d": 0o755, "e": 0o755, "dir": 0o755, "linked": 0},
+			kept: map[string]uint32{"a": 0o4755, "b": 0o2711, "c": 0o6755, "d": 0o4711, "e": 0o4755, "dir": 0o2775}},
+		{name: "installation of a package", do: python(setIDPostinst), want: map[string]uint32{"ping": 0o755}, kept: map[string]uint32{"ping": 0o4755}},
 		{name: "capabilities given by a program", do: python(setIDCapabilities), want: map[string]uint32{"capable": 0o755}},
 	}
 }
@@ -194,6 +197,54 @@ for mode in (0o4755, 0o2755, 0o6755):
 if not os.path.exists("linked"):
     open("linked", "w").close()
     os.chmod("linked", 0o755)
+`
+
+// setIDChmod changes files that are there, by each call and by each way to name one. It
+// fails in a directory of the host only.
+const setIDChmod = `
+for name in "abcde": open(name, "w").close(); os.chmod(name, 0o755)
+os.mkdir("dir"); os.chmod("dir", 0o755)
+here = os.open(".", os.O_RDONLY)
+os.symlink("a", "link")
+inside = os.getcwd().startswith("/var/tmp/")
+wrong = []
+def check(what, failed):
+    if failed and (inside or ctypes.get_errno() != 1): wrong.append((what, os.strerror(ctypes.get_errno())))
+    if not failed and not inside: wrong.append((what, "is done"))
+check("chmod by a link", call(90, b"link", 0o4755))
+check("fchmod", call(91, os.open("b", os.O_RDONLY), 0o2711))
+check("fchmodat", call(268, here, b"c", 0o6755))
+newer = call(452, AT, b"a", 0o755, 0) == 0 # some daemons' own filters do not know it
+check("fchmodat2" if newer else "a whole path", call(452 if newer else 268, AT, os.fsencode(os.getcwd() + "/d"), 0o4711, 0))
+if newer: check("fchmodat2 by a descriptor", call(452, os.open("e", os.O_RDONLY), b"", 0o4755, 0x1000))
+check("chmod by a link, again", call(90, b"link", 0o4755))
+check("a directory", call(90, b"dir", 0o2775))
+check("a path of /proc", call(90, b"/proc/self/fd/%d" % os.open("e", os.O_RDONLY), 0o4755))
+# What is not there, and what is not a path, fails as ever.
+for args, want in (((90, b"missing", 0o4755), 2), ((90, 8, 0o4755), 14), ((91, 999, 0o4755), 9), ((91, -1, 0o4755), 9), ((452, AT, b"a", 0o4755, 0x8000), 22)):
+    ctypes.set_errno(0)
+    if call(*args) != -1 or ctypes.get_errno() not in (want, 1 if newer else 38): wrong.append((args, os.strerror(ctypes.get_errno())))
+# Another user is refused.
+pid = os.fork()
+if pid == 0:
+    os.setuid(1000)
+    os._exit(0 if call(90, b"a", 0o6777) == -1 else 1)
+if os.waitpid(pid, 0)[1]: wrong.append("who may not change it has changed it")
+if wrong and os.path.exists("/proc/self/attr"): sys.exit(str(wrong)) # gVisor's gofer answers for the host
+`
+
+// setIDPostinst does what scripts of Debian's packages do, such as iputils-ping's.
+const setIDPostinst = `
+script = r"""
+set -e
+cp /bin/true ping; chmod 755 ping
+if command -v setcap > /dev/null && setcap cap_net_raw+ep ping 2> /dev/null; then
+    setcap -r ping # gVisor gives them, and then is not asked for the bit
+fi
+chmod u+s ping
+"""
+done = subprocess.run(["sh", "-c", script])
+if done.returncode and os.getcwd().startswith("/var/tmp/"): sys.exit("the script fails: %d" % done.returncode)
 `
 
 // setIDTools uses what people use.

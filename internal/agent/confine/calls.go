@@ -296,9 +296,9 @@ var refusals = [...]named{
 
 // modes are the calls that give files their modes.
 var modes = [...]modeCall{
-	{named{"fchmod", unix.SYS_FCHMOD}, 1, -1},
-	{named{"fchmodat", unix.SYS_FCHMODAT}, 2, -1},
-	{named{"fchmodat2", unix.SYS_FCHMODAT2}, 2, -1},
-	{named{"mknodat", unix.SYS_MKNODAT}, 2, -1},
-	{named{"openat", unix.SYS_OPENAT}, 3, 2},
+	{named{"fchmod", unix.SYS_FCHMOD}, 1, -1, true},
+	{named{"fchmodat", unix.SYS_FCHMODAT}, 2, -1, true},
+	{named{"fchmodat2", unix.SYS_FCHMODAT2}, 2, -1, true},
+	{named{"mknodat", unix.SYS_MKNODAT}, 2, -1, false},
+	{named{"openat", unix.SYS_OPENAT}, 3, 2, false},
 }

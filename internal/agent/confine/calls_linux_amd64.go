@@ -48,8 +48,8 @@ var native = [...]named{
 
 // nativeModes are those of this architecture alone.
 var nativeModes = [...]modeCall{
-	{named{"chmod", unix.SYS_CHMOD}, 1, -1},
-	{named{"creat", unix.SYS_CREAT}, 1, -1},
-	{named{"mknod", unix.SYS_MKNOD}, 1, -1},
-	{named{"open", unix.SYS_OPEN}, 2, 1},
+	{named{"chmod", unix.SYS_CHMOD}, 1, -1, true},
+	{named{"creat", unix.SYS_CREAT}, 1, -1, false},
+	{named{"mknod", unix.SYS_MKNOD}, 1, -1, false},
+	{named{"open", unix.SYS_OPEN}, 2, 1, false},
 }

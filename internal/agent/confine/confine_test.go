@@ -181,7 +181,7 @@ func TestFilterIsWhole(t *testing.T) {
 	for _, c := range refusals[:] {
 		want[c.nr] = refused
 	}
-	for _, r := range rules(Threads{1, 9}) {
+	for _, r := range rules(Threads{1, 9}, false) {
 		want[r.nr] = ruled
 	}
 	for nr := range uint32(2000) {

@@ -101,8 +101,10 @@ type span struct {
 }
 
 // Filter is the profile as the kernel takes it, for programs of an agent with these
-// threads.
-func Filter(agent Threads) ([]unix.SockFilter, error) {
+// threads that is not asked.
+func Filter(agent Threads) ([]unix.SockFilter, error) { return filter(agent, false) }
+
+func filter(agent Threads, asks bool) ([]unix.SockFilter, error) {
 	p := &program{}
 	p.load(offArch)
 	p.equal(auditArch, 1, 0)
@@ -112,7 +114,7 @@ func Filter(agent Threads) ([]unix.SockFilter, error) {
 		p.add(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, foreign, 0, 1)
 		p.fail(unix.ENOSYS)
 	}
-	for _, r := range rules(agent) {
+	for _, r := range rules(agent, asks) {
 		p.branch(r.nr, func() { r.code(p) })
 	}
 	p.tree(spans())

@@ -39,17 +39,25 @@ type modeCall struct {
 	named
 	mode  uint32
 	flags int
+	// there says that the file is there already.
+	there bool
 }
 
 // rule keeps set-id bits from files: in a directory of the host they would be the
-// host's, with an owner that is root there.
-func (m modeCall) rule() rule {
+// host's, with an owner that is root there. Of a file that is there already the agent is
+// asked with asks, which can tell where it is.
+func (m modeCall) rule(asks bool) rule {
 	return rule{m.named, "no set-id bits; otherwise EPERM", func(p *program) {
 		if m.flags >= 0 {
 			p.low(uint32(m.flags))
 			p.allowUnless(unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY)
 		}
 		p.low(m.mode)
+		if m.there && asks {
+			p.allowUnless(unix.S_ISUID | unix.S_ISGID)
+			p.ret(unix.SECCOMP_RET_USER_NOTIF)
+			return
+		}
 		p.ifAny(unix.S_ISUID|unix.S_ISGID, unix.EPERM)
 	}}
 }
@@ -62,7 +70,7 @@ const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 // have in common with the agent. Huge pages count as nobody's memory: where they are
 // refused, the error is one that a kernel gives which has none left, or which does not
 // know the flag.
-func rules(agent Threads) []rule {
+func rules(agent Threads, asks bool) []rule {
 	list := []rule{
 		// The first, since programs make it most often.
 		{named{"mmap", unix.SYS_MMAP}, "no MAP_HUGETLB; otherwise ENOMEM, or EINVAL of a file", func(p *program) {
@@ -129,7 +137,7 @@ func rules(agent Threads) []rule {
 		notAgent(agent, named{"ioprio_set", unix.SYS_IOPRIO_SET}, ioprioUser),
 	}
 	for _, m := range slices.Concat(modes[:], nativeModes[:]) {
-		list = append(list, m.rule())
+		list = append(list, m.rule(asks))
 	}
 	return list
 }
@@ -204,8 +212,8 @@ func Text() string {
 	}
 	fmt.Fprintf(&b, "architecture: %s; calls of every other fail with ENOSYS\n", architecture)
 	list("allowed:", slices.Concat(common[:], native[:]))
-	list("no set-id bits in the mode of a file, otherwise EPERM:", modeNames())
-	for _, r := range rules(Threads{})[:len(rules(Threads{}))-len(modes)-len(nativeModes)] {
+	list("no set-id bits in the mode of a file, otherwise EPERM; where the file is there already, root is given them by the agent in the sandbox's own root:", modeNames())
+	for _, r := range rules(Threads{}, false)[:len(rules(Threads{}, false))-len(modes)-len(nativeModes)] {
 		fmt.Fprintf(&b, "%s: %s\n", r.name, r.text)
 	}
 	list("refused with EPERM:", refusals[:])
@@ -219,7 +227,7 @@ func Names() []string {
 	for _, c := range slices.Concat(common[:], native[:]) {
 		names = append(names, c.name)
 	}
-	for _, r := range rules(Threads{}) { // those with modes too
+	for _, r := range rules(Threads{}, false) { // those with modes too
 		names = append(names, r.name)
 	}
 	slices.Sort(names)

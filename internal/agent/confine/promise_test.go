@@ -246,3 +246,36 @@ func TestHugePages(t *testing.T) {
 		}
 	}
 }
+
+// TestAskedModes has the filter of an agent that answers: what is there already is asked
+// for, what would be made with the bits is refused, and nothing else has changed.
+func TestAskedModes(t *testing.T) {
+	code, err := filter(Threads{1, 9}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := map[uint32]int{unix.SYS_FCHMOD: 1, unix.SYS_FCHMODAT: 2, 452: 2} // the argument with the mode
+	if auditArch == unix.AUDIT_ARCH_X86_64 {
+		asks[90] = 1
+	}
+	for nr, at := range asks {
+		for mode, want := range map[uint64]uint32{
+			0o4755: unix.SECCOMP_RET_USER_NOTIF, 0o2711: unix.SECCOMP_RET_USER_NOTIF, 0o6000: unix.SECCOMP_RET_USER_NOTIF, 1<<40 | 0o4755: unix.SECCOMP_RET_USER_NOTIF,
+			0: allowedAnswer, 0o755: allowedAnswer, 0o1777: allowedAnswer,
+		} {
+			if got := runWith(code, auditArch, nr, append(make([]uint64, at), mode)...); got != want {
+				t.Errorf("call %d with mode %o: %#x, want %#x", nr, mode, got, want)
+			}
+		}
+	}
+	for nr := range uint32(2000) {
+		if _, asked := asks[nr]; asked {
+			continue
+		}
+		for _, args := range [][]uint64{nil, {3, 4, 0o4755, 0o4755}, {3, 0o102, 0o4755}, {3, 0o4755}, {3, 4, 0o102, 0o4755}} {
+			if got, want := runWith(code, auditArch, nr, args...), judged(t, nr, args...); got != want {
+				t.Errorf("call %d with %o: %#x, and %#x where nobody is asked", nr, args, got, want)
+			}
+		}
+	}
+}

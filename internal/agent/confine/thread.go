@@ -52,23 +52,57 @@ func Proc() error {
 // thread, for ever, and on all that is forked from it. The caller is locked to its
 // thread and never unlocks it.
 func Thread(agent Threads) error {
-	code, err := Filter(agent)
-	if err != nil {
+	if err := prepare(); err != nil {
 		return err
 	}
+	_, err := install(agent, false)
+	return err
+}
+
+// AskingThread is Thread for an agent that answers for calls, see Questions. Where the kernel
+// takes no such filter, or another one of the thread asks already, it is Thread, and the
+// questions are nil.
+func AskingThread(agent Threads) (*Questions, error) {
+	if err := prepare(); err != nil {
+		return nil, err
+	}
+	listener, err := install(agent, true)
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINVAL) {
+		_, err = install(agent, false)
+		return nil, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Questions{listener}, nil
+}
+
+// prepare does what comes before a filter.
+func prepare() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up new privileges: %w", err)
 	}
-	if err := landlock(); err != nil {
-		return err
+	return landlock()
+}
+
+// install puts the filter on the calling thread. The descriptor is where its questions
+// come.
+func install(agent Threads, asks bool) (int, error) {
+	code, err := filter(agent, asks)
+	if err != nil {
+		return -1, err
+	}
+	var flags uintptr
+	if asks {
+		flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
 	}
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: unsafe.SliceData(code)}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(code)
 	if errno != 0 {
-		return fmt.Errorf("install the filter of system calls: %w", errno)
+		return -1, fmt.Errorf("install the filter of system calls: %w", errno)
 	}
-	return nil
+	return int(fd), nil
 }
 
 // What the domain handles: nobody in it makes a device, signals or traces who is not

@@ -52,8 +52,12 @@ func confineThread() (*confined, error) {
 		if err == nil {
 			agent, err = confine.ThreadsOf(os.Getpid())
 		}
+		var asked *confine.Questions
 		if err == nil {
-			err = confine.Thread(agent)
+			asked, err = confine.AskingThread(agent)
+		}
+		if asked != nil {
+			go answerModes(asked)
 		}
 		began <- err
 		if err != nil {
