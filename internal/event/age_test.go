@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,4 +86,20 @@ func TestRewriteFails(t *testing.T) {
 			t.Errorf("%d events are in the file, want 10", n)
 		}
 	})
+}
+
+// What would be no line that is read again is not written as one.
+func TestLines(t *testing.T) {
+	for n, fits := range map[int]bool{1: true, event.MaxLine - 3: true, event.MaxLine - 2: false, 2 * event.MaxLine: false} {
+		line, err := event.Line(strings.Repeat("x", n))
+		if (err == nil) != fits || fits && (len(line) != n+3 || line[n+2] != '\n') {
+			t.Errorf("%d bytes: a line of %d, %v", n, len(line), err)
+		}
+	}
+	if line, err := event.Line("a\nb"); err != nil || bytes.Count(line, []byte("\n")) != 1 {
+		t.Errorf("%q, %v", line, err)
+	}
+	if line, err := event.Line(make(chan int)); err == nil {
+		t.Errorf("what has no text is %q", line)
+	}
 }
