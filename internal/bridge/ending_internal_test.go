@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,5 +191,41 @@ func TestRefusalsClose(t *testing.T) {
 		if !strings.Contains(rec.Body.String(), code) {
 			t.Errorf("%s: %q", code, rec.Body)
 		}
+	}
+}
+
+// What a request's body may take of memory is what it has, and no more where that is just
+// full.
+func TestBufferedHoldsWhatItHas(t *testing.T) {
+	for _, size := range []int{0, 1, 32 << 10, 64 << 10} {
+		x := &exchange{e: &Endpoint{o: Options{Share: &Share{}}}}
+		r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", size)))
+		body, err := x.buffered(r)
+		if err != nil || len(body) != size || x.held.Load() != int64(size) {
+			t.Errorf("%d bytes: %d read, %d held, %v", size, len(body), x.held.Load(), err)
+		}
+	}
+}
+
+// The error of a target that cannot be reached says why.
+func TestOpenSaysWhy(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(t.Context(), Options{
+		Spec:   cloche.Endpoint{Name: "e", Listen: "127.0.0.1:1", Target: "http://" + target},
+		Ranges: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Tenant: "t", Sandbox: "sb-1", Observer: nobody{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close(t.Context(), 0)
+	if conn, err := e.upstream.Load().open(t.Context()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%v, %v", conn, err)
 	}
 }
