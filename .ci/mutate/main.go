@@ -64,7 +64,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "draws the sample")
 	side := flag.Int("j", 2, "how many are tried side by side")
 	limit := flag.Duration("timeout", 3*time.Minute, "how long the tests of one change may take: what takes longer was noticed")
-	again := flag.String("again", "", "a file with what an earlier run printed: of the sample, only what was not noticed then is tried")
+	again := flag.String("again", "", "a file with what an earlier run printed: what was noticed then is not tried again")
 	list := flag.Bool("list", false, "print the sample, and try nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -91,27 +91,27 @@ type runner struct {
 	seed         uint64
 	limit        time.Duration
 	list         bool
-	// again is what an earlier run said, by the keys of changes: true was not noticed, and
-	// is tried; false did not compile. What else is in the sample counts as noticed, as it
-	// was then. nil is no earlier run.
-	again map[string]bool
+	// again is what an earlier run said, by the keys of changes. What was noticed or did
+	// not compile then counts as that; the rest of the sample is tried.
+	again map[string]verdict
 }
 
 // Lines of a run about one change.
 const (
 	saidUnnoticed = "not noticed: "
 	saidInvalid   = "not compiled: "
+	saidNoticed   = "noticed: "
+	saidLate      = "noticed by time: "
 )
 
-// saidIn reads what a run printed: the keys of what was not noticed, which are true, and
-// of what did not compile.
-func saidIn(out string) map[string]bool {
-	keys := map[string]bool{}
+// saidIn reads what a run printed: what became of which change, by its key.
+func saidIn(out string) map[string]verdict {
+	keys := map[string]verdict{}
 	for line := range strings.Lines(out) {
-		for begin, unnoticed := range map[string]bool{saidUnnoticed: true, saidInvalid: false} {
+		for begin, v := range map[string]verdict{saidUnnoticed: unnoticed, saidInvalid: invalid, saidNoticed: noticed, saidLate: late} {
 			if rest, ok := strings.CutPrefix(line, begin); ok {
 				_, key, _ := strings.Cut(strings.TrimSpace(rest), ": ")
-				keys[key] = unnoticed
+				keys[key] = v
 			}
 		}
 	}
@@ -243,17 +243,12 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 					continue
 				}
 				s.tried++ // given back where it does not compile
-				if unnoticed, said := r.again[c.key()]; r.again != nil && !unnoticed {
-					if said {
-						s.tried--
-					} else {
-						s.noticed++
-					}
-					mu.Unlock()
-					continue
-				}
 				mu.Unlock()
-				v, err := r.judge(ctx, t, c)
+				var err error
+				v := r.again[c.key()]
+				if v == unnoticed {
+					v, err = r.judge(ctx, t, c)
+				}
 				mu.Lock()
 				switch {
 				case err != nil:
@@ -265,9 +260,10 @@ func (r *runner) try(ctx context.Context, w io.Writer, t target, known equivalen
 				case v == late:
 					s.noticed++
 					s.late++
-					fmt.Fprintf(w, "noticed by time: %s\n", c)
+					fmt.Fprintf(w, "%s%s\n", saidLate, c)
 				case v == noticed:
 					s.noticed++
+					fmt.Fprintf(w, "%s%s\n", saidNoticed, c)
 				default:
 					fmt.Fprintf(w, "%s%s\n", saidUnnoticed, c)
 				}

@@ -171,9 +171,16 @@ func TestEquivalents(t *testing.T) {
 func TestSaidIn(t *testing.T) {
 	one := change{path: "d/p.go", line: 7, fn: "f", kind: kindDrop, text: "g(a: b)", nth: 2}
 	two := change{path: "d/p.go", line: 9, fn: "f", kind: kindDrop, text: "h()", nth: 1}
-	said := saidIn("noticed by time: line 3: x\n" + saidUnnoticed + one.String() + "\n" + saidInvalid + two.String() + "\nd: 1 of 2\n")
-	if want := map[string]bool{one.key(): true, two.key(): false}; !maps.Equal(said, want) {
+	said := saidIn(saidLate + one.String() + "\nd: 1 of 2\n")
+	if want := map[string]verdict{one.key(): late}; !maps.Equal(said, want) {
 		t.Errorf("%v, want %v", said, want)
+	}
+	said = saidIn(saidUnnoticed + one.String() + "\n" + saidInvalid + two.String() + "\n")
+	if want := map[string]verdict{one.key(): unnoticed, two.key(): invalid}; !maps.Equal(said, want) {
+		t.Errorf("%v, want %v", said, want)
+	}
+	if said = saidIn(saidNoticed + two.String() + "\n"); said[two.key()] != noticed {
+		t.Errorf("%v", said)
 	}
 }
 
