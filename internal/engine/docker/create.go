@@ -288,7 +288,20 @@ func (c *creation) start(ctx context.Context, id string) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(err, errAgentDied) {
+		return fmt.Errorf("%w: %s", err, c.fate(whole, id))
+	}
 	return err
+}
+
+// fate is what the daemon says of how a container ended.
+func (c *creation) fate(ctx context.Context, id string) string {
+	answer, err := c.d.inspect(ctx, id)
+	if err != nil || answer.Container.State == nil {
+		return fmt.Sprintf("it is not known how: %v", err)
+	}
+	st := answer.Container.State
+	return fmt.Sprintf("its container is %s, exit code %d, killed for memory: %t, error %q", st.Status, st.ExitCode, st.OOMKilled, st.Error)
 }
 
 // await waits for the agent, and meanwhile hands over the link.

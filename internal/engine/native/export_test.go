@@ -2,7 +2,11 @@
 
 package native
 
-import "github.com/cloche-dev/cloche/internal/engine"
+import (
+	"time"
+
+	"github.com/cloche-dev/cloche/internal/engine"
+)
 
 // Fill makes all spares of a plan's kind now, and reports whether there is one. From then
 // on nobody else makes any.
@@ -11,9 +15,16 @@ func (e *Engine) Fill(p engine.Plan) bool {
 	if !ok {
 		return false
 	}
-	e.pool.mu.Lock()
-	e.pool.turn(k)
-	e.pool.mu.Unlock()
+	// Whoever makes some already is waited for: one that is half made is no spare yet, and
+	// nobody would know of it.
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		e.pool.mu.Lock()
+		if begun = !e.pool.making; begun {
+			e.pool.making = true
+			e.pool.turn(k)
+		}
+		e.pool.mu.Unlock()
+	}
 	for e.pool.one() {
 	}
 	e.pool.mu.Lock()
