@@ -3,11 +3,14 @@
 package holder
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -77,4 +80,58 @@ func takeAs(uid int, path string) error {
 		return fmt.Errorf("answered %q", words)
 	}
 	return file.Close()
+}
+
+// envTake is the socket from which a child of a test takes a link.
+const envTake = "HOLDER_TAKE"
+
+// TestNamespacedGetNothing: a process of another user or process namespace with the
+// holder's own uid, as root of a sandbox may have, is not answered and takes no link.
+func TestNamespacedGetNothing(t *testing.T) {
+	if path := os.Getenv(envTake); path != "" {
+		if err := takeAs(-1, path); err != nil {
+			fmt.Println("refused:", err)
+			return
+		}
+		fmt.Println("taken")
+		return
+	}
+	dir, err := os.MkdirTemp("", "holder-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c := client(t, dir, nil)
+	near, _ := pair(t)
+	ids := []syscall.SysProcIDMap{{HostID: os.Getuid(), ContainerID: os.Getuid(), Size: 1}}
+	groups := []syscall.SysProcIDMap{{HostID: os.Getgid(), ContainerID: os.Getgid(), Size: 1}}
+	for name, attr := range map[string]*syscall.SysProcAttr{
+		"its own namespaces":         nil,
+		"a user namespace":           {Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: groups},
+		"a user and a pid namespace": {Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID, UidMappings: ids, GidMappings: groups},
+		"a pid namespace":            {Cloneflags: syscall.CLONE_NEWPID},
+	} {
+		if name == "a pid namespace" && os.Geteuid() != 0 {
+			continue // that alone takes root
+		}
+		t.Run(name, func(t *testing.T) {
+			if err := c.Put(t.Context(), "sb-1", near); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestNamespacedGetNothing$", "-test.v")
+			cmd.Env = append(os.Environ(), envTake+"="+filepath.Join(dir, socketName))
+			cmd.SysProcAttr = attr
+			out, err := cmd.CombinedOutput()
+			if err != nil && len(out) == 0 {
+				t.Skip("needs namespaces, which cannot be made here: ", err)
+			}
+			got, want := bytes.Contains(out, []byte("\ntaken\n")), attr == nil
+			if got != want || !got && !bytes.Contains(out, []byte("\nrefused: ")) {
+				t.Errorf("taken: %v, want %v: %s", got, want, out)
+			}
+			if left, err := c.List(t.Context()); err != nil || len(left) != 1 {
+				t.Errorf("after that: %q, %v", left, err)
+			}
+		})
+	}
 }
