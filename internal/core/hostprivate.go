@@ -43,8 +43,8 @@ func lookForPrivate(facts *policy.Facts, spec *cloche.SandboxSpec) {
 	}
 }
 
-// privateIn lists what is private in a directory, nearest first. Symlinks are not
-// followed: what one leads to is not a part of the directory, or is found there.
+// privateIn lists what is private in a directory, nearest first. It searches over no
+// symlink. What a private name leads to by one is private where it is.
 func privateIn(real string) []policy.PrivatePath {
 	root, err := os.OpenRoot(real)
 	if err != nil {
@@ -99,18 +99,26 @@ func (s *privateSearch) started(dir, name string) (rest string, ok bool) {
 	return "", false
 }
 
+// add notes what a path of the directory leads to. A symlink may lead to another place in
+// the directory, where it would be read under that name; what is elsewhere is no part of it.
 func (s *privateSearch) add(p string, n policy.PrivateName) {
-	fi, err := s.root.Lstat(p)
+	leads, err := filepath.EvalSymlinks(filepath.Join(s.real, p))
+	if err != nil {
+		return
+	}
+	at, ok := strings.CutPrefix(leads, strings.TrimSuffix(s.real, "/")+"/")
+	if !ok {
+		return
+	}
+	fi, err := s.root.Lstat(at)
 	if err != nil || fi.Mode().Type()&^fs.ModeDir != 0 {
 		return
 	}
-	// A rule leads over no symlink.
-	for at := path.Dir(p); at != "."; at = path.Dir(at) {
-		if fi, err := s.root.Lstat(at); err != nil || !fi.IsDir() {
-			return
-		}
-	}
-	if !slices.ContainsFunc(s.found, func(f policy.PrivatePath) bool { return f.Path == filepath.ToSlash(p) }) {
-		s.found = append(s.found, policy.PrivatePath{Path: filepath.ToSlash(p), Name: n.Name, Access: cmp.Or(n.Access, cloche.AccessNone)})
+	found := policy.PrivatePath{Path: filepath.ToSlash(at), Name: n.Name, Access: cmp.Or(n.Access, cloche.AccessNone)}
+	switch same := slices.IndexFunc(s.found, func(f policy.PrivatePath) bool { return f.Path == found.Path }); {
+	case same < 0:
+		s.found = append(s.found, found)
+	case found.Access == cloche.AccessNone:
+		s.found[same] = found
 	}
 }

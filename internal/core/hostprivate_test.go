@@ -85,7 +85,7 @@ func TestPrivateIn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got, want := found(dir), []string{"in/deep/.ssh" + none}; !slices.Equal(got, want) {
+		if got, want := found(dir), []string{"elsewhere" + none, "in/deep/.ssh" + none, "in/gh" + none}; !slices.Equal(got, want) {
 			t.Errorf("found %q, want %q", got, want)
 		}
 	})
