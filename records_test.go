@@ -26,7 +26,6 @@ var renames = map[string]string{
 	"internal/sandbox/process.go":             "the directory of a process that goes",
 	"internal/snapshot/":                      "whole snapshots, whose directory is synced",
 	"internal/program/store.go":               "a program that begins, whose directory is synced",
-	"internal/event/file.go":                  "the list of events, synced with its directory",
 	"internal/bridge/tape/store.go":           "a recording, synced",
 	"internal/daemon/socket_darwin.go":        "a socket",
 	"internal/egress/way/log.go":              "a log that turns",

@@ -267,13 +267,11 @@ func (d *file) rewrite(list []cloche.Event, last int64) (err error) {
 	out := bufio.NewWriterSize(f, maxLine)
 	size, err := d.writeAll(out, list, last)
 	if err == nil {
-		err = errors.Join(out.Flush(), f.Sync())
+		err = out.Flush()
 	}
 	if err == nil {
-		err = d.root.Rename(temp, d.name)
-	}
-	if err == nil {
-		err = d.syncDir()
+		// It lasts: the old file knows less of what is reserved.
+		err = hostfile.SettleIn(d.root, f, temp, d.name)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("rewrite events: %w", err), f.Close(), d.root.Remove(temp))
@@ -282,11 +280,6 @@ func (d *file) rewrite(list []cloche.Event, last int64) (err error) {
 	d.f, d.size, d.lines, d.torn = f, size, len(list)+1, false
 	_ = old.Close() // nothing of it is needed any more
 	return nil
-}
-
-// syncDir makes a rename last: the old file knows less of what is reserved.
-func (d *file) syncDir() error {
-	return hostfile.SyncDir(d.root)
 }
 
 func (d *file) writeAll(out io.Writer, list []cloche.Event, last int64) (size int64, err error) {

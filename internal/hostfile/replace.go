@@ -99,6 +99,17 @@ func Settle(f *os.File, to string) error {
 	return SyncDirAt(filepath.Dir(to))
 }
 
+// SettleIn is Settle for a file that has a name in an open directory.
+func SettleIn(root *os.Root, f *os.File, from, to string) error {
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := root.Rename(from, to); err != nil {
+		return err
+	}
+	return syncDir(root, path.Dir(filepath.ToSlash(to)))
+}
+
 // SyncDirAt is SyncDir of a directory that is not open.
 func SyncDirAt(dir string) error {
 	root, err := os.OpenRoot(dir)
