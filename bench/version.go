@@ -20,8 +20,8 @@ const (
 	otherExec     = "exec /bin/true, the other version"
 	versionCreate = "create → first output, this version"
 	otherCreate   = "create → first output, the other version"
-	versionBuild  = "build of 80 small programs, this version"
-	otherBuild    = "build of 80 small programs, the other version"
+	versionBuild  = "build of 20 small programs, this version"
+	otherBuild    = "build of 20 small programs, the other version"
 )
 
 // buildLimit bounds one build.
@@ -32,7 +32,7 @@ const buildLimit = 5 * time.Minute
 const smallBuild = `set -e
 cd "$(mktemp -d)"
 i=0
-while [ $i -lt 80 ]; do
+while [ $i -lt 20 ]; do
 	mkdir new
 	echo "int main(void) { return $i - $i; }" > new/main.c
 	mv new p$i
@@ -76,7 +76,7 @@ func (b *bench) versions(ctx context.Context) error {
 		subjects = append(subjects,
 			subject{name: v.exec, how: "Exec over the socket in a gVisor sandbox", row: 10, run: func(ctx context.Context) (measure, error) { return v.house.execTrue(ctx, sb, "/bin/true") }},
 			subject{name: v.create, how: "Create over the socket and one exec; removed again, not timed", run: createAndEcho(v.house.client, v.house.spec())},
-			subject{name: v.build, how: "80 times mkdir, mv, cc, run and rm in a gVisor sandbox", limit: buildLimit, run: func(ctx context.Context) (measure, error) { return buildSmall(ctx, sb) }},
+			subject{name: v.build, how: "20 times mkdir, mv, cc, run and rm in a gVisor sandbox", limit: buildLimit, run: func(ctx context.Context) (measure, error) { return buildSmall(ctx, sb) }},
 		)
 	}
 	series, err := rounds(ctx, b.n, subjects, b.missing)
@@ -93,7 +93,7 @@ func buildSmall(ctx context.Context, sb *client.Sandbox) (measure, error) {
 	began := time.Now()
 	res, err := sb.ExecWith(ctx, cloche.ExecRequest{Argv: []string{"sh", "-c", smallBuild}})
 	took := time.Since(began)
-	if err == nil && (!res.OK() || string(res.Stdout) != "80\n") {
+	if err == nil && (!res.OK() || string(res.Stdout) != "20\n") {
 		err = fmt.Errorf("the build ended with status %d: %s", res.ExitStatus(), tail(string(res.Stderr)))
 	}
 	return measure{Total: took}, err
