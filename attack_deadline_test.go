@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,10 +116,13 @@ func (s *stuckAgent) stop() {
 }
 
 // find is the agent's number on the host, or 0: that of the sentry, or of the process
-// inside with the number 1, which is above all others.
+// inside with the number 1, which is above all others. What the sentry starts to run
+// programs in has its name and arguments too, and it is above these.
 func (s *stuckAgent) find() int {
-	for _, p := range s.processes() {
-		if s.gvisor && strings.HasPrefix(p.argv, "cloche-sentry ") {
+	all := s.processes()
+	sentry := func(p process) bool { return strings.HasPrefix(p.argv, "cloche-sentry ") }
+	for _, p := range all {
+		if s.gvisor && sentry(p) && !slices.ContainsFunc(all, func(o process) bool { return sentry(o) && o.pid == p.parent }) {
 			return p.pid
 		}
 		for pid := p.pid; !s.gvisor && pid > 1; pid = parentOf(fmt.Sprint("/proc/", pid)) {
