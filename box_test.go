@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloche-dev/cloche/internal/porttest"
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 )
@@ -137,7 +138,7 @@ func line(ctx context.Context, t *testing.T, relay *websocket.Conn, text string)
 func TestBox(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir()}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir()}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
 	b.more = []string{
 		"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "LANGBOT_PLUGIN_FILE_STORAGE_DIR=" + uploads, "BOX_BACKEND=auto",
@@ -277,7 +278,7 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 func TestBoxOfADaemon(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	port := strconv.Itoa(freePort(t))
+	port := strconv.Itoa(porttest.Free(t))
 	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ func TestBoxOverStdio(t *testing.T) {
 func TestBoxWithoutToken(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_CONTROL_TOKEN=", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_CONTROL_TOKEN=", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()

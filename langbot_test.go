@@ -4,8 +4,8 @@ package cloche_test
 
 import (
 	"context"
+	"github.com/cloche-dev/cloche/internal/porttest"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -36,7 +36,7 @@ func TestLangBot(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir()}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir()}
 	clients := t.TempDir() // below which the client says that skills lie
 	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients}
 	b.start()
@@ -81,7 +81,7 @@ func TestLangBot(t *testing.T) {
 	})
 	t.Run("stdio", func(t *testing.T) {
 		h.kill9()
-		drive(t, dirs[0], "ws-stdio", strconv.Itoa(freePort(t)), "stdio", h.bin)
+		drive(t, dirs[0], "ws-stdio", strconv.Itoa(porttest.Free(t)), "stdio", h.bin)
 		h.start()
 	})
 }
@@ -125,17 +125,6 @@ func (b *boxRuntime) start() {
 	}
 }
 
-// freePort is a port of the loopback that nobody has.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
 // langbotAppVar names the program "langbot" of a virtual environment into which pip
 // installed the package langbot.
 const langbotAppVar = "CLOCHE_TEST_LANGBOT_APP"
@@ -153,11 +142,11 @@ func TestLangBotItself(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freePort(t)), work: t.TempDir(), more: []string{"BOX_BACKEND=gvisor"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"BOX_BACKEND=gvisor"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()
-	api := strconv.Itoa(freePort(t))
+	api := strconv.Itoa(porttest.Free(t))
 	place := filepath.Join(b.work, "place") // both see it, at the same path
 	environ := append(os.Environ(), "HOME="+b.work, "LANGBOT_BOX_CONTROL_TOKEN="+boxToken, "API__PORT="+api,
 		"PLUGIN__ENABLE=false", "BOX__RUNTIME__ENDPOINT=ws://127.0.0.1:"+b.port, "BOX__LOCAL__HOST_ROOT="+b.work+"/box", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS="+b.work)

@@ -23,6 +23,7 @@ var rooms = map[string][]string{
 	"internal/reverse":          {},
 	"internal/peercred":         {},
 	"internal/poll":             {},
+	"internal/porttest":         {},
 	"api":                       {},
 	"cmd/cloche":                {"client", "internal/agent", "internal/agent/guest", "internal/cli", "internal/daemon", "internal/egress/holder", "internal/engine/docker", "internal/engine/docker/inner", "internal/engine/gvisor", "internal/engine/gvisor/early", "internal/engine/oci"},
 	"cmd/cloche-agent":          {"internal/agent/guest", "internal/engine/docker/inner"},

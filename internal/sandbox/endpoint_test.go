@@ -19,19 +19,9 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/porttest"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
-
-// freePort is one of this machine's loopback, which is what an imaginary sandbox has.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
 
 func endpointTo(target string, port int) cloche.Endpoint {
 	return cloche.Endpoint{Name: "model", Target: target, Listen: "127.0.0.1:" + strconv.Itoa(port), Presets: []string{"openai"}}
@@ -110,7 +100,7 @@ func envOf(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, req cloche.ExecR
 func TestEndpointLife(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := freePort(t)
+	port := porttest.Free(t)
 	one := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "one ", r.Header.Get("X-Sandbox-Id")) })
 	two := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "two") })
 	sb := w.createWith(m, endpointTo(one, port))
@@ -201,7 +191,7 @@ func TestEndpointPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	free := endpointTo("http://127.0.0.1:1", freePort(t))
+	free := endpointTo("http://127.0.0.1:1", porttest.Free(t))
 	free.Name = "free"
 	spec := cloche.SandboxSpec{Endpoints: []cloche.Endpoint{free, endpointTo("http://127.0.0.1:1", taken.Addr().(*net.TCPAddr).Port)}}
 	if _, err := m.Create(t.Context(), w.permit(spec), nil); !errors.Is(err, cloche.ErrConflict) {
@@ -218,7 +208,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 	if err := m.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := porttest.Free(t)
 	reached := make(chan struct{}, 1)
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if len(reached) == 0 {
@@ -266,7 +256,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 func TestEndpointLinkBreaks(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := freePort(t)
+	port := porttest.Free(t)
 	sb := w.createWith(m, endpointTo(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok") }), port))
 	for range 3 {
 		sandbox.BreakConnections(m, sb.ID)
@@ -284,7 +274,7 @@ func TestEndpointLinkBreaks(t *testing.T) {
 func TestEndpointLinkBreaksUnderWay(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := freePort(t)
+	port := porttest.Free(t)
 	reached := make(chan struct{}, 1)
 	sb := w.createWith(m, endpointTo(serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		reached <- struct{}{}
@@ -325,7 +315,7 @@ func (served) Close() error { return nil }
 func TestEndpointServed(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := freePort(t)
+	port := porttest.Free(t)
 	sb := w.createWith(m, endpointTo(cloche.TargetClient, port))
 	addr := strings.TrimPrefix(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "mine") }), "http://")
 	for range 2 {

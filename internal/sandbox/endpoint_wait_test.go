@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
 // TestEndpointAuto: the daemon finds a port that nothing has, says which, and keeps it
@@ -81,8 +82,8 @@ func TestEndpointAuto(t *testing.T) {
 func TestEndpointProbe(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	absent := freePort(t)
-	e := endpointTo("http://127.0.0.1:"+strconv.Itoa(absent), freePort(t))
+	absent := porttest.Free(t)
+	e := endpointTo("http://127.0.0.1:"+strconv.Itoa(absent), porttest.Free(t))
 	e.Probe = true
 	sb := w.createWith(m, e)
 	eventually(t, "it is degraded", func() bool { return stateOf(t, m, sb) == "model degraded" })

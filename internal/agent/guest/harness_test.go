@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
 const (
@@ -64,24 +65,13 @@ type inside struct {
 	token []byte
 }
 
-// freePort returns a port that nothing listens on.
-func freePort(t testing.TB) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
 // boot starts an agent and connects to it.
 func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: it makes a pid namespace and checks capabilities")
 	}
-	cfg := agent.Config{Token: agent.NewToken(), Port: freePort(t), NoCgroup: true, KernelGuardsInit: true}
+	cfg := agent.Config{Token: agent.NewToken(), Port: porttest.Free(t), NoCgroup: true, KernelGuardsInit: true}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initArgv0}
 	cmd.Env = []string{}

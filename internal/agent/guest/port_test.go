@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
 func TestDialPort(t *testing.T) {
 	in := boot(t, nil)
-	port := freePort(t)
+	port := porttest.Free(t)
 	dir := t.TempDir()
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	if err := os.WriteFile(filepath.Join(dir, "file"), body, 0o644); err != nil {

@@ -1,0 +1,2 @@
+// Package porttest gives tests ports to listen on.
+package porttest
