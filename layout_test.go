@@ -78,7 +78,7 @@ var rooms = map[string][]string{
 	"internal/engine/fake":              {"", "internal/engine", "internal/agent", "internal/agent/guest"},
 	"internal/engine/hostproc":          {"", "internal/engine", "internal/poll"},
 	"internal/engine/hostgroup":         {"", "internal/engine", "internal/engine/hostproc"},
-	"internal/engine/gvisor":            {"", "internal/engine", "internal/engine/hostgroup", "internal/engine/hostproc", "internal/engine/gvisor/early", "internal/engine/gvisor/guard", "internal/poll"},
+	"internal/engine/gvisor":            {"", "internal/engine", "internal/engine/hostgroup", "internal/engine/hostproc", "internal/engine/gvisor/early", "internal/engine/gvisor/guard", "internal/hostfile", "internal/poll"},
 	"internal/engine/gvisor/early":      {},
 	"internal/engine/gvisor/guard":      {""},
 	"internal/engine/gvisor/seccompgen": {},

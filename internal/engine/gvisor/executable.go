@@ -23,6 +23,7 @@ import (
 	"github.com/cloche-dev/cloche"
 
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // executables hands out the executable that plays the roles: the one that is
@@ -350,8 +351,11 @@ func (e *executables) sweep(used []string) error {
 // discard removes one directory. What else is in it is not ours, and stays.
 func (e *executables) discard(name string) {
 	dir := filepath.Join(e.dir, name)
-	for _, file := range []string{keptName, noteName, noteName + ".new"} {
-		_ = os.Remove(filepath.Join(dir, file))
+	entries, _ := os.ReadDir(dir)
+	for _, entry := range entries {
+		if file := entry.Name(); file == keptName || file == noteName || strings.HasPrefix(file, noteName) && hostfile.IsTemp(file) {
+			_ = os.Remove(filepath.Join(dir, file))
+		}
 	}
 	_ = os.Remove(dir)
 }
@@ -408,17 +412,7 @@ func writeNote(dir string, n note) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, noteName)
-	_ = os.Remove(path + ".new")
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("write note: %w", err)
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write note: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := hostfile.ReplaceIn(dir, noteName, b); err != nil {
 		return fmt.Errorf("write note: %w", err)
 	}
 	return nil
