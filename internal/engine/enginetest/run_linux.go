@@ -108,6 +108,7 @@ func Run(t *testing.T, s Setup) {
 		{"Inside", testInside, s.Isolates},
 		{"KernelFiles", testKernelFiles, s.Isolates},
 		{"Tables", testTables, s.Isolates},
+		{"CountedTable", testCountedTable, s.Isolates},
 		{"HugePages", testHugePages, s.Isolates},
 		{"Devices", testDevices, s.Isolates},
 		{"Reach", testReach, s.Isolates},

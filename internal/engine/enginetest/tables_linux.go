@@ -76,6 +76,34 @@ func testTables(s *suite) {
 	}
 }
 
+// testCountedTable takes epoll watches, which the kernel bounds by next to nothing but the
+// memory that it counts as the sandbox's.
+func testCountedTable(s *suite) {
+	if _, ok := s.engine.(engine.Host); !ok {
+		s.Skip("needs a sandbox on the host's own kernel: this one has tables of its own")
+	}
+	s.need("memory_bytes")
+	const table, most = "epoll", 1 << 20 // of 200 bytes
+	greedy, _ := s.create(func(p *engine.Plan) { p.Limits.MemoryBytes = 64 << 20 })
+	o, err := Exec(s.ctx, greedy, Inside, "take-some", table, strconv.Itoa(most))
+	s.Logf("one sandbox took %q and ended with %d, %v", o.Output, o.Code, err)
+	if err == nil && o.Code == 0 && strings.TrimSpace(string(o.Output)) == strconv.Itoa(most) {
+		s.Errorf("a sandbox of 64 MiB took %d", most)
+	}
+	if err != nil {
+		// The agent of this suite is as likely to be killed as what it started.
+		s.done(greedy)
+	}
+	peer, _ := s.create(nil)
+	if got := strings.TrimSpace(s.exec(peer, Inside, "take-some", table, "16")); got != "16" {
+		s.Errorf("another sandbox got %s of 16", got)
+	}
+	out, err := exec.CommandContext(s.ctx, s.Images.Program, "take-some", table, "16").CombinedOutput()
+	if got := strings.TrimSpace(string(out)); err != nil || got != "16" {
+		s.Errorf("the host got %s of 16, %v", got, err)
+	}
+}
+
 // take has a sandbox take a table, and returns when it has all that it gets.
 func (s *suite) take(i engine.Instance, table string, users int) int {
 	s.Helper()

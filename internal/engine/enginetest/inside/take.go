@@ -130,6 +130,8 @@ func taker(table string) (func(n int) error, error) {
 		}, nil
 	case "watches":
 		return watches()
+	case "epoll":
+		return epoll()
 	case "pipes":
 		return func(int) error {
 			var fds [2]int
@@ -166,6 +168,30 @@ func taker(table string) (func(n int) error, error) {
 		}, nil
 	}
 	return nil, fmt.Errorf("no table %q", table)
+}
+
+// polled is how many files one epoll instance waits for.
+const polled = 1000
+
+// epoll waits for the same files by one instance after the other.
+func epoll() (func(n int) error, error) {
+	var files [polled]int
+	for i := range files {
+		var err error
+		if files[i], err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+			return nil, err
+		}
+	}
+	var fd int
+	return func(n int) error {
+		if n%polled == 0 {
+			var err error
+			if fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+				return err
+			}
+		}
+		return unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, files[n%polled], &unix.EpollEvent{Events: unix.EPOLLIN})
+	}, nil
 }
 
 // watchedFiles is how many files are watched by each instance.
