@@ -75,6 +75,10 @@ const (
 // terminals, timers, pending signals, message queues, pages of pipes.
 const EnforcesKernelTables = "kernel_tables"
 
+// EnforcesKernelFiles is that no file of /proc tells a sandbox what others on the machine do,
+// but for sums that system calls tell as well: memory, load and time since the start.
+const EnforcesKernelFiles = "kernel_files"
+
 // EngineReport is what an engine can do on this machine.
 type EngineReport struct {
 	Name   string `json:"name"`
@@ -84,8 +88,8 @@ type EngineReport struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// Enforces says for each limit whether it can be enforced: "cpus",
 	// "memory_bytes", "pids", "disk_bytes"; and "egress", whether a sandbox can have a
-	// network on which everything goes by rules; and EnforcesMountSockets and
-	// EnforcesReadOnlyMountSockets.
+	// network on which everything goes by rules; and EnforcesMountSockets,
+	// EnforcesReadOnlyMountSockets, EnforcesKernelTables and EnforcesKernelFiles.
 	Enforces map[string]Enforcement `json:"enforces"`
 	// SharesHostFS says that its sandboxes are made of files of this machine. Where it
 	// is false a workspace is a volume of the engine's, and nothing of the host's can be

@@ -319,6 +319,7 @@ func TestEnforcement(t *testing.T) {
 		enforces[k] = cloche.Enforcement{Reason: "no delegated cgroup at /sys/fs/cgroup/x"}
 	}
 	enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{Reason: "one user for all of a cgroup"}
+	enforces[cloche.EnforcesKernelFiles] = cloche.Enforcement{Reason: "/proc/stat is that of another cgroup"}
 	f.Engines[0].Enforces = enforces
 
 	p, err := policy.Decide(policy.Request{Facts: f}, operator, policy.Rules{})
@@ -332,7 +333,7 @@ func TestEnforcement(t *testing.T) {
 			t.Errorf("reason %q", u.Reason)
 		}
 	}
-	if want := []string{"limits.cpus", "limits.memory_bytes", "limits.pids", "limits.disk_bytes", "kernel_tables"}; !slices.Equal(fields, want) {
+	if want := []string{"limits.cpus", "limits.memory_bytes", "limits.pids", "limits.disk_bytes", "kernel_tables", "kernel_files"}; !slices.Equal(fields, want) {
 		t.Errorf("unenforced %v", fields)
 	}
 	if want := (cloche.Limits{MaxOutputBytes: 1 << 20, TmpBytes: 512 << 20, ShmBytes: 64 << 20}); p.Limits() != want {

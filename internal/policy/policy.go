@@ -177,7 +177,7 @@ func steps() []step {
 		{"globs", checkGlobs},
 		{"enforcement", checkEnforcement},
 		{"mount_sockets", checkMountSockets},
-		{"kernel_tables", checkKernelTables},
+		{"kernel", checkKernel},
 		{"workspace_quota", checkWorkspaceBound},
 		{"disk", checkRootShare},
 		{"workspace_layered", checkLayered},

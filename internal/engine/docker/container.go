@@ -66,7 +66,8 @@ func (c *creation) ulimits() []*container.Ulimit {
 }
 
 // masked are the paths of /proc that the daemon covers, in the place of its own list. What
-// this machine's kernel has is asked of this machine: another one's may have more.
+// this machine's kernel has is asked of this machine: another one's may have more. The last
+// two are empty where nothing better can be put there, see cover.
 func masked() []string {
 	files, dirs := hostkernel.Covers()
 	return slices.Concat(files, dirs, []string{"/proc/sys/kernel/random/boot_id", "/proc/vmstat"})

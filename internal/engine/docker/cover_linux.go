@@ -18,9 +18,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
 
-// covers says whether sockets of the host can be covered in a daemon's containers. That is
-// done from here, in the container's mount namespace: if the runtime did it, a socket that
-// is gone by then would leave a file in the host's directory.
+// covers says whether what is the host's can be covered in a daemon's containers. That is
+// done from here, in the container's mount namespace: the runtime takes no files of ours for
+// /proc without showing where they lie, and of a socket that is gone by then it would leave
+// a file in the host's directory.
 func (e *Engine) covers(d *daemon, info system.Info) bool {
 	path, isSocket := strings.CutPrefix(d.host, "unix://")
 	return isSocket && isHere(d.host, info) && slices.Contains(ownKernel, e.runtime(info)) && mayEnter() && seesProcesses(path)
@@ -29,17 +30,14 @@ func (e *Engine) covers(d *daemon, info system.Info) bool {
 // coverPlace is a directory that every container has.
 const coverPlace = "/dev"
 
-// coverSockets covers sockets of the host in the mounts of a container that has been
-// started, and runs nothing yet but the program that waits for the agent's configuration.
-func (c *creation) coverSockets(ctx context.Context, id string) error {
-	if !slices.ContainsFunc(c.p.Mounts, func(m engine.Mount) bool { return len(m.Sockets) > 0 }) {
-		return nil
-	}
-	answer, err := c.d.Info(ctx, client.InfoOptions{})
+// cover covers files of /proc, and sockets of the host in mounts, in a container that has
+// been started, and runs nothing yet but the program that waits for the agent's configuration.
+func (c *creation) cover(ctx context.Context, id string) error {
+	info, err := c.info(ctx)
 	if err != nil {
 		return err
 	}
-	if !c.e.covers(c.d, answer.Info) {
+	if !c.e.covers(c.d, info) {
 		return nil // as the report says
 	}
 	found, err := c.d.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
@@ -51,13 +49,13 @@ func (c *creation) coverSockets(ctx context.Context, id string) error {
 	}
 	ns, err := mountNamespace(found.Container.State.Pid, id)
 	if err != nil {
-		return fmt.Errorf("cover sockets of the host: %w", err)
+		return fmt.Errorf("enter the container's mounts: %w", err)
 	}
 	defer ns.Close()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		done <- coverIn(ns, c.p.Mounts)
+		done <- coverIn(ns, hostkernel.StandIns(), c.p.Mounts)
 	}()
 	return <-done
 }
@@ -88,13 +86,17 @@ func mountNamespace(pid int, id string) (*os.File, error) {
 	return ns, nil
 }
 
-// coverIn covers sockets in a mount namespace, which the calling thread enters for good.
-func coverIn(ns *os.File, mounts []engine.Mount) error {
+// coverIn covers files of /proc and sockets in a mount namespace, which the calling thread
+// enters for good.
+func coverIn(ns *os.File, files []hostkernel.StandIn, mounts []engine.Mount) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
+	}
+	if err := hostkernel.PutStandIns(coverPlace, files); err != nil {
+		return err
 	}
 	var in []hostkernel.Covered
 	defer func() {
@@ -111,6 +113,9 @@ func coverIn(ns *os.File, mounts []engine.Mount) error {
 			return fmt.Errorf("find what is mounted at %s: %w", m.Target, err)
 		}
 		in = append(in, hostkernel.Covered{Mount: fd, Sockets: m.Sockets})
+	}
+	if len(in) == 0 {
+		return nil
 	}
 	return hostkernel.CoverSockets(coverPlace, in)
 }

@@ -11,4 +11,4 @@ import (
 // covers: a daemon beside this machine has containers of another kernel.
 func (*Engine) covers(*daemon, system.Info) bool { return false }
 
-func (*creation) coverSockets(context.Context, string) error { return nil }
+func (*creation) cover(context.Context, string) error { return nil }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
 	"github.com/cloche-dev/cloche"
@@ -39,6 +40,20 @@ type creation struct {
 	guard *watcher
 	// shared: the daemon sees the files of this machine.
 	shared bool
+	// said is what the daemon says of itself, once it was asked.
+	said *system.Info
+}
+
+// info asks the daemon for what it says of itself, once in a Create.
+func (c *creation) info(ctx context.Context) (system.Info, error) {
+	if c.said == nil {
+		answer, err := c.d.Info(ctx, client.InfoOptions{})
+		if err != nil {
+			return system.Info{}, err
+		}
+		c.said = &answer.Info
+	}
+	return *c.said, nil
 }
 
 // Create implements engine.Engine. What changes something at the daemon is not cut
@@ -124,11 +139,11 @@ func (c *creation) checkRuntime(ctx context.Context) error {
 	if name == "" {
 		return nil
 	}
-	answer, err := c.d.Info(ctx, client.InfoOptions{})
+	info, err := c.info(ctx)
 	if err != nil {
 		return err
 	}
-	if _, ok := answer.Info.Runtimes[name]; !ok {
+	if _, ok := info.Runtimes[name]; !ok {
 		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox %s: the daemon of engine %s has no runtime %s", c.p.ID, c.e.opts.Name, name).
 			WithHint("install it and name it in the daemon's configuration, or change %s.runtime", c.e.opts.Name)
 	}
@@ -140,11 +155,11 @@ func (c *creation) checkLink(ctx context.Context) error {
 	if c.p.Link == nil {
 		return nil
 	}
-	answer, err := c.d.Info(ctx, client.InfoOptions{})
+	info, err := c.info(ctx)
 	if err != nil {
 		return err
 	}
-	if can := c.e.egress(c.d, answer.Info); !can.OK {
+	if can := c.e.egress(c.d, info); !can.OK {
 		return cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot give a sandbox a network link: %s", c.e.opts.Name, can.Reason).
 			WithHint("make the sandbox without egress, or use engine gvisor")
 	}
@@ -270,7 +285,7 @@ func (c *creation) start(ctx context.Context, id string) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = att.Conn.SetDeadline(past()) })
 	defer stop()
-	if err := c.coverSockets(whole, id); err != nil {
+	if err := c.cover(whole, id); err != nil {
 		return err
 	}
 	var m *meeting

@@ -113,8 +113,20 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	r.Enforces["disk_bytes"] = diskEnforcement(info)
 	r.Enforces["egress"] = e.egress(d, info)
 	e.reportSockets(r, d, info)
+	r.Enforces[cloche.EnforcesKernelFiles] = e.kernelFiles(d, info)
 	// A container's root is that of the daemon, and no daemon limits terminals.
 	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{Reason: tables(info)}
+}
+
+// kernelFiles says whether what tells of the machine in /proc is covered. The daemon's own
+// means empty a file, and programs do not start with an empty /proc/stat.
+func (e *Engine) kernelFiles(d *daemon, info system.Info) cloche.Enforcement {
+	if e.opts.RuntimeTier != cloche.TierNamespace || e.covers(d, info) {
+		return cloche.Enforcement{OK: true}
+	}
+	return cloche.Enforcement{
+		Reason: "/proc/stat and /proc/swaps show what the daemon's machine does; to cover them, Cloche needs root on it and must see the daemon's processes",
+	}
 }
 
 // tables says with whom a container shares what the kernel counts by user.

@@ -49,6 +49,7 @@ func testKernelFiles(s *suite) {
 		if s.OwnKernel {
 			continue
 		}
+		// A container sees its own group, by which programs know its limits.
 		if f.Read && !mayRead(f.Path) && !(s.Daemon && strings.HasPrefix(f.Path, "/sys/fs/cgroup/")) {
 			s.Errorf("%s can be read", f.Path)
 		}
@@ -56,10 +57,16 @@ func testKernelFiles(s *suite) {
 			s.Errorf("%s can be written", f.Path)
 		}
 	}
-	if stat := s.exec(i, Inside, "cat", "/proc/stat"); !strings.Contains(stat, "\nctxt 0\n") && !s.Daemon && !s.OwnKernel {
+	if told := s.engine.Probe(s.ctx).Enforces[cloche.EnforcesKernelFiles]; !told.OK && !s.OwnKernel {
+		s.Errorf("files of the kernel's are not covered: %s", told.Reason)
+	}
+	if stat := s.exec(i, Inside, "cat", "/proc/stat"); !strings.Contains(stat, "\nctxt 0\n") && !s.OwnKernel {
 		s.Errorf("/proc/stat counts what the host does:\n%s", stat)
 	} else if !strings.Contains(stat, "cpu0 ") || !strings.Contains(stat, "\nbtime ") {
 		s.Errorf("/proc/stat has not what programs look for:\n%s", stat)
+	}
+	if swaps := s.exec(i, Inside, "cat", "/proc/swaps"); strings.Count(swaps, "\n") != 1 {
+		s.Errorf("/proc/swaps has more than its heading:\n%s", swaps)
 	}
 }
 

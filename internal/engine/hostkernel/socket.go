@@ -3,11 +3,8 @@
 package hostkernel
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,25 +26,22 @@ type Covered struct {
 	Sockets []string
 }
 
-// CoverSockets covers sockets in mounts of the calling thread's mount namespace. A memory
-// filesystem is mounted on the directory over meanwhile, so that none of the covers shows
-// where the host keeps its files. What is no socket any more is passed over.
-func CoverSockets(over string, in []Covered) (err error) {
-	fs, err := inertSocket()
-	if err != nil {
-		return fmt.Errorf("make a socket to cover others with: %w", err)
-	}
-	defer func() { _ = unix.Close(fs) }()
-	if err := unix.MoveMount(fs, "", unix.AT_FDCWD, over, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("make a socket to cover others with: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.NewSyscallError("umount", unix.Unmount(over, unix.MNT_DETACH))) }()
-	for _, m := range in {
-		for _, name := range m.Sockets {
-			if err := coverSocket(filepath.Join(over, InertSocket), m.Mount, name); err != nil {
-				return fmt.Errorf("cover a socket of the host: %w", err)
+// CoverSockets covers sockets in mounts of the calling thread's mount namespace, by way of
+// a directory as cover has it. What is no socket any more is passed over.
+func CoverSockets(over string, in []Covered) error {
+	fill := func(at int) error { return unix.Mknodat(at, InertSocket, InertMode, 0) }
+	err := cover(over, InertOptions(), fill, func() error {
+		for _, m := range in {
+			for _, name := range m.Sockets {
+				if err := coverSocket(filepath.Join(over, InertSocket), m.Mount, name); err != nil {
+					return err
+				}
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cover sockets of the host: %w", err)
 	}
 	return nil
 }
@@ -55,39 +49,7 @@ func CoverSockets(over string, in []Covered) (err error) {
 // InertSocket is the name of the socket that others are covered with.
 const InertSocket = "socket"
 
-// inertSocket makes a filesystem with nothing but a socket that nobody listens on, and is
-// able to: a socket is bound where there is no name yet.
-func inertSocket() (int, error) {
-	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, os.NewSyscallError("fsopen", err)
-	}
-	defer func() { _ = unix.Close(fs) }()
-	for _, o := range InertOptions() {
-		key, value, _ := strings.Cut(o, "=")
-		if err := unix.FsconfigSetString(fs, key, value); err != nil {
-			return -1, os.NewSyscallError("fsconfig", err)
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, os.NewSyscallError("fsconfig", err)
-	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return -1, os.NewSyscallError("fsmount", err)
-	}
-	err = unix.Mknodat(mount, InertSocket, InertMode, 0)
-	if err == nil {
-		err = unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: InertAttrs, Propagation: unix.MS_PRIVATE})
-	}
-	if err != nil {
-		_ = unix.Close(mount)
-		return -1, err
-	}
-	return mount, nil
-}
-
-// What the socket and its filesystem are like. Nothing can be changed of it.
+// What the socket is like, and the filesystem of what covers. Nothing can be changed of it.
 const (
 	InertMode  = unix.S_IFSOCK | 0o666
 	InertAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
@@ -115,14 +77,5 @@ func coverSocket(inert string, mount int, name string) error {
 	if err := unix.Fstat(at, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return err
 	}
-	cover, err := unix.OpenTree(unix.AT_FDCWD, inert, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("open_tree", err)
-	}
-	defer func() { _ = unix.Close(cover) }()
-	err = unix.MoveMount(cover, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	if errors.Is(err, unix.ENOENT) {
-		return nil // removed since
-	}
-	return os.NewSyscallError("move_mount", err)
+	return coverAt(inert, at)
 }

@@ -4,8 +4,10 @@ package hostkernel
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +34,54 @@ func StandIns() []StandIn {
 		{"swaps", "/proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"},
 		{"boot_id", "/proc/sys/kernel/random/boot_id", randomUUID() + "\n"},
 	}
+}
+
+// PutStandIns puts them in their places in the calling thread's mount namespace, by way of a
+// directory as cover has it. What this kernel's /proc does not have is passed over.
+func PutStandIns(over string, files []StandIn) error {
+	fill := func(at int) error {
+		for _, f := range files {
+			if err := writeStandIn(at, f); err != nil {
+				return fmt.Errorf("make %s: %w", f.Target, err)
+			}
+		}
+		return nil
+	}
+	err := cover(over, []string{"size=1m", "nr_inodes=16", "mode=755"}, fill, func() error {
+		for _, f := range files {
+			if err := putStandIn(filepath.Join(over, f.Name), f.Target); err != nil {
+				return fmt.Errorf("cover %s: %w", f.Target, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cover files of /proc: %w", err)
+	}
+	return nil
+}
+
+func writeStandIn(dir int, s StandIn) error {
+	fd, err := unix.Openat(dir, s.Name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return os.NewSyscallError("open", err)
+	}
+	f := os.NewFile(uintptr(fd), s.Name)
+	_, err = f.WriteString(s.Text)
+	return errors.Join(err, f.Chmod(0o444), f.Close())
+}
+
+func putStandIn(file, target string) error {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	at, err := unix.Openat2(unix.AT_FDCWD, target, &how)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("openat2", err)
+	}
+	defer func() { _ = unix.Close(at) }()
+	return coverAt(file, at)
 }
 
 // quietStat is a /proc/stat of these processors, given as the kernel lists them, and the

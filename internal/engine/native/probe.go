@@ -31,7 +31,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		},
 	}
 	r.Enforces["egress"] = e.egress()
-	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{OK: true}
+	r.Enforces[cloche.EnforcesKernelTables], r.Enforces[cloche.EnforcesKernelFiles] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
 	if e.rootless {
 		r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{
 			Reason: "pages of pipes, epoll watches and descriptors on their way in sockets are shared with the daemon's user, and the sandbox gets a quarter of that user's inotify instances, timers, signals and message queues",

@@ -107,7 +107,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 			Mend: "install runc or crun, or name another runtime in the setting oci.runtime",
 		})
 	}
-	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{OK: true}
+	r.Enforces[cloche.EnforcesKernelTables], r.Enforces[cloche.EnforcesKernelFiles] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
 	if e.chosen.path != "" && !hasOwnTables(e.chosen.Name) {
 		r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{
 			Reason: "what the kernel counts by user, such as inotify instances and timers, is shared with root: " + e.chosen.Name + " needs a daemon with CAP_SYS_RESOURCE to give a sandbox its own, crun does not",
