@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cloche-dev/cloche"
@@ -51,4 +53,19 @@ func (p Plan) Validate() error {
 func (l *Link) whole() bool {
 	return l.Guest != nil && l.Far != nil && l.Address.Addr().Is4() && l.Gateway.Is4() &&
 		len(l.MAC) == 6 && len(l.GatewayMAC) == 6 && l.MTU > 0
+}
+
+// RefuseHeld is what an engine without Abilities.Held says of a mount that is Held. It
+// names a rule, which the policy may have made for a private file that the mount holds.
+func (p Plan) RefuseHeld(engine string, m Mount) error {
+	var such string
+	base := cloche.AccessWrite
+	if m.ReadOnly {
+		base = cloche.AccessRead
+	}
+	if i := slices.IndexFunc(p.Rules, func(r PathRule) bool { return r.Target == m.Target && r.Access != base }); i >= 0 {
+		such = fmt.Sprintf(", such as the one for %.500q", path.Join(m.Target, p.Rules[i].Path))
+	}
+	return cloche.Errorf(cloche.CodeUnsupported, "the %s engine cannot enforce rules on paths in the mount at %s%s: the host can put another file where a rule covers one", engine, m.Target, such).
+		WithHint("leave the rules out and mount a directory without private files, or use engine gvisor")
 }

@@ -123,8 +123,7 @@ func (e *Engine) validate(p engine.Plan) error {
 	}
 	for _, m := range p.Mounts {
 		if m.Held {
-			return cloche.Errorf(cloche.CodeUnsupported, "the %s engine cannot enforce rules on paths in the mount at %s: the host can put another file where a rule covers one", e.name, m.Target).
-				WithHint("leave the rules out, or use engine gvisor")
+			return p.RefuseHeld(e.name, m)
 		}
 	}
 	return p.CheckMountPoints()

@@ -102,8 +102,7 @@ func validate(p engine.Plan) error {
 	}
 	for _, m := range p.Mounts {
 		if m.Held {
-			return cloche.Errorf(cloche.CodeUnsupported, "the oci engine cannot enforce rules on paths in the mount at %s: the host can put another file where a rule covers one", m.Target).
-				WithHint("leave the rules out, or use engine gvisor")
+			return p.RefuseHeld("oci", m)
 		}
 		if kernels(m.Target) {
 			return cloche.Errorf(cloche.CodeUnsupported, "the oci engine mounts nothing of the host's at %s: the runtime makes /proc, /sys and /dev", m.Target).
