@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/cloche-dev/cloche"
@@ -210,13 +211,45 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 	if score := oomScore(); score != "" {
 		host["oom_score_adj"] = score
 	}
+	engines := slices.Clone(s.opts.Prober.Refresh(ctx))
 	host["workspace_size"] = "held by the kernel"
-	if can := workspace.HardQuota(); !can.OK {
+	if can := workspace.HardQuota(s.opts.Home); !can.OK {
 		host["workspace_size"] = "refused: " + can.Reason
 	}
-	host["workspace_default"] = "watched while programs write"
+	host["workspace_default"] = defaultBound(s.opts.Home, engines)
 	return cloche.Doctor{
 		Version: s.opts.Version, Host: host,
-		Engines: slices.Clone(s.opts.Prober.Refresh(ctx)), Problems: s.faults().problems(),
+		Engines: engines, Problems: s.faults().problems(),
 	}, nil
+}
+
+// defaultBound says what holds a private workspace whose size nobody names. It is a volume
+// of engines that share no files with this host.
+func defaultBound(home string, engines []cloche.EngineReport) string {
+	said := "watched while programs write"
+	if workspace.HasProjects(home) {
+		said = "held by the kernel"
+	}
+	var volumes []string
+	here := false
+	for _, e := range engines {
+		switch {
+		case !e.Usable:
+		case e.SharesHostFS:
+			here = true
+		default:
+			volumes = append(volumes, e.Name)
+		}
+	}
+	none := "no bound on " + strings.Join(volumes, ", ") + ", where workspaces are volumes"
+	_, err := workspace.SpaceAt(home)
+	switch {
+	case len(volumes) > 0 && (!here || err != nil):
+		return none
+	case err != nil:
+		return "no bound: " + err.Error()
+	case len(volumes) > 0:
+		return said + "; " + none
+	}
+	return said
 }

@@ -102,7 +102,7 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.Sandbox
 		Snapshot: found.Snapshot, NoLayers: found.NoLayers,
 		Windows: runtime.GOOS == "windows", Dirs: map[string]policy.DirFact{}, Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs,
 		Engines: s.opts.Prober.Reports(ctx), Live: all, LiveTenant: own, Image: s.imageFact(policy.ImageOf(*spec, rules)),
-		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(), Workspace: s.workspaceFact(caller, *spec),
+		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(s.opts.Home), Projects: workspace.HasProjects(s.opts.Home), Workspace: s.workspaceFact(caller, *spec),
 	}
 	if facts.Skills, err = s.skillFacts(ctx, caller, *spec, rules); err != nil {
 		return policy.Facts{}, err

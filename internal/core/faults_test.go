@@ -3,12 +3,17 @@
 package core_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // Status and Doctor tell what is wrong with the home, the audit log and the policy file,
@@ -64,4 +69,59 @@ func TestStatusOfFaults(t *testing.T) {
 	h.full = "has 0 KiB free"
 	h.RejectRules(t.Context(), "", errors.New("gone"))
 	check("all at once", false, cloche.ReasonDiskFull, "0 KiB free", "refused", "gone")
+}
+
+// Doctor tells what holds a private workspace of which nobody names the size: nothing
+// does where it is a volume, be it on this system or of an engine elsewhere.
+func TestDoctorOfTheDefaultBound(t *testing.T) {
+	const watched, none = "watched while programs write", ", where workspaces are volumes"
+	here := fakeReport{name: "here", usable: true, shares: true}
+	away := fakeReport{name: "away", usable: true}
+	for name, c := range map[string]struct {
+		engines []fakeReport
+		want    string
+	}{
+		"files of this host":     {[]fakeReport{here}, watched},
+		"volumes":                {[]fakeReport{away}, "no bound on away" + none},
+		"both":                   {[]fakeReport{here, away}, watched + "; no bound on away" + none},
+		"one that is not usable": {[]fakeReport{here, {name: "away"}}, watched},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var engines []engine.Engine
+			for _, r := range c.engines {
+				engines = append(engines, r)
+			}
+			prober := core.NewProber(engines)
+			defer prober.Close()
+			home := t.TempDir()
+			if err := os.Chmod(home, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			log, err := audit.Open(audit.Options{Home: home, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			d, err := core.New(core.Options{Audit: log, Prober: prober, Home: home, HomeFull: func(string) string { return "" }}).Doctor(t.Context(), operator)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := d.Host["workspace_default"]; got != c.want {
+				t.Errorf("workspace_default is %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// fakeReport is an engine that only says what it is.
+type fakeReport struct {
+	engine.Engine
+	name           string
+	usable, shares bool
+}
+
+func (r fakeReport) Name() string { return r.name }
+
+func (r fakeReport) Probe(context.Context) engine.Report {
+	return engine.Report{Name: r.name, Usable: r.usable, SharesHostFS: r.shares}
 }

@@ -19,7 +19,7 @@ func (s *Service) CreateWorkspace(ctx context.Context, caller Caller, spec cloch
 			d[field] = strconv.FormatInt(n, 10)
 		}
 	}
-	permit, err := policy.DecideWorkspace(spec, workspace.HardQuota(), caller, s.rules())
+	permit, err := policy.DecideWorkspace(spec, workspace.HardQuota(s.opts.Home), caller, s.rules())
 	if err != nil {
 		return cloche.WorkspaceInfo{}, s.refused(ctx, caller, policy.VerbCreateWorkspace, "", d, err)
 	}

@@ -171,8 +171,13 @@ func (h *home) watch(ctx context.Context) error {
 // last, and while nobody else can take it: a system may keep a file that is open.
 func (h *home) discard(owner string, lock *os.File) error {
 	dir := h.path("owners", owner)
-	entries, err := os.ReadDir(dir)
+	sandboxes, err := filepath.Glob(filepath.Join(dir, "sandboxes", "*"))
 	errs := []error{err}
+	for _, s := range sandboxes {
+		errs = append(errs, workspace.RemovePrivate(s))
+	}
+	entries, err := os.ReadDir(dir)
+	errs = append(errs, err)
 	for _, e := range entries {
 		if e.Name() != lockFile {
 			errs = append(errs, workspace.RemoveTree(filepath.Join(dir, e.Name())))

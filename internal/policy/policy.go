@@ -54,6 +54,9 @@ type Facts struct {
 	Windows bool
 	// HardQuota says whether the kernel can hold a workspace to its bounds here.
 	HardQuota cloche.Enforcement
+	// Projects says that it does so by project quotas of the home's filesystem, at no
+	// cost worth a word.
+	Projects bool
 	// Workspace is the named workspace that the request is about, if it exists.
 	Workspace *cloche.WorkspaceInfo
 	// Snapshot is what Spec.Snapshot names, if there is such a one; whether the caller
@@ -181,6 +184,7 @@ func steps() []step {
 		{"workspace_quota", checkWorkspaceBound},
 		{"disk", checkRootShare},
 		{"workspace_layered", checkLayered},
+		{"workspace_unbounded", checkUnbounded},
 		{"snapshot_size", checkSnapshotFits},
 		{"secrets", checkSecrets},
 		{"trust", checkTrust},

@@ -127,7 +127,10 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 	if w.Quota == cloche.QuotaHard && w.Name == "" {
 		d.demanded[fieldWorkspaceSize] = true
 	}
-	if d.watches(w) {
+	switch byDefault := d.byDefault(w); {
+	case byDefault && d.facts.Projects:
+		w.Quota = cloche.QuotaHard
+	case byDefault:
 		w.Quota, w.Enforced = cloche.QuotaWatched, cloche.HeldByWatch
 		if w.Inodes == 0 {
 			w.Inodes = usualInodesOf(w.SizeBytes)
@@ -156,9 +159,10 @@ func usualInodesOf(sizeBytes int64) int64 {
 	return min(max(sizeBytes/usualInodeBytes, usualInodes), sizeBytes/inodeBytes)
 }
 
-// watches is true for a private workspace whose bound nobody asked for: a filesystem of
-// its own, which the kernel could hold it by, costs each create, each write and each end.
-func (d *decision) watches(w *cloche.Workspace) bool {
+// byDefault is true for a private workspace whose bound nobody asked for. It is watched
+// where the kernel could hold it by a filesystem of its own only, which costs each create,
+// each write and each end.
+func (d *decision) byDefault(w *cloche.Workspace) bool {
 	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[fieldWorkspaceSize] && !d.demanded[fieldWorkspaceInodes]
 }
 

@@ -30,12 +30,18 @@ func TestWorkspaceBounds(t *testing.T) {
 		asked  cloche.Workspace
 		exists *cloche.WorkspaceInfo
 		hard   cloche.Enforcement
-		rules  policy.Rules
-		got    cloche.Workspace // SizeBytes, Inodes and Enforced
-		want   want
+		// projects: the kernel does so by quotas of the home's filesystem.
+		projects bool
+		rules    policy.Rules
+		got      cloche.Workspace // SizeBytes, Inodes and Enforced
+		want     want
 	}{
 		{name: "nothing asked", hard: canHold, got: watched(4 * gib)},
 		{name: "nothing asked without root", hard: cannotHold, got: watched(4 * gib)},
+		{name: "nothing asked where there are projects", hard: canHold, projects: true, got: cloche.Workspace{SizeBytes: 4 * gib, Inodes: 262144, Enforced: "kernel"}},
+		{name: "watched where there are projects", asked: cloche.Workspace{Quota: "watched", SizeBytes: gib}, hard: canHold, projects: true, got: watched(gib)},
+		{name: "measured where there are projects", asked: cloche.Workspace{Quota: "measured"}, hard: canHold, projects: true, got: cloche.Workspace{SizeBytes: 4 * gib, Enforced: "measured"}},
+		{name: "lifted where there are projects", hard: canHold, projects: true, rules: lifted},
 		{name: "hard without a size", asked: cloche.Workspace{Quota: "hard"}, hard: canHold, got: cloche.Workspace{SizeBytes: 4 * gib, Inodes: 262144, Enforced: "kernel"}},
 		{name: "hard without a size and without root", asked: cloche.Workspace{Quota: "hard"}, hard: cannotHold, want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes"}},
 		{name: "watched with a size", asked: cloche.Workspace{Quota: "watched", SizeBytes: gib}, hard: cannotHold, got: watched(gib)},
@@ -77,7 +83,7 @@ func TestWorkspaceBounds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := facts()
-			f.HardQuota, f.Workspace = c.hard, c.exists
+			f.HardQuota, f.Projects, f.Workspace = c.hard, c.projects, c.exists
 			p, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Workspace: &c.asked}, Facts: f}, operator, c.rules)
 			if c.want.code != "" {
 				c.want.check(t, err)
@@ -104,6 +110,49 @@ func TestWorkspaceBounds(t *testing.T) {
 	_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{SizeBytes: gib}}, Facts: f}, tenant, policy.Rules{})
 	if err == nil || strings.Contains(err.Error(), "/dev") {
 		t.Errorf("a tenant is told %v", err)
+	}
+}
+
+// What a sandbox can fill the disk through is told by the field's name.
+func TestUnboundedWorkspaces(t *testing.T) {
+	const dir, gib = "/home/alice/project", 1 << 30
+	bounded := &cloche.WorkspaceInfo{Name: "data", SizeBytes: gib, Inodes: 1000, Enforced: cloche.HeldByKernel}
+	lifted := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Workspace: new(policy.Size(0))}}}}
+	for name, c := range map[string]struct {
+		asked  cloche.Workspace
+		exists *cloche.WorkspaceInfo
+		rules  policy.Rules
+		says   string
+	}{
+		"private":                {},
+		"private layered":        {asked: cloche.Workspace{Layered: true}},
+		"private lifted":         {rules: lifted},
+		"named":                  {asked: cloche.Workspace{Name: "data"}, says: "named workspace that has no size"},
+		"named, and is there":    {asked: cloche.Workspace{Name: "data"}, exists: &cloche.WorkspaceInfo{Name: "data"}, says: "named workspace that has no size"},
+		"named with a size":      {asked: cloche.Workspace{Name: "data", SizeBytes: gib}},
+		"named that has a size":  {asked: cloche.Workspace{Name: "data"}, exists: bounded},
+		"named to read":          {asked: cloche.Workspace{Name: "data", ReadOnly: true}},
+		"layer over a named one": {asked: cloche.Workspace{Name: "data", Layered: true}, says: "the layer over a named workspace"},
+		"layer over one bounded": {asked: cloche.Workspace{Name: "data", Layered: true}, exists: bounded},
+		"directory":              {asked: cloche.Workspace{Dir: dir}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := facts()
+			f.HardQuota, f.Workspace = canHold, c.exists
+			p, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Workspace: &c.asked}, Facts: f}, operator, c.rules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, u := range p.Unenforced() {
+				if u.Field == "workspace.size_bytes" {
+					said = append(said, u.Reason)
+				}
+			}
+			if len(said) > 1 || (len(said) == 1) != (c.says != "") || len(said) == 1 && !strings.Contains(said[0], c.says) {
+				t.Errorf("unenforced %q, want %q", said, c.says)
+			}
+		})
 	}
 }
 

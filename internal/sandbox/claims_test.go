@@ -225,7 +225,7 @@ func TestDeleteDuringItsCreate(t *testing.T) {
 			}
 			m := w.manager(false)
 			created := make(chan error, 1)
-			permit := w.permit(everything())
+			permit := w.permit(everything(t))
 			go func() { _, err := m.Create(t.Context(), permit, nil); created <- err }()
 			<-reached
 			go func() { deleted <- m.Remove(t.Context(), operator, "x") }()

@@ -228,7 +228,7 @@ func (c *creation) makeDir(context.Context) error {
 	if err := os.Mkdir(c.s.dir, 0o700); err != nil {
 		return err
 	}
-	c.s.undo.push("directory", func(context.Context) error { return workspace.RemoveTree(c.s.dir) })
+	c.s.undo.push("directory", func(context.Context) error { return workspace.RemovePrivate(c.s.dir) })
 	// Before anything else is in the directory.
 	described, err := c.s.describe()
 	if err != nil {

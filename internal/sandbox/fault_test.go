@@ -22,9 +22,10 @@ import (
 )
 
 // everything is a spec of which each step of a create has something to do.
-func everything() cloche.SandboxSpec {
+func everything(t *testing.T) cloche.SandboxSpec {
+	t.Helper()
 	w := &cloche.Workspace{Name: "kept"}
-	if workspace.HardQuota().OK {
+	if workspace.HardQuota(t.TempDir()).OK {
 		w.SizeBytes = 4 << 20
 	}
 	return cloche.SandboxSpec{Name: "x", Workspace: w, Egress: &cloche.Egress{Allow: []string{"a.example"}}, Files: []cloche.File{{Path: "/tmp/cloche-fault-test", Content: cloche.Bytes("x")}}}
@@ -54,7 +55,7 @@ func points(t *testing.T, do func(w *world, m *sandbox.Manager, begin func())) [
 
 func createPoints(t *testing.T) []string {
 	all := points(t, func(w *world, m *sandbox.Manager, _ func()) {
-		if _, err := m.Create(t.Context(), w.permit(everything()), nil); err != nil {
+		if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -104,7 +105,7 @@ func TestFaultAtEveryPointOfACreate(t *testing.T) {
 					return errWanted
 				}
 				m := w.manager(false)
-				_, err := m.Create(ctx, w.permit(everything()), nil)
+				_, err := m.Create(ctx, w.permit(everything(t)), nil)
 				want := cloche.CodeInternal
 				if hang {
 					want = cloche.CodeCanceled
@@ -151,7 +152,7 @@ func TestCrashAtEveryPointOfACreate(t *testing.T) {
 			var wg sync.WaitGroup
 			t.Cleanup(wg.Wait)
 			t.Cleanup(free)
-			permit := w.permit(everything())
+			permit := w.permit(everything(t))
 			wg.Go(func() { _, _ = first.Create(t.Context(), permit, nil) })
 			<-reached
 			sandbox.Crash(first)
@@ -183,7 +184,7 @@ func TestCrashAtEveryPointOfACreate(t *testing.T) {
 				}
 			}})
 			ctx, cancel := context.WithCancel(t.Context())
-			permit := w.permit(everything())
+			permit := w.permit(everything(t))
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = first.Create(ctx, permit, nil) })
 			<-reached

@@ -179,7 +179,7 @@ func (w *world) kinds() []string {
 func (w *world) permit(spec cloche.SandboxSpec) policy.Permit {
 	w.t.Helper()
 	reports := []cloche.EngineReport{w.machine.Engine().Probe(w.t.Context())}
-	facts := policy.Facts{Engines: reports, Home: w.dir, HardQuota: workspace.HardQuota()}
+	facts := policy.Facts{Engines: reports, Home: w.dir, HardQuota: workspace.HardQuota(w.dir)}
 	if spec.Workspace != nil {
 		if info, err := w.spaces.Get(operator.Tenant, spec.Workspace.Name); err == nil {
 			facts.Workspace = &info

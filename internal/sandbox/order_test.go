@@ -195,7 +195,7 @@ func TestOrderOfACreate(t *testing.T) {
 		}
 	})
 	m := w.manager(false)
-	if _, err := m.Create(t.Context(), w.permit(everything()), nil); err != nil {
+	if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 		t.Fatal(err)
 	}
 	j.note("returned")
@@ -220,7 +220,7 @@ func TestOrderOfAnUndo(t *testing.T) {
 		}
 	})
 	m := w.manager(false)
-	if _, err := m.Create(t.Context(), w.permit(everything()), nil); err == nil {
+	if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err == nil {
 		t.Fatal("it was created")
 	}
 	j.inOrder("after record", "sandbox has creating.json", "sandbox lost sandbox.json", "engine kill", "!sandboxes lost "+id, "engine remove", "sandboxes lost "+id)
@@ -248,7 +248,7 @@ func TestOrderOfARemoval(t *testing.T) {
 		}
 	})
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(everything()), nil)
+	sb, err := m.Create(t.Context(), w.permit(everything(t)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

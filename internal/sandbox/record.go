@@ -252,7 +252,7 @@ func clearDir(dir string) error {
 	case errors.Is(err, fs.ErrNotExist): // an attempt before this one did
 	case err != nil:
 		// A system may keep the name of a directory while a file in it is open.
-		if err := workspace.RemoveTree(dir); err != nil {
+		if err := workspace.RemovePrivate(dir); err != nil {
 			return fmt.Errorf("remove directory of sandbox: %w", err)
 		}
 		return nil
@@ -265,7 +265,7 @@ func clearDir(dir string) error {
 
 // removeGone removes what clearDir has renamed.
 func removeGone(dir string) error {
-	if err := workspace.RemoveTree(dir); err != nil {
+	if err := workspace.RemovePrivate(dir); err != nil {
 		return fmt.Errorf("remove directory of sandbox: %w", err)
 	}
 	return nil

@@ -83,7 +83,7 @@ func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
 		return m.opts.Workspaces.Open(s.tenant, ws.Name, staging)
 	case ws.Enforced == cloche.HeldByKernel:
 		bounds := workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes}
-		return workspace.PrivateDisk(filepath.Join(s.dir, "workspace-"+s.id+".ext4"), staging, bounds)
+		return workspace.PrivateBounded(filepath.Join(s.dir, "workspace-"+s.id), staging, bounds)
 	}
 	return workspace.Private(filepath.Join(s.dir, "workspace"))
 }

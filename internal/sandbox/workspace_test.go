@@ -44,13 +44,13 @@ func TestWorkspaceIsGivenUp(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		w := newWorld(t)
 		m := w.manager(false)
-		spec := everything()
+		spec := everything(t)
 		spec.Workspace.Drop = drop
 		permit := w.permit(spec)
 		if _, err := m.Create(t.Context(), permit, nil); err != nil {
 			t.Fatal(err)
 		}
-		second := everything()
+		second := everything(t)
 		second.Name = "second"
 		conflict := func(when string) {
 			t.Helper()
@@ -86,13 +86,13 @@ func TestWorkspaceIsGivenUp(t *testing.T) {
 func TestWorkspaceSurvivesAFailedCreate(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	if _, err := m.Create(t.Context(), w.permit(everything()), nil); err != nil {
+	if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Remove(t.Context(), operator, "x"); err != nil {
 		t.Fatal(err)
 	}
-	spec := everything()
+	spec := everything(t)
 	spec.Workspace.Drop = true
 	w.trap = func(_ context.Context, point string) error {
 		if point == "before record" {
@@ -114,7 +114,7 @@ func TestWorkspaceSurvivesAFailedCreate(t *testing.T) {
 func TestWorkspaceAfterACrash(t *testing.T) {
 	w := newWorld(t)
 	first := w.manager(false)
-	if _, err := first.Create(t.Context(), w.permit(everything()), nil); err != nil {
+	if _, err := first.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 		t.Fatal(err)
 	}
 	sandbox.Crash(first)

@@ -35,8 +35,11 @@ func (b Bounds) shape(keep durability) ext4.Shape {
 	return ext4.Shape{SizeBytes: b.SizeBytes + diskOwn*ext4.BlockSize, Inodes: inodes + diskOwn, Journal: keep == durable}
 }
 
-// HardQuota says whether the kernel can bound workspaces here, for this process.
-func HardQuota() cloche.Enforcement {
+// HardQuota says whether the kernel can bound workspaces in a home, for this process.
+func HardQuota(home string) cloche.Enforcement {
+	if HasProjects(home) {
+		return cloche.Enforcement{OK: true}
+	}
 	no := func(format string, args ...any) cloche.Enforcement {
 		return cloche.Enforcement{Reason: fmt.Sprintf(format, args...)}
 	}

@@ -21,7 +21,7 @@ import (
 func needDisks(t *testing.T) {
 	t.Helper()
 	needRoot(t)
-	if can := workspace.HardQuota(); !can.OK {
+	if can := workspace.HardQuota(t.TempDir()); !can.OK {
 		t.Skip("needs loop devices and ext4: " + can.Reason)
 	}
 }
@@ -377,8 +377,8 @@ func TestDiskOnTmpfs(t *testing.T) {
 	must(t, d.Close())
 }
 
-func BenchmarkPrivateDisk(b *testing.B) {
-	if !workspace.HardQuota().OK {
+func BenchmarkPrivateBounded(b *testing.B) {
+	if !workspace.HardQuota(b.TempDir()).OK {
 		b.Skip("needs loop devices and ext4")
 	}
 	home := filepath.Join(b.TempDir(), "h")
@@ -386,7 +386,7 @@ func BenchmarkPrivateDisk(b *testing.B) {
 		b.Fatal(err)
 	}
 	for i := 0; b.Loop(); i++ {
-		d, err := workspace.PrivateDisk(filepath.Join(home, fmt.Sprintf("bench-%d-%d.ext4", os.Getpid(), i)), home, workspace.Bounds{SizeBytes: 1 << 30, Inodes: 65536})
+		d, err := workspace.PrivateBounded(filepath.Join(home, fmt.Sprintf("bench-%d-%d", os.Getpid(), i)), home, workspace.Bounds{SizeBytes: 1 << 30, Inodes: 65536})
 		if err != nil {
 			b.Fatal(err)
 		}

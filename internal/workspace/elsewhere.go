@@ -19,9 +19,12 @@ func keepsFiles() error {
 }
 
 // HardQuota: nothing here holds a workspace to bounds.
-func HardQuota() cloche.Enforcement {
+func HardQuota(string) cloche.Enforcement {
 	return cloche.Enforcement{Reason: "workspaces are volumes of the engine's, on another machine"}
 }
+
+// HasProjects finds none.
+func HasProjects(string) bool { return false }
 
 // LayersUsable says why no layers can be made here.
 func LayersUsable() error { return keepsFiles() }
@@ -81,8 +84,11 @@ func OpenDir(string) (*Dir, error) { return nil, keepsFiles() }
 // Private makes none.
 func Private(string) (*Dir, error) { return nil, keepsFiles() }
 
-// PrivateDisk makes none.
-func PrivateDisk(string, string, Bounds) (*Dir, error) { return nil, keepsFiles() }
+// PrivateBounded makes none.
+func PrivateBounded(string, string, Bounds) (*Dir, error) { return nil, keepsFiles() }
+
+// RemovePrivate removes a directory.
+func RemovePrivate(dir string) error { return RemoveTree(dir) }
 
 // newDir makes none.
 func newDir(interface{ Close() error }, bool) (*Dir, error) { return nil, keepsFiles() }

@@ -37,66 +37,105 @@ func (t *tenant) projectPath(r *record) string {
 	return filepath.Join(t.store.dir, t.name, ownDir, r.ID+projectExt)
 }
 
+// HasProjects says whether the filesystem of dir holds directories to bounds, as projects
+// that this process makes. In a directory that is of a project itself it makes none: what
+// is in it would be out of the bounds that somebody gave that one.
+func HasProjects(dir string) bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return takesProjects(f)
+}
+
+// takesProjects is HasProjects of an open directory, for root.
+func takesProjects(dir *os.File) bool {
+	if !holdsProjects(dir) {
+		return false
+	}
+	if of, err := projectOf(dir); err != nil || of != 0 {
+		return false
+	}
+	_, err := projectQuota(dir, firstProject) // refused to root of a container, as setting one is
+	return err == nil
+}
+
 // makeProject makes an empty project with bounds, and says so in r; false where the
 // home holds no projects to bounds, or this process may not set them.
 func (t *tenant) makeProject(r *record) (bool, error) {
-	own, err := t.own.Open(".")
-	if err != nil {
-		return false, fmt.Errorf("make project: %w", err)
-	}
-	defer own.Close()
-	if os.Geteuid() != 0 || !holdsProjects(own) {
-		return false, nil
-	}
-	id, err := freeProject(own)
-	if err != nil {
-		return false, err
-	}
-	b := r.bounds()
-	b.SizeBytes += projectOwn * projectOwnBlock
-	b.Inodes += projectOwn
-	switch err := setProjectQuota(own, id, b); {
-	case errors.Is(err, unix.EPERM): // root of a container
-		return false, nil
-	case err != nil:
-		return false, noRoom(err)
-	}
-	name := r.ID + projectExt
-	err = t.own.Mkdir(name, 0o700)
-	if err == nil {
-		err = t.within(name, func(dir *os.File) error { return setProject(dir, id) })
-	}
-	if err != nil {
-		return false, noRoom(errors.Join(fmt.Errorf("make project: %w", err), ignoreMissing(t.own.Remove(name)), setProjectQuota(own, id, Bounds{})))
-	}
+	id, err := makeProjectIn(t.own, r.ID+projectExt, r.bounds())
 	r.Project = id
-	return true, nil
+	return id != 0, err
+}
+
+// makeProjectIn makes a directory that is an empty project with bounds, and returns its
+// id; 0 where there are no projects. The directory has its id before the id has limits: whoever
+// finds what a crash left frees both, and no id is taken that no directory tells of.
+func makeProjectIn(own *os.Root, name string, b Bounds) (id uint32, err error) {
+	parent, err := own.Open(".")
+	if err != nil {
+		return 0, fmt.Errorf("make project: %w", err)
+	}
+	defer parent.Close()
+	if os.Geteuid() != 0 || !takesProjects(parent) {
+		return 0, nil
+	}
+	if err := own.Mkdir(name, 0o700); err != nil {
+		return 0, noRoom(fmt.Errorf("make project: %w", err))
+	}
+	err = inDir(own, name, func(dir *os.File) (err error) {
+		if id, err = takeProject(dir); err != nil {
+			return err
+		}
+		b.SizeBytes += projectOwn * projectOwnBlock
+		b.Inodes += projectOwn
+		return setProjectQuota(dir, id, b)
+	})
+	if err != nil {
+		return 0, noRoom(errors.Join(err, ignoreMissing(own.Remove(name))))
+	}
+	return id, nil
+}
+
+// takeProject makes an empty directory a project of an id that has neither files nor
+// limits. Whoever draws the same at this moment sees that it is no longer alone.
+func takeProject(dir *os.File) (uint32, error) {
+	for range projectTries {
+		id := firstProject + rand.Uint32N(lastProject-firstProject)
+		q, err := projectQuota(dir, id)
+		if err != nil {
+			return 0, err
+		}
+		if !q.isFree() {
+			continue
+		}
+		if err := setProject(dir, id); err != nil {
+			return 0, err
+		}
+		if q, err = projectQuota(dir, id); err != nil {
+			return 0, err
+		}
+		if q.inodes == 1 && q.blockHard == 0 && q.inodeHard == 0 {
+			return id, nil
+		}
+	}
+	return 0, fmt.Errorf("make project: %d ids were taken", projectTries)
 }
 
 // within opens a directory of this tenant's own.
-func (t *tenant) within(name string, do func(*os.File) error) error {
-	dir, err := t.own.Open(name)
+func (t *tenant) within(name string, do func(*os.File) error) error { return inDir(t.own, name, do) }
+
+func inDir(own *os.Root, name string, do func(*os.File) error) error {
+	dir, err := own.Open(name)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	return do(dir)
-}
-
-// freeProject draws an id that has neither files nor limits. Whoever draws the same
-// at this moment draws it of a thousand million.
-func freeProject(f *os.File) (uint32, error) {
-	for range projectTries {
-		id := firstProject + rand.Uint32N(lastProject-firstProject)
-		q, err := projectQuota(f, id)
-		if err != nil {
-			return 0, err
-		}
-		if q.bytes == 0 && q.inodes == 0 && q.blockHard == 0 && q.inodeHard == 0 {
-			return id, nil
-		}
-	}
-	return 0, fmt.Errorf("make project: %d ids were taken", projectTries)
 }
 
 // openProject opens the files of a project. One that its filesystem does not hold to
@@ -115,6 +154,11 @@ func (t *tenant) openProject(r *record) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openProjectAt(path, r.Project)
+}
+
+// openProjectAt opens the files of the project whose directory is at path.
+func openProjectAt(path string, id uint32) (*Dir, error) {
 	root, err := openPath(unix.AT_FDCWD, path)
 	if err != nil {
 		return nil, fmt.Errorf("open project: %w", err)
@@ -128,13 +172,13 @@ func (t *tenant) openProject(r *record) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir.room, dir.overfull = path, func() error { return overfull(f, r) }
+	dir.room, dir.overfull = path, func() error { return overfull(f, id) }
 	return dir, nil
 }
 
 // overfull is EDQUOT when a project is over its bounds.
-func overfull(f *os.File, r *record) error {
-	q, err := projectQuota(f, r.Project)
+func overfull(f *os.File, id uint32) error {
+	q, err := projectQuota(f, id)
 	if err == nil && (q.blockHard > 0 && q.bytes > q.blockHard*quotaBlock || q.inodeHard > 0 && q.inodes > q.inodeHard) {
 		err = fmt.Errorf("fill project: %w", unix.EDQUOT)
 	}
@@ -154,16 +198,32 @@ func (t *tenant) projectUsage(r *record) (used Bounds, err error) {
 	return used, err
 }
 
+// freeProject takes its bounds from the project in own that has this name. Its id stays
+// taken for as long as anything carries it. In a home that has moved to where there are no
+// projects, or none for this process, there is nothing to free, and what is there can
+// be removed.
+func freeProject(own *os.Root, name string) error {
+	return inDir(own, name, func(dir *os.File) error {
+		id, err := projectOf(dir)
+		switch {
+		case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EOPNOTSUPP):
+			return nil
+		case err != nil:
+			return err
+		case id < firstProject || id > lastProject || !holdsProjects(dir):
+			return nil
+		}
+		if err := setProjectQuota(dir, id, Bounds{}); !errors.Is(err, unix.EPERM) {
+			return err
+		}
+		return nil
+	})
+}
+
 // dropProject makes the directory of a project trash, and frees its id: nothing is
 // held to bounds any more while it is removed. What is gone already is no error.
 func (t *tenant) dropProject(name string) error {
-	err := t.within(name, func(dir *os.File) error {
-		id, err := projectOf(dir)
-		if err != nil || id < firstProject || id > lastProject {
-			return err
-		}
-		return setProjectQuota(dir, id, Bounds{})
-	})
+	err := freeProject(t.own, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

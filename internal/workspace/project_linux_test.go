@@ -38,7 +38,7 @@ func TestUnderAnotherKernel(t *testing.T) {
 			Env: []string{"PATH=/bin", "HOME=/root"},
 		}},
 	})
-	for _, ran := range []string{"TestProject/bounds", "TestProject/layer", "TestProject/fill", "TestProject/removal", "TestProject/moved", "TestNamedCreateListRemove"} {
+	for _, ran := range []string{"TestProject/bounds", "TestProject/layer", "TestProject/fill", "TestProject/removal", "TestProject/moved", "TestProject/private", "TestProject/private_removal", "TestProject/private_crash", "TestProject/private_in_a_project", "TestNamedCreateListRemove"} {
 		if !slices.Contains(passed, "root/"+ran) {
 			t.Errorf("%s did not run, or did not pass", ran)
 		}
@@ -75,6 +75,10 @@ func TestProject(t *testing.T) {
 	t.Run("fill", testProjectFill)
 	t.Run("removal", testProjectRemoval)
 	t.Run("moved", testProjectMoved)
+	t.Run("private", testPrivateProject)
+	t.Run("private removal", testPrivateProjectRemoval)
+	t.Run("private crash", testPrivateProjectCrash)
+	t.Run("private in a project", testPrivateInAProject)
 }
 
 // openNew makes a workspace with bounds and opens its files.
@@ -250,4 +254,133 @@ func testProjectMoved(t *testing.T) {
 	if _, err := s.Open("acme", "one", t.TempDir()); cloche.CodeOf(err) != cloche.CodeUnsupported {
 		t.Errorf("opened without its bounds: %v", err)
 	}
+}
+
+// privateHome is a directory as that of a sandbox, with a place for what is staged.
+func privateHome(t *testing.T) (dir, staging string) {
+	t.Helper()
+	dir = filepath.Join(tempDir(t), "sandbox")
+	staging = filepath.Join(dir, "staging")
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, os.Mkdir(staging, 0o700))
+	return dir, staging
+}
+
+// openPrivate opens the private workspace in dir, which is made when it is missing.
+func openPrivate(t *testing.T, dir, staging string) *workspace.Dir {
+	t.Helper()
+	d, err := workspace.PrivateBounded(filepath.Join(dir, "workspace-x"), staging, workspace.Bounds{SizeBytes: projectBytes, Inodes: projectInodes})
+	must(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// testPrivateProject: a private workspace is a project too, with the same bounds, and
+// is found again.
+func testPrivateProject(t *testing.T) {
+	dir, staging := privateHome(t)
+	if !workspace.HasProjects(dir) || !workspace.HardQuota(dir).OK {
+		t.Error("the filesystem has projects, and it is not seen")
+	}
+	d := openPrivate(t, dir, staging)
+	if got := written(t, filepath.Join(d.Path(), "fill")); got < projectBytes*9/10 || got > projectBytes {
+		t.Errorf("%d bytes fit into %d", got, projectBytes)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "record"), []byte("not of the workspace"), 0o600))
+	again := openPrivate(t, dir, staging)
+	if _, err := os.Stat(filepath.Join(again.Path(), "fill")); err != nil {
+		t.Errorf("opened again: %v", err)
+	}
+	if left := loops(t, dir); len(left) > 0 {
+		t.Errorf("it has devices: %s", left)
+	}
+}
+
+// testPrivateProjectRemoval: an id is free when nothing carries it any more, and not
+// before.
+func testPrivateProjectRemoval(t *testing.T) {
+	dir, staging := privateHome(t)
+	home := filepath.Dir(dir)
+	d := openPrivate(t, dir, staging)
+	id, err := workspace.ProjectOf(filepath.Join(dir, "workspace-x.project"))
+	must(t, err)
+	if id == 0 {
+		t.Fatal("it has no id")
+	}
+	if free, err := workspace.ProjectIsFree(home, id); free || err != nil {
+		t.Errorf("the id of a workspace is free: %v", err)
+	}
+	deep := filepath.Join(d.Path(), "a", "b", "c") // what is nested is moved on its way out
+	must(t, os.MkdirAll(deep, 0o700))
+	must(t, os.WriteFile(filepath.Join(deep, "f"), []byte("x"), 0o600))
+	held, err := os.Open(filepath.Join(deep, "f"))
+	must(t, err)
+	defer held.Close()
+	must(t, d.Close())
+	moved := filepath.Join(home, ".gone-sandbox")
+	must(t, os.Rename(dir, moved))
+	must(t, workspace.RemovePrivate(moved))
+	if _, err := os.Lstat(moved); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after the removal: %v", err)
+	}
+	if free, err := workspace.ProjectIsFree(home, id); free || err != nil {
+		t.Errorf("an id is free that an open file carries: %v", err)
+	}
+	must(t, held.Close())
+	if free, err := workspace.ProjectIsFree(home, id); !free || err != nil {
+		t.Errorf("the id of a workspace that is gone is taken: %v", err)
+	}
+	must(t, workspace.RemovePrivate(moved)) // as after a crash
+}
+
+// testPrivateProjectCrash: whatever step of its making or removal was the last, a removal
+// leaves nothing.
+func testPrivateProjectCrash(t *testing.T) {
+	const id = 0x5000_0001
+	for name, left := range map[string]func(t *testing.T, project string) (uint32, error){
+		"made":      func(*testing.T, string) (uint32, error) { return 0, nil },
+		"has an id": func(_ *testing.T, project string) (uint32, error) { return id, workspace.SetProjectOf(project, id) },
+		"half removed": func(t *testing.T, project string) (uint32, error) {
+			must(t, os.Remove(project))
+			dir := filepath.Dir(project)
+			must(t, openPrivate(t, dir, filepath.Join(dir, "staging")).Close())
+			must(t, os.Remove(filepath.Join(project, "files")))
+			return workspace.ProjectOf(project)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, _ := privateHome(t)
+			project := filepath.Join(dir, "workspace-x.project")
+			must(t, os.Mkdir(project, 0o700))
+			took, err := left(t, project)
+			must(t, err)
+			must(t, workspace.RemovePrivate(dir))
+			if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("after the removal: %v", err)
+			}
+			if free, err := workspace.ProjectIsFree(filepath.Dir(dir), took); took != 0 && (!free || err != nil) {
+				t.Errorf("id %d is taken: %v", took, err)
+			}
+		})
+	}
+}
+
+// testPrivateInAProject: what lies in a project of somebody else's is held by that one, and
+// gets none of its own, whose files would be out of it. It has a disk.
+func testPrivateInAProject(t *testing.T) {
+	dir, staging := privateHome(t)
+	must(t, workspace.SetProjectOf(dir, 7))
+	if workspace.HasProjects(dir) {
+		t.Error("a project within a project")
+	}
+	must(t, openPrivate(t, dir, staging).Close())
+	if _, err := os.Lstat(filepath.Join(dir, "workspace-x.ext4")); err != nil {
+		t.Error(err)
+	}
+	must(t, workspace.SetProjectOf(dir, 0)) // it stays what it was made as
+	d := openPrivate(t, dir, staging)
+	if _, err := os.Lstat(filepath.Join(dir, "workspace-x.project")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it has become a project: %v", err)
+	}
+	must(t, d.Close())
 }

@@ -43,6 +43,11 @@ type quota struct {
 	valid, _                      uint32
 }
 
+// isFree is true for a project that nobody has: it has neither files nor limits.
+func (q quota) isFree() bool {
+	return q.bytes == 0 && q.inodes == 0 && q.blockHard == 0 && q.inodeHard == 0
+}
+
 // attributes are those of a file that FS_IOC_FSGETXATTR gets.
 type attributes struct {
 	flags, extentSize, extents, project, cowExtentSize uint32

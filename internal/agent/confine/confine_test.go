@@ -84,6 +84,10 @@ func tries(dir string) {
 	try("unshare cgroup", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	try("tioclinux", unix.SYS_IOCTL, 1<<20, 0x541c)
 	try("tiocsetd", unix.SYS_IOCTL, 1<<20, unix.TIOCSETD)
+	try("project of a file", unix.SYS_IOCTL, 1<<20, 0x401c5820)
+	try("flags of a file", unix.SYS_IOCTL, 1<<20, unix.FS_IOC_SETFLAGS)
+	try("flags of a file, as 32 bits", unix.SYS_IOCTL, 1<<20, 0x40046602)
+	try("attributes of a file", unix.SYS_IOCTL, 1<<20, 0x801c581f)
 	try("openat2", unix.SYS_OPENAT2)
 	label, _ := unix.BytePtrFromString("huge")
 	try("huge memory", unix.SYS_MMAP, 0, 4<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB, ^uintptr(0))
@@ -146,6 +150,7 @@ func TestThread(t *testing.T) {
 		"chmod": 0, "set uid": eperm, "set gid": eperm, "open with a mode that is not used": 0, "make set uid": eperm, "openat2": enosys,
 		"huge memory": int(unix.ENOMEM), "memory": 0, "huge file": einval, "huge file of 2 MiB": einval, "file of memory": 0, "huge segment": int(unix.ENOMEM),
 		"set uid without a name": eperm, "set gid without a name": eperm, "clone cgroup": eperm, "clone time": eperm, "unshare cgroup": eperm, "tioclinux": eperm, "tiocsetd": eperm,
+		"project of a file": eperm, "flags of a file": eperm, "flags of a file, as 32 bits": eperm, "attributes of a file": int(unix.EBADF),
 		"own limit": 0, "limit by number": eperm, "limit with high bits": 0, "user's priority": eperm, "user's disk priority": eperm,
 		"own affinity": 0, "agent's affinity": eperm, "another's affinity": esrch, "own scheduler": 0, "agent's scheduler": eperm, "another's scheduler": eperm,
 		"own parameters": 0, "agent's parameters": eperm, "another's parameters": eperm, "own attributes": einval, "agent's attributes": eperm, "another's attributes": eperm,

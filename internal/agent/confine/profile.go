@@ -95,9 +95,9 @@ func rules(agent Threads, asks bool) []rule {
 			p.low(0)
 			p.ifAny(^uint32(unix.CLONE_FILES|unix.CLONE_FS|unix.CLONE_SYSVSEM), unix.EPERM)
 		}},
-		{named{"ioctl", unix.SYS_IOCTL}, "not TIOCSTI, TIOCLINUX or TIOCSETD, which fail with EPERM", func(p *program) {
+		{named{"ioctl", unix.SYS_IOCTL}, "not TIOCSTI, TIOCLINUX, TIOCSETD, FS_IOC_FSSETXATTR or FS_IOC_SETFLAGS, which fail with EPERM", func(p *program) {
 			p.low(1)
-			p.ifIn(unix.EPERM, unix.TIOCSTI, tiocLinux, unix.TIOCSETD)
+			p.ifIn(unix.EPERM, unix.TIOCSTI, tiocLinux, unix.TIOCSETD, fsSetAttributes, unix.FS_IOC_SETFLAGS, fsSetFlags32)
 		}},
 		{named{"prctl", unix.SYS_PRCTL}, "the options " + numbers(prctls()) + "; otherwise EINVAL", func(p *program) {
 			p.low(0)
@@ -165,6 +165,13 @@ func notAgent(agent Threads, c named, user uint32) rule {
 const ioprioUser = 3
 
 const tiocLinux = 0x541c
+
+// What would take a file out of the project that a quota holds, where root inside is root
+// of the first user namespace; x/sys has no names for these.
+const (
+	fsSetAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
+	fsSetFlags32    = 0x40046602 // FS_IOC32_SETFLAGS
+)
 
 // shmHuge is the kernel's SHM_HUGETLB.
 const shmHuge = 0o4000
