@@ -108,19 +108,17 @@ func (m Machine) Run(ctx context.Context, dir string) (ended []Ended, console st
 	if err := m.makeInitrd(initrd, modules); err != nil {
 		return nil, "", err
 	}
-	// Of what the processor has, cmpxchg16b is left out: the emulator gets its flags wrong when
-	// an interrupt comes just then, and the kernel does not survive that.
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16",
-		"-smp", "2", "-m", strconv.Itoa(m.MemoryMB), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk, "-kernel", found[0], "-initrd", initrd,
-		"-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return nil, out.String(), fmt.Errorf("run machine: %w", err)
+	// A processor that is emulated by threads of the host may run what the kernel is just
+	// changing of its own code, and the kernel does not survive that. What has begun no
+	// command has shown nothing yet.
+	for try := 1; ; try++ {
+		if console, err = m.boot(ctx, found[0], disk, initrd); err != nil {
+			return nil, console, err
+		}
+		if try == boots || strings.Contains(console, plan.Ended) || !strings.Contains(console, "Kernel panic - not syncing") {
+			break
+		}
 	}
-	// The console ends each line as a terminal does.
-	console = strings.ReplaceAll(out.String(), "\r\n", "\n")
 	rest := console
 	for _, c := range m.Commands {
 		before, after, ok := strings.Cut(rest, plan.Ended)
@@ -135,6 +133,26 @@ func (m Machine) Run(ctx context.Context, dir string) (ended []Ended, console st
 		ended, rest = append(ended, Ended{Console: before, Status: status}), after
 	}
 	return ended, console, nil
+}
+
+// boots is how often a machine is started whose kernel panics before a command has ended.
+const boots = 3
+
+// boot starts the machine once, and returns what was written to the console.
+func (m Machine) boot(ctx context.Context, kernel, disk, initrd string) (console string, err error) {
+	// Of what the processor has, cmpxchg16b is left out: the emulator gets its flags wrong when
+	// an interrupt comes just then, and the kernel does not survive that.
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16",
+		"-smp", "2", "-m", strconv.Itoa(m.MemoryMB), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk, "-kernel", kernel, "-initrd", initrd,
+		"-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("run machine: %w", err)
+	}
+	// The console ends each line as a terminal does.
+	return strings.ReplaceAll(out.String(), "\r\n", "\n"), nil
 }
 
 // makeRoot makes the disk, with a filesystem of which the files are a part from the
