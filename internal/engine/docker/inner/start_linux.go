@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -80,16 +79,30 @@ func start(args []string) error {
 
 // openUp gives a directory that is empty to everybody: one that the daemon has just made
 // is root's. What somebody has put something into is left as it is.
+//
+// It has no file of package os: the first of these starts the runtime's poller, which would
+// go on with its descriptor after layDescriptors has put another file there, and end the
+// program with status 2.
 func openUp(dir string) error {
-	f, err := os.Open(dir)
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := f.Readdirnames(1); !errors.Is(err, io.EOF) {
-		return err
+	defer unix.Close(fd)
+	buf := make([]byte, 4096)
+	for {
+		n, err := unix.Getdents(fd, buf)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return unix.Fchmod(fd, 0o777)
+		}
+		// Without the directory's own two entries.
+		if _, _, names := unix.ParseDirent(buf[:n], -1, nil); len(names) > 0 {
+			return nil
+		}
 	}
-	return f.Chmod(0o777)
 }
 
 // complain tells on the descriptor that standard output has become.
