@@ -109,19 +109,5 @@ func (b *bench) snapshots(ctx context.Context) (err error) {
 // beginWith times a sandbox until it has shown what is in its workspace: something,
 // if files is true.
 func beginWith(c *client.Client, spec cloche.SandboxSpec, files bool) func(context.Context) (measure, error) {
-	return func(ctx context.Context) (m measure, err error) {
-		began := time.Now()
-		sb, err := c.Create(ctx, spec)
-		if err != nil {
-			return m, err
-		}
-		defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
-		res, err := sb.Exec(ctx, "sh", "-c", "echo *")
-		m.First = time.Since(began)
-		m.Total = m.First
-		if got := string(res.Stdout); err == nil && (got != "*\n") != files {
-			err = fmt.Errorf("the workspace holds %q", tail(got))
-		}
-		return m, err
-	}
+	return createAndRun(c, spec, func(out string) bool { return (out != "*\n") == files }, "sh", "-c", "echo *")
 }
