@@ -3,28 +3,34 @@
 package native
 
 import (
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
+// filled has the engines whose spares only Fill makes: it keeps their pools' making set.
+var filled sync.Map
+
 // Fill makes all spares of a plan's kind now, and reports whether there is one. From then
-// on nobody else makes any.
+// on only Fill makes spares of this engine. Calls for one engine must not overlap.
 func (e *Engine) Fill(p engine.Plan) bool {
 	k, ok := kindOf(p)
 	if !ok {
 		return false
 	}
-	// Whoever makes some already is waited for: one that is half made is no spare yet, and
-	// nobody would know of it.
-	for begun := false; !begun; time.Sleep(time.Millisecond) {
+	// The pool's own goroutine is waited for: a spare that it has half made is not yet in
+	// Spares, and would be missed.
+	_, begun := filled.LoadOrStore(e, true)
+	for ; !begun; time.Sleep(time.Millisecond) {
 		e.pool.mu.Lock()
-		if begun = !e.pool.making; begun {
-			e.pool.making = true
-			e.pool.turn(k)
-		}
+		begun = !e.pool.making
+		e.pool.making = true
 		e.pool.mu.Unlock()
 	}
+	e.pool.mu.Lock()
+	e.pool.turn(k)
+	e.pool.mu.Unlock()
 	for e.pool.one() {
 	}
 	e.pool.mu.Lock()
