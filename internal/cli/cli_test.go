@@ -277,8 +277,10 @@ func TestVerbs(t *testing.T) {
 	if got := do("create", "--count", "2"); got.status != 125 || got.out != f.sandbox.Name+"\n" || !strings.Contains(got.err, "full") {
 		t.Errorf("create of two of which one fails: %+v", got)
 	}
-	if got := do("stop", "gone", "box"); got.status != 125 || got.out != "box\n" || !strings.Contains(got.err, "gone") {
-		t.Errorf("one of two that fails: %+v", got)
+	for _, verb := range []string{"stop", "kill", "pause", "resume", "heartbeat"} {
+		if got := do(verb, "gone", "box"); got.status != 125 || got.out != "" || !strings.Contains(got.err, "gone") || f.asked("POST /v1/sandboxes/box/"+verb) {
+			t.Errorf("%s of one that exists and one that does not: %+v, %v", verb, got, f.requests)
+		}
 	}
 	if got := do("rum"); got.status != 125 || !strings.Contains(got.err, `"cloche run"`) {
 		t.Errorf("a verb that is none: %+v", got)

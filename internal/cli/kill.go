@@ -8,17 +8,21 @@ import (
 
 func (a *app) killCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "kill SANDBOX...",
-		Short:             "End sandboxes at once",
-		Long:              "Kill every process without asking. The record, the logs and a named workspace\nstay; \"cloche rm\" removes them.",
-		Example:           "  cloche kill runaway",
+		Use:   "kill SANDBOX[/PROCESS]...",
+		Short: "Kill sandboxes, or single processes",
+		Long: `Kill every process of a sandbox at once. The record, the logs and a named
+workspace stay; "cloche rm" removes them. SANDBOX/PROCESS, or SANDBOX PROCESS, is
+one process and what it started: its sandbox goes on.
+
+Nothing is killed when an argument names nothing.`,
+		Example:           "  cloche kill runaway\n  cloche kill build/worker",
 		GroupID:           groupRun,
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "killing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachTarget(c.Context(), args, "killing", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Kill(ctx, ref)
-			})
+			}, killProcess)
 		},
 	}
 }

@@ -20,7 +20,7 @@ lifetime goes on.`,
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "pausing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachSandbox(c.Context(), args, "pausing", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Pause(ctx, ref)
 			})
 		},
@@ -37,7 +37,7 @@ func (a *app) resumeCommand() *cobra.Command {
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "resuming", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachSandbox(c.Context(), args, "resuming", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Resume(ctx, ref)
 			})
 		},
@@ -55,7 +55,7 @@ process inside. A lifetime (--lifetime) is not renewed by it; see "cloche extend
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "renewing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachSandbox(c.Context(), args, "renewing", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Heartbeat(ctx, ref)
 			})
 		},
@@ -79,7 +79,7 @@ a sandbox whose lifetime is not bounded.`,
 			if err != nil {
 				return err
 			}
-			return a.each(c.Context(), args, "extending", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachSandbox(c.Context(), args, "extending", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Extend(ctx, ref, time.Duration(ms)*time.Millisecond)
 			})
 		},

@@ -55,6 +55,16 @@ a create that arrives after its delete makes nothing for 24 hours.`,
 				}
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				if len(args) == 2 && len(want) == 0 && key == "" {
+					// SANDBOX PROCESS is not the sandbox, and then something else.
+					if found, err := conn.targets(ctx, args); err == nil && len(found) == 1 {
+						r := found[0].process
+						if err := removeProcess(ctx, conn, r, force); err != nil {
+							return err
+						}
+						return (&removal{a: a}).done(args[0] + "/" + args[1])
+					}
+				}
 				return a.removeMany(ctx, conn, args, want, key, force)
 			})
 		},

@@ -18,7 +18,7 @@ func live(s cloche.State) bool {
 	return s == cloche.StateCreating || s == cloche.StateRunning || s == cloche.StatePaused || s == cloche.StateStopping || s == cloche.StateDeleting
 }
 
-// each does one thing to every sandbox that was named. A failure does not keep
+// each does one thing to everything that was named. A failure does not keep
 // it from the others; the first one is the verb's result.
 func (a *app) each(ctx context.Context, refs []string, doing string, do func(context.Context, *connection, string) (any, error)) error {
 	ctx, cancel := interruptible(ctx)
@@ -28,10 +28,15 @@ func (a *app) each(ctx context.Context, refs []string, doing string, do func(con
 		return err
 	}
 	defer conn.close()
+	return a.eachOf(ctx, conn, refs, doing, func(ctx context.Context, conn *connection, i int) (any, error) { return do(ctx, conn, refs[i]) })
+}
+
+// eachOf is each over a connection that is there, with the index of the one in turn.
+func (a *app) eachOf(ctx context.Context, conn *connection, refs []string, doing string, do func(context.Context, *connection, int) (any, error)) error {
 	var first error
-	for _, ref := range refs {
+	for i, ref := range refs {
 		p := startProgress(a.stdio.Err, a.showProgress(), doing+" "+ref)
-		v, err := do(ctx, conn, ref)
+		v, err := do(ctx, conn, i)
 		p.stop()
 		switch {
 		case err != nil && first == nil:

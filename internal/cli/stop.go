@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,26 +12,33 @@ import (
 func (a *app) stopCommand() *cobra.Command {
 	var grace string
 	c := &cobra.Command{
-		Use:   "stop SANDBOX...",
-		Short: "End sandboxes in good order",
+		Use:   "stop SANDBOX[/PROCESS]...",
+		Short: "Stop sandboxes, or single processes",
 		Long: `Send TERM to every process, wait for the grace period, flush files, then kill
 what is left. The record, the logs and a named workspace stay; "cloche rm"
-removes them.`,
-		Example:           "  cloche stop build\n  cloche stop --grace 30s build test",
+removes them. SANDBOX/PROCESS, or SANDBOX PROCESS, is one process and what it
+started: its sandbox goes on.
+
+Nothing is stopped when an argument names nothing.`,
+		Example:           "  cloche stop build\n  cloche stop build/worker\n  cloche stop --grace 30s build test",
 		GroupID:           groupRun,
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			var o cloche.StopOptions
+			wait := defaultGrace
 			if c.Flags().Changed("grace") {
 				ms, err := parseTimeout("--grace", "grace_ms", grace)
 				if err != nil {
 					return err
 				}
 				o.GraceMS = &ms
+				wait = time.Duration(ms) * time.Millisecond
 			}
-			return a.each(c.Context(), args, "stopping", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.eachTarget(c.Context(), args, "stopping", func(ctx context.Context, conn *connection, ref string) (any, error) {
 				return conn.Stop(ctx, ref, o)
+			}, func(ctx context.Context, conn *connection, r processRef) (any, error) {
+				return stopProcess(ctx, conn, r, wait)
 			})
 		},
 	}

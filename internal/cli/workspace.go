@@ -22,7 +22,7 @@ type workspaceFlags struct {
 
 func (f *workspaceFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: kept under a name, or a directory of this machine (it has a slash or begins with a dot)")
-	flags.StringVar(&f.size, "workspace-size", "", "limit of what the workspace holds, a `SIZE` such as 1GiB; what is written beyond it fails (default for a private one: its part of --disk, watched)")
+	flags.StringVar(&f.size, "workspace-size", "", "limit of what the workspace holds, a `SIZE` such as 1GiB; what is written beyond it fails (default for a private one: its part of --disk)")
 	flags.Int64Var(&f.inodes, "workspace-inodes", 0, "limit of the files and directories in it, a `NUMBER`")
 	flags.StringVar(&f.quota, "workspace-quota", "", "how the limit holds: hard, while a process writes, measured, before and after each command, or watched, which stops the sandbox of a private one soon after it is passed (default hard for a size)")
 	flags.BoolVar(&f.drop, "workspace-drop", false, "remove a named workspace with the sandbox")

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// target is what an argument of a verb names: a sandbox, or one process of it.
+type target struct {
+	// ref is the argument as it was given.
+	ref string
+	// process is empty where the whole sandbox is named.
+	process processRef
+}
+
+// targets finds what the arguments name, so that a verb does nothing when one of them is
+// wrong. SANDBOX/PROCESS is a process. So is the second of two arguments that is no sandbox
+// and is a process of the first: the other verbs of processes take them so.
+func (c *connection) targets(ctx context.Context, args []string) ([]target, error) {
+	if len(args) == 1 && processArg(args).process == "" {
+		return []target{{ref: args[0]}}, nil // the verb itself says whether it exists
+	}
+	var found []target
+	for i, arg := range args {
+		if r := processArg([]string{arg}); r.process != "" {
+			p, err := c.find(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			r.process = p.ExecID
+			found = append(found, target{arg, r})
+			continue
+		}
+		_, err := c.Get(ctx, arg)
+		if i == 1 && len(args) == 2 && found[0].process.process == "" && errors.Is(err, cloche.ErrNotFound) {
+			if p, perr := c.find(ctx, processRef{args[0], arg}); perr == nil {
+				return []target{{arg, processRef{args[0], p.ExecID}}}, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, target{ref: arg})
+	}
+	return found, nil
+}
+
+// eachSandbox does one thing to every sandbox that was named, once all of them are known to
+// exist.
+func (a *app) eachSandbox(ctx context.Context, args []string, doing string, do func(context.Context, *connection, string) (any, error)) error {
+	return a.eachTarget(ctx, args, doing, do, func(_ context.Context, _ *connection, r processRef) (any, error) {
+		return nil, cloche.Invalid("sandbox", "%s is a process of sandbox %s, and this verb is for whole sandboxes", printable(r.process), printable(r.sandbox)).
+			WithHint(`"cloche signal %s STOP" stops a process until CONT`, printable(r.String()))
+	})
+}
+
+// eachTarget is eachSandbox for a verb that is for processes too.
+func (a *app) eachTarget(
+	ctx context.Context, args []string, doing string,
+	sandbox func(context.Context, *connection, string) (any, error), process func(context.Context, *connection, processRef) (any, error),
+) error {
+	ctx, cancel := interruptible(ctx)
+	defer cancel()
+	conn, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	found, err := conn.targets(ctx, args)
+	if err != nil {
+		return err
+	}
+	refs := make([]string, len(found))
+	for i, t := range found {
+		refs[i] = t.ref
+	}
+	return a.eachOf(ctx, conn, refs, doing, func(ctx context.Context, conn *connection, i int) (any, error) {
+		if t := found[i]; t.process.process != "" {
+			return process(ctx, conn, t.process)
+		}
+		return sandbox(ctx, conn, refs[i])
+	})
+}
+
+// killProcess kills a process and what it started, and returns its record when it has ended.
+func killProcess(ctx context.Context, conn *connection, r processRef) (any, error) {
+	return endProcess(ctx, conn, r, "KILL", 0)
+}
+
+// defaultGrace is how long a process may take to end, as a sandbox that is stopped.
+const defaultGrace = 10 * time.Second
+
+// stopProcess asks a process and what it started to end, and kills what is left after grace.
+func stopProcess(ctx context.Context, conn *connection, r processRef, grace time.Duration) (any, error) {
+	p, err := endProcess(ctx, conn, r, "TERM", max(grace, time.Millisecond))
+	if err != nil || p.State.Ended() {
+		return p, err
+	}
+	return endProcess(ctx, conn, r, "KILL", 0)
+}
+
+// endProcess sends a signal and waits for the end, for so long; 0 is without end. One that
+// has ended by itself is no error.
+func endProcess(ctx context.Context, conn *connection, r processRef, signal string, wait time.Duration) (cloche.Process, error) {
+	err := conn.SignalProcess(ctx, r.sandbox, r.process, cloche.SignalRequest{Signal: signal})
+	if errors.Is(err, &cloche.Error{Code: cloche.CodeState}) {
+		if p, perr := conn.Process(ctx, r.sandbox, r.process); perr == nil && p.State.Ended() {
+			return p, nil
+		}
+	}
+	if err != nil {
+		return cloche.Process{}, err
+	}
+	return conn.WaitProcess(ctx, r.sandbox, r.process, cloche.WaitRequest{TimeoutMS: wait.Milliseconds()})
+}
