@@ -91,11 +91,12 @@ func (s *Server) whyNot(x *session, err error) error {
 	return err
 }
 
-// shown is an output stream as it is answered.
+// shown is an output stream as it is answered. The notice is the reference's, byte for byte:
+// LangBot recognises an export that was cut by it.
 func shown(data []byte, n cloche.StreamCounts) string {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd"))
 	if n.Dropped > 0 {
-		text += fmt.Sprintf("\n[raw output was clipped at %d bytes; %d bytes were discarded]", maxOutput, n.Dropped)
+		text += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", maxOutput, n.Dropped)
 	}
 	return text
 }

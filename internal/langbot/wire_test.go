@@ -70,7 +70,7 @@ func TestExecResults(t *testing.T) {
 		"x":        {"status": "completed", "exit_code": 0.0, "stdout": "sb-1 x", "stderr": ""},
 		"fail":     {"status": "completed", "exit_code": 3.0, "stdout": "", "stderr": "\uFFFD why"},
 		"killed":   {"status": "completed", "exit_code": 137.0, "stdout": "", "stderr": ""},
-		"flood":    {"status": "completed", "exit_code": 0.0, "stdout": "head tail\n[raw output was clipped at 1048576 bytes; 1234 bytes were discarded]", "stderr": ""},
+		"flood":    {"status": "completed", "exit_code": 0.0, "stdout": "head tail\n... [raw output clipped at 1048576 bytes, 1234 bytes discarded]", "stderr": ""},
 		"time out": {"status": "timed_out", "exit_code": nil, "stdout": "some", "stderr": "Command timed out after 30 seconds"},
 	} {
 		got := d.must("box_exec", p, obj{"session_id": "s", "cmd": "  " + cmd + "\n"})
