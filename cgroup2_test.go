@@ -157,7 +157,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 func TestControllerNotDelegated(t *testing.T) {
 	cloche, _ := guest(t)
 	out, _ := cloche("doctor")
-	for _, want := range []string{"cgroup: version 2 (memory, pids); not delegated: cpu;", "not enforced: cpus: not delegated: cpu;", " enforced: disk_bytes, egress, memory_bytes, pids\n"} {
+	for _, want := range []string{"cgroup: version 2 (memory, pids); not delegated: cpu;", "not enforced: cpus: not delegated: cpu;", " enforced: disk_bytes, egress, kernel_files, memory_bytes, pids\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, out)
 		}
