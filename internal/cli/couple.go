@@ -106,6 +106,7 @@ func (a *app) prepare(ctx context.Context, f attachFlags, req *cloche.ExecReques
 	t.out = a.output(f.raw || tty != nil)
 	if t.tty = tty; tty != nil {
 		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
+		a.passTerm(req)
 	}
 	return ctx, t, nil
 }

@@ -135,6 +135,12 @@ func (a *app) giveTerminal(req *cloche.ExecRequest) {
 	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
 		req.Rows, req.Cols = clampSize(rows), clampSize(cols)
 	}
+	a.passTerm(req)
+}
+
+// passTerm tells a program what kind of terminal is here. Where that is not known, the
+// sandbox has a default.
+func (a *app) passTerm(req *cloche.ExecRequest) {
 	if _, given := req.Env["TERM"]; given {
 		return
 	}

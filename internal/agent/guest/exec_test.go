@@ -405,7 +405,7 @@ func TestDetachedProcessIsNotBlocked(t *testing.T) {
 
 func TestTerminal(t *testing.T) {
 	in := boot(t, nil)
-	s := shell("stty size; test -t 0 && echo tty; trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.1; done")
+	s := shell("stty size; echo TERM=$TERM; test -t 0 && echo tty; trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.1; done")
 	s.TTY, s.Rows, s.Cols = true, 33, 99
 	st, err := in.Stream(within(t, time.Minute), s)
 	if err != nil {
@@ -420,7 +420,7 @@ func TestTerminal(t *testing.T) {
 		}
 		got.Write(ev.Data)
 	}
-	if !strings.Contains(got.String(), "33 99") || !strings.Contains(got.String(), "tty") {
+	if !strings.Contains(got.String(), "33 99") || !strings.Contains(got.String(), "TERM=xterm\r\n") || !strings.Contains(got.String(), "tty") {
 		t.Fatalf("got %q", &got)
 	}
 	if err := st.Resize(44, 111); err != nil {

@@ -35,6 +35,10 @@ func toStrings(bs []cloche.Bytes) []string {
 	return ss
 }
 
+// defaultTerm is the kind of a terminal whose caller does not say which it has: the one that
+// every image with a terminal database knows.
+const defaultTerm = "xterm"
+
 // prepare checks a request, in order: who, what, with which environment, where.
 func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 	l := launch{argv: toStrings(x.Argv), env: toStrings(x.Env), cwd: string(x.Cwd), combined: x.Combined || x.TTY}
@@ -77,6 +81,9 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 	}
 	l.paths = candidates(l.argv[0], search)
 	l.env = l.user.environment(l.env)
+	if x.TTY && !has(l.env, "TERM") {
+		l.env = append(l.env, "TERM="+defaultTerm)
+	}
 	return l, nil
 }
 
@@ -87,7 +94,7 @@ func (u user) environment(env []string) []string {
 		name  string
 		value func() string
 	}{{"HOME", u.writableHome}, {"USER", u.login}, {"LOGNAME", u.login}} {
-		if slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, e.name+"=") }) {
+		if has(env, e.name) {
 			continue
 		}
 		if value := e.value(); value != "" {
@@ -95,6 +102,11 @@ func (u user) environment(env []string) []string {
 		}
 	}
 	return env
+}
+
+// has reports whether an environment sets a variable.
+func has(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
 }
 
 // candidates are the paths to try for a program, as a shell would.
