@@ -104,7 +104,8 @@ type AuditOptions struct {
 	Limit int
 	// Since and Until bound the time; zero does not.
 	Since, Until time.Time
-	// Tenant, Sandbox (an id), Verb and Outcome are compared whole.
+	// Tenant, Verb and Outcome are compared whole. Sandbox is an id, or a name: then it is
+	// all sandboxes that had it. One that no record is of is an error of CodeNotFound.
 	Tenant, Sandbox, Verb, Outcome string
 	// Follow goes on with what is recorded next.
 	Follow bool

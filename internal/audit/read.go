@@ -25,9 +25,20 @@ const pollEvery = 500 * time.Millisecond
 // with its line, which is valid during the call only and has no line end; a nil
 // sees allows all. Without Follow it ends at what there was when it began, with
 // Follow when ctx ends, whose cause is then the error. An error of fn ends it and
-// is returned as it is. What is no record is left out: Verify tells of it.
+// is returned as it is. What is no record is left out: Verify tells of it. A sandbox that no
+// record is of is an error of the code not_found, before fn is called.
 func (l *Log) Read(ctx context.Context, o cloche.AuditOptions, sees func(cloche.AuditRecord) bool, fn func(r cloche.AuditRecord, line []byte) error) error {
-	chooses := func(r cloche.AuditRecord) bool { return r.Seq > o.After && matches(o, r) && (sees == nil || sees(r)) }
+	chooses := func(r cloche.AuditRecord) bool { return r.Seq > o.After && (sees == nil || sees(r)) && matches(o, r) }
+	if o.Sandbox != "" {
+		of, err := l.sandboxes(ctx, o.Sandbox, func(r cloche.AuditRecord) bool {
+			return (o.Tenant == "" || o.Tenant == r.Tenant) && (sees == nil || sees(r))
+		})
+		if err != nil {
+			return err
+		}
+		all := chooses
+		chooses = func(r cloche.AuditRecord) bool { return all(r) && of.match(r) }
+	}
 	until, err := chain.ReadAnchor(filepath.Join(l.dir, chain.HeadName))
 	if err != nil {
 		return fmt.Errorf("read audit log: %w", err)
@@ -98,9 +109,9 @@ func await(ctx context.Context, wake <-chan struct{}) error {
 	return nil
 }
 
-// matches is the choice by content.
+// matches is the choice by content, but for the sandbox.
 func matches(o cloche.AuditOptions, r cloche.AuditRecord) bool {
-	return (o.Tenant == "" || o.Tenant == r.Tenant) && (o.Sandbox == "" || o.Sandbox == r.Sandbox) &&
+	return (o.Tenant == "" || o.Tenant == r.Tenant) &&
 		(o.Verb == "" || o.Verb == r.Verb) && (o.Outcome == "" || o.Outcome == r.Outcome) &&
 		(o.Since.IsZero() || !r.Time.Before(o.Since)) && (o.Until.IsZero() || r.Time.Before(o.Until))
 }

@@ -47,7 +47,7 @@ func (f *auditFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.since, "since", "", "only from this `SEQ|TIME|DURATION` on: what came after record SEQ, or a time, or a duration before now")
 	flags.StringVar(&f.until, "until", "", "only before this `TIME|DURATION`")
 	flags.StringVar(&f.o.Tenant, "tenant", "", "only those of this `TENANT`")
-	flags.StringVar(&f.o.Sandbox, "sandbox", "", "only those of the sandbox with this `ID`")
+	flags.StringVar(&f.o.Sandbox, "sandbox", "", "only those of this `SANDBOX`: an id, or a name for all that had it")
 	flags.StringVar(&f.o.Verb, "verb", "", "only this `VERB`, such as exec")
 	flags.StringVar(&f.o.Outcome, "outcome", "", "only this `OUTCOME`: granted, ok, refused or failed")
 }
