@@ -154,6 +154,8 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"POST", "/v1/run", "", js, `{"spec":{"workspace":{"dir":null,"size_bytes":null,"inodes":null}},"exec":{"python":"print(6*7)","timeout_ms":null}}`, 200},
 		{"POST", "/v1/sandboxes", "", js, `{"profile":"forbidden"}`, 403},
 		{"POST", "/v1/sandboxes", "", js, `{"profile":"full"}`, 503},
+		{"POST", "/v1/sandboxes/stream", "", js, `{"name":"streamed"}`, 201}, // whatever it accepts
+		{"POST", "/v1/sandboxes/stream", "", js, `{"profile":"forbidden"}`, 403},
 		{"GET", "/v1/sandboxes", "label=team=red&state=running&limit=10", "", "", 200},
 		{"GET", "/v1/sandboxes", "state=lost", "", "", 200},
 		{"GET", "/v1/sandboxes", "limit=x", "", "", 400},
@@ -514,14 +516,17 @@ func TestContractHoldsInStreams(t *testing.T) {
 	doc := contract(t)
 	h := open(t)
 	media := &openapi3.MediaType{Schema: doc.Components.Schemas["ServerMessage"]}
-	resp, data := h.do("POST", "/v1/sandboxes", http.Header{"Content-Type": {"application/json"}, "Accept": {"application/x-ndjson"}}, strings.NewReader(`{"name":"box"}`))
-	if resp.StatusCode != 201 || bytes.Count(data, []byte("\n")) != 3 {
-		t.Fatalf("HTTP %d, want two steps and a sandbox: %s", resp.StatusCode, data)
+	// The second is how callers asked before the stream had a path of its own.
+	for name, path := range map[string]string{"box": "/v1/sandboxes/stream", "older": "/v1/sandboxes"} {
+		resp, data := h.do("POST", path, http.Header{"Content-Type": {"application/json"}, "Accept": {"application/x-ndjson"}}, strings.NewReader(`{"name":"`+name+`"}`))
+		if resp.StatusCode != 201 || bytes.Count(data, []byte("\n")) != 3 {
+			t.Fatalf("HTTP %d, want two steps and a sandbox: %s", resp.StatusCode, data)
+		}
+		for line := range bytes.Lines(data) {
+			checkJSON(t, "create", media, line)
+		}
 	}
-	for line := range bytes.Lines(data) {
-		checkJSON(t, "create", media, line)
-	}
-	resp, data = h.do("POST", "/v1/sandboxes/box/processes", http.Header{"Content-Type": {"application/json"}}, strings.NewReader(`{"exec_id":"one","argv":["cat"],"open_stdin":true}`))
+	resp, data := h.do("POST", "/v1/sandboxes/box/processes", http.Header{"Content-Type": {"application/json"}}, strings.NewReader(`{"exec_id":"one","argv":["cat"],"open_stdin":true}`))
 	if resp.StatusCode != 201 {
 		t.Fatalf("HTTP %d: %s", resp.StatusCode, data)
 	}

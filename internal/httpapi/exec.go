@@ -17,6 +17,9 @@ func (s *Server) exec(w http.ResponseWriter, r request) error {
 	if err := collected(req, ""); err != nil {
 		return err
 	}
+	if err := r.execIDOf(&req.ExecID); err != nil {
+		return err
+	}
 	res, err := s.core.Exec(r.Context(), r.caller, r.ref(), req)
 	if err != nil {
 		return err
@@ -36,6 +39,9 @@ func (s *Server) run(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if err := collected(req.Exec, "exec."); err != nil {
+		return err
+	}
+	if err := r.keyOf(&req.Spec.IdempotencyKey); err != nil {
 		return err
 	}
 	res, err := s.core.Run(r.Context(), r.caller, req)

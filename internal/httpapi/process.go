@@ -15,6 +15,9 @@ func (s *Server) startProcess(w http.ResponseWriter, r request) error {
 	if err := s.readJSON(w, r, &spec); err != nil {
 		return err
 	}
+	if err := r.execIDOf(&spec.ExecID); err != nil {
+		return err
+	}
 	p, err := s.core.StartProcess(r.Context(), r.caller, r.ref(), spec)
 	if err != nil {
 		return err

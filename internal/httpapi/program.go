@@ -21,6 +21,9 @@ func (s *Server) runProgram(w http.ResponseWriter, r request) error {
 	if err := s.readJSON(w, r, &spec); err != nil {
 		return err
 	}
+	if err := r.keyOf(&spec.IdempotencyKey); err != nil {
+		return err
+	}
 	if detach && spec.CancelWithCaller {
 		return cloche.Invalid("cancel_with_caller", "nobody waits for a program that is detached").
 			WithHint("leave detach out and wait, or leave cancel_with_caller out")

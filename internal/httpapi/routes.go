@@ -18,6 +18,7 @@ type route struct {
 func (s *Server) routes() []route {
 	return []route{
 		{http.MethodPost, "/v1/sandboxes", "create", s.createSandbox},
+		{http.MethodPost, "/v1/sandboxes/stream", "create", s.createSandboxStream},
 		{http.MethodGet, "/v1/sandboxes", "list", s.listSandboxes},
 		{http.MethodDelete, "/v1/sandboxes", "remove", s.removeKeyed},
 		{http.MethodPost, "/v1/batch/create", "create", s.createMany},

@@ -24,6 +24,9 @@ func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
 	if err := s.readJSON(w, r, &spec); err != nil {
 		return err
 	}
+	if err := r.keyOf(&spec.IdempotencyKey); err != nil {
+		return err
+	}
 	if !accepts(r, ndjson) {
 		sb, err := s.core.Create(r.Context(), r.caller, spec, nil)
 		if err != nil {
