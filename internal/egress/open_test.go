@@ -65,7 +65,8 @@ func TestPlaceholderBecomesTheValueOnItsWay(t *testing.T) {
 			site := &seen{}
 			w.host(apiHost, apiHost, 443, site, v.server)
 			basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+secret.Placeholder))
-			status, _, _ := do(t, w.client(v.client), newRequest(t, "POST", "https://"+apiHost+"/v1/x?q=1", map[string]string{
+			c := w.client(v.client)
+			status, _, _ := do(t, c, newRequest(t, "POST", "https://"+apiHost+"/v1/x?q=1", map[string]string{
 				"Authorization": "Bearer " + secret.Placeholder, "X-Basic": basic, "X-Forwarded-For": "1.2.3.4",
 			}, strings.NewReader("the body has "+secret.Placeholder)))
 			got, body := site.get(t)
@@ -78,7 +79,12 @@ func TestPlaceholderBecomesTheValueOnItsWay(t *testing.T) {
 			if got.Header.Get("X-Forwarded-For") != "1.2.3.4" || body != "the body has "+secret.Placeholder {
 				t.Errorf("changed on the way: %q, %q", got.Header, body)
 			}
+			c.CloseIdleConnections()
+			<-w.ended
 			w.mu.Lock()
+			if len(w.closed) != 1 || w.closed[0].Reason != "" {
+				t.Errorf("a flow that the client closed ended with %+v", w.closed)
+			}
 			defer w.mu.Unlock()
 			if len(w.used) != 1 || w.used[0].Status != 200 || w.used[0].Secrets[0] != "key" || w.used[0].Name != apiHost || w.used[0].Method != "POST" || w.used[0].Path != "/v1/x" {
 				t.Errorf("on record: %+v", w.used)

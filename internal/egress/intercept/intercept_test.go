@@ -285,3 +285,16 @@ func TestOnlyABeginningWaits(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestWhatIsAPlaceholder: one has the marker, the length and the letters, all three.
+func TestWhatIsAPlaceholder(t *testing.T) {
+	one := NewPlaceholder()
+	other := strings.Repeat("x", len(marker)) + one[len(marker):]
+	for s, want := range map[string]bool{
+		one: true, one + "a": false, one[:len(one)-1]: false, other: false, one[:len(one)-1] + "!": false, marker + strings.Repeat("A", 26): false, "": false,
+	} {
+		if got := isPlaceholder(s); got != want {
+			t.Errorf("%q: %v", s, got)
+		}
+	}
+}
