@@ -50,15 +50,16 @@ var rooms = map[string][]string{
 	"internal/vmtest/plan":      {},
 	"internal/snapshot":         {"", "internal/hostfile"},
 	"internal/egress":           {"", "internal/egress/inspect", "internal/egress/intercept", "internal/egress/resolver", "internal/egress/rule", "internal/egress/upstream"},
-	"internal/egress/inspect":   {"internal/egress/rule"},
-	"internal/egress/intercept": {"internal/egress/inspect", "internal/egress/redact", "internal/egress/rule"},
+	"internal/egress/hop":       {},
+	"internal/egress/inspect":   {"internal/egress/hop", "internal/egress/rule"},
+	"internal/egress/intercept": {"internal/egress/hop", "internal/egress/inspect", "internal/egress/redact", "internal/egress/rule"},
 	"internal/egress/redact":    {},
 	"internal/egress/link":      {"internal/egress", "internal/egress/rule", "internal/poll"},
 	"internal/egress/holder":    {"", "internal/peercred", "internal/poll"},
 	"internal/egress/resolver":  {"internal/egress/rule", "internal/hostfile"},
 	"internal/egress/rule":      {},
 	"internal/egress/upstream":  {"internal/egress/rule"},
-	"internal/bridge":           {"", "internal/bridge/filter", "internal/bridge/tape", "internal/egress/redact", "internal/egress/rule"},
+	"internal/bridge":           {"", "internal/bridge/filter", "internal/bridge/tape", "internal/egress/hop", "internal/egress/redact", "internal/egress/rule"},
 	"internal/bridge/tape":      {""},
 	"internal/bridge/filter":    {},
 	"internal/bridge/caller":    {},
@@ -111,7 +112,7 @@ var rooms = map[string][]string{
 
 // stdOnly are packages whose non-test files import nothing but the standard
 // library and what the table grants.
-var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/audit/chain", "internal/egress/rule", "internal/egress/inspect", "internal/egress/upstream", "internal/bridge/filter"}
+var stdOnly = []string{"", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/audit/chain", "internal/egress/rule", "internal/egress/hop", "internal/egress/inspect", "internal/egress/upstream", "internal/bridge/filter"}
 
 // initAllowed is the one early re-exec dispatch.
 var initAllowed = []string{"internal/engine/gvisor/early"}

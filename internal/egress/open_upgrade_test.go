@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -53,6 +54,36 @@ func TestWebSocketInside(t *testing.T) {
 			t.Errorf("%q, %v", b, err)
 		}
 		nc.Close()
+	}
+}
+
+// TestOnlyWebSocketsUpgradeInside: no other change of protocol goes to a host that is
+// opened, and a WebSocket begins with GET and without a body.
+func TestOnlyWebSocketsUpgradeInside(t *testing.T) {
+	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}})
+	got := make(chan http.Header, 1)
+	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }), false)
+	for _, c := range []struct {
+		method, upgrade, body string
+		status                int
+	}{
+		{"GET", "h2c", "", 200}, {"GET", "websocket, h2c", "", 200}, {"POST", "websocket", "", 400}, {"GET", "websocket", "x", 400},
+	} {
+		header := map[string]string{"Connection": "Upgrade, HTTP2-Settings", "Upgrade": c.upgrade, "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
+		var body io.Reader
+		if c.body != "" {
+			body = strings.NewReader(c.body)
+		}
+		status, said, _ := do(t, w.client(false), newRequest(t, c.method, "https://"+apiHost+"/", header, body))
+		if status != c.status {
+			t.Errorf("%s with Upgrade %s: %d %s, want %d", c.method, c.upgrade, status, said, c.status)
+		}
+		if status != 200 {
+			continue
+		}
+		if h := <-got; h["Upgrade"] != nil || h["Http2-Settings"] != nil {
+			t.Errorf("%s with Upgrade %s: the host got %v", c.method, c.upgrade, h)
+		}
 	}
 }
 

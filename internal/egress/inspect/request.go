@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -121,7 +122,9 @@ func readRequest(r *bufio.Reader) (*Request, error) {
 	if err := q.address(); err != nil {
 		return nil, err
 	}
-	q.settle()
+	if err := q.settle(); err != nil {
+		return nil, err
+	}
 	return q, nil
 }
 
@@ -316,27 +319,32 @@ func authority(s string) (rule.Name, uint16, error) {
 	return n, uint16(port), nil
 }
 
-// settle takes out of the fields what is between the client and us, where to
-// pass it on would let the server change to a protocol that we cannot follow. A
-// client that offers such a change goes on without it.
-func (q *Request) settle() {
-	q.upgrade = len(q.values("Upgrade")) == 1 && strings.EqualFold(q.values("Upgrade")[0], "websocket") && q.minor == 1 && q.length == 0
-	if q.upgrade {
-		return
+// settle takes out of the fields an offer to change to a protocol that is not passed on,
+// which would carry what cannot be judged. The client goes on without it.
+func (q *Request) settle() error {
+	asked := hop.Asked(hop.Head{
+		Method: q.Method, HTTP11: q.minor == 1, Body: q.length != 0, Upgrade: q.values("Upgrade"), Connection: q.values("Connection"),
+	})
+	if asked == hop.Malformed {
+		return malformed("it asks for a WebSocket with a body, or with another method than GET")
 	}
-	q.fields = slices.DeleteFunc(q.fields, func(f field) bool { return f.is("Upgrade") || f.is("HTTP2-Settings") })
+	if q.upgrade = asked == hop.WebSocket; q.upgrade {
+		return nil
+	}
+	q.fields = slices.DeleteFunc(q.fields, func(f field) bool { return hop.OfUpgrade(f.name) })
 	for i, f := range q.fields {
 		if f.is("Connection") {
 			q.fields[i].value = withoutUpgrade(f.value)
 		}
 	}
+	return nil
 }
 
 func withoutUpgrade(connection string) string {
 	var keep []string
 	for part := range strings.SplitSeq(connection, ",") {
 		part = strings.Trim(part, " \t")
-		if part != "" && !strings.EqualFold(part, "upgrade") && !strings.EqualFold(part, "http2-settings") {
+		if part != "" && !hop.OfUpgrade(part) {
 			keep = append(keep, part)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/inspect"
 	"github.com/cloche-dev/cloche/internal/egress/redact"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -39,6 +40,12 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, http.StatusForbidden, ref)
 		return
 	}
+	if !settle(r) {
+		s.refuse(w, r, http.StatusBadRequest, &rule.Refusal{
+			Rule: rule.RuleRequest, Reason: "the request is refused: it asks for a WebSocket with a body, or with another method than GET",
+		})
+		return
+	}
 	known := request{method: r.Method, path: shown(r.URL.EscapedPath())}
 	var err error
 	if known.put, err = s.i.substitute(r.Context(), s.f.Name, s.f.Port, r); err != nil {
@@ -53,7 +60,6 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Range")
 		r.Header.Del("If-Range")
 	}
-	settle(r)
 	if r.ProtoMajor == 1 {
 		// Both ways at once, as without us. The error is of a writer that cannot.
 		_ = http.NewResponseController(w).EnableFullDuplex()
@@ -89,13 +95,18 @@ func (s *session) disagrees(why string) *rule.Refusal {
 	return &rule.Refusal{Rule: rule.RuleAgree, Reason: "a connection to " + string(s.f.Name) + " is refused: " + why}
 }
 
-// settle takes an offer to change the protocol out of a request, where nobody here
-// could follow.
-func settle(r *http.Request) {
-	if up := r.Header["Upgrade"]; len(up) > 0 && (len(up) > 1 || !strings.EqualFold(up[0], "websocket")) {
+// settle takes an offer to change the protocol out of a request, where the change is not
+// passed on; false is that the request is malformed.
+func settle(r *http.Request) bool {
+	asked := hop.Asked(hop.Head{
+		Method: r.Method, HTTP11: r.ProtoMajor == 1 && r.ProtoMinor == 1, Body: r.ContentLength != 0 || len(r.TransferEncoding) > 0,
+		Upgrade: r.Header["Upgrade"], Connection: r.Header["Connection"],
+	})
+	if asked == hop.Ignored {
 		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
 	}
+	r.Header.Del("Http2-Settings")
+	return asked != hop.Malformed
 }
 
 // refuse answers a request that does not go on.
