@@ -28,6 +28,7 @@ const (
 	codeUnreachable  = "target_unreachable"
 	codeTargetDenied = "target_denied"
 	codeReset        = "target_reset"
+	codeProtocol     = "target_protocol"
 	codeConnectTime  = "connect_timeout"
 	codeHeaderTime   = "header_timeout"
 	codeIdleTime     = "idle_timeout"
@@ -84,6 +85,8 @@ func faultOf(code string) fault {
 		return fault{502, "the service behind this endpoint has no address that is allowed", 0, "its target has no address that is allowed"}
 	case codeReset:
 		return fault{502, "the service behind this endpoint broke the connection off", 1, "its target broke a connection off"}
+	case codeProtocol:
+		return fault{502, "the service behind this endpoint changed to a protocol that was not asked for", 0, ""}
 	case codeConnectTime:
 		return fault{504, "the service behind this endpoint did not take the connection in time", 1, "its target does not take connections in time"}
 	case codeHeaderTime:

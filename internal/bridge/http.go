@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/redact"
 )
 
@@ -52,6 +53,8 @@ type exchange struct {
 	repeated *repeated
 	// large says that the body of the response is worth a large buffer.
 	large bool
+	// websocket says that the connection may become a WebSocket.
+	websocket bool
 }
 
 // exchange begins a record.
@@ -190,7 +193,7 @@ func (x *exchange) judge(r *http.Request) (code string) {
 	if limit := x.up.spec.Limits.RequestBytes; r.ContentLength > limit {
 		return codeBody
 	}
-	return ""
+	return x.settle(r)
 }
 
 // isOwn says whether an authority is the endpoint's.
@@ -332,7 +335,7 @@ func outcomeOf(code string, upstream int) string {
 		return "client_cancel"
 	case codeMalformed, codeMisdirected, codeOrigin, codeMethod, codePath, codeCapability, codeUnreadable, codeHeaders, codeBody, codeBusy, codeRate:
 		return "denied"
-	case codeUnreachable, codeTargetDenied, codeReset, codeConnectTime, codeHeaderTime, codeUnattached, codeResponse:
+	case codeUnreachable, codeTargetDenied, codeReset, codeConnectTime, codeHeaderTime, codeUnattached, codeResponse, codeProtocol:
 		return "upstream_error"
 	}
 	return "bridge_error"
@@ -437,58 +440,14 @@ func (a *answering) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// rewrite makes the request that the target gets. It was freed of what is for one
-// hop before, so what is set here stays.
-func (x *exchange) rewrite(p *httputil.ProxyRequest) {
-	out, spec := p.Out, x.up.spec.HTTP
-	if spec == nil {
-		spec = &cloche.EndpointHTTP{}
-	}
-	base := x.up.base
-	_, query, asked := strings.Cut(p.In.RequestURI, "?")
-	out.URL = &url.URL{
-		Scheme: base.Scheme, Host: base.Host, RawQuery: query, ForceQuery: asked && query == "",
-		Path:    strings.TrimSuffix(base.Path, "/") + x.decoded,
-		RawPath: strings.TrimSuffix(base.EscapedPath(), "/") + x.raw,
-	}
-	out.Host = base.Host
-	out.Trailer = p.In.Trailer // the same map: its values come after the body
-	for name := range out.Header {
-		if removed(name) && !slices.ContainsFunc(spec.PassHeaders, func(h string) bool { return strings.EqualFold(h, name) }) {
-			delete(out.Header, name)
-		}
-	}
-	for name, value := range spec.SetHeaders {
-		out.Header.Set(name, value)
-		x.record.Injected = append(x.record.Injected, http.CanonicalHeaderKey(name))
-	}
-	for name, value := range x.secrets {
-		out.Header.Set(name, value)
-		x.record.Injected = append(x.record.Injected, name)
-	}
-	slices.Sort(x.record.Injected)
-	out.Header.Set("X-Sandbox-Id", x.e.o.Sandbox)
-	out.Header.Set("X-Endpoint", x.e.o.Spec.Name)
-	x.capture.asked(out.Header)
-}
-
-// removed is true for headers of a sandbox's that a target would believe.
-func removed(name string) bool {
-	switch name {
-	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Forwarded", "X-Endpoint", "X-Real-Ip":
-		return true
-	}
-	for _, prefix := range []string{"Proxy-", "X-Forwarded-", "X-Sandbox-", "X-Bridge-"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
+var errProtocol = errors.New("the target changed the protocol")
 
 // responded takes out of a response what is not for the sandbox.
 func (x *exchange) responded(res *http.Response) error {
 	x.record.Upstream = res.StatusCode
+	if res.StatusCode == http.StatusSwitchingProtocols && !(x.websocket && hop.Switched(res.Header)) {
+		return &codedError{codeProtocol, errProtocol}
+	}
 	for name := range res.Header {
 		if strings.HasPrefix(name, "Access-Control-") && (x.up.spec.HTTP == nil || !x.up.spec.HTTP.AllowOrigin) || strings.HasPrefix(name, "X-Bridge-") {
 			delete(res.Header, name)

@@ -2,9 +2,14 @@ package bridge
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -45,4 +50,73 @@ func allowed(paths []string, p string) bool {
 		}
 		return p == pattern
 	})
+}
+
+// settle takes out of the header of a request what ends at this hop, before anything reads
+// the header to decide: a field that Connection names would be read here and be missing at
+// the target. The code says why the request goes no further; empty is that it does.
+func (x *exchange) settle(r *http.Request) (code string) {
+	asked := hop.Asked(hop.Head{
+		Method: r.Method, HTTP11: r.ProtoMajor == 1 && r.ProtoMinor == 1, Body: r.ContentLength != 0 || len(r.TransferEncoding) > 0,
+		Upgrade: r.Header["Upgrade"], Connection: r.Header["Connection"],
+	})
+	hop.Strip(r.Header)
+	switch asked {
+	case hop.Malformed:
+		x.detail = "it asks for a WebSocket with a body, or with another method than GET"
+		return codeMalformed
+	case hop.WebSocket:
+		x.websocket = true
+		r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+	}
+	return ""
+}
+
+// rewrite makes the request that the target gets. It was freed of what is for one
+// hop before, so what is set here stays.
+func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	out, spec := p.Out, x.up.spec.HTTP
+	if spec == nil {
+		spec = &cloche.EndpointHTTP{}
+	}
+	base := x.up.base
+	_, query, asked := strings.Cut(p.In.RequestURI, "?")
+	out.URL = &url.URL{
+		Scheme: base.Scheme, Host: base.Host, RawQuery: query, ForceQuery: asked && query == "",
+		Path:    strings.TrimSuffix(base.Path, "/") + x.decoded,
+		RawPath: strings.TrimSuffix(base.EscapedPath(), "/") + x.raw,
+	}
+	out.Host = base.Host
+	out.Trailer = p.In.Trailer // the same map: its values come after the body
+	for name := range out.Header {
+		if removed(name) && !slices.ContainsFunc(spec.PassHeaders, func(h string) bool { return strings.EqualFold(h, name) }) {
+			delete(out.Header, name)
+		}
+	}
+	for name, value := range spec.SetHeaders {
+		out.Header.Set(name, value)
+		x.record.Injected = append(x.record.Injected, http.CanonicalHeaderKey(name))
+	}
+	for name, value := range x.secrets {
+		out.Header.Set(name, value)
+		x.record.Injected = append(x.record.Injected, name)
+	}
+	slices.Sort(x.record.Injected)
+	out.Header.Set("X-Sandbox-Id", x.e.o.Sandbox)
+	out.Header.Set("X-Endpoint", x.e.o.Spec.Name)
+	x.capture.asked(out.Header)
+}
+
+// removed is true for headers of a sandbox's that a target would believe.
+func removed(name string) bool {
+	switch name {
+	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Forwarded", "X-Endpoint", "X-Real-Ip":
+		return true
+	}
+	for _, prefix := range []string{"Proxy-", "X-Forwarded-", "X-Sandbox-", "X-Bridge-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
 }
