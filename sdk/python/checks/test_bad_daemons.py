@@ -168,7 +168,7 @@ def test_a_stream_that_is_cut() -> None:
     last = chunked(entry("three", 8), entry("", 13, end="exited"), whole=True)
     answers = [http(200, SANDBOX), http(201, PROCESS), first, again, last]
     with stranger(*answers) as (client, s):
-        p = client.get("sb-1").start("x")
+        p = client.get("sb-1").process("p")
         assert p.read() == "one two three"
         asked = [a.split()[1].decode() for a in s.asked[2:]]
         assert ["since=0" in asked[0], "since=4" in asked[1], "since=8" in asked[2]] == [True] * 3
@@ -177,7 +177,7 @@ def test_a_stream_that_is_cut() -> None:
 def test_output_that_is_lost_is_said() -> None:
     log = chunked(entry("", 5, gap=5), entry("rest", 5), entry("", 9, end="exited"), whole=True)
     with stranger(http(200, SANDBOX), http(201, PROCESS), log) as (client, _):
-        p = client.get("sb-1").start("x")
+        p = client.get("sb-1").process("p")
         with pytest.raises(cloche.OutputLost):
             p.read()
         assert [(c.gap, c.data) for c in p] == [(5, b""), (0, b"rest")]
@@ -190,7 +190,7 @@ def test_an_error_within_a_stream() -> None:
         _,
     ):
         with pytest.raises(cloche.SandboxGone):
-            client.get("sb-1").start("x").read()
+            client.get("sb-1").process("p").read()
 
 
 def test_a_file_that_is_cut() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import errno
+import json
+import os
 import shutil
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -64,7 +68,8 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
 
 
 def test_ids_are_one_part_of_a_path() -> None:
-    with stranger(http(200, SANDBOX), http(200, PROCESS), OK) as (client, s):
+    process = {**PROCESS, "exec_id": "p/../q?r"}
+    with stranger(http(200, SANDBOX), http(200, process), OK) as (client, s):
         sb = client.get("a/../b?c#d%2F")
         assert s.asked[0].split()[1] == b"/v1/sandboxes/a%2F..%2Fb%3Fc%23d%252F"
         sb.process("p/../q?r")
@@ -213,6 +218,58 @@ def test_a_socket_of_another_user() -> None:
     assert isinstance(e, cloche.Unauthenticated)
 
 
+class Echo(BaseHTTPRequestHandler):
+    """Keeps connections, and answers with the client's end of the one that it was asked over."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        data = json.dumps({"version": str(self.client_address[1])}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork with threads
+def test_a_fork_has_connections_of_its_own() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with cloche.SandboxClient(f"tcp://127.0.0.1:{server.server_port}", token="a-secret-token") as client:
+        before = client.version()
+        there, here = os.pipe()
+        child = os.fork()
+        if child == 0:
+            text = ""
+            try:
+                text = str([client.version(), client.version()])
+                client.close()
+            finally:
+                os.write(here, text.encode())
+                os._exit(0)
+        os.close(here)
+        with open(there) as answer:
+            forked = ast.literal_eval(answer.read())
+        os.waitpid(child, 0)
+        assert forked[0] == forked[1] != before
+        assert client.version() == before
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_answer_of_another_process() -> None:
+    other = {"exec_id": "p", "exit_code": 0, "stdout": "", "stderr": ""}
+    with stranger(http(200, SANDBOX), http(200, other), http(200, PROCESS)) as (client, _):
+        sandbox = client.get("sb-1")
+        for ask in (lambda: sandbox.exec("true"), lambda: sandbox.start("true"), lambda: sandbox.process("q")):
+            with pytest.raises(cloche.ClocheError, match="another process"):
+                ask()
+
+
 def test_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -261,7 +318,7 @@ def client_info() -> Any:
 def test_an_exec_whose_answer_was_lost_is_asked_for_by_its_id() -> None:
     result = http(200, {"exit_code": 0, "stdout": "", "stderr": "", "duration_ms": 1})
     with stranger(http(200, SANDBOX), b"", result) as (client, s):
-        with contextlib.suppress(KeyError):  # the rest of a result
+        with pytest.raises(cloche.ClocheError, match="another process"):
             client.get("sb-1").exec("true")
         assert len(s.asked) == 3 and b'"exec_id":"py-' in s.asked[1]
         assert s.asked[1].split(b"\r\n\r\n")[1] == s.asked[2].split(b"\r\n\r\n")[1]

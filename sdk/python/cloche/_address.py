@@ -56,6 +56,14 @@ def check_token(token: str) -> str:
     return token
 
 
+def same_process(answer: Mapping[str, object], exec_id: str) -> None:
+    """Raises `ClocheError` for an answer about another process than the one that was asked for."""
+    if answer.get("exec_id") != exec_id:
+        text = f"the answer is of another process than {exec_id}"
+        hint = "two processes or two event loops may use one connection"
+        raise ClocheError("internal", text, hint=hint)
+
+
 def sandbox_path(ref: str, *rest: str) -> str:
     """The path of a sandbox, by its id or name, and of what it has."""
     if not ref:

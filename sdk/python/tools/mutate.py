@@ -31,7 +31,7 @@ CHANGES = [
     ("_async/transport.py", "verify=self._verify,", "verify=False,"),
     ("_async/transport.py", 'headers["Authorization"] = f"Bearer {self._token}"', "pass"),
     ("_async/transport.py", "follow_redirects=False", "follow_redirects=True"),
-    ("_async/transport.py", "trust_env=False,\n            )", "trust_env=True,\n            )"),
+    ("_async/transport.py", "self._pid != os.getpid()", "False"),
     ("_async/transport.py", "if answer.status_code >= 300:", "if answer.status_code >= 400:"),
     ("_async/transport.py", "if not repeat:\n                raise\n", ""),
     ("_async/transport.py", "        if lines.cut:\n", "        if False:\n"),
@@ -57,6 +57,7 @@ CHANGES = [
     ("_async/client.py", '"POST", "/v1/run", request)', '"POST", "/v1/run", request, repeat=True)'),
     ("_async/handle.py", 'self.info = {**self.info, "state": "deleted"}', "raise"),
     ("_async/handle.py", "            if error is None:\n                raise\n", "            pass\n"),
+    ("_address.py", 'if answer.get("exec_id") != exec_id:', "if False:"),
     ("_async/handle.py", 'self._path("exec"), request, repeat=True', 'self._path("exec"), request'),
     ("_local.py", 'if why.code != "unavailable" or not self._may:', 'if why.code != "unavailable":'),
 ]  # fmt: skip

@@ -90,6 +90,7 @@ class AsyncSandboxHandle:
         except BaseException:
             await primitives.finish(self._kill_quietly(exec_id))
             raise
+        _address.same_process(answer, exec_id)
         return ExecResult.of(answer)
 
     async def _kill_quietly(self, exec_id: str) -> None:
@@ -131,11 +132,13 @@ class AsyncSandboxHandle:
         except BaseException:
             await primitives.finish(self._kill_quietly(exec_id))
             raise
+        _address.same_process(record, exec_id)
         return AsyncProcess(self._t, self.id, record)
 
     async def process(self, exec_id: str) -> AsyncProcess:
         """A process that was started before, by whomever."""
         record = await self._t.json("GET", self._path("processes", exec_id), repeat=True)
+        _address.same_process(record, exec_id)
         return AsyncProcess(self._t, self.id, record)
 
     async def processes(self) -> list[wire.Process]:

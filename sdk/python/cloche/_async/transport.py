@@ -27,9 +27,14 @@ class AsyncTransport:
         self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
         self._verify = verify
         self._http: httpx.AsyncClient | None = None
+        self._pid = 0
+        # Never closed: to close TLS here would end it for the process that has the connections.
+        self._of_parents: list[httpx.AsyncClient] = []
 
     def _open(self) -> httpx.AsyncClient:
+        self._forget_parent()
         if self._http is None:
+            self._pid = os.getpid()
             import socket
 
             import httpx  # takes longer than all the rest of a start
@@ -54,6 +59,13 @@ class AsyncTransport:
                 trust_env=False,
             )
         return self._http
+
+    def _forget_parent(self) -> None:
+        """Drops connections that a process before a fork made. Two processes that use one connection
+        get each other's answers."""
+        if self._http is not None and self._pid != os.getpid():
+            self._of_parents.append(self._http)
+            self._http = None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -143,6 +155,7 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Ends every connection. It can be used again."""
+        self._forget_parent()
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()

@@ -91,6 +91,7 @@ class SandboxHandle:
         except BaseException:
             self._kill_quietly(exec_id)
             raise
+        _address.same_process(answer, exec_id)
         return ExecResult.of(answer)
 
     def _kill_quietly(self, exec_id: str) -> None:
@@ -132,11 +133,13 @@ class SandboxHandle:
         except BaseException:
             self._kill_quietly(exec_id)
             raise
+        _address.same_process(record, exec_id)
         return Process(self._t, self.id, record)
 
     def process(self, exec_id: str) -> Process:
         """A process that was started before, by whomever."""
         record = self._t.json("GET", self._path("processes", exec_id), repeat=True)
+        _address.same_process(record, exec_id)
         return Process(self._t, self.id, record)
 
     def processes(self) -> list[wire.Process]:
