@@ -137,6 +137,21 @@ func TestWithin(t *testing.T) {
 	}
 }
 
+// TestWithinOverARunningProgram: what runs cannot be written, and can be replaced.
+func TestWithinOverARunningProgram(t *testing.T) {
+	in := boot(t, nil)
+	top := placedTree(t)
+	prog := top + "/root/prog"
+	in.run(t, "cp /bin/sleep "+prog+" && "+prog+" 1000 > /dev/null 2>&1 & while ! grep -qs "+prog+" /proc/*/maps; do :; done")
+	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root"}})
+	if _, err := fs.Write(t.Context(), prog, agent.WriteOptions{}, strings.NewReader("replaced")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(prog); err != nil || string(got) != "replaced" {
+		t.Errorf("%.20q, %v", got, err)
+	}
+}
+
 func errnoOf(err error) string {
 	if e, ok := errors.AsType[*cloche.Error](err); ok {
 		return e.Errno

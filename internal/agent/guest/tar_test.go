@@ -203,12 +203,13 @@ func TestImportOwners(t *testing.T) {
 	owned := regular("f", "x")
 	owned.Uid, owned.Gid, owned.Mode = 1234, 4321, 0o1755
 	sub := member{tar.Header{Typeflag: tar.TypeDir, Name: "d/", Uid: 7, Gid: 8}, ""}
-	for owner, want := range map[string]string{"": "0:0 0:0 1755", "keep": "1234:4321 7:8 1755", "55:66": "55:66 55:66 1755"} {
+	link := member{tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "f", Uid: 9, Gid: 10}, ""}
+	for owner, want := range map[string]string{"": "0:0 0:0 0:0 1755", "keep": "1234:4321 7:8 9:10 1755", "55:66": "55:66 55:66 55:66 1755"} {
 		target := dir + "/" + strings.ReplaceAll("t"+owner, ":", "-")
-		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned)); err != nil {
+		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned, link)); err != nil {
 			t.Fatal(err)
 		}
-		if got := in.run(t, "cd "+target+" && echo $(stat -c %u:%g f d; stat -c %a f)"); got != want {
+		if got := in.run(t, "cd "+target+" && echo $(stat -c %u:%g f d l; stat -c %a f)"); got != want {
 			t.Errorf("owner %q: %q, want %q", owner, got, want)
 		}
 	}
