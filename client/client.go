@@ -17,9 +17,13 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -42,6 +46,9 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS is the configuration for an "https://" host; nil is the system's.
 	TLS *tls.Config
+	// CAFile is a file of PEM certificates by which an "https://" host is verified,
+	// beside the system's or those of TLS; empty is none.
+	CAFile string
 	// UserAgent is added to the daemon's log; empty is "cloche-go".
 	UserAgent string
 	// NoReconnect ends what is followed, and attachments, with the error of the
@@ -90,9 +97,15 @@ func New(o Options) (*Client, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
+	config := o.TLS
+	if o.CAFile != "" && strings.HasPrefix(base, "https:") {
+		if config, err = withRoots(o.TLS, o.CAFile); err != nil {
+			return nil, err
+		}
+	}
 	t := &http.Transport{
 		DisableCompression:     true,
-		TLSClientConfig:        o.TLS,
+		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        60 * time.Second,
@@ -124,6 +137,43 @@ func New(o Options) (*Client, error) {
 		Transport: t,
 		// A redirect would carry the token or the body somewhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// maxRoots is the largest file of roots, in bytes.
+const maxRoots = 8 << 20
+
+// withRoots is a configuration that verifies by the certificates in a file too.
+func withRoots(c *tls.Config, file string) (*tls.Config, error) {
+	bad := func(err error) error {
+		return cloche.Invalid("ca_file", "the roots for https cannot be read: %w", err).
+			WithHint("%s names a file of certificates in PEM", EnvCAFile)
+	}
+	if c == nil {
+		c = &tls.Config{}
+	}
+	c = c.Clone()
+	if c.RootCAs == nil {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			roots = x509.NewCertPool()
+		}
+		c.RootCAs = roots
+	} else {
+		c.RootCAs = c.RootCAs.Clone()
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, bad(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxRoots))
+	if err != nil {
+		return nil, bad(err)
+	}
+	if !c.RootCAs.AppendCertsFromPEM(data) {
+		return nil, bad(fmt.Errorf("%s has no certificate", file))
 	}
 	return c, nil
 }

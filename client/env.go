@@ -11,15 +11,17 @@ const (
 	EnvHost  = "CLOCHE_HOST"
 	EnvToken = "CLOCHE_TOKEN"
 	EnvHome  = "CLOCHE_HOME"
+	// EnvCAFile is Options.CAFile.
+	EnvCAFile = "CLOCHE_CA_FILE"
 )
 
 // SocketName is the name of the daemon's socket in its home.
 const SocketName = "cloche.sock"
 
-// FromEnv makes a client from CLOCHE_HOST and CLOCHE_TOKEN. Without CLOCHE_HOST
+// FromEnv makes a client from CLOCHE_HOST, CLOCHE_TOKEN and CLOCHE_CA_FILE. Without CLOCHE_HOST
 // it is the daemon of CLOCHE_HOME, and without that the one at DefaultHost.
 func FromEnv() (*Client, error) {
-	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken)})
+	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken), CAFile: os.Getenv(EnvCAFile)})
 }
 
 // DefaultHost is the socket in DefaultHome, as a host of Options.

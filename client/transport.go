@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -165,6 +166,9 @@ func (c *Client) header(h http.Header) http.Header {
 	return h
 }
 
+// plainToTLS is what a server of Go's answers to plain HTTP where TLS is spoken.
+const plainToTLS = "Client sent an HTTP request to an HTTPS server"
+
 // decodeError turns an answer that is not a success back into the error that
 // the daemon meant.
 func decodeError(resp *http.Response) error {
@@ -174,6 +178,9 @@ func decodeError(resp *http.Response) error {
 		Error *cloche.Error `json:"error"`
 	}
 	if err != nil || kind != "application/json" || json.Unmarshal(data, &w) != nil || w.Error == nil || w.Error.Code == "" {
+		if bytes.HasPrefix(data, []byte(plainToTLS)) {
+			return cloche.Invalid("host", "the daemon speaks TLS").WithHint("name it as https://host:port")
+		}
 		code := cloche.CodeInternal
 		if resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout {
 			code = cloche.CodeUnavailable
@@ -207,6 +214,13 @@ func (c *Client) failed(ctx context.Context, err error) error {
 			code = cloche.CodeTimeout
 		}
 		return cloche.Errorf(code, "the call to the daemon ended by its own context: %w", context.Cause(ctx))
+	}
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return cloche.Errorf(cloche.CodeUnavailable, "the certificate of the daemon at %s is not trusted: %w", c.host, untrusted.Err).
+			WithHint("call it by a name in its certificate; set %s to a file with its authority, where the system does not have that", EnvCAFile)
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s does not speak TLS", c.host).WithHint("name it as tcp://host:port").WithCause(err)
 	}
 	if _, ok := errors.AsType[*dialError](err); !ok {
 		return cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s broke", c.host).

@@ -55,8 +55,13 @@ type Env struct {
 // ServeOptions are the flags of "cloche serve".
 type ServeOptions struct {
 	// Listen are addresses such as "unix:///run/cloche.sock" and
-	// "tcp://127.0.0.1:7070"; none means the default socket.
+	// "tcp://127.0.0.1:7070", beside the socket in the home.
 	Listen []string
+	// HostNames are names by which callers over TCP may call the daemon, and Origins
+	// the browser origins whose pages may.
+	HostNames, Origins []string
+	// TLSCert and TLSKey are files of a certificate and its key; empty is none.
+	TLSCert, TLSKey string
 	// Home is the daemon's directory; empty is that of the environment, or the default.
 	Home string
 	// Config is the path of the operator's rules; empty is none.
@@ -141,8 +146,10 @@ With --json a verb writes its result to standard output as JSON, one document fo
 each sandbox that it was given, and an error to standard error as
 {"error": {"code": …, "message": …, "hint": …}}.
 
-Environment: CLOCHE_HOST (as --host), CLOCHE_TOKEN (the token that a tcp:// host
-asks for), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon.`),
+Environment: CLOCHE_HOST (as --host; https://HOST:PORT where the daemon speaks
+TLS), CLOCHE_TOKEN (the token that a tcp:// or https:// host asks for),
+CLOCHE_CA_FILE (certificates by which an https:// host is verified, beside the
+system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon.`),
 		Args:          a.unknownVerb,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceErrors: true,

@@ -139,7 +139,7 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 
 func (a *app) dial(host string) (*connection, error) {
 	c, err := client.New(client.Options{
-		Host: host, Token: a.getenv(client.EnvToken), UserAgent: "cloche-cli/" + a.env.Version,
+		Host: host, Token: a.getenv(client.EnvToken), CAFile: a.getenv(client.EnvCAFile), UserAgent: "cloche-cli/" + a.env.Version,
 		OnReconnect: func(_ error, wait time.Duration) {
 			a.note("the connection to the daemon is lost; trying again in %v", wait.Round(time.Second))
 		},

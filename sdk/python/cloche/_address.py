@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
 from cloche.errors import ClocheError, ConnectionBroken, SandboxUnavailable, Unauthenticated, invalid, of_body
@@ -24,6 +27,9 @@ MAX_ERROR = 1 << 20
 
 CHUNK = 128 << 10
 """Bytes that are read from a source, or handed out, at once."""
+
+if TYPE_CHECKING:
+    import ssl
 
 _HOSTS = "give unix:///path/to/cloche.sock, tcp://host:port or https://host:port"
 
@@ -47,6 +53,31 @@ def parse_host(host: str) -> tuple[str | None, str]:
     if parts.scheme not in ("http", "https"):
         raise invalid("host", f"host {host!r}: scheme {parts.scheme!r} is unknown", _HOSTS)
     return None, f"{parts.scheme}://{parts.netloc}"
+
+
+def trusted(verify: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
+    """What https is checked against: the system's authorities and those in the file ``CLOCHE_CA_FILE``,
+    where the caller says nothing else."""
+    if verify is not True:
+        return verify
+    import ssl  # with a daemon over http there is no need for it
+
+    context = ssl.create_default_context()
+    usual = ssl.get_default_verify_paths()
+    if not usual.cafile and not usual.capath:  # a Python without the system's authorities
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    if file := os.environ.get("CLOCHE_CA_FILE"):
+        try:
+            context.load_verify_locations(file)
+        except (OSError, ssl.SSLError) as e:
+            raise invalid(
+                "ca_file",
+                f"the authorities for https cannot be read from {file!r}: {e}",
+                "CLOCHE_CA_FILE names a file of certificates in PEM",
+            ) from e
+    return context
 
 
 def check_token(token: str) -> str:
@@ -117,6 +148,8 @@ def decode_json(data: bytes) -> object:
 
 def refused(data: bytes, status: int) -> ClocheError:
     """The error in an answer that is no success."""
+    if data.startswith(b"Client sent an HTTP request to an HTTPS server"):
+        return invalid("host", "the daemon speaks TLS", "name it as https://host:port")
     try:
         body = json.loads(data)
     except ValueError:
@@ -133,6 +166,24 @@ def not_reached(host: str, cause: BaseException) -> ClocheError:
             f"the daemon's socket at {host} cannot be opened by this user",
             hint="it belongs to another user, or to a group that this process is not in",
         )
+    for e in _chain(cause):
+        if (verdict := getattr(e, "verify_message", None)) is not None:
+            return SandboxUnavailable(
+                "unavailable",
+                f"the certificate of the daemon at {host} is not trusted: {verdict}",
+                hint="call it by a name in its certificate; "
+                "set CLOCHE_CA_FILE to a file with its authority, where the system does not have that",
+            )
+        if type(e).__module__ == "ssl" and (reason := getattr(e, "reason", None)):
+            return SandboxUnavailable(
+                "unavailable",
+                f"there is no TLS with the daemon at {host}: {reason}",
+                hint="name it as tcp://host:port if it does not speak TLS",
+            )
+        if isinstance(e, socket.gaierror):
+            return SandboxUnavailable(
+                "unavailable", f"the name of the daemon at {host} is not known: {e.strerror}", retryable=True
+            )
     return SandboxUnavailable(
         "unavailable",
         f"no daemon is listening at {host}",
@@ -148,13 +199,18 @@ def broken(host: str, cause: BaseException) -> ConnectionBroken:
     )
 
 
-def _errno(e: BaseException | None) -> int | None:
+def _chain(e: BaseException | None) -> Iterator[BaseException]:
     for _ in range(10):
         if e is None:
-            return None
+            return
+        yield e
+        e = e.__cause__ or e.__context__
+
+
+def _errno(cause: BaseException) -> int | None:
+    for e in _chain(cause):
         if isinstance(e, OSError) and e.errno is not None:
             return e.errno
-        e = e.__cause__ or e.__context__
     return None
 
 

@@ -2286,6 +2286,17 @@ class ToolMatch(_ToolMatchMust, total=False):
     """The line is longer."""
 
 
+class _ReadyzMust(TypedDict):
+    ready: bool
+
+
+class Readyz(_ReadyzMust, total=False):
+    """Of Readyz."""
+
+    reason: Literal["starting", "disk_full", "audit_failing", "no_engine", "shutting_down"]
+    """Why it is not: `starting`, it has not looked yet; `disk_full`, the file system of its home has no space or no inodes left; `audit_failing`, the audit log cannot be written and what needs a record is refused; `no_engine`, no engine can be used, or not the one that the operator named; `shutting_down`."""
+
+
 class _ErrorRecordMust(TypedDict):
     time: str
     """In UTC."""

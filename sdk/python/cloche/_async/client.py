@@ -28,7 +28,8 @@ class AsyncSandboxClient:
 
     `host` is ``unix:///path``, ``tcp://host:port``, or an http or https address; empty is
     ``CLOCHE_HOST``, or else the socket of this user's daemon. `token` is shown to daemons over TCP; empty
-    is ``CLOCHE_TOKEN``. `verify` is what https is checked against.
+    is ``CLOCHE_TOKEN``. `verify` is what https is checked against: ``True`` is
+    the system's authorities and those in the file ``CLOCHE_CA_FILE``.
 
     Making one connects to nothing. At first use, or at the beginning of a ``with``, a daemon that is not
     there or does not know this caller is a `cloche.SandboxUnavailable`. Nothing ever runs on this machine

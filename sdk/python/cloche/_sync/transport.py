@@ -26,7 +26,7 @@ class Transport:
         self.host = host or default_host()
         self._socket, self._base = _address.parse_host(self.host)
         self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
-        self._verify = verify
+        self._verify = _address.trusted(verify) if self._base.startswith("https:") else verify
         self._http: httpx.Client | None = None
         self._pid = 0
         # Never closed: to close TLS here would end it for the process that has the connections.
