@@ -290,7 +290,7 @@ func runFiles(t *testing.T, bin string, files []string, each time.Duration) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"status": cmdStatus, "daemon": cmdDaemon, "leftovers": cmdLeftovers, "json": cmdJSON, "eventually": cmdEventually,
 			"samesum": cmdSameSum, "grown": cmdGrown, "http": cmdHTTP, "signal": cmdSignal, "rawname": cmdRawName, "sentries": cmdSentries,
-			"registry": cmdRegistry, "model": cmdModel, "caller": cmdCaller, "loops": cmdLoops, "internet": cmdInternet, "holder": cmdHolder, "tlssite": cmdTLSSite, "outside": cmdOutside,
+			"registry": cmdRegistry, "model": cmdModel, "caller": cmdCaller, "loops": cmdLoops, "internet": cmdInternet, "holder": cmdHolder, "tlssite": cmdTLSSite, "certificate": cmdCertificate, "outside": cmdOutside,
 			"container": cmdContainer, "kepthome": cmdKeptHome, "answers": cmdAnswers,
 		},
 	}

@@ -20,6 +20,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,28 @@ func cmdTLSSite(ts *testscript.TestScript, neg bool, args []string) {
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())
 	ts.Check(err)
 	ts.Setenv(args[1], port)
+}
+
+// certificate DIR NAME… writes a certificate for the names and its key, 0600, to cert.pem
+// and key.pem of a directory, and its root to roots.pem.
+func cmdCertificate(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: certificate DIR NAME...")
+	}
+	cert, root, err := siteCertificate(args[1:])
+	ts.Check(err)
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	ts.Check(err)
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	for name, data := range map[string][]byte{
+		"cert.pem": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}),
+		"key.pem":  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), "roots.pem": root,
+	} {
+		// A file of its own, as those who renew certificates make.
+		ts.Check(os.WriteFile(filepath.Join(dir, name+".new"), data, 0o600))
+		ts.Check(os.Rename(filepath.Join(dir, name+".new"), filepath.Join(dir, name)))
+	}
 }
 
 // outside CMD ARGS… runs a program in the script's directory with the environment of

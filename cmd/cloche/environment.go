@@ -57,13 +57,15 @@ func environment() cli.Env {
 // configInput is what a configuration is found in, for these flags.
 func configInput(o cli.ServeOptions) daemon.ConfigInput {
 	flags := map[string][]string{}
-	for key, v := range map[string]string{"home": o.Home, "settings_file": o.Settings, "policy_file": o.Config} {
+	for key, v := range map[string]string{"home": o.Home, "settings_file": o.Settings, "policy_file": o.Config, "tls.cert": o.TLSCert, "tls.key": o.TLSKey} {
 		if v != "" {
 			flags[key] = []string{v}
 		}
 	}
-	if len(o.Listen) > 0 {
-		flags["listen"] = o.Listen
+	for key, v := range map[string][]string{"listen": o.Listen, "hosts": o.HostNames, "origins": o.Origins} {
+		if len(v) > 0 {
+			flags[key] = v
+		}
 	}
 	if o.JSON {
 		flags["log.format"] = []string{"json"}

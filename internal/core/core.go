@@ -114,10 +114,11 @@ type Service struct {
 	// rejected says why the policy file is not in force; nil is that it is.
 	rejected atomic.Pointer[string]
 	// running are the programs.
-	running  programs
-	rates    rates
-	failures failures
-	metrics  *metrics.Set
+	running   programs
+	rates     rates
+	failures  failures
+	readiness readiness
+	metrics   *metrics.Set
 }
 
 // New makes a Service.

@@ -1,9 +1,13 @@
 package core
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // faults are what is wrong with the daemon's own state; empty fields are fine.
@@ -54,4 +58,76 @@ func (f faults) problems() []cloche.Problem {
 		})
 	}
 	return out
+}
+
+// Unready is why no work can be taken, for who may know no more than that.
+type Unready string
+
+// The reasons. UnreadyEnding is for who serves requests to tell.
+const (
+	UnreadyStarting Unready = "starting"
+	UnreadyDisk     Unready = "disk_full"
+	UnreadyAudit    Unready = "audit_failing"
+	UnreadyEngine   Unready = "no_engine"
+	UnreadyEnding   Unready = "shutting_down"
+)
+
+// readyFor is how long an answer of Ready is good for.
+const readyFor = time.Second
+
+// readiness is the last answer of Ready.
+type readiness struct {
+	mu      sync.Mutex
+	known   bool
+	asking  bool
+	at      time.Time
+	unready Unready
+}
+
+// Ready says whether the home, the audit log and an engine can take work; empty is that
+// they can. Anyone may ask as often as they like: it looks at most once a second, and
+// who asks meanwhile gets the older answer at once. That the operator switched sandboxes
+// off makes it no less ready, for that is answered as it should be.
+func (s *Service) Ready(ctx context.Context) (why Unready) {
+	r := &s.readiness
+	if known, ask := r.last(); !ask {
+		return known
+	}
+	why = UnreadyEngine
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asking, r.known, r.at, r.unready = false, true, time.Now(), why
+	}()
+	// The answer is for all, also where this caller leaves.
+	why = s.unready(context.WithoutCancel(ctx))
+	return why
+}
+
+// last is the last answer, and whether the caller is to find a newer one.
+func (r *readiness) last() (known Unready, ask bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !r.asking && (!r.known || time.Since(r.at) >= readyFor):
+		r.asking = true
+		return "", true
+	case !r.known:
+		return UnreadyStarting, false
+	}
+	return r.unready, false
+}
+
+func (s *Service) unready(ctx context.Context) Unready {
+	f := s.faults()
+	switch {
+	case f.home != "":
+		return UnreadyDisk
+	case f.refuses:
+		return UnreadyAudit
+	}
+	if _, err := policy.ChooseEngine(Caller{Operator: true}, s.rules(), s.opts.Prober.Reports(ctx)); err != nil {
+		return UnreadyEngine
+	}
+	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit"
@@ -113,15 +114,63 @@ func TestDoctorOfTheDefaultBound(t *testing.T) {
 	}
 }
 
+// Ready tells one word of what is wrong, and looks once a second however often it is
+// asked.
+func TestReady(t *testing.T) {
+	for name, c := range map[string]struct {
+		full             string
+		usable, noRecord bool
+		want             core.Unready
+	}{
+		"well":         {usable: true},
+		"a full disk":  {usable: true, full: "has 0 KiB free", want: core.UnreadyDisk},
+		"no audit log": {usable: true, noRecord: true, want: core.UnreadyAudit},
+		"no engine":    {want: core.UnreadyEngine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prober := core.NewProber([]engine.Engine{fakeReport{name: "gvisor", usable: c.usable, tier: cloche.TierGVisor}})
+			defer prober.Close()
+			home := t.TempDir()
+			if err := os.Chmod(home, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			log, err := audit.Open(audit.Options{Home: home, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			if c.noRecord {
+				if err := log.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			looks, began := 0, time.Now()
+			s := core.New(core.Options{Audit: log, Prober: prober, Home: home, HomeFull: func(string) string { looks++; return c.full }})
+			// Whoever asked first may have left.
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			for range 1000 {
+				if got := s.Ready(gone); got != c.want {
+					t.Fatalf("not ready for %q, want %q", got, c.want)
+				}
+			}
+			if most := 1 + int(time.Since(began)/time.Second); looks > most {
+				t.Errorf("it looked %d times, at most %d are allowed", looks, most)
+			}
+		})
+	}
+}
+
 // fakeReport is an engine that only says what it is.
 type fakeReport struct {
 	engine.Engine
 	name           string
 	usable, shares bool
+	tier           cloche.Tier
 }
 
 func (r fakeReport) Name() string { return r.name }
 
 func (r fakeReport) Probe(context.Context) engine.Report {
-	return engine.Report{Name: r.name, Usable: r.usable, SharesHostFS: r.shares}
+	return engine.Report{Name: r.name, Usable: r.usable, Tier: r.tier, SharesHostFS: r.shares}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/config"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 )
@@ -28,6 +29,10 @@ const (
 	keyPolicy    = "policy_file"
 	keyListen    = "listen"
 	keyToken     = "token"
+	keyHosts     = "hosts"
+	keyOrigins   = "origins"
+	keyTLSCert   = "tls.cert"
+	keyTLSKey    = "tls.key"
 	keyLogFormat = "log.format"
 	keyLogLevel  = "log.level"
 
@@ -99,6 +104,10 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyPolicy, Path: true},
 		{Name: keyListen, List: true},
 		{Name: keyToken, Env: "CLOCHE_TOKEN", Unsaid: true, Path: true},
+		{Name: keyHosts, List: true, Check: hostNamed},
+		{Name: keyOrigins, List: true, Check: originNamed},
+		{Name: keyTLSCert, Path: true},
+		{Name: keyTLSKey, Path: true},
 		{Name: keyLogFormat, Default: []string{"text"}, Check: one("text", "json")},
 		{Name: keyLogLevel, Default: []string{"info"}, Check: one("debug", "info", "warn", "error")},
 		{Name: keyDockerHost, Env: "DOCKER_HOST"},
@@ -117,6 +126,16 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
 		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
 	}
+}
+
+// hostNamed takes names by which the daemon may be called.
+func hostNamed(v string) (string, bool) {
+	return "write a name such as box.example.org, or *.example.org", httpapi.ValidHost(v)
+}
+
+// originNamed takes origins of pages.
+func originNamed(v string) (string, bool) {
+	return "write an origin as browsers do, such as https://tools.example.org", httpapi.ValidOrigin(v)
 }
 
 // hostPort takes addresses, and nothing.
@@ -195,12 +214,20 @@ func Configure(in ConfigInput) (Configuration, error) {
 	if out.Rules.Optional {
 		out.Rules.Path = filepath.Join(home, "policy.yaml")
 	}
+	if cert, key := textOf(settings, keyTLSCert), textOf(settings, keyTLSKey); (cert == "") != (key == "") {
+		missing := keyTLSCert
+		if key == "" {
+			missing = keyTLSKey
+		}
+		return Configuration{}, cloche.Invalid(missing, "TLS needs a certificate and its key, and %s is missing", missing).WithHint("name both with --tls-cert and --tls-key")
+	}
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(textOf(settings, keyLogLevel))); err != nil {
 		return Configuration{}, cloche.Invalid(keyLogLevel, "the log's level: %w", err).WithHint("write debug, info, warn or error")
 	}
 	out.Config = Config{
 		Home: home, Listen: valuesOf(settings, keyListen), Rules: textOf(settings, keyPolicy), RulesOver: out.Rules.Over,
+		Hosts: valuesOf(settings, keyHosts), Origins: valuesOf(settings, keyOrigins), TLSCert: textOf(settings, keyTLSCert), TLSKey: textOf(settings, keyTLSKey),
 		Token: textOf(settings, keyToken), LogJSON: textOf(settings, keyLogFormat) == "json", LogLevel: level,
 		Docker: ContainerDaemon{
 			Host: textOf(settings, keyDockerHost), CertDir: textOf(settings, keyDockerCerts),

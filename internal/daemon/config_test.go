@@ -21,11 +21,11 @@ func write(t *testing.T, path, text string) {
 
 func TestConfigure(t *testing.T) {
 	home := t.TempDir()
-	write(t, filepath.Join(home, "settings.yaml"), "listen: [tcp://127.0.0.1:1]\nlog: {level: warn}\n")
+	write(t, filepath.Join(home, "settings.yaml"), "listen: [tcp://127.0.0.1:1]\nlog: {level: warn}\nhosts: [box.example, '*.example.org']\ntls: {cert: /no.pem, key: /k.pem}\n")
 	write(t, filepath.Join(home, "policy.yaml"), "max_sandboxes: 3\n")
 	c, err := daemon.Configure(daemon.ConfigInput{
 		Flags: map[string][]string{"home": {home}, "log.format": {"json"}}, DefaultHome: "/nowhere",
-		Environ: []string{"CLOCHE_HOME=/other", "CLOCHE__LISTEN=unix:///a, unix:///b", "CLOCHE_TOKEN=hunter2", "CLOCHE__POLICY__MAX_SANDBOXES=9", "CLOCHE__NOPE=1", "CLOCHE__POLICY__NOPE=1"},
+		Environ: []string{"CLOCHE_HOME=/other", "CLOCHE__LISTEN=unix:///a, unix:///b", "CLOCHE_TOKEN=hunter2", "CLOCHE__TLS__CERT=/c.pem", "CLOCHE__POLICY__MAX_SANDBOXES=9", "CLOCHE__NOPE=1", "CLOCHE__POLICY__NOPE=1"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestConfigure(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		"home=" + home + " flag", "settings_file=" + filepath.Join(home, "settings.yaml") + " default", "policy_file=" + filepath.Join(home, "policy.yaml") + " default",
-		"listen=[unix:///a unix:///b] environment", "token=set environment", "log.format=json flag", "log.level=warn file",
+		"listen=[unix:///a unix:///b] environment", "token=set environment", "hosts=[box.example *.example.org] file", "origins= default", "tls.cert=/c.pem environment", "tls.key=/k.pem file", "log.format=json flag", "log.level=warn file",
 		"docker.host= default", "docker.certs= default", "docker.runtime= default", "docker.runtime_tier=namespace default",
 		"docker.shares_host_fs=auto default",
 		"podman.host= default", "podman.runtime= default", "podman.runtime_tier=namespace default",
@@ -88,6 +88,12 @@ func TestConfigureRefuses(t *testing.T) {
 		"bad format":     {file: "log: {format: xml}", says: "log.format"},
 		"no such file":   {env: "CLOCHE__SETTINGS_FILE=" + dir + "/none", says: "settings file"},
 		"a directory":    {env: "CLOCHE__SETTINGS_FILE=" + dir, says: "regular"},
+		"no host name":   {file: "hosts: ['*']", says: `hosts, from the file, is "*"`},
+		"a path":         {file: "hosts: [box.example/x]", says: "hosts"},
+		"any origin":     {file: "origins: ['*']", says: "origins"},
+		"origin's path":  {file: "origins: [https://box.example/]", says: "origins"},
+		"half of TLS":    {file: "tls: {cert: /c.pem}", says: "tls.key is missing"},
+		"other half":     {file: "tls: {key: /c.pem}", says: "tls.cert is missing"},
 		"negative quota": {env: "CLOCHE__POLICY__MAX_SANDBOXES=-1", says: "CLOCHE__POLICY__MAX_SANDBOXES: max_sandboxes is -1"},
 		"no number":      {env: "CLOCHE__POLICY__MAX_WORKSPACES_PER_TENANT=ten", says: "max_workspaces_per_tenant"},
 	} {

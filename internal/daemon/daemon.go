@@ -16,9 +16,15 @@ import (
 type Config struct {
 	// Home is the directory that holds everything; it is made when missing.
 	Home string
-	// Listen are addresses, "unix:///path" or "tcp://host:port"; none is the
-	// socket in the home.
+	// Listen are addresses, "unix:///path" or "tcp://host:port", beside the socket in
+	// the home.
 	Listen []string
+	// Hosts are names by which callers over TCP may call the daemon, beside the
+	// machine's own, and Origins the browser origins whose pages may.
+	Hosts, Origins []string
+	// TLSCert and TLSKey are files of a certificate and its key for the TCP addresses;
+	// without them these are in the clear.
+	TLSCert, TLSKey string
 	// Rules is the path of the operator's rules; empty is policy.yaml in the home,
 	// where it exists.
 	Rules string

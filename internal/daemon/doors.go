@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/httpapi"
 )
 
 // doors are listeners.
@@ -23,19 +26,91 @@ func (d doors) close() {
 	}
 }
 
-// openDoors listens at every address, or at none.
-func (h *house) openDoors(ctx context.Context, listen []string) (doors, error) {
-	var open doors
-	for _, addr := range listen {
+// openDoors listens at the socket in the home and at every address that is named, or at
+// none. It returns the addresses too. Where another address is named, a home that can
+// hold no socket is no error.
+func (h *house) openDoors(ctx context.Context, named []string) (open doors, listen []string, err error) {
+	own := "unix://" + h.home.path("cloche.sock")
+	for i, addr := range append([]string{own}, named...) {
+		if i > 0 && sameSocket(own, addr) {
+			continue
+		}
 		ln, err := listenAt(ctx, addr)
+		if i == 0 && len(named) > 0 && cloche.CodeOf(err) == cloche.CodeUnavailable {
+			h.log.Warn("there is no socket in the home", "error", err)
+			continue
+		}
 		if err != nil {
 			open.close()
-			return nil, err
+			return nil, nil, err
 		}
-		open = append(open, ln)
+		open, listen = append(open, ln), append(listen, addr)
 	}
 	h.doors.Store(&open)
-	return open, nil
+	return open, listen, nil
+}
+
+// sameSocket reports whether two addresses are of one unix socket.
+func sameSocket(a, b string) bool {
+	_, a, _ = strings.Cut(a, "://")
+	network, b, _ := strings.Cut(b, "://")
+	if network != "unix" || !isSocketPath(b) {
+		return false
+	}
+	a, b = socketPath(a), socketPath(b)
+	in, err := os.Stat(filepath.Dir(a))
+	other, err2 := os.Stat(filepath.Dir(b))
+	return err == nil && err2 == nil && os.SameFile(in, other) && filepath.Base(a) == filepath.Base(b)
+}
+
+// ownNames are the names by which this machine's TCP addresses may be called without
+// more settings: its own, as the system and its file of hosts have them, and those in
+// the addresses. No other machine is asked.
+func (h *house) ownNames(listen []string) []string {
+	var out []string
+	if name, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(name, ".")
+		out = append(aliases(hostsFile(), name), name, short)
+	}
+	for _, addr := range listen {
+		network, rest, _ := strings.Cut(addr, "://")
+		if name, _, err := net.SplitHostPort(rest); err == nil && network == "tcp" {
+			out = append(out, name)
+		}
+	}
+	return slices.DeleteFunc(out, func(name string) bool { return strings.HasPrefix(name, "*") || !httpapi.ValidHost(name) })
+}
+
+// maxHosts is how much of the file of hosts is read.
+const maxHosts = 1 << 20
+
+// aliases are the longer forms of a machine's name in a file of hosts: names that begin
+// with it and a dot, on a line that has it too.
+func aliases(file, name string) []string {
+	f, err := os.OpenFile(file, os.O_RDONLY|noWait, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxHosts))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	short, _, _ := strings.Cut(strings.ToLower(name), ".")
+	for line := range strings.Lines(strings.ToLower(string(data))) {
+		line, _, _ = strings.Cut(line, "#")
+		names := strings.Fields(line)
+		if !slices.Contains(names, strings.ToLower(name)) {
+			continue
+		}
+		for _, n := range names[1:] {
+			if strings.HasPrefix(n, short+".") {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
 }
 
 // socketDirs are the directories of the unix sockets by which this daemon and those of
@@ -87,7 +162,7 @@ func (h *house) isDoor(to netip.AddrPort) bool {
 func (h *house) warnOfClearText(open doors) {
 	for _, ln := range open {
 		if a, ok := ln.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-			h.log.Warn("tokens cross the network in clear text: put TLS in front of this address", "listen", ln.Addr().String())
+			h.log.Warn("tokens cross the network in clear text: set tls.cert and tls.key, or put TLS in front of this address", "listen", ln.Addr().String())
 		}
 	}
 }

@@ -53,6 +53,12 @@ func fileConn(fd int) (net.Conn, error) {
 // fails, which is all.
 func ignorePipes() { signal.Ignore(syscall.SIGPIPE) }
 
+// noWait has a FIFO opened that has no writer.
+const noWait = unix.O_NONBLOCK | unix.O_NOCTTY
+
+// hostsFile is where this machine keeps names of its own.
+func hostsFile() string { return "/etc/hosts" }
+
 // notifyReload has c get what an operator sends to have the rules read again.
 func notifyReload(c chan<- os.Signal) { signal.Notify(c, syscall.SIGHUP) }
 

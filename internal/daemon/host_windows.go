@@ -26,6 +26,14 @@ func connPair() (ours, theirs net.Conn, err error) {
 // all.
 func ignorePipes() {}
 
+// noWait: what a path leads to is opened at once.
+const noWait = 0
+
+// hostsFile is where this machine keeps names of its own.
+func hostsFile() string {
+	return filepath.Join(os.Getenv("SystemRoot"), "System32", "drivers", "etc", "hosts")
+}
+
 // notifyReload: there is no signal that says so; the policy file is looked at all the same.
 func notifyReload(chan<- os.Signal) {}
 

@@ -40,23 +40,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		defer cancel()
 		err = errors.Join(err, h.close(closing))
 	}()
-	listen := cfg.Listen
-	if len(listen) == 0 {
-		listen = []string{"unix://" + h.home.path("cloche.sock")}
-	}
-	doors, err := h.openDoors(ctx, listen)
+	doors, listen, err := h.openDoors(ctx, cfg.Listen)
 	if err != nil {
 		return err
 	}
 	defer doors.close()
-	h.warnOfClearText(doors)
-	token, err := h.token(cfg.Token, listen)
-	if err != nil {
-		return err
-	}
-	server, err := httpapi.New(httpapi.Options{
-		Core: httpapi.FromCore(h.core), Token: token, Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact,
-	})
+	server, err := h.server(cfg, doors, listen)
 	if err != nil {
 		return err
 	}
@@ -88,6 +77,27 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	err = errors.Join(err, box.close(closing), server.Shutdown(closing))
 	wg.Wait()
 	return err
+}
+
+// server makes what serves the doors.
+func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Server, error) {
+	o := httpapi.Options{
+		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact,
+		Hosts: append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
+	}
+	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
+	if err != nil {
+		return nil, err
+	}
+	if certificate != nil {
+		o.Certificate = certificate.get
+	} else {
+		h.warnOfClearText(doors)
+	}
+	if o.Token, err = h.token(cfg.Token, listen); err != nil {
+		return nil, err
+	}
+	return httpapi.New(o)
 }
 
 // watchHome sends the error that says that the home is gone, until stop has returned.

@@ -4,8 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/cloche-dev/cloche"
@@ -83,30 +88,34 @@ func (c doorConn) CloseWrite() error {
 type doorKey struct{}
 
 func connContext(ctx context.Context, c net.Conn) context.Context {
+	if over, ok := c.(*tls.Conn); ok {
+		c = over.NetConn()
+	}
 	if dc, ok := c.(doorConn); ok {
 		return context.WithValue(ctx, doorKey{}, dc.door)
 	}
 	return ctx
 }
 
-// admit names the caller of a request, or refuses it. Host and Origin are
-// checked before the token, so that a web page that reaches this port by a name
-// of its own or from another origin learns nothing, not even whether a guess of
-// the token was right.
-//
-// live, where it is not nil, ends when the caller's right to be here does.
-func (s *Server) admit(r *http.Request) (caller core.Caller, live context.Context, err error) {
+// addressed refuses a request that a web page may have sent. Host and Origin are
+// checked before the token, so that a page that reaches this port by a name of its own
+// or from another origin learns nothing, not even whether a guess of the token was
+// right.
+func (s *Server) addressed(r *http.Request) (door, error) {
 	d, ok := r.Context().Value(doorKey{}).(door)
 	if !ok {
-		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
+		return door{}, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
 	}
-	if d.via == viaTCP && !s.hostAllowed(r) {
-		return core.Caller{}, nil, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name of the request").
-			WithHint("use localhost or the address that it listens at, or have the operator allow the name")
+	if name := hostName(r.Host); d.via == viaTCP && !s.hostAllowed(name) {
+		return door{}, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name %q of the request", clip(name, 255)).
+			WithHint("call it by its address or as localhost, or have the operator put the name into hosts of settings.yaml (cloche serve --host-name)")
 	}
-	if err := s.checkOrigin(r); err != nil {
-		return core.Caller{}, nil, err
-	}
+	return d, s.checkOrigin(r)
+}
+
+// admit names the caller of a request, or refuses it. live, where it is not nil, ends
+// when the caller's right to be here does.
+func (s *Server) admit(r *http.Request, d door) (caller core.Caller, live context.Context, err error) {
 	switch d.via {
 	case viaKnown:
 		return d.caller, nil, nil
@@ -140,13 +149,51 @@ func (s *Server) admit(r *http.Request) (caller core.Caller, live context.Contex
 // Sec-Fetch-Site on all; programs send neither.
 func (s *Server) checkOrigin(r *http.Request) error {
 	origins := r.Header.Values("Origin")
-	allowed := len(origins) == 1 && s.origins[origins[0]]
 	site := r.Header.Get("Sec-Fetch-Site")
-	if allowed || len(origins) == 0 && (site == "" || site == "none") {
+	switch {
+	case len(origins) == 0 && (site == "" || site == "none"), s.allowedOrigin(r) != "":
+		return nil
+	case len(origins) == 0 && site == "same-origin" && s.ownOrigins[strings.ToLower(r.Host)]:
+		// A plain read by a page of an allowed origin, behind a proxy that keeps Host.
 		return nil
 	}
-	return cloche.Errorf(cloche.CodeDenied, "a page of another origin may not call this daemon").
-		WithHint("have the operator allow the origin")
+	from := "another origin"
+	if len(origins) > 0 {
+		from = fmt.Sprintf("the origin %q", clip(strings.Join(origins, ", "), 255))
+	}
+	return cloche.Errorf(cloche.CodeDenied, "a page of %s may not call this daemon", from).
+		WithHint("have the operator put the origin into origins of settings.yaml (cloche serve --origin)")
+}
+
+// allowedOrigin is the origin of the page that sends a request, where the operator allows
+// it, and else "".
+func (s *Server) allowedOrigin(r *http.Request) string {
+	if l := r.Header.Values("Origin"); len(l) == 1 && s.origins[l[0]] {
+		return l[0]
+	}
+	return ""
+}
+
+// share lets a page of an allowed origin read the answer, which a browser keeps from it
+// otherwise. It reports whether the request is the browser's own question about that,
+// which is then answered: it carries no token. No cookie counts here, so none is asked for.
+func (s *Server) share(w http.ResponseWriter, r *http.Request) (answered bool) {
+	origin := s.allowedOrigin(r)
+	if origin == "" {
+		return false
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Vary", "Origin")
+	h.Set("Access-Control-Expose-Headers", headerRequestID+", Retry-After")
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+headerRequestID)
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return true
 }
 
 // bearer is the token of a request.
@@ -177,6 +224,85 @@ func within(ctx context.Context, live context.Context) (context.Context, context
 		stop()
 		cancel(nil)
 	}
+}
+
+// hostNames are names by which callers over TCP may call this server, beside localhost
+// and addresses.
+type hostNames struct {
+	exact map[string]bool
+	// below are suffixes that begin with a dot.
+	below []string
+}
+
+func newHostNames(names []string) (hostNames, error) {
+	out := hostNames{exact: map[string]bool{"localhost": true}}
+	for _, v := range names {
+		if !ValidHost(v) {
+			return out, cloche.Invalid("hosts", "%q is no name of a host", clip(v, 255)).WithHint("write a name such as box.example.org, or *.example.org")
+		}
+		if rest, ok := strings.CutPrefix(hostName(v), "*"); ok {
+			out.below = append(out.below, rest)
+		} else {
+			out.exact[hostName(v)] = true
+		}
+	}
+	return out, nil
+}
+
+// hostAllowed reports whether a request calls this server by a name that is its own. An
+// address always is, but for the unspecified one: a name that someone else made point
+// here is what must not pass, and a page that came by such a name calls by it.
+func (s *Server) hostAllowed(name string) bool {
+	if a, err := netip.ParseAddr(name); err == nil {
+		return !a.Unmap().IsUnspecified()
+	}
+	return s.hosts.exact[name] || slices.ContainsFunc(s.hosts.below, func(suffix string) bool {
+		return len(name) > len(suffix) && strings.HasSuffix(name, suffix)
+	})
+}
+
+// ValidHost reports whether Options.Hosts takes a name: one with labels of letters,
+// digits, - and _, or *. and such a name, which is every name below it. A port and a dot
+// at the end count for nothing.
+func ValidHost(v string) bool {
+	if strings.ContainsAny(v, "/@") {
+		return false
+	}
+	name := hostName(v)
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	name = strings.TrimPrefix(name, "*.")
+	if name == "" || len(name) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// browserOrigin is an origin as a browser writes it, and the Host of a request to it;
+// both are empty where v is none.
+func browserOrigin(v string) (origin, host string) {
+	u, err := url.Parse(strings.ToLower(v))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || !ValidHost(u.Hostname()) || strings.HasPrefix(u.Hostname(), "*") ||
+		strings.HasSuffix(u.Hostname(), ".") || u.User != nil || u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(u.Host, ":") || strings.Contains(v, "#") {
+		return "", ""
+	}
+	if port := u.Port(); port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
+		u.Host = strings.TrimSuffix(u.Host, ":"+port)
+	}
+	return u.Scheme + "://" + u.Host, u.Host
+}
+
+// ValidOrigin reports whether Options.Origins takes an origin: http or https, a host, and
+// its port where that is not the usual one.
+func ValidOrigin(v string) bool {
+	origin, _ := browserOrigin(v)
+	return origin != ""
 }
 
 // hostName is a Host header without port and brackets, in lower case.

@@ -414,6 +414,7 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"GET", "/v1/doctor", "x=y", "", "", 400},
 		{"GET", "/v1/metrics", "", "", "", 200},
 		{"GET", "/v1/metrics", "x=y", "", "", 400},
+		{"GET", "/healthz", "", "", "", 200}, {"GET", "/healthz", "x=y", "", "", 400}, {"GET", "/readyz", "", "", "", 200}, {"GET", "/readyz", "x=y", "", "", 400},
 		{"GET", "/v1/version", "", "", "", 200},
 		{"GET", "/v1/version", "x=y", "", "", 400},
 		{"GET", "/v1/openapi.yaml", "", "", "", 200},

@@ -148,6 +148,8 @@ type Core interface {
 	Info(ctx context.Context, caller core.Caller) cloche.Info
 	ResolveName(ctx context.Context, caller core.Caller, asked cloche.Naming) (cloche.ResolvedName, error)
 	Status(ctx context.Context, caller core.Caller) cloche.Status
+	// Ready says why no work can be taken; empty is that it can. It needs no caller.
+	Ready(ctx context.Context) core.Unready
 	Doctor(ctx context.Context, caller core.Caller) (cloche.Doctor, error)
 	// Metrics are in the format of core.MetricsType.
 	Metrics(ctx context.Context, caller core.Caller) ([]byte, error)

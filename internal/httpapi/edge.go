@@ -60,7 +60,17 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	err := s.guarded(func() error {
-		caller, live, err := s.admit(hr)
+		from, err := s.addressed(hr)
+		if err != nil {
+			return err
+		}
+		if s.probes[hr.URL.Path] {
+			return s.route(rec, hr.WithContext(context.WithValue(hr.Context(), requestKey{}, r)))
+		}
+		if s.share(rec, hr) {
+			return nil
+		}
+		caller, live, err := s.admit(hr, from)
 		if err != nil {
 			return err
 		}
@@ -164,8 +174,10 @@ func (s *Server) handle(verb core.Verb, h handler) http.HandlerFunc {
 			return
 		}
 		r.Request = hr
-		if *out = s.core.Admit(hr.Context(), r.caller, verb); *out != nil {
-			return
+		if verb != ofProbes {
+			if *out = s.core.Admit(hr.Context(), r.caller, verb); *out != nil {
+				return
+			}
 		}
 		if ref := r.ref(); strings.Contains(hr.Pattern, "{ref}") && !cloche.ValidName(ref) && ref != cloche.RefByNaming {
 			*out = noSandbox(ref)
@@ -186,6 +198,9 @@ func noSandbox(ref string) *cloche.Error {
 
 func (s *Server) logRequest(r request, hr *http.Request, code int, err error, took time.Duration) {
 	level := slog.LevelInfo
+	if err == nil && s.probes[hr.URL.Path] {
+		level = slog.LevelDebug // every few seconds, for as long as the daemon lives
+	}
 	attrs := []slog.Attr{
 		slog.String("request", r.id), slog.String("method", clip(hr.Method, 32)), slog.String("path", loggedPath(hr.URL.Path)),
 		slog.String("tenant", r.caller.Tenant), slog.Int("status", code), slog.Duration("took", took),

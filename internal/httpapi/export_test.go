@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -12,7 +13,7 @@ import (
 // Routes lists every route as "METHOD /path".
 func (s *Server) Routes() []string {
 	var l []string
-	for _, r := range s.routes() {
+	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
 		l = append(l, r.method+" "+r.path)
 	}
 	return l

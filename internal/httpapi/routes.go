@@ -14,7 +14,19 @@ type route struct {
 	serve handler
 }
 
-// routes is the whole API. A test holds it against the contract.
+// ofProbes is the verb of what is served to callers who are not named.
+const ofProbes core.Verb = ""
+
+// probeRoutes are for what watches the daemon, such as a kubelet: they ask for no token
+// and tell nothing of tenants.
+func (s *Server) probeRoutes() []route {
+	return []route{
+		{http.MethodGet, "/healthz", ofProbes, s.healthz},
+		{http.MethodGet, "/readyz", ofProbes, s.readyz},
+	}
+}
+
+// routes is the whole API but the probes. A test holds it against the contract.
 func (s *Server) routes() []route {
 	return []route{
 		{http.MethodPost, "/v1/sandboxes", "create", s.createSandbox},

@@ -5,12 +5,14 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,12 +39,15 @@ type Options struct {
 	// Token is what callers over TCP show, beside the keys that Core knows; without
 	// one TCP is not served. The server keeps its hash only.
 	Token string
-	// Hosts are names, without port, by which TCP callers may call this server,
-	// besides localhost and its own addresses.
+	// Hosts are names by which TCP callers may call this server, besides localhost
+	// and addresses; see ValidHost.
 	Hosts []string
 	// Origins are browser origins, such as "https://tools.example", that may call
-	// this server. None may unless it is listed.
+	// this server; see ValidOrigin. None may unless it is listed.
 	Origins []string
+	// Certificate has TCP spoken over TLS, by what it returns for each connection; nil
+	// has it in the clear.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Version is the daemon's.
 	Version string
 	// MaxBody bounds a JSON body in bytes; 0 is 32 MiB. Raw uploads are streamed
@@ -61,13 +66,19 @@ type Server struct {
 	version string
 	maxBody int64
 	token   *[sha256.Size]byte
-	hosts   map[string]bool
+	hosts   hostNames
 	origins map[string]bool
-	log     *slog.Logger
-	uid     int
-	redact  func(string) string
-	mux     *http.ServeMux
-	http    *http.Server
+	// ownOrigins are the hosts of origins, with their ports.
+	ownOrigins map[string]bool
+	log        *slog.Logger
+	uid        int
+	redact     func(string) string
+	// probes are the paths that ask for no token.
+	probes map[string]bool
+	mux    *http.ServeMux
+	http   *http.Server
+	// overTLS is whether TCP is: http has a configuration of its own without that too.
+	overTLS bool
 	// pingEvery and vanished are the constants, but in tests.
 	pingEvery, vanished time.Duration
 
@@ -89,8 +100,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, uid: os.Geteuid(),
 		pingEvery: pingEvery, vanished: vanished,
-		origins: map[string]bool{},
-		hosts:   map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
+		probes: map[string]bool{}, origins: map[string]bool{}, ownOrigins: map[string]bool{},
 	}
 	if s.maxBody <= 0 {
 		s.maxBody = defaultMaxBody
@@ -106,15 +116,23 @@ func New(o Options) (*Server, error) {
 		sum := sha256.Sum256([]byte(o.Token))
 		s.token = &sum
 	}
-	for _, h := range o.Hosts {
-		s.hosts[hostName(h)] = true
+	var err error
+	if s.hosts, err = newHostNames(o.Hosts); err != nil {
+		return nil, err
 	}
-	for _, origin := range o.Origins {
-		s.origins[origin] = true
+	for _, v := range o.Origins {
+		origin, host := browserOrigin(v)
+		if origin == "" {
+			return nil, cloche.Invalid("origins", "%q is no origin of a page", clip(v, 255)).WithHint("write it as browsers do, such as https://tools.example.org")
+		}
+		s.origins[origin], s.ownOrigins[host] = true, true
 	}
 	s.live, s.end = context.WithCancel(context.Background())
 	s.mux = http.NewServeMux()
-	for _, r := range s.routes() {
+	for _, r := range s.probeRoutes() {
+		s.probes[r.path] = true
+	}
+	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
 		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r.verb, r.serve))
 	}
 	s.http = &http.Server{
@@ -124,6 +142,10 @@ func New(o Options) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnContext:       connContext,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if o.Certificate != nil {
+		s.overTLS = true
+		s.http.TLSConfig = &tls.Config{GetCertificate: o.Certificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	return s, nil
 }
@@ -153,7 +175,12 @@ func (s *Server) ServeAs(ln net.Listener, caller core.Caller) error {
 }
 
 func (s *Server) serve(ln net.Listener, d door) error {
-	err := s.http.Serve(doorListener{ln, d})
+	var err error
+	if d.via == viaTCP && s.overTLS {
+		err = s.http.ServeTLS(doorListener{ln, d}, "", "")
+	} else {
+		err = s.http.Serve(doorListener{ln, d})
+	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -216,15 +243,4 @@ func cut(ctx context.Context, err error) error {
 		return e
 	}
 	return err
-}
-
-// hostAllowed reports whether a request calls this server by a name that is its
-// own. The address that the connection came to always is: a name that someone
-// else made point here is what must not pass.
-func (s *Server) hostAllowed(r *http.Request) bool {
-	name := hostName(r.Host)
-	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && name == a.IP.String() {
-		return true
-	}
-	return s.hosts[name]
 }

@@ -17,6 +17,37 @@ func (s *Server) status(w http.ResponseWriter, r request) error {
 	return nil
 }
 
+// healthz says that this process answers.
+func (s *Server) healthz(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"ok"})
+	return nil
+}
+
+// readyz says whether a sandbox could be made now, and if not, why, in one word.
+func (s *Server) readyz(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	why := s.core.Ready(r.Context())
+	if s.live.Err() != nil {
+		why = core.UnreadyEnding
+	}
+	status := http.StatusOK
+	if why != "" {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, struct {
+		Ready  bool         `json:"ready"`
+		Reason core.Unready `json:"reason,omitempty"`
+	}{why == "", why})
+	return nil
+}
+
 func (s *Server) doctor(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -32,6 +33,8 @@ type Core struct {
 	workspaces []cloche.WorkspaceInfo
 	ring       keyring
 	changed    chan struct{} // closed and replaced at every change
+	// Unready is a string: why Ready says that no work can be taken.
+	Unready atomic.Value
 }
 
 // New makes a Core without sandboxes. Its ids are sb-1, sb-2, … and ex-1, ex-2, …
@@ -246,6 +249,12 @@ func (c *Core) Status(context.Context, core.Caller) cloche.Status {
 		Version: "test", Enabled: true, Available: true,
 		Engine: cloche.EngineStatus{Name: "fake", Available: true}, Sandboxes: c.Live(),
 	}
+}
+
+// Ready says what Unready holds.
+func (c *Core) Ready(context.Context) core.Unready {
+	why, _ := c.Unready.Load().(string)
+	return core.Unready(why)
 }
 
 // Info is that of a daemon without rules.
