@@ -44,6 +44,17 @@ type unpacker struct {
 	// more.
 	dirs []dirEnd
 	buf  []byte
+	// stop is called after each step of an atomic import by tests, which end it
+	// there as a kill does.
+	stop func() error
+}
+
+// step is to be called after whatever an atomic import changes.
+func (x *unpacker) step() error {
+	if x.stop == nil {
+		return nil
+	}
+	return x.stop()
 }
 
 // walkPair are two ways through one tree: a hard link has two ends.
@@ -93,6 +104,9 @@ func (a *Agent) tarIn(p *peer, name, owner string, o wire.Tar) error {
 	x := &unpacker{
 		rules: &a.rules, base: name, options: o, exclude: newPathSet(o.Exclude), budget: archive.NewBudget(importLimits()), keepOwner: o.KeepOwner,
 		buf: make([]byte, 256<<10),
+	}
+	if o.Atomic || o.Clear {
+		recoverImports(d, a.asOwner)
 	}
 	err = a.id.as(u, func() error {
 		if o.Atomic || o.Clear {
@@ -246,6 +260,10 @@ func (x *unpacker) skip(name, reason string) {
 
 func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 	if x.exclude.holds(e.Path) {
+		return nil
+	}
+	if inStaging(e.Path) {
+		x.skip(e.Path, "it is an import on its way")
 		return nil
 	}
 	if x.strict && x.foreign.holds(e.Path) {

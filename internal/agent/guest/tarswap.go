@@ -3,8 +3,6 @@
 package guest
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -29,44 +27,55 @@ func isStaging(name string) bool {
 	return ok && len(rest) == 32
 }
 
+// inStaging says whether a part of a path is a name that imports have.
+func inStaging(name string) bool {
+	if !strings.Contains(name, stagingPrefix) {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if isStaging(part) {
+			return true
+		}
+	}
+	return false
+}
+
 // procFD names an open file for calls that take a path only.
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // atomic unpacks into a directory beside what is there, and moves all of it into
 // place when the archive has ended well. Up to then the target is as it was; a
-// move that fails is undone.
+// move that fails is undone. What a kill leaves is for recoverImports.
 func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 	var before unix.Stat_t
 	if err := fstat(target, &before); err != nil {
 		return fileError("unpack into", target.Name(), err)
 	}
-	sweepStagings(target)
 	if x.foreign, err = mountsIn(target); err != nil {
 		return err
 	}
-	var random [16]byte
-	rand.Read(random[:])
-	name := stagingPrefix + hex.EncodeToString(random[:])
-	at := int(target.Fd())
-	if err := unix.Mkdirat(at, name, 0o700); err != nil {
+	g, err := makeStaging(target, x.step)
+	if err != nil {
 		return fileError("unpack into", target.Name(), err)
 	}
+	defer g.dir.Close() // and with it the lock
+	defer g.beat()()
+	s := &swap{target: dirWalk{top: target}, staging: g, keep: newPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
 	defer func() {
-		// os.RemoveAll follows no link below, whatever the names are.
-		_ = os.RemoveAll(procFD(at) + "/" + name)
+		s.close()
+		if errors.Is(err, errStopped) {
+			return
+		}
+		_ = g.settle(s.plan)
 		if err != nil {
-			_ = setTime(unix.AT_FDCWD, procFD(at)+"/.", time.Unix(before.Mtim.Unix()))
+			_ = setTime(unix.AT_FDCWD, procFD(int(target.Fd()))+"/.", time.Unix(before.Mtim.Unix()))
 		}
 	}()
-	s := &swap{target: dirWalk{top: target}, staging: name, keep: newPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
-	defer s.close()
-	for sub, w := range map[string]*dirWalk{"new": &s.fresh, "old": &s.old} {
-		if w.top, err = makeDirAt(at, name, sub); err != nil {
-			return fileError("unpack into", target.Name(), err)
-		}
-		defer w.top.Close()
+	if err := s.open(); err != nil {
+		return fileError("unpack into", target.Name(), err)
 	}
-	s.old.mkdir = func(at int, name string) error { return unix.Mkdirat(at, name, 0o700) }
+	defer s.fresh.top.Close()
+	defer s.old.top.Close()
 	x.strict = true
 	x.dir.entries.top, x.dir.links.top = s.fresh.top, s.fresh.top
 	if err := x.all(in); err != nil {
@@ -80,49 +89,14 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 	x.dir.entries.close()
 	x.dir.links.close()
 	err = s.run(x)
-	if err != nil {
-		if uerr := s.undo(x.keepOwner); uerr != nil {
-			return cloche.Errorf(cloche.CodeInternal, "unpack into %.500q: %v; and what was moved cannot be moved back", target.Name(), err).
-				WithHint("what was there is in %s", name).WithCause(uerr)
-		}
-		return fileError("unpack into", target.Name(), err)
+	if err == nil || errors.Is(err, errStopped) {
+		return err
 	}
-	return nil
-}
-
-// staleAfter is how old a staging directory is that nobody fills any more: what
-// a sandbox left that was killed meanwhile.
-const staleAfter = 24 * time.Hour
-
-// sweepStagings removes what killed imports left in a target.
-func sweepStagings(target *os.File) {
-	w := dirWalk{top: target}
-	all, err := names(&w, ".")
-	if err != nil {
-		return
+	if uerr := s.undo(x.keepOwner); uerr != nil {
+		return cloche.Errorf(cloche.CodeInternal, "unpack into %.500q: %v; and what was moved cannot be moved back", target.Name(), err).
+			WithHint("what was there is in %s/%s", g.name, oldName).WithCause(uerr)
 	}
-	for _, name := range all {
-		var st unix.Stat_t
-		if !isStaging(name) || unix.Fstatat(int(target.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue
-		}
-		if time.Since(time.Unix(st.Mtim.Unix())) > staleAfter {
-			_ = os.RemoveAll(procFD(int(target.Fd())) + "/" + name)
-		}
-	}
-}
-
-// makeDirAt makes a directory in a directory and opens it.
-func makeDirAt(at int, dir, name string) (*os.File, error) {
-	name = dir + "/" + name
-	if err := unix.Mkdirat(at, name, 0o700); err != nil {
-		return nil, err
-	}
-	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return fileError("unpack into", target.Name(), err)
 }
 
 // mountsIn lists what is mounted below an open directory, relative to it.
@@ -170,19 +144,38 @@ func unescapeMount(s string) string {
 // it. Each move is one rename, and each can be undone.
 type swap struct {
 	target, fresh, old dirWalk
-	staging            string
+	staging            *staging
 	keep, foreign      pathSet
-	done               []renaming
-	// came are the names that were moved into the target.
-	came map[string]bool
+	// plan are all moves in their order, done those that were made.
+	plan, done []renaming
+	// gone are the names that the plan moves out of the target, came those that
+	// it moves in.
+	gone, came map[string]bool
 	// meta is what directories that stay looked like before.
 	meta map[string]dirEnd
 }
 
-// renaming moves one name from one tree to another.
+// renaming moves one name from one tree to another: from fresh to the target
+// where it has a look, else from the target to old.
 type renaming struct {
 	name string
-	in   bool // from fresh to target; else from target to old
+	// look is what comes in looks like.
+	look string
+}
+
+func (m renaming) in() bool { return m.look != "" }
+
+// open makes both trees of the staging directory.
+func (s *swap) open() (err error) {
+	if s.fresh.top, err = s.staging.subdir(newName); err != nil {
+		return err
+	}
+	s.old.top, err = s.staging.subdir(oldName)
+	s.old.mkdir = func(at int, name string) error { return unix.Mkdirat(at, name, 0o700) }
+	if err != nil {
+		s.fresh.top.Close()
+	}
+	return err
 }
 
 func (s *swap) close() {
@@ -191,7 +184,10 @@ func (s *swap) close() {
 	s.old.close()
 }
 
+// run plans, writes the plan down, and then moves. When it returns nil, the
+// import counts, also after a kill.
 func (s *swap) run(x *unpacker) error {
+	s.gone = map[string]bool{}
 	if x.options.Clear {
 		if err := s.clear("."); err != nil {
 			return err
@@ -200,13 +196,25 @@ func (s *swap) run(x *unpacker) error {
 	if err := s.merge("."); err != nil {
 		return err
 	}
+	s.close()
+	if err := s.staging.record(s.plan); err != nil {
+		return err
+	}
+	for _, m := range s.plan {
+		if err := s.move(m); err != nil {
+			return err
+		}
+	}
 	for _, d := range x.dirs {
 		if err := s.remember(d.name); err != nil {
 			return err
 		}
 	}
 	s.target.leave(0)
-	return x.finish(&s.target)
+	if err := x.finish(&s.target); err != nil {
+		return err
+	}
+	return s.staging.commit()
 }
 
 // names lists a directory of one of the trees, sorted.
@@ -226,7 +234,8 @@ func names(w *dirWalk, dir string) ([]string, error) {
 	return all, err
 }
 
-// clear moves what is in a directory of the target away.
+// clear plans to move away what is in a directory of the target. Directories of
+// other imports stay: one may hold files that a killed import has left.
 func (s *swap) clear(dir string) error {
 	all, err := names(&s.target, dir)
 	if err != nil {
@@ -235,7 +244,7 @@ func (s *swap) clear(dir string) error {
 	for _, base := range all {
 		name := path.Join(dir, base)
 		switch {
-		case dir == "." && base == s.staging, s.keep.holds(name), s.foreign.holds(name):
+		case s.keep.holds(name), s.foreign.holds(name), dir == "." && s.isImport(base):
 		case s.keep.under(name), s.foreign.under(name):
 			if kind, err := s.kind(&s.target, name); err != nil || kind != unix.S_IFDIR {
 				continue // what is to be kept below it does not exist
@@ -244,12 +253,19 @@ func (s *swap) clear(dir string) error {
 				return err
 			}
 		default:
-			if err := s.move(renaming{name: name}); err != nil {
-				return err
-			}
+			s.out(name)
 		}
 	}
 	return nil
+}
+
+// isImport says whether a name at the top of the target is an import's directory.
+func (s *swap) isImport(name string) bool {
+	if !isStaging(name) {
+		return false
+	}
+	kind, err := s.kind(&s.target, name)
+	return err == nil && kind == unix.S_IFDIR
 }
 
 // kind says what is at a name; 0 is nothing.
@@ -266,7 +282,7 @@ func (s *swap) kind(w *dirWalk, name string) (uint32, error) {
 	return st.Mode & unix.S_IFMT, err
 }
 
-// merge moves what is in a fresh directory to the target's of that name.
+// merge plans to move what is in a fresh directory to the target's of that name.
 func (s *swap) merge(dir string) error {
 	all, err := names(&s.fresh, dir)
 	if err != nil {
@@ -278,9 +294,11 @@ func (s *swap) merge(dir string) error {
 		if err != nil {
 			return err
 		}
-		there, err := s.kind(&s.target, name)
-		if err != nil {
-			return err
+		there := uint32(0)
+		if !s.gone[name] {
+			if there, err = s.kind(&s.target, name); err != nil {
+				return err
+			}
 		}
 		switch {
 		case there == unix.S_IFDIR && comes == unix.S_IFDIR:
@@ -292,33 +310,41 @@ func (s *swap) merge(dir string) error {
 			return cloche.Errorf(cloche.CodeExists, "%.200q is a directory in only one of the tar and the place that it goes to", name).
 				WithHint("remove what is there first, or clear the directory")
 		case there != 0:
-			if err := s.move(renaming{name: name}); err != nil {
-				return err
-			}
+			s.out(name)
 		}
-		if err := s.move(renaming{name: name, in: true}); err != nil {
+		look, err := lookOf(&s.fresh, name)
+		if err != nil {
 			return err
 		}
+		s.plan = append(s.plan, renaming{name, look})
+		s.came[name] = true
 	}
 	return nil
+}
+
+// out plans to move a name out of the target.
+func (s *swap) out(name string) {
+	s.plan = append(s.plan, renaming{name: name})
+	s.gone[name] = true
 }
 
 func (s *swap) move(m renaming) error {
 	from, to := &s.target, &s.old
-	if m.in {
+	if m.in() {
 		from, to = &s.fresh, &s.target
 	}
-	if err := rename(from, to, m.name); err != nil {
+	err := rename(from, to, m.name)
+	if errors.Is(err, unix.EEXIST) {
+		return cloche.Errorf(cloche.CodeExists, "%.200q was made while the tar was put in place", m.name).WithHint("import again")
+	}
+	if err != nil {
 		return err
 	}
 	s.done = append(s.done, m)
-	if m.in {
-		s.came[m.name] = true
-	}
-	return nil
+	return s.staging.step()
 }
 
-// rename moves a name from one tree to the other.
+// rename moves a name from one tree to the other, where nothing has it.
 func rename(from, to *dirWalk, name string) error {
 	dir, base := path.Split(name)
 	dir = path.Clean(dir)
@@ -328,6 +354,27 @@ func rename(from, to *dirWalk, name string) error {
 	}
 	dst, err := to.enter(dir)
 	if err != nil {
+		return err
+	}
+	return renameNew(src, dst, base)
+}
+
+// renameNew moves a name to another directory and replaces nothing.
+func renameNew(src, dst int, base string) error {
+	err := unix.Renameat2(src, base, dst, base, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	return renameSeen(src, dst, base)
+}
+
+// renameSeen is renameNew for what cannot look and rename in one step: gVisor in a
+// directory that others change too, and some filesystems.
+func renameSeen(src, dst int, base string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dst, base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		return unix.EEXIST
+	} else if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return unix.Renameat(src, base, dst, base)
@@ -369,7 +416,7 @@ func (s *swap) undo(owners bool) error {
 	s.target.leave(0)
 	for _, m := range slices.Backward(s.done) {
 		from, to := &s.old, &s.target
-		if m.in {
+		if m.in() {
 			from, to = &s.target, &s.fresh
 		}
 		errs = append(errs, rename(from, to, m.name))
