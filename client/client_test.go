@@ -3,8 +3,11 @@ package client_test
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -293,5 +296,61 @@ func TestContextOfACall(t *testing.T) {
 	cancel()
 	if _, err := c.Status(gone); cloche.CodeOf(err) != cloche.CodeCanceled || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want canceled", err)
+	}
+}
+
+// TestFromEnvTrusts: an https host is verified by the file that the environment names,
+// and is told apart from one that does not listen.
+func TestFromEnvTrusts(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"version":"x"}`)
+	}))
+	defer s.Close()
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	file := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	named := strings.Replace(s.URL, "127.0.0.1", "localhost", 1) // not in the certificate
+	for _, tc := range []struct {
+		host, file string
+		code       cloche.Code // "" is an answer
+		says       string
+	}{
+		{s.URL, file, "", ""},
+		{s.URL, "", cloche.CodeUnavailable, "is not trusted: x509: certificate signed by unknown authority"},
+		{named, file, cloche.CodeUnavailable, "is not trusted: x509: certificate is valid for"},
+		{s.URL, empty, cloche.CodeInvalid, "has no certificate"},
+		{s.URL, file + "x", cloche.CodeInvalid, "no such file"},
+		{"tcp://" + s.Listener.Addr().String(), file + "x", cloche.CodeInvalid, "the daemon speaks TLS"},
+	} {
+		t.Setenv(client.EnvHost, tc.host)
+		t.Setenv(client.EnvCAFile, tc.file)
+		c, err := client.FromEnv()
+		if err == nil {
+			_, err = c.Version(t.Context())
+			c.Close()
+		}
+		if cloche.CodeOf(err) != tc.code || tc.code != "" && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s with %q: %v", tc.host, tc.file, err)
+		}
+		if errors.Is(err, client.ErrNotRunning) {
+			t.Errorf("%s with %q is no daemon: %v", tc.host, tc.file, err)
+		}
+	}
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	c, err := client.New(client.Options{Host: strings.Replace(plain.URL, "http:", "https:", 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Version(t.Context()); cloche.CodeOf(err) != cloche.CodeUnavailable || !strings.Contains(err.Error(), "does not speak TLS") {
+		t.Errorf("a daemon without TLS: %v", err)
 	}
 }

@@ -1,10 +1,17 @@
 package httpapi_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
 
@@ -197,5 +204,78 @@ func TestProbes(t *testing.T) {
 	}
 	if resp, _ := h.send("tcp", h.tcp, h.tcp, "GET", "/healthz", nil, nil); resp.StatusCode != 200 {
 		t.Errorf("a daemon that is not ready is not healthy: HTTP %d", resp.StatusCode)
+	}
+}
+
+// TestOverTLS: what is true of TCP is true of TLS, over both versions of HTTP, and the
+// unix socket of the same server stays as it is.
+func TestOverTLS(t *testing.T) {
+	site := httptest.NewTLSServer(http.NotFoundHandler())
+	defer site.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(site.Certificate())
+	h := openWith(t, func(o *httpapi.Options) {
+		o.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &site.TLS.Certificates[0], nil }
+	})
+	if _, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "operators"}); err != nil {
+		t.Errorf("over the unix socket: %v", err)
+	}
+	for _, major := range []int{1, 2} {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: major == 2}
+		defer tr.CloseIdleConnections()
+		for _, tc := range []struct {
+			name, method, path, host, token string
+			body                            io.Reader
+			status                          int
+		}{
+			{"a token", "GET", "/v1/version", "", token, nil, 200},
+			{"no token", "GET", "/v1/version", "", "", nil, 401},
+			{"a foreign name", "GET", "/v1/version", "evil.example", token, nil, 403},
+			{"a probe", "GET", "/readyz", "", "", nil, 200},
+			{"a body of a stranger's", "POST", "/v1/sandboxes", "", "", strings.NewReader(strings.Repeat("x", 8<<20)), 401},
+			{"a body that is too large", "POST", "/v1/sandboxes", "", token, strings.NewReader(`{"name":"` + strings.Repeat("x", 8<<20) + `"}`), 413},
+			{"a list", "GET", "/v1/sandboxes", "", token, nil, 200},
+		} {
+			req, err := http.NewRequestWithContext(t.Context(), tc.method, "https://"+h.tcp+tc.path, tc.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = tc.host
+			req.Header.Set("Content-Type", "application/json")
+			if tc.token != "" {
+				req.Header.Set("Authorization", "Bearer "+tc.token)
+			}
+			resp, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).Do(req)
+			if err != nil {
+				t.Errorf("HTTP/%d, %s: %v", major, tc.name, err)
+				continue
+			}
+			data, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != tc.status || resp.ProtoMajor != major || err != nil || strings.Contains(string(data), "operators") {
+				t.Errorf("HTTP/%d, %s: %s, status %d, want %d: %v %.200s", major, tc.name, resp.Proto, resp.StatusCode, tc.status, err, data)
+			}
+		}
+	}
+	c, err := client.New(client.Options{Host: "https://" + h.tcp, Token: token, TLS: &tls.Config{RootCAs: roots}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.ExecStream(t.Context(), "box", cloche.ExecRequest{Argv: []string{"cat"}})
+	if err != nil {
+		t.Fatalf("a stream: %v", err)
+	}
+	p.Close()
+	if conn, err := tls.Dial("tcp", h.tcp, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
+		conn.Close()
+		t.Error("TLS 1.1 is spoken")
+	}
+	resp, data := h.send("tcp", h.tcp, h.tcp, "GET", "/v1/version", http.Header{"Authorization": {"Bearer " + token}}, nil)
+	if resp.StatusCode != 400 || !strings.Contains(string(data), "HTTPS") {
+		t.Errorf("in the clear: HTTP %d: %s", resp.StatusCode, data)
 	}
 }

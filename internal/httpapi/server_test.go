@@ -33,7 +33,10 @@ type house struct {
 	log    *lockedBuffer
 }
 
-func open(t *testing.T) *house {
+func open(t *testing.T) *house { return openWith(t, func(*httpapi.Options) {}) }
+
+// openWith opens one with other options.
+func openWith(t *testing.T, change func(*httpapi.Options)) *house {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cl") // a unix socket's path is short
 	if err != nil {
@@ -41,11 +44,12 @@ func open(t *testing.T) *house {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h := &house{t: t, core: httpapitest.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
-	h.server, err = httpapi.New(httpapi.Options{
+	o := httpapi.Options{
 		Core: h.core, Token: token, Origins: []string{"HTTPS://tools.example:443"}, Hosts: []string{"Box.example.:7070", "*.wild.example", "tools.example"},
 		Version: "test", MaxBody: 1 << 20, Logger: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
-	if err != nil {
+	}
+	change(&o)
+	if h.server, err = httpapi.New(o); err != nil {
 		t.Fatal(err)
 	}
 	ul, err := net.Listen("unix", h.unix)

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -38,7 +39,7 @@ def refusal(code: str, status: int, **more: object) -> bytes:
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl to make a certificate")
-def test_a_certificate_is_verified(tmp_path: Path) -> None:
+def test_a_certificate_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     make = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
@@ -58,13 +59,61 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
         with cloche.SandboxClient(f"https://localhost:{port}", "a-token", verify=trusting) as client:
             assert client.version() == {"version": "x"}
         s.asked.clear()
-        with pytest.raises(cloche.SandboxUnavailable):
+        with pytest.raises(cloche.SandboxUnavailable, match="is not trusted") as unknown:
             cloche.SandboxClient(f"https://localhost:{port}", "a-token").version()
-        with pytest.raises(cloche.SandboxUnavailable):  # trusted, and for another name
+        assert "CLOCHE_CA_FILE" in unknown.value.hint and not unknown.value.retryable
+        with pytest.raises(cloche.SandboxUnavailable, match="is not trusted"):  # for another name
             cloche.SandboxClient(f"https://127.0.0.1:{port}", "a-token", verify=trusting).version()
         assert s.asked == [], "the token was shown to a stranger"
+
+        monkeypatch.setenv("CLOCHE_CA_FILE", str(certificate))
+        assert cloche.SandboxClient(f"https://localhost:{port}", "a-token").version() == {"version": "x"}
+        with pytest.raises(cloche.SandboxUnavailable, match="is not trusted"):
+            cloche.SandboxClient(
+                f"https://localhost:{port}", "a-token", verify=ssl.create_default_context()
+            ).version()
+        for unusable in (tmp_path / "none", key):
+            monkeypatch.setenv("CLOCHE_CA_FILE", str(unusable))
+            with pytest.raises(cloche.InvalidRequest, match="cannot be read"):
+                cloche.SandboxClient(f"https://localhost:{port}", "a-token")
+            cloche.SandboxClient(f"tcp://localhost:{port}", "a-token")  # without TLS it is no matter
     finally:
         s.listener.close()
+
+
+def test_the_wrong_scheme_is_told() -> None:
+    plain = (
+        b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"  # as Go says it
+    )
+    with stranger(plain) as (client, _), pytest.raises(cloche.InvalidRequest, match="speaks TLS"):
+        client.version()
+
+
+def test_a_daemon_without_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            conn, _ = listener.accept()
+            with conn:
+                conn.recv(64 << 10)
+                conn.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            with pytest.raises(cloche.SandboxUnavailable, match="there is no TLS"):
+                cloche.SandboxClient(f"https://127.0.0.1:{listener.getsockname()[1]}").version()
+        finally:
+            thread.join(10)
+
+
+def test_a_name_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(cloche.SandboxUnavailable, match="the name of the daemon at tcp://box:7070"):
+        cloche.SandboxClient("tcp://box:7070").version()
 
 
 def test_ids_are_one_part_of_a_path() -> None:
