@@ -137,6 +137,22 @@ func codeOf(ctx context.Context, err error) string {
 // It holds nothing of the host's.
 func answer(w http.ResponseWriter, code, detail, id string) int {
 	f := faultOf(code)
+	data := bodyOf(code, detail, id)
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Bridge-Error", code)
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	if f.retry > 0 && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", strconv.Itoa(f.retry))
+	}
+	w.WriteHeader(f.status)
+	_, _ = w.Write(data) // whoever has gone does not read it
+	return f.status
+}
+
+// bodyOf is the body of an answer of the bridge's own.
+func bodyOf(code, detail, id string) []byte {
+	f := faultOf(code)
 	var body struct {
 		Error struct {
 			Type      string `json:"type"`
@@ -155,14 +171,5 @@ func answer(w http.ResponseWriter, code, detail, id string) int {
 	if err != nil { // strings always encode
 		data = nil
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("X-Bridge-Error", code)
-	h.Set("Content-Length", strconv.Itoa(len(data)))
-	if f.retry > 0 && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", strconv.Itoa(f.retry))
-	}
-	w.WriteHeader(f.status)
-	_, _ = w.Write(data) // whoever has gone does not read it
-	return f.status
+	return data
 }

@@ -55,6 +55,11 @@ type exchange struct {
 	large bool
 	// websocket says that the connection may become a WebSocket.
 	websocket bool
+	// trailer is the request's as it goes on; who sends the body fills it at its end.
+	trailer http.Header
+	// misread says that the body that the sandbox sent is malformed. The error that the
+	// transport makes of it does not always say so.
+	misread atomic.Bool
 }
 
 // exchange begins a record.
@@ -70,6 +75,7 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request) {
 	e.requests.Add(1)
 	x := &exchange{e: e, up: e.upstream.Load(), record: e.exchange(), begun: time.Now()}
 	if c, ok := r.Context().Value(connKey{}).(*followed); ok {
+		c.handled.Store(true)
 		x.record.Peer = peerOf(c.Conn)
 	}
 	x.ctx, x.stop = context.WithCancelCause(r.Context())
@@ -281,7 +287,7 @@ func (x *exchange) hide(h http.Header) {
 
 // broke is what the client gets when the target gives no answer.
 func (x *exchange) broke(w http.ResponseWriter, _ *http.Request, err error) {
-	code := codeOf(x.ctx, err)
+	code := x.codeOf(err)
 	if code == codeClient {
 		x.code = code
 		panic(http.ErrAbortHandler) // nobody is there
@@ -350,6 +356,11 @@ type asking struct {
 // Read implements io.Reader.
 func (a *asking) Read(b []byte) (int, error) {
 	n, err := a.ReadCloser.Read(a.x.e.rates.piece(b))
+	if errors.Is(err, io.EOF) {
+		a.x.settleTrailer()
+	} else if err != nil {
+		err = a.x.misreads(err)
+	}
 	a.x.in.Add(int64(n))
 	a.x.e.bytesIn.Add(int64(n))
 	if n > 0 {
@@ -361,6 +372,25 @@ func (a *asking) Read(b []byte) (int, error) {
 		a.x.idle.Stop() // what the target may take now is bounded by itself
 	}
 	return n, err
+}
+
+// misreads notes that a body cannot be read for what the sandbox sent. The context has
+// ended where it sends no more.
+func (x *exchange) misreads(err error) error {
+	if _, over := errors.AsType[*http.MaxBytesError](err); over || x.ctx.Err() != nil || errors.Is(err, http.ErrBodyReadAfterClose) {
+		return err
+	}
+	x.misread.Store(true)
+	return &codedError{codeMalformed, err}
+}
+
+// codeOf says what went wrong with the exchange.
+func (x *exchange) codeOf(err error) string {
+	code := codeOf(x.ctx, err)
+	if code == codeReset && x.misread.Load() {
+		return codeMalformed
+	}
+	return code
 }
 
 // telling is the body of a response.
@@ -391,7 +421,7 @@ func (t *telling) Read(b []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		t.x.w.whole = true
 	} else if err != nil && t.x.code == "" {
-		t.x.code = codeOf(t.x.ctx, err)
+		t.x.code = t.x.codeOf(err)
 	}
 	return n, err
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -61,6 +62,11 @@ func (x *exchange) settle(r *http.Request) (code string) {
 		Upgrade: r.Header["Upgrade"], Connection: r.Header["Connection"],
 	})
 	hop.Strip(r.Header)
+	for name := range r.Header {
+		if !plain(name) {
+			delete(r.Header, name)
+		}
+	}
 	switch asked {
 	case hop.Malformed:
 		x.detail = "it asks for a WebSocket with a body, or with another method than GET"
@@ -88,6 +94,8 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 	out.Host = base.Host
 	out.Trailer = p.In.Trailer // the same map: its values come after the body
+	x.trailer = out.Trailer
+	x.settleTrailer()
 	for name := range out.Header {
 		if removed(name) && !slices.ContainsFunc(spec.PassHeaders, func(h string) bool { return strings.EqualFold(h, name) }) {
 			delete(out.Header, name)
@@ -105,6 +113,44 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out.Header.Set("X-Sandbox-Id", x.e.o.Sandbox)
 	out.Header.Set("X-Endpoint", x.e.o.Spec.Name)
 	x.capture.asked(out.Header)
+}
+
+// plain is true for names of fields with letters, digits and "-" alone. What runs behind
+// WSGI, CGI or PHP takes other characters for "-": it could not tell X_Sandbox_Id from the
+// field that the host sets.
+func plain(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-'
+	})
+}
+
+// settleTrailer takes out of the trailer what a target would believe as it believes the
+// header: some put both together. It is called when the names are known that were
+// announced, and when all has come.
+func (x *exchange) settleTrailer() {
+	for name := range x.trailer {
+		if !plain(name) || removed(name) || hop.Ends(name) || ofHead(name) || x.sets(name) {
+			delete(x.trailer, name)
+		}
+	}
+}
+
+// ofHead is true for fields that say how a request is to be read, which no trailer may.
+func ofHead(name string) bool {
+	switch name {
+	case "Host", "Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Expect":
+		return true
+	}
+	return false
+}
+
+// sets says whether the host sets a header of that name.
+func (x *exchange) sets(name string) bool {
+	same := func(o string) bool { return strings.EqualFold(o, name) }
+	if h := x.up.spec.HTTP; h != nil && slices.ContainsFunc(slices.Collect(maps.Keys(h.SetHeaders)), same) {
+		return true
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Keys(x.secrets)), same)
 }
 
 // removed is true for headers of a sandbox's that a target would believe.

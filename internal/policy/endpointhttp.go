@@ -125,8 +125,13 @@ func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
 		}
 	}
 	for i, name := range h.PassHeaders {
-		if err := check(at(field+".pass_headers", i), name); err != nil {
+		one := at(field+".pass_headers", i)
+		if err := check(one, name); err != nil {
 			return err
+		}
+		if strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+			return cloche.Invalid(one, "%s: header %s never goes on, for a target could take it for another", one, show(name)).
+				WithHint("write a name of letters, digits and -")
 		}
 	}
 	return nil
@@ -142,10 +147,12 @@ func headerToken(s string) bool {
 	})
 }
 
-// housesHeader is true for headers that are of one hop, or that say who sends.
+// housesHeader is true for headers that are of one hop, or that say who sends, and for
+// names that some targets take for theirs, such as X_Sandbox_Id.
 func housesHeader(name string) bool {
+	name = textproto.CanonicalMIMEHeaderKey(strings.NewReplacer("_", "-", ".", "-").Replace(name))
 	switch name {
-	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade", "Expect", "X-Endpoint":
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect", "X-Endpoint":
 		return true
 	}
 	for _, prefix := range []string{"Proxy-", "X-Sandbox-", "X-Bridge-"} {
