@@ -20,7 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// pypiVar names a directory that holds the openai and mcp packages of PyPI with all
+// pypiVar names a directory that holds the openai, mcp and hypercorn packages of PyPI with all
 // that they need, for the scripts that use them unmodified.
 const pypiVar = "CLOCHE_TEST_PYPI"
 

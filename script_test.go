@@ -332,8 +332,8 @@ func condition(name string) (bool, error) {
 	case "openai":
 		_, err := os.Stat(filepath.Join(os.Getenv(pypiVar), "openai", "__init__.py"))
 		return err == nil, nil
-	case "mcp":
-		_, err := os.Stat(filepath.Join(os.Getenv(pypiVar), "mcp", "__init__.py"))
+	case "mcp", "hypercorn":
+		_, err := os.Stat(filepath.Join(os.Getenv(pypiVar), name, "__init__.py"))
 		return err == nil, nil
 	case "busybox":
 		return hasBusybox(), nil
