@@ -5,7 +5,13 @@ package cloche_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +22,10 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
 // manifest is what packaging/kubernetes says of the daemon's container.
@@ -236,5 +246,127 @@ func TestSocketInTheHome(t *testing.T) {
 				t.Errorf("it says\n%s", log.String())
 			}
 		})
+	}
+}
+
+// TestBehindNginx calls a daemon through the proxy of packaging/nginx, which keeps Host:
+// by one request, by a WebSocket, and by one whose answer comes in pieces.
+func TestBehindNginx(t *testing.T) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Skip("needs nginx in PATH")
+	}
+	h := newHouse(t)
+	h.kill9()
+	token := strings.Repeat("k", 40)
+	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("hosts: [box.example.org]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := strings.TrimPrefix(h.startListening(token), "tcp://")
+	dir := t.TempDir()
+	cert, roots, err := siteCertificate([]string{"box.example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := "127.0.0.1:" + strconv.Itoa(porttest.Free(t))
+	conf, err := os.ReadFile("packaging/nginx/cloche.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("listen 443", "listen "+front, "/etc/ssl/box.example.org", dir, "127.0.0.1:7070", daemon).Replace(string(conf))
+	whole := fmt.Sprintf("daemon off;\npid %[1]s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\nclient_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\n"+
+		"fastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n%[2]s}\n", dir, text)
+	for name, data := range map[string][]byte{
+		"cert.pem": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}), "nginx.conf": []byte(whole),
+		"key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), "roots.pem": roots,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy := exec.Command(nginx, "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
+	var says bytes.Buffer
+	proxy.Stderr = &says
+	if err := proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = proxy.Process.Signal(syscall.SIGTERM)
+		if err := proxy.Wait(); err != nil || t.Failed() {
+			t.Errorf("nginx ended with %v\n%s", err, says.String())
+		}
+	})
+	if !poll(func() bool { return answers("tcp", front) }) {
+		t.Fatal("nginx does not answer")
+	}
+	toFront := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", front)
+	}
+	// The proxy passes the caller's Host on, and the daemon judges it.
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(roots)
+	direct := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: toFront, TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	for host, want := range map[string]int{"box.example.org": 200, "other.example.org": 403} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://box.example.org/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		resp, err := direct.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("by the name %s: HTTP %d, want %d", host, resp.StatusCode, want)
+		}
+	}
+	c, err := client.New(client.Options{
+		Host: "https://box.example.org", Token: token, CAFile: filepath.Join(dir, "roots.pem"), NoReconnect: true, Dial: toFront,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	sb, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is written comes back before the stream ends, so nothing keeps it.
+	s, err := c.ExecStream(ctx, sb.ID, cloche.ExecRequest{Argv: []string{"cat"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, word := range []string{"one", "two"} {
+		if _, err := s.Write([]byte(word)); err != nil {
+			t.Fatal(err)
+		}
+		if ev, err := s.Recv(); err != nil || string(ev.Data) != word {
+			t.Fatalf("%q came back as %+v, %v", word, ev, err)
+		}
+	}
+	// Nor does it keep lines that are followed.
+	if _, err := c.StartProcess(ctx, sb.ID, cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Argv: []string{"sh", "-c", "echo begun; exec sleep 1000"}}}); err != nil {
+		t.Fatal(err)
+	}
+	seen := errors.New("seen")
+	err = c.Logs(ctx, sb.ID, cloche.LogOptions{Follow: true}, func(e cloche.LogEntry) error {
+		if strings.Contains(string(e.Data), "begun") {
+			return seen
+		}
+		return nil
+	})
+	if !errors.Is(err, seen) {
+		t.Errorf("follow: %v", err)
+	}
+	if _, err := c.Kill(ctx, sb.ID); err != nil {
+		t.Error(err)
 	}
 }
