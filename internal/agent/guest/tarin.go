@@ -44,6 +44,8 @@ type unpacker struct {
 	// more.
 	dirs []dirEnd
 	buf  []byte
+	// looks are what files look like that are put in place later; nil notes none.
+	looks fileLooks
 	// stop is called after each step of an atomic import by tests, which end it
 	// there as a kill does.
 	stop func() error
@@ -416,6 +418,9 @@ func (x *unpacker) file(e archive.Entry, r io.Reader) error {
 	if err := x.attributes(fd, mode, e); err != nil {
 		return err
 	}
+	if x.looks != nil {
+		x.looks.note(e.Path, n, e.ModTime)
+	}
 	return f.Close()
 }
 
@@ -534,6 +539,9 @@ func (x *unpacker) hardLink(e archive.Entry) error {
 	}
 	if err := x.retry(at, base, e, func() error { return unix.Linkat(from, path.Base(e.Target), at, base, 0) }); err != nil {
 		return x.rules.explain(path.Join(x.base, e.Target), err)
+	}
+	if x.looks != nil {
+		x.looks.noteSame(e.Path, e.Target)
 	}
 	x.report.Entries++
 	return nil

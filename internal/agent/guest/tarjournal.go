@@ -407,12 +407,59 @@ func openRecord(dir *os.File, name string, b *[]byte) error {
 // lookLen is the length of what lookOf returns.
 const lookLen = 22
 
-// lookOf is what a file or a directory with all below looks like: names, kinds, and sizes
-// and times of what is no directory. It stays the same when the tree is mounted in another
-// sandbox, which numbers of inodes do not, and changes when the content does.
-func lookOf(w *dirWalk, name string) (string, error) {
-	l := looker{w: w, hash: sha256.New()}
-	if err := l.add(name, ".", 0); err != nil {
+// fileLook is what something that is no directory looks like. Times are in seconds, as
+// some filesystems keep them.
+type fileLook [16]byte
+
+func newFileLook(kind uint32, size, seconds int64, target string) fileLook {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%o %d %d %s", kind, size, seconds, target))
+	return fileLook(sum[:16])
+}
+
+// fileLooks are the looks of the files that an archive brought, as far as they are known
+// from it, by their names. Each look at a file may be a call to what serves the disk.
+type fileLooks map[string]fileLook
+
+// maxLooks bounds them.
+const maxLooks = 1 << 17
+
+// note notes what a file is to look like that was made with a time.
+func (k fileLooks) note(name string, size int64, t time.Time) {
+	delete(k, name)
+	if len(k) < maxLooks && !t.IsZero() {
+		k[name] = newFileLook(unix.S_IFREG, size, time.Unix(0, t.UnixNano()).Unix(), "")
+	}
+}
+
+// noteSame notes that a name is another one of a file.
+func (k fileLooks) noteSame(name, as string) {
+	look, ok := k[as]
+	delete(k, name)
+	if ok && len(k) < maxLooks {
+		k[name] = look
+	}
+}
+
+// lookAt looks at something that is no directory.
+func lookAt(at int, base string, st *unix.Stat_t) (fileLook, error) {
+	kind := uint32(st.Mode) & unix.S_IFMT
+	if kind != unix.S_IFLNK {
+		return newFileLook(kind, st.Size, st.Mtim.Sec, ""), nil
+	}
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(at, base, target)
+	if err != nil {
+		return fileLook{}, err
+	}
+	return newFileLook(kind, 0, 0, string(target[:n])), nil
+}
+
+// lookOf is what a file or a directory with all below looks like: names, kinds, and sizes,
+// times and targets of what is no directory. It stays the same when the tree is mounted in
+// another sandbox, which numbers of inodes do not, and changes when the content does.
+func lookOf(w *dirWalk, name string, known fileLooks) (string, error) {
+	l := looker{w: w, known: known, hash: sha256.New()}
+	if err := l.add(name, ".", unix.DT_UNKNOWN, 0); err != nil {
 		return "", err
 	}
 	return base64.RawStdEncoding.EncodeToString(l.hash.Sum(nil))[:lookLen], nil
@@ -420,36 +467,49 @@ func lookOf(w *dirWalk, name string) (string, error) {
 
 type looker struct {
 	w     *dirWalk
+	known fileLooks
 	hash  hash.Hash
 	count int
 }
 
 // add takes in what is at name, which is at as below the top.
-func (l *looker) add(name, as string, depth int) error {
+func (l *looker) add(name, as string, kind uint8, depth int) error {
 	if l.count++; l.count > 2*maxTarEntries || depth > maxTarDepth {
 		return errForged
 	}
-	at, err := l.w.enter(path.Dir(name))
-	if err != nil {
+	look, ok := l.known[name]
+	if !ok && kind != unix.DT_DIR {
+		at, err := l.w.enter(path.Dir(name))
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstatat(at, path.Base(name), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if ok = st.Mode&unix.S_IFMT != unix.S_IFDIR; ok {
+			if look, err = lookAt(at, path.Base(name), &st); err != nil {
+				return err
+			}
+		}
+	}
+	if ok {
+		_, err := fmt.Fprintf(l.hash, "%q %x\n", as, look)
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(at, path.Base(name), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		_, err := fmt.Fprintf(l.hash, "%q %o %d %d\n", as, st.Mode&unix.S_IFMT, st.Size, st.Mtim.Nano())
-		return err
-	}
+	return l.addDir(name, as, depth)
+}
+
+func (l *looker) addDir(name, as string, depth int) error {
 	if _, err := fmt.Fprintf(l.hash, "%q\n", as); err != nil {
 		return err
 	}
-	all, err := names(l.w, name)
+	all, err := listDir(l.w, name)
 	if err != nil {
 		return err
 	}
-	for _, base := range all {
-		if err := l.add(path.Join(name, base), path.Join(as, base), depth+1); err != nil {
+	for _, e := range all {
+		if err := l.add(path.Join(name, e.name), path.Join(as, e.name), e.kind, depth+1); err != nil {
 			return err
 		}
 	}

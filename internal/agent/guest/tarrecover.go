@@ -149,9 +149,9 @@ func (g *staging) takeBack(plan []renaming) error {
 		switch {
 		case !m.in():
 			// A name that exists meanwhile stays, and this one in old/.
-			_ = rename(&s.old, &s.target, m.name)
+			_ = s.rename(&s.old, &s.target, m.name)
 		case s.cameIn(m, replaced[m.name]):
-			_ = rename(&s.target, &s.fresh, m.name)
+			_ = s.rename(&s.target, &s.fresh, m.name)
 		}
 		if err := g.step(); err != nil {
 			return err
@@ -171,6 +171,6 @@ func (s *swap) cameIn(m renaming, replaced bool) bool {
 			return false
 		}
 	}
-	look, err := lookOf(&s.target, m.name)
+	look, err := lookOf(&s.target, m.name, nil)
 	return err == nil && look == m.look
 }

@@ -263,7 +263,7 @@ func TestRecoveryFollowsNoSymlink(t *testing.T) {
 		must(t, os.Symlink(outside, link))
 	}
 	must(t, os.Mkdir(target+"/real", 0o700), os.Symlink(outside, staging+"/old/real"))
-	look, err := lookOf(&dirWalk{top: openTarget(t, outside)}, "x")
+	look, err := lookOf(&dirWalk{top: openTarget(t, outside)}, "x", nil)
 	must(t, err)
 	writeJournal(t, staging, []renaming{{name: "to/moved"}, {"to/x", look}, {"from/x", look}, {name: "from/x"}, {name: "real/x"}})
 	want := looksLike(t, outside)
@@ -301,7 +301,7 @@ func TestRecoveryHasTheOwnersRights(t *testing.T) {
 		staging := target + "/" + stagingPrefix + strings.Repeat("0c", 16)
 		must(t, os.Chmod(target, 0o777), os.Mkdir(target+"/closed", 0o755), os.WriteFile(target+"/closed/f", []byte("root's"), 0o644))
 		must(t, os.MkdirAll(staging+"/new/closed", 0o700), os.Mkdir(staging+"/old", 0o700))
-		look, err := lookOf(&dirWalk{top: openTarget(t, target)}, "closed/f")
+		look, err := lookOf(&dirWalk{top: openTarget(t, target)}, "closed/f", nil)
 		must(t, err)
 		writeJournal(t, staging, []renaming{{"closed/f", look}})
 		must(t, filepath.WalkDir(staging, func(name string, _ fs.DirEntry, _ error) error { return os.Lchown(name, owner, 0) }))

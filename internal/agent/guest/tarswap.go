@@ -60,7 +60,8 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 	}
 	defer g.dir.Close() // and with it the lock
 	defer g.beat()()
-	s := &swap{target: dirWalk{top: target}, staging: g, keep: newPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
+	x.looks = fileLooks{}
+	s := &swap{looks: x.looks, target: dirWalk{top: target}, staging: g, keep: newPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
 	defer func() {
 		s.close()
 		if errors.Is(err, errStopped) {
@@ -151,6 +152,9 @@ type swap struct {
 	// gone are the names that the plan moves out of the target, came those that
 	// it moves in.
 	gone, came map[string]bool
+	looks      fileLooks
+	// looksFirst: the kernel cannot look and rename at once here.
+	looksFirst bool
 	// meta is what directories that stay looked like before.
 	meta map[string]dirEnd
 }
@@ -234,6 +238,31 @@ func names(w *dirWalk, dir string) ([]string, error) {
 	return all, err
 }
 
+// listDir lists a directory of one of the trees, sorted, with the kinds that it tells.
+func listDir(w *dirWalk, dir string) ([]dirent, error) {
+	at, err := w.enter(dir)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var all []dirent
+	for buf := make([]byte, direntBytes); ; {
+		some, err := readDirents(fd, buf)
+		if err != nil {
+			return nil, err
+		}
+		if len(some) == 0 {
+			slices.SortFunc(all, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
+			return all, nil
+		}
+		all = append(all, some...)
+	}
+}
+
 // clear plans to move away what is in a directory of the target. Directories of
 // other imports stay: one may hold files that a killed import has left.
 func (s *swap) clear(dir string) error {
@@ -284,15 +313,17 @@ func (s *swap) kind(w *dirWalk, name string) (uint32, error) {
 
 // merge plans to move what is in a fresh directory to the target's of that name.
 func (s *swap) merge(dir string) error {
-	all, err := names(&s.fresh, dir)
+	all, err := listDir(&s.fresh, dir)
 	if err != nil {
 		return err
 	}
-	for _, base := range all {
-		name := path.Join(dir, base)
-		comes, err := s.kind(&s.fresh, name)
-		if err != nil {
-			return err
+	for _, e := range all {
+		name := path.Join(dir, e.name)
+		comes := uint32(e.kind) << 12 // as the bits of a mode
+		if e.kind == unix.DT_UNKNOWN {
+			if comes, err = s.kind(&s.fresh, name); err != nil {
+				return err
+			}
 		}
 		there := uint32(0)
 		if !s.gone[name] {
@@ -312,7 +343,7 @@ func (s *swap) merge(dir string) error {
 		case there != 0:
 			s.out(name)
 		}
-		look, err := lookOf(&s.fresh, name)
+		look, err := lookOf(&s.fresh, name, s.looks)
 		if err != nil {
 			return err
 		}
@@ -329,11 +360,12 @@ func (s *swap) out(name string) {
 }
 
 func (s *swap) move(m renaming) error {
-	from, to := &s.target, &s.old
+	// In old/, which is new, there is nothing to replace.
+	from, to, how := &s.target, &s.old, renameOver
 	if m.in() {
-		from, to = &s.fresh, &s.target
+		from, to, how = &s.fresh, &s.target, s.renameNew
 	}
-	err := rename(from, to, m.name)
+	err := renameBy(how, from, to, m.name)
 	if errors.Is(err, unix.EEXIST) {
 		return cloche.Errorf(cloche.CodeExists, "%.200q was made while the tar was put in place", m.name).WithHint("import again")
 	}
@@ -345,7 +377,13 @@ func (s *swap) move(m renaming) error {
 }
 
 // rename moves a name from one tree to the other, where nothing has it.
-func rename(from, to *dirWalk, name string) error {
+func (s *swap) rename(from, to *dirWalk, name string) error {
+	return renameBy(s.renameNew, from, to, name)
+}
+
+func renameOver(src, dst int, base string) error { return unix.Renameat(src, base, dst, base) }
+
+func renameBy(how func(src, dst int, base string) error, from, to *dirWalk, name string) error {
 	dir, base := path.Split(name)
 	dir = path.Clean(dir)
 	src, err := from.enter(dir)
@@ -356,14 +394,17 @@ func rename(from, to *dirWalk, name string) error {
 	if err != nil {
 		return err
 	}
-	return renameNew(src, dst, base)
+	return how(src, dst, base)
 }
 
 // renameNew moves a name to another directory and replaces nothing.
-func renameNew(src, dst int, base string) error {
-	err := unix.Renameat2(src, base, dst, base, unix.RENAME_NOREPLACE)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return err
+func (s *swap) renameNew(src, dst int, base string) error {
+	if !s.looksFirst {
+		err := unix.Renameat2(src, base, dst, base, unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+			return err
+		}
+		s.looksFirst = true
 	}
 	return renameSeen(src, dst, base)
 }
@@ -419,7 +460,7 @@ func (s *swap) undo(owners bool) error {
 		if m.in() {
 			from, to = &s.target, &s.fresh
 		}
-		errs = append(errs, rename(from, to, m.name))
+		errs = append(errs, s.rename(from, to, m.name))
 	}
 	return errors.Join(errs...)
 }
