@@ -146,7 +146,7 @@ func TestReady(t *testing.T) {
 			}
 			looks, began := 0, time.Now()
 			s := core.New(core.Options{Audit: log, Prober: prober, Home: home, HomeFull: func(string) string { looks++; return c.full }})
-			// Whoever asked first may have left.
+			// The first caller may have left.
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
 			for range 1000 {

@@ -87,7 +87,7 @@ func TestWhoMayCall(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameTheSetting: whoever is refused for a name learns which, and what allows it.
+// TestRefusalsNameTheSetting: a refusal for a name says which, and what allows it.
 func TestRefusalsNameTheSetting(t *testing.T) {
 	h := open(t)
 	for _, tc := range []struct{ host, origin, says, hint string }{
