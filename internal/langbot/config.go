@@ -138,7 +138,12 @@ type settings struct {
 	roots []string
 	// unused: directories were named, and the operator granted none.
 	unused bool
-	ttl    time.Duration
+	// relative are the client's paths that are relative to its own working directory,
+	// which is not known here.
+	relative []string
+	// base is where relative paths of the operator began; empty is that none was.
+	base string
+	ttl  time.Duration
 }
 
 // said is who says something of the configuration.
@@ -272,11 +277,21 @@ func (s *settings) paths(workDir string, within *settings) error {
 		s.workspace, s.skills, s.unused = within.workspace, within.skills, true
 		return nil
 	}
+	if within != nil && s.leaveRelative(within) {
+		return nil
+	}
+	l = s.box.Local
+	if err := s.relativeTo(workDir); err != nil {
+		return err
+	}
 	root := resolved(abs(workDir, cmp.Or(l.HostRoot, filepath.Join("data", "box"))))
 	for _, r := range l.AllowedMountRoots {
 		s.roots = append(s.roots, resolved(abs(workDir, r)))
 	}
-	if len(s.roots) == 0 {
+	switch {
+	case len(s.relative) > 0: // what they are is not known, so they narrow nothing
+		s.roots = within.roots
+	case len(s.roots) == 0:
 		s.roots = []string{root}
 	}
 	if within != nil {
@@ -304,6 +319,52 @@ func (s *settings) paths(workDir string, within *settings) error {
 		}
 	case err != nil:
 		return failed(classValidation, "local.default_workspace: %s cannot be used: %w", s.workspace, err)
+	}
+	return nil
+}
+
+// leaveRelative takes out what the client gave relative to its own working directory, and
+// reports whether nothing is left. What it was narrows nothing.
+func (s *settings) leaveRelative(within *settings) (done bool) {
+	l := &s.box.Local
+	leave := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			s.relative, *p = append(s.relative, *p), ""
+		}
+	}
+	if leave(&l.HostRoot); l.HostRoot == "" {
+		leave(&l.DefaultWorkspace)
+		leave(&l.SkillsRoot)
+	}
+	l.AllowedMountRoots = slices.DeleteFunc(slices.Clone(l.AllowedMountRoots), func(r string) bool {
+		leave(&r)
+		return r == ""
+	})
+	if l.HostRoot == "" && l.DefaultWorkspace == "" && len(s.relative) > 0 {
+		s.workspace = within.workspace
+	}
+	if l.HostRoot == "" && l.SkillsRoot == "" && len(s.relative) > 0 {
+		s.skills = within.skills
+	}
+	if l.HostRoot == "" && l.DefaultWorkspace == "" && l.SkillsRoot == "" && len(l.AllowedMountRoots) == 0 {
+		s.roots = within.roots
+		return true
+	}
+	return false
+}
+
+// relativeTo notes where relative paths begin. None begins at the root of the filesystem:
+// a service without a working directory would make its directories there.
+func (s *settings) relativeTo(workDir string) error {
+	l := s.box.Local
+	for _, p := range append([]string{l.HostRoot}, l.AllowedMountRoots...) {
+		if p == "" || filepath.IsAbs(p) {
+			continue
+		}
+		if filepath.Dir(workDir) == workDir {
+			return failed(classValidation, "local.host_root: %s is relative, and the working directory is %s; give an absolute path, such as BOX__LOCAL__HOST_ROOT=/srv/langbot/box", clipped(p), workDir)
+		}
+		s.base = workDir
 	}
 	return nil
 }
@@ -344,13 +405,16 @@ func resolved(p string) string {
 	}
 }
 
+// backendLocal is what LangBot's own configuration says where nobody chose.
+const backendLocal = "local"
+
 // candidates are the engines that a word for a backend means; nil is what the
 // operator's rules choose.
 func candidates(backend string) (names []string, known bool) {
 	switch backend {
 	case "", "auto":
 		return nil, true
-	case "local":
+	case backendLocal:
 		return []string{"docker", "nsjail"}, true
 	case "docker", "nsjail", "e2b", "podman", "gvisor", "native", "oci", "kubernetes":
 		return []string{backend}, true
@@ -369,7 +433,7 @@ type choice struct {
 }
 
 // choose finds the engine among the reports, in the order of the candidates. A
-// backend that was named never falls back.
+// backend that was named never falls back; local falls back to auto.
 func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineStatus) choice {
 	names, known := candidates(backend)
 	if !known {
@@ -394,6 +458,9 @@ func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineSta
 			break
 		}
 		why = append(why, what)
+	}
+	if backend == backendLocal && auto.Available {
+		return choice{name: auto.Name, available: true}
 	}
 	c := choice{reason: strings.Join(why, "; ")}
 	if len(names) == 1 {

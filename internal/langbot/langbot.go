@@ -127,6 +127,9 @@ type Server struct {
 	ops   keyed
 	grant *grants
 
+	// localOnce: it was told once what the backend local stands for.
+	localOnce sync.Once
+
 	// live ends when the server does.
 	live context.Context
 	end  context.CancelFunc
@@ -280,33 +283,23 @@ func (s *Server) choice(ctx context.Context) choice {
 	if names, known := candidates(cfg.backend); known && names == nil {
 		return own
 	}
+	if cfg.source != fromInit {
+		return choose(cfg.backend, reports, status.Engine)
+	}
+	// LangBot sends local where nobody chose: that is the operator's choice.
+	if cfg.backend == backendLocal {
+		return own
+	}
 	c := choose(cfg.backend, reports, status.Engine)
-	if cfg.source != fromInit || !c.available {
+	if !c.available {
 		return c
 	}
-	return s.held(ctx, cfg.backend, c, own, reports)
-}
-
-// held holds what a client chose, c, to the tier of the operator's choice, own. A client
-// whose word stands for several engines, of which none is strong enough, gets own.
-func (s *Server) held(ctx context.Context, word string, c, own choice, reports []cloche.EngineReport) choice {
-	names, _ := candidates(word)
 	floor := ""
 	if s.operator.backend != "" {
 		floor = own.name
 	}
-	if len(names) == 1 {
-		if err := s.core.EngineAtLeast(ctx, names[0], floor); err != nil {
-			return choice{engine: c.engine, name: c.name, reason: err.Error()}
-		}
-		return c
+	if err := s.core.EngineAtLeast(ctx, c.name, floor); err != nil {
+		return choice{engine: c.engine, name: c.name, reason: err.Error()}
 	}
-	for _, name := range names {
-		if s.core.EngineAtLeast(ctx, name, floor) == nil {
-			if one := choose(name, reports, cloche.EngineStatus{}); one.available {
-				return one
-			}
-		}
-	}
-	return own
+	return c
 }

@@ -3,8 +3,10 @@
 package langbot
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -206,6 +208,42 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+	t.Run("the client's own working directory", func(t *testing.T) {
+		root := filepath.Join(resolved(t.TempDir()), "data", "box")
+		var log bytes.Buffer
+		d := newDoor(t, func(o *Options) {
+			o.Environ, o.Logger = []string{"BOX__LOCAL__HOST_ROOT=" + root}, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		// As LangBot's own configuration has it.
+		d.must("box_init", nil, obj{"local": obj{"host_root": "./data/box", "default_workspace": "", "allowed_mount_roots": []string{"./data/box", "/tmp"}}})
+		if s := d.s.settings(); s.workspace != root+"/default" || !slices.Equal(s.roots, []string{root}) {
+			t.Errorf("%+v", s)
+		}
+		if !d.hostDirs(root+"/default") || d.hostDirs("/tmp") {
+			t.Error("what is granted is not what is mounted")
+		}
+		if list, err := os.ReadDir(d.opts.WorkDir); err != nil || len(list) > 0 {
+			t.Errorf("made %v in the working directory, %v", list, err)
+		}
+		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "./data/box") || !strings.Contains(text, "BOX__LOCAL__HOST_ROOT") {
+			t.Errorf("the log says %s", text)
+		}
+		r := d.ask("box_create_session", &placement{"inst-1", "ws-1", 1}, obj{"session_id": "x", "host_path": "/opt/langbot/data/box/default"})
+		if !strings.Contains(r.Message, root) || !strings.Contains(r.Message, "./data/box") {
+			t.Errorf("the refusal is %s", r.Message)
+		}
+	})
+	t.Run("no working directory", func(t *testing.T) {
+		at := "/data" // of the machine that runs this test
+		_, before := os.Stat(at)
+		_, err := Options{WorkDir: "/"}.configure(nil, []byte(`{"local":{"host_root":"./data/box"}}`), said{source: fromStart, before: fromNobody})
+		if err == nil || !strings.Contains(err.Error(), "./data/box is relative, and the working directory is /") {
+			t.Errorf("%v", err)
+		}
+		if _, after := os.Stat(at); os.IsNotExist(before) && !os.IsNotExist(after) {
+			t.Errorf("made %s", at)
+		}
+	})
 	t.Run("the operator's own pipe", func(t *testing.T) {
 		d := newDoor(t, nil)
 		root := resolved(t.TempDir())
@@ -230,8 +268,10 @@ func TestClientStaysInTheTier(t *testing.T) {
 	}{
 		"too weak":                {`{}`, "native", nil, []string{"native"}, choice{engine: "native", name: "native", reason: "engine native is too weak"}},
 		"strong enough":           {`{}`, "oci", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
-		"local, one too weak":     {`{}`, "local", nil, []string{"docker"}, choice{engine: "nsjail", name: "nsjail", available: true}},
+		"local is the operator's": {`{}`, "local", nil, nil, choice{name: "fake", available: true, reason: "it is down"}},
 		"local, both too weak":    {`{}`, "local", nil, []string{"docker", "nsjail"}, choice{name: "fake", available: true, reason: "it is down"}},
+		"local, one is chosen":    {`{"backend":"native"}`, "local", nil, []string{"docker"}, choice{engine: "native", name: "native", available: true}},
+		"local of the operator":   {`{"backend":"local"}`, "local", nil, nil, choice{engine: "docker", name: "docker", available: true}},
 		"the operator's is weak":  {`{"backend":"native"}`, "", nil, []string{"native"}, choice{engine: "native", name: "native", available: true}},
 		"auto is the operator's":  {`{"backend":"oci"}`, "auto", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
 		"nothing is that too":     {`{"backend":"oci"}`, "-", nil, nil, choice{engine: "oci", name: "oci", available: true}},

@@ -339,7 +339,19 @@ func (s *settings) mountable(field, dir string) (string, error) {
 	}
 	real := resolved(dir)
 	if !s.allowed(real) {
-		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots", field, clipped(dir))
+		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots: %s", field, clipped(dir), s.rootsText())
 	}
 	return real, nil
+}
+
+// rootsText names the roots, and how relative paths became one of them or did not.
+func (s *settings) rootsText() string {
+	text := strings.Join(s.roots, ", ")
+	if s.base != "" {
+		text += "; relative roots are resolved in " + s.base + ", the working directory of cloche"
+	}
+	if len(s.relative) > 0 {
+		text += "; LangBot's own " + strings.Join(s.relative, ", ") + " are relative to its working directory, and not resolved here: set BOX__LOCAL__HOST_ROOT to the directory that is meant"
+	}
+	return text
 }

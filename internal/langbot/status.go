@@ -131,13 +131,29 @@ func (s *Server) initialize(ctx context.Context, data json.RawMessage, operator 
 	if next.unused {
 		s.log.Warn("the client's directories of this host are not used, for the operator granted none: set BOX__LOCAL__ALLOWED_MOUNT_ROOTS, or local in LANGBOT_BOX_CONFIG")
 	}
+	if len(next.relative) > 0 {
+		s.log.Warn("the client's directories are relative to its own working directory, and are left as the operator granted them: set BOX__LOCAL__HOST_ROOT to the directory that is meant",
+			"relative", next.relative, "roots", next.roots)
+	}
 	next.policy = now.policy.followedBy(next.policy)
 	s.mu.Lock()
 	s.cfg = next
 	s.mu.Unlock()
 	c := s.choice(ctx)
+	s.warnOfLocal(next, c)
 	s.log.Info("box configuration", "backend", next.backend, "source", next.source, "name", c.name, "available", c.available, "reason", c.reason)
 	return map[string]bool{"initialized": true}, nil
+}
+
+// warnOfLocal tells once what LangBot's stock backend stands for here.
+func (s *Server) warnOfLocal(cfg *settings, c choice) {
+	if cfg.backend != backendLocal || cfg.source != fromInit {
+		return
+	}
+	s.localOnce.Do(func() {
+		s.log.Warn("LangBot asks for backend local, which is its default: sessions run on the engine that the operator's rules choose; set BOX_BACKEND to choose one, such as BOX_BACKEND=gvisor or BOX_BACKEND=docker",
+			"engine", c.name, "available", c.available)
+	})
 }
 
 func sortSessions(all []*session) {
