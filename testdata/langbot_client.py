@@ -17,18 +17,35 @@ import zipfile
 from langbot_plugin.box.client import ActionRPCBoxClient
 from langbot_plugin.box.models import BoxManagedProcessSpec, BoxSpec
 from langbot_plugin.entities.io.actions.enums import CommonAction
-from langbot_plugin.entities.io.context import ActionContext
 from langbot_plugin.runtime.io.controllers.stdio.client import StdioClientController
 from langbot_plugin.runtime.io.controllers.ws.client import WebSocketClientController
 from langbot_plugin.runtime.io.handler import Handler
 
 import websockets
 
+try:
+    from langbot_plugin.entities.io.context import ActionContext
+except ImportError:  # before 0.5: no headers, and no workspaces
+    ActionContext = None
+
 workspace, port, mode = sys.argv[1:4]
-instance, token = os.environ["LANGBOT_BOX_TRUSTED_INSTANCE_UUID"], os.environ["LANGBOT_BOX_CONTROL_TOKEN"]
-headers = {"X-LangBot-Instance-Id": instance, "X-LangBot-Box-Control-Token": token}
 http = "http://127.0.0.1:" + port
-ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=1)
+headers, ctx = {}, None
+if ActionContext:
+    instance, token = os.environ["LANGBOT_BOX_TRUSTED_INSTANCE_UUID"], os.environ["LANGBOT_BOX_CONTROL_TOKEN"]
+    headers = {"X-LangBot-Instance-Id": instance, "X-LangBot-Box-Control-Token": token}
+    ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=1)
+
+
+class Plain:
+    """A client before 0.5, with the methods of a later one."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __getattr__(self, name):
+        method = getattr(self.client, name)
+        return lambda *args, action_context=None, **more: method(*args, **more)
 
 
 def check(what, ok, seen=None):
@@ -51,7 +68,8 @@ def spec(cmd="", **more):
 async def relay(client, session="s1"):
     target = client.get_managed_process_websocket_url(session, http, "echo", action_context=ctx)
     more = dict(headers)
-    more["X-LangBot-Workspace-Id"], more["X-LangBot-Placement-Generation"] = workspace, "1"
+    if headers:
+        more["X-LangBot-Workspace-Id"], more["X-LangBot-Placement-Generation"] = workspace, "1"
     async with websockets.connect(target, additional_headers=more, subprotocols=["mcp"], max_size=None) as ws:
         await ws.send("hello")
         check("a line", await asyncio.wait_for(ws.recv(), 60) == "hello")
@@ -70,6 +88,8 @@ async def drive(connection):
     await handler.call_action(CommonAction.PING, {})
     client = ActionRPCBoxClient(logger=logging.getLogger("t"))
     client.set_handler(handler)
+    if not ActionContext:
+        client = Plain(client)
     await client.init({"enabled": True, "local": {}, "e2b": {"api_key": ""}})
     await {"before": before, "after": after}.get(mode, everything)(client, handler)
     await handler.close()
@@ -189,6 +209,8 @@ async def everything(client, handler):
     check("it outlives its relay", p.status.value == "running" and p.stderr_preview.strip() == "ready", p)
     status = await client.get_status(action_context=ctx)
     check("the status counts it", (status["active_sessions"], status["managed_processes"]) == (1, 1), status)
+    capacity = status["capacity"]
+    check("and says how many more there may be", (capacity["used"], capacity["remaining"]) == (1, capacity["limit"] - 1), capacity)
     if hasattr(client, "get_storage_analysis"):
         seen = await client.get_storage_analysis(action_context=ctx)
         check("what it occupies", seen["active_sessions"] == 1 and seen["size_bytes"] >= 0, seen)
@@ -199,6 +221,8 @@ async def everything(client, handler):
     check("the sessions", [s["session_id"] for s in found] == ["s1"], found)
     await skills(client)
     await hostile_skills(client)
+    if not ActionContext:
+        return
     next_ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=2)
     check("a new generation has none", await client.get_sessions(action_context=next_ctx) == [])
     await refused("the old generation is stale", "BoxError", client.get_sessions(action_context=ctx))
@@ -219,7 +243,8 @@ async def main():
     if mode == "stdio":
         runtime = StdioClientController(command=sys.argv[4], args=["box", "-s", "--ws-control-port", port, "--host", "127.0.0.1"], env=dict(os.environ))
     else:
-        runtime = WebSocketClientController("ws://127.0.0.1:" + port + "/rpc/ws", failed, additional_headers=headers)
+        more = {"additional_headers": headers} if headers else {}
+        runtime = WebSocketClientController("ws://127.0.0.1:" + port + "/rpc/ws", failed, **more)
     await asyncio.wait_for(runtime.run(drive), 400)
 
 

@@ -47,6 +47,8 @@ type fakeCore struct {
 	slow                   chan string
 	// refuse, where it is set, says what is wrong with a spec.
 	refuse func(cloche.SandboxSpec) error
+	// turnedAway are why connections were refused.
+	turnedAway []string
 	// hold, where it is set, is waited for by every exec.
 	hold chan struct{}
 	// entered is told of each exec that waits, where somebody listens.
@@ -166,6 +168,12 @@ func (f *fakeCore) EngineAtLeast(_ context.Context, engine, own string) error {
 
 func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
 	return cloche.Status{Enabled: !f.disabled, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
+}
+
+func (f *fakeCore) RefusedConnection(_, reason string, _ int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.turnedAway = append(f.turnedAway, reason)
 }
 
 func (f *fakeCore) KeepSkills(core.Caller, string) {}

@@ -52,6 +52,9 @@ type Sandboxes interface {
 	// EngineAtLeast says why an engine isolates less than the operator's choice: the
 	// engine own, or where that is empty what the rules say. Nil is that it does not.
 	EngineAtLeast(ctx context.Context, engine, own string) error
+	// RefusedConnection records that a connection was refused, and how many before it
+	// were without a record.
+	RefusedConnection(remote, reason string, notTold int64)
 }
 
 // Processes are core's verbs on managed processes.
@@ -127,6 +130,7 @@ type Server struct {
 	ops   keyed
 	grant *grants
 
+	refusals refusals
 	// localOnce: it was told once what the backend local stands for.
 	localOnce sync.Once
 

@@ -64,33 +64,24 @@ func answer(w http.ResponseWriter, status int, doc any) {
 
 // serveRelay connects a client with a process's input and output.
 func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
-	if !s.knows(r) {
-		unauthorized(w)
+	who, err := s.enter(r, false)
+	if err != nil {
+		s.turnAway(w, r, err)
 		return
 	}
-	instance, ok := s.pin.admit(r.Header, false)
-	if !ok {
-		unauthorized(w)
-		return
-	}
-	place, ok := relayPlacement(instance, r.Header)
-	if !ok {
-		unauthorized(w)
+	place, logical, err := relayTarget(who, r)
+	if err != nil {
+		s.turnAway(w, r, err)
 		return
 	}
 	ctx, land, ok := s.fence.enter(r.Context(), place)
 	if !ok {
-		unauthorized(w)
+		s.turnAway(w, r, errors.New("no action of its workspace came in its generation"))
 		return
 	}
 	defer land()
 	if err := s.mayRelay(ctx, place); err != nil {
 		refuse(w, s.clean(err))
-		return
-	}
-	logical, ok := strings.CutPrefix(r.PathValue("session"), place.runtime()+"-")
-	if !ok {
-		unauthorized(w)
 		return
 	}
 	id := r.PathValue("process")
@@ -108,7 +99,7 @@ func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.wg.Done()
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true, // nobody comes without a header that no page can set
+		Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true, // enter refuses web pages
 	})
 	if err != nil {
 		return

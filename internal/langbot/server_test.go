@@ -156,6 +156,12 @@ func TestSessionsAreReusedOrNot(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	d.must("box_create_session", p, obj{"session_id": "c"})
+	if got := d.must("box_status", p, obj{})["capacity"]; !maps.Equal(got.(obj), obj{"limit": 3.0, "used": 3.0, "remaining": 0.0}) {
+		t.Errorf("the capacity is %v", got)
+	}
+	if got := d.must("box_status", &placement{"inst-1", "ws-2", 1}, obj{})["capacity"]; !maps.Equal(got.(obj), obj{"limit": 3.0, "used": 0.0, "remaining": 0.0}) {
+		t.Errorf("another workspace's capacity is %v", got)
+	}
 	d.refused("BoxCapacityExceededError: ", "box_create_session", p, obj{"session_id": "d"})
 	if r := d.must("box_delete_session", p, obj{"session_id": "a b"}); r["deleted"] != "a b" {
 		t.Errorf("%v", r)

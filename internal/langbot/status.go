@@ -51,6 +51,32 @@ type statusInfo struct {
 	Managed  int           `json:"managed_processes"`
 	TTLSec   int64         `json:"session_ttl_sec"`
 	Limits   limits        `json:"limits"`
+	Capacity capacity      `json:"capacity"`
+}
+
+// capacity is how many sessions a workspace may have, has, and may still make.
+type capacity struct {
+	Limit     int `json:"limit"`
+	Used      int `json:"used"`
+	Remaining int `json:"remaining"`
+}
+
+// capacity counts the sessions of a workspace against the bound of the runtime and of the workspace's grant.
+func (s *Server) capacity(cfg *settings, p placement) capacity {
+	limit := cfg.limits.Sessions
+	if cfg.policy.required {
+		limit = min(limit, s.grant.sessions(p))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := capacity{Limit: limit}
+	for _, x := range s.sessions {
+		if x.place == p {
+			c.Used++
+		}
+	}
+	c.Remaining = max(0, min(limit-c.Used, cfg.limits.Sessions-len(s.sessions)-s.creating-s.closing))
+	return c
 }
 
 // backendChoice is the effective value and who set it.
@@ -65,6 +91,7 @@ func (s *Server) status(ctx context.Context, p placement) statusInfo {
 	out := statusInfo{
 		Backend: s.backendInfo(ctx), Choice: backendChoice{cfg.backend, cfg.source}, TTLSec: int64(cfg.ttl.Seconds()), Limits: cfg.limits,
 	}
+	out.Capacity = s.capacity(cfg, p)
 	all := s.of(p)
 	out.Sessions = len(all)
 	s.mu.Lock()
