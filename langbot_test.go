@@ -42,7 +42,7 @@ func TestLangBot(t *testing.T) {
 	h.kill9()
 	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
 	clients := t.TempDir() // below which the client says that skills lie
-	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients}
+	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients, "BOX__LOCAL__HOST_ROOT=" + filepath.Join(clients, "root")}
 	b.start()
 	drive := func(t *testing.T, dir, workspace, port string, mode ...string) {
 		t.Helper()
@@ -90,7 +90,7 @@ func TestLangBot(t *testing.T) {
 		}
 		h.kill9()
 		with := b.more
-		b.more, b.token = []string{"BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients}, ""
+		b.more, b.token = with[1:], ""
 		b.start()
 		drive(t, dir, "ws-old", b.port, "all")
 		h.kill9()

@@ -8,6 +8,7 @@ with "ok" or with "FAILED"; the last is "done".
 """
 
 import asyncio
+import glob
 import io
 import logging
 import os
@@ -90,7 +91,9 @@ async def drive(connection):
     client.set_handler(handler)
     if not ActionContext:
         client = Plain(client)
-    await client.init({"enabled": True, "local": {}, "e2b": {"api_key": ""}})
+    # As LangBot's own configuration has it.
+    local = {"host_root": "./data/box", "default_workspace": "", "allowed_mount_roots": ["./data/box", "/tmp"]}
+    await client.init({"enabled": True, "backend": "local", "local": local, "e2b": {"api_key": ""}})
     await {"before": before, "after": after}.get(mode, everything)(client, handler)
     await handler.close()
     task.cancel()
@@ -116,6 +119,16 @@ async def after(client, _):
 async def skills(client):
     if not hasattr(client, "list_skills"):
         return  # this version of the client has no skills any more
+    text = "printf -- '---\\nname: made\\ndescription: d\\n---\\n\\nDo it.\\n'"
+    r = await client.execute(spec("mkdir -p /workspace/made && " + text + " > /workspace/made/SKILL.md"), action_context=ctx)
+    made = glob.glob(os.path.join(os.environ["BOX__LOCAL__HOST_ROOT"], "default", "tenants", "*", "made"))
+    check("a skill in the workspace", r.exit_code == 0 and len(made) == 1, (r, made))
+    seen = await client.scan_skill_directory(made[0], action_context=ctx)
+    check("it is scanned there", (seen["name"], seen["package_root"]) == ("made", made[0]), seen)
+    got = await client.create_skill({"name": "made", "package_root": seen["package_root"]}, action_context=ctx)
+    check("and made a skill", got["instructions"].strip() == "Do it.", got)
+    await client.delete_skill("made", action_context=ctx)
+    await client.execute(spec("rm -r /workspace/made"), action_context=ctx)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as z:
         z.writestr("pkg/SKILL.md", "---\nname: zed\ndescription: d\nlicense: MIT\n---\n\nDo it.\n")
@@ -193,6 +206,8 @@ async def everything(client, handler):
     check("an environment", r.stdout == "ü", r)
     r = await client.execute(spec("head -c 3000000 /dev/zero | tr '\\0' x"), action_context=ctx)
     check("clipped output", len(r.stdout) < 1_200_000 and "clipped" in r.stdout[-200:], len(r.stdout))
+    r = await client.execute(spec("printf %s '" + "x" * 455_000 + "' | wc -c; cat"), action_context=ctx)
+    check("a long command", (r.stdout.strip(), r.exit_code) == ("455000", 0), (r.stdout[-200:], r.stderr[-200:]))
     r = await client.execute(spec("echo before; sleep 60", timeout_sec=1), action_context=ctx)
     check("a timeout", (r.status.value, r.exit_code, r.stdout) == ("timed_out", None, "before"), r)
     await refused("another image is a conflict", "BoxSessionConflictError", client.execute(spec("true", memory_mb=256), action_context=ctx))
@@ -202,6 +217,10 @@ async def everything(client, handler):
     r = await client.execute(spec("echo quick"), action_context=ctx)
     check("an exec is not held up by another", r.stdout == "quick" and not slow.done(), r)
     check("nor the other by it", (await slow).stdout == "slow")
+    # Nothing answers on the network here, and nothing private may be reached.
+    r = await client.execute(spec("echo own >&2; exec 3<>/dev/tcp/10.255.255.1/80 || python3 -c 'import socket; socket.create_connection((\"10.255.255.1\", 80), 5)'", session_id="net", network="on"), action_context=ctx)
+    check("a connection that is not let out is told of last", "10.255.255.1:80 was not let out" in r.stderr.splitlines()[-1], r)
+    await client.delete_session("net", action_context=ctx)
     p = await client.start_managed_process("s1", BoxManagedProcessSpec(process_id="echo", command="sh", args=["-c", "echo ready >&2; exec cat"], env={"K": "v"}), action_context=ctx)
     check("a process", (p.process_id, p.status.value, p.env_keys) == ("echo", "running", ["K"]), p)
     await relay(client)
@@ -210,7 +229,7 @@ async def everything(client, handler):
     status = await client.get_status(action_context=ctx)
     check("the status counts it", (status["active_sessions"], status["managed_processes"]) == (1, 1), status)
     capacity = status["capacity"]
-    check("and says how many more there may be", (capacity["used"], capacity["remaining"]) == (1, capacity["limit"] - 1), capacity)
+    check("and says how many more there may be", capacity["used"] == 1 and 0 < capacity["remaining"] < capacity["limit"], capacity)
     if hasattr(client, "get_storage_analysis"):
         seen = await client.get_storage_analysis(action_context=ctx)
         check("what it occupies", seen["active_sessions"] == 1 and seen["size_bytes"] >= 0, seen)

@@ -37,7 +37,19 @@ type boxConfig struct {
 		// TimeoutDropsSession has a timed-out exec take its session, with all that
 		// runs in it.
 		TimeoutDropsSession flexible `json:"timeout_drops_session"`
+		// AllowUnenforced has sessions run without the limits that this machine cannot
+		// enforce. It counts where the operator says it.
+		AllowUnenforced flexible `json:"allow_unenforced_limits"`
 	} `json:"compat"`
+	// Network is what network: on is. It counts where the operator says it.
+	Network struct {
+		// Profile is the one of the operator's rules; empty is the default one.
+		Profile string `json:"profile"`
+		// Allow and Deny are rules of egress. Without Allow it is every public host at
+		// ports 80 and 443, or with a profile what that one has.
+		Allow pathList `json:"allow"`
+		Deny  pathList `json:"deny"`
+	} `json:"network"`
 	SessionTTLSec *whole `json:"session_ttl_sec"`
 }
 
@@ -66,7 +78,7 @@ func (l *pathList) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &text) == nil {
 		*l = strings.Split(text, ",")
 	} else if err := json.Unmarshal(data, (*[]string)(l)); err != nil {
-		return failed(classValidation, "local.allowed_mount_roots: a list of paths is needed")
+		return failed(classValidation, "%.60s is no list of texts, and no text with commas (such as local.allowed_mount_roots)", data)
 	}
 	for i := range *l {
 		(*l)[i] = strings.TrimSpace((*l)[i])

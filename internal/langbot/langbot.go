@@ -52,6 +52,9 @@ type Sandboxes interface {
 	// EngineAtLeast says why an engine isolates less than the operator's choice: the
 	// engine own, or where that is empty what the rules say. Nil is that it does not.
 	EngineAtLeast(ctx context.Context, engine, own string) error
+	// ExplainPolicy says what policy would say to a create. Nothing is done.
+	ExplainPolicy(ctx context.Context, caller core.Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error)
+	Info(ctx context.Context, caller core.Caller) cloche.Info
 	// RefusedConnection records that a connection was refused, and how many before it
 	// were without a record.
 	RefusedConnection(remote, reason string, notTold int64)
@@ -272,8 +275,35 @@ func (p placement) caller() core.Caller {
 // house is the caller for what no workspace asks.
 func house() core.Caller { return core.InProcessCaller(os.Getuid()) }
 
-// choice asks which engine a session would get now.
+// choice asks which engine a session would get now, and whether it would get the limits
+// that LangBot always sends.
 func (s *Server) choice(ctx context.Context) choice {
+	c := s.engine(ctx)
+	if !c.available || bool(s.operator.box.Compat.AllowUnenforced) {
+		return c
+	}
+	usual := cloche.SandboxSpec{
+		Engine: c.engine, Network: cloche.NetworkNone, ReadOnlyRoot: new(true),
+		Limits: cloche.Limits{CPUs: usualCPUs, MemoryBytes: usualMemoryMB << 20, Pids: usualPids},
+	}
+	answer, err := s.core.ExplainPolicy(ctx, house(), cloche.PolicyQuestion{Verb: "create", Spec: usual})
+	if err != nil {
+		return c // a create has the last word
+	}
+	if r := answer.Refusal; r != nil && unheldLimit(r) {
+		c.available = false
+		c.reason = r.Message + "; LangBot sends limits with every session: mend that, or set BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true to run sessions without the limits that cannot be enforced"
+	}
+	return c
+}
+
+// unheldLimit reports whether an error is about a limit that the engine cannot enforce.
+func unheldLimit(e *cloche.Error) bool {
+	return e.Code == cloche.CodeUnsupported && strings.HasPrefix(e.Field, "limits.")
+}
+
+// engine is choice without the limits.
+func (s *Server) engine(ctx context.Context) choice {
 	cfg := s.settings()
 	status := s.core.Status(ctx, house())
 	if !status.Enabled {

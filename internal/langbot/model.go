@@ -53,13 +53,20 @@ type boxSpec struct {
 // the operator's own default.
 const defaultImage = "rockchin/langbot-sandbox:latest"
 
+// The limits of a spec that names none.
+const (
+	usualCPUs     = 1
+	usualMemoryMB = 512
+	usualPids     = 128
+)
+
 const usualMountPath = "/workspace"
 
 // parseSpec reads a BoxSpec and checks all of its rules.
 func parseSpec(data []byte) (boxSpec, error) {
 	s := boxSpec{
 		TimeoutSec: 30, Network: "off", Image: defaultImage, HostPathMode: "rw", MountPath: usualMountPath,
-		CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRoot: true,
+		CPUs: usualCPUs, MemoryMB: usualMemoryMB, PidsLimit: usualPids, ReadOnlyRoot: true,
 	}
 	var given struct {
 		MountPath *string `json:"mount_path"`
