@@ -83,6 +83,21 @@ func TestLangBot(t *testing.T) {
 		b.start()
 		drive(t, dirs[0], "ws-stopped", b.port, "after")
 	})
+	t.Run("names are forced", func(t *testing.T) {
+		rules := filepath.Join(h.home, "policy.yaml")
+		h.kill9()
+		if err := os.WriteFile(rules, []byte("names: {force: true}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		drive(t, dirs[0], "ws-forced", b.port, "before")
+		drive(t, dirs[0], "ws-forced", b.port, "after")
+		h.kill9()
+		if err := os.Remove(rules); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+	})
 	t.Run("a client before 0.5", func(t *testing.T) {
 		dir := os.Getenv(langbotOldVar)
 		if dir == "" {

@@ -217,8 +217,9 @@ async def everything(client, handler):
     r = await client.execute(spec("echo quick"), action_context=ctx)
     check("an exec is not held up by another", r.stdout == "quick" and not slow.done(), r)
     check("nor the other by it", (await slow).stdout == "slow")
-    # Nothing answers on the network here, and nothing private may be reached.
-    r = await client.execute(spec("echo own >&2; exec 3<>/dev/tcp/10.255.255.1/80 || python3 -c 'import socket; socket.create_connection((\"10.255.255.1\", 80), 5)'", session_id="net", network="on"), action_context=ctx)
+    # Nothing private may be reached: it is refused before it leaves the machine.
+    connect = "import socket; socket.create_connection(('10.255.255.1', 80), 5)"
+    r = await client.execute(spec('echo own >&2; python3 -c "' + connect + '"', session_id="net", network="on"), action_context=ctx)
     check("a connection that is not let out is told of last", "10.255.255.1:80 was not let out" in r.stderr.splitlines()[-1], r)
     await client.delete_session("net", action_context=ctx)
     p = await client.start_managed_process("s1", BoxManagedProcessSpec(process_id="echo", command="sh", args=["-c", "echo ready >&2; exec cat"], env={"K": "v"}), action_context=ctx)

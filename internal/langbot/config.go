@@ -9,7 +9,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +29,9 @@ type boxConfig struct {
 		DefaultWorkspace  string   `json:"default_workspace"`
 		SkillsRoot        string   `json:"skills_root"`
 		AllowedMountRoots pathList `json:"allowed_mount_roots"`
+		// DirectoryMode is that of workspaces' directories that are made. It counts where
+		// the operator says it.
+		DirectoryMode dirMode `json:"directory_mode"`
 	} `json:"local"`
 	Docker struct {
 		CPULimit *flexible `json:"cpu_limit_enabled"`
@@ -67,6 +72,32 @@ func (f *flexible) UnmarshalJSON(data []byte) error {
 		return failed(classValidation, "%.40s is neither true nor false", data)
 	}
 	return nil
+}
+
+// dirMode is the mode of a directory, in octal digits; 0 is none.
+type dirMode uint32
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *dirMode) UnmarshalJSON(data []byte) error {
+	text := strings.Trim(string(data), `"`)
+	if text == "" || text == "null" {
+		return nil
+	}
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n&0o700 != 0o700 || n&^0o2775 != 0 {
+		return failed(classValidation, "local.directory_mode: %.20q is not 0700 to 2775 in octal digits, with all for the owner and no writing for everyone", text)
+	}
+	*m = dirMode(n)
+	return nil
+}
+
+// fileMode is m as package os has it.
+func (m dirMode) fileMode() fs.FileMode {
+	mode := fs.FileMode(m & 0o777)
+	if m&0o2000 != 0 {
+		mode |= fs.ModeSetgid
+	}
+	return mode
 }
 
 // pathList is a list, or one text with commas.
@@ -387,9 +418,9 @@ func narrowed(asked, granted []string) []string {
 	for _, a := range asked {
 		for _, g := range granted {
 			switch {
-			case below(g, a):
+			case belowHost(runtime.GOOS, g, a):
 				out = append(out, a)
-			case below(a, g):
+			case belowHost(runtime.GOOS, a, g):
 				out = append(out, g)
 			}
 		}
@@ -399,7 +430,7 @@ func narrowed(asked, granted []string) []string {
 }
 
 func (s *settings) allowed(real string) bool {
-	return slices.ContainsFunc(s.roots, func(r string) bool { return below(r, real) })
+	return slices.ContainsFunc(s.roots, func(r string) bool { return belowHost(runtime.GOOS, r, real) })
 }
 
 // resolved follows the links of what there is of a path.
@@ -410,7 +441,7 @@ func resolved(p string) string {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
 			return filepath.Join(real, missing)
 		}
-		if at == "/" || at == "." {
+		if filepath.Dir(at) == at {
 			return p
 		}
 		missing = filepath.Join(filepath.Base(at), missing)

@@ -5,7 +5,10 @@ package langbot
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -180,5 +183,51 @@ func TestProcessGoesOnBehindALongLine(t *testing.T) {
 	conn = d.attached(place)
 	if got := line(t, conn); got != "again" {
 		t.Errorf("after a whole line: %.40q", got)
+	}
+}
+
+// The directories of workspaces have the operator's mode where it names one, so that LangBot
+// can read them as another user of their group.
+func TestModeOfDirectories(t *testing.T) {
+	p := &placement{"inst-1", "ws-1", 1}
+	root := resolved(t.TempDir())
+	d := newDoor(t, func(o *Options) {
+		o.Environ = []string{"BOX__LOCAL__HOST_ROOT=" + root, "BOX__LOCAL__DIRECTORY_MODE=2750"}
+	})
+	own := filepath.Join(root, "default", "tenants", p.durable())
+	mode := func(dir string, want fs.FileMode) {
+		t.Helper()
+		if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm()|fi.Mode()&fs.ModeSetgid != want {
+			t.Errorf("%s: %v, %v", dir, fi, err)
+		}
+	}
+	d.must("box_create_session", p, obj{"session_id": "s"})
+	mode(own, 0o750|fs.ModeSetgid)
+	mode(filepath.Dir(own), 0o750|fs.ModeSetgid)
+	// What is there keeps its mode, and a link leads nowhere.
+	if err := os.Chmod(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.must("box_create_session", p, obj{"session_id": "t", "host_path": own})
+	mode(own, 0o700)
+	out := t.TempDir()
+	if err := os.Symlink(out, filepath.Join(root, "default", "link")); err != nil {
+		t.Fatal(err)
+	}
+	s := d.s.settings()
+	if err := s.makeDirectory(filepath.Join(root, "default", "link", "x"), 0o750); err == nil {
+		t.Error("made behind a link")
+	}
+	for _, bad := range []string{"0777", "0600", "rwx", "4755"} {
+		if _, err := (Options{}).configure(nil, []byte(`{"local":{"directory_mode":"`+bad+`"}}`), said{}); err == nil {
+			t.Errorf("the mode %s is taken", bad)
+		}
+	}
+	// A client does not say it.
+	d = newDoor(t, func(o *Options) { o.Environ = []string{"BOX__LOCAL__HOST_ROOT=" + filepath.Join(root, "other")} })
+	d.must("box_init", nil, obj{"local": obj{"host_root": filepath.Join(root, "other"), "directory_mode": "0755"}})
+	d.must("box_create_session", p, obj{"session_id": "s"})
+	if _, err := os.Stat(filepath.Join(root, "other", "default", "tenants")); err == nil {
+		t.Error("a client's mode is used")
 	}
 }

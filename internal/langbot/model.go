@@ -173,6 +173,29 @@ func below(dir, p string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
+// belowHost is below for directories of a host of a system: names of Windows have drives,
+// either slash, and no case.
+func belowHost(system, dir, p string) bool {
+	if system == "windows" {
+		dir, p = windowsName(dir), windowsName(p)
+	}
+	return below(dir, p)
+}
+
+// windowsName is the one of a directory's names that is compared.
+func windowsName(p string) string {
+	p = strings.ToLower(strings.ReplaceAll(p, `\`, "/"))
+	return path.Clean(strings.TrimPrefix(p, "//?/"))
+}
+
+// ofHost reports whether p is an absolute path of a host of a system.
+func ofHost(system, p string) bool {
+	if system == "windows" {
+		return isAbsolute(p) && !strings.HasPrefix(p, "/")
+	}
+	return strings.HasPrefix(p, "/")
+}
+
 // conflict is the first field, in the order of the wire, in which a session that is
 // there is not what is asked for, and what it has.
 func (s *boxSpec) conflict(asked *boxSpec) (field, has string) {

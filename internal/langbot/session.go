@@ -3,7 +3,10 @@ package langbot
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -187,6 +190,9 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	if spec.Network == "on" {
 		s.operator.networked(&asked)
 	}
+	if err := cfg.makeDirectory(asked.Workspace.Dir, s.operator.box.Local.DirectoryMode); err != nil {
+		return nil, err
+	}
 	if s.core.Info(ctx, p.caller()).ScopeForced {
 		asked.Identity = identityOf(p, strings.TrimPrefix(physical, p.runtime()+"-"))
 	}
@@ -213,6 +219,41 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	defer s.mu.Unlock()
 	s.sessions[physical] = x
 	return x, nil
+}
+
+// makeDirectory makes the directory of a workspace below the default one where it is
+// missing, with the operator's mode. Without a mode core makes it, for its owner alone.
+// No link leads out of the default workspace.
+func (s *settings) makeDirectory(dir string, mode dirMode) error {
+	if mode == 0 || s.workspace == "" || dir == "" || !belowHost(runtime.GOOS, s.workspace, dir) {
+		return nil
+	}
+	rel, err := filepath.Rel(s.workspace, dir)
+	if err != nil {
+		return failed(classValidation, "host_path: %s cannot be made: %w", clipped(dir), err)
+	}
+	root, err := os.OpenRoot(s.workspace)
+	if err != nil {
+		return failed(classValidation, "local.default_workspace: it cannot be opened: %w", err)
+	}
+	defer root.Close()
+	at := ""
+	for part := range strings.SplitSeq(filepath.ToSlash(rel), "/") {
+		at = filepath.Join(at, part)
+		switch err := root.Mkdir(at, 0o700); {
+		case errors.Is(err, fs.ErrExist):
+			continue
+		case err == nil:
+			err = root.Chmod(at, mode.fileMode()) // the umask has no say
+			if err == nil {
+				continue
+			}
+			return failed(classValidation, "host_path: %s cannot be given its mode: %w", clipped(dir), err)
+		default:
+			return failed(classValidation, "host_path: %s cannot be made: %w", clipped(dir), err)
+		}
+	}
+	return nil
 }
 
 // without takes out of asked what this machine was found unable to hold, and reports
@@ -393,7 +434,7 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 	}
 	for _, m := range spec.mounts() {
 		// A skill is where core has it, whatever the caller's path of it leads to.
-		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && below(shelf, m.HostPath) {
+		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && belowHost(runtime.GOOS, shelf, m.HostPath) {
 			use := cloche.SkillUse{Name: name, Access: cloche.AccessRead}
 			if m.Mode == "rw" {
 				use.Access = cloche.AccessWrite
@@ -421,7 +462,7 @@ func placementLabel(p placement) string { return strings.TrimPrefix(p.runtime(),
 // mountable is where a directory really is, if it lies below an allowed root. What is
 // mounted is that path, which core looks at again.
 func (s *settings) mountable(field, dir string) (string, error) {
-	if !strings.HasPrefix(dir, "/") {
+	if !ofHost(runtime.GOOS, dir) {
 		return "", failed(classValidation, "%s: %s is a path of another system", field, clipped(dir))
 	}
 	if len(s.roots) == 0 {
