@@ -138,7 +138,7 @@ func line(ctx context.Context, t *testing.T, relay *websocket.Conn, text string)
 func TestBox(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir()}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
 	b.more = []string{
 		"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "LANGBOT_PLUGIN_FILE_STORAGE_DIR=" + uploads, "BOX_BACKEND=auto",
@@ -284,7 +284,7 @@ func TestBoxOfADaemon(t *testing.T) {
 	}
 	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", boxToken)
 	h.start()
-	b := &boxRuntime{house: h, port: port, work: t.TempDir()}
+	b := &boxRuntime{house: h, port: port, work: t.TempDir(), token: boxToken}
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()
 	for path, want := range map[string]string{"/healthz": `"live":true`, "/readyz": `"ready":true`} {
@@ -311,7 +311,7 @@ func TestBoxOfADaemon(t *testing.T) {
 func TestBoxOverStdio(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, work: t.TempDir()}
+	b := &boxRuntime{house: h, work: t.TempDir(), token: boxToken}
 	args := []string{"box", "-s", "--host", "127.0.0.1", "--ws-control-port", "0"}
 	untrusted := exec.Command(b.bin, args...)
 	untrusted.Env = b.environ()
@@ -365,7 +365,7 @@ func TestBoxOverStdio(t *testing.T) {
 func TestBoxWithoutToken(t *testing.T) {
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_CONTROL_TOKEN=", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()

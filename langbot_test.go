@@ -23,6 +23,10 @@ import (
 // it, for /usr/bin/python3.
 const langbotVar = "CLOCHE_TEST_LANGBOT"
 
+// langbotOldVar names such a directory with a langbot-plugin before 0.5, whose clients
+// send no headers and know no workspaces.
+const langbotOldVar = "CLOCHE_TEST_LANGBOT_OLD"
+
 // TestLangBot has the box client of LangBot itself use a runtime of ours: over
 // WebSocket, after the runtime was killed, and over stdio.
 func TestLangBot(t *testing.T) {
@@ -36,9 +40,9 @@ func TestLangBot(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir()}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
 	clients := t.TempDir() // below which the client says that skills lie
-	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients}
+	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients, "BOX__LOCAL__HOST_ROOT=" + filepath.Join(clients, "root")}
 	b.start()
 	drive := func(t *testing.T, dir, workspace, port string, mode ...string) {
 		t.Helper()
@@ -79,6 +83,35 @@ func TestLangBot(t *testing.T) {
 		b.start()
 		drive(t, dirs[0], "ws-stopped", b.port, "after")
 	})
+	t.Run("names are forced", func(t *testing.T) {
+		rules := filepath.Join(h.home, "policy.yaml")
+		h.kill9()
+		if err := os.WriteFile(rules, []byte("names: {force: true}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		drive(t, dirs[0], "ws-forced", b.port, "before")
+		drive(t, dirs[0], "ws-forced", b.port, "after")
+		h.kill9()
+		if err := os.Remove(rules); err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+	})
+	t.Run("a client before 0.5", func(t *testing.T) {
+		dir := os.Getenv(langbotOldVar)
+		if dir == "" {
+			t.Skipf("needs langbot-plugin 0.4: set %s to a directory into which pip installed it", langbotOldVar)
+		}
+		h.kill9()
+		with := b.more
+		b.more, b.token = with[1:], ""
+		b.start()
+		drive(t, dir, "ws-old", b.port, "all")
+		h.kill9()
+		b.more, b.token = with, boxToken
+		b.start()
+	})
 	t.Run("stdio", func(t *testing.T) {
 		h.kill9()
 		drive(t, dirs[0], "ws-stdio", strconv.Itoa(porttest.Free(t)), "stdio", h.bin)
@@ -90,11 +123,13 @@ func TestLangBot(t *testing.T) {
 type boxRuntime struct {
 	*house
 	port, work string
-	more       []string
+	// token is the control token; empty is none.
+	token string
+	more  []string
 }
 
 func (b *boxRuntime) environ() []string {
-	own := []string{"CLOCHE_HOME=" + b.home, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + boxToken}
+	own := []string{"CLOCHE_HOME=" + b.home, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + b.token}
 	return slices.Concat(os.Environ(), own, b.more)
 }
 
@@ -142,7 +177,7 @@ func TestLangBotItself(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"BOX_BACKEND=gvisor"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken, more: []string{"BOX_BACKEND=gvisor"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()

@@ -8,6 +8,7 @@ with "ok" or with "FAILED"; the last is "done".
 """
 
 import asyncio
+import glob
 import io
 import logging
 import os
@@ -17,18 +18,35 @@ import zipfile
 from langbot_plugin.box.client import ActionRPCBoxClient
 from langbot_plugin.box.models import BoxManagedProcessSpec, BoxSpec
 from langbot_plugin.entities.io.actions.enums import CommonAction
-from langbot_plugin.entities.io.context import ActionContext
 from langbot_plugin.runtime.io.controllers.stdio.client import StdioClientController
 from langbot_plugin.runtime.io.controllers.ws.client import WebSocketClientController
 from langbot_plugin.runtime.io.handler import Handler
 
 import websockets
 
+try:
+    from langbot_plugin.entities.io.context import ActionContext
+except ImportError:  # before 0.5: no headers, and no workspaces
+    ActionContext = None
+
 workspace, port, mode = sys.argv[1:4]
-instance, token = os.environ["LANGBOT_BOX_TRUSTED_INSTANCE_UUID"], os.environ["LANGBOT_BOX_CONTROL_TOKEN"]
-headers = {"X-LangBot-Instance-Id": instance, "X-LangBot-Box-Control-Token": token}
 http = "http://127.0.0.1:" + port
-ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=1)
+headers, ctx = {}, None
+if ActionContext:
+    instance, token = os.environ["LANGBOT_BOX_TRUSTED_INSTANCE_UUID"], os.environ["LANGBOT_BOX_CONTROL_TOKEN"]
+    headers = {"X-LangBot-Instance-Id": instance, "X-LangBot-Box-Control-Token": token}
+    ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=1)
+
+
+class Plain:
+    """A client before 0.5, with the methods of a later one."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __getattr__(self, name):
+        method = getattr(self.client, name)
+        return lambda *args, action_context=None, **more: method(*args, **more)
 
 
 def check(what, ok, seen=None):
@@ -51,7 +69,8 @@ def spec(cmd="", **more):
 async def relay(client, session="s1"):
     target = client.get_managed_process_websocket_url(session, http, "echo", action_context=ctx)
     more = dict(headers)
-    more["X-LangBot-Workspace-Id"], more["X-LangBot-Placement-Generation"] = workspace, "1"
+    if headers:
+        more["X-LangBot-Workspace-Id"], more["X-LangBot-Placement-Generation"] = workspace, "1"
     async with websockets.connect(target, additional_headers=more, subprotocols=["mcp"], max_size=None) as ws:
         await ws.send("hello")
         check("a line", await asyncio.wait_for(ws.recv(), 60) == "hello")
@@ -70,7 +89,11 @@ async def drive(connection):
     await handler.call_action(CommonAction.PING, {})
     client = ActionRPCBoxClient(logger=logging.getLogger("t"))
     client.set_handler(handler)
-    await client.init({"enabled": True, "local": {}, "e2b": {"api_key": ""}})
+    if not ActionContext:
+        client = Plain(client)
+    # As LangBot's own configuration has it.
+    local = {"host_root": "./data/box", "default_workspace": "", "allowed_mount_roots": ["./data/box", "/tmp"]}
+    await client.init({"enabled": True, "backend": "local", "local": local, "e2b": {"api_key": ""}})
     await {"before": before, "after": after}.get(mode, everything)(client, handler)
     await handler.close()
     task.cancel()
@@ -96,6 +119,16 @@ async def after(client, _):
 async def skills(client):
     if not hasattr(client, "list_skills"):
         return  # this version of the client has no skills any more
+    text = "printf -- '---\\nname: made\\ndescription: d\\n---\\n\\nDo it.\\n'"
+    r = await client.execute(spec("mkdir -p /workspace/made && " + text + " > /workspace/made/SKILL.md"), action_context=ctx)
+    made = glob.glob(os.path.join(os.environ["BOX__LOCAL__HOST_ROOT"], "default", "tenants", "*", "made"))
+    check("a skill in the workspace", r.exit_code == 0 and len(made) == 1, (r, made))
+    seen = await client.scan_skill_directory(made[0], action_context=ctx)
+    check("it is scanned there", (seen["name"], seen["package_root"]) == ("made", made[0]), seen)
+    got = await client.create_skill({"name": "made", "package_root": seen["package_root"]}, action_context=ctx)
+    check("and made a skill", got["instructions"].strip() == "Do it.", got)
+    await client.delete_skill("made", action_context=ctx)
+    await client.execute(spec("rm -r /workspace/made"), action_context=ctx)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as z:
         z.writestr("pkg/SKILL.md", "---\nname: zed\ndescription: d\nlicense: MIT\n---\n\nDo it.\n")
@@ -173,6 +206,8 @@ async def everything(client, handler):
     check("an environment", r.stdout == "ü", r)
     r = await client.execute(spec("head -c 3000000 /dev/zero | tr '\\0' x"), action_context=ctx)
     check("clipped output", len(r.stdout) < 1_200_000 and "clipped" in r.stdout[-200:], len(r.stdout))
+    r = await client.execute(spec("printf %s '" + "x" * 455_000 + "' | wc -c; cat"), action_context=ctx)
+    check("a long command", (r.stdout.strip(), r.exit_code) == ("455000", 0), (r.stdout[-200:], r.stderr[-200:]))
     r = await client.execute(spec("echo before; sleep 60", timeout_sec=1), action_context=ctx)
     check("a timeout", (r.status.value, r.exit_code, r.stdout) == ("timed_out", None, "before"), r)
     await refused("another image is a conflict", "BoxSessionConflictError", client.execute(spec("true", memory_mb=256), action_context=ctx))
@@ -182,6 +217,11 @@ async def everything(client, handler):
     r = await client.execute(spec("echo quick"), action_context=ctx)
     check("an exec is not held up by another", r.stdout == "quick" and not slow.done(), r)
     check("nor the other by it", (await slow).stdout == "slow")
+    # Nothing private may be reached: it is refused before it leaves the machine.
+    connect = "import socket; socket.create_connection(('10.255.255.1', 80), 5)"
+    r = await client.execute(spec('echo own >&2; python3 -c "' + connect + '"', session_id="net", network="on"), action_context=ctx)
+    check("a connection that is not let out is told of last", "10.255.255.1:80 was not let out" in r.stderr.splitlines()[-1], r)
+    await client.delete_session("net", action_context=ctx)
     p = await client.start_managed_process("s1", BoxManagedProcessSpec(process_id="echo", command="sh", args=["-c", "echo ready >&2; exec cat"], env={"K": "v"}), action_context=ctx)
     check("a process", (p.process_id, p.status.value, p.env_keys) == ("echo", "running", ["K"]), p)
     await relay(client)
@@ -189,6 +229,8 @@ async def everything(client, handler):
     check("it outlives its relay", p.status.value == "running" and p.stderr_preview.strip() == "ready", p)
     status = await client.get_status(action_context=ctx)
     check("the status counts it", (status["active_sessions"], status["managed_processes"]) == (1, 1), status)
+    capacity = status["capacity"]
+    check("and says how many more there may be", capacity["used"] == 1 and 0 < capacity["remaining"] < capacity["limit"], capacity)
     if hasattr(client, "get_storage_analysis"):
         seen = await client.get_storage_analysis(action_context=ctx)
         check("what it occupies", seen["active_sessions"] == 1 and seen["size_bytes"] >= 0, seen)
@@ -199,6 +241,8 @@ async def everything(client, handler):
     check("the sessions", [s["session_id"] for s in found] == ["s1"], found)
     await skills(client)
     await hostile_skills(client)
+    if not ActionContext:
+        return
     next_ctx = ActionContext(instance_uuid=instance, workspace_uuid=workspace, placement_generation=2)
     check("a new generation has none", await client.get_sessions(action_context=next_ctx) == [])
     await refused("the old generation is stale", "BoxError", client.get_sessions(action_context=ctx))
@@ -219,7 +263,8 @@ async def main():
     if mode == "stdio":
         runtime = StdioClientController(command=sys.argv[4], args=["box", "-s", "--ws-control-port", port, "--host", "127.0.0.1"], env=dict(os.environ))
     else:
-        runtime = WebSocketClientController("ws://127.0.0.1:" + port + "/rpc/ws", failed, additional_headers=headers)
+        more = {"additional_headers": headers} if headers else {}
+        runtime = WebSocketClientController("ws://127.0.0.1:" + port + "/rpc/ws", failed, **more)
     await asyncio.wait_for(runtime.run(drive), 400)
 
 

@@ -144,6 +144,19 @@ func (s *Service) Refused(sb cloche.Sandbox, r sandbox.Refusal) {
 	})
 }
 
+// RefusedConnection records that a server in front of the daemon, such as LangBot's box
+// runtime, refused a connection, and how many before it were refused without a record.
+func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
+	d := details{"remote": remote, "reason": reason}
+	if notTold > 0 {
+		d["not_told"] = strconv.FormatInt(notTold, 10)
+	}
+	e := audit.Event{Caller: "connection", Verb: audit.VerbConnect, Outcome: audit.Refused, Code: string(cloche.CodeUnauthenticated), Details: d}
+	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		s.log.Error("the audit log cannot be written", "verb", e.Verb, "error", err)
+	}
+}
+
 // meaning is what a rule says, in a sentence about a path.
 var meaning = map[cloche.PathAccess]string{
 	cloche.AccessNone:  "a rule lets nobody use",

@@ -58,10 +58,14 @@ func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (clo
 	return sk, err
 }
 
-// ScanSkill reads the one package in a directory of the caller's skills.
-func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string) (cloche.Skill, error) {
+// ScanSkill reads the one package in a directory of the caller's skills. With a source
+// it reads the one in that, whatever dir is, and the package's Dir is relative to it.
+func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src *SkillSource) (cloche.Skill, error) {
 	if s.opts.Skills == nil {
 		return cloche.Skill{}, errNoSkills()
+	}
+	if src != nil {
+		return skill.Look(ctx, *src)
 	}
 	return s.opts.Skills.Scan(ctx, caller.Tenant, dir)
 }

@@ -37,7 +37,7 @@ func verbsWithoutRecord() map[string]string {
 			"Ready Snapshots StatFile Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
 		ends:   "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
 		input:  "ResizeProcess WriteStdin",
-		house:  "Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		house:  "Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse: "CreateMany RunStream Hold AnswerApproval ContinueProgram",
 	} {
 		for name := range strings.FieldsSeq(names) {

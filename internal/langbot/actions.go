@@ -59,12 +59,15 @@ func (s *Server) do(ctx context.Context, p *peer, req request) (any, error) {
 	if !known {
 		return nil, failed(classValue, "Action %s not found", clipped(req.action))
 	}
-	if req.place != nil && req.place.Instance != p.instance {
+	if req.place != nil && req.place.Instance != p.who.instance {
 		return nil, failed(classPermission, "the action's instance does not match the trusted instance")
 	}
 	c := call{peer: p, data: req.data}
 	if a.host {
 		return a.do(s, ctx, c)
+	}
+	if req.place == nil && p.who.plain {
+		req.place = new(plainPlace())
 	}
 	if req.place == nil {
 		return nil, failed(classPermission, "Action %s requires a trusted Workspace context", req.action)

@@ -303,6 +303,17 @@ func (g *grants) install(p placement, spec grantSpec, most int) (fresh bool, now
 	return fresh, spec, nil
 }
 
+// sessions is how many a workspace's grant allows now.
+func (g *grants) sessions(p placement) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	have := g.all[p.durable()]
+	if have == nil || have.now == nil || have.now.Generation != p.Generation || !time.Now().Before(*have.now.Expires) {
+		return 0
+	}
+	return *have.now.Sessions
+}
+
 // revoke takes a grant back for good.
 func (s *Server) revoke(ctx context.Context, data json.RawMessage) (any, error) {
 	g, err := readGrant(data)

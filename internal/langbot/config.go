@@ -9,7 +9,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +29,9 @@ type boxConfig struct {
 		DefaultWorkspace  string   `json:"default_workspace"`
 		SkillsRoot        string   `json:"skills_root"`
 		AllowedMountRoots pathList `json:"allowed_mount_roots"`
+		// DirectoryMode is that of workspaces' directories that are made. It counts where
+		// the operator says it.
+		DirectoryMode dirMode `json:"directory_mode"`
 	} `json:"local"`
 	Docker struct {
 		CPULimit *flexible `json:"cpu_limit_enabled"`
@@ -37,7 +42,19 @@ type boxConfig struct {
 		// TimeoutDropsSession has a timed-out exec take its session, with all that
 		// runs in it.
 		TimeoutDropsSession flexible `json:"timeout_drops_session"`
+		// AllowUnenforced has sessions run without the limits that this machine cannot
+		// enforce. It counts where the operator says it.
+		AllowUnenforced flexible `json:"allow_unenforced_limits"`
 	} `json:"compat"`
+	// Network is what network: on is. It counts where the operator says it.
+	Network struct {
+		// Profile is the one of the operator's rules; empty is the default one.
+		Profile string `json:"profile"`
+		// Allow and Deny are rules of egress. Without Allow it is every public host at
+		// ports 80 and 443, or with a profile what that one has.
+		Allow pathList `json:"allow"`
+		Deny  pathList `json:"deny"`
+	} `json:"network"`
 	SessionTTLSec *whole `json:"session_ttl_sec"`
 }
 
@@ -57,6 +74,32 @@ func (f *flexible) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// dirMode is the mode of a directory, in octal digits; 0 is none.
+type dirMode uint32
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *dirMode) UnmarshalJSON(data []byte) error {
+	text := strings.Trim(string(data), `"`)
+	if text == "" || text == "null" {
+		return nil
+	}
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n&0o700 != 0o700 || n&^0o2775 != 0 {
+		return failed(classValidation, "local.directory_mode: %.20q is not 0700 to 2775 in octal digits, with all for the owner and no writing for everyone", text)
+	}
+	*m = dirMode(n)
+	return nil
+}
+
+// fileMode is m as package os has it.
+func (m dirMode) fileMode() fs.FileMode {
+	mode := fs.FileMode(m & 0o777)
+	if m&0o2000 != 0 {
+		mode |= fs.ModeSetgid
+	}
+	return mode
+}
+
 // pathList is a list, or one text with commas.
 type pathList []string
 
@@ -66,7 +109,7 @@ func (l *pathList) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &text) == nil {
 		*l = strings.Split(text, ",")
 	} else if err := json.Unmarshal(data, (*[]string)(l)); err != nil {
-		return failed(classValidation, "local.allowed_mount_roots: a list of paths is needed")
+		return failed(classValidation, "%.60s is no list of texts, and no text with commas (such as local.allowed_mount_roots)", data)
 	}
 	for i := range *l {
 		(*l)[i] = strings.TrimSpace((*l)[i])
@@ -138,7 +181,12 @@ type settings struct {
 	roots []string
 	// unused: directories were named, and the operator granted none.
 	unused bool
-	ttl    time.Duration
+	// relative are the client's paths that are relative to its own working directory,
+	// which is not known here.
+	relative []string
+	// base is where relative paths of the operator began; empty is that none was.
+	base string
+	ttl  time.Duration
 }
 
 // said is who says something of the configuration.
@@ -272,11 +320,21 @@ func (s *settings) paths(workDir string, within *settings) error {
 		s.workspace, s.skills, s.unused = within.workspace, within.skills, true
 		return nil
 	}
+	if within != nil && s.leaveRelative(within) {
+		return nil
+	}
+	l = s.box.Local
+	if err := s.relativeTo(workDir); err != nil {
+		return err
+	}
 	root := resolved(abs(workDir, cmp.Or(l.HostRoot, filepath.Join("data", "box"))))
 	for _, r := range l.AllowedMountRoots {
 		s.roots = append(s.roots, resolved(abs(workDir, r)))
 	}
-	if len(s.roots) == 0 {
+	switch {
+	case len(s.relative) > 0: // what they are is not known, so they narrow nothing
+		s.roots = within.roots
+	case len(s.roots) == 0:
 		s.roots = []string{root}
 	}
 	if within != nil {
@@ -308,15 +366,61 @@ func (s *settings) paths(workDir string, within *settings) error {
 	return nil
 }
 
+// leaveRelative takes out what the client gave relative to its own working directory, and
+// reports whether nothing is left. What it was narrows nothing.
+func (s *settings) leaveRelative(within *settings) (done bool) {
+	l := &s.box.Local
+	leave := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			s.relative, *p = append(s.relative, *p), ""
+		}
+	}
+	if leave(&l.HostRoot); l.HostRoot == "" {
+		leave(&l.DefaultWorkspace)
+		leave(&l.SkillsRoot)
+	}
+	l.AllowedMountRoots = slices.DeleteFunc(slices.Clone(l.AllowedMountRoots), func(r string) bool {
+		leave(&r)
+		return r == ""
+	})
+	if l.HostRoot == "" && l.DefaultWorkspace == "" && len(s.relative) > 0 {
+		s.workspace = within.workspace
+	}
+	if l.HostRoot == "" && l.SkillsRoot == "" && len(s.relative) > 0 {
+		s.skills = within.skills
+	}
+	if l.HostRoot == "" && l.DefaultWorkspace == "" && l.SkillsRoot == "" && len(l.AllowedMountRoots) == 0 {
+		s.roots = within.roots
+		return true
+	}
+	return false
+}
+
+// relativeTo notes where relative paths begin. None begins at the root of the filesystem:
+// a service without a working directory would make its directories there.
+func (s *settings) relativeTo(workDir string) error {
+	l := s.box.Local
+	for _, p := range append([]string{l.HostRoot}, l.AllowedMountRoots...) {
+		if p == "" || filepath.IsAbs(p) {
+			continue
+		}
+		if filepath.Dir(workDir) == workDir {
+			return failed(classValidation, "local.host_root: %s is relative, and the working directory is %s; give an absolute path, such as BOX__LOCAL__HOST_ROOT=/srv/langbot/box", clipped(p), workDir)
+		}
+		s.base = workDir
+	}
+	return nil
+}
+
 // narrowed are the parts of the asked directories that lie in granted ones.
 func narrowed(asked, granted []string) []string {
 	var out []string
 	for _, a := range asked {
 		for _, g := range granted {
 			switch {
-			case below(g, a):
+			case belowHost(runtime.GOOS, g, a):
 				out = append(out, a)
-			case below(a, g):
+			case belowHost(runtime.GOOS, a, g):
 				out = append(out, g)
 			}
 		}
@@ -326,7 +430,7 @@ func narrowed(asked, granted []string) []string {
 }
 
 func (s *settings) allowed(real string) bool {
-	return slices.ContainsFunc(s.roots, func(r string) bool { return below(r, real) })
+	return slices.ContainsFunc(s.roots, func(r string) bool { return belowHost(runtime.GOOS, r, real) })
 }
 
 // resolved follows the links of what there is of a path.
@@ -337,12 +441,15 @@ func resolved(p string) string {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
 			return filepath.Join(real, missing)
 		}
-		if at == "/" || at == "." {
+		if filepath.Dir(at) == at {
 			return p
 		}
 		missing = filepath.Join(filepath.Base(at), missing)
 	}
 }
+
+// backendLocal is what LangBot's own configuration says where nobody chose.
+const backendLocal = "local"
 
 // candidates are the engines that a word for a backend means; nil is what the
 // operator's rules choose.
@@ -350,7 +457,7 @@ func candidates(backend string) (names []string, known bool) {
 	switch backend {
 	case "", "auto":
 		return nil, true
-	case "local":
+	case backendLocal:
 		return []string{"docker", "nsjail"}, true
 	case "docker", "nsjail", "e2b", "podman", "gvisor", "native", "oci", "kubernetes":
 		return []string{backend}, true
@@ -369,7 +476,7 @@ type choice struct {
 }
 
 // choose finds the engine among the reports, in the order of the candidates. A
-// backend that was named never falls back.
+// backend that was named never falls back; local falls back to auto.
 func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineStatus) choice {
 	names, known := candidates(backend)
 	if !known {
@@ -394,6 +501,9 @@ func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineSta
 			break
 		}
 		why = append(why, what)
+	}
+	if backend == backendLocal && auto.Available {
+		return choice{name: auto.Name, available: true}
 	}
 	c := choice{reason: strings.Join(why, "; ")}
 	if len(names) == 1 {

@@ -35,13 +35,9 @@ func (c *wsConn) goAway() { _ = c.conn.Close(websocket.StatusGoingAway, goingAwa
 
 // serveControl serves one control connection.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
-	if !s.knows(r) {
-		unauthorized(w)
-		return
-	}
-	instance, ok := s.pin.admit(r.Header, r.Header.Get("Upgrade") != "")
-	if !ok {
-		unauthorized(w)
+	who, err := s.enter(r, r.Header.Get("Upgrade") != "")
+	if err != nil {
+		s.turnAway(w, r, err)
 		return
 	}
 	if !s.begin() {
@@ -49,7 +45,7 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.wg.Done()
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true}) // nobody comes without a header that no page can set
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true}) // enter refuses web pages
 	if err != nil {
 		return
 	}
@@ -70,7 +66,7 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var writing sync.Mutex
-	p := s.newPeer(s.live, instance, func(message []byte) error {
+	p := s.newPeer(s.live, who, func(message []byte) error {
 		writing.Lock()
 		defer writing.Unlock()
 		within, cancel := context.WithTimeout(s.live, relayWrite)
@@ -105,7 +101,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	defer cancel()
 	defer context.AfterFunc(s.live, cancel)()
 	var writing sync.Mutex
-	p := s.newPeer(ctx, s.pin.trusted(), func(message []byte) error {
+	p := s.newPeer(ctx, identity{instance: s.pin.trusted()}, func(message []byte) error {
 		writing.Lock()
 		defer writing.Unlock()
 		return writeLines(out, message)
@@ -146,20 +142,20 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 
 // peer is one control connection: what it has under way, and its uploads.
 type peer struct {
-	s        *Server
-	instance string
-	send     func([]byte) error
-	ctx      context.Context
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
-	active   atomic.Int64
-	uploads  *uploads
+	s       *Server
+	who     identity
+	send    func([]byte) error
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	active  atomic.Int64
+	uploads *uploads
 	// operator: what it configures is granted, and not only narrowed.
 	operator bool
 }
 
-func (s *Server) newPeer(ctx context.Context, instance string, send func([]byte) error) *peer {
-	p := &peer{s: s, instance: instance, send: send, uploads: newUploads(s.fileDir(), s.settings().limits.FileBytes)}
+func (s *Server) newPeer(ctx context.Context, who identity, send func([]byte) error) *peer {
+	p := &peer{s: s, who: who, send: send, uploads: newUploads(s.fileDir(), s.settings().limits.FileBytes)}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	return p
 }

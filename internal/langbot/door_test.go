@@ -5,6 +5,7 @@ package langbot
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -47,6 +48,14 @@ type fakeCore struct {
 	slow                   chan string
 	// refuse, where it is set, says what is wrong with a spec.
 	refuse func(cloche.SandboxSpec) error
+	// forced: a template of the operator's names every sandbox.
+	forced bool
+	// adjusted is what was changed of every sandbox.
+	adjusted []cloche.Adjustment
+	// execs are the requests that came.
+	execs []cloche.ExecRequest
+	// turnedAway are why connections were refused.
+	turnedAway []string
 	// hold, where it is set, is waited for by every exec.
 	hold chan struct{}
 	// entered is told of each exec that waits, where somebody listens.
@@ -69,7 +78,7 @@ func (f *fakeCore) Create(_ context.Context, c core.Caller, spec cloche.SandboxS
 	f.made++
 	id := "sb-" + strconv.Itoa(f.made)
 	f.live[id], f.tenants[id] = spec, c.Tenant
-	return cloche.Sandbox{ID: id, Engine: "fake", State: cloche.StateRunning}, nil
+	return cloche.Sandbox{ID: id, Engine: "fake", State: cloche.StateRunning, Adjusted: f.adjusted}, nil
 }
 
 func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
@@ -123,6 +132,9 @@ func (f *fakeCore) Remove(_ context.Context, _ core.Caller, ref string) error {
 }
 
 func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
+	f.mu.Lock()
+	f.execs = append(f.execs, req)
+	f.mu.Unlock()
 	if f.hold != nil {
 		select {
 		case f.entered <- struct{}{}:
@@ -134,7 +146,11 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 			return cloche.Result{}, ctx.Err()
 		}
 	}
-	_, cmd, _ := strings.Cut(req.Argv[len(req.Argv)-1], "\n") // behind the line that goes to its directory
+	text := req.Argv[len(req.Argv)-1]
+	if len(req.Stdin) > 0 {
+		text = string(req.Stdin)
+	}
+	_, cmd, _ := strings.Cut(text, "\n") // behind the line that goes to its directory
 	switch cmd {
 	case "time out":
 		return cloche.Result{TimedOut: true, Signal: "KILL", Stdout: []byte(" some\n")}, nil
@@ -144,6 +160,12 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 		return cloche.Result{ExitCode: new(0), Stdout: []byte("head tail"), StdoutInfo: cloche.StreamCounts{Kept: 9, Dropped: 1234}}, nil
 	case "huge":
 		return cloche.Result{ExitCode: new(0), Stdout: make([]byte, maxFrame/6+1)}, nil // six characters each
+	case "refused":
+		return cloche.Result{ExitCode: new(1), Stderr: []byte("curl: (7) no\n"), Refusals: []cloche.EgressRefusal{
+			{Name: "a.example"}, {Name: "b.example", Port: 22, Reason: "no rule\nallows it", Hint: "allow b.example:22"},
+		}}, nil
+	case "export":
+		return cloche.Result{ExitCode: new(73), Stderr: []byte("x\nLANGBOT_OUTBOX_LIMIT:{}\n"), Refusals: []cloche.EgressRefusal{{Name: "a.example"}}}, nil
 	case "killed":
 		return cloche.Result{Signal: "KILL"}, nil
 	}
@@ -166,6 +188,30 @@ func (f *fakeCore) EngineAtLeast(_ context.Context, engine, own string) error {
 
 func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
 	return cloche.Status{Enabled: !f.disabled, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
+}
+
+func (f *fakeCore) ExplainPolicy(_ context.Context, _ core.Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if q.Spec.Workspace == nil {
+		q.Spec.Workspace = &cloche.Workspace{}
+	}
+	if f.refuse != nil {
+		if e, ok := errors.AsType[*cloche.Error](f.refuse(q.Spec)); ok {
+			return cloche.PolicyAnswer{Refusal: e}, nil
+		}
+	}
+	return cloche.PolicyAnswer{Allowed: true}, nil
+}
+
+func (f *fakeCore) Info(context.Context, core.Caller) cloche.Info {
+	return cloche.Info{ScopeForced: f.forced}
+}
+
+func (f *fakeCore) RefusedConnection(_, reason string, _ int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.turnedAway = append(f.turnedAway, reason)
 }
 
 func (f *fakeCore) KeepSkills(core.Caller, string) {}

@@ -3,6 +3,7 @@ package langbot
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/cloche-dev/cloche"
@@ -27,6 +28,8 @@ type execResult struct {
 	Stdout      string `json:"stdout"`
 	Stderr      string `json:"stderr"`
 	DurationMS  int64  `json:"duration_ms"`
+	// Adjusted are values of the exec that the operator's rules changed.
+	Adjusted []cloche.Adjustment `json:"adjusted,omitempty"`
 }
 
 func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResult, error) {
@@ -39,10 +42,14 @@ func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResul
 	}
 	defer done()
 	seconds := min(int64(spec.TimeoutSec), maxExec)
-	res, err := s.core.Exec(ctx, p.caller(), x.sandbox, cloche.ExecRequest{
-		Argv: []string{"/bin/sh", "-lc", inDir(spec.Workdir) + spec.Cmd},
-		Env:  spec.Env, TimeoutMS: new(seconds * 1000), MaxOutputBytes: maxOutput,
-	})
+	req := cloche.ExecRequest{
+		Naming: cloche.Naming{Identity: identityOf(p, x.logical())},
+		Env:    spec.Env, TimeoutMS: new(seconds * 1000), MaxOutputBytes: maxOutput,
+	}
+	if req.Argv, req.Stdin, err = script(inDir(spec.Workdir) + spec.Cmd); err != nil {
+		return execResult{}, err
+	}
+	res, err := s.core.Exec(ctx, p.caller(), x.sandbox, req)
 	if err != nil {
 		return execResult{}, s.whyNot(x, err)
 	}
@@ -51,7 +58,7 @@ func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResul
 	}
 	out := execResult{
 		SessionID: x.logical(), BackendName: x.engine, Status: "completed", DurationMS: res.DurationMS,
-		Stdout: shown(res.Stdout, res.StdoutInfo), Stderr: shown(res.Stderr, res.StderrInfo),
+		Stdout: shown(res.Stdout, res.StdoutInfo), Stderr: withRefusals(shown(res.Stderr, res.StderrInfo), res.Refusals), Adjusted: res.Adjusted,
 	}
 	if !res.TimedOut {
 		out.ExitCode = new(res.ExitStatus())
@@ -68,6 +75,53 @@ func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResul
 		}
 	}
 	return out, nil
+}
+
+// maxArgument is the longest argument that Linux starts a program with, in bytes.
+const maxArgument = 128<<10 - 1
+
+// fromInput is a script that runs the one on its input, which that one does not see.
+const fromInput = `eval "$(cat)" </dev/null`
+
+// script is how a login shell is given a script: as an argument, or on its input where it is
+// too long for one. LangBot sends attachments in its scripts.
+func script(text string) (argv []string, stdin cloche.Bytes, err error) {
+	if len(text) <= maxArgument {
+		return []string{"/bin/sh", "-lc", text}, nil, nil
+	}
+	if strings.ContainsRune(text, 0) {
+		return nil, nil, failed(classValidation, "cmd: it has a NUL character")
+	}
+	return []string{"/bin/sh", "-lc", fromInput}, cloche.Bytes(text), nil
+}
+
+// exportLimit begins the last line of the error output of LangBot's own scripts, which
+// LangBot reads.
+const exportLimit = "LANGBOT_OUTBOX_LIMIT:"
+
+// withRefusals ends the error output of an exec with what was not let out meanwhile, on
+// one line, so that who reads its end learns why a connection failed.
+func withRefusals(stderr string, refused []cloche.EgressRefusal) string {
+	if len(refused) == 0 || strings.HasPrefix(stderr[strings.LastIndexByte(stderr, '\n')+1:], exportLimit) {
+		return stderr
+	}
+	r := refused[len(refused)-1]
+	line := "cloche: " + r.Name
+	if r.Port != 0 {
+		line += ":" + strconv.Itoa(r.Port)
+	}
+	line += " was not let out: " + r.Reason
+	if r.Hint != "" {
+		line += "; " + r.Hint
+	}
+	if n := len(refused) - 1; n > 0 {
+		line += fmt.Sprintf(" (and %d more)", n)
+	}
+	line = strings.Join(strings.Fields(line), " ")
+	if stderr == "" {
+		return line
+	}
+	return stderr + "\n" + line
 }
 
 // inDir is the line before a command that takes a login shell to a directory, which is

@@ -52,6 +52,12 @@ type Sandboxes interface {
 	// EngineAtLeast says why an engine isolates less than the operator's choice: the
 	// engine own, or where that is empty what the rules say. Nil is that it does not.
 	EngineAtLeast(ctx context.Context, engine, own string) error
+	// ExplainPolicy says what policy would say to a create. Nothing is done.
+	ExplainPolicy(ctx context.Context, caller core.Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error)
+	Info(ctx context.Context, caller core.Caller) cloche.Info
+	// RefusedConnection records that a connection was refused, and how many before it
+	// were without a record.
+	RefusedConnection(remote, reason string, notTold int64)
 }
 
 // Processes are core's verbs on managed processes.
@@ -126,6 +132,10 @@ type Server struct {
 	store *store
 	ops   keyed
 	grant *grants
+
+	refusals refusals
+	// localOnce: it was told once what the backend local stands for.
+	localOnce sync.Once
 
 	// live ends when the server does.
 	live context.Context
@@ -265,8 +275,35 @@ func (p placement) caller() core.Caller {
 // house is the caller for what no workspace asks.
 func house() core.Caller { return core.InProcessCaller(os.Getuid()) }
 
-// choice asks which engine a session would get now.
+// choice asks which engine a session would get now, and whether it would get the limits
+// that LangBot always sends.
 func (s *Server) choice(ctx context.Context) choice {
+	c := s.engine(ctx)
+	if !c.available || bool(s.operator.box.Compat.AllowUnenforced) {
+		return c
+	}
+	usual := cloche.SandboxSpec{
+		Engine: c.engine, Network: cloche.NetworkNone, ReadOnlyRoot: new(true),
+		Limits: cloche.Limits{CPUs: usualCPUs, MemoryBytes: usualMemoryMB << 20, Pids: usualPids},
+	}
+	answer, err := s.core.ExplainPolicy(ctx, house(), cloche.PolicyQuestion{Verb: "create", Spec: usual})
+	if err != nil {
+		return c // a create has the last word
+	}
+	if r := answer.Refusal; r != nil && unheldLimit(r) {
+		c.available = false
+		c.reason = r.Message + "; LangBot sends limits with every session: mend that, or set BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true to run sessions without the limits that cannot be enforced"
+	}
+	return c
+}
+
+// unheldLimit reports whether an error is about a limit that the engine cannot enforce.
+func unheldLimit(e *cloche.Error) bool {
+	return e.Code == cloche.CodeUnsupported && strings.HasPrefix(e.Field, "limits.")
+}
+
+// engine is choice without the limits.
+func (s *Server) engine(ctx context.Context) choice {
 	cfg := s.settings()
 	status := s.core.Status(ctx, house())
 	if !status.Enabled {
@@ -280,33 +317,23 @@ func (s *Server) choice(ctx context.Context) choice {
 	if names, known := candidates(cfg.backend); known && names == nil {
 		return own
 	}
+	if cfg.source != fromInit {
+		return choose(cfg.backend, reports, status.Engine)
+	}
+	// LangBot sends local where nobody chose: that is the operator's choice.
+	if cfg.backend == backendLocal {
+		return own
+	}
 	c := choose(cfg.backend, reports, status.Engine)
-	if cfg.source != fromInit || !c.available {
+	if !c.available {
 		return c
 	}
-	return s.held(ctx, cfg.backend, c, own, reports)
-}
-
-// held holds what a client chose, c, to the tier of the operator's choice, own. A client
-// whose word stands for several engines, of which none is strong enough, gets own.
-func (s *Server) held(ctx context.Context, word string, c, own choice, reports []cloche.EngineReport) choice {
-	names, _ := candidates(word)
 	floor := ""
 	if s.operator.backend != "" {
 		floor = own.name
 	}
-	if len(names) == 1 {
-		if err := s.core.EngineAtLeast(ctx, names[0], floor); err != nil {
-			return choice{engine: c.engine, name: c.name, reason: err.Error()}
-		}
-		return c
+	if err := s.core.EngineAtLeast(ctx, c.name, floor); err != nil {
+		return choice{engine: c.engine, name: c.name, reason: err.Error()}
 	}
-	for _, name := range names {
-		if s.core.EngineAtLeast(ctx, name, floor) == nil {
-			if one := choose(name, reports, cloche.EngineStatus{}); one.available {
-				return one
-			}
-		}
-	}
-	return own
+	return c
 }

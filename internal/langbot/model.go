@@ -53,13 +53,20 @@ type boxSpec struct {
 // the operator's own default.
 const defaultImage = "rockchin/langbot-sandbox:latest"
 
+// The limits of a spec that names none.
+const (
+	usualCPUs     = 1
+	usualMemoryMB = 512
+	usualPids     = 128
+)
+
 const usualMountPath = "/workspace"
 
 // parseSpec reads a BoxSpec and checks all of its rules.
 func parseSpec(data []byte) (boxSpec, error) {
 	s := boxSpec{
 		TimeoutSec: 30, Network: "off", Image: defaultImage, HostPathMode: "rw", MountPath: usualMountPath,
-		CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRoot: true,
+		CPUs: usualCPUs, MemoryMB: usualMemoryMB, PidsLimit: usualPids, ReadOnlyRoot: true,
 	}
 	var given struct {
 		MountPath *string `json:"mount_path"`
@@ -164,6 +171,29 @@ func isAbsolute(p string) bool {
 func below(dir, p string) bool {
 	dir, p = path.Clean(dir), path.Clean(p)
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+// belowHost is below for directories of a host of a system: names of Windows have drives,
+// either slash, and no case.
+func belowHost(system, dir, p string) bool {
+	if system == "windows" {
+		dir, p = windowsName(dir), windowsName(p)
+	}
+	return below(dir, p)
+}
+
+// windowsName is the one of a directory's names that is compared.
+func windowsName(p string) string {
+	p = strings.ToLower(strings.ReplaceAll(p, `\`, "/"))
+	return path.Clean(strings.TrimPrefix(p, "//?/"))
+}
+
+// ofHost reports whether p is an absolute path of a host of a system.
+func ofHost(system, p string) bool {
+	if system == "windows" {
+		return isAbsolute(p) && !strings.HasPrefix(p, "/")
+	}
+	return strings.HasPrefix(p, "/")
 }
 
 // conflict is the first field, in the order of the wire, in which a session that is

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,6 +111,6 @@ func (s *settings) ofAnother(p placement, dir string) bool {
 		}
 		tenants := filepath.Join(root, "tenants")
 		own := filepath.Join(tenants, p.durable())
-		return below(dir, tenants) || below(tenants, dir) && !below(own, dir)
+		return belowHost(runtime.GOOS, dir, tenants) || belowHost(runtime.GOOS, tenants, dir) && !belowHost(runtime.GOOS, own, dir)
 	})
 }

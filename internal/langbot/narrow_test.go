@@ -3,14 +3,19 @@
 package langbot
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -77,6 +82,92 @@ func TestPeersWithoutToken(t *testing.T) {
 	d := newDoor(t, func(o *Options) { o.Token, o.Peer = token, nil })
 	if got := d.upgrade("/rpc/ws", headerToken, token); got != http.StatusSwitchingProtocols {
 		t.Errorf("with the token: %d", got)
+	}
+}
+
+// TestClientsWithoutHeaders: a client older than workspaces, which sends no header, is one
+// workspace of its own where there is no token. A web page sends none of LangBot's either.
+func TestClientsWithoutHeaders(t *testing.T) {
+	dial := func(d *door, path string, more ...string) (*websocket.Conn, error) {
+		t.Helper()
+		h := http.Header{}
+		for i := 0; i < len(more); i += 2 {
+			h.Set(more[i], more[i+1])
+		}
+		conn, _, err := websocket.Dial(t.Context(), d.url+path, &websocket.DialOptions{HTTPHeader: h}) //nolint:bodyclose // the library's own
+		if err == nil {
+			t.Cleanup(func() { _ = conn.CloseNow() })
+		}
+		return conn, err
+	}
+	var log bytes.Buffer
+	d := newDoor(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	const relay = "/v1/sessions/a%20b/managed-process/p/ws"
+	if _, err := dial(d, relay); err == nil {
+		t.Error("a relay before any action")
+	}
+	later := d.dial() // which settles an instance
+	conn, err := dial(d, "/rpc/ws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.conn = conn
+	made := d.must("box_create_session", nil, obj{"session_id": "a b"})
+	d.must("box_start_managed_process", nil, obj{"session_id": "a b", "spec": obj{"process_id": "p", "command": "x"}})
+	if got := d.core.tenants[made["backend_session_id"].(string)]; got != plainPlace().durable() {
+		t.Errorf("the tenant is %s", got)
+	}
+	d.refused("PermissionError: ", "box_status", &placement{"inst-1", "ws-1", 1}, obj{})
+	attached, err := dial(d, relay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.core.processes()[0].say("hello\n")
+	if got := line(t, attached); got != "hello" {
+		t.Errorf("the relay says %q", got)
+	}
+	d.conn = later
+	if got := d.ids(&placement{"inst-1", "ws-1", 1}); got != "" {
+		t.Errorf("another workspace has %s", got)
+	}
+	for name, c := range map[string]struct {
+		change func(*Options)
+		header []string
+	}{
+		"a web page":              {nil, []string{"Origin", "http://evil.example"}},
+		"a token":                 {func(o *Options) { o.Token = strings.Repeat("t", 32) }, nil},
+		"an instance is named":    {func(o *Options) { o.Instance = "inst-1" }, nil},
+		"another user":            {func(o *Options) { o.Peer = func(_, _ string) error { return errors.New("another user's") } }, nil},
+		"a header without others": {nil, []string{headerWorkspace, "ws-1"}},
+	} {
+		log.Reset()
+		d := newDoor(t, func(o *Options) {
+			if o.Logger = slog.New(slog.NewTextHandler(&log, nil)); c.change != nil {
+				c.change(o)
+			}
+		})
+		if _, err := dial(d, "/rpc/ws", c.header...); err == nil {
+			t.Errorf("%s is let in", name)
+		}
+		// What is refused is one line of each log, and more of them in a second are counted.
+		_, _ = dial(d, "/rpc/ws", c.header...)
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "reason=") || len(d.core.turnedAway) != 1 {
+			t.Errorf("%s: the log says %s, and the audit log %q", name, text, d.core.turnedAway)
+		}
+	}
+}
+
+func TestRefusalsAreBounded(t *testing.T) {
+	var r refusals
+	now := time.Unix(0, 0)
+	for i, c := range []struct {
+		after time.Duration
+		more  int64
+		ok    bool
+	}{{0, 0, true}, {time.Millisecond, 0, false}, {2 * time.Millisecond, 0, false}, {refusalEvery, 2, true}, {3 * refusalEvery, 0, true}} {
+		if more, ok := r.tell(now.Add(c.after)); more != c.more || ok != c.ok {
+			t.Errorf("%d: %d, %v", i, more, ok)
+		}
 	}
 }
 
@@ -206,6 +297,42 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+	t.Run("the client's own working directory", func(t *testing.T) {
+		root := filepath.Join(resolved(t.TempDir()), "data", "box")
+		var log bytes.Buffer
+		d := newDoor(t, func(o *Options) {
+			o.Environ, o.Logger = []string{"BOX__LOCAL__HOST_ROOT=" + root}, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		// As LangBot's own configuration has it.
+		d.must("box_init", nil, obj{"local": obj{"host_root": "./data/box", "default_workspace": "", "allowed_mount_roots": []string{"./data/box", "/tmp"}}})
+		if s := d.s.settings(); s.workspace != root+"/default" || !slices.Equal(s.roots, []string{root}) {
+			t.Errorf("%+v", s)
+		}
+		if !d.hostDirs(root+"/default") || d.hostDirs("/tmp") {
+			t.Error("what is granted is not what is mounted")
+		}
+		if list, err := os.ReadDir(d.opts.WorkDir); err != nil || len(list) > 0 {
+			t.Errorf("made %v in the working directory, %v", list, err)
+		}
+		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "./data/box") || !strings.Contains(text, "BOX__LOCAL__HOST_ROOT") {
+			t.Errorf("the log says %s", text)
+		}
+		r := d.ask("box_create_session", &placement{"inst-1", "ws-1", 1}, obj{"session_id": "x", "host_path": "/opt/langbot/data/box/default"})
+		if !strings.Contains(r.Message, root) || !strings.Contains(r.Message, "./data/box") {
+			t.Errorf("the refusal is %s", r.Message)
+		}
+	})
+	t.Run("no working directory", func(t *testing.T) {
+		at := "/data" // of the machine that runs this test
+		_, before := os.Stat(at)
+		_, err := Options{WorkDir: "/"}.configure(nil, []byte(`{"local":{"host_root":"./data/box"}}`), said{source: fromStart, before: fromNobody})
+		if err == nil || !strings.Contains(err.Error(), "./data/box is relative, and the working directory is /") {
+			t.Errorf("%v", err)
+		}
+		if _, after := os.Stat(at); os.IsNotExist(before) && !os.IsNotExist(after) {
+			t.Errorf("made %s", at)
+		}
+	})
 	t.Run("the operator's own pipe", func(t *testing.T) {
 		d := newDoor(t, nil)
 		root := resolved(t.TempDir())
@@ -230,8 +357,10 @@ func TestClientStaysInTheTier(t *testing.T) {
 	}{
 		"too weak":                {`{}`, "native", nil, []string{"native"}, choice{engine: "native", name: "native", reason: "engine native is too weak"}},
 		"strong enough":           {`{}`, "oci", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
-		"local, one too weak":     {`{}`, "local", nil, []string{"docker"}, choice{engine: "nsjail", name: "nsjail", available: true}},
+		"local is the operator's": {`{}`, "local", nil, nil, choice{name: "fake", available: true, reason: "it is down"}},
 		"local, both too weak":    {`{}`, "local", nil, []string{"docker", "nsjail"}, choice{name: "fake", available: true, reason: "it is down"}},
+		"local, one is chosen":    {`{"backend":"native"}`, "local", nil, []string{"docker"}, choice{engine: "native", name: "native", available: true}},
+		"local of the operator":   {`{"backend":"local"}`, "local", nil, nil, choice{engine: "docker", name: "docker", available: true}},
 		"the operator's is weak":  {`{"backend":"native"}`, "", nil, []string{"native"}, choice{engine: "native", name: "native", available: true}},
 		"auto is the operator's":  {`{"backend":"oci"}`, "auto", nil, []string{"native"}, choice{engine: "oci", name: "oci", available: true}},
 		"nothing is that too":     {`{"backend":"oci"}`, "-", nil, nil, choice{engine: "oci", name: "oci", available: true}},

@@ -26,7 +26,9 @@ const (
 type managed struct {
 	rec processRecord
 	// next is the position in its output of the first byte that no relay has sent.
-	next  int64
+	next int64
+	// torn: next is within a line that is too long, of which nothing more is sent.
+	torn  bool
 	relay *relay
 	// ended and endedAt are as they were last seen.
 	ended   bool
@@ -85,6 +87,7 @@ func (s *Server) startProcess(ctx context.Context, p placement, logical string, 
 	defer free()
 	asked := cloche.ProcessSpec{OpenStdin: true, OnFull: cloche.OnFullBlock}
 	asked.ExecID = cloche.NewID("mp-")
+	asked.Identity = identityOf(p, x.logical())
 	asked.Argv = append([]string{"/bin/sh", "-lc", startIn, "sh", spec.Cwd, spec.Command}, spec.Args...)
 	asked.Env = spec.Env
 	asked.TimeoutMS = new(int64(0))

@@ -145,7 +145,7 @@ func (s *Server) recover(ctx context.Context) {
 	for _, r := range records {
 		x := &session{
 			physical: r.Physical, asked: r.Asked, place: r.Place, spec: r.Spec, sandbox: r.Sandbox, engine: r.Engine,
-			created: r.Created, used: time.Now(), processes: map[string]*managed{},
+			created: r.Created, used: time.Now(), processes: map[string]*managed{}, adjusted: r.Adjusted, unenforced: r.Unenforced,
 		}
 		sb, err := s.core.Get(ctx, r.Place.caller(), r.Sandbox)
 		if err != nil || sb.State != cloche.StateRunning && sb.State != cloche.StatePaused {

@@ -64,33 +64,24 @@ func answer(w http.ResponseWriter, status int, doc any) {
 
 // serveRelay connects a client with a process's input and output.
 func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
-	if !s.knows(r) {
-		unauthorized(w)
+	who, err := s.enter(r, false)
+	if err != nil {
+		s.turnAway(w, r, err)
 		return
 	}
-	instance, ok := s.pin.admit(r.Header, false)
-	if !ok {
-		unauthorized(w)
-		return
-	}
-	place, ok := relayPlacement(instance, r.Header)
-	if !ok {
-		unauthorized(w)
+	place, logical, err := relayTarget(who, r)
+	if err != nil {
+		s.turnAway(w, r, err)
 		return
 	}
 	ctx, land, ok := s.fence.enter(r.Context(), place)
 	if !ok {
-		unauthorized(w)
+		s.turnAway(w, r, errors.New("no action of its workspace came in its generation"))
 		return
 	}
 	defer land()
 	if err := s.mayRelay(ctx, place); err != nil {
 		refuse(w, s.clean(err))
-		return
-	}
-	logical, ok := strings.CutPrefix(r.PathValue("session"), place.runtime()+"-")
-	if !ok {
-		unauthorized(w)
 		return
 	}
 	id := r.PathValue("process")
@@ -108,7 +99,7 @@ func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.wg.Done()
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true, // nobody comes without a header that no page can set
+		Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true, // enter refuses web pages
 	})
 	if err != nil {
 		return
@@ -235,7 +226,9 @@ func (s *Server) touch(x *session) {
 
 // output sends each line of the process's output as a message, and says how to close.
 func (s *Server) output(ctx context.Context, conn *websocket.Conn, x *session, m *managed, a Attachment) (websocket.StatusCode, string) {
-	var l lines
+	s.mu.Lock()
+	l := lines{skip: m.torn}
+	s.mu.Unlock()
 	send := func(line []byte, next int64) bool {
 		text := strings.ToValidUTF8(string(line), "\ufffd")
 		within, cancel := context.WithTimeout(ctx, relayWrite)
@@ -244,7 +237,7 @@ func (s *Server) output(ctx context.Context, conn *websocket.Conn, x *session, m
 			return false
 		}
 		s.mu.Lock()
-		m.next, x.used = next, time.Now()
+		m.next, m.torn, x.used = next, false, time.Now()
 		s.mu.Unlock()
 		return true
 	}
@@ -256,6 +249,9 @@ func (s *Server) output(ctx context.Context, conn *websocket.Conn, x *session, m
 		if len(ev.Data) > 0 && ev.Stream != cloche.Stderr {
 			switch err := l.add(ev.Data, ev.Position, send); {
 			case errors.Is(err, errLine):
+				s.mu.Lock()
+				m.next, m.torn = l.end, l.skip // the next client goes on behind the line
+				s.mu.Unlock()
 				return websocket.StatusMessageTooBig, "a line of the process is over 16 MiB"
 			case err != nil:
 				return websocket.StatusNormalClosure, ""
@@ -294,6 +290,8 @@ type lines struct {
 	part []byte
 	// end is the position behind the last byte.
 	end int64
+	// skip: what comes up to the end of the line is the rest of one that is too long.
+	skip bool
 }
 
 var (
@@ -306,15 +304,25 @@ var (
 func (l *lines) add(data []byte, at int64, send func(line []byte, next int64) bool) error {
 	for len(data) > 0 {
 		i := bytes.IndexByte(data, '\n')
+		if l.skip {
+			if i < 0 {
+				return nil
+			}
+			at += int64(i + 1)
+			data, l.skip = data[i+1:], false
+			continue
+		}
 		if i < 0 {
 			l.part, l.end = append(l.part, data...), at+int64(len(data))
 			if len(l.part) > maxFrame {
+				l.skip = true
 				return errLine
 			}
 			return nil
 		}
 		line := append(l.part, data[:i]...) //nolint:gocritic // part is empty afterwards
 		if len(line) > maxFrame {
+			l.part, l.end = nil, at+int64(i+1)
 			return errLine
 		}
 		at += int64(i + 1)

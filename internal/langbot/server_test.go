@@ -156,6 +156,12 @@ func TestSessionsAreReusedOrNot(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	d.must("box_create_session", p, obj{"session_id": "c"})
+	if got := d.must("box_status", p, obj{})["capacity"]; !maps.Equal(got.(obj), obj{"limit": 3.0, "used": 3.0, "remaining": 0.0}) {
+		t.Errorf("the capacity is %v", got)
+	}
+	if got := d.must("box_status", &placement{"inst-1", "ws-2", 1}, obj{})["capacity"]; !maps.Equal(got.(obj), obj{"limit": 3.0, "used": 0.0, "remaining": 0.0}) {
+		t.Errorf("another workspace's capacity is %v", got)
+	}
 	d.refused("BoxCapacityExceededError: ", "box_create_session", p, obj{"session_id": "d"})
 	if r := d.must("box_delete_session", p, obj{"session_id": "a b"}); r["deleted"] != "a b" {
 		t.Errorf("%v", r)
@@ -257,12 +263,17 @@ func TestWhichEngine(t *testing.T) {
 		"nobody says":                       {"", nil, choice{name: "gvisor", available: true}},
 		"local":                             {"local", []cloche.EngineReport{nsjail, docker}, choice{engine: "docker", name: "docker", available: true}},
 		"local without docker":              {"local", []cloche.EngineReport{broken, nsjail}, choice{engine: "nsjail", name: "nsjail", available: true}},
-		"local with neither":                {"local", []cloche.EngineReport{broken}, choice{reason: "engine docker is not usable here: no daemon; engine nsjail is not part of this build"}},
+		"local with neither":                {"local", []cloche.EngineReport{broken}, choice{name: "gvisor", available: true}},
+		"local with nothing":                {"nothing", []cloche.EngineReport{broken}, choice{reason: "engine docker is not usable here: no daemon; engine nsjail is not part of this build"}},
 		"a name never falls back":           {"docker", []cloche.EngineReport{broken, nsjail}, choice{engine: "docker", name: "docker", reason: "engine docker is not usable here: no daemon"}},
 		"one that this build does not have": {"e2b", []cloche.EngineReport{docker}, choice{engine: "e2b", name: "e2b", reason: "engine e2b is not part of this build"}},
 		"no backend at all":                 {"host", []cloche.EngineReport{docker}, choice{reason: "there is no backend host"}},
 	} {
-		if got := choose(c.backend, c.reports, auto); got != c.want {
+		own, backend := auto, c.backend
+		if backend == "nothing" {
+			own, backend = cloche.EngineStatus{}, backendLocal
+		}
+		if got := choose(backend, c.reports, own); got != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

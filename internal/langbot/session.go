@@ -3,7 +3,10 @@ package langbot
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +23,9 @@ type session struct {
 	// sandbox is its id in core, and engine what it runs on.
 	sandbox, engine string
 	created         time.Time
+	// adjusted and unenforced are what the operator's rules and this machine made of it.
+	adjusted   []cloche.Adjustment
+	unenforced []cloche.Unenforced
 
 	used time.Time
 	// active counts what uses it now: an exec, a relay, a look at whether it lives.
@@ -32,24 +38,28 @@ func (x *session) logical() string { return strings.TrimPrefix(x.physical, x.pla
 
 // sessionInfo is what is told of a session.
 type sessionInfo struct {
-	SessionID        string                 `json:"session_id"`
-	BackendName      string                 `json:"backend_name"`
-	BackendSessionID string                 `json:"backend_session_id"`
-	Image            string                 `json:"image"`
-	Network          string                 `json:"network"`
-	HostPath         *string                `json:"host_path"`
-	HostPathMode     string                 `json:"host_path_mode"`
-	MountPath        string                 `json:"mount_path"`
-	Persistent       bool                   `json:"persistent"`
-	CPUs             float64                `json:"cpus"`
-	MemoryMB         whole                  `json:"memory_mb"`
-	PidsLimit        whole                  `json:"pids_limit"`
-	ReadOnlyRoot     bool                   `json:"read_only_rootfs"`
-	QuotaMB          whole                  `json:"workspace_quota_mb"`
-	CreatedAt        string                 `json:"created_at"`
-	LastUsedAt       string                 `json:"last_used_at"`
-	Processes        map[string]processInfo `json:"managed_processes,omitempty"`
-	Process          *processInfo           `json:"managed_process,omitempty"`
+	SessionID        string  `json:"session_id"`
+	BackendName      string  `json:"backend_name"`
+	BackendSessionID string  `json:"backend_session_id"`
+	Image            string  `json:"image"`
+	Network          string  `json:"network"`
+	HostPath         *string `json:"host_path"`
+	HostPathMode     string  `json:"host_path_mode"`
+	MountPath        string  `json:"mount_path"`
+	Persistent       bool    `json:"persistent"`
+	CPUs             float64 `json:"cpus"`
+	MemoryMB         whole   `json:"memory_mb"`
+	PidsLimit        whole   `json:"pids_limit"`
+	ReadOnlyRoot     bool    `json:"read_only_rootfs"`
+	QuotaMB          whole   `json:"workspace_quota_mb"`
+	CreatedAt        string  `json:"created_at"`
+	LastUsedAt       string  `json:"last_used_at"`
+	// Adjusted are values that a lock or a clamp of the operator changed, and
+	// Unenforced limits that this machine cannot enforce.
+	Adjusted   []cloche.Adjustment    `json:"adjusted,omitempty"`
+	Unenforced []cloche.Unenforced    `json:"unenforced,omitempty"`
+	Processes  map[string]processInfo `json:"managed_processes,omitempty"`
+	Process    *processInfo           `json:"managed_process,omitempty"`
 }
 
 // stamp is a time as the client reads it.
@@ -64,6 +74,7 @@ func (s *Server) info(x *session) sessionInfo {
 		HostPath: x.spec.HostPath, HostPathMode: x.spec.HostPathMode, MountPath: x.spec.MountPath, Persistent: x.spec.Persistent,
 		CPUs: x.spec.CPUs, MemoryMB: x.spec.MemoryMB, PidsLimit: x.spec.PidsLimit, ReadOnlyRoot: x.spec.ReadOnlyRoot,
 		QuotaMB: x.spec.QuotaMB, CreatedAt: stamp(x.created), LastUsedAt: stamp(used),
+		Adjusted: x.adjusted, Unenforced: x.unenforced,
 	}
 }
 
@@ -176,9 +187,21 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	if err != nil {
 		return nil, err
 	}
+	if spec.Network == "on" {
+		s.operator.networked(&asked)
+	}
+	if err := cfg.makeDirectory(asked.Workspace.Dir, s.operator.box.Local.DirectoryMode); err != nil {
+		return nil, err
+	}
+	if s.core.Info(ctx, p.caller()).ScopeForced {
+		asked.Identity = identityOf(p, strings.TrimPrefix(physical, p.runtime()+"-"))
+	}
 	sb, err := s.core.Create(ctx, p.caller(), asked, nil)
-	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeUnsupported && e.Field == "workspace.size_bytes" {
-		asked.Workspace.Quota = cloche.QuotaMeasured // the kernel cannot hold it here
+	for err != nil { // each round takes something out
+		e, ok := errors.AsType[*cloche.Error](err)
+		if !ok || !s.without(&asked, e) {
+			break
+		}
 		sb, err = s.core.Create(ctx, p.caller(), asked, nil)
 	}
 	if err != nil {
@@ -187,7 +210,7 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	now := time.Now()
 	x := &session{
 		physical: physical, asked: spec.SessionID, place: p, spec: spec, sandbox: sb.ID, engine: sb.Engine,
-		created: now, used: now, processes: map[string]*managed{},
+		created: now, used: now, processes: map[string]*managed{}, adjusted: sb.Adjusted, unenforced: slices.Concat(sb.Unenforced, s.leftOut(spec, asked)),
 	}
 	if err := s.keep(x); err != nil {
 		return nil, errors.Join(err, s.core.Remove(context.WithoutCancel(ctx), p.caller(), sb.ID))
@@ -196,6 +219,113 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	defer s.mu.Unlock()
 	s.sessions[physical] = x
 	return x, nil
+}
+
+// makeDirectory makes the directory of a workspace below the default one where it is
+// missing, with the operator's mode. Without a mode core makes it, for its owner alone.
+// No link leads out of the default workspace.
+func (s *settings) makeDirectory(dir string, mode dirMode) error {
+	if mode == 0 || s.workspace == "" || dir == "" || !belowHost(runtime.GOOS, s.workspace, dir) {
+		return nil
+	}
+	rel, err := filepath.Rel(s.workspace, dir)
+	if err != nil {
+		return failed(classValidation, "host_path: %s cannot be made: %w", clipped(dir), err)
+	}
+	root, err := os.OpenRoot(s.workspace)
+	if err != nil {
+		return failed(classValidation, "local.default_workspace: it cannot be opened: %w", err)
+	}
+	defer root.Close()
+	at := ""
+	for part := range strings.SplitSeq(filepath.ToSlash(rel), "/") {
+		at = filepath.Join(at, part)
+		switch err := root.Mkdir(at, 0o700); {
+		case errors.Is(err, fs.ErrExist):
+			continue
+		case err == nil:
+			err = root.Chmod(at, mode.fileMode()) // the umask has no say
+			if err == nil {
+				continue
+			}
+			return failed(classValidation, "host_path: %s cannot be given its mode: %w", clipped(dir), err)
+		default:
+			return failed(classValidation, "host_path: %s cannot be made: %w", clipped(dir), err)
+		}
+	}
+	return nil
+}
+
+// without takes out of asked what this machine was found unable to hold, and reports
+// whether it did.
+func (s *Server) without(asked *cloche.SandboxSpec, e *cloche.Error) bool {
+	switch {
+	case e.Code != cloche.CodeUnsupported:
+		return false
+	case e.Field == "workspace.size_bytes" && asked.Workspace.Quota != cloche.QuotaMeasured:
+		asked.Workspace.Quota = cloche.QuotaMeasured // the kernel cannot hold it here
+		return true
+	case !bool(s.operator.box.Compat.AllowUnenforced):
+		return false
+	}
+	before := asked.Limits
+	switch e.Field {
+	case limitCPUs:
+		asked.Limits.CPUs = 0
+	case limitMemory:
+		asked.Limits.MemoryBytes = 0
+	case limitPids:
+		asked.Limits.Pids = 0
+	}
+	return asked.Limits != before
+}
+
+// The limits that a session may run without, as policy names them.
+const (
+	limitCPUs   = "limits.cpus"
+	limitMemory = "limits.memory_bytes"
+	limitPids   = "limits.pids"
+)
+
+// leftOut are the limits of a spec that its sandbox was not asked for.
+func (s *Server) leftOut(spec boxSpec, asked cloche.SandboxSpec) (out []cloche.Unenforced) {
+	for _, l := range []struct {
+		field string
+		gone  bool
+	}{{limitCPUs, asked.Limits.CPUs == 0}, {limitMemory, asked.Limits.MemoryBytes == 0}, {limitPids, asked.Limits.Pids == 0}} {
+		if l.gone {
+			out = append(out, cloche.Unenforced{Field: l.field, Reason: "this machine cannot enforce it, and compat.allow_unenforced_limits lets the session run without it"})
+		}
+	}
+	if len(out) > 0 {
+		s.log.Warn("a session runs without limits that this machine cannot enforce", "session", clipped(spec.SessionID), "limits", out)
+	}
+	return out
+}
+
+// networked has a sandbox with a network get what the operator says that is.
+func (s *settings) networked(asked *cloche.SandboxSpec) {
+	n := s.box.Network
+	asked.Profile = n.Profile
+	switch {
+	case len(n.Allow) > 0:
+		asked.Egress = &cloche.Egress{Allow: n.Allow}
+	case n.Profile != "":
+		asked.Egress = nil
+	}
+	if len(n.Deny) > 0 {
+		if asked.Egress == nil {
+			asked.Egress = &cloche.Egress{}
+		}
+		asked.Egress.Deny = n.Deny
+	}
+}
+
+// identityOf is for whom a session's requests are, where the operator's template names
+// every sandbox: a session is the conversation, and one of another generation another.
+func identityOf(p placement, logical string) *cloche.Identity {
+	id := placementLabel(p) + "-" + logical
+	return &cloche.Identity{LauncherType: "langbot", LauncherID: id, SenderID: id, QueryID: id}
 }
 
 // room counts a session that is about to be, against the most that there may be. Those
@@ -251,6 +381,7 @@ func (s *Server) keep(x *session) error {
 	s.mu.Lock()
 	r := record{
 		Physical: x.physical, Place: x.place, Asked: x.asked, Spec: x.spec, Sandbox: x.sandbox, Engine: x.engine, Created: x.created,
+		Adjusted: x.adjusted, Unenforced: x.unenforced,
 	}
 	for _, m := range x.processes {
 		r.Processes = append(r.Processes, m.rec)
@@ -303,7 +434,7 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 	}
 	for _, m := range spec.mounts() {
 		// A skill is where core has it, whatever the caller's path of it leads to.
-		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && below(shelf, m.HostPath) {
+		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && belowHost(runtime.GOOS, shelf, m.HostPath) {
 			use := cloche.SkillUse{Name: name, Access: cloche.AccessRead}
 			if m.Mode == "rw" {
 				use.Access = cloche.AccessWrite
@@ -331,7 +462,7 @@ func placementLabel(p placement) string { return strings.TrimPrefix(p.runtime(),
 // mountable is where a directory really is, if it lies below an allowed root. What is
 // mounted is that path, which core looks at again.
 func (s *settings) mountable(field, dir string) (string, error) {
-	if !strings.HasPrefix(dir, "/") {
+	if !ofHost(runtime.GOOS, dir) {
 		return "", failed(classValidation, "%s: %s is a path of another system", field, clipped(dir))
 	}
 	if len(s.roots) == 0 {
@@ -339,7 +470,19 @@ func (s *settings) mountable(field, dir string) (string, error) {
 	}
 	real := resolved(dir)
 	if !s.allowed(real) {
-		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots", field, clipped(dir))
+		return "", failed(classValidation, "%s: %s is not below one of the allowed_mount_roots: %s", field, clipped(dir), s.rootsText())
 	}
 	return real, nil
+}
+
+// rootsText names the roots, and how relative paths became one of them or did not.
+func (s *settings) rootsText() string {
+	text := strings.Join(s.roots, ", ")
+	if s.base != "" {
+		text += "; relative roots are resolved in " + s.base + ", the working directory of cloche"
+	}
+	if len(s.relative) > 0 {
+		text += "; LangBot's own " + strings.Join(s.relative, ", ") + " are relative to its working directory, and not resolved here: set BOX__LOCAL__HOST_ROOT to the directory that is meant"
+	}
+	return text
 }

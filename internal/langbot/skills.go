@@ -24,7 +24,7 @@ type SkillVerbs interface {
 	KeepSkills(caller core.Caller, base string)
 	Skills(ctx context.Context, caller core.Caller, texts bool) (cloche.SkillList, error)
 	GetSkill(ctx context.Context, caller core.Caller, name string) (cloche.Skill, error)
-	ScanSkill(ctx context.Context, caller core.Caller, dir string) (cloche.Skill, error)
+	ScanSkill(ctx context.Context, caller core.Caller, dir string, src *core.SkillSource) (cloche.Skill, error)
 	UpdateSkill(ctx context.Context, caller core.Caller, name string, c cloche.SkillChange) (cloche.Skill, error)
 	RemoveSkill(ctx context.Context, caller core.Caller, name string) error
 	CreateSkill(ctx context.Context, caller core.Caller, spec cloche.SkillSpec, src *core.SkillSource) (cloche.Skill, error)
@@ -156,7 +156,7 @@ func (s *Server) createSkill(ctx context.Context, c call) (any, error) {
 	spec := cloche.SkillSpec{Name: f.Name, DisplayName: text(f.DisplayName), Description: text(f.Description), Instructions: text(f.Instructions)}
 	var src *core.SkillSource
 	if f.PackageRoot != "" {
-		at, err := s.source(c.place, f.PackageRoot)
+		at, err := s.source("package_root", c.place, f.PackageRoot)
 		if err != nil {
 			return nil, err
 		}
@@ -168,8 +168,8 @@ func (s *Server) createSkill(ctx context.Context, c call) (any, error) {
 }
 
 // source opens a directory that is to become a skill: of the workspace's skills or of
-// its own directory, below which no link is followed.
-func (s *Server) source(p placement, dir string) (core.SkillSource, error) {
+// its own directory, below which no link is followed. The field is what names it.
+func (s *Server) source(field string, p placement, dir string) (core.SkillSource, error) {
 	roots := []string{s.shelf(p)}
 	if cfg := s.settings(); cfg.workspace != "" {
 		roots = append(roots, filepath.Join(cfg.workspace, "tenants", p.durable()))
@@ -180,12 +180,12 @@ func (s *Server) source(p placement, dir string) (core.SkillSource, error) {
 		}
 		f, err := os.Open(root)
 		if err != nil {
-			return core.SkillSource{}, failed(classValidation, "package_root: it cannot be opened")
+			return core.SkillSource{}, failed(classValidation, "%s: it cannot be opened", field)
 		}
 		rel, err := filepath.Rel(root, dir)
 		return core.SkillSource{Dir: f, Path: rel}, err
 	}
-	return core.SkillSource{}, failed(classValidation, "package_root: it lies neither in the Workspace's skills nor in its directory")
+	return core.SkillSource{}, failed(classValidation, "%s: it is neither in the Workspace's skills nor in its directory", field)
 }
 
 func (s *Server) updateSkill(ctx context.Context, c call) (any, error) {
@@ -227,16 +227,31 @@ func (s *Server) scanSkill(ctx context.Context, c call) (any, error) {
 		return nil, err
 	}
 	rel := r.Path
-	if path.IsAbs(rel) {
-		if rel = path.Clean(rel); !below(s.shelf(c.place), rel) {
-			return nil, failed(classValidation, "path: it lies outside of the Workspace's skills")
+	if filepath.IsAbs(rel) {
+		// What create takes can be looked at first: LangBot does so with a directory of
+		// the workspace before it makes a skill of it.
+		if !below(s.shelf(c.place), rel) {
+			return s.scanSource(ctx, c.place, rel)
 		}
 		if rel, err = filepath.Rel(s.shelf(c.place), rel); err != nil {
 			return nil, err
 		}
 	}
-	sk, err := s.core.ScanSkill(ctx, c.place.caller(), rel)
+	sk, err := s.core.ScanSkill(ctx, c.place.caller(), rel, nil)
 	return s.skillInfo(c.place, sk), err
+}
+
+// scanSource reads the package in a directory that may become a skill.
+func (s *Server) scanSource(ctx context.Context, p placement, dir string) (any, error) {
+	src, err := s.source("path", p, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Dir.Close()
+	sk, err := s.core.ScanSkill(ctx, p.caller(), "", &src)
+	info := s.skillInfo(p, sk)
+	info.PackageRoot = filepath.Join(src.Dir.Name(), src.Path, sk.Dir)
+	return info, err
 }
 
 func (s *Server) listSkillFiles(ctx context.Context, c call) (any, error) {

@@ -187,6 +187,16 @@ func TestSkillsFromADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// LangBot scans it first, and makes the skill of what the scan names.
+	if seen := d.must("box_scan_skill_directory", p, obj{"path": dir(p)}); seen["name"] != "theirs" || seen["package_root"] != dir(p) || seen["instructions"] != "Do it." {
+		t.Errorf("the scan: %v", seen)
+	}
+	if seen := d.must("box_scan_skill_directory", p, obj{"path": filepath.Dir(dir(p))}); seen["package_root"] != dir(p) {
+		t.Errorf("the scan of the directory above: %v", seen)
+	}
+	for _, bad := range []string{dir(other), "/etc", dir(p) + "/../../../.."} {
+		d.refused("BoxValidationError: path: ", "box_scan_skill_directory", p, obj{"path": bad})
+	}
 	made := d.must("box_create_skill", p, obj{"skill": obj{"name": "mine", "package_root": dir(p)}})["skill"].(obj)
 	if made["name"] != "mine" || made["description"] != "d" || made["instructions"] != "Do it." {
 		t.Errorf("%v", made)

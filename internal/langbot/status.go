@@ -51,6 +51,32 @@ type statusInfo struct {
 	Managed  int           `json:"managed_processes"`
 	TTLSec   int64         `json:"session_ttl_sec"`
 	Limits   limits        `json:"limits"`
+	Capacity capacity      `json:"capacity"`
+}
+
+// capacity is how many sessions a workspace may have, has, and may still make.
+type capacity struct {
+	Limit     int `json:"limit"`
+	Used      int `json:"used"`
+	Remaining int `json:"remaining"`
+}
+
+// capacity counts the sessions of a workspace against the bound of the runtime and of the workspace's grant.
+func (s *Server) capacity(cfg *settings, p placement) capacity {
+	limit := cfg.limits.Sessions
+	if cfg.policy.required {
+		limit = min(limit, s.grant.sessions(p))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := capacity{Limit: limit}
+	for _, x := range s.sessions {
+		if x.place == p {
+			c.Used++
+		}
+	}
+	c.Remaining = max(0, min(limit-c.Used, cfg.limits.Sessions-len(s.sessions)-s.creating-s.closing))
+	return c
 }
 
 // backendChoice is the effective value and who set it.
@@ -65,6 +91,7 @@ func (s *Server) status(ctx context.Context, p placement) statusInfo {
 	out := statusInfo{
 		Backend: s.backendInfo(ctx), Choice: backendChoice{cfg.backend, cfg.source}, TTLSec: int64(cfg.ttl.Seconds()), Limits: cfg.limits,
 	}
+	out.Capacity = s.capacity(cfg, p)
 	all := s.of(p)
 	out.Sessions = len(all)
 	s.mu.Lock()
@@ -131,13 +158,29 @@ func (s *Server) initialize(ctx context.Context, data json.RawMessage, operator 
 	if next.unused {
 		s.log.Warn("the client's directories of this host are not used, for the operator granted none: set BOX__LOCAL__ALLOWED_MOUNT_ROOTS, or local in LANGBOT_BOX_CONFIG")
 	}
+	if len(next.relative) > 0 {
+		s.log.Warn("the client's directories are relative to its own working directory, and are left as the operator granted them: set BOX__LOCAL__HOST_ROOT to the directory that is meant",
+			"relative", next.relative, "roots", next.roots)
+	}
 	next.policy = now.policy.followedBy(next.policy)
 	s.mu.Lock()
 	s.cfg = next
 	s.mu.Unlock()
 	c := s.choice(ctx)
+	s.warnOfLocal(next, c)
 	s.log.Info("box configuration", "backend", next.backend, "source", next.source, "name", c.name, "available", c.available, "reason", c.reason)
 	return map[string]bool{"initialized": true}, nil
+}
+
+// warnOfLocal tells once what LangBot's stock backend stands for here.
+func (s *Server) warnOfLocal(cfg *settings, c choice) {
+	if cfg.backend != backendLocal || cfg.source != fromInit {
+		return
+	}
+	s.localOnce.Do(func() {
+		s.log.Warn("LangBot asks for backend local, which is its default: sessions run on the engine that the operator's rules choose; set BOX_BACKEND to choose one, such as BOX_BACKEND=gvisor or BOX_BACKEND=docker",
+			"engine", c.name, "available", c.available)
+	})
 }
 
 func sortSessions(all []*session) {

@@ -29,7 +29,8 @@ func TestWhyThereIsNoBackend(t *testing.T) {
 		"the operator's is down":     {change: func(f *fakeCore) { f.down = true }, named: "fake", reason: "it is down"},
 		"the named one is down":      {config: `{"backend":"docker"}`, change: func(f *fakeCore) { f.engines = []cloche.EngineReport{broken} }, named: "docker", reason: "engine docker is not usable here: no daemon answers"},
 		"not part of this build":     {config: `{"backend":"e2b"}`, change: func(*fakeCore) {}, named: "e2b", reason: "engine e2b is not part of this build"},
-		"none of them is found":      {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines = []cloche.EngineReport{broken} }, reason: "engine docker is not usable here: no daemon answers; engine nsjail is not part of this build"},
+		"local, and the own is down": {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines, f.down = []cloche.EngineReport{broken}, true }, named: "fake", reason: "it is down"},
+		"local, neither is found":    {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines = []cloche.EngineReport{broken} }, named: "fake"},
 		"no such backend":            {config: `{"backend":"host"}`, change: func(*fakeCore) {}, reason: "there is no backend host"},
 	} {
 		d := newDoor(t, nil)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -19,12 +20,15 @@ type record struct {
 	Place    placement `json:"place"`
 	// Asked is the id as it was first asked for: another that is answered the same is
 	// somebody else's.
-	Asked     string          `json:"asked"`
-	Spec      boxSpec         `json:"spec"`
-	Sandbox   string          `json:"sandbox"`
-	Engine    string          `json:"engine"`
-	Created   time.Time       `json:"created"`
-	Processes []processRecord `json:"processes,omitempty"`
+	Asked   string    `json:"asked"`
+	Spec    boxSpec   `json:"spec"`
+	Sandbox string    `json:"sandbox"`
+	Engine  string    `json:"engine"`
+	Created time.Time `json:"created"`
+	// Adjusted and Unenforced are what was told of it when it was made.
+	Adjusted   []cloche.Adjustment `json:"adjusted,omitempty"`
+	Unenforced []cloche.Unenforced `json:"unenforced,omitempty"`
+	Processes  []processRecord     `json:"processes,omitempty"`
 }
 
 type processRecord struct {

@@ -214,3 +214,32 @@ func TestPreviewIsTheEnd(t *testing.T) {
 		t.Errorf("half a character is %q", got)
 	}
 }
+
+// TestPathsOfHosts: what is a directory of the host, and what lies in another, on each
+// system. A path of another system's is none.
+func TestPathsOfHosts(t *testing.T) {
+	for _, c := range []struct {
+		system, path string
+		want         bool
+	}{
+		{"linux", "/srv", true}, {"linux", `C:\srv`, false}, {"linux", `\\host\share`, false},
+		{"windows", `C:\srv`, true}, {"windows", "c:/srv", true}, {"windows", `\\host\share`, true}, {"windows", "/srv", false}, {"windows", "srv", false}, {"windows", "C:srv", false},
+	} {
+		if got := ofHost(c.system, c.path); got != c.want {
+			t.Errorf("%s: %s: %v", c.system, c.path, got)
+		}
+	}
+	for _, c := range []struct {
+		system, dir, path string
+		want              bool
+	}{
+		{"linux", "/srv/box", "/srv/box/a", true}, {"linux", "/srv/box", "/srv/Box/a", false}, {"linux", "/srv/box", "/srv/boxes", false},
+		{"windows", `C:\LangBot\data`, `c:/langbot/DATA/box`, true}, {"windows", `C:\LangBot\data`, `C:\LangBot\data`, true}, {"windows", `C:\`, `C:\LangBot`, true},
+		{"windows", `C:\LangBot\data`, `C:\LangBot\database`, false}, {"windows", `C:\LangBot\data`, `D:\LangBot\data\box`, false},
+		{"windows", `C:\LangBot\data`, `C:\LangBot\data\..\other`, false}, {"windows", `C:\LangBot`, `\\?\C:\LangBot\data`, true}, {"windows", `C:\LangBot`, `\\host\LangBot\data`, false},
+	} {
+		if got := belowHost(c.system, c.dir, c.path); got != c.want {
+			t.Errorf("%s: %s in %s: %v", c.system, c.path, c.dir, got)
+		}
+	}
+}

@@ -113,7 +113,7 @@ func TestShapesOfAnswers(t *testing.T) {
 		}
 	}
 	status := d.must("box_status", p, obj{})
-	keys("the status", status, "active_sessions backend backend_choice limits managed_processes session_ttl_sec")
+	keys("the status", status, "active_sessions backend backend_choice capacity limits managed_processes session_ttl_sec")
 	keys("its backend", status["backend"], "available name")
 	keys("its limits", status["limits"], "max_admission_records max_completed_processes max_managed_processes max_rpc_file_bytes max_sessions")
 	if status["active_sessions"] != 1.0 || status["managed_processes"] != 2.0 {
