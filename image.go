@@ -1,6 +1,7 @@
 package cloche
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"sync"
@@ -200,8 +201,14 @@ func pattern(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
+// ErrHostImage is the cause of the error about a reference that gives DefaultImage a
+// tag, a digest or a registry.
+var ErrHostImage = errors.New("the host image is in no registry")
+
 // ParseImageRef reads a reference as people write it: "python", "python:3.11",
 // "ghcr.io/owner/name@sha256:…". An error is CodeInvalid with the field "image".
+// DefaultImage is no reference, and nothing that is one names it: whoever has a
+// reference may ask its registry.
 func ParseImageRef(s string) (ImageRef, error) {
 	bad := func(why string) (ImageRef, error) {
 		shown := s
@@ -249,6 +256,10 @@ func ParseImageRef(s string) (ImageRef, error) {
 	}
 	if r.Registry == DefaultRegistry && !strings.Contains(name, "/") {
 		name = "library/" + name
+	}
+	if r.Registry == DefaultRegistry && name == "library/"+DefaultImage {
+		return ImageRef{}, Invalid("image", "image %q: %q is this machine's own tools as they are now; it has no tags or digests and is in no registry", s, DefaultImage).
+			WithHint("write %q alone", DefaultImage).WithCause(ErrHostImage)
 	}
 	r.Repository = name
 	if r.Tag == "" && r.Digest == "" {

@@ -27,7 +27,8 @@ func TestParseImageRef(t *testing.T) {
 		"a/b__c.d-e--f:T_a.g-1":             {"docker.io/a/b__c.d-e--f:T_a.g-1", "a/b__c.d-e--f:T_a.g-1"},
 		"docker.io/library/a/b":             {"docker.io/library/a/b:latest", "library/a/b:latest"},
 		"docker.io/example.com/b":           {"docker.io/example.com/b:latest", "docker.io/example.com/b:latest"},
-		"host:latest":                       {"docker.io/library/host:latest", "host:latest"},
+		"ghcr.io/host:1":                    {"ghcr.io/host:1", "ghcr.io/host:1"},
+		"team/host":                         {"docker.io/team/host:latest", "team/host:latest"},
 		"docker.io/library/localhost/thing": {"docker.io/library/localhost/thing:latest", "library/localhost/thing:latest"},
 	} {
 		r, err := cloche.ParseImageRef(text)
@@ -47,6 +48,13 @@ func TestParseImageRef(t *testing.T) {
 		r, err := cloche.ParseImageRef(bad)
 		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || e.Field != "image" || len(e.Message) > 400 {
 			t.Errorf("%q: %+v, %v", bad, r, err)
+		}
+	}
+	// The host image is this machine's files: no registry is asked for it.
+	for _, host := range []string{"host", "host:latest", "host@" + digest, "host:1@" + digest, "library/host", "docker.io/host", "Docker.io/library/host:1", "index.docker.io/host"} {
+		r, err := cloche.ParseImageRef(host)
+		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || !errors.Is(err, cloche.ErrHostImage) || e.Hint == "" {
+			t.Errorf("%q: %+v, %v", host, r, err)
 		}
 	}
 }

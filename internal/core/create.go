@@ -104,6 +104,10 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.Sandbox
 		Engines: s.opts.Prober.Reports(ctx), Live: all, LiveTenant: own, Image: s.imageFact(policy.ImageOf(*spec, rules)),
 		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(s.opts.Home), Projects: workspace.HasProjects(s.opts.Home), Workspace: s.workspaceFact(caller, *spec),
 	}
+	if snap := facts.Snapshot; snap != nil && spec.Image == snap.ImageDigest && facts.Image.Here {
+		// The name may be another image's by now; the caller's sandbox had this one by it.
+		facts.Image.Names = append(facts.Image.Names, snap.Image)
+	}
 	if facts.Skills, err = s.skillFacts(ctx, caller, *spec, rules); err != nil {
 		return policy.Facts{}, err
 	}

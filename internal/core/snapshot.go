@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -141,6 +140,22 @@ func (s *Service) broken(what string, err error) error {
 	return cloche.Errorf(cloche.CodeInternal, "it was not possible to %s", what).WithHint("the daemon's log has the details").WithCause(err)
 }
 
+// imageOfSnapshot is the image of a sandbox that begins with a snapshot and names
+// none. A changed root belongs to one digest: where the name has moved on, the digest
+// itself is what it needs. The root of the host image belongs to this machine as it is.
+func (s *Service) imageOfSnapshot(snap cloche.Snapshot) string {
+	if snap.Scope == cloche.SnapshotWorkspace || snap.Image == cloche.DefaultImage {
+		return snap.Image
+	}
+	if img, _, here := s.opts.Images.Look(snap.Image); here && img.Digest == snap.ImageDigest {
+		return snap.Image
+	}
+	if _, _, here := s.opts.Images.Look(snap.ImageDigest); here {
+		return snap.ImageDigest
+	}
+	return snap.Image
+}
+
 // snapshotFacts finds what a request says of snapshots and layers. A sandbox that
 // begins with a snapshot has its image, unless it names one.
 func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *cloche.SandboxSpec, facts *policy.Facts) error {
@@ -159,6 +174,9 @@ func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *cloche
 	if err != nil {
 		return err
 	}
-	facts.Snapshot, spec.Image = &snap, cmp.Or(spec.Image, snap.Image)
+	facts.Snapshot = &snap
+	if spec.Image == "" {
+		spec.Image = s.imageOfSnapshot(snap)
+	}
 	return nil
 }

@@ -187,9 +187,13 @@ func (s *Store) find(ref string) (imageRecord, string, error) {
 
 // NotHere is the error about an image that would have to be pulled first.
 func NotHere(ref string) error {
-	if !cloche.ValidDigest(ref) {
-		ref = familiar(ref)
+	if cloche.ValidDigest(ref) {
+		e := cloche.Errorf(cloche.CodeNotFound, "image %q is not on this machine", ref).
+			WithHint("a digest alone names what is here: `cloche image ls` lists that; fetch it with its name, as in `cloche image pull NAME@%s`", ref)
+		e.Field = "image"
+		return e
 	}
+	ref = familiar(ref)
 	e := cloche.Errorf(cloche.CodeNotFound, "image %q is not on this machine", clip(ref)).
 		WithHint("fetch it with `cloche image pull %s`; %s", clip(ref), AliasHint(clip(ref)))
 	e.Field = "image"

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"maps"
 	"runtime"
 	"slices"
@@ -16,7 +17,8 @@ type ImageFact struct {
 	Here bool
 	// Digest and Index are of what is here.
 	Digest, Index string
-	// Names are all the names that what is here has.
+	// Names are all the names that what is here has, and where a sandbox begins with a
+	// snapshot the name that the snapshot's image had.
 	Names []string
 }
 
@@ -110,6 +112,9 @@ func parseImage(s string) (imageName, *cloche.Error) {
 		return n, nil
 	}
 	ref, err := cloche.ParseImageRef(s)
+	if e, ok := errors.AsType[*cloche.Error](err); ok && errors.Is(err, cloche.ErrHostImage) {
+		return n, e
+	}
 	if err != nil {
 		return n, cloche.Invalid("image", "image %s is not a reference", show(s)).
 			WithHint("write %q or a reference such as \"debian:12\" or \"registry.example/team/name@sha256:…\", of at most %d characters", cloche.DefaultImage, maxImageName)
@@ -358,11 +363,7 @@ func (j imageJudge) judge(n imageName, pull cloche.PullPolicy) (ImageGrant, *clo
 		g.Pull = cloche.PullNever // it is here or nowhere
 		return g, nil
 	}
-	for _, key := range slices.Sorted(maps.Keys(j.rules.ImagePins)) {
-		if k, err := parseImage(key); err == nil && k.ref.Registry == n.ref.Registry && k.ref.Repository == n.ref.Repository && k.ref.Tag == n.ref.Tag {
-			g.pin = digestRule{j.rules.ImagePins[key], keyed("image_pins", key)}
-		}
-	}
+	g.pin = j.rules.pin(n)
 	if err := j.registry(n.ref.Registry); err != nil {
 		if pull == cloche.PullAlways || pull == cloche.PullMissing && !j.fact.Here {
 			return ImageGrant{}, err
@@ -375,6 +376,23 @@ func (j imageJudge) judge(n imageName, pull cloche.PullPolicy) (ImageGrant, *clo
 		}
 	}
 	return g, nil
+}
+
+// pin is the digest that the operator wants a name to be, if there is one.
+func (r Rules) pin(n imageName) (pin digestRule) {
+	for _, key := range slices.Sorted(maps.Keys(r.ImagePins)) {
+		if k, err := parseImage(key); err == nil && k.ref.Registry == n.ref.Registry && k.ref.Repository == n.ref.Repository && k.ref.Tag == n.ref.Tag {
+			pin = digestRule{r.ImagePins[key], keyed("image_pins", key)}
+		}
+	}
+	return pin
+}
+
+// pinnedElsewhere reports whether the operator wants the name of what is here to be
+// another image.
+func (j imageJudge) pinnedElsewhere(n imageName) bool {
+	pin := j.rules.pin(n).digest
+	return pin != "" && pin != j.fact.Digest && pin != j.fact.Index
 }
 
 // blocked judges by blocked_images, also what is here by every name that it has.
@@ -409,7 +427,8 @@ func (j imageJudge) blocked(n imageName, g *ImageGrant) *cloche.Error {
 }
 
 // granted is the rule that allows an image, of images or of the house; empty is
-// none. A digest alone is what it is called here.
+// none. A digest alone is what it is called here, but for names that the operator
+// wants to be another digest.
 func (j imageJudge) granted(n imageName) (rule string) {
 	switch {
 	case n.isHost():
@@ -420,7 +439,7 @@ func (j imageJudge) granted(n imageName) (rule string) {
 	names := []imageName{n}
 	if n.digest != "" {
 		for _, other := range j.fact.Names {
-			if o, err := parseImage(other); err == nil {
+			if o, err := parseImage(other); err == nil && !j.pinnedElsewhere(o) {
 				names = append(names, o)
 			}
 		}

@@ -54,8 +54,8 @@ func TestImageSpellings(t *testing.T) {
 		{"ghcr*", "ghcr.io/acme/tool:1", true},
 		{"GHCR.io/acme/*", "ghcr.io/acme/tool:1", true},
 		{"ghcr.io/acme/*", "ghcr.io/acmebad/tool:1", false},
-		{"host", "docker.io/library/host:latest", false},
-		{"docker.io/library/host", "host", false},
+		{"host", "team/host:latest", false},
+		{"team/host", "host", false},
 		{digestA, digestA, true},
 		{"*", "anything/at:all", true},
 	} {
@@ -119,6 +119,28 @@ func TestImageByDigestForTenants(t *testing.T) {
 	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
 	_, err = decideImage(spec, policy.ImageFact{}, tenant, r)
 	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	// A name that the operator wants to be another image grants nothing to this one.
+	pinned := mustParse(t, "images: ['debian:*']\nimage_pins: {'debian:12': 'sha256:"+strings.Repeat("c", 64)+"'}")
+	_, err = decideImage(spec, here("debian:12"), tenant, pinned)
+	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	if _, err := decideImage(spec, here("debian:12", "debian:bookworm"), tenant, pinned); err != nil {
+		t.Errorf("a digest that another name grants: %v", err)
+	}
+}
+
+// TestHostIsNoReference: with a tag or a digest it would be asked of a registry.
+func TestHostIsNoReference(t *testing.T) {
+	for _, ref := range []string{"host:latest", "host@" + digestA, "docker.io/library/host"} {
+		for _, c := range []policy.Caller{operator, tenant} {
+			_, err := decideImage(cloche.SandboxSpec{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
+			want{code: cloche.CodeInvalid, field: "image"}.check(t, err)
+			if !errors.Is(err, cloche.ErrHostImage) {
+				t.Errorf("%q: %v", ref, err)
+			}
+			_, err = policy.DecidePull(cloche.PullRequest{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
+			want{code: cloche.CodeInvalid, field: "image"}.check(t, err)
+		}
+	}
 }
 
 func TestImageAliases(t *testing.T) {

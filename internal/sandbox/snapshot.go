@@ -303,13 +303,23 @@ func (c *creation) useSnapshot(context.Context) error {
 	if root == "" {
 		return nil
 	}
-	if digest := c.s.snapshot().ImageDigest; digest != snap.ImageDigest {
-		e := cloche.Errorf(cloche.CodeState, "snapshot %s changes the root of image %s as it was, %s, and here it is %s now", snap.Name, snap.Image, snap.ImageDigest, digest)
+	if info := c.s.snapshot(); !fitsRoot(snap, info) {
+		e := cloche.Errorf(cloche.CodeState, "snapshot %s changes the root of image %s as it was, %s, and image %s is %s", snap.Name, snap.Image, snap.ImageDigest, info.Image, info.ImageDigest)
 		e.Field = "image"
-		return e.WithHint("name the image by that digest, or take from the snapshot of a workspace, which goes with any image")
+		return e.WithHint("leave image out: the snapshot's own image is kept as long as the snapshot")
 	}
 	c.plan.Root.Upper = root
 	return nil
+}
+
+// fitsRoot reports whether the root of a snapshot can be that of a sandbox. It belongs
+// to one image, by digest. The host image is the machine's files as they are now, and
+// most of it, what its mounts show, has no digest: changes of its root lie over that.
+func fitsRoot(snap cloche.Snapshot, sb cloche.Sandbox) bool {
+	if snap.Image == cloche.DefaultImage {
+		return sb.Image == cloche.DefaultImage
+	}
+	return sb.ImageDigest == snap.ImageDigest
 }
 
 // errNoRoom is a workspace whose own bounds are too small.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -139,6 +140,43 @@ func TestSnapshotAndBack(t *testing.T) {
 		if err := m.Remove(t.Context(), operator, ref); err != nil {
 			t.Error(err)
 		}
+	}
+	w.nothingLeft(m)
+}
+
+// TestSnapshotOverAnotherImage: the root of the host image lies over the machine as it is
+// now, and that of any other image over no other digest.
+func TestSnapshotOverAnotherImage(t *testing.T) {
+	w := newWorld(t)
+	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})
+	m := w.manager(false)
+	w.create(m, "x")
+	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Name: "s"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.ImageDigest = "sha256:" + strings.Repeat("0", 64) // as it was before an update
+	for image, code := range map[string]cloche.Code{"host": "", "debian:12": cloche.CodeState} {
+		snap.Image = image
+		permit, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Image: "host", Snapshot: "s"}, Facts: policy.Facts{
+			Engines: []cloche.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
+		}}, operator, rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb, err := m.Create(t.Context(), permit, nil)
+		if cloche.CodeOf(err) != code {
+			t.Errorf("a snapshot of %s over another host image: %v", image, err)
+		}
+		if err != nil {
+			continue
+		}
+		if err := m.Remove(t.Context(), operator, sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := m.Remove(t.Context(), operator, "x"); err != nil {
+		t.Error(err)
 	}
 	w.nothingLeft(m)
 }
