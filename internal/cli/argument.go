@@ -19,6 +19,9 @@ func parseMount(s string, abs absolute) (cloche.Mount, error) {
 		return cloche.Invalid(field, "--mount %q %s", clip(s), why).
 			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
 	}
+	if strings.HasPrefix(s, "type=") || strings.Contains(s, ",source=") || strings.Contains(s, ",src=") {
+		return cloche.Mount{}, bad("is in Docker's long form")
+	}
 	parts := splitMount(s)
 	m := cloche.Mount{}
 	if len(parts) == 3 {

@@ -109,7 +109,7 @@ func Main(ctx context.Context, args []string, stdio Streams, env Env) int {
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
 	err := root.ExecuteContext(ctx)
-	printError(stdio.Err, err, a.json)
+	printError(stdio.Err, err, a.flags.errorsAsJSON())
 	return exitStatus(err)
 }
 
@@ -119,15 +119,19 @@ type app struct {
 	env   Env
 
 	// The global flags.
-	host string
-	home string
+	host  string
+	home  string
+	flags viewFlags
+	// json has a result written as one document, by view where there is one.
 	json bool
+	view view
 
 	// raw is whether the terminal is raw at present.
 	raw atomic.Bool
 }
 
 func (a *app) root() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "cloche",
 		Short: "Run code that you do not trust, on a machine you care about",
@@ -146,24 +150,40 @@ With --json a verb writes its result to standard output as JSON, one document fo
 each sandbox that it was given, and an error to standard error as
 {"error": {"code": …, "message": …, "hint": …}}.
 
+--output json is the same, yaml has the same documents, and name a name for each
+result. --format executes a Go template for each, with the fields of the Go
+package and functions such as json, join and upper.
+
 Environment: CLOCHE_HOST (as --host; https://HOST:PORT where the daemon speaks
 TLS), CLOCHE_TOKEN (the token that a tcp:// or https:// host asks for),
 CLOCHE_CA_FILE (certificates by which an https:// host is verified, beside the
 system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon.`),
-		Args:          a.unknownVerb,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args: a.unknownVerb,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if version {
+				return a.printVersion(versions{Version: a.env.Version, API: cloche.APIVersion})
+			}
+			return c.Help()
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.flags.apply(a) },
+
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// A slip of two letters still finds the verb that was meant.
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return cloche.Invalid("flags", "%s: %w", c.CommandPath(), err).WithHint(`"%s --help" lists the flags`, c.CommandPath())
+		e := cloche.Invalid("flags", "%s: %w", c.CommandPath(), err).WithHint(`"%s --help" lists the flags`, c.CommandPath())
+		if hint := foreignFlag(err); hint != "" {
+			e.Hint = hint
+		}
+		return e
 	})
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.host, "host", "", "the daemon, as unix:///PATH or tcp://HOST:PORT (default: the socket in the home)")
 	flags.StringVar(&a.home, "home", "", "the directory where Cloche keeps its state")
-	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
+	a.flags.register(flags)
+	root.Flags().BoolVarP(&version, "version", "v", false, "print the version of this program")
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
 	root.AddCommand(
@@ -175,6 +195,7 @@ system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon
 		a.lsCommand(), a.nameCommand(), a.inspectCommand(), a.diffCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
 		a.serveCommand(), a.boxCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
+	root.AddCommand(a.dockerVerbs()...)
 	root.SetHelpCommandGroupID(groupHost)
 	root.SetCompletionCommandGroupID(groupHost)
 	return root
@@ -193,6 +214,16 @@ func (a *app) unknownVerb(c *cobra.Command, args []string) error {
 		return nil
 	}
 	e := cloche.Invalid("verb", "%q is not a verb of %s", clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
+	if !c.HasParent() {
+		if hint, ok := dockerWord(args[0]); ok {
+			e.Hint = hint
+			return e
+		}
+		if args[0] == "container" && len(args) > 1 {
+			e.Hint = fmt.Sprintf("the verbs for sandboxes stand alone: `cloche %s`", clip(args[1]))
+			return e
+		}
+	}
 	near := c.SuggestionsFor(args[0])
 	for _, verb := range c.Commands() {
 		if slices.Contains(verb.SuggestFor, args[0]) { // what other programs call it goes before what looks alike

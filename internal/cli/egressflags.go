@@ -123,7 +123,16 @@ func (a *app) tellRefusals(res *cloche.Result, again string) {
 	}
 }
 
-// shellWord is a rule as it can be pasted into a shell.
+// shellWords are words as they are typed, one after the other.
+func shellWords(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = shellWord(w)
+	}
+	return strings.Join(out, " ")
+}
+
+// shellWord is a word as it can be pasted into a shell.
 func shellWord(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._:/-") == "" {
 		return s

@@ -11,7 +11,8 @@ import (
 
 func (a *app) execCommand() *cobra.Command {
 	var at attachFlags
-	var env, waits []string
+	var env, envFiles, waits []string
+	var detach bool
 	var cwd, user, timeout, phase string
 	var chars charsFlag
 	var who namingFlags
@@ -37,7 +38,7 @@ passed on only with -i.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase}
 			var err error
-			if req.Env, err = parseEnv(env, a.env.Getenv); err != nil {
+			if req.Env, err = envOf(envFiles, env, a.env.Getenv); err != nil {
 				return err
 			}
 			if req.Naming, err = who.naming(); err != nil {
@@ -57,19 +58,31 @@ passed on only with -i.`,
 			if req.MaxOutputChars, err = chars.value(c, a.json); err != nil {
 				return err
 			}
+			if detach {
+				if at.tty {
+					a.giveTerminal(&req)
+				}
+				spec := cloche.ProcessSpec{ExecRequest: req, OpenStdin: at.interactive}
+				return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+					return a.start(ctx, conn, args[0], spec, false)
+				})
+			}
 			return a.exec(c.Context(), args[0], req, at)
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for the command, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().StringArrayVarP(&env, "env", "e", nil, "`NAME=VALUE` for the command, or NAME to pass on the value it has here (repeatable)")
 	c.Flags().StringArrayVar(&waits, "wait-endpoint", nil, "wait until the endpoint of this `NAME` is ready (repeatable)")
-	c.Flags().StringVar(&cwd, "cwd", "", "the working directory inside (default the sandbox's)")
-	c.Flags().StringVar(&user, "user", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
+	c.Flags().StringArrayVar(&envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment (repeatable)")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command as \"cloche start\" does, and print its id")
+	c.Flags().StringVarP(&cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
+	c.Flags().StringVarP(&user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
 	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
 	chars.register(c.Flags())
 	who.register(c.Flags())
 	at.register(c.Flags())
+	workdir(c.Flags())
 	return c
 }
 

@@ -15,9 +15,8 @@ import (
 
 func (a *app) imageCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:        "image",
-		SuggestFor: []string{"images", "pull", "rmi", "import", "build", "prune", "load"},
-		Short:      "Root filesystems that a sandbox can have",
+		Use:   "image",
+		Short: "Root filesystems that a sandbox can have",
 		Long: `Root filesystems that a sandbox can have: "host", which shows this machine's own
 tools, and images of registries, archives, directories and programs of this
 machine. Where no daemon listens, these verbs work on the home directly.`,
@@ -54,7 +53,8 @@ func (a *app) imageListCommand() *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:        "ls [flags]",
-		SuggestFor: []string{"list", "images"},
+		Aliases:    []string{"list"},
+		SuggestFor: []string{"images"},
 		Short:      "List images",
 		Long:       "List the images that are here and that a create can name.",
 		Example:    "  cloche image ls\n  cloche image ls --json",
@@ -212,7 +212,8 @@ func (a *app) imageInspectCommand() *cobra.Command {
 func (a *app) imageRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:        "rm IMAGE...",
-		SuggestFor: []string{"remove", "rmi", "delete", "del"},
+		Aliases:    []string{"remove", "delete"},
+		SuggestFor: []string{"rmi", "del"},
 		Short:      "Remove images",
 		Long: `Remove images: by a name that name, and the image with its last one; by a digest
 the image with all its names. An image that a sandbox or a snapshot is made of

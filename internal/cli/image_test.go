@@ -114,8 +114,7 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 	f := newFake(t)
 	home := f.listen()
 	for args, hint := range map[string]string{
-		"pull x:1": `"cloche image"`, "images": `"cloche image"`, "rmi x": `"cloche image"`,
-		"image list": `"cloche image ls"`, "image rmi x": `"cloche image rm"`, "image remove x": `"cloche image rm"`,
+		"image images": `"cloche image ls"`, "image rmi x": `"cloche image rm"`,
 	} {
 		if got := runCLI(t, homeEnv(home), nil, nil, strings.Fields(args)...); got.status != 125 || !strings.Contains(got.err, "did you mean "+hint) {
 			t.Errorf("%s: %+v", args, got)
@@ -128,6 +127,7 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 		told           bool
 	}{
 		{"", "python:3.11", missing, true}, {"", "ghcr.io/a/b:1", missing, true}, {"host", "python:3.11", missing, false},
+		{"", "ubuntu", missing, true}, {"", "team/tool", missing, true}, {"", "./tool", missing, false}, {"", "/opt/tool:1", missing, false},
 		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", cloche.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
 	} {
 		err := imageMeant(tc.err, cloche.RunRequest{Spec: cloche.SandboxSpec{Image: tc.image}, Exec: cloche.ExecRequest{Argv: []string{tc.program}}})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -14,6 +15,8 @@ import (
 type logFlags struct {
 	follow, raw        bool
 	exec, stream, from string
+	until              string
+	times              bool
 	tail               int
 }
 
@@ -53,15 +56,21 @@ With --json each run of bytes is one document with its offset and time.`,
 			if err != nil {
 				return err
 			}
+			shown := logView{raw: f.raw, times: f.times}
+			if shown.until, err = parseUntil(f.until, time.Now()); err != nil {
+				return err
+			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, o.Follow, a.logs(ctx, conn, ref, o, f.raw))
+				return untilInterrupted(ctx, o.Follow, a.logs(ctx, conn, ref, o, shown))
 			})
 		},
 	}
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what is written next")
 	c.Flags().StringVar(&f.from, "since", "", "begin at this `OFFSET|TIME|DURATION`")
+	c.Flags().StringVar(&f.until, "until", "", "leave out what was written after this `TIME|DURATION`")
+	c.Flags().BoolVarP(&f.times, "timestamps", "t", false, "begin each line with the time at which it was written")
 	c.Flags().StringVar(&f.stream, "stream", "", "only `stdout|stderr`")
-	c.Flags().IntVar(&f.tail, "tail", 0, "only the last `N` lines (default all that is kept)")
+	c.Flags().IntVarP(&f.tail, "tail", "n", 0, "only the last `N` lines (default all that is kept)")
 	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
 	c.Flags().StringVar(&f.exec, "exec", "", "only the process with this id")
 	_ = c.Flags().MarkHidden("exec") // its place is the second argument
@@ -99,7 +108,55 @@ func (f *logFlags) options(ref processRef, now time.Time) (cloche.LogOptions, er
 	return o, nil
 }
 
-func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloche.LogOptions, raw bool) error {
+// logView is how a log is shown.
+type logView struct {
+	raw, times bool
+	// until leaves out what was written later; zero is no bound.
+	until time.Time
+	// open are the streams of processes whose last line has no end yet.
+	open map[logStream]bool
+}
+
+// logStream is one stream of one process.
+type logStream struct {
+	execID string
+	stream cloche.Stream
+}
+
+// lines puts the time before each line that begins in an entry.
+func (v *logView) lines(e cloche.LogEntry) []byte {
+	if !v.times {
+		return e.Data
+	}
+	if v.open == nil {
+		v.open = map[logStream]bool{}
+	}
+	key, stamp := logStream{e.ExecID, e.Stream}, e.Time.UTC().Format(time.RFC3339Nano)+" "
+	var out []byte
+	for line := range bytes.Lines(e.Data) {
+		if !v.open[key] {
+			out = append(out, stamp...)
+		}
+		out = append(out, line...)
+		v.open[key] = !bytes.HasSuffix(line, []byte("\n"))
+	}
+	return out
+}
+
+// parseUntil reads a time, or a duration before now; empty is no bound.
+func parseUntil(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	at, err := parseSince(s, now)
+	if err != nil || at.number != nil {
+		return time.Time{}, cloche.Invalid("until", "--until %q is neither a time nor a duration", clip(s)).
+			WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
+	}
+	return at.time, nil
+}
+
+func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloche.LogOptions, shown logView) error {
 	if o.ExecID != "" {
 		p, err := conn.find(ctx, ref)
 		if err != nil {
@@ -107,12 +164,15 @@ func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloc
 		}
 		o.ExecID = p.ExecID
 	}
-	out := a.output(raw)
-	err := conn.Logs(ctx, ref.sandbox, o, func(e cloche.LogEntry) error { return a.logEntry(out, e) })
+	out := a.output(shown.raw)
+	err := conn.Logs(ctx, ref.sandbox, o, func(e cloche.LogEntry) error { return a.logEntry(out, &shown, e) })
 	return errors.Join(err, out.flush())
 }
 
-func (a *app) logEntry(out output, e cloche.LogEntry) error {
+func (a *app) logEntry(out output, shown *logView, e cloche.LogEntry) error {
+	if len(e.Data) > 0 && !shown.until.IsZero() && e.Time.After(shown.until) {
+		return nil
+	}
 	if a.json {
 		return a.printJSON(e)
 	}
@@ -127,7 +187,7 @@ func (a *app) logEntry(out output, e cloche.LogEntry) error {
 	if e.End != "" && e.End != "exited" {
 		a.note("the log ends here: %s", e.End)
 	}
-	return out.write(e.Stream, e.Data)
+	return out.write(e.Stream, shown.lines(e))
 }
 
 // untilInterrupted is the result of what goes on until somebody ends it: an

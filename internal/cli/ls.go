@@ -11,12 +11,16 @@ import (
 	"github.com/cloche-dev/cloche"
 )
 
+// maxListPage is the largest page of a list.
+const maxListPage = 1000
+
 func (a *app) lsCommand() *cobra.Command {
 	var labels, states []string
 	var quiet, all bool
 	c := &cobra.Command{
-		Use:   "ls",
-		Short: "List sandboxes",
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes",
 		Long: `List the sandboxes that live, newest first; with --all also those that have
 ended and are still on record. EXPIRES is when the lease ends if nobody uses the
 sandbox before.`,
@@ -24,7 +28,7 @@ sandbox before.`,
 		GroupID: groupLook,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			o := cloche.ListOptions{Limit: 1000}
+			o := cloche.ListOptions{Limit: maxListPage}
 			var err error
 			if o.Labels, err = parseLabels("--label", labels); err != nil {
 				return err

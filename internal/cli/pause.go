@@ -30,6 +30,7 @@ lifetime goes on.`,
 func (a *app) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
+		Aliases:           []string{"unpause"},
 		Short:             "Let the processes of paused sandboxes go on",
 		Long:              "Let every process of a paused sandbox go on where it stood.",
 		Example:           "  cloche resume build",

@@ -23,7 +23,18 @@ func (a *app) printJSON(v any) error {
 
 // encodeJSON escapes every control character: JSON alone leaves DEL and the
 // controls from U+0080 on, which a terminal would obey.
+// Where the user chose another view, that is written.
 func (a *app) encodeJSON(v any, indent string) error {
+	if a.view != nil {
+		data, err := a.view(v)
+		if err != nil {
+			return err
+		}
+		if _, err := a.stdio.Out.Write(data); err != nil {
+			return outputError(err)
+		}
+		return nil
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -31,21 +42,26 @@ func (a *app) encodeJSON(v any, indent string) error {
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
-	data := b.Bytes()
-	if strings.ContainsFunc(b.String(), isControl) {
-		data = nil
-		for _, r := range b.String() {
-			if isControl(r) {
-				data = fmt.Appendf(data, `\u%04x`, r)
-			} else {
-				data = utf8.AppendRune(data, r)
-			}
-		}
-	}
-	if _, err := a.stdio.Out.Write(data); err != nil {
+	if _, err := a.stdio.Out.Write(escapeControls(b.Bytes())); err != nil {
 		return outputError(err)
 	}
 	return nil
+}
+
+// escapeControls escapes in JSON what JSON's own escapes leave.
+func escapeControls(doc []byte) []byte {
+	if !bytes.ContainsFunc(doc, isControl) {
+		return doc
+	}
+	var out []byte
+	for _, r := range string(doc) {
+		if isControl(r) {
+			out = fmt.Appendf(out, `\u%04x`, r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }
 
 // isControl is true for what JSON's own escapes leave.

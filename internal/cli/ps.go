@@ -20,8 +20,8 @@ const recentlyEnded = 10
 func (a *app) psCommand() *cobra.Command {
 	var all, quiet bool
 	c := &cobra.Command{
-		Use:   "ps SANDBOX",
-		Short: "List the processes of a sandbox",
+		Use:   "ps [SANDBOX]",
+		Short: "List the processes of a sandbox, or the sandboxes",
 		Long: `List the processes of a sandbox in the order of their start: managed ones, and
 the commands of execs. Those that have ended are on record too; the last ten of
 them are shown, and all with --all.
@@ -30,13 +30,25 @@ STATE is what the process is doing now. A starting one runs and is not ready yet
 backoff has ended and is about to be started again; failed was restarted as often
 as it may be, or could not be executed; unknown ended with nobody to see how.
 LAST-STDERR is the last line of its error output, or of its output where it has a
-terminal. On a terminal the last columns are cut to fit.`,
-		Example:           "  cloche ps build\n  cloche ps --all --json build\n  cloche ps -q build",
-		GroupID:           groupProcess,
-		Args:              exactly(1, "one sandbox"),
+terminal. On a terminal the last columns are cut to fit.
+
+Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
+		Example: "  cloche ps build\n  cloche ps --all --json build\n  cloche ps -q build",
+		GroupID: groupProcess,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 && c.Name() == "ps" {
+				return nil
+			}
+			return exactly(1, "one sandbox")(c, args)
+		},
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				if len(args) == 0 {
+					o := cloche.ListOptions{Limit: maxListPage}
+					o.States, _ = parseStates(nil, all) // no name that could be wrong
+					return a.list(ctx, conn, o, quiet)
+				}
 				list, err := conn.Processes(ctx, args[0])
 				if err != nil {
 					return err

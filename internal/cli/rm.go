@@ -21,8 +21,9 @@ func (a *app) rmCommand() *cobra.Command {
 	var labels []string
 	var key string
 	c := &cobra.Command{
-		Use:   "rm [SANDBOX[/PROCESS]...]",
-		Short: "Remove sandboxes with their logs and private workspaces",
+		Use:     "rm [SANDBOX[/PROCESS]...]",
+		Aliases: []string{"delete", "remove"},
+		Short:   "Remove sandboxes with their logs and private workspaces",
 		Long: `Remove sandboxes that have ended, with their records, logs and private
 workspaces. Named workspaces and directories of the host stay. SANDBOX/PROCESS is
 one process of a sandbox, with its record and its log. With --force what still

@@ -18,7 +18,7 @@ const maxCollectedStdin = 16 << 20
 func (a *app) runCommand() *cobra.Command {
 	var f specFlags
 	var at attachFlags
-	var keep bool
+	var keep, detach, rm bool
 	var chars charsFlag
 	c := &cobra.Command{
 		Use:   "run [flags] [-- COMMAND [ARG...]]",
@@ -37,6 +37,10 @@ policy changed or this machine cannot enforce is said on standard error.
 On a terminal, control characters of the output are shown and do not act, but for
 colours; --raw passes them on, and so does -t, which gives the command a terminal.
 
+With --detach the command is a managed process in a sandbox that stays, whose name
+is printed: "cloche logs" and "cloche ps" show the process, "cloche rm -f" ends
+both. It needs a daemon.
+
 With --json the output is collected and the result written as JSON: the sandbox
 and how the command ended. Input is then passed on only with -i.`,
 		Example: `  cloche run -- python3 -c 'print(6*7)'
@@ -52,6 +56,13 @@ and how the command ended. Input is then passed on only with -i.`,
 			return checkArgv(args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			if c.Flags().Changed("rm") {
+				if rm && (keep || detach) {
+					return cloche.Invalid("rm", "--rm removes the sandbox with its command, and --keep and --detach leave it").
+						WithHint("leave --rm out; `cloche rm -f SANDBOX` removes it, and --idle or --lifetime end it by themselves")
+				}
+				keep = !rm
+			}
 			spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
 			if err != nil {
 				return err
@@ -64,12 +75,23 @@ and how the command ended. Input is then passed on only with -i.`,
 				// It is the command's own limit, where 0 can say "unlimited".
 				req.Exec.TimeoutMS, req.Spec.Limits.TimeoutMS = &spec.Limits.TimeoutMS, 0
 			}
+			if detach {
+				if err := checkArgv(args); err != nil {
+					return err
+				}
+				ctx, cancel := interruptible(c.Context())
+				defer cancel()
+				return imageMeant(a.runDetached(ctx, req, at), req)
+			}
 			return imageMeant(a.run(c.Context(), req, at), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
 	f.register(c.Flags())
 	c.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running afterwards (needs a daemon)")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and leave it running (needs a daemon)")
+	c.Flags().BoolVar(&rm, "rm", true, "remove the sandbox afterwards, which is what happens")
+	_ = c.Flags().MarkHidden("rm") // it is there
 	chars.register(c.Flags())
 	at.register(c.Flags())
 	return c
@@ -78,16 +100,24 @@ and how the command ended. Input is then passed on only with -i.`,
 // imageMeant tells who wrote a reference where the command stands, as other
 // programs have it, how an image is given.
 func imageMeant(err error, req cloche.RunRequest) error {
-	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 || !strings.Contains(req.Exec.Argv[0], ":") {
+	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 {
 		return err
 	}
-	ref, perr := cloche.ParseImageRef(req.Exec.Argv[0])
-	e := asError(err)
-	if perr != nil || e.Code != cloche.CodeNotFound {
+	word := req.Exec.Argv[0]
+	if !officialImage(word) && (!strings.Contains(word, ":") && !strings.Contains(word, "/") || strings.HasPrefix(word, "/") || strings.HasPrefix(word, ".")) {
 		return err
+	}
+	ref, perr := cloche.ParseImageRef(word)
+	e := asError(err)
+	if perr != nil || e.Code != cloche.CodeNotFound && e.Code != cloche.CodeCommandNotFound {
+		return err
+	}
+	command := "COMMAND"
+	if len(req.Exec.Argv) > 1 {
+		command = shellWords(req.Exec.Argv[1:])
 	}
 	said := *e
-	return said.WithHint("an image is given with --image: `cloche run --image %s -- COMMAND`", ref.Familiar())
+	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), command)
 }
 
 func (f *attachFlags) register(flags *pflag.FlagSet) {
@@ -103,7 +133,11 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 		return err
 	}
 	defer t.release()
-	conn, err := a.runtimeFor(ctx, req.Keep)
+	keeps := ""
+	if req.Keep {
+		keeps = "--keep"
+	}
+	conn, err := a.runtimeFor(ctx, keeps)
 	if err != nil {
 		return err
 	}
@@ -139,13 +173,14 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 }
 
 // runtimeFor is where a run happens: a kept sandbox needs somebody to keep it.
-func (a *app) runtimeFor(ctx context.Context, keep bool) (*connection, error) {
-	if !keep {
+// The flag that asks for that is keeps; empty is none.
+func (a *app) runtimeFor(ctx context.Context, keeps string) (*connection, error) {
+	if keeps == "" {
 		return a.daemonOrInProcess(ctx, true)
 	}
 	conn, err := a.daemon()
 	if e := asErrorOrNil(err); e != nil && e.Code == cloche.CodeUnavailable {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "--keep: %s, and without one nothing can be kept", e.Message).WithHint("%s", e.Hint)
+		return nil, cloche.Errorf(cloche.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
 	}
 	return conn, err
 }

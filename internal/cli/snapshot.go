@@ -248,12 +248,18 @@ and has ended; --stop ends it first. "cloche rm" forgets it as well.`, func(ctx 
 func (a *app) settleCommand(verb, short, long string, do func(context.Context, *connection, string) (cloche.Diff, error)) *cobra.Command {
 	var stop bool
 	c := &cobra.Command{
-		Use:               verb + " [flags] SANDBOX",
-		Short:             short,
-		Long:              long,
-		Example:           "  cloche " + verb + " --stop build",
-		GroupID:           groupRun,
-		Args:              exactly(1, "one sandbox"),
+		Use:     verb + " [flags] SANDBOX",
+		Short:   short,
+		Long:    long,
+		Example: "  cloche " + verb + " --stop build",
+		GroupID: groupRun,
+		Args: func(c *cobra.Command, args []string) error {
+			if verb == "commit" && len(args) == 2 {
+				return cloche.Invalid("arguments", "cloche commit makes no image: it keeps what a sandbox wrote to its layered workspace").
+					WithHint("`cloche snapshot create %s` keeps the files of a sandbox, for others to begin with", shellWord(args[0]))
+			}
+			return exactly(1, "one sandbox")(c, args)
+		},
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {

@@ -36,6 +36,7 @@ type specFlags struct {
 	layered                           bool
 	naming                            namingFlags
 	egress                            egressFlags
+	docker                            dockerFlags
 }
 
 func (f *specFlags) register(flags *pflag.FlagSet) {
@@ -48,7 +49,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.net, "net", "", "the network, `none|on` (default the profile's, or on with --allow)")
 	f.egress.register(flags)
 	flags.StringArrayVar(&f.endpoints, "endpoint", nil, endpointUsage)
-	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the environment, or NAME to pass on the value it has here (repeatable)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the environment, or NAME to pass on the value it has here (repeatable)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a secret of the operator's by name, `NAME[=ENV][:placeholder|env]`; ENV is the variable inside (repeatable)")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
 	flags.StringArrayVar(&f.rules, "rule", nil, "what may be done with a path in a mount or the workspace and below it, `PATH:none|ro|rw`, PATH as it is inside (repeatable)")
@@ -58,7 +59,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.snapshot, "snapshot", "", "begin with copies of the files of this snapshot, a `NAME` or an id")
 	flags.StringArrayVar(&f.files, "file", nil, "a file to copy in before anything runs, `SRC:DST` (repeatable)")
 	flags.BoolVar(&f.readOnly, "read-only", false, "nothing but the workspace, mounts to write, /tmp and /dev/shm can be written; HOME is below /tmp then")
-	flags.StringVar(&f.memory, "memory", "", "memory limit, a `SIZE` such as 512m or 2GiB")
+	flags.StringVarP(&f.memory, "memory", "m", "", "memory limit, a `SIZE` such as 512m or 2GiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "processor limit, a number of `CORES` such as 0.5")
 	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads together, a `NUMBER`")
 	flags.StringVar(&f.disk, "disk", "", "limit of what is written in all, to the root filesystem and a private workspace, a `SIZE` such as 4GiB")
@@ -66,13 +67,14 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.shm, "shm", "", "size of /dev/shm, which is memory, a `SIZE` such as 64m")
 	flags.StringVar(&f.timeout, "timeout", "", "kill a command after this `duration`, such as 90s or 1h; 0 is unlimited")
 	flags.StringVar(&f.maxOutput, "max-output", "", "keep this much of each output stream of a command, a `SIZE` such as 4MiB (default 1MiB)")
-	flags.StringVar(&f.user, "user", "", "the user inside, `NAME|UID[:GID]`")
-	flags.StringVar(&f.cwd, "cwd", "", "the working directory inside, a `PATH` (default: the workspace)")
+	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]`")
+	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside, a `PATH` (default: the workspace)")
 	flags.StringVar(&f.lifetime, "lifetime", "", "end the sandbox this long after it began to run, a `duration` such as 8h, whatever it does")
 	flags.StringVar(&f.idle, "idle", "", "end the sandbox when nobody has used it for this `duration`, such as 10m")
 	flags.BoolVar(&f.persistent, "persistent", true, "let it live on when the daemon is shut down in good order; =false stops it then")
 	flags.BoolVar(&f.transient, "transient", false, "remove it, with all it holds, when its lease ends (needs --idle)")
-	flags.StringArrayVar(&f.labels, "label", nil, "a label, `KEY=VALUE` (repeatable)")
+	flags.StringArrayVarP(&f.labels, "label", "l", nil, "a label, `KEY=VALUE` (repeatable)")
+	f.docker.register(flags)
 }
 
 // spec makes the request. set tells whether a flag was given at all: a limit of
@@ -89,7 +91,11 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	if set("read-only") {
 		s.ReadOnlyRoot = &f.readOnly
 	}
-	err := checkText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
+	var err error
+	if s.Network, err = f.docker.net(f.net); err != nil {
+		return s, err
+	}
+	err = checkText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
 	if err != nil {
 		return s, err
 	}
@@ -102,7 +108,7 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	if s.Limits, err = f.limits(set); err != nil {
 		return s, err
 	}
-	if s.Env, err = parseEnv(f.env, lookup); err != nil {
+	if s.Env, err = f.docker.env(f.env, lookup); err != nil {
 		return s, err
 	}
 	for _, text := range f.secrets {
@@ -116,6 +122,9 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 		return s, err
 	}
 	if s.Endpoints, err = parseEndpoints(f.endpoints); err != nil {
+		return s, err
+	}
+	if s.Mounts, err = f.docker.mounts(abs); err != nil {
 		return s, err
 	}
 	for _, text := range f.mounts {

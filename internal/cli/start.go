@@ -78,12 +78,13 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.readyWithin, "ready-timeout", "", "report it as not ready after this `duration`; it goes on (default 5m)")
 	flags.BoolVar(&f.waitReady, "wait-ready", false, "wait until it is ready")
 	flags.StringVar(&f.onFull, "on-full", "", "what happens to output that nobody takes away: `drop|block` (default drop: the oldest is lost)")
-	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for the process, or NAME to pass on the value it has here (repeatable)")
-	flags.StringVar(&f.cwd, "cwd", "", "the working directory inside (default the sandbox's)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the process, or NAME to pass on the value it has here (repeatable)")
+	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
 	flags.StringVar(&f.phase, "phase", "", phaseUsage)
-	flags.StringVar(&f.user, "user", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
+	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	f.who.register(flags)
 	flags.StringVar(&f.timeout, "timeout", "", "kill it after this `duration`, such as 2h (default never)")
+	workdir(flags)
 }
 
 // spec makes the request, but for the command.

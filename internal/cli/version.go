@@ -28,16 +28,20 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			v := versions{Version: a.env.Version, API: cloche.APIVersion, Daemon: a.daemonVersion(c.Context())}
-			if a.json {
-				return a.printJSON(v)
-			}
-			fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", printable(v.Version), v.API)
-			if v.Daemon != "" {
-				fmt.Fprintf(a.stdio.Out, "daemon %s\n", printable(v.Daemon))
-			}
-			return nil
+			return a.printVersion(v)
 		},
 	}
+}
+
+func (a *app) printVersion(v versions) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", printable(v.Version), v.API)
+	if v.Daemon != "" {
+		fmt.Fprintf(a.stdio.Out, "daemon %s\n", printable(v.Daemon))
+	}
+	return nil
 }
 
 // daemonVersion is "" when no daemon answers at once: the question is about

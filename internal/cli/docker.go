@@ -1,0 +1,286 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/client"
+)
+
+// maxEnvFile bounds a file of --env-file.
+const maxEnvFile = 1 << 20
+
+// dockerVerbs are hidden verbs that have another name here.
+func (a *app) dockerVerbs() []*cobra.Command {
+	hidden := func(use string, c *cobra.Command) *cobra.Command {
+		c.Use, c.Hidden, c.SuggestFor, c.GroupID = use, true, nil, ""
+		return c
+	}
+	return []*cobra.Command{
+		hidden("images", a.imageListCommand()), hidden("pull [flags] IMAGE", a.imagePullCommand()), hidden("rmi IMAGE...", a.imageRemoveCommand()),
+		hidden("top SANDBOX", a.psCommand()),
+	}
+}
+
+// dockerWord is what leads on from a verb of Docker's that has no counterpart; false is
+// any other word.
+func dockerWord(word string) (hint string, ok bool) {
+	hint, ok = map[string]string{
+		"build":    "build the image elsewhere, write it with `docker save`, and bring it with `cloche image import FILE`; `cloche image build` makes one of this machine's programs",
+		"compose":  "a sandbox is what a service is: `cloche create` makes one, `cloche start` runs a process in it, and `cloche program run` runs steps one after the other",
+		"swarm":    "one daemon serves one machine; --host or CLOCHE_HOST names another one",
+		"network":  "a sandbox has no network or one of its own: `cloche run --allow HOST` lets it reach a host, and `cloche egress` shows and changes what it may reach",
+		"volume":   "`cloche workspace` keeps directories under a name; `--workspace NAME` gives one to a sandbox, and `--mount SRC:DST` a directory of this machine",
+		"restart":  "a process restarts with `cloche start --restart always`; a sandbox that has ended does not run again: create another one with the same --workspace",
+		"rename":   "a sandbox has its name from its create: `cloche create --name NAME`",
+		"update":   "limits are those of the create; `cloche extend` changes how long a sandbox lives, and `cloche egress` what it may reach",
+		"tag":      "an image has the name that it was pulled by, or that `cloche image import --name NAME` gave it",
+		"push":     "Cloche sends images nowhere; `cloche snapshot create` keeps the files of a sandbox on this machine",
+		"save":     "`cloche snapshot create SANDBOX` keeps the files of a sandbox, and `cloche cp SANDBOX:/PATH -` writes them as a tar",
+		"import":   "`cloche image import FILE` takes archives and directories",
+		"prune":    "`cloche image prune` makes images occupy less, and `cloche rm` removes sandboxes",
+		"history":  "`cloche image inspect IMAGE` lists the layers",
+		"search":   "ask the registry itself, and bring an image with `cloche image pull IMAGE`",
+		"login":    "pulls use the logins in the Docker configuration (~/.docker/config.json) of the user that the daemon runs as: `docker login` writes it",
+		"port":     "`cloche port-forward SANDBOX 8080:80` makes a port of a sandbox reachable here; `cloche endpoint ls SANDBOX` lists its endpoints",
+		"context":  "--host or CLOCHE_HOST names another daemon",
+		"system":   "`cloche doctor` tells what works on this machine, `cloche status` whether sandboxes can be made, and `cloche image prune` frees space",
+		"plugin":   "`cloche doctor` lists the engines, which are compiled in",
+		"bash":     "`cloche shell SANDBOX` opens a shell",
+		"daemon":   "`cloche serve` is the daemon",
+		"describe": "`cloche inspect SANDBOX` shows everything that is on record",
+	}[dockerSynonym(word)]
+	return hint, ok && hint != ""
+}
+
+// dockerSynonym is the word that stands for several.
+func dockerSynonym(word string) string {
+	switch word {
+	case "buildx", "builder", "bake":
+		return "build"
+	case "stack", "service", "up", "down":
+		return "compose"
+	case "node":
+		return "swarm"
+	case "networks":
+		return "network"
+	case "volumes":
+		return "volume"
+	case "load":
+		return "import"
+	case "export":
+		return "save"
+	case "logout":
+		return "login"
+	case "manifest", "trust":
+		return "history"
+	case "sh":
+		return "bash"
+	case "dockerd":
+		return "daemon"
+	}
+	return word
+}
+
+// dockerFlags are flags that Docker's users type, beside those that are visible.
+type dockerFlags struct {
+	volumes, publish []string
+	network          string
+	envFiles         []string
+}
+
+func (f *dockerFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "as --mount")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "not there: see cloche port-forward")
+	flags.StringVar(&f.network, "network", "", "as --net")
+	flags.StringArrayVar(&f.envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment, or NAME to pass on the value it has here (repeatable)")
+	for _, name := range []string{"volume", "publish", "network"} {
+		_ = flags.MarkHidden(name) // it is there
+	}
+	workdir(flags)
+}
+
+// workdir has --workdir mean --cwd.
+func workdir(flags *pflag.FlagSet) {
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "workdir" {
+			name = "cwd"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
+// mounts reads -v. A source that is a name is a volume in Docker, and not a directory.
+func (f *dockerFlags) mounts(abs absolute) ([]cloche.Mount, error) {
+	var mounts []cloche.Mount
+	for _, text := range f.volumes {
+		src, rest, _ := strings.Cut(text, ":")
+		if cloche.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !windowsPath(text) {
+			return nil, cloche.Invalid("mounts", "-v %q names a volume", clip(text)).
+				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", clip(src), clip(text))
+		}
+		m, err := parseMount(text, abs)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+// net is the network that is asked for: that of --net, or what --network means.
+func (f *dockerFlags) net(given string) (string, error) {
+	switch {
+	case len(f.publish) > 0:
+		return "", cloche.Invalid("publish", "-p: a create publishes no ports").
+			WithHint("`cloche port-forward SANDBOX 8080:80` makes a port of a sandbox reachable here, also without a network in it")
+	case f.network == "":
+		return given, nil
+	case given != "" && given != f.network:
+		return "", cloche.Invalid("network", "--net and --network ask for different things").WithHint("give one of them")
+	}
+	switch f.network {
+	case "none", "on":
+		return f.network, nil
+	case "bridge", "default":
+		return cloche.NetworkOn, nil
+	}
+	return "", cloche.Invalid("network", "--network %q: a sandbox has a network of its own, or none", clip(f.network)).
+		WithHint("write --net none, --net on, or --allow HOST for what it may reach; services of this machine come in by --endpoint")
+}
+
+// env is what --env-file and, over it, --env say.
+func (f *dockerFlags) env(assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
+	return envOf(f.envFiles, assignments, lookup)
+}
+
+// envOf reads files of assignments, and then assignments.
+func envOf(files, assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
+	var all []string
+	for _, name := range files {
+		lines, err := readEnvFile(name, lookup)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, lines...)
+	}
+	return parseEnv(append(all, assignments...), lookup)
+}
+
+// readEnvFile reads a file as Docker does: a line is NAME=VALUE with no quotes, or NAME
+// alone, which is passed over where it is not set here; # begins a comment.
+func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, localError("read", name, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
+	if err != nil {
+		return nil, localError("read", name, err)
+	}
+	if len(data) > maxEnvFile {
+		return nil, cloche.Errorf(cloche.CodeTooLarge, "--env-file: %s is more than %s", printable(name), formatSize(maxEnvFile)).
+			WithHint("bring a large value as a file, with --file")
+	}
+	var out []string
+	number := 0
+	for line := range strings.Lines(strings.TrimPrefix(string(data), "\ufeff")) {
+		number++
+		line = strings.TrimRight(strings.TrimLeft(line, " \t"), "\r\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		k, _, given := strings.Cut(line, "=")
+		if k == "" || strings.ContainsAny(k, " \t") {
+			return nil, cloche.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, printable(name)).WithHint("write NAME=VALUE")
+		}
+		if _, here := lookup(k); given || here {
+			out = append(out, line)
+		}
+	}
+	return out, nil
+}
+
+// foreignFlag leads on from flags of Docker's that have no counterpart.
+func foreignFlag(err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return ""
+	}
+	switch unknown.GetSpecifiedName() {
+	case "privileged", "cap-add", "cap-drop", "security-opt", "device":
+		return "what a program may do is the engine's and the policy's: `cloche policy explain` tells"
+	case "gpus":
+		return "sandboxes have no devices of this machine"
+	case "entrypoint":
+		return "write the command after --: it is executed as it is, without the image's entrypoint"
+	case "hostname":
+		return "--name is the host name inside too"
+	case "P", "expose", "publish-all", "link":
+		return "`cloche port-forward SANDBOX 8080:80` makes a port reachable here"
+	case "restart":
+		return "`cloche start --restart always SANDBOX -- COMMAND` starts a process again"
+	case "platform":
+		return "`cloche image pull --platform OS/ARCH IMAGE` fetches an image of another platform"
+	}
+	return ""
+}
+
+// officialImage is whether a word is the name of an image that Docker's users run.
+func officialImage(word string) bool {
+	for name := range strings.FieldsSeq(`alpine almalinux amazonlinux archlinux bash buildpack-deps busybox caddy centos clojure
+		composer debian docker eclipse-temurin elixir erlang fedora gcc ghcr.io golang gradle haskell hello-world httpd
+		julia mariadb maven memcached mongo mysql nginx node openjdk oraclelinux perl php postgres python pypy r-base rabbitmq redis
+		rockylinux ruby rust swift traefik ubuntu`) {
+		if word == name {
+			return true
+		}
+	}
+	return false
+}
+
+// runDetached makes a sandbox, starts the command in it and leaves both running.
+func (a *app) runDetached(ctx context.Context, req cloche.RunRequest, f attachFlags) (err error) {
+	conn, err := a.runtimeFor(ctx, "--detach")
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	v := a.watchCreate("starting", f.quiet)
+	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), req.Spec, v.step)
+	v.stop()
+	if err != nil {
+		return err
+	}
+	if f.tty {
+		a.giveTerminal(&req.Exec)
+	}
+	p, err := conn.StartProcess(ctx, sb.ID, cloche.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.interactive})
+	if err != nil {
+		// Nothing runs in it. It goes also when the user has lost patience.
+		_, rerr := conn.Delete(context.WithoutCancel(ctx), sb.ID)
+		return errors.Join(err, rerr)
+	}
+	if a.json {
+		return a.printJSON(struct {
+			Sandbox cloche.Sandbox `json:"sandbox"`
+			Process cloche.Process `json:"process"`
+		}{sb.Sandbox, p})
+	}
+	if !f.quiet {
+		a.warnGranted(sb.Adjusted, sb.Unenforced)
+	}
+	if _, err := fmt.Fprintln(a.stdio.Out, printable(sb.Name)); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
