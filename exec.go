@@ -40,6 +40,11 @@ type ExecRequest struct {
 	// TimeoutMS kills the whole process tree after that long; nil is the
 	// sandbox's limit, 0 is unlimited where the profile allows it.
 	TimeoutMS *int64 `json:"timeout_ms,omitempty"`
+	// CancelWithCaller kills the whole process tree when the call that waits for the exec
+	// ends before it, whatever ended the call: the caller's death, its cancellation, a
+	// connection that broke, or a daemon that was stopped. Without it the exec goes on.
+	// Only for execs: a managed process outlives the call that starts it.
+	CancelWithCaller bool `json:"cancel_with_caller,omitempty"`
 	// MaxOutputBytes of each stream are kept, head and tail; 0 is the sandbox's.
 	MaxOutputBytes int64 `json:"max_output_bytes,omitempty"`
 	// MaxOutputChars cuts what was kept of each stream to so many Unicode characters,

@@ -172,7 +172,16 @@ type SignalRequest struct {
 	Signal string `json:"signal"`
 	// Scope says who gets it; empty is ScopeTree.
 	Scope SignalScope `json:"scope,omitempty"`
+	// Forestall is for a caller that gave up a start whose answer it does not have: where
+	// no process has the id, a KILL also refuses the start of a managed process under that
+	// id during KilledMemory. An exec is refused without it.
+	Forestall bool `json:"forestall,omitempty"`
 }
+
+// KilledMemory is for how long a sandbox remembers a KILL for an id that no process has.
+// An exec that comes with that id meanwhile is not started. The answer to the signal is
+// CodeNotFound all the same. A sandbox remembers the last 1024 such ids.
+const KilledMemory = 2 * time.Minute
 
 // SignalScope is who gets a signal.
 type SignalScope string

@@ -23,9 +23,10 @@ type OneShot struct {
 }
 
 // Exec runs one program in a sandbox and waits for its end. A command's failure
-// is a result, not an error. When ctx ends first the program goes on: TimeoutMS
-// is what ends a program. A request that names an ExecID is sent a second time
-// when its connection breaks: the daemon runs it once.
+// is a result, not an error. When ctx ends first the program goes on, unless req says
+// CancelWithCaller; SignalProcess with KILL ends it by its ExecID, also where the daemon
+// has not started it yet. A request that names an ExecID is sent a second time when its
+// connection breaks: the daemon runs it once. One with CancelWithCaller is not.
 func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (*cloche.Result, error) {
 	p, err := sandboxPath(ref, "/exec")
 	if err != nil {
@@ -35,7 +36,11 @@ func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (
 		return nil, err
 	}
 	var r cloche.Result
-	if err := c.callKeyed(ctx, req.ExecID, p, req, &r); err != nil {
+	key := req.ExecID
+	if req.CancelWithCaller {
+		key = "" // the program ends with the connection
+	}
+	if err := c.callKeyed(ctx, key, p, req, &r); err != nil {
 		return nil, err
 	}
 	return &r, nil

@@ -132,7 +132,7 @@ func everyManaged(ctx context.Context, c *Client) []error {
 	}
 	add(c.CloseStdin(ctx, "x"))
 	add(c.Resize(ctx, "x", 1, 1))
-	add(c.SignalProcess(ctx, "x", 15, cloche.ScopeGroup))
+	add(c.SignalProcess(ctx, "x", 15, cloche.ScopeGroup, false))
 	add(c.RemoveProcess(ctx, "x"))
 	add(c.HoldTimers(ctx, true))
 	conn, err := c.DialPort(ctx, 80)

@@ -123,15 +123,17 @@ func (c *Client) Resize(ctx context.Context, execID string, rows, cols uint16) e
 }
 
 // SignalProcess sends a signal. TERM, KILL, INT, QUIT and HUP end the restart
-// policy first. A process that has ended is cloche.CodeState.
-func (c *Client) SignalProcess(ctx context.Context, execID string, number int, scope cloche.SignalScope) error {
+// policy first. A process that has ended is cloche.CodeState. A KILL for an id that no
+// process has is remembered for cloche.KilledMemory: an exec of that id is refused with
+// cloche.CodeState meanwhile, and with forestall a managed process too.
+func (c *Client) SignalProcess(ctx context.Context, execID string, number int, scope cloche.SignalScope, forestall bool) error {
 	if scope == "" {
 		scope = cloche.ScopeTree
 	}
 	if c.version < 2 && scope == cloche.ScopeTree {
 		return c.Signal(ctx, execID, number) // nothing else is new in this
 	}
-	k, err := c.openSince(ctx, 2, wire.Request{Op: wire.OpSignal, ExecID: execID, Signal: number, Scope: scope})
+	k, err := c.openSince(ctx, 2, wire.Request{Op: wire.OpSignal, ExecID: execID, Signal: number, Scope: scope, Forestall: forestall})
 	if err != nil {
 		return err
 	}

@@ -15,13 +15,15 @@ func (a *app) execCommand() *cobra.Command {
 	var detach bool
 	var cwd, user, timeout, phase string
 	var chars charsFlag
+	var cancel bool
 	var who namingFlags
 	c := &cobra.Command{
 		Use:   "exec [flags] SANDBOX -- COMMAND [ARG...]",
 		Short: "Run a command in a sandbox that lives",
 		Long: `Run a command in a sandbox that lives. Input, output, signals and the exit status
 are as with "cloche run". When this program dies the command goes on, and
-"cloche logs" shows its output.
+"cloche logs" shows its output. With --cancel-with-caller the command and all that
+it started are killed then.
 
 SANDBOX is a name or an id. "-" is the one that --identity, with the operator's
 template or --name-template, means.
@@ -31,12 +33,13 @@ passed on only with -i.`,
 		Example: `  cloche exec build -- make test
   cloche exec -i -t build -- bash
   cloche exec --env CI=1 --timeout 5m build -- ./run.sh
+  cloche exec --cancel-with-caller build -- ./long-test.sh
   cloche exec --identity launcher_type=group --identity launcher_id=42 - -- ls`,
 		GroupID:           groupRun,
 		Args:              execArgs,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase}
+			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
 			var err error
 			if req.Env, err = envOf(envFiles, env, a.env.Getenv); err != nil {
 				return err
@@ -79,6 +82,7 @@ passed on only with -i.`,
 	c.Flags().StringVarP(&user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
 	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
+	c.Flags().BoolVar(&cancel, "cancel-with-caller", false, "kill the command when this program ends, or its connection, before the command does")
 	chars.register(c.Flags())
 	who.register(c.Flags())
 	at.register(c.Flags())

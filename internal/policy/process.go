@@ -46,6 +46,10 @@ func DecideProcess(spec cloche.ProcessSpec, in Settings, caller Caller, rules Ru
 	if err := NoOutputChars(spec.ExecRequest); err != nil {
 		return ProcessPermit{}, err
 	}
+	if spec.CancelWithCaller {
+		return ProcessPermit{}, cloche.Invalid("cancel_with_caller", "a managed process outlives the call that starts it").
+			WithHint("leave cancel_with_caller out, or run the program as an exec")
+	}
 	asked := spec.TimeoutMS
 	exec, err := DecideExec(spec.ExecRequest, in, caller, rules)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 const maxExecs = 192
 
 // Exec runs one program to its end and returns what it wrote, bounded at the
-// source. The end of ctx leaves the program running.
+// source. The end of ctx leaves the program running, unless its request says
+// CancelWithCaller.
 func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (cloche.Result, error) {
 	s, err := m.find(caller, policy.VerbExec, ref)
 	if err != nil {
@@ -55,11 +56,29 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 		if s.diedWithin(err) {
 			return s.lostResult(start.ExecID, begun), nil
 		}
+		if ctx.Err() != nil {
+			m.callerLeft(s, permit, start.ExecID)
+		}
 		return cloche.Result{}, s.hint(err)
 	}
 	m.judge(ctx, s, &res, before, false)
 	res.Adjusted, res.Refusals = permit.Adjusted(), refusals()
 	return res, nil
+}
+
+// callerLeft kills an exec that its caller does not wait for any more, where that was
+// asked for. The agent may not have heard of the start yet; it refuses it then.
+func (m *Manager) callerLeft(s *live, permit policy.ExecPermit, id string) {
+	if !permit.Request().CancelWithCaller {
+		return
+	}
+	kill := cloche.SignalRequest{Signal: "KILL", Scope: cloche.ScopeTree}
+	err := m.signal(m.ctx, s, id, kill)
+	switch cloche.CodeOf(err) {
+	case "", cloche.CodeNotFound, cloche.CodeState: // it is over, or will not begin
+	default:
+		m.log.Warn("kill an exec whose caller left", "sandbox", s.id, "exec", id, "error", err)
+	}
 }
 
 // begin turns a permit into what the agent is told, and counts the exec as use
@@ -172,15 +191,14 @@ type Stream struct {
 	refusals func() []cloche.EgressRefusal
 	begun    time.Time
 	id       string
-	ended    bool
+	ended    atomic.Bool
 	// sentKill is set once a KILL has been sent on request.
 	sentKill atomic.Bool
 	closing  sync.Once
 }
 
 // ExecStream starts a program and returns when it has been executed. The end of
-// ctx ends only the call. The caller closes the Stream, which leaves the program
-// running.
+// ctx ends only the call. The caller closes the Stream, see Close.
 func (m *Manager) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
 	s, err := m.find(caller, policy.VerbExec, ref)
 	if err != nil {
@@ -205,6 +223,9 @@ func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPer
 		if !unsure(err) {
 			m.met(s, start.ExecID)
 		}
+		if ctx.Err() != nil {
+			m.callerLeft(s, permit, start.ExecID)
+		}
 		done()
 		return nil, s.hint(s.explain(err))
 	}
@@ -224,7 +245,7 @@ func (t *Stream) ExecID() string { return t.id }
 
 // Recv returns the next output or, last, the exit; after that io.EOF.
 func (t *Stream) Recv() (agent.Event, error) {
-	if t.ended {
+	if t.ended.Load() {
 		return agent.Event{}, io.EOF
 	}
 	ev, err := t.inner.Recv()
@@ -232,12 +253,12 @@ func (t *Stream) Recv() (agent.Event, error) {
 		if !errors.Is(err, io.EOF) && !t.s.diedWithin(err) {
 			return ev, err
 		}
-		t.ended = true
+		t.ended.Store(true)
 		res := t.s.lostResult(t.id, t.begun)
 		return agent.Event{Exit: &res}, nil
 	}
 	if ev.Exit != nil {
-		t.ended = true
+		t.ended.Store(true)
 		t.m.met(t.s, t.id)
 		ctx, cancel := context.WithTimeout(t.m.ctx, callTimeout)
 		defer cancel()
@@ -269,8 +290,14 @@ func (t *Stream) Signal(name string) error {
 	return t.inner.Signal(n)
 }
 
-// Close leaves the program running and ends the Stream. It may be called twice.
+// Close ends the Stream and leaves the program running, unless its request says
+// CancelWithCaller. It may be called twice.
 func (t *Stream) Close() error {
-	t.closing.Do(t.done)
+	t.closing.Do(func() {
+		if !t.ended.Load() {
+			t.m.callerLeft(t.s, t.permit, t.id)
+		}
+		t.done()
+	})
 	return t.inner.Close()
 }

@@ -39,7 +39,7 @@ func (m *Manager) signal(ctx context.Context, s *live, id string, r cloche.Signa
 		}
 	}
 	return m.onProcess(ctx, s, func(ctx context.Context, client *agent.Client) error {
-		err := client.SignalProcess(ctx, id, number, r.Scope)
+		err := client.SignalProcess(ctx, id, number, r.Scope, r.Forestall)
 		if errors.Is(err, cloche.ErrUnsupported) && r.Scope == cloche.ScopeTree {
 			return client.Signal(ctx, id, number) // an older agent
 		}

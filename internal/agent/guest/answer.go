@@ -78,7 +78,7 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 		}
 		return a.logs(p, req.Logs)
 	case wire.OpSignal:
-		return done(p, a.procs.signal(req.ExecID, req.Signal, req.Scope))
+		return done(p, a.procs.signal(req.ExecID, req.Signal, req.Scope, req.Forestall))
 	case wire.OpTerminate:
 		a.procs.terminate(time.Duration(min(max(req.GraceMS, 0), maxGrace.Milliseconds())) * time.Millisecond)
 		return done(p, nil)

@@ -134,7 +134,7 @@ func TestBlockedProcessCanBeEnded(t *testing.T) {
 	p := managedShell("exec yes")
 	p.Spec.OnFull = cloche.OnFullBlock
 	in.must(t, p)
-	if err := in.SignalProcess(t.Context(), p.ExecID, 9, ""); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 9, "", false); err != nil {
 		t.Fatal(err)
 	}
 	if r := until(t, in.Client, p.ExecID, ended); r.Signal != "KILL" {

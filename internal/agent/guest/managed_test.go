@@ -104,7 +104,7 @@ func TestManagedProcess(t *testing.T) {
 	if _, err := in.StartProcess(t.Context(), p); !errors.Is(err, cloche.ErrExists) {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, 15, cloche.ScopeTree); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 15, cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
 		t.Fatal(err)
 	}
 	if err := in.RemoveProcess(t.Context(), p.ExecID); err != nil {
@@ -304,7 +304,7 @@ func TestSignalEndsTheRestarts(t *testing.T) {
 	if second.Restarts != 1 || second.PID == first.PID {
 		t.Fatalf("%+v", second)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeProcess); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeProcess, false); err != nil {
 		t.Fatal(err)
 	}
 	if r := until(t, in.Client, p.ExecID, ended); r.State != cloche.ProcessExited || r.ExitCode == nil || *r.ExitCode != 7 || r.Restarts != 1 {
@@ -315,10 +315,10 @@ func TestSignalEndsTheRestarts(t *testing.T) {
 	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 3_600_000}
 	in.must(t, p)
 	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessBackoff })
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeTree); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeTree); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
 	if r := until(t, in.Client, p.ExecID, ended); r.State != cloche.ProcessExited || *r.ExitCode != 9 {
@@ -401,7 +401,7 @@ func TestTheTreeIsRemoved(t *testing.T) {
 	p = managedShell("(setsid sleep 1002 &) ; echo up")
 	in.must(t, p)
 	until(t, in.Client, p.ExecID, ended)
-	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); in.run(t, "ps -eo args | grep -c '^sleep 100' || true") != "0"; {
@@ -409,7 +409,7 @@ func TestTheTreeIsRemoved(t *testing.T) {
 			t.Fatal("it is there still")
 		}
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
 		t.Fatal(err)
 	}
 }
@@ -543,7 +543,7 @@ func TestOldAgentIsAdopted(t *testing.T) {
 	for i, err := range []error{
 		start, write, dial,
 		in.WatchProcesses(t.Context(), nil), in.Follow(t.Context(), s.ExecID, agent.FollowOptions{}, nil), in.CloseStdin(t.Context(), s.ExecID),
-		in.Resize(t.Context(), s.ExecID, 1, 1), in.SignalProcess(t.Context(), s.ExecID, 9, cloche.ScopeGroup), in.RemoveProcess(t.Context(), s.ExecID), in.HoldTimers(t.Context(), true),
+		in.Resize(t.Context(), s.ExecID, 1, 1), in.SignalProcess(t.Context(), s.ExecID, 9, cloche.ScopeGroup, false), in.RemoveProcess(t.Context(), s.ExecID), in.HoldTimers(t.Context(), true),
 	} {
 		if cloche.CodeOf(err) != cloche.CodeUnsupported {
 			t.Errorf("%d: %v", i, err)

@@ -47,6 +47,7 @@ type processes struct {
 	order   []*process // by start
 	running int
 	managed int // of those that run
+	killed  killedIDs
 	stopped bool
 	wg      sync.WaitGroup
 
@@ -119,6 +120,8 @@ func (ps *processes) enter(p *process) error {
 		return errStopping
 	case ps.byID[p.id] != nil:
 		return errExists(p.id)
+	case ps.killed.has(p.id, p.managed != nil):
+		return errKilledBefore(p.id)
 	case ps.running >= maxRunning:
 		return cloche.Errorf(cloche.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
 	case p.managed != nil && ps.managed >= maxManaged:

@@ -18,12 +18,13 @@ func errEnded(id string) error {
 }
 
 // signal sends a signal to the process of that id, its group or its tree.
-func (ps *processes) signal(id string, number int, scope cloche.SignalScope) error {
+// forestall is that of cloche.SignalRequest.
+func (ps *processes) signal(id string, number int, scope cloche.SignalScope, forestall bool) error {
 	if number <= 0 || number > lastSignal {
 		return cloche.Invalid("signal", "signal %d does not exist", number)
 	}
 	sig := unix.Signal(number)
-	p, err := ps.find(id)
+	p, err := ps.target(id, sig, forestall)
 	if err != nil {
 		return err
 	}

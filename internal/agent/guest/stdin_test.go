@@ -96,7 +96,7 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	if _, err := in.WriteStdin(within(t, time.Minute), other.ExecID, 0, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGCONT), cloche.ScopeTree); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGCONT), cloche.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
 	if end, err := in.WriteStdin(within(t, time.Minute), p.ExecID, at, big[at:]); err != nil || end != int64(len(big)) {
@@ -173,7 +173,7 @@ func TestManagedTerminal(t *testing.T) {
 	// A signal to the group in front does not reach the shell.
 	say("sh -c 'trap \"echo stopped; exit\" INT; echo wait''ing; while :; do sleep 0.02; done'\n")
 	expect("waiting")
-	if err := in.SignalProcess(t.Context(), id, int(unix.SIGINT), cloche.ScopeGroup); err != nil {
+	if err := in.SignalProcess(t.Context(), id, int(unix.SIGINT), cloche.ScopeGroup, false); err != nil {
 		t.Fatal(err)
 	}
 	expect("stopped")

@@ -292,7 +292,7 @@ func TestTerminalJobControl(t *testing.T) {
 	r.expect(t, "interrupted")
 	say(foregroundJob)
 	r.expect(t, "waiting")
-	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGINT), cloche.ScopeGroup); err != nil {
+	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGINT), cloche.ScopeGroup, false); err != nil {
 		t.Fatal(err)
 	}
 	r.expect(t, "interrupted")
@@ -309,7 +309,7 @@ func TestTerminalJobControl(t *testing.T) {
 			t.Fatal("sleep does not run")
 		}
 	}
-	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeGroup); err != nil && !errors.Is(err, cloche.ErrUnsupported) {
+	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeGroup, false); err != nil && !errors.Is(err, cloche.ErrUnsupported) {
 		t.Fatal(err)
 	}
 	say("\x03")
@@ -325,7 +325,7 @@ func TestBlockedProcessIsEnded(t *testing.T) {
 	p.Spec.OnFull = cloche.OnFullBlock
 	b.must(t, p)
 	full := b.until(t, p.ExecID, func(r cloche.Process) bool { return r.Position >= 2*agent.DefaultRingBytes })
-	if err := b.SignalProcess(t.Context(), p.ExecID, 15, ""); err != nil {
+	if err := b.SignalProcess(t.Context(), p.ExecID, 15, "", false); err != nil {
 		t.Fatal(err)
 	}
 	r := b.until(t, p.ExecID, ended)

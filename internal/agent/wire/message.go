@@ -168,6 +168,8 @@ type Request struct {
 
 	// Since version 6.
 	Tool *Tool `json:"tool,omitempty"`
+	// Forestall is that of cloche.SignalRequest. An older agent ignores it.
+	Forestall bool `json:"forestall,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
 	// it would have to heed.

@@ -213,6 +213,9 @@ class ExecOptions(TypedDict, total=False):
     """Endpoints that must be ready before."""
     exec_id: str
     """Names it; a request that is repeated with the same id runs once."""
+    cancel_with_caller: bool
+    """Kill all of it when the call ends before it, also by the death of this process. Without it the
+    command goes on then. Not for `start`: `cloche.InvalidRequest`."""
 
 
 def command(cmd: str, args: Sequence[str]) -> wire.ExecRequest:

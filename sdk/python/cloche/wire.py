@@ -604,6 +604,8 @@ class ExecRequest(TypedDict, total=False):
     """Kills the whole process tree; 0 is unlimited where the profile allows it."""
     max_output_bytes: int
     """Kept of each stream, head and tail."""
+    cancel_with_caller: bool
+    """The whole process tree is killed when the call that waits for the exec ends before it, whatever ended the call: the caller's death, its cancellation, a connection that broke, or a daemon that was stopped. Without it the exec goes on. Where the daemon itself is killed, the exec goes on up to its timeout. Refused for a managed process."""
     max_output_chars: int
     """What was kept of each stream is cut to so many Unicode characters, for a result that a model is to read: in the middle, where a notice, which counts too, says how many are missing. Of what the notice leaves the beginning gets three fifths. Only where the result is collected; 4000 is usual."""
     combined: bool
@@ -720,6 +722,8 @@ class SignalRequest(_SignalRequestMust, total=False):
 
     scope: Literal["tree", "group", "process"]
     """Who gets it: every process that it started, which is meant when it is missing, its process group, or itself alone."""
+    forestall: bool
+    """For a caller that gave up a start whose answer it does not have: where no process has the id, a KILL also refuses the start of a managed process under that id for two minutes."""
 
 
 class StdinAck(TypedDict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
@@ -108,6 +109,59 @@ def test_a_caller_that_is_cancelled_leaves_nothing() -> None:
             await cancelled(one(), after)
         await asyncio.gather(*(cancelled(other(), after) for after in moments))
         await none_left(client, mark)
+
+    run(test)
+
+
+def test_an_exec_that_is_cancelled_at_once_leaves_no_command() -> None:
+    """Cancelled after 0 to 5 ms, when the daemon may hear of the kill before it hears of the exec."""
+
+    async def test(client: cloche.AsyncSandboxClient, mark: str) -> None:
+        async with await client.create(image=IMAGE, labels={"test": mark}) as sb:
+
+            async def given_up(i: int) -> None:
+                work = sb.exec("sleep", ["1000"]) if i % 2 else sb.start("sleep", ["1000"])
+                task = asyncio.ensure_future(work)
+                await asyncio.sleep(i * 0.00005)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if not task.cancelled():
+                    await (await sb.process(task.result().id)).kill()  # type: ignore[union-attr]
+
+            for i in range(100):
+                await given_up(i)
+            for _ in range(2):
+                end = time.monotonic() + PATIENCE
+                while left := [p for p in await sb.processes() if p["running"]]:
+                    assert time.monotonic() < end, left
+                    await asyncio.sleep(0.02)
+                await sb.exec("sleep", ["0.2"])  # what was under way has come
+
+    run(test)
+
+
+def test_a_command_of_a_process_that_was_killed() -> None:
+    async def test(client: cloche.AsyncSandboxClient, mark: str) -> None:
+        async with await client.create(image=IMAGE, labels={"test": mark}) as sb:
+            for cancels in (True, False):
+                code = "import cloche, sys; cloche.SandboxClient().get(sys.argv[1])"
+                code += f".exec('sleep', ['1000'], exec_id='x-{int(cancels)}', cancel_with_caller={cancels})"
+                caller = await asyncio.create_subprocess_exec(sys.executable, "-c", code, sb.id)
+
+                async def runs(name: str = f"x-{int(cancels)}") -> bool:
+                    return any(p["running"] for p in await sb.processes() if p["exec_id"] == name)
+
+                end = time.monotonic() + PATIENCE
+                while not await runs():
+                    assert time.monotonic() < end and caller.returncode is None
+                    await asyncio.sleep(0.02)
+                caller.kill()
+                await caller.wait()
+                while cancels and await runs():
+                    assert time.monotonic() < end
+                    await asyncio.sleep(0.02)
+            await sb.exec("sleep", ["1"])
+            assert await runs()
 
     run(test)
 

@@ -13,7 +13,7 @@ from cloche._async.endpoints import AsyncEndpoints
 from cloche._async.files import AsyncFiles
 from cloche._async.process import AsyncProcess, follow, kill
 from cloche._async.transport import AsyncTransport
-from cloche.errors import ClocheError, NotFound
+from cloche.errors import ClocheError, InvalidRequest, NotFound
 from cloche.spec import Chunk, ExecResult, command, options, to_ms, to_text
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class AsyncSandboxHandle:
         After `timeout` seconds all that it started is killed, what it wrote so far is in the result,
         and the sandbox goes on; None is the sandbox's own bound. The start and the end of each stream
         are kept, up to `max_output_bytes`. Whoever is cancelled while waiting leaves no command behind.
+        When this process dies the command goes on, unless `cancel_with_caller` is set.
         `cloche.CommandNotStarted` where there is no such command.
         """
         return await self._run(command(cmd, args), timeout, options)
@@ -84,7 +85,9 @@ class AsyncSandboxHandle:
         # With an id of ours the request can be repeated, and what it started can be ended.
         exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
         try:
-            answer = await self._t.json("POST", self._path("exec"), request, repeat=True)
+            # One that ends with its caller has ended with the connection.
+            again = not request.get("cancel_with_caller")
+            answer = await self._t.json("POST", self._path("exec"), request, repeat=again)
         except ClocheError:
             raise
         except BaseException:
@@ -93,9 +96,19 @@ class AsyncSandboxHandle:
         _address.same_process(answer, exec_id)
         return ExecResult.of(answer)
 
-    async def _kill_quietly(self, exec_id: str) -> None:
-        body = {"signal": "KILL", "scope": "tree"}
-        await self._t.quietly("POST", self._path("processes", exec_id, "signal"), body)
+    async def _kill_quietly(self, exec_id: str, *, managed: bool = False) -> None:
+        """Ends what a request that was given up has started, or has not started yet."""
+        body: wire.SignalRequest = {"signal": "KILL", "scope": "tree"}
+        path = self._path("processes", exec_id, "signal")
+        if managed:
+            try:
+                await self._t.json("POST", path, {**body, "forestall": True}, repeat=True)
+                return
+            except InvalidRequest:
+                pass  # an older daemon, which does not know the field
+            except ClocheError:
+                return
+        await self._t.quietly("POST", path, body)
 
     async def start(
         self,
@@ -130,7 +143,7 @@ class AsyncSandboxHandle:
         except ClocheError:
             raise
         except BaseException:
-            await primitives.finish(self._kill_quietly(exec_id))
+            await primitives.finish(self._kill_quietly(exec_id, managed=True))
             raise
         _address.same_process(record, exec_id)
         return AsyncProcess(self._t, self.id, record)

@@ -14,7 +14,7 @@ from cloche._sync.endpoints import Endpoints
 from cloche._sync.files import Files
 from cloche._sync.process import Process, follow, kill
 from cloche._sync.transport import Transport
-from cloche.errors import ClocheError, NotFound
+from cloche.errors import ClocheError, InvalidRequest, NotFound
 from cloche.spec import Chunk, ExecResult, command, options, to_ms, to_text
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class SandboxHandle:
         After `timeout` seconds all that it started is killed, what it wrote so far is in the result,
         and the sandbox goes on; None is the sandbox's own bound. The start and the end of each stream
         are kept, up to `max_output_bytes`. Whoever is cancelled while waiting leaves no command behind.
+        When this process dies the command goes on, unless `cancel_with_caller` is set.
         `cloche.CommandNotStarted` where there is no such command.
         """
         return self._run(command(cmd, args), timeout, options)
@@ -85,7 +86,9 @@ class SandboxHandle:
         # With an id of ours the request can be repeated, and what it started can be ended.
         exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
         try:
-            answer = self._t.json("POST", self._path("exec"), request, repeat=True)
+            # One that ends with its caller has ended with the connection.
+            again = not request.get("cancel_with_caller")
+            answer = self._t.json("POST", self._path("exec"), request, repeat=again)
         except ClocheError:
             raise
         except BaseException:
@@ -94,9 +97,19 @@ class SandboxHandle:
         _address.same_process(answer, exec_id)
         return ExecResult.of(answer)
 
-    def _kill_quietly(self, exec_id: str) -> None:
-        body = {"signal": "KILL", "scope": "tree"}
-        self._t.quietly("POST", self._path("processes", exec_id, "signal"), body)
+    def _kill_quietly(self, exec_id: str, *, managed: bool = False) -> None:
+        """Ends what a request that was given up has started, or has not started yet."""
+        body: wire.SignalRequest = {"signal": "KILL", "scope": "tree"}
+        path = self._path("processes", exec_id, "signal")
+        if managed:
+            try:
+                self._t.json("POST", path, {**body, "forestall": True}, repeat=True)
+                return
+            except InvalidRequest:
+                pass  # an older daemon, which does not know the field
+            except ClocheError:
+                return
+        self._t.quietly("POST", path, body)
 
     def start(
         self,
@@ -131,7 +144,7 @@ class SandboxHandle:
         except ClocheError:
             raise
         except BaseException:
-            self._kill_quietly(exec_id)
+            self._kill_quietly(exec_id, managed=True)
             raise
         _address.same_process(record, exec_id)
         return Process(self._t, self.id, record)
