@@ -2,7 +2,9 @@ package workspace_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -112,6 +114,40 @@ func TestCopyKeepsWhatMatters(t *testing.T) {
 	}
 	if err := back.FillFrom(t.Context(), filepath.Join(home, "copy"), workspace.CopyLimits{}); cloche.CodeOf(err) != cloche.CodeConflict {
 		t.Errorf("into a directory that has files: %v", err)
+	}
+}
+
+// TestFilesToCopyAreMissing: what cannot be opened is told as that, and nothing is copied.
+func TestFilesToCopyAreMissing(t *testing.T) {
+	home := t.TempDir()
+	d := private(t, filepath.Join(home, "w"))
+	if err := d.FillFrom(t.Context(), filepath.Join(home, "missing"), workspace.CopyLimits{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("files that are not there: %v", err)
+	}
+}
+
+// TestOwnersAreKeptOrTold: a copy that cannot have the owners of its files fails where the
+// process is root, which could give them.
+func TestOwnersAreKeptOrTold(t *testing.T) {
+	needRoot(t)
+	for name, put := range map[string]func(path string) error{
+		"file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"symlink":   func(path string) error { return os.Symlink("f", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := t.TempDir()
+			d := private(t, filepath.Join(home, "w"))
+			path := filepath.Join(home, "w", "owned")
+			must(t, put(path))
+			must(t, os.Lchown(path, 12, 34))
+			_, err := without(t, unix.CAP_CHOWN, func() (workspace.CopyReport, error) {
+				return d.CopyTo(t.Context(), nil, filepath.Join(home, "copy"), workspace.CopyLimits{})
+			})
+			if !errors.Is(err, unix.EPERM) {
+				t.Errorf("a copy without its owner: %v", err)
+			}
+		})
 	}
 }
 

@@ -103,6 +103,12 @@ func reopen(t *testing.T, s *workspace.Store, name string) *workspace.Dir {
 // bounded calls fn as one whom quotas hold: root with all its capabilities is not.
 func bounded[T any](t *testing.T, fn func() (T, error)) (T, error) {
 	t.Helper()
+	return without(t, unix.CAP_SYS_RESOURCE, fn)
+}
+
+// without calls fn as root without one of its capabilities.
+func without[T any](t *testing.T, capability int, fn func() (T, error)) (T, error) {
+	t.Helper()
 	type result struct {
 		value T
 		err   error
@@ -113,7 +119,7 @@ func bounded[T any](t *testing.T, fn func() (T, error)) (T, error) {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var data [2]unix.CapUserData
 		err := unix.Capget(&header, &data[0])
-		data[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+		data[0].Effective &^= 1 << capability
 		if err = errors.Join(err, unix.Capset(&header, &data[0])); err != nil {
 			done <- result{err: err}
 			return
