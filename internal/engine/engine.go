@@ -328,6 +328,9 @@ type Limits struct {
 	DiskBytes int64
 }
 
+// OneUser says for people which users sandboxes of a daemon without root have.
+const OneUser = "uid 0 only, which is the daemon's user; ranges of /etc/subuid are not used without root"
+
 // Host is an Engine whose instances run on the host's own kernel: what the agent does
 // by itself elsewhere is done otherwise there.
 type Host interface {

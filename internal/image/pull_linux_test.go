@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	gremote "github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche"
 )
@@ -185,7 +187,7 @@ func TestPullErrors(t *testing.T) {
 			}
 			return false
 		}, code: cloche.CodeTooLarge},
-		"nobody there": {ref: "127.0.0.1:1/app:1", code: cloche.CodeUnavailable, retryable: true, words: []string{"cannot be reached"}},
+		"nobody there": {ref: "127.0.0.1:1/app:1", code: cloche.CodeUnavailable, retryable: true, words: []string{"cannot be reached: the connection was refused"}},
 		"no reference": {ref: "App:1", code: cloche.CodeInvalid},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -249,6 +251,32 @@ func TestPullFromARegistryThatHangs(t *testing.T) {
 		})
 	}
 	r.fault = nil
+}
+
+// TestPullWithoutAConnection: an address that takes no connection is given up after
+// dialTimeout, long before a registry that says nothing.
+func TestPullWithoutAConnection(t *testing.T) {
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(listener) })
+	must(t, unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	must(t, unix.Listen(listener, 0))
+	bound, err := unix.Getsockname(listener)
+	must(t, err)
+	host := fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
+	for full := false; !full; { // then the kernel takes no more
+		c, err := net.DialTimeout("tcp", host, time.Second)
+		if full = err != nil; !full {
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}
+	s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{Timeout: time.Hour}})
+	must(t, err)
+	_, err = s.Pull(t.Context(), host+"/nosuch:1", PullOptions{})
+	if e := wantError(t, err, cloche.CodeTimeout, true, "did not answer within "+dialTimeout.String()); !strings.Contains(e.Hint, "image ls") {
+		t.Errorf("the hint is %q", e.Hint)
+	}
+	nothingVisible(t, s)
 }
 
 func TestPullEndsWithItsCaller(t *testing.T) {

@@ -36,13 +36,15 @@ type RegistryConfig struct {
 	// and certificates of unknown authorities will do. Loopback addresses may
 	// always speak plain HTTP.
 	Insecure []string
-	// Timeout is how long a registry may say nothing; 0 is 30 seconds.
+	// Timeout is how long a registry may say nothing; 0 is 30 seconds. Nothing waits longer
+	// than dialTimeout for a connection, with the look-up of the name.
 	Timeout time.Duration
 }
 
 const (
 	defaultRegistryTimeout = 30 * time.Second
-	dialTimeout            = 10 * time.Second
+	dialTimeout            = 5 * time.Second
+	handshakeTimeout       = 10 * time.Second
 	maxManifest            = 4 << 20
 	maxConfigFile          = 8 << 20
 )
@@ -241,7 +243,7 @@ func newGuard(c RegistryConfig) *guard {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: c.Timeout, IdleConnTimeout: time.Minute,
+		TLSHandshakeTimeout: handshakeTimeout, ResponseHeaderTimeout: c.Timeout, IdleConnTimeout: time.Minute,
 		MaxIdleConnsPerHost: layersAtOnce, MaxResponseHeaderBytes: 1 << 20,
 		// What is fetched has a digest; nothing is to be unpacked on the way.
 		DisableCompression: true,

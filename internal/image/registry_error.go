@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
@@ -39,6 +40,7 @@ func (r *remote) classify(ctx context.Context, e *endpoint, what string, err err
 	}
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	var out *cloche.Error
+	unreached := noConnection(err)
 	switch {
 	case errors.Is(err, errCredentials):
 		return cloche.Errorf(cloche.CodeUnavailable, "image %q: the login for %s cannot be read", ref, e.host).
@@ -55,6 +57,10 @@ func (r *remote) classify(ctx context.Context, e *endpoint, what string, err err
 	case isCertificate:
 		return cloche.Errorf(cloche.CodeUnavailable, "image %q: the certificate of %s is not trusted", ref, e.host).
 			WithHint("add its authority to this machine's, or name the host among the insecure registries").WithCause(certificate)
+	case unreached != "" && isTimeout(err):
+		out = cloche.Errorf(cloche.CodeTimeout, "image %q cannot be fetched: %s did not answer within %s: %s", ref, e.host, min(dialTimeout, r.timeout), unreached)
+	case unreached != "":
+		out = cloche.Errorf(cloche.CodeUnavailable, "image %q cannot be fetched: %s cannot be reached: %s", ref, e.host, unreached)
 	case errors.Is(err, errSilent) || isTimeout(err):
 		out = cloche.Errorf(cloche.CodeTimeout, "image %q: %s did not answer within %s when asked for %s", ref, e.host, r.timeout, what)
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
@@ -63,6 +69,9 @@ func (r *remote) classify(ctx context.Context, e *endpoint, what string, err err
 		out = cloche.Errorf(cloche.CodeUnavailable, "image %q: %s cannot be reached for %s", ref, e.host, what)
 	}
 	out.Retryable, out.Field = true, "image"
+	if unreached != "" {
+		return out.WithHint("`cloche image ls` lists the images that are here; check the name, pull it from a mirror or import it; %s", AliasHint(ref)).WithCause(err)
+	}
 	return out.WithHint("try again later, pull it from a mirror or import it; %s", AliasHint(ref)).WithCause(err)
 }
 
@@ -111,6 +120,27 @@ func fromContext(ctx context.Context, ref cloche.ImageRef, err error) error {
 		return e
 	}
 	return cloche.Errorf(cloche.CodeCanceled, "image %q: the pull was canceled", ref.Familiar()).WithCause(err)
+}
+
+// noConnection says why there is no connection to a registry; empty is another error.
+// Addresses are left out: they are the daemon's to know.
+func noConnection(err error) string {
+	dial, ok := errors.AsType[*net.OpError](err)
+	if !ok || dial.Op != "dial" && dial.Op != "proxyconnect" {
+		return ""
+	}
+	name, isName := errors.AsType[*net.DNSError](err)
+	switch {
+	case dial.Op == "proxyconnect":
+		return "the proxy that this machine is set to use takes no connection"
+	case isName && name.IsNotFound:
+		return "its name has no address here"
+	case isName:
+		return "no name server told its address"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "the connection was refused"
+	}
+	return "there is no connection to it"
 }
 
 func isTimeout(err error) bool {

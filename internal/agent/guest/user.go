@@ -65,8 +65,8 @@ func (us *users) lookup(spec string) (user, error) {
 		}
 	}
 	if us.single && (u.uid != 0 || u.gid != 0) {
-		return user{}, cloche.Invalid("user", "user %q: this sandbox has uid 0 only, because it runs rootless without subordinate ids", spec).
-			WithHint("use root, which has no rights on the host, or configure /etc/subuid and /etc/subgid for the daemon's user")
+		return user{}, cloche.Invalid("user", "user %q: this sandbox has uid 0 only, because its daemon does not run as root", spec).
+			WithHint("use root, which has no rights on the host, or a daemon that runs as root; /etc/subuid and newuidmap make no difference")
 	}
 	u.groups = []uint32{u.gid}
 	if u.name != "" {

@@ -42,6 +42,9 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 			"cgroup":   e.groups.Describe(),
 		},
 	}
+	if e.rootless {
+		r.Facts["ids"] = engine.OneUser
+	}
 	r.Enforces["pids"], r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
 	r.Enforces["egress"] = cloche.Enforcement{OK: true}
 	// The gofer opens no socket of the host, and the sentry no pipe to write in what is read-only.

@@ -101,10 +101,11 @@ type IDPool struct {
 // Where says for people whose ids those are.
 func (p *IDPool) Where() string { return p.where }
 
-// NewIDPool looks for ranges of root's. A normal user's would take a helper with
-// privileges for each sandbox, and its sandboxes have that user as root instead.
+// NewIDPool looks for ranges of root's. A normal user's could be mapped by newuidmap, but
+// files of theirs in workspaces and roots would be closed to the daemon, which measures,
+// copies and removes them: its sandboxes have that user as root instead.
 func NewIDPool(dir string, root bool) *IDPool {
-	p := &IDPool{dir: dir, where: "the user of the daemon, as root"}
+	p := &IDPool{dir: dir, where: engine.OneUser}
 	if !root {
 		return p
 	}
