@@ -164,7 +164,8 @@ func (b *boxRuntime) start() {
 // installed the package langbot.
 const langbotAppVar = "CLOCHE_TEST_LANGBOT_APP"
 
-// TestLangBotItself starts a whole LangBot, which has a server of tools run in our
+// TestLangBotItself starts a whole LangBot with its stock configuration, but for where the
+// runtime is, which has a server of tools run in our
 // sandboxes: its own exec makes an environment for it, and its relay speaks with it.
 func TestLangBotItself(t *testing.T) {
 	program := os.Getenv(langbotAppVar)
@@ -177,14 +178,16 @@ func TestLangBotItself(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken, more: []string{"BOX_BACKEND=gvisor"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
+	box := filepath.Join(b.work, "data", "box") // which LangBot calls ./data/box
+	b.more = []string{"BOX__LOCAL__HOST_ROOT=" + box}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()
 	api := strconv.Itoa(porttest.Free(t))
-	place := filepath.Join(b.work, "place") // both see it, at the same path
+	place := filepath.Join(box, "place") // both see it, at the same path
 	environ := append(os.Environ(), "HOME="+b.work, "LANGBOT_BOX_CONTROL_TOKEN="+boxToken, "API__PORT="+api,
-		"PLUGIN__ENABLE=false", "BOX__RUNTIME__ENDPOINT=ws://127.0.0.1:"+b.port, "BOX__LOCAL__HOST_ROOT="+b.work+"/box", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS="+b.work)
+		"PLUGIN__ENABLE=false", "BOX__RUNTIME__ENDPOINT=ws://127.0.0.1:"+b.port)
 	app := exec.CommandContext(ctx, program)
 	var said strings.Builder
 	app.Dir, app.Env, app.Stdout, app.Stderr, app.WaitDelay = b.work, environ, &said, &said, 10*time.Second

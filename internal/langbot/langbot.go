@@ -34,6 +34,7 @@ const (
 // Core is what this door needs of the house.
 type Core interface {
 	Sandboxes
+	Rules
 	Processes
 	SkillVerbs
 	SkillFileVerbs
@@ -46,6 +47,11 @@ type Sandboxes interface {
 	Resume(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
 	Remove(ctx context.Context, caller core.Caller, ref string) error
 	Exec(ctx context.Context, caller core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error)
+}
+
+// Rules are core's verbs on what the machine and the operator's rules allow, and on the
+// record of what was refused.
+type Rules interface {
 	// Engines are the reports of all engines, as fresh as a few seconds.
 	Engines(ctx context.Context, caller core.Caller) ([]cloche.EngineReport, error)
 	Status(ctx context.Context, caller core.Caller) cloche.Status

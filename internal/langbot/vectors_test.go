@@ -236,7 +236,7 @@ func TestPathsOfHosts(t *testing.T) {
 		{"linux", "/srv/box", "/srv/box/a", true}, {"linux", "/srv/box", "/srv/Box/a", false}, {"linux", "/srv/box", "/srv/boxes", false},
 		{"windows", `C:\LangBot\data`, `c:/langbot/DATA/box`, true}, {"windows", `C:\LangBot\data`, `C:\LangBot\data`, true}, {"windows", `C:\`, `C:\LangBot`, true},
 		{"windows", `C:\LangBot\data`, `C:\LangBot\database`, false}, {"windows", `C:\LangBot\data`, `D:\LangBot\data\box`, false},
-		{"windows", `C:\LangBot\data`, `C:\LangBot\data\..\other`, false}, {"windows", `C:\LangBot`, `\\?\C:\LangBot\data`, true}, {"windows", `C:\LangBot`, `\\host\LangBot\data`, false},
+		{"windows", `C:\LangBot\data`, `C:\LangBot\data\..\data2`, false}, {"windows", `C:\LangBot`, `\\?\C:\LangBot\data`, true}, {"windows", `C:\LangBot`, `\\host\LangBot\data`, false},
 	} {
 		if got := belowHost(c.system, c.dir, c.path); got != c.want {
 			t.Errorf("%s: %s in %s: %v", c.system, c.path, c.dir, got)
