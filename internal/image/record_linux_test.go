@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/cloche-dev/cloche"
 )
 
@@ -16,11 +18,13 @@ import (
 // record of a later version is one.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	for what, record := range map[string]func(whole string) string{
-		"empty":           func(string) string { return "" },
-		"torn":            func(whole string) string { return whole[:len(whole)/2] },
-		"no record":       func(string) string { return "{}" },
-		"later version":   func(whole string) string { return strings.Replace(whole, `"version": 1`, `"version": 2`, 1) },
-		"another's":       func(whole string) string { return strings.Replace(whole, `"digest": "sha256:`, `"digest": "sha256:0`, 1) },
+		"empty":         func(string) string { return "" },
+		"torn":          func(whole string) string { return whole[:len(whole)/2] },
+		"no record":     func(string) string { return "{}" },
+		"later version": func(whole string) string { return strings.Replace(whole, `"version": 1`, `"version": 2`, 1) },
+		"another's": func(whole string) string {
+			return strings.Replace(whole, `"digest": "sha256:`, `"digest": "sha256:0`, 1)
+		},
 		"leads elsewhere": func(whole string) string { return strings.Replace(whole, `"root": "`, `"root": "../`, 1) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -67,18 +71,20 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 // TestImagesAsLargeAsTheBound: layers that have just what may be occupied are asked for.
 func TestImagesAsLargeAsTheBound(t *testing.T) {
 	r := startRegistry(t)
-	img := imageOf(t, layerOf(t, file{name: "x", body: noiseOf(1)}), layerOf(t, file{name: "y", body: noiseOf(2)}))
-	r.push(t, "app:1", img)
-	m, err := img.Manifest()
-	must(t, err)
-	total := int64(0)
-	for _, l := range m.Layers {
-		total += l.Size
-	}
-	_, err = images(t).Pull(t.Context(), r.host+"/app:1", PullOptions{MaxBytes: total - 1})
-	wantError(t, err, cloche.CodeTooLarge, false, "all that images may occupy here")
-	if _, err := images(t).Pull(t.Context(), r.host+"/app:1", PullOptions{MaxBytes: total}); err != nil && strings.Contains(err.Error(), "its layers have more than") {
-		t.Errorf("with room for its layers: %v", err)
+	one, two := layerOf(t, file{name: "x", body: noiseOf(1)}), layerOf(t, file{name: "y", body: noiseOf(2)})
+	for ref, img := range map[string]v1.Image{"one:1": imageOf(t, one), "two:1": imageOf(t, one, two)} {
+		r.push(t, ref, img)
+		m, err := img.Manifest()
+		must(t, err)
+		total := int64(0)
+		for _, l := range m.Layers {
+			total += l.Size
+		}
+		_, err = images(t).Pull(t.Context(), r.host+"/"+ref, PullOptions{MaxBytes: total - 1})
+		wantError(t, err, cloche.CodeTooLarge, false, "all that images may occupy here")
+		if _, err := images(t).Pull(t.Context(), r.host+"/"+ref, PullOptions{MaxBytes: total}); err != nil && strings.Contains(err.Error(), "its layers have more than") {
+			t.Errorf("%s, with room for its layers: %v", ref, err)
+		}
 	}
 }
 
