@@ -135,7 +135,8 @@ func (c *catalog) load(digest string) (imageRecord, bool) {
 	r, ok := c.images[digest]
 	c.mu.Unlock()
 	if !ok {
-		if readJSON(c.recordPath(digest), &r) != nil || r.Version != imageRecordVersion || r.Digest != digest || r.Root != filepath.Base(r.Root) {
+		var err error
+		if r, err = c.readRecord(digest); err != nil {
 			return imageRecord{}, false
 		}
 	} else if _, err := os.Lstat(c.recordPath(digest)); err != nil {
@@ -149,6 +150,20 @@ func (c *catalog) load(digest string) (imageRecord, bool) {
 	defer c.mu.Unlock()
 	c.images[digest] = r
 	return r, true
+}
+
+// readRecord reads the record of a digest. One that is of another version, as a later
+// version of Cloche writes it, or of another image is an error, as one is that is torn:
+// what belongs to it is not known.
+func (c *catalog) readRecord(digest string) (imageRecord, error) {
+	var r imageRecord
+	if err := readJSON(c.recordPath(digest), &r); err != nil {
+		return imageRecord{}, err
+	}
+	if r.Version != imageRecordVersion || r.Digest != digest || r.Root != filepath.Base(r.Root) {
+		return imageRecord{}, fmt.Errorf("the record of image %s has version %d and digest %q", digest, r.Version, clip(r.Digest))
+	}
+	return r, nil
 }
 
 func (c *catalog) forget(digest string) {
@@ -169,8 +184,7 @@ func (c *catalog) all() (map[string]imageRecord, error) {
 		if !ok || !cloche.ValidDigest("sha256:"+hex) {
 			continue
 		}
-		var r imageRecord
-		if readJSON(c.at("images", e.Name()), &r) == nil && r.Version == imageRecordVersion && r.Digest == "sha256:"+hex {
+		if r, err := c.readRecord("sha256:" + hex); err == nil {
 			found[r.Digest] = r
 		}
 	}
@@ -190,8 +204,7 @@ func (c *catalog) damaged() []string {
 		if !ok || !cloche.ValidDigest("sha256:"+hex) {
 			continue
 		}
-		var r imageRecord
-		if err := readJSON(c.at("images", e.Name()), &r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := c.readRecord("sha256:" + hex); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			bad = append(bad, filepath.Join("images", e.Name()))
 		}
 	}
