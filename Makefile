@@ -2,7 +2,7 @@
 GOARCH ?= $(shell go env GOARCH)
 AGENT   = internal/agent/embed/bin/cloche-agent-linux-$(GOARCH)
 
-.PHONY: build agent test docs dist clean
+.PHONY: build agent check test docs dist clean
 
 build: agent ## the cloche binary, with the agent inside
 	CGO_ENABLED=0 go build -ldflags "-s -w" -o bin/cloche ./cmd/cloche
@@ -11,7 +11,10 @@ agent: ## the small static agent that the binary embeds
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -ldflags "-s -w -buildid=" -o $(AGENT) ./cmd/cloche-agent
 
 test: ## what the README calls the test command
-	CGO_ENABLED=0 go test ./...
+	CGO_ENABLED=0 go test -timeout 60m ./...
+
+check: ## format, vet, layout, cross builds and lint: before each commit
+	.ci/run check
 
 docs: ## the pages of docs/cli
 	go test ./internal/cli -update

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,6 +125,9 @@ func (h *house) alive(sandbox string) {
 // attackEngine makes one attack, in the common sandbox or in one of its own.
 func (h *house) attackEngine(engine string, a attack) {
 	h.t.Helper()
+	if slices.Contains(a.flags, "--memory") {
+		h.needs(engine, "memory_bytes")
+	}
 	at, alone := "attacker", a.alone || len(a.flags) > 0
 	if alone {
 		at = "loner"

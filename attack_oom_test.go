@@ -33,6 +33,7 @@ func TestOutOfMemory(t *testing.T) {
 	for _, e := range attackedEngines() {
 		e.run(t, func(t *testing.T) {
 			h.t = t
+			h.needs(e.name, "memory_bytes")
 			dir := t.TempDir()
 			h.must("create", "--engine", e.name, "--name", "hog", "--memory", "192MiB", "--mount", dir+":/m")
 			// A child of a shell, which inherits it.

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche"
 )
 
 // house is one home with its daemon, attacked from inside and outside.
@@ -130,6 +132,20 @@ func (h *house) try(args ...string) (string, int) {
 	cmd := h.command(args...)
 	out, _ := cmd.CombinedOutput()
 	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// needs skips a test of what an engine does not hold here, and says why it does not.
+func (h *house) needs(engine, limit string) {
+	h.t.Helper()
+	var d cloche.Doctor
+	if err := json.Unmarshal([]byte(h.must("doctor", "--json")), &d); err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range d.Engines {
+		if e.Name == engine && !e.Enforces[limit].OK {
+			h.t.Skipf("needs %s of engine %s: %s", limit, engine, e.Enforces[limit].Reason)
+		}
+	}
 }
 
 // must is try of what has to succeed.

@@ -137,6 +137,7 @@ func line(ctx context.Context, t *testing.T, relay *websocket.Conn, text string)
 // in front of real sandboxes, and kills it.
 func TestBox(t *testing.T) {
 	h := newHouse(t)
+	h.needs("gvisor", "cpus")
 	h.kill9()
 	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
@@ -277,6 +278,7 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 // TestBoxOfADaemon: any daemon serves LangBot at an address of its settings.
 func TestBoxOfADaemon(t *testing.T) {
 	h := newHouse(t)
+	h.needs("gvisor", "cpus")
 	h.kill9()
 	port := strconv.Itoa(porttest.Free(t))
 	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
@@ -310,6 +312,7 @@ func TestBoxOfADaemon(t *testing.T) {
 // runtime's.
 func TestBoxOverStdio(t *testing.T) {
 	h := newHouse(t)
+	h.needs("gvisor", "cpus")
 	h.kill9()
 	b := &boxRuntime{house: h, work: t.TempDir(), token: boxToken}
 	args := []string{"box", "-s", "--host", "127.0.0.1", "--ws-control-port", "0"}
@@ -364,6 +367,7 @@ func TestBoxOverStdio(t *testing.T) {
 // client sends opens nothing of the host.
 func TestBoxWithoutToken(t *testing.T) {
 	h := newHouse(t)
+	h.needs("gvisor", "cpus")
 	h.kill9()
 	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()

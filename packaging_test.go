@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,49 @@ func TestInContainer(t *testing.T) {
 	}
 }
 
+// TestDoctorInContainer: where runs fail for what the container is, doctor says so first,
+// with the cause and what to do, and a run says no less.
+func TestDoctorInContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a run without -short: it starts a Docker daemon and sandboxes")
+	}
+	d := containerDaemon(t, dockertest.Docker)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	image := (&boxed{T: t, ctx: ctx, d: d}).image(binary(t), "")
+	for name, c := range map[string]struct {
+		engine, says, mend string
+		change             func(*container.HostConfig)
+	}{
+		"no CAP_SYS_ADMIN": {"gvisor", "a directory of this machine cannot be mounted for a sandbox: operation not permitted", "CAP_SYS_ADMIN", func(h *container.HostConfig) {
+			h.CapAdd = nil
+		}},
+		"home in the container's layer": {"native", "the filesystem of Cloche's home, overlayfs, has no mounts that map owners (idmapped mounts)", "a volume", func(h *container.HostConfig) {
+			h.ReadonlyRootfs = false
+			h.Mounts = slices.DeleteFunc(h.Mounts, func(m mount.Mount) bool { return m.Target == "/var/lib/cloche" })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &boxed{T: t, ctx: ctx, d: d}
+			b.start(image, readComposed(t), c.change)
+			doctor, _ := b.try("cloche", "doctor")
+			if verdict := c.engine + ": not usable: " + c.says; !strings.Contains(doctor, verdict) || !strings.Contains(doctor, c.mend) {
+				t.Errorf("doctor does not say %q and %q:\n%s", verdict, c.mend, doctor)
+			}
+			b.run(0, "sh", "-c", "echo 'min_tier: namespace' > /var/lib/cloche/policy.yaml")
+			out, status := b.try("cloche", "run", "--engine", c.engine, "--", "true")
+			if status != 125 || !strings.Contains(out, c.says) || !strings.Contains(out, "cloche doctor") {
+				t.Errorf("run ended with %d and said:\n%s", status, out)
+			}
+			// The same without a daemon, which has no log.
+			out, status = b.try("cloche", "run", "--home", "/var/lib/cloche/other", "--engine", c.engine, "--", "true")
+			if status == 0 || strings.Contains(out, "daemon's log") {
+				t.Errorf("run without a daemon ended with %d and said:\n%s", status, out)
+			}
+		})
+	}
+}
+
 // tryEngine has an engine run what looks for a way out.
 func (b *boxed) tryEngine(engine string) {
 	b.Helper()
@@ -241,7 +285,7 @@ func (b *boxed) image(program, nsjail string) string {
 	return "cloche:scratch"
 }
 
-func (b *boxed) start(image string, c composed) {
+func (b *boxed) start(image string, c composed, change ...func(*container.HostConfig)) {
 	b.Helper()
 	h := &container.HostConfig{
 		NetworkMode: "none", CapAdd: c.CapAdd, SecurityOpt: []string{}, ReadonlyRootfs: c.ReadOnly, Tmpfs: map[string]string{},
@@ -259,6 +303,9 @@ func (b *boxed) start(image string, c composed) {
 	}
 	for _, device := range c.Devices {
 		h.Devices = append(h.Devices, container.DeviceMapping{PathOnHost: device, PathInContainer: device, CgroupPermissions: "rwm"})
+	}
+	for _, f := range change {
+		f(h)
 	}
 	made, err := b.d.Client.ContainerCreate(b.ctx, client.ContainerCreateOptions{HostConfig: h, Config: &container.Config{
 		Image: image, Cmd: []string{"cloche", "serve"}, Env: []string{"PATH=/opt/cloche:/usr/bin:/usr/sbin", "CLOCHE_HOME=/var/lib/cloche"},

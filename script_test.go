@@ -43,8 +43,8 @@ const (
 	envUser = "CLOCHE_TEST_USER"
 )
 
-// asUser are the scripts that TestScriptsAsUser runs: what a normal user is
-// promised, limits that need delegation left out.
+// asUser are the scripts that a normal user runs, and TestScriptsAsUser: what such a user
+// is promised, limits that need delegation left out.
 var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|home_(kept|moved)|mounts(_private|_refused)?$|tar|workspace_(attach|measured|rootless|watched)|socket|(native|nsjail|oci)_rootless|real_(python|c|git))`)
 
 // TestScripts drives the built binary through the files of testdata/script, one
@@ -267,12 +267,14 @@ func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no scripts in %s: %v", scriptDir, err)
 	}
-	normal := os.Getenv(envUser) != "" && os.Geteuid() != 0
 	var files []string
 	for _, f := range all {
-		name := strings.TrimSuffix(filepath.Base(f), ".txtar")
-		if choose(name) && (!normal || asUser.MatchString(name)) {
+		switch name := strings.TrimSuffix(filepath.Base(f), ".txtar"); {
+		case !choose(name):
+		case os.Geteuid() == 0 || asUser.MatchString(name):
 			files = append(files, f)
+		default:
+			t.Run(name, func(t *testing.T) { t.Skip("needs root: it is about more than a normal user is promised") })
 		}
 	}
 	bin := binary(t)

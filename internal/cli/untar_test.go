@@ -116,11 +116,11 @@ func TestUntarIsConfined(t *testing.T) {
 		"hard link up":      {{name: "h", kind: tar.TypeLink, link: "../victim"}, {name: "h", content: "pwned"}},
 		"hard link to link": {{name: "l", kind: tar.TypeSymlink, link: "x"}, {name: "h", kind: tar.TypeLink, link: "l"}},
 		"two links": {
-			{name: "a/b/", kind: tar.TypeDir}, {name: "a/b/root", kind: tar.TypeSymlink, link: "../.."},
+			{name: "a/b/", kind: tar.TypeDir, mode: 0o755}, {name: "a/b/root", kind: tar.TypeSymlink, link: "../.."},
 			{name: "out", kind: tar.TypeSymlink, link: "a/b/root/../victim"},
 		},
 		"link through link": {
-			{name: "a/b/", kind: tar.TypeDir}, {name: "a/b/root", kind: tar.TypeSymlink, link: "../.."},
+			{name: "a/b/", kind: tar.TypeDir, mode: 0o755}, {name: "a/b/root", kind: tar.TypeSymlink, link: "../.."},
 			{name: "a/b/root/out", kind: tar.TypeSymlink, link: "../../victim"},
 		},
 		"device":     {{name: "null", kind: tar.TypeChar}},

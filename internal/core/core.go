@@ -58,6 +58,9 @@ func AuthorizeVerb(caller Caller, verb Verb) error { return policy.AuthorizeVerb
 // Verbs lists every verb.
 func Verbs() []Verb { return policy.Verbs() }
 
+// ViaInProcess is the Via of a caller whose own process this is.
+const ViaInProcess = policy.ViaInProcess
+
 // InProcessCaller names the user whose own process this is.
 func InProcessCaller(uid int) Caller { return policy.InProcessCaller(uid) }
 

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ const (
 // hangs holds up a request once. It is safe for concurrent use.
 type Prober struct {
 	engines []*probed
+	host    []HostCheck
 	life    context.Context
 	end     context.CancelFunc
 	wg      sync.WaitGroup
@@ -43,9 +45,15 @@ type probed struct {
 	hangs bool
 }
 
-// NewProber makes a Prober; nothing is probed before it is asked.
-func NewProber(engines []engine.Engine) *Prober {
-	p := &Prober{}
+// HostCheck tries what the daemon does with this machine's files for each sandbox, whatever
+// the engine, and returns what fails; nil is nothing. It may be called at the same time by
+// several engines' probes.
+type HostCheck func() *cloche.Problem
+
+// NewProber makes a Prober; nothing is probed before it is asked. An engine that shares
+// this machine's files is usable where the checks of the host find nothing.
+func NewProber(engines []engine.Engine, host ...HostCheck) *Prober {
+	p := &Prober{host: host}
 	p.life, p.end = context.WithCancel(context.Background())
 	for _, e := range engines {
 		p.engines = append(p.engines, &probed{engine: e})
@@ -113,7 +121,7 @@ func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan st
 			// A caller that goes away must not leave a half-made report for the next.
 			ctx, cancel := context.WithTimeout(p.life, probeTimeout)
 			defer cancel()
-			r := e.engine.Probe(ctx)
+			r := p.examine(ctx, e.engine)
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.report, e.at, e.running, e.hangs = &r, time.Now(), nil, false
@@ -124,6 +132,20 @@ func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan st
 		return nil
 	}
 	return e.running
+}
+
+// examine is an engine's own report, with what is wrong with the host for it.
+func (p *Prober) examine(ctx context.Context, e engine.Engine) cloche.EngineReport {
+	r := e.Probe(ctx)
+	if !r.SharesHostFS {
+		return r
+	}
+	for _, check := range p.host {
+		if problem := check(); problem != nil {
+			r.Problems, r.Usable = append(slices.Clip(r.Problems), *problem), false
+		}
+	}
+	return r
 }
 
 // latest is the report there is. What was waited for in vain is an engine that does

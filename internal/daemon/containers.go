@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // openContainers makes the engines that have daemons of their own.
@@ -57,7 +58,7 @@ func removeVolume(ctx context.Context, engines []engine.Engine) func(name, volum
 
 // prober makes what asks the engines what they can do here.
 func (h *house) prober(engines []engine.Engine) *core.Prober {
-	p := core.NewProber(engines)
+	p := core.NewProber(engines, func() *cloche.Problem { return workspace.StageProblem(h.home.ownerDir()) })
 	h.closers = append(h.closers, func(context.Context) error { p.Close(); return nil })
 	return p
 }

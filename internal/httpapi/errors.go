@@ -6,8 +6,10 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
@@ -81,7 +83,10 @@ func toWire(err error, r request) *cloche.Error {
 			out = *cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
 			out.TerminalReason, out.Retryable, out.RetryAfterMS = kept.TerminalReason, kept.Retryable, kept.RetryAfterMS
 		}
-		if out.Hint == "" {
+		switch {
+		case r.caller.Via == core.ViaInProcess:
+			withoutLog(&out, err)
+		case out.Hint == "":
 			out.Hint = "the daemon's log has the details under the request id"
 		}
 	}
@@ -90,6 +95,18 @@ func toWire(err error, r request) *cloche.Error {
 	}
 	out.RequestID, out.Class = r.id, out.Judge()
 	return out.WithCause(nil)
+}
+
+// withoutLog is for a core that runs in the process of its caller, where no daemon keeps a
+// log: the error itself says what the log would, and its hint sends nobody there.
+func withoutLog(out *cloche.Error, err error) {
+	const log = "the daemon's log has the details"
+	if rest, found := strings.CutPrefix(out.Hint, log); found {
+		out.Hint = strings.TrimPrefix(rest, "; ")
+	}
+	if cause := errors.Unwrap(err); cause != nil && !strings.Contains(out.Message, cause.Error()) {
+		out.Message += ": " + cause.Error()
+	}
 }
 
 // errorBody is the body of every answer that is not a success.

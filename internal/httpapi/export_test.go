@@ -49,3 +49,6 @@ func (s *Server) ServeKnown(w http.ResponseWriter, r *http.Request, caller core.
 func (s *Server) Hasten(pingEvery, vanished time.Duration) {
 	s.pingEvery, s.vanished = pingEvery, vanished
 }
+
+// ToWire is an error as it answers a caller.
+func ToWire(err error, caller core.Caller) *cloche.Error { return toWire(err, request{caller: caller}) }

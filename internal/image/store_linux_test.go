@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -162,8 +163,9 @@ func TestHostImageShowsNoSecrets(t *testing.T) {
 	for _, dir := range []string{"usr/local/etc", "usr/local/lib", "usr/people/bob", "usr/share/cloche", "bin"} {
 		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
-	uid := "1001"
+	uid := strconv.Itoa(os.Geteuid() + 1) // owns nothing here
 	if os.Geteuid() == 0 {
+		uid = "1001"
 		must(t, os.Chown(filepath.Join(root, "usr/people/bob"), 1001, 1001))
 	}
 	put(t, root, "etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:"+uid+":1::/usr/people/bob:/bin/sh\nsvc:x:1002:1::/usr/bin:/bin/false\n"+secret, 0o644)

@@ -28,7 +28,7 @@ func everything(t *testing.T) cloche.SandboxSpec {
 	if workspace.HardQuota(t.TempDir()).OK {
 		w.SizeBytes = 4 << 20
 	}
-	return cloche.SandboxSpec{Name: "x", Workspace: w, Egress: &cloche.Egress{Allow: []string{"a.example"}}, Files: []cloche.File{{Path: "/tmp/cloche-fault-test", Content: cloche.Bytes("x")}}}
+	return cloche.SandboxSpec{Name: "x", Workspace: w, Egress: &cloche.Egress{Allow: []string{"a.example"}}, Files: []cloche.File{{Path: t.TempDir() + "/file", Content: cloche.Bytes("x")}}}
 }
 
 // points are all the points that do passes, in their order.

@@ -78,6 +78,9 @@ type Closer struct{}
 // CloseSockets closes nothing.
 func (*Dir) CloseSockets(Closing, *Closer) {}
 
+// StageProblem finds none, for nothing is staged.
+func StageProblem(string) *cloche.Problem { return nil }
+
 // OpenDir opens none.
 func OpenDir(string) (*Dir, error) { return nil, keepsFiles() }
 

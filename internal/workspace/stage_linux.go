@@ -85,7 +85,7 @@ func (d *Dir) clone(readOnly bool) (tree int, closed bool, err error) {
 	tree, err = unix.OpenTree(int(d.file.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		e := cloche.Errorf(cloche.CodeUnsupported, "the directory %q cannot be mounted apart from its path: %w", clip(d.path), err)
-		return -1, false, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN")
+		return -1, false, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN; as another user it needs neither")
 	}
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -111,8 +112,9 @@ func tries(dir string) {
 		try(who.name+" scheduler", unix.SYS_SCHED_SETSCHEDULER, who.nr, 0, uintptr(unsafe.Pointer(&param)))
 		try(who.name+" parameters", unix.SYS_SCHED_SETPARAM, who.nr, uintptr(unsafe.Pointer(&param)))
 		try(who.name+" attributes", unix.SYS_SCHED_SETATTR, who.nr, 0, 0)
-		try(who.name+" priority", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, who.nr, 0)
-		try(who.name+" group's priority", unix.SYS_SETPRIORITY, unix.PRIO_PGRP, who.nr, 0)
+		// The lowest, which each user may take, also where these tests run with a low one.
+		try(who.name+" priority", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, who.nr, 19)
+		try(who.name+" group's priority", unix.SYS_SETPRIORITY, unix.PRIO_PGRP, who.nr, 19)
 		try(who.name+" disk priority", unix.SYS_IOPRIO_SET, 1, who.nr, 0)
 	}
 	try("user's priority", unix.SYS_SETPRIORITY, unix.PRIO_USER, 0, 0)
@@ -137,6 +139,7 @@ func TestThread(t *testing.T) {
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), triesEnv+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a process group without processes of another user
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -43,16 +43,15 @@ func (us *users) lookup(spec string) (user, error) {
 		spec = us.normal
 	}
 	if us.self != nil {
-		if spec == "" || spec == strconv.FormatUint(uint64(us.self.uid), 10) {
+		// Where one user is all there is, root of the sandbox is that user.
+		if spec == "" || us.single && namesRoot(spec) || spec == strconv.FormatUint(uint64(us.self.uid), 10) {
 			return *us.self, nil
 		}
 		return user{}, cloche.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
 			WithHint("leave user empty")
 	}
-	root := user{groups: []uint32{0}, name: "root", home: "/root"}
-	switch spec {
-	case "", "root", "0", "0:0", "root:root":
-		return root, nil
+	if spec == "" || namesRoot(spec) {
+		return user{groups: []uint32{0}, name: "root", home: "/root"}, nil
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
 	u, err := us.account(name)
@@ -81,6 +80,15 @@ func (us *users) lookup(spec string) (user, error) {
 		}
 	}
 	return u, nil
+}
+
+// namesRoot reports whether a user is named that needs no account of the image.
+func namesRoot(spec string) bool {
+	switch spec {
+	case "root", "0", "0:0", "root:root":
+		return true
+	}
+	return false
 }
 
 // named adds what the image calls the users and the groups of files.

@@ -72,7 +72,7 @@ func TestProcessesCannotReachTheAgent(t *testing.T) {
 func TestStrengthOfProcesses(t *testing.T) {
 	b := boot(t, nil)
 	s := shell("grep -e Cap -e NoNew /proc/self/status; id; echo $$ >/tmp/x; stat -c %u:%g /tmp/x /work; ls /proc/self/fd | wc -l")
-	for _, who := range []string{"", "alice"} {
+	for _, who := range users(t) {
 		s.User, s.ExecID = who, cloche.NewID("x-")
 		r, err := b.Exec(t.Context(), s)
 		if err != nil {
@@ -174,9 +174,10 @@ func TestTerminalAndSignals(t *testing.T) {
 }
 
 func TestFilesBelongToTheUser(t *testing.T) {
-	b := boot(t, nil)
+	b, users := boot(t, nil), users(t)
 	for _, dir := range []string{"/tmp", "/srv", "/work"} {
-		for user, want := range map[string]string{"": "0:0", "alice": "1000:1000"} {
+		for _, user := range users {
+			want := map[string]string{"": "0:0", "alice": "1000:1000"}[user]
 			p := dir + "/new" + user + "/file"
 			if _, err := b.WriteFile(t.Context(), p, agent.WriteOptions{User: user, Parents: true, Mode: 0o640}, strings.NewReader("content")); err != nil {
 				t.Fatal(err)

@@ -83,6 +83,25 @@ func bootWith(t testing.TB, tune func(*agent.Config), change func(*engine.Plan))
 	return b
 }
 
+// users are those of a sandbox that a test is about: root, and alice. Without root there
+// is no other id than 0 in a sandbox.
+func users(t *testing.T) []string {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return []string{"", "alice"}
+	}
+	t.Run("alice", needsUsers)
+	return []string{""}
+}
+
+// needsUsers skips a test of a user who is not root in the sandbox.
+func needsUsers(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a sandbox of another user has uid 0 alone")
+	}
+}
+
 func (b *box) connect(t testing.TB) *agent.Client {
 	t.Helper()
 	conn, err := b.instance.Dial(t.Context())

@@ -198,7 +198,7 @@ print("may write", os.access("src/main.go", os.W_OK), os.access("src/main.go", o
 func TestRefusedByRule(t *testing.T) {
 	b := bootRuled(t)
 	got := b.listen(t)
-	for _, user := range []string{"", "alice"} {
+	for _, user := range users(t) {
 		uid := uint32(0)
 		if user != "" {
 			uid = 1000

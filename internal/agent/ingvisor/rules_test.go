@@ -29,6 +29,7 @@ func TestPathRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	users := users(t)
 	const eacces, erofs, exdev = "Permission denied", "Read-only file system", "cross-device"
 	for _, c := range []struct{ script, says string }{ // says is compared as root only, who is told more
 		{"cat /work/secrets/deep/key", eacces},
@@ -58,7 +59,7 @@ func TestPathRules(t *testing.T) {
 		{"chmod 755 /work/secrets", ""},
 		{"chown 0:0 /work/secrets", ""},
 	} {
-		for _, user := range []string{"", "alice"} {
+		for _, user := range users {
 			s := shell("export LC_ALL=C; " + c.script)
 			s.User = user
 			r, err := b.Exec(t.Context(), s)

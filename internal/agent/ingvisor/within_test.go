@@ -13,6 +13,7 @@ import (
 )
 
 func TestFilesOfAUserWithin(t *testing.T) {
+	needsUsers(t)
 	b := boot(t, nil)
 	b.run(t, "mkdir -p /work/r/d /work/r/hers /work/r/shut /tmp/r; echo x > /work/r/shut/f; echo secret > /work/s; chmod 700 /work/r/shut; chown alice /work/r/hers;"+
 		" ln -s /work/s /work/r/abs; ln -s .. /work/r/up; ln -s /work/r/d /work/r/in; ln -s /proc/self/root/work/s /work/r/proc; ln -s /tmp/r /work/r/tmp; ln -s l /work/r/l")

@@ -131,7 +131,7 @@ func (c *creation) idmap(ns *os.File) error {
 			continue
 		}
 		if i == 0 { // an unpacked root has no mount of its own, and no range of ids
-			return fmt.Errorf("map the ids of the root: %w", err)
+			return c.e.images.OwnersError(err)
 		}
 		// What may only be read can be read as it is, by whom its mode lets.
 		m := c.plan.Mounts[i-1]

@@ -82,6 +82,9 @@ func (e *Engine) try(ctx context.Context) *cloche.Problem {
 	if own.Many() {
 		defer e.ids.Release(own.UID)
 	}
+	if p := e.images.CheckOwners(own); p != nil {
+		return p
+	}
 	s.trial(own, fds[0], fds[1])
 	if err := s.close(); err != nil {
 		return &cloche.Problem{What: err.Error()}

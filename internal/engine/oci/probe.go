@@ -172,6 +172,9 @@ func (e *Engine) place() *cloche.Problem {
 		return &cloche.Problem{What: err.Error(), Mend: "remove sandboxes"}
 	}
 	defer e.ids.Release(ids.UID)
+	if p := e.images.CheckOwners(ids); p != nil {
+		return p
+	}
 	ns, err := makeNamespaces(e.chosen, ids)
 	if err != nil {
 		return &cloche.Problem{

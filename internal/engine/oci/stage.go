@@ -122,7 +122,7 @@ func (c *creation) openSources() error {
 		return err
 	}
 	if err := mapOwners(c.sources.root.fd, c.ns.user); err != nil {
-		return fmt.Errorf("map the ids of the root: %w", err)
+		return c.e.images.OwnersError(err)
 	}
 	if c.sources.agent, err = c.openImage(c.plan.Agent.Image); err != nil {
 		return err
