@@ -50,6 +50,11 @@ func (s *Sandbox) Refresh(ctx context.Context) error {
 	return nil
 }
 
+// Stats is Client.Stats.
+func (s *Sandbox) Stats(ctx context.Context) (cloche.SandboxStats, error) {
+	return s.client.Stats(ctx, s.ID)
+}
+
 // Logs returns the last tail lines of the output of all processes as text; 0 is
 // everything that is kept.
 func (s *Sandbox) Logs(ctx context.Context, tail int) (string, error) {

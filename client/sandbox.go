@@ -81,6 +81,16 @@ func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 	return &Sandbox{sb, c}, nil
 }
 
+// Stats measures what a sandbox uses now. What could not be measured is nil.
+func (c *Client) Stats(ctx context.Context, ref string) (cloche.SandboxStats, error) {
+	var st cloche.SandboxStats
+	p, err := sandboxPath(ref, "/stats")
+	if err != nil {
+		return st, err
+	}
+	return st, c.call(ctx, http.MethodGet, p, nil, nil, &st)
+}
+
 // List returns one page of the caller's sandboxes, newest first.
 func (c *Client) List(ctx context.Context, o cloche.ListOptions) (cloche.SandboxList, error) {
 	q := url.Values{}

@@ -192,7 +192,7 @@ system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon
 		a.holdCommand(), a.pauseCommand(), a.resumeCommand(), a.heartbeatCommand(), a.extendCommand(),
 		a.stopCommand(), a.killCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.stdinCommand(), a.signalCommand(), a.waitCommand(), a.portForwardCommand(), a.endpointCommand(),
-		a.lsCommand(), a.nameCommand(), a.inspectCommand(), a.diffCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
+		a.lsCommand(), a.statsCommand(), a.nameCommand(), a.inspectCommand(), a.diffCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
 		a.serveCommand(), a.boxCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.AddCommand(a.dockerVerbs()...)

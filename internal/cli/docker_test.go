@@ -211,3 +211,35 @@ func TestDetached(t *testing.T) {
 		t.Errorf("%+v after %v", got, f.requests)
 	}
 }
+
+// TestStats: the share of the processor comes of two measurements, and what is not measured
+// is no zero.
+func TestStats(t *testing.T) {
+	f := newFake(t)
+	ms, memory, at := int64(1500), int64(64<<20), time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC)
+	f.answers["GET /sandboxes/sb-1/stats"] = cloche.SandboxStats{
+		Sandbox: "sb-1", Name: "box", State: cloche.StateRunning, ObservedAt: at, CPUMS: &ms, MemoryBytes: &memory, Limits: cloche.Limits{MemoryBytes: 1 << 30},
+	}
+	home := f.listen()
+	got := runCLI(t, homeEnv(home), nil, nil, "stats", "--no-stream")
+	if want := "NAME  STATE    CPU  MEMORY          PROCESSES  WORKSPACE  NET IN / OUT\nbox   running  -    64 MiB / 1 GiB  -          -          - / -\n"; got.status != 0 || got.out != want {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	doc := runCLI(t, homeEnv(home), nil, nil, "stats", "--no-stream", "--json").out
+	if !strings.Contains(doc, `"observed_at":"2026-11-24T10:00:00Z"`) || strings.Contains(doc, "processes") {
+		t.Errorf("%s", doc)
+	}
+	if got := runCLI(t, homeEnv(home), nil, nil, "stats", "--no-stream", "--format", "{{.Name}} {{.MemoryBytes}}"); got.out != "box 67108864\n" {
+		t.Errorf("%+v", got)
+	}
+	later, more := at.Add(time.Second), int64(2000)
+	share := cpuPercent(cloche.SandboxStats{ObservedAt: at, CPUMS: &ms}, cloche.SandboxStats{ObservedAt: later, CPUMS: &more})
+	if share == nil || *share < 49 || *share > 50 {
+		t.Errorf("%v", share)
+	}
+	for _, before := range []cloche.SandboxStats{{}, {ObservedAt: at}, {ObservedAt: later, CPUMS: &ms}} {
+		if share := cpuPercent(before, cloche.SandboxStats{ObservedAt: later, CPUMS: &more}); share != nil {
+			t.Errorf("%+v gives %v", before, *share)
+		}
+	}
+}

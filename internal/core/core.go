@@ -130,7 +130,7 @@ func New(opts Options) *Service {
 	if s.opts.HomeFull == nil {
 		s.opts.HomeFull = hostfile.FullReason
 	}
-	s.metrics = metrics.New(opts.Version, s.tally)
+	s.metrics = metrics.New(metrics.Options{Version: opts.Version, Tally: s.tally, Redact: s.redact})
 	s.inUse.Store(&opts.Rules)
 	return s
 }

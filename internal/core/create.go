@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/audit"
@@ -71,7 +72,9 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 		return cloche.Sandbox{}, s.done(ctx, caller, verb, "", d, err)
 	}
 	defer release()
+	begun := time.Now()
 	sb, err := s.opts.Sandboxes.Create(ctx, permit, progress)
+	s.metrics.Created(sb.Engine, time.Since(begun), err)
 	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }
 

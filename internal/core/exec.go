@@ -84,10 +84,12 @@ func (s *Service) stream(ctx context.Context, caller Caller, sb cloche.Sandbox, 
 	}
 	inner, err := s.opts.Sandboxes.ExecStream(ctx, caller, sb.ID, permit)
 	if err != nil {
+		s.metrics.Ran(sb.Engine, cloche.Result{}, err)
 		return nil, failed(cloche.StageExecution, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
 	return &Stream{Stream: inner, ended: func(res cloche.Result) error {
 		s.logExec(ctx, sb, permit, res, nil)
+		s.metrics.Ran(sb.Engine, res, nil)
 		err := failed(cloche.StageQuotaAfter, s.afterRun(ctx, caller, sb))
 		return s.done(context.WithoutCancel(ctx), caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
 	}}, nil

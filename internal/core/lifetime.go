@@ -17,6 +17,11 @@ func (s *Service) Get(_ context.Context, caller Caller, ref string) (cloche.Sand
 	return s.opts.Sandboxes.Get(caller, ref)
 }
 
+// Stats measures what a sandbox uses now.
+func (s *Service) Stats(ctx context.Context, caller Caller, ref string) (cloche.SandboxStats, error) {
+	return s.opts.Sandboxes.Stats(ctx, caller, ref)
+}
+
 // List returns one page of the caller's sandboxes, newest first.
 func (s *Service) List(_ context.Context, caller Caller, o cloche.ListOptions) (cloche.SandboxList, error) {
 	if o.Limit < 0 || o.Limit > maxPage {

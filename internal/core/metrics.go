@@ -2,31 +2,59 @@ package core
 
 import (
 	"context"
+	"net/http"
+	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/metrics"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// MetricsType is the content type of Metrics.
-const MetricsType = metrics.ContentType
+// measureTimeout bounds the measurement of all sandboxes for one scrape.
+const measureTimeout = 5 * time.Second
 
-// Metrics are those of all tenants, in the text format of Prometheus.
-func (s *Service) Metrics(_ context.Context, caller Caller) ([]byte, error) {
+// Metrics serves those of all tenants, in the formats of Prometheus.
+func (s *Service) Metrics(_ context.Context, caller Caller) (http.Handler, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbMetrics); err != nil {
 		return nil, err
 	}
-	text, err := s.metrics.Text()
+	return s.metrics.Handler(), nil
+}
+
+// Answered counts a request that a front door answered, by the pattern of its route.
+func (s *Service) Answered(route string, status int, took time.Duration) {
+	s.metrics.Answered(route, status, took)
+}
+
+// record writes to the audit log, and counts what cannot be written.
+func (s *Service) record(ctx context.Context, e audit.Event) error {
+	err := s.opts.Audit.Record(ctx, e)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "the metrics cannot be told").WithCause(err)
+		s.metrics.AuditFailed()
 	}
-	return []byte(s.redact(string(text))), nil
+	return err
 }
 
 // tally is what there is now.
 func (s *Service) tally() metrics.Tally {
-	var t metrics.Tally
-	t.Sandboxes, t.Active = s.opts.Sandboxes.Tally()
+	ctx, cancel := context.WithTimeout(context.Background(), measureTimeout)
+	defer cancel()
+	t := metrics.Tally{Sandboxes: map[metrics.Placed]int{}, Uses: map[string]metrics.Use{}, ImageBytes: -1, HomeBytes: -1, HomeFreeBytes: -1}
+	states, active := s.opts.Sandboxes.Tally()
+	for p, n := range states {
+		t.Sandboxes[metrics.Placed(p)] = n
+	}
+	t.Active = active
 	t.Starting, t.Queued = s.opts.Sandboxes.Starting()
+	for _, u := range s.opts.Sandboxes.Uses(ctx) {
+		t.Uses[u.ID] = metrics.Use{Engine: u.Engine, CPU: u.CPU, MemoryBytes: u.MemoryBytes, InBytes: u.NetworkInBytes, OutBytes: u.NetworkOutBytes}
+	}
+	if n, err := s.opts.Images.Usage(); err == nil {
+		t.ImageBytes = n
+	}
+	if space, err := workspace.SpaceAt(s.opts.Home); err == nil {
+		t.HomeBytes, t.HomeFreeBytes = space.TotalBytes, space.FreeBytes
+	}
 	return t
 }

@@ -38,7 +38,7 @@ func eventOf(ctx context.Context, caller Caller, verb policy.Verb, sandbox strin
 func (s *Service) intend(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) error {
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = audit.Granted
-	return s.opts.Audit.Record(ctx, e)
+	return s.record(ctx, e)
 }
 
 // recorded does what is on record before it is done, and records what became of it.
@@ -75,12 +75,13 @@ func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, 
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = out
 	if err != nil {
+		s.metrics.Failed(string(verb), cloche.CodeOf(err))
 		e.Code = string(cloche.CodeOf(err))
 		if ce, ok := errors.AsType[*cloche.Error](err); ok {
 			e.Rule = ce.Rule
 		}
 	}
-	if rerr := s.opts.Audit.Record(context.WithoutCancel(ctx), e); rerr != nil {
+	if rerr := s.record(context.WithoutCancel(ctx), e); rerr != nil {
 		s.log.Error("the audit log cannot be written", "verb", verb, "sandbox", sandbox, "outcome", out, "error", rerr)
 	}
 	return err
@@ -100,7 +101,7 @@ func fullDisk(err error) error {
 // Ended records that a sandbox ended without being asked to.
 func (s *Service) Ended(sb cloche.Sandbox) {
 	e := audit.Event{Tenant: sb.Tenant, Verb: "lost", Sandbox: sb.ID, Outcome: audit.Failed, Details: details{"reason": sb.Reason}}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
 	}
 }
@@ -112,7 +113,7 @@ func (s *Service) Happened(h cloche.Event) {
 		return
 	}
 	e := audit.Event{Tenant: h.Tenant, Verb: string(h.Kind), Sandbox: h.Sandbox, Outcome: audit.Done, Details: details{"reason": h.Reason}}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", h.Sandbox, "error", err)
 	}
 }
@@ -136,7 +137,7 @@ func (s *Service) Refused(sb cloche.Sandbox, r sandbox.Refusal) {
 	if r.Missed > 0 {
 		e.Details["not_told"] = strconv.FormatInt(r.Missed, 10)
 	}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
 	}
 	s.publishEvent(cloche.Event{
@@ -168,7 +169,7 @@ var meaning = map[cloche.PathAccess]string{
 func (s *Service) Used(sb cloche.Sandbox, u cloche.AuditUsed) {
 	u.Labels = sb.Labels
 	e := audit.Event{Tenant: sb.Tenant, Verb: audit.VerbUsage, Sandbox: sb.ID, Outcome: audit.Done, Usage: &u}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
 	}
 }
@@ -195,13 +196,14 @@ func (s *Service) Left(sb cloche.Sandbox, rec cloche.EgressRecord) {
 	e := audit.Event{Tenant: sb.Tenant, Verb: "egress." + string(rec.Kind), Sandbox: sb.ID, Outcome: audit.Done, Details: d}
 	switch rec.Kind {
 	case cloche.EgressRefused:
+		s.metrics.EgressRefused(sb.Engine, rec.Suppressed)
 		e.Outcome, e.Rule = audit.Refused, rec.Rule
 	default:
 		if rec.Rule != "" {
 			d["rule"] = rec.Rule
 		}
 	}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
 	}
 }
@@ -266,7 +268,7 @@ func (s *Service) Asked(a cloche.Approval) {
 			Tenant: a.Tenant, Verb: string(kind), Sandbox: a.Sandbox, Outcome: audit.Done,
 			Details: details{"approval": a.ID, "name": bound(a.Name), "port": strconv.Itoa(a.Port), "rule": bound(a.Rule)},
 		}
-		if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+		if err := s.record(context.Background(), e); err != nil {
 			s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", a.Sandbox, "error", err)
 		}
 	}
@@ -317,7 +319,7 @@ func (s *Service) Exchanged(x cloche.Exchange) {
 		out = audit.Failed
 	}
 	e := audit.Event{Tenant: x.Tenant, Verb: "endpoint_exchange", Sandbox: x.Sandbox, Outcome: out, Details: d}
-	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
+	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", x.Sandbox, "error", err)
 	}
 }

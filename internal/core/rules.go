@@ -21,7 +21,7 @@ const verbReload policy.Verb = "reload_policy"
 // only the operator sees it.
 func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest string) error {
 	e := audit.Event{Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Done, Details: details{"policy_sha256": digest}}
-	if err := s.opts.Audit.Record(ctx, e); err != nil {
+	if err := s.record(ctx, e); err != nil {
 		return err
 	}
 	s.inUse.Store(&rules)
@@ -41,7 +41,7 @@ func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 	if digest != "" {
 		e.Details["policy_sha256"] = digest
 	}
-	if err := s.opts.Audit.Record(ctx, e); err != nil {
+	if err := s.record(ctx, e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", verbReload, "error", err)
 	}
 	s.rejected.Store(new(bound(why.Error())))

@@ -88,6 +88,7 @@ func (s *Service) measuredExec(ctx context.Context, caller Caller, sb cloche.San
 		return cloche.Result{}, s.remember(ctx, caller, cloche.StageQuotaBefore, sb.ID, asked, err)
 	}
 	res, err := s.opts.Sandboxes.Exec(ctx, caller, sb.ID, permit)
+	s.metrics.Ran(sb.Engine, res, err)
 	s.logExec(ctx, sb, permit, res, err)
 	if over := s.afterRun(ctx, caller, sb); over != nil {
 		return res, s.remember(ctx, caller, cloche.StageQuotaAfter, sb.ID, asked, over)

@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 // server makes what serves the doors.
 func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Server, error) {
 	o := httpapi.Options{
-		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact,
+		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Answered: h.core.Answered,
 		Hosts: append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
 	}
 	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)

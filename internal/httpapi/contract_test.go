@@ -54,7 +54,7 @@ func TestContractHasTheFields(t *testing.T) {
 	doc := contract(t)
 	types := []any{
 		cloche.Error{}, cloche.Mount{}, cloche.Workspace{}, cloche.File{}, cloche.Limits{}, cloche.SandboxSpec{},
-		cloche.Adjustment{}, cloche.Unenforced{}, cloche.Sandbox{}, cloche.SandboxList{}, cloche.StopOptions{},
+		cloche.Adjustment{}, cloche.Unenforced{}, cloche.Sandbox{}, cloche.SandboxStats{}, cloche.SandboxList{}, cloche.StopOptions{},
 		cloche.ExecRequest{}, cloche.StreamCounts{}, cloche.Chunk{}, cloche.Result{}, cloche.RunRequest{},
 		cloche.RunResult{}, cloche.Process{}, cloche.LogEntry{}, cloche.FileInfo{}, cloche.FileList{}, cloche.TarSkip{},
 		cloche.Skill{}, cloche.SkillPreview{}, cloche.SkillList{}, cloche.SkillFault{}, cloche.SkillSpec{}, cloche.SkillChange{}, cloche.SkillUse{}, cloche.SkillFile{}, cloche.SkillFileList{}, cloche.SkillPreviewList{},
@@ -314,6 +314,7 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"GET", "/v1/approvals", "x=y", "", "", 400},
 		{"POST", "/v1/approvals/{approval}", "", js, `{"approve":true,"for_ms":1000}`, 200},
 		{"POST", "/v1/approvals/{approval}", "", js, `{"approve":"yes"}`, 400},
+		{"GET", sb + "/stats", "", "", "", 200}, {"GET", sb + "/stats", "x=y", "", "", 400},
 		{"POST", sb + "/stop", "", js, `{"grace_ms":0}`, 200},
 		{"POST", sb + "/commit", "", "", "", 200},
 		{"POST", sb + "/rollback", "", "", "", 200},
@@ -412,8 +413,7 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"GET", "/v1/guidance", "all_skills=maybe", "", "", 400},
 		{"GET", "/v1/doctor", "", "", "", 200},
 		{"GET", "/v1/doctor", "x=y", "", "", 400},
-		{"GET", "/v1/metrics", "", "", "", 200},
-		{"GET", "/v1/metrics", "x=y", "", "", 400},
+		{"GET", "/v1/metrics", "", "", "", 200}, {"GET", "/v1/metrics", "x=y", "", "", 400},
 		{"GET", "/healthz", "", "", "", 200}, {"GET", "/healthz", "x=y", "", "", 400}, {"GET", "/readyz", "", "", "", 200}, {"GET", "/readyz", "x=y", "", "", 400},
 		{"GET", "/v1/version", "", "", "", 200},
 		{"GET", "/v1/version", "x=y", "", "", 400},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -27,6 +28,7 @@ type Core interface {
 
 	Create(ctx context.Context, caller core.Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error)
 	Get(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
+	Stats(ctx context.Context, caller core.Caller, ref string) (cloche.SandboxStats, error)
 	List(ctx context.Context, caller core.Caller, o cloche.ListOptions) (cloche.SandboxList, error)
 	Delete(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
 	DeleteKeyed(ctx context.Context, caller core.Caller, key string) (cloche.Sandbox, error)
@@ -151,8 +153,8 @@ type Core interface {
 	// Ready says why no work can be taken; empty is that it can. It needs no caller.
 	Ready(ctx context.Context) core.Unready
 	Doctor(ctx context.Context, caller core.Caller) (cloche.Doctor, error)
-	// Metrics are in the format of core.MetricsType.
-	Metrics(ctx context.Context, caller core.Caller) ([]byte, error)
+	// Metrics serves them in the formats of Prometheus.
+	Metrics(ctx context.Context, caller core.Caller) (http.Handler, error)
 }
 
 // Stream is a live exec. Close makes a Recv or Write in progress return; for an

@@ -90,7 +90,11 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 		e = toWire(err, r)
 		code = answerCode(e, err)
 	}
-	s.logRequest(r, hr, code, err, time.Since(began))
+	took := time.Since(began)
+	s.logRequest(r, hr, code, err, took)
+	if s.answered != nil {
+		s.answered(rec.route, code, took)
+	}
 	switch {
 	case e != nil:
 		if !body.ended.Load() {
@@ -174,6 +178,9 @@ func (s *Server) handle(verb core.Verb, h handler) http.HandlerFunc {
 			return
 		}
 		r.Request = hr
+		if rec, ok := w.(*recorder); ok {
+			rec.route = hr.Pattern
+		}
 		if verb != ofProbes {
 			if *out = s.core.Admit(hr.Context(), r.caller, verb); *out != nil {
 				return
@@ -251,6 +258,8 @@ type recorder struct {
 	http.ResponseWriter
 	body *tracked
 	code int
+	// route is the pattern that the request was served by.
+	route string
 }
 
 // linger bounds how long net/http reads on in a body that nobody wanted: before

@@ -38,6 +38,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/batch/remove", "remove", s.removeMany},
 		{http.MethodGet, "/v1/sandboxes/{ref}", "get", s.getSandbox},
 		{http.MethodDelete, "/v1/sandboxes/{ref}", "remove", s.removeSandbox},
+		{http.MethodGet, "/v1/sandboxes/{ref}/stats", "get", s.stats},
 		{http.MethodPost, "/v1/sandboxes/{ref}/stop", "stop", s.stopSandbox},
 		{http.MethodPost, "/v1/sandboxes/{ref}/kill", "kill", s.killSandbox},
 		{http.MethodPost, "/v1/sandboxes/{ref}/exec", "exec", s.exec},

@@ -73,6 +73,18 @@ func (s *Server) getSandbox(w http.ResponseWriter, r request) error {
 	return answer(w)(s.core.Get(r.Context(), r.caller, r.ref()))
 }
 
+func (s *Server) stats(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	st, err := s.core.Stats(r.Context(), r.caller, r.ref())
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, st)
+	return nil
+}
+
 // The verbs that end a sandbox go on when their caller leaves: half a teardown
 // helps nobody.
 

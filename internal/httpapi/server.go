@@ -57,6 +57,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Redact takes the values of secrets out of errors; nil knows none.
 	Redact func(string) string
+	// Answered is told of each request: the pattern of its route, empty where it has none,
+	// the status and the time that it took. Nil is nobody.
+	Answered func(route string, status int, took time.Duration)
 }
 
 // Server serves the native API on any number of listeners. A unix socket's
@@ -73,6 +76,7 @@ type Server struct {
 	log        *slog.Logger
 	uid        int
 	redact     func(string) string
+	answered   func(route string, status int, took time.Duration)
 	// probes are the paths that ask for no token.
 	probes map[string]bool
 	mux    *http.ServeMux
@@ -98,7 +102,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("make http server: no core")
 	}
 	s := &Server{
-		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, uid: os.Geteuid(),
+		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, answered: o.Answered, uid: os.Geteuid(),
 		pingEvery: pingEvery, vanished: vanished,
 		probes: map[string]bool{}, origins: map[string]bool{}, ownOrigins: map[string]bool{},
 	}

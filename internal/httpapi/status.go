@@ -65,11 +65,12 @@ func (s *Server) metrics(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	text, err := s.core.Metrics(r.Context(), r.caller)
+	h, err := s.core.Metrics(r.Context(), r.caller)
 	if err != nil {
 		return err
 	}
-	return writeText(w, core.MetricsType, text)
+	h.ServeHTTP(w, r.Request)
+	return nil
 }
 
 func (s *Server) versionInfo(w http.ResponseWriter, r request) error {

@@ -37,7 +37,9 @@ func (h hostView) build(ctx context.Context, extra []string) (*tree, record, err
 		Ref:         cloche.DefaultImage,
 		User:        "root",
 		MissingHint: HostHint,
-		Env:         map[string]string{"LANG": "C.UTF-8"},
+		// PEP 668's marker protects the machine's packages, which are read-only here: pip
+		// installs into the home.
+		Env: map[string]string{"LANG": "C.UTF-8", "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"},
 	}
 	if err := c.toolDirs(&r); err != nil {
 		return nil, record{}, err
@@ -157,7 +159,8 @@ func (c *copier) emptyDirs(extra []string) error {
 // path is the PATH of processes: the usual one and the toolchains that stand
 // beside it.
 func (c *copier) path() string {
-	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	// The agent knows the home of each process's user.
+	dirs := []string{"~/.local/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 	for _, name := range extraPath() {
 		if info, err := c.look(name); err == nil && info != nil {
 			dirs = append(dirs, "/"+name)

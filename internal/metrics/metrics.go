@@ -2,18 +2,19 @@
 package metrics
 
 import (
-	"bytes"
-	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/cloche-dev/cloche"
 )
-
-// ContentType is that of Text.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // Endpoints have the names that their callers like. What comes after so many different
 // ones is counted as otherNames.
@@ -22,45 +23,189 @@ const (
 	otherNames = "(others)"
 )
 
+// Placed is a state on an engine.
+type Placed struct {
+	State  cloche.State
+	Engine string
+}
+
+// Use is what a running sandbox has used; 0 is not measured.
+type Use struct {
+	Engine      string
+	CPU         time.Duration
+	MemoryBytes int64
+	// InBytes and OutBytes crossed their network links.
+	InBytes, OutBytes int64
+}
+
 // Tally is what there is at one moment.
 type Tally struct {
-	// Sandboxes are counted by their state.
-	Sandboxes map[cloche.State]int
+	// Sandboxes are counted by their state and engine.
+	Sandboxes map[Placed]int
 	// Starting are being made, Queued wait for that.
 	Starting, Queued int
 	// Active are the requests that go on, by the name of their endpoint.
 	Active map[string]int64
+	// Uses are by the ids of sandboxes, which are in no label.
+	Uses map[string]Use
+	// ImageBytes is what images occupy, HomeBytes the size of the filesystem of the home
+	// and HomeFreeBytes what it has left; -1 is not known.
+	ImageBytes, HomeBytes, HomeFreeBytes int64
+}
+
+// Options are what a Set works with.
+type Options struct {
+	Version string
+	// Tally is asked at each scrape.
+	Tally func() Tally
+	// Redact takes the values of secrets out of labels; nil knows none.
+	Redact func(string) string
 }
 
 // Set is the metrics of a daemon. It is safe for concurrent use.
 type Set struct {
-	registry  *prometheus.Registry
+	opts      Options
 	requests  *prometheus.CounterVec
 	bytes     *prometheus.CounterVec
 	firstByte *prometheus.HistogramVec
+	creates   *prometheus.HistogramVec
+	execs     *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+	refusals  *prometheus.CounterVec
+	audit     prometheus.Counter
+	http      *prometheus.HistogramVec
+	moment    *moment
 
 	mu    sync.Mutex
 	names map[string]struct{}
+
+	// once makes handler: who is not scraped has no registry.
+	once    sync.Once
+	handler http.Handler
 }
 
-// New makes a Set. tally is asked at each look.
-func New(version string, tally func() Tally) *Set {
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+}
+
+// New makes a Set.
+func New(opts Options) *Set {
+	waits := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	s := &Set{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cloche_bridge_requests_total", Help: "Requests through endpoints that have ended, and connections of raw TCP.",
-		}, []string{"endpoint", "outcome"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cloche_bridge_bytes_total", Help: "Bytes of bodies through endpoints: of requests, which leave sandboxes, and of responses.",
-		}, []string{"endpoint", "direction"}),
-		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "cloche_bridge_first_byte_seconds", Help: "Time from a request to the first byte of its answer.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300},
-		}, []string{"endpoint"}),
-		names: map[string]struct{}{},
+		opts:      opts,
+		requests:  counter("cloche_bridge_requests_total", "Requests through endpoints that have ended, and connections of raw TCP.", "endpoint", "outcome"),
+		bytes:     counter("cloche_bridge_bytes_total", "Bytes of bodies through endpoints: of requests, which leave sandboxes, and of responses.", "endpoint", "direction"),
+		firstByte: histogram("cloche_bridge_first_byte_seconds", "Time from a request to the first byte of its answer.", waits, "endpoint"),
+		creates:   histogram("cloche_create_seconds", "Time of a create from its permit to a sandbox that runs, or to its failure.", waits, "engine", "outcome"),
+		execs:     histogram("cloche_exec_seconds", "Time that commands ran, by how they ended.", append(slices.Clone(waits), 900, 3600), "engine", "outcome"),
+		failures:  counter("cloche_failures_total", "What callers asked for and did not get, by verb and error code.", "verb", "code"),
+		refusals:  counter("cloche_egress_refusals_total", "Connections and requests of sandboxes that no rule allowed.", "engine"),
+		audit:     prometheus.NewCounter(prometheus.CounterOpts{Name: "cloche_audit_failures_total", Help: "Records that could not be written to the audit log."}),
+		http:      histogram("cloche_http_request_seconds", "Time of requests to the API, streams until their end.", waits, "route", "status"),
+		names:     map[string]struct{}{},
 	}
-	s.registry.MustRegister(s.requests, s.bytes, s.firstByte, newMoment(s, version, tally))
+	s.moment = newMoment(s)
 	return s
+}
+
+// collectors are all metrics but those of the process and of Go.
+func (s *Set) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		s.requests, s.bytes, s.firstByte, s.creates, s.execs, s.failures, s.refusals, s.audit, s.http, s.moment,
+	}
+}
+
+// Handler serves all of it in the formats that Prometheus reads.
+func (s *Set) Handler() http.Handler {
+	s.once.Do(func() {
+		s.handler = promhttp.HandlerFor(s.gatherer(), promhttp.HandlerOpts{EnableOpenMetrics: true})
+	})
+	return s.handler
+}
+
+func (s *Set) gatherer() prometheus.Gatherer {
+	r := prometheus.NewRegistry()
+	r.MustRegister(append(s.collectors(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))...)
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := r.Gather()
+		if s.opts.Redact != nil {
+			for _, f := range families {
+				for _, m := range f.Metric {
+					for _, l := range m.Label {
+						if said := s.opts.Redact(l.GetValue()); said != l.GetValue() {
+							l.Value = &said
+						}
+					}
+				}
+			}
+		}
+		return families, err
+	})
+}
+
+// Created counts a create on an engine, which is empty where none was chosen.
+func (s *Set) Created(engine string, took time.Duration, err error) {
+	s.creates.WithLabelValues(engineName(engine), outcomeOf(err)).Observe(took.Seconds())
+}
+
+// Ran counts a command that ended; err is that it could not be run.
+func (s *Set) Ran(engine string, r cloche.Result, err error) {
+	outcome := "signal"
+	switch {
+	case err != nil:
+		outcome = "failed"
+	case r.SandboxLost:
+		outcome = "lost"
+	case r.TimedOut:
+		outcome = "timeout"
+	case r.OOM:
+		outcome = "oom"
+	case r.ExitCode != nil && *r.ExitCode == 0:
+		outcome = "ok"
+	case r.ExitCode != nil:
+		outcome = "nonzero"
+	}
+	s.execs.WithLabelValues(engineName(engine), outcome).Observe(float64(r.DurationMS) / 1000)
+}
+
+// Failed counts what was refused or failed. The verb and the code are of closed lists.
+func (s *Set) Failed(verb string, code cloche.Code) {
+	s.failures.WithLabelValues(verb, string(code)).Inc()
+}
+
+// EgressRefused counts what was not let out of a sandbox, and n more like it.
+func (s *Set) EgressRefused(engine string, n int64) {
+	s.refusals.WithLabelValues(engineName(engine)).Add(float64(1 + max(n, 0)))
+}
+
+// AuditFailed counts a record that could not be written.
+func (s *Set) AuditFailed() { s.audit.Inc() }
+
+// Answered counts a request by the pattern of its route, which is empty where it has none.
+func (s *Set) Answered(route string, status int, took time.Duration) {
+	if route == "" {
+		route = "none"
+	}
+	s.http.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
+}
+
+func outcomeOf(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "ok"
+}
+
+// engineName is a label: engines are a closed list.
+func engineName(engine string) string {
+	if engine == "" {
+		return "none"
+	}
+	return engine
 }
 
 // Exchanged counts one request that went through an endpoint.
@@ -85,68 +230,4 @@ func (s *Set) name(endpoint string) string {
 		s.names[endpoint] = struct{}{}
 	}
 	return endpoint
-}
-
-// Text is all of it in the text format that Prometheus reads.
-func (s *Set) Text() ([]byte, error) {
-	families, err := s.registry.Gather()
-	if err != nil {
-		return nil, fmt.Errorf("gather metrics: %w", err)
-	}
-	var out bytes.Buffer
-	e := expfmt.NewEncoder(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
-	for _, f := range families {
-		if err := e.Encode(f); err != nil {
-			return nil, fmt.Errorf("write metrics: %w", err)
-		}
-	}
-	return out.Bytes(), nil
-}
-
-// moment is a prometheus.Collector of a Tally.
-type moment struct {
-	set     *Set
-	version string
-	tally   func() Tally
-
-	build, sandboxes, starting, queued, active *prometheus.Desc
-}
-
-func newMoment(s *Set, version string, tally func() Tally) *moment {
-	return &moment{
-		set: s, version: version, tally: tally,
-		build:     prometheus.NewDesc("cloche_build_info", "The version of the daemon.", []string{"version"}, nil),
-		sandboxes: prometheus.NewDesc("cloche_sandboxes", "Sandboxes by state.", []string{"state"}, nil),
-		starting:  prometheus.NewDesc("cloche_sandboxes_starting", "Sandboxes that are being made.", nil, nil),
-		queued:    prometheus.NewDesc("cloche_sandboxes_queued", "Creates that wait for others.", nil, nil),
-		active:    prometheus.NewDesc("cloche_bridge_active", "Requests through endpoints that go on.", []string{"endpoint"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *moment) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.build, m.sandboxes, m.starting, m.queued, m.active} {
-		out <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *moment) Collect(out chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
-	}
-	t := m.tally()
-	gauge(m.build, 1, m.version)
-	gauge(m.starting, float64(t.Starting))
-	gauge(m.queued, float64(t.Queued))
-	for state, n := range t.Sandboxes {
-		gauge(m.sandboxes, float64(n), string(state))
-	}
-	byName := map[string]int64{}
-	for name, n := range t.Active {
-		byName[m.set.name(name)] += n
-	}
-	for name, n := range byName {
-		gauge(m.active, float64(n), name)
-	}
 }

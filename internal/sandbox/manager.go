@@ -163,6 +163,8 @@ type live struct {
 
 	// space is what is known of what its workspace takes.
 	space space
+	// taken is what its workspace was last counted to hold.
+	taken taken
 
 	// writes are the writes of files that are under way; cut says that one may have left
 	// a part of a file.

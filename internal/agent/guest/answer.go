@@ -114,6 +114,12 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 		return done(p, a.unlisten(req.Listen))
 	case wire.OpTool:
 		return a.doTool(p, req)
+	case wire.OpUsage:
+		u, err := usage()
+		if err != nil {
+			return err
+		}
+		return p.JSON(wire.KindReply, u)
 	case wire.OpRestrict:
 		return done(p, a.restrict(req.Rules))
 	default:

@@ -53,17 +53,13 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 			return l, cloche.Invalid("argv", "argument %d holds a NUL byte, which no program can be given", i)
 		}
 	}
-	search := defaultPath
 	for _, e := range l.env {
-		name, value, ok := strings.Cut(e, "=")
+		name, _, ok := strings.Cut(e, "=")
 		if !ok || name == "" {
 			return l, cloche.Invalid("env", "%.80q is no variable of the environment", e).WithHint("each is NAME=value")
 		}
 		if strings.IndexByte(e, 0) >= 0 {
 			return l, cloche.Invalid("env", "the value of %.80q holds a NUL byte, which no program can be given", name)
-		}
-		if name == "PATH" {
-			search = value
 		}
 	}
 	if l.cwd == "" {
@@ -79,8 +75,8 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 	if l.user, err = ps.users.lookup(x.User); err != nil {
 		return l, err
 	}
-	l.paths = candidates(l.argv[0], search)
 	l.env = l.user.environment(l.env)
+	l.paths = candidates(l.argv[0], expandPath(l.env))
 	if x.TTY && !has(l.env, "TERM") {
 		l.env = append(l.env, "TERM="+defaultTerm)
 	}
@@ -102,6 +98,37 @@ func (u user) environment(env []string) []string {
 		}
 	}
 	return env
+}
+
+// expandPath puts the home in the place of ~ at the beginning of directories of PATH, as
+// shells do when it is set, and returns the PATH to search.
+func expandPath(env []string) string {
+	value := func(name string) (string, int) {
+		for i := len(env) - 1; i >= 0; i-- {
+			if v, ok := strings.CutPrefix(env[i], name+"="); ok {
+				return v, i
+			}
+		}
+		return "", -1
+	}
+	search, at := value("PATH")
+	if at < 0 {
+		return defaultPath
+	}
+	home, _ := value("HOME")
+	var dirs []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if rest, ok := strings.CutPrefix(dir, "~/"); ok {
+			if !strings.HasPrefix(home, "/") {
+				continue
+			}
+			dir = strings.TrimRight(home, "/") + "/" + rest
+		}
+		dirs = append(dirs, dir)
+	}
+	search = strings.Join(dirs, ":")
+	env[at] = "PATH=" + search
+	return search
 }
 
 // has reports whether an environment sets a variable.

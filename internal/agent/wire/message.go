@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 7
+	Version    = 8
 	MinVersion = 1
 )
 
@@ -103,6 +103,15 @@ const (
 // tool.
 const OpTool Op = "tool"
 
+// OpUsage asks what runs inside, since version 8. It answers with a Usage.
+const OpUsage Op = "usage"
+
+// Usage is what runs inside.
+type Usage struct {
+	// Processes is how many there are beside the agent.
+	Processes int64 `json:"processes"`
+}
+
 // InputKept is how many of the last bytes of its input are remembered of each
 // process: a write that repeats some of them must say the same.
 const InputKept = 32 << 10
@@ -118,6 +127,8 @@ func (o Op) Since() int {
 		return 4
 	case OpTool:
 		return 6
+	case OpUsage:
+		return 8
 	}
 	return 1
 }

@@ -2,6 +2,7 @@ package httpapitest
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/cloche-dev/cloche"
@@ -74,6 +75,9 @@ func (c *Core) Grep(_ context.Context, _ core.Caller, _ string, g cloche.ToolGre
 }
 
 // Metrics is one metric.
-func (c *Core) Metrics(context.Context, core.Caller) ([]byte, error) {
-	return []byte("# HELP cloche_sandboxes Sandboxes by state.\n# TYPE cloche_sandboxes gauge\ncloche_sandboxes{state=\"running\"} 1\n"), nil
+func (c *Core) Metrics(context.Context, core.Caller) (http.Handler, error) {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write([]byte("# HELP cloche_sandboxes Sandboxes by state.\n# TYPE cloche_sandboxes gauge\ncloche_sandboxes{state=\"running\"} 1\n"))
+	}), nil
 }

@@ -171,6 +171,16 @@ func (c *Core) Get(_ context.Context, caller core.Caller, ref string) (cloche.Sa
 	return sb.record, nil
 }
 
+// Stats measures nothing but a processor.
+func (c *Core) Stats(ctx context.Context, caller core.Caller, ref string) (cloche.SandboxStats, error) {
+	sb, err := c.Get(ctx, caller, ref)
+	if err != nil {
+		return cloche.SandboxStats{}, err
+	}
+	ms := int64(1500)
+	return cloche.SandboxStats{Sandbox: sb.ID, Name: sb.Name, State: sb.State, Engine: sb.Engine, ObservedAt: Epoch(), CPUMS: &ms, Limits: sb.Limits}, nil
+}
+
 // List pages by id.
 func (c *Core) List(_ context.Context, caller core.Caller, o cloche.ListOptions) (cloche.SandboxList, error) {
 	c.mu.Lock()

@@ -865,6 +865,35 @@ class Process(_ProcessMust, total=False):
     """Whether one of them has the input."""
 
 
+class _SandboxStatsMust(TypedDict):
+    sandbox: str
+    name: str
+    state: State
+    engine: str
+    observed_at: str
+    """When it was measured."""
+    limits: Limits
+
+
+class SandboxStats(_SandboxStatsMust, total=False):
+    """What a sandbox uses at one moment."""
+
+    workspace_observed_at: str
+    """When the files were counted."""
+    cpu_ms: int
+    """Processor time since the create, in milliseconds on one core."""
+    memory_bytes: int
+    """What the kernel charges the whole sandbox, Cloche's own part in it."""
+    processes: int
+    """How many programs run inside."""
+    workspace_bytes: int
+    """What the files of its private or named workspace occupy."""
+    network_in_bytes: int
+    """What came in over its network link."""
+    network_out_bytes: int
+    """What left over its network link."""
+
+
 class ProcessList(TypedDict):
     """The programs of a sandbox."""
 

@@ -159,6 +159,10 @@ class AsyncSandboxHandle:
         answer = await self._t.json("GET", self._path("processes"), repeat=True)
         return cast("list[wire.Process]", answer["processes"] or [])
 
+    async def stats(self) -> wire.SandboxStats:
+        """What it uses now. What could not be measured is missing."""
+        return cast("wire.SandboxStats", await self._t.json("GET", self._path("stats"), repeat=True))
+
     async def kill_process(self, exec_id: str) -> None:
         """Kills a process with all that it started. One that has ended is no error."""
         await kill(self._t, self.id, exec_id)

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche"
+)
+
+const (
+	// statsEvery is the time between two measurements.
+	statsEvery = time.Second
+	// maxStats is how many sandboxes are asked at once.
+	maxStats = 8
+)
+
+// statsRow is one line of stats: two measurements give the share of the processor.
+type statsRow struct {
+	cloche.SandboxStats
+	// CPUPercent is of one core, between two measurements; nil is not measured.
+	CPUPercent *float64 `json:"cpu_percent,omitempty"`
+}
+
+// statsList is the JSON result of stats.
+type statsList struct {
+	Stats []statsRow `json:"stats"`
+}
+
+func (a *app) statsCommand() *cobra.Command {
+	var once, all bool
+	c := &cobra.Command{
+		Use:   "stats [flags] [SANDBOX...]",
+		Short: "Show what sandboxes use now",
+		Long: `Show the processor, memory, processes, workspace and network that sandboxes use,
+of all that run or of those that are named, again every second until it is
+interrupted. With --no-stream, and where the output is not a terminal, it is shown
+once.
+
+CPU is the share of one core since the measurement before, a second earlier.
+WORKSPACE is what the files of a private or named workspace occupy. NET is what
+came in and went out over the network link. "-" is what the engine or this machine
+cannot measure. With --json each measurement is one document, with the time at
+which each sandbox was observed.`,
+		Example:           "  cloche stats\n  cloche stats --no-stream build\n  cloche stats --no-stream --json",
+		GroupID:           groupLook,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			f, tty := terminal(a.stdio.Out)
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				s := statsView{app: a, conn: conn, refs: args, all: all}
+				if _, err := s.measure(ctx); err != nil {
+					return err
+				}
+				for {
+					select {
+					case <-ctx.Done():
+						return untilInterrupted(ctx, true, ctx.Err())
+					case <-time.After(statsEvery):
+					}
+					rows, err := s.measure(ctx)
+					if err != nil {
+						return untilInterrupted(ctx, !once, err)
+					}
+					stream := !once && (tty || a.json && a.view == nil)
+					if stream && !a.json {
+						fmt.Fprint(f, "\x1b[H\x1b[2J") // the table takes the place of the last one
+					}
+					if err := a.showStats(rows); err != nil || !stream {
+						return err
+					}
+				}
+			})
+		},
+	}
+	c.Flags().BoolVar(&once, "no-stream", false, "show it once")
+	c.Flags().BoolVarP(&all, "all", "a", false, "also those that do not run")
+	return c
+}
+
+// statsView measures again and again.
+type statsView struct {
+	app  *app
+	conn *connection
+	refs []string
+	all  bool
+	last map[string]cloche.SandboxStats
+}
+
+// measure asks for all at once. One that was not named and is gone is left out.
+func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
+	refs := s.refs
+	if len(refs) == 0 {
+		o := cloche.ListOptions{Limit: maxListPage}
+		if !s.all {
+			o.States = []cloche.State{cloche.StateRunning, cloche.StatePaused}
+		}
+		for sb, err := range s.conn.ListAll(ctx, o) {
+			if err != nil {
+				return nil, err
+			}
+			refs = append(refs, sb.ID)
+		}
+	}
+	got, errs := make([]cloche.SandboxStats, len(refs)), make([]error, len(refs))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, maxStats)
+	for i, ref := range refs {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			got[i], errs[i] = s.conn.Stats(ctx, ref)
+		})
+	}
+	wg.Wait()
+	rows, seen := []statsRow{}, map[string]cloche.SandboxStats{}
+	for i, st := range got {
+		if errs[i] != nil {
+			if len(s.refs) == 0 && cloche.CodeOf(errs[i]) == cloche.CodeNotFound {
+				continue
+			}
+			return nil, errs[i]
+		}
+		seen[st.Sandbox] = st
+		rows = append(rows, statsRow{st, cpuPercent(s.last[st.Sandbox], st)})
+	}
+	s.last = seen
+	return rows, nil
+}
+
+// cpuPercent is the share of one core between two measurements; nil is not known.
+func cpuPercent(before, after cloche.SandboxStats) *float64 {
+	past := after.ObservedAt.Sub(before.ObservedAt)
+	if before.CPUMS == nil || after.CPUMS == nil || past <= 0 || *after.CPUMS < *before.CPUMS {
+		return nil
+	}
+	share := float64(*after.CPUMS-*before.CPUMS) / float64(past.Milliseconds()+1) * 100
+	return &share
+}
+
+func (a *app) showStats(rows []statsRow) error {
+	if a.json {
+		return a.printJSON(statsList{rows})
+	}
+	var table [][]string
+	for _, r := range rows {
+		cpu := "-"
+		if r.CPUPercent != nil {
+			cpu = strconv.FormatFloat(*r.CPUPercent, 'f', 1, 64) + "%"
+		}
+		table = append(table, []string{
+			r.Name, string(r.State), cpu, sizeOf(r.MemoryBytes, r.Limits.MemoryBytes), countOf(r.Processes, r.Limits.Pids),
+			sizeOf(r.WorkspaceBytes, 0), sizeOf(r.NetworkInBytes, 0) + " / " + sizeOf(r.NetworkOutBytes, 0),
+		})
+	}
+	return writeTable(a.stdio.Out, []string{"NAME", "STATE", "CPU", "MEMORY", "PROCESSES", "WORKSPACE", "NET IN / OUT"}, table)
+}
+
+// sizeOf is a measured size with its limit, 0 for none.
+func sizeOf(n *int64, limit int64) string {
+	switch {
+	case n == nil:
+		return "-"
+	case limit > 0:
+		return formatSize(*n) + " / " + formatSize(limit)
+	}
+	return formatSize(*n)
+}
+
+// countOf is a measured number with its limit, 0 for none.
+func countOf(n *int64, limit int64) string {
+	switch {
+	case n == nil:
+		return "-"
+	case limit > 0:
+		return fmt.Sprintf("%d / %d", *n, limit)
+	}
+	return strconv.FormatInt(*n, 10)
+}

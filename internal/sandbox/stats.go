@@ -1,0 +1,171 @@
+package sandbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+const (
+	// statsTimeout bounds each question to an engine or an agent: what does not answer is
+	// not measured.
+	statsTimeout = 5 * time.Second
+	// takenAge is after what time files are counted again at the earliest, and takenShare
+	// bounds the time that goes into counting them: one part of so many.
+	takenAge, takenShare = 2 * time.Second, 10
+)
+
+// taken is the last count of the files in a workspace. The zero value is none.
+type taken struct {
+	mu    sync.Mutex
+	known bool
+	bytes int64
+	at    time.Time
+	took  time.Duration
+}
+
+// Stats measures what a sandbox uses now.
+func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (cloche.SandboxStats, error) {
+	s, err := m.find(caller, policy.VerbGet, ref)
+	if err != nil {
+		return cloche.SandboxStats{}, err
+	}
+	info := s.snapshot()
+	out := cloche.SandboxStats{Sandbox: info.ID, Name: info.Name, State: info.State, Engine: info.Engine, ObservedAt: now().UTC(), Limits: info.Limits}
+	if info.State != cloche.StateRunning && info.State != cloche.StatePaused {
+		return out, nil
+	}
+	inst, _, in, outward := s.measurable()
+	out.NetworkInBytes, out.NetworkOutBytes = in, outward
+	if inst != nil {
+		got := m.statOf(ctx, inst)
+		out.CPUMS, out.MemoryBytes = got.cpuMS(), got.memory()
+	}
+	if info.State == cloche.StateRunning {
+		out.Processes = m.countProcesses(ctx, s)
+	}
+	out.WorkspaceBytes, out.WorkspaceObservedAt = m.workspaceBytes(s, info.Workspace)
+	return out, nil
+}
+
+// measurable is what can be asked of a sandbox, and what crossed its link; nil is none.
+func (s *live) measurable() (inst engine.Instance, engineName string, in, out *int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.way != nil {
+		used := s.way.Used()
+		in, out = &used.BytesIn, &used.BytesOut
+	}
+	return s.inst, s.info.Engine, in, out
+}
+
+// reading is a Stat in which a zero is what the engine cannot tell: an instance that runs
+// has used both.
+type reading engine.Stat
+
+func (r reading) cpuMS() *int64 {
+	if ms := r.CPU.Milliseconds(); r.CPU > 0 {
+		return &ms
+	}
+	return nil
+}
+
+func (r reading) memory() *int64 {
+	if n := r.MemoryBytes; n > 0 {
+		return &n
+	}
+	return nil
+}
+
+func (m *Manager) statOf(ctx context.Context, inst engine.Instance) reading {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	got, ok := stat(ctx, inst)
+	if !ok {
+		return reading{}
+	}
+	return reading(got)
+}
+
+func (m *Manager) countProcesses(ctx context.Context, s *live) *int64 {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return nil
+	}
+	n, err := client.CountProcesses(ctx)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that
+// was made a moment ago: a caller who asks often has them counted no more often.
+func (m *Manager) workspaceBytes(s *live, ws cloche.Workspace) (*int64, *time.Time) {
+	if ws.Volume || ws.Dir != "" {
+		return nil, nil
+	}
+	t := &s.taken
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.known || time.Since(t.at) > max(takenAge, takenShare*t.took) {
+		begun := time.Now()
+		got, err := m.take(s, workspace.Bounds{})
+		if err != nil || got.Partial {
+			return nil, nil
+		}
+		t.known, t.bytes, t.at, t.took = true, got.SizeBytes, time.Now(), time.Since(begun)
+	}
+	n, at := t.bytes, t.at.UTC()
+	return &n, &at
+}
+
+// Use is what a running sandbox has used; 0 is not measured.
+type Use struct {
+	ID, Engine      string
+	CPU             time.Duration
+	MemoryBytes     int64
+	NetworkInBytes  int64
+	NetworkOutBytes int64
+}
+
+// maxMeasured is how many sandboxes are asked at once.
+const maxMeasured = 8
+
+// Uses measures all running sandboxes. What does not answer before ctx ends is not measured.
+func (m *Manager) Uses(ctx context.Context) []Use {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, maxMeasured)
+	var out []Use
+	for _, s := range m.all() {
+		if s.hasEnded() || s.over() {
+			continue
+		}
+		inst, name, in, outward := s.measurable()
+		if inst == nil {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			got := m.statOf(ctx, inst)
+			use := Use{ID: s.id, Engine: name, CPU: got.CPU, MemoryBytes: got.MemoryBytes}
+			if in != nil {
+				use.NetworkInBytes, use.NetworkOutBytes = *in, *outward
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, use)
+		})
+	}
+	wg.Wait()
+	return out
+}
