@@ -84,7 +84,8 @@ class AsyncSandboxHandle:
         # With an id of ours the request can be repeated, and what it started can be ended.
         exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
         try:
-            answer = await self._t.json("POST", self._path("exec"), request, repeat=True)
+            silence = _address.of_program(timeout, _address.SILENCE_SECONDS)
+            answer = await self._t.json("POST", self._path("exec"), request, repeat=True, silence=silence)
         except ClocheError:
             raise
         except BaseException:
@@ -226,7 +227,9 @@ class AsyncSandboxHandle:
 
     async def snapshot(self, **fields: Any) -> wire.Snapshot:
         """Keeps a copy of its files, from which others can begin; `fields` are those of the API."""
-        return cast("wire.Snapshot", await self._t.json("POST", self._path("snapshots"), fields))
+        silence = _address.WORK_SECONDS
+        answer = await self._t.json("POST", self._path("snapshots"), fields, silence=silence)
+        return cast("wire.Snapshot", answer)
 
     async def remove(self) -> wire.Sandbox:
         """Ends it at once, and removes it with all that it holds. One that is gone already is no error."""
