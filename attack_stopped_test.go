@@ -35,6 +35,9 @@ const (
 // goferPart is how the process begins that reads host files for a gVisor sandbox.
 const goferPart = "cloche-gofer "
 
+// holderPart is how the process begins that keeps links for the next daemon.
+const holderPart = "cloche-holder"
+
 // stoppedVerbs are calls about a sandbox, one of every kind that asks a part of it. Those
 // that end it come last, and by themselves.
 func stoppedVerbs() (together, last []string) {
@@ -62,7 +65,7 @@ func TestAttackStopped(t *testing.T) {
 		t.Setenv("CLOCHE__DEADLINES__"+name, stoppedDeadline.String())
 	}
 	for _, tc := range []struct{ engine, part string }{
-		{"native", "agent"}, {"gvisor", "cloche-sentry "}, {"gvisor", goferPart}, {"gvisor", "cloche-holder"}, {"gvisor", "daemon"},
+		{"native", "agent"}, {"gvisor", "cloche-sentry "}, {"gvisor", goferPart}, {"gvisor", holderPart}, {"gvisor", "daemon"},
 	} {
 		t.Run(tc.engine+"/"+strings.TrimSpace(tc.part), func(t *testing.T) {
 			h := newHouse(t)
@@ -136,9 +139,9 @@ func (s *stoppedPart) stop(sb *client.Sandbox) {
 // all makes every call, and looks at what the lists say meanwhile.
 func (s *stoppedPart) all() {
 	together, last := stoppedVerbs()
-	// A gofer that is stopped holds up programs as a slow disk does. What waits for one
-	// waits on.
-	waits := s.part == goferPart
+	// A gofer that is stopped holds up programs as a slow disk does, and a holder none. What
+	// waits for a program waits on.
+	waits := s.part == goferPart || s.part == holderPart
 	if waits {
 		together = slices.DeleteFunc(together, func(v string) bool {
 			return strings.Contains(v, "/exec ") || strings.Contains(v, "/wait ") || strings.Contains(v, "follow=true")

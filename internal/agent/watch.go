@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,10 @@ import (
 // watchPings is how many pings are sent in the time after which an agent that answers
 // none is given up.
 const watchPings = 4
+
+// ErrSilent is the cause of an error of a connection whose agent did not answer. Nothing
+// is known to have ended.
+var ErrSilent = errors.New("the agent is silent")
 
 // watch ends a connection whose agent answers nothing while somebody waits for it. The
 // zero value watches nothing.
@@ -60,7 +65,7 @@ func (c *Client) Silent() error {
 	e := cloche.Errorf(cloche.CodeUnavailable, "the sandbox's agent has not answered for %s", c.watch.silence).
 		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
 	e.Retryable = true
-	return e
+	return e.WithCause(ErrSilent)
 }
 
 // heed pings while something waits.
