@@ -35,6 +35,8 @@ type pulse struct {
 // exchange is one request until its answer is closed.
 type exchange struct {
 	begun time.Time
+	// life has the values of the request's context, and no end.
+	life context.Context
 	end   func()
 }
 
@@ -44,7 +46,7 @@ func (p *pulse) RoundTrip(req *http.Request) (*http.Response, error) {
 		return p.base.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
-	x := &exchange{begun: time.Now(), end: func() { cancel(errSilent) }}
+	x := &exchange{begun: time.Now(), life: context.WithoutCancel(req.Context()), end: func() { cancel(errSilent) }}
 	p.enter(x)
 	resp, err := p.base.RoundTrip(req.WithContext(ctx))
 	if err != nil {
@@ -116,7 +118,7 @@ func (p *pulse) beat() {
 		p.beating = false
 		return
 	}
-	next, ask := every, false
+	next, ask, life := every, false, context.Context(nil)
 	for x := range p.open {
 		since := x.begun
 		if p.heard.After(since) {
@@ -127,12 +129,12 @@ func (p *pulse) beat() {
 			x.end()
 			continue
 		}
-		next, ask = min(next, left), ask || left <= p.silence-every
+		next, ask, life = min(next, left), ask || left <= p.silence-every, x.life
 	}
 	if ask && !p.asking {
 		p.asking = true
 		go func() { // it ends after every at the latest
-			answered := p.ask(every)
+			answered := p.ask(life, every)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.asking = false
@@ -145,8 +147,8 @@ func (p *pulse) beat() {
 }
 
 // ask reports whether the daemon answers anything within so long.
-func (p *pulse) ask(within time.Duration) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+func (p *pulse) ask(ctx context.Context, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
