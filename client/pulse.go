@@ -37,7 +37,7 @@ type exchange struct {
 	begun time.Time
 	// life has the values of the request's context, and no end.
 	life context.Context
-	end   func()
+	end  func()
 }
 
 // RoundTrip implements http.RoundTripper.
