@@ -144,6 +144,9 @@ type Process struct {
 	// StdinOffset is how many bytes of input it has been given.
 	StdinOffset int64 `json:"stdin_offset,omitempty"`
 	StdinOpen   bool  `json:"stdin_open,omitempty"`
+	// ObservedAt is when this was last known to be so; only in a list. It is older than
+	// the list where the sandbox's agent does not answer.
+	ObservedAt time.Time `json:"observed_at,omitzero"`
 	// Readers and Writer say who is attached.
 	Readers int  `json:"readers,omitempty"`
 	Writer  bool `json:"writer,omitempty"`

@@ -154,6 +154,9 @@ type Sandbox struct {
 	// Reason says why a sandbox is lost or failed, or what stopped it when nobody
 	// asked for that.
 	Reason string `json:"reason,omitempty"`
+	// ObservedAt is when the state was last known to be so; only in answers that look at
+	// a sandbox. It is older than the answer where its agent was asked and does not answer.
+	ObservedAt time.Time `json:"observed_at,omitzero"`
 	// TerminalReason is why it ended or is being ended.
 	TerminalReason TerminalReason `json:"terminal_reason,omitempty"`
 	// EndedBy is the tenant and the origin of who asked for that end; empty is nobody.

@@ -15,6 +15,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -51,6 +52,11 @@ type Options struct {
 	CAFile string
 	// UserAgent is added to the daemon's log; empty is "cloche-go".
 	UserAgent string
+	// Silence is how long the daemon may answer nothing while a call waits, whatever the
+	// call is for: then it ends with an error of code unavailable. The daemon is asked for a
+	// sign of life meanwhile, so calls that take long are no silence. 0 is
+	// DefaultSilence, and less is for ever.
+	Silence time.Duration
 	// NoReconnect ends what is followed, and attachments, with the error of the
 	// connection that broke. Without it they make a new one, after 3 s, doubling to
 	// 60 s, and go on where they were.
@@ -68,6 +74,8 @@ type Client struct {
 	token string
 	agent string
 	http  *http.Client
+	// silence is that of the options, or its default.
+	silence time.Duration
 
 	noReconnect bool
 	onReconnect func(error, time.Duration)
@@ -75,8 +83,8 @@ type Client struct {
 	reached atomic.Bool
 }
 
-// dialTimeout bounds one attempt to connect; calls themselves are bounded only
-// by their context.
+// dialTimeout bounds one attempt to connect; calls themselves are bounded by their
+// context, by the daemon's deadlines and by Options.Silence.
 const dialTimeout = 10 * time.Second
 
 // New makes a client. It connects to nothing: a daemon that is not there shows
@@ -128,13 +136,13 @@ func New(o Options) (*Client, error) {
 	}
 	c := &Client{
 		host: o.Host, base: base, token: o.Token, agent: o.UserAgent,
-		noReconnect: o.NoReconnect, onReconnect: o.OnReconnect,
+		silence: cmp.Or(o.Silence, DefaultSilence), noReconnect: o.NoReconnect, onReconnect: o.OnReconnect,
 	}
 	if c.agent == "" {
 		c.agent = "cloche-go"
 	}
 	c.http = &http.Client{
-		Transport: t,
+		Transport: &pulse{base: t, url: base + "/healthz", silence: c.silence},
 		// A redirect would carry the token or the body somewhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -4,6 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
+
+	"github.com/cloche-dev/cloche"
 )
 
 // The environment that FromEnv and the command read.
@@ -13,15 +16,36 @@ const (
 	EnvHome  = "CLOCHE_HOME"
 	// EnvCAFile is Options.CAFile.
 	EnvCAFile = "CLOCHE_CA_FILE"
+	// EnvSilence is Options.Silence, such as 45s; 0 is for ever.
+	EnvSilence = "CLOCHE_SILENCE"
 )
 
 // SocketName is the name of the daemon's socket in its home.
 const SocketName = "cloche.sock"
 
-// FromEnv makes a client from CLOCHE_HOST, CLOCHE_TOKEN and CLOCHE_CA_FILE. Without CLOCHE_HOST
-// it is the daemon of CLOCHE_HOME, and without that the one at DefaultHost.
+// FromEnv makes a client from CLOCHE_HOST, CLOCHE_TOKEN, CLOCHE_CA_FILE and CLOCHE_SILENCE. Without
+// CLOCHE_HOST it is the daemon of CLOCHE_HOME, and without that the one at DefaultHost.
 func FromEnv() (*Client, error) {
-	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken), CAFile: os.Getenv(EnvCAFile)})
+	silence, err := ParseSilence(os.Getenv(EnvSilence))
+	if err != nil {
+		return nil, err
+	}
+	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken), CAFile: os.Getenv(EnvCAFile), Silence: silence})
+}
+
+// ParseSilence is Options.Silence as the value of CLOCHE_SILENCE says it.
+func ParseSilence(v string) (time.Duration, error) {
+	if v == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if v == "0" || err == nil && d == 0 {
+		return -1, nil
+	}
+	if err != nil || d < time.Second {
+		return 0, cloche.Invalid("silence", "%s is %q", EnvSilence, v).WithHint("write a duration of at least 1s, such as 45s, or 0 for no bound")
+	}
+	return d, nil
 }
 
 // DefaultHost is the socket in DefaultHome, as a host of Options.

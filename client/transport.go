@@ -56,7 +56,7 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, in
 // that nobody knows whether it was done, it is sent a second time.
 func (c *Client) callKeyed(ctx context.Context, id, path string, in, out any) error {
 	err := c.call(ctx, http.MethodPost, path, nil, in, out)
-	if id != "" && errors.Is(err, errBroken) && ctx.Err() == nil {
+	if id != "" && errors.Is(err, errBroken) && !errors.Is(err, errSilent) && ctx.Err() == nil {
 		err = c.call(ctx, http.MethodPost, path, nil, in, out)
 	}
 	return err
@@ -221,6 +221,10 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s does not speak TLS", c.host).WithHint("name it as tcp://host:port").WithCause(err)
+	}
+	if errors.Is(err, errSilent) {
+		return cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s has answered nothing for %s", c.host, c.silence).
+			WithHint("it may be stopped or overloaded; what was asked may be done yet, so look before you ask again").WithCause(broken{err})
 	}
 	if _, ok := errors.AsType[*dialError](err); !ok {
 		return cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s broke", c.host).

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
+	"github.com/cloche-dev/cloche/internal/await"
 )
 
 const (
@@ -37,7 +38,8 @@ type Client struct {
 	doorman sync.WaitGroup // of everything that admits what the agent opens
 	nudge   *Nudger        // nil where the connection holds nothing back
 	// life has the values of the context of Connect, and no end.
-	life context.Context
+	life  context.Context
+	watch watch
 	// incoming bounds the connections that processes inside have to listeners.
 	incoming chan struct{}
 
@@ -136,6 +138,7 @@ type call struct {
 	*wire.Reader
 	*wire.Writer
 	ctx    context.Context
+	client *Client
 	stream *yamux.Stream
 	stop   func() bool
 	once   sync.Once
@@ -152,15 +155,26 @@ func (c *Client) open(ctx context.Context, req wire.Request) (*call, error) {
 
 // openIdle begins a call that may be silent for long.
 func (c *Client) openIdle(ctx context.Context, req wire.Request) (*call, error) {
-	return c.begin(ctx, req, req.Op.Since(), c.idle, c.nudge.BeginIdle, c.nudge.EndIdle)
+	return c.begin(ctx, req, req.Op.Since(), c.idle, func() func() {
+		c.nudge.BeginIdle()
+		return c.nudge.EndIdle
+	})
 }
 
 // openSince begins a call that an agent understands since a version.
 func (c *Client) openSince(ctx context.Context, version int, req wire.Request) (*call, error) {
-	return c.begin(ctx, req, version, c.slots, c.nudge.begin, c.nudge.end)
+	return c.begin(ctx, req, version, c.slots, func() func() {
+		c.nudge.begin()
+		left, answered := c.Attend(), await.For(ctx, "the sandbox's agent")
+		return func() {
+			c.nudge.end()
+			left()
+			answered()
+		}
+	})
 }
 
-func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots chan struct{}, nudge, unnudge func()) (*call, error) {
+func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots chan struct{}, enter func() (leave func())) (*call, error) {
 	if req.Place != nil {
 		since = max(since, wire.PlaceSince)
 	}
@@ -175,14 +189,14 @@ func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots c
 	case <-c.Done():
 		return nil, classify(io.EOF)
 	}
-	nudge()
+	leave := enter()
 	stream, err := c.session.OpenStream()
 	if err != nil {
-		unnudge()
+		leave()
 		<-slots
 		return nil, classify(fmt.Errorf("open stream: %w", err))
 	}
-	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, free: func() { unnudge(); <-slots }, nudge: c.nudge.Touch}
+	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, client: c, free: func() { leave(); <-slots }, nudge: c.nudge.Touch}
 	// A passed deadline wakes readers and writers that Close alone would not.
 	k.stop = context.AfterFunc(ctx, func() { stream.SetDeadline(time.Unix(1, 0)) })
 	if err := k.JSON(wire.KindRequest, req); err != nil {
@@ -221,6 +235,9 @@ func (k *call) next() (wire.Kind, []byte, error) {
 func (k *call) fail(err error) error {
 	if cause := k.ctx.Err(); cause != nil {
 		return classify(cause)
+	}
+	if silent := k.client.Silent(); silent != nil {
+		return silent
 	}
 	return classify(err)
 }

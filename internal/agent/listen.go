@@ -160,7 +160,7 @@ func (c *Client) admit() {
 func (c *Client) receive(s *yamux.Stream) {
 	c.nudge.BeginIdle()
 	ctx, cancel := context.WithCancel(c.life)
-	k := &call{Reader: wire.NewReader(s), Writer: wire.NewWriter(s), ctx: ctx, stream: s, nudge: c.nudge.Touch, stop: func() bool { return true }}
+	k := &call{Reader: wire.NewReader(s), Writer: wire.NewWriter(s), ctx: ctx, client: c, stream: s, nudge: c.nudge.Touch, stop: func() bool { return true }}
 	k.free = func() {
 		cancel()
 		c.nudge.EndIdle()

@@ -138,8 +138,12 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 }
 
 func (a *app) dial(host string) (*connection, error) {
+	silence, err := client.ParseSilence(a.getenv(client.EnvSilence))
+	if err != nil {
+		return nil, err
+	}
 	c, err := client.New(client.Options{
-		Host: host, Token: a.getenv(client.EnvToken), CAFile: a.getenv(client.EnvCAFile), UserAgent: "cloche-cli/" + a.env.Version,
+		Silence: silence, Host: host, Token: a.getenv(client.EnvToken), CAFile: a.getenv(client.EnvCAFile), UserAgent: "cloche-cli/" + a.env.Version,
 		OnReconnect: func(_ error, wait time.Duration) {
 			a.note("the connection to the daemon is lost; trying again in %v", wait.Round(time.Second))
 		},

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/config"
@@ -20,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/rulefile"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // The keys of a daemon's settings.
@@ -52,6 +54,13 @@ const (
 	// How many sandboxes are made at once, and how many may wait for that.
 	keyMaxStarting = "max_starting"
 	keyMaxQueued   = "max_queued"
+
+	// How long requests may take, and an agent that is waited for be silent.
+	keyDeadlineCall     = "deadlines.call"
+	keyDeadlineChange   = "deadlines.change"
+	keyDeadlineWork     = "deadlines.work"
+	keyDeadlineTransfer = "deadlines.transfer"
+	keyDeadlineAgent    = "deadlines.agent"
 
 	// keyBoxListen has the daemon serve LangBot too.
 	keyBoxListen = "box.listen"
@@ -97,6 +106,7 @@ func settingKeys(defaultHome string) []config.Key {
 		return func(v string) (string, bool) { return "write " + strings.Join(of, " or "), slices.Contains(of, v) }
 	}
 	tier := one(string(cloche.TierNamespace), string(cloche.TierGVisor), string(cloche.TierMicroVM))
+	usual := httpapi.DefaultDeadlines()
 	shares := one(string(docker.ShareAuto), string(docker.ShareYes), string(docker.ShareNo))
 	return []config.Key{
 		{Name: keyHome, Env: "CLOCHE_HOME", Unsaid: true, Path: true, Default: []string{defaultHome}},
@@ -125,6 +135,11 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyNativeWaiting, Default: []string{strconv.Itoa(DefaultWaiting)}, Check: from(0, 64)},
 		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
 		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
+		{Name: keyDeadlineCall, Default: []string{usual.Call.String()}, Check: lasts},
+		{Name: keyDeadlineChange, Default: []string{usual.Change.String()}, Check: lasts},
+		{Name: keyDeadlineWork, Default: []string{usual.Work.String()}, Check: lasts},
+		{Name: keyDeadlineTransfer, Default: []string{usual.Transfer.String()}, Check: lasts},
+		{Name: keyDeadlineAgent, Default: []string{sandbox.DefaultAgentSilence.String()}, Check: lasts},
 	}
 }
 
@@ -165,6 +180,21 @@ func from(least, most int) func(string) (string, bool) {
 		n, err := strconv.Atoi(v)
 		return fmt.Sprintf("write a whole number from %d to %d", least, most), err == nil && n >= least && n <= most
 	}
+}
+
+// lasts takes durations that a deadline may have.
+func lasts(v string) (string, bool) {
+	d, err := time.ParseDuration(v)
+	return "write a duration from 1s to 24h, such as 90s", err == nil && d >= time.Second && d <= 24*time.Hour
+}
+
+// durationOf is a setting that was checked to be one.
+func durationOf(settings []config.Setting, key string) time.Duration {
+	d, err := time.ParseDuration(textOf(settings, key))
+	if err != nil {
+		return 0 // the default of what it is for
+	}
+	return d
 }
 
 // numberOf is a setting that was checked to be one.
@@ -243,7 +273,12 @@ func Configure(in ConfigInput) (Configuration, error) {
 		Nsjail:     textOf(settings, keyNsjailPath),
 		Waiting:    numberOf(settings, keyNativeWaiting),
 		Warnings:   out.Warnings,
-		Admission:  policy.Admission{Starting: numberOf(settings, keyMaxStarting), Queued: numberOf(settings, keyMaxQueued)},
+		Deadlines: httpapi.Deadlines{
+			Call: durationOf(settings, keyDeadlineCall), Change: durationOf(settings, keyDeadlineChange),
+			Work: durationOf(settings, keyDeadlineWork), Transfer: durationOf(settings, keyDeadlineTransfer),
+		},
+		AgentSilence: durationOf(settings, keyDeadlineAgent),
+		Admission:    policy.Admission{Starting: numberOf(settings, keyMaxStarting), Queued: numberOf(settings, keyMaxQueued)},
 	}
 	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
 	return out, nil

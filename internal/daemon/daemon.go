@@ -6,9 +6,11 @@ package daemon
 import (
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -62,6 +64,11 @@ type Config struct {
 	OCIRuntime string
 	// Admission bounds how many sandboxes are made at once; zero is the default.
 	Admission policy.Admission
+	// Deadlines are how long requests may take; zero is the defaults.
+	Deadlines httpapi.Deadlines
+	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is the
+	// default.
+	AgentSilence time.Duration
 	// Warnings are logged at the start.
 	Warnings []string
 }

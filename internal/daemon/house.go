@@ -108,7 +108,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb cloche.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission,
+		Ended: func(sb cloche.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
 		Used: func(sb cloche.Sandbox, u cloche.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb cloche.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x cloche.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isDoor,
 		Recordings: recordings, EndpointSockets: endpointSockets(),

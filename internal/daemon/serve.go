@@ -83,7 +83,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Server, error) {
 	o := httpapi.Options{
 		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Answered: h.core.Answered,
-		Hosts: append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
+		Deadlines: cfg.Deadlines,
+		Hosts:     append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
 	}
 	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
 	if err != nil {
@@ -260,7 +261,7 @@ func Begin(ctx context.Context, cfg Config) (*InProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := httpapi.New(httpapi.Options{Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact})
+	server, err := httpapi.New(httpapi.Options{Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Deadlines: cfg.Deadlines})
 	if err != nil {
 		return nil, errors.Join(err, h.close(ctx))
 	}

@@ -27,6 +27,8 @@ type request struct {
 	live context.Context
 	// redact takes the values of secrets out of a text; nil knows none.
 	redact func(string) string
+	// timed is the request's deadline; nil is one that has none.
+	timed *timed
 }
 
 // untilBarred calls fn when the caller's key ends, unless stop is called first.
@@ -168,8 +170,9 @@ func isDots(elem string) bool { return elem == "." || elem == ".." }
 // errKey is where a handler's error goes, for http.Handler has no place for it.
 type errKey struct{}
 
-// handle makes a mux handler of a handler.
-func (s *Server) handle(verb core.Verb, h handler) http.HandlerFunc {
+// handle makes a mux handler of a route.
+func (s *Server) handle(rt route) http.HandlerFunc {
+	verb := rt.verb
 	return func(w http.ResponseWriter, hr *http.Request) {
 		r, ok := hr.Context().Value(requestKey{}).(request)
 		out, ok2 := hr.Context().Value(errKey{}).(*error)
@@ -194,7 +197,7 @@ func (s *Server) handle(verb core.Verb, h handler) http.HandlerFunc {
 			*out = cloche.Errorf(cloche.CodeNotFound, "there is no process %q", clip(id, 80)).WithHint("give its id, as the list of processes has it")
 			return
 		}
-		*out = h(w, r)
+		*out = s.within(rt.pace, w, r, rt.serve)
 	}
 }
 

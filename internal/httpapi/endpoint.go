@@ -88,6 +88,7 @@ func (s *Server) removeEndpoint(w http.ResponseWriter, r request) error {
 	var grace *time.Duration
 	if ms >= 0 {
 		grace = new(time.Duration(ms) * time.Millisecond)
+		r.grace(*grace)
 	}
 	removed, err := s.core.RemoveEndpoint(context.WithoutCancel(r.Context()), r.caller, r.ref(), clip(r.PathValue("name"), 80), grace)
 	if err != nil {

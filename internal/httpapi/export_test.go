@@ -19,6 +19,15 @@ func (s *Server) Routes() []string {
 	return l
 }
 
+// Paces has the kind of deadline of every route.
+func (s *Server) Paces() map[string]string {
+	l := map[string]string{}
+	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
+		l[r.method+" "+r.path] = string(r.pace)
+	}
+	return l
+}
+
 // Verbs has the verb of every route.
 func (s *Server) Verbs() map[string]core.Verb {
 	l := map[string]core.Verb{}

@@ -124,6 +124,7 @@ func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
 		}
 		d := time.Duration(*o.GraceMS) * time.Millisecond
 		grace = &d
+		r.grace(d)
 	}
 	return answer(w)(s.core.Stop(context.WithoutCancel(r.Context()), r.caller, r.ref(), grace))
 }

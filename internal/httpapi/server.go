@@ -53,6 +53,8 @@ type Options struct {
 	// MaxBody bounds a JSON body in bytes; 0 is 32 MiB. Raw uploads are streamed
 	// and bounded by the sandbox's own limits.
 	MaxBody int64
+	// Deadlines are how long requests may take.
+	Deadlines Deadlines
 	// Logger gets one record for each request; nil discards them.
 	Logger *slog.Logger
 	// Redact takes the values of secrets out of errors; nil knows none.
@@ -65,12 +67,13 @@ type Options struct {
 // Server serves the native API on any number of listeners. A unix socket's
 // caller is the peer process; a TCP caller must show the token or an API key.
 type Server struct {
-	core    Core
-	version string
-	maxBody int64
-	token   *[sha256.Size]byte
-	hosts   hostNames
-	origins map[string]bool
+	core      Core
+	version   string
+	maxBody   int64
+	deadlines Deadlines
+	token     *[sha256.Size]byte
+	hosts     hostNames
+	origins   map[string]bool
 	// ownOrigins are the hosts of origins, with their ports.
 	ownOrigins map[string]bool
 	log        *slog.Logger
@@ -103,7 +106,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, answered: o.Answered, uid: os.Geteuid(),
-		pingEvery: pingEvery, vanished: vanished,
+		pingEvery: pingEvery, vanished: vanished, deadlines: o.Deadlines.filled(),
 		probes: map[string]bool{}, origins: map[string]bool{}, ownOrigins: map[string]bool{},
 	}
 	if s.maxBody <= 0 {
@@ -137,7 +140,7 @@ func New(o Options) (*Server, error) {
 		s.probes[r.path] = true
 	}
 	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
-		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r.verb, r.serve))
+		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r))
 	}
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.edge),

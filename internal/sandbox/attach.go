@@ -97,7 +97,7 @@ func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id stri
 		return nil, err
 	}
 	a := &Attachment{m: m, s: s, p: p, exclusive: r.Exclusive, log: log, next: -1}
-	a.ctx, a.cancel = context.WithCancel(ctx)
+	a.ctx, a.cancel = m.attended(ctx, s)
 	a.waiting, a.wake = context.WithCancel(a.ctx)
 	release, daemon := s.use(), context.AfterFunc(m.ctx, a.cancel)
 	a.closing = sync.OnceFunc(func() {
@@ -306,6 +306,8 @@ func (a *Attachment) Recv() (AttachEvent, error) {
 		case errors.Is(err, io.EOF):
 			a.drained = true
 		case errors.Is(err, spool.ErrNoMore), errors.Is(err, context.Canceled):
+		case a.ctx.Err() != nil:
+			return AttachEvent{}, a.gone()
 		default:
 			return AttachEvent{}, cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", a.p.id).WithCause(err)
 		}
@@ -371,7 +373,7 @@ func (a *Attachment) gone() error {
 	if a.m.ctx.Err() != nil {
 		return shuttingDown()
 	}
-	return cloche.Errorf(cloche.CodeCanceled, "the attach to process %s was given up", a.p.id)
+	return silenced(a.ctx, cloche.Errorf(cloche.CodeCanceled, "the attach to process %s was given up", a.p.id))
 }
 
 // Write queues input, and waits while more than 1 MiB of it waits for the

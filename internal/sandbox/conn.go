@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -28,28 +29,66 @@ type agentConn struct {
 	// older, which may be nil, is told once when the agent is found to speak an
 	// older protocol than this build's.
 	older func(version int)
+	// silence is after how long without an answer the agent is given up while a call
+	// waits, 0 is never; still says that it cannot answer now.
+	silence time.Duration
+	still   func() bool
 
-	mu     sync.Mutex
-	client *agent.Client
-	closed bool
+	// dialing is held by who dials, for as long as that takes. It goes before mu.
+	dialing semaphore
+	mu      sync.Mutex
+	client  *agent.Client
+	closed  bool
+	// quiet is since when the agent is known not to answer; zero is that it does, or was
+	// not asked.
+	quiet time.Time
+}
+
+// semaphore is a lock that is waited for with a context. Its zero value is free.
+type semaphore struct {
+	once sync.Once
+	held chan struct{}
+}
+
+func (l *semaphore) lock(ctx context.Context) error {
+	l.once.Do(func() { l.held = make(chan struct{}, 1) })
+	select {
+	case l.held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *semaphore) unlock() { <-l.held }
+
+// DefaultAgentSilence is how long an agent that calls wait for may answer no ping. An agent
+// that is slow is not one that is gone: it is longer than the grace behind a timeout.
+const DefaultAgentSilence = time.Minute
+
+// newConn is a connection to the agent of s, which is not dialled yet.
+func (m *Manager) newConn(s *live, inst engine.Instance) *agentConn {
+	return &agentConn{inst: inst, token: s.token, silence: m.agentSilence, still: func() bool {
+		s.deadlines.mu.Lock()
+		defer s.deadlines.mu.Unlock()
+		return s.deadlines.held
+	}}
 }
 
 // get returns a live client.
 func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.inst == nil { // of one that ended before anybody asked
-		return nil, cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+	if client, err := c.current(); client != nil || err != nil {
+		return client, err
 	}
-	if c.client != nil {
-		select {
-		case <-c.client.Done():
-			c.client.Close()
-			c.client = nil
-		default:
-			return c.client, nil
-		}
+	defer await.For(ctx, "the sandbox's agent")()
+	if err := c.dialing.lock(ctx); err != nil {
+		return nil, canceledCall(err)
 	}
+	defer c.dialing.unlock()
+	if client, err := c.current(); client != nil || err != nil {
+		return client, err // whoever dialled before
+	}
+	begun := now()
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	// A greeting can get stuck on its way (see agent's nudger), and then another
@@ -57,7 +96,9 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	for wait := greetTimeout; ; wait *= 3 {
 		client, err := c.dial(ctx, wait)
 		if err == nil {
-			c.client = client
+			if err := c.adopt(client); err != nil {
+				return nil, err
+			}
 			if c.older != nil && client.Version() < agent.ProtocolVersion {
 				c.older(client.Version())
 				c.older = nil
@@ -65,9 +106,69 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 			return client, nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			c.missed(begun)
 			return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
 		}
 	}
+}
+
+// current is the live client; nil is none.
+func (c *agentConn) current() (*agent.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.inst == nil { // of one that ended before anybody asked
+		return nil, cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+	}
+	if c.client == nil {
+		return nil, nil
+	}
+	select {
+	case <-c.client.Done():
+		if c.client.Silent() != nil && c.quiet.IsZero() {
+			c.quiet = now().Add(-c.silence)
+		}
+		c.client.Close()
+		c.client = nil
+	default:
+	}
+	return c.client, nil
+}
+
+// missed notes that the agent has not answered since then.
+func (c *agentConn) missed(since time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.quiet.IsZero() {
+		c.quiet = since
+	}
+}
+
+// observed is when what the agent would say was last known.
+func (c *agentConn) observed() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.client != nil && c.client.Silent() != nil && c.quiet.IsZero() {
+		c.quiet = now().Add(-c.silence)
+	}
+	if !c.quiet.IsZero() {
+		return c.quiet
+	}
+	return now()
+}
+
+// adopt makes a client the live one, unless the connection was closed meanwhile.
+func (c *agentConn) adopt(client *agent.Client) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		client.Close()
+		return cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+	}
+	if c.still != nil {
+		client.Watch(c.silence, c.still)
+	}
+	c.client, c.quiet = client, time.Time{}
+	return nil
 }
 
 func (c *agentConn) dial(ctx context.Context, timeout time.Duration) (*agent.Client, error) {
@@ -101,4 +202,52 @@ func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 		return nil, notRunning(info)
 	}
 	return conn.get(ctx)
+}
+
+// reachRetry is how soon the agent of a sandbox is looked for again while somebody waits
+// for what it would tell.
+const reachRetry = 5 * time.Second
+
+// attended returns a context for a call that waits for what an agent tells without asking
+// it: it ends, with the reason as its cause, when the agent is found to answer no more.
+// The caller calls done. A paused or ended sandbox is no reason.
+func (m *Manager) attended(ctx context.Context, s *live) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ended by done
+		for ctx.Err() == nil && !s.over() {
+			client, err := m.agentOf(ctx, s)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err == nil:
+				left := client.Attend()
+				select {
+				case <-ctx.Done():
+				case <-client.Done():
+					err = client.Silent()
+				}
+				left()
+			case !errors.Is(err, cloche.ErrSandboxLost):
+				err = nil // it is paused, or about to end
+			}
+			if err != nil && s.snapshot().State == cloche.StateRunning && !s.diedWithin(err) {
+				cancel(err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-s.ended:
+			case <-time.After(reachRetry):
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// silenced is err, or why ctx, which is of attended, ended.
+func silenced(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*cloche.Error](context.Cause(ctx)); ok && err != nil {
+		return e
+	}
+	return err
 }

@@ -377,7 +377,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 }
 
 func (c *creation) connect(ctx context.Context) error {
-	conn := &agentConn{inst: c.inst, token: c.s.token}
+	conn := c.m.newConn(c.s, c.inst)
 	c.s.mu.Lock()
 	c.s.agent = conn
 	c.s.mu.Unlock()

@@ -3,9 +3,11 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -135,6 +137,9 @@ func (s *live) diedWithin(err error) bool {
 	case cloche.CodeUnavailable, cloche.CodeSandboxLost, cloche.CodeInternal:
 	default:
 		return false
+	}
+	if errors.Is(err, agent.ErrSilent) {
+		return s.over() // no connection broke by a death
 	}
 	select {
 	case <-s.ended:

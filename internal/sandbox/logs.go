@@ -31,6 +31,11 @@ func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
+	if o.Follow {
+		var done func()
+		ctx, done = m.attended(ctx, s)
+		defer done()
+	}
 	if o.WaitMS > 0 && !o.Follow {
 		err = m.longPoll(ctx, s, o, fn)
 	} else {
@@ -39,7 +44,7 @@ func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o 
 	if err != nil && m.ctx.Err() != nil {
 		return shuttingDown()
 	}
-	return err
+	return silenced(ctx, err)
 }
 
 // logs chooses by what is asked for.

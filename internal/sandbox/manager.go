@@ -59,6 +59,9 @@ type Options struct {
 	// Refused is told what rules on paths refused to programs. It may take a moment,
 	// and must not call the Manager. Nil is nobody.
 	Refused func(cloche.Sandbox, Refusal)
+	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
+	// DefaultAgentSilence.
+	AgentSilence time.Duration
 	// Retention bounds what is kept of ended sandboxes; zero is the default.
 	Retention Retention
 	// Admission bounds how many sandboxes are made at once; zero is the default.
@@ -118,6 +121,8 @@ type Manager struct {
 	captured atomic.Int64
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
 	deadlineGrace, deadlineLook time.Duration
+	// agentSilence is that of the options, or the constant.
+	agentSilence time.Duration
 	// pace is how teardowns that fail are retried.
 	pace pace
 	// closer is of directories of the host.
@@ -287,7 +292,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
+		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -379,14 +384,26 @@ func (m *Manager) Get(caller policy.Caller, ref string) (cloche.Sandbox, error) 
 	if err != nil {
 		return cloche.Sandbox{}, err
 	}
-	return s.snapshot(), nil
+	return s.observed(), nil
+}
+
+// observed is a snapshot that says when it was last known to be so.
+func (s *live) observed() cloche.Sandbox {
+	s.mu.Lock()
+	info, conn := s.look(), s.agent
+	s.mu.Unlock()
+	info.ObservedAt = now().UTC()
+	if conn != nil && info.State == cloche.StateRunning {
+		info.ObservedAt = conn.observed().UTC()
+	}
+	return info
 }
 
 // List returns one page of the sandboxes that caller sees, newest first.
 func (m *Manager) List(caller policy.Caller, o cloche.ListOptions) cloche.SandboxList {
 	var infos []cloche.Sandbox
 	for _, s := range m.all() {
-		if info := s.snapshot(); policy.SeesSandbox(caller, info.Tenant, info.Profile) && chosen(info, o) {
+		if info := s.observed(); policy.SeesSandbox(caller, info.Tenant, info.Profile) && chosen(info, o) {
 			infos = append(infos, info)
 		}
 	}

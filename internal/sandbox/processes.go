@@ -29,6 +29,7 @@ type processTable struct {
 	// busy has the ids that are being started or removed; the channel is closed
 	// when that is done.
 	busy map[string]chan struct{}
+	seen seenExecs
 	// crew collects and watches; nil until there is something to watch.
 	crew *crew
 	// followers are told of every process that begins.
@@ -240,19 +241,64 @@ func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref strin
 	if err != nil {
 		return nil, err
 	}
-	out := s.procs.records()
+	execs, at := []cloche.Process(nil), now()
 	if s.snapshot().State != cloche.StatePaused {
-		execs, err := m.execRecords(ctx, s)
-		if err != nil {
+		if execs, at, err = m.lookAtExecs(ctx, s); err != nil {
 			return nil, err
 		}
-		out = append(out, execs...)
-		slices.SortStableFunc(out, byStart)
+	}
+	out := append(s.procs.records(), execs...)
+	slices.SortStableFunc(out, byStart)
+	for i := range out {
+		out[i].ObservedAt = at.UTC()
 	}
 	if out == nil {
 		out = []cloche.Process{}
 	}
 	return out, nil
+}
+
+// lookPatience is how long a list waits for an agent.
+const lookPatience = 3 * time.Second
+
+// seenExecs are the execs that the agent last told of.
+type seenExecs struct {
+	mu    sync.Mutex
+	execs []cloche.Process
+	at    time.Time
+}
+
+// lookAtExecs is execRecords that does not wait for an agent that does not answer: then
+// they are as they were last told of, at that time.
+func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]cloche.Process, time.Time, error) {
+	asked := now()
+	looking, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	execs, err := m.execRecords(looking, s)
+	seen := &s.procs.seen
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	if err == nil {
+		seen.execs, seen.at = execs, asked
+		return slices.Clone(execs), asked, nil
+	}
+	if !unanswered(err) || ctx.Err() != nil {
+		return nil, asked, err
+	}
+	at := seen.at
+	if at.IsZero() {
+		at = s.snapshot().CreatedAt // there were none
+	}
+	return slices.Clone(seen.execs), at, nil
+}
+
+// unanswered reports whether err says that an agent did not answer.
+func unanswered(err error) bool {
+	switch cloche.CodeOf(err) {
+	case cloche.CodeTimeout, cloche.CodeUnavailable, cloche.CodeSandboxLost:
+		return true
+	}
+	return false
 }
 
 // execRecords lists the processes that are not managed.
@@ -332,6 +378,8 @@ func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	ctx, done := m.attended(ctx, s)
+	defer done()
 	for {
 		rec, changed := p.snapshot()
 		if rec.State.Ended() || w.Ready && rec.State == cloche.ProcessReady {
@@ -345,7 +393,7 @@ func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id
 		case <-timer.C:
 			return rec, nil
 		case <-ctx.Done():
-			return cloche.Process{}, canceledCall(ctx.Err())
+			return cloche.Process{}, silenced(ctx, canceledCall(ctx.Err()))
 		case <-m.ctx.Done():
 			return cloche.Process{}, shuttingDown()
 		}

@@ -171,10 +171,11 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
 	s.inst = inst
-	s.agent = &agentConn{inst: inst, token: s.token, older: func(version int) {
+	s.agent = m.newConn(s, inst)
+	s.agent.older = func(version int) {
 		m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
 			"sandbox", id, "agent_protocol", version)
-	}}
+	}
 	if st, ok := stat(ctx, inst); ok {
 		s.oomSeen = st.OOMKills
 	}

@@ -10,11 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from cloche.errors import ClocheError, ConnectionBroken, SandboxUnavailable, Unauthenticated, invalid, of_body
+from cloche.errors import (
+    ClocheError,
+    ConnectionBroken,
+    DaemonSilent,
+    SandboxUnavailable,
+    Unauthenticated,
+    invalid,
+    of_body,
+)
 
 CONNECT_SECONDS = 10.0
-"""How long a connection may take. Calls have no bound of their own: a create that fetches an image may
-take an hour, and whoever waits can cancel."""
+"""How long a connection may take."""
+
+SILENCE_SECONDS = 330.0
+"""How long an answer may be silent where the client says nothing else: longer than the daemon's own
+deadlines for calls, changes and transfers."""
+
+WORK_SECONDS = 2760.0
+"""The same for what may take long: longer than the daemon's deadline for work, such as a create that
+fetches an image."""
 
 FOLLOW_SECONDS = 60.0
 """After such a silence a followed answer counts as broken: the daemon writes something every 15 seconds."""
@@ -78,6 +93,12 @@ def trusted(verify: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
                 "CLOCHE_CA_FILE names a file of certificates in PEM",
             ) from e
     return context
+
+
+def of_program(timeout: float | None, beside: float) -> float | None:
+    """How long the answer about a program may be silent that has `timeout` seconds, with so many `beside`
+    for all else. None is without an end."""
+    return None if timeout is None else timeout + beside
 
 
 def check_token(token: str) -> str:
@@ -194,6 +215,12 @@ def not_reached(host: str, cause: BaseException) -> ClocheError:
 
 def broken(host: str, cause: BaseException) -> ConnectionBroken:
     """The error for an answer that did not come whole."""
+    if type(cause).__name__ == "ReadTimeout":
+        return DaemonSilent(
+            "unavailable",
+            f"the daemon at {host} has answered nothing for so long as this client waits",
+            hint="what was asked may be done yet, so look before you ask again",
+        )
     return ConnectionBroken(
         "unavailable", f"the connection to {host} broke: {type(cause).__name__}", retryable=True
     )

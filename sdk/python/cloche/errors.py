@@ -71,6 +71,10 @@ class ConnectionBroken(SandboxUnavailable):
     was carried out."""
 
 
+class DaemonSilent(ConnectionBroken):
+    """The daemon has answered nothing for as long as the client waits: see `silence` of the client."""
+
+
 class Unauthenticated(SandboxUnavailable):
     """The daemon does not know this caller: the token is missing, wrong, revoked or over."""
 

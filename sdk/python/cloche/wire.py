@@ -522,6 +522,8 @@ class _SandboxMust(TypedDict):
 class Sandbox(_SandboxMust, total=False):
     """What is on record about a sandbox."""
 
+    observed_at: str
+    """When the state was last known to be so; only in answers that look at a sandbox, and older than the answer where its agent was asked and does not answer."""
     reason: str
     """Why it is lost or failed, or what stopped it when nobody asked for that."""
     terminal_reason: TerminalReason
@@ -845,6 +847,8 @@ class Process(_ProcessMust, total=False):
     pid: int
     """Its number inside the sandbox while it runs."""
     tty: bool
+    observed_at: str
+    """When this was last known to be so; only in lists, and older than the list where the agent of the sandbox does not answer."""
     ready_at: str
     ended_at: str
     signal: str

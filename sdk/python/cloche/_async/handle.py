@@ -87,7 +87,8 @@ class AsyncSandboxHandle:
         try:
             # One that ends with its caller has ended with the connection.
             again = not request.get("cancel_with_caller")
-            answer = await self._t.json("POST", self._path("exec"), request, repeat=again)
+            silence = _address.of_program(timeout, _address.SILENCE_SECONDS)
+            answer = await self._t.json("POST", self._path("exec"), request, repeat=again, silence=silence)
         except ClocheError:
             raise
         except BaseException:
@@ -243,7 +244,9 @@ class AsyncSandboxHandle:
 
     async def snapshot(self, **fields: Any) -> wire.Snapshot:
         """Keeps a copy of its files, from which others can begin; `fields` are those of the API."""
-        return cast("wire.Snapshot", await self._t.json("POST", self._path("snapshots"), fields))
+        silence = _address.WORK_SECONDS
+        answer = await self._t.json("POST", self._path("snapshots"), fields, silence=silence)
+        return cast("wire.Snapshot", answer)
 
     async def remove(self) -> wire.Sandbox:
         """Ends it at once, and removes it with all that it holds. One that is gone already is no error."""

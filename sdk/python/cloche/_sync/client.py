@@ -30,15 +30,24 @@ class SandboxClient:
     `host` is ``unix:///path``, ``tcp://host:port``, or an http or https address; empty is
     ``CLOCHE_HOST``, or else the socket of this user's daemon. `token` is shown to daemons over TCP; empty
     is ``CLOCHE_TOKEN``. `verify` is what https is checked against: ``True`` is
-    the system's authorities and those in the file ``CLOCHE_CA_FILE``.
+    the system's authorities and those in the file ``CLOCHE_CA_FILE``. After `silence` seconds without any of
+    an answer a call is a `cloche.errors.DaemonSilent`; None waits for ever. What may take long, such as a
+    create, has 46 minutes, and a command without a timeout has no such bound.
 
     Making one connects to nothing. At first use, or at the beginning of a ``with``, a daemon that is not
     there or does not know this caller is a `cloche.SandboxUnavailable`. Nothing ever runs on this machine
     instead.
     """
 
-    def __init__(self, host: str = "", token: str = "", *, verify: ssl.SSLContext | bool = True) -> None:
-        self._t = Transport(host, token, verify=verify)
+    def __init__(
+        self,
+        host: str = "",
+        token: str = "",
+        *,
+        verify: ssl.SSLContext | bool = True,
+        silence: float | None = _address.SILENCE_SECONDS,
+    ) -> None:
+        self._t = Transport(host, token, verify=verify, silence=silence)
 
     @property
     def host(self) -> str:
@@ -54,7 +63,7 @@ class SandboxClient:
         own = "idempotency_key" not in body
         key = body.setdefault("idempotency_key", f"py-{os.urandom(16).hex()}")
         try:
-            info = self._t.json("POST", "/v1/sandboxes", body, repeat=True)
+            info = self._t.json("POST", "/v1/sandboxes", body, repeat=True, silence=_address.WORK_SECONDS)
         except BaseException as e:
             # Nobody knows the name of what an answer that was lost would have told of.
             if own and (isinstance(e, ConnectionBroken) or not isinstance(e, ClocheError)):
@@ -149,7 +158,8 @@ class SandboxClient:
             "spec": spec_of(spec, **fields).to_wire(),
             "exec": options(what, timeout, given or {}),
         }
-        answer: wire.RunResult = self._t.json("POST", "/v1/run", request)
+        silence = _address.of_program(timeout, _address.WORK_SECONDS)
+        answer: wire.RunResult = self._t.json("POST", "/v1/run", request, silence=silence)
         return ExecResult.of(answer["result"])
 
     def version(self) -> dict[str, Any]:
@@ -160,7 +170,7 @@ class SandboxClient:
         self, method: str, path: str, body: object = None, *, query: _address.Query | None = None
     ) -> Any:
         """A call of the API for which there is no method here, such as ``GET /v1/status``: JSON in and out."""
-        return self._t.json(method, path, body, query=query)
+        return self._t.json(method, path, body, query=query, silence=_address.WORK_SECONDS)
 
     def close(self) -> None:
         """Ends idle connections. Sandboxes go on."""

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cloche import _address
-from cloche.errors import ClocheError, ConnectionBroken
+from cloche.errors import ClocheError, ConnectionBroken, DaemonSilent
 from cloche.spec import default_host
 
 if TYPE_CHECKING:
@@ -22,7 +22,15 @@ class Transport:
     """Makes requests and tells errors apart. It holds nothing but idle connections, and belongs to the
     event loop in which it is first used."""
 
-    def __init__(self, host: str = "", token: str = "", *, verify: ssl.SSLContext | bool = True) -> None:
+    def __init__(
+        self,
+        host: str = "",
+        token: str = "",
+        *,
+        verify: ssl.SSLContext | bool = True,
+        silence: float | None = _address.SILENCE_SECONDS,
+    ) -> None:
+        self._silence = silence
         self.host = host or default_host()
         self._socket, self._base = _address.parse_host(self.host)
         self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
@@ -78,17 +86,18 @@ class Transport:
         content: bytes | Iterator[bytes] | None = None,
         kind: str = "application/json",
         accept: str = "application/json",
-        silence: float | None = None,
+        silence: float | None = 0,
     ) -> Iterator[httpx.Response]:
         """An answer whose body is read by the caller. `silence` is how many seconds may pass without
-        any of it."""
+        any of it: 0 is the client's own bound, None is none."""
         http = self._open()
         import httpx
 
         headers = {"Accept": accept}
         if content is not None:
             headers["Content-Type"] = kind
-        timeout = httpx.Timeout(None, connect=_address.CONNECT_SECONDS, read=silence)
+        bound = self._silence if silence == 0 else silence
+        timeout = httpx.Timeout(None, connect=_address.CONNECT_SECONDS, read=bound)
         url = self._base + _address.encode_query(path, query)
         try:
             with http.stream(method, url, content=content, headers=headers, timeout=timeout) as answer:
@@ -108,7 +117,7 @@ class Transport:
         query: _address.Query | None = None,
         content: bytes | Iterator[bytes] | None = None,
         kind: str = "application/json",
-        silence: float | None = None,
+        silence: float | None = 0,
     ) -> bytes:
         """One call whose answer is read whole."""
         with self.stream(method, path, query=query, content=content, kind=kind, silence=silence) as a:
@@ -122,21 +131,21 @@ class Transport:
         *,
         query: _address.Query | None = None,
         repeat: bool = False,
-        silence: float | None = None,
+        silence: float | None = 0,
     ) -> Any:
         """One call with JSON in and out. With `repeat` it is sent a second time when the connection
         breaks: it changes nothing, or names what it makes."""
         content = None if body is None else _address.encode_json(body)
         try:
             data = self.call(method, path, query=query, content=content, silence=silence)
-        except ConnectionBroken:
-            if not repeat:
+        except ConnectionBroken as e:
+            if not repeat or isinstance(e, DaemonSilent):
                 raise
             data = self.call(method, path, query=query, content=content, silence=silence)
         return _address.decode_json(data) if data else None
 
     def lines(
-        self, path: str, *, query: _address.Query | None = None, silence: float | None = None
+        self, path: str, *, query: _address.Query | None = None, silence: float | None = 0
     ) -> Generator[bytes, None, None]:
         """The lines of an answer. One that ends within a line is broken."""
         lines = _address.Lines()

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cloche-dev/cloche"
+)
+
+// watchPings is how many pings are sent in the time after which an agent that answers
+// none is given up.
+const watchPings = 4
+
+// ErrSilent is the cause of an error of a connection whose agent did not answer. Nothing
+// is known to have ended.
+var ErrSilent = errors.New("the agent is silent")
+
+// watch ends a connection whose agent answers nothing while somebody waits for it. The
+// zero value watches nothing.
+type watch struct {
+	silence time.Duration
+	// still says that the agent cannot answer and is not to be given up: its sandbox is
+	// paused.
+	still func() bool
+
+	mu      sync.Mutex
+	waiting int
+	running bool
+	heard   atomic.Int64 // pings that were answered
+	silent  atomic.Bool
+}
+
+// Watch has the connection ended when calls wait on it and the agent has answered no ping
+// for silence; 0 is never. While still is true that time does not pass. It is called once,
+// before the first call.
+func (c *Client) Watch(silence time.Duration, still func() bool) {
+	c.watch.silence, c.watch.still = silence, still
+}
+
+// Attend watches the agent as if a call waited, until done is called.
+func (c *Client) Attend() (done func()) {
+	w := &c.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting++
+	if !w.running && w.silence > 0 {
+		w.running = true
+		go c.heed() // it ends when nothing waits any more, or with the session
+	}
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.waiting--
+	})
+}
+
+// Silent is the error of a connection that was ended because the agent did not answer;
+// nil is one that was not.
+func (c *Client) Silent() error {
+	if !c.watch.silent.Load() {
+		return nil
+	}
+	e := cloche.Errorf(cloche.CodeUnavailable, "the sandbox's agent has not answered for %s", c.watch.silence).
+		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
+	e.Retryable = true
+	return e.WithCause(ErrSilent)
+}
+
+// heed pings while something waits.
+func (c *Client) heed() {
+	w := &c.watch
+	every := max(w.silence/watchPings, time.Millisecond)
+	t := time.NewTimer(every)
+	defer t.Stop()
+	var asked atomic.Bool
+	since, heard := time.Now(), w.heard.Load()
+	for ; ; t.Reset(max(min(every, w.silence-time.Since(since)), time.Millisecond)) {
+		select {
+		case <-c.Done():
+			return
+		case <-t.C:
+		}
+		w.mu.Lock()
+		if w.waiting == 0 {
+			w.running = false
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		if now := w.heard.Load(); now != heard || w.still() {
+			since, heard = time.Now(), now
+		}
+		if time.Since(since) >= w.silence {
+			w.silent.Store(true)
+			_ = c.session.Close() // it was open
+			return
+		}
+		if asked.CompareAndSwap(false, true) {
+			go func() { // it ends with the answer or the session
+				if _, err := c.session.Ping(); err == nil {
+					w.heard.Add(1)
+				}
+				asked.Store(false)
+			}()
+		}
+	}
+}

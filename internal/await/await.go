@@ -1,0 +1,67 @@
+// Package await notes what a call waits for, so that a deadline that passes can name the
+// part that did not answer and for how long.
+package await
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Notes are the parts that one call waits for now. They are safe for concurrent use.
+type Notes struct {
+	mu   sync.Mutex
+	open []*note
+	// last is what was waited for when the wait ended with its context.
+	last *note
+}
+
+type note struct {
+	part  string
+	since time.Time
+}
+
+type notesKey struct{}
+
+// With returns a context whose waits are noted.
+func With(ctx context.Context) (context.Context, *Notes) {
+	n := &Notes{}
+	return context.WithValue(ctx, notesKey{}, n), n
+}
+
+// For notes that the call of ctx waits for a part, such as "the agent", until done is
+// called. It does nothing for a context without notes.
+func For(ctx context.Context, part string) (done func()) {
+	n, ok := ctx.Value(notesKey{}).(*Notes)
+	if !ok {
+		return func() {}
+	}
+	w := &note{part, time.Now()}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open = append(n.open, w)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if ctx.Err() != nil {
+			n.last = w
+		}
+		n.open = slices.DeleteFunc(n.open, func(o *note) bool { return o == w })
+	}
+}
+
+// Last is the part that the call waits for now, or waited for when its context ended, and
+// since when; an empty part is none that was noted. Of several it is the one that was noted last.
+func (n *Notes) Last() (part string, since time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.last
+	if len(n.open) > 0 {
+		w = n.open[len(n.open)-1]
+	}
+	if w == nil {
+		return "", time.Time{}
+	}
+	return w.part, w.since
+}
