@@ -3,7 +3,7 @@
     import cloche
 
     with cloche.local() as client:
-        print(client.run_python("print(6 * 7)", image="host").stdout)
+        print(client.run_python("print(6 * 7)").stdout)
 
 `SandboxClient` makes sandboxes and finds them again, `SandboxHandle` is one of them; `AsyncSandboxClient`
 and `AsyncSandboxHandle` are the same for asyncio, and `cloche.wire` has the types of the API.

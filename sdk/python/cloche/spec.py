@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from cloche import wire
 
-DEFAULT_IMAGE = "python:3.11-slim"
-"""The image of a `SandboxSpec` that names none. ``host`` is the machine's own tools, and needs no registry."""
+DEFAULT_IMAGE = ""
+"""The image of a `SandboxSpec` that names none: the daemon chooses, as for the command line. That is ``host``,
+the machine's own tools, which needs no registry, unless the operator's policy says otherwise."""
 
 MIB = 1 << 20
 
@@ -77,7 +78,7 @@ class SandboxSpec:
     name: str = ""
     """1 to 63 of ``a-z 0-9 - _ .``, unique among the caller's live sandboxes; empty lets the daemon choose."""
     image: str = DEFAULT_IMAGE
-    """``host``, or a reference of an image."""
+    """``host``, or a reference of an image; see `DEFAULT_IMAGE` for an empty one."""
     memory_mib: int | None = 512
     """MiB of memory; None is the profile's default."""
     cpus: float | None = 1
@@ -123,8 +124,8 @@ class SandboxSpec:
 
     def to_wire(self) -> wire.SandboxSpec:
         """The body of the request."""
-        out: wire.SandboxSpec = {"image": self.image or DEFAULT_IMAGE}
-        texts = ("name", "user", "cwd", "profile", "engine", "pull", "snapshot", "idempotency_key", "network")
+        out: wire.SandboxSpec = {}
+        texts = ("name", "image", "user", "cwd", "profile", "engine", "pull", "snapshot", "idempotency_key", "network")
         given: dict[str, Any] = {k: getattr(self, k) for k in texts if getattr(self, k)}
         for k in ("env", "labels"):
             if getattr(self, k):

@@ -39,15 +39,12 @@ def test_run_has_what_a_spec_and_options_say(client: cloche.SandboxClient) -> No
     assert r.stdout_bytes == b"\xffin\n12\n"
 
 
-def test_a_default_spec_asks_for_the_image_of_the_contract(client: cloche.SandboxClient) -> None:
-    """It runs where the image is, and says where it is not what an operator could do."""
-    assert cloche.SandboxSpec().image == "python:3.11-slim"
-    try:
-        r = client.run_python("print('here')", pull="never")
-    except cloche.ClocheError as e:
-        assert "image_aliases" in str(e) and "python:3.11-slim" in str(e)
-    else:
-        assert r.stdout == "here\n"
+def test_a_spec_without_an_image_needs_no_registry(client: cloche.SandboxClient, mark: str) -> None:
+    """The daemon chooses its image, as for the command line and the Go client."""
+    assert "image" not in cloche.SandboxSpec().to_wire()
+    assert client.run_python("print('here')", pull="never").stdout == "here\n"
+    with client.create(labels={"test": mark}) as made, client.create(image="host") as host:
+        assert made.info["image"] == host.info["image"]
 
 
 def test_an_image_that_is_not_here_names_the_alias(client: cloche.SandboxClient) -> None:
