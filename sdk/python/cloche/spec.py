@@ -125,7 +125,18 @@ class SandboxSpec:
     def to_wire(self) -> wire.SandboxSpec:
         """The body of the request."""
         out: wire.SandboxSpec = {}
-        texts = ("name", "image", "user", "cwd", "profile", "engine", "pull", "snapshot", "idempotency_key", "network")
+        texts = (
+            "name",
+            "image",
+            "user",
+            "cwd",
+            "profile",
+            "engine",
+            "pull",
+            "snapshot",
+            "idempotency_key",
+            "network",
+        )
         given: dict[str, Any] = {k: getattr(self, k) for k in texts if getattr(self, k)}
         for k in ("env", "labels"):
             if getattr(self, k):
@@ -165,6 +176,10 @@ class SandboxSpec:
 
     def _limits(self) -> wire.Limits:
         out: wire.Limits = {}
+        for field in ("cpus", "memory_mib", "disk_mib", "pids"):
+            if (given := getattr(self, field)) is not None and not given > 0:
+                hint = "give what it may have, such as cpus=0.5; None is the profile's default"
+                raise invalid(field, f"{field} is {given!r}, with which nothing can run", hint)
         if self.cpus is not None:
             out["cpus"] = self.cpus
         if self.memory_mib is not None:
@@ -225,7 +240,24 @@ def command(cmd: str, args: Sequence[str]) -> wire.ExecRequest:
         raise invalid(
             "args", "args is a list of texts, and was one text", f"args=[{args!r}], or shell() for a script"
         )
+    if not args and len(words := cmd.split()) > 1 and not cmd.startswith(("/", ".")):
+        raise invalid(
+            "cmd",
+            f"{cmd!r} is the name of one program, and has spaces",
+            f"give a command and its arguments, {words[0]!r}, {words[1:]!r}, or shell({cmd!r})",
+        )
     return {"argv": [cmd, *args]}
+
+
+def argument_list(argv: Sequence[str]) -> wire.ExecRequest:
+    """A command with its arguments as one list."""
+    if isinstance(argv, str):
+        raise invalid(
+            "argv",
+            "argv is a list of texts, and was one text",
+            f"run({argv.split()!r}), or run_shell({argv!r}) for a script",
+        )
+    return {"argv": list(argv)}
 
 
 def options(what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> wire.ExecRequest:

@@ -55,7 +55,7 @@ def test_an_archive_restores_on_another_backend(tmp_path: Path) -> None:
         for portable in (True, False):
             s = await w.session(portable_archives=portable)
             assert (await s.exec("echo h > one; mkdir d; ln one d/two; ln -s /workspace/one d/sym")).ok()
-            with tarfile.open(fileobj=await s.persist_workspace(), mode="r:") as archive:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=await s.persist_workspace(), mode="r:") as archive:
                 target = tmp_path / str(portable)
                 target.mkdir()
                 if not portable:
