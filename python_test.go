@@ -32,8 +32,8 @@ func TestPython(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
 	defer cancel()
 	venv := newVenv(ctx, t, pypi)
-	// So that a spec that says nothing works without a registry, and over TCP endpoints do.
-	policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\nendpoints: [{target: \"client\", tenants: [tcp, local]}]\n"
+	// So that endpoints work over TCP.
+	policy := "endpoints: [{target: \"client\", tenants: [tcp, local]}]\n"
 	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,9 @@ type TarOutOptions struct {
 	// leads to something in the directory is made relative, so that it leads there
 	// wherever the archive is unpacked.
 	KeepLinks bool
+	// CopyHardLinks writes the content of a file again for each further name that it has.
+	// Otherwise the further names are hard links, which some readers of archives refuse.
+	CopyHardLinks bool
 }
 
 // TarInOptions say how an archive is unpacked into a directory.

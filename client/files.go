@@ -256,6 +256,9 @@ func (c *Client) TarOut(ctx context.Context, ref, path string, o cloche.TarOutOp
 	if o.KeepLinks {
 		q.Set("links", "keep")
 	}
+	if o.CopyHardLinks {
+		q.Set("hard_links", "copy")
+	}
 	resp, err := c.send(ctx, http.MethodGet, p, q, nil, nil)
 	if err != nil {
 		return report, err

@@ -17,12 +17,17 @@ const maxSkipped = 1000
 // clean.
 func (c *Client) TarOut(ctx context.Context, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
 	req := wire.Request{
-		Op: wire.OpPack, Path: cloche.Bytes(path), Tar: &wire.Tar{Exclude: rawPaths(o.Exclude), KeepLinks: o.KeepLinks},
+		Op: wire.OpPack, Path: cloche.Bytes(path), Tar: &wire.Tar{Exclude: rawPaths(o.Exclude), KeepLinks: o.KeepLinks, CopyHardLinks: o.CopyHardLinks},
 	}
-	if c.version < req.Op.Since() && len(o.Exclude) == 0 {
+	since := req.Op.Since()
+	switch {
+	case o.CopyHardLinks:
+		since = wire.CopyHardLinksSince
+	case c.version < since && len(o.Exclude) == 0:
 		req.Op = wire.OpTarOut // which keeps links
+		since = req.Op.Since()
 	}
-	k, err := c.open(ctx, req)
+	k, err := c.openSince(ctx, since, req)
 	if err != nil {
 		return cloche.TarReport{}, err
 	}

@@ -47,6 +47,7 @@ devices and set-id bits are left out, and what is left out is named.`,
 		Example: `  cloche cp ./src build:
   cloche cp build:/workspace/out.csv .
   cloche cp build:/workspace - | tar tf -
+  cloche cp --copy-hard-links build:/workspace - > work.tar
   cloche cp --exclude .git --exclude node_modules ./app build:/workspace/app
   cloche cp --atomic --clear ./release/. build:/srv/app`,
 		GroupID: groupRun,

@@ -16,10 +16,12 @@ type tarFlags struct {
 	exclude       []string
 	owner         string
 	atomic, clear bool
+	copyLinks     bool
 }
 
 func (f *tarFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.exclude, "exclude", nil, "leave out the `PATH`, relative to the directory that is copied, with all below it; it is literal, not a pattern (repeatable)")
+	flags.BoolVar(&f.copyLinks, "copy-hard-links", false, "write a file of the sandbox again for each further name that it has, in place of a hard link, which some programs refuse in a tar stream")
 	flags.StringVar(&f.owner, "owner", "", `the owner of what is made in the sandbox, "NAME|UID[:GID]", or "keep" for the numbers in a tar stream (default: the sandbox's user)`)
 	flags.BoolVar(&f.atomic, "atomic", false, "put a directory or tar stream in place in the sandbox as a whole or not at all")
 	flags.BoolVar(&f.clear, "clear", false, "remove what is in the directory of the sandbox before, as part of --atomic")
@@ -39,10 +41,15 @@ func (f *tarFlags) check(in bool) error {
 	if !in && (f.owner != "" || f.atomic || f.clear) {
 		return cloche.Invalid("dst", "--owner, --atomic and --clear are for copies into a sandbox").WithHint("leave them out")
 	}
+	if in && f.copyLinks {
+		return cloche.Invalid("src", "--copy-hard-links is for copies out of a sandbox").WithHint("leave it out")
+	}
 	return checkText("owner", f.owner)
 }
 
-func (f *tarFlags) out() cloche.TarOutOptions { return cloche.TarOutOptions{Exclude: f.exclude} }
+func (f *tarFlags) out() cloche.TarOutOptions {
+	return cloche.TarOutOptions{Exclude: f.exclude, CopyHardLinks: f.copyLinks}
+}
 
 // in are the options of an import. What is packed here leaves out by itself what
 // is excluded; from a stream it is left out there.

@@ -14,7 +14,7 @@ const maxTrailer = 3 << 10
 func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
-	o := cloche.TarOutOptions{Exclude: q.all("exclude"), KeepLinks: q.oneOf("links", "relative", "keep") == "keep"}
+	o := cloche.TarOutOptions{Exclude: q.all("exclude"), KeepLinks: q.oneOf("links", "relative", "keep") == "keep", CopyHardLinks: q.oneOf("hard_links", "keep", "copy") == "copy"}
 	if err := q.end(); err != nil {
 		return err
 	}

@@ -51,6 +51,9 @@ func (h hostView) build(ctx context.Context, extra []string) (*tree, record, err
 		return nil, record{}, err
 	}
 	r.Env["PATH"] = c.path()
+	if err := c.python(&r); err != nil {
+		return nil, record{}, err
+	}
 	if err := c.masks(&r); err != nil {
 		return nil, record{}, err
 	}
@@ -167,6 +170,31 @@ func (c *copier) path() string {
 		}
 	}
 	return strings.Join(dirs, ":")
+}
+
+// python adds the name python, last in the PATH, where the machine has python3 alone: many
+// programs of images for Python call it so.
+func (c *copier) python(r *Rootfs) error {
+	target := ""
+	for _, dir := range []string{"usr/local/bin", "usr/bin"} {
+		for _, name := range []string{"python", "python3"} {
+			info, err := c.look(dir + "/" + name)
+			switch {
+			case err != nil:
+				return err
+			case info == nil:
+			case name == "python":
+				return nil
+			case target == "":
+				target = "/" + dir + "/" + name
+			}
+		}
+	}
+	if target == "" {
+		return nil
+	}
+	r.Env["PATH"] += ":/" + namesDir
+	return c.tree.symlink(namesDir+"/python", target)
 }
 
 // masks finds the directories below the mounts that are not tools: local

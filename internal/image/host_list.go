@@ -46,12 +46,15 @@ func extraPath() []string {
 	return []string{"usr/local/go/bin", "usr/lib/go/bin", "usr/local/cargo/bin", "usr/local/cuda/bin"}
 }
 
+// namesDir holds further names of programs of the machine's.
+const namesDir = "opt/cloche/bin"
+
 // emptyDirs are there for programs that expect them and for mounts.
 func emptyDirs() map[string]uint16 {
 	return map[string]uint16{
 		"dev": 0o755, "dev/shm": 0o1777, "dev/pts": 0o755, "proc": 0o555, "sys": 0o555,
 		"tmp": 0o1777, "run": 0o755, "run/lock": 0o1777, "run/user": 0o755,
-		"etc": 0o755, "root": 0o700, "home": 0o755, "opt": 0o755, "srv": 0o755, "mnt": 0o755, "media": 0o755,
+		"etc": 0o755, "etc/skel": 0o755, "root": 0o700, "home": 0o755, "opt": 0o755, "srv": 0o755, "mnt": 0o755, "media": 0o755,
 		"var": 0o755, "var/tmp": 0o1777, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/spool": 0o755,
 		".cloche": 0o755,
 	}
@@ -80,6 +83,11 @@ func etcMade(shell string) map[string]string {
 		"networks":      "loopback\t127.0.0.0\n",
 		"shells":        "/bin/sh\n" + shell + "\n",
 		"fstab":         "",
-		"profile":       "# Settings of login shells go to ~/.profile.\nif [ -n \"$BASH\" ]; then PS1='\\u@\\h:\\w\\$ '; else PS1='$ '; fi\numask 022\n",
+		"adduser.conf":  "",
+		// What root changes about users needs no password. Others are asked for none that
+		// could be right.
+		"pam.d/other": "auth sufficient pam_rootok.so\nauth required pam_deny.so\naccount required pam_permit.so\n" +
+			"password required pam_unix.so\nsession required pam_permit.so\n",
+		"profile": "# Settings of login shells go to ~/.profile.\nif [ -n \"$BASH\" ]; then PS1='\\u@\\h:\\w\\$ '; else PS1='$ '; fi\numask 022\n",
 	}
 }

@@ -47,9 +47,14 @@ type Store struct {
 	records map[string]record // by name, as they were last seen to hold
 }
 
+// recordLayout changes when images have other files, made of the same sources.
+const recordLayout = 1
+
 // record says from what an image was made, so that a later process knows
 // without reading it again whether that still holds.
 type record struct {
+	// Layout is the recordLayout with which it was made.
+	Layout  int    `json:"layout"`
 	Rootfs  Rootfs `json:"rootfs"`
 	Sources []seen `json:"sources"`
 }
@@ -165,6 +170,7 @@ func (s *Store) cached(ctx context.Context, name string, build func() (*tree, re
 	if err != nil {
 		return record{}, err
 	}
+	r.Layout = recordLayout
 	kind, _, _ := strings.Cut(name, "-")
 	if err := s.write(kind, t, &r.Rootfs); err != nil {
 		return record{}, err
@@ -188,7 +194,7 @@ func (s *Store) holding(name string) (record, bool) {
 			return record{}, false
 		}
 	}
-	if filepath.Dir(r.Rootfs.Image) != s.dir || !present(r.Rootfs) || !allUnchanged(r.Sources) {
+	if r.Layout != recordLayout || filepath.Dir(r.Rootfs.Image) != s.dir || !present(r.Rootfs) || !allUnchanged(r.Sources) {
 		return record{}, false
 	}
 	s.remember(name, r)

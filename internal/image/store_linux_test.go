@@ -101,7 +101,7 @@ func TestHostImageOfThisMachine(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"root", "home/user", "tmp", "run/lock", "opt", "srv", "var/tmp"} {
+	for _, dir := range []string{"root", "home/user", "tmp", "run/lock", "etc/skel", "srv", "var/tmp"} {
 		if entries, err := fs.ReadDir(fsys, dir); err != nil || len(entries) != 0 {
 			t.Errorf("%s: %d entries, error %v; want an empty directory", dir, len(entries), err)
 		}
@@ -132,6 +132,37 @@ func TestHostImageOfThisMachine(t *testing.T) {
 	}
 	if !strings.Contains(r.Env["PATH"], "/usr/bin") || r.User != "root" || r.MissingHint == "" || !strings.HasPrefix(r.Digest, "sha256:") {
 		t.Errorf("resolved to %+v", r)
+	}
+}
+
+// Programs of images for Python call it python, and adduser wants what is made for it.
+func TestHostImageHasPythonByItsShortName(t *testing.T) {
+	s, root := otherHost(t)
+	put(t, root, "usr/bin/python3", "", 0o755)
+	r := resolve(t, s, Need{})
+	fsys := open(t, r.Image)
+	if target, err := fs.ReadLink(fsys, "opt/cloche/bin/python"); err != nil || target != "/usr/bin/python3" || !strings.HasSuffix(r.Env["PATH"], ":/opt/cloche/bin") {
+		t.Errorf("python is %q, %v, with PATH %s", target, err, r.Env["PATH"])
+	}
+	for _, name := range []string{"etc/skel", "etc/adduser.conf", "etc/pam.d/other"} {
+		if _, err := fs.Stat(fsys, name); err != nil {
+			t.Error(err)
+		}
+	}
+	// What an older cloche made of the same files is made again.
+	older, err := s.load("host")
+	must(t, err)
+	older.Layout, older.Rootfs.MissingHint = 0, "of an older cloche"
+	must(t, s.save("host", older))
+	next := openStore(t, s.dir)
+	next.host = s.host
+	if r := resolve(t, next, Need{}); r.MissingHint != HostHint {
+		t.Errorf("the image is still the one that says %q", r.MissingHint)
+	}
+	put(t, root, "usr/local/bin/python", "", 0o755)
+	r = resolve(t, s, Need{})
+	if strings.Contains(r.Env["PATH"], "cloche") {
+		t.Errorf("the machine has a python, and PATH is %s", r.Env["PATH"])
 	}
 }
 

@@ -334,6 +334,41 @@ func TestAbsoluteLinksBecomeRelative(t *testing.T) {
 	}
 }
 
+// Some readers of archives refuse hard links: each name of a file has its content.
+func TestHardLinksBecomeCopies(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	in.run(t, "cd "+dir+" && mkdir d && echo content >one && ln one d/two && ln one d/three")
+	for _, copies := range []bool{false, true} {
+		var buf bytes.Buffer
+		if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{CopyHardLinks: copies}, &buf); err != nil {
+			t.Fatal(err)
+		}
+		files, links := 0, 0
+		for r := tar.NewReader(&buf); ; {
+			h, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch h.Typeflag {
+			case tar.TypeReg:
+				files++
+				if data, err := io.ReadAll(r); err != nil || string(data) != "content\n" {
+					t.Errorf("%s: %q, %v", h.Name, data, err)
+				}
+			case tar.TypeLink:
+				links++
+			}
+		}
+		if want := map[bool]int{false: 1, true: 3}[copies]; files != want || links != 3-want {
+			t.Errorf("copies %v: %d files and %d links, want %d and %d", copies, files, links, want, 3-want)
+		}
+	}
+}
+
 func TestSparseFilesStaySmall(t *testing.T) {
 	in := boot(t, nil)
 	dir := t.TempDir()

@@ -43,7 +43,7 @@ func (w frameWriter) Write(b []byte) (int, error) {
 type packer struct {
 	tw      *tar.Writer
 	report  cloche.TarReport
-	links   map[[2]uint64]string
+	links   map[[2]uint64]string // nil makes copies of hard links
 	exclude pathSet
 	// roots are the names of the directory itself, in front of which an absolute
 	// link leads to something in it; none keeps links as they are.
@@ -64,6 +64,9 @@ func (a *Agent) tarOut(p *peer, name string, o wire.Tar) error {
 	}
 	out := newBlocks(frameWriter{p})
 	k := &packer{tw: tar.NewWriter(out), links: map[[2]uint64]string{}, exclude: newPathSet(o.Exclude), buf: make([]byte, 256<<10)}
+	if o.CopyHardLinks {
+		k.links = nil
+	}
 	if !o.KeepLinks {
 		k.roots = []string{path.Clean(name)}
 		if real, err := os.Readlink(procFD(int(f.Fd()))); err == nil && real != k.roots[0] {
@@ -240,7 +243,7 @@ func (k *packer) header(h *tar.Header) error {
 // regular packs a file. One that shrinks meanwhile is filled with zeros, as its
 // size has been announced.
 func (k *packer) regular(fd int, name string, st *unix.Stat_t) error {
-	if st.Nlink > 1 {
+	if st.Nlink > 1 && k.links != nil {
 		id := [2]uint64{uint64(st.Dev), st.Ino}
 		if first, ok := k.links[id]; ok {
 			h := header(name, st, tar.TypeLink)

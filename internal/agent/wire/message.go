@@ -279,10 +279,15 @@ type LargeFile struct {
 	Size int64        `json:"size"`
 }
 
+// CopyHardLinksSince is the version since which an OpPack makes copies of hard links.
+const CopyHardLinksSince = 8
+
 // Tar says how an OpPack or OpUnpack goes about it. Paths are relative and clean.
 type Tar struct {
 	Exclude   []cloche.Bytes `json:"exclude,omitempty"`
 	KeepLinks bool           `json:"keep_links,omitempty"`
+	// CopyHardLinks is that of cloche.TarOutOptions, since version CopyHardLinksSince.
+	CopyHardLinks bool `json:"copy_hard_links,omitempty"`
 	// The rest is for OpUnpack. KeepOwner takes the archive's owners, not Request.User.
 	KeepOwner bool                 `json:"keep_owner,omitempty"`
 	Atomic    bool                 `json:"atomic,omitempty"`

@@ -371,3 +371,21 @@ def test_an_exec_whose_answer_was_lost_is_asked_for_by_its_id() -> None:
             client.get("sb-1").exec("true")
         assert len(s.asked) == 3 and b'"exec_id":"py-' in s.asked[1]
         assert s.asked[1].split(b"\r\n\r\n")[1] == s.asked[2].split(b"\r\n\r\n")[1]
+
+
+def test_what_cannot_be_meant_is_refused_before_it_is_sent() -> None:
+    with stranger(http(200, SANDBOX)) as (client, s):
+        sandbox = client.get("sb-1")
+        cases: list[tuple[Callable[[], object], str]] = [
+            (lambda: client.run("ls -l"), "['ls', '-l']"),
+            (lambda: sandbox.exec("ls -l"), "'ls', ['-l'], or shell('ls -l')"),
+            (lambda: sandbox.start("ls -l"), "'ls', ['-l'], or shell('ls -l')"),
+            (lambda: client.create(cpus=0), "cpus=0.5"),
+            (lambda: client.create(memory_mib=0), "memory_mib is 0"),
+            (lambda: client.run_python("1", pids=-1), "pids is -1"),
+        ]
+        for ask, wants in cases:
+            with pytest.raises(cloche.InvalidRequest) as e:
+                ask()
+            assert wants in str(e.value)
+        assert len(s.asked) == 1

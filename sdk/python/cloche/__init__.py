@@ -3,7 +3,7 @@
     import cloche
 
     with cloche.local() as client:
-        print(client.run_python("print(6 * 7)", image="host").stdout)
+        print(client.run_python("print(6 * 7)").stdout)
 
 `SandboxClient` makes sandboxes and finds them again, `SandboxHandle` is one of them; `AsyncSandboxClient`
 and `AsyncSandboxHandle` are the same for asyncio, and `cloche.wire` has the types of the API.
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cloche._async.handle import AsyncSandboxHandle
     from cloche._async.local import local_async
     from cloche._async.process import AsyncProcess
+    from cloche._forward import AsyncForward, Forward
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "DEFAULT_IMAGE",
     "AsyncEndpoints",
     "AsyncFiles",
+    "AsyncForward",
     "AsyncProcess",
     "AsyncSandboxClient",
     "AsyncSandboxHandle",
@@ -71,6 +73,7 @@ __all__ = [
     "Exit",
     "FileInfo",
     "Files",
+    "Forward",
     "InvalidRequest",
     "NoCapacity",
     "NotFound",
@@ -90,12 +93,14 @@ __all__ = [
 
 # What needs asyncio is imported by those who use it.
 _LATER = {
-    "AsyncEndpoints": "endpoints",
-    "AsyncFiles": "files",
-    "AsyncProcess": "process",
-    "AsyncSandboxClient": "client",
-    "AsyncSandboxHandle": "handle",
-    "local_async": "local",
+    "AsyncEndpoints": "_async.endpoints",
+    "AsyncFiles": "_async.files",
+    "AsyncForward": "_forward",
+    "AsyncProcess": "_async.process",
+    "AsyncSandboxClient": "_async.client",
+    "AsyncSandboxHandle": "_async.handle",
+    "Forward": "_forward",
+    "local_async": "_async.local",
 }
 
 
@@ -104,6 +109,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cloche._async.{module}"), name)
+    value = getattr(import_module(f"cloche.{module}"), name)
     globals()[name] = value
     return value

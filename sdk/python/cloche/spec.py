@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from cloche import wire
 
-DEFAULT_IMAGE = "python:3.11-slim"
-"""The image of a `SandboxSpec` that names none. ``host`` is the machine's own tools, and needs no registry."""
+DEFAULT_IMAGE = ""
+"""The image of a `SandboxSpec` that names none: the daemon chooses, as for the command line. That is ``host``,
+the machine's own tools, which needs no registry, unless the operator's policy says otherwise."""
 
 MIB = 1 << 20
 
@@ -77,7 +78,7 @@ class SandboxSpec:
     name: str = ""
     """1 to 63 of ``a-z 0-9 - _ .``, unique among the caller's live sandboxes; empty lets the daemon choose."""
     image: str = DEFAULT_IMAGE
-    """``host``, or a reference of an image."""
+    """``host``, or a reference of an image; see `DEFAULT_IMAGE` for an empty one."""
     memory_mib: int | None = 512
     """MiB of memory; None is the profile's default."""
     cpus: float | None = 1
@@ -123,8 +124,19 @@ class SandboxSpec:
 
     def to_wire(self) -> wire.SandboxSpec:
         """The body of the request."""
-        out: wire.SandboxSpec = {"image": self.image or DEFAULT_IMAGE}
-        texts = ("name", "user", "cwd", "profile", "engine", "pull", "snapshot", "idempotency_key", "network")
+        out: wire.SandboxSpec = {}
+        texts = (
+            "name",
+            "image",
+            "user",
+            "cwd",
+            "profile",
+            "engine",
+            "pull",
+            "snapshot",
+            "idempotency_key",
+            "network",
+        )
         given: dict[str, Any] = {k: getattr(self, k) for k in texts if getattr(self, k)}
         for k in ("env", "labels"):
             if getattr(self, k):
@@ -164,6 +176,10 @@ class SandboxSpec:
 
     def _limits(self) -> wire.Limits:
         out: wire.Limits = {}
+        for field in ("cpus", "memory_mib", "disk_mib", "pids"):
+            if (given := getattr(self, field)) is not None and not given > 0:
+                hint = "give what it may have, such as cpus=0.5; None is the profile's default"
+                raise invalid(field, f"{field} is {given!r}, with which nothing can run", hint)
         if self.cpus is not None:
             out["cpus"] = self.cpus
         if self.memory_mib is not None:
@@ -224,7 +240,24 @@ def command(cmd: str, args: Sequence[str]) -> wire.ExecRequest:
         raise invalid(
             "args", "args is a list of texts, and was one text", f"args=[{args!r}], or shell() for a script"
         )
+    if not args and len(words := cmd.split()) > 1 and not cmd.startswith(("/", ".")):
+        raise invalid(
+            "cmd",
+            f"{cmd!r} is the name of one program, and has spaces",
+            f"give a command and its arguments, {words[0]!r}, {words[1:]!r}, or shell({cmd!r})",
+        )
     return {"argv": [cmd, *args]}
+
+
+def argument_list(argv: Sequence[str]) -> wire.ExecRequest:
+    """A command with its arguments as one list."""
+    if isinstance(argv, str):
+        raise invalid(
+            "argv",
+            "argv is a list of texts, and was one text",
+            f"run({argv.split()!r}), or run_shell({argv!r}) for a script",
+        )
+    return {"argv": list(argv)}
 
 
 def options(what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> wire.ExecRequest:

@@ -648,6 +648,8 @@ class ProcessSpec(TypedDict, total=False):
     """Kills the whole process tree; 0 is unlimited where the profile allows it."""
     max_output_bytes: int
     """Kept of each stream, head and tail."""
+    cancel_with_caller: bool
+    """Only for execs: a managed process outlives the call that starts it, and is refused with it."""
     max_output_chars: int
     """What was kept of each stream is cut to so many Unicode characters, for a result that a model is to read: in the middle, where a notice, which counts too, says how many are missing. Of what the notice leaves the beginning gets three fifths. Only where the result is collected; 4000 is usual."""
     combined: bool

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -68,6 +69,41 @@ def test_all_of_it() -> None:
     run(test)
 
 
+def test_a_create_needs_no_await_in_a_with() -> None:
+    async def test(client: cloche.AsyncSandboxClient, mark: str) -> None:
+        async with client.create(image=IMAGE, labels={"test": mark}) as sb:
+            assert (await sb.exec("echo", ["in"])).stdout == "in\n"
+        assert await client.list(labels={"test": mark}) == []
+        made = await asyncio.gather(
+            asyncio.create_task(client.create(image=IMAGE, labels={"test": mark})),
+            client.create(image=IMAGE, labels={"test": mark}),
+        )
+        for sb in made:
+            async with sb:
+                assert (await sb.exec("true")).ok
+        with pytest.raises(cloche.ClocheError):
+            async with client.create(image="nowhere.invalid/none:1", pull="never"):
+                pytest.fail("there is no such image")
+
+    run(test)
+
+
+def test_ports_of_many_connections() -> None:
+    async def test(client: cloche.AsyncSandboxClient, mark: str) -> None:
+        async with client.create(image=IMAGE, labels={"test": mark}) as sb:
+            await sb.files.write("f", b"content")
+            serve = await sb.start("python3", ["-m", "http.server", "8000"], process={"ready": {"port": 8000}})
+            assert await serve.wait_ready(PATIENCE)
+
+            async def ask(url: str) -> bytes:
+                return await asyncio.to_thread(lambda: urllib.request.urlopen(f"{url}/f").read())
+
+            async with sb.forward(8000) as forward:
+                assert set(await asyncio.gather(*(ask(forward.url) for _ in range(20)))) == {b"content"}
+
+    run(test)
+
+
 def test_many_at_once() -> None:
     async def test(client: cloche.AsyncSandboxClient, mark: str) -> None:
         results = await asyncio.gather(
@@ -120,13 +156,15 @@ def test_an_exec_that_is_cancelled_at_once_leaves_no_command() -> None:
         async with await client.create(image=IMAGE, labels={"test": mark}) as sb:
 
             async def given_up(i: int) -> None:
-                work = sb.exec("sleep", ["1000"]) if i % 2 else sb.start("sleep", ["1000"])
+                work: Coroutine[Any, Any, Any] = (
+                    sb.exec("sleep", ["1000"]) if i % 2 else sb.start("sleep", ["1000"])
+                )
                 task = asyncio.ensure_future(work)
                 await asyncio.sleep(i * 0.00005)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-                if not task.cancelled():
-                    await (await sb.process(task.result().id)).kill()  # type: ignore[union-attr]
+                if not task.cancelled():  # the start was faster
+                    await task.result().kill()
 
             for i in range(100):
                 await given_up(i)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import multiprocessing
+import os
+import pickle
+import socket
 import tarfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import cloche
+from cloche import wire
 
 from .conftest import IMAGE
 
@@ -39,15 +47,12 @@ def test_run_has_what_a_spec_and_options_say(client: cloche.SandboxClient) -> No
     assert r.stdout_bytes == b"\xffin\n12\n"
 
 
-def test_a_default_spec_asks_for_the_image_of_the_contract(client: cloche.SandboxClient) -> None:
-    """It runs where the image is, and says where it is not what an operator could do."""
-    assert cloche.SandboxSpec().image == "python:3.11-slim"
-    try:
-        r = client.run_python("print('here')", pull="never")
-    except cloche.ClocheError as e:
-        assert "image_aliases" in str(e) and "python:3.11-slim" in str(e)
-    else:
-        assert r.stdout == "here\n"
+def test_a_spec_without_an_image_needs_no_registry(client: cloche.SandboxClient, mark: str) -> None:
+    """The daemon chooses its image, as for the command line and the Go client."""
+    assert "image" not in cloche.SandboxSpec().to_wire()
+    assert client.run_python("print('here')", pull="never").stdout == "here\n"
+    with client.create(labels={"test": mark}) as made, client.create(image="host") as host:
+        assert made.info["image"] == host.info["image"]
 
 
 def test_an_image_that_is_not_here_names_the_alias(client: cloche.SandboxClient) -> None:
@@ -324,3 +329,83 @@ def test_threads_share_a_client(sandbox: cloche.SandboxHandle) -> None:
     for t in threads:
         t.join(PATIENCE)
     assert sorted(seen) == [f"{i}\n" for i in range(8)]
+
+
+def test_a_port_inside_is_a_port_of_this_machine(sandbox: cloche.SandboxHandle) -> None:
+    data = os.urandom(3 << 20)
+    sandbox.files.write("f", data)
+    ready: wire.ProcessSpec = {"ready": {"port": 8000}}
+    with sandbox.start("python3", ["-m", "http.server", "8000"], process=ready) as server:
+        assert server.wait_ready(60)
+        with sandbox.forward(8000) as forward:
+            for _ in range(3):
+                with urllib.request.urlopen(f"{forward.url}/f", timeout=60) as answer:
+                    assert answer.read() == data
+            taken = forward.port
+            with pytest.raises(OSError):
+                sandbox.forward(8000, local_port=taken).start()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", taken), timeout=60)
+    with sandbox.forward(8001) as nobody, socket.create_connection((nobody.host, nobody.port)) as closed:
+        closed.settimeout(60)
+        assert closed.recv(1) == b""
+    with pytest.raises(cloche.InvalidRequest, match="65535"):
+        sandbox.forward(65536)
+
+
+def test_each_direction_of_a_forwarded_connection_ends_by_itself(sandbox: cloche.SandboxHandle) -> None:
+    program = """import socket
+s = socket.create_server(("127.0.0.1", 9000))
+c = s.accept()[0]
+got = b""
+while data := c.recv(1 << 16): got += data
+c.sendall(got[::-1])
+"""
+    with sandbox.start("python3", ["-c", program]):
+        sent = os.urandom(300_000)
+        end = time.monotonic() + 60
+        got = b""
+        with sandbox.forward(9000) as forward:
+            while not got and time.monotonic() < end:  # until it listens
+                with socket.create_connection((forward.host, forward.port), timeout=60) as c:
+                    with contextlib.suppress(OSError):
+                        c.sendall(sent)
+                        c.shutdown(socket.SHUT_WR)
+                        while data := c.recv(1 << 16):
+                            got += data
+        assert got == sent[::-1]
+
+
+def _ask(sandbox: cloche.SandboxHandle, who: int, answers: Any) -> None:
+    wrong = [
+        r.stdout for i in range(15) if (r := sandbox.exec("echo", [f"{who}-{i}"])).stdout != f"{who}-{i}\n"
+    ]
+    answers.put((who, wrong))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork with threads
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_share_a_handle(sandbox: cloche.SandboxHandle, method: str) -> None:
+    """Each gets the answers to what it asked: a fork has connections of its own, a spawned process a
+    handle that was pickled."""
+    context: Any = multiprocessing.get_context(method)
+    sandbox.exec("true")  # there is a connection before
+    answers = context.Queue()
+    all_of_them = [context.Process(target=_ask, args=(sandbox, who, answers)) for who in range(3)]
+    for p in all_of_them:
+        p.start()
+    _ask(sandbox, 3, answers)
+    assert sorted(answers.get(timeout=120) for _ in range(4)) == [(who, []) for who in range(4)]
+    for p in all_of_them:
+        p.join(60)
+        assert p.exitcode == 0
+
+
+def test_a_pickle_has_an_address_and_an_id(sandbox: cloche.SandboxHandle) -> None:
+    data = pickle.dumps(sandbox)
+    token = os.environ.get("CLOCHE_TOKEN")
+    assert not token or token.encode() not in data
+    other = pickle.loads(data)
+    assert (other.id, other.name) == (sandbox.id, sandbox.name)
+    assert other.exec("pwd").stdout == sandbox.info["cwd"] + "\n"
+    assert other.refresh()["image"] == sandbox.info["image"]

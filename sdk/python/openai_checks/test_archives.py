@@ -6,12 +6,14 @@ import asyncio
 import io
 import tarfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from agents.sandbox import Manifest, User, WorkspaceArchiveReadError, WorkspaceArchiveWriteError
 from agents.sandbox.entries import Dir, File
 from agents.sandbox.snapshot import LocalSnapshot, SnapshotBase
+from agents.sandbox.util.tar_utils import UnsafeTarMemberError, safe_extract_tarfile
 
 from cloche.openai_agents import ClocheSandboxClient
 
@@ -44,6 +46,27 @@ MESS = (
     "head -c 3000000 /dev/urandom > random"
 )
 SAME = "find . ! -name fifo -printf '%P %y %m %l\\n' | sort; sha256sum random"
+
+
+def test_an_archive_restores_on_another_backend(tmp_path: Path) -> None:
+    """The SDK's own reader of archives, which its other backends use, takes it."""
+
+    async def test(w: World) -> None:
+        for portable in (True, False):
+            s = await w.session(portable_archives=portable)
+            assert (await s.exec("echo h > one; mkdir d; ln one d/two; ln -s /workspace/one d/sym")).ok()
+            with tarfile.open(fileobj=await s.persist_workspace(), mode="r:") as archive:
+                target = tmp_path / str(portable)
+                target.mkdir()
+                if not portable:
+                    with pytest.raises(UnsafeTarMemberError, match="hardlink"):
+                        safe_extract_tarfile(archive, root=target)
+                    continue
+                safe_extract_tarfile(archive, root=target)
+            for name in ("one", "d/two", "d/sym"):
+                assert (target / name).read_text() == "h\n"
+
+    run(test)
 
 
 def test_review_finding_persist_and_hydrate_need_no_grant() -> None:

@@ -15,6 +15,8 @@ HAND = {"__init__.py", "primitives.py"}
 
 WORDS = [
     # Without tasks, what was called has been done.
+    (r"primitives\.Making\[(\w+)\]", r"\1"),
+    (r"primitives\.Making\((.*)\)$", r"\1"),
     (r"await primitives\.finish\((.*)\)$", r"\1"),
     (r"\bAsyncGenerator\[([^,]+), None\]", r"Generator[\1, None, None]"),
     (r"\basync (def|with|for)\b", r"\1"),

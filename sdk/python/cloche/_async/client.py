@@ -12,7 +12,7 @@ from cloche._async import primitives
 from cloche._async.handle import AsyncSandboxHandle
 from cloche._async.transport import AsyncTransport
 from cloche.errors import ClocheError, ConnectionBroken, NotFound
-from cloche.spec import ExecResult, SandboxSpec, options, spec_of
+from cloche.spec import ExecResult, SandboxSpec, argument_list, options, spec_of
 
 if TYPE_CHECKING:
     import ssl
@@ -53,11 +53,15 @@ class AsyncSandboxClient:
         """The daemon's address."""
         return self._t.host
 
-    async def create(
+    def create(
         self, spec: SandboxSpec | None = None, /, **fields: Unpack[SandboxFields]
-    ) -> AsyncSandboxHandle:
+    ) -> primitives.Making[AsyncSandboxHandle]:
         """Makes a sandbox of `spec`, with what `fields` say otherwise, and returns when commands can run
-        in it. An error leaves nothing behind, and neither does whoever is cancelled while waiting."""
+        in it: for ``with``, whose end removes it, or for whoever removes it later. An error leaves nothing
+        behind, and neither does whoever is cancelled while waiting."""
+        return primitives.Making(self._create(spec, **fields))
+
+    async def _create(self, spec: SandboxSpec | None, /, **fields: Unpack[SandboxFields]) -> AsyncSandboxHandle:
         body = spec_of(spec, **fields).to_wire()
         own = "idempotency_key" not in body
         key = body.setdefault("idempotency_key", f"py-{os.urandom(16).hex()}")
@@ -142,8 +146,8 @@ class AsyncSandboxClient:
         exec: ExecOptions | None = None,
         **fields: Unpack[SandboxFields],
     ) -> ExecResult:
-        """The same with a command, by no shell."""
-        return await self._run({"argv": list(argv)}, spec, timeout, exec, fields)
+        """The same with a command, by no shell: ``["ls", "-l"]``."""
+        return await self._run(argument_list(argv), spec, timeout, exec, fields)
 
     async def _run(
         self,

@@ -136,9 +136,17 @@ class AsyncFiles:
         query = self._query(path, access, recursive=recursive, keep_dirs=keep_dirs or None)
         await self._t.json("DELETE", self._path("files"), query=query)
 
-    async def tar_out(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
-        """A file or directory as a tar archive, piece by piece. One that cannot be finished is an error."""
-        query = {"path": self._at(path), "exclude": exclude}
+    async def tar_out(
+        self, path: str = ".", *, exclude: Sequence[str] = (), hard_links: Literal["keep", "copy"] = "keep"
+    ) -> AsyncGenerator[bytes, None]:
+        """A file or directory as a tar archive, piece by piece. One that cannot be finished is an error.
+        Absolute symlinks into the directory become relative. With `hard_links` ``copy`` a file is
+        written again for each further name that it has, for readers that refuse hard links."""
+        query: dict[str, str | Sequence[str] | None] = {
+            "path": self._at(path),
+            "exclude": exclude,
+            "hard_links": None if hard_links == "keep" else hard_links,
+        }
         async with self._t.stream("GET", self._path("tar"), query=query, accept="application/x-tar") as answer:
             async for data in answer.aiter_raw(_address.CHUNK):
                 yield data

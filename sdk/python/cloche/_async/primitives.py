@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
-from typing import IO, Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from types import TracebackType
+from typing import IO, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cloche._address import CHUNK
 
@@ -30,6 +31,53 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 async def aside(work: Callable[[], None]) -> None:
     """Does work that blocks, in a thread."""
     await asyncio.to_thread(work)
+
+
+class Handle(Protocol):
+    """What a ``with`` ends."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Making(Coroutine[Any, Any, H], Generic[H]):
+    """A coroutine whose result can be used in an ``async with`` without an ``await`` of its own."""
+
+    def __init__(self, work: Coroutine[Any, Any, H]) -> None:
+        self._work = work
+        self._made: H | None = None
+
+    def __await__(self) -> Generator[Any, Any, H]:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `Coroutine`."""
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `Coroutine`."""
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """See `Coroutine`."""
+        self._work.close()
+
+    async def __aenter__(self) -> H:
+        self._made = await self._work
+        await self._made.__aenter__()
+        return self._made
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._made is not None
+        await self._made.__aexit__(kind, error, trace)
 
 
 def _done(task: asyncio.Task[Any]) -> None:

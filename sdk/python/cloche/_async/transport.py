@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from cloche import _address
-from cloche.errors import ClocheError, ConnectionBroken, DaemonSilent
+from cloche.errors import ClocheError, ConnectionBroken, DaemonSilent, invalid
 from cloche.spec import default_host
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx
+
+    from cloche._forward import Daemon
 
 
 class AsyncTransport:
@@ -33,11 +35,25 @@ class AsyncTransport:
         self.host = host or default_host()
         self._socket, self._base = _address.parse_host(self.host)
         self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
+        self._asked = verify
         self._verify = _address.trusted(verify) if self._base.startswith("https:") else verify
         self._http: httpx.AsyncClient | None = None
         self._pid = 0
         # Never closed: to close TLS here would end it for the process that has the connections.
         self._of_parents: list[httpx.AsyncClient] = []
+
+    def daemon(self) -> Daemon:
+        """The same daemon, for connections that are no calls."""
+        from cloche._forward import Daemon  # takes asyncio, which others have no need for
+
+        return Daemon(self.host, self._socket, self._base, self._token, self._verify)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The address. The token stays here: another process has its own in ``CLOCHE_TOKEN``."""
+        if not isinstance(self._asked, bool):
+            text = "what https is checked against cannot be pickled"
+            raise invalid("verify", text, "name the authorities by CLOCHE_CA_FILE")
+        return _of_address, (type(self), self.host, self._asked)
 
     def _open(self) -> httpx.AsyncClient:
         self._forget_parent()
@@ -168,6 +184,10 @@ class AsyncTransport:
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()
+
+
+def _of_address(kind: type[AsyncTransport], host: str, verify: bool) -> AsyncTransport:
+    return kind(host, verify=verify)
 
 
 async def _refusal(answer: httpx.Response) -> ClocheError:

@@ -13,7 +13,7 @@ from cloche._sync import primitives
 from cloche._sync.handle import SandboxHandle
 from cloche._sync.transport import Transport
 from cloche.errors import ClocheError, ConnectionBroken, NotFound
-from cloche.spec import ExecResult, SandboxSpec, options, spec_of
+from cloche.spec import ExecResult, SandboxSpec, argument_list, options, spec_of
 
 if TYPE_CHECKING:
     import ssl
@@ -58,7 +58,11 @@ class SandboxClient:
         self, spec: SandboxSpec | None = None, /, **fields: Unpack[SandboxFields]
     ) -> SandboxHandle:
         """Makes a sandbox of `spec`, with what `fields` say otherwise, and returns when commands can run
-        in it. An error leaves nothing behind, and neither does whoever is cancelled while waiting."""
+        in it: for ``with``, whose end removes it, or for whoever removes it later. An error leaves nothing
+        behind, and neither does whoever is cancelled while waiting."""
+        return self._create(spec, **fields)
+
+    def _create(self, spec: SandboxSpec | None, /, **fields: Unpack[SandboxFields]) -> SandboxHandle:
         body = spec_of(spec, **fields).to_wire()
         own = "idempotency_key" not in body
         key = body.setdefault("idempotency_key", f"py-{os.urandom(16).hex()}")
@@ -143,8 +147,8 @@ class SandboxClient:
         exec: ExecOptions | None = None,
         **fields: Unpack[SandboxFields],
     ) -> ExecResult:
-        """The same with a command, by no shell."""
-        return self._run({"argv": list(argv)}, spec, timeout, exec, fields)
+        """The same with a command, by no shell: ``["ls", "-l"]``."""
+        return self._run(argument_list(argv), spec, timeout, exec, fields)
 
     def _run(
         self,

@@ -137,9 +137,17 @@ class Files:
         query = self._query(path, access, recursive=recursive, keep_dirs=keep_dirs or None)
         self._t.json("DELETE", self._path("files"), query=query)
 
-    def tar_out(self, path: str = ".", *, exclude: Sequence[str] = ()) -> Generator[bytes, None, None]:
-        """A file or directory as a tar archive, piece by piece. One that cannot be finished is an error."""
-        query = {"path": self._at(path), "exclude": exclude}
+    def tar_out(
+        self, path: str = ".", *, exclude: Sequence[str] = (), hard_links: Literal["keep", "copy"] = "keep"
+    ) -> Generator[bytes, None, None]:
+        """A file or directory as a tar archive, piece by piece. One that cannot be finished is an error.
+        Absolute symlinks into the directory become relative. With `hard_links` ``copy`` a file is
+        written again for each further name that it has, for readers that refuse hard links."""
+        query: dict[str, str | Sequence[str] | None] = {
+            "path": self._at(path),
+            "exclude": exclude,
+            "hard_links": None if hard_links == "keep" else hard_links,
+        }
         with self._t.stream("GET", self._path("tar"), query=query, accept="application/x-tar") as answer:
             for data in answer.iter_raw(_address.CHUNK):
                 yield data

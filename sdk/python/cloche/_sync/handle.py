@@ -14,13 +14,14 @@ from cloche._sync.endpoints import Endpoints
 from cloche._sync.files import Files
 from cloche._sync.process import Process, follow, kill
 from cloche._sync.transport import Transport
-from cloche.errors import ClocheError, InvalidRequest, NotFound
+from cloche.errors import ClocheError, InvalidRequest, NotFound, invalid
 from cloche.spec import Chunk, ExecResult, command, options, to_ms, to_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from cloche import wire
+    from cloche._forward import Forward
     from cloche.spec import ExecOptions
 
 
@@ -52,8 +53,25 @@ class SandboxHandle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.info['state']}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The daemon's address and what names the sandbox: another process goes on with it. Its `info`
+        there has no more than that until `refresh`, and its token is that of ``CLOCHE_TOKEN``."""
+        named = {k: v for k, v in self.info.items() if k in ("id", "name", "state", "cwd")}
+        return type(self), (self._t, named)
+
     def _path(self, *rest: str) -> str:
         return _address.sandbox_path(self.id, *rest)
+
+    def forward(self, port: int, *, local_port: int = 0) -> Forward:
+        """A port of 127.0.0.1 of this machine that leads to one inside, whatever the sandbox's network is:
+        ``local_port``, or one that is free. Used in a ``with``, whose end closes it, or by its `start`.
+        `cloche.InvalidRequest` for a number that is no port."""
+        for field, number, least in (("port", port, 1), ("local_port", local_port, 0)):
+            if not least <= number <= 65535:
+                raise invalid(field, f"{field} is {number}", f"a port is {least} to 65535")
+        from cloche._forward import Forward  # takes asyncio, which others have no need for
+
+        return Forward(self._t.daemon(), self._path("ports", str(port)), local_port)
 
     def exec(
         self, cmd: str, args: Sequence[str] = (), timeout: float | None = None, **options: Unpack[ExecOptions]
@@ -124,7 +142,7 @@ class SandboxHandle:
         """Starts a command and returns when it has been executed. Its output is read from the result
         as it comes. `process` holds what else a process may be: ``open_stdin``, ``tty``, ``restart``,
         ``ready``, ``on_full``."""
-        return self._start({**(process or {}), "argv": [cmd, *args]}, timeout, given)
+        return self._start({**(process or {}), **command(cmd, args)}, timeout, given)
 
     def start_shell(
         self,

@@ -11,8 +11,8 @@ import posixpath
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import IO, cast
+from pathlib import Path, PurePath
+from typing import IO, Literal, cast
 
 from agents.sandbox import WorkspaceArchiveReadError, WorkspaceArchiveWriteError
 from agents.sandbox.session.mount_lifecycle import with_ephemeral_mounts_removed
@@ -99,8 +99,13 @@ class ArchiveSession(ManifestSession):
         left = sorted(p.as_posix() for p in self._persist_workspace_skip_relpaths())
         out: IO[bytes] = tempfile.TemporaryFile()
         try:
-            async for piece in self._sandbox.files.tar_out(root.as_posix(), exclude=left):
-                await asyncio.to_thread(out.write, piece)
+            try:
+                await self._write(out, root, left, "copy" if self.state.options.portable_archives else "keep")
+            except ClocheError as e:
+                if e.code != "unsupported":
+                    raise
+                # A sandbox that an older daemon made.
+                await self._write(out, root, left, "keep")
             out.seek(0)
         except ClocheError as e:
             out.close()
@@ -111,6 +116,13 @@ class ArchiveSession(ManifestSession):
             out.close()
             raise
         return out
+
+    async def _write(
+        self, out: IO[bytes], root: PurePath, left: list[str], hard_links: Literal["keep", "copy"]
+    ) -> None:
+        archive = self._sandbox.files.tar_out(root.as_posix(), exclude=left, hard_links=hard_links)
+        async for piece in archive:
+            await asyncio.to_thread(out.write, piece)
 
     async def _persist_natively(self) -> io.IOBase:
         try:

@@ -16,7 +16,7 @@ class ClocheSandboxClientOptions(BaseSandboxClientOptions):
 
     type: Literal["cloche"] = "cloche"
     image: str = DEFAULT_IMAGE
-    """``host``, or a reference of an image."""
+    """``host``, or a reference of an image; the daemon chooses where it is empty."""
     exposed_ports: tuple[int, ...] = ()
     """Ports inside that `resolve_exposed_port` is to lead to."""
     env: dict[str, str] = Field(default_factory=dict)
@@ -49,6 +49,8 @@ class ClocheSandboxClientOptions(BaseSandboxClientOptions):
     """What the SDK's snapshots hold: the files, or the name of a snapshot that the daemon keeps."""
     external_symlinks: Literal["keep", "drop", "reject"] = "keep"
     """What becomes of symlinks out of the workspace in an archive that comes in."""
+    portable_archives: bool = True
+    """Archives that go out have copies in place of hard links, which other backends of the SDK refuse."""
     max_output_mib: int = Field(default=16, ge=1, le=64)
     """How much of each stream of a command is kept, head and tail."""
 

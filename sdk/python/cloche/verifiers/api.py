@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 from yarl import URL
 
+from cloche._forward import Daemon
 from cloche.spec import default_host
 
 CONNECT_SECONDS = 10.0
@@ -140,6 +141,10 @@ class Api:
         if not isinstance(answer, dict):
             raise ApiError("internal", f"{method} {path} was answered with something else than an object")
         return answer
+
+    def daemon(self) -> Daemon:
+        """The same daemon, for connections that are no calls."""
+        return Daemon(self.host, self._socket, self._base, self._token, True)
 
     async def stream(self, path: str) -> aiohttp.ClientWebSocketResponse:
         """A WebSocket. The daemon asks whether we live; aiohttp answers while it is read."""

@@ -17,11 +17,12 @@ from verifiers.v1.runtimes import BaseRuntimeInfo, ProgramResult, Runtime, Runti
 from verifiers.v1.runtimes.base import register
 from verifiers.v1.utils.scope import run_scope
 
+from cloche._address import sandbox_path
+from cloche._forward import AsyncForward
 from cloche.verifiers import process
 from cloche.verifiers.api import Api, ApiError
 from cloche.verifiers.bridge import Bridge, Route
 from cloche.verifiers.config import ClocheConfig
-from cloche.verifiers.ports import forward
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +233,9 @@ class ClocheRuntime(Runtime):
     async def expose(self, port: int) -> str:
         """A port of this machine's loopback that leads to one inside, until the runtime stops."""
         api, sandbox = self._up()
-        return await self._stack.enter_async_context(forward(api, sandbox, port))
+        path = sandbox_path(sandbox, "ports", str(port))
+        forward = await self._stack.enter_async_context(AsyncForward(api.daemon(), path))
+        return forward.url
 
     # -- programs
 
