@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,21 @@ func TestReady(t *testing.T) {
 				t.Errorf("it looked %d times, at most %d are allowed", looks, most)
 			}
 		})
+	}
+}
+
+// TestHostChecks: what is wrong with the host is wrong with each engine that shares its files.
+func TestHostChecks(t *testing.T) {
+	wrong := cloche.Problem{What: "no mounts", Mend: "give it CAP_SYS_ADMIN"}
+	for _, shares := range []bool{true, false} {
+		for _, problem := range []*cloche.Problem{&wrong, nil} {
+			p := core.NewProber([]engine.Engine{fakeReport{name: "e", usable: true, shares: shares}}, func() *cloche.Problem { return problem })
+			r := p.Refresh(t.Context())[0]
+			p.Close()
+			if broken := shares && problem != nil; r.Usable == broken || slices.Contains(r.Problems, wrong) != broken {
+				t.Errorf("shares %v, problem %v: %+v", shares, problem, r)
+			}
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package core_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,19 +83,4 @@ func TestProbesAreKept(t *testing.T) {
 			t.Error("a refresh is an old report")
 		}
 	})
-}
-
-// TestHostChecks: what is wrong with the host is wrong with each engine that shares its files.
-func TestHostChecks(t *testing.T) {
-	wrong := cloche.Problem{What: "no mounts", Mend: "give it CAP_SYS_ADMIN"}
-	for _, shares := range []bool{true, false} {
-		for _, problem := range []*cloche.Problem{&wrong, nil} {
-			p := core.NewProber([]engine.Engine{fakeReport{name: "e", usable: true, shares: shares}}, func() *cloche.Problem { return problem })
-			r := p.Refresh(t.Context())[0]
-			p.Close()
-			if broken := shares && problem != nil; r.Usable == broken || slices.Contains(r.Problems, wrong) != broken {
-				t.Errorf("shares %v, problem %v: %+v", shares, problem, r)
-			}
-		}
-	}
 }
