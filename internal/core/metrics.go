@@ -38,7 +38,7 @@ func (s *Service) record(ctx context.Context, e audit.Event) error {
 
 // tally is what there is now.
 func (s *Service) tally() metrics.Tally {
-	ctx, cancel := context.WithTimeout(context.Background(), measureTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), measureTimeout) //nolint:forbidigo // a collector has no context: bounded by itself
 	defer cancel()
 	t := metrics.Tally{Sandboxes: map[metrics.Placed]int{}, Uses: map[string]metrics.Use{}, ImageBytes: -1, HomeBytes: -1, HomeFreeBytes: -1}
 	states, active := s.opts.Sandboxes.Tally()
