@@ -40,6 +40,12 @@ type Config struct {
 	// the agent is not counted. 0 is none. It needs a cgroup v2 hierarchy inside
 	// that belongs to the sandbox; without one the agent refuses to start.
 	PidsMax int64 `json:"pids_max,omitempty"`
+	// CPUs and MemoryBytes are limits that the engine enforces from outside. Where the
+	// kernel is the sandbox's own, the agent shows them to programs, which size
+	// themselves by them: in the cgroup files and as the CPUs of the affinity mask. 0
+	// shows none.
+	CPUs        float64 `json:"cpus,omitempty"`
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	// RingBytes, twice, are kept of each process's output; 0 is DefaultRingBytes.
 	RingBytes int64 `json:"ring_bytes,omitempty"`
 	// LogBytes bound what is kept of all processes together; 0 is DefaultLogBytes.

@@ -316,7 +316,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	}
 	c.s.token = agent.NewToken()
 	limits := c.s.info.Limits
-	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, SingleUser: os.Geteuid() != 0, User: c.s.info.User}
+	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, SingleUser: os.Geteuid() != 0, User: c.s.info.User}
 	uid := uint32(agent.UID)
 	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {
 		terms := host.Terms()

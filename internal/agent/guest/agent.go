@@ -104,7 +104,13 @@ func cgroups(cfg agent.Config, id identity) (*groups, error) {
 		}
 		return nil, nil
 	}
-	g, err := openGroups(cfg.PidsMax, id)
+	var shown shownLimits
+	if !cfg.KernelGuardsInit {
+		// The kernel is the sandbox's own.
+		shown = limitsOf(cfg)
+		shown.narrow()
+	}
+	g, err := openGroups(cfg.PidsMax, shown, id)
 	if err != nil && cfg.PidsMax > 0 {
 		return nil, fmt.Errorf("enforce the pids limit: %w", err)
 	}

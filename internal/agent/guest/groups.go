@@ -14,10 +14,12 @@ import (
 )
 
 // groups are the agent's cgroups: one for each process that it starts, below one
-// that holds the limit for all. The hierarchy is mounted nowhere: the agent has a
-// descriptor of it, and its control files belong to the agent.
+// that holds the limit for all. The agent has a descriptor of the hierarchy, and its
+// control files belong to the agent. Programs see the hierarchy only where shown is
+// not empty, and then read-only.
 type groups struct {
-	job int // descriptor of the group that holds the limit
+	job   int         // descriptor of the group that holds the limit
+	shown shownLimits // what the control files of each group say
 
 	mu   sync.Mutex
 	next uint64
@@ -36,8 +38,8 @@ type group struct {
 
 // openGroups mounts the hierarchy and makes the group for all processes. A
 // pidsMax of 0 is no limit.
-func openGroups(pidsMax int64, id identity) (*groups, error) {
-	root, err := mountCgroup2()
+func openGroups(pidsMax int64, shown shownLimits, id identity) (*groups, error) {
+	root, err := mountCgroup2(0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +72,12 @@ func openGroups(pidsMax int64, id identity) (*groups, error) {
 			return nil, fmt.Errorf("set the pids limit: %w", err)
 		}
 	}
+	g.shown = shown.open(root, job)
 	return g, nil
 }
 
-// mountCgroup2 mounts the hierarchy detached from every path.
-func mountCgroup2() (int, error) {
+// mountCgroup2 mounts the hierarchy with more attributes, detached from every path.
+func mountCgroup2(more int) (int, error) {
 	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("open cgroup2: %w", err)
@@ -83,7 +86,7 @@ func mountCgroup2() (int, error) {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return -1, fmt.Errorf("configure cgroup2: %w", err)
 	}
-	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, more|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("mount cgroup2: %w", err)
 	}
@@ -137,6 +140,7 @@ func (g *groups) make() (*group, error) {
 		_ = unix.Unlinkat(g.job, name, unix.AT_REMOVEDIR)
 		return nil, fmt.Errorf("open group: %w", err)
 	}
+	g.shown.write(dir)
 	return &group{in: g, name: name, dir: dir}, nil
 }
 

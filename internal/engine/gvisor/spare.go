@@ -55,8 +55,9 @@ func fitOf(p engine.Plan) fit {
 	return fit{owner: p.Owner, cpus: processors(p.Limits.CPUs), attached: p.DieWithParent}
 }
 
-// processors is how many processors a sandbox sees. With one, some programs leave
-// out locks that they need; a fraction of two is as slow and safe.
+// processors is how many processors of a sandbox are online. With one, some programs
+// leave out memory barriers that they need, for threads run at the same time under a
+// quota. The agent gives programs an affinity mask of fewer.
 func processors(limit float64) int {
 	if limit <= 0 {
 		return runtime.NumCPU()
