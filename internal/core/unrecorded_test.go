@@ -34,10 +34,10 @@ func verbsWithoutRecord() map[string]string {
 		looks: "Admit Approvals Audit AuditUsage Authenticate Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List " +
 			"ListFiles Metrics PreviewSkills Processes Program Programs Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
-			"Ready Snapshots StatFile Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
+			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
 		ends:   "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
 		input:  "ResizeProcess WriteStdin",
-		house:  "Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		house:  "Answered Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse: "CreateMany RunStream Hold AnswerApproval ContinueProgram",
 	} {
 		for name := range strings.FieldsSeq(names) {

@@ -24,7 +24,7 @@ func TestFlowsAtOnce(t *testing.T) {
 	g, at := gate(t, e, egress.Options{Observer: c, Limits: egress.Limits{Flows: 1}}, "a.org:7")
 	to := at("a.org", 7)
 	first, second, third := newGuest(t), newGuest(t), newGuest(t)
-	var wg sync.WaitGroup
+	var wg, more sync.WaitGroup
 	wg.Go(func() { g.Connect(to, first) })
 	<-first.accepted
 	io.WriteString(first.far, "x")
@@ -32,11 +32,12 @@ func TestFlowsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	io.WriteString(second.far, "x") // what is refused may say what it is first
-	wg.Go(func() { g.Connect(to, second) })
+	more.Go(func() { g.Connect(to, second) })
 	if n, err := second.far.Read(make([]byte, 1)); err == nil {
 		t.Errorf("one more than the limit got %d bytes", n)
 	}
 	second.far.Close()
+	more.Wait()
 	if got := c.all; len(got) != 1 || got[0].Rule != rule.RuleBudget || !strings.Contains(got[0].Reason, "at once") {
 		t.Errorf("told %+v", got)
 	}

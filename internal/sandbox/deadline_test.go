@@ -129,13 +129,11 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 	cancel()
 	<-over
 	m := w.impatient(shortGrace)
-	if n, held := sandbox.Deadlines(m, sb.ID); n != 1 || held {
-		t.Errorf("%d deadlines were found, standing still: %v", n, held)
-	}
 	eventually(t, "its processes are gone", func() bool { return !runs(t, marker) })
+	// The reason is known only by the deadline that the first daemon wrote down.
 	eventually(t, "it is lost", func() bool {
 		got, err := m.Get(operator, sb.ID)
-		return err == nil && got.State == cloche.StateLost
+		return err == nil && got.State == cloche.StateLost && strings.Contains(got.Reason, "its agent did not end")
 	})
 }
 
