@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
@@ -57,8 +58,10 @@ func TestNothingWithoutARecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What runs in the sandbox of this engine has the host's files.
+	file := filepath.Join(t.TempDir(), "file")
 	at := func(path string) cloche.FilePlace { return cloche.FilePlace{Path: path} }
-	if _, err := h.WriteFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0o600, strings.NewReader("content")); err != nil {
+	if _, err := h.WriteFile(ctx, operator, "box", at(file), 0o600, strings.NewReader("content")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.CreateSkill(ctx, operator, cloche.SkillSpec{Name: "skill", Description: "d", Instructions: "i"}, nil); err != nil {
@@ -78,7 +81,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 	if err := h.log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	tool := cloche.ToolPlace{Path: "/tmp/cloche-unrecorded"}
+	tool := cloche.ToolPlace{Path: file}
 	var out bytes.Buffer
 	refused := map[string]func() error{
 		"AddEndpoint": func() error {
@@ -134,10 +137,10 @@ func TestNothingWithoutARecord(t *testing.T) {
 			return err
 		},
 		"MakeDir": func() error {
-			return h.MakeDir(ctx, operator, "box", at("/tmp/cloche-unrecorded-dir"), cloche.MakeDirOptions{})
+			return h.MakeDir(ctx, operator, "box", at(file+"-dir"), cloche.MakeDirOptions{})
 		},
 		"MoveFile": func() error {
-			return h.MoveFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), "/tmp/cloche-unrecorded-2")
+			return h.MoveFile(ctx, operator, "box", at(file), file+"-2")
 		},
 		"Pause": func() error { _, err := h.Pause(ctx, operator, "box"); return err },
 		"PruneImages": func() error {
@@ -149,7 +152,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 			return err
 		},
 		"ReadFile": func() error {
-			r, _, err := h.ReadFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0, -1)
+			r, _, err := h.ReadFile(ctx, operator, "box", at(file), 0, -1)
 			if r != nil {
 				r.Close()
 			}
@@ -157,7 +160,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 		},
 		"ReadText": func() error { _, err := h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: tool}); return err },
 		"RemoveFile": func() error {
-			return h.RemoveFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), cloche.RemoveFileOptions{})
+			return h.RemoveFile(ctx, operator, "box", at(file), cloche.RemoveFileOptions{})
 		},
 		"RemoveSkill":     func() error { return h.RemoveSkill(ctx, operator, "skill") },
 		"RemoveSkillFile": func() error { return h.RemoveSkillFile(ctx, operator, "skill", "SKILL.md") },
@@ -180,7 +183,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 			return err
 		},
 		"TarOut": func() error {
-			_, err := h.TarOut(ctx, operator, "box", "/tmp/cloche-unrecorded", cloche.TarOutOptions{}, &out)
+			_, err := h.TarOut(ctx, operator, "box", file, cloche.TarOutOptions{}, &out)
 			return err
 		},
 		"UpdateSkill": func() error {
@@ -188,7 +191,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 			return err
 		},
 		"WriteFile": func() error {
-			_, err := h.WriteFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), 0o600, strings.NewReader("else"))
+			_, err := h.WriteFile(ctx, operator, "box", at(file), 0o600, strings.NewReader("else"))
 			return err
 		},
 		"WriteSkillFile": func() error { return h.WriteSkillFile(ctx, operator, "skill", "f", []byte("x")) },
@@ -233,16 +236,16 @@ func TestNothingWithoutARecord(t *testing.T) {
 		}
 	}
 	// Looks and ends go on, and what was refused was not done.
-	if list, err := h.ListFiles(ctx, operator, "box", at("/tmp"), "", 0); err != nil {
+	if list, err := h.ListFiles(ctx, operator, "box", at(filepath.Dir(file)), "", 0); err != nil {
 		t.Errorf("list: %v", err)
 	} else {
 		for _, f := range list.Files {
-			if strings.Contains(f.Name, "cloche-unrecorded-") {
+			if strings.Contains(f.Name, "file-") {
 				t.Errorf("%s was made", f.Name)
 			}
 		}
 	}
-	if info, err := h.StatFile(ctx, operator, "box", at("/tmp/cloche-unrecorded"), false); err != nil || info.Size != int64(len("content")) {
+	if info, err := h.StatFile(ctx, operator, "box", at(file), false); err != nil || info.Size != int64(len("content")) {
 		t.Errorf("the file is %+v, %v", info, err)
 	}
 	if got, err := h.Get(ctx, operator, sb.ID); err != nil || got.State != cloche.StateRunning {
