@@ -81,8 +81,12 @@ class ClocheEnvironment(BaseEnvironment):
         return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
 
     @classmethod
-    def preflight(cls) -> None:
-        """Ends Harbor before its first trial where there is no daemon."""
+    def preflight(cls, kwargs: dict[str, Any] | None = None) -> None:
+        """Ends Harbor before its first trial where there is no daemon.
+
+        Args:
+            kwargs: the user's options. Harbor gives them from 0.26 on; they are read later.
+        """
         try:
             with cloche.SandboxClient():
                 pass
