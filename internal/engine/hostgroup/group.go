@@ -311,7 +311,7 @@ func (g *Group) Remove(ctx context.Context) error {
 			// Nothing is left in it, as a rule: then nobody needs to look.
 			_ = os.Remove(filepath.Join(p.Dir, name))
 		}
-		if err := removeTree(ctx, p.Dir); err != nil {
+		if err := RemoveTree(ctx, p.Dir); err != nil {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
 		p.prune()
@@ -350,10 +350,10 @@ func removeEmpty(dir string) {
 	_ = os.Remove(dir)
 }
 
-// removeTree removes a group and those below it, whose names the sandbox may have
+// RemoveTree removes a group and those below it, whose names the sandbox may have
 // chosen, and waits until the kernel has let go of the last process. No group is
 // deeper than the kernel allows, and what is killed makes no new ones.
-func removeTree(ctx context.Context, dir string) error {
+func RemoveTree(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := os.Remove(dir)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -368,7 +368,7 @@ func removeTree(ctx context.Context, dir string) error {
 		for _, e := range entries {
 			if e.IsDir() {
 				below++
-				if err := removeTree(ctx, filepath.Join(dir, e.Name())); err != nil {
+				if err := RemoveTree(ctx, filepath.Join(dir, e.Name())); err != nil {
 					return err
 				}
 			}

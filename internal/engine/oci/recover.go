@@ -136,8 +136,16 @@ func (e *Engine) removeGroup(ctx context.Context, rec record, g *hostgroup.Group
 	err := g.Remove(ctx)
 	if info, ierr := os.ReadFile("/proc/self/mountinfo"); ierr == nil && filepath.IsAbs(rec.Group) {
 		for _, m := range hostgroup.ParseMounts(string(info)) {
-			// Empty as they are, in the order in which they are.
-			for dir := rec.Group; dir != "/"; dir = filepath.Dir(dir) {
+			leaf := filepath.Join(m.Path, rec.Group)
+			if _, err := os.Lstat(leaf); err != nil {
+				continue
+			}
+			// A process that was killed leaves the group of the sandbox a moment later.
+			if hostgroup.RemoveTree(ctx, leaf) != nil {
+				continue
+			}
+			// Those above are shared: they go with the last of them.
+			for dir := filepath.Dir(rec.Group); dir != "/"; dir = filepath.Dir(dir) {
 				if os.Remove(filepath.Join(m.Path, dir)) != nil {
 					break
 				}
