@@ -123,7 +123,7 @@ func TestLangBot(t *testing.T) {
 type boxRuntime struct {
 	*house
 	port, work string
-	// token is the control token; empty is none.
+	// token is the control token; empty if there is none.
 	token string
 	more  []string
 }

@@ -17,7 +17,7 @@ const watchPings = 4
 // is known to have ended.
 var ErrSilent = errors.New("the agent is silent")
 
-// watch ends a connection whose agent answers nothing while somebody waits for it. The
+// watch ends a connection whose agent does not answer while a call waits for it. The
 // zero value watches nothing.
 type watch struct {
 	silence time.Duration

@@ -52,7 +52,7 @@ func For(ctx context.Context, part string) (done func()) {
 }
 
 // Last is the part that the call waits for now, or waited for when its context ended, and
-// since when; an empty part is none that was noted. Of several it is the one that was noted last.
+// since when; part is empty if none was noted. Of several parts, Last returns the newest.
 func (n *Notes) Last() (part string, since time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -173,7 +173,7 @@ func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (er
 }
 
 // runtimeFor is where a run happens: a kept sandbox needs somebody to keep it.
-// The flag that asks for that is keeps; empty is none.
+// The flag that asks for that is keeps; empty if there is none.
 func (a *app) runtimeFor(ctx context.Context, keeps string) (*connection, error) {
 	if keeps == "" {
 		return a.daemonOrInProcess(ctx, true)

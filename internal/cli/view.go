@@ -192,7 +192,7 @@ func (v imageView) Repository() string {
 	return name
 }
 
-// Tag is the tag in the image's name; empty is none.
+// Tag is the tag in the image's name; empty if it has none.
 func (v imageView) Tag() string {
 	_, tag := splitTag(v.Name)
 	return tag

@@ -29,7 +29,7 @@ type Deadlines struct {
 	Transfer time.Duration
 }
 
-// DefaultDeadlines are those where nobody sets others. Work holds the longest that a
+// DefaultDeadlines are used where no others are set. Work holds the longest that a
 // creation may wait for its turn, for its image and for its engine.
 func DefaultDeadlines() Deadlines {
 	return Deadlines{Call: time.Minute, Change: 2 * time.Minute, Work: 45 * time.Minute, Transfer: stallTimeout}

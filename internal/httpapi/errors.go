@@ -98,7 +98,7 @@ func toWire(err error, r request) *cloche.Error {
 }
 
 // withoutLog is for a core that runs in the process of its caller, where no daemon keeps a
-// log: the error itself says what the log would, and its hint sends nobody there.
+// log: the error itself says what the log would, and its hint does not point to the log.
 func withoutLog(out *cloche.Error, err error) {
 	const log = "the daemon's log has the details"
 	if rest, found := strings.CutPrefix(out.Hint, log); found {

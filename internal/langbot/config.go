@@ -448,7 +448,7 @@ func resolved(p string) string {
 	}
 }
 
-// backendLocal is what LangBot's own configuration says where nobody chose.
+// backendLocal is what LangBot's own configuration says by default.
 const backendLocal = "local"
 
 // candidates are the engines that a word for a backend means; nil is what the

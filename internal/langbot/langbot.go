@@ -326,7 +326,7 @@ func (s *Server) engine(ctx context.Context) choice {
 	if cfg.source != fromInit {
 		return choose(cfg.backend, reports, status.Engine)
 	}
-	// LangBot sends local where nobody chose: that is the operator's choice.
+	// LangBot sends local by default: that is the operator's choice.
 	if cfg.backend == backendLocal {
 		return own
 	}

@@ -112,7 +112,7 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	}
 }
 
-// current is the live client; nil is none.
+// current is the live client, or nil.
 func (c *agentConn) current() (*agent.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
