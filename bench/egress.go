@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The subjects of the group egress. Download and upload are egressBytes over one
@@ -94,7 +94,7 @@ func (b *bench) egress(ctx context.Context) (err error) {
 		return err
 	}
 	spec := p.house.spec()
-	spec.Egress = &cloche.Egress{Allow: []string{egressHost + ":" + egressPort + " at 127.0.0.0/8"}}
+	spec.Egress = &api.Egress{Allow: []string{egressHost + ":" + egressPort + " at 127.0.0.0/8"}}
 	sb, err := p.house.client.Create(ctx, spec)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)

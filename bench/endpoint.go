@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -134,14 +134,14 @@ type endpointBench struct {
 
 const (
 	callerInside = "/root/caller"
-	insideURL    = "http://" + cloche.DefaultEndpointListen
+	insideURL    = "http://" + api.DefaultEndpointListen
 )
 
 // create makes a sandbox with the caller in it, and with an endpoint.
 func (e *endpointBench) create(ctx context.Context, engine string, bridged bool) (*client.Sandbox, error) {
-	spec := cloche.SandboxSpec{Engine: engine}
+	spec := api.SandboxSpec{Engine: engine}
 	if bridged {
-		spec.Endpoints = []cloche.Endpoint{{Name: "model", Target: e.target, Limits: cloche.EndpointLimits{RequestBytes: largeUp}}}
+		spec.Endpoints = []api.Endpoint{{Name: "model", Target: e.target, Limits: api.EndpointLimits{RequestBytes: largeUp}}}
 	}
 	sb, err := e.house.client.Create(ctx, spec)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -68,7 +68,7 @@ func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
 	if err != nil {
 		return nil, err
 	}
-	with, mb, err := e.look(ctx, []cloche.Endpoint{
+	with, mb, err := e.look(ctx, []api.Endpoint{
 		{Name: "model", Target: e.target}, {Name: "tools", Target: e.target, Listen: "127.0.0.1:13132"},
 	})
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
 
 // look makes sandboxes, counts how often daemon and agents are put on a processor while
 // nobody asks for anything, and what the daemon's memory grew by, and removes them.
-func (e *endpointBench) look(ctx context.Context, endpoints []cloche.Endpoint) (switches int64, mb float64, err error) {
+func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (switches int64, mb float64, err error) {
 	before, err := memoryMB(e.house.pid, "VmRSS")
 	if err != nil {
 		return 0, 0, err
@@ -97,7 +97,7 @@ func (e *endpointBench) look(ctx context.Context, endpoints []cloche.Endpoint) (
 	}()
 	var ids []string
 	for range idleBoxes {
-		sb, err := e.house.client.Create(ctx, cloche.SandboxSpec{Engine: "native", Endpoints: endpoints})
+		sb, err := e.house.client.Create(ctx, api.SandboxSpec{Engine: "native", Endpoints: endpoints})
 		if err != nil {
 			return 0, 0, fmt.Errorf("create: %w", err)
 		}

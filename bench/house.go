@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -66,10 +66,10 @@ func newHouseIn(ctx context.Context, b *bench, bin, dir string) (*house, error) 
 	return h, nil
 }
 
-func (h *house) spec() cloche.SandboxSpec {
-	return cloche.SandboxSpec{
-		Workspace: &cloche.Workspace{Dir: h.workspace},
-		Limits:    cloche.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids},
+func (h *house) spec() api.SandboxSpec {
+	return api.SandboxSpec{
+		Workspace: &api.Workspace{Dir: h.workspace},
+		Limits:    api.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids},
 	}
 }
 
@@ -84,7 +84,7 @@ func (h *house) run(ctx context.Context, want string, argv ...string) (measure, 
 		step, last = next, time.Now()
 	}
 	began := time.Now()
-	s, err := h.client.RunStream(ctx, cloche.RunRequest{Spec: h.spec(), Exec: cloche.ExecRequest{Argv: argv}}, note)
+	s, err := h.client.RunStream(ctx, api.RunRequest{Spec: h.spec(), Exec: api.ExecRequest{Argv: argv}}, note)
 	if err != nil {
 		return m, err
 	}

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -63,11 +63,11 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 13131), Proxy).serve_forever()
 `
 
 func newPoller(ctx context.Context, sb *client.Sandbox, target string) (*poller, error) {
-	spec := cloche.ProcessSpec{Ready: &cloche.Readiness{Port: 13131}}
+	spec := api.ProcessSpec{Ready: &api.Readiness{Port: 13131}}
 	spec.Argv = []string{"/usr/bin/python3", "-c", pollProxy, pollDir}
 	proxy, err := sb.StartProcess(ctx, spec)
 	if err == nil {
-		_, err = sb.WaitProcess(ctx, proxy.ExecID, cloche.WaitRequest{Ready: true})
+		_, err = sb.WaitProcess(ctx, proxy.ExecID, api.WaitRequest{Ready: true})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start the proxy inside: %w", err)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -62,7 +62,7 @@ func (b *bench) process(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
-	if _, err := sb.StartProcess(ctx, cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "echo", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
+	if _, err := sb.StartProcess(ctx, api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "echo", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
 		return err
 	}
 	if _, err := sb.WriteStdin(ctx, "echo", nil, newLine(), false); err != nil {
@@ -115,7 +115,7 @@ func (b *bench) endFifty(ctx context.Context) (err error) {
 		return err
 	}
 	defer c.Close()
-	list, err := c.List(ctx, cloche.ListOptions{Limit: 2 * reconciled})
+	list, err := c.List(ctx, api.ListOptions{Limit: 2 * reconciled})
 	for _, sb := range list.Sandboxes {
 		err = errors.Join(err, c.Remove(ctx, sb.ID))
 	}
@@ -134,7 +134,7 @@ func newLine() io.Reader { return strings.NewReader("a line\n") }
 
 func attachFirstByte(ctx context.Context, sb *client.Sandbox) (measure, error) {
 	began := time.Now()
-	a, err := sb.Attach(ctx, "echo", cloche.AttachRequest{Since: new(int64(-1))})
+	a, err := sb.Attach(ctx, "echo", api.AttachRequest{Since: new(int64(-1))})
 	if err != nil {
 		return measure{}, err
 	}
@@ -162,7 +162,7 @@ func lineTo(sb *client.Sandbox, n int) func(context.Context) (measure, error) {
 	return func(ctx context.Context) (measure, error) {
 		all := make([]*client.Attachment, n)
 		for i := range all {
-			a, err := sb.Attach(ctx, "echo", cloche.AttachRequest{})
+			a, err := sb.Attach(ctx, "echo", api.AttachRequest{})
 			if err != nil {
 				return measure{}, err
 			}
@@ -219,14 +219,14 @@ func inside(ctx context.Context, sb *client.Sandbox, program string) (measure, e
 
 // flood reads all that a process writes as fast as it can.
 func flood(ctx context.Context, sb *client.Sandbox, program string) (m measure, err error) {
-	id := cloche.NewID("flood-")
+	id := api.NewID("flood-")
 	began := time.Now()
-	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: id, Shell: program}, OnFull: cloche.OnFullBlock}
+	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: id, Shell: program}, OnFull: api.OnFullBlock}
 	if _, err := sb.StartProcess(ctx, spec); err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, sb.RemoveProcess(context.WithoutCancel(ctx), id)) }()
-	a, err := sb.Attach(ctx, id, cloche.AttachRequest{Since: new(int64(0))})
+	a, err := sb.Attach(ctx, id, api.AttachRequest{Since: new(int64(0))})
 	if err != nil {
 		return m, err
 	}
@@ -268,12 +268,12 @@ func (b *bench) reconcile(ctx context.Context) (m measure, err error) {
 		return m, err
 	}
 	defer c.Close()
-	list, err := c.List(ctx, cloche.ListOptions{Limit: 2 * reconciled})
+	list, err := c.List(ctx, api.ListOptions{Limit: 2 * reconciled})
 	if err != nil {
 		return m, err
 	}
 	for range reconciled - len(list.Sandboxes) {
-		if _, err := c.Create(ctx, cloche.SandboxSpec{Limits: cloche.Limits{MemoryBytes: limitMemory, Pids: limitPids}}); err != nil {
+		if _, err := c.Create(ctx, api.SandboxSpec{Limits: api.Limits{MemoryBytes: limitMemory, Pids: limitPids}}); err != nil {
 			return m, err
 		}
 	}
@@ -286,7 +286,7 @@ func (b *bench) reconcile(ctx context.Context) (m measure, err error) {
 	if err != nil {
 		return m, err
 	}
-	list, err = c.List(ctx, cloche.ListOptions{States: []cloche.State{cloche.StateRunning}, Limit: 2 * reconciled})
+	list, err = c.List(ctx, api.ListOptions{States: []api.State{api.StateRunning}, Limit: 2 * reconciled})
 	m.Total = time.Since(began)
 	if err == nil && len(list.Sandboxes) != reconciled {
 		err = fmt.Errorf("%d of %d sandboxes were found again", len(list.Sandboxes), reconciled)

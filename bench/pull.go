@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The subjects of the group image.
@@ -76,8 +76,8 @@ func (b *bench) images(ctx context.Context) error {
 	}
 	said := word + "\n"
 	host, image := p.house.spec(), p.house.spec()
-	image.Image, image.Pull = img.ref, cloche.PullNever
-	start := func(spec cloche.SandboxSpec, argv ...string) func(context.Context) (measure, error) {
+	image.Image, image.Pull = img.ref, api.PullNever
+	start := func(spec api.SandboxSpec, argv ...string) func(context.Context) (measure, error) {
 		return func(ctx context.Context) (measure, error) { return p.house.runIn(ctx, spec, said, argv...) }
 	}
 	got, err := rounds(ctx, b.n, []subject{
@@ -108,7 +108,7 @@ func (b *bench) imagePulls(ctx context.Context, h *house, img *debian) error {
 				return measure{}, err
 			}
 			began := time.Now()
-			_, err := h.client.Pull(ctx, cloche.PullRequest{Image: img.ref})
+			_, err := h.client.Pull(ctx, api.PullRequest{Image: img.ref})
 			return measure{Total: time.Since(began)}, err
 		}},
 		{name: imageFirst, how: "one call over the unix socket, echo, nothing of the image here", run: func(ctx context.Context) (measure, error) {
@@ -141,13 +141,13 @@ func (b *bench) imagePulls(ctx context.Context, h *house, img *debian) error {
 	}
 	b.report.Series = append(b.report.Series, got...)
 	// The last round may have left it out.
-	_, err = h.client.Pull(ctx, cloche.PullRequest{Image: img.ref})
+	_, err = h.client.Pull(ctx, api.PullRequest{Image: img.ref})
 	return err
 }
 
 // forget takes away all images of the daemon, and all layers.
 func (h *house) forget(ctx context.Context) error {
-	_, err := h.client.PruneImages(ctx, cloche.ImagePruneRequest{MaxBytes: new(int64)})
+	_, err := h.client.PruneImages(ctx, api.ImagePruneRequest{MaxBytes: new(int64)})
 	return err
 }
 
@@ -220,10 +220,10 @@ func (b *bench) newDebian(ctx context.Context) (*debian, error) {
 }
 
 // runIn is run in a sandbox of another spec.
-func (h *house) runIn(ctx context.Context, spec cloche.SandboxSpec, want string, argv ...string) (measure, error) {
+func (h *house) runIn(ctx context.Context, spec api.SandboxSpec, want string, argv ...string) (measure, error) {
 	var m measure
 	began := time.Now()
-	s, err := h.client.RunStream(ctx, cloche.RunRequest{Spec: spec, Exec: cloche.ExecRequest{Argv: argv}}, nil)
+	s, err := h.client.RunStream(ctx, api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: argv}}, nil)
 	if err != nil {
 		return m, err
 	}
@@ -254,7 +254,7 @@ func (h *house) runIn(ctx context.Context, spec cloche.SandboxSpec, want string,
 }
 
 // idleIn are sandboxes of a spec in which python3 has run.
-func (h *house) idleIn(what string, spec cloche.SandboxSpec) kind {
+func (h *house) idleIn(what string, spec api.SandboxSpec) kind {
 	k := h.idle()
 	var made []string
 	k.name, k.goalMB = what, 0

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -90,8 +90,8 @@ func (b *bench) createsByHome(ctx context.Context) error {
 		b.missing(createInMemory, err)
 		return nil
 	}
-	private := func(engine string) cloche.SandboxSpec {
-		return cloche.SandboxSpec{Engine: engine, Limits: cloche.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids}}
+	private := func(engine string) api.SandboxSpec {
+		return api.SandboxSpec{Engine: engine, Limits: api.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids}}
 	}
 	const how = "Create over the socket with a private workspace, and one exec; removed again, not timed"
 	series, err := rounds(ctx, b.n, []subject{
@@ -105,13 +105,13 @@ func (b *bench) createsByHome(ctx context.Context) error {
 }
 
 // createAndEcho times a sandbox from its request to the answer of its first program.
-func createAndEcho(c *client.Client, spec cloche.SandboxSpec) func(context.Context) (measure, error) {
+func createAndEcho(c *client.Client, spec api.SandboxSpec) func(context.Context) (measure, error) {
 	return createAndRun(c, spec, func(out string) bool { return out == word+"\n" }, "/bin/echo", word)
 }
 
 // createAndRun times a sandbox from its request to the answer of its first program, argv,
 // whose output has to pass proves. The sandbox is removed afterwards, not timed.
-func createAndRun(c *client.Client, spec cloche.SandboxSpec, proves func(out string) bool, argv ...string) func(context.Context) (measure, error) {
+func createAndRun(c *client.Client, spec api.SandboxSpec, proves func(out string) bool, argv ...string) func(context.Context) (measure, error) {
 	return func(ctx context.Context) (m measure, err error) {
 		began := time.Now()
 		sb, err := c.Create(ctx, spec)

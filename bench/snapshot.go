@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -55,7 +55,7 @@ func (b *bench) snapshots(ctx context.Context) (err error) {
 	if res, err := sb.Exec(ctx, "python3", "-c", snapshotFill); err != nil || !res.OK() {
 		return fmt.Errorf("fill the workspace: %w: %s", err, tail(string(res.Stderr)))
 	}
-	first, err := c.CreateSnapshot(ctx, sb.ID, cloche.SnapshotRequest{})
+	first, err := c.CreateSnapshot(ctx, sb.ID, api.SnapshotRequest{})
 	if err != nil {
 		return fmt.Errorf("make the snapshot to begin with: %w", err)
 	}
@@ -79,7 +79,7 @@ func (b *bench) snapshots(ctx context.Context) (err error) {
 	series, err := rounds(ctx, b.n, []subject{
 		{name: snapshotCreate, how: "CreateSnapshot over the socket, of root and workspace; removed again, not timed", run: func(ctx context.Context) (measure, error) {
 			began := time.Now()
-			snap, err := c.CreateSnapshot(ctx, sb.ID, cloche.SnapshotRequest{})
+			snap, err := c.CreateSnapshot(ctx, sb.ID, api.SnapshotRequest{})
 			took := time.Since(began)
 			if err == nil && snap.WorkspaceBytes < 95e6 {
 				err = fmt.Errorf("the snapshot has %d bytes", snap.WorkspaceBytes)
@@ -108,6 +108,6 @@ func (b *bench) snapshots(ctx context.Context) (err error) {
 
 // beginWith times a sandbox until it has shown what is in its workspace: something,
 // if files is true.
-func beginWith(c *client.Client, spec cloche.SandboxSpec, files bool) func(context.Context) (measure, error) {
+func beginWith(c *client.Client, spec api.SandboxSpec, files bool) func(context.Context) (measure, error) {
 	return createAndRun(c, spec, func(out string) bool { return (out != "*\n") == files }, "sh", "-c", "echo *")
 }

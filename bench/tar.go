@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -50,7 +50,7 @@ func (b *bench) tar(ctx context.Context) (err error) {
 		return errors.New("the daemon does not run")
 	}
 	spec := p.house.spec()
-	spec.Limits = cloche.Limits{}
+	spec.Limits = api.Limits{}
 	sb, err := p.house.client.Create(ctx, spec)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -78,10 +78,10 @@ func (b *bench) tar(ctx context.Context) (err error) {
 				return r.inside(ctx, "mkdir dst && tar -xf in.tar -C dst")
 			}),
 			r.subject(clocheTar, wayIn, "TarIn over the socket from a file", func(ctx context.Context) error {
-				return r.in(ctx, cloche.TarInOptions{})
+				return r.in(ctx, api.TarInOptions{})
 			}),
 			r.subject(clocheTar, wayAtomic, "the same with atomic", func(ctx context.Context) error {
-				return r.in(ctx, cloche.TarInOptions{Atomic: true})
+				return r.in(ctx, api.TarInOptions{Atomic: true})
 			}),
 		)
 	}
@@ -157,14 +157,14 @@ func (r tarRun) out(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	report, err := r.house.client.TarOut(ctx, r.sb.ID, "/workspace/"+r.dir+"/src", cloche.TarOutOptions{}, f)
+	report, err := r.house.client.TarOut(ctx, r.sb.ID, "/workspace/"+r.dir+"/src", api.TarOutOptions{}, f)
 	if err == nil && report.Bytes != int64(r.tree.files)*int64(r.tree.each) {
 		err = fmt.Errorf("the archive has %d bytes of files", report.Bytes)
 	}
 	return errors.Join(err, f.Close())
 }
 
-func (r tarRun) in(ctx context.Context, o cloche.TarInOptions) error {
+func (r tarRun) in(ctx context.Context, o api.TarInOptions) error {
 	f, err := os.Open(r.file)
 	if err != nil {
 		return err

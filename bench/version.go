@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -91,7 +91,7 @@ func (b *bench) versions(ctx context.Context) error {
 // buildSmall times smallBuild in a sandbox.
 func buildSmall(ctx context.Context, sb *client.Sandbox) (measure, error) {
 	began := time.Now()
-	res, err := sb.ExecWith(ctx, cloche.ExecRequest{Argv: []string{"sh", "-c", smallBuild}})
+	res, err := sb.ExecWith(ctx, api.ExecRequest{Argv: []string{"sh", "-c", smallBuild}})
 	took := time.Since(began)
 	if err == nil && (!res.OK() || string(res.Stdout) != "20\n") {
 		err = fmt.Errorf("the build ended with status %d: %s", res.ExitStatus(), tail(string(res.Stderr)))

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // work is one thing that is written in a workspace. The program prints how long
@@ -84,15 +84,15 @@ func (b *bench) workspace(ctx context.Context) (err error) {
 	var all []subject
 	for _, kind := range []struct {
 		name string
-		ws   cloche.Workspace
+		ws   api.Workspace
 	}{
-		{plainPrivate, cloche.Workspace{}},
-		{boundedPrivate, cloche.Workspace{SizeBytes: workspaceBytes}},
-		{plainNamed, cloche.Workspace{Name: "bench-plain", Drop: true}},
-		{boundedNamed, cloche.Workspace{Name: "bench-bounded", Drop: true, SizeBytes: workspaceBytes}},
+		{plainPrivate, api.Workspace{}},
+		{boundedPrivate, api.Workspace{SizeBytes: workspaceBytes}},
+		{plainNamed, api.Workspace{Name: "bench-plain", Drop: true}},
+		{boundedNamed, api.Workspace{Name: "bench-bounded", Drop: true, SizeBytes: workspaceBytes}},
 	} {
 		spec := p.house.spec()
-		spec.Workspace, spec.Limits = &kind.ws, cloche.Limits{}
+		spec.Workspace, spec.Limits = &kind.ws, api.Limits{}
 		sb, err := p.house.client.Create(setUp, spec)
 		if err != nil {
 			return fmt.Errorf("create with workspace %s: %w", kind.name, err)

@@ -6,12 +6,12 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Errors returns the newest errors of creates, execs and starts of processes, the newest
 // first: the caller's own, and all tenants' to the operator.
-func (c *Client) Errors(ctx context.Context, o cloche.ErrorOptions) (cloche.ErrorList, error) {
+func (c *Client) Errors(ctx context.Context, o api.ErrorOptions) (api.ErrorList, error) {
 	q := url.Values{}
 	if o.Tenant != "" {
 		q.Set("tenant", o.Tenant)
@@ -19,12 +19,12 @@ func (c *Client) Errors(ctx context.Context, o cloche.ErrorOptions) (cloche.Erro
 	if o.Limit != 0 {
 		q.Set("limit", strconv.Itoa(o.Limit))
 	}
-	var l cloche.ErrorList
+	var l api.ErrorList
 	return l, c.call(ctx, http.MethodGet, "/errors", q, nil, &l)
 }
 
 // Guidance returns what to tell a model of its sandbox: text for a system prompt.
-func (c *Client) Guidance(ctx context.Context, o cloche.GuidanceOptions) (cloche.Guidance, error) {
+func (c *Client) Guidance(ctx context.Context, o api.GuidanceOptions) (api.Guidance, error) {
 	q := url.Values{}
 	if o.Sandbox != "" {
 		q.Set("sandbox", o.Sandbox)
@@ -35,38 +35,38 @@ func (c *Client) Guidance(ctx context.Context, o cloche.GuidanceOptions) (cloche
 	if o.AllSkills {
 		q.Set("all_skills", "true")
 	}
-	var g cloche.Guidance
+	var g api.Guidance
 	return g, c.call(ctx, http.MethodGet, "/guidance", q, nil, &g)
 }
 
 // ReadText reads lines of a text file in a sandbox, bounded as a model wants it. It and
 // the four below work in the sandbox's workspace, or in the root that is given.
-func (c *Client) ReadText(ctx context.Context, ref string, r cloche.ToolRead) (cloche.ToolText, error) {
-	return callTool[cloche.ToolText](ctx, c, ref, "read", r.ToolPlace, r)
+func (c *Client) ReadText(ctx context.Context, ref string, r api.ToolRead) (api.ToolText, error) {
+	return callTool[api.ToolText](ctx, c, ref, "read", r.ToolPlace, r)
 }
 
 // WriteText replaces a text file in a sandbox, or makes it and its directories.
-func (c *Client) WriteText(ctx context.Context, ref string, w cloche.ToolWrite) (cloche.ToolWritten, error) {
-	return callTool[cloche.ToolWritten](ctx, c, ref, "write", w.ToolPlace, w, "content", w.Content)
+func (c *Client) WriteText(ctx context.Context, ref string, w api.ToolWrite) (api.ToolWritten, error) {
+	return callTool[api.ToolWritten](ctx, c, ref, "write", w.ToolPlace, w, "content", w.Content)
 }
 
 // EditText replaces text in a file in a sandbox.
-func (c *Client) EditText(ctx context.Context, ref string, e cloche.ToolEdit) (cloche.ToolWritten, error) {
-	return callTool[cloche.ToolWritten](ctx, c, ref, "edit", e.ToolPlace, e, "old", e.Old, "new", e.New)
+func (c *Client) EditText(ctx context.Context, ref string, e api.ToolEdit) (api.ToolWritten, error) {
+	return callTool[api.ToolWritten](ctx, c, ref, "edit", e.ToolPlace, e, "old", e.Old, "new", e.New)
 }
 
 // Glob finds files in a sandbox by name, that which changed last first.
-func (c *Client) Glob(ctx context.Context, ref string, g cloche.ToolGlob) (cloche.ToolFiles, error) {
-	return callTool[cloche.ToolFiles](ctx, c, ref, "glob", g.ToolPlace, g, "pattern", g.Pattern)
+func (c *Client) Glob(ctx context.Context, ref string, g api.ToolGlob) (api.ToolFiles, error) {
+	return callTool[api.ToolFiles](ctx, c, ref, "glob", g.ToolPlace, g, "pattern", g.Pattern)
 }
 
 // Grep finds lines in text files in a sandbox.
-func (c *Client) Grep(ctx context.Context, ref string, g cloche.ToolGrep) (cloche.ToolLines, error) {
-	return callTool[cloche.ToolLines](ctx, c, ref, "grep", g.ToolPlace, g, "pattern", g.Pattern, "include", g.Include)
+func (c *Client) Grep(ctx context.Context, ref string, g api.ToolGrep) (api.ToolLines, error) {
+	return callTool[api.ToolLines](ctx, c, ref, "grep", g.ToolPlace, g, "pattern", g.Pattern, "include", g.Include)
 }
 
 // callTool calls a file tool; texts are names and values that must arrive as they are.
-func callTool[Out any](ctx context.Context, c *Client, ref, name string, at cloche.ToolPlace, in any, texts ...string) (out Out, err error) {
+func callTool[Out any](ctx context.Context, c *Client, ref, name string, at api.ToolPlace, in any, texts ...string) (out Out, err error) {
 	p, err := sandboxPath(ref, "/tools/"+name)
 	if err != nil {
 		return out, err

@@ -6,24 +6,24 @@ import (
 	"io"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // AttachEvent is one thing that an attach said. One of Data, Gap, Process and
 // Exit is set.
 type AttachEvent struct {
 	// Stream is where Data came from.
-	Stream cloche.Stream
-	// Position is that of the first byte of Data; see cloche.LogEntry.
+	Stream api.Stream
+	// Position is that of the first byte of Data; see api.LogEntry.
 	Position int64
 	// Data is valid until the next Recv.
 	Data []byte
 	// Gap says that output is missing before the next Data.
-	Gap *cloche.Gap
+	Gap *api.Gap
 	// Process is the record when its state has changed.
-	Process *cloche.Process
+	Process *api.Process
 	// Exit is how the process ended. It comes last.
-	Exit *cloche.Result
+	Exit *api.Result
 }
 
 // Attachment is a client's place at a process. One goroutine at a time may call
@@ -42,12 +42,12 @@ type Attachment struct {
 	path    string
 	ctx     context.Context
 	cancel  context.CancelFunc
-	started cloche.Started
+	started api.Started
 	wg      sync.WaitGroup // of feed
 
 	mu      sync.Mutex
-	req     cloche.AttachRequest // of the next connection
-	link    *attachLink          // nil while there is none
+	req     api.AttachRequest // of the next connection
+	link    *attachLink       // nil while there is none
 	in      pending
 	end     error         // what Recv returns for good
 	changed chan struct{} // closed and replaced when anything here does
@@ -62,7 +62,7 @@ type Attachment struct {
 // Attach joins a process. Its output comes from Since on, and an attach to one
 // that has ended gives what is kept, and the exit. The first connection that
 // fails is an error at once.
-func (c *Client) Attach(ctx context.Context, ref, id string, r cloche.AttachRequest) (*Attachment, error) {
+func (c *Client) Attach(ctx context.Context, ref, id string, r api.AttachRequest) (*Attachment, error) {
 	path, err := processPath(ref, id, "/attach")
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (c *Client) Attach(ctx context.Context, ref, id string, r cloche.AttachRequ
 }
 
 // Started says where output and input began.
-func (a *Attachment) Started() cloche.Started { return a.started }
+func (a *Attachment) Started() api.Started { return a.started }
 
 // Recv waits for the next event. After the event with Exit it returns io.EOF. It
 // ends with an error of the daemon that no waiting mends, or with the context.
@@ -129,7 +129,7 @@ func (a *Attachment) Recv() (AttachEvent, error) {
 
 // Copy writes all output to stdout and stderr, either of which may be nil, and
 // returns how the process ended.
-func (a *Attachment) Copy(stdout, stderr io.Writer) (*cloche.Result, error) {
+func (a *Attachment) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	for {
 		ev, err := a.Recv()
 		if err != nil {
@@ -179,11 +179,11 @@ func (a *Attachment) Write(p []byte) (int, error) {
 func (a *Attachment) writable() error {
 	switch {
 	case !a.req.Write && !a.in.closed:
-		return cloche.Errorf(cloche.CodeState, "this attach does not write").WithHint("attach with Write")
+		return api.Errorf(api.CodeState, "this attach does not write").WithHint("attach with Write")
 	case a.in.closed:
-		return cloche.Errorf(cloche.CodeState, "the input was closed")
+		return api.Errorf(api.CodeState, "the input was closed")
 	case errors.Is(a.end, io.EOF):
-		return cloche.Errorf(cloche.CodeState, "the process has ended")
+		return api.Errorf(api.CodeState, "the process has ended")
 	}
 	return a.end
 }
@@ -232,16 +232,16 @@ func (a *Attachment) Signal(name string) error {
 // Close leaves the process, which goes on. Input that was not acknowledged may
 // be lost. A Recv or Write in progress returns. It is idempotent.
 func (a *Attachment) Close() error {
-	a.finish(cloche.Errorf(cloche.CodeCanceled, "the attach was closed"))
+	a.finish(api.Errorf(api.CodeCanceled, "the attach was closed"))
 	a.wg.Wait()
 	return nil
 }
 
-func (a *Attachment) send(m cloche.ClientMessage) error {
+func (a *Attachment) send(m api.ClientMessage) error {
 	l, end := a.state()
 	switch {
 	case errors.Is(end, io.EOF):
-		return cloche.Errorf(cloche.CodeState, "the process has ended")
+		return api.Errorf(api.CodeState, "the process has ended")
 	case end != nil:
 		return end
 	case l == nil:

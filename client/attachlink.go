@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/coder/websocket"
 )
 
@@ -15,7 +15,7 @@ import (
 type attachLink struct {
 	conn    *websocket.Conn
 	stop    func() bool // ends the watch over the Attachment's context
-	started cloche.Started
+	started api.Started
 	silent  *time.Timer // runs while somebody reads, and ends the connection
 	buf     []byte
 }
@@ -74,7 +74,7 @@ func (a *Attachment) connect() (*attachLink, error) {
 	a.mu.Lock()
 	req := a.req
 	a.mu.Unlock()
-	if err := a.c.sendMessage(ctx, conn, cloche.ClientMessage{Attach: &req}); err != nil {
+	if err := a.c.sendMessage(ctx, conn, api.ClientMessage{Attach: &req}); err != nil {
 		l.close()
 		return nil, a.late(err)
 	}
@@ -84,7 +84,7 @@ func (a *Attachment) connect() (*attachLink, error) {
 			l.close()
 			return nil, a.late(a.c.socketFailed(ctx, err))
 		}
-		m := &cloche.ServerMessage{}
+		m := &api.ServerMessage{}
 		if kind != websocket.MessageText {
 			err = brokenAnswer("the daemon sent output before it said that the attach is made")
 		} else if m, err = decodeMessage(data); err == nil && m.Error != nil {
@@ -103,8 +103,8 @@ func (a *Attachment) connect() (*attachLink, error) {
 
 // late tells the deadline of a handshake from that of the caller's context.
 func (a *Attachment) late(err error) error {
-	if cloche.CodeOf(err) == cloche.CodeTimeout && a.ctx.Err() == nil {
-		e := cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s did not answer within %v", a.c.host, socketTimeout)
+	if api.CodeOf(err) == api.CodeTimeout && a.ctx.Err() == nil {
+		e := api.Errorf(api.CodeUnavailable, "the daemon at %s did not answer within %v", a.c.host, socketTimeout)
 		e.Retryable = true
 		return e
 	}
@@ -150,7 +150,7 @@ func (a *Attachment) closeAgain() (bool, error) {
 	if !told {
 		return true, nil
 	}
-	var p cloche.Process
+	var p api.Process
 	err := a.c.call(a.ctx, http.MethodGet, strings.TrimSuffix(a.path, "/attach"), nil, nil, &p)
 	return !p.TTY, err
 }
@@ -190,7 +190,7 @@ func (a *Attachment) feed() {
 			_ = l.conn.Write(a.ctx, websocket.MessageBinary, data)
 			continue
 		case eof:
-			_ = a.c.sendMessage(a.ctx, l.conn, cloche.ClientMessage{CloseStdin: true})
+			_ = a.c.sendMessage(a.ctx, l.conn, api.ClientMessage{CloseStdin: true})
 			continue
 		}
 		select {
@@ -256,7 +256,7 @@ func (a *Attachment) output(f *Event) (*AttachEvent, error) {
 	a.next = at + int64(len(f.Data))
 	if missing > 0 {
 		a.unread = append(a.unread, ev)
-		return &AttachEvent{Gap: &cloche.Gap{Position: at, Bytes: missing}}, nil
+		return &AttachEvent{Gap: &api.Gap{Position: at, Bytes: missing}}, nil
 	}
 	return &ev, nil
 }

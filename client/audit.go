@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Audit gives records of the audit log to fn, in order, each with its line as the
@@ -16,11 +16,11 @@ import (
 // during the call only; what is written to a file, line by line, can be verified
 // later. With Follow it goes on until ctx ends; a connection that breaks then is
 // made again, and goes on after the last record that fn got.
-func (c *Client) Audit(ctx context.Context, o cloche.AuditOptions, fn func(r cloche.AuditRecord, line []byte) error) error {
+func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.AuditRecord, line []byte) error) error {
 	take := func(line []byte) error {
 		var m struct {
-			cloche.AuditRecord
-			Error *cloche.Error `json:"error"`
+			api.AuditRecord
+			Error *api.Error `json:"error"`
 		}
 		if err := decode(line, &m); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (c *Client) Audit(ctx context.Context, o cloche.AuditOptions, fn func(r clo
 
 // VerifyAudit has the daemon prove that nobody changed its audit log. What is wrong
 // with the log is in the report; the error is one of the call.
-func (c *Client) VerifyAudit(ctx context.Context, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func (c *Client) VerifyAudit(ctx context.Context, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	q := url.Values{}
 	for _, a := range o.Anchors {
 		q.Add("anchor", strconv.FormatInt(a.Seq, 10)+":"+a.Hash)
@@ -72,22 +72,22 @@ func (c *Client) VerifyAudit(ctx context.Context, o cloche.AuditVerifyOptions) (
 	if o.Accept != 0 {
 		q.Set("accept", strconv.FormatInt(o.Accept, 10))
 	}
-	var r cloche.AuditReport
+	var r api.AuditReport
 	return r, c.call(ctx, http.MethodGet, "/audit/verify", q, nil, &r)
 }
 
 // AuditUsage sums what ended sandboxes used.
-func (c *Client) AuditUsage(ctx context.Context, o cloche.AuditUsageOptions) (cloche.AuditUsage, error) {
+func (c *Client) AuditUsage(ctx context.Context, o api.AuditUsageOptions) (api.AuditUsage, error) {
 	q := url.Values{}
 	setTime(q, "since", o.Since)
 	setTime(q, "until", o.Until)
 	setText(q, "tenant", o.Tenant)
 	setText(q, "label", o.Label)
-	var u cloche.AuditUsage
+	var u api.AuditUsage
 	return u, c.call(ctx, http.MethodGet, "/audit/usage", q, nil, &u)
 }
 
-func auditQuery(o cloche.AuditOptions) url.Values {
+func auditQuery(o api.AuditOptions) url.Values {
 	q := url.Values{}
 	for name, n := range map[string]int64{"after": o.After, "tail": int64(o.Tail), "limit": int64(o.Limit)} {
 		if n != 0 {

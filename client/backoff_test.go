@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestBackoff: 3 s doubling to 60 s, each a fifth more or less at most, and from
@@ -51,9 +51,9 @@ func TestBackoff(t *testing.T) {
 // passes, begins its waits again after a success, and gives up for what does not
 // pass.
 func TestFollow(t *testing.T) {
-	passes := cloche.Errorf(cloche.CodeUnavailable, "gone")
-	final := cloche.Errorf(cloche.CodeNotFound, "no such thing")
-	busy := cloche.Errorf(cloche.CodeNoCapacity, "full")
+	passes := api.Errorf(api.CodeUnavailable, "gone")
+	final := api.Errorf(api.CodeNotFound, "no such thing")
+	busy := api.Errorf(api.CodeNoCapacity, "full")
 	busy.Retryable, busy.RetryAfterMS = true, 90_000
 	mine := errors.New("the caller's own")
 	type step struct {
@@ -177,14 +177,14 @@ func TestPending(t *testing.T) {
 // the beginning again.
 func TestLogFollower(t *testing.T) {
 	at := func(sec int) time.Time { return time.Unix(int64(sec), 0) }
-	entry := func(id string, pos int64, sec int, data string) cloche.LogEntry {
-		return cloche.LogEntry{ExecID: id, Stream: cloche.Stdout, Position: pos, Offset: pos, Time: at(sec), Data: []byte(data)}
+	entry := func(id string, pos int64, sec int, data string) api.LogEntry {
+		return api.LogEntry{ExecID: id, Stream: api.Stdout, Position: pos, Offset: pos, Time: at(sec), Data: []byte(data)}
 	}
-	l := newLogFollower(cloche.LogOptions{Follow: true, Tail: 2})
+	l := newLogFollower(api.LogOptions{Follow: true, Tail: 2})
 	if o := l.options(); o.Tail != 2 {
 		t.Errorf("%+v", o)
 	}
-	take := func(e cloche.LogEntry, want string) {
+	take := func(e api.LogEntry, want string) {
 		t.Helper()
 		got, ok := l.take(e)
 		if ok != (want != "") || ok && (string(got.Data) != want || got.Position != e.Position+int64(len(e.Data)-len(want))) {
@@ -200,12 +200,12 @@ func TestLogFollower(t *testing.T) {
 	take(entry("b", 4, 20, "fourfive"), "five")
 	take(entry("c", 0, 30, "new"), "new")
 	take(entry("a", 19, 31, "later"), "later")
-	gap := cloche.LogEntry{ExecID: "b", Position: 20, Gap: 20}
+	gap := api.LogEntry{ExecID: "b", Position: 20, Gap: 20}
 	if got, ok := l.take(gap); !ok || got.Gap != 8 {
 		t.Errorf("%v %+v, want a gap of what is missing since the last byte", ok, got)
 	}
-	one := newLogFollower(cloche.LogOptions{Follow: true, ExecID: "x", Stream: cloche.Stderr, SinceTime: at(1), WaitMS: 5})
-	one.take(cloche.LogEntry{ExecID: "x", Stream: cloche.Stderr, Offset: 7, Position: 70, Data: []byte("abc")})
+	one := newLogFollower(api.LogOptions{Follow: true, ExecID: "x", Stream: api.Stderr, SinceTime: at(1), WaitMS: 5})
+	one.take(api.LogEntry{ExecID: "x", Stream: api.Stderr, Offset: 7, Position: 70, Data: []byte("abc")})
 	if o := one.options(); o.Since == nil || *o.Since != 10 || !o.SinceTime.IsZero() || o.WaitMS != 0 {
 		t.Errorf("%+v", o)
 	}

@@ -6,40 +6,40 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // CreateMany makes many sandboxes in one call, as many at once as the daemon sees
 // fit. Some may fail: the result has each. When ctx ends before the answer, the
 // daemon removes those again that have no idempotency key.
-func (c *Client) CreateMany(ctx context.Context, b cloche.BatchCreate) (cloche.BatchResult, error) {
+func (c *Client) CreateMany(ctx context.Context, b api.BatchCreate) (api.BatchResult, error) {
 	for i, spec := range b.Specs {
 		if err := checkSpec(fmt.Sprintf("specs[%d].", i), spec); err != nil {
-			return cloche.BatchResult{}, err
+			return api.BatchResult{}, err
 		}
 	}
 	return c.batch(ctx, "/batch/create", b)
 }
 
-// StatusMany is Get for up to cloche.MaxBatch ids or names.
-func (c *Client) StatusMany(ctx context.Context, ids ...string) (cloche.BatchResult, error) {
-	return c.batch(ctx, "/batch/status", cloche.BatchSelect{IDs: ids})
+// StatusMany is Get for up to api.MaxBatch ids or names.
+func (c *Client) StatusMany(ctx context.Context, ids ...string) (api.BatchResult, error) {
+	return c.batch(ctx, "/batch/status", api.BatchSelect{IDs: ids})
 }
 
 // RemoveMany removes all that sel chooses, each for itself.
-func (c *Client) RemoveMany(ctx context.Context, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+func (c *Client) RemoveMany(ctx context.Context, sel api.BatchSelect) (api.BatchResult, error) {
 	return c.batch(ctx, "/batch/remove", sel)
 }
 
-func (c *Client) batch(ctx context.Context, path string, in any) (cloche.BatchResult, error) {
-	var out cloche.BatchResult
+func (c *Client) batch(ctx context.Context, path string, in any) (api.BatchResult, error) {
+	var out api.BatchResult
 	return out, c.call(ctx, http.MethodPost, path, nil, in, &out)
 }
 
 // RemoveByKey removes what an idempotency key stands for, and whatever is yet to come
 // of it: a create with the key that arrives within 24 hours, or is under way, makes
 // nothing. It may be repeated.
-func (c *Client) RemoveByKey(ctx context.Context, key string) (cloche.Sandbox, error) {
-	var sb cloche.Sandbox
+func (c *Client) RemoveByKey(ctx context.Context, key string) (api.Sandbox, error) {
+	var sb api.Sandbox
 	return sb, c.call(ctx, http.MethodDelete, "/sandboxes", url.Values{"idempotency_key": {key}}, nil, &sb)
 }

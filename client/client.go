@@ -2,8 +2,8 @@
 // what agent code programs against: the same program runs against a laptop's
 // daemon and a server's.
 //
-// Every error of the API is a *cloche.Error, so errors.Is(err,
-// cloche.ErrDenied) and errors.As work as if the daemon were in the same
+// Every error of the API is a *api.Error, so errors.Is(err,
+// api.ErrDenied) and errors.As work as if the daemon were in the same
 // process.
 //
 // A call whose answer was lost is reported as an error and not repeated, unless
@@ -30,7 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Options say which daemon to talk to. The zero value is the local daemon at
@@ -98,7 +98,7 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	if strings.ContainsAny(o.Token, "\r\n\x00 ") {
-		return nil, cloche.Invalid("token", "the token holds a space or a line break").
+		return nil, api.Invalid("token", "the token holds a space or a line break").
 			WithHint("pass the token alone, without the word Bearer")
 	}
 	dial := o.Dial
@@ -155,7 +155,7 @@ const maxRoots = 8 << 20
 // withRoots is a configuration that verifies by the certificates in a file too.
 func withRoots(c *tls.Config, file string) (*tls.Config, error) {
 	bad := func(err error) error {
-		return cloche.Invalid("ca_file", "the roots for https cannot be read: %w", err).
+		return api.Invalid("ca_file", "the roots for https cannot be read: %w", err).
 			WithHint("%s names a file of certificates in PEM", EnvCAFile)
 	}
 	if c == nil {
@@ -202,12 +202,12 @@ const maxSocketPath = 103
 // every URL.
 func parseHost(host string) (network, addr, base string, err error) {
 	bad := func(format string, args ...any) error {
-		return cloche.Invalid("host", "host %q: "+format, append([]any{host}, args...)...).
+		return api.Invalid("host", "host %q: "+format, append([]any{host}, args...)...).
 			WithHint("give unix:///path/to/cloche.sock, tcp://host:port or https://host:port")
 	}
 	u, perr := url.Parse(host)
 	if perr != nil || u.Scheme == "" {
-		return "", "", "", cloche.Invalid("host", "host %q is not an address", host).
+		return "", "", "", api.Invalid("host", "host %q is not an address", host).
 			WithHint("give unix:///path/to/cloche.sock, tcp://host:port or https://host:port")
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {

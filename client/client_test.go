@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/coder/websocket"
 )
@@ -31,11 +31,11 @@ func TestHosts(t *testing.T) {
 		"unix:///" + strings.Repeat("x", 200): false,
 	} {
 		_, err := client.New(client.Options{Host: host})
-		if ok != (err == nil) || err != nil && !errors.Is(err, cloche.ErrInvalid) {
+		if ok != (err == nil) || err != nil && !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("host %q: %v", host, err)
 		}
 	}
-	if _, err := client.New(client.Options{Token: "a\r\nX: y"}); !errors.Is(err, cloche.ErrInvalid) || strings.Contains(err.Error(), "X: y") {
+	if _, err := client.New(client.Options{Token: "a\r\nX: y"}); !errors.Is(err, api.ErrInvalid) || strings.Contains(err.Error(), "X: y") {
 		t.Errorf("token with a line break: %v", err)
 	}
 }
@@ -79,14 +79,14 @@ func TestNoDaemon(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		o          client.Options
-		code       cloche.Code
+		code       api.Code
 		notRunning bool
 	}{
-		{"no socket", client.Options{Host: "unix://" + filepath.ToSlash(filepath.Join(dir, "s"))}, cloche.CodeUnavailable, true},
-		{"nobody listens", client.Options{Host: "tcp://" + free}, cloche.CodeUnavailable, true},
-		{"stale socket", client.Options{Host: "unix:///s", Dial: failing(syscall.ECONNREFUSED)}, cloche.CodeUnavailable, true},
-		{"not ours", client.Options{Host: "unix:///s", Dial: failing(syscall.EACCES)}, cloche.CodeUnauthenticated, false},
-		{"no route", client.Options{Host: "tcp://x:1", Dial: failing(syscall.ENETUNREACH)}, cloche.CodeUnavailable, false},
+		{"no socket", client.Options{Host: "unix://" + filepath.ToSlash(filepath.Join(dir, "s"))}, api.CodeUnavailable, true},
+		{"nobody listens", client.Options{Host: "tcp://" + free}, api.CodeUnavailable, true},
+		{"stale socket", client.Options{Host: "unix:///s", Dial: failing(syscall.ECONNREFUSED)}, api.CodeUnavailable, true},
+		{"not ours", client.Options{Host: "unix:///s", Dial: failing(syscall.EACCES)}, api.CodeUnauthenticated, false},
+		{"no route", client.Options{Host: "tcp://x:1", Dial: failing(syscall.ENETUNREACH)}, api.CodeUnavailable, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, err := client.New(tc.o)
@@ -94,9 +94,9 @@ func TestNoDaemon(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = c.Status(t.Context())
-			_, serr := c.RunStream(t.Context(), cloche.RunRequest{}, nil)
+			_, serr := c.RunStream(t.Context(), api.RunRequest{}, nil)
 			for _, err := range []error{err, serr} {
-				e, ok := errors.AsType[*cloche.Error](err)
+				e, ok := errors.AsType[*api.Error](err)
 				if !ok || e.Code != tc.code || errors.Is(err, client.ErrNotRunning) != tc.notRunning || e.Hint == "" && tc.notRunning {
 					t.Errorf("%v (not running: %v)", err, errors.Is(err, client.ErrNotRunning))
 				}
@@ -121,24 +121,24 @@ func strange(t *testing.T, h http.HandlerFunc) *client.Client {
 func TestStrangeAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		h    http.HandlerFunc
-		code cloche.Code
+		code api.Code
 	}{
-		"a web page": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, cloche.CodeInternal},
+		"a web page": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, api.CodeInternal},
 		"a proxy's error": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "bad gateway", http.StatusBadGateway)
-		}, cloche.CodeUnavailable},
+		}, api.CodeUnavailable},
 		"an error without code": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(500)
 			io.WriteString(w, `{"error":{"message":"hm"}}`)
-		}, cloche.CodeInternal},
+		}, api.CodeInternal},
 		"half an answer": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			io.WriteString(w, `{"version":`)
-		}, cloche.CodeUnavailable},
+		}, api.CodeUnavailable},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
-		}, cloche.CodeInternal},
+		}, api.CodeInternal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
@@ -146,8 +146,8 @@ func TestStrangeAnswers(t *testing.T) {
 				calls++
 				tc.h(w, r)
 			})
-			_, err := c.Create(t.Context(), cloche.SandboxSpec{})
-			if cloche.CodeOf(err) != tc.code || strings.Contains(err.Error(), "secret") {
+			_, err := c.Create(t.Context(), api.SandboxSpec{})
+			if api.CodeOf(err) != tc.code || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%v, want %s", err, tc.code)
 			}
 			if calls != 1 {
@@ -163,7 +163,7 @@ func TestListAllEnds(t *testing.T) {
 	})
 	n := 0
 	var last error
-	for _, err := range c.ListAll(t.Context(), cloche.ListOptions{}) {
+	for _, err := range c.ListAll(t.Context(), api.ListOptions{}) {
 		n++
 		last = err
 	}
@@ -180,17 +180,17 @@ func TestLongLine(t *testing.T) {
 			}
 		}
 	})
-	err := c.Logs(t.Context(), "box", cloche.LogOptions{}, func(cloche.LogEntry) error { return nil })
-	if cloche.CodeOf(err) != cloche.CodeInternal {
+	err := c.Logs(t.Context(), "box", api.LogOptions{}, func(api.LogEntry) error { return nil })
+	if api.CodeOf(err) != api.CodeInternal {
 		t.Errorf("%v, want a refusal of the line", err)
 	}
 }
 
 // TestOneShotRequest looks at what a one-shot asks for, which is one call.
 func TestOneShotRequest(t *testing.T) {
-	var got []cloche.RunRequest
+	var got []api.RunRequest
 	c := strange(t, func(w http.ResponseWriter, r *http.Request) {
-		var req cloche.RunRequest
+		var req api.RunRequest
 		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || r.URL.Path != "/v1/run" {
 			t.Errorf("%s %v", r.URL.Path, err)
 		}
@@ -203,10 +203,10 @@ func TestOneShotRequest(t *testing.T) {
 			t.Fatalf("%v %v: an unknown exit code is no success", res, err)
 		}
 	}
-	if _, err := c.RunShell(t.Context(), "1", client.OneShot{SandboxSpec: cloche.SandboxSpec{Name: "mine"}, Timeout: 1}); err != nil {
+	if _, err := c.RunShell(t.Context(), "1", client.OneShot{SandboxSpec: api.SandboxSpec{Name: "mine"}, Timeout: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := got[0].Spec.Name, got[1].Spec.Name; a == b || !strings.HasPrefix(a, "py-") || len(a) < 3+13 || !cloche.ValidName(a) {
+	if a, b := got[0].Spec.Name, got[1].Spec.Name; a == b || !strings.HasPrefix(a, "py-") || len(a) < 3+13 || !api.ValidName(a) {
 		t.Errorf("names %q and %q", a, b)
 	}
 	if ms := got[0].Exec.TimeoutMS; ms == nil || *ms != 1500 || string(got[0].Exec.Stdin) != "in" || got[0].Exec.Python != "1" {
@@ -215,21 +215,21 @@ func TestOneShotRequest(t *testing.T) {
 	if ms := got[2].Exec.TimeoutMS; got[2].Spec.Name != "mine" || ms == nil || *ms != 1 {
 		t.Errorf("%+v: a timeout under a millisecond is still one", got[2])
 	}
-	if _, err := c.RunShell(t.Context(), "1", client.OneShot{Timeout: -1}); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := c.RunShell(t.Context(), "1", client.OneShot{Timeout: -1}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("negative timeout: %v", err)
 	}
 }
 
 func TestTextThatJSONCannotCarry(t *testing.T) {
 	c := strange(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was made") })
-	_, err := c.Exec(t.Context(), "box", cloche.ExecRequest{Argv: []string{"cat", "\xff"}})
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Field != "argv[1]" {
+	_, err := c.Exec(t.Context(), "box", api.ExecRequest{Argv: []string{"cat", "\xff"}})
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != "argv[1]" {
 		t.Errorf("%v, want a refusal of argv[1]", err)
 	}
-	if _, err := c.Create(t.Context(), cloche.SandboxSpec{Env: map[string]string{"A": "\xff"}}); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := c.Create(t.Context(), api.SandboxSpec{Env: map[string]string{"A": "\xff"}}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Get(t.Context(), ""); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := c.Get(t.Context(), ""); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("%v", err)
 	}
 }
@@ -240,17 +240,17 @@ func TestStrangeStreams(t *testing.T) {
 	frame := func(kind, seq byte) string { return string([]byte{kind, 0, 0, 0, 0, 0, 0, 0, seq}) + "out" }
 	for name, tc := range map[string]struct {
 		sent []string // text when it begins with '{'
-		code cloche.Code
+		code api.Code
 	}{
-		"output before the start": {[]string{frame(1, 0)}, cloche.CodeInternal},
-		"exit before the start":   {[]string{`{"exit":{}}`}, cloche.CodeInternal},
-		"not JSON":                {[]string{`{nonsense`}, cloche.CodeInternal},
-		"short frame":             {[]string{started, "\x01\x00"}, cloche.CodeInternal},
-		"unknown stream":          {[]string{started, frame(3, 0)}, cloche.CodeInternal},
-		"a gap":                   {[]string{started, frame(1, 0), frame(2, 2)}, cloche.CodeInternal},
-		"no exit":                 {[]string{started, frame(1, 0)}, cloche.CodeUnavailable},
-		"an error":                {[]string{started, `{"error":{"code":"sandbox_lost","message":"gone"}}`}, cloche.CodeSandboxLost},
-		"too large":               {[]string{started, strings.Repeat("x", 17<<20)}, cloche.CodeInternal},
+		"output before the start": {[]string{frame(1, 0)}, api.CodeInternal},
+		"exit before the start":   {[]string{`{"exit":{}}`}, api.CodeInternal},
+		"not JSON":                {[]string{`{nonsense`}, api.CodeInternal},
+		"short frame":             {[]string{started, "\x01\x00"}, api.CodeInternal},
+		"unknown stream":          {[]string{started, frame(3, 0)}, api.CodeInternal},
+		"a gap":                   {[]string{started, frame(1, 0), frame(2, 2)}, api.CodeInternal},
+		"no exit":                 {[]string{started, frame(1, 0)}, api.CodeUnavailable},
+		"an error":                {[]string{started, `{"error":{"code":"sandbox_lost","message":"gone"}}`}, api.CodeSandboxLost},
+		"too large":               {[]string{started, strings.Repeat("x", 17<<20)}, api.CodeInternal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := strange(t, func(w http.ResponseWriter, r *http.Request) {
@@ -273,12 +273,12 @@ func TestStrangeStreams(t *testing.T) {
 					}
 				}
 			})
-			st, err := c.ExecStream(t.Context(), "box", cloche.ExecRequest{Argv: []string{"x"}})
+			st, err := c.ExecStream(t.Context(), "box", api.ExecRequest{Argv: []string{"x"}})
 			if err == nil {
 				_, err = st.Copy(io.Discard, io.Discard)
 				st.Close()
 			}
-			if cloche.CodeOf(err) != tc.code {
+			if api.CodeOf(err) != tc.code {
 				t.Errorf("%v, want %s", err, tc.code)
 			}
 		})
@@ -289,12 +289,12 @@ func TestContextOfACall(t *testing.T) {
 	c := strange(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 1e6)
 	defer cancel()
-	if _, err := c.Status(ctx); cloche.CodeOf(err) != cloche.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Status(ctx); api.CodeOf(err) != api.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want a deadline", err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Status(gone); cloche.CodeOf(err) != cloche.CodeCanceled || !errors.Is(err, context.Canceled) {
+	if _, err := c.Status(gone); api.CodeOf(err) != api.CodeCanceled || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want canceled", err)
 	}
 }
@@ -319,15 +319,15 @@ func TestFromEnvTrusts(t *testing.T) {
 	named := strings.Replace(s.URL, "127.0.0.1", "localhost", 1) // not in the certificate
 	for _, tc := range []struct {
 		host, file string
-		code       cloche.Code // "" is an answer
+		code       api.Code // "" is an answer
 		says       string
 	}{
 		{s.URL, file, "", ""},
-		{s.URL, "", cloche.CodeUnavailable, "is not trusted: x509: certificate signed by unknown authority"},
-		{named, file, cloche.CodeUnavailable, "is not trusted: x509: certificate is valid for"},
-		{s.URL, empty, cloche.CodeInvalid, "has no certificate"},
-		{s.URL, file + "x", cloche.CodeInvalid, "no such file"},
-		{"tcp://" + s.Listener.Addr().String(), file + "x", cloche.CodeInvalid, "the daemon speaks TLS"},
+		{s.URL, "", api.CodeUnavailable, "is not trusted: x509: certificate signed by unknown authority"},
+		{named, file, api.CodeUnavailable, "is not trusted: x509: certificate is valid for"},
+		{s.URL, empty, api.CodeInvalid, "has no certificate"},
+		{s.URL, file + "x", api.CodeInvalid, "no such file"},
+		{"tcp://" + s.Listener.Addr().String(), file + "x", api.CodeInvalid, "the daemon speaks TLS"},
 	} {
 		t.Setenv(client.EnvHost, tc.host)
 		t.Setenv(client.EnvCAFile, tc.file)
@@ -336,7 +336,7 @@ func TestFromEnvTrusts(t *testing.T) {
 			_, err = c.Version(t.Context())
 			c.Close()
 		}
-		if cloche.CodeOf(err) != tc.code || tc.code != "" && !strings.Contains(err.Error(), tc.says) {
+		if api.CodeOf(err) != tc.code || tc.code != "" && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s with %q: %v", tc.host, tc.file, err)
 		}
 		if errors.Is(err, client.ErrNotRunning) {
@@ -350,7 +350,7 @@ func TestFromEnvTrusts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Version(t.Context()); cloche.CodeOf(err) != cloche.CodeUnavailable || !strings.Contains(err.Error(), "does not speak TLS") {
+	if _, err := c.Version(t.Context()); api.CodeOf(err) != api.CodeUnavailable || !strings.Contains(err.Error(), "does not speak TLS") {
 		t.Errorf("a daemon without TLS: %v", err)
 	}
 }

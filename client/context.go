@@ -3,7 +3,7 @@ package client
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 type contextKey struct{}
@@ -15,12 +15,12 @@ func NewContext(ctx context.Context, c *Client) context.Context {
 }
 
 // FromContext returns the client that NewContext attached. Where none is
-// attached the error is cloche.ErrUnavailable: there is no fallback, and
+// attached the error is api.ErrUnavailable: there is no fallback, and
 // certainly not to the host.
 func FromContext(ctx context.Context) (*Client, error) {
 	if c, ok := ctx.Value(contextKey{}).(*Client); ok && c != nil {
 		return c, nil
 	}
-	return nil, cloche.Errorf(cloche.CodeUnavailable, "no sandbox runtime is attached to this context").
+	return nil, api.Errorf(api.CodeUnavailable, "no sandbox runtime is attached to this context").
 		WithHint("the program that starts this code attaches one with client.NewContext")
 }

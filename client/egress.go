@@ -7,12 +7,12 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Egress returns the rules that are in force in a sandbox.
-func (c *Client) Egress(ctx context.Context, ref string) (cloche.EgressRules, error) {
-	var r cloche.EgressRules
+func (c *Client) Egress(ctx context.Context, ref string) (api.EgressRules, error) {
+	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
 	if err != nil {
 		return r, err
@@ -22,8 +22,8 @@ func (c *Client) Egress(ctx context.Context, ref string) (cloche.EgressRules, er
 
 // ChangeEgress puts other rules into force in a sandbox that runs, and returns them.
 // Connections in progress are judged again.
-func (c *Client) ChangeEgress(ctx context.Context, ref string, change cloche.EgressChange) (cloche.EgressRules, error) {
-	var r cloche.EgressRules
+func (c *Client) ChangeEgress(ctx context.Context, ref string, change api.EgressChange) (api.EgressRules, error) {
+	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
 	if err != nil {
 		return r, err
@@ -33,8 +33,8 @@ func (c *Client) ChangeEgress(ctx context.Context, ref string, change cloche.Egr
 
 // ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
 // with a network. When it returns, nothing is left of what the policy does not allow.
-func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy cloche.EgressPolicy) (cloche.EgressRules, error) {
-	var r cloche.EgressRules
+func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy api.EgressPolicy) (api.EgressRules, error) {
+	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
 	if err != nil {
 		return r, err
@@ -45,15 +45,15 @@ func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy cloche.Eg
 // EgressLog gives what left a sandbox and what did not to fn, in order, and returns
 // fn's error as it is. With Follow it goes on until the sandbox ends; a connection
 // that breaks before is made again, and goes on after the last record that fn got.
-func (c *Client) EgressLog(ctx context.Context, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+func (c *Client) EgressLog(ctx context.Context, ref string, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	p, err := sandboxPath(ref, "/egress/log")
 	if err != nil {
 		return err
 	}
 	take := func(line []byte) error {
 		var m struct {
-			cloche.EgressRecord
-			Error *cloche.Error `json:"error"`
+			api.EgressRecord
+			Error *api.Error `json:"error"`
 		}
 		if err := decode(line, &m); err != nil {
 			return err
@@ -96,7 +96,7 @@ func (c *Client) EgressLog(ctx context.Context, ref string, o cloche.EgressLogOp
 	return err
 }
 
-func egressQuery(o cloche.EgressLogOptions) url.Values {
+func egressQuery(o api.EgressLogOptions) url.Values {
 	q := url.Values{}
 	for name, n := range map[string]int64{"after": o.After, "tail": int64(o.Tail)} {
 		if n != 0 {
@@ -113,21 +113,21 @@ func egressQuery(o cloche.EgressLogOptions) url.Values {
 }
 
 // Approvals returns what sandboxes want out and wait for, oldest first.
-func (c *Client) Approvals(ctx context.Context, o cloche.ApprovalOptions) (cloche.ApprovalList, error) {
+func (c *Client) Approvals(ctx context.Context, o api.ApprovalOptions) (api.ApprovalList, error) {
 	q := url.Values{}
 	setText(q, "sandbox", o.Sandbox)
 	if o.All {
 		q.Set("all", "true")
 	}
-	var l cloche.ApprovalList
+	var l api.ApprovalList
 	return l, c.call(ctx, http.MethodGet, "/approvals", q, nil, &l)
 }
 
 // AnswerApproval gives the word that something waits for.
-func (c *Client) AnswerApproval(ctx context.Context, id string, answer cloche.ApprovalAnswer) (cloche.Approval, error) {
-	var a cloche.Approval
-	if !cloche.ValidName(id) {
-		return a, cloche.Invalid("approval", "%d characters that are not the id of an approval were given", len(id)).WithHint("give the id that the list of approvals has")
+func (c *Client) AnswerApproval(ctx context.Context, id string, answer api.ApprovalAnswer) (api.Approval, error) {
+	var a api.Approval
+	if !api.ValidName(id) {
+		return a, api.Invalid("approval", "%d characters that are not the id of an approval were given", len(id)).WithHint("give the id that the list of approvals has")
 	}
 	return a, c.call(ctx, http.MethodPost, "/approvals/"+id, nil, answer, &a)
 }

@@ -10,13 +10,13 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/reverse"
 )
 
 // Endpoints tells of the endpoints of a sandbox, by name.
-func (c *Client) Endpoints(ctx context.Context, ref string) (cloche.EndpointList, error) {
-	var list cloche.EndpointList
+func (c *Client) Endpoints(ctx context.Context, ref string) (api.EndpointList, error) {
+	var list api.EndpointList
 	path, err := sandboxPath(ref, "/endpoints")
 	if err == nil {
 		err = c.call(ctx, http.MethodGet, path, nil, nil, &list)
@@ -25,8 +25,8 @@ func (c *Client) Endpoints(ctx context.Context, ref string) (cloche.EndpointList
 }
 
 // Endpoint tells of one endpoint.
-func (c *Client) Endpoint(ctx context.Context, ref, name string) (cloche.EndpointStatus, error) {
-	var st cloche.EndpointStatus
+func (c *Client) Endpoint(ctx context.Context, ref, name string) (api.EndpointStatus, error) {
+	var st api.EndpointStatus
 	path, err := endpointPath(ref, name, "")
 	if err == nil {
 		err = c.call(ctx, http.MethodGet, path, nil, nil, &st)
@@ -36,8 +36,8 @@ func (c *Client) Endpoint(ctx context.Context, ref, name string) (cloche.Endpoin
 
 // AddEndpoint puts an endpoint into a running sandbox. Adding one that is there
 // already, as it is, changes nothing.
-func (c *Client) AddEndpoint(ctx context.Context, ref string, e cloche.Endpoint) (cloche.EndpointStatus, error) {
-	var st cloche.EndpointStatus
+func (c *Client) AddEndpoint(ctx context.Context, ref string, e api.Endpoint) (api.EndpointStatus, error) {
+	var st api.EndpointStatus
 	path, err := sandboxPath(ref, "/endpoints")
 	if err == nil {
 		err = c.call(ctx, http.MethodPost, path, nil, e, &st)
@@ -47,8 +47,8 @@ func (c *Client) AddEndpoint(ctx context.Context, ref string, e cloche.Endpoint)
 
 // SetEndpoint is AddEndpoint that gives an endpoint of that name the new target,
 // headers and environment. What is under way goes on to the old target.
-func (c *Client) SetEndpoint(ctx context.Context, ref string, e cloche.Endpoint) (cloche.EndpointStatus, error) {
-	var st cloche.EndpointStatus
+func (c *Client) SetEndpoint(ctx context.Context, ref string, e api.Endpoint) (api.EndpointStatus, error) {
+	var st api.EndpointStatus
 	path, err := endpointPath(ref, e.Name, "")
 	if err == nil {
 		err = c.call(ctx, http.MethodPut, path, nil, e, &st)
@@ -58,8 +58,8 @@ func (c *Client) SetEndpoint(ctx context.Context, ref string, e cloche.Endpoint)
 
 // RemoveEndpoint takes an endpoint away. What is under way has the grace to end, which
 // nil is five seconds, and the rest is cut off.
-func (c *Client) RemoveEndpoint(ctx context.Context, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
-	var removed cloche.EndpointRemoval
+func (c *Client) RemoveEndpoint(ctx context.Context, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
+	var removed api.EndpointRemoval
 	var query url.Values
 	if grace != nil {
 		query = url.Values{"grace_ms": {strconv.FormatInt(grace.Milliseconds(), 10)}}
@@ -92,8 +92,8 @@ func (c *Client) ListenEndpoint(ctx context.Context, ref, name string) (net.List
 }
 
 func endpointPath(ref, name, rest string) (string, error) {
-	if !cloche.ValidEndpointName(name) {
-		return "", cloche.Invalid("name", "%.80q cannot name an endpoint", name).WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
+	if !api.ValidEndpointName(name) {
+		return "", api.Invalid("name", "%.80q cannot name an endpoint", name).WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
 	}
 	return sandboxPath(ref, "/endpoints/"+name+rest)
 }

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The environment that FromEnv and the command read.
@@ -43,7 +43,7 @@ func ParseSilence(v string) (time.Duration, error) {
 		return -1, nil
 	}
 	if err != nil || d < time.Second {
-		return 0, cloche.Invalid("silence", "%s is %q", EnvSilence, v).WithHint("write a duration of at least 1s, such as 45s, or 0 for no bound")
+		return 0, api.Invalid("silence", "%s is %q", EnvSilence, v).WithHint("write a duration of at least 1s, such as 45s, or 0 for no bound")
 	}
 	return d, nil
 }

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Events gives what happened to the caller's sandboxes to fn, event by event,
@@ -16,7 +16,7 @@ import (
 // connection that breaks then is made again, and goes on after the last event
 // that fn got: none comes twice, and where some are no longer kept the next one
 // says in Missed how many.
-func (c *Client) Events(ctx context.Context, o cloche.EventOptions, fn func(cloche.Event) error) error {
+func (c *Client) Events(ctx context.Context, o api.EventOptions, fn func(api.Event) error) error {
 	if o.Follow {
 		return c.follow(ctx, func(connected func()) error {
 			err := c.events(ctx, &o, fn, connected)
@@ -35,7 +35,7 @@ func (c *Client) Events(ctx context.Context, o cloche.EventOptions, fn func(cloc
 }
 
 // events reads one answer to its end, and keeps in o where the next one goes on.
-func (c *Client) events(ctx context.Context, o *cloche.EventOptions, fn func(cloche.Event) error, connected func()) error {
+func (c *Client) events(ctx context.Context, o *api.EventOptions, fn func(api.Event) error, connected func()) error {
 	inner, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	path, query := "/events", eventQuery(*o)
@@ -68,9 +68,9 @@ func (c *Client) events(ctx context.Context, o *cloche.EventOptions, fn func(clo
 }
 
 // takeEvent hands one block to fn, unless it came before.
-func takeEvent(block sseEvent, o *cloche.EventOptions, fn func(cloche.Event) error) error {
+func takeEvent(block sseEvent, o *api.EventOptions, fn func(api.Event) error) error {
 	if block.name == "error" {
-		var m struct{ Error *cloche.Error }
+		var m struct{ Error *api.Error }
 		if err := decode(block.data, &m); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func takeEvent(block sseEvent, o *cloche.EventOptions, fn func(cloche.Event) err
 		}
 		return nil
 	}
-	var ev cloche.Event
+	var ev api.Event
 	if err := decode(block.data, &ev); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func takeEvent(block sseEvent, o *cloche.EventOptions, fn func(cloche.Event) err
 	return nil
 }
 
-func eventQuery(o cloche.EventOptions) url.Values {
+func eventQuery(o api.EventOptions) url.Values {
 	q := url.Values{"follow": {strconv.FormatBool(o.Follow)}}
 	if o.Sandbox != "" {
 		q.Set("sandbox", o.Sandbox)

@@ -12,7 +12,7 @@ import (
 	"log"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func ExampleClient_WriteFile() {
@@ -156,7 +156,7 @@ func ExampleClient_RemoveFile() {
 		log.Panic(err)
 	}
 	_, err := c.StatFile(ctx, box.ID, "/workspace/a")
-	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	fmt.Println(errors.Is(err, api.ErrNotFound))
 	// Output:
 	// true
 }
@@ -171,7 +171,7 @@ func ExampleClient_TarOut() {
 	if err := box.WriteFile(ctx, "/workspace/x.sock", nil, 0o644); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarOut(ctx, box.ID, "/workspace", cloche.TarOutOptions{Exclude: []string{".git"}}, io.Discard)
+	report, err := c.TarOut(ctx, box.ID, "/workspace", api.TarOutOptions{Exclude: []string{".git"}}, io.Discard)
 	if err != nil {
 		log.Panic(err)
 	}
@@ -195,7 +195,7 @@ func ExampleClient_TarIn() {
 	if err := tw.Close(); err != nil {
 		log.Panic(err)
 	}
-	report, err := c.TarIn(ctx, box.ID, "/workspace", cloche.TarInOptions{Atomic: true}, &archive)
+	report, err := c.TarIn(ctx, box.ID, "/workspace", api.TarInOptions{Atomic: true}, &archive)
 	if err != nil {
 		log.Panic(err)
 	}

@@ -9,15 +9,15 @@ import (
 	"log"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
 func ExampleClient_Pull() {
 	c, end := local()
 	defer end()
-	ctx := client.WithPullProgress(context.Background(), func(p cloche.PullProgress) { fmt.Println(p.Phase, p.Bytes, "of", p.TotalBytes) })
-	img, err := c.Pull(ctx, cloche.PullRequest{Image: "debian:12"})
+	ctx := client.WithPullProgress(context.Background(), func(p api.PullProgress) { fmt.Println(p.Phase, p.Bytes, "of", p.TotalBytes) })
+	img, err := c.Pull(ctx, api.PullRequest{Image: "debian:12"})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -33,7 +33,7 @@ func ExampleClient_InspectImage() {
 	c, end := local()
 	defer end()
 	_, err := c.InspectImage(context.Background(), "nothing:1")
-	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	fmt.Println(errors.Is(err, api.ErrNotFound))
 	// Output:
 	// true
 }
@@ -42,7 +42,7 @@ func ExampleClient_ImportImage() {
 	c, end := local()
 	defer end()
 	// An archive is what `docker save` writes, say.
-	img, err := c.ImportImage(context.Background(), strings.NewReader("an archive"), cloche.ImportOptions{Name: "tool:1"})
+	img, err := c.ImportImage(context.Background(), strings.NewReader("an archive"), api.ImportOptions{Name: "tool:1"})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -54,7 +54,7 @@ func ExampleClient_ImportImage() {
 func ExampleClient_BuildImage() {
 	c, end := local()
 	defer end()
-	img, err := c.BuildImage(context.Background(), cloche.ImageBuildRequest{Name: "base", Paths: []string{"/bin/sh", "/usr/bin/git"}})
+	img, err := c.BuildImage(context.Background(), api.ImageBuildRequest{Name: "base", Paths: []string{"/bin/sh", "/usr/bin/git"}})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -67,11 +67,11 @@ func ExampleClient_RemoveImage() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.Pull(ctx, cloche.PullRequest{Image: "debian:12"}); err != nil {
+	if _, err := c.Pull(ctx, api.PullRequest{Image: "debian:12"}); err != nil {
 		log.Panic(err)
 	}
 	fmt.Println(c.RemoveImage(ctx, "debian:12"))
-	fmt.Println(errors.Is(c.RemoveImage(ctx, "busy:1"), cloche.ErrConflict))
+	fmt.Println(errors.Is(c.RemoveImage(ctx, "busy:1"), api.ErrConflict))
 	// Output:
 	// <nil>
 	// true
@@ -81,10 +81,10 @@ func ExampleClient_PruneImages() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.Pull(ctx, cloche.PullRequest{Image: "debian:12"}); err != nil {
+	if _, err := c.Pull(ctx, api.PullRequest{Image: "debian:12"}); err != nil {
 		log.Panic(err)
 	}
-	out, err := c.PruneImages(ctx, cloche.ImagePruneRequest{MaxBytes: new(int64)})
+	out, err := c.PruneImages(ctx, api.ImagePruneRequest{MaxBytes: new(int64)})
 	if err != nil {
 		log.Panic(err)
 	}

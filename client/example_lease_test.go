@@ -9,7 +9,7 @@ import (
 	"io"
 	"log"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func ExampleClient_DialPort() {
@@ -80,7 +80,7 @@ func ExampleClient_Hold() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	held, err := c.Hold(ctx, cloche.SandboxSpec{Name: "scratch"}, nil)
+	held, err := c.Hold(ctx, api.SandboxSpec{Name: "scratch"}, nil)
 	if err != nil {
 		log.Panic(err)
 	}
@@ -102,8 +102,8 @@ func ExampleClient_Events() {
 		log.Panic(err)
 	}
 	enough := errors.New("enough")
-	o := cloche.EventOptions{Follow: true, Kinds: []cloche.EventKind{cloche.EventCreated, cloche.EventProcessExited}}
-	err := c.Events(ctx, o, func(e cloche.Event) error {
+	o := api.EventOptions{Follow: true, Kinds: []api.EventKind{api.EventCreated, api.EventProcessExited}}
+	err := c.Events(ctx, o, func(e api.Event) error {
 		fmt.Println(e.Kind, e.Name)
 		if e.Process != nil {
 			fmt.Println(e.Process.ExecID, e.Process.Signal)

@@ -10,7 +10,7 @@ import (
 	"log"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -18,7 +18,7 @@ import (
 // input, and returns what ends it.
 func withCat() (*client.Client, *client.Sandbox, func()) {
 	c, box, end := withBox()
-	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}
+	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}
 	if _, err := box.StartProcess(context.Background(), spec); err != nil {
 		log.Panic(err)
 	}
@@ -29,17 +29,17 @@ func ExampleClient_StartProcess() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	spec := cloche.ProcessSpec{
+	spec := api.ProcessSpec{
 		// An id of our own makes it safe to ask again when the answer is lost.
-		ExecRequest: cloche.ExecRequest{ExecID: "web", Argv: []string{"sleep"}},
-		Restart:     &cloche.Restart{Policy: cloche.RestartOnFailure},
-		Ready:       &cloche.Readiness{Port: 8080},
+		ExecRequest: api.ExecRequest{ExecID: "web", Argv: []string{"sleep"}},
+		Restart:     &api.Restart{Policy: api.RestartOnFailure},
+		Ready:       &api.Readiness{Port: 8080},
 	}
 	p, err := c.StartProcess(ctx, box.ID, spec)
 	if err != nil {
 		log.Panic(err)
 	}
-	p, err = c.WaitProcess(ctx, box.ID, p.ExecID, cloche.WaitRequest{Ready: true})
+	p, err = c.WaitProcess(ctx, box.ID, p.ExecID, api.WaitRequest{Ready: true})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -64,10 +64,10 @@ func ExampleClient_WaitProcess() {
 	c, box, end := withCat()
 	defer end()
 	ctx := context.Background()
-	if err := c.SignalProcess(ctx, box.ID, "cat", cloche.SignalRequest{Signal: "TERM"}); err != nil {
+	if err := c.SignalProcess(ctx, box.ID, "cat", api.SignalRequest{Signal: "TERM"}); err != nil {
 		log.Panic(err)
 	}
-	p, err := c.WaitProcess(ctx, box.ID, "cat", cloche.WaitRequest{})
+	p, err := c.WaitProcess(ctx, box.ID, "cat", api.WaitRequest{})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -80,7 +80,7 @@ func ExampleClient_SignalProcess() {
 	c, box, end := withCat()
 	defer end()
 	ctx := context.Background()
-	err := c.SignalProcess(ctx, box.ID, "cat", cloche.SignalRequest{Signal: "KILL", Scope: cloche.ScopeTree})
+	err := c.SignalProcess(ctx, box.ID, "cat", api.SignalRequest{Signal: "KILL", Scope: api.ScopeTree})
 	fmt.Println(err)
 	// Output:
 	// <nil>
@@ -89,8 +89,8 @@ func ExampleClient_SignalProcess() {
 func ExampleClient_ResizeProcess() {
 	c, box, end := withCat()
 	defer end()
-	err := c.ResizeProcess(context.Background(), box.ID, "cat", cloche.Size{Rows: 0, Cols: 80})
-	fmt.Println(errors.Is(err, cloche.ErrInvalid))
+	err := c.ResizeProcess(context.Background(), box.ID, "cat", api.Size{Rows: 0, Cols: 80})
+	fmt.Println(errors.Is(err, api.ErrInvalid))
 	// Output:
 	// true
 }
@@ -119,7 +119,7 @@ func ExampleClient_CloseStdin() {
 	if _, err := c.CloseStdin(ctx, box.ID, "cat"); err != nil {
 		log.Panic(err)
 	}
-	p, err := c.WaitProcess(ctx, box.ID, "cat", cloche.WaitRequest{})
+	p, err := c.WaitProcess(ctx, box.ID, "cat", api.WaitRequest{})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -136,7 +136,7 @@ func ExampleClient_RemoveProcess() {
 		log.Panic(err)
 	}
 	_, err := c.Process(ctx, box.ID, "cat")
-	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	fmt.Println(errors.Is(err, api.ErrNotFound))
 	// Output:
 	// true
 }
@@ -145,7 +145,7 @@ func ExampleClient_Attach() {
 	c, box, end := withCat()
 	defer end()
 	ctx := context.Background()
-	a, err := c.Attach(ctx, box.ID, "cat", cloche.AttachRequest{Exclusive: true})
+	a, err := c.Attach(ctx, box.ID, "cat", api.AttachRequest{Exclusive: true})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -184,7 +184,7 @@ func ExampleAttachment_Copy() {
 		log.Panic(err)
 	}
 	beginning := int64(0)
-	a, err := c.Attach(ctx, box.ID, "cat", cloche.AttachRequest{Since: &beginning})
+	a, err := c.Attach(ctx, box.ID, "cat", api.AttachRequest{Since: &beginning})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -208,8 +208,8 @@ func ExampleSandbox_LogsWith() {
 		log.Panic(err)
 	}
 	since := int64(4)
-	o := cloche.LogOptions{ExecID: "cat", Since: &since, Follow: true}
-	err := box.LogsWith(ctx, o, func(e cloche.LogEntry) error {
+	o := api.LogOptions{ExecID: "cat", Since: &since, Follow: true}
+	err := box.LogsWith(ctx, o, func(e api.LogEntry) error {
 		if e.End != "" {
 			fmt.Println("end:", e.End)
 			return nil

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func ExampleClient_Diff() {
 	c, box, end := withBox()
 	defer end()
-	d, err := c.Diff(context.Background(), box.ID, cloche.DiffOptions{Scope: cloche.DiffRoot})
+	d, err := c.Diff(context.Background(), box.ID, api.DiffOptions{Scope: api.DiffRoot})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -25,7 +25,7 @@ func ExampleClient_Diff() {
 func ExampleClient_DiffAll() {
 	c, box, end := withBox()
 	defer end()
-	for ch, err := range c.DiffAll(context.Background(), box.ID, cloche.DiffOptions{Limit: 2}) {
+	for ch, err := range c.DiffAll(context.Background(), box.ID, api.DiffOptions{Limit: 2}) {
 		if err != nil {
 			log.Panic(err)
 		}
@@ -57,7 +57,7 @@ func ExampleClient_RollbackWorkspace() {
 	c, box, end := withBox()
 	defer end()
 	_, err := c.RollbackWorkspace(context.Background(), box.ID)
-	fmt.Println(cloche.CodeOf(err)) // it runs
+	fmt.Println(api.CodeOf(err)) // it runs
 	// Output:
 	// wrong_state
 }
@@ -65,7 +65,7 @@ func ExampleClient_RollbackWorkspace() {
 func ExampleClient_CreateSnapshot() {
 	c, box, end := withBox()
 	defer end()
-	snap, err := c.CreateSnapshot(context.Background(), box.ID, cloche.SnapshotRequest{Name: "ready", Scope: cloche.SnapshotWorkspace})
+	snap, err := c.CreateSnapshot(context.Background(), box.ID, api.SnapshotRequest{Name: "ready", Scope: api.SnapshotWorkspace})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -79,7 +79,7 @@ func ExampleClient_Snapshots() {
 	defer end()
 	ctx := context.Background()
 	for _, name := range []string{"first", "second"} {
-		if _, err := c.CreateSnapshot(ctx, box.ID, cloche.SnapshotRequest{Name: name}); err != nil {
+		if _, err := c.CreateSnapshot(ctx, box.ID, api.SnapshotRequest{Name: name}); err != nil {
 			log.Panic(err)
 		}
 	}
@@ -99,7 +99,7 @@ func ExampleClient_GetSnapshot() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	made, err := c.CreateSnapshot(ctx, box.ID, cloche.SnapshotRequest{Name: "ready"})
+	made, err := c.CreateSnapshot(ctx, box.ID, api.SnapshotRequest{Name: "ready"})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -116,14 +116,14 @@ func ExampleClient_RemoveSnapshot() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.CreateSnapshot(ctx, box.ID, cloche.SnapshotRequest{Name: "ready"}); err != nil {
+	if _, err := c.CreateSnapshot(ctx, box.ID, api.SnapshotRequest{Name: "ready"}); err != nil {
 		log.Panic(err)
 	}
 	if err := c.RemoveSnapshot(ctx, "ready"); err != nil {
 		log.Panic(err)
 	}
 	_, err := c.GetSnapshot(ctx, "ready")
-	fmt.Println(cloche.CodeOf(err))
+	fmt.Println(api.CodeOf(err))
 	// Output:
 	// not_found
 }

@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -19,9 +19,9 @@ func ExampleClient_Create() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	box, err := c.Create(ctx, cloche.SandboxSpec{
+	box, err := c.Create(ctx, api.SandboxSpec{
 		Labels: map[string]string{"team": "red"},
-		Limits: cloche.Limits{MemoryBytes: 512 << 20},
+		Limits: api.Limits{MemoryBytes: 512 << 20},
 	})
 	if err != nil {
 		log.Panic(err)
@@ -36,7 +36,7 @@ func ExampleClient_CreateProgress() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	box, err := c.CreateProgress(ctx, cloche.SandboxSpec{}, func(step string) { fmt.Println(step) })
+	box, err := c.CreateProgress(ctx, api.SandboxSpec{}, func(step string) { fmt.Println(step) })
 	if err != nil {
 		log.Panic(err)
 	}
@@ -57,7 +57,7 @@ func ExampleClient_Get() {
 	}
 	fmt.Println(found.ID == box.ID)
 	_, err = c.Get(ctx, "other")
-	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	fmt.Println(errors.Is(err, api.ErrNotFound))
 	// Output:
 	// true
 	// true
@@ -67,7 +67,7 @@ func ExampleClient_List() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	page, err := c.List(ctx, cloche.ListOptions{States: []cloche.State{cloche.StateRunning}})
+	page, err := c.List(ctx, api.ListOptions{States: []api.State{api.StateRunning}})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -80,7 +80,7 @@ func ExampleClient_ListAll() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	for sb, err := range c.ListAll(ctx, cloche.ListOptions{Limit: 1}) {
+	for sb, err := range c.ListAll(ctx, api.ListOptions{Limit: 1}) {
 		if err != nil {
 			log.Panic(err)
 		}
@@ -98,7 +98,7 @@ func ExampleClient_Remove() {
 		log.Panic(err)
 	}
 	_, err := c.Get(ctx, box.ID)
-	fmt.Println(errors.Is(err, cloche.ErrNotFound))
+	fmt.Println(errors.Is(err, api.ErrNotFound))
 	// Output:
 	// true
 }
@@ -108,7 +108,7 @@ func ExampleClient_Stop() {
 	defer end()
 	ctx := context.Background()
 	grace := int64(500)
-	sb, err := c.Stop(ctx, box.ID, cloche.StopOptions{GraceMS: &grace})
+	sb, err := c.Stop(ctx, box.ID, api.StopOptions{GraceMS: &grace})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -134,7 +134,7 @@ func ExampleClient_Exec() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"echo", "hello"}})
+	res, err := c.Exec(ctx, box.ID, api.ExecRequest{Argv: []string{"echo", "hello"}})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -148,7 +148,7 @@ func ExampleClient_Exec_timeout() {
 	defer end()
 	ctx := context.Background()
 	timeout := int64(20)
-	res, err := c.Exec(ctx, box.ID, cloche.ExecRequest{Argv: []string{"sleep", "60"}, TimeoutMS: &timeout})
+	res, err := c.Exec(ctx, box.ID, api.ExecRequest{Argv: []string{"sleep", "60"}, TimeoutMS: &timeout})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -174,7 +174,7 @@ func ExampleClient_Run() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	r, err := c.Run(ctx, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"false"}}})
+	r, err := c.Run(ctx, api.RunRequest{Exec: api.ExecRequest{Argv: []string{"false"}}})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -201,7 +201,7 @@ func ExampleClient_RunPython() {
 	defer end()
 	ctx := context.Background()
 	res, err := c.RunPython(ctx, "print(6*7)", client.OneShot{
-		SandboxSpec: cloche.SandboxSpec{Labels: map[string]string{"team": "red"}},
+		SandboxSpec: api.SandboxSpec{Labels: map[string]string{"team": "red"}},
 		Timeout:     10 * time.Second,
 	})
 	if err != nil {
@@ -216,7 +216,7 @@ func ExampleClient_RunStream() {
 	c, end := local()
 	defer end()
 	ctx := context.Background()
-	st, err := c.RunStream(ctx, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"cat"}}}, nil)
+	st, err := c.RunStream(ctx, api.RunRequest{Exec: api.ExecRequest{Argv: []string{"cat"}}}, nil)
 	if err != nil {
 		log.Panic(err)
 	}
@@ -241,7 +241,7 @@ func ExampleClient_ExecStream() {
 	c, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	st, err := c.ExecStream(ctx, box.ID, cloche.ExecRequest{Argv: []string{"both"}})
+	st, err := c.ExecStream(ctx, box.ID, api.ExecRequest{Argv: []string{"both"}})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -288,7 +288,7 @@ func ExampleClient_Logs() {
 	if _, err := box.Exec(ctx, "both"); err != nil {
 		log.Panic(err)
 	}
-	err := c.Logs(ctx, box.ID, cloche.LogOptions{Stream: cloche.Stderr}, func(e cloche.LogEntry) error {
+	err := c.Logs(ctx, box.ID, api.LogOptions{Stream: api.Stderr}, func(e api.LogEntry) error {
 		fmt.Print(string(e.Data))
 		return nil
 	})
@@ -371,7 +371,7 @@ func ExampleSandbox_ExecWith() {
 	_, box, end := withBox()
 	defer end()
 	ctx := context.Background()
-	res, err := box.ExecWith(ctx, cloche.ExecRequest{Argv: []string{"cat"}, Stdin: cloche.Bytes("input")})
+	res, err := box.ExecWith(ctx, api.ExecRequest{Argv: []string{"cat"}, Stdin: api.Bytes("input")})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -441,7 +441,7 @@ func ExampleFromContext() {
 	attached, err := client.FromContext(ctx)
 	fmt.Println(attached == c, err)
 	_, err = client.FromContext(context.Background())
-	fmt.Println(errors.Is(err, cloche.ErrUnavailable))
+	fmt.Println(errors.Is(err, api.ErrUnavailable))
 	// Output:
 	// true <nil>
 	// true

@@ -8,14 +8,14 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func ExampleClient_CreateWorkspace() {
 	c, _, end := withBox()
 	defer end()
 	ctx := context.Background()
-	w, err := c.CreateWorkspace(ctx, cloche.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30})
+	w, err := c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30})
 	if err != nil {
 		log.Panic(err)
 	}
@@ -28,7 +28,7 @@ func ExampleClient_Workspaces() {
 	c, _, end := withBox()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.CreateWorkspace(ctx, cloche.WorkspaceSpec{Name: "data"}); err != nil {
+	if _, err := c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: "data"}); err != nil {
 		log.Panic(err)
 	}
 	list, err := c.Workspaces(ctx)
@@ -46,7 +46,7 @@ func ExampleClient_GetWorkspace() {
 	c, _, end := withBox()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.CreateWorkspace(ctx, cloche.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30}); err != nil {
+	if _, err := c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30}); err != nil {
 		log.Panic(err)
 	}
 	w, err := c.GetWorkspace(ctx, "", "data")
@@ -64,15 +64,15 @@ func ExampleClient_RemoveWorkspace() {
 	c, _, end := withBox()
 	defer end()
 	ctx := context.Background()
-	if _, err := c.CreateWorkspace(ctx, cloche.WorkspaceSpec{Name: "taken"}); err != nil {
+	if _, err := c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: "taken"}); err != nil {
 		log.Panic(err)
 	}
 	err := c.RemoveWorkspace(ctx, "", "taken")
-	if errors.Is(err, cloche.ErrConflict) {
+	if errors.Is(err, api.ErrConflict) {
 		fmt.Println("a sandbox has it")
 	}
 	_, err = c.GetWorkspace(ctx, "", "../sandboxes")
-	fmt.Println(errors.Is(err, cloche.ErrInvalid))
+	fmt.Println(errors.Is(err, api.ErrInvalid))
 	// Output:
 	// a sandbox has it
 	// true

@@ -7,13 +7,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // OneShot is everything about a one-shot but its program: the spec of its
 // sandbox and how to run it. The zero value is the daemon's defaults.
 type OneShot struct {
-	cloche.SandboxSpec
+	api.SandboxSpec
 	// Timeout kills the program after that long; 0 is the profile's limit.
 	Timeout time.Duration
 	// Stdin is the program's whole input.
@@ -27,7 +27,7 @@ type OneShot struct {
 // CancelWithCaller; SignalProcess with KILL ends it by its ExecID, also where the daemon
 // has not started it yet. A request that names an ExecID is sent a second time when its
 // connection breaks: the daemon runs it once. One with CancelWithCaller is not.
-func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (*cloche.Result, error) {
+func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (*api.Result, error) {
 	p, err := sandboxPath(ref, "/exec")
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (
 	if err := checkExec("", req); err != nil {
 		return nil, err
 	}
-	var r cloche.Result
+	var r api.Result
 	key := req.ExecID
 	if req.CancelWithCaller {
 		key = "" // the program ends with the connection
@@ -47,17 +47,17 @@ func (c *Client) Exec(ctx context.Context, ref string, req cloche.ExecRequest) (
 }
 
 // Shell runs a script with /bin/sh in a sandbox and waits for its end.
-func (c *Client) Shell(ctx context.Context, ref, script string) (*cloche.Result, error) {
-	return c.Exec(ctx, ref, cloche.ExecRequest{Shell: script})
+func (c *Client) Shell(ctx context.Context, ref, script string) (*api.Result, error) {
+	return c.Exec(ctx, ref, api.ExecRequest{Shell: script})
 }
 
 // Run makes a sandbox, runs one program in it and removes it, in one call: the
 // daemon tears down whatever becomes of this client.
-func (c *Client) Run(ctx context.Context, req cloche.RunRequest) (*cloche.RunResult, error) {
+func (c *Client) Run(ctx context.Context, req api.RunRequest) (*api.RunResult, error) {
 	if err := checkRun(req); err != nil {
 		return nil, err
 	}
-	var r cloche.RunResult
+	var r api.RunResult
 	if err := c.call(ctx, http.MethodPost, "/run", nil, req, &r); err != nil {
 		return nil, err
 	}
@@ -66,22 +66,22 @@ func (c *Client) Run(ctx context.Context, req cloche.RunRequest) (*cloche.RunRes
 
 // RunShell is Run of a script with /bin/sh. A sandbox without a name gets a
 // random one that begins with "sh-".
-func (c *Client) RunShell(ctx context.Context, script string, o OneShot) (*cloche.Result, error) {
-	return c.oneShot(ctx, "sh-", cloche.ExecRequest{Shell: script}, o)
+func (c *Client) RunShell(ctx context.Context, script string, o OneShot) (*api.Result, error) {
+	return c.oneShot(ctx, "sh-", api.ExecRequest{Shell: script}, o)
 }
 
 // RunPython is Run of a program with python3. A sandbox without a name gets a
 // random one that begins with "py-".
-func (c *Client) RunPython(ctx context.Context, program string, o OneShot) (*cloche.Result, error) {
-	return c.oneShot(ctx, "py-", cloche.ExecRequest{Python: program}, o)
+func (c *Client) RunPython(ctx context.Context, program string, o OneShot) (*api.Result, error) {
+	return c.oneShot(ctx, "py-", api.ExecRequest{Python: program}, o)
 }
 
-func (c *Client) oneShot(ctx context.Context, prefix string, req cloche.ExecRequest, o OneShot) (*cloche.Result, error) {
+func (c *Client) oneShot(ctx context.Context, prefix string, req api.ExecRequest, o OneShot) (*api.Result, error) {
 	if o.Name == "" {
-		o.Name = cloche.NewID(prefix)
+		o.Name = api.NewID(prefix)
 	}
 	if o.Timeout < 0 {
-		return nil, cloche.Invalid("timeout", "timeout %v is negative", o.Timeout).WithHint("0 is the profile's limit")
+		return nil, api.Invalid("timeout", "timeout %v is negative", o.Timeout).WithHint("0 is the profile's limit")
 	}
 	if o.Timeout > 0 {
 		// A timeout below a millisecond is still a timeout: 0 would be none.
@@ -89,7 +89,7 @@ func (c *Client) oneShot(ctx context.Context, prefix string, req cloche.ExecRequ
 		req.TimeoutMS = &ms
 	}
 	req.Stdin, req.Combined = o.Stdin, o.Combined
-	r, err := c.Run(ctx, cloche.RunRequest{Spec: o.SandboxSpec, Exec: req})
+	r, err := c.Run(ctx, api.RunRequest{Spec: o.SandboxSpec, Exec: req})
 	if err != nil {
 		return nil, err
 	}
@@ -99,14 +99,14 @@ func (c *Client) oneShot(ctx context.Context, prefix string, req cloche.ExecRequ
 // The checks below refuse only what JSON cannot carry: text that is not UTF-8
 // would arrive changed. All else is the daemon's to judge.
 
-func checkRun(r cloche.RunRequest) error {
+func checkRun(r api.RunRequest) error {
 	if err := checkSpec("spec.", r.Spec); err != nil {
 		return err
 	}
 	return checkExec("exec.", r.Exec)
 }
 
-func checkExec(at string, r cloche.ExecRequest) error {
+func checkExec(at string, r api.ExecRequest) error {
 	for i, a := range r.Argv {
 		if err := checkText(fmt.Sprintf("%sargv[%d]", at, i), a); err != nil {
 			return err
@@ -121,7 +121,7 @@ func checkExec(at string, r cloche.ExecRequest) error {
 	return checkTexts(at, "exec_id", r.ExecID, "shell", r.Shell, "python", r.Python, "cwd", r.Cwd, "user", r.User)
 }
 
-func checkSpec(at string, s cloche.SandboxSpec) error {
+func checkSpec(at string, s api.SandboxSpec) error {
 	if err := checkEnv(at+"env", s.Env); err != nil {
 		return err
 	}
@@ -175,6 +175,6 @@ func checkText(field, s string) error {
 	if utf8.ValidString(s) {
 		return nil
 	}
-	return cloche.Invalid(field, "%s is not UTF-8 and would arrive changed", field).
+	return api.Invalid(field, "%s is not UTF-8 and would arrive changed", field).
 		WithHint("put such bytes into a file or into stdin")
 }

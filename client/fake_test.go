@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
@@ -25,7 +25,7 @@ func local() (*client.Client, func()) {
 // withBox is local with a handle to a new sandbox of that name.
 func withBox() (*client.Client, *client.Sandbox, func()) {
 	c, end := local()
-	box, err := c.Create(context.Background(), cloche.SandboxSpec{Name: "box"})
+	box, err := c.Create(context.Background(), api.SandboxSpec{Name: "box"})
 	if err != nil {
 		log.Panic(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // MaxReadFile is the largest file that ReadFile returns; OpenFile has no limit.
@@ -33,12 +33,12 @@ const (
 type Files struct {
 	c      *Client
 	ref    string
-	access cloche.FileAccess
+	access api.FileAccess
 }
 
 // Files returns the files of a sandbox as an access has them; as the zero one has, all of
 // them.
-func (c *Client) Files(ref string, a cloche.FileAccess) Files { return Files{c, ref, a} }
+func (c *Client) Files(ref string, a api.FileAccess) Files { return Files{c, ref, a} }
 
 // at is the route of an operation and its query.
 func (f Files) at(op, path string) (string, url.Values, error) {
@@ -67,7 +67,7 @@ func (f Files) Read(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > MaxReadFile {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "file %q is over %d bytes", path, MaxReadFile).
+		return nil, api.Errorf(api.CodeTooLarge, "file %q is over %d bytes", path, MaxReadFile).
 			WithHint("stream it with OpenFile")
 	}
 	return data, nil
@@ -76,8 +76,8 @@ func (f Files) Read(ctx context.Context, path string) ([]byte, error) {
 // Open streams length bytes of a file from offset on; a negative length is
 // to its end. An io.EOF from the reader means that all of it was read: a broken
 // connection is another error. The caller closes the reader.
-func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
-	var info cloche.FileInfo
+func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
+	var info api.FileInfo
 	p, q, err := f.at("", path)
 	if err != nil {
 		return nil, info, err
@@ -101,14 +101,14 @@ func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.
 
 // Write writes a file, atomically, with the permission bits of mode; 0 is
 // those it has, or 0644. Directories above it that are missing are made.
-func (f Files) Write(ctx context.Context, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
+func (f Files) Write(ctx context.Context, path string, data []byte, mode uint32) (api.FileInfo, error) {
 	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
 }
 
 // WriteFrom is Write of a stream. When reading r fails, the file is left
 // as it was.
-func (f Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
-	var info cloche.FileInfo
+func (f Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode uint32) (api.FileInfo, error) {
+	var info api.FileInfo
 	p, q, err := f.at("", path)
 	if err != nil {
 		return info, err
@@ -124,8 +124,8 @@ func setMode(q url.Values, mode uint32) {
 }
 
 // Stat describes a file; of a symlink, the link itself, unless follow.
-func (f Files) Stat(ctx context.Context, path string, follow bool) (cloche.FileInfo, error) {
-	var info cloche.FileInfo
+func (f Files) Stat(ctx context.Context, path string, follow bool) (api.FileInfo, error) {
+	var info api.FileInfo
 	p, q, err := f.at("/stat", path)
 	if err != nil {
 		return info, err
@@ -138,8 +138,8 @@ func (f Files) Stat(ctx context.Context, path string, follow bool) (cloche.FileI
 
 // List returns one page of a directory, sorted by name. cursor is
 // FileList.Next of the page before; a limit of 0 is the daemon's.
-func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
-	var l cloche.FileList
+func (f Files) List(ctx context.Context, path, cursor string, limit int) (api.FileList, error) {
+	var l api.FileList
 	p, q, err := f.at("/list", path)
 	if err != nil {
 		return l, err
@@ -155,7 +155,7 @@ func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche
 
 // MakeDir makes a directory and its parents. One that exists is no error, unless it is to
 // be exactly that one.
-func (f Files) MakeDir(ctx context.Context, path string, o cloche.MakeDirOptions) error {
+func (f Files) MakeDir(ctx context.Context, path string, o api.MakeDirOptions) error {
 	p, q, err := f.at("/mkdir", path)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (f Files) Move(ctx context.Context, from, to string) error {
 }
 
 // Remove removes a file, or a directory as the options say.
-func (f Files) Remove(ctx context.Context, path string, o cloche.RemoveFileOptions) error {
+func (f Files) Remove(ctx context.Context, path string, o api.RemoveFileOptions) error {
 	p, q, err := f.at("", path)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (f Files) Remove(ctx context.Context, path string, o cloche.RemoveFileOptio
 }
 
 // all are the files of a sandbox for whoever names no access.
-func (c *Client) all(ref string) Files { return c.Files(ref, cloche.FileAccess{}) }
+func (c *Client) all(ref string) Files { return c.Files(ref, api.FileAccess{}) }
 
 // ReadFile is Files.Read without an access.
 func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error) {
@@ -200,34 +200,34 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error)
 }
 
 // OpenFile is Files.Open without an access.
-func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	return c.all(ref).Open(ctx, path, offset, length)
 }
 
 // WriteFile is Files.Write without an access.
-func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (cloche.FileInfo, error) {
+func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (api.FileInfo, error) {
 	return c.all(ref).Write(ctx, path, data, mode)
 }
 
 // WriteFileFrom is Files.WriteFrom without an access.
-func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (cloche.FileInfo, error) {
+func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (api.FileInfo, error) {
 	return c.all(ref).WriteFrom(ctx, path, r, mode)
 }
 
 // StatFile describes a file; of a symlink, the link itself.
-func (c *Client) StatFile(ctx context.Context, ref, path string) (cloche.FileInfo, error) {
+func (c *Client) StatFile(ctx context.Context, ref, path string) (api.FileInfo, error) {
 	return c.all(ref).Stat(ctx, path, false)
 }
 
 // ListFiles is Files.List without an access.
-func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (cloche.FileList, error) {
+func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (api.FileList, error) {
 	return c.all(ref).List(ctx, path, cursor, limit)
 }
 
 // MakeDir makes a directory and its parents, with the permission bits of mode; 0
 // is 0755. One that exists is no error.
 func (c *Client) MakeDir(ctx context.Context, ref, path string, mode uint32) error {
-	return c.all(ref).MakeDir(ctx, path, cloche.MakeDirOptions{Mode: mode})
+	return c.all(ref).MakeDir(ctx, path, api.MakeDirOptions{Mode: mode})
 }
 
 // MoveFile is Files.Move without an access.
@@ -237,14 +237,14 @@ func (c *Client) MoveFile(ctx context.Context, ref, from, to string) error {
 
 // RemoveFile removes a file, or a directory: with what is in it when recursive.
 func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return c.all(ref).Remove(ctx, path, cloche.RemoveFileOptions{Recursive: recursive})
+	return c.all(ref).Remove(ctx, path, api.RemoveFileOptions{Recursive: recursive})
 }
 
 // TarOut writes a file or directory to w as a tar stream. The report says what
 // was left out, such as sockets, and holds the digest of what was written, which
 // has been compared. On error w holds part of an archive.
-func (c *Client) TarOut(ctx context.Context, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
-	var report cloche.TarReport
+func (c *Client) TarOut(ctx context.Context, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
+	var report api.TarReport
 	p, err := sandboxPath(ref, "/tar")
 	if err != nil {
 		return report, err
@@ -267,10 +267,10 @@ func (c *Client) TarOut(ctx context.Context, ref, path string, o cloche.TarOutOp
 	defer b.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(sum, w), b); err != nil {
-		if e, ok := errors.AsType[*cloche.Error](err); ok {
+		if e, ok := errors.AsType[*api.Error](err); ok {
 			return report, e
 		}
-		return report, cloche.Errorf(cloche.CodeCanceled, "write the archive: %w", err)
+		return report, api.Errorf(api.CodeCanceled, "write the archive: %w", err)
 	}
 	if err := decode([]byte(resp.Trailer.Get(trailerTarReport)), &report); err != nil {
 		return report, err
@@ -279,7 +279,7 @@ func (c *Client) TarOut(ctx context.Context, ref, path string, o cloche.TarOutOp
 }
 
 // sameDigest refuses a report on other bytes than those that went by here.
-func sameDigest(report cloche.TarReport, sum hash.Hash) error {
+func sameDigest(report api.TarReport, sum hash.Hash) error {
 	if report.SHA256 == "" || report.SHA256 == hex.EncodeToString(sum.Sum(nil)) {
 		return nil // a daemon of the release before sends none
 	}
@@ -289,8 +289,8 @@ func sameDigest(report cloche.TarReport, sum hash.Hash) error {
 // TarIn unpacks a tar stream into a directory, which is made where it is
 // missing. Nothing is written outside of it. The report holds the digest of what
 // was sent, which has been compared.
-func (c *Client) TarIn(ctx context.Context, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
-	var report cloche.TarReport
+func (c *Client) TarIn(ctx context.Context, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	var report api.TarReport
 	p, err := sandboxPath(ref, "/tar")
 	if err != nil {
 		return report, err
@@ -303,7 +303,7 @@ func (c *Client) TarIn(ctx context.Context, ref, path string, o cloche.TarInOpti
 	return report, err
 }
 
-func tarInQuery(path string, o cloche.TarInOptions) url.Values {
+func tarInQuery(path string, o api.TarInOptions) url.Values {
 	q := url.Values{"path": {path}}
 	for name, list := range map[string][]string{"exclude": o.Exclude, "keep": o.Keep} {
 		if len(list) > 0 {
@@ -330,7 +330,7 @@ func (c *Client) upload(ctx context.Context, method, path string, q url.Values, 
 		if resp != nil {
 			resp.Body.Close()
 		}
-		return cloche.Errorf(cloche.CodeCanceled, "read what was to be sent: %w", rerr)
+		return api.Errorf(api.CodeCanceled, "read what was to be sent: %w", rerr)
 	}
 	if err != nil {
 		return err
@@ -363,7 +363,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, b.c.failed(b.ctx, err)
 	}
 	if t := b.resp.Trailer.Get(trailerError); t != "" {
-		var e cloche.Error
+		var e api.Error
 		if json.Unmarshal([]byte(t), &e) != nil || e.Code == "" {
 			return n, brokenAnswer("the daemon ended its answer with an error that is not understood")
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // FuzzFrame: a binary frame of the daemon's gives its bytes or a typed error.
@@ -20,16 +20,16 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		ev, err := decodeFrame(data)
 		if err != nil {
-			if cloche.CodeOf(err) != cloche.CodeInternal {
+			if api.CodeOf(err) != api.CodeInternal {
 				t.Fatal(err)
 			}
 			return
 		}
-		kind := byte(cloche.FrameStdout)
-		if ev.Stream == cloche.Stderr {
-			kind = cloche.FrameStderr
+		kind := byte(api.FrameStdout)
+		if ev.Stream == api.Stderr {
+			kind = api.FrameStderr
 		}
-		if kind != data[0] || !bytes.Equal(ev.Data, data[cloche.FrameHeaderLen:]) {
+		if kind != data[0] || !bytes.Equal(ev.Data, data[api.FrameHeaderLen:]) {
 			t.Fatalf("%q became %+v", data, ev)
 		}
 	})
@@ -46,7 +46,7 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := decodeMessage(data)
 		if err != nil {
-			if cloche.CodeOf(err) != cloche.CodeInternal {
+			if api.CodeOf(err) != api.CodeInternal {
 				t.Fatal(err)
 			}
 			return
@@ -66,7 +66,7 @@ func FuzzHost(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host string) {
 		network, addr, base, err := parseHost(host)
 		if err != nil {
-			if cloche.CodeOf(err) != cloche.CodeInvalid {
+			if api.CodeOf(err) != api.CodeInvalid {
 				t.Fatal(err)
 			}
 			return
@@ -86,7 +86,7 @@ func FuzzSSE(f *testing.F) {
 	f.Add([]byte("\xef\xbb\xbfdata: \x00\n\n"), uint8(7))
 	f.Fuzz(func(t *testing.T, data []byte, step uint8) {
 		whole, err := blocks(bytes.NewReader(data))
-		if err != nil && cloche.CodeOf(err) != cloche.CodeInternal {
+		if err != nil && api.CodeOf(err) != api.CodeInternal {
 			t.Fatal(err)
 		}
 		pieces, perr := blocks(&stutter{data, int(step%16) + 1})
@@ -99,14 +99,14 @@ func FuzzSSE(f *testing.F) {
 			if strings.ContainsAny(b.id+b.name, "\n") || len(b.data) > maxEvent {
 				t.Fatalf("%+v", b)
 			}
-			o := cloche.EventOptions{After: 3}
-			err := takeEvent(b, &o, func(ev cloche.Event) error {
+			o := api.EventOptions{After: 3}
+			err := takeEvent(b, &o, func(ev api.Event) error {
 				if ev.Cursor <= 3 {
 					t.Fatalf("event %d came again", ev.Cursor)
 				}
 				return nil
 			})
-			if o.After < 3 || err != nil && cloche.CodeOf(err) == "" {
+			if o.After < 3 || err != nil && api.CodeOf(err) == "" {
 				t.Fatal(o.After, err)
 			}
 		}
@@ -156,7 +156,7 @@ func FuzzAttachOutput(f *testing.F) {
 		a := &Attachment{next: start}
 		for i := 0; i+1 < len(frames); i += 2 {
 			at := uint64(start) + uint64(frames[i])
-			ev, err := a.output(&Event{Stream: cloche.Stdout, Seq: at, Data: make([]byte, frames[i+1])})
+			ev, err := a.output(&Event{Stream: api.Stdout, Seq: at, Data: make([]byte, frames[i+1])})
 			if err != nil {
 				if int64(at) >= 0 && int64(at)+int64(frames[i+1]) >= 0 {
 					t.Fatal(err)

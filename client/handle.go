@@ -4,34 +4,34 @@ import (
 	"context"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Exec runs argv, by no shell, and waits for its end. A command's failure is a
 // result, not an error.
-func (s *Sandbox) Exec(ctx context.Context, argv ...string) (*cloche.Result, error) {
-	return s.client.Exec(ctx, s.ID, cloche.ExecRequest{Argv: argv})
+func (s *Sandbox) Exec(ctx context.Context, argv ...string) (*api.Result, error) {
+	return s.client.Exec(ctx, s.ID, api.ExecRequest{Argv: argv})
 }
 
 // ExecWith is Exec with every field of the request.
-func (s *Sandbox) ExecWith(ctx context.Context, req cloche.ExecRequest) (*cloche.Result, error) {
+func (s *Sandbox) ExecWith(ctx context.Context, req api.ExecRequest) (*api.Result, error) {
 	return s.client.Exec(ctx, s.ID, req)
 }
 
 // Shell runs a script with /bin/sh and waits for its end.
-func (s *Sandbox) Shell(ctx context.Context, script string) (*cloche.Result, error) {
+func (s *Sandbox) Shell(ctx context.Context, script string) (*api.Result, error) {
 	return s.client.Shell(ctx, s.ID, script)
 }
 
 // ExecStream starts a program whose input and output are streamed.
-func (s *Sandbox) ExecStream(ctx context.Context, req cloche.ExecRequest) (*Stream, error) {
+func (s *Sandbox) ExecStream(ctx context.Context, req api.ExecRequest) (*Stream, error) {
 	return s.client.ExecStream(ctx, s.ID, req)
 }
 
 // Stop is Client.Stop with the default grace period. The handle's record is
 // brought up to date.
 func (s *Sandbox) Stop(ctx context.Context) error {
-	return s.update(s.client.Stop(ctx, s.ID, cloche.StopOptions{}))
+	return s.update(s.client.Stop(ctx, s.ID, api.StopOptions{}))
 }
 
 // Kill is Client.Kill. The handle's record is brought up to date.
@@ -51,7 +51,7 @@ func (s *Sandbox) Refresh(ctx context.Context) error {
 }
 
 // Stats is Client.Stats.
-func (s *Sandbox) Stats(ctx context.Context) (cloche.SandboxStats, error) {
+func (s *Sandbox) Stats(ctx context.Context) (api.SandboxStats, error) {
 	return s.client.Stats(ctx, s.ID)
 }
 
@@ -59,7 +59,7 @@ func (s *Sandbox) Stats(ctx context.Context) (cloche.SandboxStats, error) {
 // everything that is kept.
 func (s *Sandbox) Logs(ctx context.Context, tail int) (string, error) {
 	var b strings.Builder
-	err := s.client.Logs(ctx, s.ID, cloche.LogOptions{Tail: tail}, func(e cloche.LogEntry) error {
+	err := s.client.Logs(ctx, s.ID, api.LogOptions{Tail: tail}, func(e api.LogEntry) error {
 		b.Write(e.Data)
 		return nil
 	})
@@ -67,7 +67,7 @@ func (s *Sandbox) Logs(ctx context.Context, tail int) (string, error) {
 }
 
 // Processes is Client.Processes.
-func (s *Sandbox) Processes(ctx context.Context) ([]cloche.Process, error) {
+func (s *Sandbox) Processes(ctx context.Context) ([]api.Process, error) {
 	return s.client.Processes(ctx, s.ID)
 }
 
@@ -82,7 +82,7 @@ func (s *Sandbox) WriteFile(ctx context.Context, path string, data []byte, mode 
 	return err
 }
 
-func (s *Sandbox) update(sb cloche.Sandbox, err error) error {
+func (s *Sandbox) update(sb api.Sandbox, err error) error {
 	if err == nil {
 		s.Sandbox = sb
 	}

@@ -5,41 +5,41 @@ import (
 	"io"
 	"net"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // StartProcess is Client.StartProcess.
-func (s *Sandbox) StartProcess(ctx context.Context, spec cloche.ProcessSpec) (cloche.Process, error) {
+func (s *Sandbox) StartProcess(ctx context.Context, spec api.ProcessSpec) (api.Process, error) {
 	return s.client.StartProcess(ctx, s.ID, spec)
 }
 
 // Process is Client.Process.
-func (s *Sandbox) Process(ctx context.Context, id string) (cloche.Process, error) {
+func (s *Sandbox) Process(ctx context.Context, id string) (api.Process, error) {
 	return s.client.Process(ctx, s.ID, id)
 }
 
 // WaitProcess is Client.WaitProcess.
-func (s *Sandbox) WaitProcess(ctx context.Context, id string, w cloche.WaitRequest) (cloche.Process, error) {
+func (s *Sandbox) WaitProcess(ctx context.Context, id string, w api.WaitRequest) (api.Process, error) {
 	return s.client.WaitProcess(ctx, s.ID, id, w)
 }
 
 // SignalProcess is Client.SignalProcess.
-func (s *Sandbox) SignalProcess(ctx context.Context, id string, r cloche.SignalRequest) error {
+func (s *Sandbox) SignalProcess(ctx context.Context, id string, r api.SignalRequest) error {
 	return s.client.SignalProcess(ctx, s.ID, id, r)
 }
 
 // ResizeProcess is Client.ResizeProcess.
-func (s *Sandbox) ResizeProcess(ctx context.Context, id string, size cloche.Size) error {
+func (s *Sandbox) ResizeProcess(ctx context.Context, id string, size api.Size) error {
 	return s.client.ResizeProcess(ctx, s.ID, id, size)
 }
 
 // WriteStdin is Client.WriteStdin.
-func (s *Sandbox) WriteStdin(ctx context.Context, id string, offset *int64, r io.Reader, end bool) (cloche.StdinAck, error) {
+func (s *Sandbox) WriteStdin(ctx context.Context, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	return s.client.WriteStdin(ctx, s.ID, id, offset, r, end)
 }
 
 // CloseStdin is Client.CloseStdin.
-func (s *Sandbox) CloseStdin(ctx context.Context, id string) (cloche.StdinAck, error) {
+func (s *Sandbox) CloseStdin(ctx context.Context, id string) (api.StdinAck, error) {
 	return s.client.CloseStdin(ctx, s.ID, id)
 }
 
@@ -49,12 +49,12 @@ func (s *Sandbox) RemoveProcess(ctx context.Context, id string) error {
 }
 
 // Attach is Client.Attach.
-func (s *Sandbox) Attach(ctx context.Context, id string, r cloche.AttachRequest) (*Attachment, error) {
+func (s *Sandbox) Attach(ctx context.Context, id string, r api.AttachRequest) (*Attachment, error) {
 	return s.client.Attach(ctx, s.ID, id, r)
 }
 
 // LogsWith is Client.Logs.
-func (s *Sandbox) LogsWith(ctx context.Context, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (s *Sandbox) LogsWith(ctx context.Context, o api.LogOptions, fn func(api.LogEntry) error) error {
 	return s.client.Logs(ctx, s.ID, o, fn)
 }
 
@@ -75,7 +75,7 @@ func (s *Sandbox) Pause(ctx context.Context) error { return s.update(s.client.Pa
 func (s *Sandbox) Resume(ctx context.Context) error { return s.update(s.client.Resume(ctx, s.ID)) }
 
 // Events is Client.Events of this sandbox alone.
-func (s *Sandbox) Events(ctx context.Context, o cloche.EventOptions, fn func(cloche.Event) error) error {
+func (s *Sandbox) Events(ctx context.Context, o api.EventOptions, fn func(api.Event) error) error {
 	o.Sandbox = s.ID
 	return s.client.Events(ctx, o, fn)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/coder/websocket"
 )
 
@@ -28,7 +28,7 @@ type Held struct {
 // Hold makes a sandbox that is removed when the connection that holds it ends,
 // whatever ends it. step, where it is not nil, is called with the name of each
 // step of the create, from the calling goroutine.
-func (c *Client) Hold(ctx context.Context, spec cloche.SandboxSpec, step func(string)) (*Held, error) {
+func (c *Client) Hold(ctx context.Context, spec api.SandboxSpec, step func(string)) (*Held, error) {
 	if err := checkSpec("", spec); err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func (c *Client) Hold(ctx context.Context, spec cloche.SandboxSpec, step func(st
 }
 
 // begin asks for the sandbox and waits for it.
-func (h *Held) begin(c *Client, spec cloche.SandboxSpec, step func(string)) (*cloche.Sandbox, error) {
-	if err := c.sendMessage(h.ctx, h.conn, cloche.ClientMessage{Hold: &spec}); err != nil {
+func (h *Held) begin(c *Client, spec api.SandboxSpec, step func(string)) (*api.Sandbox, error) {
+	if err := c.sendMessage(h.ctx, h.conn, api.ClientMessage{Hold: &spec}); err != nil {
 		return nil, err
 	}
 	for {
@@ -72,7 +72,7 @@ func (h *Held) begin(c *Client, spec cloche.SandboxSpec, step func(string)) (*cl
 	}
 }
 
-func (h *Held) message(c *Client) (*cloche.ServerMessage, error) {
+func (h *Held) message(c *Client) (*api.ServerMessage, error) {
 	kind, data, err := h.conn.Read(h.ctx)
 	if err != nil {
 		return nil, c.socketFailed(h.ctx, err)

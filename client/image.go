@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // pullKey is the context's key of who is told of pulls.
@@ -15,48 +15,48 @@ type pullKey struct{}
 // WithPullProgress returns a context in which calls that may have to fetch an
 // image call fn with how far that is: Pull, CreateProgress, RunStream and Hold. fn
 // is called from the calling goroutine.
-func WithPullProgress(ctx context.Context, fn func(cloche.PullProgress)) context.Context {
+func WithPullProgress(ctx context.Context, fn func(api.PullProgress)) context.Context {
 	return context.WithValue(ctx, pullKey{}, fn)
 }
 
 func wantsPull(ctx context.Context) bool { return ctx.Value(pullKey{}) != nil }
 
 // tellPull tells whoever wants to know of ctx's pulls.
-func tellPull(ctx context.Context, p *cloche.PullProgress) {
-	if fn, ok := ctx.Value(pullKey{}).(func(cloche.PullProgress)); ok && fn != nil && p != nil {
+func tellPull(ctx context.Context, p *api.PullProgress) {
+	if fn, ok := ctx.Value(pullKey{}).(func(api.PullProgress)); ok && fn != nil && p != nil {
 		fn(*p)
 	}
 }
 
 // Images returns the root filesystems that a create of the caller can name.
-func (c *Client) Images(ctx context.Context) (cloche.ImageList, error) {
-	var l cloche.ImageList
+func (c *Client) Images(ctx context.Context) (api.ImageList, error) {
+	var l api.ImageList
 	return l, c.call(ctx, http.MethodGet, "/images", nil, nil, &l)
 }
 
 // InspectImage returns all that is known of an image that the daemon has, by name
 // or digest.
-func (c *Client) InspectImage(ctx context.Context, ref string) (cloche.Image, error) {
-	var img cloche.Image
+func (c *Client) InspectImage(ctx context.Context, ref string) (api.Image, error) {
+	var img api.Image
 	return img, c.call(ctx, http.MethodGet, "/images/inspect", url.Values{"image": {ref}}, nil, &img)
 }
 
 // Pull makes the daemon fetch an image from its registry, also when it has one of
 // that name. See WithPullProgress.
-func (c *Client) Pull(ctx context.Context, req cloche.PullRequest) (cloche.Image, error) {
+func (c *Client) Pull(ctx context.Context, req api.PullRequest) (api.Image, error) {
 	return c.imageLines(ctx, "/images/pull", req)
 }
 
 // BuildImage makes an image of programs of the daemon's machine.
-func (c *Client) BuildImage(ctx context.Context, req cloche.ImageBuildRequest) (cloche.Image, error) {
+func (c *Client) BuildImage(ctx context.Context, req api.ImageBuildRequest) (api.Image, error) {
 	return c.imageLines(ctx, "/images/build", req)
 }
 
 // imageLines is a call that answers with lines and an image as the last of them.
-func (c *Client) imageLines(ctx context.Context, path string, in any) (cloche.Image, error) {
-	var img *cloche.Image
+func (c *Client) imageLines(ctx context.Context, path string, in any) (api.Image, error) {
+	var img *api.Image
 	err := c.lines(ctx, http.MethodPost, path, nil, in, func(line []byte) error {
-		var m cloche.ServerMessage
+		var m api.ServerMessage
 		if err := decode(line, &m); err != nil {
 			return err
 		}
@@ -70,10 +70,10 @@ func (c *Client) imageLines(ctx context.Context, path string, in any) (cloche.Im
 		return nil
 	})
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	if img == nil {
-		return cloche.Image{}, brokenAnswer("the daemon ended its answer without an image")
+		return api.Image{}, brokenAnswer("the daemon ended its answer without an image")
 	}
 	return *img, nil
 }
@@ -81,27 +81,27 @@ func (c *Client) imageLines(ctx context.Context, path string, in any) (cloche.Im
 // ImportImage makes an image of an archive, which r streams: a tar of an OCI
 // layout, what `docker save` writes, or a tar of a root filesystem, compressed or
 // not.
-func (c *Client) ImportImage(ctx context.Context, r io.Reader, o cloche.ImportOptions) (cloche.Image, error) {
+func (c *Client) ImportImage(ctx context.Context, r io.Reader, o api.ImportOptions) (api.Image, error) {
 	q := url.Values{}
 	for name, v := range map[string]string{"name": o.Name, "format": string(o.Format), "ref": o.Ref, "platform": o.Platform} {
 		if v != "" {
 			q.Set(name, v)
 		}
 	}
-	var img cloche.Image
+	var img api.Image
 	return img, c.upload(ctx, http.MethodPost, "/images/import", q, "application/octet-stream", r, &img)
 }
 
 // RemoveImage removes a name of an image, and the image with its last name; by a
 // digest, the image with all its names. One that a sandbox or a snapshot is made
-// of stays, and is cloche.ErrConflict.
+// of stays, and is api.ErrConflict.
 func (c *Client) RemoveImage(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, "/images", url.Values{"image": {ref}}, nil, nil)
 }
 
 // PruneImages makes images occupy less, the ones that were not used for the
 // longest time first.
-func (c *Client) PruneImages(ctx context.Context, req cloche.ImagePruneRequest) (cloche.ImagePruneResult, error) {
-	var out cloche.ImagePruneResult
+func (c *Client) PruneImages(ctx context.Context, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
+	var out api.ImagePruneResult
 	return out, c.call(ctx, http.MethodPost, "/images/prune", nil, req, &out)
 }

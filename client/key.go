@@ -4,35 +4,35 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // CreateKey makes an API key. It is for the operator. The answer has the only copy
 // of the key: keep it where secrets are kept.
-func (c *Client) CreateKey(ctx context.Context, spec cloche.KeySpec) (cloche.NewKey, error) {
-	var k cloche.NewKey
+func (c *Client) CreateKey(ctx context.Context, spec api.KeySpec) (api.NewKey, error) {
+	var k api.NewKey
 	return k, c.call(ctx, http.MethodPost, "/keys", nil, spec, &k)
 }
 
 // Keys returns every key that is on record, newest first. It is for the operator.
-func (c *Client) Keys(ctx context.Context) (cloche.KeyList, error) {
-	var l cloche.KeyList
+func (c *Client) Keys(ctx context.Context) (api.KeyList, error) {
+	var l api.KeyList
 	return l, c.call(ctx, http.MethodGet, "/keys", nil, nil, &l)
 }
 
 // RevokeKey ends a key at once, and returns what is on record of it. It is for the
 // operator.
-func (c *Client) RevokeKey(ctx context.Context, id string) (cloche.Key, error) {
-	var k cloche.Key
-	if !cloche.ValidName(id) {
-		return k, cloche.Invalid("key", "%d characters that are not the id of a key were given", len(id)).WithHint("give the id that the list of keys has, and never the key itself")
+func (c *Client) RevokeKey(ctx context.Context, id string) (api.Key, error) {
+	var k api.Key
+	if !api.ValidName(id) {
+		return k, api.Invalid("key", "%d characters that are not the id of a key were given", len(id)).WithHint("give the id that the list of keys has, and never the key itself")
 	}
 	return k, c.call(ctx, http.MethodDelete, "/keys/"+id, nil, nil, &k)
 }
 
 // ExplainPolicy tells what the daemon's policy would say to a request, and why.
 // That it would refuse is no error: it is the answer.
-func (c *Client) ExplainPolicy(ctx context.Context, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
-	var a cloche.PolicyAnswer
+func (c *Client) ExplainPolicy(ctx context.Context, q api.PolicyQuestion) (api.PolicyAnswer, error) {
+	var a api.PolicyAnswer
 	return a, c.call(ctx, http.MethodPost, "/policy/explain", nil, q, &a)
 }

@@ -3,12 +3,12 @@ package client
 import (
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // logFollower is how far a followed log was read, over all its connections.
 type logFollower struct {
-	asked cloche.LogOptions
+	asked api.LogOptions
 	// next is the byte that comes next of each process: an offset of the chosen
 	// stream, or a position.
 	next map[string]int64
@@ -20,12 +20,12 @@ type logFollower struct {
 	ended bool
 }
 
-func newLogFollower(o cloche.LogOptions) *logFollower {
+func newLogFollower(o api.LogOptions) *logFollower {
 	return &logFollower{asked: o, next: map[string]int64{}}
 }
 
 // options are what the next connection asks for.
-func (l *logFollower) options() cloche.LogOptions {
+func (l *logFollower) options() api.LogOptions {
 	o := l.asked
 	if len(l.next) == 0 {
 		return o
@@ -42,7 +42,7 @@ func (l *logFollower) options() cloche.LogOptions {
 }
 
 // take returns what of an entry is new, and whether anything is.
-func (l *logFollower) take(e cloche.LogEntry) (cloche.LogEntry, bool) {
+func (l *logFollower) take(e api.LogEntry) (api.LogEntry, bool) {
 	if e.End != "" {
 		l.ended = true
 		return e, true

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Logs gives the kept output of a sandbox's processes to fn, entry by entry, and
@@ -15,7 +15,7 @@ import (
 // With Follow it goes on until the entry that says in End why there is no more.
 // A connection that breaks before that is made again, and goes on after the last
 // byte that fn got.
-func (c *Client) Logs(ctx context.Context, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (c *Client) Logs(ctx context.Context, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	p, err := sandboxPath(ref, "/logs")
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (c *Client) Logs(ctx context.Context, ref string, o cloche.LogOptions, fn f
 }
 
 // followLogs reads one answer of a followed log to its end.
-func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn func(cloche.LogEntry) error, connected func()) error {
+func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn func(api.LogEntry) error, connected func()) error {
 	inner, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	resp, err := c.sendJSON(inner, http.MethodGet, path, logQuery(l.options()), nil, "application/x-ndjson")
@@ -67,10 +67,10 @@ func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn
 	return err
 }
 
-func decodeLogLine(line []byte) (cloche.LogEntry, error) {
+func decodeLogLine(line []byte) (api.LogEntry, error) {
 	var l struct {
-		cloche.LogEntry
-		Error *cloche.Error `json:"error"`
+		api.LogEntry
+		Error *api.Error `json:"error"`
 	}
 	if err := decode(line, &l); err != nil {
 		return l.LogEntry, err
@@ -81,7 +81,7 @@ func decodeLogLine(line []byte) (cloche.LogEntry, error) {
 	return l.LogEntry, nil
 }
 
-func logQuery(o cloche.LogOptions) url.Values {
+func logQuery(o api.LogOptions) url.Values {
 	q := url.Values{}
 	if o.ExecID != "" {
 		q.Set("exec_id", o.ExecID)

@@ -4,19 +4,19 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Info returns what the caller may know of the daemon before it asks for anything.
-func (c *Client) Info(ctx context.Context) (cloche.Info, error) {
-	var i cloche.Info
+func (c *Client) Info(ctx context.Context) (api.Info, error) {
+	var i api.Info
 	return i, c.call(ctx, http.MethodGet, "/info", nil, nil, &i)
 }
 
 // ResolveName returns which sandbox a template and an identity mean, and whether
 // it is there. Other calls than create, exec and process start take that name.
-func (c *Client) ResolveName(ctx context.Context, n cloche.Naming) (cloche.ResolvedName, error) {
-	var r cloche.ResolvedName
+func (c *Client) ResolveName(ctx context.Context, n api.Naming) (api.ResolvedName, error) {
+	var r api.ResolvedName
 	if err := checkNaming("", n); err != nil {
 		return r, err
 	}
@@ -25,7 +25,7 @@ func (c *Client) ResolveName(ctx context.Context, n cloche.Naming) (cloche.Resol
 
 // checkNaming refuses what would arrive changed, and so might name another's
 // sandbox.
-func checkNaming(at string, n cloche.Naming) error {
+func checkNaming(at string, n api.Naming) error {
 	if err := checkText(at+"name_template", n.NameTemplate); err != nil || n.Identity == nil {
 		return err
 	}

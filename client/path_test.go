@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -59,7 +59,7 @@ func TestPathParts(t *testing.T) {
 				err := callWith(t, method, at, part)
 				r := asked.Load()
 				if r == nil {
-					if !errors.Is(err, cloche.ErrInvalid) {
+					if !errors.Is(err, api.ErrInvalid) {
 						t.Errorf("%s with %q at %d: %v", name, part, at, err)
 					}
 					continue
@@ -77,12 +77,12 @@ func TestPathParts(t *testing.T) {
 	}
 	asked.Store(nil)
 	for _, part := range []string{"", ".", "..", "a/b"} {
-		if _, err := c.SetEndpoint(t.Context(), "box", cloche.Endpoint{Name: part}); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := c.SetEndpoint(t.Context(), "box", api.Endpoint{Name: part}); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("SetEndpoint with %q: %v", part, err)
 		}
 	}
 	for _, part := range []string{"", ".", ".."} {
-		if _, err := c.Files(part, cloche.FileAccess{}).Read(t.Context(), "/x"); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := c.Files(part, api.FileAccess{}).Read(t.Context(), "/x"); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("Files with %q: %v", part, err)
 		}
 	}
@@ -116,7 +116,7 @@ func callWith(t *testing.T, method reflect.Value, at int, part string) error {
 		}
 	}
 	out := method.Call(in)
-	if seq, ok := out[0].Interface().(iter.Seq2[cloche.Change, error]); ok {
+	if seq, ok := out[0].Interface().(iter.Seq2[api.Change, error]); ok {
 		for _, err := range seq {
 			return err
 		}

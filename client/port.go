@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/coder/websocket"
 )
 
@@ -26,7 +26,7 @@ const (
 // Nothing is made again when it breaks.
 func (c *Client) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
-		return nil, cloche.Invalid("port", "%d is no port", port).WithHint("give a number from 1 to 65535")
+		return nil, api.Invalid("port", "%d is no port", port).WithHint("give a number from 1 to 65535")
 	}
 	path, err := sandboxPath(ref, "/ports/"+strconv.Itoa(port))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -95,14 +95,14 @@ func TestPort(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		_, err := c.DialPort(t.Context(), box.ID, 81)
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeUnavailable || !e.Retryable {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeUnavailable || !e.Retryable {
 			t.Errorf("a port where nobody listens: %v", err)
 		}
-		if _, err := c.DialPort(t.Context(), "none", 7); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := c.DialPort(t.Context(), "none", 7); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("no sandbox: %v", err)
 		}
 		for _, port := range []int{0, -1, 65536} {
-			if _, err := c.DialPort(t.Context(), box.ID, port); !errors.Is(err, cloche.ErrInvalid) {
+			if _, err := c.DialPort(t.Context(), box.ID, port); !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("port %d: %v", port, err)
 			}
 		}
@@ -113,18 +113,18 @@ func TestAttachRefusals(t *testing.T) {
 	c, box, end := withCat()
 	defer end()
 	ctx := t.Context()
-	if _, err := c.Attach(ctx, box.ID, "none", cloche.AttachRequest{}); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := c.Attach(ctx, box.ID, "none", api.AttachRequest{}); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("no process: %v", err)
 	}
-	reader, err := c.Attach(ctx, box.ID, "cat", cloche.AttachRequest{})
+	reader, err := c.Attach(ctx, box.ID, "cat", api.AttachRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if _, err := reader.Write([]byte("x")); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := reader.Write([]byte("x")); api.CodeOf(err) != api.CodeState {
 		t.Errorf("a write by a reader: %v", err)
 	}
-	writer, err := c.Attach(ctx, box.ID, "cat", cloche.AttachRequest{Write: true})
+	writer, err := c.Attach(ctx, box.ID, "cat", api.AttachRequest{Write: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestAttachRefusals(t *testing.T) {
 		t.Errorf("%v %v", res, err)
 	}
 	// An attach to one that has ended gives the record.
-	late, err := c.Attach(ctx, box.ID, "cat", cloche.AttachRequest{Exclusive: true})
+	late, err := c.Attach(ctx, box.ID, "cat", api.AttachRequest{Exclusive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,25 +151,25 @@ func TestAttachGap(t *testing.T) {
 	c, fake, end := start()
 	defer end()
 	ctx := t.Context()
-	box, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"})
+	box, err := c.Create(ctx, api.SandboxSpec{Name: "box"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "both", Argv: []string{"both"}}}
+	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "both", Argv: []string{"both"}}}
 	if _, err := box.StartProcess(ctx, spec); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := box.WaitProcess(ctx, "both", cloche.WaitRequest{}); err != nil {
+	if _, err := box.WaitProcess(ctx, "both", api.WaitRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	fake.Forget("box", "both", 5)
 	since := int64(1)
-	a, err := box.Attach(ctx, "both", cloche.AttachRequest{Since: &since})
+	a, err := box.Attach(ctx, "both", api.AttachRequest{Since: &since})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	var gaps []cloche.Gap
+	var gaps []api.Gap
 	var out []client.AttachEvent
 	for {
 		ev, err := a.Recv()
@@ -187,10 +187,10 @@ func TestAttachGap(t *testing.T) {
 			out = append(out, ev)
 		}
 	}
-	if len(gaps) != 1 || gaps[0] != (cloche.Gap{Position: 5, Bytes: 4}) {
+	if len(gaps) != 1 || gaps[0] != (api.Gap{Position: 5, Bytes: 4}) {
 		t.Errorf("%+v", gaps)
 	}
-	if len(out) != 2 || out[0].Position != 5 || string(out[0].Data) != "\n" || out[0].Stream != cloche.Stdout || out[1].Position != 6 {
+	if len(out) != 2 || out[0].Position != 5 || string(out[0].Data) != "\n" || out[0].Stream != api.Stdout || out[1].Position != 6 {
 		t.Errorf("%+v", out)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // StartProcess starts a managed process and returns when it has been executed,
 // ready or not. A spec that names an ExecID is sent a second time when its
 // connection breaks: the daemon starts it once.
-func (c *Client) StartProcess(ctx context.Context, ref string, spec cloche.ProcessSpec) (cloche.Process, error) {
-	var p cloche.Process
+func (c *Client) StartProcess(ctx context.Context, ref string, spec api.ProcessSpec) (api.Process, error) {
+	var p api.Process
 	path, err := sandboxPath(ref, "/processes")
 	if err != nil {
 		return p, err
@@ -27,12 +27,12 @@ func (c *Client) StartProcess(ctx context.Context, ref string, spec cloche.Proce
 
 // Processes returns what is on record about each process of a sandbox, execs and
 // managed ones, in the order of their start.
-func (c *Client) Processes(ctx context.Context, ref string) ([]cloche.Process, error) {
+func (c *Client) Processes(ctx context.Context, ref string) ([]api.Process, error) {
 	p, err := sandboxPath(ref, "/processes")
 	if err != nil {
 		return nil, err
 	}
-	var l cloche.ProcessList
+	var l api.ProcessList
 	if err := c.call(ctx, http.MethodGet, p, nil, nil, &l); err != nil {
 		return nil, err
 	}
@@ -40,8 +40,8 @@ func (c *Client) Processes(ctx context.Context, ref string) ([]cloche.Process, e
 }
 
 // Process returns what is on record about one process.
-func (c *Client) Process(ctx context.Context, ref, id string) (cloche.Process, error) {
-	var p cloche.Process
+func (c *Client) Process(ctx context.Context, ref, id string) (api.Process, error) {
+	var p api.Process
 	path, err := processPath(ref, id, "")
 	if err != nil {
 		return p, err
@@ -50,7 +50,7 @@ func (c *Client) Process(ctx context.Context, ref, id string) (cloche.Process, e
 }
 
 // SignalProcess sends a signal to a process, and to whatever else the scope says.
-func (c *Client) SignalProcess(ctx context.Context, ref, id string, r cloche.SignalRequest) error {
+func (c *Client) SignalProcess(ctx context.Context, ref, id string, r api.SignalRequest) error {
 	path, err := processPath(ref, id, "/signal")
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (c *Client) SignalProcess(ctx context.Context, ref, id string, r cloche.Sig
 }
 
 // ResizeProcess changes the size of a process's terminal.
-func (c *Client) ResizeProcess(ctx context.Context, ref, id string, size cloche.Size) error {
+func (c *Client) ResizeProcess(ctx context.Context, ref, id string, size api.Size) error {
 	path, err := processPath(ref, id, "/resize")
 	if err != nil {
 		return err
@@ -72,8 +72,8 @@ func (c *Client) ResizeProcess(ctx context.Context, ref, id string, size cloche.
 // first byte belongs, counted since the start of the process: bytes that were
 // given already are ignored, so that a write whose answer was lost can be asked
 // for again. A nil offset is the present end.
-func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, r io.Reader, end bool) (cloche.StdinAck, error) {
-	var ack cloche.StdinAck
+func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
+	var ack api.StdinAck
 	path, err := processPath(ref, id, "/stdin")
 	if err != nil {
 		return ack, err
@@ -89,7 +89,7 @@ func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, 
 }
 
 // CloseStdin ends the input of a process.
-func (c *Client) CloseStdin(ctx context.Context, ref, id string) (cloche.StdinAck, error) {
+func (c *Client) CloseStdin(ctx context.Context, ref, id string) (api.StdinAck, error) {
 	return c.WriteStdin(ctx, ref, id, nil, http.NoBody, true)
 }
 

@@ -7,14 +7,14 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // RunProgram runs a program and waits for its end. steps, which may be nil, gets what
 // happens meanwhile. The program goes on when ctx ends first, unless it says otherwise;
 // its failure is in its record and no error. With an IdempotencyKey a connection that
 // breaks is made again, and the program is still run once.
-func (c *Client) RunProgram(ctx context.Context, spec cloche.ProgramSpec, steps func(cloche.ProgramStep)) (*cloche.Program, error) {
+func (c *Client) RunProgram(ctx context.Context, spec api.ProgramSpec, steps func(api.ProgramStep)) (*api.Program, error) {
 	if err := checkProgram(spec); err != nil {
 		return nil, err
 	}
@@ -27,17 +27,17 @@ func (c *Client) RunProgram(ctx context.Context, spec cloche.ProgramSpec, steps 
 }
 
 // StartProgram begins a program and does not wait for it.
-func (c *Client) StartProgram(ctx context.Context, spec cloche.ProgramSpec) (*cloche.Program, error) {
+func (c *Client) StartProgram(ctx context.Context, spec api.ProgramSpec) (*api.Program, error) {
 	if err := checkProgram(spec); err != nil {
 		return nil, err
 	}
-	var p cloche.Program
+	var p api.Program
 	return &p, c.call(ctx, http.MethodPost, "/programs", url.Values{"detach": {"true"}}, spec, &p)
 }
 
 // WaitProgram waits for the end of a program; steps, which may be nil, gets all of its
 // steps.
-func (c *Client) WaitProgram(ctx context.Context, id string, steps func(cloche.ProgramStep)) (*cloche.Program, error) {
+func (c *Client) WaitProgram(ctx context.Context, id string, steps func(api.ProgramStep)) (*api.Program, error) {
 	path, err := programPath(id)
 	if err != nil {
 		return nil, err
@@ -52,15 +52,15 @@ func (c *Client) WaitProgram(ctx context.Context, id string, steps func(cloche.P
 
 // program reads the answer of a followed program. seen is the last step that was given
 // to steps.
-func (c *Client) program(ctx context.Context, method, path string, in any, steps func(cloche.ProgramStep), seen *int64) (*cloche.Program, error) {
+func (c *Client) program(ctx context.Context, method, path string, in any, steps func(api.ProgramStep), seen *int64) (*api.Program, error) {
 	resp, err := c.sendJSON(ctx, method, path, nil, in, "application/x-ndjson")
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	var p *cloche.Program
+	var p *api.Program
 	err = c.scanTo(ctx, resp.Body, maxAnswer, func(line []byte) error {
-		var m cloche.ProgramMessage
+		var m api.ProgramMessage
 		if err := decode(line, &m); err != nil {
 			return err
 		}
@@ -84,36 +84,36 @@ func (c *Client) program(ctx context.Context, method, path string, in any, steps
 }
 
 // Program finds a program by its id, with the request that began it.
-func (c *Client) Program(ctx context.Context, id string) (*cloche.Program, error) {
+func (c *Client) Program(ctx context.Context, id string) (*api.Program, error) {
 	return c.oneProgram(ctx, http.MethodGet, id, "", nil)
 }
 
 // Programs returns the newest programs; a limit of 0 is the server's.
-func (c *Client) Programs(ctx context.Context, limit int) (cloche.ProgramList, error) {
+func (c *Client) Programs(ctx context.Context, limit int) (api.ProgramList, error) {
 	q := url.Values{}
 	if limit != 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
-	var l cloche.ProgramList
+	var l api.ProgramList
 	return l, c.call(ctx, http.MethodGet, "/programs", q, nil, &l)
 }
 
 // CancelProgram ends a program, and returns when its sandbox is gone.
-func (c *Client) CancelProgram(ctx context.Context, id string) (*cloche.Program, error) {
+func (c *Client) CancelProgram(ctx context.Context, id string) (*api.Program, error) {
 	return c.oneProgram(ctx, http.MethodDelete, id, "", nil)
 }
 
 // ContinueProgram ends the pause of a handler.
-func (c *Client) ContinueProgram(ctx context.Context, id string, answer cloche.ProgramContinue) (*cloche.Program, error) {
+func (c *Client) ContinueProgram(ctx context.Context, id string, answer api.ProgramContinue) (*api.Program, error) {
 	return c.oneProgram(ctx, http.MethodPost, id, "/continue", answer)
 }
 
-func (c *Client) oneProgram(ctx context.Context, method, id, verb string, in any) (*cloche.Program, error) {
+func (c *Client) oneProgram(ctx context.Context, method, id, verb string, in any) (*api.Program, error) {
 	path, err := programPath(id)
 	if err != nil {
 		return nil, err
 	}
-	var p cloche.Program
+	var p api.Program
 	if err := c.call(ctx, method, path+verb, nil, in, &p); err != nil {
 		return nil, err
 	}
@@ -121,14 +121,14 @@ func (c *Client) oneProgram(ctx context.Context, method, id, verb string, in any
 }
 
 func programPath(id string) (string, error) {
-	if !cloche.ValidName(id) {
-		return "", cloche.Invalid("program", "%d characters that are not the id of a program were given", len(id)).WithHint("give the id that the list of programs has")
+	if !api.ValidName(id) {
+		return "", api.Invalid("program", "%d characters that are not the id of a program were given", len(id)).WithHint("give the id that the list of programs has")
 	}
 	return "/programs/" + id, nil
 }
 
 // checkProgram refuses what JSON cannot carry.
-func checkProgram(s cloche.ProgramSpec) error {
+func checkProgram(s api.ProgramSpec) error {
 	if s.Spec != nil {
 		if err := checkSpec("spec.", *s.Spec); err != nil {
 			return err
@@ -137,7 +137,7 @@ func checkProgram(s cloche.ProgramSpec) error {
 	if err := checkEnv("env", s.Env); err != nil {
 		return err
 	}
-	for name, p := range map[string]*cloche.ProgramPhase{"setup": s.Setup, "post_setup": s.PostSetup, "run": &s.Run, "score": s.Score} {
+	for name, p := range map[string]*api.ProgramPhase{"setup": s.Setup, "post_setup": s.PostSetup, "run": &s.Run, "score": s.Score} {
 		if p == nil {
 			continue
 		}
@@ -145,7 +145,7 @@ func checkProgram(s cloche.ProgramSpec) error {
 			return err
 		}
 		for _, cmd := range p.Commands {
-			if err := checkExec(name+".", cloche.ExecRequest{Argv: cmd.Argv, Shell: cmd.Shell, Python: cmd.Python}); err != nil {
+			if err := checkExec(name+".", api.ExecRequest{Argv: cmd.Argv, Shell: cmd.Shell, Python: cmd.Python}); err != nil {
 				return err
 			}
 		}

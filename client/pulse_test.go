@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/coder/websocket"
 )
@@ -24,14 +24,14 @@ func TestSilence(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *client.Client) error{
 		"call": func(ctx context.Context, c *client.Client) error { _, err := c.Get(ctx, "box"); return err },
 		"exec with an id": func(ctx context.Context, c *client.Client) error {
-			_, err := c.Exec(ctx, "box", cloche.ExecRequest{ExecID: "one", Argv: []string{"true"}})
+			_, err := c.Exec(ctx, "box", api.ExecRequest{ExecID: "one", Argv: []string{"true"}})
 			return err
 		},
 		"answer that has begun": func(ctx context.Context, c *client.Client) error {
-			return c.Events(ctx, cloche.EventOptions{Follow: true}, func(cloche.Event) error { return nil })
+			return c.Events(ctx, api.EventOptions{Follow: true}, func(api.Event) error { return nil })
 		},
 		"socket": func(ctx context.Context, c *client.Client) error {
-			_, err := c.ExecStream(ctx, "box", cloche.ExecRequest{Argv: []string{"true"}})
+			_, err := c.ExecStream(ctx, "box", api.ExecRequest{Argv: []string{"true"}})
 			return err
 		},
 		"handshake": func(ctx context.Context, c *client.Client) error { _, err := c.DialPort(ctx, "box", 80); return err },
@@ -91,7 +91,7 @@ func TestSilence(t *testing.T) {
 			}
 			stopped.Store(true)
 			err = <-ended
-			if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeUnavailable || !strings.Contains(e.Message, "has answered nothing for 1.5s") {
+			if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeUnavailable || !strings.Contains(e.Message, "has answered nothing for 1.5s") {
 				t.Errorf("%v", err)
 			}
 		})

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // silence is how long a daemon may say nothing on a stream before its
@@ -31,8 +31,8 @@ func (e *callerError) Error() string { return e.err.Error() }
 
 // passing reports whether err may be over when the same is asked again later.
 func passing(err error) bool {
-	e, ok := errors.AsType[*cloche.Error](err)
-	return ok && (e.Code == cloche.CodeUnavailable || e.Retryable)
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && (e.Code == api.CodeUnavailable || e.Retryable)
 }
 
 // follow runs once until it returns nil, which is the end of what is followed.
@@ -62,7 +62,7 @@ func (c *Client) follow(ctx context.Context, once func(connected func()) error) 
 // await waits before the next attempt, after one that failed with err.
 func (c *Client) await(ctx context.Context, wait *backoff, err error) error {
 	var least time.Duration
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		least = e.RetryAfter()
 	}
 	d := wait.next(least)
@@ -76,8 +76,8 @@ func (c *Client) await(ctx context.Context, wait *backoff, err error) error {
 }
 
 // reconnecting is what a call on a stream gets while it has no connection.
-func (c *Client) reconnecting() *cloche.Error {
-	e := cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s is being made again", c.host).
+func (c *Client) reconnecting() *api.Error {
+	e := api.Errorf(api.CodeUnavailable, "the connection to the daemon at %s is being made again", c.host).
 		WithHint("ask again in a moment")
 	e.Retryable = true
 	return e

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
@@ -165,7 +165,7 @@ func bubble(t *testing.T, seed uint64, o client.Options, fn func(t *testing.T, c
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+		if _, err := c.Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil {
 			t.Fatal(err)
 		}
 		fn(t, c, w, fake)
@@ -199,12 +199,12 @@ func TestAttachOverABadWire(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, seed, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
 				ctx := t.Context()
-				if _, err := c.StartProcess(ctx, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
+				if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
 					t.Fatal(err)
 				}
 				w.set(400_000, false)
 				c.Close()
-				a, err := c.Attach(ctx, "box", "cat", cloche.AttachRequest{Exclusive: true})
+				a, err := c.Attach(ctx, "box", "cat", api.AttachRequest{Exclusive: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -215,7 +215,7 @@ func TestAttachOverABadWire(t *testing.T) {
 						m, err := a.Write(in[n:min(len(in), n+100_000)])
 						n += m
 						// Without a connection a call fails at once, and may be made again.
-						if e, ok := errors.AsType[*cloche.Error](err); ok && e.Retryable {
+						if e, ok := errors.AsType[*api.Error](err); ok && e.Retryable {
 							time.Sleep(time.Second)
 						} else if err != nil {
 							wrote <- err
@@ -272,7 +272,7 @@ func TestLogsOverABadWire(t *testing.T) {
 				ctx := t.Context()
 				in := randomBytes(rand.New(rand.NewPCG(7, 7)), 400_000)
 				for _, id := range []string{"cat", "dog"} {
-					spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: id, Argv: []string{"cat"}}, OpenStdin: true}
+					spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: id, Argv: []string{"cat"}}, OpenStdin: true}
 					if _, err := c.StartProcess(ctx, "box", spec); err != nil {
 						t.Fatal(err)
 					}
@@ -282,7 +282,7 @@ func TestLogsOverABadWire(t *testing.T) {
 				w.set(300_000, false)
 				c.Close()
 				go func() {
-					followed <- c.Logs(ctx, "box", cloche.LogOptions{ExecID: one, Follow: true}, func(e cloche.LogEntry) error {
+					followed <- c.Logs(ctx, "box", api.LogOptions{ExecID: one, Follow: true}, func(e api.LogEntry) error {
 						if e.End == "" && (e.Gap != 0 || e.Position != int64(len(got[e.ExecID]))) {
 							return fmt.Errorf("position %d of %s, want %d; gap %d", e.Position, e.ExecID, len(got[e.ExecID]), e.Gap)
 						}
@@ -307,7 +307,7 @@ func TestLogsOverABadWire(t *testing.T) {
 				if one == "" {
 					time.Sleep(10 * time.Minute) // of the bubble: the follower comes back
 					w.set(0, false)
-					if _, err := feeder.Stop(ctx, "box", cloche.StopOptions{}); err != nil {
+					if _, err := feeder.Stop(ctx, "box", api.StopOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -350,7 +350,7 @@ func TestEventsOverABadWire(t *testing.T) {
 		read := make(chan error, 1)
 		go func() {
 			close(began)
-			read <- c.Events(ctx, cloche.EventOptions{After: -1, Follow: true, Sandbox: "box"}, func(e cloche.Event) error {
+			read <- c.Events(ctx, api.EventOptions{After: -1, Follow: true, Sandbox: "box"}, func(e api.Event) error {
 				got = append(got, e.Cursor)
 				if len(got) == 2*n {
 					cancel()
@@ -373,7 +373,7 @@ func TestEventsOverABadWire(t *testing.T) {
 			}
 		}
 		w.set(1500, false)
-		if err := <-read; cloche.CodeOf(err) != cloche.CodeCanceled {
+		if err := <-read; api.CodeOf(err) != api.CodeCanceled {
 			t.Fatalf("%v after %d events", err, len(got))
 		}
 		for i, cursor := range got {
@@ -388,7 +388,7 @@ func TestEventsOverABadWire(t *testing.T) {
 }
 
 // feederPauses makes two events, over a wire that is up for this call only.
-func feederPauses(ctx context.Context, c *client.Client, w *wire) (cloche.Sandbox, error) {
+func feederPauses(ctx context.Context, c *client.Client, w *wire) (api.Sandbox, error) {
 	w.set(1500, false)
 	defer w.set(1500, true)
 	sb, err := c.Pause(ctx, "box")
@@ -407,12 +407,12 @@ func TestCallsWhileAway(t *testing.T) {
 			o := client.Options{NoReconnect: off, OnReconnect: func(error, time.Duration) { away <- struct{}{} }}
 			bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
 				ctx := t.Context()
-				if _, err := c.StartProcess(ctx, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "p", Argv: []string{"sleep"}}, OpenStdin: true}); err != nil {
+				if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "p", Argv: []string{"sleep"}}, OpenStdin: true}); err != nil {
 					t.Fatal(err)
 				}
 				w.set(1, false) // 1000 bytes
 				c.Close()
-				a, err := c.Attach(ctx, "box", "p", cloche.AttachRequest{Write: true})
+				a, err := c.Attach(ctx, "box", "p", api.AttachRequest{Write: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -427,26 +427,26 @@ func TestCallsWhileAway(t *testing.T) {
 					t.Fatalf("what fits the buffer is taken: %v", err)
 				}
 				if off {
-					if err := <-got; cloche.CodeOf(err) != cloche.CodeUnavailable {
+					if err := <-got; api.CodeOf(err) != api.CodeUnavailable {
 						t.Errorf("recv: %v", err)
 					}
 					return
 				}
 				<-away
 				for name, err := range map[string]error{"signal": a.Signal("TERM"), "resize": a.Resize(1, 1)} {
-					if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeUnavailable || !e.Retryable {
+					if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeUnavailable || !e.Retryable {
 						t.Errorf("%s: %v", name, err)
 					}
 				}
 				n, err := a.Write(make([]byte, 2<<20))
-				if e, ok := errors.AsType[*cloche.Error](err); !ok || !e.Retryable || n != 1<<20-10_000 {
+				if e, ok := errors.AsType[*api.Error](err); !ok || !e.Retryable || n != 1<<20-10_000 {
 					t.Errorf("write: %d bytes, %v", n, err)
 				}
-				if _, err := c.Process(ctx, "box", "p"); cloche.CodeOf(err) != cloche.CodeUnavailable {
+				if _, err := c.Process(ctx, "box", "p"); api.CodeOf(err) != api.CodeUnavailable {
 					t.Errorf("a call: %v", err)
 				}
 				a.Close()
-				if err := <-got; cloche.CodeOf(err) != cloche.CodeCanceled {
+				if err := <-got; api.CodeOf(err) != api.CodeCanceled {
 					t.Errorf("recv after close: %v", err)
 				}
 			})
@@ -475,17 +475,17 @@ func TestKeyedCalls(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req := cloche.ExecRequest{ExecID: tc.id, Argv: []string{"true"}}
-			_, err = c.StartProcess(t.Context(), "box", cloche.ProcessSpec{ExecRequest: req})
-			if cloche.CodeOf(err) != cloche.CodeUnavailable || dials != tc.dials {
+			req := api.ExecRequest{ExecID: tc.id, Argv: []string{"true"}}
+			_, err = c.StartProcess(t.Context(), "box", api.ProcessSpec{ExecRequest: req})
+			if api.CodeOf(err) != api.CodeUnavailable || dials != tc.dials {
 				t.Errorf("start: %v after %d connections, want %d", err, dials, tc.dials)
 			}
 			dials = 0
-			if _, err = c.Exec(t.Context(), "box", req); cloche.CodeOf(err) != cloche.CodeUnavailable || dials != tc.dials {
+			if _, err = c.Exec(t.Context(), "box", req); api.CodeOf(err) != api.CodeUnavailable || dials != tc.dials {
 				t.Errorf("exec: %v after %d connections, want %d", err, dials, tc.dials)
 			}
 			dials = 0
-			if _, err = c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err == nil || dials != 1 {
+			if _, err = c.Create(t.Context(), api.SandboxSpec{Name: "box"}); err == nil || dials != 1 {
 				t.Errorf("create: %v after %d connections", err, dials)
 			}
 		})

@@ -5,21 +5,21 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // recordingType is a recording: JSON lines.
 const recordingType = "application/jsonl"
 
 // Recordings lists what endpoints recorded, by name.
-func (c *Client) Recordings(ctx context.Context) (cloche.RecordingList, error) {
-	var list cloche.RecordingList
+func (c *Client) Recordings(ctx context.Context) (api.RecordingList, error) {
+	var list api.RecordingList
 	return list, c.call(ctx, http.MethodGet, "/recordings", nil, nil, &list)
 }
 
 // Recording tells of one.
-func (c *Client) Recording(ctx context.Context, name string) (cloche.RecordingInfo, error) {
-	var info cloche.RecordingInfo
+func (c *Client) Recording(ctx context.Context, name string) (api.RecordingInfo, error) {
+	var info api.RecordingInfo
 	path, err := recordingPath(name, "")
 	if err == nil {
 		err = c.call(ctx, http.MethodGet, path, nil, nil, &info)
@@ -42,8 +42,8 @@ func (c *Client) OpenRecording(ctx context.Context, name string) (io.ReadCloser,
 }
 
 // PutRecording keeps a recording that was made elsewhere, under a name that is free.
-func (c *Client) PutRecording(ctx context.Context, name string, r io.Reader) (cloche.RecordingInfo, error) {
-	var info cloche.RecordingInfo
+func (c *Client) PutRecording(ctx context.Context, name string, r io.Reader) (api.RecordingInfo, error) {
+	var info api.RecordingInfo
 	path, err := recordingPath(name, "/data")
 	if err == nil {
 		err = c.upload(ctx, http.MethodPut, path, nil, recordingType, r, &info)
@@ -61,9 +61,9 @@ func (c *Client) RemoveRecording(ctx context.Context, name string) error {
 }
 
 func recordingPath(name, rest string) (string, error) {
-	if !cloche.ValidName(name) {
-		return "", cloche.Invalid("name", "%.80q cannot name a recording", name).
-			WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", cloche.MaxNameLen)
+	if !api.ValidName(name) {
+		return "", api.Invalid("name", "%.80q cannot name a recording", name).
+			WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", api.MaxNameLen)
 	}
 	return "/recordings/" + name + rest, nil
 }

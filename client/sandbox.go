@@ -7,14 +7,14 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Sandbox is a handle: what was on record when it was made, and the calls that
 // concern it. The calls go by id, so a handle never reaches a later sandbox of
 // the same name.
 type Sandbox struct {
-	cloche.Sandbox
+	api.Sandbox
 	client *Client
 }
 
@@ -22,18 +22,18 @@ type Sandbox struct {
 // adjusted and what this machine cannot enforce. On error nothing is left
 // behind by the daemon, unless the connection broke. A spec with an IdempotencyKey
 // is then sent a second time, and can be sent again: one sandbox comes of it.
-func (c *Client) Create(ctx context.Context, spec cloche.SandboxSpec) (*Sandbox, error) {
+func (c *Client) Create(ctx context.Context, spec api.SandboxSpec) (*Sandbox, error) {
 	return c.CreateProgress(ctx, spec, nil)
 }
 
 // CreateProgress is Create that calls step with the name of each step as it
 // begins. step is called from the calling goroutine. See WithPullProgress for what
 // a step may wait for.
-func (c *Client) CreateProgress(ctx context.Context, spec cloche.SandboxSpec, step func(string)) (*Sandbox, error) {
+func (c *Client) CreateProgress(ctx context.Context, spec api.SandboxSpec, step func(string)) (*Sandbox, error) {
 	if err := checkSpec("", spec); err != nil {
 		return nil, err
 	}
-	var sb cloche.Sandbox
+	var sb api.Sandbox
 	if step == nil && !wantsPull(ctx) {
 		if err := c.callKeyed(ctx, spec.IdempotencyKey, "/sandboxes", spec, &sb); err != nil {
 			return nil, err
@@ -42,7 +42,7 @@ func (c *Client) CreateProgress(ctx context.Context, spec cloche.SandboxSpec, st
 	}
 	got := false
 	err := c.lines(ctx, http.MethodPost, "/sandboxes", nil, spec, func(line []byte) error {
-		var m cloche.ServerMessage
+		var m api.ServerMessage
 		if err := decode(line, &m); err != nil {
 			return err
 		}
@@ -68,13 +68,13 @@ func (c *Client) CreateProgress(ctx context.Context, spec cloche.SandboxSpec, st
 }
 
 // Get finds a sandbox by id or name. One that does not exist, or not for this
-// caller, is cloche.ErrNotFound.
+// caller, is api.ErrNotFound.
 func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 	p, err := sandboxPath(ref, "")
 	if err != nil {
 		return nil, err
 	}
-	var sb cloche.Sandbox
+	var sb api.Sandbox
 	if err := c.call(ctx, http.MethodGet, p, nil, nil, &sb); err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 }
 
 // Stats measures what a sandbox uses now. What could not be measured is nil.
-func (c *Client) Stats(ctx context.Context, ref string) (cloche.SandboxStats, error) {
-	var st cloche.SandboxStats
+func (c *Client) Stats(ctx context.Context, ref string) (api.SandboxStats, error) {
+	var st api.SandboxStats
 	p, err := sandboxPath(ref, "/stats")
 	if err != nil {
 		return st, err
@@ -92,7 +92,7 @@ func (c *Client) Stats(ctx context.Context, ref string) (cloche.SandboxStats, er
 }
 
 // List returns one page of the caller's sandboxes, newest first.
-func (c *Client) List(ctx context.Context, o cloche.ListOptions) (cloche.SandboxList, error) {
+func (c *Client) List(ctx context.Context, o api.ListOptions) (api.SandboxList, error) {
 	q := url.Values{}
 	for k, v := range o.Labels {
 		q.Add("label", k+"="+v)
@@ -106,13 +106,13 @@ func (c *Client) List(ctx context.Context, o cloche.ListOptions) (cloche.Sandbox
 	if o.Cursor != "" {
 		q.Set("cursor", o.Cursor)
 	}
-	var l cloche.SandboxList
+	var l api.SandboxList
 	return l, c.call(ctx, http.MethodGet, "/sandboxes", q, nil, &l)
 }
 
 // ListAll walks over every page. It ends after the first error.
-func (c *Client) ListAll(ctx context.Context, o cloche.ListOptions) iter.Seq2[cloche.Sandbox, error] {
-	return pages(o.Cursor, func(cursor string) ([]cloche.Sandbox, string, error) {
+func (c *Client) ListAll(ctx context.Context, o api.ListOptions) iter.Seq2[api.Sandbox, error] {
+	return pages(o.Cursor, func(cursor string) ([]api.Sandbox, string, error) {
 		o := o
 		o.Cursor = cursor
 		l, err := c.List(ctx, o)
@@ -130,8 +130,8 @@ func (c *Client) Remove(ctx context.Context, ref string) error {
 // what its teardown came to. By id it may be repeated within 24 hours. One whose
 // teardown fails is tried again by the daemon until it succeeds, and is listed as
 // deleting meanwhile; the error says so.
-func (c *Client) Delete(ctx context.Context, ref string) (cloche.Sandbox, error) {
-	var sb cloche.Sandbox
+func (c *Client) Delete(ctx context.Context, ref string) (api.Sandbox, error) {
+	var sb api.Sandbox
 	p, err := sandboxPath(ref, "")
 	if err != nil {
 		return sb, err
@@ -141,8 +141,8 @@ func (c *Client) Delete(ctx context.Context, ref string) (cloche.Sandbox, error)
 
 // Stop ends a sandbox in good order: TERM to every process, the grace period,
 // files flushed, then KILL. The record and the logs stay until Remove.
-func (c *Client) Stop(ctx context.Context, ref string, o cloche.StopOptions) (cloche.Sandbox, error) {
-	var sb cloche.Sandbox
+func (c *Client) Stop(ctx context.Context, ref string, o api.StopOptions) (api.Sandbox, error) {
+	var sb api.Sandbox
 	p, err := sandboxPath(ref, "/stop")
 	if err != nil {
 		return sb, err
@@ -151,8 +151,8 @@ func (c *Client) Stop(ctx context.Context, ref string, o cloche.StopOptions) (cl
 }
 
 // Kill ends a sandbox at once, without asking anything inside.
-func (c *Client) Kill(ctx context.Context, ref string) (cloche.Sandbox, error) {
-	var sb cloche.Sandbox
+func (c *Client) Kill(ctx context.Context, ref string) (api.Sandbox, error) {
+	var sb api.Sandbox
 	p, err := sandboxPath(ref, "/kill")
 	if err != nil {
 		return sb, err
@@ -170,7 +170,7 @@ func sandboxPath(ref, rest string) (string, error) {
 // path on its way, so that it would name something else, are refused.
 func pathPart(field, kind, ref string) (string, error) {
 	if ref == "" || ref == "." || ref == ".." {
-		return "", cloche.Invalid(field, "%q names no %s", ref, kind).WithHint("give its id or its name, as a list shows it")
+		return "", api.Invalid(field, "%q names no %s", ref, kind).WithHint("give its id or its name, as a list shows it")
 	}
 	return url.PathEscape(ref), nil
 }

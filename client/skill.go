@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // archiveType is a zip with skills.
@@ -25,8 +25,8 @@ type SkillFileOptions struct {
 
 // Skills lists the caller's skills, the one changed last first; with texts, what
 // each says to do.
-func (c *Client) Skills(ctx context.Context, texts bool) (cloche.SkillList, error) {
-	var l cloche.SkillList
+func (c *Client) Skills(ctx context.Context, texts bool) (api.SkillList, error) {
+	var l api.SkillList
 	var q url.Values
 	if texts {
 		q = url.Values{"instructions": {"true"}}
@@ -35,14 +35,14 @@ func (c *Client) Skills(ctx context.Context, texts bool) (cloche.SkillList, erro
 }
 
 // CreateSkill makes a skill of text.
-func (c *Client) CreateSkill(ctx context.Context, spec cloche.SkillSpec) (cloche.Skill, error) {
-	var sk cloche.Skill
+func (c *Client) CreateSkill(ctx context.Context, spec api.SkillSpec) (api.Skill, error) {
+	var sk api.Skill
 	return sk, c.call(ctx, http.MethodPost, "/skills", nil, spec, &sk)
 }
 
 // GetSkill reads one skill, and who signed it.
-func (c *Client) GetSkill(ctx context.Context, name string) (cloche.Skill, error) {
-	var sk cloche.Skill
+func (c *Client) GetSkill(ctx context.Context, name string) (api.Skill, error) {
+	var sk api.Skill
 	p, err := skillPath(name, "")
 	if err == nil {
 		err = c.call(ctx, http.MethodGet, p, nil, nil, &sk)
@@ -51,8 +51,8 @@ func (c *Client) GetSkill(ctx context.Context, name string) (cloche.Skill, error
 }
 
 // UpdateSkill changes what a skill says of itself.
-func (c *Client) UpdateSkill(ctx context.Context, name string, change cloche.SkillChange) (cloche.Skill, error) {
-	var sk cloche.Skill
+func (c *Client) UpdateSkill(ctx context.Context, name string, change api.SkillChange) (api.Skill, error) {
+	var sk api.Skill
 	p, err := skillPath(name, "")
 	if err == nil {
 		err = c.call(ctx, http.MethodPatch, p, nil, change, &sk)
@@ -70,8 +70,8 @@ func (c *Client) RemoveSkill(ctx context.Context, name string) error {
 }
 
 // SkillFiles lists a directory of a skill.
-func (c *Client) SkillFiles(ctx context.Context, name string, o SkillFileOptions) (cloche.SkillFileList, error) {
-	var l cloche.SkillFileList
+func (c *Client) SkillFiles(ctx context.Context, name string, o SkillFileOptions) (api.SkillFileList, error) {
+	var l api.SkillFileList
 	p, err := skillPath(name, "/files")
 	if err != nil {
 		return l, err
@@ -121,19 +121,19 @@ func (c *Client) RemoveSkillFile(ctx context.Context, name, file string) error {
 }
 
 // PreviewSkills tells which skills a zip archive has. Nothing of it is kept.
-func (c *Client) PreviewSkills(ctx context.Context, archive io.Reader, o cloche.SkillArchive) (cloche.SkillPreviewList, error) {
-	var l cloche.SkillPreviewList
+func (c *Client) PreviewSkills(ctx context.Context, archive io.Reader, o api.SkillArchive) (api.SkillPreviewList, error) {
+	var l api.SkillPreviewList
 	return l, c.upload(ctx, http.MethodPost, "/skills/preview", archiveQuery(o), archiveType, archive, &l)
 }
 
 // InstallSkills puts skills of a zip archive in their places: all that o names, or
 // none.
-func (c *Client) InstallSkills(ctx context.Context, archive io.Reader, o cloche.SkillArchive) (cloche.SkillList, error) {
-	var l cloche.SkillList
+func (c *Client) InstallSkills(ctx context.Context, archive io.Reader, o api.SkillArchive) (api.SkillList, error) {
+	var l api.SkillList
 	return l, c.upload(ctx, http.MethodPost, "/skills/install", archiveQuery(o), archiveType, archive, &l)
 }
 
-func archiveQuery(o cloche.SkillArchive) url.Values {
+func archiveQuery(o api.SkillArchive) url.Values {
 	q := url.Values{}
 	for key, value := range map[string]string{"filename": o.Filename, "suffix": o.Suffix, "subdir": o.Subdir} {
 		if value != "" {
@@ -148,9 +148,9 @@ func archiveQuery(o cloche.SkillArchive) url.Values {
 
 // skillPath is the path of a skill. What is no name would name another path.
 func skillPath(name, rest string) (string, error) {
-	if !cloche.ValidSkillName(name) {
-		return "", cloche.Invalid("name", "%.80q cannot name a skill", name).
-			WithHint("a name has 1 to %d letters, digits, '-' and '_'", cloche.MaxSkillName)
+	if !api.ValidSkillName(name) {
+		return "", api.Invalid("name", "%.80q cannot name a skill", name).
+			WithHint("a name has 1 to %d letters, digits, '-' and '_'", api.MaxSkillName)
 	}
 	return "/skills/" + url.PathEscape(name) + rest, nil
 }

@@ -7,13 +7,13 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Diff returns one page of what a sandbox changed: in its layered workspace, running
 // or not, or in its root, while it runs.
-func (c *Client) Diff(ctx context.Context, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
-	var d cloche.Diff
+func (c *Client) Diff(ctx context.Context, ref string, o api.DiffOptions) (api.Diff, error) {
+	var d api.Diff
 	p, err := sandboxPath(ref, "/diff")
 	if err != nil {
 		return d, err
@@ -33,8 +33,8 @@ func (c *Client) Diff(ctx context.Context, ref string, o cloche.DiffOptions) (cl
 
 // DiffAll walks over every change. It ends after the first error. Each page is of the
 // moment at which it is asked for.
-func (c *Client) DiffAll(ctx context.Context, ref string, o cloche.DiffOptions) iter.Seq2[cloche.Change, error] {
-	return pages(o.Cursor, func(cursor string) ([]cloche.Change, string, error) {
+func (c *Client) DiffAll(ctx context.Context, ref string, o api.DiffOptions) iter.Seq2[api.Change, error] {
+	return pages(o.Cursor, func(cursor string) ([]api.Change, string, error) {
 		o := o
 		o.Cursor = cursor
 		d, err := c.Diff(ctx, ref, o)
@@ -44,18 +44,18 @@ func (c *Client) DiffAll(ctx context.Context, ref string, o cloche.DiffOptions) 
 
 // CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
 // part of it. The answer counts that, without a list.
-func (c *Client) CommitWorkspace(ctx context.Context, ref string) (cloche.Diff, error) {
+func (c *Client) CommitWorkspace(ctx context.Context, ref string) (api.Diff, error) {
 	return c.settle(ctx, ref, "/commit")
 }
 
 // RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
 // workspace. The answer counts that, without a list.
-func (c *Client) RollbackWorkspace(ctx context.Context, ref string) (cloche.Diff, error) {
+func (c *Client) RollbackWorkspace(ctx context.Context, ref string) (api.Diff, error) {
 	return c.settle(ctx, ref, "/rollback")
 }
 
-func (c *Client) settle(ctx context.Context, ref, verb string) (cloche.Diff, error) {
-	var d cloche.Diff
+func (c *Client) settle(ctx context.Context, ref, verb string) (api.Diff, error) {
+	var d api.Diff
 	p, err := sandboxPath(ref, verb)
 	if err != nil {
 		return d, err
@@ -65,8 +65,8 @@ func (c *Client) settle(ctx context.Context, ref, verb string) (cloche.Diff, err
 
 // CreateSnapshot makes a snapshot of the files of a sandbox, whose processes stand
 // still meanwhile. SandboxSpec.Snapshot begins a sandbox with it.
-func (c *Client) CreateSnapshot(ctx context.Context, ref string, req cloche.SnapshotRequest) (cloche.Snapshot, error) {
-	var snap cloche.Snapshot
+func (c *Client) CreateSnapshot(ctx context.Context, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
+	var snap api.Snapshot
 	p, err := sandboxPath(ref, "/snapshots")
 	if err != nil {
 		return snap, err
@@ -75,14 +75,14 @@ func (c *Client) CreateSnapshot(ctx context.Context, ref string, req cloche.Snap
 }
 
 // Snapshots returns the caller's snapshots, newest first.
-func (c *Client) Snapshots(ctx context.Context) (cloche.SnapshotList, error) {
-	var l cloche.SnapshotList
+func (c *Client) Snapshots(ctx context.Context) (api.SnapshotList, error) {
+	var l api.SnapshotList
 	return l, c.call(ctx, http.MethodGet, "/snapshots", nil, nil, &l)
 }
 
 // GetSnapshot finds a snapshot by id or name.
-func (c *Client) GetSnapshot(ctx context.Context, ref string) (cloche.Snapshot, error) {
-	var snap cloche.Snapshot
+func (c *Client) GetSnapshot(ctx context.Context, ref string) (api.Snapshot, error) {
+	var snap api.Snapshot
 	p, err := snapshotPath(ref)
 	if err != nil {
 		return snap, err

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/coder/websocket"
 )
 
@@ -39,10 +39,10 @@ func (c *Client) dialSocket(ctx context.Context, path string, onPing func()) (*w
 }
 
 // sendMessage writes one text frame.
-func (c *Client) sendMessage(ctx context.Context, conn *websocket.Conn, m cloche.ClientMessage) error {
+func (c *Client) sendMessage(ctx context.Context, conn *websocket.Conn, m api.ClientMessage) error {
 	data, err := json.Marshal(m)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInvalid, "encode request: %w", err)
+		return api.Errorf(api.CodeInvalid, "encode request: %w", err)
 	}
 	if err := conn.Write(ctx, websocket.MessageText, data); err != nil {
 		return c.socketFailed(ctx, err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Version is what a daemon says about itself.
@@ -17,35 +17,35 @@ type Version struct {
 
 // Status returns the daemon's own state. A daemon that is disabled or has no
 // usable engine answers and says so.
-func (c *Client) Status(ctx context.Context) (cloche.Status, error) {
-	var s cloche.Status
+func (c *Client) Status(ctx context.Context) (api.Status, error) {
+	var s api.Status
 	return s, c.call(ctx, http.MethodGet, "/status", nil, nil, &s)
 }
 
 // Standing is Status for whoever asks again and again and wants no error: a daemon
 // that cannot be asked is a status too, with the reason why. What it says of engine and
 // sandboxes is then nothing.
-func (c *Client) Standing(ctx context.Context) cloche.Status {
+func (c *Client) Standing(ctx context.Context) api.Status {
 	before := c.reached.Load()
 	s, err := c.Status(ctx)
 	if err == nil {
 		return s
 	}
-	s = cloche.Status{Message: err.Error()}
-	switch code := cloche.CodeOf(err); {
-	case code != cloche.CodeUnavailable && code != cloche.CodeTimeout && code != cloche.CodeCanceled:
-		s.Reason = cloche.ReasonFailing
+	s = api.Status{Message: err.Error()}
+	switch code := api.CodeOf(err); {
+	case code != api.CodeUnavailable && code != api.CodeTimeout && code != api.CodeCanceled:
+		s.Reason = api.ReasonFailing
 	case before:
-		s.Reason = cloche.ReasonLost
+		s.Reason = api.ReasonLost
 	default:
-		s.Reason = cloche.ReasonNeverConnected
+		s.Reason = api.ReasonNeverConnected
 	}
 	return s
 }
 
 // Doctor returns the verdict for each engine on the daemon's machine.
-func (c *Client) Doctor(ctx context.Context) (cloche.Doctor, error) {
-	var d cloche.Doctor
+func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
+	var d api.Doctor
 	return d, c.call(ctx, http.MethodGet, "/doctor", nil, nil, &d)
 }
 

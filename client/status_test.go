@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -29,7 +29,7 @@ func TestStanding(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	want := func(what string, st cloche.Status, reason cloche.StatusReason, says string) {
+	want := func(what string, st api.Status, reason api.StatusReason, says string) {
 		t.Helper()
 		if st.Reason != reason || !strings.Contains(st.Message, says) || st.Available != (reason == "") {
 			t.Errorf("%s: %+v", what, st)
@@ -42,13 +42,13 @@ func TestStanding(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 		w.Write([]byte(`{"error":{"code":"internal","message":"it broke"}}`))
 	})
-	want("it answers with an error", c.Standing(t.Context()), cloche.ReasonFailing, "it broke")
-	want("the first answer is an error", newClient(srv.URL).Standing(t.Context()), cloche.ReasonFailing, "it broke")
+	want("it answers with an error", c.Standing(t.Context()), api.ReasonFailing, "it broke")
+	want("the first answer is an error", newClient(srv.URL).Standing(t.Context()), api.ReasonFailing, "it broke")
 	play(func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte(`{"enabled":false,"available":false,"reason":"disabled","message":"switched off"}`))
 	})
-	want("its own reason", c.Standing(t.Context()), cloche.ReasonDisabled, "switched off")
+	want("its own reason", c.Standing(t.Context()), api.ReasonDisabled, "switched off")
 	srv.Close()
-	want("it went away", c.Standing(t.Context()), cloche.ReasonLost, "no daemon is listening")
-	want("it never was", newClient(srv.URL).Standing(t.Context()), cloche.ReasonNeverConnected, "no daemon is listening")
+	want("it went away", c.Standing(t.Context()), api.ReasonLost, "no daemon is listening")
+	want("it never was", newClient(srv.URL).Standing(t.Context()), api.ReasonNeverConnected, "no daemon is listening")
 }

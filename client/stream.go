@@ -7,20 +7,20 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/coder/websocket"
 )
 
 // Event is one thing that a streamed exec said: output, or its end.
 type Event struct {
 	// Stream is where Data came from; empty with Exit.
-	Stream cloche.Stream
+	Stream api.Stream
 	// Seq counts the output events of both streams together from 0, in the order
 	// in which the output was read from the program.
 	Seq  uint64
 	Data []byte
 	// Exit is the result, without the output that was streamed. It comes last.
-	Exit *cloche.Result
+	Exit *api.Result
 }
 
 // Stream is a running program whose input and output are streamed. One
@@ -36,7 +36,7 @@ type Stream struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	execID  string
-	sandbox *cloche.Sandbox
+	sandbox *api.Sandbox
 	next    uint64
 	end     error // what Recv returns for good
 	close   func()
@@ -50,7 +50,7 @@ const (
 
 // ExecStream starts a program in a sandbox and returns when it has been
 // executed.
-func (c *Client) ExecStream(ctx context.Context, ref string, req cloche.ExecRequest) (*Stream, error) {
+func (c *Client) ExecStream(ctx context.Context, ref string, req api.ExecRequest) (*Stream, error) {
 	p, err := sandboxPath(ref, "/exec/stream")
 	if err != nil {
 		return nil, err
@@ -58,21 +58,21 @@ func (c *Client) ExecStream(ctx context.Context, ref string, req cloche.ExecRequ
 	if err := checkExec("", req); err != nil {
 		return nil, err
 	}
-	return c.openStream(ctx, p, cloche.ClientMessage{Exec: &req}, nil)
+	return c.openStream(ctx, p, api.ClientMessage{Exec: &req}, nil)
 }
 
 // RunStream makes a sandbox, starts a program in it and returns when it has been
 // executed. The daemon removes the sandbox when the program or the stream ends,
 // unless the request says Keep. step, where it is not nil, is called with the
 // name of each step of the create, from the calling goroutine.
-func (c *Client) RunStream(ctx context.Context, req cloche.RunRequest, step func(string)) (*Stream, error) {
+func (c *Client) RunStream(ctx context.Context, req api.RunRequest, step func(string)) (*Stream, error) {
 	if err := checkRun(req); err != nil {
 		return nil, err
 	}
-	return c.openStream(ctx, "/run/stream", cloche.ClientMessage{Run: &req}, step)
+	return c.openStream(ctx, "/run/stream", api.ClientMessage{Run: &req}, step)
 }
 
-func (c *Client) openStream(ctx context.Context, path string, first cloche.ClientMessage, step func(string)) (*Stream, error) {
+func (c *Client) openStream(ctx context.Context, path string, first api.ClientMessage, step func(string)) (*Stream, error) {
 	conn, err := c.dialSocket(ctx, path, nil)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (c *Client) openStream(ctx context.Context, path string, first cloche.Clien
 }
 
 // begin sends the request and waits until the program has been executed.
-func (s *Stream) begin(first cloche.ClientMessage, step func(string)) error {
+func (s *Stream) begin(first api.ClientMessage, step func(string)) error {
 	if err := s.send(first); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *Stream) begin(first cloche.ClientMessage, step func(string)) error {
 func (s *Stream) ExecID() string { return s.execID }
 
 // Sandbox is the record of a run's sandbox; nil for an exec.
-func (s *Stream) Sandbox() *cloche.Sandbox { return s.sandbox }
+func (s *Stream) Sandbox() *api.Sandbox { return s.sandbox }
 
 // Recv waits for the next event. After the event with Exit it returns io.EOF.
 func (s *Stream) Recv() (Event, error) {
@@ -150,7 +150,7 @@ func (s *Stream) Recv() (Event, error) {
 
 // Copy writes all output to stdout and stderr, either of which may be nil, and
 // returns the result.
-func (s *Stream) Copy(stdout, stderr io.Writer) (*cloche.Result, error) {
+func (s *Stream) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	for {
 		ev, err := s.Recv()
 		if err != nil {
@@ -166,9 +166,9 @@ func (s *Stream) Copy(stdout, stderr io.Writer) (*cloche.Result, error) {
 }
 
 // outputOf is where the output of one of the two streams goes.
-func outputOf(s cloche.Stream, stdout, stderr io.Writer) io.Writer {
+func outputOf(s api.Stream, stdout, stderr io.Writer) io.Writer {
 	w := stdout
-	if s == cloche.Stderr {
+	if s == api.Stderr {
 		w = stderr
 	}
 	if w == nil {
@@ -191,15 +191,15 @@ func (s *Stream) Write(p []byte) (int, error) {
 }
 
 // CloseWrite ends the program's stdin.
-func (s *Stream) CloseWrite() error { return s.send(cloche.ClientMessage{CloseStdin: true}) }
+func (s *Stream) CloseWrite() error { return s.send(api.ClientMessage{CloseStdin: true}) }
 
 // Resize changes the program's terminal.
 func (s *Stream) Resize(rows, cols uint16) error {
 	return s.send(resizeMessage(rows, cols))
 }
 
-func resizeMessage(rows, cols uint16) cloche.ClientMessage {
-	return cloche.ClientMessage{Resize: &cloche.Size{Rows: rows, Cols: cols}}
+func resizeMessage(rows, cols uint16) api.ClientMessage {
+	return api.ClientMessage{Resize: &api.Size{Rows: rows, Cols: cols}}
 }
 
 // Signal sends a signal, named as in Result.Signal, to the program's group.
@@ -212,11 +212,11 @@ func (s *Stream) Signal(name string) error {
 }
 
 // signalMessage asks for a signal.
-func signalMessage(name string) (m cloche.ClientMessage, err error) {
-	if cloche.SignalNumber(name) == 0 {
-		return m, cloche.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
+func signalMessage(name string) (m api.ClientMessage, err error) {
+	if api.SignalNumber(name) == 0 {
+		return m, api.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
 	}
-	return cloche.ClientMessage{Signal: name}, nil
+	return api.ClientMessage{Signal: name}, nil
 }
 
 // Close leaves the stream; see Stream for what becomes of the program. It is
@@ -226,10 +226,10 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-func (s *Stream) send(m cloche.ClientMessage) error { return s.c.sendMessage(s.ctx, s.conn, m) }
+func (s *Stream) send(m api.ClientMessage) error { return s.c.sendMessage(s.ctx, s.conn, m) }
 
 // read returns the next message: one of the two is set.
-func (s *Stream) read() (*cloche.ServerMessage, *Event, error) {
+func (s *Stream) read() (*api.ServerMessage, *Event, error) {
 	kind, data, err := s.conn.Read(s.ctx)
 	if err != nil {
 		return nil, nil, s.broken(err)
@@ -252,8 +252,8 @@ func (s *Stream) read() (*cloche.ServerMessage, *Event, error) {
 func (s *Stream) broken(err error) error { return s.c.socketFailed(s.ctx, err) }
 
 // decodeMessage reads a text frame of the daemon's.
-func decodeMessage(data []byte) (*cloche.ServerMessage, error) {
-	var m cloche.ServerMessage
+func decodeMessage(data []byte) (*api.ServerMessage, error) {
+	var m api.ServerMessage
 	if err := decode(data, &m); err != nil {
 		return nil, err
 	}
@@ -262,15 +262,15 @@ func decodeMessage(data []byte) (*cloche.ServerMessage, error) {
 
 // decodeFrame reads a binary frame of the daemon's. The event shares data.
 func decodeFrame(data []byte) (*Event, error) {
-	if len(data) < cloche.FrameHeaderLen {
+	if len(data) < api.FrameHeaderLen {
 		return nil, brokenAnswer("the daemon sent an output frame of %d bytes", len(data))
 	}
-	ev := &Event{Seq: binary.BigEndian.Uint64(data[1:cloche.FrameHeaderLen]), Data: data[cloche.FrameHeaderLen:]}
+	ev := &Event{Seq: binary.BigEndian.Uint64(data[1:api.FrameHeaderLen]), Data: data[api.FrameHeaderLen:]}
 	switch data[0] {
-	case cloche.FrameStdout:
-		ev.Stream = cloche.Stdout
-	case cloche.FrameStderr:
-		ev.Stream = cloche.Stderr
+	case api.FrameStdout:
+		ev.Stream = api.Stdout
+	case api.FrameStderr:
+		ev.Stream = api.Stderr
 	default:
 		return nil, brokenAnswer("the daemon sent output of stream %d", data[0])
 	}

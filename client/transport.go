@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // ErrNotRunning is the cause of an error for a daemon that is not there: no
@@ -117,7 +117,7 @@ func (c *Client) sendJSON(ctx context.Context, method, path string, q url.Values
 	if in != nil {
 		data, err := json.Marshal(in)
 		if err != nil {
-			return nil, cloche.Errorf(cloche.CodeInvalid, "encode request: %w", err)
+			return nil, api.Errorf(api.CodeInvalid, "encode request: %w", err)
 		}
 		body = bytes.NewReader(data)
 		h.Set("Content-Type", "application/json")
@@ -130,7 +130,7 @@ func (c *Client) sendJSON(ctx context.Context, method, path string, q url.Values
 func (c *Client) send(ctx context.Context, method, path string, q url.Values, body io.Reader, h http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.url(path, q), body)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "make request: %w", err)
+		return nil, api.Errorf(api.CodeInvalid, "make request: %w", err)
 	}
 	// Without it the transport may send a request a second time.
 	req.GetBody = nil
@@ -148,7 +148,7 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, bo
 }
 
 func (c *Client) url(path string, q url.Values) string {
-	u := c.base + "/" + cloche.APIVersion + path
+	u := c.base + "/" + api.APIVersion + path
 	if len(q) > 0 {
 		u += "?" + q.Encode()
 	}
@@ -175,17 +175,17 @@ func decodeError(resp *http.Response) error {
 	data, err := readBounded(resp.Body, maxError)
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var w struct {
-		Error *cloche.Error `json:"error"`
+		Error *api.Error `json:"error"`
 	}
 	if err != nil || kind != "application/json" || json.Unmarshal(data, &w) != nil || w.Error == nil || w.Error.Code == "" {
 		if bytes.HasPrefix(data, []byte(plainToTLS)) {
-			return cloche.Invalid("host", "the daemon speaks TLS").WithHint("name it as https://host:port")
+			return api.Invalid("host", "the daemon speaks TLS").WithHint("name it as https://host:port")
 		}
-		code := cloche.CodeInternal
+		code := api.CodeInternal
 		if resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout {
-			code = cloche.CodeUnavailable
+			code = api.CodeUnavailable
 		}
-		return cloche.Errorf(code, "the answer is HTTP %d and not from a Cloche daemon", resp.StatusCode).
+		return api.Errorf(code, "the answer is HTTP %d and not from a Cloche daemon", resp.StatusCode).
 			WithHint("check the host, and any proxy on the way to it")
 	}
 	if w.Error.RetryAfterMS == 0 {
@@ -205,43 +205,43 @@ func (e *dialError) Unwrap() error { return e.err }
 // failed classifies an error of the transport. The text of err is not part of
 // the message: it may hold the URL with a path of the caller.
 func (c *Client) failed(ctx context.Context, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
 	if cerr := ctx.Err(); cerr != nil {
-		code := cloche.CodeCanceled
+		code := api.CodeCanceled
 		if errors.Is(cerr, context.DeadlineExceeded) {
-			code = cloche.CodeTimeout
+			code = api.CodeTimeout
 		}
-		return cloche.Errorf(code, "the call to the daemon ended by its own context: %w", context.Cause(ctx))
+		return api.Errorf(code, "the call to the daemon ended by its own context: %w", context.Cause(ctx))
 	}
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return cloche.Errorf(cloche.CodeUnavailable, "the certificate of the daemon at %s is not trusted: %w", c.host, untrusted.Err).
+		return api.Errorf(api.CodeUnavailable, "the certificate of the daemon at %s is not trusted: %w", c.host, untrusted.Err).
 			WithHint("call it by a name in its certificate; set %s to a file with its authority, where the system does not have that", EnvCAFile)
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s does not speak TLS", c.host).WithHint("name it as tcp://host:port").WithCause(err)
+		return api.Errorf(api.CodeUnavailable, "the daemon at %s does not speak TLS", c.host).WithHint("name it as tcp://host:port").WithCause(err)
 	}
 	if errors.Is(err, errSilent) {
-		return cloche.Errorf(cloche.CodeUnavailable, "the daemon at %s has answered nothing for %s", c.host, c.silence).
+		return api.Errorf(api.CodeUnavailable, "the daemon at %s has answered nothing for %s", c.host, c.silence).
 			WithHint("it may be stopped or overloaded; what was asked may be done yet, so look before you ask again").WithCause(broken{err})
 	}
 	if _, ok := errors.AsType[*dialError](err); !ok {
-		return cloche.Errorf(cloche.CodeUnavailable, "the connection to the daemon at %s broke", c.host).
+		return api.Errorf(api.CodeUnavailable, "the connection to the daemon at %s broke", c.host).
 			WithHint("what was asked may have been done; look before you ask again").WithCause(broken{err})
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return cloche.Errorf(cloche.CodeUnauthenticated, "the daemon's socket at %s refuses this user", c.host).
+		return api.Errorf(api.CodeUnauthenticated, "the daemon's socket at %s refuses this user", c.host).
 			WithHint("be the user that the daemon runs as, or use its TCP address with a token").WithCause(err)
 	case errors.Is(err, fs.ErrNotExist), connectionRefused(err):
-		e := cloche.Errorf(cloche.CodeUnavailable, "no daemon is listening at %s", c.host).
+		e := api.Errorf(api.CodeUnavailable, "no daemon is listening at %s", c.host).
 			WithHint("start one with `cloche serve`, or set CLOCHE_HOST to one that runs").
 			WithCause(notRunning{err})
 		e.Retryable = true
 		return e
 	}
-	e := cloche.Errorf(cloche.CodeUnavailable, "cannot connect to the daemon at %s: %w", c.host, rootCause(err))
+	e := api.Errorf(api.CodeUnavailable, "cannot connect to the daemon at %s: %w", c.host, rootCause(err))
 	e.Retryable = true
 	return e
 }
@@ -268,8 +268,8 @@ func connectionRefused(err error) bool {
 }
 
 // brokenAnswer is for what no correct daemon says.
-func brokenAnswer(format string, args ...any) *cloche.Error {
-	return cloche.Errorf(cloche.CodeInternal, format, args...).
+func brokenAnswer(format string, args ...any) *api.Error {
+	return api.Errorf(api.CodeInternal, format, args...).
 		WithHint("client and daemon may be of versions that do not fit together")
 }
 

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxWait is the longest wait that one request asks for.
@@ -17,13 +17,13 @@ const maxWait = time.Minute
 // lasts when that is 0; the record tells whether it was long enough. A connection
 // that breaks meanwhile is made again, as for what is followed; the first one that
 // cannot be made is an error at once.
-func (c *Client) WaitProcess(ctx context.Context, ref, id string, w cloche.WaitRequest) (cloche.Process, error) {
+func (c *Client) WaitProcess(ctx context.Context, ref, id string, w api.WaitRequest) (api.Process, error) {
 	path, err := processPath(ref, id, "/wait")
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	if w.TimeoutMS < 0 {
-		return cloche.Process{}, cloche.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
+		return api.Process{}, api.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
 			WithHint("0 waits as long as the context lasts")
 	}
 	k := waiting{c: c, path: path, w: w}
@@ -53,15 +53,15 @@ func (c *Client) WaitProcess(ctx context.Context, ref, id string, w cloche.WaitR
 type waiting struct {
 	c        *Client
 	path     string
-	w        cloche.WaitRequest
+	w        api.WaitRequest
 	deadline time.Time // zero is none
 	met      bool      // a daemon has been there
 	back     backoff
 }
 
 // once asks once, and reports whether the wait is over.
-func (k *waiting) once(ctx context.Context) (p cloche.Process, over bool, err error) {
-	one := cloche.WaitRequest{Ready: k.w.Ready, TimeoutMS: maxWait.Milliseconds()}
+func (k *waiting) once(ctx context.Context) (p api.Process, over bool, err error) {
+	one := api.WaitRequest{Ready: k.w.Ready, TimeoutMS: maxWait.Milliseconds()}
 	if !k.deadline.IsZero() {
 		left := max(1, time.Until(k.deadline).Milliseconds())
 		over = left <= one.TimeoutMS
@@ -78,7 +78,7 @@ func (k *waiting) once(ctx context.Context) (p cloche.Process, over bool, err er
 // again waits before the next attempt, after one that failed with err. It returns
 // what ends the wait; no attempt is made behind the deadline.
 func (k *waiting) again(ctx context.Context, err error) error {
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	// Only the daemon's own errors have an id.
 	k.met = k.met || errors.Is(err, errBroken) || ok && e.Retryable && e.RequestID != ""
 	if !k.met || k.c.noReconnect || !passing(err) || ctx.Err() != nil {
@@ -100,6 +100,6 @@ func (k *waiting) again(ctx context.Context, err error) error {
 
 // settled reports whether it is known if a process is ready. One whose
 // readiness timed out goes on, and says so in Reason.
-func settled(p cloche.Process) bool {
-	return p.State == cloche.ProcessReady || p.State == cloche.ProcessRunning && p.Reason != ""
+func settled(p api.Process) bool {
+	return p.State == api.ProcessReady || p.State == api.ProcessRunning && p.Reason != ""
 }

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
 )
@@ -19,7 +19,7 @@ import (
 func waitFor(ctx context.Context, c *client.Client, timeout time.Duration) <-chan error {
 	got := make(chan error, 1)
 	go func() {
-		p, err := c.WaitProcess(ctx, "box", "cat", cloche.WaitRequest{TimeoutMS: timeout.Milliseconds()})
+		p, err := c.WaitProcess(ctx, "box", "cat", api.WaitRequest{TimeoutMS: timeout.Milliseconds()})
 		if err == nil && !p.State.Ended() {
 			err = errors.New("it goes on")
 		}
@@ -36,7 +36,7 @@ func TestWaitOverAWireThatBreaks(t *testing.T) {
 	o := client.Options{OnReconnect: func(error, time.Duration) { notes.Add(1) }}
 	bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
 		ctx := t.Context()
-		if _, err := c.StartProcess(ctx, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
+		if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
 			t.Fatal(err)
 		}
 		lost := func() {
@@ -64,15 +64,15 @@ func TestWaitOverAWireThatBreaks(t *testing.T) {
 		bySelf := waitFor(ctx, c, 2*time.Minute)
 		byContext := waitFor(short, c, 0)
 		lost()
-		if err := <-byContext; cloche.CodeOf(err) != cloche.CodeTimeout {
+		if err := <-byContext; api.CodeOf(err) != api.CodeTimeout {
 			t.Errorf("when its context ended: %v", err)
 		}
 		began := time.Now()
-		if err := <-bySelf; cloche.CodeOf(err) != cloche.CodeUnavailable || time.Since(began) > time.Minute+time.Second {
+		if err := <-bySelf; api.CodeOf(err) != api.CodeUnavailable || time.Since(began) > time.Minute+time.Second {
 			t.Errorf("when its time was up after %v: %v", time.Since(began), err)
 		}
 		began = time.Now()
-		if _, err := c.WaitProcess(ctx, "box", "cat", cloche.WaitRequest{}); !errors.Is(err, cloche.ErrUnavailable) || time.Since(began) > time.Second {
+		if _, err := c.WaitProcess(ctx, "box", "cat", api.WaitRequest{}); !errors.Is(err, api.ErrUnavailable) || time.Since(began) > time.Second {
 			t.Errorf("without a daemon from the first: %v after %v", err, time.Since(began))
 		}
 
@@ -83,7 +83,7 @@ func TestWaitOverAWireThatBreaks(t *testing.T) {
 		if err := <-got; err != nil {
 			t.Errorf("after the process ended: %v", err)
 		}
-		if _, err := c.WaitProcess(ctx, "box", "none", cloche.WaitRequest{}); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := c.WaitProcess(ctx, "box", "none", api.WaitRequest{}); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("for no process: %v", err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -30,9 +30,9 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	request := cloche.RunRequest{
-		Spec: cloche.SandboxSpec{Image: "host", Network: "none", Limits: cloche.Limits{CPUs: 1, MemoryBytes: 512 << 20}},
-		Exec: cloche.ExecRequest{Python: "print(1)"},
+	request := api.RunRequest{
+		Spec: api.SandboxSpec{Image: "host", Network: "none", Limits: api.Limits{CPUs: 1, MemoryBytes: 512 << 20}},
+		Exec: api.ExecRequest{Python: "print(1)"},
 	}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {

@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -170,7 +170,7 @@ func newRunner(ctx context.Context, s settings) (*runner, error) {
 	if !ok {
 		return nil, errors.New("the agent is not embedded: build it first")
 	}
-	r := &runner{settings: s, owner: cloche.NewID("bench-")}
+	r := &runner{settings: s, owner: api.NewID("bench-")}
 	if r.agent, err = images.AgentImage(ctx, program); err != nil {
 		return nil, err
 	}
@@ -325,7 +325,7 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 		return nil, err
 	}
 	sb.inst, err = r.engine.Create(ctx, engine.Plan{
-		ID: cloche.NewID("sb-"), Owner: r.owner, Dir: sb.dir, Hostname: "bench",
+		ID: api.NewID("sb-"), Owner: r.owner, Dir: sb.dir, Hostname: "bench",
 		Root: engine.Root{Image: r.root},
 		Tmpfs: []engine.Tmpfs{
 			{Target: "/tmp", SizeBytes: r.tmp, Mode: 0o1777}, {Target: "/dev/shm", SizeBytes: r.shm, Mode: 0o1777},
@@ -408,7 +408,7 @@ func (s *sandbox) close(ctx context.Context) error {
 }
 
 func start(argv []string) agent.Start {
-	return agent.Start{ExecID: cloche.NewID("ex-"), Argv: argv, Env: []string{"PATH=/bin"}, Cwd: "/"}
+	return agent.Start{ExecID: api.NewID("ex-"), Argv: argv, Env: []string{"PATH=/bin"}, Cwd: "/"}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/await"
 )
@@ -109,7 +109,7 @@ func greet(conn net.Conn, token []byte, versions []int) (int, error) {
 		return 0, err
 	}
 	if !slices.Contains(versions, w.Version) {
-		return 0, cloche.Errorf(cloche.CodeUnsupported,
+		return 0, api.Errorf(api.CodeUnsupported,
 			"the agent speaks protocol %s, this program %v", bounded(fmt.Sprint(w.Versions)), versions).
 			WithHint("the sandbox was made by another release; remove it and create it again")
 	}
@@ -179,7 +179,7 @@ func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots c
 		since = max(since, wire.PlaceSince)
 	}
 	if since > c.version {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "this sandbox cannot do that: its agent was made by an older cloche and speaks protocol %d", c.version).
+		return nil, api.Errorf(api.CodeUnsupported, "this sandbox cannot do that: its agent was made by an older cloche and speaks protocol %d", c.version).
 			WithHint("make the sandbox again")
 	}
 	select {

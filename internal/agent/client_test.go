@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -84,7 +84,7 @@ func every(ctx context.Context, c *Client) []error {
 	}
 	_, err = c.Processes(ctx)
 	add(err)
-	add(c.Logs(ctx, cloche.LogOptions{}, func(cloche.LogEntry) error { return nil }))
+	add(c.Logs(ctx, api.LogOptions{}, func(api.LogEntry) error { return nil }))
 	add(c.Signal(ctx, "x", 15))
 	add(c.Terminate(ctx, 0))
 	_, err = c.Stat(ctx, "/")
@@ -103,9 +103,9 @@ func every(ctx context.Context, c *Client) []error {
 	}
 	_, err = c.WriteFile(ctx, "/x", WriteOptions{}, strings.NewReader("content"))
 	add(err)
-	_, err = c.TarOut(ctx, "/", cloche.TarOutOptions{}, io.Discard)
+	_, err = c.TarOut(ctx, "/", api.TarOutOptions{}, io.Discard)
 	add(err)
-	_, err = c.TarIn(ctx, "/", cloche.TarInOptions{}, strings.NewReader("content"))
+	_, err = c.TarIn(ctx, "/", api.TarInOptions{}, strings.NewReader("content"))
 	add(err)
 	return append(errs, everyManaged(ctx, c)...)
 }
@@ -116,7 +116,7 @@ func everyManaged(ctx context.Context, c *Client) []error {
 	add := func(err error) { errs = append(errs, err) }
 	_, err := c.StartProcess(ctx, Process{Start: Start{ExecID: "x", Argv: []string{"a"}, Stdin: []byte("in")}})
 	add(err)
-	add(c.WatchProcesses(ctx, func(cloche.Process) error { return nil }))
+	add(c.WatchProcesses(ctx, func(api.Process) error { return nil }))
 	at := int64(100)
 	add(c.Follow(ctx, "x", FollowOptions{Since: at, Primary: true}, func(k Chunk) error {
 		if k.Position-k.Gap != at || len(k.Data) == 0 && k.Gap == 0 {
@@ -132,7 +132,7 @@ func everyManaged(ctx context.Context, c *Client) []error {
 	}
 	add(c.CloseStdin(ctx, "x"))
 	add(c.Resize(ctx, "x", 1, 1))
-	add(c.SignalProcess(ctx, "x", 15, cloche.ScopeGroup, false))
+	add(c.SignalProcess(ctx, "x", 15, api.ScopeGroup, false))
 	add(c.RemoveProcess(ctx, "x"))
 	add(c.HoldTimers(ctx, true))
 	conn, err := c.DialPort(ctx, 80)
@@ -156,8 +156,8 @@ func TestLiesAreErrors(t *testing.T) {
 		"bad json":       []byte("R\x00\x00\x00\x01["),
 		"unending bytes": frames(func(w *wire.Writer) { w.Bytes(wire.KindStdout, make([]byte, 200<<10)) }),
 		"a short chunk":  frames(func(w *wire.Writer) { w.Bytes(wire.KindChunk, []byte("short")) }),
-		"a hole":         chunk(wire.Chunk{Stream: cloche.Stdout, Position: 7000}, "x"),
-		"going back":     slices.Concat(chunk(wire.Chunk{Stream: cloche.Stdout, Position: 100}, "abc"), chunk(wire.Chunk{Stream: cloche.Stdout, Position: 101}, "bc")),
+		"a hole":         chunk(wire.Chunk{Stream: api.Stdout, Position: 7000}, "x"),
+		"going back":     slices.Concat(chunk(wire.Chunk{Stream: api.Stdout, Position: 100}, "abc"), chunk(wire.Chunk{Stream: api.Stdout, Position: 101}, "bc")),
 		"a full gap":     chunk(wire.Chunk{Position: 100, Gap: 5}, "data"),
 		"a negative ack": frames(func(w *wire.Writer) { w.JSON(wire.KindAck, wire.Ack{Position: -1}) }),
 	} {
@@ -165,7 +165,7 @@ func TestLiesAreErrors(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for i, err := range every(ctx, liar(t, answer)) {
-				if _, ok := errors.AsType[*cloche.Error](err); !ok {
+				if _, ok := errors.AsType[*api.Error](err); !ok {
 					t.Errorf("call %d: %v", i, err)
 				}
 			}
@@ -174,9 +174,9 @@ func TestLiesAreErrors(t *testing.T) {
 }
 
 func TestResultIsMadeSane(t *testing.T) {
-	evil := cloche.Result{
+	evil := api.Result{
 		ExitCode: new(70000), Signal: "\x1b[31mKILL", DurationMS: -1, Reason: strings.Repeat("x", 1<<20), ExecID: "another",
-		Chunks: []cloche.Chunk{{Stream: cloche.Stdout, Len: 2}, {Stream: "else", Len: 1}, {Stream: cloche.Stdout, Len: 1 << 60}}, StdoutInfo: cloche.StreamCounts{Kept: -5},
+		Chunks: []api.Chunk{{Stream: api.Stdout, Len: 2}, {Stream: "else", Len: 1}, {Stream: api.Stdout, Len: 1 << 60}}, StdoutInfo: api.StreamCounts{Kept: -5},
 	}
 	c := liar(t, frames(func(w *wire.Writer) { w.Bytes(wire.KindStdout, []byte("out")); w.JSON(wire.KindExit, evil) }))
 	r, err := c.Exec(t.Context(), Start{ExecID: "x", Argv: []string{"a"}})
@@ -187,28 +187,28 @@ func TestResultIsMadeSane(t *testing.T) {
 }
 
 func TestFailureCannotSpeakForPolicy(t *testing.T) {
-	evil := cloche.Error{Code: cloche.CodeDenied, Rule: "rule", Message: strings.Repeat("\xff", 100_000), RequestID: "id", Retryable: true}
+	evil := api.Error{Code: api.CodeDenied, Rule: "rule", Message: strings.Repeat("\xff", 100_000), RequestID: "id", Retryable: true}
 	c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindFail, &evil) }))
 	_, err := c.Stat(t.Context(), "/")
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeInternal || e.Rule != "" || e.RequestID != "" || e.Retryable || len(e.Message) > 2*maxText {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeInternal || e.Rule != "" || e.RequestID != "" || e.Retryable || len(e.Message) > 2*maxText {
 		t.Fatalf("%#v", err)
 	}
 }
 
 func TestFailureOfAFileIsMadeSane(t *testing.T) {
-	for sent, want := range map[cloche.Error]cloche.Error{
-		{Code: cloche.CodeDenied, Rule: cloche.RuleWithin}:                       {Code: cloche.CodeDenied, Rule: cloche.RuleWithin},
-		{Code: cloche.CodeDenied, Rule: cloche.RuleReadWithin, Errno: "EROFS"}:   {Code: cloche.CodeDenied, Rule: cloche.RuleReadWithin, Errno: "EROFS"},
-		{Code: cloche.CodeDenied, Rule: "within2"}:                               {Code: cloche.CodeInternal},
-		{Code: cloche.CodeState, Errno: "EACCES", Rule: cloche.RuleWithin}:       {Code: cloche.CodeState, Errno: "EACCES"},
-		{Code: cloche.CodeState, Errno: "EACCES\x1b"}:                            {Code: cloche.CodeState},
-		{Code: cloche.CodeState, Errno: strings.Repeat("E", 1000)}:               {Code: cloche.CodeState},
-		{Code: cloche.CodeNotFound, Errno: "eperm", Field: "path", Message: "m"}: {Code: cloche.CodeNotFound, Field: "path", Message: "m"},
+	for sent, want := range map[api.Error]api.Error{
+		{Code: api.CodeDenied, Rule: api.RuleWithin}:                          {Code: api.CodeDenied, Rule: api.RuleWithin},
+		{Code: api.CodeDenied, Rule: api.RuleReadWithin, Errno: "EROFS"}:      {Code: api.CodeDenied, Rule: api.RuleReadWithin, Errno: "EROFS"},
+		{Code: api.CodeDenied, Rule: "within2"}:                               {Code: api.CodeInternal},
+		{Code: api.CodeState, Errno: "EACCES", Rule: api.RuleWithin}:          {Code: api.CodeState, Errno: "EACCES"},
+		{Code: api.CodeState, Errno: "EACCES\x1b"}:                            {Code: api.CodeState},
+		{Code: api.CodeState, Errno: strings.Repeat("E", 1000)}:               {Code: api.CodeState},
+		{Code: api.CodeNotFound, Errno: "eperm", Field: "path", Message: "m"}: {Code: api.CodeNotFound, Field: "path", Message: "m"},
 	} {
 		c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindFail, &sent) }))
 		_, err := c.Stat(t.Context(), "/")
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != want.Code || e.Rule != want.Rule || e.Errno != want.Errno || e.Field != want.Field {
 			t.Errorf("%+v came as %+v, want %+v", sent, e, want)
 		}
@@ -216,17 +216,17 @@ func TestFailureOfAFileIsMadeSane(t *testing.T) {
 }
 
 func TestRecordIsMadeSane(t *testing.T) {
-	evil := cloche.Process{
+	evil := api.Process{
 		ExecID: strings.Repeat("x", 1<<20), State: "pwned", Running: true, PID: -5, Restarts: -1, Position: -1, StdinOffset: -1,
 		ExitCode: new(1000), Signal: "\x1b[31m", LastStderr: strings.Repeat("é", 1000), Reason: strings.Repeat("r", 1<<20), Readers: 5, Writer: true,
 	}
-	c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []cloche.Process{evil}) }))
+	c := liar(t, frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []api.Process{evil}) }))
 	ps, err := c.Processes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := ps[0]
-	if len(p.ExecID) > 2*maxText || p.State != cloche.ProcessRunning || p.PID != 0 || p.Restarts != 0 || p.Position != 0 || p.StdinOffset != 0 || p.ExitCode != nil ||
+	if len(p.ExecID) > 2*maxText || p.State != api.ProcessRunning || p.PID != 0 || p.Restarts != 0 || p.Position != 0 || p.StdinOffset != 0 || p.ExitCode != nil ||
 		p.Signal != "" || len(p.LastStderr) != 256 || len(p.Reason) > 2*maxText || p.Readers != 0 || p.Writer {
 		t.Fatalf("%+v", p)
 	}
@@ -237,7 +237,7 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	defer there.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Connect(ctx, here, NewToken()); cloche.CodeOf(err) != cloche.CodeTimeout {
+	if _, err := Connect(ctx, here, NewToken()); api.CodeOf(err) != api.CodeTimeout {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -246,7 +246,7 @@ func TestCallAfterCloseSaysUnavailable(t *testing.T) {
 	c := liar(t, nil)
 	c.Close()
 	<-c.Done()
-	if _, err := c.Stat(t.Context(), "/"); !errors.Is(err, cloche.ErrUnavailable) {
+	if _, err := c.Stat(t.Context(), "/"); !errors.Is(err, api.ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -254,22 +254,22 @@ func TestCallAfterCloseSaysUnavailable(t *testing.T) {
 func FuzzAnswers(f *testing.F) {
 	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, wire.Empty{}) }))
 	f.Add(frames(func(w *wire.Writer) {
-		w.JSON(wire.KindStarted, cloche.Started{})
+		w.JSON(wire.KindStarted, api.Started{})
 		w.Output(wire.KindStdout, 0, []byte("x"))
-		w.JSON(wire.KindExit, cloche.Result{})
+		w.JSON(wire.KindExit, api.Result{})
 	}))
 	f.Add(frames(func(w *wire.Writer) {
-		w.JSON(wire.KindLog, cloche.LogEntry{})
+		w.JSON(wire.KindLog, api.LogEntry{})
 		w.Bytes(wire.KindData, []byte("x"))
 		w.End()
 	}))
-	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []cloche.Process{{}}) }))
-	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindFail, cloche.Invalid("a", "b")) }))
-	f.Add(slices.Concat(chunk(wire.Chunk{Position: 100, Gap: 50}, ""), chunk(wire.Chunk{Stream: cloche.Stderr, Position: 100}, "abc"), frames(func(w *wire.Writer) { w.End() })))
-	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindProcess, cloche.Process{State: "odd", PID: -1}) }))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindReply, []api.Process{{}}) }))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindFail, api.Invalid("a", "b")) }))
+	f.Add(slices.Concat(chunk(wire.Chunk{Position: 100, Gap: 50}, ""), chunk(wire.Chunk{Stream: api.Stderr, Position: 100}, "abc"), frames(func(w *wire.Writer) { w.End() })))
+	f.Add(frames(func(w *wire.Writer) { w.JSON(wire.KindProcess, api.Process{State: "odd", PID: -1}) }))
 	f.Add(frames(func(w *wire.Writer) {
 		w.JSON(wire.KindAck, wire.Ack{Position: 3})
-		w.JSON(wire.KindReply, wire.StdinReply{Offset: 5, Fail: cloche.Invalid("offset", "b")})
+		w.JSON(wire.KindReply, wire.StdinReply{Offset: 5, Fail: api.Invalid("offset", "b")})
 	}))
 	f.Add(frames(func(w *wire.Writer) {
 		w.JSON(wire.KindReply, wire.DialReply{Outcome: wire.DialOpen})
@@ -280,7 +280,7 @@ func FuzzAnswers(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for i, err := range every(ctx, liar(t, answer)) {
-			if code := cloche.CodeOf(err); code == cloche.CodeTimeout {
+			if code := api.CodeOf(err); code == api.CodeTimeout {
 				t.Fatalf("call %d hangs", i)
 			}
 		}

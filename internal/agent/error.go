@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -15,18 +15,18 @@ const maxText = 8 << 10
 
 // classify gives an error of this end its code.
 func classify(err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "the call was given up; the process, if there is one, goes on: %w", err)
+		return api.Errorf(api.CodeCanceled, "the call was given up; the process, if there is one, goes on: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return cloche.Errorf(cloche.CodeTimeout, "the agent did not answer in the time given: %w", err)
+		return api.Errorf(api.CodeTimeout, "the agent did not answer in the time given: %w", err)
 	case errors.Is(err, wire.ErrFrame):
-		return cloche.Errorf(cloche.CodeInternal, "the agent broke the protocol: %w", err)
+		return api.Errorf(api.CodeInternal, "the agent broke the protocol: %w", err)
 	default:
-		e := cloche.Errorf(cloche.CodeUnavailable, "the connection to the agent ended: %w", err)
+		e := api.Errorf(api.CodeUnavailable, "the connection to the agent ended: %w", err)
 		e.Retryable = true
 		return e
 	}
@@ -53,7 +53,7 @@ func isIndex(s string) bool {
 }
 
 // isPlaceRule is true for what the request itself sets, where it says within what it is.
-func isPlaceRule(s string) bool { return s == cloche.RuleWithin || s == cloche.RuleReadWithin }
+func isPlaceRule(s string) bool { return s == api.RuleWithin || s == api.RuleReadWithin }
 
 // isErrno is true for what looks like the kernel's name of an error.
 func isErrno(s string) bool {
@@ -67,7 +67,7 @@ func isErrno(s string) bool {
 // say: it knows nothing of request ids, and of policy only the rules on paths
 // that it was given.
 func decodeFailure(payload []byte) error {
-	e, err := wire.Decode[cloche.Error](payload)
+	e, err := wire.Decode[api.Error](payload)
 	if err != nil {
 		return classify(err)
 	}
@@ -75,12 +75,12 @@ func decodeFailure(payload []byte) error {
 }
 
 // saneError keeps of a failure what an agent may say.
-func saneError(e cloche.Error) error {
-	denied := e.Code == cloche.CodeDenied && (isPathRule(e.Rule) || isPlaceRule(e.Rule))
-	if !slices.Contains(cloche.Codes(), e.Code) || e.Code == cloche.CodeDenied && !denied || e.Code == cloche.CodeUnauthenticated {
-		e.Code = cloche.CodeInternal
+func saneError(e api.Error) error {
+	denied := e.Code == api.CodeDenied && (isPathRule(e.Rule) || isPlaceRule(e.Rule))
+	if !slices.Contains(api.Codes(), e.Code) || e.Code == api.CodeDenied && !denied || e.Code == api.CodeUnauthenticated {
+		e.Code = api.CodeInternal
 	}
-	out := cloche.Errorf(e.Code, "%s", bounded(e.Message))
+	out := api.Errorf(e.Code, "%s", bounded(e.Message))
 	if denied {
 		out.Rule = e.Rule
 	}
@@ -88,7 +88,7 @@ func saneError(e cloche.Error) error {
 	if isErrno(e.Errno) {
 		out.Errno = e.Errno
 	}
-	if e.Code == cloche.CodeNoCapacity {
+	if e.Code == api.CodeNoCapacity {
 		out.Retryable, out.RetryAfterMS = true, noCapacityRetry.Milliseconds()
 	}
 	return out

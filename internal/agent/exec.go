@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -35,7 +35,7 @@ type Start struct {
 	// Timeout kills the whole tree after that long; 0 is never.
 	Timeout time.Duration
 	// MaxOutput bytes of each stream are kept, half at each end; 0 is
-	// cloche.DefaultMaxOutput. A streamed exec ignores it.
+	// api.DefaultMaxOutput. A streamed exec ignores it.
 	MaxOutput int64
 	// Combined gives the program one pipe for both streams.
 	Combined bool
@@ -45,7 +45,7 @@ type Start struct {
 	// Repeatable makes Exec answer a second call with the same id and the same
 	// request with the result of the first, which it waits for, as long as that is
 	// kept: of the last 64, and 16 MiB of output together. A different request, or
-	// one whose result is gone, is cloche.CodeExists. An agent of an older cloche
+	// one whose result is gone, is api.CodeExists. An agent of an older cloche
 	// answers every second call so.
 	Repeatable bool
 }
@@ -56,39 +56,39 @@ func (s Start) wire() *wire.Exec {
 		timeout = 1
 	}
 	return &wire.Exec{
-		ID: s.ExecID, Argv: toBytes(s.Argv), Env: toBytes(s.Env), Cwd: cloche.Bytes(s.Cwd), User: s.User,
+		ID: s.ExecID, Argv: toBytes(s.Argv), Env: toBytes(s.Env), Cwd: api.Bytes(s.Cwd), User: s.User,
 		TimeoutMS: timeout, MaxOutput: s.MaxOutput, Combined: s.Combined,
 		TTY: s.TTY, Rows: s.Rows, Cols: s.Cols,
 	}
 }
 
-func toBytes(ss []string) []cloche.Bytes {
-	bs := make([]cloche.Bytes, len(ss))
+func toBytes(ss []string) []api.Bytes {
+	bs := make([]api.Bytes, len(ss))
 	for i, s := range ss {
-		bs[i] = cloche.Bytes(s)
+		bs[i] = api.Bytes(s)
 	}
 	return bs
 }
 
 // Exec runs a program and returns what it wrote and how it ended. The end of ctx
 // ends the call, not the process.
-func (c *Client) Exec(ctx context.Context, s Start) (cloche.Result, error) {
+func (c *Client) Exec(ctx context.Context, s Start) (api.Result, error) {
 	if s.MaxOutput <= 0 {
-		s.MaxOutput = cloche.DefaultMaxOutput
+		s.MaxOutput = api.DefaultMaxOutput
 	}
-	s.MaxOutput = min(s.MaxOutput, cloche.MaxMaxOutput)
+	s.MaxOutput = min(s.MaxOutput, api.MaxMaxOutput)
 	x := s.wire()
 	x.Input = len(s.Stdin) > 0
 	req := wire.Request{Op: wire.OpExec, Exec: x}
 	if s.Repeatable {
 		var err error
 		if x.Key, err = key(req, s.Stdin); err != nil {
-			return cloche.Result{}, err
+			return api.Result{}, err
 		}
 	}
 	k, err := c.open(ctx, req)
 	if err != nil {
-		return cloche.Result{}, err
+		return api.Result{}, err
 	}
 	var feeder sync.WaitGroup
 	defer feeder.Wait()
@@ -105,12 +105,12 @@ func (c *Client) Exec(ctx context.Context, s Start) (cloche.Result, error) {
 	return collect(k, s)
 }
 
-func collect(k *call, s Start) (cloche.Result, error) {
+func collect(k *call, s Start) (api.Result, error) {
 	var stdout, stderr []byte
 	for {
 		kind, payload, err := k.next()
 		if err != nil {
-			return cloche.Result{}, err
+			return api.Result{}, err
 		}
 		var kept *[]byte
 		switch kind {
@@ -119,25 +119,25 @@ func collect(k *call, s Start) (cloche.Result, error) {
 		case wire.KindStderr:
 			kept = &stderr
 		case wire.KindExit:
-			res, err := wire.Decode[cloche.Result](payload)
+			res, err := wire.Decode[api.Result](payload)
 			if err != nil {
-				return cloche.Result{}, classify(err)
+				return api.Result{}, classify(err)
 			}
 			res.Stdout, res.Stderr = stdout, stderr
 			return sane(res, s.ExecID), nil
 		default:
-			return cloche.Result{}, unexpected(kind)
+			return api.Result{}, unexpected(kind)
 		}
 		if int64(len(*kept)+len(payload)) > s.MaxOutput+markerRoom {
-			return cloche.Result{}, classify(errTooMuch)
+			return api.Result{}, classify(errTooMuch)
 		}
 		*kept = append(*kept, payload...)
 	}
 }
 
 // sane keeps of a result what an agent may say.
-func sane(r cloche.Result, execID string) cloche.Result {
-	out := cloche.Result{
+func sane(r api.Result, execID string) api.Result {
+	out := api.Result{
 		TimedOut: r.TimedOut, OOM: r.OOM, Reason: bounded(r.Reason),
 		Stdout: r.Stdout, Stderr: r.Stderr, Truncated: r.Truncated,
 		StdoutInfo: saneCounts(r.StdoutInfo), StderrInfo: saneCounts(r.StderrInfo),
@@ -147,7 +147,7 @@ func sane(r cloche.Result, execID string) cloche.Result {
 		out.ExitCode = r.ExitCode
 	}
 	out.Signal = saneSignal(r.Signal)
-	room := map[cloche.Stream]int64{cloche.Stdout: int64(len(r.Stdout)), cloche.Stderr: int64(len(r.Stderr))}
+	room := map[api.Stream]int64{api.Stdout: int64(len(r.Stdout)), api.Stderr: int64(len(r.Stderr))}
 	for _, c := range r.Chunks {
 		if c.Len <= 0 || c.Len > room[c.Stream] || len(out.Chunks) == maxChunks {
 			break
@@ -158,8 +158,8 @@ func sane(r cloche.Result, execID string) cloche.Result {
 	return out
 }
 
-func saneCounts(c cloche.StreamCounts) cloche.StreamCounts {
-	return cloche.StreamCounts{Kept: max(c.Kept, 0), Dropped: max(c.Dropped, 0)}
+func saneCounts(c api.StreamCounts) api.StreamCounts {
+	return api.StreamCounts{Kept: max(c.Kept, 0), Dropped: max(c.Dropped, 0)}
 }
 
 // saneSignal lets pass the names of signals, and "RT" with a number.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -28,11 +28,11 @@ const maxListed = 1000
 // sandbox allows.
 type Files struct {
 	c      *Client
-	access cloche.FileAccess
+	access api.FileAccess
 }
 
 // Files returns the files as an access has them.
-func (c *Client) Files(a cloche.FileAccess) Files { return Files{c, a} }
+func (c *Client) Files(a api.FileAccess) Files { return Files{c, a} }
 
 // request completes a request. What is asked for beside the access is in p.
 func (f Files) request(req wire.Request, p wire.Place) wire.Request {
@@ -44,23 +44,23 @@ func (f Files) request(req wire.Request, p wire.Place) wire.Request {
 }
 
 // Stat describes a file; a symlink itself, unless follow.
-func (f Files) Stat(ctx context.Context, path string, follow bool) (cloche.FileInfo, error) {
-	return f.c.file(ctx, f.request(wire.Request{Op: wire.OpStat, Path: cloche.Bytes(path)}, wire.Place{Follow: follow}))
+func (f Files) Stat(ctx context.Context, path string, follow bool) (api.FileInfo, error) {
+	return f.c.file(ctx, f.request(wire.Request{Op: wire.OpStat, Path: api.Bytes(path)}, wire.Place{Follow: follow}))
 }
 
 // List describes the content of a directory, sorted by name, limit (1 to 1000)
 // at a time; cursor is Next of the page before.
-func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
+func (f Files) List(ctx context.Context, path, cursor string, limit int) (api.FileList, error) {
 	if limit <= 0 || limit > maxListed {
 		limit = maxListed
 	}
-	req := wire.Request{Op: wire.OpList, Path: cloche.Bytes(path), Cursor: cloche.Bytes(cursor), Limit: limit}
-	l, err := ask[cloche.FileList](ctx, f.c, f.request(req, wire.Place{}))
+	req := wire.Request{Op: wire.OpList, Path: api.Bytes(path), Cursor: api.Bytes(cursor), Limit: limit}
+	l, err := ask[api.FileList](ctx, f.c, f.request(req, wire.Place{}))
 	if err != nil {
-		return cloche.FileList{}, err
+		return api.FileList{}, err
 	}
 	if len(l.Files) > limit {
-		return cloche.FileList{}, classify(errTooMuch)
+		return api.FileList{}, classify(errTooMuch)
 	}
 	for i := range l.Files {
 		l.Files[i] = saneFile(l.Files[i])
@@ -70,8 +70,8 @@ func (f Files) List(ctx context.Context, path, cursor string, limit int) (cloche
 }
 
 // MakeDir makes a directory, which is owner's unless the access has a user.
-func (f Files) MakeDir(ctx context.Context, path, owner string, o cloche.MakeDirOptions) error {
-	req := wire.Request{Op: wire.OpMakeDir, Path: cloche.Bytes(path), Mode: o.Mode, User: owner}
+func (f Files) MakeDir(ctx context.Context, path, owner string, o api.MakeDirOptions) error {
+	req := wire.Request{Op: wire.OpMakeDir, Path: api.Bytes(path), Mode: o.Mode, User: owner}
 	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{Exact: o.Exact}))
 	return err
 }
@@ -79,24 +79,24 @@ func (f Files) MakeDir(ctx context.Context, path, owner string, o cloche.MakeDir
 // Move renames a file or directory. What stands at to is replaced when it is a
 // file or an empty directory of the same kind.
 func (f Files) Move(ctx context.Context, from, to string) error {
-	req := wire.Request{Op: wire.OpMove, Path: cloche.Bytes(from), To: cloche.Bytes(to)}
+	req := wire.Request{Op: wire.OpMove, Path: api.Bytes(from), To: api.Bytes(to)}
 	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{}))
 	return err
 }
 
 // Remove removes a file or a directory.
-func (f Files) Remove(ctx context.Context, path string, o cloche.RemoveFileOptions) error {
-	req := wire.Request{Op: wire.OpRemove, Path: cloche.Bytes(path), Recursive: o.Recursive}
+func (f Files) Remove(ctx context.Context, path string, o api.RemoveFileOptions) error {
+	req := wire.Request{Op: wire.OpRemove, Path: api.Bytes(path), Recursive: o.Recursive}
 	_, err := ask[wire.Empty](ctx, f.c, f.request(req, wire.Place{KeepDirs: o.KeepDirs}))
 	return err
 }
 
 // Read reads length bytes of a file from offset, the rest of it when length
 // is negative. The caller closes the reader, whose read error is the outcome.
-func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
-	k, err := f.c.open(ctx, f.request(wire.Request{Op: wire.OpRead, Path: cloche.Bytes(path), Offset: offset, Length: length}, wire.Place{}))
+func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
+	k, err := f.c.open(ctx, f.request(wire.Request{Op: wire.OpRead, Path: api.Bytes(path), Offset: offset, Length: length}, wire.Place{}))
 	if err != nil {
-		return nil, cloche.FileInfo{}, err
+		return nil, api.FileInfo{}, err
 	}
 	kind, payload, err := k.next()
 	if err == nil && kind != wire.KindReply {
@@ -110,7 +110,7 @@ func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.
 	}
 	if err != nil {
 		k.end()
-		return nil, cloche.FileInfo{}, err
+		return nil, api.FileInfo{}, err
 	}
 	return &dataReader{k: k, left: length}, saneFile(info.Info), nil
 }
@@ -118,32 +118,32 @@ func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.
 // Write writes a file whole or not at all: the new content replaces the old
 // one at the end. What is not a regular file is written in place, and so is what the user
 // of the access may change and not replace.
-func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
-	req := wire.Request{Op: wire.OpWrite, Path: cloche.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents}
+func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Reader) (api.FileInfo, error) {
+	req := wire.Request{Op: wire.OpWrite, Path: api.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents}
 	k, err := f.c.open(ctx, f.request(req, wire.Place{}))
 	if err != nil {
-		return cloche.FileInfo{}, err
+		return api.FileInfo{}, err
 	}
 	fr, err := send[wire.FileReply](k, r)
 	return saneFile(fr.Info), err
 }
 
 // all are the files with the access of whoever names none.
-func (c *Client) all() Files { return c.Files(cloche.FileAccess{}) }
+func (c *Client) all() Files { return c.Files(api.FileAccess{}) }
 
 // Stat is Files.Stat of a symlink itself, without an access.
-func (c *Client) Stat(ctx context.Context, path string) (cloche.FileInfo, error) {
+func (c *Client) Stat(ctx context.Context, path string) (api.FileInfo, error) {
 	return c.all().Stat(ctx, path, false)
 }
 
 // List is Files.List without an access.
-func (c *Client) List(ctx context.Context, path, cursor string, limit int) (cloche.FileList, error) {
+func (c *Client) List(ctx context.Context, path, cursor string, limit int) (api.FileList, error) {
 	return c.all().List(ctx, path, cursor, limit)
 }
 
 // MakeDir makes a directory and its missing parents. One that exists is fine.
 func (c *Client) MakeDir(ctx context.Context, path string, mode uint32, user string) error {
-	return c.all().MakeDir(ctx, path, user, cloche.MakeDirOptions{Mode: mode})
+	return c.all().MakeDir(ctx, path, user, api.MakeDirOptions{Mode: mode})
 }
 
 // Move is Files.Move without an access.
@@ -151,23 +151,23 @@ func (c *Client) Move(ctx context.Context, from, to string) error { return c.all
 
 // Remove removes a file, or a directory: with its content when recursive.
 func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
-	return c.all().Remove(ctx, path, cloche.RemoveFileOptions{Recursive: recursive})
+	return c.all().Remove(ctx, path, api.RemoveFileOptions{Recursive: recursive})
 }
 
 // ReadFile is Files.Read without an access.
-func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (c *Client) ReadFile(ctx context.Context, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	return c.all().Read(ctx, path, offset, length)
 }
 
 // WriteFile is Files.Write without an access.
-func (c *Client) WriteFile(ctx context.Context, path string, o WriteOptions, r io.Reader) (cloche.FileInfo, error) {
+func (c *Client) WriteFile(ctx context.Context, path string, o WriteOptions, r io.Reader) (api.FileInfo, error) {
 	return c.all().Write(ctx, path, o, r)
 }
 
-func (c *Client) file(ctx context.Context, req wire.Request) (cloche.FileInfo, error) {
+func (c *Client) file(ctx context.Context, req wire.Request) (api.FileInfo, error) {
 	fr, err := ask[wire.FileReply](ctx, c, req)
 	if err != nil {
-		return cloche.FileInfo{}, err
+		return api.FileInfo{}, err
 	}
 	return saneFile(fr.Info), nil
 }
@@ -265,7 +265,7 @@ func (d *dataReader) Close() error {
 }
 
 // saneFile keeps of a description what an agent may say.
-func saneFile(f cloche.FileInfo) cloche.FileInfo {
+func saneFile(f api.FileInfo) api.FileInfo {
 	const maxName, maxPath = 255 * 4, 4096 * 4
 	f.Name, f.LinkTarget = cut(f.Name, maxName), cut(f.LinkTarget, maxPath)
 	f.User, f.Group = cut(f.User, maxName), cut(f.Group, maxName)
@@ -274,9 +274,9 @@ func saneFile(f cloche.FileInfo) cloche.FileInfo {
 	}
 	f.Size, f.Mode = max(f.Size, 0), f.Mode&0o7777
 	switch f.Type {
-	case cloche.TypeFile, cloche.TypeDir, cloche.TypeSymlink:
+	case api.TypeFile, api.TypeDir, api.TypeSymlink:
 	default:
-		f.Type = cloche.TypeOther
+		f.Type = api.TypeOther
 	}
 	return f
 }

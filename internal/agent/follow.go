@@ -6,14 +6,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 // Chunk is a run of output bytes of one stream, or a gap.
 type Chunk struct {
 	// Stream is empty for a gap.
-	Stream cloche.Stream
+	Stream api.Stream
 	// Position and Offset are of the first byte: in all output of the process, in
 	// the order in which the agent read it, and in its stream.
 	Position, Offset int64

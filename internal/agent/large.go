@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -18,9 +18,9 @@ const maxLargeFiles = 1024
 
 // LargeFiles names files of at least that size on the filesystem that the directory
 // top lies on, the largest first and no more than some. What runs inside may change
-// them at any time. An agent that cannot tell is cloche.CodeUnsupported.
+// them at any time. An agent that cannot tell is api.CodeUnsupported.
 func (c *Client) LargeFiles(ctx context.Context, top string, least int64) ([]LargeFile, error) {
-	found, err := ask[wire.Large](ctx, c, wire.Request{Op: wire.OpLarge, Path: cloche.Bytes(top), Least: least})
+	found, err := ask[wire.Large](ctx, c, wire.Request{Op: wire.OpLarge, Path: api.Bytes(top), Least: least})
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -53,7 +53,7 @@ type Listener struct {
 }
 
 // Listen makes the agent listen at 127.0.0.1:port inside, and at [::1]:port where
-// there is IPv6, or at a socket. What is taken is cloche.CodeConflict. ctx bounds only
+// there is IPv6, or at a socket. What is taken is api.CodeConflict. ctx bounds only
 // the call.
 func (c *Client) Listen(ctx context.Context, o ListenOptions) (*Listener, error) {
 	l := &Listener{client: c, o: o, conns: make(chan net.Conn), done: make(chan struct{})}
@@ -61,7 +61,7 @@ func (c *Client) Listen(ctx context.Context, o ListenOptions) (*Listener, error)
 	c.mu.Lock()
 	if c.listeners[o.ID] != nil {
 		c.mu.Unlock()
-		return nil, cloche.Errorf(cloche.CodeExists, "there is a listener %s already", o.ID)
+		return nil, api.Errorf(api.CodeExists, "there is a listener %s already", o.ID)
 	}
 	c.listeners[o.ID] = l
 	c.mu.Unlock()
@@ -71,10 +71,10 @@ func (c *Client) Listen(ctx context.Context, o ListenOptions) (*Listener, error)
 		case r.Outcome == wire.ListenBound:
 			return l, nil
 		case r.Outcome == wire.ListenInUse && o.Socket != "":
-			err = cloche.Errorf(cloche.CodeConflict, "there is something at %q in the sandbox already", o.Socket).
+			err = api.Errorf(api.CodeConflict, "there is something at %q in the sandbox already", o.Socket).
 				WithHint("choose another path, or remove what is there")
 		case r.Outcome == wire.ListenInUse:
-			err = cloche.Errorf(cloche.CodeConflict, "port %d is in use in the sandbox", o.Port).
+			err = api.Errorf(api.CodeConflict, "port %d is in use in the sandbox", o.Port).
 				WithHint("choose another port, or end what listens there")
 		default:
 			err = classify(fmt.Errorf("%w: outcome %q", wire.ErrFrame, bounded(string(r.Outcome))))
@@ -86,14 +86,14 @@ func (c *Client) Listen(ctx context.Context, o ListenOptions) (*Listener, error)
 
 func (c *Client) askListen(ctx context.Context, o ListenOptions) (wire.ListenReply, error) {
 	req := wire.Request{Op: wire.OpListen, Listen: &wire.Listen{
-		ID: o.ID, Port: o.Port, Socket: cloche.Bytes(o.Socket), User: o.User, HTTP: o.HTTP, Most: o.Connections,
+		ID: o.ID, Port: o.Port, Socket: api.Bytes(o.Socket), User: o.User, HTTP: o.HTTP, Most: o.Connections,
 	}}
 	since := req.Op.Since()
 	if o.Socket != "" {
 		since = wire.ListenSince
 	}
 	for _, dir := range o.Outside {
-		req.Listen.Outside = append(req.Listen.Outside, cloche.Bytes(dir))
+		req.Listen.Outside = append(req.Listen.Outside, api.Bytes(dir))
 	}
 	k, err := c.openSince(ctx, since, req)
 	if err != nil {

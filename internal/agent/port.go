@@ -14,16 +14,16 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 // DialPort connects to 127.0.0.1:port inside. ctx bounds only the call. The
 // connection has CloseWrite. Where nothing listens the error is
-// cloche.CodeUnavailable and may be retried.
+// api.CodeUnavailable and may be retried.
 func (c *Client) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
-		return nil, cloche.Invalid("port", "port %d does not exist", port).WithHint("1 to 65535")
+		return nil, api.Invalid("port", "port %d does not exist", port).WithHint("1 to 65535")
 	}
 	// The stream lives on when ctx ends after the call.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -62,11 +62,11 @@ func dialed(k *call, port int) (*portConn, error) {
 	case wire.DialOpen:
 		return &portConn{k: k, port: port}, nil
 	case wire.DialRefused:
-		e := cloche.Errorf(cloche.CodeUnavailable, "nothing listens on port %d in the sandbox", port)
+		e := api.Errorf(api.CodeUnavailable, "nothing listens on port %d in the sandbox", port)
 		e.Retryable = true
 		return nil, e
 	case wire.DialOwn:
-		return nil, cloche.Errorf(cloche.CodeDenied, "port %d in the sandbox is the sandbox's own, or an endpoint's", port)
+		return nil, api.Errorf(api.CodeDenied, "port %d in the sandbox is the sandbox's own, or an endpoint's", port)
 	}
 	return nil, classify(fmt.Errorf("%w: outcome %q", wire.ErrFrame, bounded(string(r.Outcome))))
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -24,21 +24,21 @@ const noCapacityRetry = time.Second
 // is of each run.
 type Process struct {
 	Start
-	Spec cloche.ProcessSpec
+	Spec api.ProcessSpec
 }
 
 // StartProcess starts a managed process. It returns when the program has been
 // executed; after an error it has not been, and nothing of it is left. A start
 // with the id of one on record returns that one's record if the two are the same
-// in everything, and cloche.CodeExists if they are not, so a start whose answer
+// in everything, and api.CodeExists if they are not, so a start whose answer
 // was lost can be repeated. The first run gets Start.Stdin; a later one begins
 // where the input of the one before ended.
-func (c *Client) StartProcess(ctx context.Context, p Process) (cloche.Process, error) {
+func (c *Client) StartProcess(ctx context.Context, p Process) (api.Process, error) {
 	if len(p.Stdin) > maxStdin {
-		e := cloche.Errorf(cloche.CodeTooLarge, "stdin of %d bytes is over the limit of %d for what comes with a start", len(p.Stdin), maxStdin).
+		e := api.Errorf(api.CodeTooLarge, "stdin of %d bytes is over the limit of %d for what comes with a start", len(p.Stdin), maxStdin).
 			WithHint("keep it open and write the rest afterwards")
 		e.Field = "stdin"
-		return cloche.Process{}, e
+		return api.Process{}, e
 	}
 	x := p.Start.wire()
 	x.Input = len(p.Stdin) > 0
@@ -47,11 +47,11 @@ func (c *Client) StartProcess(ctx context.Context, p Process) (cloche.Process, e
 	}}
 	var err error
 	if x.Key, err = key(req, p.Stdin); err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	k, err := c.open(ctx, req)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	defer k.end()
 	if x.Input {
@@ -62,15 +62,15 @@ func (c *Client) StartProcess(ctx context.Context, p Process) (cloche.Process, e
 		}
 		if err != nil {
 			// It may have said why it does not want the input.
-			if _, _, ferr := k.next(); cloche.CodeOf(ferr) != cloche.CodeUnavailable {
-				return cloche.Process{}, ferr
+			if _, _, ferr := k.next(); api.CodeOf(ferr) != api.CodeUnavailable {
+				return api.Process{}, ferr
 			}
-			return cloche.Process{}, k.fail(fmt.Errorf("send input: %w", err))
+			return api.Process{}, k.fail(fmt.Errorf("send input: %w", err))
 		}
 	}
-	r, err := reply[cloche.Process](k)
+	r, err := reply[api.Process](k)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	return saneProcess(r), nil
 }
@@ -92,7 +92,7 @@ func key(req wire.Request, stdin []byte) (string, error) {
 // each whose record changes: at once for its state, pid, restarts, readiness and
 // the end of its input, and at most every 250 ms for its last line and position.
 // It returns when ctx ends, fn fails or the connection is lost.
-func (c *Client) WatchProcesses(ctx context.Context, fn func(cloche.Process) error) error {
+func (c *Client) WatchProcesses(ctx context.Context, fn func(api.Process) error) error {
 	k, err := c.openIdle(ctx, wire.Request{Op: wire.OpWatch})
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (c *Client) WatchProcesses(ctx context.Context, fn func(cloche.Process) err
 		if kind != wire.KindProcess {
 			return unexpected(kind)
 		}
-		p, err := wire.Decode[cloche.Process](payload)
+		p, err := wire.Decode[api.Process](payload)
 		if err != nil {
 			return classify(err)
 		}
@@ -118,19 +118,19 @@ func (c *Client) WatchProcesses(ctx context.Context, fn func(cloche.Process) err
 
 // Resize changes the size of a process's terminal. A later run gets it too.
 func (c *Client) Resize(ctx context.Context, execID string, rows, cols uint16) error {
-	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpResize, ExecID: execID, Size: &cloche.Size{Rows: rows, Cols: cols}})
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpResize, ExecID: execID, Size: &api.Size{Rows: rows, Cols: cols}})
 	return err
 }
 
 // SignalProcess sends a signal. TERM, KILL, INT, QUIT and HUP end the restart
-// policy first. A process that has ended is cloche.CodeState. A KILL for an id that no
-// process has is remembered for cloche.KilledMemory: an exec of that id is refused with
-// cloche.CodeState meanwhile, and with forestall a managed process too.
-func (c *Client) SignalProcess(ctx context.Context, execID string, number int, scope cloche.SignalScope, forestall bool) error {
+// policy first. A process that has ended is api.CodeState. A KILL for an id that no
+// process has is remembered for api.KilledMemory: an exec of that id is refused with
+// api.CodeState meanwhile, and with forestall a managed process too.
+func (c *Client) SignalProcess(ctx context.Context, execID string, number int, scope api.SignalScope, forestall bool) error {
 	if scope == "" {
-		scope = cloche.ScopeTree
+		scope = api.ScopeTree
 	}
-	if c.version < 2 && scope == cloche.ScopeTree {
+	if c.version < 2 && scope == api.ScopeTree {
 		return c.Signal(ctx, execID, number) // nothing else is new in this
 	}
 	k, err := c.openSince(ctx, 2, wire.Request{Op: wire.OpSignal, ExecID: execID, Signal: number, Scope: scope, Forestall: forestall})

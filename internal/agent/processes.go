@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -14,12 +14,12 @@ const maxProcesses = 1 << 16
 
 // Processes lists the processes that run and the last ones that ended, in the
 // order of their start.
-func (c *Client) Processes(ctx context.Context) ([]cloche.Process, error) {
+func (c *Client) Processes(ctx context.Context) ([]api.Process, error) {
 	k, err := c.open(ctx, wire.Request{Op: wire.OpProcesses})
 	if err != nil {
 		return nil, err
 	}
-	ps, err := reply[[]cloche.Process](k)
+	ps, err := reply[[]api.Process](k)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,8 @@ const maxLastLine = 256
 
 // saneProcess keeps of a record what an agent may say, and adds the state where
 // an older one does not.
-func saneProcess(p cloche.Process) cloche.Process {
-	out := cloche.Process{
+func saneProcess(p api.Process) api.Process {
+	out := api.Process{
 		ExecID: bounded(p.ExecID), Name: bounded(p.Name), Argv: p.Argv, State: p.State, Managed: p.Managed, PID: max(p.PID, 0), TTY: p.TTY,
 		StartedAt: p.StartedAt, ReadyAt: p.ReadyAt, EndedAt: p.EndedAt, Running: p.Running, Signal: saneSignal(p.Signal),
 		TimedOut: p.TimedOut, OOM: p.OOM, Reason: bounded(p.Reason), Restarts: max(p.Restarts, 0),
@@ -49,11 +49,11 @@ func saneProcess(p cloche.Process) cloche.Process {
 	}
 	out.LastStderr = strings.ToValidUTF8(p.LastStderr[:min(len(p.LastStderr), maxLastLine)], "")
 	switch p.State {
-	case cloche.ProcessStarting, cloche.ProcessRunning, cloche.ProcessReady, cloche.ProcessBackoff, cloche.ProcessExited, cloche.ProcessFailed:
+	case api.ProcessStarting, api.ProcessRunning, api.ProcessReady, api.ProcessBackoff, api.ProcessExited, api.ProcessFailed:
 	default:
-		out.State = cloche.ProcessExited
+		out.State = api.ProcessExited
 		if p.Running {
-			out.State = cloche.ProcessRunning
+			out.State = api.ProcessRunning
 		}
 	}
 	return out
@@ -61,7 +61,7 @@ func saneProcess(p cloche.Process) cloche.Process {
 
 // Logs calls fn with what is kept of the output of the chosen processes, oldest
 // first. It ends at what there is now. An error of fn ends it and is returned.
-func (c *Client) Logs(ctx context.Context, opts cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (c *Client) Logs(ctx context.Context, opts api.LogOptions, fn func(api.LogEntry) error) error {
 	k, err := c.open(ctx, wire.Request{Op: wire.OpLogs, Logs: &wire.Logs{ExecID: opts.ExecID, Stream: opts.Stream, Tail: opts.Tail}})
 	if err != nil {
 		return err
@@ -79,12 +79,12 @@ func (c *Client) Logs(ctx context.Context, opts cloche.LogOptions, fn func(cloch
 		default:
 			return unexpected(kind)
 		}
-		e, err := wire.Decode[cloche.LogEntry](payload)
+		e, err := wire.Decode[api.LogEntry](payload)
 		if err != nil {
 			return classify(err)
 		}
-		if e.Stream != cloche.Stderr {
-			e.Stream = cloche.Stdout
+		if e.Stream != api.Stderr {
+			e.Stream = api.Stdout
 		}
 		e.ExecID, e.Offset, e.Gap, e.Data = bounded(e.ExecID), max(e.Offset, 0), max(e.Gap, 0), nil
 		e.Position, e.End = max(e.Position, 0), ""
@@ -96,7 +96,7 @@ func (c *Client) Logs(ctx context.Context, opts cloche.LogOptions, fn func(cloch
 			if kind != wire.KindData {
 				return unexpected(kind)
 			}
-			e.Data = append(cloche.Bytes(nil), payload...)
+			e.Data = append(api.Bytes(nil), payload...)
 		}
 		if err := fn(e); err != nil {
 			return err

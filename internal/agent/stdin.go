@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -25,8 +25,8 @@ const (
 // process began, or -1 for wherever the input ends. What was given already is
 // left out, so a write whose answer was lost can be repeated; where it is among
 // the last InputKept bytes and not what p says, another has written, which is
-// cloche.CodeConflict. An offset past the end is cloche.CodeInvalid, and an ended process or a closed input
-// cloche.CodeState. The end of ctx abandons what is not written yet; the offset
+// api.CodeConflict. An offset past the end is api.CodeInvalid, and an ended process or a closed input
+// api.CodeState. The end of ctx abandons what is not written yet; the offset
 // returned with an error is how far the input is known to have come, 0 where
 // nothing is known.
 func (c *Client) WriteStdin(ctx context.Context, execID string, offset int64, p []byte) (int64, error) {
@@ -34,7 +34,7 @@ func (c *Client) WriteStdin(ctx context.Context, execID string, offset int64, p 
 		return 0, classify(err)
 	}
 	if offset < -1 {
-		return 0, cloche.Invalid("offset", "offset %d of input", offset).WithHint("0 or more, or -1 to append")
+		return 0, api.Invalid("offset", "offset %d of input", offset).WithHint("0 or more, or -1 to append")
 	}
 	// The stream outlives ctx for as long as it takes to hear of the offset.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -57,7 +57,7 @@ func (c *Client) WriteStdin(ctx context.Context, execID string, offset int64, p 
 	at, err := feed(k, p, len(req.Input) > 0)
 	if !stop() {
 		<-canceled
-		if code := cloche.CodeOf(err); code == cloche.CodeCanceled || code == cloche.CodeUnavailable {
+		if code := api.CodeOf(err); code == api.CodeCanceled || code == api.CodeUnavailable {
 			err = classify(ctx.Err())
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -22,13 +22,13 @@ type Stream struct {
 
 // Event is one thing that a streamed exec reports: output, or at last its exit.
 type Event struct {
-	Stream cloche.Stream
+	Stream api.Stream
 	// Seq counts the output events of both streams from 0.
 	Seq uint64
 	// Data is valid until the next Recv.
 	Data []byte
 	// Exit is the result, without output; after it Recv returns io.EOF.
-	Exit *cloche.Result
+	Exit *api.Result
 }
 
 // Stream starts a program and returns when it has been executed, or why it could
@@ -61,10 +61,10 @@ func (s *Stream) Recv() (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	ev := Event{Stream: cloche.Stdout}
+	ev := Event{Stream: api.Stdout}
 	switch kind {
 	case wire.KindStderr:
-		ev.Stream = cloche.Stderr
+		ev.Stream = api.Stderr
 		fallthrough
 	case wire.KindStdout:
 		if ev.Seq, ev.Data, err = wire.CutSeq(payload); err != nil {
@@ -72,7 +72,7 @@ func (s *Stream) Recv() (Event, error) {
 		}
 		return ev, nil
 	case wire.KindExit:
-		res, err := wire.Decode[cloche.Result](payload)
+		res, err := wire.Decode[api.Result](payload)
 		if err != nil {
 			return Event{}, classify(err)
 		}
@@ -105,7 +105,7 @@ func (s *Stream) CloseWrite() error {
 
 // Resize changes the size of the terminal.
 func (s *Stream) Resize(rows, cols uint16) error {
-	if err := s.k.JSON(wire.KindResize, cloche.Size{Rows: rows, Cols: cols}); err != nil {
+	if err := s.k.JSON(wire.KindResize, api.Size{Rows: rows, Cols: cols}); err != nil {
 		return s.k.fail(fmt.Errorf("send resize: %w", err))
 	}
 	return nil

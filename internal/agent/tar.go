@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -15,9 +15,9 @@ const maxSkipped = 1000
 // TarOut writes a tar of the file or directory at path to w. The names in it are
 // relative to path; for a file, its own name. The paths of o are relative and
 // clean.
-func (c *Client) TarOut(ctx context.Context, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
+func (c *Client) TarOut(ctx context.Context, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
 	req := wire.Request{
-		Op: wire.OpPack, Path: cloche.Bytes(path), Tar: &wire.Tar{Exclude: rawPaths(o.Exclude), KeepLinks: o.KeepLinks, CopyHardLinks: o.CopyHardLinks},
+		Op: wire.OpPack, Path: api.Bytes(path), Tar: &wire.Tar{Exclude: rawPaths(o.Exclude), KeepLinks: o.KeepLinks, CopyHardLinks: o.CopyHardLinks},
 	}
 	since := req.Op.Since()
 	switch {
@@ -29,23 +29,23 @@ func (c *Client) TarOut(ctx context.Context, path string, o cloche.TarOutOptions
 	}
 	k, err := c.openSince(ctx, since, req)
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
 	defer k.end()
 	for {
 		kind, payload, err := k.next()
 		if err != nil {
-			return cloche.TarReport{}, err
+			return api.TarReport{}, err
 		}
 		switch kind {
 		case wire.KindData:
 			if _, err := w.Write(payload); err != nil {
-				return cloche.TarReport{}, fmt.Errorf("write tar: %w", err)
+				return api.TarReport{}, fmt.Errorf("write tar: %w", err)
 			}
 		case wire.KindReply:
 			return decodeReport(payload)
 		default:
-			return cloche.TarReport{}, unexpected(kind)
+			return api.TarReport{}, unexpected(kind)
 		}
 	}
 }
@@ -53,49 +53,49 @@ func (c *Client) TarOut(ctx context.Context, path string, o cloche.TarOutOptions
 // TarIn unpacks a tar from r below the directory path, which is made when it is
 // missing. Nothing is written outside of it. What is made belongs to o.Owner
 // (empty is Config.User). The paths of o are relative and clean.
-func (c *Client) TarIn(ctx context.Context, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
-	req := wire.Request{Op: wire.OpUnpack, Path: cloche.Bytes(path), User: o.Owner, Tar: &wire.Tar{
-		Exclude: rawPaths(o.Exclude), KeepOwner: o.Owner == cloche.OwnerKeep, Atomic: o.Atomic, Clear: o.Clear, Keep: rawPaths(o.Keep), Links: o.Links,
+func (c *Client) TarIn(ctx context.Context, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	req := wire.Request{Op: wire.OpUnpack, Path: api.Bytes(path), User: o.Owner, Tar: &wire.Tar{
+		Exclude: rawPaths(o.Exclude), KeepOwner: o.Owner == api.OwnerKeep, Atomic: o.Atomic, Clear: o.Clear, Keep: rawPaths(o.Keep), Links: o.Links,
 	}}
 	if req.Tar.KeepOwner {
 		req.User = ""
 	}
-	plain := len(o.Exclude) == 0 && !req.Tar.KeepOwner && !o.Atomic && !o.Clear && (o.Links == "" || o.Links == cloche.LinksKeep)
+	plain := len(o.Exclude) == 0 && !req.Tar.KeepOwner && !o.Atomic && !o.Clear && (o.Links == "" || o.Links == api.LinksKeep)
 	if c.version < req.Op.Since() && plain {
 		req.Op = wire.OpTarIn
 	}
 	k, err := c.open(ctx, req)
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
-	rep, err := send[cloche.TarReport](k, r)
+	rep, err := send[api.TarReport](k, r)
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
 	return saneReport(rep), nil
 }
 
-func decodeReport(payload []byte) (cloche.TarReport, error) {
-	rep, err := wire.Decode[cloche.TarReport](payload)
+func decodeReport(payload []byte) (api.TarReport, error) {
+	rep, err := wire.Decode[api.TarReport](payload)
 	if err != nil {
-		return cloche.TarReport{}, classify(err)
+		return api.TarReport{}, classify(err)
 	}
 	return saneReport(rep), nil
 }
 
-func saneReport(r cloche.TarReport) cloche.TarReport {
+func saneReport(r api.TarReport) api.TarReport {
 	r.Entries, r.Bytes = max(r.Entries, 0), max(r.Bytes, 0)
 	r.Skipped = r.Skipped[:min(len(r.Skipped), maxSkipped)]
 	for i := range r.Skipped {
-		r.Skipped[i] = cloche.TarSkip{Path: bounded(r.Skipped[i].Path), Reason: bounded(r.Skipped[i].Reason)}
+		r.Skipped[i] = api.TarSkip{Path: bounded(r.Skipped[i].Path), Reason: bounded(r.Skipped[i].Reason)}
 	}
 	return r
 }
 
-func rawPaths(paths []string) []cloche.Bytes {
-	var raw []cloche.Bytes
+func rawPaths(paths []string) []api.Bytes {
+	var raw []api.Bytes
 	for _, p := range paths {
-		raw = append(raw, cloche.Bytes(p))
+		raw = append(raw, api.Bytes(p))
 	}
 	return raw
 }

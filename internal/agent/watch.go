@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // watchPings is how many pings are sent in the time after which an agent that answers
@@ -62,7 +62,7 @@ func (c *Client) Silent() error {
 	if !c.watch.silent.Load() {
 		return nil
 	}
-	e := cloche.Errorf(cloche.CodeUnavailable, "the sandbox's agent has not answered for %s", c.watch.silence).
+	e := api.Errorf(api.CodeUnavailable, "the sandbox's agent has not answered for %s", c.watch.silence).
 		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
 	e.Retryable = true
 	return e.WithCause(ErrSilent)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -38,7 +38,7 @@ type Question struct {
 
 // Queue holds the questions of one daemon. It is safe for concurrent use.
 type Queue struct {
-	notify func(cloche.Approval)
+	notify func(api.Approval)
 
 	mu   sync.Mutex
 	list []*entry
@@ -46,7 +46,7 @@ type Queue struct {
 
 // entry is one question; all but done is guarded by the queue's lock.
 type entry struct {
-	a cloche.Approval
+	a api.Approval
 	// done is closed with the word.
 	done chan struct{}
 	// until is when the entry is forgotten, once it was answered.
@@ -55,9 +55,9 @@ type entry struct {
 
 // New makes a Queue. Notify is told of each question that begins to wait, and of each
 // that waits no more; it must not block. Nil is nobody.
-func New(notify func(cloche.Approval)) *Queue {
+func New(notify func(api.Approval)) *Queue {
 	if notify == nil {
-		notify = func(cloche.Approval) {}
+		notify = func(api.Approval) {}
 	}
 	return &Queue{notify: notify}
 }
@@ -77,10 +77,10 @@ func (q *Queue) Ask(ctx context.Context, ask Question) bool {
 	case <-e.done:
 	case <-ctx.Done():
 	}
-	return q.look(e).State == cloche.ApprovalApproved
+	return q.look(e).State == api.ApprovalApproved
 }
 
-func (q *Queue) look(e *entry) cloche.Approval {
+func (q *Queue) look(e *entry) api.Approval {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return e.a
@@ -98,7 +98,7 @@ func (q *Queue) join(ask Question, now time.Time) (_ *entry, fresh bool) {
 	}()
 	waiting, ofTenant, all := 0, 0, 0
 	for _, e := range q.list {
-		if e.a.State == cloche.ApprovalPending {
+		if e.a.State == api.ApprovalPending {
 			all++
 			if e.a.Tenant == ask.Tenant {
 				ofTenant++
@@ -107,20 +107,20 @@ func (q *Queue) join(ask Question, now time.Time) (_ *entry, fresh bool) {
 		if e.a.Sandbox != ask.Sandbox {
 			continue
 		}
-		if e.a.Rule == ask.Rule && (e.a.State == cloche.ApprovalPending || e.a.State == cloche.ApprovalRejected) {
+		if e.a.Rule == ask.Rule && (e.a.State == api.ApprovalPending || e.a.State == api.ApprovalRejected) {
 			e.a.Asked++
 			return e, false
 		}
-		if e.a.State == cloche.ApprovalPending {
+		if e.a.State == api.ApprovalPending {
 			waiting++
 		}
 	}
 	if waiting >= maxOfSandbox || ofTenant >= maxOfTenant || all >= maxAll {
 		return nil, false
 	}
-	e := &entry{done: make(chan struct{}), a: cloche.Approval{
-		ID: cloche.NewID("ap-"), Tenant: ask.Tenant, Sandbox: ask.Sandbox, SandboxName: ask.SandboxName, Name: ask.Name, Port: ask.Port,
-		Rule: ask.Rule, State: cloche.ApprovalPending, AskedAt: now, Asked: 1, ExpiresAt: now.Add(Pending),
+	e := &entry{done: make(chan struct{}), a: api.Approval{
+		ID: api.NewID("ap-"), Tenant: ask.Tenant, Sandbox: ask.Sandbox, SandboxName: ask.SandboxName, Name: ask.Name, Port: ask.Port,
+		Rule: ask.Rule, State: api.ApprovalPending, AskedAt: now, Asked: 1, ExpiresAt: now.Add(Pending),
 	}}
 	q.list = append(q.list, e)
 	return e, true
@@ -128,22 +128,22 @@ func (q *Queue) join(ask Question, now time.Time) (_ *entry, fresh bool) {
 
 // prune ends what has waited too long and forgets what was answered long ago. It
 // returns what it ended. The caller holds q.mu.
-func (q *Queue) prune(now time.Time) []cloche.Approval {
-	var gone []cloche.Approval
+func (q *Queue) prune(now time.Time) []api.Approval {
+	var gone []api.Approval
 	for _, e := range q.list {
-		if e.a.State == cloche.ApprovalPending && !now.Before(e.a.ExpiresAt) {
-			q.settle(e, cloche.ApprovalExpired, "", now)
+		if e.a.State == api.ApprovalPending && !now.Before(e.a.ExpiresAt) {
+			q.settle(e, api.ApprovalExpired, "", now)
 			gone = append(gone, e.a)
 		}
 	}
 	answered := map[string]int{}
 	for _, e := range q.list {
-		if e.a.State != cloche.ApprovalPending {
+		if e.a.State != api.ApprovalPending {
 			answered[e.a.Tenant]++
 		}
 	}
 	q.list = slices.DeleteFunc(q.list, func(e *entry) bool {
-		if e.a.State == cloche.ApprovalPending {
+		if e.a.State == api.ApprovalPending {
 			return false
 		}
 		forget := !now.Before(e.until) || answered[e.a.Tenant] > maxAnswered
@@ -156,7 +156,7 @@ func (q *Queue) prune(now time.Time) []cloche.Approval {
 }
 
 // settle ends the wait of an entry. The caller holds q.mu.
-func (q *Queue) settle(e *entry, to cloche.ApprovalState, by string, now time.Time) {
+func (q *Queue) settle(e *entry, to api.ApprovalState, by string, now time.Time) {
 	e.a.State, e.until = to, now.Add(Remembered)
 	if by != "" {
 		e.a.AnsweredAt, e.a.AnsweredBy = &now, by
@@ -166,12 +166,12 @@ func (q *Queue) settle(e *entry, to cloche.ApprovalState, by string, now time.Ti
 
 // List returns the questions that sees lets through, oldest first; with all those
 // that were answered too.
-func (q *Queue) List(all bool, sees func(cloche.Approval) bool) []cloche.Approval {
+func (q *Queue) List(all bool, sees func(api.Approval) bool) []api.Approval {
 	q.mu.Lock()
 	gone := q.prune(time.Now().UTC())
-	out := []cloche.Approval{}
+	out := []api.Approval{}
 	for _, e := range q.list {
-		if (all || e.a.State == cloche.ApprovalPending) && sees(e.a) {
+		if (all || e.a.State == api.ApprovalPending) && sees(e.a) {
 			out = append(out, e.a)
 		}
 	}
@@ -179,36 +179,36 @@ func (q *Queue) List(all bool, sees func(cloche.Approval) bool) []cloche.Approva
 	for _, a := range gone {
 		q.notify(a)
 	}
-	slices.SortStableFunc(out, func(a, b cloche.Approval) int {
+	slices.SortStableFunc(out, func(a, b api.Approval) int {
 		return cmp.Or(a.AskedAt.Compare(b.AskedAt), cmp.Compare(a.ID, b.ID))
 	})
 	return out
 }
 
 // Get returns one question.
-func (q *Queue) Get(id string) (cloche.Approval, bool) {
-	for _, a := range q.List(true, func(a cloche.Approval) bool { return a.ID == id }) {
+func (q *Queue) Get(id string) (api.Approval, bool) {
+	for _, a := range q.List(true, func(a api.Approval) bool { return a.ID == id }) {
 		return a, true
 	}
-	return cloche.Approval{}, false
+	return api.Approval{}, false
 }
 
 // Answer gives the word. False is for a question that does not wait, which is
 // returned as it is. Who approves puts the rule into force first: whoever waits tries
 // again at once.
-func (q *Queue) Answer(id string, approve bool, by string) (cloche.Approval, bool) {
+func (q *Queue) Answer(id string, approve bool, by string) (api.Approval, bool) {
 	q.mu.Lock()
 	i := slices.IndexFunc(q.list, func(e *entry) bool { return e.a.ID == id })
-	if i < 0 || q.list[i].a.State != cloche.ApprovalPending {
+	if i < 0 || q.list[i].a.State != api.ApprovalPending {
 		defer q.mu.Unlock()
 		if i < 0 {
-			return cloche.Approval{}, false
+			return api.Approval{}, false
 		}
 		return q.list[i].a, false
 	}
-	to := cloche.ApprovalRejected
+	to := api.ApprovalRejected
 	if approve {
-		to = cloche.ApprovalApproved
+		to = api.ApprovalApproved
 	}
 	q.settle(q.list[i], to, by, time.Now().UTC())
 	a := q.list[i].a
@@ -220,10 +220,10 @@ func (q *Queue) Answer(id string, approve bool, by string) (cloche.Approval, boo
 // Forget ends what a sandbox that is no more was waiting for.
 func (q *Queue) Forget(sandbox string) {
 	q.mu.Lock()
-	var gone []cloche.Approval
+	var gone []api.Approval
 	for _, e := range q.list {
-		if e.a.Sandbox == sandbox && e.a.State == cloche.ApprovalPending {
-			q.settle(e, cloche.ApprovalExpired, "", time.Now().UTC())
+		if e.a.Sandbox == sandbox && e.a.State == api.ApprovalPending {
+			q.settle(e, api.ApprovalExpired, "", time.Now().UTC())
 			gone = append(gone, e.a)
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 )
 
-func everything(cloche.Approval) bool { return true }
+func everything(api.Approval) bool { return true }
 
 func ask(name string) approval.Question {
 	return approval.Question{Tenant: "red", Sandbox: "sb-1", SandboxName: "box", Name: name, Port: 443, Rule: name}
@@ -25,7 +25,7 @@ type watch struct {
 	told []string
 }
 
-func (w *watch) notify(a cloche.Approval) {
+func (w *watch) notify(a api.Approval) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, a.Name+" "+string(a.State))
@@ -41,7 +41,7 @@ func TestAnswers(t *testing.T) {
 		}
 		synctest.Wait()
 		list := q.List(false, everything)
-		if len(list) != 1 || list[0].Asked != 2 || list[0].State != cloche.ApprovalPending || list[0].ExpiresAt.Sub(list[0].AskedAt) != approval.Pending {
+		if len(list) != 1 || list[0].Asked != 2 || list[0].State != api.ApprovalPending || list[0].ExpiresAt.Sub(list[0].AskedAt) != approval.Pending {
 			t.Fatalf("waiting: %+v", list)
 		}
 		a, ok := q.Answer(list[0].ID, true, "me")
@@ -86,7 +86,7 @@ func TestQuestionsOutliveWhoAsks(t *testing.T) {
 			t.Fatal("a question ends with who asks")
 		}
 		time.Sleep(approval.Pending)
-		if list := q.List(true, everything); len(list) != 1 || list[0].State != cloche.ApprovalExpired {
+		if list := q.List(true, everything); len(list) != 1 || list[0].State != api.ApprovalExpired {
 			t.Errorf("not expired: %+v", list)
 		}
 		go q.Ask(t.Context(), ask("b.org"))
@@ -116,7 +116,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	other := ask("a.org")
 	other.Sandbox = "sb-2"
 	q.Ask(ctx, other)
-	if list := q.List(false, func(a cloche.Approval) bool { return a.Sandbox == "sb-2" }); len(list) != 1 {
+	if list := q.List(false, func(a api.Approval) bool { return a.Sandbox == "sb-2" }); len(list) != 1 {
 		t.Errorf("one sandbox keeps another from asking: %+v", list)
 	}
 	if _, ok := q.Get("nope"); ok {
@@ -150,7 +150,7 @@ func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 		other := ask("a.org")
 		other.Tenant, other.Sandbox = "blue", "sb-blue"
 		q.Ask(ctx, other)
-		if list := q.List(false, func(a cloche.Approval) bool { return a.Tenant == "blue" }); len(list) != 1 {
+		if list := q.List(false, func(a api.Approval) bool { return a.Tenant == "blue" }); len(list) != 1 {
 			t.Errorf("forget %t: another tenant cannot ask", forget)
 		}
 	}

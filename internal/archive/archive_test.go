@@ -20,7 +20,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func must(t testing.TB, err error) {
@@ -183,35 +183,35 @@ func TestBadArchives(t *testing.T) {
 	for what, c := range map[string]struct {
 		tar, zip []byte
 		limits   Limits
-		code     cloche.Code
+		code     api.Code
 	}{
-		"upwards":            {tar: tarOf(t, file("../x")), code: cloche.CodeInvalid},
-		"upwards in zip":     {zip: zipOf(t, zipped{name: "../x"}), code: cloche.CodeInvalid},
-		"upwards by \\":      {zip: zipOf(t, zipped{name: `..\x`}), code: cloche.CodeInvalid},
-		"upwards inside":     {tar: tarOf(t, file("a/../b")), code: cloche.CodeInvalid},
-		"link upwards":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "../x"}), code: cloche.CodeInvalid},
-		"link to nothing":    {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeLink}), code: cloche.CodeInvalid},
-		"empty symlink":      {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeSymlink}), code: cloche.CodeInvalid},
-		"long symlink":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("x", 5000)}), code: cloche.CodeInvalid},
-		"root is a file":     {tar: tarOf(t, file("./.")), code: cloche.CodeInvalid},
-		"too many":           {tar: tarOf(t, file("a"), file("b"), file("c")), limits: Limits{Entries: 2}, code: cloche.CodeTooLarge},
-		"too many in zip":    {zip: zipOf(t, zipped{name: "a"}, zipped{name: "b"}, zipped{name: "c"}), limits: Limits{Entries: 2}, code: cloche.CodeTooLarge},
-		"too large":          {tar: long, limits: Limits{Bytes: 4999}, code: cloche.CodeTooLarge},
-		"too deep":           {tar: tarOf(t, file("a/b/c")), limits: Limits{Depth: 2}, code: cloche.CodeTooLarge},
-		"long name":          {tar: tarOf(t, file("abc")), limits: Limits{NameLen: 2}, code: cloche.CodeTooLarge},
-		"long path":          {tar: tarOf(t, file(strings.Repeat("abcd/", 900)+"x")), limits: Limits{Depth: 10_000}, code: cloche.CodeTooLarge},
-		"gzip bomb":          {tar: gz(t, tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1 << 20})), limits: Limits{Ratio: 20, RatioFrom: 1000}, code: cloche.CodeTooLarge},
-		"zip bomb":           {zip: zipOf(t, zipped{name: "a", body: strings.Repeat("\x00", 1<<20)}), limits: Limits{Ratio: 20, RatioFrom: 1000}, code: cloche.CodeTooLarge},
-		"truncated":          {tar: long[:2000], code: cloche.CodeInvalid},
-		"truncated gzip":     {tar: gz(t, long)[:50], code: cloche.CodeInvalid},
-		"gzip of nothing":    {tar: []byte("\x1f\x8b\x08\x00"), code: cloche.CodeInvalid},
-		"noise":              {tar: bytes.Repeat([]byte("noise"), 1000), code: cloche.CodeInvalid},
-		"noise as zip":       {zip: bytes.Repeat([]byte("noise"), 1000), code: cloche.CodeInvalid},
-		"truncated zip":      {zip: damaged[:len(damaged)-10], code: cloche.CodeInvalid},
-		"damaged zip":        {zip: stored, code: cloche.CodeInvalid},
-		"unknown kind":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: 'Z'}), code: cloche.CodeInvalid},
-		"xz":                 {tar: []byte("\xfd7zXZ\x00........"), code: cloche.CodeUnsupported},
-		"bytes in all files": {zip: zipOf(t, zipped{name: "a", body: "12345"}, zipped{name: "b", body: "12345"}), limits: Limits{Bytes: 9}, code: cloche.CodeTooLarge},
+		"upwards":            {tar: tarOf(t, file("../x")), code: api.CodeInvalid},
+		"upwards in zip":     {zip: zipOf(t, zipped{name: "../x"}), code: api.CodeInvalid},
+		"upwards by \\":      {zip: zipOf(t, zipped{name: `..\x`}), code: api.CodeInvalid},
+		"upwards inside":     {tar: tarOf(t, file("a/../b")), code: api.CodeInvalid},
+		"link upwards":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "../x"}), code: api.CodeInvalid},
+		"link to nothing":    {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeLink}), code: api.CodeInvalid},
+		"empty symlink":      {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeSymlink}), code: api.CodeInvalid},
+		"long symlink":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("x", 5000)}), code: api.CodeInvalid},
+		"root is a file":     {tar: tarOf(t, file("./.")), code: api.CodeInvalid},
+		"too many":           {tar: tarOf(t, file("a"), file("b"), file("c")), limits: Limits{Entries: 2}, code: api.CodeTooLarge},
+		"too many in zip":    {zip: zipOf(t, zipped{name: "a"}, zipped{name: "b"}, zipped{name: "c"}), limits: Limits{Entries: 2}, code: api.CodeTooLarge},
+		"too large":          {tar: long, limits: Limits{Bytes: 4999}, code: api.CodeTooLarge},
+		"too deep":           {tar: tarOf(t, file("a/b/c")), limits: Limits{Depth: 2}, code: api.CodeTooLarge},
+		"long name":          {tar: tarOf(t, file("abc")), limits: Limits{NameLen: 2}, code: api.CodeTooLarge},
+		"long path":          {tar: tarOf(t, file(strings.Repeat("abcd/", 900)+"x")), limits: Limits{Depth: 10_000}, code: api.CodeTooLarge},
+		"gzip bomb":          {tar: gz(t, tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeReg, Size: 1 << 20})), limits: Limits{Ratio: 20, RatioFrom: 1000}, code: api.CodeTooLarge},
+		"zip bomb":           {zip: zipOf(t, zipped{name: "a", body: strings.Repeat("\x00", 1<<20)}), limits: Limits{Ratio: 20, RatioFrom: 1000}, code: api.CodeTooLarge},
+		"truncated":          {tar: long[:2000], code: api.CodeInvalid},
+		"truncated gzip":     {tar: gz(t, long)[:50], code: api.CodeInvalid},
+		"gzip of nothing":    {tar: []byte("\x1f\x8b\x08\x00"), code: api.CodeInvalid},
+		"noise":              {tar: bytes.Repeat([]byte("noise"), 1000), code: api.CodeInvalid},
+		"noise as zip":       {zip: bytes.Repeat([]byte("noise"), 1000), code: api.CodeInvalid},
+		"truncated zip":      {zip: damaged[:len(damaged)-10], code: api.CodeInvalid},
+		"damaged zip":        {zip: stored, code: api.CodeInvalid},
+		"unknown kind":       {tar: tarOf(t, tar.Header{Name: "a", Typeflag: 'Z'}), code: api.CodeInvalid},
+		"xz":                 {tar: []byte("\xfd7zXZ\x00........"), code: api.CodeUnsupported},
+		"bytes in all files": {zip: zipOf(t, zipped{name: "a", body: "12345"}, zipped{name: "b", body: "12345"}), limits: Limits{Bytes: 9}, code: api.CodeTooLarge},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var err error
@@ -220,7 +220,7 @@ func TestBadArchives(t *testing.T) {
 			} else {
 				_, _, err = readTar(c.tar, TarOptions{Limits: c.limits})
 			}
-			if cloche.CodeOf(err) != c.code || err == nil {
+			if api.CodeOf(err) != c.code || err == nil {
 				t.Errorf("got %v, want %s", err, c.code)
 			}
 		})
@@ -232,7 +232,7 @@ func TestZipThatLies(t *testing.T) {
 	raw := zipOf(t, zipped{name: "a", body: strings.Repeat("x", 1000), mode: 0o600})
 	i := bytes.LastIndex(raw, []byte("PK\x01\x02"))
 	raw[i+24], raw[i+25] = 10, 0
-	if _, _, err := readZip(raw, Limits{}); !errors.Is(err, cloche.ErrInvalid) {
+	if _, _, err := readZip(raw, Limits{}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -243,7 +243,7 @@ func TestBudgetIsShared(t *testing.T) {
 	if _, _, err := readTar(raw, TarOptions{Budget: b}); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := readTar(raw, TarOptions{Budget: b}); cloche.CodeOf(err) != cloche.CodeTooLarge {
+	if _, _, err := readTar(raw, TarOptions{Budget: b}); api.CodeOf(err) != api.CodeTooLarge {
 		t.Errorf("got %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func TestExtractFollowsNoSymlink(t *testing.T) {
 				headers[i].Linkname = strings.Replace(headers[i].Linkname, "TARGET", outside, 1)
 			}
 			_, err := extract(t, dir, Extractor{}, tarOf(t, headers...))
-			if !errors.Is(err, cloche.ErrInvalid) {
+			if !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("got %v", err)
 			}
 			left, err := os.ReadDir(outside)

@@ -10,7 +10,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxWindow bounds the memory of a zstd decoder.
@@ -41,7 +41,7 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 	case bytes.HasPrefix(head, []byte("BZh")):
 		return io.NopCloser(bzip2.NewReader(buf)), nil
 	case bytes.HasPrefix(head, []byte("\xfd7zXZ\x00")):
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "archive: it is compressed with xz").
+		return nil, api.Errorf(api.CodeUnsupported, "archive: it is compressed with xz").
 			WithHint("compress it with gzip or zstd")
 	}
 	return io.NopCloser(buf), nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Kind is what an entry is.
@@ -115,13 +115,13 @@ func checkTarget(name, target string) error {
 }
 
 // broken is the error about an archive that is not what it should be.
-func broken(format string, args ...any) *cloche.Error {
-	return cloche.Errorf(cloche.CodeInvalid, "archive: "+format, args...)
+func broken(format string, args ...any) *api.Error {
+	return api.Errorf(api.CodeInvalid, "archive: "+format, args...)
 }
 
 // tooLarge is the error about an archive that is over a limit.
-func tooLarge(format string, args ...any) *cloche.Error {
-	return cloche.Errorf(cloche.CodeTooLarge, "archive: "+format, args...)
+func tooLarge(format string, args ...any) *api.Error {
+	return api.Errorf(api.CodeTooLarge, "archive: "+format, args...)
 }
 
 // clip shortens a name before it is said back.

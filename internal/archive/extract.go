@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Extractor writes entries below a directory. It follows no symlink there, nor
@@ -86,7 +86,7 @@ func (x Extractor) Extract(ctx context.Context, r *Reader) (Report, error) {
 // place says where it was that a filesystem refused something, without its path
 // outside.
 func place(name string, err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*api.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("extract %s: %w", clip(name), err)

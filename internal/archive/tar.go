@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Reader yields the entries of one archive, in the archive's order. It is not
@@ -176,7 +176,7 @@ func classify(err error) error {
 	if errors.Is(err, io.EOF) {
 		return err
 	}
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
+	if ours, ok := errors.AsType[*api.Error](err); ok {
 		return ours
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {

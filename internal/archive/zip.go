@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // OpenZip reads a zip of size bytes.
@@ -50,7 +50,7 @@ func (s *zipSource) next() (Entry, error) {
 	e := Entry{Path: name, ModTime: f.Modified, Size: int64(f.UncompressedSize64)}
 	e.Mode = uint32(mode.Perm())
 	if f.Flags&1 != 0 {
-		return Entry{}, cloche.Errorf(cloche.CodeUnsupported, "archive: %q is encrypted", clip(name))
+		return Entry{}, api.Errorf(api.CodeUnsupported, "archive: %q is encrypted", clip(name))
 	}
 	switch {
 	case strings.HasSuffix(name, "/") || mode.IsDir():
@@ -101,7 +101,7 @@ func (s *zipSource) symlink(f *zip.File) (string, error) {
 func open(f *zip.File) (io.ReadCloser, error) {
 	body, err := f.Open()
 	if errors.Is(err, zip.ErrAlgorithm) {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "archive: %q is compressed with method %d", clip(f.Name), f.Method).
+		return nil, api.Errorf(api.CodeUnsupported, "archive: %q is compressed with method %d", clip(f.Name), f.Method).
 			WithHint("store or deflate it")
 	}
 	return body, err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
@@ -78,17 +78,17 @@ func TestUsageWithoutALabel(t *testing.T) {
 	log := open(t, t.TempDir())
 	for i := range 4 {
 		e := event(fmt.Sprint(i))
-		e.Verb, e.Usage = audit.VerbUsage, &cloche.AuditUsed{Seconds: 1, Labels: map[string]string{"": fmt.Sprint(i)}}
+		e.Verb, e.Usage = audit.VerbUsage, &api.AuditUsed{Seconds: 1, Labels: map[string]string{"": fmt.Sprint(i)}}
 		record(t, log, e)
 	}
-	if u, err := log.Usage(context.Background(), cloche.AuditUsageOptions{}, nil); err != nil || len(u.Rows) != 1 || u.Rows[0].Sandboxes != 4 {
+	if u, err := log.Usage(context.Background(), api.AuditUsageOptions{}, nil); err != nil || len(u.Rows) != 1 || u.Rows[0].Sandboxes != 4 {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
 
 // What a request does not have is not in its details.
 func TestDetailsOfWhatIsThere(t *testing.T) {
-	d := audit.SpecDetails(cloche.SandboxSpec{Egress: &cloche.Egress{Allow: []string{"a.example"}}})
+	d := audit.SpecDetails(api.SandboxSpec{Egress: &api.Egress{Allow: []string{"a.example"}}})
 	for _, key := range []string{"egress_requests", "egress_deny", "egress_ask", "env", "labels"} {
 		if v, there := d[key]; there {
 			t.Errorf("%s: %q", key, v)
@@ -97,7 +97,7 @@ func TestDetailsOfWhatIsThere(t *testing.T) {
 	if d["egress_allow"] != "a.example" {
 		t.Errorf("details %v", d)
 	}
-	if d := audit.SpecDetails(cloche.SandboxSpec{Egress: &cloche.Egress{Ask: true, Requests: []cloche.RequestRule{{Host: "a.example", Methods: []string{"GET"}}}}}); d["egress_requests"] != "1" || d["egress_ask"] != "true" {
+	if d := audit.SpecDetails(api.SandboxSpec{Egress: &api.Egress{Ask: true, Requests: []api.RequestRule{{Host: "a.example", Methods: []string{"GET"}}}}}); d["egress_requests"] != "1" || d["egress_ask"] != "true" {
 		t.Errorf("details %v", d)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
@@ -38,7 +38,7 @@ func TestPasswordsWithSigns(t *testing.T) {
 		"http://host:80/a@b":                  "http://host:80/a@b",
 		"http://user@host:80/":                "http://user@host:80/",
 	} {
-		got := audit.ExecDetails(cloche.ExecRequest{Argv: []string{arg}}, audit.Disclosure{})["argv"]
+		got := audit.ExecDetails(api.ExecRequest{Argv: []string{arg}}, audit.Disclosure{})["argv"]
 		if got != `["`+want+`"]` || strings.Contains(got, "ss@") {
 			t.Errorf("%s is told as %s", arg, got)
 		}
@@ -62,7 +62,7 @@ func TestRecordHasNoSecret(t *testing.T) {
 	record(t, log, audit.Event{
 		RequestID: value, Tenant: value, Caller: value, Verb: value, Sandbox: value, Code: value, Rule: value,
 		Details: map[string]string{value: value, "long": strings.Repeat("x", 1020) + value},
-		Usage:   &cloche.AuditUsed{Labels: map[string]string{value: value}},
+		Usage:   &api.AuditUsed{Labels: map[string]string{value: value}},
 	})
 	if err := log.Close(); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The ways to record a command line.
@@ -82,7 +82,7 @@ func afterFlags(args []string) []string {
 //
 // A digest proves what was run to whoever knows the text. It does not hide a
 // text that is easy to guess.
-func ExecDetails(req cloche.ExecRequest, show Disclosure) map[string]string {
+func ExecDetails(req api.ExecRequest, show Disclosure) map[string]string {
 	d := map[string]string{}
 	naming(d, req.Naming)
 	script := func(kind, text string) {
@@ -121,7 +121,7 @@ func ExecDetails(req cloche.ExecRequest, show Disclosure) map[string]string {
 
 // SpecDetails say what sandbox was asked for, with names of environment
 // variables and none of their values, and of files only how many and how large.
-func SpecDetails(s cloche.SandboxSpec) map[string]string {
+func SpecDetails(s api.SandboxSpec) map[string]string {
 	d := map[string]string{}
 	put(d, "name", s.Name)
 	put(d, "idempotency_key", s.IdempotencyKey)
@@ -186,14 +186,14 @@ func SpecDetails(s cloche.SandboxSpec) map[string]string {
 		d["files"] = strconv.Itoa(len(s.Files))
 		d["files_bytes"] = strconv.Itoa(n)
 	}
-	if text, err := json.Marshal(s.Limits); err == nil && s.Limits != (cloche.Limits{}) {
+	if text, err := json.Marshal(s.Limits); err == nil && s.Limits != (api.Limits{}) {
 		d["limits"] = string(text)
 	}
 	return d
 }
 
 // pathRules are rules on paths, in their order.
-func pathRules(rules []cloche.PathRule) string {
+func pathRules(rules []api.PathRule) string {
 	var all []string
 	for _, r := range rules {
 		all = append(all, r.Path+":"+string(r.Access))
@@ -203,7 +203,7 @@ func pathRules(rules []cloche.PathRule) string {
 
 // EndpointDetails say what endpoint was asked for, with names of variables, headers
 // and secrets and none of their values.
-func EndpointDetails(e cloche.Endpoint) map[string]string {
+func EndpointDetails(e api.Endpoint) map[string]string {
 	d := map[string]string{}
 	put(d, "endpoint", e.Name)
 	put(d, "target", e.Target)
@@ -227,7 +227,7 @@ func EndpointDetails(e cloche.Endpoint) map[string]string {
 
 // naming says for whom a request was, with the names of variables and none of
 // their values, which may be what somebody wrote.
-func naming(d map[string]string, n cloche.Naming) {
+func naming(d map[string]string, n api.Naming) {
 	put(d, "name_template", n.NameTemplate)
 	if id := n.Identity; id != nil {
 		put(d, "launcher_type", id.LauncherType)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 )
 
@@ -13,8 +13,8 @@ const secret = "s3cr3t"
 
 func TestDetailsHoldNoSecret(t *testing.T) {
 	env := map[string]string{"TOKEN": secret, "A": secret}
-	d := audit.ExecDetails(cloche.ExecRequest{
-		Argv: []string{"/usr/bin/curl", "-H", secret}, Shell: secret, Python: secret, Stdin: cloche.Bytes(secret),
+	d := audit.ExecDetails(api.ExecRequest{
+		Argv: []string{"/usr/bin/curl", "-H", secret}, Shell: secret, Python: secret, Stdin: api.Bytes(secret),
 		Env: env, Cwd: "/w", User: "nobody", TimeoutMS: new(int64(5)), TTY: true,
 	}, audit.Disclosure{Redactor: known{secret}})
 	want := map[string]string{
@@ -27,15 +27,15 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 			t.Errorf("%s is %q, want %q", k, d[k], v)
 		}
 	}
-	s := audit.SpecDetails(cloche.SandboxSpec{
+	s := audit.SpecDetails(api.SandboxSpec{
 		Name: "n", Profile: "agent", Image: "host", Env: env, Labels: map[string]string{"team": "x"},
-		Mounts: []cloche.Mount{
+		Mounts: []api.Mount{
 			{Source: "/a", Target: "/b"},
-			{Source: "/c", Target: "/d", ReadOnly: true, Rules: []cloche.PathRule{{Path: "k", Access: cloche.AccessNone}, {Path: "s/t", Access: cloche.AccessRead}}},
+			{Source: "/c", Target: "/d", ReadOnly: true, Rules: []api.PathRule{{Path: "k", Access: api.AccessNone}, {Path: "s/t", Access: api.AccessRead}}},
 		},
 		Snapshot:  "ready",
-		Workspace: &cloche.Workspace{Name: "w", Path: "/srv", Rules: []cloche.PathRule{{Path: "v", Access: cloche.AccessRead}}}, Limits: cloche.Limits{Pids: 3},
-		Files: []cloche.File{{Path: "/x", Content: cloche.Bytes(secret)}, {Path: "/y", Content: cloche.Bytes("1")}},
+		Workspace: &api.Workspace{Name: "w", Path: "/srv", Rules: []api.PathRule{{Path: "v", Access: api.AccessRead}}}, Limits: api.Limits{Pids: 3},
+		Files: []api.File{{Path: "/x", Content: api.Bytes(secret)}, {Path: "/y", Content: api.Bytes("1")}},
 	})
 	for k, v := range map[string]string{
 		"name": "n", "env": "A TOKEN", "labels": "team", "mounts": "/a:/b:rw /c:/d:ro", "files": "2", "files_bytes": "7",
@@ -54,7 +54,7 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 
 func TestArgvDigestTellsArgumentsApart(t *testing.T) {
 	of := func(argv ...string) string {
-		return audit.ExecDetails(cloche.ExecRequest{Argv: argv}, audit.Disclosure{})["argv_sha256"]
+		return audit.ExecDetails(api.ExecRequest{Argv: argv}, audit.Disclosure{})["argv_sha256"]
 	}
 	if of("a b") == of("a", "b") || of("a") == of("a", "") {
 		t.Error("digests do not identify a command line")
@@ -89,13 +89,13 @@ func TestArgv(t *testing.T) {
 		{"", []string{"echo", "a basic test", "unbasic abcdefgh", "forbearer"}, `["echo","a basic test","unbasic abcdefgh","forbearer"]`},
 		{"", []string{"echo", "x" + secret + "y"}, `["echo","x[redacted]y"]`},
 	} {
-		got := audit.ExecDetails(cloche.ExecRequest{Argv: tc.argv}, audit.Disclosure{Argv: tc.mode, Redactor: known{secret}})["argv"]
+		got := audit.ExecDetails(api.ExecRequest{Argv: tc.argv}, audit.Disclosure{Argv: tc.mode, Redactor: known{secret}})["argv"]
 		if got = strings.NewReplacer(`\u003c`, "<", `\u0026`, "&").Replace(got); got != strings.ReplaceAll(tc.want, "\t", "\\t") {
 			t.Errorf("%s %q:\n%s, want\n%s", tc.mode, tc.argv, got, tc.want)
 		}
 	}
 	// A secret across the cut leaves nothing of itself.
-	d := audit.ExecDetails(cloche.ExecRequest{Argv: []string{long, strings.Repeat("y", 88) + secret + "z"}}, audit.Disclosure{Redactor: known{secret}})
+	d := audit.ExecDetails(api.ExecRequest{Argv: []string{long, strings.Repeat("y", 88) + secret + "z"}}, audit.Disclosure{Redactor: known{secret}})
 	if strings.Contains(d["argv"], "s3c") || d["argv_bytes"] == "" {
 		t.Errorf("argv ends %q, %s bytes", d["argv"][4080:], d["argv_bytes"])
 	}

@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
 
@@ -51,7 +51,7 @@ type Event struct {
 	Rule    string
 	Details map[string]string
 	// Usage is what a sandbox used; it belongs to VerbUsage.
-	Usage *cloche.AuditUsed
+	Usage *api.AuditUsed
 }
 
 const (
@@ -98,7 +98,7 @@ type encoder struct {
 // encode returns the event as the fields of a JSON object. Every character that
 // is not printable is escaped, so that nothing in an event can end the line or
 // speak to a terminal.
-func encode(e Event, fact *cloche.AuditFact, redactor Redactor) ([]byte, error) {
+func encode(e Event, fact *api.AuditFact, redactor Redactor) ([]byte, error) {
 	body, err := encodeEvent(e, fact, redactor)
 	if err != nil || len(body) <= MaxLine-chainRoom {
 		return body, err
@@ -112,7 +112,7 @@ func encode(e Event, fact *cloche.AuditFact, redactor Redactor) ([]byte, error) 
 	return encodeEvent(e, fact, redactor)
 }
 
-func encodeEvent(e Event, fact *cloche.AuditFact, redactor Redactor) ([]byte, error) {
+func encodeEvent(e Event, fact *api.AuditFact, redactor Redactor) ([]byte, error) {
 	w := encoder{buf: make([]byte, 0, 512), redactor: redactor}
 	w.buf = append(w.buf, `"time":"`...)
 	w.buf = e.Time.UTC().AppendFormat(w.buf, time.RFC3339Nano)
@@ -155,7 +155,7 @@ func (w *encoder) json(name string, part any) error {
 	return nil
 }
 
-func redactedUsage(u cloche.AuditUsed, redactor Redactor) cloche.AuditUsed {
+func redactedUsage(u api.AuditUsed, redactor Redactor) api.AuditUsed {
 	if redactor == nil || len(u.Labels) == 0 {
 		return u
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
@@ -37,7 +37,7 @@ func TestKilledAtEachStep(t *testing.T) {
 					t.Fatalf("it did not die as it should: %v: %s", err, out)
 				}
 				// What it left is whole but for what an interrupted rotation has not made yet.
-				if report, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{}); err != nil || !report.OK && step != "create" {
+				if report, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{}); err != nil || !report.OK && step != "create" {
 					t.Errorf("before the next start: %+v, %v", report, err)
 				}
 				log := openWith(t, audit.Options{Home: home, SegmentBytes: 3 << 10, KeepBytes: 6 << 10})
@@ -50,7 +50,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				acked := strings.Count(string(out), "\n")
 				if acked > 0 {
 					want := fmt.Sprint("d", acked-1)
-					if !slices.ContainsFunc(events, func(r cloche.AuditRecord) bool { return r.RequestID == want }) {
+					if !slices.ContainsFunc(events, func(r api.AuditRecord) bool { return r.RequestID == want }) {
 						t.Errorf("record %s is gone: %+v", want, report)
 					}
 				}
@@ -97,8 +97,8 @@ func TestFullDisk(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			var told []cloche.EventKind
-			log := openWith(t, audit.Options{Home: home, Degrade: degrade, Alarm: func(e cloche.Event) { told = append(told, e.Kind) }})
+			var told []api.EventKind
+			log := openWith(t, audit.Options{Home: home, Degrade: degrade, Alarm: func(e api.Event) { told = append(told, e.Kind) }})
 			defer log.Close()
 			record(t, log, event("first"))
 			fill := filepath.Join(home, "fill")
@@ -111,7 +111,7 @@ func TestFullDisk(t *testing.T) {
 			failed := 0
 			for range tries {
 				if err := log.Record(t.Context(), e); err != nil {
-					if cloche.CodeOf(err) != cloche.CodeUnavailable {
+					if api.CodeOf(err) != api.CodeUnavailable {
 						t.Fatal(err)
 					}
 					failed++
@@ -138,7 +138,7 @@ func TestFullDisk(t *testing.T) {
 			if len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0].Message, fmt.Sprintf("%d records could not be written", missing)) || missing < 1 {
 				t.Errorf("%d are missing, notes %+v", missing, r.Notes)
 			}
-			if want := []cloche.EventKind{cloche.EventAuditFailing, cloche.EventAuditRecovered}; !slices.Equal(told, want) {
+			if want := []api.EventKind{api.EventAuditFailing, api.EventAuditRecovered}; !slices.Equal(told, want) {
 				t.Errorf("told %v, want %v", told, want)
 			}
 		})

@@ -3,7 +3,7 @@ package audit
 import (
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -59,11 +59,11 @@ func (l *Log) missed(err error, locked bool) {
 		does = "requests are served without a record until there is room, and counted"
 	}
 	l.opts.Logger.Error("the audit log cannot be written: "+does, "error", err)
-	l.alarm(cloche.EventAuditFailing, "the audit log cannot be written: "+does)
+	l.alarm(api.EventAuditFailing, "the audit log cannot be written: "+does)
 }
 
 // gap is the record of how many are missing, when some are.
-func (l *Log) gap(now time.Time) *cloche.AuditFact {
+func (l *Log) gap(now time.Time) *api.AuditFact {
 	n := l.anchor.Missed + l.failed.missed
 	if n == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (l *Log) gap(now time.Time) *cloche.AuditFact {
 	if reason == "" {
 		reason = "an earlier process could not write them"
 	}
-	return &cloche.AuditFact{Kind: cloche.AuditGap, Count: n, Since: &since, Until: &until, Reason: reason}
+	return &api.AuditFact{Kind: api.AuditGap, Count: n, Since: &since, Until: &until, Reason: reason}
 }
 
 // Failing says that records cannot be written, and whether what needs one is refused for
@@ -123,11 +123,11 @@ func (l *Log) recovered() {
 	}
 	l.failed = failing{}
 	l.opts.Logger.Warn("the audit log can be written again", "seq", l.at.head.Seq)
-	l.alarm(cloche.EventAuditRecovered, "the audit log can be written again; the count of what is missing is in it")
+	l.alarm(api.EventAuditRecovered, "the audit log can be written again; the count of what is missing is in it")
 }
 
-func (l *Log) alarm(kind cloche.EventKind, reason string) {
+func (l *Log) alarm(kind api.EventKind, reason string) {
 	if l.opts.Alarm != nil {
-		l.opts.Alarm(cloche.Event{Kind: kind, Reason: reason})
+		l.opts.Alarm(api.Event{Kind: kind, Reason: reason})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -42,7 +42,7 @@ type Options struct {
 	Redactor Redactor
 	// Alarm is told when records cannot be written, and when they can again. It must
 	// not call the Log. It may be nil.
-	Alarm func(cloche.Event)
+	Alarm func(api.Event)
 }
 
 const (
@@ -176,7 +176,7 @@ func openFile(path string, flags int) (*os.File, error) {
 // cancelled, for the caller that left was served all the same; only waiting for
 // another process's lock is bounded, by a time of its own.
 //
-// The error is a *cloche.Error of code unavailable and names no path. Whoever
+// The error is a *api.Error of code unavailable and names no path. Whoever
 // gets one for a Granted event must not do what it was about to do. With
 // Options.Degrade a full disk is no error: the records that it cost are counted,
 // and the count is the next record that there is room for.
@@ -193,7 +193,7 @@ func (l *Log) Record(_ context.Context, e Event) error {
 	if err == nil || l.opts.Degrade && isFull(err) {
 		return nil
 	}
-	out := cloche.Errorf(cloche.CodeUnavailable, "the audit log cannot be written, and nothing is done without a record")
+	out := api.Errorf(api.CodeUnavailable, "the audit log cannot be written, and nothing is done without a record")
 	out.Retryable = true
 	return out.WithCause(err).WithHint("the operator finds the reason in the daemon's log")
 }
@@ -231,7 +231,7 @@ func (l *Log) append(body []byte) error {
 }
 
 // write appends facts and a record, whose body may be nil, in one piece.
-func (l *Log) write(facts []cloche.AuditFact, body []byte) error {
+func (l *Log) write(facts []api.AuditFact, body []byte) error {
 	head := l.at.head
 	l.buf = l.buf[:0]
 	if l.at.open {
@@ -243,7 +243,7 @@ func (l *Log) write(facts []cloche.AuditFact, body []byte) error {
 		facts = append(facts, *gap)
 	}
 	for i := range facts {
-		text, err := encode(Event{Time: now, Verb: cloche.AuditChainVerb}, &facts[i], nil)
+		text, err := encode(Event{Time: now, Verb: api.AuditChainVerb}, &facts[i], nil)
 		if err != nil {
 			return err
 		}
@@ -264,9 +264,9 @@ func (l *Log) write(facts []cloche.AuditFact, body []byte) error {
 	l.at.head, l.at.open = head, false
 	for _, f := range facts {
 		switch f.Kind {
-		case cloche.AuditGap:
+		case api.AuditGap:
 			l.anchor.Missed, l.anchor.Since, l.failed.missed = 0, time.Time{}, 0
-		case cloche.AuditRemoved:
+		case api.AuditRemoved:
 			l.anchor.Removed = chain.Removed{Segment: f.Segment, Seq: f.Last, Hash: f.Hash}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
@@ -95,11 +95,11 @@ func record(t *testing.T, log *audit.Log, e audit.Event) {
 }
 
 // read returns every record that is not about the log.
-func read(t *testing.T, home string) []cloche.AuditRecord {
+func read(t *testing.T, home string) []api.AuditRecord {
 	t.Helper()
 	log := open(t, home)
-	var out []cloche.AuditRecord
-	err := log.Read(t.Context(), cloche.AuditOptions{}, nil, func(r cloche.AuditRecord, line []byte) error {
+	var out []api.AuditRecord
+	err := log.Read(t.Context(), api.AuditOptions{}, nil, func(r api.AuditRecord, line []byte) error {
 		if r.Chain == nil {
 			out = append(out, r)
 		}
@@ -112,9 +112,9 @@ func read(t *testing.T, home string) []cloche.AuditRecord {
 }
 
 // verify wants the log to be whole, and returns what is noted.
-func verify(t *testing.T, home string) cloche.AuditReport {
+func verify(t *testing.T, home string) api.AuditReport {
 	t.Helper()
-	report, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{})
+	report, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{})
 	if err != nil || !report.OK {
 		t.Fatalf("%+v, %v", report, err)
 	}
@@ -159,7 +159,7 @@ func TestRecordAndReopen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := log.Record(t.Context(), event("x")); cloche.CodeOf(err) != cloche.CodeUnavailable {
+	if err := log.Record(t.Context(), event("x")); api.CodeOf(err) != api.CodeUnavailable {
 		t.Errorf("Record after Close: %v", err)
 	}
 	record(t, open(t, home), event("r2"))
@@ -285,7 +285,7 @@ func TestTornLineIsOnRecord(t *testing.T) {
 	}
 	// The torn bytes are held by the chain too.
 	replace(t, path, torn, strings.Replace(torn, "3", "4", 1))
-	if r, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq != 3 {
+	if r, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -360,7 +360,7 @@ func TestOldLogIsTakenIn(t *testing.T) {
 				t.Errorf("%d events", len(events))
 			}
 			replace(t, filepath.Join(home, "audit", chain.SegmentName(1)), `"a"`, `"x"`)
-			r, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{})
+			r, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{})
 			if err != nil || r.OK || r.Problems[0].Seq != 1 {
 				t.Errorf("%+v, %v", r, err)
 			}
@@ -376,7 +376,7 @@ func TestNothingSpoilsALine(t *testing.T) {
 	nasty := "a\n{\"seq\":1,\"verb\":\"fake\",\"hash\":\"00\"}\r\x00\x1b[2J\x7f\u009b\u2028\u202e\U000e0041 ü 漢 <&>"
 	e := audit.Event{
 		RequestID: nasty, Tenant: nasty, Caller: nasty, Verb: nasty, Sandbox: nasty, Outcome: audit.Outcome(nasty), Code: nasty, Rule: nasty,
-		Details: map[string]string{nasty[:40]: nasty}, Usage: &cloche.AuditUsed{Labels: map[string]string{nasty: nasty}},
+		Details: map[string]string{nasty[:40]: nasty}, Usage: &api.AuditUsed{Labels: map[string]string{nasty: nasty}},
 	}
 	record(t, log, e)
 	data, err := os.ReadFile(filepath.Join(home, "audit.log"))
@@ -437,12 +437,12 @@ func TestMovedLogIsOnRecord(t *testing.T) {
 	if events := read(t, home); len(events) != 1 || events[0].RequestID != "second" {
 		t.Errorf("new log: %+v", events)
 	}
-	r, err := log.Verify(t.Context(), cloche.AuditVerifyOptions{})
+	r, err := log.Verify(t.Context(), api.AuditVerifyOptions{})
 	if err != nil || r.OK || r.Problems[0].Seq != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// What is known is accepted.
-	if r, err = log.Verify(t.Context(), cloche.AuditVerifyOptions{Accept: 2}); err != nil || !r.OK || len(r.Notes) == 0 {
+	if r, err = log.Verify(t.Context(), api.AuditVerifyOptions{Accept: 2}); err != nil || !r.OK || len(r.Notes) == 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -459,7 +459,7 @@ func TestUnwritableLogIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := log.Record(t.Context(), event("x"))
-	if cloche.CodeOf(err) != cloche.CodeUnavailable || strings.Contains(err.Error(), dir) {
+	if api.CodeOf(err) != api.CodeUnavailable || strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -535,7 +535,7 @@ func BenchmarkRecord(b *testing.B) {
 	}
 	e := event("r-0123456789abcdef")
 	e.Caller, e.Sandbox = "unix uid 1000", "sb-0123456789abcdef"
-	e.Details = audit.ExecDetails(cloche.ExecRequest{Argv: []string{"/usr/bin/python3", "-c", "print(1)"}, Env: map[string]string{"A": "b"}}, audit.Disclosure{})
+	e.Details = audit.ExecDetails(api.ExecRequest{Argv: []string{"/usr/bin/python3", "-c", "print(1)"}, Env: map[string]string{"A": "b"}}, audit.Disclosure{})
 	for b.Loop() {
 		if err := log.Record(b.Context(), e); err != nil {
 			b.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The verbs whose records tell which name a sandbox has.
@@ -22,7 +22,7 @@ type sandboxes struct {
 }
 
 // match reports whether a record is of one of them, or of a creation under that name.
-func (s *sandboxes) match(r cloche.AuditRecord) bool {
+func (s *sandboxes) match(r api.AuditRecord) bool {
 	if r.Details["name"] == s.ref && (r.Verb == verbCreate || r.Verb == verbRun) {
 		if r.Sandbox != "" {
 			s.ids[r.Sandbox] = true
@@ -34,7 +34,7 @@ func (s *sandboxes) match(r cloche.AuditRecord) bool {
 
 // sandboxes reads the log for what a reference means to a reader. It returns an error of the
 // code not_found where no record that the reader sees is of such a sandbox.
-func (l *Log) sandboxes(ctx context.Context, ref string, sees func(cloche.AuditRecord) bool) (*sandboxes, error) {
+func (l *Log) sandboxes(ctx context.Context, ref string, sees func(api.AuditRecord) bool) (*sandboxes, error) {
 	s := &sandboxes{ref: ref, ids: map[string]bool{}}
 	w := &walker{home: l.opts.Home}
 	defer w.close()
@@ -42,7 +42,7 @@ func (l *Log) sandboxes(ctx context.Context, ref string, sees func(cloche.AuditR
 		r, _, err := w.next(ctx)
 		switch {
 		case errors.Is(err, io.EOF) && !found:
-			return nil, cloche.Errorf(cloche.CodeNotFound, "the audit log has no record of sandbox %.256q", ref).
+			return nil, api.Errorf(api.CodeNotFound, "the audit log has no record of sandbox %.256q", ref).
 				WithHint("give the id or the name of a sandbox; what a retention rule has removed is in no record")
 		case errors.Is(err, io.EOF):
 			return s, nil

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -27,17 +27,17 @@ const pollEvery = 500 * time.Millisecond
 // Follow when ctx ends, whose cause is then the error. An error of fn ends it and
 // is returned as it is. What is no record is left out: Verify tells of it. A sandbox that no
 // record is of is an error of the code not_found, before fn is called.
-func (l *Log) Read(ctx context.Context, o cloche.AuditOptions, sees func(cloche.AuditRecord) bool, fn func(r cloche.AuditRecord, line []byte) error) error {
-	chooses := func(r cloche.AuditRecord) bool { return r.Seq > o.After && (sees == nil || sees(r)) && matches(o, r) }
+func (l *Log) Read(ctx context.Context, o api.AuditOptions, sees func(api.AuditRecord) bool, fn func(r api.AuditRecord, line []byte) error) error {
+	chooses := func(r api.AuditRecord) bool { return r.Seq > o.After && (sees == nil || sees(r)) && matches(o, r) }
 	if o.Sandbox != "" {
-		of, err := l.sandboxes(ctx, o.Sandbox, func(r cloche.AuditRecord) bool {
+		of, err := l.sandboxes(ctx, o.Sandbox, func(r api.AuditRecord) bool {
 			return (o.Tenant == "" || o.Tenant == r.Tenant) && (sees == nil || sees(r))
 		})
 		if err != nil {
 			return err
 		}
 		all := chooses
-		chooses = func(r cloche.AuditRecord) bool { return all(r) && of.match(r) }
+		chooses = func(r api.AuditRecord) bool { return all(r) && of.match(r) }
 	}
 	until, err := chain.ReadAnchor(filepath.Join(l.dir, chain.HeadName))
 	if err != nil {
@@ -86,7 +86,7 @@ func (l *Log) Read(ctx context.Context, o cloche.AuditOptions, sees func(cloche.
 }
 
 // Verify checks the whole log.
-func (l *Log) Verify(ctx context.Context, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func (l *Log) Verify(ctx context.Context, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	return chain.VerifyHome(ctx, l.opts.Home, o)
 }
 
@@ -110,14 +110,14 @@ func await(ctx context.Context, wake <-chan struct{}) error {
 }
 
 // matches is the choice by content, but for the sandbox.
-func matches(o cloche.AuditOptions, r cloche.AuditRecord) bool {
+func matches(o api.AuditOptions, r api.AuditRecord) bool {
 	return (o.Tenant == "" || o.Tenant == r.Tenant) &&
 		(o.Verb == "" || o.Verb == r.Verb) && (o.Outcome == "" || o.Outcome == r.Outcome) &&
 		(o.Since.IsZero() || !r.Time.Before(o.Since)) && (o.Until.IsZero() || r.Time.Before(o.Until))
 }
 
 // tailStart is the record after which the last n that are chosen come.
-func (l *Log) tailStart(ctx context.Context, n int, chooses func(cloche.AuditRecord) bool) (int64, error) {
+func (l *Log) tailStart(ctx context.Context, n int, chooses func(api.AuditRecord) bool) (int64, error) {
 	older, err := chain.Segments(l.opts.Home)
 	if err != nil {
 		return 0, err
@@ -182,29 +182,29 @@ func (w *walker) close() {
 
 // next returns the next record, or io.EOF where the log ends at present. The line
 // is valid until the next call.
-func (w *walker) next(ctx context.Context) (cloche.AuditRecord, []byte, error) {
+func (w *walker) next(ctx context.Context) (api.AuditRecord, []byte, error) {
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
-			return cloche.AuditRecord{}, nil, context.Cause(ctx)
+			return api.AuditRecord{}, nil, context.Cause(ctx)
 		}
 		if w.f == nil {
 			if err := w.open(); err != nil {
-				return cloche.AuditRecord{}, nil, err
+				return api.AuditRecord{}, nil, err
 			}
 		}
 		line, err := w.line()
 		if errors.Is(err, io.EOF) {
 			more, err := w.turn()
 			if err != nil {
-				return cloche.AuditRecord{}, nil, err
+				return api.AuditRecord{}, nil, err
 			}
 			if !more {
-				return cloche.AuditRecord{}, nil, io.EOF
+				return api.AuditRecord{}, nil, io.EOF
 			}
 			continue
 		}
 		if err != nil {
-			return cloche.AuditRecord{}, nil, err
+			return api.AuditRecord{}, nil, err
 		}
 		r, err := chain.Parse(line)
 		if err != nil || r.Seq <= w.last && w.only == "" {

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -26,7 +26,7 @@ func (l *Log) due(n int) bool {
 
 // rotate closes the segment that grows and begins another. Whatever step it dies
 // at, the next find goes on from there.
-func (l *Log) rotate() ([]cloche.AuditFact, error) {
+func (l *Log) rotate() ([]api.AuditFact, error) {
 	l.step("sync")
 	if err := l.file.Sync(); err != nil {
 		return nil, fmt.Errorf("sync audit segment: %w", err)
@@ -44,7 +44,7 @@ func (l *Log) rotate() ([]cloche.AuditFact, error) {
 }
 
 // anew begins a segment where there is no file that grows.
-func (l *Log) anew(lost bool) ([]cloche.AuditFact, error) {
+func (l *Log) anew(lost bool) ([]api.AuditFact, error) {
 	l.step("create")
 	f, err := openFile(l.activePath(), os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL)
 	if err != nil {
@@ -57,13 +57,13 @@ func (l *Log) anew(lost bool) ([]cloche.AuditFact, error) {
 	l.at.size, l.at.open = 0, false
 	if l.at.head.Seq == 0 && !l.older() {
 		l.at.segment, l.at.begun = 1, time.Now()
-		return []cloche.AuditFact{{Kind: cloche.AuditBegin, Segment: 1}}, nil
+		return []api.AuditFact{{Kind: api.AuditBegin, Segment: 1}}, nil
 	}
 	return l.headerFacts(lost)
 }
 
 // headerFacts begin a further segment, and say what is missing before it.
-func (l *Log) headerFacts(lost bool) ([]cloche.AuditFact, error) {
+func (l *Log) headerFacts(lost bool) ([]api.AuditFact, error) {
 	older, err := chain.Segments(l.opts.Home)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (l *Log) headerFacts(lost bool) ([]cloche.AuditFact, error) {
 	if before.Seq > l.at.head.Seq {
 		l.at.head = before
 	}
-	header := cloche.AuditFact{Kind: cloche.AuditSegment, Segment: number + 1}
+	header := api.AuditFact{Kind: api.AuditSegment, Segment: number + 1}
 	if before.Seq < l.at.head.Seq {
 		header.First, header.Last = before.Seq+1, l.at.head.Seq
 		if l.anchor.Boot != l.boot && before.Seq >= l.anchor.Synced {
@@ -88,9 +88,9 @@ func (l *Log) headerFacts(lost bool) ([]cloche.AuditFact, error) {
 		l.opts.Logger.Error("audit log was moved or removed; it was begun anew", "first", header.First, "last", header.Last)
 	}
 	l.at.segment, l.at.begun = header.Segment, time.Now()
-	facts := []cloche.AuditFact{header}
+	facts := []api.AuditFact{header}
 	if r := l.anchor.Removed; r.Segment > 0 {
-		facts = append(facts, cloche.AuditFact{Kind: cloche.AuditRemoved, Segment: r.Segment, Last: r.Seq, Hash: r.Hash})
+		facts = append(facts, api.AuditFact{Kind: api.AuditRemoved, Segment: r.Segment, Last: r.Seq, Hash: r.Hash})
 	}
 	if lost {
 		facts = append(facts, l.anchorLost()...)
@@ -117,7 +117,7 @@ type closedSegment struct {
 	bytes  int64
 	first  int64
 	// next is the first record of the file behind it.
-	next cloche.AuditRecord
+	next api.AuditRecord
 }
 
 // retain removes what the operator wants no longer, the oldest first and never
@@ -161,11 +161,11 @@ func (l *Log) retainSome() error {
 		return nil
 	}
 	last := closed[n-1]
-	fact := cloche.AuditFact{
-		Kind: cloche.AuditRemoved, Segment: last.number, First: closed[0].first, Last: last.next.Seq - 1, Hash: last.next.Prev,
+	fact := api.AuditFact{
+		Kind: api.AuditRemoved, Segment: last.number, First: closed[0].first, Last: last.next.Seq - 1, Hash: last.next.Prev,
 	}
 	l.step("removed")
-	if err := l.write([]cloche.AuditFact{fact}, nil); err != nil {
+	if err := l.write([]api.AuditFact{fact}, nil); err != nil {
 		return err
 	}
 	l.step("unlink")
@@ -188,7 +188,7 @@ func (l *Log) unlink(older []int64, upTo int64) ([]int64, error) {
 // look reads where the older segments begin and end. It stops at one that does
 // not say: nothing is removed that cannot be accounted for.
 func (l *Log) look(older []int64) ([]closedSegment, error) {
-	firsts := make([]cloche.AuditRecord, 0, len(older)+1)
+	firsts := make([]api.AuditRecord, 0, len(older)+1)
 	var sizes []int64
 	for i := range len(older) + 1 {
 		path := l.activePath()
@@ -214,12 +214,12 @@ func (l *Log) look(older []int64) ([]closedSegment, error) {
 }
 
 // firstRecord finds the first record of a file, behind lines of an earlier form.
-func firstRecord(r io.Reader) (cloche.AuditRecord, error) {
+func firstRecord(r io.Reader) (api.AuditRecord, error) {
 	b := bufio.NewReaderSize(r, chain.MaxLine)
 	for {
 		line, err := b.ReadSlice('\n')
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return cloche.AuditRecord{}, err
+			return api.AuditRecord{}, err
 		}
 		if rec, perr := chain.Parse(line[:max(len(line)-1, 0)]); perr == nil {
 			return rec, nil
@@ -228,10 +228,10 @@ func firstRecord(r io.Reader) (cloche.AuditRecord, error) {
 }
 
 // lastRemoved finds the last word on what was removed.
-func lastRemoved(home string) (cloche.AuditFact, bool) {
+func lastRemoved(home string) (api.AuditFact, bool) {
 	older, err := chain.Segments(home)
 	if err != nil {
-		return cloche.AuditFact{}, false
+		return api.AuditFact{}, false
 	}
 	paths := []string{filepath.Join(home, chain.Active)}
 	for _, n := range slices.Backward(older) {
@@ -242,14 +242,14 @@ func lastRemoved(home string) (cloche.AuditFact, bool) {
 		if err != nil {
 			continue
 		}
-		var found cloche.AuditFact
+		var found api.AuditFact
 		b := bufio.NewReaderSize(f, 2*chain.MaxLine)
 		for {
 			line, err := b.ReadSlice('\n')
 			if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 				break
 			}
-			if r, perr := chain.Parse(line[:len(line)-1]); perr == nil && r.Chain != nil && r.Chain.Kind == cloche.AuditRemoved {
+			if r, perr := chain.Parse(line[:len(line)-1]); perr == nil && r.Chain != nil && r.Chain.Kind == api.AuditRemoved {
 				found = *r.Chain
 			}
 		}
@@ -258,5 +258,5 @@ func lastRemoved(home string) (cloche.AuditFact, bool) {
 			return found, true
 		}
 	}
-	return cloche.AuditFact{}, false
+	return api.AuditFact{}, false
 }

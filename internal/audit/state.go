@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -31,7 +31,7 @@ func (l *Log) activePath() string { return filepath.Join(l.opts.Home, chain.Acti
 
 // find makes sure that l.file is the segment that grows and l.at its end, and
 // returns what must be recorded of how it was found. It needs the lock.
-func (l *Log) find() ([]cloche.AuditFact, error) {
+func (l *Log) find() ([]api.AuditFact, error) {
 	lost, err := l.readAnchor()
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (l *Log) putAnchor() {
 }
 
 // recover looks at what another process, a crash or somebody's hand left.
-func (l *Log) recover(lost bool) ([]cloche.AuditFact, error) {
+func (l *Log) recover(lost bool) ([]api.AuditFact, error) {
 	base := l.anchor.Head()
 	if l.at.head.Seq > base.Seq {
 		base = l.at.head
@@ -111,19 +111,19 @@ func (l *Log) recover(lost bool) ([]cloche.AuditFact, error) {
 		return l.unchained(end, lost)
 	}
 	l.at.segment, l.at.begun = l.firstOf(f, end)
-	var facts []cloche.AuditFact
+	var facts []api.AuditFact
 	last := chain.Head{Seq: end.last.Seq, Hash: end.last.Hash}
 	if last.Seq > base.Seq {
 		l.at.head = last // a crash came between the record and the head
 	}
 	if last.Seq < base.Seq {
-		cut := cloche.AuditFact{Kind: cloche.AuditCut, First: last.Seq + 1, Last: base.Seq, Bytes: end.torn, Hash: end.tornHash}
+		cut := api.AuditFact{Kind: api.AuditCut, First: last.Seq + 1, Last: base.Seq, Bytes: end.torn, Hash: end.tornHash}
 		if l.anchor.Boot != l.boot && last.Seq >= l.anchor.Synced {
 			cut.Reason = chain.ReasonStopped
 		}
 		facts = append(facts, cut)
 	} else if end.torn > 0 {
-		facts = append(facts, cloche.AuditFact{Kind: cloche.AuditTorn, Bytes: end.torn, Hash: end.tornHash})
+		facts = append(facts, api.AuditFact{Kind: api.AuditTorn, Bytes: end.torn, Hash: end.tornHash})
 	}
 	if lost {
 		facts = append(facts, l.anchorLost()...)
@@ -136,8 +136,8 @@ func (l *Log) recover(lost bool) ([]cloche.AuditFact, error) {
 
 // anchorLost is for a chain without its head. What was removed is read again from
 // the records.
-func (l *Log) anchorLost() []cloche.AuditFact {
-	facts := []cloche.AuditFact{{Kind: cloche.AuditAnchorLost}}
+func (l *Log) anchorLost() []api.AuditFact {
+	facts := []api.AuditFact{{Kind: api.AuditAnchorLost}}
 	if l.anchor.Removed.Segment == 0 {
 		if c, ok := lastRemoved(l.opts.Home); ok {
 			facts = append(facts, c)
@@ -148,7 +148,7 @@ func (l *Log) anchorLost() []cloche.AuditFact {
 
 // unchained is for a file without a record: an empty one, a log of an earlier
 // form, or something else that was put in the place of one.
-func (l *Log) unchained(end fileEnd, lost bool) ([]cloche.AuditFact, error) {
+func (l *Log) unchained(end fileEnd, lost bool) ([]api.AuditFact, error) {
 	if l.at.head.Seq > 0 || l.older() {
 		facts, err := l.headerFacts(lost)
 		if err == nil && end.size > 0 {
@@ -156,7 +156,7 @@ func (l *Log) unchained(end fileEnd, lost bool) ([]cloche.AuditFact, error) {
 		}
 		return facts, err
 	}
-	begin := cloche.AuditFact{Kind: cloche.AuditBegin, Segment: 1}
+	begin := api.AuditFact{Kind: api.AuditBegin, Segment: 1}
 	l.at.segment, l.at.begun = 1, time.Now()
 	if end.size > 0 {
 		if _, err := l.file.Seek(0, io.SeekStart); err != nil {
@@ -175,7 +175,7 @@ func (l *Log) unchained(end fileEnd, lost bool) ([]cloche.AuditFact, error) {
 		begin.Bytes, begin.Lines, begin.Hash = n, lines.n, hex.EncodeToString(h.Sum(nil))
 		begin.Reason = "what stands before is older than the chain"
 	}
-	return []cloche.AuditFact{begin}, nil
+	return []api.AuditFact{begin}, nil
 }
 
 // lineCount counts the line ends that are written to it.
@@ -197,7 +197,7 @@ type fileEnd struct {
 	inode uint64
 	size  int64
 	found bool // there is a record
-	last  cloche.AuditRecord
+	last  api.AuditRecord
 	open  bool // the last line has no end
 	// torn is the length of an open last line that is no record.
 	torn     int64
@@ -273,15 +273,15 @@ func (l *Log) firstOf(f *os.File, end fileEnd) (segment int64, begun time.Time) 
 }
 
 // readFirst reads the first line of a file as a record.
-func readFirst(f io.ReaderAt) (cloche.AuditRecord, error) {
+func readFirst(f io.ReaderAt) (api.AuditRecord, error) {
 	buf := make([]byte, chain.MaxLine)
 	n, err := f.ReadAt(buf, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return cloche.AuditRecord{}, fmt.Errorf("read beginning of audit segment: %w", err)
+		return api.AuditRecord{}, fmt.Errorf("read beginning of audit segment: %w", err)
 	}
 	line, _, ok := bytes.Cut(buf[:n], []byte("\n"))
 	if !ok {
-		return cloche.AuditRecord{}, fmt.Errorf("read beginning of audit segment: %w", io.ErrUnexpectedEOF)
+		return api.AuditRecord{}, fmt.Errorf("read beginning of audit segment: %w", io.ErrUnexpectedEOF)
 	}
 	r, err := chain.Parse(line)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
@@ -149,7 +149,7 @@ func TestTampering(t *testing.T) {
 			path := filepath.Join(home, chain.Dir, chain.SegmentName(file))
 			want := seqAt(t, path, line) + int64(tc.line)
 			tc.do(t, home, path)
-			r, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{})
+			r, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{})
 			if err != nil || r.OK || len(r.Problems) == 0 || r.Problems[0].Seq != want || !strings.Contains(r.Problems[0].Message, tc.says) {
 				t.Fatalf("want record %d, %q: %+v, %v", want, tc.says, r, err)
 			}
@@ -158,11 +158,11 @@ func TestTampering(t *testing.T) {
 			}
 			// What is recorded later does not heal it.
 			record(t, open(t, home), event("later"))
-			if r, err = chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq != want {
+			if r, err = chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq != want {
 				t.Errorf("later: want record %d: %+v, %v", want, r, err)
 			}
 			// Known problems can be accepted, and do not hide others.
-			if r, err = chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{Accept: want + 60}); err != nil || !r.OK {
+			if r, err = chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{Accept: want + 60}); err != nil || !r.OK {
 				t.Errorf("accepted: %+v, %v", r, err)
 			}
 		})
@@ -233,13 +233,13 @@ func TestTamperingWithTheEnd(t *testing.T) {
 			before := verify(t, home)
 			want := before.Last + tc.bad
 			tc.do(t, home, filepath.Join(home, chain.Active))
-			o := cloche.AuditVerifyOptions{}
+			o := api.AuditVerifyOptions{}
 			r, err := chain.VerifyHome(t.Context(), home, o)
 			if tc.blind {
 				if err != nil || !r.OK {
 					t.Fatalf("%+v, %v", r, err)
 				}
-				o.Anchors = []cloche.AuditAnchor{{Seq: before.Last, Hash: before.Hash}}
+				o.Anchors = []api.AuditAnchor{{Seq: before.Last, Hash: before.Hash}}
 				r, err = chain.VerifyHome(t.Context(), home, o)
 			}
 			if err != nil || r.OK || r.Problems[0].Seq != want {
@@ -274,7 +274,7 @@ func TestEveryFlippedByteIsFound(t *testing.T) {
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{})
+		r, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{})
 		if err := errors.Join(err, os.WriteFile(path, data, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func TestRetention(t *testing.T) {
 	if err := os.Remove(filepath.Join(home, chain.Dir, chain.SegmentName(segments[0]))); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = log.Verify(t.Context(), cloche.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq > r.First {
+	if r, err = log.Verify(t.Context(), api.AuditVerifyOptions{}); err != nil || r.OK || r.Problems[0].Seq > r.First {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -333,9 +333,9 @@ func TestRetentionByAge(t *testing.T) {
 func TestExportVerifies(t *testing.T) {
 	home := made(t)
 	log := open(t, home)
-	export := func(o cloche.AuditOptions) []byte {
+	export := func(o api.AuditOptions) []byte {
 		var b bytes.Buffer
-		err := log.Read(t.Context(), o, nil, func(_ cloche.AuditRecord, line []byte) error {
+		err := log.Read(t.Context(), o, nil, func(_ api.AuditRecord, line []byte) error {
 			b.Write(line)
 			return b.WriteByte('\n')
 		})
@@ -345,9 +345,9 @@ func TestExportVerifies(t *testing.T) {
 		return b.Bytes()
 	}
 	whole := verify(t, home)
-	for _, o := range []cloche.AuditOptions{{}, {After: 7}, {Tail: 5}, {After: 3, Limit: 9}} {
+	for _, o := range []api.AuditOptions{{}, {After: 7}, {Tail: 5}, {After: 3, Limit: 9}} {
 		data := export(o)
-		r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), cloche.AuditVerifyOptions{})
+		r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), api.AuditVerifyOptions{})
 		if err != nil || !r.OK || r.Records != int64(bytes.Count(data, []byte("\n"))) {
 			t.Errorf("%+v: %+v, %v", o, r, err)
 		}
@@ -355,11 +355,11 @@ func TestExportVerifies(t *testing.T) {
 			t.Errorf("%+v: %+v", o, r)
 		}
 		data[len(data)/2] ^= 1
-		if r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), cloche.AuditVerifyOptions{}); err != nil || r.OK {
+		if r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), api.AuditVerifyOptions{}); err != nil || r.OK {
 			t.Errorf("changed: %+v, %v", r, err)
 		}
 	}
-	if n := len(bytes.Split(export(cloche.AuditOptions{Tenant: "else"}), []byte("\n"))); n != 1 {
+	if n := len(bytes.Split(export(api.AuditOptions{Tenant: "else"}), []byte("\n"))); n != 1 {
 		t.Errorf("%d lines of a tenant that has none", n)
 	}
 }
@@ -375,7 +375,7 @@ func TestFollow(t *testing.T) {
 	got := make(chan error, 1)
 	var ids []string
 	go func() {
-		got <- mine.Read(ctx, cloche.AuditOptions{Follow: true, Verb: "exec"}, nil, func(r cloche.AuditRecord, _ []byte) error {
+		got <- mine.Read(ctx, api.AuditOptions{Follow: true, Verb: "exec"}, nil, func(r api.AuditRecord, _ []byte) error {
 			if ids = append(ids, r.RequestID); len(ids) == n {
 				return done
 			}
@@ -399,7 +399,7 @@ func TestFollow(t *testing.T) {
 	}
 	// The end of the context, and that of the log, end a reader.
 	go func() {
-		got <- mine.Read(ctx, cloche.AuditOptions{Follow: true, After: 1000}, nil, func(cloche.AuditRecord, []byte) error { return nil })
+		got <- mine.Read(ctx, api.AuditOptions{Follow: true, After: 1000}, nil, func(api.AuditRecord, []byte) error { return nil })
 	}()
 	gone := errors.New("gone")
 	cancel(gone)
@@ -409,7 +409,7 @@ func TestFollow(t *testing.T) {
 	if err := mine.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := mine.Read(t.Context(), cloche.AuditOptions{Follow: true}, nil, func(cloche.AuditRecord, []byte) error { return nil }); !errors.Is(err, os.ErrClosed) {
+	if err := mine.Read(t.Context(), api.AuditOptions{Follow: true}, nil, func(api.AuditRecord, []byte) error { return nil }); !errors.Is(err, os.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -420,14 +420,14 @@ func TestUsage(t *testing.T) {
 	for i := range 6 {
 		e := event(fmt.Sprint(i))
 		e.Verb, e.Tenant = audit.VerbUsage, []string{"a", "b"}[i%2]
-		e.Usage = &cloche.AuditUsed{CPUSeconds: float64(i), GiBSeconds: 2, Seconds: 1, BytesOut: 10, Labels: map[string]string{"team": []string{"x", "y", "y"}[i/2]}, Partial: i == 0}
+		e.Usage = &api.AuditUsed{CPUSeconds: float64(i), GiBSeconds: 2, Seconds: 1, BytesOut: 10, Labels: map[string]string{"team": []string{"x", "y", "y"}[i/2]}, Partial: i == 0}
 		record(t, log, e)
 	}
-	u, err := log.Usage(t.Context(), cloche.AuditUsageOptions{}, nil)
-	if err != nil || len(u.Rows) != 2 || u.Rows[0] != (cloche.AuditUsageRow{Tenant: "a", Sandboxes: 3, CPUSeconds: 6, GiBSeconds: 6, Seconds: 3, BytesOut: 30, Partial: 1}) {
+	u, err := log.Usage(t.Context(), api.AuditUsageOptions{}, nil)
+	if err != nil || len(u.Rows) != 2 || u.Rows[0] != (api.AuditUsageRow{Tenant: "a", Sandboxes: 3, CPUSeconds: 6, GiBSeconds: 6, Seconds: 3, BytesOut: 30, Partial: 1}) {
 		t.Errorf("%+v, %v", u, err)
 	}
-	u, err = log.Usage(t.Context(), cloche.AuditUsageOptions{Tenant: "b", Label: "team"}, nil)
+	u, err = log.Usage(t.Context(), api.AuditUsageOptions{Tenant: "b", Label: "team"}, nil)
 	if err != nil || len(u.Rows) != 2 || u.Rows[1].Label != "y" || u.Rows[1].CPUSeconds != 8 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -454,7 +454,7 @@ func TestMachineStopped(t *testing.T) {
 		}
 		edit(t, filepath.Join(home, chain.Active), func(l []string) []string { return append(l[:len(l)-1-lost:len(l)], "{\"seq") })
 		record(t, open(t, home), event("after"))
-		r, err := chain.VerifyHome(t.Context(), home, cloche.AuditVerifyOptions{})
+		r, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{})
 		if err != nil || r.OK != (lost < 3) {
 			t.Errorf("%d lost: %+v, %v", lost, r, err)
 		}
@@ -471,7 +471,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add([]byte("{\"seq\":1}\n\n"))
 	f.Add(append(bytes.Clone(line), `{"torn`...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), cloche.AuditVerifyOptions{})
+		r, err := chain.VerifyReader(t.Context(), "x", bytes.NewReader(data), api.AuditVerifyOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

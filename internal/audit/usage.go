@@ -6,16 +6,16 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Usage sums what ended sandboxes used, by tenant and by the values of a label.
 // sees chooses the records that count; nil is all.
-func (l *Log) Usage(ctx context.Context, o cloche.AuditUsageOptions, sees func(cloche.AuditRecord) bool) (cloche.AuditUsage, error) {
+func (l *Log) Usage(ctx context.Context, o api.AuditUsageOptions, sees func(api.AuditRecord) bool) (api.AuditUsage, error) {
 	type key struct{ tenant, label string }
-	sums := map[key]cloche.AuditUsageRow{}
-	read := cloche.AuditOptions{Verb: VerbUsage, Since: o.Since, Until: o.Until, Tenant: o.Tenant}
-	err := l.Read(ctx, read, sees, func(r cloche.AuditRecord, _ []byte) error {
+	sums := map[key]api.AuditUsageRow{}
+	read := api.AuditOptions{Verb: VerbUsage, Since: o.Since, Until: o.Until, Tenant: o.Tenant}
+	err := l.Read(ctx, read, sees, func(r api.AuditRecord, _ []byte) error {
 		u := r.Usage
 		if u == nil {
 			return nil
@@ -38,8 +38,8 @@ func (l *Log) Usage(ctx context.Context, o cloche.AuditUsageOptions, sees func(c
 		sums[k] = row
 		return nil
 	})
-	rows := slices.SortedFunc(maps.Values(sums), func(a, b cloche.AuditUsageRow) int {
+	rows := slices.SortedFunc(maps.Values(sums), func(a, b api.AuditUsageRow) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Label, b.Label))
 	})
-	return cloche.AuditUsage{Rows: rows}, err
+	return api.AuditUsage{Rows: rows}, err
 }

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestAnswersAreTheTargets says the same requests to a target and to its endpoint, and
@@ -52,7 +52,7 @@ func TestAnswersAreTheTargets(t *testing.T) {
 			http.ServeContent(w, r, "f.bin", time.Unix(1e9, 0), bytes.NewReader([]byte("0123456789")))
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	direct := &inside{addr: strings.TrimPrefix(srv.URL, "http://")}
 	for _, c := range []struct{ method, path, more string }{
 		{"GET", "/gzip", "Accept-Encoding: gzip\r\n"}, {"HEAD", "/gzip", ""}, {"GET", "/cookies", ""}, {"HEAD", "/cookies", ""}, {"GET", "/204", ""},
@@ -112,7 +112,7 @@ func (p *pipes) dial() net.Conn {
 // and has held nothing but its own connection.
 func TestSlowHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		in := openOn(t, &pipes{conns: make(chan net.Conn), done: make(chan struct{})}, cloche.Endpoint{Target: cloche.TargetClient, Listen: "127.0.0.1:13131", Limits: cloche.EndpointLimits{Active: 1, Connections: 2}})
+		in := openOn(t, &pipes{conns: make(chan net.Conn), done: make(chan struct{})}, api.Endpoint{Target: api.TargetClient, Listen: "127.0.0.1:13131", Limits: api.EndpointLimits{Active: 1, Connections: 2}})
 		slow := in.pipes.dial()
 		go io.Copy(io.Discard, slow) // what it is told, which a pipe does not keep
 		begun := time.Now()
@@ -145,7 +145,7 @@ func TestSlowHead(t *testing.T) {
 }
 
 // openOn is open on a listener of the test's.
-func openOn(t *testing.T, ln *pipes, spec cloche.Endpoint) *onPipes {
+func openOn(t *testing.T, ln *pipes, spec api.Endpoint) *onPipes {
 	t.Helper()
 	spec.Name = "model"
 	in := &onPipes{pipes: ln, inside: newInside(t, spec, nil)}

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge/filter"
 )
 
@@ -19,7 +19,7 @@ const maxFiltered = 16 << 20
 // it has been answered.
 func (x *exchange) filter(r *http.Request) bool {
 	spec := x.up.spec.HTTP
-	if spec == nil || spec.BodyFilter == "" || spec.BodyFilter == cloche.BodyFilterOff {
+	if spec == nil || spec.BodyFilter == "" || spec.BodyFilter == api.BodyFilterOff {
 		return true
 	}
 	switch filter.Of(r.Method, strings.TrimSuffix(x.up.base.Path, "/")+x.decoded, len(r.Header["Upgrade"]) > 0) {
@@ -54,7 +54,7 @@ func (x *exchange) filter(r *http.Request) bool {
 		return false
 	}
 	x.record.Filtered = removed
-	if len(removed) > 0 && spec.BodyFilter == cloche.BodyFilterRefuse {
+	if len(removed) > 0 && spec.BodyFilter == api.BodyFilterRefuse {
 		x.detail = strings.Join(removed, ", ")
 		x.refuse(codeCapability)
 		return false

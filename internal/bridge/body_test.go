@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestBodyFilter: what the provider would do by itself does not reach it, in the way
@@ -39,7 +39,7 @@ func TestBodyFilter(t *testing.T) {
 		{"strip", "/vf/tools/x", "", "{\xff}", "200", "application/json 3 {\xff}", nil},
 		{"strip", "/v1/responses", "", `{"a":"` + strings.Repeat("x", 17<<20) + `"}`, "413 body_too_large", "", nil},
 	} {
-		in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{BodyFilter: c.filter}}, nil)
+		in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{BodyFilter: c.filter}}, nil)
 		got.Store("")
 		req, _ := http.NewRequest("POST", in.base+c.path, io.MultiReader(strings.NewReader(c.body))) // its length is not said
 		req.Header.Set("Content-Type", "application/json")

@@ -17,16 +17,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 )
 
 // Observer is told what happens at an endpoint. It must not block.
 type Observer interface {
 	// Exchanged tells of a request or raw connection that is over.
-	Exchanged(cloche.Exchange)
+	Exchanged(api.Exchange)
 	// Changed tells of a state that the endpoint came into, and why.
-	Changed(state cloche.EndpointState, reason string)
+	Changed(state api.EndpointState, reason string)
 }
 
 // Secrets finds the values of secrets for one sandbox.
@@ -43,7 +43,7 @@ type Resolver interface {
 // Options are what an Endpoint is made of.
 type Options struct {
 	// Spec has been granted: its defaults are filled in and it is valid.
-	Spec cloche.Endpoint
+	Spec api.Endpoint
 	// Ranges are those, not public, in which the target may be.
 	Ranges []netip.Prefix
 	// Own says of an address that it is the house's, which is never a target; nil is none.
@@ -83,7 +83,7 @@ const (
 )
 
 // Fill puts the defaults into limits.
-func Fill(l cloche.EndpointLimits) cloche.EndpointLimits {
+func Fill(l api.EndpointLimits) api.EndpointLimits {
 	fill(&l.Connections, defaultConnections)
 	fill(&l.Active, defaultActive)
 	fill(&l.RequestBytes, defaultRequestBytes)
@@ -131,8 +131,8 @@ type Endpoint struct {
 	bytesIn, bytesOut atomic.Int64
 
 	mu     sync.Mutex
-	spec   cloche.Endpoint
-	state  cloche.EndpointState
+	spec   api.Endpoint
+	state  api.EndpointState
 	reason string
 	since  time.Time
 	// moved is closed when the state changes, and another takes its place.
@@ -153,7 +153,7 @@ func New(ctx context.Context, o Options) (*Endpoint, error) {
 		o.Share = &Share{}
 	}
 	e := &Endpoint{
-		o: o, log: o.Logger, port: o.Spec.Port(), socket: o.Spec.Socket() != "", spec: o.Spec, state: cloche.EndpointBinding, since: time.Now().UTC(),
+		o: o, log: o.Logger, port: o.Spec.Port(), socket: o.Spec.Socket() != "", spec: o.Spec, state: api.EndpointBinding, since: time.Now().UTC(),
 		rates:  ratesOf(o.Spec.Limits),
 		active: make(chan struct{}, o.Spec.Limits.Active), waiting: make(chan struct{}, o.Spec.Limits.Active),
 		quiet: make(chan struct{}, 1), moved: make(chan struct{}), errors: map[string]int64{}, raw: map[*rawConn]struct{}{},
@@ -188,9 +188,9 @@ func (e *Endpoint) Serve(ln net.Listener) {
 
 // Enter puts the endpoint into a state that its owner knows of. One that drains or
 // has ended only goes on to its end.
-func (e *Endpoint) Enter(state cloche.EndpointState, reason string) {
+func (e *Endpoint) Enter(state api.EndpointState, reason string) {
 	e.mu.Lock()
-	over := e.state == cloche.EndpointClosed || e.state == cloche.EndpointDraining && state != cloche.EndpointClosed
+	over := e.state == api.EndpointClosed || e.state == api.EndpointDraining && state != api.EndpointClosed
 	changed := !over && (e.state != state || e.reason != reason)
 	if changed {
 		e.state, e.reason, e.since = state, reason, time.Now().UTC()
@@ -210,31 +210,31 @@ func (e *Endpoint) failed(code string) {
 	e.errors[code]++
 	state := e.state
 	e.mu.Unlock()
-	if reason := faultOf(code).condition; reason != "" && (state == cloche.EndpointReady || state == cloche.EndpointDegraded) {
-		e.Enter(cloche.EndpointDegraded, reason)
+	if reason := faultOf(code).condition; reason != "" && (state == api.EndpointReady || state == api.EndpointDegraded) {
+		e.Enter(api.EndpointDegraded, reason)
 	}
 }
 
 // worked is a proof that the target can be had.
 func (e *Endpoint) worked() {
 	e.mu.Lock()
-	unproven := e.state == cloche.EndpointDegraded || e.state == cloche.EndpointBinding && e.listening.Load() > 0
+	unproven := e.state == api.EndpointDegraded || e.state == api.EndpointBinding && e.listening.Load() > 0
 	e.mu.Unlock()
 	if unproven {
-		e.Enter(cloche.EndpointReady, "")
+		e.Enter(api.EndpointReady, "")
 	}
 }
 
 func (e *Endpoint) draining() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.state == cloche.EndpointDraining || e.state == cloche.EndpointClosed
+	return e.state == api.EndpointDraining || e.state == api.EndpointClosed
 }
 
 // Switch makes what begins from now on go to another target. What is under way goes
 // on to the old one. Only the target, and what is said of its headers and paths,
 // may differ.
-func (e *Endpoint) Switch(spec cloche.Endpoint, ranges []netip.Prefix) error {
+func (e *Endpoint) Switch(spec api.Endpoint, ranges []netip.Prefix) error {
 	spec.Limits = Fill(spec.Limits)
 	up, err := e.newUpstream(spec, ranges)
 	if err != nil {
@@ -253,8 +253,8 @@ func (e *Endpoint) Switch(spec cloche.Endpoint, ranges []netip.Prefix) error {
 // Close ends the endpoint: nothing new begins, what is under way has the grace to
 // end by itself, and the rest is cut off. Whoever listens for it has stopped before.
 // The end of ctx cuts the grace short.
-func (e *Endpoint) Close(ctx context.Context, grace time.Duration) cloche.EndpointRemoval {
-	e.Enter(cloche.EndpointDraining, "")
+func (e *Endpoint) Close(ctx context.Context, grace time.Duration) api.EndpointRemoval {
+	e.Enter(api.EndpointDraining, "")
 	began := e.running.Load()
 	if e.server != nil {
 		e.server.SetKeepAlivesEnabled(false)
@@ -290,8 +290,8 @@ func (e *Endpoint) Close(ctx context.Context, grace time.Duration) cloche.Endpoi
 	e.wg.Wait()
 	e.upstream.Load().retire()
 	e.closeTapes()
-	e.Enter(cloche.EndpointClosed, "")
-	return cloche.EndpointRemoval{Drained: max(0, began-cut), Cancelled: cut}
+	e.Enter(api.EndpointClosed, "")
+	return api.EndpointRemoval{Drained: max(0, began-cut), Cancelled: cut}
 }
 
 // partingTime is how long the last answers may take.
@@ -318,12 +318,12 @@ func (e *Endpoint) end() {
 }
 
 // Status is what is known of the endpoint.
-func (e *Endpoint) Status() cloche.EndpointStatus {
+func (e *Endpoint) Status() api.EndpointStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st := cloche.EndpointStatus{
+	st := api.EndpointStatus{
 		Endpoint: e.spec, State: e.state, Reason: e.reason, Since: e.since, Attached: len(e.clients),
-		Counters: cloche.EndpointCounters{
+		Counters: api.EndpointCounters{
 			Connections: e.conns.Load(), Active: e.running.Load(), Requests: e.requests.Load(), Upstream: e.dialed.Load(),
 			BytesIn: e.bytesIn.Load(), BytesOut: e.bytesOut.Load(), Errors: maps.Clone(e.errors),
 		},
@@ -335,7 +335,7 @@ func (e *Endpoint) Status() cloche.EndpointStatus {
 }
 
 // State is the endpoint's.
-func (e *Endpoint) State() cloche.EndpointState {
+func (e *Endpoint) State() api.EndpointState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.state

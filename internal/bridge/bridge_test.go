@@ -22,30 +22,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge"
 )
 
 // watcher keeps what it is told.
 type watcher struct {
 	mu        sync.Mutex
-	exchanges []cloche.Exchange
+	exchanges []api.Exchange
 	states    []string
 }
 
-func (w *watcher) Exchanged(x cloche.Exchange) {
+func (w *watcher) Exchanged(x api.Exchange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.exchanges = append(w.exchanges, x)
 }
 
-func (w *watcher) Changed(s cloche.EndpointState, reason string) {
+func (w *watcher) Changed(s api.EndpointState, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.states = append(w.states, strings.TrimSpace(string(s)+" "+reason))
 }
 
-func (w *watcher) last(t *testing.T) cloche.Exchange {
+func (w *watcher) last(t *testing.T) api.Exchange {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,7 +76,7 @@ type inside struct {
 
 func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
 
-func open(t *testing.T, spec cloche.Endpoint, tune func(*bridge.Options)) *inside {
+func open(t *testing.T, spec api.Endpoint, tune func(*bridge.Options)) *inside {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -95,7 +95,7 @@ func open(t *testing.T, spec cloche.Endpoint, tune func(*bridge.Options)) *insid
 }
 
 // newInside makes an endpoint that nobody serves yet.
-func newInside(t *testing.T, spec cloche.Endpoint, tune func(*bridge.Options)) *inside {
+func newInside(t *testing.T, spec api.Endpoint, tune func(*bridge.Options)) *inside {
 	t.Helper()
 	in := &inside{watcher: &watcher{}, addr: spec.Listen, base: "http://" + spec.Listen}
 	o := bridge.Options{
@@ -147,7 +147,7 @@ func TestNothingChoosesAnotherTarget(t *testing.T) {
 		got = append(got, r.Method+" "+r.Host+" "+r.RequestURI+" "+r.Header.Get("Authorization")+" "+r.Header.Get("X-Sandbox-Id"))
 	})
 	host := strings.TrimPrefix(srv.URL, "http://")
-	in := open(t, cloche.Endpoint{Target: srv.URL + "/rollout/k1", HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "key"}}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL + "/rollout/k1", HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "key"}}}, nil)
 	for _, c := range []struct {
 		line, headers string
 		status        int
@@ -247,7 +247,7 @@ func TestAddressesOfTargets(t *testing.T) {
 		{"http://[::ffff:169.254.169.254]/", "target_denied", false},
 		{"http://nowhere.test" + port, "target_unreachable", false},
 	} {
-		in := open(t, cloche.Endpoint{Target: c.target}, func(o *bridge.Options) {
+		in := open(t, api.Endpoint{Target: c.target}, func(o *bridge.Options) {
 			o.Resolver = names
 			o.Ranges = append(loopback(), netip.MustParsePrefix("169.254.0.0/16"))
 			if c.own {
@@ -264,7 +264,7 @@ func TestAddressesOfTargets(t *testing.T) {
 			t.Errorf("%s: %q, %s, want %q", c.target, got, body, c.code)
 		}
 	}
-	in := open(t, cloche.Endpoint{Target: "http://turns.test" + port}, func(o *bridge.Options) { o.Resolver = names })
+	in := open(t, api.Endpoint{Target: "http://turns.test" + port}, func(o *bridge.Options) { o.Resolver = names })
 	for _, want := range []string{"", "target_denied"} {
 		resp, err := http.Get(in.base)
 		if err != nil {
@@ -316,7 +316,7 @@ func TestStreams(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	resp, err := http.Get(in.base)
 	if err != nil {
 		t.Fatal(err)
@@ -386,7 +386,7 @@ func TestPassedUnchanged(t *testing.T) {
 			fmt.Fprintf(w, "%q %q", r.Header["User-Agent"], r.Header["Accept-Encoding"])
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, nil)
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	pr, pw := io.Pipe()
@@ -456,7 +456,7 @@ func TestUpgrade(t *testing.T) {
 		rw.Flush()
 		io.Copy(c, rw)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	// What a request left idle is of no use for the upgrade, and must not be waited for.
 	before, err := http.Get("http://" + in.addr + "/")
 	if err != nil {
@@ -508,7 +508,7 @@ func TestBounds(t *testing.T) {
 		}
 		io.Copy(io.Discard, r.Body)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{Active: 4, RequestBytes: 1000, ResponseBytes: 4000}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{Active: 4, RequestBytes: 1000, ResponseBytes: 4000}}, nil)
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A response that its target breaks off is on record as that, and is broken off for who
@@ -23,7 +23,7 @@ func TestResponseIsBrokenOff(t *testing.T) {
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	resp, err := http.Get(in.base + "/x")
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +58,9 @@ func TestBodyIsMalformed(t *testing.T) {
 		{"a size too large", "", "fffffffffffffffff\r\nhello\r\n0\r\n\r\n"},
 		{"a line of the wrong end", "", "5\nhello\n0\n\n"},
 		{"a trailer without a name", "", "5\r\nhello\r\n0\r\n: x\r\n\r\n"},
-		{"where it is looked into", cloche.BodyFilterStrip, "zz\r\nhello\r\n0\r\n\r\n"},
+		{"where it is looked into", api.BodyFilterStrip, "zz\r\nhello\r\n0\r\n\r\n"},
 	} {
-		in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{BodyFilter: c.filter}}, nil)
+		in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{BodyFilter: c.filter}}, nil)
 		for range 3 {
 			answer := in.say(t, "POST /v1/messages HTTP/1.1\r\nHost: "+in.addr+"\r\nTransfer-Encoding: chunked\r\n\r\n"+c.body)
 			resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answer)), nil)
@@ -78,7 +78,7 @@ func TestBodyIsMalformed(t *testing.T) {
 		if x := in.last(t); x.Code != "malformed_request" || x.Outcome != "denied" || x.Status != 400 {
 			t.Errorf("%s: on record %+v", c.name, x)
 		}
-		if st := in.Status(); st.State == cloche.EndpointDegraded || st.Counters.Errors["target_reset"] != 0 {
+		if st := in.Status(); st.State == api.EndpointDegraded || st.Counters.Errors["target_reset"] != 0 {
 			t.Errorf("%s: %+v", c.name, st)
 		}
 	}
@@ -88,7 +88,7 @@ func TestBodyIsMalformed(t *testing.T) {
 func TestClientLeavesItsBody(t *testing.T) {
 	srv := target(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	for _, head := range []string{"Content-Length: 100\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"} {
-		in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+		in := open(t, api.Endpoint{Target: srv.URL}, nil)
 		c, err := net.Dial("tcp", in.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func TestClientLeavesItsBody(t *testing.T) {
 		if x := in.last(t); x.Outcome != "client_cancel" || x.Code != "client_gone" {
 			t.Errorf("%q: on record %+v", head, x)
 		}
-		if st := in.Status(); st.State == cloche.EndpointDegraded || len(st.Counters.Errors) > 0 {
+		if st := in.Status(); st.State == api.EndpointDegraded || len(st.Counters.Errors) > 0 {
 			t.Errorf("%q: %+v", head, st)
 		}
 	}
@@ -129,7 +129,7 @@ func TestRefusedBeforeItIsARequest(t *testing.T) {
 		{"a head too large", "GET / HTTP/1.1\r\nHost: HOST\r\nX: " + strings.Repeat("x", 128<<10) + "\r\n\r\n", 431, "header_too_large", ""},
 	} {
 		for _, before := range []int{0, 2} {
-			in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+			in := open(t, api.Endpoint{Target: srv.URL}, nil)
 			conn, err := net.Dial("tcp", in.addr)
 			if err != nil {
 				t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge"
 )
 
@@ -50,7 +50,7 @@ func (in *inside) status(ctx context.Context, t *testing.T, path, body string) s
 func TestFailedDialsKeepNothing(t *testing.T) {
 	srv := target(t, func(http.ResponseWriter, *http.Request) {})
 	sockets := bridge.NewSockets(1)
-	one := cloche.EndpointLimits{Active: 1}
+	one := api.EndpointLimits{Active: 1}
 	with := func(o *bridge.Options) {
 		o.Sockets, o.Resolver = sockets, &zone{addrs: map[string]string{"private.test": "10.0.0.1"}}
 	}
@@ -60,21 +60,21 @@ func TestFailedDialsKeepNothing(t *testing.T) {
 		{"http://private.test", "502 target_denied"},
 		{"unix://" + t.TempDir() + "/none", "502 target_unreachable"},
 	} {
-		in := open(t, cloche.Endpoint{Target: c.target, Limits: one}, with)
+		in := open(t, api.Endpoint{Target: c.target, Limits: one}, with)
 		for range 3 {
 			if got := in.status(t.Context(), t, "/", ""); got != c.want {
 				t.Fatalf("%s: %s, want %s", c.target, got, c.want)
 			}
 		}
 	}
-	raw := open(t, cloche.Endpoint{Target: "tcp://" + closedPort(t)}, with)
+	raw := open(t, api.Endpoint{Target: "tcp://" + closedPort(t)}, with)
 	for i := range int64(3) {
 		if c, err := net.Dial("tcp", raw.addr); err == nil {
 			defer c.Close()
 		}
 		until(t, func() bool { return raw.Status().Counters.Errors["target_unreachable"] == i+1 })
 	}
-	if got := open(t, cloche.Endpoint{Target: srv.URL, Limits: one}, with).status(t.Context(), t, "/", ""); got != "200" {
+	if got := open(t, api.Endpoint{Target: srv.URL, Limits: one}, with).status(t.Context(), t, "/", ""); got != "200" {
 		t.Errorf("afterwards: %s", got)
 	}
 }
@@ -100,8 +100,8 @@ func TestEndedConnectionsKeepNothing(t *testing.T) {
 	}()
 	sockets := bridge.NewSockets(1)
 	with := func(o *bridge.Options) { o.Sockets = sockets }
-	in := open(t, cloche.Endpoint{Target: srv.URL}, with)
-	raw := open(t, cloche.Endpoint{Target: "tcp://" + echo.Addr().String()}, with)
+	in := open(t, api.Endpoint{Target: srv.URL}, with)
+	raw := open(t, api.Endpoint{Target: "tcp://" + echo.Addr().String()}, with)
 	for range 3 {
 		until(t, func() bool { return in.status(t.Context(), t, "/", "") == "200" })
 		until(t, raw.echoes)
@@ -134,13 +134,13 @@ func TestRefusedConnectionsKeepNothing(t *testing.T) {
 	defer silent.Close()
 	for _, c := range []struct {
 		name, code string
-		spec       cloche.Endpoint
+		spec       api.Endpoint
 		held       int
 	}{
-		{"requests, all taken", "concurrency_limit", cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{Connections: 1}}, 1},
-		{"raw, all taken", "concurrency_limit", cloche.Endpoint{Target: "tcp://" + silent.Addr().String(), Limits: cloche.EndpointLimits{Connections: 1}}, 1},
-		{"raw, too often", "rate_limit", cloche.Endpoint{Target: "tcp://" + silent.Addr().String(), Limits: cloche.EndpointLimits{RequestsPerSecond: 0.001}}, 1},
-		{"raw, unreachable", "target_unreachable", cloche.Endpoint{Target: "tcp://" + closedPort(t)}, 0},
+		{"requests, all taken", "concurrency_limit", api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{Connections: 1}}, 1},
+		{"raw, all taken", "concurrency_limit", api.Endpoint{Target: "tcp://" + silent.Addr().String(), Limits: api.EndpointLimits{Connections: 1}}, 1},
+		{"raw, too often", "rate_limit", api.Endpoint{Target: "tcp://" + silent.Addr().String(), Limits: api.EndpointLimits{RequestsPerSecond: 0.001}}, 1},
+		{"raw, unreachable", "target_unreachable", api.Endpoint{Target: "tcp://" + closedPort(t)}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			share := &bridge.Share{}
@@ -160,7 +160,7 @@ func TestRefusedConnectionsKeepNothing(t *testing.T) {
 				until(t, func() bool { return in.Status().Counters.Errors[c.code] == i+1 })
 			}
 			until(t, func() bool { return in.Status().Counters.Connections == int64(c.held) })
-			other := open(t, cloche.Endpoint{Target: srv.URL}, with)
+			other := open(t, api.Endpoint{Target: srv.URL}, with)
 			if got := other.status(t.Context(), t, "/", ""); got != "200" {
 				t.Errorf("after %d refused ones, another endpoint: %s", most, got)
 			}
@@ -174,7 +174,7 @@ func TestFullShareIsWholeAfterwards(t *testing.T) {
 	const most = 512
 	srv := target(t, func(http.ResponseWriter, *http.Request) {})
 	share := &bridge.Share{}
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{Connections: 2 * most}}, func(o *bridge.Options) { o.Share = share })
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{Connections: 2 * most}}, func(o *bridge.Options) { o.Share = share })
 	for round := range int64(2) {
 		var held []net.Conn
 		for range most {
@@ -205,7 +205,7 @@ func TestFullShareIsWholeAfterwards(t *testing.T) {
 // wait longer.
 func TestRefusedForRateKeepNothing(t *testing.T) {
 	srv := target(t, func(http.ResponseWriter, *http.Request) {})
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
 	if got := in.status(t.Context(), t, "/", ""); got != "200" {
 		t.Fatal(got)
 	}
@@ -230,7 +230,7 @@ func TestWaitingRequestsLeaveTheirPlace(t *testing.T) {
 			<-release
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{Active: 1}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{Active: 1}}, nil)
 	done := make(chan string, 2)
 	go func() { done <- in.status(t.Context(), t, "/hang", "") }()
 	until(t, func() bool { return in.Status().Counters.Active == 1 })
@@ -260,7 +260,7 @@ func TestWaitingRequestsLeaveTheirPlace(t *testing.T) {
 // however they ended.
 func TestBodiesGiveMemoryBack(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{BodyFilter: "strip"}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{BodyFilter: "strip"}}, nil)
 	const size = 4<<20 + 4096 // ten are more than a sandbox has in memory at once
 	for i := range 10 {
 		body, want := `{"model":"m","input":"`+strings.Repeat("x", size)+`"}`, "200"

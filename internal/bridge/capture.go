@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -26,10 +26,10 @@ const (
 // nothing.
 type capturing struct {
 	x    *exchange
-	spec cloche.EndpointAudit
+	spec api.EndpointAudit
 
 	mu       sync.Mutex // bodies are read by whoever sends them on
-	capture  cloche.ExchangeCapture
+	capture  api.ExchangeCapture
 	in, out  []byte
 	encoding [2]string // of the bodies
 }
@@ -164,7 +164,7 @@ func trimRune(b []byte) []byte {
 }
 
 // end is what goes on record.
-func (c *capturing) end() *cloche.ExchangeCapture {
+func (c *capturing) end() *api.ExchangeCapture {
 	if c == nil {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge"
 )
 
@@ -35,13 +35,13 @@ func TestCapture(t *testing.T) {
 			io.WriteString(w, "you said "+string(body)+" with "+r.Header.Get("Authorization"))
 		}
 	})
-	spec := func(a *cloche.EndpointAudit) cloche.Endpoint {
-		return cloche.Endpoint{Target: srv.URL, Audit: a, HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "key", "X-Other": "key"}}}
+	spec := func(a *api.EndpointAudit) api.Endpoint {
+		return api.Endpoint{Target: srv.URL, Audit: a, HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "key", "X-Other": "key"}}}
 	}
 	redact := func(o *bridge.Options) {
 		o.Redact = func(s string) string { return strings.ReplaceAll(s, "known-secret", "[redacted]") }
 	}
-	exchange := func(a *cloche.EndpointAudit, path, body string) *cloche.ExchangeCapture {
+	exchange := func(a *api.EndpointAudit, path, body string) *api.ExchangeCapture {
 		t.Helper()
 		in := open(t, spec(a), redact)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, in.base+path, strings.NewReader(body))
@@ -64,12 +64,12 @@ func TestCapture(t *testing.T) {
 	if c := exchange(nil, "/", "x"); c != nil {
 		t.Errorf("nobody asked for it: %+v", c)
 	}
-	heads := exchange(&cloche.EndpointAudit{Capture: cloche.CaptureHeaders, RedactHeaders: []string{"x-session"}}, "/", "x")
+	heads := exchange(&api.EndpointAudit{Capture: api.CaptureHeaders, RedactHeaders: []string{"x-session"}}, "/", "x")
 	if heads == nil || heads.RequestBody+heads.ResponseBody != "" || !strings.Contains(heads.ResponseHeader, "X-Plain: plain-value") ||
 		!strings.Contains(heads.RequestHeader, "Authorization: [redacted]") || !strings.Contains(heads.RequestHeader, "X-Sandbox-Id: sb-1") {
 		t.Errorf("%+v", heads)
 	}
-	whole := &cloche.EndpointAudit{Capture: cloche.CaptureBody, MaxBytes: 64, RedactHeaders: []string{"X-Session"}}
+	whole := &api.EndpointAudit{Capture: api.CaptureBody, MaxBytes: 64, RedactHeaders: []string{"X-Session"}}
 	said := exchange(whole, "/", "a known-secret, and the end")
 	if said.RequestBody != "a [redacted], and the end" || said.ResponseBody != "you said a [redacted], and the end with [redacted]" || said.Cut {
 		t.Errorf("%+v", said)
@@ -88,7 +88,7 @@ func TestCapture(t *testing.T) {
 			t.Errorf("%s: %+v", path, c)
 		}
 	}
-	for _, c := range []*cloche.ExchangeCapture{heads, said, cut} {
+	for _, c := range []*api.ExchangeCapture{heads, said, cut} {
 		all := c.RequestHeader + c.ResponseHeader + c.RequestBody + c.ResponseBody
 		for _, secret := range []string{"s3cret-value", "cookie-value", "session-value", "known-se", "secret,"} {
 			if strings.Contains(all, secret) {
@@ -97,7 +97,7 @@ func TestCapture(t *testing.T) {
 		}
 	}
 	// Many that take more room in the log than here leave room for the rest of the record.
-	if c := exchange(&cloche.EndpointAudit{Capture: cloche.CaptureBody, MaxBytes: 8 << 10}, "/", strings.Repeat("\x01", 8<<10)); len(c.RequestBody) > 2<<10 || !c.Cut {
+	if c := exchange(&api.EndpointAudit{Capture: api.CaptureBody, MaxBytes: 8 << 10}, "/", strings.Repeat("\x01", 8<<10)); len(c.RequestBody) > 2<<10 || !c.Cut {
 		t.Errorf("%d bytes, %v", len(c.RequestBody), c.Cut)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Opener opens streams to a client that is attached; each is a connection that the
@@ -29,23 +29,23 @@ func (a *attachment) end() { a.once.Do(func() { a.opener.Close() }) }
 // Attach has a client serve connections, until detach is called, which ends those
 // that are open. Several clients take turns.
 func (e *Endpoint) Attach(o Opener) (detach func(), err error) {
-	if t := e.upstream.Load().spec.Target; t != cloche.TargetClient && t != cloche.TargetClientTCP {
-		return nil, cloche.Errorf(cloche.CodeState, "endpoint %s leads to a target of its own", e.o.Spec.Name).
-			WithHint("make it with the target %q to serve it from a client", cloche.TargetClient)
+	if t := e.upstream.Load().spec.Target; t != api.TargetClient && t != api.TargetClientTCP {
+		return nil, api.Errorf(api.CodeState, "endpoint %s leads to a target of its own", e.o.Spec.Name).
+			WithHint("make it with the target %q to serve it from a client", api.TargetClient)
 	}
 	a := &attachment{opener: o}
 	e.mu.Lock()
 	if len(e.clients) >= maxClients {
 		e.mu.Unlock()
-		return nil, cloche.Errorf(cloche.CodeNoCapacity, "%d clients are attached to endpoint %s, which is the most", maxClients, e.o.Spec.Name)
+		return nil, api.Errorf(api.CodeNoCapacity, "%d clients are attached to endpoint %s, which is the most", maxClients, e.o.Spec.Name)
 	}
-	over := e.state == cloche.EndpointDraining || e.state == cloche.EndpointClosed
+	over := e.state == api.EndpointDraining || e.state == api.EndpointClosed
 	if !over {
 		e.clients = append(e.clients, a)
 	}
 	e.mu.Unlock()
 	if over {
-		return nil, cloche.Errorf(cloche.CodeState, "endpoint %s is being taken away", e.o.Spec.Name)
+		return nil, api.Errorf(api.CodeState, "endpoint %s is being taken away", e.o.Spec.Name)
 	}
 	e.worked()
 	return func() {
@@ -56,7 +56,7 @@ func (e *Endpoint) Attach(o Opener) (detach func(), err error) {
 		a.end()
 		e.upstream.Load().retire()
 		if left == 0 && !e.draining() {
-			e.Enter(cloche.EndpointDegraded, "nobody is attached to serve it")
+			e.Enter(api.EndpointDegraded, "nobody is attached to serve it")
 		}
 	}, nil
 }

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A pulse that has ended says nothing more, also where its timer had gone off before, and
@@ -70,8 +70,8 @@ func (c *counting) Value(any) any { return nil }
 
 type nobody struct{}
 
-func (nobody) Exchanged(cloche.Exchange)            {}
-func (nobody) Changed(cloche.EndpointState, string) {}
+func (nobody) Exchanged(api.Exchange)            {}
+func (nobody) Changed(api.EndpointState, string) {}
 
 // A connection that has ended, or was refused, leaves nothing with its endpoint, which may
 // live for months.
@@ -97,7 +97,7 @@ func TestRawConnectionsLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := cloche.Endpoint{Name: "raw", Listen: ln.Addr().String(), Target: "tcp://" + far.Addr().String(), Limits: cloche.EndpointLimits{Connections: 2}}
+	spec := api.Endpoint{Name: "raw", Listen: ln.Addr().String(), Target: "tcp://" + far.Addr().String(), Limits: api.EndpointLimits{Connections: 2}}
 	e, err := New(t.Context(), Options{
 		Spec: spec, Ranges: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Tenant: "t", Sandbox: "sb-1", Observer: nobody{}, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -218,7 +218,7 @@ func TestOpenSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := New(t.Context(), Options{
-		Spec:   cloche.Endpoint{Name: "e", Listen: "127.0.0.1:1", Target: "http://" + target},
+		Spec:   api.Endpoint{Name: "e", Listen: "127.0.0.1:1", Target: "http://" + target},
 		Ranges: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Tenant: "t", Sandbox: "sb-1", Observer: nobody{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestSecretInHeads: a target that writes what the host added into the name of a field, an
@@ -26,7 +26,7 @@ func TestSecretInHeads(t *testing.T) {
 		w.Header().Set("T-"+secret, "announced")
 		w.Header().Set(http.TrailerPrefix+"U-"+secret, "not announced")
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, nil)
 	answer := in.say(t, "GET / HTTP/1.1\r\nHost: "+in.addr+"\r\nTE: trailers\r\nConnection: close\r\n\r\n")
 	if !strings.Contains(answer, " 103 ") || !strings.Contains(answer, "sum of [redacted]") || !strings.Contains(answer, "body") {
 		t.Errorf("%q", answer)
@@ -52,7 +52,7 @@ func TestNamesThatAreTakenForOthers(t *testing.T) {
 		slices.Sort(all)
 		names <- all
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{
 		SecretHeaders: map[string]string{"X-Api-Key": "key"}, SetHeaders: map[string]string{"X-Role": "guest"}, PassHeaders: []string{"X_Passed"},
 	}}, nil)
 	answer := in.say(t, "GET / HTTP/1.1\r\nHost: "+in.addr+"\r\nX_Sandbox_Id: other\r\nX-Sandbox_Id: other\r\nX_Api_Key: mine\r\nx_api-key: mine\r\nX.Api.Key: mine\r\n"+
@@ -79,7 +79,7 @@ func TestTrailersSayNothingOfWhoAsks(t *testing.T) {
 		slices.Sort(all)
 		names <- all
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{
 		SecretHeaders: map[string]string{"X-Key": "key"}, SetHeaders: map[string]string{"X-Role": "guest"}, PassHeaders: []string{"Authorization"},
 	}}, nil)
 	var trailer strings.Builder

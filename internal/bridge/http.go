@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/redact"
 )
@@ -32,7 +32,7 @@ type exchange struct {
 	// secrets are the values of headers that the host adds, by header.
 	secrets map[string]string
 
-	record  cloche.Exchange
+	record  api.Exchange
 	begun   time.Time
 	code    string
 	detail  string // of a refusal, for who asked
@@ -63,9 +63,9 @@ type exchange struct {
 }
 
 // exchange begins a record.
-func (e *Endpoint) exchange() cloche.Exchange {
-	return cloche.Exchange{
-		ID: cloche.NewID("ex-"), Tenant: e.o.Tenant, Sandbox: e.o.Sandbox, Endpoint: e.o.Spec.Name, Time: time.Now().UTC(),
+func (e *Endpoint) exchange() api.Exchange {
+	return api.Exchange{
+		ID: api.NewID("ex-"), Tenant: e.o.Tenant, Sandbox: e.o.Sandbox, Endpoint: e.o.Spec.Name, Time: time.Now().UTC(),
 	}
 }
 
@@ -161,7 +161,7 @@ func (e *Endpoint) enter(ctx context.Context) (code string) {
 func (x *exchange) judge(r *http.Request) (code string) {
 	spec := x.up.spec.HTTP
 	if spec == nil {
-		spec = &cloche.EndpointHTTP{}
+		spec = &api.EndpointHTTP{}
 	}
 	if c, ok := r.Context().Value(connKey{}).(*followed); ok && c.frame.ambiguous.Load() {
 		return codeMalformed

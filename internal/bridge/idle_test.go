@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestManyIdle: two endpoints in each of a thousand sandboxes, which nobody uses, cost
@@ -22,14 +22,14 @@ func TestManyIdle(t *testing.T) {
 	listeners := make([]*pipes, 0, sandboxes*each)
 	var wg sync.WaitGroup
 	for range sandboxes * each {
-		in := newInside(t, cloche.Endpoint{Name: "model", Target: "http://127.0.0.1:1", Listen: "127.0.0.1:13131"}, nil)
+		in := newInside(t, api.Endpoint{Name: "model", Target: "http://127.0.0.1:1", Listen: "127.0.0.1:13131"}, nil)
 		ln := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 		wg.Go(func() { in.Serve(ln) })
 		all, listeners = append(all, in), append(listeners, ln)
 	}
 	until(t, func() bool {
 		for _, in := range all {
-			if in.State() != cloche.EndpointReady {
+			if in.State() != api.EndpointReady {
 				return false
 			}
 		}

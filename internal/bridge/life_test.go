@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestFewConnections: many requests need few connections to the target.
@@ -30,7 +30,7 @@ func TestFewConnections(t *testing.T) {
 	}
 	srv.Start()
 	defer srv.Close()
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -69,7 +69,7 @@ func TestClose(t *testing.T) {
 		}
 		<-r.Context().Done()
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	var wg sync.WaitGroup
 	for path, want := range map[string]string{"/soon": "200 ", "/never": "503 draining"} {
 		wg.Go(func() {
@@ -86,11 +86,11 @@ func TestClose(t *testing.T) {
 	}
 	<-begun
 	<-begun
-	done := make(chan cloche.EndpointRemoval)
+	done := make(chan api.EndpointRemoval)
 	ctx, over := context.WithCancel(t.Context())
 	defer over()
 	go func() { done <- in.Close(ctx, time.Hour) }()
-	until(t, func() bool { return in.State() == cloche.EndpointDraining })
+	until(t, func() bool { return in.State() == api.EndpointDraining })
 	close(finish)
 	until(t, func() bool { return in.Status().Counters.Active == 1 })
 	over() // as the end of the grace
@@ -98,11 +98,11 @@ func TestClose(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	wg.Wait()
-	if s := in.State(); s != cloche.EndpointClosed {
+	if s := in.State(); s != api.EndpointClosed {
 		t.Error(s)
 	}
 
-	in = open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in = open(t, api.Endpoint{Target: srv.URL}, nil)
 	wg.Go(func() {
 		if resp, err := http.Get(in.base + "/never"); err == nil {
 			resp.Body.Close()
@@ -125,7 +125,7 @@ func TestSwitch(t *testing.T) {
 		fmt.Fprint(w, "one")
 	})
 	two := target(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "two") })
-	in := open(t, cloche.Endpoint{Target: one.URL}, nil)
+	in := open(t, api.Endpoint{Target: one.URL}, nil)
 	get := func() string {
 		resp, err := http.Get(in.base)
 		if err != nil {
@@ -161,7 +161,7 @@ func TestConditions(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	ln.Close()
-	in := open(t, cloche.Endpoint{Target: "http://" + addr}, nil)
+	in := open(t, api.Endpoint{Target: "http://" + addr}, nil)
 	status := func() int {
 		resp, err := http.Get(in.base)
 		if err != nil {
@@ -170,7 +170,7 @@ func TestConditions(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode
 	}
-	if got := status(); got != 502 || in.State() != cloche.EndpointDegraded {
+	if got := status(); got != 502 || in.State() != api.EndpointDegraded {
 		t.Errorf("%d, %s", got, in.State())
 	}
 	if ln, err = net.Listen("tcp", addr); err != nil {
@@ -182,7 +182,7 @@ func TestConditions(t *testing.T) {
 	if got := status(); got != 404 {
 		t.Error(got)
 	}
-	until(t, func() bool { return in.State() == cloche.EndpointReady })
+	until(t, func() bool { return in.State() == api.EndpointReady })
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if want := []string{"ready", "degraded its target cannot be reached", "ready"}; !slices.Equal(in.states, want) {
@@ -199,13 +199,13 @@ func TestTimes(t *testing.T) {
 		}
 		<-r.Context().Done()
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{HeaderMS: 50}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{HeaderMS: 50}}, nil)
 	resp, err := http.Get(in.base + "/late")
 	if err != nil || resp.StatusCode != 504 || resp.Header.Get("X-Bridge-Error") != "header_timeout" {
 		t.Fatal(resp, err)
 	}
 	resp.Body.Close()
-	in = open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{IdleMS: 100}}, nil)
+	in = open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{IdleMS: 100}}, nil)
 	// On a busy machine its time is over before the beginning has come through.
 	if resp, err = http.Get(in.base + "/silent"); err == nil {
 		if b, err := io.ReadAll(resp.Body); err == nil {
@@ -240,7 +240,7 @@ func TestRaw(t *testing.T) {
 			}()
 		}
 	}()
-	in := open(t, cloche.Endpoint{Target: "tcp://" + ln.Addr().String()}, nil)
+	in := open(t, api.Endpoint{Target: "tcp://" + ln.Addr().String()}, nil)
 	for range 20 {
 		c, err := net.Dial("tcp", in.addr)
 		if err != nil {
@@ -285,7 +285,7 @@ func (d dialer) Close() error { return nil }
 // somebody is.
 func TestAttach(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) })
-	in := open(t, cloche.Endpoint{Target: cloche.TargetClient}, nil)
+	in := open(t, api.Endpoint{Target: api.TargetClient}, nil)
 	get := func() string {
 		resp, err := http.Get(in.base)
 		if err != nil {
@@ -307,11 +307,11 @@ func TestAttach(t *testing.T) {
 			t.Error(got)
 		}
 		detach()
-		if got := get(); !strings.HasPrefix(got, "no_attachment1") || in.State() != cloche.EndpointDegraded {
+		if got := get(); !strings.HasPrefix(got, "no_attachment1") || in.State() != api.EndpointDegraded {
 			t.Error(got)
 		}
 	}
-	if _, err := open(t, cloche.Endpoint{Target: srv.URL}, nil).Attach(dialer{}); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := open(t, api.Endpoint{Target: srv.URL}, nil).Attach(dialer{}); api.CodeOf(err) != api.CodeState {
 		t.Error(err)
 	}
 }
@@ -319,7 +319,7 @@ func TestAttach(t *testing.T) {
 // TestMissingSecret: nothing goes on without it.
 func TestMissingSecret(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) { t.Error("it was forwarded") })
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "none"}}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"Authorization": "none"}}}, nil)
 	resp, err := http.Get(in.base)
 	if err != nil || resp.StatusCode != 500 || resp.Header.Get("X-Bridge-Error") != "secret_unavailable" {
 		t.Fatal(resp, err)
@@ -339,7 +339,7 @@ func TestEventKeepAlive(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{EventKeepAliveMS: 100}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{EventKeepAliveMS: 100}}, nil)
 	resp, err := http.Get(in.base + "/?type=text/event-stream")
 	if err != nil {
 		t.Fatal(err)
@@ -403,7 +403,7 @@ func TestBytesOfHeaders(t *testing.T) {
 		w.Header().Set("X-Odd", r.Header.Get("X-Odd"))
 		io.Copy(w, r.Body)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	got := in.say(t, "POST /x?q=%ff HTTP/1.1\r\nHost: "+in.addr+"\r\nX-Odd: "+odd+"\r\nContent-Length: 3\r\nConnection: close\r\n\r\n\xff\x00\xfe")
 	if !strings.Contains(got, "X-Odd: "+odd+"\r\n") || !strings.HasSuffix(got, "\xff\x00\xfe") {
 		t.Errorf("%q", got)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge"
 )
 
@@ -50,7 +50,7 @@ func TestSlowConnectsAreFew(t *testing.T) {
 	srv.Start()
 	defer srv.Close()
 	g := &gate{open: make(chan struct{})}
-	in := open(t, cloche.Endpoint{Target: "http://slow.test" + srv.URL[strings.LastIndex(srv.URL, ":"):], Limits: cloche.EndpointLimits{ConnectMS: 60_000}},
+	in := open(t, api.Endpoint{Target: "http://slow.test" + srv.URL[strings.LastIndex(srv.URL, ":"):], Limits: api.EndpointLimits{ConnectMS: 60_000}},
 		func(o *bridge.Options) { o.Resolver = g })
 	const workers, each = 8, 25
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: workers}}
@@ -88,7 +88,7 @@ func TestHungRequestsDelayNobody(t *testing.T) {
 			<-r.Context().Done()
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	ctx, release := context.WithCancel(t.Context())
 	defer release()
 	var wg sync.WaitGroup
@@ -131,7 +131,7 @@ func TestHungRequestsDelayNobody(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode == 429 && resp.Header.Get("X-Bridge-Error") == "concurrency_limit" && resp.Header.Get("Retry-After") == "1"
 	})
-	other := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	other := open(t, api.Endpoint{Target: srv.URL}, nil)
 	if resp, err := http.Get(other.base); err != nil || resp.StatusCode != 200 {
 		t.Errorf("another endpoint: %v, %v", resp, err)
 	}
@@ -151,7 +151,7 @@ func TestSlowHeadIsCut(t *testing.T) {
 	}
 	t.Parallel()
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) { t.Error("it reached the target") })
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{Connections: 1}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{Connections: 1}}, nil)
 	c, err := net.Dial("tcp", in.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestRates(t *testing.T) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, strings.Repeat("x", int(n)))
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
 	for _, want := range []string{"200  ", "429 rate_limit 100"} {
 		resp, err := http.Get(in.base)
 		if err != nil {
@@ -201,7 +201,7 @@ func TestRates(t *testing.T) {
 	}
 
 	// 16 KiB at once, and 16 KiB each second; silence is not what waits for that.
-	slow := open(t, cloche.Endpoint{Target: srv.URL, Limits: cloche.EndpointLimits{BytesPerSecond: 16 << 10, IdleMS: 3000}}, nil)
+	slow := open(t, api.Endpoint{Target: srv.URL, Limits: api.EndpointLimits{BytesPerSecond: 16 << 10, IdleMS: 3000}}, nil)
 	begun := time.Now()
 	resp, err := http.Post(slow.base, "text/plain", strings.NewReader(strings.Repeat("y", 16<<10)))
 	if err != nil {
@@ -218,7 +218,7 @@ func TestRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	raw := open(t, cloche.Endpoint{Target: "tcp://" + ln.Addr().String(), Limits: cloche.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
+	raw := open(t, api.Endpoint{Target: "tcp://" + ln.Addr().String(), Limits: api.EndpointLimits{RequestsPerSecond: 0.01}}, nil)
 	for i := range 2 {
 		c, err := net.Dial("tcp", raw.addr)
 		if err != nil && i > 0 {
@@ -243,9 +243,9 @@ func TestRates(t *testing.T) {
 func TestShareOfASandbox(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) {})
 	share := &bridge.Share{}
-	limits := cloche.EndpointLimits{Connections: 512}
+	limits := api.EndpointLimits{Connections: 512}
 	with := func(o *bridge.Options) { o.Share = share }
-	one, two := open(t, cloche.Endpoint{Target: srv.URL, Limits: limits}, with), open(t, cloche.Endpoint{Target: srv.URL, Limits: limits}, with)
+	one, two := open(t, api.Endpoint{Target: srv.URL, Limits: limits}, with), open(t, api.Endpoint{Target: srv.URL, Limits: limits}, with)
 	var held []net.Conn
 	for i := range 512 {
 		c, err := net.Dial("tcp", []string{one.addr, two.addr}[i%2])
@@ -289,8 +289,8 @@ func TestSocketsOfTheProcess(t *testing.T) {
 	defer echo.Close()
 	sockets := bridge.NewSockets(2)
 	with := func(o *bridge.Options) { o.Sockets = sockets }
-	one, two := open(t, cloche.Endpoint{Target: srv.URL}, with), open(t, cloche.Endpoint{Target: srv.URL}, with)
-	raw := open(t, cloche.Endpoint{Target: "tcp://" + echo.Addr().String()}, with)
+	one, two := open(t, api.Endpoint{Target: srv.URL}, with), open(t, api.Endpoint{Target: srv.URL}, with)
+	raw := open(t, api.Endpoint{Target: "tcp://" + echo.Addr().String()}, with)
 	held, err := http.Get("http://" + one.addr + "/hold")
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxSandboxConns is how many connections all endpoints of a sandbox have at once.
@@ -109,7 +109,7 @@ type rates struct {
 // minByteBurst lets small answers go at once, whatever the rate.
 const minByteBurst = 4 << 10
 
-func ratesOf(l cloche.EndpointLimits) rates {
+func ratesOf(l api.EndpointLimits) rates {
 	var r rates
 	if n := l.RequestsPerSecond; n > 0 {
 		r.requests = rate.NewLimiter(rate.Limit(n), max(1, int(math.Ceil(n))))

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // rawConn is a connection whose bytes go through as they are.
@@ -18,7 +18,7 @@ type rawConn struct {
 	near net.Conn
 	ctx  context.Context
 	stop context.CancelCauseFunc
-	x    cloche.Exchange
+	x    api.Exchange
 
 	in, out atomic.Int64
 }
@@ -34,7 +34,7 @@ func (e *Endpoint) serveRaw(ln net.Listener) {
 		c.ctx, c.stop = context.WithCancelCause(e.ctx)
 		e.mu.Lock()
 		full := len(e.raw) >= e.o.Spec.Limits.Connections
-		over := e.state == cloche.EndpointDraining || e.state == cloche.EndpointClosed
+		over := e.state == api.EndpointDraining || e.state == api.EndpointClosed
 		code := codeBusy
 		if !full && !over && e.rates.ask() > 0 {
 			full, code = true, codeRate

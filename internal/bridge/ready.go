@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The wait between two attempts to reach a target that somebody waits for begins at
@@ -17,17 +17,17 @@ const probing = "it is found out whether its target can be reached"
 // is to be asked first.
 func (e *Endpoint) prove() {
 	e.mu.Lock()
-	over := e.state == cloche.EndpointClosed || e.state == cloche.EndpointDraining
+	over := e.state == api.EndpointClosed || e.state == api.EndpointDraining
 	ask := e.spec.Probe && !over
 	if ask {
 		e.wg.Add(1)
 	}
 	e.mu.Unlock()
 	if !ask {
-		e.Enter(cloche.EndpointReady, "")
+		e.Enter(api.EndpointReady, "")
 		return
 	}
-	e.Enter(cloche.EndpointBinding, probing)
+	e.Enter(api.EndpointBinding, probing)
 	go func() {
 		defer e.wg.Done()
 		e.probe(e.ctx)
@@ -48,7 +48,7 @@ func (e *Endpoint) probe(ctx context.Context) (reached bool) {
 		return true
 	}
 	if ctx.Err() == nil && e.listening.Load() > 0 {
-		e.Enter(cloche.EndpointDegraded, faultOf(codeOf(ctx, err)).condition)
+		e.Enter(api.EndpointDegraded, faultOf(codeOf(ctx, err)).condition)
 	}
 	return false
 }
@@ -62,11 +62,11 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		state, reason, moved := e.state, e.reason, e.moved
 		e.mu.Unlock()
 		switch state {
-		case cloche.EndpointReady:
+		case api.EndpointReady:
 			return nil
-		case cloche.EndpointDraining, cloche.EndpointClosed, cloche.EndpointFailed:
-			return cloche.Errorf(cloche.CodeState, "endpoint %s is %s", e.o.Spec.Name, state)
-		case cloche.EndpointDegraded:
+		case api.EndpointDraining, api.EndpointClosed, api.EndpointFailed:
+			return api.Errorf(api.CodeState, "endpoint %s is %s", e.o.Spec.Name, state)
+		case api.EndpointDegraded:
 			if e.listening.Load() > 0 && e.probe(ctx) {
 				continue
 			}
@@ -75,7 +75,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		case <-moved:
 		case <-time.After(wait):
 		case <-ctx.Done():
-			err := cloche.Errorf(cloche.CodeUnavailable, "endpoint %s is not ready: %s", e.o.Spec.Name, reason)
+			err := api.Errorf(api.CodeUnavailable, "endpoint %s is not ready: %s", e.o.Spec.Name, reason)
 			err.Retryable = true
 			return err
 		}

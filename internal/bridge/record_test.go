@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 )
@@ -63,7 +63,7 @@ func TestRecordAndReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, func(o *bridge.Options) { o.Record = rec })
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{SecretHeaders: map[string]string{"X-Key": "key"}}}, func(o *bridge.Options) { o.Record = rec })
 	type step struct{ method, path, headers, body string }
 	steps := []step{
 		{"POST", "/v1/stream?x=1&api_key=hunter2", "Authorization: Bearer hunter2\r\n", `{"a":1}`},
@@ -90,11 +90,11 @@ func TestRecordAndReplay(t *testing.T) {
 			t.Errorf("%s is kept", s)
 		}
 	}
-	play, err := store.Play("t", "run", cloche.EndpointReplay{})
+	play, err := store.Play("t", "run", api.EndpointReplay{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := open(t, cloche.Endpoint{Target: "replay:run"}, func(o *bridge.Options) { o.Play = play })
+	again := open(t, api.Endpoint{Target: "replay:run"}, func(o *bridge.Options) { o.Play = play })
 	for i, s := range steps {
 		s.body = strings.Replace(s.body, `{"a":1}`, ` { "a" : 1 } `, 1) // it says the same
 		want := strings.Replace(then[i], "Set-Cookie: door=open\r\n", "", 1)
@@ -134,12 +134,12 @@ func TestReplayOfACut(t *testing.T) {
 	rec.Keep(tape.Exchange{N: 1, Request: tape.Request{Method: "GET", Path: "/cut"}, Response: tape.Response{Status: 200, Chunks: []tape.Chunk{tape.ChunkOf([]byte("half"), 0)}, Cut: true}})
 	rec.Keep(tape.Exchange{N: 2, Request: tape.Request{Method: "GET", Path: "/slow"}, Response: tape.Response{Status: 200, Chunks: []tape.Chunk{tape.ChunkOf([]byte("one"), 1), tape.ChunkOf([]byte("two"), 3_600_000)}}})
 	rec.Close()
-	how := cloche.EndpointReplay{Pace: true}
+	how := api.EndpointReplay{Pace: true}
 	play, err := store.Play("t", "run", how)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := open(t, cloche.Endpoint{Target: "replay:run", Replay: &how}, func(o *bridge.Options) { o.Play = play })
+	in := open(t, api.Endpoint{Target: "replay:run", Replay: &how}, func(o *bridge.Options) { o.Play = play })
 	resp, err := http.Get(in.base + "/cut")
 	if err != nil {
 		t.Fatal(err)

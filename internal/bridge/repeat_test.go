@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // tries is a client that asks as SDKs do.
@@ -62,7 +62,7 @@ func TestOnce(t *testing.T) {
 		}
 		fmt.Fprintf(w, "%d %s", n, body)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{Once: true}, Audit: &cloche.EndpointAudit{Capture: cloche.CaptureBody, MaxBytes: 64}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{Once: true}, Audit: &api.EndpointAudit{Capture: api.CaptureBody, MaxBytes: 64}}, nil)
 	key := func(k string) map[string]string { return map[string]string{"Idempotency-Key": k} }
 	for i, c := range []struct {
 		body   string
@@ -137,7 +137,7 @@ func TestOnceInFlight(t *testing.T) {
 		<-answer
 		fmt.Fprint(w, "answer ", n)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{Once: true}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{Once: true}}, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -181,7 +181,7 @@ func TestOnceEnds(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{Once: true}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{Once: true}}, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { in.tries(ctx, t, "question", counted(0)) })

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/hop"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
@@ -83,7 +83,7 @@ func (x *exchange) settle(r *http.Request) (code string) {
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out, spec := p.Out, x.up.spec.HTTP
 	if spec == nil {
-		spec = &cloche.EndpointHTTP{}
+		spec = &api.EndpointHTTP{}
 	}
 	base := x.up.base
 	_, query, asked := strings.Cut(p.In.RequestURI, "?")

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxHead bounds the head of a request, maxHeaders the headers in it.
@@ -70,12 +70,12 @@ func (l *counted) Accept() (net.Conn, error) {
 }
 
 // peerOf is who has made a connection; nil is not known.
-func peerOf(c net.Conn) *cloche.ExchangePeer {
+func peerOf(c net.Conn) *api.ExchangePeer {
 	if p, ok := c.(interface {
 		Peer() (uid uint32, pid int, ok bool)
 	}); ok {
 		if uid, pid, ok := p.Peer(); ok {
-			return &cloche.ExchangePeer{UID: uid, PID: pid}
+			return &api.ExchangePeer{UID: uid, PID: pid}
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestOwnSocket: what this very process listens at is no target, by whatever path.
@@ -25,7 +25,7 @@ func TestOwnSocket(t *testing.T) {
 	wg.Go(func() { _ = srv.Serve(ln) })
 	defer wg.Wait()
 	defer srv.Close()
-	in := open(t, cloche.Endpoint{Target: "unix://" + path}, nil)
+	in := open(t, api.Endpoint{Target: "unix://" + path}, nil)
 	resp, err := http.Get(in.base + "/v1/sandboxes")
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestOwnSocket(t *testing.T) {
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 502 || resp.Header.Get("X-Bridge-Error") != "target_denied" {
 		t.Errorf("%s %s", resp.Status, body)
 	}
-	gone := open(t, cloche.Endpoint{Target: "unix://" + path + ".gone"}, nil)
+	gone := open(t, api.Endpoint{Target: "unix://" + path + ".gone"}, nil)
 	resp, err = http.Get(gone.base)
 	if err != nil {
 		t.Fatal(err)

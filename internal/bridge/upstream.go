@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
@@ -32,7 +32,7 @@ const (
 // upstream is one target, with the connections to it.
 type upstream struct {
 	e    *Endpoint
-	spec cloche.Endpoint
+	spec api.Endpoint
 	// base is the URL that requests go below; nil for raw targets.
 	base *url.URL
 	// host and port are where to dial; empty where clients attach.
@@ -47,18 +47,18 @@ type upstream struct {
 }
 
 // newUpstream prepares a target, and connects to nothing.
-func (e *Endpoint) newUpstream(spec cloche.Endpoint, ranges []netip.Prefix) (*upstream, error) {
+func (e *Endpoint) newUpstream(spec api.Endpoint, ranges []netip.Prefix) (*upstream, error) {
 	u := &upstream{e: e, spec: spec, ranges: ranges}
 	switch {
-	case spec.Target == cloche.TargetClient:
+	case spec.Target == api.TargetClient:
 		u.base = &url.URL{Scheme: "http", Host: authorityOf(spec)}
-	case spec.Target == cloche.TargetClientTCP:
+	case spec.Target == api.TargetClientTCP:
 	case strings.HasPrefix(spec.Target, "unix://"):
 		u.socket = strings.TrimPrefix(spec.Target, "unix://")
 		u.base = &url.URL{Scheme: "http", Host: "localhost"}
 	case strings.HasPrefix(spec.Target, "unix+tcp://"):
 		u.socket = strings.TrimPrefix(spec.Target, "unix+tcp://")
-	case strings.HasPrefix(spec.Target, cloche.TargetReplay):
+	case strings.HasPrefix(spec.Target, api.TargetReplay):
 		u.base = &url.URL{Scheme: "http", Host: authorityOf(spec)}
 		u.play = e.o.Play
 		if u.play == nil {
@@ -99,7 +99,7 @@ func (e *Endpoint) newUpstream(spec cloche.Endpoint, ranges []netip.Prefix) (*up
 }
 
 // authorityOf is what an endpoint is called inside.
-func authorityOf(spec cloche.Endpoint) string {
+func authorityOf(spec api.Endpoint) string {
 	if spec.Socket() != "" {
 		return "localhost"
 	}

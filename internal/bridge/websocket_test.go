@@ -20,7 +20,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestWebSocket: messages of every size come back as they were sent, and so does the
@@ -41,7 +41,7 @@ func TestWebSocket(t *testing.T) {
 			}
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, in.base, nil)
@@ -85,7 +85,7 @@ func TestOnlyWebSocketsUpgrade(t *testing.T) {
 			rw.Flush()
 		}
 	})
-	in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL}, nil)
 	const websocketHead = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 	for _, c := range []struct {
 		name, line, head string
@@ -147,7 +147,7 @@ func TestOnlyWebSocketsUpgrade(t *testing.T) {
 func TestFilterReadsWhatTheTargetGets(t *testing.T) {
 	types := make(chan []string, 1)
 	srv := target(t, func(_ http.ResponseWriter, r *http.Request) { types <- r.Header["Content-Type"] })
-	in := open(t, cloche.Endpoint{Target: srv.URL, HTTP: &cloche.EndpointHTTP{BodyFilter: cloche.BodyFilterStrip}}, nil)
+	in := open(t, api.Endpoint{Target: srv.URL, HTTP: &api.EndpointHTTP{BodyFilter: api.BodyFilterStrip}}, nil)
 	answer := in.say(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: "+in.addr+"\r\nContent-Type: text/plain\r\nConnection: close, Content-Type\r\nContent-Length: 2\r\n\r\n{}")
 	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
 		t.Fatalf("%q", answer)
@@ -177,7 +177,7 @@ func TestSwitchUnasked(t *testing.T) {
 			fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\n%s\r\ntunnel", c.says)
 			rw.Flush()
 		})
-		in := open(t, cloche.Endpoint{Target: srv.URL}, nil)
+		in := open(t, api.Endpoint{Target: srv.URL}, nil)
 		answer := in.say(t, "GET / HTTP/1.1\r\nHost: "+in.addr+"\r\n"+c.asks+"Connection: close\r\n\r\n")
 		if !strings.HasPrefix(answer, "HTTP/1.1 502 ") || !strings.Contains(answer, "X-Bridge-Error: target_protocol\r\n") || strings.Contains(answer, "tunnel") {
 			t.Errorf("%s: %q", c.name, answer)
@@ -186,7 +186,7 @@ func TestSwitchUnasked(t *testing.T) {
 		if x := in.last(t); x.Code != "target_protocol" || x.Outcome != "upstream_error" || x.Upstream != 101 || x.Status != 502 {
 			t.Errorf("%s: on record %+v", c.name, x)
 		}
-		if st := in.State(); st == cloche.EndpointDegraded {
+		if st := in.State(); st == api.EndpointDegraded {
 			t.Errorf("%s: the endpoint is %s", c.name, st)
 		}
 	}
@@ -309,7 +309,7 @@ func TestEndpointH2C(t *testing.T) {
 	if !strings.HasPrefix(first, "HTTP/1.1 101") {
 		t.Fatalf("Hypercorn answers h2c with %q: it shows nothing", first)
 	}
-	in := open(t, cloche.Endpoint{Target: "http://" + addr + "/rollout/mine", HTTP: &cloche.EndpointHTTP{Methods: []string{"GET"}}}, nil)
+	in := open(t, api.Endpoint{Target: "http://" + addr + "/rollout/mine", HTTP: &api.EndpointHTTP{Methods: []string{"GET"}}}, nil)
 	first = sayHTTP2(t, in.addr, "DELETE", "/rollout/other/admin", func(c net.Conn) { io.Copy(io.Discard, c) })
 	if !strings.HasPrefix(first, "HTTP/1.1 200") {
 		t.Errorf("h2c is answered with %q", first)

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) errorsCommand() *cobra.Command {
-	var o cloche.ErrorOptions
+	var o api.ErrorOptions
 	c := &cobra.Command{
 		Use:   "errors",
 		Short: "Show the newest errors of creates and execs",
@@ -27,7 +27,7 @@ asked. A command that fails is no error.`,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Limit < 1 {
-				return cloche.Invalid("limit", "--limit is %d", o.Limit).WithHint("1 or more")
+				return api.Invalid("limit", "--limit is %d", o.Limit).WithHint("1 or more")
 			}
 			if err := checkText("tenant", o.Tenant); err != nil {
 				return err
@@ -38,7 +38,7 @@ asked. A command that fails is no error.`,
 					return err
 				}
 				if a.json {
-					list.Errors = append([]cloche.ErrorRecord{}, list.Errors...)
+					list.Errors = append([]api.ErrorRecord{}, list.Errors...)
 					return a.printJSON(list)
 				}
 				rows := make([][]string, 0, len(list.Errors))
@@ -52,12 +52,12 @@ asked. A command that fails is no error.`,
 		},
 	}
 	c.Flags().StringVar(&o.Tenant, "tenant", "", "those of this `tenant` alone, for the operator")
-	c.Flags().IntVar(&o.Limit, "limit", cloche.KeptErrors, "how many")
+	c.Flags().IntVar(&o.Limit, "limit", api.KeptErrors, "how many")
 	return c
 }
 
 func (a *app) guidanceCommand() *cobra.Command {
-	var o cloche.GuidanceOptions
+	var o api.GuidanceOptions
 	c := &cobra.Command{
 		Use:   "guidance [flags] [SANDBOX]",
 		Short: "Print what to tell a model of its sandbox",
@@ -132,7 +132,7 @@ Exit status: 0 when a sandbox could be had, 1 when not.`,
 	}
 }
 
-func (a *app) printStatus(st cloche.Status) error {
+func (a *app) printStatus(st api.Status) error {
 	if a.json {
 		return a.printJSON(st)
 	}
@@ -150,7 +150,7 @@ func (a *app) printStatus(st cloche.Status) error {
 }
 
 // problemLines are the lines that tell of a problem, and how to mend it.
-func problemLines(indent string, p cloche.Problem) string {
+func problemLines(indent string, p api.Problem) string {
 	text := fmt.Sprintf("%sproblem: %s\n", indent, oneLine(p.What))
 	if p.Mend != "" {
 		text += fmt.Sprintf("%smend: %s\n", indent, oneLine(p.Mend))
@@ -175,7 +175,7 @@ func (a *app) printLines(text string) error {
 type charsFlag struct{ n int64 }
 
 func (f *charsFlag) register(flags *pflag.FlagSet) {
-	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut each stream to `N` characters in its middle, for a model to read; "+strconv.Itoa(cloche.DefaultOutputChars)+" is usual (default no cut)")
+	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut each stream to `N` characters in its middle, for a model to read; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
 }
 
 // value is the flag's, nil where it was not given.
@@ -184,9 +184,9 @@ func (f *charsFlag) value(c *cobra.Command, json bool) (*int64, error) {
 	case !c.Flags().Changed("max-chars"):
 		return nil, nil
 	case !json:
-		return nil, cloche.Invalid("max_output_chars", "--max-chars is for results, and this output is passed on as it is written").WithHint("add --json")
+		return nil, api.Invalid("max_output_chars", "--max-chars is for results, and this output is passed on as it is written").WithHint("add --json")
 	case f.n < 0:
-		return nil, cloche.Invalid("max_output_chars", "--max-chars is %d", f.n).WithHint("0 or more")
+		return nil, api.Invalid("max_output_chars", "--max-chars is %d", f.n).WithHint("0 or more")
 	}
 	return &f.n, nil
 }

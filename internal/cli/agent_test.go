@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
 func TestErrors(t *testing.T) {
 	f := newFake(t)
 	at := time.Date(2020, 11, 21, 9, 30, 0, 0, time.UTC)
-	f.answers["GET /errors"] = cloche.ErrorList{Errors: []cloche.ErrorRecord{
-		{Time: at, Stage: cloche.StageQuotaAfter, Code: cloche.CodeQuota, Message: "it is \x1b[2Jfull\nand more", Tenant: "red", RequestID: "rq-1", QueryID: "q-7", Sandbox: "sb-1"},
-		{Time: at, Stage: cloche.StageBuild, Code: cloche.CodeDenied, Message: "no", Tenant: "red"},
+	f.answers["GET /errors"] = api.ErrorList{Errors: []api.ErrorRecord{
+		{Time: at, Stage: api.StageQuotaAfter, Code: api.CodeQuota, Message: "it is \x1b[2Jfull\nand more", Tenant: "red", RequestID: "rq-1", QueryID: "q-7", Sandbox: "sb-1"},
+		{Time: at, Stage: api.StageBuild, Code: api.CodeDenied, Message: "no", Tenant: "red"},
 	}}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "errors", "--tenant", "red", "--limit", "5")
@@ -28,7 +28,7 @@ func TestErrors(t *testing.T) {
 	}
 	stamp := at.Local().Format(time.DateTime)
 	for i, want := range []string{
-		stamp + " red " + string(cloche.StageQuotaAfter) + " quota_exceeded q-7 rq-1 it is", stamp + " red build denied - - no",
+		stamp + " red " + string(api.StageQuotaAfter) + " quota_exceeded q-7 rq-1 it is", stamp + " red build denied - - no",
 	} {
 		if row := strings.Join(strings.Fields(lines[i+1]), " "); !strings.HasPrefix(row, want) {
 			t.Errorf("%q, want %q", row, want)
@@ -40,11 +40,11 @@ func TestErrors(t *testing.T) {
 	if !f.asked("GET /v1/errors?limit=5&tenant=red") {
 		t.Errorf("asked %v", f.requests)
 	}
-	var list cloche.ErrorList
+	var list api.ErrorList
 	if got := runCLI(t, homeEnv(home), nil, nil, "errors", "--json"); json.Unmarshal([]byte(got.out), &list) != nil || len(list.Errors) != 2 || list.Errors[0].Message != "it is \x1b[2Jfull\nand more" {
 		t.Errorf("%+v", got)
 	}
-	f.answers["GET /errors"] = cloche.ErrorList{}
+	f.answers["GET /errors"] = api.ErrorList{}
 	if got := runCLI(t, homeEnv(home), nil, nil, "errors", "--json"); got != (result{0, "{\"errors\":[]}\n", ""}) {
 		t.Errorf("none: %+v", got)
 	}
@@ -57,7 +57,7 @@ func TestErrors(t *testing.T) {
 
 func TestGuidance(t *testing.T) {
 	f := newFake(t)
-	f.answers["GET /guidance"] = cloche.Guidance{Text: "The workspace is mounted at /srv.\n- evil\x1b[2J\n", Workspace: "/srv", Profile: "agent", Network: "none"}
+	f.answers["GET /guidance"] = api.Guidance{Text: "The workspace is mounted at /srv.\n- evil\x1b[2J\n", Workspace: "/srv", Profile: "agent", Network: "none"}
 	home := f.listen()
 	if got := runCLI(t, homeEnv(home), nil, nil, "guidance", "box"); got != (result{0, "The workspace is mounted at /srv.\n- evil\uFFFD[2J\n", ""}) {
 		t.Errorf("%+v", got)
@@ -65,12 +65,12 @@ func TestGuidance(t *testing.T) {
 	if !f.asked("GET /v1/guidance?sandbox=box") {
 		t.Errorf("asked %v", f.requests)
 	}
-	var g cloche.Guidance
+	var g api.Guidance
 	got := runCLI(t, homeEnv(home), nil, nil, "guidance", "--profile", "agent", "--all-skills", "--json")
 	if json.Unmarshal([]byte(got.out), &g) != nil || g.Workspace != "/srv" || !f.asked("GET /v1/guidance?all_skills=true&profile=agent") {
 		t.Errorf("%+v, asked %v", got, f.requests)
 	}
-	f.refuse["GET /guidance"] = cloche.Errorf(cloche.CodeDisabled, "it is switched off")
+	f.refuse["GET /guidance"] = api.Errorf(api.CodeDisabled, "it is switched off")
 	if got := runCLI(t, homeEnv(home), nil, nil, "guidance"); got.status != 125 && got.status != 126 || !strings.Contains(got.err, "it is switched off") || got.out != "" {
 		t.Errorf("%+v", got)
 	}
@@ -81,25 +81,25 @@ func TestGuidance(t *testing.T) {
 func TestStatus(t *testing.T) {
 	f := newFake(t)
 	home := f.listen()
-	f.status = cloche.Status{
-		Version: "v9", Enabled: true, Available: true, Engine: cloche.EngineStatus{Name: "gvisor", Available: true}, Profile: "agent",
+	f.status = api.Status{
+		Version: "v9", Enabled: true, Available: true, Engine: api.EngineStatus{Name: "gvisor", Available: true}, Profile: "agent",
 		Sandboxes: 3, Starting: 2, Queued: 1, RecentErrors: 4,
 	}
 	want := result{0, "available: engine gvisor, profile agent\nsandboxes: 3 live, 2 being made, 1 waiting for that\nrecent errors: 4\n", ""}
 	if got := runCLI(t, homeEnv(home), nil, nil, "status"); got != want {
 		t.Errorf("%+v", got)
 	}
-	for _, reason := range []cloche.StatusReason{cloche.ReasonDisabled, cloche.ReasonEngineDown, cloche.ReasonNoEngine} {
-		f.status = cloche.Status{Version: "v9", Reason: reason, Message: "it is \x1bso", Engine: cloche.EngineStatus{Name: "docker"}}
+	for _, reason := range []api.StatusReason{api.ReasonDisabled, api.ReasonEngineDown, api.ReasonNoEngine} {
+		f.status = api.Status{Version: "v9", Reason: reason, Message: "it is \x1bso", Engine: api.EngineStatus{Name: "docker"}}
 		if got := runCLI(t, homeEnv(home), nil, nil, "status"); got.status != 1 || !strings.HasPrefix(got.out, "not available: "+string(reason)+": it is \uFFFDso\n") || got.err != "" {
 			t.Errorf("%s: %+v", reason, got)
 		}
-		var st cloche.Status
+		var st api.Status
 		if got := runCLI(t, homeEnv(home), nil, nil, "status", "--json"); got.status != 1 || json.Unmarshal([]byte(got.out), &st) != nil || st.Reason != reason || st.Engine.Name != "docker" {
 			t.Errorf("%s: %+v", reason, got)
 		}
 	}
-	f.refuse["GET /status"] = cloche.Errorf(cloche.CodeInternal, "it broke")
+	f.refuse["GET /status"] = api.Errorf(api.CodeInternal, "it broke")
 	if got := runCLI(t, homeEnv(home), nil, nil, "status"); got.status != 1 || !strings.HasPrefix(got.out, "not available: failing: ") || !strings.Contains(got.out, "it broke") {
 		t.Errorf("an error: %+v", got)
 	}
@@ -109,8 +109,8 @@ func TestStatus(t *testing.T) {
 		if got.status != 1 || !strings.HasPrefix(got.out, "not available: never_connected: ") || strings.Contains(got.out, "sandboxes:") || !strings.Contains(got.out, "cloche serve") || got.err != "" {
 			t.Errorf("%s: %+v", what, got)
 		}
-		var st cloche.Status
-		if got := runCLI(t, env, nil, nil, "status", "--json"); got.status != 1 || json.Unmarshal([]byte(got.out), &st) != nil || st.Reason != cloche.ReasonNeverConnected {
+		var st api.Status
+		if got := runCLI(t, env, nil, nil, "status", "--json"); got.status != 1 || json.Unmarshal([]byte(got.out), &st) != nil || st.Reason != api.ReasonNeverConnected {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // absolute makes a path of the caller's machine absolute, or says why such a
@@ -13,17 +13,17 @@ import (
 type absolute func(field, path string) (string, error)
 
 // parseMount reads SRC:DST[:ro|rw].
-func parseMount(s string, abs absolute) (cloche.Mount, error) {
+func parseMount(s string, abs absolute) (api.Mount, error) {
 	const field = "mounts"
 	bad := func(why string) error {
-		return cloche.Invalid(field, "--mount %q %s", clip(s), why).
+		return api.Invalid(field, "--mount %q %s", clip(s), why).
 			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
 	}
 	if strings.HasPrefix(s, "type=") || strings.Contains(s, ",source=") || strings.Contains(s, ",src=") {
-		return cloche.Mount{}, bad("is in Docker's long form")
+		return api.Mount{}, bad("is in Docker's long form")
 	}
 	parts := splitMount(s)
-	m := cloche.Mount{}
+	m := api.Mount{}
 	if len(parts) == 3 {
 		switch parts[2] {
 		case "ro":
@@ -57,22 +57,22 @@ func parseMount(s string, abs absolute) (cloche.Mount, error) {
 
 // parseWorkspace reads NAME|DIR[:PATH][:ro]. What contains a slash or begins with
 // a dot is a directory; nothing before the colon is a private workspace at PATH.
-func parseWorkspace(s string, abs absolute) (*cloche.Workspace, error) {
+func parseWorkspace(s string, abs absolute) (*api.Workspace, error) {
 	const field = "workspace"
 	hint := "write --workspace NAME, --workspace ./DIR, or either with :/PATH, :ro or both, for example --workspace ./job:/srv/job:ro"
 	parts := strings.Split(s, ":")
-	w := &cloche.Workspace{}
+	w := &api.Workspace{}
 	if last := parts[len(parts)-1]; len(parts) > 1 && (last == "ro" || last == "rw") {
 		w.ReadOnly, parts = last == "ro", parts[:len(parts)-1]
 	}
 	first := parts[0]
 	switch {
 	case s == "":
-		return nil, cloche.Invalid(field, "--workspace is empty").WithHint("%s", hint)
+		return nil, api.Invalid(field, "--workspace is empty").WithHint("%s", hint)
 	case len(parts) > 2:
-		return nil, cloche.Invalid(field, "--workspace %q has too many colons", clip(s)).WithHint("%s", hint)
+		return nil, api.Invalid(field, "--workspace %q has too many colons", clip(s)).WithHint("%s", hint)
 	case len(parts) == 2 && !path.IsAbs(parts[1]):
-		return nil, cloche.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(parts[1])).WithHint("%s", hint)
+		return nil, api.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(parts[1])).WithHint("%s", hint)
 	case len(parts) == 2:
 		w.Path = parts[1]
 	}
@@ -84,11 +84,11 @@ func parseWorkspace(s string, abs absolute) (*cloche.Workspace, error) {
 			return nil, err
 		}
 		w.Dir = dir
-	case cloche.ValidName(first):
+	case api.ValidName(first):
 		w.Name = first
 	default:
-		return nil, cloche.Invalid("workspace.name", "--workspace %q is not a name", clip(first)).
-			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", cloche.MaxNameLen, clip(first))
+		return nil, api.Invalid("workspace.name", "--workspace %q is not a name", clip(first)).
+			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", api.MaxNameLen, clip(first))
 	}
 	return w, checkText(field, w.Dir, w.Path)
 }
@@ -97,7 +97,7 @@ func parseWorkspace(s string, abs absolute) (*cloche.Workspace, error) {
 // it is absolute and SRC is the one more likely to have colons in it.
 func splitFile(s string) (src, dst string, err error) {
 	bad := func(why string) (string, string, error) {
-		return "", "", cloche.Invalid("files", "--file %q %s", clip(s), why).
+		return "", "", api.Invalid("files", "--file %q %s", clip(s), why).
 			WithHint("write --file SOURCE:TARGET, for example --file ./main.py:/workspace/main.py")
 	}
 	i := strings.LastIndexByte(s, ':')
@@ -121,15 +121,15 @@ func parseEnv(assignments []string, lookup func(string) (string, bool)) (map[str
 	for _, a := range assignments {
 		k, v, given := strings.Cut(a, "=")
 		if k == "" {
-			return nil, cloche.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to pass on the value it has here")
+			return nil, api.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to pass on the value it has here")
 		}
 		if !given {
 			if v, given = lookup(k); !given {
-				return nil, cloche.Invalid("env", "--env %s: there is no such variable here to pass on", clip(k)).WithHint("write --env %s=VALUE", clip(k))
+				return nil, api.Invalid("env", "--env %s: there is no such variable here to pass on", clip(k)).WithHint("write --env %s=VALUE", clip(k))
 			}
 		}
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return nil, cloche.Invalid("env", "--env %q: the name or the value is not UTF-8", clip(k)).WithHint("send other bytes as a file, with --file")
+			return nil, api.Invalid("env", "--env %q: the name or the value is not UTF-8", clip(k)).WithHint("send other bytes as a file, with --file")
 		}
 		env[k] = v
 	}
@@ -145,7 +145,7 @@ func parseLabels(flag string, assignments []string) (map[string]string, error) {
 	for _, a := range assignments {
 		k, v, ok := strings.Cut(a, "=")
 		if !ok || k == "" {
-			return nil, cloche.Invalid("labels", "%s %q is not KEY=VALUE", flag, clip(a)).WithHint("write %s team=research", flag)
+			return nil, api.Invalid("labels", "%s %q is not KEY=VALUE", flag, clip(a)).WithHint("write %s team=research", flag)
 		}
 		if err := checkText("labels", k, v); err != nil {
 			return nil, err
@@ -159,7 +159,7 @@ func parseLabels(flag string, assignments []string) (map[string]string, error) {
 func checkText(field string, values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return cloche.Invalid(field, "%s: %q is not UTF-8", field, clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
+			return api.Invalid(field, "%s: %q is not UTF-8", field, clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
 		}
 	}
 	return nil
@@ -168,11 +168,11 @@ func checkText(field string, values ...string) error {
 // checkArgv refuses a command line that would not arrive as it was typed.
 func checkArgv(argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
-		return cloche.Invalid("argv", "no command was given").WithHint("write it after --, for example: -- python3 -c 'print(6*7)'")
+		return api.Invalid("argv", "no command was given").WithHint("write it after --, for example: -- python3 -c 'print(6*7)'")
 	}
 	for i, a := range argv {
 		if !utf8.ValidString(a) {
-			return cloche.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, clip(a)).
+			return api.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, clip(a)).
 				WithHint("name the file inside the sandbox by a pattern, such as sh -c 'cat ./*', or send the bytes on standard input")
 		}
 	}
@@ -189,7 +189,7 @@ type location struct {
 // parseLocation reads SANDBOX:PATH or a local path. A local path with a colon
 // is written with a slash before it, as in ./a:b.
 func parseLocation(s string) location {
-	if name, p, ok := strings.Cut(s, ":"); ok && cloche.ValidName(name) {
+	if name, p, ok := strings.Cut(s, ":"); ok && api.ValidName(name) {
 		return location{sandbox: name, path: p}
 	}
 	return location{path: s}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // here makes paths absolute as if the working directory were /here.
@@ -22,14 +22,14 @@ func here(_, p string) (string, error) {
 
 func wantInvalid(t *testing.T, what string, err error) {
 	t.Helper()
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeInvalid || e.Field == "" || e.Hint == "" {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeInvalid || e.Field == "" || e.Hint == "" {
 		t.Errorf("%s: got %v, want an invalid_argument that names field and what is right", what, err)
 	}
 }
 
 func TestParseMount(t *testing.T) {
-	for in, want := range map[string]cloche.Mount{
+	for in, want := range map[string]api.Mount{
 		"/a:/b":       {Source: "/a", Target: "/b"},
 		"/a:/b:rw":    {Source: "/a", Target: "/b"},
 		"/a:/b:ro":    {Source: "/a", Target: "/b", ReadOnly: true},
@@ -49,7 +49,7 @@ func TestParseMount(t *testing.T) {
 }
 
 func TestParseWorkspace(t *testing.T) {
-	for in, want := range map[string]cloche.Workspace{
+	for in, want := range map[string]api.Workspace{
 		"job":             {Name: "job"},
 		"job:/srv/job":    {Name: "job", Path: "/srv/job"},
 		".":               {Dir: "/here"},
@@ -149,14 +149,14 @@ func FuzzParseArguments(f *testing.F) {
 			t.Errorf("parseMount(%q) = %+v", s, m)
 		}
 		if w, err := parseWorkspace(s, here); err == nil {
-			if w.Name != "" && (w.Dir != "" || !cloche.ValidName(w.Name)) || w.Path != "" && !path.IsAbs(w.Path) {
+			if w.Name != "" && (w.Dir != "" || !api.ValidName(w.Name)) || w.Path != "" && !path.IsAbs(w.Path) {
 				t.Errorf("parseWorkspace(%q) = %+v", s, w)
 			}
 		}
 		if src, dst, err := splitFile(s); err == nil && (src == "" || !path.IsAbs(dst) || src+":"+dst != s) {
 			t.Errorf("splitFile(%q) = %q, %q", s, src, dst)
 		}
-		if l := parseLocation(s); l.sandbox != "" && (l.sandbox+":"+l.path != s || !cloche.ValidName(l.sandbox)) {
+		if l := parseLocation(s); l.sandbox != "" && (l.sandbox+":"+l.path != s || !api.ValidName(l.sandbox)) {
 			t.Errorf("parseLocation(%q) = %+v", s, l)
 		}
 	})

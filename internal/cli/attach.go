@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // joinFlags say how a process is joined.
@@ -56,7 +56,7 @@ status is the process's; 0 after the detach keys, 128+n after signal n.`,
 				return err
 			}
 			if f.exclusive && f.readOnly {
-				return cloche.Invalid("exclusive", "--exclusive and --read-only do not go together").WithHint("leave one of them out")
+				return api.Invalid("exclusive", "--exclusive and --read-only do not go together").WithHint("leave one of them out")
 			}
 			if c.Flags().Changed("since") {
 				f.since = &since
@@ -114,7 +114,7 @@ func (a *app) joined(ctx context.Context, open func(context.Context, *join) erro
 }
 
 // open attaches to a process. On a terminal it first draws the recent screen.
-func (j *join) open(ctx context.Context, p cloche.Process, f joinFlags) error {
+func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
 	a := j.app
 	if err := j.takeTerminal(p); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (j *join) open(ctx context.Context, p cloche.Process, f joinFlags) error {
 	j.keys, j.closeStdin = f.keys, f.closeStdin
 	j.out = a.output(f.raw || j.tty != nil)
 	j.write = !f.readOnly && !p.State.Ended() && (p.StdinOpen || f.exclusive) && a.stdio.In != nil
-	req := cloche.AttachRequest{Since: f.since, Write: j.write, Exclusive: f.exclusive && !p.State.Ended()}
+	req := api.AttachRequest{Since: f.since, Write: j.write, Exclusive: f.exclusive && !p.State.Ended()}
 	if j.tty != nil && j.write {
 		req.Rows, req.Cols = j.tty.rows, j.tty.cols
 	}
@@ -156,7 +156,7 @@ func (j *join) open(ctx context.Context, p cloche.Process, f joinFlags) error {
 }
 
 // takeTerminal finds out whether process and caller both have a terminal.
-func (j *join) takeTerminal(p cloche.Process) error {
+func (j *join) takeTerminal(p api.Process) error {
 	_, in := terminal(j.app.stdio.In)
 	_, out := terminal(j.app.stdio.Out)
 	if !p.TTY || !in || !out {
@@ -179,8 +179,8 @@ func (j *join) redraw() {
 
 // explainConflict adds what helps against an input that somebody else has.
 func (j *join) explainConflict(err error, f joinFlags) error {
-	e, ok := errors.AsType[*cloche.Error](err)
-	if ok && e.Code == cloche.CodeConflict && !f.exclusive {
+	e, ok := errors.AsType[*api.Error](err)
+	if ok && e.Code == api.CodeConflict && !f.exclusive {
 		e.Hint = "join it with --read-only, or wait until the other leaves"
 	}
 	return err
@@ -196,7 +196,7 @@ type history struct {
 func (h *history) read(ctx context.Context, conn *connection, ref processRef) (int64, bool) {
 	since := int64(-maxHistory)
 	at, any := int64(0), false
-	err := conn.Logs(ctx, ref.sandbox, cloche.LogOptions{ExecID: ref.process, Since: &since}, func(e cloche.LogEntry) error {
+	err := conn.Logs(ctx, ref.sandbox, api.LogOptions{ExecID: ref.process, Since: &since}, func(e api.LogEntry) error {
 		if e.Gap > 0 || !any && e.Position > 0 {
 			h.cut = true
 		}
@@ -215,4 +215,4 @@ func (h *history) read(ctx context.Context, conn *connection, ref processRef) (i
 }
 
 // interrupted is the status of a program that a signal ended.
-func interrupted(s os.Signal) int { return exitSignal + cloche.SignalNumber(signalName(s)) }
+func interrupted(s os.Signal) int { return exitSignal + api.SignalNumber(signalName(s)) }

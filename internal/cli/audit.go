@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -39,7 +39,7 @@ own records.`,
 
 // auditFilter is the flags that choose records, as they were typed.
 type auditFilter struct {
-	o            cloche.AuditOptions
+	o            api.AuditOptions
 	since, until string
 }
 
@@ -52,7 +52,7 @@ func (f *auditFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.o.Outcome, "outcome", "", "only this `OUTCOME`: granted, ok, refused or failed")
 }
 
-func (f *auditFilter) options(now time.Time) (cloche.AuditOptions, error) {
+func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 	o := f.o
 	if f.since != "" {
 		at, err := parseSince(f.since, now)
@@ -62,7 +62,7 @@ func (f *auditFilter) options(now time.Time) (cloche.AuditOptions, error) {
 		case at.number == nil:
 			o.Since = at.time
 		case *at.number < 0:
-			return o, cloche.Invalid("since", "--since %s is a negative number", clip(f.since)).WithHint("give the number of a record, a time or a duration")
+			return o, api.Invalid("since", "--since %s is a negative number", clip(f.since)).WithHint("give the number of a record, a time or a duration")
 		default:
 			o.After = *at.number
 		}
@@ -70,14 +70,14 @@ func (f *auditFilter) options(now time.Time) (cloche.AuditOptions, error) {
 	if f.until != "" {
 		at, err := parseSince(f.until, now)
 		if err != nil || at.number != nil {
-			return o, cloche.Invalid("until", "--until %q is neither a time nor a duration", clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
+			return o, api.Invalid("until", "--until %q is neither a time nor a duration", clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 		}
 		o.Until = at.time
 	}
 	switch o.Outcome {
 	case "", "granted", "ok", "refused", "failed":
 	default:
-		return o, cloche.Invalid("outcome", "--outcome %q is none", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+		return o, api.Invalid("outcome", "--outcome %q is none", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
 	}
 	return o, nil
 }
@@ -98,7 +98,7 @@ recorded next. With --json each line is as the log has it.`,
 				return err
 			}
 			if o.Tail < 0 {
-				return cloche.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
+				return api.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
 			}
 			if f.since != "" && !c.Flags().Changed("lines") {
 				o.Tail = 0
@@ -116,7 +116,7 @@ recorded next. With --json each line is as the log has it.`,
 
 // auditRecord prints one record: for a person, or the line as it is, in which
 // every character that is not printable is escaped.
-func (a *app) auditRecord(r cloche.AuditRecord, line []byte) error {
+func (a *app) auditRecord(r api.AuditRecord, line []byte) error {
 	text := string(line)
 	if !a.json {
 		text = auditText(r)
@@ -127,7 +127,7 @@ func (a *app) auditRecord(r cloche.AuditRecord, line []byte) error {
 	return nil
 }
 
-func auditText(r cloche.AuditRecord) string {
+func auditText(r api.AuditRecord) string {
 	dash := func(s string) string {
 		if s == "" {
 			return "-"
@@ -189,7 +189,7 @@ it: that is what proves later that nothing was cut off.`,
 			if to != "" && to != "-" {
 				file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 				if err != nil {
-					return cloche.Invalid("output", "--output: %w", err).WithHint("name a file that does not exist yet")
+					return api.Invalid("output", "--output: %w", err).WithHint("name a file that does not exist yet")
 				}
 				defer func() {
 					if cerr := file.Close(); err == nil && cerr != nil {
@@ -200,7 +200,7 @@ it: that is what proves later that nothing was cut off.`,
 			}
 			w := bufio.NewWriter(out)
 			err = a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return conn.Audit(ctx, o, func(_ cloche.AuditRecord, line []byte) error { return writeLine(w, line) })
+				return conn.Audit(ctx, o, func(_ api.AuditRecord, line []byte) error { return writeLine(w, line) })
 			})
 			if ferr := w.Flush(); err == nil && ferr != nil {
 				err = outputError(ferr)
@@ -238,10 +238,10 @@ label: processor time, memory by time (the limit in force), and time.`,
 				return err
 			}
 			if o.After > 0 {
-				return cloche.Invalid("since", "--since %s is the number of a record", clip(f.since)).WithHint("give a time or a duration")
+				return api.Invalid("since", "--since %s is the number of a record", clip(f.since)).WithHint("give a time or a duration")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				u, err := conn.AuditUsage(ctx, cloche.AuditUsageOptions{Since: o.Since, Until: o.Until, Tenant: o.Tenant, Label: label})
+				u, err := conn.AuditUsage(ctx, api.AuditUsageOptions{Since: o.Since, Until: o.Until, Tenant: o.Tenant, Label: label})
 				if err != nil {
 					return err
 				}
@@ -256,9 +256,9 @@ label: processor time, memory by time (the limit in force), and time.`,
 	return c
 }
 
-func (a *app) usageTable(u cloche.AuditUsage, label string) error {
+func (a *app) usageTable(u api.AuditUsage, label string) error {
 	if a.json {
-		u.Rows = append([]cloche.AuditUsageRow{}, u.Rows...)
+		u.Rows = append([]api.AuditUsageRow{}, u.Rows...)
 		return a.printJSON(u)
 	}
 	head := []string{"TENANT", "SANDBOXES", "CPU-SECONDS", "GIB-SECONDS", "SECONDS", "IN", "OUT"}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
 
@@ -25,7 +25,7 @@ func (f *fakeDaemon) serveAudit(w http.ResponseWriter, path string) {
 	case "/audit/verify":
 		answer(w, f.report)
 	default:
-		answer(w, cloche.AuditUsage{Rows: []cloche.AuditUsageRow{{Tenant: "local", Label: "re\x1bd", Sandboxes: 2, CPUSeconds: 1.5, GiBSeconds: 20, Seconds: 30, BytesOut: 2048, Partial: 1}}})
+		answer(w, api.AuditUsage{Rows: []api.AuditUsageRow{{Tenant: "local", Label: "re\x1bd", Sandboxes: 2, CPUSeconds: 1.5, GiBSeconds: 20, Seconds: 30, BytesOut: 2048, Partial: 1}}})
 	}
 }
 
@@ -118,7 +118,7 @@ func TestAuditExportVerifiesOffline(t *testing.T) {
 
 func TestAuditVerifyByTheDaemon(t *testing.T) {
 	f := newFake(t)
-	f.report = cloche.AuditReport{ProblemCount: 150, Problems: []cloche.AuditFinding{{Seq: 7, File: "audit.log", Line: 3, Message: "record 7 was \x1bchanged"}}, Records: 9, First: 1, Last: 9, Segments: 2}
+	f.report = api.AuditReport{ProblemCount: 150, Problems: []api.AuditFinding{{Seq: 7, File: "audit.log", Line: 3, Message: "record 7 was \x1bchanged"}}, Records: 9, First: 1, Last: 9, Segments: 2}
 	home := f.listen()
 	want := "first bad record: 7\nproblem: record 7 was \uFFFDchanged (audit.log line 3)\nand 149 more problems\nthe chain is broken: 9 records, 1 to 9 (files: 2)\n"
 	hash := strings.Repeat("0a", 32)

@@ -13,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
 
 func (a *app) auditVerifyCommand() *cobra.Command {
 	var anchors []string
-	var o cloche.AuditVerifyOptions
+	var o api.AuditVerifyOptions
 	c := &cobra.Command{
 		Use:   "verify [flags] [HOME|FILE|-]",
 		Short: "Prove that nobody changed the log, or name the first bad record",
@@ -48,7 +48,7 @@ this verb prints, kept elsewhere and given to --anchor later.`,
 				o.Anchors = append(o.Anchors, anchor)
 			}
 			if o.Accept < 0 {
-				return cloche.Invalid("accept", "--accept %d is no record", o.Accept).WithHint("give the number of a record")
+				return api.Invalid("accept", "--accept %d is no record", o.Accept).WithHint("give the number of a record")
 			}
 			if len(args) == 1 {
 				ctx, cancel := interruptible(c.Context())
@@ -73,24 +73,24 @@ this verb prints, kept elsewhere and given to --anchor later.`,
 	return c
 }
 
-func parseAnchor(text string) (cloche.AuditAnchor, error) {
+func parseAnchor(text string) (api.AuditAnchor, error) {
 	n, hash, ok := strings.Cut(text, ":")
 	seq, err := strconv.ParseInt(n, 10, 64)
 	if hash = strings.ToLower(hash); !ok || err != nil || seq < 1 || len(hash) != len(chain.Zero) || strings.Trim(hash, "0123456789abcdef") != "" {
-		return cloche.AuditAnchor{}, cloche.Invalid("anchor", "--anchor %q is none", clip(text)).
+		return api.AuditAnchor{}, api.Invalid("anchor", "--anchor %q is none", clip(text)).
 			WithHint(`write the number of a record and its whole hash, as "cloche audit verify" prints them`)
 	}
-	return cloche.AuditAnchor{Seq: seq, Hash: hash}, nil
+	return api.AuditAnchor{Seq: seq, Hash: hash}, nil
 }
 
 // verifyHere reads files of this machine.
-func (a *app) verifyHere(ctx context.Context, path string, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func (a *app) verifyHere(ctx context.Context, path string, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	if path == "-" {
 		return chain.VerifyReader(ctx, "standard input", a.stdio.In, o)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return cloche.AuditReport{}, cloche.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
+		return api.AuditReport{}, api.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
 	}
 	if info.IsDir() {
 		if _, err := os.Stat(filepath.Join(path, chain.Active)); errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == chain.Dir {
@@ -100,7 +100,7 @@ func (a *app) verifyHere(ctx context.Context, path string, o cloche.AuditVerifyO
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return cloche.AuditReport{}, cloche.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
+		return api.AuditReport{}, api.Invalid("file", "%w", err).WithHint("name a home, or a file that was exported")
 	}
 	r, err := chain.VerifyReader(ctx, filepath.Base(path), io.Reader(f), o)
 	return r, errors.Join(err, f.Close())
@@ -109,7 +109,7 @@ func (a *app) verifyHere(ctx context.Context, path string, o cloche.AuditVerifyO
 // exitTampered is the status of a verification that found a problem.
 const exitTampered = 1
 
-func (a *app) auditReport(r cloche.AuditReport) error {
+func (a *app) auditReport(r api.AuditReport) error {
 	if a.json {
 		if err := a.printJSON(r); err != nil {
 			return err
@@ -123,9 +123,9 @@ func (a *app) auditReport(r cloche.AuditReport) error {
 	return nil
 }
 
-func (a *app) auditReportText(r cloche.AuditReport) error {
+func (a *app) auditReportText(r api.AuditReport) error {
 	var b strings.Builder
-	where := func(f cloche.AuditFinding) string {
+	where := func(f api.AuditFinding) string {
 		switch {
 		case f.File == "" || f.Line == 0:
 			return ""

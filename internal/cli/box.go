@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // usualBoxPort is the one that LangBot looks for.
@@ -32,10 +32,10 @@ LANGBOT_BOX_CONFIG, BOX__LOCAL__* and BOX_BACKEND grant.`,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.env.Box == nil {
-				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there")
+				return api.Errorf(api.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there")
 			}
 			if o.Port < 0 || o.Port > 65535 {
-				return cloche.Invalid("ws-control-port", "%d is no port", o.Port).WithHint("0 to 65535; 0 takes one that is free")
+				return api.Invalid("ws-control-port", "%d is no port", o.Port).WithHint("0 to 65535; 0 takes one that is free")
 			}
 			ctx, cancel := interruptible(c.Context())
 			defer cancel()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -48,8 +48,8 @@ type Env struct {
 	Config func(opts ServeOptions) (ConfigView, error)
 	// CheckPolicy finds what is wrong with a policy file, and ExplainPolicy asks one;
 	// nil where no rules are known.
-	CheckPolicy   func(data []byte) []cloche.PolicyProblem
-	ExplainPolicy func(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error)
+	CheckPolicy   func(data []byte) []api.PolicyProblem
+	ExplainPolicy func(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error)
 }
 
 // ServeOptions are the flags of "cloche serve".
@@ -161,7 +161,7 @@ system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon
 		Args: a.unknownVerb,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return a.printVersion(versions{Version: a.env.Version, API: cloche.APIVersion})
+				return a.printVersion(versions{Version: a.env.Version, API: api.APIVersion})
 			}
 			return c.Help()
 		},
@@ -173,7 +173,7 @@ system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		e := cloche.Invalid("flags", "%s: %w", c.CommandPath(), err).WithHint(`"%s --help" lists the flags`, c.CommandPath())
+		e := api.Invalid("flags", "%s: %w", c.CommandPath(), err).WithHint(`"%s --help" lists the flags`, c.CommandPath())
 		if hint := foreignFlag(err); hint != "" {
 			e.Hint = hint
 		}
@@ -213,7 +213,7 @@ func (a *app) unknownVerb(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	e := cloche.Invalid("verb", "%q is not a verb of %s", clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
+	e := api.Invalid("verb", "%q is not a verb of %s", clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
 	if !c.HasParent() {
 		if hint, ok := dockerWord(args[0]); ok {
 			e.Hint = hint
@@ -239,7 +239,7 @@ func (a *app) unknownVerb(c *cobra.Command, args []string) error {
 // names is the argument rule of verbs that work on one or more sandboxes.
 func names(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return cloche.Invalid("sandbox", "%s: no sandbox was named", c.CommandPath()).WithHint(`"cloche ls" lists them`)
+		return api.Invalid("sandbox", "%s: no sandbox was named", c.CommandPath()).WithHint(`"cloche ls" lists them`)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func names(c *cobra.Command, args []string) error {
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}

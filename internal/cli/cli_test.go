@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -20,10 +20,10 @@ func homeEnv(home string) map[string]string { return map[string]string{client.En
 
 func TestRunPassesEverythingThrough(t *testing.T) {
 	f := newFake(t)
-	f.program = func(p *fakeProgram) cloche.Result {
+	f.program = func(p *fakeProgram) api.Result {
 		in, _ := io.ReadAll(p.stdin)
-		p.write(cloche.FrameStdout, "out:"+string(in))
-		p.write(cloche.FrameStderr, "err\n")
+		p.write(api.FrameStdout, "out:"+string(in))
+		p.write(api.FrameStderr, "err\n")
 		return exited(7)
 	}
 	got := runCLI(t, homeEnv(f.listen()), strings.NewReader("hello\n"), nil,
@@ -35,17 +35,17 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 	if strings.Join(e.Argv, " ") != "prog --flag x" || e.TimeoutMS == nil || *e.TimeoutMS != 2000 {
 		t.Errorf("exec: %+v", e)
 	}
-	if s := f.run.Spec; s.Limits.MemoryBytes != 1<<30 || s.Env["A"] != "b" || s.Labels["k"] != "v" || !reflect.DeepEqual(*s.Workspace, cloche.Workspace{Name: "job", Path: "/srv"}) {
+	if s := f.run.Spec; s.Limits.MemoryBytes != 1<<30 || s.Env["A"] != "b" || s.Labels["k"] != "v" || !reflect.DeepEqual(*s.Workspace, api.Workspace{Name: "job", Path: "/srv"}) {
 		t.Errorf("spec: %+v", s)
 	}
 }
 
 func TestExitStatuses(t *testing.T) {
-	fails := func(code cloche.Code) func(*fakeDaemon) {
-		return func(f *fakeDaemon) { f.refuse["STREAM"] = cloche.Errorf(code, "it is so") }
+	fails := func(code api.Code) func(*fakeDaemon) {
+		return func(f *fakeDaemon) { f.refuse["STREAM"] = api.Errorf(code, "it is so") }
 	}
-	ends := func(r cloche.Result) func(*fakeDaemon) {
-		return func(f *fakeDaemon) { f.program = func(*fakeProgram) cloche.Result { return r } }
+	ends := func(r api.Result) func(*fakeDaemon) {
+		return func(f *fakeDaemon) { f.program = func(*fakeProgram) api.Result { return r } }
 	}
 	for name, tc := range map[string]struct {
 		set  func(*fakeDaemon)
@@ -54,15 +54,15 @@ func TestExitStatuses(t *testing.T) {
 	}{
 		"exit 0":         {ends(exited(0)), 0, ""},
 		"exit 255":       {ends(exited(255)), 255, ""},
-		"TERM":           {ends(cloche.Result{Signal: "TERM"}), 143, ""},
-		"timeout":        {ends(cloche.Result{Signal: "KILL", TimedOut: true}), 124, "timeout"},
-		"oom":            {ends(cloche.Result{Signal: "KILL", OOM: true}), 137, "out of memory"},
-		"lost":           {ends(cloche.Result{SandboxLost: true, Reason: "it vanished"}), 125, "it vanished"},
-		"denied":         {fails(cloche.CodeDenied), 126, "it is so"},
-		"not executable": {fails(cloche.CodeNotExecutable), 126, "it is so"},
-		"not found":      {fails(cloche.CodeCommandNotFound), 127, "it is so"},
-		"internal":       {fails(cloche.CodeInternal), 125, "it is so"},
-		"no sandbox":     {fails(cloche.CodeNotFound), 125, "it is so"},
+		"TERM":           {ends(api.Result{Signal: "TERM"}), 143, ""},
+		"timeout":        {ends(api.Result{Signal: "KILL", TimedOut: true}), 124, "timeout"},
+		"oom":            {ends(api.Result{Signal: "KILL", OOM: true}), 137, "out of memory"},
+		"lost":           {ends(api.Result{SandboxLost: true, Reason: "it vanished"}), 125, "it vanished"},
+		"denied":         {fails(api.CodeDenied), 126, "it is so"},
+		"not executable": {fails(api.CodeNotExecutable), 126, "it is so"},
+		"not found":      {fails(api.CodeCommandNotFound), 127, "it is so"},
+		"internal":       {fails(api.CodeInternal), 125, "it is so"},
+		"no sandbox":     {fails(api.CodeNotFound), 125, "it is so"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -76,8 +76,8 @@ func TestExitStatuses(t *testing.T) {
 }
 
 func TestEveryCodeHasAStatus(t *testing.T) {
-	for _, code := range cloche.Codes() {
-		if s := exitStatus(cloche.Errorf(code, "x")); s < 125 || s > 127 && s != 130 {
+	for _, code := range api.Codes() {
+		if s := exitStatus(api.Errorf(code, "x")); s < 125 || s > 127 && s != 130 {
 			t.Errorf("%s exits %d, which is a command's own status", code, s)
 		}
 	}
@@ -88,7 +88,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 
 func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 	inner := newFake(t)
-	inner.program = func(p *fakeProgram) cloche.Result { p.write(cloche.FrameStdout, "42\n"); return exited(0) }
+	inner.program = func(p *fakeProgram) api.Result { p.write(api.FrameStdout, "42\n"); return exited(0) }
 	innerHome := inner.listen()
 	closed := 0
 	setup := func(e *Env) {
@@ -144,7 +144,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 
 func TestADaemonThatRefusesIsNoReasonToRunHere(t *testing.T) {
 	f := newFake(t)
-	f.refuse["GET /run/stream"] = cloche.Errorf(cloche.CodeUnauthenticated, "who are you?")
+	f.refuse["GET /run/stream"] = api.Errorf(api.CodeUnauthenticated, "who are you?")
 	got := runCLI(t, homeEnv(f.listen()), nil, func(e *Env) {
 		e.InProcess = func(context.Context, string, bool) (*client.Client, func(context.Context) error, error) {
 			t.Error("a core was started in this process")
@@ -178,8 +178,8 @@ func shortDir(t *testing.T) string {
 
 func TestGrantedIsSaidOnceAndNotWhenQuiet(t *testing.T) {
 	f := newFake(t)
-	f.sandbox.Adjusted = []cloche.Adjustment{{Field: "limits.timeout_ms", Asked: "9", Used: "5", Rule: "profile.max_timeout"}}
-	f.sandbox.Unenforced = []cloche.Unenforced{{Field: "limits.cpus", Reason: "no delegation"}, {Field: "limits.memory_bytes", Reason: "no delegation"}}
+	f.sandbox.Adjusted = []api.Adjustment{{Field: "limits.timeout_ms", Asked: "9", Used: "5", Rule: "profile.max_timeout"}}
+	f.sandbox.Unenforced = []api.Unenforced{{Field: "limits.cpus", Reason: "no delegation"}, {Field: "limits.memory_bytes", Reason: "no delegation"}}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "run", "--", "x")
 	for _, want := range []string{"limits.timeout_ms: asked for 9, using 5", "not enforced: limits.cpus, limits.memory_bytes: no delegation"} {
@@ -202,17 +202,17 @@ func TestJSONIsTheWireTypes(t *testing.T) {
 		into   any
 		status int
 	}{
-		"run --json -- x":               {&cloche.RunResult{}, 3},
-		"exec --json box -- x":          {&cloche.Result{}, 4},
-		"shell --json box":              {&cloche.Result{}, 4},
-		"create --json":                 {&cloche.Sandbox{}, 0},
-		"ls --json":                     {&cloche.SandboxList{}, 0},
-		"inspect --json box":            {&cloche.Sandbox{}, 0},
-		"stop --json --grace 1s box":    {&cloche.Sandbox{}, 0},
-		"kill --json box":               {&cloche.Sandbox{}, 0},
+		"run --json -- x":               {&api.RunResult{}, 3},
+		"exec --json box -- x":          {&api.Result{}, 4},
+		"shell --json box":              {&api.Result{}, 4},
+		"create --json":                 {&api.Sandbox{}, 0},
+		"ls --json":                     {&api.SandboxList{}, 0},
+		"inspect --json box":            {&api.Sandbox{}, 0},
+		"stop --json --grace 1s box":    {&api.Sandbox{}, 0},
+		"kill --json box":               {&api.Sandbox{}, 0},
 		"rm -f --json box":              {&removed{}, 0},
-		"image ls --json":               {&cloche.ImageList{}, 0},
-		"doctor --json":                 {&cloche.Doctor{}, 0},
+		"image ls --json":               {&api.ImageList{}, 0},
+		"doctor --json":                 {&api.Doctor{}, 0},
 		"version --json":                {&versions{}, 0},
 		"inspect --processes --json sb": {nil, 125},
 	} {
@@ -222,7 +222,7 @@ func TestJSONIsTheWireTypes(t *testing.T) {
 		}
 		text := got.out
 		if check.into == nil {
-			var e map[string]*cloche.Error
+			var e map[string]*api.Error
 			check.into, text = &e, got.err
 		}
 		d := json.NewDecoder(strings.NewReader(text))
@@ -333,7 +333,7 @@ func TestServeGetsItsFlags(t *testing.T) {
 
 func TestErrorsOnATerminalAreOneLine(t *testing.T) {
 	f := newFake(t)
-	f.refuse["STREAM"] = cloche.Errorf(cloche.CodeDenied, "no\x1b[2J\ncloche: forged").WithHint("h\x9bi")
+	f.refuse["STREAM"] = api.Errorf(api.CodeDenied, "no\x1b[2J\ncloche: forged").WithHint("h\x9bi")
 	got := runCLI(t, homeEnv(f.listen()), nil, nil, "run", "--", "x")
 	if want := "cloche: no\uFFFD[2J cloche: forged\nhint: h\uFFFDi\n"; got.err != want {
 		t.Errorf("stderr %q, want %q", got.err, want)

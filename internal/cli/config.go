@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -43,7 +43,7 @@ Exit status: 0 a daemon would take it, 125 it would not, and the error says why.
 		Args:    exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
 			if a.env.Config == nil {
-				return cloche.Errorf(cloche.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("ask there")
+				return api.Errorf(api.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("ask there")
 			}
 			o.Home = a.home
 			v, err := a.env.Config(o)

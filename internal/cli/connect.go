@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -54,7 +54,7 @@ func (a *app) explicitHost() string {
 func (a *app) defaultSocket() (string, error) {
 	home, err := filepath.Abs(a.homeDir())
 	if err != nil {
-		return "", cloche.Invalid("home", "home %s: %w", printable(a.homeDir()), err)
+		return "", api.Invalid("home", "home %s: %w", printable(a.homeDir()), err)
 	}
 	return filepath.Join(home, client.SocketName), nil
 }
@@ -73,7 +73,7 @@ func (a *app) daemon() (*connection, error) {
 		return nil, err
 	}
 	if absent {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "no daemon listens at %s", printable(socket)).WithHint("%s", a.startHint())
+		return nil, api.Errorf(api.CodeUnavailable, "no daemon listens at %s", printable(socket)).WithHint("%s", a.startHint())
 	}
 	return a.dial("unix://" + filepath.ToSlash(socket))
 }
@@ -122,7 +122,7 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 		return a.dial("unix://" + filepath.ToSlash(socket))
 	}
 	if a.env.InProcess == nil {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", printable(socket)).
+		return nil, api.Errorf(api.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", printable(socket)).
 			WithHint(`start "cloche serve" on a Linux machine, and name it with --host or CLOCHE_HOST`)
 	}
 	c, stop, err := a.env.InProcess(ctx, a.homeDir(), sandbox)
@@ -167,10 +167,10 @@ func nobodyListens(socket string) (bool, error) {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return true, nil
 	case errors.Is(err, fs.ErrPermission):
-		return false, cloche.Errorf(cloche.CodeUnauthenticated, "the daemon's socket %s refuses this user: %w", printable(socket), err).
+		return false, api.Errorf(api.CodeUnauthenticated, "the daemon's socket %s refuses this user: %w", printable(socket), err).
 			WithHint("run as the user who started the daemon, or choose a home of your own with --home")
 	}
-	return false, cloche.Errorf(cloche.CodeUnavailable, "connect to the daemon's socket %s: %w", printable(socket), err).
+	return false, api.Errorf(api.CodeUnavailable, "connect to the daemon's socket %s: %w", printable(socket), err).
 		WithHint("choose another home with --home, or name the daemon with --host")
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -39,11 +39,11 @@ func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
 	in, inOK := terminal(a.stdio.In)
 	out, outOK := terminal(a.stdio.Out)
 	if !inOK || !outOK {
-		return nil, cloche.Invalid("tty", "--tty needs a terminal on standard input and output").WithHint("leave -t out when input or output is a file or a pipe")
+		return nil, api.Invalid("tty", "--tty needs a terminal on standard input and output").WithHint("leave -t out when input or output is a file or a pipe")
 	}
 	cols, rows, err := term.GetSize(int(out.Fd()))
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "read the terminal's size: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "read the terminal's size: %w", err)
 	}
 	return &terminalSize{file: in, rows: clampSize(rows), cols: clampSize(cols)}, nil
 }
@@ -85,9 +85,9 @@ type attachment struct {
 
 // prepare makes what an attached command needs before there is a stream: its
 // signals, its terminal, and a context that only they end.
-func (a *app) prepare(ctx context.Context, f attachFlags, req *cloche.ExecRequest) (context.Context, *attachment, error) {
+func (a *app) prepare(ctx context.Context, f attachFlags, req *api.ExecRequest) (context.Context, *attachment, error) {
 	if a.json && f.tty {
-		return nil, nil, cloche.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
+		return nil, nil, api.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
 	}
 	signals, giveUp := catchSignals()
 	// Signals are the command's: what they cancel elsewhere goes on here.
@@ -119,11 +119,11 @@ func catchSignals() (chan os.Signal, func()) {
 }
 
 // run moves bytes until the command has ended and returns its result.
-func (t *attachment) run() (*cloche.Result, error) {
+func (t *attachment) run() (*api.Result, error) {
 	if t.tty != nil {
 		old, err := term.MakeRaw(int(t.tty.file.Fd()))
 		if err != nil {
-			return nil, cloche.Errorf(cloche.CodeInternal, "make the terminal raw: %w", err)
+			return nil, api.Errorf(api.CodeInternal, "make the terminal raw: %w", err)
 		}
 		defer func() { _ = term.Restore(int(t.tty.file.Fd()), old) }()
 	}
@@ -141,7 +141,7 @@ func (t *attachment) run() (*cloche.Result, error) {
 	return res, err
 }
 
-func (t *attachment) pumpOutput() (*cloche.Result, error) {
+func (t *attachment) pumpOutput() (*api.Result, error) {
 	for {
 		ev, err := t.stream.Recv()
 		if err != nil {
@@ -238,14 +238,14 @@ func outputError(err error) error {
 // told as it is.
 func (a *app) copyOut(r io.Reader) error {
 	_, err := io.Copy(a.stdio.Out, r)
-	if _, ok := errors.AsType[*cloche.Error](err); ok || err == nil {
+	if _, ok := errors.AsType[*api.Error](err); ok || err == nil {
 		return err
 	}
 	return outputError(err)
 }
 
 // explain says on standard error what the exit status alone would not.
-func (a *app) explain(res *cloche.Result) {
+func (a *app) explain(res *api.Result) {
 	switch {
 	case res.TimedOut:
 		a.warn("the command ran into its timeout and was killed")
@@ -266,7 +266,7 @@ func because(reason string) string {
 }
 
 // finish turns a result into what the verb returns.
-func finish(res *cloche.Result) error {
+func finish(res *api.Result) error {
 	if status := res.ExitStatus(); status != 0 {
 		return statusError(status)
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestSignals sends this very process signals while a command runs.
@@ -29,7 +29,7 @@ func TestSignals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			f.program = func(p *fakeProgram) cloche.Result {
+			f.program = func(p *fakeProgram) api.Result {
 				_, _ = io.ReadAll(p.stdin) // its end says that the client passes things on
 				var got []string
 				for _, s := range tc.send {
@@ -40,12 +40,12 @@ func TestSignals(t *testing.T) {
 						got = append(got, <-p.signals)
 					}
 				}
-				p.write(cloche.FrameStdout, strings.Join(got, " "))
-				return cloche.Result{Signal: got[len(got)-1]}
+				p.write(api.FrameStdout, strings.Join(got, " "))
+				return api.Result{Signal: got[len(got)-1]}
 			}
 			got := runCLI(t, homeEnv(f.listen()), nil, nil, "run", "--", "x")
 			last := tc.want[strings.LastIndex(tc.want, " ")+1:]
-			if got.out != tc.want || got.status != 128+cloche.SignalNumber(last) {
+			if got.out != tc.want || got.status != 128+api.SignalNumber(last) {
 				t.Errorf("got %+v, want %q", got, tc.want)
 			}
 		})
@@ -54,7 +54,7 @@ func TestSignals(t *testing.T) {
 
 func TestThirdInterruptGivesUp(t *testing.T) {
 	f := newFake(t)
-	f.program = func(p *fakeProgram) cloche.Result { // it ignores everything
+	f.program = func(p *fakeProgram) api.Result { // it ignores everything
 		_, _ = io.ReadAll(p.stdin)
 		for _, want := range []string{"INT", "KILL"} {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
@@ -73,8 +73,8 @@ func TestThirdInterruptGivesUp(t *testing.T) {
 
 func TestAnOutputThatNobodyReads(t *testing.T) {
 	f := newFake(t)
-	f.program = func(p *fakeProgram) cloche.Result {
-		p.write(cloche.FrameStdout, "x")
+	f.program = func(p *fakeProgram) api.Result {
+		p.write(api.FrameStdout, "x")
 		<-p.ctx.Done()
 		return exited(0)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // defaultMaxCopy bounds a directory that is copied out of a sandbox, whose size
@@ -63,9 +63,9 @@ devices and set-id bits are left out, and what is left out is named.`,
 			}
 			switch {
 			case src.sandbox != "" && dst.sandbox != "":
-				return cloche.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", clip(args[0]), clip(args[1]))
+				return api.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", clip(args[0]), clip(args[1]))
 			case src.sandbox == "" && dst.sandbox == "":
-				return cloche.Invalid("dst", "neither %q nor %q is in a sandbox", clip(args[0]), clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
+				return api.Invalid("dst", "neither %q nor %q is in a sandbox", clip(args[0]), clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				cp := copier{app: a, conn: conn, maxBytes: limit, tar: o}
@@ -104,7 +104,7 @@ func (c *copier) copy(ctx context.Context, src, dst location) error {
 		inside = sb.Cwd + "/" + inside
 	}
 	p := startProgress(c.app.stdio.Err, c.app.showProgress() && src.path != "-" && dst.path != "-", "copying")
-	var report cloche.TarReport
+	var report api.TarReport
 	if dst.sandbox != "" {
 		report, err = c.in(ctx, src.path, sb.ID, inside)
 	} else {
@@ -125,31 +125,31 @@ func (c *copier) copy(ctx context.Context, src, dst location) error {
 }
 
 // in copies from this machine into a sandbox.
-func (c *copier) in(ctx context.Context, src, ref, dst string) (cloche.TarReport, error) {
+func (c *copier) in(ctx context.Context, src, ref, dst string) (api.TarReport, error) {
 	if src == "-" {
 		if c.app.stdio.In == nil {
-			return cloche.TarReport{}, cloche.Invalid("src", "there is no standard input to read a tar stream from")
+			return api.TarReport{}, api.Invalid("src", "there is no standard input to read a tar stream from")
 		}
 		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.tar.in(true), c.app.stdio.In)
 	}
 	info, err := os.Stat(src)
 	if err != nil {
-		return cloche.TarReport{}, localError("read", src, err)
+		return api.TarReport{}, localError("read", src, err)
 	}
 	onlyContent := strings.HasSuffix(filepath.ToSlash(src), "/.") || src == "."
 	dst, err = c.target(ctx, ref, dst, baseName(src), info.IsDir() && onlyContent)
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
 	if info.IsDir() {
 		return c.dirIn(ctx, src, ref, dst)
 	}
 	if !info.Mode().IsRegular() {
-		return cloche.TarReport{}, cloche.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cat FILE | cloche exec SANDBOX -- tee PATH")
+		return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cat FILE | cloche exec SANDBOX -- tee PATH")
 	}
 	f, err := os.Open(src)
 	if err != nil {
-		return cloche.TarReport{}, localError("read", src, err)
+		return api.TarReport{}, localError("read", src, err)
 	}
 	defer f.Close()
 	mode := uint32(0)
@@ -157,7 +157,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (cloche.TarReport
 		mode = uint32(info.Mode().Perm())
 	}
 	got, err := c.conn.WriteFileFrom(ctx, ref, dst, f, mode)
-	return cloche.TarReport{Entries: 1, Bytes: got.Size}, err
+	return api.TarReport{Entries: 1, Bytes: got.Size}, err
 }
 
 // target is where a copy called base goes when the user wrote dst: inside of a
@@ -167,13 +167,13 @@ func (c *copier) target(ctx context.Context, ref, dst, base string, onlyContent 
 	clean := path.Clean(dst)
 	info, _, err := c.stat(ctx, ref, clean)
 	switch {
-	case errors.Is(err, cloche.ErrNotFound) && wantDir && !onlyContent:
-		return "", cloche.Invalid("dst", "%s is not a directory of the sandbox", printable(dst)).WithHint("make it first: cloche exec SANDBOX -- mkdir -p %s", printable(dst))
-	case errors.Is(err, cloche.ErrNotFound):
+	case errors.Is(err, api.ErrNotFound) && wantDir && !onlyContent:
+		return "", api.Invalid("dst", "%s is not a directory of the sandbox", printable(dst)).WithHint("make it first: cloche exec SANDBOX -- mkdir -p %s", printable(dst))
+	case errors.Is(err, api.ErrNotFound):
 		return clean, nil
 	case err != nil:
 		return "", err
-	case info.Type == cloche.TypeDir && !onlyContent:
+	case info.Type == api.TypeDir && !onlyContent:
 		return path.Join(clean, base), nil
 	}
 	return clean, nil
@@ -189,8 +189,8 @@ func baseName(src string) string {
 }
 
 // dirIn sends a directory as a tar stream while it is read.
-func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (cloche.TarReport, error) {
-	var sent cloche.TarReport
+func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (api.TarReport, error) {
+	var sent api.TarReport
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
@@ -209,48 +209,48 @@ func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (cloche.TarRep
 }
 
 // out copies from a sandbox to this machine.
-func (c *copier) out(ctx context.Context, ref, src, dst string) (cloche.TarReport, error) {
+func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, error) {
 	onlyContent := strings.HasSuffix(src, "/.")
 	info, src, err := c.stat(ctx, ref, path.Clean(src))
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
 	if dst == "-" {
 		if _, tty := terminal(c.app.stdio.Out); tty {
-			return cloche.TarReport{}, cloche.Invalid("dst", "an archive is no text for a terminal").WithHint("send standard output to a file or a pipe")
+			return api.TarReport{}, api.Invalid("dst", "an archive is no text for a terminal").WithHint("send standard output to a file or a pipe")
 		}
 		return c.conn.TarOut(ctx, ref, src, c.tar.out(), c.app.stdio.Out)
 	}
 	local, lerr := os.Stat(dst)
 	isDir := lerr == nil && local.IsDir()
 	if lerr != nil && !errors.Is(lerr, fs.ErrNotExist) {
-		return cloche.TarReport{}, localError("write", dst, lerr)
+		return api.TarReport{}, localError("write", dst, lerr)
 	}
-	if lerr != nil && info.Type != cloche.TypeDir && os.IsPathSeparator(dst[len(dst)-1]) {
-		return cloche.TarReport{}, cloche.Invalid("dst", "%s is not a directory", printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
+	if lerr != nil && info.Type != api.TypeDir && os.IsPathSeparator(dst[len(dst)-1]) {
+		return api.TarReport{}, api.Invalid("dst", "%s is not a directory", printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
 	}
 	if isDir && !onlyContent {
 		base, ok := localName(path.Base(src))
 		if !ok || base == "." || path.Base(src) == "/" {
-			return cloche.TarReport{}, cloche.Invalid("src", "the copy of %s has no name here", printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
+			return api.TarReport{}, api.Invalid("src", "the copy of %s has no name here", printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
 		}
 		dst = filepath.Join(dst, base)
 	}
 	switch info.Type {
-	case cloche.TypeDir:
+	case api.TypeDir:
 		return c.dirOut(ctx, ref, src, dst)
-	case cloche.TypeFile:
+	case api.TypeFile:
 		return c.fileOut(ctx, ref, src, dst, info)
 	}
-	return cloche.TarReport{}, cloche.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cloche exec SANDBOX -- cat PATH")
+	return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cloche exec SANDBOX -- cat PATH")
 }
 
 // stat describes what a path leads to, following links as the sandbox itself
 // would, and returns the path that it ended at.
-func (c *copier) stat(ctx context.Context, ref, p string) (cloche.FileInfo, string, error) {
+func (c *copier) stat(ctx context.Context, ref, p string) (api.FileInfo, string, error) {
 	for range maxLinks {
 		info, err := c.conn.StatFile(ctx, ref, p)
-		if err != nil || info.Type != cloche.TypeSymlink || info.LinkTarget == "" {
+		if err != nil || info.Type != api.TypeSymlink || info.LinkTarget == "" {
 			return info, p, err
 		}
 		if path.IsAbs(info.LinkTarget) {
@@ -259,24 +259,24 @@ func (c *copier) stat(ctx context.Context, ref, p string) (cloche.FileInfo, stri
 			p = path.Join(path.Dir(p), info.LinkTarget)
 		}
 	}
-	return cloche.FileInfo{}, p, cloche.Invalid("path", "%s is a link that goes in circles", printable(p))
+	return api.FileInfo{}, p, api.Invalid("path", "%s is a link that goes in circles", printable(p))
 }
 
 // dirOut unpacks a directory of a sandbox here.
-func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (cloche.TarReport, error) {
+func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (api.TarReport, error) {
 	if err := os.Mkdir(dst, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
-		return cloche.TarReport{}, localError("make directory", dst, err)
+		return api.TarReport{}, localError("make directory", dst, err)
 	}
 	root, err := os.OpenRoot(dst)
 	if err != nil {
-		return cloche.TarReport{}, localError("open directory", dst, err)
+		return api.TarReport{}, localError("open directory", dst, err)
 	}
 	defer root.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, w := io.Pipe()
 	type sent struct {
-		report cloche.TarReport
+		report api.TarReport
 		err    error
 	}
 	received := make(chan sent, 1)
@@ -297,20 +297,20 @@ func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (cloche.TarRe
 	s := <-received
 	u.report.Skipped = append(s.report.Skipped, u.report.Skipped...)
 	if uerr != nil {
-		if e, ok := errors.AsType[*cloche.Error](uerr); ok {
+		if e, ok := errors.AsType[*api.Error](uerr); ok {
 			return u.report, e
 		}
-		return u.report, cloche.Errorf(cloche.CodeInternal, "%w", uerr)
+		return u.report, api.Errorf(api.CodeInternal, "%w", uerr)
 	}
 	return u.report, s.err
 }
 
 // fileOut copies one file. One that exists is replaced when all of the copy has
 // arrived; a device or a pipe is written to.
-func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info cloche.FileInfo) (cloche.TarReport, error) {
+func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info api.FileInfo) (api.TarReport, error) {
 	r, opened, err := c.conn.OpenFile(ctx, ref, src, 0, -1)
 	if err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
 	defer r.Close()
 	if opened.Type != "" {
@@ -319,20 +319,20 @@ func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info cloche.
 	mode := fs.FileMode(info.Mode & 0o777)
 	f, finish, err := c.createLocal(dst, mode)
 	if err != nil {
-		return cloche.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localError("write", dst, err)
 	}
 	n, err := io.Copy(f, r)
 	if err != nil {
 		_ = finish(false)
-		if e, ok := errors.AsType[*cloche.Error](err); ok {
-			return cloche.TarReport{}, e
+		if e, ok := errors.AsType[*api.Error](err); ok {
+			return api.TarReport{}, e
 		}
-		return cloche.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localError("write", dst, err)
 	}
 	if err := finish(true); err != nil {
-		return cloche.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localError("write", dst, err)
 	}
-	return cloche.TarReport{Entries: 1, Bytes: n}, nil
+	return api.TarReport{Entries: 1, Bytes: n}, nil
 }
 
 // createLocal opens dst for a copy. finish(true) puts it in place, finish(false)

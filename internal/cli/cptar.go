@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // tarFlags are the flags of a copy of many files.
@@ -33,28 +33,28 @@ func (f *tarFlags) check(in bool) error {
 		p = filepath.ToSlash(p)
 		clean := path.Clean(p)
 		if p == "" || clean == "." || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-			return cloche.Invalid("exclude", "--exclude %q is not a path below the directory", clip(p)).
+			return api.Invalid("exclude", "--exclude %q is not a path below the directory", clip(p)).
 				WithHint(`write it relative to what is copied, such as .git or build/cache; there are no patterns`)
 		}
 		f.exclude[i] = clean
 	}
 	if !in && (f.owner != "" || f.atomic || f.clear) {
-		return cloche.Invalid("dst", "--owner, --atomic and --clear are for copies into a sandbox").WithHint("leave them out")
+		return api.Invalid("dst", "--owner, --atomic and --clear are for copies into a sandbox").WithHint("leave them out")
 	}
 	if in && f.copyLinks {
-		return cloche.Invalid("src", "--copy-hard-links is for copies out of a sandbox").WithHint("leave it out")
+		return api.Invalid("src", "--copy-hard-links is for copies out of a sandbox").WithHint("leave it out")
 	}
 	return checkText("owner", f.owner)
 }
 
-func (f *tarFlags) out() cloche.TarOutOptions {
-	return cloche.TarOutOptions{Exclude: f.exclude, CopyHardLinks: f.copyLinks}
+func (f *tarFlags) out() api.TarOutOptions {
+	return api.TarOutOptions{Exclude: f.exclude, CopyHardLinks: f.copyLinks}
 }
 
 // in are the options of an import. What is packed here leaves out by itself what
 // is excluded; from a stream it is left out there.
-func (f *tarFlags) in(stream bool) cloche.TarInOptions {
-	o := cloche.TarInOptions{Owner: f.owner, Atomic: f.atomic, Clear: f.clear}
+func (f *tarFlags) in(stream bool) api.TarInOptions {
+	o := api.TarInOptions{Owner: f.owner, Atomic: f.atomic, Clear: f.clear}
 	if stream {
 		o.Exclude = f.exclude
 	}

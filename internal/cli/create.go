@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -31,10 +31,10 @@ could not be made are told on standard error, and the status is that of the firs
 		Args:    exactly(0, "none: the name goes with --name"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("count") {
-				if count < 1 || count > cloche.MaxBatchCreate {
-					return cloche.Invalid("count", "--count %d", count).WithHint("1 to %d", cloche.MaxBatchCreate)
+				if count < 1 || count > api.MaxBatchCreate {
+					return api.Invalid("count", "--count %d", count).WithHint("1 to %d", api.MaxBatchCreate)
 				}
-				return a.withSpec(c, &f, func(ctx context.Context, conn *connection, spec cloche.SandboxSpec) error {
+				return a.withSpec(c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
 					return a.createMany(ctx, conn, spec, count)
 				})
 			}
@@ -47,7 +47,7 @@ could not be made are told on standard error, and the status is that of the firs
 	return c
 }
 
-func (a *app) create(ctx context.Context, conn *connection, spec cloche.SandboxSpec) error {
+func (a *app) create(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
 	v := a.watchCreate("creating", false)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()
@@ -58,9 +58,9 @@ func (a *app) create(ctx context.Context, conn *connection, spec cloche.SandboxS
 }
 
 // createMany makes many in one call.
-func (a *app) createMany(ctx context.Context, conn *connection, spec cloche.SandboxSpec, count int) error {
+func (a *app) createMany(ctx context.Context, conn *connection, spec api.SandboxSpec, count int) error {
 	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("creating %d sandboxes", count))
-	res, err := conn.CreateMany(ctx, cloche.BatchCreate{Specs: []cloche.SandboxSpec{spec}, Count: count})
+	res, err := conn.CreateMany(ctx, api.BatchCreate{Specs: []api.SandboxSpec{spec}, Count: count})
 	p.stop()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (a *app) createMany(ctx context.Context, conn *connection, spec cloche.Sand
 }
 
 // withSpec does one thing with the sandbox that the flags describe.
-func (a *app) withSpec(c *cobra.Command, f *specFlags, do func(context.Context, *connection, cloche.SandboxSpec) error) error {
+func (a *app) withSpec(c *cobra.Command, f *specFlags, do func(context.Context, *connection, api.SandboxSpec) error) error {
 	spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (a *app) withSpec(c *cobra.Command, f *specFlags, do func(context.Context, 
 }
 
 // announceSandbox says what was made.
-func (a *app) announceSandbox(sb cloche.Sandbox) error {
+func (a *app) announceSandbox(sb api.Sandbox) error {
 	if a.json {
 		return a.printJSON(sb)
 	}

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // defaultDetachKeys leave a terminal process running, as people know them from
@@ -21,7 +21,7 @@ func parseDetachKeys(s string) ([]byte, error) {
 		return nil, nil
 	}
 	bad := func(why string) ([]byte, error) {
-		return nil, cloche.Invalid("detach_keys", "--detach-keys %q %s", clip(s), why).
+		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", clip(s), why).
 			WithHint("write keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],q; '' is none")
 	}
 	var keys []byte

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -119,12 +119,12 @@ func workdir(flags *pflag.FlagSet) {
 }
 
 // mounts reads -v. A source that is a name is a volume in Docker, and not a directory.
-func (f *dockerFlags) mounts(abs absolute) ([]cloche.Mount, error) {
-	var mounts []cloche.Mount
+func (f *dockerFlags) mounts(abs absolute) ([]api.Mount, error) {
+	var mounts []api.Mount
 	for _, text := range f.volumes {
 		src, rest, _ := strings.Cut(text, ":")
-		if cloche.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !windowsPath(text) {
-			return nil, cloche.Invalid("mounts", "-v %q names a volume", clip(text)).
+		if api.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !windowsPath(text) {
+			return nil, api.Invalid("mounts", "-v %q names a volume", clip(text)).
 				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", clip(src), clip(text))
 		}
 		m, err := parseMount(text, abs)
@@ -140,20 +140,20 @@ func (f *dockerFlags) mounts(abs absolute) ([]cloche.Mount, error) {
 func (f *dockerFlags) net(given string) (string, error) {
 	switch {
 	case len(f.publish) > 0:
-		return "", cloche.Invalid("publish", "-p: a create publishes no ports").
+		return "", api.Invalid("publish", "-p: a create publishes no ports").
 			WithHint("`cloche port-forward SANDBOX 8080:80` makes a port of a sandbox reachable here, also without a network in it")
 	case f.network == "":
 		return given, nil
 	case given != "" && given != f.network:
-		return "", cloche.Invalid("network", "--net and --network ask for different things").WithHint("give one of them")
+		return "", api.Invalid("network", "--net and --network ask for different things").WithHint("give one of them")
 	}
 	switch f.network {
 	case "none", "on":
 		return f.network, nil
 	case "bridge", "default":
-		return cloche.NetworkOn, nil
+		return api.NetworkOn, nil
 	}
-	return "", cloche.Invalid("network", "--network %q: a sandbox has a network of its own, or none", clip(f.network)).
+	return "", api.Invalid("network", "--network %q: a sandbox has a network of its own, or none", clip(f.network)).
 		WithHint("write --net none, --net on, or --allow HOST for what it may reach; services of this machine come in by --endpoint")
 }
 
@@ -188,7 +188,7 @@ func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, err
 		return nil, localError("read", name, err)
 	}
 	if len(data) > maxEnvFile {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "--env-file: %s is more than %s", printable(name), formatSize(maxEnvFile)).
+		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", printable(name), formatSize(maxEnvFile)).
 			WithHint("bring a large value as a file, with --file")
 	}
 	var out []string
@@ -201,7 +201,7 @@ func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, err
 		}
 		k, _, given := strings.Cut(line, "=")
 		if k == "" || strings.ContainsAny(k, " \t") {
-			return nil, cloche.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, printable(name)).WithHint("write NAME=VALUE")
+			return nil, api.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, printable(name)).WithHint("write NAME=VALUE")
 		}
 		if _, here := lookup(k); given || here {
 			out = append(out, line)
@@ -249,7 +249,7 @@ func officialImage(word string) bool {
 }
 
 // runDetached makes a sandbox, starts the command in it and leaves both running.
-func (a *app) runDetached(ctx context.Context, req cloche.RunRequest, f attachFlags) (err error) {
+func (a *app) runDetached(ctx context.Context, req api.RunRequest, f attachFlags) (err error) {
 	conn, err := a.runtimeFor(ctx, "--detach")
 	if err != nil {
 		return err
@@ -264,7 +264,7 @@ func (a *app) runDetached(ctx context.Context, req cloche.RunRequest, f attachFl
 	if f.tty {
 		a.giveTerminal(&req.Exec)
 	}
-	p, err := conn.StartProcess(ctx, sb.ID, cloche.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.interactive})
+	p, err := conn.StartProcess(ctx, sb.ID, api.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.interactive})
 	if err != nil {
 		// Nothing runs in it. It goes also when the user has lost patience.
 		_, rerr := conn.Delete(context.WithoutCancel(ctx), sb.ID)
@@ -272,8 +272,8 @@ func (a *app) runDetached(ctx context.Context, req cloche.RunRequest, f attachFl
 	}
 	if a.json {
 		return a.printJSON(struct {
-			Sandbox cloche.Sandbox `json:"sandbox"`
-			Process cloche.Process `json:"process"`
+			Sandbox api.Sandbox `json:"sandbox"`
+			Process api.Process `json:"process"`
 		}{sb.Sandbox, p})
 	}
 	if !f.quiet {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestDockerFlags: what Docker's users type means here what it means there.
@@ -32,7 +32,7 @@ func TestDockerFlags(t *testing.T) {
 	if want := map[string]string{"A": "b", "FROM_FILE": "a b"}; !reflect.DeepEqual(s.Env, want) {
 		t.Errorf("environment %v, want %v", s.Env, want)
 	}
-	if len(s.Mounts) != 1 || !reflect.DeepEqual(s.Mounts[0], cloche.Mount{Source: dir, Target: "/data", ReadOnly: true}) {
+	if len(s.Mounts) != 1 || !reflect.DeepEqual(s.Mounts[0], api.Mount{Source: dir, Target: "/data", ReadOnly: true}) {
 		t.Errorf("mounts %+v", s.Mounts)
 	}
 	if s.Cwd != "/srv" || s.User != "1000" || s.Limits.MemoryBytes != 64<<20 || s.Labels["k"] != "v" || s.Network != "none" || f.run.Keep {
@@ -81,7 +81,7 @@ func TestDockerFlagsRefused(t *testing.T) {
 // counterpart does what that does.
 func TestDockerWords(t *testing.T) {
 	f := newFake(t)
-	f.answers["GET /images"] = cloche.ImageList{Images: []cloche.Image{{Name: "team/tool:1", Digest: "sha256:ab"}}}
+	f.answers["GET /images"] = api.ImageList{Images: []api.Image{{Name: "team/tool:1", Digest: "sha256:ab"}}}
 	home := f.listen()
 	for word, says := range map[string]string{
 		"build .": "cloche image import", "compose up": "cloche start", "up": "cloche start", "swarm init": "CLOCHE_HOST", "network ls": "cloche egress",
@@ -120,7 +120,7 @@ func TestViews(t *testing.T) {
 	f := newFake(t)
 	f.sandbox.Labels = map[string]string{"k": "v"}
 	f.sandbox.Name = "box"
-	f.answers["GET /images"] = cloche.ImageList{Images: []cloche.Image{{Name: "reg:5000/team/tool:1", Digest: "sha256:ab", SizeBytes: 2048}, {Name: "host"}}}
+	f.answers["GET /images"] = api.ImageList{Images: []api.Image{{Name: "reg:5000/team/tool:1", Digest: "sha256:ab", SizeBytes: 2048}, {Name: "host"}}}
 	home := f.listen()
 	for _, tc := range []struct {
 		args []string
@@ -159,7 +159,7 @@ func TestViews(t *testing.T) {
 
 // TestViewsAreSafe: what a sandbox can name does not act on a terminal.
 func TestViewsAreSafe(t *testing.T) {
-	evil := cloche.ProcessList{Processes: []cloche.Process{{ExecID: "x", Name: "a\x1b[2J\u009b", LastStderr: "b\rc"}}}
+	evil := api.ProcessList{Processes: []api.Process{{ExecID: "x", Name: "a\x1b[2J\u009b", LastStderr: "b\rc"}}}
 	byTemplate, err := templateView("{{.Name}}{{.LastStderr}}")
 	if err != nil {
 		t.Fatal(err)
@@ -176,12 +176,12 @@ func TestViewsAreSafe(t *testing.T) {
 func TestLogsAsInDocker(t *testing.T) {
 	f := newFake(t)
 	at := time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC)
-	f.logs = map[string][]cloche.LogEntry{"x": {
-		{ExecID: "x", Stream: cloche.Stdout, Time: at, Data: cloche.Bytes("one\ntw")},
-		{ExecID: "x", Stream: cloche.Stdout, Time: at.Add(time.Second), Data: cloche.Bytes("o\nthree\n")},
-		{ExecID: "x", Stream: cloche.Stdout, Time: at.Add(time.Minute), Data: cloche.Bytes("late\n")},
+	f.logs = map[string][]api.LogEntry{"x": {
+		{ExecID: "x", Stream: api.Stdout, Time: at, Data: api.Bytes("one\ntw")},
+		{ExecID: "x", Stream: api.Stdout, Time: at.Add(time.Second), Data: api.Bytes("o\nthree\n")},
+		{ExecID: "x", Stream: api.Stdout, Time: at.Add(time.Minute), Data: api.Bytes("late\n")},
 	}}
-	f.processes = []cloche.Process{{ExecID: "x", State: cloche.ProcessExited}}
+	f.processes = []api.Process{{ExecID: "x", State: api.ProcessExited}}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "logs", "-t", "-n", "9", "--until", "2026-11-24T10:00:30Z", "box", "x")
 	want := "2026-11-24T10:00:00Z one\n2026-11-24T10:00:00Z two\n2026-11-24T10:00:01Z three\n"
@@ -206,7 +206,7 @@ func TestDetached(t *testing.T) {
 	if strings.Join(f.started.Argv, " ") != "sleep 60" || f.spec.Env["A"] != "1" {
 		t.Errorf("%+v in %+v", f.started, f.spec)
 	}
-	f.refuse["POST /sandboxes/sb-1/processes"] = cloche.Errorf(cloche.CodeCommandNotFound, "no such program")
+	f.refuse["POST /sandboxes/sb-1/processes"] = api.Errorf(api.CodeCommandNotFound, "no such program")
 	if got := runCLI(t, homeEnv(home), nil, nil, "run", "-d", "--", "nope"); got.status != 127 || !slices.ContainsFunc(f.requests, func(r string) bool { return strings.HasPrefix(r, "DELETE /v1/sandboxes/sb-1") }) {
 		t.Errorf("%+v after %v", got, f.requests)
 	}
@@ -217,8 +217,8 @@ func TestDetached(t *testing.T) {
 func TestStats(t *testing.T) {
 	f := newFake(t)
 	ms, memory, at := int64(1500), int64(64<<20), time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC)
-	f.answers["GET /sandboxes/sb-1/stats"] = cloche.SandboxStats{
-		Sandbox: "sb-1", Name: "box", State: cloche.StateRunning, ObservedAt: at, CPUMS: &ms, MemoryBytes: &memory, Limits: cloche.Limits{MemoryBytes: 1 << 30},
+	f.answers["GET /sandboxes/sb-1/stats"] = api.SandboxStats{
+		Sandbox: "sb-1", Name: "box", State: api.StateRunning, ObservedAt: at, CPUMS: &ms, MemoryBytes: &memory, Limits: api.Limits{MemoryBytes: 1 << 30},
 	}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "stats", "--no-stream")
@@ -233,12 +233,12 @@ func TestStats(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	later, more := at.Add(time.Second), int64(2000)
-	share := cpuPercent(cloche.SandboxStats{ObservedAt: at, CPUMS: &ms}, cloche.SandboxStats{ObservedAt: later, CPUMS: &more})
+	share := cpuPercent(api.SandboxStats{ObservedAt: at, CPUMS: &ms}, api.SandboxStats{ObservedAt: later, CPUMS: &more})
 	if share == nil || *share < 49 || *share > 50 {
 		t.Errorf("%v", share)
 	}
-	for _, before := range []cloche.SandboxStats{{}, {ObservedAt: at}, {ObservedAt: later, CPUMS: &ms}} {
-		if share := cpuPercent(before, cloche.SandboxStats{ObservedAt: later, CPUMS: &more}); share != nil {
+	for _, before := range []api.SandboxStats{{}, {ObservedAt: at}, {ObservedAt: later, CPUMS: &ms}} {
+		if share := cpuPercent(before, api.SandboxStats{ObservedAt: later, CPUMS: &more}); share != nil {
 			t.Errorf("%+v gives %v", before, *share)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -53,7 +53,7 @@ Exit status: 0 when a sandbox could be made now, 1 when not.`,
 	}
 }
 
-func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
+func (a *app) printDoctor(d api.Doctor, st api.Status) error {
 	if a.json {
 		return a.printJSON(d)
 	}
@@ -89,14 +89,14 @@ func (a *app) printDoctor(d cloche.Doctor, st cloche.Status) error {
 }
 
 // printLimits prints what holds in one line, and what does not in a line for each reason.
-func (a *app) printLimits(limits map[string]cloche.Enforcement) {
+func (a *app) printLimits(limits map[string]api.Enforcement) {
 	var held []string
-	var missing []cloche.Unenforced
+	var missing []api.Unenforced
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		if f := limits[name]; f.OK {
 			held = append(held, name)
 		} else {
-			missing = append(missing, cloche.Unenforced{Field: name, Reason: f.Reason})
+			missing = append(missing, api.Unenforced{Field: name, Reason: f.Reason})
 		}
 	}
 	if len(held) > 0 {
@@ -108,7 +108,7 @@ func (a *app) printLimits(limits map[string]cloche.Enforcement) {
 }
 
 // verdict is the one line that sums an engine up; the first problem is what it fails of.
-func verdict(e cloche.EngineReport) string {
+func verdict(e api.EngineReport) string {
 	if e.Usable {
 		return fmt.Sprintf("%s: usable", e.Name)
 	}

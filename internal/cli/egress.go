@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) egressCommand() *cobra.Command {
@@ -59,11 +59,11 @@ func (a *app) egressRulesCommand() *cobra.Command {
 }
 
 // egressRules prints rules: a table for people.
-func (a *app) egressRules(r cloche.EgressRules) error {
+func (a *app) egressRules(r api.EgressRules) error {
 	if a.json {
 		return a.printJSON(r)
 	}
-	if r.Network != cloche.NetworkOn {
+	if r.Network != api.NetworkOn {
 		a.note("the sandbox has no network")
 		return nil
 	}
@@ -75,7 +75,7 @@ func (a *app) egressRules(r cloche.EgressRules) error {
 	}{{"allow", false, r.Egress.Allow}, {"deny", true, r.Egress.Deny}} {
 		for _, text := range list.rules {
 			until := "-"
-			if i := slices.IndexFunc(r.Temporary, func(t cloche.TemporaryRule) bool { return t.Rule == text && t.Deny == list.deny }); i >= 0 {
+			if i := slices.IndexFunc(r.Temporary, func(t api.TemporaryRule) bool { return t.Rule == text && t.Deny == list.deny }); i >= 0 {
 				until = r.Temporary[i].ExpiresAt.Local().Format(time.DateTime)
 			}
 			rows = append(rows, []string{list.what, text, until})
@@ -96,7 +96,7 @@ func (a *app) egressRules(r cloche.EgressRules) error {
 
 func (a *app) egressLogCommand() *cobra.Command {
 	var kinds []string
-	var o cloche.EgressLogOptions
+	var o api.EgressLogOptions
 	c := &cobra.Command{
 		Use:   "log [flags] SANDBOX",
 		Short: "Show what left a sandbox and what did not",
@@ -111,13 +111,13 @@ Kinds are opened, closed, refused, request and changed.`,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Tail < 0 {
-				return cloche.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
+				return api.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
 			}
 			for _, k := range kinds {
-				if !slices.Contains(cloche.EgressKinds(), cloche.EgressKind(k)) {
-					return cloche.Invalid("kind", "--kind %q is none", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
+				if !slices.Contains(api.EgressKinds(), api.EgressKind(k)) {
+					return api.Invalid("kind", "--kind %q is none", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
 				}
-				o.Kinds = append(o.Kinds, cloche.EgressKind(k))
+				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				return untilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, a.egressRecord))
@@ -130,7 +130,7 @@ Kinds are opened, closed, refused, request and changed.`,
 	return c
 }
 
-func (a *app) egressRecord(r cloche.EgressRecord) error {
+func (a *app) egressRecord(r api.EgressRecord) error {
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -143,7 +143,7 @@ func (a *app) egressRecord(r cloche.EgressRecord) error {
 	return nil
 }
 
-func egressText(r cloche.EgressRecord) string {
+func egressText(r api.EgressRecord) string {
 	parts := []string{r.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), string(r.Kind)}
 	if r.Name != "" {
 		parts = append(parts, hostPort(r.Name, r.Port))
@@ -167,7 +167,7 @@ func egressText(r cloche.EgressRecord) string {
 	}
 	add("protocol", r.Protocol)
 	add("rule", r.Rule)
-	if r.Kind == cloche.EgressClosed {
+	if r.Kind == api.EgressClosed {
 		add("out", formatSize(r.BytesOut))
 		add("in", formatSize(r.BytesIn))
 		add("time", (time.Duration(r.DurationMS) * time.Millisecond).String())
@@ -201,7 +201,7 @@ func (a *app) egressAllowCommand() *cobra.Command {
 allow whatever the policy does not hold back; others what the policy lets them
 ask for.`,
 		Example: "  cloche egress allow box pypi.org\n  cloche egress allow box db.example.com:5432 --for 10m\n  cloche egress allow box \"db.corp:5432 at 10.1.0.0/16\"",
-	}, func(rules []string) cloche.EgressChange { return cloche.EgressChange{Allow: rules} }, true)
+	}, func(rules []string) api.EgressChange { return api.EgressChange{Allow: rules} }, true)
 }
 
 func (a *app) egressDenyCommand() *cobra.Command {
@@ -210,7 +210,7 @@ func (a *app) egressDenyCommand() *cobra.Command {
 		Short:   "Hold something back in a running sandbox",
 		Long:    "Hold something back in a running sandbox, whatever else allows it. Connections\nto it are reset.",
 		Example: "  cloche egress deny box \"*.example.com\"\n  cloche egress deny box @github-read --for 1h",
-	}, func(rules []string) cloche.EgressChange { return cloche.EgressChange{Deny: rules} }, true)
+	}, func(rules []string) api.EgressChange { return api.EgressChange{Deny: rules} }, true)
 }
 
 func (a *app) egressRemoveCommand() *cobra.Command {
@@ -221,7 +221,7 @@ func (a *app) egressRemoveCommand() *cobra.Command {
 that denies is written with "deny " before it. Connections that no other rule
 allows are reset.`,
 		Example: "  cloche egress remove box pypi.org\n  cloche egress remove box \"deny *.example.com\"",
-	}, func(rules []string) cloche.EgressChange { return cloche.EgressChange{Remove: rules} }, false)
+	}, func(rules []string) api.EgressChange { return api.EgressChange{Remove: rules} }, false)
 }
 
 func (a *app) egressSetCommand() *cobra.Command {
@@ -237,13 +237,13 @@ no connection is made, as if the sandbox had been made without a network.`,
 		Example: "  cloche egress set --net none box\n  cloche egress set --allow api.example.com box",
 		Args:    exactly(1, "a sandbox"),
 		RunE: func(c *cobra.Command, args []string) error {
-			p := cloche.EgressPolicy{Network: network}
+			p := api.EgressPolicy{Network: network}
 			var err error
 			if p.Egress, err = f.egress(); err != nil {
 				return err
 			}
 			if p.Network == "" && p.Egress == nil {
-				return cloche.Invalid("flags", "%s: nothing says what may leave", c.CommandPath()).WithHint("give --net none, --net on for the profile's, or --allow")
+				return api.Invalid("flags", "%s: nothing says what may leave", c.CommandPath()).WithHint("give --net none, --net on for the profile's, or --allow")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				r, err := conn.ReplaceEgress(ctx, args[0], p)
@@ -261,11 +261,11 @@ no connection is made, as if the sandbox had been made without a network.`,
 }
 
 // egressChangeCommand makes a verb that changes rules.
-func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) cloche.EgressChange, timed bool) *cobra.Command {
+func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) api.EgressChange, timed bool) *cobra.Command {
 	var length string
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) < 2 {
-			return cloche.Invalid("arguments", "%s: %s, want a sandbox and a rule", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want a sandbox and a rule", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
@@ -299,13 +299,13 @@ func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) 
 func parseFor(s string) (int64, error) {
 	ms, err := parseTimeout("--for", "for_ms", s)
 	if err == nil && ms == 0 {
-		err = cloche.Invalid("for_ms", "--for is 0, which is no time at all").WithHint("give a duration such as 10m, or leave it out for good")
+		err = api.Invalid("for_ms", "--for is 0, which is no time at all").WithHint("give a duration such as 10m, or leave it out for good")
 	}
 	return ms, err
 }
 
 func (a *app) approvalsCommand() *cobra.Command {
-	var o cloche.ApprovalOptions
+	var o api.ApprovalOptions
 	c := &cobra.Command{
 		Use:   "approvals [flags] [SANDBOX]",
 		Short: "List what sandboxes want out and wait for",
@@ -325,7 +325,7 @@ them.`,
 					return err
 				}
 				if a.json {
-					list.Approvals = append([]cloche.Approval{}, list.Approvals...)
+					list.Approvals = append([]api.Approval{}, list.Approvals...)
 					return a.printJSON(list)
 				}
 				var rows [][]string
@@ -351,7 +351,7 @@ func (a *app) approveCommand() *cobra.Command {
 		Example: "  cloche egress approve ap-0123456789 --for 10m",
 		Args:    approvalIDs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			answer := cloche.ApprovalAnswer{Approve: true}
+			answer := api.ApprovalAnswer{Approve: true}
 			if c.Flags().Changed("for") {
 				if answer.ForMS, err = parseFor(length); err != nil {
 					return err
@@ -372,19 +372,19 @@ func (a *app) rejectCommand() *cobra.Command {
 		Example: "  cloche egress reject ap-0123456789",
 		Args:    approvalIDs,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.answer(c, args, cloche.ApprovalAnswer{})
+			return a.answer(c, args, api.ApprovalAnswer{})
 		},
 	}
 }
 
 func approvalIDs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return cloche.Invalid("approval", "%s: no approval was named", c.CommandPath()).WithHint(`"cloche egress approvals" lists them`)
+		return api.Invalid("approval", "%s: no approval was named", c.CommandPath()).WithHint(`"cloche egress approvals" lists them`)
 	}
 	return nil
 }
 
-func (a *app) answer(c *cobra.Command, ids []string, answer cloche.ApprovalAnswer) error {
+func (a *app) answer(c *cobra.Command, ids []string, answer api.ApprovalAnswer) error {
 	return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 		for _, id := range ids {
 			p, err := conn.AnswerApproval(ctx, id, answer)

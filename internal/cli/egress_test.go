@@ -8,17 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // serveEgress plays the egress of a daemon. Bodies are kept in files["body"].
 func (f *fakeDaemon) serveEgress(w http.ResponseWriter, r *http.Request, p string) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
-	rules := cloche.EgressRules{
-		Network: "on", Egress: cloche.Egress{Allow: []string{"pypi.org", "@npm"}, Deny: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "pypi.org", Methods: []string{"GET"}, Paths: []string{"/simple/*"}}}},
-		Temporary: []cloche.TemporaryRule{{Rule: "@npm", ExpiresAt: at}}, Operator: []string{"egress.deny:b.org"},
+	rules := api.EgressRules{
+		Network: "on", Egress: api.Egress{Allow: []string{"pypi.org", "@npm"}, Deny: []string{"a.org"}, Requests: []api.RequestRule{{Host: "pypi.org", Methods: []string{"GET"}, Paths: []string{"/simple/*"}}}},
+		Temporary: []api.TemporaryRule{{Rule: "@npm", ExpiresAt: at}}, Operator: []string{"egress.deny:b.org"},
 	}
-	ask := cloche.Approval{ID: "ap-1", Sandbox: "sb-1", SandboxName: "box", Name: "c.org", Port: 443, Rule: "c.org", State: cloche.ApprovalPending, AskedAt: time.Now().Add(-time.Minute)}
+	ask := api.Approval{ID: "ap-1", Sandbox: "sb-1", SandboxName: "box", Name: "c.org", Port: 443, Rule: "c.org", State: api.ApprovalPending, AskedAt: time.Now().Add(-time.Minute)}
 	switch r.Method + " " + p {
 	case "GET /sandboxes/box/egress":
 		answer(w, rules)
@@ -27,18 +27,18 @@ func (f *fakeDaemon) serveEgress(w http.ResponseWriter, r *http.Request, p strin
 		answer(w, rules)
 	case "GET /sandboxes/box/egress/log":
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		answer(w, cloche.EgressRecord{
-			Seq: 1, Time: at, Kind: cloche.EgressClosed, Name: "pypi.org", Port: 443, Addr: "192.0.2.1", Protocol: "tls", Rule: "pypi.org",
+		answer(w, api.EgressRecord{
+			Seq: 1, Time: at, Kind: api.EgressClosed, Name: "pypi.org", Port: 443, Addr: "192.0.2.1", Protocol: "tls", Rule: "pypi.org",
 			BytesOut: 517, BytesIn: 4096, DurationMS: 1200,
 		})
-		answer(w, cloche.EgressRecord{
-			Seq: 4, Missed: 2, Time: at, Kind: cloche.EgressRefused, Name: "evil.org\x1b[2J\u202e", Rule: "egress.name", Reason: "it is in no list", Allow: "evil.org at 10.0.0.1/32",
+		answer(w, api.EgressRecord{
+			Seq: 4, Missed: 2, Time: at, Kind: api.EgressRefused, Name: "evil.org\x1b[2J\u202e", Rule: "egress.name", Reason: "it is in no list", Allow: "evil.org at 10.0.0.1/32",
 		})
 	case "GET /approvals":
-		answer(w, cloche.ApprovalList{Approvals: []cloche.Approval{ask}})
+		answer(w, api.ApprovalList{Approvals: []api.Approval{ask}})
 	case "POST /approvals/ap-1":
 		f.keep(r)
-		ask.State = cloche.ApprovalApproved
+		ask.State = api.ApprovalApproved
 		answer(w, ask)
 	default:
 		http.NotFound(w, r)
@@ -100,19 +100,19 @@ func TestEgressFlags(t *testing.T) {
 	home := f.listen()
 	for _, tc := range []struct {
 		args []string
-		want *cloche.Egress
+		want *api.Egress
 		bad  string
 	}{
 		{nil, nil, ""},
 		{[]string{"--net", "on"}, nil, ""},
-		{[]string{"--allow", "a.org, *.b.org:22", "--allow", "db at 10.0.0.0/8,192.168.0.0/16,c.org"}, &cloche.Egress{Allow: []string{"a.org", "*.b.org:22", "db at 10.0.0.0/8,192.168.0.0/16", "c.org"}}, ""},
-		{[]string{"--deny", "a.org", "--ask"}, &cloche.Egress{Deny: []string{"a.org"}, Ask: true}, ""},
-		{[]string{"--allow-request", "get,head a.org/v1/*,/v2"}, &cloche.Egress{Allow: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "a.org", Methods: []string{"GET", "HEAD"}, Paths: []string{"/v1/*", "/v2"}}}}, ""},
-		{[]string{"--allow-request", "a.org", "--allow", "a.org"}, &cloche.Egress{Allow: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "a.org"}}}, ""},
+		{[]string{"--allow", "a.org, *.b.org:22", "--allow", "db at 10.0.0.0/8,192.168.0.0/16,c.org"}, &api.Egress{Allow: []string{"a.org", "*.b.org:22", "db at 10.0.0.0/8,192.168.0.0/16", "c.org"}}, ""},
+		{[]string{"--deny", "a.org", "--ask"}, &api.Egress{Deny: []string{"a.org"}, Ask: true}, ""},
+		{[]string{"--allow-request", "get,head a.org/v1/*,/v2"}, &api.Egress{Allow: []string{"a.org"}, Requests: []api.RequestRule{{Host: "a.org", Methods: []string{"GET", "HEAD"}, Paths: []string{"/v1/*", "/v2"}}}}, ""},
+		{[]string{"--allow-request", "a.org", "--allow", "a.org"}, &api.Egress{Allow: []string{"a.org"}, Requests: []api.RequestRule{{Host: "a.org"}}}, ""},
 		{[]string{"--allow", ""}, nil, "empty rule"},
 		{[]string{"--allow-request", "GET /x"}, nil, "names no host"},
 	} {
-		f.spec = cloche.SandboxSpec{}
+		f.spec = api.SandboxSpec{}
 		res := runCLI(t, nil, nil, nil, append([]string{"--home", home, "create"}, tc.args...)...)
 		if (res.status != 0) != (tc.bad != "") || !strings.Contains(res.err, tc.bad) {
 			t.Errorf("%q: status %d: %s", tc.args, res.status, res.err)
@@ -128,12 +128,12 @@ func TestEgressFlags(t *testing.T) {
 func TestRefusalsAreTold(t *testing.T) {
 	f := newFake(t)
 	home := f.listen()
-	f.program = func(*fakeProgram) cloche.Result {
+	f.program = func(*fakeProgram) api.Result {
 		res := exited(7)
 		for range 7 {
-			res.Refusals = append(res.Refusals, cloche.EgressRefusal{Name: "evil.org\r\n", Port: 443, Rule: "egress.name", Reason: "it is in no list", Allow: "*.org"})
+			res.Refusals = append(res.Refusals, api.EgressRefusal{Name: "evil.org\r\n", Port: 443, Rule: "egress.name", Reason: "it is in no list", Allow: "*.org"})
 		}
-		res.Refusals[0] = cloche.EgressRefusal{Name: "a.org", Method: "POST", Path: "/x", Port: 80, Rule: "egress.requests", Reason: "no"}
+		res.Refusals[0] = api.EgressRefusal{Name: "a.org", Method: "POST", Path: "/x", Port: 80, Rule: "egress.requests", Reason: "no"}
 		return res
 	}
 	for want, args := range map[string][]string{
@@ -150,9 +150,9 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("%q: %q", args, res.err)
 		}
 	}
-	f.program = func(*fakeProgram) cloche.Result {
+	f.program = func(*fakeProgram) api.Result {
 		res := exited(0)
-		res.Refusals = []cloche.EgressRefusal{{Name: "evil.org", Rule: "egress.name", Reason: "no"}}
+		res.Refusals = []api.EgressRefusal{{Name: "evil.org", Rule: "egress.name", Reason: "no"}}
 		return res
 	}
 	if res := runCLI(t, nil, nil, nil, "--home", home, "exec", "box", "--", "true"); res.err != "" {

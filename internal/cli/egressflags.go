@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // egressFlags are the flags on what may leave, as they were typed.
@@ -24,11 +24,11 @@ func (f *egressFlags) register(flags *pflag.FlagSet) {
 }
 
 // egress is what was asked for; nil is nothing.
-func (f *egressFlags) egress() (*cloche.Egress, error) {
+func (f *egressFlags) egress() (*api.Egress, error) {
 	if len(f.allow)+len(f.deny)+len(f.requests) == 0 && !f.ask {
 		return nil, nil
 	}
-	e := &cloche.Egress{Ask: f.ask}
+	e := &api.Egress{Ask: f.ask}
 	var err error
 	if e.Allow, err = splitRules("--allow", f.allow); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func splitRules(flag string, texts []string) ([]string, error) {
 				continue
 			}
 			if part == "" {
-				return nil, cloche.Invalid("egress", "%s %q holds an empty rule", flag, clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
+				return nil, api.Invalid("egress", "%s %q holds an empty rule", flag, clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
 			}
 			out = append(out, part)
 		}
@@ -75,8 +75,8 @@ func splitRules(flag string, texts []string) ([]string, error) {
 }
 
 // parseRequestRule reads [METHOD[,METHOD] ]HOST[PATH[,PATH]].
-func parseRequestRule(text string) (cloche.RequestRule, error) {
-	var r cloche.RequestRule
+func parseRequestRule(text string) (api.RequestRule, error) {
+	var r api.RequestRule
 	if err := checkText("egress", text); err != nil {
 		return r, err
 	}
@@ -86,7 +86,7 @@ func parseRequestRule(text string) (cloche.RequestRule, error) {
 	}
 	host, paths, below := strings.Cut(strings.TrimSpace(rest), "/")
 	if r.Host = host; host == "" {
-		return r, cloche.Invalid("egress", "--allow-request %q names no host", clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
+		return r, api.Invalid("egress", "--allow-request %q names no host", clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
 	}
 	if below {
 		r.Paths = strings.Split("/"+paths, ",")
@@ -102,7 +102,7 @@ const maxToldRefusals = 5
 
 // tellRefusals says what was not let out while a command failed, and how it would be:
 // again is what goes before the rule.
-func (a *app) tellRefusals(res *cloche.Result, again string) {
+func (a *app) tellRefusals(res *api.Result, again string) {
 	if res.OK() {
 		return
 	}

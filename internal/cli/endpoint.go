@@ -13,38 +13,38 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const endpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; with record=NAME after it what goes through is kept, and the target replay:NAME answers so again (repeatable)"
 
 // parseEndpoint reads NAME=TARGET[@[ADDRESS:]PORT][,PRESET...].
-func parseEndpoint(text string) (cloche.Endpoint, error) {
-	bad := func(why string) (cloche.Endpoint, error) {
-		return cloche.Endpoint{}, cloche.Invalid("endpoints", "endpoint %q %s", clip(text), why).
+func parseEndpoint(text string) (api.Endpoint, error) {
+	bad := func(why string) (api.Endpoint, error) {
+		return api.Endpoint{}, api.Invalid("endpoints", "endpoint %q %s", clip(text), why).
 			WithHint("write NAME=TARGET[@LISTEN][,PRESET...], such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai")
 	}
 	if err := checkText("endpoints", text); err != nil {
-		return cloche.Endpoint{}, err
+		return api.Endpoint{}, err
 	}
 	name, rest, ok := strings.Cut(text, "=")
 	if !ok {
 		return bad("has no target")
 	}
-	if !cloche.ValidEndpointName(name) {
+	if !api.ValidEndpointName(name) {
 		return bad("has no name of a-z, 0-9 and '-' before the '='")
 	}
 	target, presets, _ := strings.Cut(rest, ",")
-	e := cloche.Endpoint{Name: name, Target: target}
+	e := api.Endpoint{Name: name, Target: target}
 	// A target may hold one too; what is after the last is an address with a port.
 	if i := strings.LastIndexByte(target, '@'); i >= 0 {
 		e.Target, e.Listen = target[:i], target[i+1:]
-		if e.Listen == "auto" || e.Listen == cloche.EndpointListenAuto {
-			e.Listen = cloche.EndpointListenAuto
+		if e.Listen == "auto" || e.Listen == api.EndpointListenAuto {
+			e.Listen = api.EndpointListenAuto
 			return withOptions(e, presets, bad)
 		}
 		if strings.HasPrefix(e.Listen, "/") {
-			e.Listen = cloche.EndpointListenSocket + e.Listen
+			e.Listen = api.EndpointListenSocket + e.Listen
 		}
 		if strings.HasPrefix(e.Listen, "unix:") {
 			return withOptions(e, presets, bad)
@@ -65,7 +65,7 @@ func parseEndpoint(text string) (cloche.Endpoint, error) {
 }
 
 // withOptions reads what comes after the target, between commas.
-func withOptions(e cloche.Endpoint, presets string, bad func(string) (cloche.Endpoint, error)) (cloche.Endpoint, error) {
+func withOptions(e api.Endpoint, presets string, bad func(string) (api.Endpoint, error)) (api.Endpoint, error) {
 	if presets == "" {
 		return e, nil
 	}
@@ -78,7 +78,7 @@ func withOptions(e cloche.Endpoint, presets string, bad func(string) (cloche.End
 }
 
 // endpointOption reads what comes after a comma, and says what is wrong with it.
-func endpointOption(e *cloche.Endpoint, option string) string {
+func endpointOption(e *api.Endpoint, option string) string {
 	key, value, said := strings.Cut(option, "=")
 	switch {
 	case key == "record" && said:
@@ -86,7 +86,7 @@ func endpointOption(e *cloche.Endpoint, option string) string {
 		return ""
 	case key == "match" && said, option == "pace":
 		if e.Replay == nil {
-			e.Replay = &cloche.EndpointReplay{}
+			e.Replay = &api.EndpointReplay{}
 		}
 		if said {
 			e.Replay.Match = value
@@ -102,14 +102,14 @@ func endpointOption(e *cloche.Endpoint, option string) string {
 		return ""
 	case key == "body-filter" && said, option == "once":
 		if e.HTTP == nil {
-			e.HTTP = &cloche.EndpointHTTP{}
+			e.HTTP = &api.EndpointHTTP{}
 		}
 		if e.HTTP.Once = e.HTTP.Once || !said; said {
 			e.HTTP.BodyFilter = value
 		}
 		return ""
 	case key == "audit" && said:
-		e.Audit = &cloche.EndpointAudit{Capture: value}
+		e.Audit = &api.EndpointAudit{Capture: value}
 		return ""
 	case said:
 		return "has an option " + strconv.Quote(clip(key)) + ", which is none of user, record, match, pace, probe, once, audit and body-filter"
@@ -118,8 +118,8 @@ func endpointOption(e *cloche.Endpoint, option string) string {
 	return ""
 }
 
-func parseEndpoints(texts []string) ([]cloche.Endpoint, error) {
-	var out []cloche.Endpoint
+func parseEndpoints(texts []string) ([]api.Endpoint, error) {
+	var out []api.Endpoint
 	for _, text := range texts {
 		e, err := parseEndpoint(text)
 		if err != nil {
@@ -162,7 +162,7 @@ func (a *app) endpointListCommand() *cobra.Command {
 					return err
 				}
 				if a.json {
-					list.Endpoints = append([]cloche.EndpointStatus{}, list.Endpoints...)
+					list.Endpoints = append([]api.EndpointStatus{}, list.Endpoints...)
 					return a.printJSON(list)
 				}
 				var rows [][]string
@@ -175,7 +175,7 @@ func (a *app) endpointListCommand() *cobra.Command {
 	}
 }
 
-func endpointRow(e cloche.EndpointStatus) []string {
+func endpointRow(e api.EndpointStatus) []string {
 	return []string{
 		e.Endpoint.Name, string(e.State), e.SandboxView.URL, e.HostView.URL, strconv.FormatInt(e.Counters.Requests, 10),
 		strconv.FormatInt(e.Counters.Active, 10), cmp.Or(e.Reason, "-"),
@@ -193,7 +193,7 @@ https, of which requests reach what is below BASE; tcp://HOST:PORT for bytes as
 they are; unix:///SOCKET or unix+tcp:///SOCKET for a socket of the host's files;
 client or client+tcp, which "cloche endpoint serve" serves; replay:NAME, where a
 recording answers. LISTEN is 127.0.0.1:PORT inside (default
-` + cloche.DefaultEndpointListen + `), or "auto" for a port that is free, which is printed, or the
+` + api.DefaultEndpointListen + `), or "auto" for a port that is free, which is printed, or the
 path of a socket inside, such as /run/model.sock, which is everybody's inside, or
 with user=NAME after it that user's alone. A
 PRESET, openai or anthropic, gives the processes that are started from now on the
@@ -256,11 +256,11 @@ func (f *endpointFlags) add(flags *pflag.FlagSet) {
 }
 
 // fill puts what was asked for into an endpoint.
-func (f *endpointFlags) fill(e *cloche.Endpoint) (err error) {
+func (f *endpointFlags) fill(e *api.Endpoint) (err error) {
 	if e.Env, err = parseLabels("--env", f.env); err != nil {
 		return err
 	}
-	h := &cloche.EndpointHTTP{Methods: f.methods, Paths: f.paths, BodyFilter: f.filter}
+	h := &api.EndpointHTTP{Methods: f.methods, Paths: f.paths, BodyFilter: f.filter}
 	if e.HTTP != nil {
 		h.Once, h.BodyFilter = e.HTTP.Once, cmp.Or(f.filter, e.HTTP.BodyFilter)
 	}
@@ -337,7 +337,7 @@ until the endpoint ends.`,
 				address = "127.0.0.1:" + address
 			}
 			if _, _, err := net.SplitHostPort(address); err != nil {
-				return cloche.Invalid("arguments", "%q is not HOST:PORT", clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
+				return api.Invalid("arguments", "%q is not HOST:PORT", clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				return a.serveEndpoint(ctx, conn, args[0], args[1], address)
@@ -370,7 +370,7 @@ func (a *app) serveEndpoint(ctx context.Context, conn *connection, ref, name, ad
 			return nil
 		}
 		if err != nil {
-			return cloche.Errorf(cloche.CodeUnavailable, "endpoint %s is served no more: it ended, or the daemon went away", name).WithCause(err)
+			return api.Errorf(api.CodeUnavailable, "endpoint %s is served no more: it ended, or the daemon went away", name).WithCause(err)
 		}
 		carried.Go(func() {
 			var d net.Dialer

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // eventKinds are the kinds that can be asked for.
 func eventKinds() []string {
-	kinds := cloche.EventKinds()
+	kinds := api.EventKinds()
 	names := make([]string, len(kinds))
 	for i, k := range kinds {
 		names[i] = string(k)
@@ -50,12 +50,12 @@ kinds; and refused. "--kind process" is all that begin so.`,
 		Args:              atMostOne,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			o := cloche.EventOptions{Follow: follow}
+			o := api.EventOptions{Follow: follow}
 			if len(args) == 1 {
 				o.Sandbox = args[0]
 			}
-			if endpoint != "" && (o.Sandbox == "" || !cloche.ValidEndpointName(endpoint)) {
-				return cloche.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
+			if endpoint != "" && (o.Sandbox == "" || !api.ValidEndpointName(endpoint)) {
+				return api.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
 			}
 			o.Endpoint = endpoint
 			var err error
@@ -67,7 +67,7 @@ kinds; and refused. "--kind process" is all that begin so.`,
 				return err
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e cloche.Event) error { return a.event(e, after) }))
+				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return a.event(e, after) }))
 			})
 		},
 	}
@@ -81,27 +81,27 @@ kinds; and refused. "--kind process" is all that begin so.`,
 // atMostOne is the argument rule of a verb that may be told a sandbox.
 func atMostOne(c *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return cloche.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+		return api.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
 	}
 	return nil
 }
 
 // parseKinds reads kinds, and the beginnings of kinds before their dot.
-func parseKinds(names []string) ([]cloche.EventKind, error) {
+func parseKinds(names []string) ([]api.EventKind, error) {
 	known := eventKinds()
-	var kinds []cloche.EventKind
+	var kinds []api.EventKind
 	for _, n := range names {
 		found := false
 		for _, k := range known {
 			if k == n || strings.HasPrefix(k, n+".") {
 				found = true
-				if !slices.Contains(kinds, cloche.EventKind(k)) {
-					kinds = append(kinds, cloche.EventKind(k))
+				if !slices.Contains(kinds, api.EventKind(k)) {
+					kinds = append(kinds, api.EventKind(k))
 				}
 			}
 		}
 		if !found {
-			return nil, cloche.Invalid("kind", "--kind %q is not a kind of event", clip(n)).
+			return nil, api.Invalid("kind", "--kind %q is not a kind of event", clip(n)).
 				WithHint("the kinds are sandbox, process, image, %s", strings.Join(known, ", "))
 		}
 	}
@@ -125,12 +125,12 @@ func parseAfter(s string, now time.Time) (cursor int64, after time.Time, err err
 		return 0, at.time, nil
 	}
 	if *at.number < 0 {
-		return 0, after, cloche.Invalid("since", "--since %s is a negative cursor", clip(s)).WithHint(`give the cursor of an event, or "now"`)
+		return 0, after, api.Invalid("since", "--since %s is a negative cursor", clip(s)).WithHint(`give the cursor of an event, or "now"`)
 	}
 	return *at.number, after, nil
 }
 
-func (a *app) event(e cloche.Event, after time.Time) error {
+func (a *app) event(e api.Event, after time.Time) error {
 	if e.Time.Before(after) {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (a *app) event(e cloche.Event, after time.Time) error {
 }
 
 // eventDetail is what there is to say of an event beyond its kind.
-func eventDetail(e cloche.Event) string {
+func eventDetail(e api.Event) string {
 	var parts []string
 	if p := e.Process; p != nil {
 		parts = append(parts, p.ExecID)
@@ -168,7 +168,7 @@ func eventDetail(e cloche.Event) string {
 		if p.Restarts > 0 {
 			parts = append(parts, "restarts="+strconv.Itoa(p.Restarts))
 		}
-		if e.Kind == cloche.EventProcessStarted {
+		if e.Kind == api.EventProcessStarted {
 			parts = append(parts, clip(strings.Join(p.Argv, " ")))
 		}
 		if e.Reason == "" && p.Reason != "" {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) execCommand() *cobra.Command {
@@ -39,7 +39,7 @@ passed on only with -i.`,
 		Args:              execArgs,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			req := cloche.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
+			req := api.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
 			var err error
 			if req.Env, err = envOf(envFiles, env, a.env.Getenv); err != nil {
 				return err
@@ -65,7 +65,7 @@ passed on only with -i.`,
 				if at.tty {
 					a.giveTerminal(&req)
 				}
-				spec := cloche.ProcessSpec{ExecRequest: req, OpenStdin: at.interactive}
+				spec := api.ProcessSpec{ExecRequest: req, OpenStdin: at.interactive}
 				return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 					return a.start(ctx, conn, args[0], spec, false)
 				})
@@ -100,7 +100,7 @@ func execArgs(c *cobra.Command, args []string) error {
 		return err
 	}
 	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
-		return cloche.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), clip(args[1])).
+		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), clip(args[1])).
 			WithHint("flags go before %s, and the command after --", clip(args[0]))
 	}
 	return checkArgv(commandOf(args))
@@ -113,7 +113,7 @@ func commandOf(args []string) []string {
 	return args[1:]
 }
 
-func (a *app) exec(ctx context.Context, ref string, req cloche.ExecRequest, f attachFlags) error {
+func (a *app) exec(ctx context.Context, ref string, req api.ExecRequest, f attachFlags) error {
 	ctx, t, err := a.prepare(ctx, f, &req)
 	if err != nil {
 		return err

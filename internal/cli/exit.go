@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The exit statuses that are Cloche's own; every other one is the command's.
@@ -24,10 +24,10 @@ const (
 
 // exitStatuses maps codes to exit statuses; a code that is not in it is
 // exitFailed.
-var exitStatuses = map[cloche.Code]int{
-	cloche.CodeDenied:          exitRefused,
-	cloche.CodeNotExecutable:   exitRefused,
-	cloche.CodeCommandNotFound: exitNotFound,
+var exitStatuses = map[api.Code]int{
+	api.CodeDenied:          exitRefused,
+	api.CodeNotExecutable:   exitRefused,
+	api.CodeCommandNotFound: exitNotFound,
 }
 
 // statusError ends the process with a status and says nothing: what there was
@@ -47,7 +47,7 @@ func exitStatus(err error) int {
 	if errors.Is(err, context.Canceled) {
 		return exitSignal + 2
 	}
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		if status, ok := exitStatuses[e.Code]; ok {
 			return status
 		}
@@ -58,14 +58,14 @@ func exitStatus(err error) int {
 // asError gives every error the one shape that is printed. Errors that carry no
 // code are this program's own: a flag that does not parse, a local file that
 // cannot be read. They hold no secret, so their text is shown.
-func asError(err error) *cloche.Error {
+func asError(err error) *api.Error {
 	if errors.Is(err, context.Canceled) {
-		return cloche.Errorf(cloche.CodeCanceled, "interrupted")
+		return api.Errorf(api.CodeCanceled, "interrupted")
 	}
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
-	return cloche.Errorf(cloche.CodeInternal, "%w", err)
+	return api.Errorf(api.CodeInternal, "%w", err)
 }
 
 // printError writes one error for a person, or as one JSON line of the same
@@ -79,7 +79,7 @@ func printError(w io.Writer, err error, asJSON bool) {
 	}
 	e := asError(err)
 	if asJSON {
-		line, merr := json.Marshal(map[string]*cloche.Error{"error": e})
+		line, merr := json.Marshal(map[string]*api.Error{"error": e})
 		if merr == nil {
 			fmt.Fprintf(w, "%s\n", line)
 			return
@@ -92,7 +92,7 @@ func printError(w io.Writer, err error, asJSON bool) {
 	if e.Rule != "" {
 		fmt.Fprintf(w, "rule: %s\n", printable(e.Rule))
 	}
-	if e.Code == cloche.CodeInternal && e.RequestID != "" {
+	if e.Code == api.CodeInternal && e.RequestID != "" {
 		fmt.Fprintf(w, "request: %s\n", printable(e.RequestID))
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // process answers what concerns processes and ports, and says whether it did.
@@ -31,7 +31,7 @@ func (f *fakeDaemon) process(w http.ResponseWriter, r *http.Request, rest string
 		return true
 	}
 	if rest == "" {
-		answer(w, cloche.ProcessList{Processes: f.processes})
+		answer(w, api.ProcessList{Processes: f.processes})
 		return true
 	}
 	id, verb, _ := strings.Cut(rest[1:], "/")
@@ -43,16 +43,16 @@ func (f *fakeDaemon) process(w http.ResponseWriter, r *http.Request, rest string
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusNotFound)
-	answer(w, map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeNotFound, "sandbox box has no process %s", id)})
+	answer(w, map[string]*api.Error{"error": api.Errorf(api.CodeNotFound, "sandbox box has no process %s", id)})
 	return true
 }
 
 // startedRecord is the process that was started last.
-func (f *fakeDaemon) startedRecord() cloche.Process {
+func (f *fakeDaemon) startedRecord() api.Process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := cloche.Process{
-		ExecID: f.started.ExecID, Name: f.started.Name, Argv: f.started.Argv, State: cloche.ProcessRunning, Running: true,
+	p := api.Process{
+		ExecID: f.started.ExecID, Name: f.started.Name, Argv: f.started.Argv, State: api.ProcessRunning, Running: true,
 		TTY: f.started.TTY, Managed: true, StartedAt: time.Now(), StdinOpen: f.started.OpenStdin,
 	}
 	if p.ExecID == "" {
@@ -61,7 +61,7 @@ func (f *fakeDaemon) startedRecord() cloche.Process {
 	return p
 }
 
-func (f *fakeDaemon) known(w http.ResponseWriter, r *http.Request, p cloche.Process, verb string) {
+func (f *fakeDaemon) known(w http.ResponseWriter, r *http.Request, p api.Process, verb string) {
 	switch verb {
 	case "":
 		if r.Method == http.MethodDelete {
@@ -79,7 +79,7 @@ func (f *fakeDaemon) known(w http.ResponseWriter, r *http.Request, p cloche.Proc
 		f.mu.Lock()
 		f.stdin += string(data)
 		f.mu.Unlock()
-		answer(w, cloche.StdinAck{Offset: int64(len(data))})
+		answer(w, api.StdinAck{Offset: int64(len(data))})
 	case "attach":
 		f.stream(w, r)
 	}
@@ -90,7 +90,7 @@ func (f *fakeDaemon) port(w http.ResponseWriter, r *http.Request, port string) {
 	if port == "1" {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		answer(w, map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeUnavailable, "nothing listens on port 1 in the sandbox")})
+		answer(w, map[string]*api.Error{"error": api.Errorf(api.CodeUnavailable, "nothing listens on port 1 in the sandbox")})
 		return
 	}
 	conn, err := websocket.Accept(w, r, nil)
@@ -147,7 +147,7 @@ func (f *fakeDaemon) hold(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.CloseNow()
-	var m cloche.ClientMessage
+	var m api.ClientMessage
 	_, data, err := conn.Read(r.Context())
 	if err != nil || unmarshal(data, &m) != nil || m.Hold == nil {
 		f.t.Errorf("the first message of a hold is %q, %v", data, err)
@@ -157,7 +157,7 @@ func (f *fakeDaemon) hold(w http.ResponseWriter, r *http.Request) {
 	f.spec = *m.Hold
 	f.held++
 	f.mu.Unlock()
-	_ = conn.Write(r.Context(), websocket.MessageText, marshal(cloche.ServerMessage{Sandbox: &f.sandbox}))
+	_ = conn.Write(r.Context(), websocket.MessageText, marshal(api.ServerMessage{Sandbox: &f.sandbox}))
 	_, _, _ = conn.Read(r.Context())
 	f.mu.Lock()
 	f.held--

@@ -18,7 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -27,42 +27,42 @@ type fakeDaemon struct {
 	t *testing.T
 	// program plays the command of a run or exec: it gets what the client sends
 	// and says what the command writes and how it ends.
-	program func(p *fakeProgram) cloche.Result
+	program func(p *fakeProgram) api.Result
 	// attach plays an attached process.
-	attach func(p *fakeProgram, r cloche.AttachRequest) cloche.Result
+	attach func(p *fakeProgram, r api.AttachRequest) api.Result
 	// processes are those of the sandbox, logs what each has written, events what
 	// has happened.
-	processes []cloche.Process
-	logs      map[string][]cloche.LogEntry
-	events    []cloche.Event
+	processes []api.Process
+	logs      map[string][]api.LogEntry
+	events    []api.Event
 	// audit is the lines of the audit log, report what its verification finds.
 	audit  []string
-	report cloche.AuditReport
+	report api.AuditReport
 	// waited is the answer of a wait, dial what is at the port.
-	waited cloche.Process
+	waited api.Process
 	dial   func(net.Conn)
 	// refuse, by "METHOD path", answers with an error.
-	refuse map[string]*cloche.Error
+	refuse map[string]*api.Error
 	// answers, by "METHOD path", are what is answered before anything else.
 	answers map[string]any
 	// sandbox is the one that exists, and its name "box".
-	sandbox cloche.Sandbox
-	status  cloche.Status
+	sandbox api.Sandbox
+	status  api.Status
 	files   map[string]string
 	tarOut  []byte
 	// pulls are told before a create, and by a pull.
-	pulls []cloche.PullProgress
+	pulls []api.PullProgress
 
 	mu       sync.Mutex
 	requests []string          // guarded by mu: METHOD path?query
 	bodies   map[string]string // guarded by mu: by "METHOD path", of what answers has
-	run      cloche.RunRequest // guarded by mu: the last
-	exec     cloche.ExecRequest
-	spec     cloche.SandboxSpec
+	run      api.RunRequest    // guarded by mu: the last
+	exec     api.ExecRequest
+	spec     api.SandboxSpec
 	tarIn    []byte
-	started  cloche.ProcessSpec
-	attached cloche.AttachRequest
-	signal   cloche.SignalRequest
+	started  api.ProcessSpec
+	attached api.AttachRequest
+	signal   api.SignalRequest
 	stdin    string
 	held     int // connections that hold
 }
@@ -75,7 +75,7 @@ type fakeProgram struct {
 	// attached: seq counts bytes.
 	attached bool
 	// resizes are all that came.
-	resizes chan cloche.Size
+	resizes chan api.Size
 	// Stdin is closed when the client ends the input.
 	stdin   *io.PipeReader
 	signals chan string
@@ -94,17 +94,17 @@ func (p *fakeProgram) write(stream byte, s string) {
 func newFake(t *testing.T) *fakeDaemon {
 	return &fakeDaemon{
 		t:       t,
-		program: func(*fakeProgram) cloche.Result { return exited(0) },
-		refuse:  map[string]*cloche.Error{},
+		program: func(*fakeProgram) api.Result { return exited(0) },
+		refuse:  map[string]*api.Error{},
 		answers: map[string]any{},
 		bodies:  map[string]string{},
-		sandbox: cloche.Sandbox{ID: "sb-1", Name: "box", State: cloche.StateRunning, Image: "host", Engine: "gvisor", Cwd: "/workspace", CreatedAt: time.Now()},
-		status:  cloche.Status{Enabled: true, Available: true},
+		sandbox: api.Sandbox{ID: "sb-1", Name: "box", State: api.StateRunning, Image: "host", Engine: "gvisor", Cwd: "/workspace", CreatedAt: time.Now()},
+		status:  api.Status{Enabled: true, Available: true},
 		files:   map[string]string{},
 	}
 }
 
-func exited(code int) cloche.Result { return cloche.Result{ExitCode: &code} }
+func exited(code int) api.Result { return api.Result{ExitCode: &code} }
 
 // listen serves on the default socket of a new home, which it returns.
 func (f *fakeDaemon) listen() (home string) {
@@ -145,7 +145,7 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e := f.refuse[r.Method+" "+p]; e != nil {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
-		_ = json.NewEncoder(w).Encode(map[string]*cloche.Error{"error": e})
+		_ = json.NewEncoder(w).Encode(map[string]*api.Error{"error": e})
 		return
 	}
 	if v, ok := f.answers[r.Method+" "+p]; ok {
@@ -162,19 +162,19 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.stream(w, r)
 	case p == "/run":
 		f.decode(r, &f.run)
-		answer(w, cloche.RunResult{Sandbox: f.sandbox, Result: exited(3)})
+		answer(w, api.RunResult{Sandbox: f.sandbox, Result: exited(3)})
 	case p == "/sandboxes" && r.Method == http.MethodPost:
 		f.decode(r, &f.spec)
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		for _, m := range f.pulls {
-			answer(w, cloche.ServerMessage{Pull: &m})
+			answer(w, api.ServerMessage{Pull: &m})
 		}
-		answer(w, cloche.ServerMessage{Step: "engine"})
-		answer(w, cloche.ServerMessage{Sandbox: &f.sandbox})
+		answer(w, api.ServerMessage{Step: "engine"})
+		answer(w, api.ServerMessage{Sandbox: &f.sandbox})
 	case p == "/sandboxes" && r.Method == http.MethodDelete:
-		answer(w, cloche.Sandbox{State: cloche.StateDeleted, IdempotencyKey: r.URL.Query().Get("idempotency_key")})
+		answer(w, api.Sandbox{State: api.StateDeleted, IdempotencyKey: r.URL.Query().Get("idempotency_key")})
 	case p == "/sandboxes":
-		answer(w, cloche.SandboxList{Sandboxes: []cloche.Sandbox{f.sandbox}})
+		answer(w, api.SandboxList{Sandboxes: []api.Sandbox{f.sandbox}})
 	case strings.HasPrefix(p, "/keys"), strings.HasPrefix(p, "/policy"):
 		f.keys(w, r, p)
 	case strings.HasPrefix(p, "/approvals"), box && strings.HasPrefix(rest, "/egress"):
@@ -186,7 +186,7 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case p == "/version":
 		answer(w, client.Version{Version: "v9", API: "v1"})
 	case p == "/doctor":
-		answer(w, cloche.Doctor{Version: "v9", Engines: []cloche.EngineReport{{Name: "gvisor", Usable: f.status.Available, Problems: []cloche.Problem{{What: "no user namespaces", Mend: "enable them"}}}}})
+		answer(w, api.Doctor{Version: "v9", Engines: []api.EngineReport{{Name: "gvisor", Usable: f.status.Available, Problems: []api.Problem{{What: "no user namespaces", Mend: "enable them"}}}}})
 	case box && f.process(w, r, rest):
 	case strings.HasPrefix(p, "/audit"):
 		f.serveAudit(w, p)
@@ -208,14 +208,14 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case box && rest == "/logs":
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		answer(w, cloche.LogEntry{ExecID: "ex-1", Stream: cloche.Stdout, Data: cloche.Bytes("out\n")})
-		answer(w, cloche.LogEntry{ExecID: "ex-1", Stream: cloche.Stderr, Gap: 7, Data: cloche.Bytes("err\n")})
+		answer(w, api.LogEntry{ExecID: "ex-1", Stream: api.Stdout, Data: api.Bytes("out\n")})
+		answer(w, api.LogEntry{ExecID: "ex-1", Stream: api.Stderr, Gap: 7, Data: api.Bytes("err\n")})
 	case box && strings.HasPrefix(rest, "/files") || box && rest == "/tar":
 		f.file(w, r, rest)
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeNotFound, "no %s", p)})
+		_ = json.NewEncoder(w).Encode(map[string]*api.Error{"error": api.Errorf(api.CodeNotFound, "no %s", p)})
 	}
 }
 
@@ -234,18 +234,18 @@ func (f *fakeDaemon) file(w http.ResponseWriter, r *http.Request, rest string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	content, ok := f.files[p]
-	info := cloche.FileInfo{Name: filepath.Base(p), Type: cloche.TypeFile, Size: int64(len(content)), Mode: 0o640}
+	info := api.FileInfo{Name: filepath.Base(p), Type: api.TypeFile, Size: int64(len(content)), Mode: 0o640}
 	if content == "<dir>" {
-		info.Type = cloche.TypeDir
+		info.Type = api.TypeDir
 	}
 	if target, link := strings.CutPrefix(content, "-> "); link {
-		info.Type, info.LinkTarget = cloche.TypeSymlink, target
+		info.Type, info.LinkTarget = api.TypeSymlink, target
 	}
 	switch {
 	case rest == "/tar" && r.Method == http.MethodPut:
 		f.tarIn, _ = io.ReadAll(r.Body)
 		f.files[p] = "<dir>"
-		answer(w, cloche.TarReport{Entries: 1})
+		answer(w, api.TarReport{Entries: 1})
 	case rest == "/tar":
 		w.Header().Set("Trailer", "Cloche-Tar-Report")
 		_, _ = w.Write(f.tarOut)
@@ -253,11 +253,11 @@ func (f *fakeDaemon) file(w http.ResponseWriter, r *http.Request, rest string) {
 	case r.Method == http.MethodPut:
 		b, _ := io.ReadAll(r.Body)
 		f.files[p] = string(b)
-		answer(w, cloche.FileInfo{Size: int64(len(b))})
+		answer(w, api.FileInfo{Size: int64(len(b))})
 	case !ok:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
-		answer(w, map[string]*cloche.Error{"error": cloche.Errorf(cloche.CodeNotFound, "no file %s", p)})
+		answer(w, map[string]*api.Error{"error": api.Errorf(api.CodeNotFound, "no file %s", p)})
 	case rest == "/files/stat":
 		answer(w, info)
 	default:
@@ -279,11 +279,11 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	var m cloche.ClientMessage
+	var m api.ClientMessage
 	if err := json.Unmarshal(first, &m); err != nil {
 		f.t.Errorf("first message: %v", err)
 	}
-	send := func(m cloche.ServerMessage) {
+	send := func(m api.ServerMessage) {
 		j, _ := json.Marshal(m)
 		_ = conn.Write(ctx, websocket.MessageText, j)
 	}
@@ -298,25 +298,25 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Unlock()
 	if e := f.refuse["STREAM"]; e != nil {
-		send(cloche.ServerMessage{Error: e})
+		send(api.ServerMessage{Error: e})
 		return
 	}
 	if m.Run != nil {
-		send(cloche.ServerMessage{Sandbox: &f.sandbox})
+		send(api.ServerMessage{Sandbox: &f.sandbox})
 	}
 	pr, pw := io.Pipe()
-	p := &fakeProgram{conn: conn, ctx: ctx, stdin: pr, signals: make(chan string, 8), resizes: make(chan cloche.Size, 64)}
-	begun := cloche.Started{ExecID: "ex-1"}
+	p := &fakeProgram{conn: conn, ctx: ctx, stdin: pr, signals: make(chan string, 8), resizes: make(chan api.Size, 64)}
+	begun := api.Started{ExecID: "ex-1"}
 	if p.attached = m.Attach != nil; p.attached {
 		if m.Attach.Since != nil && *m.Attach.Since > 0 {
 			begun.Position = *m.Attach.Since
 			p.seq = uint64(begun.Position)
 		}
 		if m.Attach.Rows > 0 {
-			p.resizes <- cloche.Size{Rows: m.Attach.Rows, Cols: m.Attach.Cols}
+			p.resizes <- api.Size{Rows: m.Attach.Rows, Cols: m.Attach.Cols}
 		}
 	}
-	send(cloche.ServerMessage{Started: &begun})
+	send(api.ServerMessage{Started: &begun})
 	go func() { // ends when the connection does
 		offset := int64(0)
 		for {
@@ -325,12 +325,12 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 				pw.CloseWithError(err)
 				return
 			}
-			var m cloche.ClientMessage
+			var m api.ClientMessage
 			switch {
 			case kind == websocket.MessageBinary:
 				_, _ = pw.Write(data)
 				if offset += int64(len(data)); p.attached {
-					send(cloche.ServerMessage{Stdin: &cloche.StdinAck{Offset: offset}})
+					send(api.ServerMessage{Stdin: &api.StdinAck{Offset: offset}})
 				}
 			case json.Unmarshal(data, &m) == nil && m.CloseStdin:
 				pw.Close()
@@ -341,14 +341,14 @@ func (f *fakeDaemon) stream(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	var res cloche.Result
+	var res api.Result
 	if p.attached {
 		res = f.attach(p, *m.Attach)
 	} else {
 		res = f.program(p)
 	}
 	pr.Close()
-	send(cloche.ServerMessage{Exit: &res})
+	send(api.ServerMessage{Exit: &res})
 }
 
 // result is what a command line left.
@@ -371,21 +371,21 @@ func runCLI(t *testing.T, env map[string]string, stdin io.Reader, setup func(*En
 
 // batch knows one sandbox, and nothing can be made beside it.
 func (f *fakeDaemon) batch(w http.ResponseWriter, r *http.Request, p string) {
-	out := cloche.BatchResult{Succeeded: []cloche.Sandbox{}, Failed: []cloche.BatchFailure{}}
+	out := api.BatchResult{Succeeded: []api.Sandbox{}, Failed: []api.BatchFailure{}}
 	if p == "/batch/create" {
 		out.Succeeded = append(out.Succeeded, f.sandbox)
-		out.Failed = append(out.Failed, cloche.BatchFailure{Index: 1, Error: cloche.Errorf(cloche.CodeNoCapacity, "it is full")})
+		out.Failed = append(out.Failed, api.BatchFailure{Index: 1, Error: api.Errorf(api.CodeNoCapacity, "it is full")})
 		answer(w, out)
 		return
 	}
-	var sel cloche.BatchSelect
+	var sel api.BatchSelect
 	f.decode(r, &sel)
 	for i, id := range sel.IDs {
 		if id == f.sandbox.ID || id == "box" {
 			out.Succeeded = append(out.Succeeded, f.sandbox)
 			continue
 		}
-		out.Failed = append(out.Failed, cloche.BatchFailure{ID: id, Index: i, Error: cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", id)})
+		out.Failed = append(out.Failed, api.BatchFailure{ID: id, Index: i, Error: api.Errorf(api.CodeNotFound, "there is no sandbox %q", id)})
 	}
 	answer(w, out)
 }

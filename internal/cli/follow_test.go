@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestParseSince(t *testing.T) {
@@ -37,10 +37,10 @@ func TestParseSince(t *testing.T) {
 func TestLogFlags(t *testing.T) {
 	f := newFake(t)
 	f.processes = managed()
-	exited := cloche.LogEntry{ExecID: "p-1", End: "exited"}
-	f.logs = map[string][]cloche.LogEntry{"p-1": {
-		{ExecID: "p-1", Stream: cloche.Stdout, Gap: 5}, {ExecID: "p-1", Stream: cloche.Stdout, Position: 5, Offset: 5, Data: cloche.Bytes("out\n")},
-		{ExecID: "p-1", Stream: cloche.Stderr, Position: 9, Data: cloche.Bytes("err\n")}, exited,
+	exited := api.LogEntry{ExecID: "p-1", End: "exited"}
+	f.logs = map[string][]api.LogEntry{"p-1": {
+		{ExecID: "p-1", Stream: api.Stdout, Gap: 5}, {ExecID: "p-1", Stream: api.Stdout, Position: 5, Offset: 5, Data: api.Bytes("out\n")},
+		{ExecID: "p-1", Stream: api.Stderr, Position: 9, Data: api.Bytes("err\n")}, exited,
 	}}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "logs", "-f", "--since", "0", "--tail", "3", "box", "web")
@@ -73,12 +73,12 @@ func TestEvents(t *testing.T) {
 	at := time.Date(2020, 11, 21, 9, 30, 0, 0, time.UTC)
 	end := at.Add(time.Minute)
 	f := newFake(t)
-	f.events = []cloche.Event{
-		{Cursor: 4, Time: at, Kind: cloche.EventCreated, Sandbox: "sb-1", Name: "box", Missed: 3},
-		{Cursor: 5, Time: at, Kind: cloche.EventProcessExited, Sandbox: "sb-1", Name: "box", Process: &cloche.Process{ExecID: "p-1", Name: "web", ExitCode: code(3), Restarts: 2}},
-		{Cursor: 6, Time: at, Kind: cloche.EventProcessStarted, Sandbox: "sb-1", Process: &cloche.Process{ExecID: "p-2", Argv: []string{"sh", "-c", "x\x1b\n"}}},
-		{Cursor: 7, Time: at, Kind: cloche.EventExpiring, Name: "box", ExpiresAt: &end, Reason: "it is idle"},
-		{Cursor: 8, Time: at, Kind: cloche.EventRefused, Verb: "create", Rule: "mounts", Reason: "no"},
+	f.events = []api.Event{
+		{Cursor: 4, Time: at, Kind: api.EventCreated, Sandbox: "sb-1", Name: "box", Missed: 3},
+		{Cursor: 5, Time: at, Kind: api.EventProcessExited, Sandbox: "sb-1", Name: "box", Process: &api.Process{ExecID: "p-1", Name: "web", ExitCode: code(3), Restarts: 2}},
+		{Cursor: 6, Time: at, Kind: api.EventProcessStarted, Sandbox: "sb-1", Process: &api.Process{ExecID: "p-2", Argv: []string{"sh", "-c", "x\x1b\n"}}},
+		{Cursor: 7, Time: at, Kind: api.EventExpiring, Name: "box", ExpiresAt: &end, Reason: "it is idle"},
+		{Cursor: 8, Time: at, Kind: api.EventRefused, Verb: "create", Rule: "mounts", Reason: "no"},
 	}
 	home := f.listen()
 	got := runCLI(t, homeEnv(home), nil, nil, "events", "--kind", "process", "--kind", "refused", "--since", "3", "box")
@@ -112,7 +112,7 @@ func TestEvents(t *testing.T) {
 
 // TestEveryKindCanBeAskedFor holds the list against the vocabulary.
 func TestEveryKindCanBeAskedFor(t *testing.T) {
-	for _, k := range []cloche.EventKind{cloche.EventCreated, cloche.EventOOM, cloche.EventRefused, cloche.EventProcessFailed, cloche.EventProcessNotReady} {
+	for _, k := range []api.EventKind{api.EventCreated, api.EventOOM, api.EventRefused, api.EventProcessFailed, api.EventProcessNotReady} {
 		if got, err := parseKinds([]string{string(k)}); err != nil || len(got) != 1 || got[0] != k {
 			t.Errorf("%s: %v, %v", k, got, err)
 		}
@@ -132,9 +132,9 @@ func TestLeaseFlags(t *testing.T) {
 	if s := f.spec; s.ReadOnlyRoot == nil || !*s.ReadOnlyRoot || s.Limits.LifetimeMS != 8*3600_000 || s.Limits.IdleMS != 90_000 || s.Persistent == nil || *s.Persistent || !s.Transient {
 		t.Errorf("spec %+v", s)
 	}
-	f.spec = cloche.SandboxSpec{}
+	f.spec = api.SandboxSpec{}
 	do("create")
-	if s := f.spec; s.ReadOnlyRoot != nil || s.Persistent != nil || s.Transient || s.Limits != (cloche.Limits{}) {
+	if s := f.spec; s.ReadOnlyRoot != nil || s.Persistent != nil || s.Transient || s.Limits != (api.Limits{}) {
 		t.Errorf("spec of no flags %+v", s)
 	}
 	for _, flags := range []string{"--idle 0", "--lifetime 0s", "--idle -5s", "--lifetime long"} {
@@ -291,7 +291,7 @@ func TestPortForwardRefuses(t *testing.T) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	f.sandbox.State = cloche.StatePaused
+	f.sandbox.State = api.StatePaused
 	if got := runCLI(t, homeEnv(home), nil, nil, "port-forward", "box", "0:80"); got.status != 125 || !strings.Contains(got.err, "is paused") {
 		t.Errorf("a paused one: %+v", got)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxForwarded bounds the connections of one forward. More wait to be accepted.
@@ -55,7 +55,7 @@ What listens is printed. It goes on until it is interrupted, which is status 0.`
 
 func forwardArgs(c *cobra.Command, args []string) error {
 	if len(args) < 2 {
-		return cloche.Invalid("arguments", "%s: want SANDBOX and at least one port", c.CommandPath()).
+		return api.Invalid("arguments", "%s: want SANDBOX and at least one port", c.CommandPath()).
 			WithHint("write the port here and the port inside, such as %s build 8080:8000", c.CommandPath())
 	}
 	return nil
@@ -70,7 +70,7 @@ func parsePorts(s string) (local, remote int, err error) {
 	local, lerr := strconv.Atoi(l)
 	remote, rerr := strconv.Atoi(r)
 	if lerr != nil || rerr != nil || local < 0 || local > 65535 || remote < 1 || remote > 65535 {
-		return 0, 0, cloche.Invalid("ports", "%q is not LOCAL:REMOTE", clip(s)).
+		return 0, 0, api.Invalid("ports", "%q is not LOCAL:REMOTE", clip(s)).
 			WithHint("write the port here and the port inside, such as 8080:8000; 0:8000 takes any free port here")
 	}
 	return local, remote, nil
@@ -81,8 +81,8 @@ func (a *app) forwardPorts(ctx context.Context, conn *connection, ref string, pa
 	if err != nil {
 		return err
 	}
-	if sb.State != cloche.StateRunning {
-		return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and nothing in it answers", printable(ref), sb.State).
+	if sb.State != api.StateRunning {
+		return api.Errorf(api.CodeState, "sandbox %s is %s, and nothing in it answers", printable(ref), sb.State).
 			WithHint("forward the ports of one that is running")
 	}
 	var forwards []*forward
@@ -121,7 +121,7 @@ func listen(ctx context.Context, local, remote int) (*forward, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(local)))
 	if err != nil {
-		return nil, cloche.Invalid("ports", "listen on port %d of this machine: %w", local, err).
+		return nil, api.Invalid("ports", "listen on port %d of this machine: %w", local, err).
 			WithHint("choose another port, or 0 for any that is free: 0:%d", remote)
 	}
 	return &forward{Local: ln.Addr().String(), Remote: remote, listener: ln}, nil
@@ -151,7 +151,7 @@ func (a *app) serveForward(ctx context.Context, conn *connection, sandbox string
 			if ctx.Err() != nil {
 				return nil
 			}
-			return cloche.Errorf(cloche.CodeInternal, "accept connections on %s: %w", f.Local, err)
+			return api.Errorf(api.CodeInternal, "accept connections on %s: %w", f.Local, err)
 		}
 		slots <- struct{}{}
 		carried.Go(func() {

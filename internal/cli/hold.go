@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -28,7 +28,7 @@ The status is 0 when it was let go, and 125 when the sandbox was lost before.`,
 		Args:    exactly(0, "none: the name goes with --name"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("transient") && !f.transient {
-				return cloche.Invalid("transient", "--transient=false, and a sandbox that is held is always transient").WithHint(`use "cloche create" for one that stays`)
+				return api.Invalid("transient", "--transient=false, and a sandbox that is held is always transient").WithHint(`use "cloche create" for one that stays`)
 			}
 			f.transient = true
 			return a.withSpec(c, &f, a.hold)
@@ -38,7 +38,7 @@ The status is 0 when it was let go, and 125 when the sandbox was lost before.`,
 	return c
 }
 
-func (a *app) hold(ctx context.Context, conn *connection, spec cloche.SandboxSpec) error {
+func (a *app) hold(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
 	v := a.watchCreate("creating", false)
 	held, err := conn.Hold(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -66,7 +66,7 @@ func (a *app) imageListCommand() *cobra.Command {
 					return err
 				}
 				if a.json {
-					list.Images = append([]cloche.Image{}, list.Images...)
+					list.Images = append([]api.Image{}, list.Images...)
 					return a.printJSON(list)
 				}
 				if quiet {
@@ -98,7 +98,7 @@ func shownDigest(s string) bool {
 // imageRef is what a user means by the name of an image that is here: also the
 // beginning of one digest, as the list shows it, where no image has it as a name.
 func imageRef(ctx context.Context, conn *connection, ref string) (string, error) {
-	if !shownDigest(ref) || cloche.ValidDigest(ref) {
+	if !shownDigest(ref) || api.ValidDigest(ref) {
 		return ref, nil
 	}
 	list, err := conn.Images(ctx)
@@ -120,11 +120,11 @@ func imageRef(ctx context.Context, conn *connection, ref string) (string, error)
 	case 1:
 		return found[0], nil
 	}
-	return "", cloche.Invalid("image", "the digests of %d images begin with %q", len(found), clip(ref)).WithHint("write more of it, or a name")
+	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), clip(ref)).WithHint("write more of it, or a name")
 }
 
 // usedAgo is when an image was last used, for people.
-func usedAgo(im cloche.Image) string {
+func usedAgo(im api.Image) string {
 	if im.UsedAt == nil {
 		return "-"
 	}
@@ -132,7 +132,7 @@ func usedAgo(im cloche.Image) string {
 }
 
 func (a *app) imagePullCommand() *cobra.Command {
-	var req cloche.PullRequest
+	var req api.PullRequest
 	var quiet bool
 	c := &cobra.Command{
 		Use:   "pull [flags] IMAGE",
@@ -145,7 +145,7 @@ user that the daemon runs as. A pull that was broken off is continued by the nex
 		RunE: func(c *cobra.Command, args []string) error {
 			req.Image = args[0]
 			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "asking the registry", func(ctx context.Context) (cloche.Image, error) { return conn.Pull(ctx, req) })
+				return a.makeImage(ctx, quiet, "asking the registry", func(ctx context.Context) (api.Image, error) { return conn.Pull(ctx, req) })
 			})
 		},
 	}
@@ -156,7 +156,7 @@ user that the daemon runs as. A pull that was broken off is continued by the nex
 
 // makeImage does what brings an image here, tells how far it is and prints its
 // name and digest.
-func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(context.Context) (cloche.Image, error)) error {
+func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
 	v := a.watchCreate(what, quiet)
 	img, err := do(client.WithPullProgress(ctx, v.pulling))
 	v.stop()
@@ -254,9 +254,9 @@ of, those first that were not used for the longest time.`,
 		Example: "  cloche image prune --max 10GiB\n  cloche image prune --max 0 --dry-run",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			req := cloche.ImagePruneRequest{DryRun: dryRun}
+			req := api.ImagePruneRequest{DryRun: dryRun}
 			if all && most != "" {
-				return cloche.Invalid("arguments", "--all and --max ask for different things").WithHint("--all is --max 0: give one of them")
+				return api.Invalid("arguments", "--all and --max ask for different things").WithHint("--all is --max 0: give one of them")
 			}
 			if all {
 				req.MaxBytes = new(int64)
@@ -279,13 +279,13 @@ of, those first that were not used for the longest time.`,
 	return c
 }
 
-func (a *app) prune(ctx context.Context, conn *connection, req cloche.ImagePruneRequest) error {
+func (a *app) prune(ctx context.Context, conn *connection, req api.ImagePruneRequest) error {
 	out, err := conn.PruneImages(ctx, req)
 	if err != nil {
 		return err
 	}
 	if a.json {
-		out.Removed = append([]cloche.Image{}, out.Removed...)
+		out.Removed = append([]api.Image{}, out.Removed...)
 		return a.printJSON(out)
 	}
 	for _, im := range out.Removed {
@@ -303,7 +303,7 @@ func (a *app) prune(ctx context.Context, conn *connection, req cloche.ImagePrune
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < n {
-			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}

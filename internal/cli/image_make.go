@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) imageImportCommand() *cobra.Command {
-	var o cloche.ImportOptions
+	var o api.ImportOptions
 	var format string
 	var quiet bool
 	c := &cobra.Command{
@@ -26,9 +26,9 @@ is streamed to the daemon, wherever that is.`,
   cloche image import --name tool --format oci-archive tool.tar.gz`,
 		Args: exactly(1, "one file or directory, or -"),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.Format = cloche.ImageFormat(format)
+			o.Format = api.ImageFormat(format)
 			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "importing", func(ctx context.Context) (cloche.Image, error) {
+				return a.makeImage(ctx, quiet, "importing", func(ctx context.Context) (api.Image, error) {
 					return a.importFrom(ctx, conn, args[0], o)
 				})
 			})
@@ -43,23 +43,23 @@ is streamed to the daemon, wherever that is.`,
 }
 
 // importFrom streams a file, a directory or standard input.
-func (a *app) importFrom(ctx context.Context, conn *connection, from string, o cloche.ImportOptions) (cloche.Image, error) {
+func (a *app) importFrom(ctx context.Context, conn *connection, from string, o api.ImportOptions) (api.Image, error) {
 	if from == "-" {
 		return conn.ImportImage(ctx, a.stdio.In, o)
 	}
 	info, err := os.Stat(from)
 	if err != nil {
-		return cloche.Image{}, localError("import", from, err)
+		return api.Image{}, localError("import", from, err)
 	}
 	if !info.IsDir() {
 		f, err := os.Open(from)
 		if err != nil {
-			return cloche.Image{}, localError("import", from, err)
+			return api.Image{}, localError("import", from, err)
 		}
 		defer f.Close()
 		return conn.ImportImage(ctx, f, o)
 	}
-	var report cloche.TarReport
+	var report api.TarReport
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
@@ -70,8 +70,8 @@ func (a *app) importFrom(ctx context.Context, conn *connection, from string, o c
 	img, err := conn.ImportImage(ctx, r, o)
 	r.CloseWithError(io.ErrClosedPipe) // a daemon that refused reads no further
 	perr := <-packed
-	if e := asErrorOrNil(perr); e != nil && e.Code == cloche.CodeInvalid {
-		return cloche.Image{}, e // why it broke off
+	if e := asErrorOrNil(perr); e != nil && e.Code == api.CodeInvalid {
+		return api.Image{}, e // why it broke off
 	}
 	if err == nil {
 		a.warnSkipped(report.Skipped)
@@ -93,12 +93,12 @@ other means, such as plugins, has to be named too.`,
   cloche image build --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
 		Args: atLeast(2, "a name and paths"),
 		RunE: func(c *cobra.Command, args []string) error {
-			req := cloche.ImageBuildRequest{Name: args[0], Paths: args[1:]}
+			req := api.ImageBuildRequest{Name: args[0], Paths: args[1:]}
 			if len(command)+len(env) > 0 || user != "" || dir != "" {
-				req.Config = &cloche.ImageConfig{Cmd: command, Env: env, User: user, WorkingDir: dir}
+				req.Config = &api.ImageConfig{Cmd: command, Env: env, User: user, WorkingDir: dir}
 			}
 			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "building", func(ctx context.Context) (cloche.Image, error) { return conn.BuildImage(ctx, req) })
+				return a.makeImage(ctx, quiet, "building", func(ctx context.Context) (api.Image, error) { return conn.BuildImage(ctx, req) })
 			})
 		},
 	}

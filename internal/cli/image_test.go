@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -23,19 +23,19 @@ const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef01234
 // image plays the images of a daemon. Bodies are kept in files["body"].
 func (f *fakeDaemon) image(w http.ResponseWriter, r *http.Request, p string) {
 	used := time.Now().Add(-2 * time.Hour)
-	tool := cloche.Image{Name: "tool:1", Digest: someDigest, SizeBytes: 3 << 20, Source: "registry", UsedAt: &used, Notes: []string{"the pipe of /p is left out"}}
+	tool := api.Image{Name: "tool:1", Digest: someDigest, SizeBytes: 3 << 20, Source: "registry", UsedAt: &used, Notes: []string{"the pipe of /p is left out"}}
 	switch r.Method + " " + p {
 	case "GET /images":
-		answer(w, cloche.ImageList{Images: []cloche.Image{{Name: "host", Description: "this machine"}, tool}})
+		answer(w, api.ImageList{Images: []api.Image{{Name: "host", Description: "this machine"}, tool}})
 	case "GET /images/inspect":
 		answer(w, tool)
 	case "POST /images/pull", "POST /images/build":
 		f.keep(r)
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		for _, m := range f.pulls {
-			answer(w, cloche.ServerMessage{Pull: &m})
+			answer(w, api.ServerMessage{Pull: &m})
 		}
-		answer(w, cloche.ServerMessage{Image: &tool})
+		answer(w, api.ServerMessage{Image: &tool})
 	case "POST /images/import":
 		f.keep(r)
 		answer(w, tool)
@@ -43,7 +43,7 @@ func (f *fakeDaemon) image(w http.ResponseWriter, r *http.Request, p string) {
 		w.WriteHeader(http.StatusNoContent)
 	case "POST /images/prune":
 		f.keep(r)
-		answer(w, cloche.ImagePruneResult{Removed: []cloche.Image{tool}, FreedBytes: 5 << 20, UsedBytes: 1 << 20})
+		answer(w, api.ImagePruneResult{Removed: []api.Image{tool}, FreedBytes: 5 << 20, UsedBytes: 1 << 20})
 	default:
 		http.NotFound(w, r)
 	}
@@ -93,7 +93,7 @@ func TestImageVerbs(t *testing.T) {
 		}
 	}
 	for args, into := range map[string]any{
-		"image pull --json tool:1": &cloche.Image{}, "image inspect --json tool:1": &cloche.Image{}, "image prune --json --max 0": &cloche.ImagePruneResult{},
+		"image pull --json tool:1": &api.Image{}, "image inspect --json tool:1": &api.Image{}, "image prune --json --max 0": &api.ImagePruneResult{},
 	} {
 		got := runCLI(t, homeEnv(home), nil, nil, strings.Fields(args)...)
 		d := json.NewDecoder(strings.NewReader(got.out))
@@ -120,7 +120,7 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
-	missing := cloche.Errorf(cloche.CodeNotFound, "there is no such program").WithHint("install it")
+	missing := api.Errorf(api.CodeNotFound, "there is no such program").WithHint("install it")
 	for _, tc := range []struct {
 		image, program string
 		err            error
@@ -128,9 +128,9 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 	}{
 		{"", "python:3.11", missing, true}, {"", "ghcr.io/a/b:1", missing, true}, {"host", "python:3.11", missing, false},
 		{"", "ubuntu", missing, true}, {"", "team/tool", missing, true}, {"", "./tool", missing, false}, {"", "/opt/tool:1", missing, false},
-		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", cloche.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
+		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", api.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
 	} {
-		err := imageMeant(tc.err, cloche.RunRequest{Spec: cloche.SandboxSpec{Image: tc.image}, Exec: cloche.ExecRequest{Argv: []string{tc.program}}})
+		err := imageMeant(tc.err, api.RunRequest{Spec: api.SandboxSpec{Image: tc.image}, Exec: api.ExecRequest{Argv: []string{tc.program}}})
 		if told := err != nil && strings.Contains(asError(err).Hint, "--image "+tc.program); told != tc.told || (err == nil) != (tc.err == nil) {
 			t.Errorf("%+v: %v", tc, err)
 		}
@@ -178,13 +178,13 @@ func TestImportOfADirectory(t *testing.T) {
 
 func TestRunOfAnImage(t *testing.T) {
 	f := newFake(t)
-	f.program = func(*fakeProgram) cloche.Result { return exited(0) }
-	f.pulls = []cloche.PullProgress{{Image: "tool:1", Phase: cloche.PullResolve}}
+	f.program = func(*fakeProgram) api.Result { return exited(0) }
+	f.pulls = []api.PullProgress{{Image: "tool:1", Phase: api.PullResolve}}
 	home := f.listen()
 	if got := runCLI(t, homeEnv(home), nil, nil, "run", "--image", "tool:1", "--pull", "always"); got.status != 0 {
 		t.Errorf("without a command: %+v", got)
 	}
-	if f.run.Exec.Argv != nil || f.run.Spec.Image != "tool:1" || f.run.Spec.Pull != cloche.PullAlways {
+	if f.run.Exec.Argv != nil || f.run.Spec.Image != "tool:1" || f.run.Spec.Pull != api.PullAlways {
 		t.Errorf("asked %+v", f.run)
 	}
 	for _, args := range []string{"run", "run --image host"} {
@@ -204,14 +204,14 @@ func TestRunOfAnImage(t *testing.T) {
 // twice; a terminal is drawn again.
 func TestPullView(t *testing.T) {
 	const mib = 1 << 20
-	told := []cloche.PullProgress{
-		{Phase: cloche.PullResolve}, {Phase: cloche.PullResolve},
-		{Phase: cloche.PullDownload, Layer: someDigest, Bytes: mib / 2, TotalBytes: mib},
-		{Phase: cloche.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: cloche.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: cloche.PullUnpack, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: cloche.PullUnpack, Layer: "\x1b[31mevil", Bytes: 1, TotalBytes: mib},
-		{Phase: cloche.PullDone},
+	told := []api.PullProgress{
+		{Phase: api.PullResolve}, {Phase: api.PullResolve},
+		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib / 2, TotalBytes: mib},
+		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
+		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
+		{Phase: api.PullUnpack, Layer: someDigest, Bytes: mib, TotalBytes: mib},
+		{Phase: api.PullUnpack, Layer: "\x1b[31mevil", Bytes: 1, TotalBytes: mib},
+		{Phase: api.PullDone},
 	}
 	var plain, screen bytes.Buffer
 	for _, v := range []*pullView{newPullView(&plain, false), newPullView(&screen, true)} {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) inspectCommand() *cobra.Command {
@@ -50,7 +50,7 @@ func (a *app) inspect(ctx context.Context, conn *connection, ref string, process
 		if err != nil {
 			return err
 		}
-		v = cloche.ProcessList{Processes: append([]cloche.Process{}, list...)}
+		v = api.ProcessList{Processes: append([]api.Process{}, list...)}
 	default:
 		sb, err := conn.Get(ctx, ref)
 		if err != nil {

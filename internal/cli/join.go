@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -90,7 +90,7 @@ func (j *join) raw() error {
 	}
 	old, err := term.MakeRaw(int(j.tty.file.Fd()))
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "make the terminal raw: %w", err)
+		return api.Errorf(api.CodeInternal, "make the terminal raw: %w", err)
 	}
 	j.cooked = old
 	j.app.raw.Store(true)
@@ -134,7 +134,7 @@ func (j *join) leave(status int) {
 	})
 }
 
-func (j *join) pumpOutput() (*cloche.Result, error) {
+func (j *join) pumpOutput() (*api.Result, error) {
 	a := j.app
 	for {
 		ev, err := j.remote.Recv()

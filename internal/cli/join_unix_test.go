@@ -9,26 +9,26 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // server is a process that speaks a protocol over its input and output.
 func server(f *fakeDaemon) {
-	f.processes = []cloche.Process{{
-		ExecID: "mcp", Argv: []string{"node"}, State: cloche.ProcessRunning, Running: true, Managed: true, StdinOpen: true, Position: 40,
+	f.processes = []api.Process{{
+		ExecID: "mcp", Argv: []string{"node"}, State: api.ProcessRunning, Running: true, Managed: true, StdinOpen: true, Position: 40,
 	}}
 }
 
 func TestAttachByPipes(t *testing.T) {
 	f := newFake(t)
 	server(f)
-	f.attach = func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
+	f.attach = func(p *fakeProgram, _ api.AttachRequest) api.Result {
 		in := make([]byte, 6)
 		if _, err := io.ReadFull(p.stdin, in); err != nil {
 			t.Error(err)
 		}
-		p.write(cloche.FrameStdout, "got "+string(in))
-		p.write(cloche.FrameStderr, "log\n")
+		p.write(api.FrameStdout, "got "+string(in))
+		p.write(api.FrameStderr, "log\n")
 		return exited(5)
 	}
 	got := runCLI(t, homeEnv(f.listen()), strings.NewReader("\x10\x11abc\n"), nil, "attach", "--exclusive", "box", "mcp")
@@ -45,7 +45,7 @@ func TestTheEndOfInput(t *testing.T) {
 	for flag, closes := range map[string]bool{"--close-stdin": true, "--close-stdin=false": false} {
 		f := newFake(t)
 		server(f)
-		f.attach = func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
+		f.attach = func(p *fakeProgram, _ api.AttachRequest) api.Result {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -56,10 +56,10 @@ func TestTheEndOfInput(t *testing.T) {
 			}
 			// Otherwise the client would have closed it before it sees this exit, and
 			// what it sends behind a close is none.
-			p.write(cloche.FrameStdout, "still here")
+			p.write(api.FrameStdout, "still here")
 			select {
 			case <-ended:
-				p.write(cloche.FrameStdout, ", closed")
+				p.write(api.FrameStdout, ", closed")
 			default:
 			}
 			return exited(0)
@@ -77,7 +77,7 @@ func TestAnInterruptLeaves(t *testing.T) {
 	for sig, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
 		f := newFake(t)
 		server(f)
-		f.attach = func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
+		f.attach = func(p *fakeProgram, _ api.AttachRequest) api.Result {
 			in := make([]byte, 1)
 			_, _ = p.stdin.Read(in) // says that the client passes things on
 			_ = syscall.Kill(os.Getpid(), sig)
@@ -100,8 +100,8 @@ func TestAttachAsked(t *testing.T) {
 	f := newFake(t)
 	server(f)
 	f.processes[0].StdinOpen = false
-	f.processes = append(f.processes, cloche.Process{ExecID: "old", State: cloche.ProcessExited, ExitCode: code(4), TTY: true})
-	f.attach = func(p *fakeProgram, r cloche.AttachRequest) cloche.Result { return exited(4) }
+	f.processes = append(f.processes, api.Process{ExecID: "old", State: api.ProcessExited, ExitCode: code(4), TTY: true})
+	f.attach = func(p *fakeProgram, r api.AttachRequest) api.Result { return exited(4) }
 	home := f.listen()
 	do := func(args ...string) result {
 		t.Helper()
@@ -121,7 +121,7 @@ func TestAttachAsked(t *testing.T) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	f.refuse["STREAM"] = cloche.Errorf(cloche.CodeConflict, "the input of process mcp is held by another attach")
+	f.refuse["STREAM"] = api.Errorf(api.CodeConflict, "the input of process mcp is held by another attach")
 	f.processes[0].StdinOpen = true
 	if got := do("box", "mcp"); got.status != 125 || !strings.Contains(got.err, "held by another attach\nhint: join it with --read-only") {
 		t.Errorf("an input that is taken: %+v", got)

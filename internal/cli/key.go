@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) keyCommand() *cobra.Command {
@@ -28,7 +28,7 @@ operator makes, lists and revokes keys.`,
 }
 
 func (a *app) keyCreateCommand() *cobra.Command {
-	var spec cloche.KeySpec
+	var spec api.KeySpec
 	var expires string
 	c := &cobra.Command{
 		Use:   "create [flags] --tenant TENANT",
@@ -43,7 +43,7 @@ read_file; "observe" stands for all those that change nothing.`,
 		Args:    exactly(0, "none: the tenant goes with --tenant"),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if spec.Tenant == "" {
-				return cloche.Invalid("tenant", "it was not said whose key it is to be").WithHint("name a tenant with --tenant; a new one needs nothing else")
+				return api.Invalid("tenant", "it was not said whose key it is to be").WithHint("name a tenant with --tenant; a new one needs nothing else")
 			}
 			if err := checkText("key", append(append([]string{spec.Tenant, spec.Name}, spec.Verbs...), spec.Profiles...)...); err != nil {
 				return err
@@ -53,7 +53,7 @@ read_file; "observe" stands for all those that change nothing.`,
 					return err
 				}
 				if spec.ExpiresInMS == 0 {
-					return cloche.Invalid("expires_in_ms", "--expires 0 would be a key for nobody").WithHint("leave it out for a key without an end")
+					return api.Invalid("expires_in_ms", "--expires 0 would be a key for nobody").WithHint("leave it out for a key without an end")
 				}
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.createKey(ctx, conn, spec) })
@@ -67,7 +67,7 @@ read_file; "observe" stands for all those that change nothing.`,
 	return c
 }
 
-func (a *app) createKey(ctx context.Context, conn *connection, spec cloche.KeySpec) error {
+func (a *app) createKey(ctx context.Context, conn *connection, spec api.KeySpec) error {
 	k, err := conn.CreateKey(ctx, spec)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (a *app) keyListCommand() *cobra.Command {
 					return err
 				}
 				if a.json {
-					list.Keys = append([]cloche.Key{}, list.Keys...)
+					list.Keys = append([]api.Key{}, list.Keys...)
 					return a.printJSON(list)
 				}
 				var rows [][]string
@@ -109,7 +109,7 @@ func (a *app) keyListCommand() *cobra.Command {
 	}
 }
 
-func keyRow(k cloche.Key, now time.Time) []string {
+func keyRow(k api.Key, now time.Time) []string {
 	row := []string{k.ID, k.Tenant, k.Name, "everything", "good", "never"}
 	if k.Name == "" {
 		row[2] = "-"

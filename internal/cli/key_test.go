@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const someKey = "clk_0123456789abcdef_0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
@@ -17,24 +17,24 @@ const someKey = "clk_0123456789abcdef_0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a
 // keys plays the keys and the policy of a daemon. Bodies are kept in files["body"].
 func (f *fakeDaemon) keys(w http.ResponseWriter, r *http.Request, p string) {
 	used, gone := time.Now().Add(-time.Minute), time.Now().Add(-time.Hour)
-	one := cloche.Key{ID: "key-1", Tenant: "red", Name: "ci", Verbs: []string{"list", "run"}, Profiles: []string{"agent"}, CreatedAt: gone, LastUsedAt: &used}
+	one := api.Key{ID: "key-1", Tenant: "red", Name: "ci", Verbs: []string{"list", "run"}, Profiles: []string{"agent"}, CreatedAt: gone, LastUsedAt: &used}
 	switch r.Method + " " + p {
 	case "POST /keys":
 		f.keep(r)
-		answer(w, cloche.NewKey{Key: one, Secret: someKey})
+		answer(w, api.NewKey{Key: one, Secret: someKey})
 	case "GET /keys":
-		ended := cloche.Key{ID: "key-0", Tenant: "blue", CreatedAt: gone, RevokedAt: &gone}
-		expired := cloche.Key{ID: "key-2", Tenant: "blue", CreatedAt: gone, ExpiresAt: &gone}
-		answer(w, cloche.KeyList{Keys: []cloche.Key{one, ended, expired}})
+		ended := api.Key{ID: "key-0", Tenant: "blue", CreatedAt: gone, RevokedAt: &gone}
+		expired := api.Key{ID: "key-2", Tenant: "blue", CreatedAt: gone, ExpiresAt: &gone}
+		answer(w, api.KeyList{Keys: []api.Key{one, ended, expired}})
 	case "DELETE /keys/key-1":
 		answer(w, one)
 	case "POST /policy/explain":
 		f.keep(r)
-		refusal := cloche.Errorf(cloche.CodeDenied, "image x is not allowed").WithHint("allow it")
+		refusal := api.Errorf(api.CodeDenied, "image x is not allowed").WithHint("allow it")
 		refusal.Rule = "images"
-		answer(w, cloche.PolicyAnswer{
-			Verb: "run", Tenant: "red", Refusal: refusal, Steps: []cloche.PolicyStep{{Name: "profile"}, {Name: "images", Refused: true}},
-			Grants: []cloche.PolicyGrant{{Field: "profile", Rule: "builtin"}},
+		answer(w, api.PolicyAnswer{
+			Verb: "run", Tenant: "red", Refusal: refusal, Steps: []api.PolicyStep{{Name: "profile"}, {Name: "images", Refused: true}},
+			Grants: []api.PolicyGrant{{Field: "profile", Rule: "builtin"}},
 		})
 	default:
 		http.NotFound(w, r)
@@ -83,7 +83,7 @@ func TestPolicyExplain(t *testing.T) {
 	if res.status != 126 || res.out != want {
 		t.Errorf("status %d: %s%s", res.status, res.out, res.err)
 	}
-	var q cloche.PolicyQuestion
+	var q api.PolicyQuestion
 	if err := json.Unmarshal([]byte(f.files["body"]), &q); err != nil || q.Verb != "run" || q.Tenant != "red" || q.Spec.Image != "x" || strings.Join(q.Exec.Argv, " ") != "ls -l" {
 		t.Errorf("asked %s: %v", f.files["body"], err)
 	}
@@ -92,8 +92,8 @@ func TestPolicyExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(e *Env) {
-		e.ExplainPolicy = func(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
-			return cloche.PolicyAnswer{Allowed: string(data) == "images: [x]" && q.Spec.Image == "x", Verb: "create", Operator: true, Assumed: []string{"all is well"}}, nil
+		e.ExplainPolicy = func(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
+			return api.PolicyAnswer{Allowed: string(data) == "images: [x]" && q.Spec.Image == "x", Verb: "create", Operator: true, Assumed: []string{"all is well"}}, nil
 		}
 	}
 	res = runCLI(t, nil, nil, ask, "policy", "explain", "--file", file, "--image", "x")
@@ -104,11 +104,11 @@ func TestPolicyExplain(t *testing.T) {
 
 func TestPolicyCheck(t *testing.T) {
 	check := func(e *Env) {
-		e.CheckPolicy = func(data []byte) []cloche.PolicyProblem {
+		e.CheckPolicy = func(data []byte) []api.PolicyProblem {
 			if string(data) == "good" {
 				return nil
 			}
-			return []cloche.PolicyProblem{{Line: 3, Column: 7, Message: "it is\x1b[31m wrong", Hint: "mend it", Key: "a"}, {Line: 4, Column: 1, Warning: true, Message: "odd"}}
+			return []api.PolicyProblem{{Line: 3, Column: 7, Message: "it is\x1b[31m wrong", Hint: "mend it", Key: "a"}, {Line: 4, Column: 1, Warning: true, Message: "odd"}}
 		}
 	}
 	for _, tc := range []struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // logFlags are the flags of "logs" as they were typed.
@@ -82,17 +82,17 @@ func logArgs(c *cobra.Command, args []string) error {
 	if len(args) == 1 && processArg(args).sandbox != "" || len(args) == 2 && args[0] != "" && args[1] != "" {
 		return nil
 	}
-	return cloche.Invalid("arguments", "%s: %s, want SANDBOX [PROCESS]", c.CommandPath(), counted(len(args), "argument")).
+	return api.Invalid("arguments", "%s: %s, want SANDBOX [PROCESS]", c.CommandPath(), counted(len(args), "argument")).
 		WithHint(`"cloche ps SANDBOX" lists the processes; "%s --help" shows how`, c.CommandPath())
 }
 
-func (f *logFlags) options(ref processRef, now time.Time) (cloche.LogOptions, error) {
-	o := cloche.LogOptions{ExecID: ref.process, Stream: cloche.Stream(f.stream), Tail: f.tail, Follow: f.follow}
+func (f *logFlags) options(ref processRef, now time.Time) (api.LogOptions, error) {
+	o := api.LogOptions{ExecID: ref.process, Stream: api.Stream(f.stream), Tail: f.tail, Follow: f.follow}
 	switch {
-	case o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr:
-		return o, cloche.Invalid("stream", "--stream %q is not a stream", clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
+	case o.Stream != "" && o.Stream != api.Stdout && o.Stream != api.Stderr:
+		return o, api.Invalid("stream", "--stream %q is not a stream", clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
 	case o.Tail < 0:
-		return o, cloche.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
+		return o, api.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
 	case f.from == "":
 		return o, nil
 	}
@@ -101,7 +101,7 @@ func (f *logFlags) options(ref processRef, now time.Time) (cloche.LogOptions, er
 		return o, err
 	}
 	if at.number != nil && o.ExecID == "" {
-		return o, cloche.Invalid("since", "--since %d is an offset in the output of one process, and none is named", *at.number).
+		return o, api.Invalid("since", "--since %d is an offset in the output of one process, and none is named", *at.number).
 			WithHint("name the process behind the sandbox, or give a time or a duration such as 10m")
 	}
 	o.Since, o.SinceTime = at.number, at.time
@@ -120,11 +120,11 @@ type logView struct {
 // logStream is one stream of one process.
 type logStream struct {
 	execID string
-	stream cloche.Stream
+	stream api.Stream
 }
 
 // lines puts the time before each line that begins in an entry.
-func (v *logView) lines(e cloche.LogEntry) []byte {
+func (v *logView) lines(e api.LogEntry) []byte {
 	if !v.times {
 		return e.Data
 	}
@@ -150,13 +150,13 @@ func parseUntil(s string, now time.Time) (time.Time, error) {
 	}
 	at, err := parseSince(s, now)
 	if err != nil || at.number != nil {
-		return time.Time{}, cloche.Invalid("until", "--until %q is neither a time nor a duration", clip(s)).
+		return time.Time{}, api.Invalid("until", "--until %q is neither a time nor a duration", clip(s)).
 			WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 	}
 	return at.time, nil
 }
 
-func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloche.LogOptions, shown logView) error {
+func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o api.LogOptions, shown logView) error {
 	if o.ExecID != "" {
 		p, err := conn.find(ctx, ref)
 		if err != nil {
@@ -165,11 +165,11 @@ func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o cloc
 		o.ExecID = p.ExecID
 	}
 	out := a.output(shown.raw)
-	err := conn.Logs(ctx, ref.sandbox, o, func(e cloche.LogEntry) error { return a.logEntry(out, &shown, e) })
+	err := conn.Logs(ctx, ref.sandbox, o, func(e api.LogEntry) error { return a.logEntry(out, &shown, e) })
 	return errors.Join(err, out.flush())
 }
 
-func (a *app) logEntry(out output, shown *logView, e cloche.LogEntry) error {
+func (a *app) logEntry(out output, shown *logView, e api.LogEntry) error {
 	if len(e.Data) > 0 && !shown.until.IsZero() && e.Time.After(shown.until) {
 		return nil
 	}
@@ -193,8 +193,8 @@ func (a *app) logEntry(out output, shown *logView, e cloche.LogEntry) error {
 // untilInterrupted is the result of what goes on until somebody ends it: an
 // interrupt is its end, of which nothing needs to be said.
 func untilInterrupted(ctx context.Context, follows bool, err error) error {
-	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || cloche.CodeOf(err) == cloche.CodeCanceled) {
-		return statusError(exitSignal + cloche.SignalNumber("INT"))
+	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || api.CodeOf(err) == api.CodeCanceled) {
+		return statusError(exitSignal + api.SignalNumber("INT"))
 	}
 	return err
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxListPage is the largest page of a list.
@@ -28,7 +28,7 @@ sandbox before.`,
 		GroupID: groupLook,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			o := cloche.ListOptions{Limit: maxListPage}
+			o := api.ListOptions{Limit: maxListPage}
 			var err error
 			if o.Labels, err = parseLabels("--label", labels); err != nil {
 				return err
@@ -47,23 +47,23 @@ sandbox before.`,
 }
 
 // parseStates is the filter: what was named, or what lives, or all.
-func parseStates(names []string, all bool) ([]cloche.State, error) {
-	known := cloche.States()
-	var states []cloche.State
+func parseStates(names []string, all bool) ([]api.State, error) {
+	known := api.States()
+	var states []api.State
 	for _, n := range names {
-		if !slices.Contains(known, cloche.State(n)) {
-			return nil, cloche.Invalid("state", "--state %q is not a state", clip(n)).WithHint("the states are %v", known)
+		if !slices.Contains(known, api.State(n)) {
+			return nil, api.Invalid("state", "--state %q is not a state", clip(n)).WithHint("the states are %v", known)
 		}
-		states = append(states, cloche.State(n))
+		states = append(states, api.State(n))
 	}
 	if len(states) == 0 && !all {
-		states = slices.DeleteFunc(known, func(s cloche.State) bool { return !live(s) })
+		states = slices.DeleteFunc(known, func(s api.State) bool { return !live(s) })
 	}
 	return states, nil
 }
 
-func (a *app) list(ctx context.Context, conn *connection, o cloche.ListOptions, quiet bool) error {
-	list := cloche.SandboxList{Sandboxes: []cloche.Sandbox{}}
+func (a *app) list(ctx context.Context, conn *connection, o api.ListOptions, quiet bool) error {
+	list := api.SandboxList{Sandboxes: []api.Sandbox{}}
 	for sb, err := range conn.ListAll(ctx, o) {
 		if err != nil {
 			return err
@@ -87,7 +87,7 @@ func (a *app) list(ctx context.Context, conn *connection, o cloche.ListOptions, 
 }
 
 // expires is how long the lease of a sandbox lasts from now, if nobody uses it.
-func expires(sb cloche.Sandbox, now time.Time) string {
+func expires(sb api.Sandbox, now time.Time) string {
 	if sb.ExpiresAt == nil || !live(sb.State) {
 		return "-"
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // namingFlags say which sandbox is meant by who asks, as they were typed.
@@ -19,20 +19,20 @@ type namingFlags struct {
 }
 
 func (f *namingFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+cloche.DefaultNameTemplate+" (default the operator's, or that one)")
+	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+api.DefaultNameTemplate+" (default the operator's, or that one)")
 	flags.StringArrayVar(&f.identity, "identity", nil, "for whom this is, `NAME=VALUE` for the template: launcher_type, launcher_id, sender_id, query_id or a variable of your own (repeatable)")
 }
 
-func (f *namingFlags) naming() (cloche.Naming, error) {
-	n := cloche.Naming{NameTemplate: f.template}
+func (f *namingFlags) naming() (api.Naming, error) {
+	n := api.Naming{NameTemplate: f.template}
 	if err := checkText("name_template", f.template); err != nil || len(f.identity) == 0 {
 		return n, err
 	}
-	n.Identity = &cloche.Identity{}
+	n.Identity = &api.Identity{}
 	for _, pair := range f.identity {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" || name == "global" {
-			return n, cloche.Invalid("identity", "--identity %q is not NAME=VALUE", clip(pair)).
+			return n, api.Invalid("identity", "--identity %q is not NAME=VALUE", clip(pair)).
 				WithHint("write --identity launcher_id=42; {global} needs no value")
 		}
 		if err := checkText("identity", name, value); err != nil {
@@ -59,8 +59,8 @@ func (f *namingFlags) naming() (cloche.Naming, error) {
 
 // named is what a sandbox is called in calls that have no identity: those that come
 // after a start.
-func (c *connection) named(ctx context.Context, ref string, n cloche.Naming) (string, error) {
-	if ref != cloche.RefByNaming || n.NameTemplate == "" && n.Identity == nil {
+func (c *connection) named(ctx context.Context, ref string, n api.Naming) (string, error) {
+	if ref != api.RefByNaming || n.NameTemplate == "" && n.Identity == nil {
 		return ref, nil
 	}
 	r, err := c.ResolveName(ctx, n)
@@ -123,7 +123,7 @@ that on everyone, and what it takes at most.`,
 	}
 }
 
-func (a *app) printInfo(i cloche.Info) error {
+func (a *app) printInfo(i api.Info) error {
 	if a.json {
 		return a.printJSON(i)
 	}

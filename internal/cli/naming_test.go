@@ -4,14 +4,14 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestNamingFlags(t *testing.T) {
 	got, err := (&namingFlags{template: "{a}_{sender_id}", identity: []string{
 		"launcher_type=group", "launcher_id=-1=2", "sender_id=张三", "query_id=", "a=b", "sender=x",
 	}}).naming()
-	want := cloche.Naming{NameTemplate: "{a}_{sender_id}", Identity: &cloche.Identity{
+	want := api.Naming{NameTemplate: "{a}_{sender_id}", Identity: &api.Identity{
 		LauncherType: "group", LauncherID: "-1=2", SenderID: "张三", Variables: map[string]string{"a": "b", "sender": "x"},
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // showing writes what a program wrote to a terminal that is not the program's own.
@@ -138,9 +138,9 @@ func (a *app) output(own bool) output {
 }
 
 // write writes what a program wrote to one of its streams.
-func (o output) write(s cloche.Stream, p []byte) error {
+func (o output) write(s api.Stream, p []byte) error {
 	w := o.out
-	if s == cloche.Stderr {
+	if s == api.Stderr {
 		w = o.err
 	}
 	if _, err := w.Write(p); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -27,17 +27,17 @@ func TestForeignOutputOnATerminal(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				f := newFake(t)
 				f.processes = managed()
-				f.logs = map[string][]cloche.LogEntry{"p-1": {
-					{ExecID: "p-1", Stream: cloche.Stdout, Data: cloche.Bytes(wicked[:6])},
-					{ExecID: "p-1", Stream: cloche.Stdout, Position: 6, Offset: 6, Data: cloche.Bytes(wicked[6:])},
+				f.logs = map[string][]api.LogEntry{"p-1": {
+					{ExecID: "p-1", Stream: api.Stdout, Data: api.Bytes(wicked[:6])},
+					{ExecID: "p-1", Stream: api.Stdout, Position: 6, Offset: 6, Data: api.Bytes(wicked[6:])},
 				}}
-				play := func(p *fakeProgram) cloche.Result {
+				play := func(p *fakeProgram) api.Result {
 					for _, b := range []byte(wicked) {
-						p.write(cloche.FrameStdout, string(b))
+						p.write(api.FrameStdout, string(b))
 					}
 					return exited(0)
 				}
-				f.attach = func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result { return play(p) }
+				f.attach = func(p *fakeProgram, _ api.AttachRequest) api.Result { return play(p) }
 				f.program = play
 				args, want := args, tamed
 				if raw {
@@ -55,7 +55,7 @@ func TestForeignOutputOnATerminal(t *testing.T) {
 func TestForeignOutputInAPipe(t *testing.T) {
 	f := newFake(t)
 	f.processes = managed()
-	f.logs = map[string][]cloche.LogEntry{"p-1": {{ExecID: "p-1", Stream: cloche.Stdout, Data: cloche.Bytes(wicked + "\xff\x00\x1b[")}}}
+	f.logs = map[string][]api.LogEntry{"p-1": {{ExecID: "p-1", Stream: api.Stdout, Data: api.Bytes(wicked + "\xff\x00\x1b[")}}}
 	if got := runCLI(t, homeEnv(f.listen()), nil, nil, "logs", "box", "web"); got.out != wicked+"\xff\x00\x1b[" {
 		t.Errorf("%q", got.out)
 	}

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // packDir writes the content of a local directory as a tar archive, names
@@ -19,13 +19,13 @@ import (
 // kept as links; sockets, devices and pipes are left out and reported. Reading
 // goes through an os.Root: a directory that is swapped for a link meanwhile leads
 // nowhere.
-func packDir(w io.Writer, dir string, exclude []string, report *cloche.TarReport) error {
+func packDir(w io.Writer, dir string, exclude []string, report *api.TarReport) error {
 	return packAs(w, dir, packer{exclude: exclude, report: report})
 }
 
 // packRoot is packDir of a root filesystem: owners, all bits of the modes and hard
 // links are kept.
-func packRoot(w io.Writer, dir string, report *cloche.TarReport) error {
+func packRoot(w io.Writer, dir string, report *api.TarReport) error {
 	return packAs(w, dir, packer{report: report, first: map[[2]uint64]string{}})
 }
 
@@ -46,7 +46,7 @@ func packAs(w io.Writer, dir string, p packer) error {
 type packer struct {
 	root   *os.Root
 	tw     *tar.Writer
-	report *cloche.TarReport
+	report *api.TarReport
 	// exclude are clean paths with slashes.
 	exclude []string
 	// first is set when files are packed as they are: the name of each inode that
@@ -115,7 +115,7 @@ func (p *packer) entry(name string) error {
 		h.Linkname = filepath.ToSlash(h.Linkname)
 	default:
 		if len(p.report.Skipped) < maxTarSkips {
-			p.report.Skipped = append(p.report.Skipped, cloche.TarSkip{Path: name, Reason: "it is neither file, directory nor link"})
+			p.report.Skipped = append(p.report.Skipped, api.TarSkip{Path: name, Reason: "it is neither file, directory nor link"})
 		}
 		return nil
 	}
@@ -166,7 +166,7 @@ func (p *packer) file(name string, h *tar.Header) error {
 		return fmt.Errorf("send %s: %w", name, err)
 	}
 	if n < h.Size {
-		return cloche.Errorf(cloche.CodeInvalid, "%s shrank while it was read", printable(name)).WithHint("copy it when nothing writes to it")
+		return api.Errorf(api.CodeInvalid, "%s shrank while it was read", printable(name)).WithHint("copy it when nothing writes to it")
 	}
 	p.report.Entries++
 	p.report.Bytes += n
@@ -175,7 +175,7 @@ func (p *packer) file(name string, h *tar.Header) error {
 
 // localError classifies what went wrong with a file of the caller's machine.
 func localError(verb, name string, err error) error {
-	e := cloche.Errorf(cloche.CodeInvalid, "%s %s: %w", verb, printable(name), withoutPath(err))
+	e := api.Errorf(api.CodeInvalid, "%s %s: %w", verb, printable(name), withoutPath(err))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.Hint = "the path is one of this machine; check its spelling"

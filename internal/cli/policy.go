@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxPolicyFile is more than any policy file may have.
@@ -63,8 +63,8 @@ func (a *app) checkPolicy(file string) error {
 	}
 	if a.json {
 		err = a.printJSON(struct {
-			Problems []cloche.PolicyProblem `json:"problems"`
-		}{append([]cloche.PolicyProblem{}, problems...)})
+			Problems []api.PolicyProblem `json:"problems"`
+		}{append([]api.PolicyProblem{}, problems...)})
 	} else {
 		err = a.printProblems(file, problems)
 	}
@@ -75,7 +75,7 @@ func (a *app) checkPolicy(file string) error {
 }
 
 // printProblems writes them as compilers do, so that editors find the places.
-func (a *app) printProblems(file string, problems []cloche.PolicyProblem) error {
+func (a *app) printProblems(file string, problems []api.PolicyProblem) error {
 	for _, p := range problems {
 		kind, hint := "error", ""
 		if p.Warning {
@@ -96,20 +96,20 @@ func (a *app) readPolicy(file string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, cloche.Invalid("file", "the policy file cannot be read: %w", err)
+			return nil, api.Invalid("file", "the policy file cannot be read: %w", err)
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
 	if err != nil {
-		return nil, cloche.Invalid("file", "the policy file cannot be read: %w", err)
+		return nil, api.Invalid("file", "the policy file cannot be read: %w", err)
 	}
 	return data, nil
 }
 
 func noPolicyHere() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "this program knows no rules of its own").WithHint("ask a daemon: cloche policy explain")
+	return api.Errorf(api.CodeUnsupported, "this program knows no rules of its own").WithHint("ask a daemon: cloche policy explain")
 }
 
 // explainFlags are the flags of "policy explain".
@@ -166,8 +166,8 @@ Exit status: 0 it would be granted, 126 it would be refused.`,
 	return c
 }
 
-func (f *explainFlags) question(set func(string) bool, a *app, args []string) (cloche.PolicyQuestion, error) {
-	q := cloche.PolicyQuestion{Verb: f.verb, Sandbox: f.sandbox, Tenant: f.tenant, Key: f.key}
+func (f *explainFlags) question(set func(string) bool, a *app, args []string) (api.PolicyQuestion, error) {
+	q := api.PolicyQuestion{Verb: f.verb, Sandbox: f.sandbox, Tenant: f.tenant, Key: f.key}
 	if err := checkText("question", q.Verb, q.Sandbox, q.Tenant, q.Key); err != nil {
 		return q, err
 	}
@@ -177,23 +177,23 @@ func (f *explainFlags) question(set func(string) bool, a *app, args []string) (c
 	}
 	if q.Verb == "add_endpoint" {
 		if len(q.Spec.Endpoints) != 1 {
-			return q, cloche.Invalid("endpoint", "there are %d endpoints to ask about", len(q.Spec.Endpoints)).WithHint("name one: --endpoint NAME=TARGET")
+			return q, api.Invalid("endpoint", "there are %d endpoints to ask about", len(q.Spec.Endpoints)).WithHint("name one: --endpoint NAME=TARGET")
 		}
 		q.Endpoint, q.Spec.Endpoints = &q.Spec.Endpoints[0], nil
 	}
 	if len(args) > 0 {
-		q.Exec = &cloche.ExecRequest{Argv: args}
+		q.Exec = &api.ExecRequest{Argv: args}
 		if q.Verb == "" {
 			q.Verb = "run"
 		}
 		if q.Verb != "run" { // in a sandbox that exists: who asks says which one
-			q.Exec.Naming, q.Spec.Naming = q.Spec.Naming, cloche.Naming{}
+			q.Exec.Naming, q.Spec.Naming = q.Spec.Naming, api.Naming{}
 		}
 	}
 	return q, nil
 }
 
-func (a *app) explainFile(file string, q cloche.PolicyQuestion) error {
+func (a *app) explainFile(file string, q api.PolicyQuestion) error {
 	if a.env.ExplainPolicy == nil {
 		return noPolicyHere()
 	}
@@ -209,7 +209,7 @@ func (a *app) explainFile(file string, q cloche.PolicyQuestion) error {
 }
 
 // printAnswer writes the verdict first, and then why.
-func (a *app) printAnswer(p cloche.PolicyAnswer) error {
+func (a *app) printAnswer(p api.PolicyAnswer) error {
 	var err error
 	if a.json {
 		err = a.printJSON(p)
@@ -222,7 +222,7 @@ func (a *app) printAnswer(p cloche.PolicyAnswer) error {
 	return err
 }
 
-func answerText(p cloche.PolicyAnswer) string {
+func answerText(p api.PolicyAnswer) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
 	who := "tenant " + p.Tenant

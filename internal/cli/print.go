@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // printJSON writes one document on one line: several form JSON lines.
@@ -86,7 +86,7 @@ func (a *app) note(format string, args ...any) {
 func (a *app) newline() { fmt.Fprintln(a.stdio.Out) }
 
 // warnGranted says where the sandbox differs from what was asked for.
-func (a *app) warnGranted(adjusted []cloche.Adjustment, unenforced []cloche.Unenforced) {
+func (a *app) warnGranted(adjusted []api.Adjustment, unenforced []api.Unenforced) {
 	for _, d := range adjusted {
 		a.warn("%s: asked for %s, using %s (%s)", d.Field, d.Asked, d.Used, d.Rule)
 	}
@@ -97,7 +97,7 @@ func (a *app) warnGranted(adjusted []cloche.Adjustment, unenforced []cloche.Unen
 
 // byReason yields the names of limits that fail together, and why: mostly it is one
 // reason for all, which is said once.
-func byReason(unenforced []cloche.Unenforced) iter.Seq2[string, string] {
+func byReason(unenforced []api.Unenforced) iter.Seq2[string, string] {
 	fields := map[string][]string{}
 	for _, u := range unenforced {
 		fields[u.Reason] = append(fields[u.Reason], u.Field)
@@ -112,7 +112,7 @@ func byReason(unenforced []cloche.Unenforced) iter.Seq2[string, string] {
 }
 
 // warnSkipped says what a copy left out, the first few by name.
-func (a *app) warnSkipped(skipped []cloche.TarSkip) {
+func (a *app) warnSkipped(skipped []api.TarSkip) {
 	const named = 10
 	for i, s := range skipped {
 		if i == named {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // processRef is a process as it is named on the command line.
@@ -40,16 +40,16 @@ func oneProcess(behind int, what string) cobra.PositionalArgs {
 				return nil
 			}
 		}
-		return cloche.Invalid("arguments", "%s: want %s", c.CommandPath(), what).
+		return api.Invalid("arguments", "%s: want %s", c.CommandPath(), what).
 			WithHint(`"cloche ps SANDBOX" lists the processes; "%s --help" shows how`, c.CommandPath())
 	}
 }
 
 // find returns the record of a process that is named by its id, or by a name
 // that no other process of the sandbox has.
-func (c *connection) find(ctx context.Context, r processRef) (cloche.Process, error) {
+func (c *connection) find(ctx context.Context, r processRef) (api.Process, error) {
 	p, err := c.Process(ctx, r.sandbox, r.process)
-	if !errors.Is(err, cloche.ErrNotFound) {
+	if !errors.Is(err, api.ErrNotFound) {
 		return p, err
 	}
 	list, lerr := c.Processes(ctx, r.sandbox)
@@ -63,14 +63,14 @@ func (c *connection) find(ctx context.Context, r processRef) (cloche.Process, er
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return p, cloche.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), printable(r.sandbox), clip(r.process)).
+		return p, api.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), printable(r.sandbox), clip(r.process)).
 			WithHint(`give an id, as "cloche ps --all %s" lists them`, printable(r.sandbox))
 	}
 	return p, err
 }
 
 // named are the processes that have a name, and those of them that live.
-func named(list []cloche.Process, name string) (all, lives []cloche.Process) {
+func named(list []api.Process, name string) (all, lives []api.Process) {
 	for _, p := range list {
 		if p.Name != name {
 			continue
@@ -84,7 +84,7 @@ func named(list []cloche.Process, name string) (all, lives []cloche.Process) {
 }
 
 // withProcess does one thing to the process that the arguments name.
-func (a *app) withProcess(c *cobra.Command, args []string, do func(context.Context, *connection, processRef, cloche.Process) error) error {
+func (a *app) withProcess(c *cobra.Command, args []string, do func(context.Context, *connection, processRef, api.Process) error) error {
 	return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 		ref := processArg(args)
 		p, err := conn.find(ctx, ref)
@@ -97,8 +97,8 @@ func (a *app) withProcess(c *cobra.Command, args []string, do func(context.Conte
 }
 
 // outcome is how a process ended, as the result of an exec says it.
-func outcome(p cloche.Process) *cloche.Result {
-	return &cloche.Result{ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut, OOM: p.OOM, Reason: p.Reason, ExecID: p.ExecID}
+func outcome(p api.Process) *api.Result {
+	return &api.Result{ExitCode: p.ExitCode, Signal: p.Signal, TimedOut: p.TimedOut, OOM: p.OOM, Reason: p.Reason, ExecID: p.ExecID}
 }
 
 // completeProcess completes the name of a sandbox, then the id of a process.

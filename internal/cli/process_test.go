@@ -7,20 +7,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func code(n int) *int { return &n }
 
 // managed are processes of every kind, oldest first.
-func managed() []cloche.Process {
-	return []cloche.Process{
-		{ExecID: "ex-1", Argv: []string{"true"}, State: cloche.ProcessExited, ExitCode: code(0), StartedAt: time.Now().Add(-time.Hour)},
-		{ExecID: "p-1", Name: "web", Argv: []string{"python3", "-m", "http.server"}, State: cloche.ProcessReady, Running: true, PID: 7, StartedAt: time.Now().Add(-2 * time.Minute), Restarts: 3, LastStderr: "a \x1b[31mwarning", Managed: true, StdinOpen: true},
-		{ExecID: "p-2", Name: "old", Argv: []string{"x"}, State: cloche.ProcessUnknown, Reason: "the daemon was not running"},
-		{ExecID: "p-3", Name: "old", Argv: []string{"x"}, State: cloche.ProcessExited, Signal: "KILL", OOM: true},
-		{ExecID: "p-4", Name: "two", Argv: []string{"x"}, State: cloche.ProcessExited, Signal: "TERM"},
-		{ExecID: "p-5", Name: "two", Argv: []string{"x"}, State: cloche.ProcessBackoff},
+func managed() []api.Process {
+	return []api.Process{
+		{ExecID: "ex-1", Argv: []string{"true"}, State: api.ProcessExited, ExitCode: code(0), StartedAt: time.Now().Add(-time.Hour)},
+		{ExecID: "p-1", Name: "web", Argv: []string{"python3", "-m", "http.server"}, State: api.ProcessReady, Running: true, PID: 7, StartedAt: time.Now().Add(-2 * time.Minute), Restarts: 3, LastStderr: "a \x1b[31mwarning", Managed: true, StdinOpen: true},
+		{ExecID: "p-2", Name: "old", Argv: []string{"x"}, State: api.ProcessUnknown, Reason: "the daemon was not running"},
+		{ExecID: "p-3", Name: "old", Argv: []string{"x"}, State: api.ProcessExited, Signal: "KILL", OOM: true},
+		{ExecID: "p-4", Name: "two", Argv: []string{"x"}, State: api.ProcessExited, Signal: "TERM"},
+		{ExecID: "p-5", Name: "two", Argv: []string{"x"}, State: api.ProcessBackoff},
 	}
 }
 
@@ -42,7 +42,7 @@ func TestPs(t *testing.T) {
 		}
 	}
 	for range 12 {
-		f.processes = append(f.processes, cloche.Process{ExecID: "many", State: cloche.ProcessExited})
+		f.processes = append(f.processes, api.Process{ExecID: "many", State: api.ProcessExited})
 	}
 	if got := do("ps", "-q", "box"); strings.Count(got.out, "many\n") != recentlyEnded || !strings.Contains(got.out, "p-1\n") || strings.Contains(got.out, "p-4") {
 		t.Errorf("ps -q:\n%s", got.out)
@@ -50,7 +50,7 @@ func TestPs(t *testing.T) {
 	if got := do("ps", "-q", "--all", "box"); strings.Count(got.out, "\n") != 18 {
 		t.Errorf("ps -q --all:\n%s", got.out)
 	}
-	var list cloche.ProcessList
+	var list api.ProcessList
 	if got := do("ps", "--json", "--all", "box"); json.Unmarshal([]byte(got.out), &list) != nil || len(list.Processes) != 18 {
 		t.Errorf("ps --json: %+v", got)
 	}
@@ -76,10 +76,10 @@ func TestFit(t *testing.T) {
 func TestProcessesAreFoundByName(t *testing.T) {
 	f := newFake(t)
 	f.processes = managed()
-	f.processes = append(f.processes, cloche.Process{ExecID: "p-6", Name: "web", State: cloche.ProcessFailed})
+	f.processes = append(f.processes, api.Process{ExecID: "p-6", Name: "web", State: api.ProcessFailed})
 	home := f.listen()
 	for ref, want := range map[string]string{"p-3": "p-3", "web": "p-1", "two": "p-5", "ex-1": "ex-1"} {
-		var p cloche.Process
+		var p api.Process
 		for _, args := range [][]string{{"inspect", "--json", "box/" + ref}} {
 			got := runCLI(t, homeEnv(home), nil, nil, args...)
 			if err := json.Unmarshal([]byte(got.out), &p); err != nil || p.ExecID != want {
@@ -103,14 +103,14 @@ func TestProcessesAreFoundByName(t *testing.T) {
 func TestStart(t *testing.T) {
 	f := newFake(t)
 	home := f.listen()
-	start := func(flags ...string) (cloche.ProcessSpec, result) {
+	start := func(flags ...string) (api.ProcessSpec, result) {
 		t.Helper()
-		f.started = cloche.ProcessSpec{}
+		f.started = api.ProcessSpec{}
 		got := runCLI(t, homeEnv(home), nil, nil, append(append([]string{"start"}, flags...), "box", "--", "prog", "--flag")...)
 		return f.started, got
 	}
 	spec, got := start()
-	if got != (result{0, "p-new\n", ""}) || !reflect.DeepEqual(spec, cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Argv: []string{"prog", "--flag"}}}) {
+	if got != (result{0, "p-new\n", ""}) || !reflect.DeepEqual(spec, api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"prog", "--flag"}}}) {
 		t.Errorf("%+v, %+v", spec, got)
 	}
 	if !f.asked("POST /v1/sandboxes/box/processes") {
@@ -119,11 +119,11 @@ func TestStart(t *testing.T) {
 	spec, _ = start("--id", "w", "--name", "worker", "--open-stdin", "--restart", "on-failure:5", "--on-full", "block", "--env", "A=b", "--cwd", "/x", "--user", "1000", "--timeout", "2s",
 		"--ready-http", "8080/health", "--ready-timeout", "30s")
 	ms := int64(2000)
-	want := cloche.ProcessSpec{
-		ExecRequest: cloche.ExecRequest{ExecID: "w", Argv: []string{"prog", "--flag"}, Env: map[string]string{"A": "b"}, Cwd: "/x", User: "1000", TimeoutMS: &ms},
-		Name:        "worker", OpenStdin: true, OnFull: cloche.OnFullBlock,
-		Restart: &cloche.Restart{Policy: cloche.RestartOnFailure, MaxRestarts: 5},
-		Ready:   &cloche.Readiness{HTTP: &cloche.HTTPProbe{Port: 8080, Path: "/health"}, TimeoutMS: 30_000},
+	want := api.ProcessSpec{
+		ExecRequest: api.ExecRequest{ExecID: "w", Argv: []string{"prog", "--flag"}, Env: map[string]string{"A": "b"}, Cwd: "/x", User: "1000", TimeoutMS: &ms},
+		Name:        "worker", OpenStdin: true, OnFull: api.OnFullBlock,
+		Restart: &api.Restart{Policy: api.RestartOnFailure, MaxRestarts: 5},
+		Ready:   &api.Readiness{HTTP: &api.HTTPProbe{Port: 8080, Path: "/health"}, TimeoutMS: 30_000},
 	}
 	if !reflect.DeepEqual(spec, want) {
 		t.Errorf("%+v, want %+v", spec, want)
@@ -155,16 +155,16 @@ func TestStart(t *testing.T) {
 
 func TestStartAndWaitUntilReady(t *testing.T) {
 	for name, tc := range map[string]struct {
-		then   cloche.Process
+		then   api.Process
 		status int
 		says   string
 	}{
-		"ready":            {cloche.Process{State: cloche.ProcessReady}, 0, ""},
-		"not in time":      {cloche.Process{State: cloche.ProcessRunning, Reason: "not ready after 5m0s"}, 124, "is not ready: not ready after 5m0s; it goes on"},
-		"ended before":     {cloche.Process{State: cloche.ProcessExited, ExitCode: code(0)}, 125, "before it was ready"},
-		"failed before":    {cloche.Process{State: cloche.ProcessExited, ExitCode: code(9)}, 9, ""},
-		"failed for good":  {cloche.Process{State: cloche.ProcessFailed, Reason: "restarted 5 times", ExitCode: code(2)}, 2, "restarted 5 times"},
-		"nobody knows how": {cloche.Process{State: cloche.ProcessUnknown, Reason: "it was lost"}, 125, "it was lost"},
+		"ready":            {api.Process{State: api.ProcessReady}, 0, ""},
+		"not in time":      {api.Process{State: api.ProcessRunning, Reason: "not ready after 5m0s"}, 124, "is not ready: not ready after 5m0s; it goes on"},
+		"ended before":     {api.Process{State: api.ProcessExited, ExitCode: code(0)}, 125, "before it was ready"},
+		"failed before":    {api.Process{State: api.ProcessExited, ExitCode: code(9)}, 9, ""},
+		"failed for good":  {api.Process{State: api.ProcessFailed, Reason: "restarted 5 times", ExitCode: code(2)}, 2, "restarted 5 times"},
+		"nobody knows how": {api.Process{State: api.ProcessUnknown, Reason: "it was lost"}, 125, "it was lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -176,7 +176,7 @@ func TestStartAndWaitUntilReady(t *testing.T) {
 				t.Errorf("%+v, want %d and %q", got, tc.status, tc.says)
 			}
 			got = runCLI(t, homeEnv(home), nil, nil, "start", "--json", "--ready-port", "80", "--wait-ready", "box", "--", "x")
-			var p cloche.Process
+			var p api.Process
 			if err := json.Unmarshal([]byte(got.out), &p); err != nil || p.State != tc.then.State || got.status != tc.status {
 				t.Errorf("with --json: %+v", got)
 			}
@@ -189,17 +189,17 @@ func TestWait(t *testing.T) {
 	f.processes = managed()
 	home := f.listen()
 	for name, tc := range map[string]struct {
-		then   cloche.Process
+		then   api.Process
 		status int
 		says   string
 	}{
-		"exited":        {cloche.Process{State: cloche.ProcessExited, ExitCode: code(7)}, 7, ""},
-		"well":          {cloche.Process{State: cloche.ProcessExited, ExitCode: code(0)}, 0, ""},
-		"killed":        {cloche.Process{State: cloche.ProcessExited, Signal: "KILL"}, 137, ""},
-		"out of memory": {cloche.Process{State: cloche.ProcessExited, Signal: "KILL", OOM: true}, 137, "out of memory"},
-		"timeout":       {cloche.Process{State: cloche.ProcessExited, Signal: "KILL", TimedOut: true}, 124, "ran into its timeout"},
-		"unknown":       {cloche.Process{State: cloche.ProcessUnknown, Reason: "the sandbox died"}, 125, "is not known: the sandbox died"},
-		"time is up":    {cloche.Process{State: cloche.ProcessRunning}, 124, "is running; it goes on"},
+		"exited":        {api.Process{State: api.ProcessExited, ExitCode: code(7)}, 7, ""},
+		"well":          {api.Process{State: api.ProcessExited, ExitCode: code(0)}, 0, ""},
+		"killed":        {api.Process{State: api.ProcessExited, Signal: "KILL"}, 137, ""},
+		"out of memory": {api.Process{State: api.ProcessExited, Signal: "KILL", OOM: true}, 137, "out of memory"},
+		"timeout":       {api.Process{State: api.ProcessExited, Signal: "KILL", TimedOut: true}, 124, "ran into its timeout"},
+		"unknown":       {api.Process{State: api.ProcessUnknown, Reason: "the sandbox died"}, 125, "is not known: the sandbox died"},
+		"time is up":    {api.Process{State: api.ProcessRunning}, 124, "is running; it goes on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.waited = tc.then
@@ -217,7 +217,7 @@ func TestSignal(t *testing.T) {
 	home := f.listen()
 	for arg, want := range map[string]string{"TERM": "TERM", "sigkill": "KILL", "1": "HUP", "Usr1": "USR1"} {
 		got := runCLI(t, homeEnv(home), nil, nil, "signal", "--scope", "group", "box", "web", arg)
-		if got != (result{0, "p-1\n", ""}) || f.signal != (cloche.SignalRequest{Signal: want, Scope: cloche.ScopeGroup}) {
+		if got != (result{0, "p-1\n", ""}) || f.signal != (api.SignalRequest{Signal: want, Scope: api.ScopeGroup}) {
 			t.Errorf("%s: %+v, sent %+v", arg, got, f.signal)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/programfile"
 )
 
@@ -74,7 +74,7 @@ into a timeout, 125 something else failed, 126 policy refused.`,
 				spec.Sandbox, spec.Spec = sandbox, nil
 			}
 			if spec.Sandbox == "" && spec.Spec == nil {
-				spec.Spec = &cloche.SandboxSpec{}
+				spec.Spec = &api.SandboxSpec{}
 			}
 			more, err := parseEnv(env, a.env.Getenv)
 			if err != nil {
@@ -103,7 +103,7 @@ into a timeout, 125 something else failed, 126 policy refused.`,
 }
 
 // readProgram reads a program file and what it names of this machine.
-func (a *app) readProgram(name string) (cloche.ProgramSpec, error) {
+func (a *app) readProgram(name string) (api.ProgramSpec, error) {
 	var data []byte
 	var err error
 	dir := "."
@@ -114,11 +114,11 @@ func (a *app) readProgram(name string) (cloche.ProgramSpec, error) {
 		dir = filepath.Dir(name)
 	}
 	if err != nil {
-		return cloche.ProgramSpec{}, localError("read", name, err)
+		return api.ProgramSpec{}, localError("read", name, err)
 	}
 	p, err := programfile.Parse(data)
 	if err != nil {
-		return cloche.ProgramSpec{}, err
+		return api.ProgramSpec{}, err
 	}
 	left := int64(maxProgramUpload)
 	if p.Spec.Files, err = programFiles("files", dir, p.Files, &left); err != nil {
@@ -129,14 +129,14 @@ func (a *app) readProgram(name string) (cloche.ProgramSpec, error) {
 	}
 	for i, d := range p.Dirs {
 		if d.From == "" {
-			return p.Spec, cloche.Invalid("dirs", "dirs[%d] names no directory of this machine", i).WithHint("set from")
+			return p.Spec, api.Invalid("dirs", "dirs[%d] names no directory of this machine", i).WithHint("set from")
 		}
 		archive, err := packProgramDir(beside(dir, d.From), d.Exclude, left)
 		if err != nil {
 			return p.Spec, err
 		}
 		left -= int64(len(archive))
-		p.Spec.Dirs = append(p.Spec.Dirs, cloche.ProgramDir{Path: d.Path, Archive: archive})
+		p.Spec.Dirs = append(p.Spec.Dirs, api.ProgramDir{Path: d.Path, Archive: archive})
 	}
 	return p.Spec, nil
 }
@@ -149,11 +149,11 @@ func beside(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-func programFiles(field, dir string, list []programfile.File, left *int64) ([]cloche.File, error) {
-	var out []cloche.File
+func programFiles(field, dir string, list []programfile.File, left *int64) ([]api.File, error) {
+	var out []api.File
 	for i, f := range list {
 		if f.From != "" && f.Content != nil {
-			return nil, cloche.Invalid(field, "%s[%d] has from and content", field, i).WithHint("set one of them")
+			return nil, api.Invalid(field, "%s[%d] has from and content", field, i).WithHint("set one of them")
 		}
 		if f.From != "" {
 			in, err := os.Open(beside(dir, f.From))
@@ -174,7 +174,7 @@ func programFiles(field, dir string, list []programfile.File, left *int64) ([]cl
 }
 
 func tooMuch() error {
-	return cloche.Errorf(cloche.CodeTooLarge, "the files and directories of the program have more than %s", formatSize(maxProgramUpload)).
+	return api.Errorf(api.CodeTooLarge, "the files and directories of the program have more than %s", formatSize(maxProgramUpload)).
 		WithHint("make the sandbox with cloche create, copy them with cloche cp, and run the program in it: --sandbox")
 }
 
@@ -197,7 +197,7 @@ func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
 	for i, e := range exclude {
 		exclude[i] = filepath.ToSlash(filepath.Clean(e))
 	}
-	if err := packDir(z, dir, exclude, &cloche.TarReport{}); err != nil {
+	if err := packDir(z, dir, exclude, &api.TarReport{}); err != nil {
 		return nil, err
 	}
 	if err := z.Close(); err != nil {
@@ -206,7 +206,7 @@ func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (a *app) startProgram(ctx context.Context, conn *connection, spec cloche.ProgramSpec) error {
+func (a *app) startProgram(ctx context.Context, conn *connection, spec api.ProgramSpec) error {
 	p, err := conn.StartProgram(ctx, spec)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (a *app) startProgram(ctx context.Context, conn *connection, spec cloche.Pr
 
 // runProgram begins a program and waits for it. Its own call begins it, so that an
 // interrupt knows what to cancel; one that is to end with its caller is one call.
-func (a *app) runProgram(ctx context.Context, conn *connection, spec cloche.ProgramSpec, quiet bool) error {
+func (a *app) runProgram(ctx context.Context, conn *connection, spec api.ProgramSpec, quiet bool) error {
 	if spec.CancelWithCaller {
 		p, err := conn.RunProgram(ctx, spec, a.showSteps(quiet))
 		if err != nil {
@@ -248,8 +248,8 @@ func (a *app) runProgram(ctx context.Context, conn *connection, spec cloche.Prog
 }
 
 // showSteps tells of the phases as they begin and end.
-func (a *app) showSteps(quiet bool) func(cloche.ProgramStep) {
-	return func(st cloche.ProgramStep) {
+func (a *app) showSteps(quiet bool) func(api.ProgramStep) {
+	return func(st api.ProgramStep) {
 		switch {
 		case quiet || a.json:
 		case st.Command != nil:
@@ -263,7 +263,7 @@ func (a *app) showSteps(quiet bool) func(cloche.ProgramStep) {
 }
 
 // programEnded prints the result and ends with its status.
-func (a *app) programEnded(p *cloche.Program) error {
+func (a *app) programEnded(p *api.Program) error {
 	if a.json {
 		if err := a.printJSON(p); err != nil {
 			return err
@@ -287,7 +287,7 @@ func (a *app) programEnded(p *cloche.Program) error {
 }
 
 // lastOutput is what scored the program, or what its last command wrote.
-func lastOutput(p *cloche.Program) []byte {
+func lastOutput(p *api.Program) []byte {
 	if p.Score != nil {
 		if p.Score.File != nil && p.Score.File.Error == nil {
 			return p.Score.File.Content
@@ -304,16 +304,16 @@ func lastOutput(p *cloche.Program) []byte {
 }
 
 // programStatus is the exit status of a program.
-func programStatus(p *cloche.Program) error {
+func programStatus(p *api.Program) error {
 	f := p.Failure
 	switch {
 	case f == nil:
 		return nil
-	case f.Kind == cloche.FailureTimeout:
+	case f.Kind == api.FailureTimeout:
 		return statusError(exitTimedOut)
-	case f.Kind == cloche.FailurePolicy:
+	case f.Kind == api.FailurePolicy:
 		return statusError(exitRefused)
-	case f.Kind != cloche.FailureExit:
+	case f.Kind != api.FailureExit:
 		return statusError(exitFailed)
 	}
 	for i := len(p.Phases) - 1; i >= 0; i-- {
@@ -436,7 +436,7 @@ end it with that reason.`,
 		Args:    exactly(2, "the id of a program and the name of a handler"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				p, err := conn.ContinueProgram(ctx, args[0], cloche.ProgramContinue{Handler: args[1], Failed: failed})
+				p, err := conn.ContinueProgram(ctx, args[0], api.ProgramContinue{Handler: args[1], Failed: failed})
 				if err != nil || !a.json {
 					return err
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // recentlyEnded is how many processes that have ended ps shows without --all.
@@ -45,7 +45,7 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				if len(args) == 0 {
-					o := cloche.ListOptions{Limit: maxListPage}
+					o := api.ListOptions{Limit: maxListPage}
 					o.States, _ = parseStates(nil, all) // no name that could be wrong
 					return a.list(ctx, conn, o, quiet)
 				}
@@ -62,14 +62,14 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 	return c
 }
 
-func (a *app) listProcesses(all []cloche.Process, every, quiet bool) error {
+func (a *app) listProcesses(all []api.Process, every, quiet bool) error {
 	list := all
 	if !every {
 		list = withoutOld(all, recentlyEnded)
 	}
 	switch {
 	case a.json:
-		return a.printJSON(cloche.ProcessList{Processes: append([]cloche.Process{}, list...)})
+		return a.printJSON(api.ProcessList{Processes: append([]api.Process{}, list...)})
 	case quiet:
 		for _, p := range list {
 			fmt.Fprintln(a.stdio.Out, printable(p.ExecID))
@@ -96,14 +96,14 @@ func (a *app) listProcesses(all []cloche.Process, every, quiet bool) error {
 }
 
 // withoutOld leaves out all that have ended but the last few.
-func withoutOld(list []cloche.Process, few int) []cloche.Process {
+func withoutOld(list []api.Process, few int) []api.Process {
 	ended := 0
 	for _, p := range list {
 		if p.State.Ended() {
 			ended++
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(p cloche.Process) bool {
+	return slices.DeleteFunc(slices.Clone(list), func(p api.Process) bool {
 		if !p.State.Ended() {
 			return false
 		}
@@ -112,7 +112,7 @@ func withoutOld(list []cloche.Process, few int) []cloche.Process {
 	})
 }
 
-func processRow(p cloche.Process, now time.Time) []string {
+func processRow(p api.Process, now time.Time) []string {
 	age, pid := "-", "-"
 	if !p.StartedAt.IsZero() {
 		age = formatAge(now.Sub(p.StartedAt))
@@ -135,7 +135,7 @@ func processRow(p cloche.Process, now time.Time) []string {
 }
 
 // exitColumn is how a process ended, in a word.
-func exitColumn(p cloche.Process) string {
+func exitColumn(p api.Process) string {
 	switch {
 	case p.OOM:
 		return "oom"

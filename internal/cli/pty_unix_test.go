@@ -16,7 +16,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -169,15 +169,15 @@ func (r *terminalRun) ends(status int) {
 
 // repl is a process with a terminal that has written something.
 func repl(f *fakeDaemon, output string) {
-	f.processes = []cloche.Process{{
-		ExecID: "p-1", Name: "repl", Argv: []string{"python3"}, State: cloche.ProcessRunning, Running: true, TTY: true, Managed: true,
+	f.processes = []api.Process{{
+		ExecID: "p-1", Name: "repl", Argv: []string{"python3"}, State: api.ProcessRunning, Running: true, TTY: true, Managed: true,
 		StdinOpen: true, StartedAt: time.Now(), Position: int64(len(output)),
 	}}
-	f.logs = map[string][]cloche.LogEntry{"p-1": {{ExecID: "p-1", Stream: cloche.Stdout, Data: cloche.Bytes(output)}}}
+	f.logs = map[string][]api.LogEntry{"p-1": {{ExecID: "p-1", Stream: api.Stdout, Data: api.Bytes(output)}}}
 }
 
 // echoing plays a program that repeats what is typed in capitals, until q.
-func echoing(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
+func echoing(p *fakeProgram, _ api.AttachRequest) api.Result {
 	buf := make([]byte, 64)
 	for {
 		n, err := p.stdin.Read(buf)
@@ -185,7 +185,7 @@ func echoing(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
 			<-p.ctx.Done()
 			return exited(0)
 		}
-		p.write(cloche.FrameStdout, "<"+strings.ToUpper(string(buf[:n]))+">")
+		p.write(api.FrameStdout, "<"+strings.ToUpper(string(buf[:n]))+">")
 		if string(buf[:n]) == "q" {
 			return exited(3)
 		}
@@ -196,7 +196,7 @@ var size24x80 = pty.Winsize{Rows: 24, Cols: 80}
 
 // besideRepl runs a command line under a terminal, beside a repl that has written
 // something and is played by play.
-func besideRepl(t *testing.T, play func(*fakeProgram, cloche.AttachRequest) cloche.Result, output string, args ...string) (*fakeDaemon, *terminalRun) {
+func besideRepl(t *testing.T, play func(*fakeProgram, api.AttachRequest) api.Result, output string, args ...string) (*fakeDaemon, *terminalRun) {
 	t.Helper()
 	f := newFake(t)
 	f.attach = play
@@ -238,8 +238,8 @@ func TestAttachGivesTheStatus(t *testing.T) {
 // modes do not stay behind.
 func TestAttachToAFullScreenProgram(t *testing.T) {
 	f := newFake(t)
-	sizes := make(chan cloche.Size, 64)
-	f.attach = func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
+	sizes := make(chan api.Size, 64)
+	f.attach = func(p *fakeProgram, _ api.AttachRequest) api.Result {
 		for {
 			select {
 			case s := <-p.resizes:
@@ -253,7 +253,7 @@ func TestAttachToAFullScreenProgram(t *testing.T) {
 	r := underTerminal(t, f.listen(), size24x80, "attach", "box", "p-1")
 	r.expect("\x1b[?25l\x1b[?1049h")
 	r.expect("\x1b[4;1H    full screen")
-	next := func() cloche.Size {
+	next := func() api.Size {
 		t.Helper()
 		select {
 		case s := <-sizes:
@@ -264,14 +264,14 @@ func TestAttachToAFullScreenProgram(t *testing.T) {
 		panic("unreachable")
 	}
 	for _, want := range []uint16{24, 23, 24} {
-		if s := next(); s != (cloche.Size{Rows: want, Cols: 80}) {
+		if s := next(); s != (api.Size{Rows: want, Cols: 80}) {
 			t.Errorf("resized to %+v, want %d rows", s, want)
 		}
 	}
 	if err := pty.Setsize(r.master, &pty.Winsize{Rows: 30, Cols: 100}); err != nil {
 		t.Fatal(err)
 	}
-	if s := next(); s != (cloche.Size{Rows: 30, Cols: 100}) {
+	if s := next(); s != (api.Size{Rows: 30, Cols: 100}) {
 		t.Errorf("resized to %+v, want 30 rows of 100", s)
 	}
 	r.send("\x10\x11")
@@ -281,8 +281,8 @@ func TestAttachToAFullScreenProgram(t *testing.T) {
 }
 
 func TestAttachReadOnlyOnATerminal(t *testing.T) {
-	f, r := besideRepl(t, func(p *fakeProgram, _ cloche.AttachRequest) cloche.Result {
-		p.write(cloche.FrameStdout, "ready")
+	f, r := besideRepl(t, func(p *fakeProgram, _ api.AttachRequest) api.Result {
+		p.write(api.FrameStdout, "ready")
 		if in, _ := io.ReadAll(p.stdin); len(in) > 0 {
 			t.Errorf("%q was typed into a process that is only read", in)
 		}
@@ -345,7 +345,7 @@ func TestShellOnATerminal(t *testing.T) {
 		t.Error("a shell that was left is removed")
 	}
 
-	f.processes = []cloche.Process{{ExecID: id, Name: "shell", State: cloche.ProcessRunning, TTY: true, Managed: true, StdinOpen: true}}
+	f.processes = []api.Process{{ExecID: id, Name: "shell", State: api.ProcessRunning, TTY: true, Managed: true, StdinOpen: true}}
 	r = underTerminal(t, home, size24x80, "attach", "box", "shell")
 	r.send("x")
 	r.expect("<X>")
@@ -360,9 +360,9 @@ func TestShellOnATerminal(t *testing.T) {
 // open.
 func TestShellOfAnOldSandbox(t *testing.T) {
 	f := newFake(t)
-	f.refuse["POST /sandboxes/box/processes"] = cloche.Errorf(cloche.CodeUnsupported, "the sandbox was made by an older cloche")
-	f.program = func(p *fakeProgram) cloche.Result {
-		p.write(cloche.FrameStdout, "sh$ ")
+	f.refuse["POST /sandboxes/box/processes"] = api.Errorf(api.CodeUnsupported, "the sandbox was made by an older cloche")
+	f.program = func(p *fakeProgram) api.Result {
+		p.write(api.FrameStdout, "sh$ ")
 		return exited(0)
 	}
 	r := underTerminal(t, f.listen(), size24x80, "shell", "box")
@@ -373,8 +373,8 @@ func TestShellOfAnOldSandbox(t *testing.T) {
 
 func TestPsFitsTheTerminal(t *testing.T) {
 	f := newFake(t)
-	f.processes = []cloche.Process{{
-		ExecID: "p-1", State: cloche.ProcessRunning, Running: true, StartedAt: time.Now(),
+	f.processes = []api.Process{{
+		ExecID: "p-1", State: api.ProcessRunning, Running: true, StartedAt: time.Now(),
 		Argv: []string{strings.Repeat("long ", 30)}, LastStderr: strings.Repeat("words ", 30),
 	}}
 	r := underTerminal(t, f.listen(), size24x80, "ps", "box")

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // pullView tells of a pull: at a terminal with a line for each layer that is
@@ -34,7 +34,7 @@ func newPullView(w io.Writer, redraw bool) *pullView {
 }
 
 // tell takes what the daemon said.
-func (v *pullView) tell(p cloche.PullProgress) {
+func (v *pullView) tell(p api.PullProgress) {
 	v.image = p.Image
 	if p.Layer == "" {
 		if s := phaseText(p.Phase); s != v.state {
@@ -56,12 +56,12 @@ func (v *pullView) tell(p cloche.PullProgress) {
 	l.total = max(l.total, p.TotalBytes)
 	done := p.TotalBytes > 0 && p.Bytes >= p.TotalBytes
 	switch p.Phase {
-	case cloche.PullDownload:
+	case api.PullDownload:
 		if done && l.fetched < p.TotalBytes {
 			v.plain("%s: layer %s fetched, %s", p.Image, shortDigest(p.Layer), formatSize(p.TotalBytes))
 		}
 		l.fetched = max(l.fetched, p.Bytes)
-	case cloche.PullUnpack:
+	case api.PullUnpack:
 		if done && l.unpacked < p.TotalBytes {
 			v.plain("%s: layer %s unpacked", p.Image, shortDigest(p.Layer))
 		}
@@ -70,15 +70,15 @@ func (v *pullView) tell(p cloche.PullProgress) {
 	v.draw()
 }
 
-func phaseText(p cloche.PullPhase) string {
+func phaseText(p api.PullPhase) string {
 	switch p {
-	case cloche.PullResolve:
+	case api.PullResolve:
 		return "asking the registry"
-	case cloche.PullWait:
+	case api.PullWait:
 		return "waiting for another pull of it"
-	case cloche.PullWrite:
+	case api.PullWrite:
 		return "writing the root filesystem"
-	case cloche.PullDone:
+	case api.PullDone:
 		return "done"
 	}
 	return string(p)
@@ -181,7 +181,7 @@ func (v *createView) step(step string) {
 }
 
 // pulling takes how far the image is.
-func (v *createView) pulling(p cloche.PullProgress) {
+func (v *createView) pulling(p api.PullProgress) {
 	if v.quiet || v.app.json {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // sizeUnits are factors by lower-case suffix. One letter or a suffix with "i"
@@ -24,7 +24,7 @@ var sizeUnits = map[string]int64{
 // gets by saying nothing. The flag is for the message, the field is the wire's.
 func parseSize(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return cloche.Invalid(field, "%s %q %s", flag, clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, clip(s), why).
 			WithHint("give a size such as 512m, 2GiB or 1000000; K, M, G, T are powers of 1024, KB, MB … of 1000")
 	}
 	number, unit := splitNumber(s)
@@ -54,7 +54,7 @@ func parseSize(flag, field, s string) (int64, error) {
 // seconds, in milliseconds rounded up; 0 means unlimited.
 func parseTimeout(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return cloche.Invalid(field, "%s %q %s", flag, clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, clip(s), why).
 			WithHint("give a duration such as 90s, 1h30m or a number of seconds; 0 is unlimited")
 	}
 	if strings.HasPrefix(s, "-") {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestParseSize(t *testing.T) {
@@ -25,7 +25,7 @@ func TestParseSize(t *testing.T) {
 	} {
 		if got, err := parseSize("--flag", "limits.memory_bytes", in); err == nil {
 			t.Errorf("parseSize(%q) = %d, want an error", in, got)
-		} else if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || e.Field != "limits.memory_bytes" || e.Hint == "" {
+		} else if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || e.Field != "limits.memory_bytes" || e.Hint == "" {
 			t.Errorf("parseSize(%q): %#v is not an invalid_argument with field and hint", in, err)
 		}
 	}

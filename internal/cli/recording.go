@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) recordingCommand() *cobra.Command {
@@ -90,7 +90,7 @@ func (a *app) recordingPutCommand() *cobra.Command {
 			if args[1] != "-" {
 				f, err := os.Open(args[1])
 				if err != nil {
-					return cloche.Errorf(cloche.CodeNotFound, "the recording cannot be read: %w", err)
+					return api.Errorf(api.CodeNotFound, "the recording cannot be read: %w", err)
 				}
 				defer f.Close()
 				in = f

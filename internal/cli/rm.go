@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // removed is the JSON result of rm.
@@ -45,7 +45,7 @@ a create that arrives after its delete makes nothing for 24 hours.`,
 				return err
 			}
 			if key != "" && !force {
-				return cloche.Invalid("idempotency_key", "--idempotency-key removes what it names, running or not").WithHint("say so with --force")
+				return api.Invalid("idempotency_key", "--idempotency-key removes what it names, running or not").WithHint("say so with --force")
 			}
 			if len(want) == 0 && key == "" {
 				if err := names(c, args); err != nil {
@@ -114,7 +114,7 @@ func (r *removal) done(ref string) error {
 func (a *app) removeMany(ctx context.Context, conn *connection, refs []string, labels map[string]string, key string, force bool) error {
 	r := &removal{a: a}
 	if len(labels) > 0 {
-		for sb, err := range conn.ListAll(ctx, cloche.ListOptions{Labels: labels, Limit: cloche.MaxBatch}) {
+		for sb, err := range conn.ListAll(ctx, api.ListOptions{Labels: labels, Limit: api.MaxBatch}) {
 			if err != nil {
 				return err
 			}
@@ -123,7 +123,7 @@ func (a *app) removeMany(ctx context.Context, conn *connection, refs []string, l
 	}
 	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("removing %d sandboxes", len(refs)))
 	defer p.stop()
-	for part := range slices.Chunk(refs, cloche.MaxBatch) {
+	for part := range slices.Chunk(refs, api.MaxBatch) {
 		if !force {
 			var err error
 			if part, err = r.ended(ctx, conn, part); err != nil {
@@ -133,7 +133,7 @@ func (a *app) removeMany(ctx context.Context, conn *connection, refs []string, l
 		if len(part) == 0 {
 			continue
 		}
-		res, err := conn.RemoveMany(ctx, cloche.BatchSelect{IDs: part})
+		res, err := conn.RemoveMany(ctx, api.BatchSelect{IDs: part})
 		if err != nil {
 			return err
 		}
@@ -176,10 +176,10 @@ func (r *removal) ended(ctx context.Context, conn *connection, refs []string) ([
 }
 
 // report says what became of each.
-func (r *removal) report(refs []string, res cloche.BatchResult, force bool) error {
+func (r *removal) report(refs []string, res api.BatchResult, force bool) error {
 	failed := map[string]error{}
 	for _, f := range res.Failed {
-		if !force || !errors.Is(f.Error, cloche.ErrNotFound) {
+		if !force || !errors.Is(f.Error, api.ErrNotFound) {
 			failed[f.ID] = f.Error
 		}
 	}
@@ -195,7 +195,7 @@ func (r *removal) report(refs []string, res cloche.BatchResult, force bool) erro
 
 func remove(ctx context.Context, conn *connection, ref string, force bool) error {
 	if force {
-		if err := conn.Remove(ctx, ref); !errors.Is(err, cloche.ErrNotFound) {
+		if err := conn.Remove(ctx, ref); !errors.Is(err, api.ErrNotFound) {
 			return err
 		}
 		return nil
@@ -210,23 +210,23 @@ func remove(ctx context.Context, conn *connection, ref string, force bool) error
 	return conn.Remove(ctx, sb.ID)
 }
 
-func stillLives(ref string, state cloche.State) error {
-	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s", ref, state).WithHint(`"cloche stop %s" first, or "cloche rm -f %s"`, ref, ref)
+func stillLives(ref string, state api.State) error {
+	return api.Errorf(api.CodeState, "sandbox %s is %s", ref, state).WithHint(`"cloche stop %s" first, or "cloche rm -f %s"`, ref, ref)
 }
 
 func removeProcess(ctx context.Context, conn *connection, r processRef, force bool) error {
 	p, err := conn.find(ctx, r)
 	switch {
-	case force && errors.Is(err, cloche.ErrNotFound):
+	case force && errors.Is(err, api.ErrNotFound):
 		return nil
 	case err != nil:
 		return err
 	case !force && !p.State.Ended():
-		return cloche.Errorf(cloche.CodeState, "process %s is %s", r.process, p.State).
+		return api.Errorf(api.CodeState, "process %s is %s", r.process, p.State).
 			WithHint(`"cloche signal %s TERM" first, or "cloche rm -f %s/%s"`, r, r.sandbox, r.process)
 	}
 	err = conn.RemoveProcess(ctx, r.sandbox, p.ExecID)
-	if force && errors.Is(err, cloche.ErrNotFound) {
+	if force && errors.Is(err, api.ErrNotFound) {
 		return nil
 	}
 	return err

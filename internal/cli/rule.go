@@ -4,26 +4,26 @@ import (
 	"path"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // applyRules reads each PATH:none|ro|rw of --rule, in which PATH is absolute and
 // inside, and puts it on the mount that holds it.
-func applyRules(s *cloche.SandboxSpec, texts []string) error {
+func applyRules(s *api.SandboxSpec, texts []string) error {
 	for _, text := range texts {
 		bad := func(why string) error {
-			return cloche.Invalid("rules", "--rule %q %s", clip(text), why).
+			return api.Invalid("rules", "--rule %q %s", clip(text), why).
 				WithHint("write --rule PATH:none or --rule PATH:ro, PATH being one inside, below a mount or the workspace, for example --rule /data/secrets:none")
 		}
 		i := strings.LastIndexByte(text, ':')
 		if i < 0 {
 			return bad("has no access")
 		}
-		p, access := path.Clean(text[:i]), cloche.PathAccess(text[i+1:])
+		p, access := path.Clean(text[:i]), api.PathAccess(text[i+1:])
 		switch {
 		case !path.IsAbs(p):
 			return bad("has a path that is not absolute")
-		case access != cloche.AccessNone && access != cloche.AccessRead && access != cloche.AccessWrite:
+		case access != api.AccessNone && access != api.AccessRead && access != api.AccessWrite:
 			return bad("ends with something other than none, ro or rw")
 		}
 		if err := checkText("rules", p); err != nil {
@@ -33,19 +33,19 @@ func applyRules(s *cloche.SandboxSpec, texts []string) error {
 		if rules == nil {
 			return bad("is in no mount, and not in the workspace")
 		}
-		*rules = append(*rules, cloche.PathRule{Path: strings.TrimPrefix(p, target+"/"), Access: access})
+		*rules = append(*rules, api.PathRule{Path: strings.TrimPrefix(p, target+"/"), Access: access})
 	}
 	return nil
 }
 
 // holderOf is the deepest mount or workspace below which p lies; nil is none.
-func holderOf(s *cloche.SandboxSpec, p string) (rules *[]cloche.PathRule, target string) {
+func holderOf(s *api.SandboxSpec, p string) (rules *[]api.PathRule, target string) {
 	for i := range s.Mounts {
 		if t := path.Clean(s.Mounts[i].Target); strings.HasPrefix(p, t+"/") && len(t) > len(target) {
 			rules, target = &s.Mounts[i].Rules, t
 		}
 	}
-	at := cloche.DefaultWorkspacePath
+	at := api.DefaultWorkspacePath
 	if s.Workspace != nil && s.Workspace.Path != "" {
 		at = path.Clean(s.Workspace.Path)
 	}
@@ -53,7 +53,7 @@ func holderOf(s *cloche.SandboxSpec, p string) (rules *[]cloche.PathRule, target
 		return rules, target
 	}
 	if s.Workspace == nil {
-		s.Workspace = &cloche.Workspace{}
+		s.Workspace = &api.Workspace{}
 	}
 	return &s.Workspace.Rules, at
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -50,7 +50,7 @@ and how the command ended. Input is then passed on only with -i.`,
   generate | cloche run -- sort | head`,
 		GroupID: groupRun,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 && f.image != "" && f.image != cloche.DefaultImage {
+			if len(args) == 0 && f.image != "" && f.image != api.DefaultImage {
 				return nil
 			}
 			return checkArgv(args)
@@ -58,7 +58,7 @@ and how the command ended. Input is then passed on only with -i.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("rm") {
 				if rm && (keep || detach) {
-					return cloche.Invalid("rm", "--rm removes the sandbox with its command, and --keep and --detach leave it").
+					return api.Invalid("rm", "--rm removes the sandbox with its command, and --keep and --detach leave it").
 						WithHint("leave --rm out; `cloche rm -f SANDBOX` removes it, and --idle or --lifetime end it by themselves")
 				}
 				keep = !rm
@@ -67,7 +67,7 @@ and how the command ended. Input is then passed on only with -i.`,
 			if err != nil {
 				return err
 			}
-			req := cloche.RunRequest{Spec: spec, Exec: cloche.ExecRequest{Argv: args}, Keep: keep}
+			req := api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: args}, Keep: keep}
 			if req.Exec.MaxOutputChars, err = chars.value(c, a.json); err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ and how the command ended. Input is then passed on only with -i.`,
 
 // imageMeant tells who wrote a reference where the command stands, as other
 // programs have it, how an image is given.
-func imageMeant(err error, req cloche.RunRequest) error {
+func imageMeant(err error, req api.RunRequest) error {
 	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 {
 		return err
 	}
@@ -107,9 +107,9 @@ func imageMeant(err error, req cloche.RunRequest) error {
 	if !officialImage(word) && (!strings.Contains(word, ":") && !strings.Contains(word, "/") || strings.HasPrefix(word, "/") || strings.HasPrefix(word, ".")) {
 		return err
 	}
-	ref, perr := cloche.ParseImageRef(word)
+	ref, perr := api.ParseImageRef(word)
 	e := asError(err)
-	if perr != nil || e.Code != cloche.CodeNotFound && e.Code != cloche.CodeCommandNotFound {
+	if perr != nil || e.Code != api.CodeNotFound && e.Code != api.CodeCommandNotFound {
 		return err
 	}
 	command := "COMMAND"
@@ -127,7 +127,7 @@ func (f *attachFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings: only what the command writes")
 }
 
-func (a *app) run(ctx context.Context, req cloche.RunRequest, f attachFlags) (err error) {
+func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err error) {
 	ctx, t, err := a.prepare(ctx, f, &req.Exec)
 	if err != nil {
 		return err
@@ -179,13 +179,13 @@ func (a *app) runtimeFor(ctx context.Context, keeps string) (*connection, error)
 		return a.daemonOrInProcess(ctx, true)
 	}
 	conn, err := a.daemon()
-	if e := asErrorOrNil(err); e != nil && e.Code == cloche.CodeUnavailable {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
+	if e := asErrorOrNil(err); e != nil && e.Code == api.CodeUnavailable {
+		return nil, api.Errorf(api.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
 	}
 	return conn, err
 }
 
-func asErrorOrNil(err error) *cloche.Error {
+func asErrorOrNil(err error) *api.Error {
 	if err == nil {
 		return nil
 	}
@@ -193,7 +193,7 @@ func asErrorOrNil(err error) *cloche.Error {
 }
 
 // runCollected is the run of --json: one call, one document.
-func (a *app) runCollected(ctx context.Context, conn *connection, req cloche.RunRequest, f attachFlags) error {
+func (a *app) runCollected(ctx context.Context, conn *connection, req api.RunRequest, f attachFlags) error {
 	var err error
 	if req.Exec.Stdin, err = a.collectStdin(f); err != nil {
 		return err
@@ -210,16 +210,16 @@ func (a *app) runCollected(ctx context.Context, conn *connection, req cloche.Run
 
 // collectStdin is the whole input of a command whose result is collected. Only
 // on request: an input that nobody closes would hold the command up for ever.
-func (a *app) collectStdin(f attachFlags) (cloche.Bytes, error) {
+func (a *app) collectStdin(f attachFlags) (api.Bytes, error) {
 	if !f.interactive || a.stdio.In == nil {
 		return nil, nil
 	}
 	data, err := io.ReadAll(io.LimitReader(a.stdio.In, maxCollectedStdin+1))
 	if err != nil {
-		return nil, cloche.Invalid("stdin", "read standard input: %w", err)
+		return nil, api.Invalid("stdin", "read standard input: %w", err)
 	}
 	if len(data) > maxCollectedStdin {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "standard input is more than %s", formatSize(maxCollectedStdin)).
+		return nil, api.Errorf(api.CodeTooLarge, "standard input is more than %s", formatSize(maxCollectedStdin)).
 			WithHint("leave --json out, which streams it, or mount a directory with the data")
 	}
 	return data, nil

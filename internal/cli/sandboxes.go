@@ -7,15 +7,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // completionTimeout keeps a shell's prompt responsive.
 const completionTimeout = 2 * time.Second
 
 // live is true for states in which something may run.
-func live(s cloche.State) bool {
-	return s == cloche.StateCreating || s == cloche.StateRunning || s == cloche.StatePaused || s == cloche.StateStopping || s == cloche.StateDeleting
+func live(s api.State) bool {
+	return s == api.StateCreating || s == api.StateRunning || s == api.StatePaused || s == api.StateStopping || s == api.StateDeleting
 }
 
 // each does one thing to everything that was named. A failure does not keep
@@ -60,7 +60,7 @@ func (a *app) eachOf(ctx context.Context, conn *connection, refs []string, doing
 // completeSandboxes completes names of sandboxes in a shell.
 func (a *app) completeSandboxes(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(c, func(ctx context.Context, conn *connection) ([]string, error) {
-		list, err := conn.List(ctx, cloche.ListOptions{})
+		list, err := conn.List(ctx, api.ListOptions{})
 		var refs []string
 		for _, sb := range list.Sandboxes {
 			refs = append(refs, sb.Name)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) secretCommand() *cobra.Command {
@@ -39,7 +39,7 @@ func (a *app) secretListCommand() *cobra.Command {
 					return err
 				}
 				if a.json {
-					list.Secrets = append([]cloche.Secret{}, list.Secrets...)
+					list.Secrets = append([]api.Secret{}, list.Secrets...)
 					return a.printJSON(list)
 				}
 				var rows [][]string
@@ -52,7 +52,7 @@ func (a *app) secretListCommand() *cobra.Command {
 	}
 }
 
-func secretRow(s cloche.Secret) []string {
+func secretRow(s api.Secret) []string {
 	row := []string{s.Name, "", strings.Join(s.Hosts, ","), s.From}
 	modes := make([]string, len(s.Modes))
 	for i, m := range s.Modes {
@@ -68,13 +68,13 @@ func secretRow(s cloche.Secret) []string {
 }
 
 // parseSecret reads NAME[=ENV][:MODE].
-func parseSecret(text string) (cloche.SecretUse, error) {
+func parseSecret(text string) (api.SecretUse, error) {
 	rest, mode, moded := strings.Cut(text, ":")
 	name, env, named := strings.Cut(rest, "=")
-	use := cloche.SecretUse{Name: name, Env: env, Mode: cloche.SecretMode(mode)}
-	if name == "" || named && env == "" || moded && use.Mode != cloche.SecretPlaceholder && use.Mode != cloche.SecretEnv {
-		return use, cloche.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", clip(text)).
-			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", cloche.SecretPlaceholder, cloche.SecretEnv, cloche.SecretPlaceholder)
+	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
+	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
+		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", clip(text)).
+			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
 	}
 	return use, checkText("secrets", text)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // shellName is the name of the processes that "cloche shell" starts.
@@ -45,7 +45,7 @@ that ends leaves no record.`,
 			_, in := terminal(a.stdio.In)
 			_, out := terminal(a.stdio.Out)
 			attached := !in || !out || a.json
-			var stdin cloche.Bytes
+			var stdin api.Bytes
 			if a.json {
 				// It can be read once, and there may be two attempts.
 				if stdin, err = a.collectStdin(attachFlags{interactive: true}); err != nil {
@@ -53,7 +53,7 @@ that ends leaves no record.`,
 				}
 			}
 			return eachShell(args[0], func(argv []string) error {
-				req := cloche.ExecRequest{Naming: naming, Argv: argv, Stdin: stdin}
+				req := api.ExecRequest{Naming: naming, Argv: argv, Stdin: stdin}
 				if attached {
 					return a.exec(c.Context(), args[0], req, attachFlags{interactive: true})
 				}
@@ -71,29 +71,29 @@ that ends leaves no record.`,
 // finds bash by itself; a sandbox may have bash and no sh.
 func eachShell(sandbox string, do func(argv []string) error) error {
 	for _, argv := range [][]string{{"sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"}, {"bash"}} {
-		if err := do(argv); cloche.CodeOf(err) != cloche.CodeCommandNotFound {
+		if err := do(argv); api.CodeOf(err) != api.CodeCommandNotFound {
 			return err
 		}
 	}
-	return cloche.Errorf(cloche.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", clip(sandbox)).
+	return api.Errorf(api.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", clip(sandbox)).
 		WithHint("run its programs with: cloche exec %s -- PROGRAM", clip(sandbox))
 }
 
 // shell starts a managed shell and joins it.
-func (a *app) shell(ctx context.Context, sandbox string, req cloche.ExecRequest, keys []byte) error {
+func (a *app) shell(ctx context.Context, sandbox string, req api.ExecRequest, keys []byte) error {
 	fallBack := false
 	err := a.joined(ctx, func(ctx context.Context, j *join) error {
 		// A repeated start finds the process of a first one whose answer was lost.
-		req.ExecID = cloche.NewID(shellName + "-")
+		req.ExecID = api.NewID(shellName + "-")
 		sandbox, err := j.conn.named(ctx, sandbox, req.Naming)
 		if err != nil {
 			return err
 		}
 		start := req
 		start.NameTemplate = "" // has named it
-		p, err := j.conn.StartProcess(ctx, sandbox, cloche.ProcessSpec{ExecRequest: start, Name: shellName, OpenStdin: true})
+		p, err := j.conn.StartProcess(ctx, sandbox, api.ProcessSpec{ExecRequest: start, Name: shellName, OpenStdin: true})
 		if err != nil {
-			fallBack = cloche.CodeOf(err) == cloche.CodeUnsupported
+			fallBack = api.CodeOf(err) == api.CodeUnsupported
 			return err
 		}
 		j.ref, j.tidy = processRef{sandbox, p.ExecID}, true
@@ -110,7 +110,7 @@ func (a *app) shell(ctx context.Context, sandbox string, req cloche.ExecRequest,
 }
 
 // ownShell reports whether "cloche shell" started a process.
-func ownShell(p cloche.Process) bool {
+func ownShell(p api.Process) bool {
 	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
 }
 

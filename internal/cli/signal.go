@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // signalled is the JSON result of signal.
@@ -38,13 +38,13 @@ too. A process that has ended gets no signal: that is an error.`,
 			if err != nil {
 				return err
 			}
-			r := cloche.SignalRequest{Signal: name, Scope: cloche.SignalScope(scope)}
+			r := api.SignalRequest{Signal: name, Scope: api.SignalScope(scope)}
 			switch r.Scope {
-			case "", cloche.ScopeTree, cloche.ScopeGroup, cloche.ScopeProcess:
+			case "", api.ScopeTree, api.ScopeGroup, api.ScopeProcess:
 			default:
-				return cloche.Invalid("scope", "--scope %q is not a scope", clip(scope)).WithHint("give tree, group or process")
+				return api.Invalid("scope", "--scope %q is not a scope", clip(scope)).WithHint("give tree, group or process")
 			}
-			return a.withProcess(c, args[:len(args)-1], func(ctx context.Context, conn *connection, ref processRef, _ cloche.Process) error {
+			return a.withProcess(c, args[:len(args)-1], func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
 				if err := conn.SignalProcess(ctx, ref.sandbox, ref.process, r); err != nil {
 					return err
 				}
@@ -64,10 +64,10 @@ too. A process that has ended gets no signal: that is an error.`,
 func parseSignal(s string) (string, error) {
 	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
 	if n, err := strconv.Atoi(s); err == nil {
-		name = cloche.SignalName(n)
+		name = api.SignalName(n)
 	}
-	if cloche.SignalNumber(name) == 0 {
-		return "", cloche.Invalid("signal", "%q is not a signal", clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
+	if api.SignalNumber(name) == 0 {
+		return "", api.Invalid("signal", "%q is not a signal", clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
 	}
 	return name, nil
 }

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // since is where a log or a list of events begins: at a number, or at a time.
@@ -22,7 +22,7 @@ func parseSince(s string, now time.Time) (since, error) {
 	}
 	if d, err := time.ParseDuration(s); err == nil {
 		if d < 0 {
-			return since{}, cloche.Invalid("since", "--since %q is a negative duration", clip(s)).WithHint("10m is ten minutes ago")
+			return since{}, api.Invalid("since", "--since %q is a negative duration", clip(s)).WithHint("10m is ten minutes ago")
 		}
 		return since{time: now.Add(-d)}, nil
 	}
@@ -31,6 +31,6 @@ func parseSince(s string, now time.Time) (since, error) {
 			return since{time: t}, nil
 		}
 	}
-	return since{}, cloche.Invalid("since", "--since %q is neither a number nor a time nor a duration", clip(s)).
+	return since{}, api.Invalid("since", "--since %q is neither a number nor a time nor a duration", clip(s)).
 		WithHint("write a number, a time such as 2026-11-21T09:30:00Z, or a duration such as 10m")
 }

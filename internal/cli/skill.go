@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -77,7 +77,7 @@ func firstWords(s string) string {
 }
 
 func (a *app) skillAddCommand() *cobra.Command {
-	var o cloche.SkillArchive
+	var o api.SkillArchive
 	var preview bool
 	c := &cobra.Command{
 		Use:   "add [flags] DIR|ZIP|-",
@@ -126,7 +126,7 @@ are refused, and so is more than 20 MiB as an archive or 64 MiB unpacked.`,
 	return c
 }
 
-func (a *app) printPreviews(list cloche.SkillPreviewList) error {
+func (a *app) printPreviews(list api.SkillPreviewList) error {
 	if a.json {
 		return a.printJSON(list)
 	}
@@ -217,7 +217,7 @@ func (a *app) skillEditCommand() *cobra.Command {
 		Example: "  cloche skill edit --description 'Reads and writes PDF files' pdf\n  cloche skill edit --instructions new.md pdf",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			var change cloche.SkillChange
+			var change api.SkillChange
 			if err := checkText("skill", displayName, description); err != nil {
 				return err
 			}
@@ -234,8 +234,8 @@ func (a *app) skillEditCommand() *cobra.Command {
 				}
 				change.Instructions = &text
 			}
-			if change == (cloche.SkillChange{}) {
-				return cloche.Invalid("skill", "nothing is to be changed").WithHint("give --display-name, --description or --instructions")
+			if change == (api.SkillChange{}) {
+				return api.Invalid("skill", "nothing is to be changed").WithHint("give --display-name, --description or --instructions")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				sk, err := conn.UpdateSkill(ctx, args[0], change)
@@ -303,7 +303,7 @@ removed. Files that are read and written are text of at most 1 MiB.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			path := strings.Join(args[1:], "")
 			if (read || write || remove) && path == "" {
-				return cloche.Invalid("path", "no file was named").WithHint("cloche skill files NAME lists them")
+				return api.Invalid("path", "no file was named").WithHint("cloche skill files NAME lists them")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				switch {
@@ -334,7 +334,7 @@ removed. Files that are read and written are text of at most 1 MiB.`,
 
 func skillPathArgs(_ *cobra.Command, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
-		return cloche.Invalid("skill", "%d arguments were given", len(args)).WithHint("give the NAME of a skill, and a PATH in it where one is meant")
+		return api.Invalid("skill", "%d arguments were given", len(args)).WithHint("give the NAME of a skill, and a PATH in it where one is meant")
 	}
 	return nil
 }
@@ -348,14 +348,14 @@ func (a *app) catSkill(ctx context.Context, conn *connection, name, path string)
 	return a.copyOut(r)
 }
 
-func (a *app) printSkillFiles(list cloche.SkillFileList) error {
+func (a *app) printSkillFiles(list api.SkillFileList) error {
 	if a.json {
 		return a.printJSON(list)
 	}
 	var rows [][]string
 	for _, f := range list.Files {
 		size := "-"
-		if f.Type == cloche.TypeFile {
+		if f.Type == api.TypeFile {
 			size = formatSize(f.Size)
 		}
 		rows = append(rows, []string{printable(f.Path), string(f.Type), size})
@@ -367,15 +367,15 @@ func (a *app) printSkillFiles(list cloche.SkillFileList) error {
 }
 
 // parseSkill reads the value of --skill.
-func parseSkill(text string) (cloche.SkillUse, error) {
+func parseSkill(text string) (api.SkillUse, error) {
 	name, access, _ := strings.Cut(text, ":")
-	use := cloche.SkillUse{Name: name, Access: cloche.PathAccess(access)}
-	if name != cloche.AllSkills && !cloche.ValidSkillName(name) {
-		return use, cloche.Invalid("skills", "--skill %q names no skill", text).WithHint("write NAME, NAME:rw or *")
+	use := api.SkillUse{Name: name, Access: api.PathAccess(access)}
+	if name != api.AllSkills && !api.ValidSkillName(name) {
+		return use, api.Invalid("skills", "--skill %q names no skill", text).WithHint("write NAME, NAME:rw or *")
 	}
 	switch use.Access {
-	case "", cloche.AccessRead, cloche.AccessWrite:
+	case "", api.AccessRead, api.AccessWrite:
 		return use, nil
 	}
-	return use, cloche.Invalid("skills", "--skill %q has the access %q", text, access).WithHint("write NAME:ro or NAME:rw")
+	return use, api.Invalid("skills", "--skill %q has the access %q", text, access).WithHint("write NAME:ro or NAME:rw")
 }

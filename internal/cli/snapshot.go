@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) snapshotCommand() *cobra.Command {
@@ -28,7 +28,7 @@ one, in a copy of their own. Mounts, /tmp, /dev/shm and processes are in none.`,
 }
 
 func (a *app) snapshotCreateCommand() *cobra.Command {
-	var req cloche.SnapshotRequest
+	var req api.SnapshotRequest
 	var scope string
 	var labels []string
 	c := &cobra.Command{
@@ -45,7 +45,7 @@ sandbox that has ended only the workspace is left to be had.`,
 			if req.Labels, err = parseLabels("--label", labels); err != nil {
 				return err
 			}
-			req.Scope = cloche.SnapshotScope(scope)
+			req.Scope = api.SnapshotScope(scope)
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.makeSnapshot(ctx, conn, args[0], req) })
 		},
 	}
@@ -55,7 +55,7 @@ sandbox that has ended only the workspace is left to be had.`,
 	return c
 }
 
-func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, req cloche.SnapshotRequest) error {
+func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, req api.SnapshotRequest) error {
 	p := startProgress(a.stdio.Err, a.showProgress(), "copying the files of "+ref)
 	snap, err := conn.CreateSnapshot(ctx, ref, req)
 	p.stop()
@@ -164,9 +164,9 @@ filesystem, and stands still for that moment.`,
 		Args:              exactly(1, "one sandbox"),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			o := cloche.DiffOptions{Scope: cloche.DiffWorkspace, Limit: 10_000}
+			o := api.DiffOptions{Scope: api.DiffWorkspace, Limit: 10_000}
 			if root {
-				o.Scope = cloche.DiffRoot
+				o.Scope = api.DiffRoot
 			}
 			if summary {
 				o.Limit = 1
@@ -179,9 +179,9 @@ filesystem, and stands still for that moment.`,
 	return c
 }
 
-func (a *app) diff(ctx context.Context, conn *connection, ref string, o cloche.DiffOptions, summary bool) error {
-	letters := map[cloche.ChangeKind]string{cloche.ChangeAdded: "A", cloche.ChangeChanged: "C", cloche.ChangeRemoved: "D"}
-	var all cloche.Diff
+func (a *app) diff(ctx context.Context, conn *connection, ref string, o api.DiffOptions, summary bool) error {
+	letters := map[api.ChangeKind]string{api.ChangeAdded: "A", api.ChangeChanged: "C", api.ChangeRemoved: "D"}
+	var all api.Diff
 	for {
 		d, err := conn.Diff(ctx, ref, o)
 		if err != nil {
@@ -200,7 +200,7 @@ func (a *app) diff(ctx context.Context, conn *connection, ref string, o cloche.D
 	}
 	all.Next = ""
 	if summary {
-		all.Changes = []cloche.Change{}
+		all.Changes = []api.Change{}
 	}
 	switch {
 	case a.json:
@@ -212,20 +212,20 @@ func (a *app) diff(ctx context.Context, conn *connection, ref string, o cloche.D
 }
 
 // withChanges is d with what came in the pages before it.
-func withChanges(d cloche.Diff, before []cloche.Change) cloche.Diff {
+func withChanges(d api.Diff, before []api.Change) api.Diff {
 	d.Changes = slices.Concat(before, d.Changes)
 	return d
 }
 
 // slash is the path of a change, with a slash behind that of a directory.
-func slash(ch cloche.Change) string {
-	if ch.Type == cloche.TypeDir {
+func slash(ch api.Change) string {
+	if ch.Type == api.TypeDir {
 		return ch.Path + "/"
 	}
 	return ch.Path
 }
 
-func (a *app) printCounts(d cloche.Diff) error {
+func (a *app) printCounts(d api.Diff) error {
 	_, err := fmt.Fprintf(a.stdio.Out, "%d added, %d changed, %d removed, %s\n", d.Added, d.Changed, d.Removed, formatSize(d.Bytes))
 	return err
 }
@@ -233,19 +233,19 @@ func (a *app) printCounts(d cloche.Diff) error {
 func (a *app) commitCommand() *cobra.Command {
 	return a.settleCommand("commit", "Keep what a sandbox wrote to its layered workspace", `Make what a sandbox wrote to its workspace part of the workspace. The sandbox was
 made with --layered and has ended; --stop ends it first. What was begun is
-finished, also when the daemon dies.`, func(ctx context.Context, conn *connection, ref string) (cloche.Diff, error) {
+finished, also when the daemon dies.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.CommitWorkspace(ctx, ref)
 	})
 }
 
 func (a *app) rollbackCommand() *cobra.Command {
 	return a.settleCommand("rollback", "Forget what a sandbox wrote to its layered workspace", `Forget what a sandbox wrote to its workspace. The sandbox was made with --layered
-and has ended; --stop ends it first. "cloche rm" forgets it as well.`, func(ctx context.Context, conn *connection, ref string) (cloche.Diff, error) {
+and has ended; --stop ends it first. "cloche rm" forgets it as well.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.RollbackWorkspace(ctx, ref)
 	})
 }
 
-func (a *app) settleCommand(verb, short, long string, do func(context.Context, *connection, string) (cloche.Diff, error)) *cobra.Command {
+func (a *app) settleCommand(verb, short, long string, do func(context.Context, *connection, string) (api.Diff, error)) *cobra.Command {
 	var stop bool
 	c := &cobra.Command{
 		Use:     verb + " [flags] SANDBOX",
@@ -255,7 +255,7 @@ func (a *app) settleCommand(verb, short, long string, do func(context.Context, *
 		GroupID: groupRun,
 		Args: func(c *cobra.Command, args []string) error {
 			if verb == "commit" && len(args) == 2 {
-				return cloche.Invalid("arguments", "cloche commit makes no image: it keeps what a sandbox wrote to its layered workspace").
+				return api.Invalid("arguments", "cloche commit makes no image: it keeps what a sandbox wrote to its layered workspace").
 					WithHint("`cloche snapshot create %s` keeps the files of a sandbox, for others to begin with", shellWord(args[0]))
 			}
 			return exactly(1, "one sandbox")(c, args)
@@ -264,7 +264,7 @@ func (a *app) settleCommand(verb, short, long string, do func(context.Context, *
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				if stop {
-					if _, err := conn.Stop(ctx, args[0], cloche.StopOptions{}); err != nil {
+					if _, err := conn.Stop(ctx, args[0], api.StopOptions{}); err != nil {
 						return err
 					}
 				}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxFlagFiles bounds the content of all --file flags together: it is sent in
@@ -42,8 +42,8 @@ type specFlags struct {
 func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
 	f.naming.register(flags)
-	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+cloche.DefaultProfile+")")
-	flags.StringVar(&f.image, "image", "", "the root filesystem (default "+cloche.DefaultImage+", this machine's own tools)")
+	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+api.DefaultProfile+")")
+	flags.StringVar(&f.image, "image", "", "the root filesystem (default "+api.DefaultImage+", this machine's own tools)")
 	flags.StringVar(&f.pull, "pull", "", "when to fetch the image: missing, never or always (default missing)")
 	flags.StringVar(&f.engine, "engine", "", "what isolates the sandbox (default auto)")
 	flags.StringVar(&f.net, "net", "", "the network, `none|on` (default the profile's, or on with --allow)")
@@ -79,12 +79,12 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 
 // spec makes the request. set tells whether a flag was given at all: a limit of
 // 0 that was typed is refused here, since on the wire it means "the default".
-func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string) (string, bool)) (cloche.SandboxSpec, error) {
-	s := cloche.SandboxSpec{
+func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string) (string, bool)) (api.SandboxSpec, error) {
+	s := api.SandboxSpec{
 		Name: f.name, IdempotencyKey: f.key, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
 	}
 	s.Snapshot = f.snapshot
-	s.Transient, s.Pull = f.transient, cloche.PullPolicy(f.pull)
+	s.Transient, s.Pull = f.transient, api.PullPolicy(f.pull)
 	if set("persistent") {
 		s.Persistent = &f.persistent
 	}
@@ -146,7 +146,7 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	}
 	if f.layered {
 		if s.Workspace == nil {
-			s.Workspace = &cloche.Workspace{}
+			s.Workspace = &api.Workspace{}
 		}
 		s.Workspace.Layered = true
 	}
@@ -157,7 +157,7 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	return s, err
 }
 
-func (f *specFlags) limits(set func(string) bool) (l cloche.Limits, err error) {
+func (f *specFlags) limits(set func(string) bool) (l api.Limits, err error) {
 	for _, size := range []struct {
 		flag, field, text string
 		to                *int64
@@ -184,10 +184,10 @@ func (f *specFlags) limits(set func(string) bool) (l cloche.Limits, err error) {
 		return l, err
 	}
 	if set("cpus") && !(f.cpus > 0) {
-		return l, cloche.Invalid("limits.cpus", "--cpus %v is not more than 0", f.cpus).WithHint("give a number of cores such as 0.5 or 2")
+		return l, api.Invalid("limits.cpus", "--cpus %v is not more than 0", f.cpus).WithHint("give a number of cores such as 0.5 or 2")
 	}
 	if set("pids") && f.pids <= 0 {
-		return l, cloche.Invalid("limits.pids", "--pids %d is not more than 0", f.pids).WithHint("give a number of processes such as 256")
+		return l, api.Invalid("limits.pids", "--pids %d is not more than 0", f.pids).WithHint("give a number of processes such as 256")
 	}
 	l.CPUs, l.Pids = f.cpus, f.pids
 	return l, nil
@@ -195,7 +195,7 @@ func (f *specFlags) limits(set func(string) bool) (l cloche.Limits, err error) {
 
 // lease reads how long the sandbox may live. On the wire 0 means "the profile's
 // default", so one that was typed is refused.
-func (f *specFlags) lease(set func(string) bool, l *cloche.Limits) (err error) {
+func (f *specFlags) lease(set func(string) bool, l *api.Limits) (err error) {
 	for _, d := range []struct {
 		flag, field, text string
 		to                *int64
@@ -210,15 +210,15 @@ func (f *specFlags) lease(set func(string) bool, l *cloche.Limits) (err error) {
 			return err
 		}
 		if *d.to == 0 {
-			return cloche.Invalid(d.field, "--%s is 0, which is no time at all", d.flag).WithHint("give a duration such as 10m, or leave it out for the profile's default")
+			return api.Invalid(d.field, "--%s is 0, which is no time at all", d.flag).WithHint("give a duration such as 10m, or leave it out for the profile's default")
 		}
 	}
 	return nil
 }
 
 // readFiles reads what --file names.
-func readFiles(assignments []string) ([]cloche.File, error) {
-	var files []cloche.File
+func readFiles(assignments []string) ([]api.File, error) {
+	var files []api.File
 	left := int64(maxFlagFiles)
 	for _, text := range assignments {
 		src, dst, err := splitFile(text)
@@ -236,28 +236,28 @@ func readFiles(assignments []string) ([]cloche.File, error) {
 	return files, nil
 }
 
-func readFlagFile(src string, left int64) (cloche.File, error) {
+func readFlagFile(src string, left int64) (api.File, error) {
 	info, err := os.Stat(src)
 	if err != nil {
-		return cloche.File{}, localError("read", src, err)
+		return api.File{}, localError("read", src, err)
 	}
 	if info.IsDir() {
-		return cloche.File{}, cloche.Invalid("files", "--file: %s is a directory", printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
+		return api.File{}, api.Invalid("files", "--file: %s is a directory", printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
 	}
 	f, err := os.Open(src)
 	if err != nil {
-		return cloche.File{}, localError("read", src, err)
+		return api.File{}, localError("read", src, err)
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, left+1))
 	if err != nil {
-		return cloche.File{}, localError("read", src, err)
+		return api.File{}, localError("read", src, err)
 	}
 	if int64(len(content)) > left {
-		return cloche.File{}, cloche.Errorf(cloche.CodeTooLarge, "--file: the files are more than %s together", formatSize(maxFlagFiles)).
+		return api.File{}, api.Errorf(api.CodeTooLarge, "--file: the files are more than %s together", formatSize(maxFlagFiles)).
 			WithHint(`mount their directory with --mount, or copy them with "cloche cp"`)
 	}
-	file := cloche.File{Content: content}
+	file := api.File{Content: content}
 	if runtime.GOOS != "windows" {
 		file.Mode = uint32(info.Mode().Perm())
 	}
@@ -268,7 +268,7 @@ func readFlagFile(src string, left int64) (cloche.File, error) {
 func absoluteHere(field, path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", cloche.Invalid(field, "%s: make %s absolute: %w", field, printable(path), err)
+		return "", api.Invalid(field, "%s: make %s absolute: %w", field, printable(path), err)
 	}
 	return abs, nil
 }
@@ -279,6 +279,6 @@ func absoluteElsewhere(field, path string) (string, error) {
 	if len(path) > 0 && path[0] == '/' {
 		return path, nil
 	}
-	return "", cloche.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
+	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
 		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // startFlags are the flags of "start" as they were typed.
@@ -88,10 +88,10 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 }
 
 // spec makes the request, but for the command.
-func (f *startFlags) spec(a *app, set func(string) bool) (cloche.ProcessSpec, error) {
-	spec := cloche.ProcessSpec{
-		ExecRequest: cloche.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},
-		Name:        f.name, OpenStdin: f.openStdin, OnFull: cloche.OnFull(f.onFull),
+func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error) {
+	spec := api.ProcessSpec{
+		ExecRequest: api.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},
+		Name:        f.name, OpenStdin: f.openStdin, OnFull: api.OnFull(f.onFull),
 	}
 	err := checkText("spec", f.id, f.name, f.cwd, f.user, f.phase)
 	if err != nil {
@@ -113,8 +113,8 @@ func (f *startFlags) spec(a *app, set func(string) bool) (cloche.ProcessSpec, er
 		}
 		spec.TimeoutMS = &ms
 	}
-	if spec.OnFull != "" && spec.OnFull != cloche.OnFullDrop && spec.OnFull != cloche.OnFullBlock {
-		return spec, cloche.Invalid("on_full", "--on-full %q is neither drop nor block", clip(f.onFull)).
+	if spec.OnFull != "" && spec.OnFull != api.OnFullDrop && spec.OnFull != api.OnFullBlock {
+		return spec, api.Invalid("on_full", "--on-full %q is neither drop nor block", clip(f.onFull)).
 			WithHint("drop loses the oldest output, block holds the process up")
 	}
 	if set("restart") {
@@ -127,7 +127,7 @@ func (f *startFlags) spec(a *app, set func(string) bool) (cloche.ProcessSpec, er
 }
 
 // giveTerminal asks for a terminal like the one here, where there is one.
-func (a *app) giveTerminal(req *cloche.ExecRequest) {
+func (a *app) giveTerminal(req *api.ExecRequest) {
 	req.TTY, req.Rows, req.Cols = true, 24, 80
 	f, ok := terminal(a.stdio.Out)
 	if !ok {
@@ -141,7 +141,7 @@ func (a *app) giveTerminal(req *cloche.ExecRequest) {
 
 // passTerm tells a program what kind of terminal is here. Where that is not known, the
 // sandbox has a default.
-func (a *app) passTerm(req *cloche.ExecRequest) {
+func (a *app) passTerm(req *api.ExecRequest) {
 	if _, given := req.Env["TERM"]; given {
 		return
 	}
@@ -154,19 +154,19 @@ func (a *app) passTerm(req *cloche.ExecRequest) {
 }
 
 // parseRestart reads never, always, on-failure or on-failure:N.
-func parseRestart(s string) (*cloche.Restart, error) {
+func parseRestart(s string) (*api.Restart, error) {
 	policy, count, bounded := strings.Cut(s, ":")
-	r := &cloche.Restart{Policy: cloche.RestartPolicy(policy)}
-	bad := func(why string) (*cloche.Restart, error) {
-		return nil, cloche.Invalid("restart", "--restart %q %s", clip(s), why).
+	r := &api.Restart{Policy: api.RestartPolicy(policy)}
+	bad := func(why string) (*api.Restart, error) {
+		return nil, api.Invalid("restart", "--restart %q %s", clip(s), why).
 			WithHint("write never, on-failure, on-failure:5 (at most five times in a row) or always")
 	}
 	switch r.Policy {
-	case cloche.RestartNever, cloche.RestartAlways:
+	case api.RestartNever, api.RestartAlways:
 		if bounded {
 			return bad("has a number, which only on-failure takes")
 		}
-	case cloche.RestartOnFailure:
+	case api.RestartOnFailure:
 		if bounded {
 			n, err := strconv.Atoi(count)
 			if err != nil || n < 1 {
@@ -181,7 +181,7 @@ func parseRestart(s string) (*cloche.Restart, error) {
 }
 
 // readiness reads the flags that say when a process is ready; nil is never.
-func (f *startFlags) readiness(set func(string) bool) (*cloche.Readiness, error) {
+func (f *startFlags) readiness(set func(string) bool) (*api.Readiness, error) {
 	given := 0
 	for _, flag := range []string{"ready-port", "ready-log", "ready-http"} {
 		if set(flag) {
@@ -191,24 +191,24 @@ func (f *startFlags) readiness(set func(string) bool) (*cloche.Readiness, error)
 	const hint = "give one of --ready-port PORT, --ready-log REGEXP and --ready-http PORT/PATH"
 	switch {
 	case given == 0 && set("ready-timeout"):
-		return nil, cloche.Invalid("ready", "--ready-timeout is given, but not how to see that the process is ready").WithHint(hint)
+		return nil, api.Invalid("ready", "--ready-timeout is given, but not how to see that the process is ready").WithHint(hint)
 	case given == 0 && f.waitReady:
-		return nil, cloche.Invalid("ready", "--wait-ready is given, but not how to see that the process is ready").WithHint(hint)
+		return nil, api.Invalid("ready", "--wait-ready is given, but not how to see that the process is ready").WithHint(hint)
 	case given == 0:
 		return nil, nil
 	case given > 1:
-		return nil, cloche.Invalid("ready", "more than one of --ready-port, --ready-log and --ready-http is given").WithHint(hint)
+		return nil, api.Invalid("ready", "more than one of --ready-port, --ready-log and --ready-http is given").WithHint(hint)
 	}
-	r := &cloche.Readiness{}
+	r := &api.Readiness{}
 	switch {
 	case set("ready-port"):
 		if f.readyPort < 1 || f.readyPort > 65535 {
-			return nil, cloche.Invalid("ready.port", "--ready-port %d is not a port", f.readyPort).WithHint("give a number from 1 to 65535")
+			return nil, api.Invalid("ready.port", "--ready-port %d is not a port", f.readyPort).WithHint("give a number from 1 to 65535")
 		}
 		r.Port = f.readyPort
 	case set("ready-log"):
 		if _, err := regexp.Compile(f.readyLog); err != nil || f.readyLog == "" {
-			return nil, cloche.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", clip(f.readyLog), orEmpty(err)).
+			return nil, api.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", clip(f.readyLog), orEmpty(err)).
 				WithHint("write it as RE2, for example 'listening on .*:8080'")
 		}
 		r.Log = f.readyLog
@@ -225,7 +225,7 @@ func (f *startFlags) readiness(set func(string) bool) (*cloche.Readiness, error)
 			return nil, err
 		}
 		if ms == 0 {
-			return nil, cloche.Invalid("ready.timeout_ms", "--ready-timeout is 0, and readiness is not waited for without end").WithHint("give a duration such as 30s, or leave it out for 5m")
+			return nil, api.Invalid("ready.timeout_ms", "--ready-timeout is 0, and readiness is not waited for without end").WithHint("give a duration such as 30s, or leave it out for 5m")
 		}
 		r.TimeoutMS = ms
 	}
@@ -233,16 +233,16 @@ func (f *startFlags) readiness(set func(string) bool) (*cloche.Readiness, error)
 }
 
 // parseProbe reads PORT or PORT/PATH.
-func parseProbe(s string) (*cloche.HTTPProbe, error) {
+func parseProbe(s string) (*api.HTTPProbe, error) {
 	port, path, has := strings.Cut(s, "/")
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
-		return nil, cloche.Invalid("ready.http", "--ready-http %q does not begin with a port", clip(s)).WithHint("write PORT/PATH, for example 8080/health")
+		return nil, api.Invalid("ready.http", "--ready-http %q does not begin with a port", clip(s)).WithHint("write PORT/PATH, for example 8080/health")
 	}
 	if strings.ContainsAny(path, " \r\n\t") {
-		return nil, cloche.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", clip(s)).WithHint("write such characters as %%20")
+		return nil, api.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", clip(s)).WithHint("write such characters as %%20")
 	}
-	p := &cloche.HTTPProbe{Port: n}
+	p := &api.HTTPProbe{Port: n}
 	if has {
 		p.Path = "/" + path
 	}
@@ -250,7 +250,7 @@ func parseProbe(s string) (*cloche.HTTPProbe, error) {
 }
 
 // start starts the process and says which it is before anything is waited for.
-func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec cloche.ProcessSpec, waitReady bool) error {
+func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec api.ProcessSpec, waitReady bool) error {
 	sandbox, err := conn.named(ctx, sandbox, spec.Naming)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec 
 	var end error
 	if waitReady {
 		ref := processRef{sandbox, p.ExecID}
-		if p, err = conn.WaitProcess(ctx, sandbox, p.ExecID, cloche.WaitRequest{Ready: true}); err != nil {
+		if p, err = conn.WaitProcess(ctx, sandbox, p.ExecID, api.WaitRequest{Ready: true}); err != nil {
 			return err
 		}
 		end = a.awaited(ref, p, true)

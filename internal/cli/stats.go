@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // statsRow is one line of stats: two measurements give the share of the processor.
 type statsRow struct {
-	cloche.SandboxStats
+	api.SandboxStats
 	// CPUPercent is of one core, between two measurements; nil is not measured.
 	CPUPercent *float64 `json:"cpu_percent,omitempty"`
 }
@@ -89,16 +89,16 @@ type statsView struct {
 	conn *connection
 	refs []string
 	all  bool
-	last map[string]cloche.SandboxStats
+	last map[string]api.SandboxStats
 }
 
 // measure asks for all at once. One that was not named and is gone is left out.
 func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 	refs := s.refs
 	if len(refs) == 0 {
-		o := cloche.ListOptions{Limit: maxListPage}
+		o := api.ListOptions{Limit: maxListPage}
 		if !s.all {
-			o.States = []cloche.State{cloche.StateRunning, cloche.StatePaused}
+			o.States = []api.State{api.StateRunning, api.StatePaused}
 		}
 		for sb, err := range s.conn.ListAll(ctx, o) {
 			if err != nil {
@@ -107,7 +107,7 @@ func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 			refs = append(refs, sb.ID)
 		}
 	}
-	got, errs := make([]cloche.SandboxStats, len(refs)), make([]error, len(refs))
+	got, errs := make([]api.SandboxStats, len(refs)), make([]error, len(refs))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, maxStats)
 	for i, ref := range refs {
@@ -118,10 +118,10 @@ func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 		})
 	}
 	wg.Wait()
-	rows, seen := []statsRow{}, map[string]cloche.SandboxStats{}
+	rows, seen := []statsRow{}, map[string]api.SandboxStats{}
 	for i, st := range got {
 		if errs[i] != nil {
-			if len(s.refs) == 0 && cloche.CodeOf(errs[i]) == cloche.CodeNotFound {
+			if len(s.refs) == 0 && api.CodeOf(errs[i]) == api.CodeNotFound {
 				continue
 			}
 			return nil, errs[i]
@@ -134,7 +134,7 @@ func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 }
 
 // cpuPercent is the share of one core between two measurements; nil is not known.
-func cpuPercent(before, after cloche.SandboxStats) *float64 {
+func cpuPercent(before, after api.SandboxStats) *float64 {
 	past := after.ObservedAt.Sub(before.ObservedAt)
 	if before.CPUMS == nil || after.CPUMS == nil || past <= 0 || *after.CPUMS < *before.CPUMS {
 		return nil

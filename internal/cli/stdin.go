@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) stdinCommand() *cobra.Command {
@@ -26,7 +26,7 @@ The process must have been started with --open-stdin or --tty.`,
 		Args:              oneProcess(0, "SANDBOX PROCESS"),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ cloche.Process) error {
+			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
 				ack, err := conn.WriteStdin(ctx, ref.sandbox, ref.process, nil, a.stdinFor(end), end)
 				if err != nil {
 					return err

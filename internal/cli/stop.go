@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) stopCommand() *cobra.Command {
@@ -25,7 +25,7 @@ Nothing is stopped when an argument names nothing.`,
 		Args:              names,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			var o cloche.StopOptions
+			var o api.StopOptions
 			wait := defaultGrace
 			if c.Flags().Changed("grace") {
 				ms, err := parseTimeout("--grace", "grace_ms", grace)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // target is what an argument of a verb names: a sandbox, or one process of it.
@@ -35,7 +35,7 @@ func (c *connection) targets(ctx context.Context, args []string) ([]target, erro
 			continue
 		}
 		_, err := c.Get(ctx, arg)
-		if i == 1 && len(args) == 2 && found[0].process.process == "" && errors.Is(err, cloche.ErrNotFound) {
+		if i == 1 && len(args) == 2 && found[0].process.process == "" && errors.Is(err, api.ErrNotFound) {
 			if p, perr := c.find(ctx, processRef{args[0], arg}); perr == nil {
 				return []target{{arg, processRef{args[0], p.ExecID}}}, nil
 			}
@@ -52,7 +52,7 @@ func (c *connection) targets(ctx context.Context, args []string) ([]target, erro
 // exist.
 func (a *app) eachSandbox(ctx context.Context, args []string, doing string, do func(context.Context, *connection, string) (any, error)) error {
 	return a.eachTarget(ctx, args, doing, do, func(_ context.Context, _ *connection, r processRef) (any, error) {
-		return nil, cloche.Invalid("sandbox", "%s is a process of sandbox %s, and this verb is for whole sandboxes", printable(r.process), printable(r.sandbox)).
+		return nil, api.Invalid("sandbox", "%s is a process of sandbox %s, and this verb is for whole sandboxes", printable(r.process), printable(r.sandbox)).
 			WithHint(`"cloche signal %s STOP" stops a process until CONT`, printable(r.String()))
 	})
 }
@@ -104,15 +104,15 @@ func stopProcess(ctx context.Context, conn *connection, r processRef, grace time
 
 // endProcess sends a signal and waits for the end, for so long; 0 is without end. One that
 // has ended by itself is no error.
-func endProcess(ctx context.Context, conn *connection, r processRef, signal string, wait time.Duration) (cloche.Process, error) {
-	err := conn.SignalProcess(ctx, r.sandbox, r.process, cloche.SignalRequest{Signal: signal})
-	if errors.Is(err, &cloche.Error{Code: cloche.CodeState}) {
+func endProcess(ctx context.Context, conn *connection, r processRef, signal string, wait time.Duration) (api.Process, error) {
+	err := conn.SignalProcess(ctx, r.sandbox, r.process, api.SignalRequest{Signal: signal})
+	if errors.Is(err, &api.Error{Code: api.CodeState}) {
 		if p, perr := conn.Process(ctx, r.sandbox, r.process); perr == nil && p.State.Ended() {
 			return p, nil
 		}
 	}
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
-	return conn.WaitProcess(ctx, r.sandbox, r.process, cloche.WaitRequest{TimeoutMS: wait.Milliseconds()})
+	return conn.WaitProcess(ctx, r.sandbox, r.process, api.WaitRequest{TimeoutMS: wait.Milliseconds()})
 }

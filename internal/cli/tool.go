@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // toolFlags are those of every file tool.
@@ -18,8 +18,8 @@ type toolFlags struct {
 }
 
 // place is what a tool is about.
-func (f *toolFlags) place(path string) (cloche.ToolPlace, error) {
-	at := cloche.ToolPlace{Root: f.root, Path: path}
+func (f *toolFlags) place(path string) (api.ToolPlace, error) {
+	at := api.ToolPlace{Root: f.root, Path: path}
 	if err := checkText("path", f.root, path); err != nil {
 		return at, err
 	}
@@ -46,7 +46,7 @@ path or a symlink that leads out of it is refused. They need nothing of the imag
 
 // toolVerb finishes a verb: it runs do with what the tool is about, which is the
 // argument at that index.
-func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error)) *cobra.Command {
+func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
 	f := &toolFlags{}
 	c.ValidArgsFunction = a.completeSandboxes
 	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside that the tool does not leave (default the workspace)")
@@ -81,14 +81,14 @@ func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, 
 func fromTo(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return cloche.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
 }
 
 func (a *app) toolReadCommand() *cobra.Command {
-	var r cloche.ToolRead
+	var r api.ToolRead
 	c := &cobra.Command{
 		Use:     "read SANDBOX PATH",
 		Short:   "Print lines of a text file",
@@ -97,8 +97,8 @@ func (a *app) toolReadCommand() *cobra.Command {
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
 	c.Flags().IntVar(&r.FirstLine, "first", 1, "begin at this line")
-	c.Flags().IntVar(&r.Lines, "lines", cloche.DefaultToolLines, "how many lines")
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+	c.Flags().IntVar(&r.Lines, "lines", api.DefaultToolLines, "how many lines")
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		r.ToolPlace = at
 		t, err := conn.ReadText(ctx, args[0], r)
 		switch {
@@ -119,18 +119,18 @@ func (a *app) toolWriteCommand() *cobra.Command {
 		Example: "  cloche tool write box notes/today.md < today.md",
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
-		data, err := io.ReadAll(io.LimitReader(a.stdio.In, cloche.MaxToolWrite+1))
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+		data, err := io.ReadAll(io.LimitReader(a.stdio.In, api.MaxToolWrite+1))
 		if err != nil {
 			return nil, "", fmt.Errorf("read standard input: %w", err)
 		}
-		if len(data) > cloche.MaxToolWrite {
-			return nil, "", cloche.Errorf(cloche.CodeTooLarge, "standard input has over %d bytes", cloche.MaxToolWrite).WithHint("cloche cp takes files of any size")
+		if len(data) > api.MaxToolWrite {
+			return nil, "", api.Errorf(api.CodeTooLarge, "standard input has over %d bytes", api.MaxToolWrite).WithHint("cloche cp takes files of any size")
 		}
 		if err := checkText("content", string(data)); err != nil {
 			return nil, "", err
 		}
-		w, err := conn.WriteText(ctx, args[0], cloche.ToolWrite{ToolPlace: at, Content: string(data)})
+		w, err := conn.WriteText(ctx, args[0], api.ToolWrite{ToolPlace: at, Content: string(data)})
 		return w, w.Path, err
 	})
 }
@@ -145,14 +145,14 @@ func (a *app) toolEditCommand() *cobra.Command {
 		Args:    fromTo(4, 4, "a sandbox, a path, the old text and the new"),
 	}
 	c.Flags().BoolVar(&all, "all", false, "wherever it occurs")
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
-		w, err := conn.EditText(ctx, args[0], cloche.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
+	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+		w, err := conn.EditText(ctx, args[0], api.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
 		return w, fmt.Sprintf("%s:%d: replaced %d", w.Path, w.Line, w.Replaced), err
 	})
 }
 
 func (a *app) toolGlobCommand() *cobra.Command {
-	var g cloche.ToolGlob
+	var g api.ToolGlob
 	c := &cobra.Command{
 		Use:   "glob SANDBOX PATTERN [PATH]",
 		Short: "Find files by name",
@@ -162,8 +162,8 @@ The file that changed last comes first. No symlink is followed.`,
 		Example: "  cloche tool glob box '**/*.{go,mod}'\n  cloche tool glob box --limit 5 '*' src",
 		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
 	}
-	c.Flags().IntVar(&g.Limit, "limit", cloche.MaxToolGlob, "how many at most")
-	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGlob, "how many at most")
+	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Glob(ctx, args[0], g)
 		var b strings.Builder
@@ -176,7 +176,7 @@ The file that changed last comes first. No symlink is followed.`,
 }
 
 func (a *app) toolGrepCommand() *cobra.Command {
-	var g cloche.ToolGrep
+	var g api.ToolGrep
 	c := &cobra.Command{
 		Use:   "grep SANDBOX PATTERN [PATH]",
 		Short: "Find lines in text files",
@@ -189,8 +189,8 @@ itself. Files that are no text are named.`,
 	c.Flags().BoolVarP(&g.Fixed, "fixed", "F", false, "PATTERN is plain text")
 	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "let small and capital letters be the same")
 	c.Flags().StringVar(&g.Include, "include", "", "look only into files of this `pattern`, as of glob")
-	c.Flags().IntVar(&g.Limit, "limit", cloche.MaxToolGrep, "how many lines at most")
-	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at cloche.ToolPlace) (any, string, error) {
+	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGrep, "how many lines at most")
+	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Grep(ctx, args[0], g)
 		var b strings.Builder
@@ -209,7 +209,7 @@ itself. Files that are no text are named.`,
 }
 
 // warnPartial says why there may be more.
-func (a *app) warnPartial(p cloche.ToolPartial) {
+func (a *app) warnPartial(p api.ToolPartial) {
 	if p != "" {
 		a.warn("there may be more: the search ended at its bound of %s", p)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestTools: what each asks, and what is shown of the answer.
@@ -18,41 +18,41 @@ func TestTools(t *testing.T) {
 		out, err   string
 	}{
 		"read": {
-			args: "read --first 2 --lines 1 box main.go", answer: cloche.ToolText{Path: "/workspace/main.go", Content: "a\x1b[2J\nb", FirstLine: 2, Lines: 2, More: true},
+			args: "read --first 2 --lines 1 box main.go", answer: api.ToolText{Path: "/workspace/main.go", Content: "a\x1b[2J\nb", FirstLine: 2, Lines: 2, More: true},
 			path: "read", body: `{"path":"main.go","first_line":2,"lines":1}`, out: "a\uFFFD[2J\nb\n", err: "there is more from line 4 on",
 		},
 		"read what is no text": {
-			args: "read box bin", answer: cloche.ToolText{Path: "/workspace/bin", Binary: true, Size: 2048},
+			args: "read box bin", answer: api.ToolText{Path: "/workspace/bin", Binary: true, Size: 2048},
 			path: "read", body: `{"path":"bin","first_line":1,"lines":2000}`, err: "/workspace/bin is no text and has 2 KiB",
 		},
 		"write": {
-			args: "write --root /srv box a/f", stdin: "héllo", answer: cloche.ToolWritten{Path: "/srv/a/f", Created: true},
+			args: "write --root /srv box a/f", stdin: "héllo", answer: api.ToolWritten{Path: "/srv/a/f", Created: true},
 			path: "write", body: `{"root":"/srv","path":"a/f","content":"héllo"}`, out: "/srv/a/f\n",
 		},
 		"edit": {
-			args: "edit --all box f old new", answer: cloche.ToolWritten{Path: "/workspace/f", Line: 7, Replaced: 2},
+			args: "edit --all box f old new", answer: api.ToolWritten{Path: "/workspace/f", Line: 7, Replaced: 2},
 			path: "edit", body: `{"path":"f","old":"old","new":"new","all":true}`, out: "/workspace/f:7: replaced 2\n",
 		},
 		"glob": {
-			args: "glob --limit 2 box **/*.go src", answer: cloche.ToolFiles{Files: []cloche.ToolFile{{Path: "/workspace/src/a.go"}, {Path: "/workspace/src/b\n.go"}}, Partial: cloche.PartialMatches},
+			args: "glob --limit 2 box **/*.go src", answer: api.ToolFiles{Files: []api.ToolFile{{Path: "/workspace/src/a.go"}, {Path: "/workspace/src/b\n.go"}}, Partial: api.PartialMatches},
 			path: "glob", body: `{"path":"src","pattern":"**/*.go","limit":2}`, out: "/workspace/src/a.go\n", err: "there may be more: the search ended at its bound of matches",
 		},
-		"glob of all": {args: "glob box *", answer: cloche.ToolFiles{}, path: "glob", body: `{"pattern":"*","limit":100}`},
+		"glob of all": {args: "glob box *", answer: api.ToolFiles{}, path: "glob", body: `{"pattern":"*","limit":100}`},
 		"grep": {
 			args: "grep -F -i --include *.go box a[0] src", path: "grep",
-			answer: cloche.ToolLines{Matches: []cloche.ToolMatch{{Path: "/workspace/src/a.go", Line: 3, Text: "a[0] = 1"}}, Binary: []string{"/workspace/src/bin"}, Unread: []string{"/workspace/src/large"}, Partial: cloche.PartialTime},
+			answer: api.ToolLines{Matches: []api.ToolMatch{{Path: "/workspace/src/a.go", Line: 3, Text: "a[0] = 1"}}, Binary: []string{"/workspace/src/bin"}, Unread: []string{"/workspace/src/large"}, Partial: api.PartialTime},
 			body:   `{"path":"src","pattern":"a[0]","fixed":true,"ignore_case":true,"include":"*.go","limit":200}`,
 			out:    "/workspace/src/a.go:3:a[0] = 1\n", err: "/workspace/src/bin is no text|/workspace/src/large was not looked into|there may be more: the search ended at its bound of time",
 		},
 		"by who asks": {
-			args: "read --identity launcher_id=42 @ f", answer: cloche.ToolText{}, path: "read", body: `{"identity":{"launcher_id":"42"},"path":"f","first_line":1,"lines":2000}`,
+			args: "read --identity launcher_id=42 @ f", answer: api.ToolText{}, path: "read", body: `{"identity":{"launcher_id":"42"},"path":"f","first_line":1,"lines":2000}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			ref := "box"
 			if strings.Contains(tc.args, " @ ") {
-				ref = cloche.RefByNaming
+				ref = api.RefByNaming
 			}
 			what := "POST /sandboxes/" + ref + "/tools/" + tc.path
 			f.answers[what] = tc.answer
@@ -82,7 +82,7 @@ func TestTools(t *testing.T) {
 
 func TestToolsThatAreRefused(t *testing.T) {
 	f := newFake(t)
-	f.refuse["POST /sandboxes/box/tools/read"] = cloche.Invalid("path", "a symlink leads out of it")
+	f.refuse["POST /sandboxes/box/tools/read"] = api.Invalid("path", "a symlink leads out of it")
 	home := f.listen()
 	for name, tc := range map[string]struct {
 		args  []string
@@ -93,7 +93,7 @@ func TestToolsThatAreRefused(t *testing.T) {
 		"no path":             {[]string{"read", "box"}, "", "a sandbox and a path"},
 		"too many":            {[]string{"glob", "box", "*", "a", "b"}, "", "a sandbox, a pattern and perhaps a path"},
 		"no text to write":    {[]string{"write", "box", "f"}, "\xff", "content"},
-		"too much to write":   {[]string{"write", "box", "f"}, strings.Repeat("x", cloche.MaxToolWrite+1), "over 4194304 bytes"},
+		"too much to write":   {[]string{"write", "box", "f"}, strings.Repeat("x", api.MaxToolWrite+1), "over 4194304 bytes"},
 		"no text for an edit": {[]string{"edit", "box", "f", "\xff", "x"}, "", "arguments"},
 		"no text for a root":  {[]string{"grep", "--root", "\xff", "box", "x"}, "", "path"},
 		"no such tool":        {[]string{"sed", "box"}, "", "sed"},

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of an unpacking: what a sandbox sends is not trusted to end.
@@ -32,7 +32,7 @@ type untar struct {
 	root *os.Root
 	// maxBytes bounds the content of all files together.
 	maxBytes int64
-	report   cloche.TarReport
+	report   api.TarReport
 	// dirs get their modes and times last: a read-only one could not be filled.
 	dirs []dirMeta
 	// names counts the bytes of all paths, which bounds what dirs can hold.
@@ -61,7 +61,7 @@ func (u *untar) unpack(r io.Reader) error {
 		}
 		u.names += len(h.Name)
 		if u.report.Entries++; u.report.Entries > maxTarEntries || u.names > maxTarNames {
-			return cloche.Errorf(cloche.CodeTooLarge, "the archive has more than %d entries or %s of names", maxTarEntries, formatSize(maxTarNames)).WithHint("copy a smaller directory, or write the archive to a file with -")
+			return api.Errorf(api.CodeTooLarge, "the archive has more than %d entries or %s of names", maxTarEntries, formatSize(maxTarNames)).WithHint("copy a smaller directory, or write the archive to a file with -")
 		}
 		if err := u.entry(h, tr); err != nil {
 			return err
@@ -131,7 +131,7 @@ func (u *untar) dir(name string, h *tar.Header) error {
 
 func (u *untar) file(name string, h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > u.maxBytes-u.report.Bytes {
-		return cloche.Errorf(cloche.CodeTooLarge, "%s would make more than %s", printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
+		return api.Errorf(api.CodeTooLarge, "%s would make more than %s", printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
 	}
 	if err := u.clear(name); err != nil {
 		return u.failed(name, err)
@@ -264,11 +264,11 @@ func (u *untar) times(name string, t time.Time) {
 }
 
 func (u *untar) failed(name string, err error) error {
-	return cloche.Errorf(cloche.CodeInvalid, "write %s: %w", printable(filepath.Join(u.root.Name(), name)), err)
+	return api.Errorf(api.CodeInvalid, "write %s: %w", printable(filepath.Join(u.root.Name(), name)), err)
 }
 
 func (u *untar) skip(name, reason string) {
 	if len(u.report.Skipped) < maxTarSkips {
-		u.report.Skipped = append(u.report.Skipped, cloche.TarSkip{Path: clip(name), Reason: reason})
+		u.report.Skipped = append(u.report.Skipped, api.TarSkip{Path: clip(name), Reason: reason})
 	}
 }

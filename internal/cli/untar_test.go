@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 type entry struct {
@@ -172,7 +172,7 @@ func checkConfined(t *testing.T, dst, victim string) {
 
 func TestUntarIsBounded(t *testing.T) {
 	_, _, _, err := unpackInto(t, archive(t, entry{name: "a", content: "12345"}, entry{name: "b", content: "12345"}), 9)
-	if cloche.CodeOf(err) != cloche.CodeTooLarge {
+	if api.CodeOf(err) != api.CodeTooLarge {
 		t.Errorf("10 bytes where 9 are allowed: %v", err)
 	}
 	data := archive(t, entry{name: "a", content: strings.Repeat("x", 4096)})
@@ -212,7 +212,7 @@ func TestPackThenUnpack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	var report cloche.TarReport
+	var report api.TarReport
 	if err := packDir(&b, src, nil, &report); err != nil || report.Bytes != 24 {
 		t.Fatalf("packDir: %v, %+v", err, report)
 	}

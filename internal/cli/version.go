@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // versions is the JSON result of version.
@@ -27,7 +27,7 @@ func (a *app) versionCommand() *cobra.Command {
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			v := versions{Version: a.env.Version, API: cloche.APIVersion, Daemon: a.daemonVersion(c.Context())}
+			v := versions{Version: a.env.Version, API: api.APIVersion, Daemon: a.daemonVersion(c.Context())}
 			return a.printVersion(v)
 		},
 	}

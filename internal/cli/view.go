@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // viewFlags choose how a result is written.
@@ -44,7 +44,7 @@ func (f *viewFlags) apply(a *app) error {
 		}
 	}
 	if given > 1 {
-		return cloche.Invalid("output", "more than one of --json, --output and --format is given").WithHint("give one of them")
+		return api.Invalid("output", "more than one of --json, --output and --format is given").WithHint("give one of them")
 	}
 	a.json = given == 1
 	switch f.output {
@@ -54,7 +54,7 @@ func (f *viewFlags) apply(a *app) error {
 	case "name":
 		a.view = nameView
 	default:
-		return cloche.Invalid("output", "--output %q is not json, yaml or name", clip(f.output)).WithHint("--format takes a template")
+		return api.Invalid("output", "--output %q is not json, yaml or name", clip(f.output)).WithHint("--format takes a template")
 	}
 	if f.format == "" || f.format == "json" {
 		return nil
@@ -137,7 +137,7 @@ func nameView(doc any) ([]byte, error) {
 			}
 		}
 		if name == "" {
-			return nil, cloche.Invalid("output", "this result has no name").WithHint("--output json shows all of it")
+			return nil, api.Invalid("output", "this result has no name").WithHint("--output json shows all of it")
 		}
 		fmt.Fprintln(&out, printable(name))
 	}
@@ -166,9 +166,9 @@ func elements(doc any) []any {
 
 // sandboxView, processView and imageView add the names that fields have in Docker.
 type (
-	sandboxView struct{ cloche.Sandbox }
-	processView struct{ cloche.Process }
-	imageView   struct{ cloche.Image }
+	sandboxView struct{ api.Sandbox }
+	processView struct{ api.Process }
+	imageView   struct{ api.Image }
 )
 
 // Names is the sandbox's name.
@@ -211,11 +211,11 @@ func splitTag(ref string) (name, tag string) {
 
 func dockerNames(e any) any {
 	switch v := e.(type) {
-	case cloche.Sandbox:
+	case api.Sandbox:
 		return sandboxView{v}
-	case cloche.Process:
+	case api.Process:
 		return processView{v}
-	case cloche.Image:
+	case api.Image:
 		return imageView{v}
 	}
 	return e
@@ -236,7 +236,7 @@ func templateView(text string) (view, error) {
 		"truncate": func(s string, n int) string { return shorten(s, n) },
 	}).Parse(body)
 	if err != nil {
-		return nil, cloche.Invalid("format", "--format is not a Go template: %w", err).WithHint("write '{{.Name}}', '{{json .}}', or json")
+		return nil, api.Invalid("format", "--format is not a Go template: %w", err).WithHint("write '{{.Name}}', '{{json .}}', or json")
 	}
 	header := false
 	return func(doc any) ([]byte, error) {
@@ -251,7 +251,7 @@ func templateView(text string) (view, error) {
 			e = dockerNames(e)
 			var line bytes.Buffer
 			if err := t.Execute(&line, e); err != nil {
-				return nil, cloche.Invalid("format", "--format: %w", err).WithHint("the fields are %s", strings.Join(fieldsOf(e), ", "))
+				return nil, api.Invalid("format", "--format: %w", err).WithHint("the fields are %s", strings.Join(fieldsOf(e), ", "))
 			}
 			for part := range strings.Lines(line.String() + "\n") {
 				cells := strings.Split(strings.TrimSuffix(part, "\n"), "\t")

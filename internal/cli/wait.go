@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (a *app) waitCommand() *cobra.Command {
@@ -27,7 +27,7 @@ When the time of --timeout is up the status is 124. The process goes on.`,
 		Args:              oneProcess(0, "SANDBOX PROCESS"),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(c *cobra.Command, args []string) error {
-			w := cloche.WaitRequest{Ready: ready}
+			w := api.WaitRequest{Ready: ready}
 			if c.Flags().Changed("timeout") {
 				ms, err := parseTimeout("--timeout", "timeout_ms", timeout)
 				if err != nil {
@@ -35,7 +35,7 @@ When the time of --timeout is up the status is 124. The process goes on.`,
 				}
 				w.TimeoutMS = ms
 			}
-			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ cloche.Process) error {
+			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
 				p, err := conn.WaitProcess(ctx, ref.sandbox, ref.process, w)
 				if err != nil {
 					return err
@@ -55,9 +55,9 @@ When the time of --timeout is up the status is 124. The process goes on.`,
 }
 
 // awaited says how a wait went, and gives the status that says the same.
-func (a *app) awaited(ref processRef, p cloche.Process, ready bool) error {
+func (a *app) awaited(ref processRef, p api.Process, ready bool) error {
 	switch {
-	case ready && p.State == cloche.ProcessReady:
+	case ready && p.State == api.ProcessReady:
 		return nil
 	case !p.State.Ended() && ready:
 		a.warn("process %s is not ready%s; it goes on", ref.process, because(p.Reason))
@@ -76,18 +76,18 @@ func (a *app) awaited(ref processRef, p cloche.Process, ready bool) error {
 }
 
 // explainProcess says on standard error what the exit status alone would not.
-func (a *app) explainProcess(ref processRef, p cloche.Process) {
+func (a *app) explainProcess(ref processRef, p api.Process) {
 	id := ref.process
 	switch {
 	case p.TimedOut:
 		a.warn("process %s ran into its timeout and was killed", id)
 	case p.OOM:
 		a.warn("process %s was killed: out of memory", id)
-	case p.ExitCode == nil && p.Signal == "" && p.State == cloche.ProcessFailed:
+	case p.ExitCode == nil && p.Signal == "" && p.State == api.ProcessFailed:
 		a.warn("process %s failed%s", id, because(p.Reason))
 	case p.ExitCode == nil && p.Signal == "":
 		a.warn("how process %s ended is not known%s", id, because(p.Reason))
-	case p.State == cloche.ProcessFailed && p.Reason != "":
+	case p.State == api.ProcessFailed && p.Reason != "":
 		a.warn("process %s: %s", id, p.Reason)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // workspaceFlags are the flags about the workspace of a sandbox, as they were
@@ -29,7 +29,7 @@ func (f *workspaceFlags) register(flags *pflag.FlagSet) {
 }
 
 // spec is nil when nothing was said about the workspace.
-func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*cloche.Workspace, error) {
+func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*api.Workspace, error) {
 	said := false
 	for _, flag := range []string{"workspace", "workspace-size", "workspace-inodes", "workspace-quota", "workspace-drop"} {
 		said = said || set(flag)
@@ -37,14 +37,14 @@ func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*cloche.Work
 	if !said {
 		return nil, nil
 	}
-	w := &cloche.Workspace{}
+	w := &api.Workspace{}
 	var err error
 	if set("workspace") {
 		if w, err = parseWorkspace(f.which, abs); err != nil {
 			return nil, err
 		}
 	}
-	w.Quota, w.Drop = cloche.QuotaMode(f.quota), f.drop
+	w.Quota, w.Drop = api.QuotaMode(f.quota), f.drop
 	if err := checkText("workspace.quota", f.quota); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 		}
 	}
 	if set(inodesFlag) && inodes <= 0 {
-		return 0, 0, cloche.Invalid("workspace.inodes", "--%s %d is not more than 0", inodesFlag, inodes).WithHint("give a number of files such as 10000")
+		return 0, 0, api.Invalid("workspace.inodes", "--%s %d is not more than 0", inodesFlag, inodes).WithHint("give a number of files such as 10000")
 	}
 	return bytes, inodes, nil
 }
@@ -94,7 +94,7 @@ it fails with "no space left on device". That takes a daemon that runs as root.`
 		Example: "  cloche workspace create data\n  cloche workspace create --size 2GiB --inodes 100000 --label team=research data",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			spec := cloche.WorkspaceSpec{Name: args[0]}
+			spec := api.WorkspaceSpec{Name: args[0]}
 			err := checkText("name", spec.Name)
 			if err != nil {
 				return err
@@ -139,7 +139,7 @@ hold only a walk could tell.`,
 					return err
 				}
 				if a.json {
-					list.Workspaces = append([]cloche.WorkspaceInfo{}, list.Workspaces...)
+					list.Workspaces = append([]api.WorkspaceInfo{}, list.Workspaces...)
 					return a.printJSON(list)
 				}
 				var rows [][]string
@@ -152,7 +152,7 @@ hold only a walk could tell.`,
 	}
 }
 
-func workspaceRow(w cloche.WorkspaceInfo, now time.Time) []string {
+func workspaceRow(w api.WorkspaceInfo, now time.Time) []string {
 	row := []string{w.Name, w.Tenant, "-", "-", strconv.Itoa(len(w.Sandboxes)), "never"}
 	if w.SizeBytes > 0 {
 		row[2] = formatSize(w.SizeBytes)
@@ -221,7 +221,7 @@ func (a *app) workspaceRemoveCommand() *cobra.Command {
 
 func workspaceNames(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return cloche.Invalid("workspace", "%s: no workspace was named", c.CommandPath()).WithHint(`"cloche workspace ls" lists them`)
+		return api.Invalid("workspace", "%s: no workspace was named", c.CommandPath()).WithHint(`"cloche workspace ls" lists them`)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"path"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxZipFiles bounds what is packed: the daemon takes no more of a skill, and says
@@ -29,7 +29,7 @@ func zipDir(dir string) (io.ReadCloser, error) {
 	}
 	if err != nil {
 		_ = packed.Close()
-		if _, told := errors.AsType[*cloche.Error](err); told {
+		if _, told := errors.AsType[*api.Error](err); told {
 			return nil, err
 		}
 		return nil, localError("read", dir, err)
@@ -61,10 +61,10 @@ func packZip(w io.Writer, dir string) error {
 			return err
 		}
 		if n++; n > maxZipFiles {
-			return cloche.Errorf(cloche.CodeTooLarge, "%s has more than %d files", filepath.ToSlash(dir), maxZipFiles)
+			return api.Errorf(api.CodeTooLarge, "%s has more than %d files", filepath.ToSlash(dir), maxZipFiles)
 		}
 		if !d.IsDir() && !d.Type().IsRegular() {
-			return cloche.Invalid("skill", "%s is neither a file nor a directory", filepath.Join(dir, p)).WithHint("a skill has no symlinks: put the file itself in its place")
+			return api.Invalid("skill", "%s is neither a file nor a directory", filepath.Join(dir, p)).WithHint("a skill has no symlinks: put the file itself in its place")
 		}
 		return packOne(z, root, p, path.Join(top, p), d)
 	})

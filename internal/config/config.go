@@ -9,7 +9,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Source is where a value comes from.
@@ -78,7 +78,7 @@ type Variable struct {
 // Resolve finds every setting, in the order of keys. Variables that name no key are
 // returned: what they mean, if anything, is for others to say. An unknown key of the
 // file is an error, and so is a value that a key does not take; the error is a
-// *cloche.Error whose Field is the key.
+// *api.Error whose Field is the key.
 func Resolve(keys []Key, in Input) (out []Setting, others []Variable, err error) {
 	file, err := readFile(in.File, keys)
 	if err != nil {
@@ -132,7 +132,7 @@ func (k Key) resolve(flags map[string][]string, environ []Variable, older map[st
 		if k.List {
 			var err error
 			if s.Values, err = List(text); err != nil {
-				return s, cloche.Invalid(k.Name, "%s in %s is no list: %w", k.Name, name, err).WithHint("write values with commas between them, or a YAML list such as [a, b]")
+				return s, api.Invalid(k.Name, "%s in %s is no list: %w", k.Name, name, err).WithHint("write values with commas between them, or a YAML list such as [a, b]")
 			}
 		}
 	}
@@ -144,7 +144,7 @@ func (k Key) resolve(flags map[string][]string, environ []Variable, older map[st
 			break
 		}
 		if hint, ok := k.Check(v); !ok {
-			return s, cloche.Invalid(k.Name, "%s, from the %s, is %q", k.Name, s.Source, clip(v)).WithHint("%s", hint)
+			return s, api.Invalid(k.Name, "%s, from the %s, is %q", k.Name, s.Source, clip(v)).WithHint("%s", hint)
 		}
 	}
 	return s, nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/config"
 )
 
@@ -70,7 +70,7 @@ func TestListsInTheEnvironment(t *testing.T) {
 	}
 	for _, bad := range []string{"[a", "[{a: b}]", "[[a]]"} {
 		_, _, err := config.Resolve(keys(), config.Input{Environ: []string{"CLOCHE__LISTEN=" + bad}})
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Message, "CLOCHE__LISTEN") {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Message, "CLOCHE__LISTEN") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -131,11 +131,11 @@ func TestUnknownKeys(t *testing.T) {
 		"- a": "keys with values", "a: [": "cannot be read", "rules: a\n---\nrules: b": "more than one", "log:\n  level: loud": "loud", "listen:": "no value",
 	} {
 		_, _, err := config.Resolve(keys(), config.Input{File: []byte(text)})
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || !strings.Contains(e.Message, says) || e.Hint == "" {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || !strings.Contains(e.Message, says) || e.Hint == "" {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, _, err := config.Resolve(keys(), config.Input{File: make([]byte, 65<<10)}); cloche.CodeOf(err) != cloche.CodeTooLarge {
+	if _, _, err := config.Resolve(keys(), config.Input{File: make([]byte, 65<<10)}); api.CodeOf(err) != api.CodeTooLarge {
 		t.Errorf("a large file: %v", err)
 	}
 }
@@ -149,7 +149,7 @@ func FuzzSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte, env, flag string) {
 		all, _, err := config.Resolve(keys(), config.Input{File: file, Environ: []string{env}, Flags: map[string][]string{"rules": {flag}}})
 		if err != nil {
-			if _, ok := errors.AsType[*cloche.Error](err); !ok {
+			if _, ok := errors.AsType[*api.Error](err); !ok {
 				t.Fatalf("error of type %T", err)
 			}
 			return

@@ -10,7 +10,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxFile is the largest settings file, in bytes.
@@ -21,22 +21,22 @@ const maxFile = 64 << 10
 func readFile(data []byte, keys []Key) (out map[string][]string, err error) {
 	out = map[string][]string{}
 	if len(data) > maxFile {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "the settings file has %d bytes", len(data)).WithHint("at most %d", maxFile)
+		return nil, api.Errorf(api.CodeTooLarge, "the settings file has %d bytes", len(data)).WithHint("at most %d", maxFile)
 	}
 	defer func() {
 		if p := recover(); p != nil { // of the decoder: a refusal of these bytes, and no more
-			out, err = nil, cloche.Invalid("", "the settings file cannot be read: the YAML decoder gave up: %v", p).WithHint("write plain keys, values and lists")
+			out, err = nil, api.Invalid("", "the settings file cannot be read: the YAML decoder gave up: %v", p).WithHint("write plain keys, values and lists")
 		}
 	}()
 	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, cloche.Invalid("", "the settings file cannot be read: %w", oneLine(err)).WithHint("write keys with their values, such as listen: [unix:///run/cloche.sock]")
+		return nil, api.Invalid("", "the settings file cannot be read: %w", oneLine(err)).WithHint("write keys with their values, such as listen: [unix:///run/cloche.sock]")
 	}
 	if len(f.Docs) == 0 || f.Docs[0].Body == nil || f.Docs[0].Body.Type() == ast.CommentGroupType {
 		return out, nil
 	}
 	if len(f.Docs) > 1 {
-		return nil, cloche.Invalid("", "the settings file holds more than one document").WithHint("leave out the lines of `---`")
+		return nil, api.Invalid("", "the settings file holds more than one document").WithHint("leave out the lines of `---`")
 	}
 	return out, (&reader{keys: keys, out: out}).mapping("", f.Docs[0].Body)
 }
@@ -130,7 +130,7 @@ func (r *reader) said() []string {
 	return out
 }
 
-func wrong(path string, n ast.Node, why string) *cloche.Error {
+func wrong(path string, n ast.Node, why string) *api.Error {
 	at := ""
 	if n != nil && n.GetToken() != nil && n.GetToken().Position != nil {
 		p := n.GetToken().Position
@@ -140,7 +140,7 @@ func wrong(path string, n ast.Node, why string) *cloche.Error {
 	if name == "" {
 		name = "the settings file"
 	}
-	return cloche.Invalid(path, "%s%s: %s", at, name, why).WithHint("docs/operating.md has the form of the file")
+	return api.Invalid(path, "%s%s: %s", at, name, why).WithHint("docs/operating.md has the form of the file")
 }
 
 // oneLine is what the YAML library says, without its drawing of the place.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -14,7 +14,7 @@ import (
 // none.
 func (s *Service) Authenticate(token string) (caller Caller, live context.Context, err error) {
 	if s.opts.Keys == nil {
-		return Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no valid token").
+		return Caller{}, nil, api.Errorf(api.CodeUnauthenticated, "the request shows no valid token").
 			WithHint("keys are for callers of a daemon")
 	}
 	k, live, err := s.opts.Keys.Verify(token)

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -27,7 +27,7 @@ func TestRatesHold(t *testing.T) {
 		}
 		defer log.Close()
 		h.Service = core.New(core.Options{Rules: rules, Audit: log, Logger: logger})
-		ask := func(c core.Caller) *cloche.Error {
+		ask := func(c core.Caller) *api.Error {
 			if err := h.Admit(t.Context(), c, policy.VerbStatus); err != nil {
 				return errorOf(t, err)
 			}
@@ -40,7 +40,7 @@ func TestRatesHold(t *testing.T) {
 			}
 		}
 		e := ask(fast)
-		if e == nil || e.Code != cloche.CodeTooMany || e.Rule != "rate" || !e.Retryable || e.RetryAfterMS != 500 {
+		if e == nil || e.Code != api.CodeTooMany || e.Rule != "rate" || !e.Retryable || e.RetryAfterMS != 500 {
 			t.Fatalf("%+v", e)
 		}
 		if e := ask(slow); e != nil {

@@ -4,51 +4,51 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // Approvals lists what sandboxes of the caller want out and wait for.
-func (s *Service) Approvals(_ context.Context, caller Caller, o cloche.ApprovalOptions) (cloche.ApprovalList, error) {
+func (s *Service) Approvals(_ context.Context, caller Caller, o api.ApprovalOptions) (api.ApprovalList, error) {
 	if s.opts.Approvals == nil {
-		return cloche.ApprovalList{}, noApprovals()
+		return api.ApprovalList{}, noApprovals()
 	}
 	if o.Sandbox != "" {
 		sb, err := s.opts.Sandboxes.Get(caller, o.Sandbox)
 		if err != nil {
-			return cloche.ApprovalList{}, err
+			return api.ApprovalList{}, err
 		}
 		o.Sandbox = sb.ID
 	}
-	return cloche.ApprovalList{Approvals: s.opts.Approvals.List(o.All, func(a cloche.Approval) bool {
+	return api.ApprovalList{Approvals: s.opts.Approvals.List(o.All, func(a api.Approval) bool {
 		return (o.Sandbox == "" || a.Sandbox == o.Sandbox) && s.seesApproval(caller, a)
 	})}, nil
 }
 
 // seesApproval says whether a question is of a sandbox that the caller sees.
-func (s *Service) seesApproval(caller Caller, a cloche.Approval) bool {
+func (s *Service) seesApproval(caller Caller, a api.Approval) bool {
 	_, err := s.opts.Sandboxes.Get(caller, a.Sandbox)
 	return err == nil
 }
 
 // AnswerApproval gives the word that something waits for. Who lets it out must be
 // allowed to: the operator is, and others where a rule of the operator's has it.
-func (s *Service) AnswerApproval(ctx context.Context, caller Caller, id string, answer cloche.ApprovalAnswer) (cloche.Approval, error) {
+func (s *Service) AnswerApproval(ctx context.Context, caller Caller, id string, answer api.ApprovalAnswer) (api.Approval, error) {
 	if s.opts.Approvals == nil {
-		return cloche.Approval{}, noApprovals()
+		return api.Approval{}, noApprovals()
 	}
 	d := details{"approval": bound(id), "approve": strconv.FormatBool(answer.Approve)}
 	a, ok := s.opts.Approvals.Get(id)
 	if !ok || !s.seesApproval(caller, a) {
-		err := cloche.Errorf(cloche.CodeNotFound, "there is no approval %.60q", id).WithHint("cloche egress approvals lists what waits")
-		return cloche.Approval{}, s.refused(ctx, caller, policy.VerbAnswer, "", d, err)
+		err := api.Errorf(api.CodeNotFound, "there is no approval %.60q", id).WithHint("cloche egress approvals lists what waits")
+		return api.Approval{}, s.refused(ctx, caller, policy.VerbAnswer, "", d, err)
 	}
 	d["rule"] = a.Rule
-	if a.State != cloche.ApprovalPending {
+	if a.State != api.ApprovalPending {
 		return a, s.refused(ctx, caller, policy.VerbAnswer, a.Sandbox, d, answered(a))
 	}
 	if answer.Approve {
-		c := cloche.EgressChange{Allow: []string{a.Rule}, ForMS: answer.ForMS}
+		c := api.EgressChange{Allow: []string{a.Rule}, ForMS: answer.ForMS}
 		if answer.ForMS != 0 {
 			d["for_ms"] = strconv.FormatInt(answer.ForMS, 10)
 		}
@@ -56,7 +56,7 @@ func (s *Service) AnswerApproval(ctx context.Context, caller Caller, id string, 
 			return a, err
 		}
 	} else if answer.ForMS != 0 {
-		err := cloche.Invalid("for_ms", "a time was given with a no").WithHint("leave for_ms out: a no counts for ten minutes")
+		err := api.Invalid("for_ms", "a time was given with a no").WithHint("leave for_ms out: a no counts for ten minutes")
 		return a, s.refused(ctx, caller, policy.VerbAnswer, a.Sandbox, d, err)
 	}
 	a, ok = s.opts.Approvals.Answer(id, answer.Approve, eventOf(ctx, caller, policy.VerbAnswer, a.Sandbox, nil).Caller)
@@ -69,19 +69,19 @@ func (s *Service) AnswerApproval(ctx context.Context, caller Caller, id string, 
 	return a, nil
 }
 
-func answered(a cloche.Approval) error {
-	return cloche.Errorf(cloche.CodeState, "the approval %s is %s", a.ID, a.State).
+func answered(a api.Approval) error {
+	return api.Errorf(api.CodeState, "the approval %s is %s", a.ID, a.State).
 		WithHint("`cloche egress allow` changes what the sandbox may reach at any time")
 }
 
 // noApproval says why nothing can wait for a word here; nil is that it can.
-func (s *Service) noApproval() *cloche.Error {
+func (s *Service) noApproval() *api.Error {
 	if s.opts.Approvals != nil {
 		return nil
 	}
 	return noApprovals()
 }
 
-func noApprovals() *cloche.Error {
-	return cloche.Errorf(cloche.CodeUnavailable, "approvals are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+func noApprovals() *api.Error {
+	return api.Errorf(api.CodeUnavailable, "approvals are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
 }

@@ -3,7 +3,7 @@ package core
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -15,34 +15,34 @@ const (
 // Audit calls fn with the line of every record that o chooses and caller may see,
 // in order. A line is valid during the call only. With Follow it ends with ctx, or
 // an error of fn.
-func (s *Service) Audit(ctx context.Context, caller Caller, o cloche.AuditOptions, fn func(line []byte) error) error {
+func (s *Service) Audit(ctx context.Context, caller Caller, o api.AuditOptions, fn func(line []byte) error) error {
 	sees, err := s.auditOf(ctx, caller, policy.VerbReadAudit)
 	if err != nil {
 		return err
 	}
 	switch {
 	case o.After < 0:
-		return cloche.Invalid("after", "after %d: records are counted from 1", o.After).WithHint("0 begins with the oldest that is kept")
+		return api.Invalid("after", "after %d: records are counted from 1", o.After).WithHint("0 begins with the oldest that is kept")
 	case o.Tail < 0 || o.Tail > maxAuditTail:
-		return cloche.Invalid("tail", "the last %d records were asked for", o.Tail).WithHint("0, which is all, to %d", maxAuditTail)
+		return api.Invalid("tail", "the last %d records were asked for", o.Tail).WithHint("0, which is all, to %d", maxAuditTail)
 	case o.Follow && o.Limit > 0:
-		return cloche.Invalid("limit", "a page of what comes next was asked for").WithHint("leave out limit or follow")
+		return api.Invalid("limit", "a page of what comes next was asked for").WithHint("leave out limit or follow")
 	case o.Limit < 0:
-		return cloche.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0, which is all, or more")
+		return api.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0, which is all, or more")
 	}
 	for field, v := range map[string]string{"tenant": o.Tenant, "sandbox": o.Sandbox, "verb": o.Verb, "outcome": o.Outcome} {
 		if len(v) > maxAuditField {
-			return cloche.Invalid(field, "%s has %d bytes", field, len(v)).WithHint("give at most %d", maxAuditField)
+			return api.Invalid(field, "%s has %d bytes", field, len(v)).WithHint("give at most %d", maxAuditField)
 		}
 	}
-	return s.opts.Audit.Read(ctx, o, sees, func(_ cloche.AuditRecord, line []byte) error { return fn(line) })
+	return s.opts.Audit.Read(ctx, o, sees, func(_ api.AuditRecord, line []byte) error { return fn(line) })
 }
 
 // VerifyAudit proves that nobody changed the audit log, or names the first bad
 // record.
-func (s *Service) VerifyAudit(ctx context.Context, caller Caller, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func (s *Service) VerifyAudit(ctx context.Context, caller Caller, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	if _, err := s.auditOf(ctx, caller, policy.VerbVerifyAudit); err != nil {
-		return cloche.AuditReport{}, err
+		return api.AuditReport{}, err
 	}
 	report, err := s.opts.Audit.Verify(ctx, o)
 	if err != nil {
@@ -52,10 +52,10 @@ func (s *Service) VerifyAudit(ctx context.Context, caller Caller, o cloche.Audit
 }
 
 // AuditUsage sums what ended sandboxes used.
-func (s *Service) AuditUsage(ctx context.Context, caller Caller, o cloche.AuditUsageOptions) (cloche.AuditUsage, error) {
+func (s *Service) AuditUsage(ctx context.Context, caller Caller, o api.AuditUsageOptions) (api.AuditUsage, error) {
 	sees, err := s.auditOf(ctx, caller, policy.VerbAuditUsage)
 	if err != nil {
-		return cloche.AuditUsage{}, err
+		return api.AuditUsage{}, err
 	}
 	usage, err := s.opts.Audit.Usage(ctx, o, sees)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Service) AuditUsage(ctx context.Context, caller Caller, o cloche.AuditU
 
 // auditOf is what caller sees of the log, if anything. A refusal is on record, as
 // every one is.
-func (s *Service) auditOf(ctx context.Context, caller Caller, verb policy.Verb) (sees func(cloche.AuditRecord) bool, err error) {
+func (s *Service) auditOf(ctx context.Context, caller Caller, verb policy.Verb) (sees func(api.AuditRecord) bool, err error) {
 	all, err := policy.AuthorizeAudit(caller, verb, s.rules())
 	if err != nil {
 		return nil, s.refused(ctx, caller, verb, "", nil, err)
@@ -74,5 +74,5 @@ func (s *Service) auditOf(ctx context.Context, caller Caller, verb policy.Verb) 
 	if all {
 		return nil, nil
 	}
-	return func(r cloche.AuditRecord) bool { return r.Tenant == caller.Tenant && r.Chain == nil }, nil
+	return func(r api.AuditRecord) bool { return r.Tenant == caller.Tenant && r.Chain == nil }, nil
 }

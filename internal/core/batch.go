@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -18,14 +18,14 @@ const maxBatchDeletes = 64
 type part struct {
 	index int
 	id    string
-	do    func() (cloche.Sandbox, error)
+	do    func() (api.Sandbox, error)
 }
 
 // batch does parts, so many at once, and says of each what became of it, in their
 // order.
-func batch(parts []part, parallel int) cloche.BatchResult {
+func batch(parts []part, parallel int) api.BatchResult {
 	type outcome struct {
-		sb  cloche.Sandbox
+		sb  api.Sandbox
 		err error
 	}
 	outcomes := make([]outcome, len(parts))
@@ -39,17 +39,17 @@ func batch(parts []part, parallel int) cloche.BatchResult {
 		})
 	}
 	wg.Wait()
-	out := cloche.BatchResult{Succeeded: []cloche.Sandbox{}, Failed: []cloche.BatchFailure{}}
+	out := api.BatchResult{Succeeded: []api.Sandbox{}, Failed: []api.BatchFailure{}}
 	for i, o := range outcomes {
 		if o.err == nil {
 			out.Succeeded = append(out.Succeeded, o.sb)
 			continue
 		}
-		e, ok := errors.AsType[*cloche.Error](o.err)
+		e, ok := errors.AsType[*api.Error](o.err)
 		if !ok {
-			e = cloche.Errorf(cloche.CodeInternal, "%w", o.err)
+			e = api.Errorf(api.CodeInternal, "%w", o.err)
 		}
-		out.Failed = append(out.Failed, cloche.BatchFailure{ID: parts[i].id, Index: parts[i].index, Error: e})
+		out.Failed = append(out.Failed, api.BatchFailure{ID: parts[i].id, Index: parts[i].index, Error: e})
 	}
 	return out
 }
@@ -57,25 +57,25 @@ func batch(parts []part, parallel int) cloche.BatchResult {
 // CreateMany makes many sandboxes: each for itself, so that some may fail. When ctx
 // ends before the answer, those without an idempotency key are removed again, for
 // nobody knows of them.
-func (s *Service) CreateMany(ctx context.Context, caller Caller, b cloche.BatchCreate) (cloche.BatchResult, error) {
+func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCreate) (api.BatchResult, error) {
 	count := max(b.Count, 1)
 	switch {
 	case b.Count < 0:
-		return cloche.BatchResult{}, cloche.Invalid("count", "count is %d", b.Count).WithHint("0, which is once, or more")
+		return api.BatchResult{}, api.Invalid("count", "count is %d", b.Count).WithHint("0, which is once, or more")
 	case len(b.Specs) == 0:
-		return cloche.BatchResult{}, cloche.Invalid("specs", "there is nothing to make").WithHint("give at least one spec; {} is the daemon's defaults")
-	case len(b.Specs) > cloche.MaxBatchCreate || count > cloche.MaxBatchCreate || len(b.Specs)*count > cloche.MaxBatchCreate:
-		return cloche.BatchResult{}, cloche.Errorf(cloche.CodeTooLarge, "%d specs, each %d times, are too many for one batch", len(b.Specs), count).
-			WithHint("make at most %d sandboxes in one call", cloche.MaxBatchCreate)
+		return api.BatchResult{}, api.Invalid("specs", "there is nothing to make").WithHint("give at least one spec; {} is the daemon's defaults")
+	case len(b.Specs) > api.MaxBatchCreate || count > api.MaxBatchCreate || len(b.Specs)*count > api.MaxBatchCreate:
+		return api.BatchResult{}, api.Errorf(api.CodeTooLarge, "%d specs, each %d times, are too many for one batch", len(b.Specs), count).
+			WithHint("make at most %d sandboxes in one call", api.MaxBatchCreate)
 	}
 	var parts []part
 	for i, spec := range b.Specs {
 		for n := range count {
 			index := i*count + n
-			parts = append(parts, part{index: index, do: func() (cloche.Sandbox, error) {
+			parts = append(parts, part{index: index, do: func() (api.Sandbox, error) {
 				if index > 0 { // the first was admitted with the request
 					if err := s.Admit(ctx, caller, policy.VerbCreate); err != nil {
-						return cloche.Sandbox{}, err
+						return api.Sandbox{}, err
 					}
 				}
 				return s.Create(ctx, caller, numbered(spec, n), nil)
@@ -89,13 +89,13 @@ func (s *Service) CreateMany(ctx context.Context, caller Caller, b cloche.BatchC
 				s.discard(ctx, caller, sb)
 			}
 		}
-		return cloche.BatchResult{}, cloche.Errorf(cloche.CodeCanceled, "the caller of the batch went away").WithCause(err)
+		return api.BatchResult{}, api.Errorf(api.CodeCanceled, "the caller of the batch went away").WithCause(err)
 	}
 	return out, nil
 }
 
 // numbered is the n-th of those that one spec makes.
-func numbered(spec cloche.SandboxSpec, n int) cloche.SandboxSpec {
+func numbered(spec api.SandboxSpec, n int) api.SandboxSpec {
 	if n == 0 {
 		return spec
 	}
@@ -108,64 +108,64 @@ func numbered(spec cloche.SandboxSpec, n int) cloche.SandboxSpec {
 }
 
 // StatusMany is Get for many.
-func (s *Service) StatusMany(ctx context.Context, caller Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+func (s *Service) StatusMany(ctx context.Context, caller Caller, sel api.BatchSelect) (api.BatchResult, error) {
 	switch {
 	case len(sel.IdempotencyKeys) > 0 || len(sel.Labels) > 0:
-		return cloche.BatchResult{}, cloche.Invalid("ids", "a status is of ids only").WithHint("GET /v1/sandboxes lists by labels")
+		return api.BatchResult{}, api.Invalid("ids", "a status is of ids only").WithHint("GET /v1/sandboxes lists by labels")
 	case len(sel.IDs) == 0:
-		return cloche.BatchResult{}, cloche.Invalid("ids", "no sandbox is named").WithHint("give 1 to %d ids or names", cloche.MaxBatch)
-	case len(sel.IDs) > cloche.MaxBatch:
-		return cloche.BatchResult{}, tooManyParts(len(sel.IDs))
+		return api.BatchResult{}, api.Invalid("ids", "no sandbox is named").WithHint("give 1 to %d ids or names", api.MaxBatch)
+	case len(sel.IDs) > api.MaxBatch:
+		return api.BatchResult{}, tooManyParts(len(sel.IDs))
 	}
 	var parts []part
 	for i, id := range sel.IDs {
-		parts = append(parts, part{i, id, func() (cloche.Sandbox, error) { return s.Get(ctx, caller, id) }})
+		parts = append(parts, part{i, id, func() (api.Sandbox, error) { return s.Get(ctx, caller, id) }})
 	}
 	return batch(parts, 1), nil
 }
 
 // DeleteMany is Delete for many. One that does not exist is a failure of its part,
 // unless it is named by its idempotency key.
-func (s *Service) DeleteMany(ctx context.Context, caller Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
+func (s *Service) DeleteMany(ctx context.Context, caller Caller, sel api.BatchSelect) (api.BatchResult, error) {
 	if len(sel.IDs) == 0 && len(sel.IdempotencyKeys) == 0 && len(sel.Labels) == 0 {
-		return cloche.BatchResult{}, cloche.Invalid("ids", "nothing is named that is to go").WithHint("give ids, idempotency_keys or labels")
+		return api.BatchResult{}, api.Invalid("ids", "nothing is named that is to go").WithHint("give ids, idempotency_keys or labels")
 	}
 	var parts []part
 	seen := map[string]bool{}
-	add := func(id string, do func() (cloche.Sandbox, error)) {
+	add := func(id string, do func() (api.Sandbox, error)) {
 		parts = append(parts, part{len(parts), id, do})
 	}
 	for _, id := range sel.IDs {
 		if !seen[id] {
 			seen[id] = true
-			add(id, func() (cloche.Sandbox, error) { return s.Delete(ctx, caller, id) })
+			add(id, func() (api.Sandbox, error) { return s.Delete(ctx, caller, id) })
 		}
 	}
 	for _, key := range slices.Compact(slices.Sorted(slices.Values(sel.IdempotencyKeys))) {
-		add(key, func() (cloche.Sandbox, error) { return s.DeleteKeyed(ctx, caller, key) })
+		add(key, func() (api.Sandbox, error) { return s.DeleteKeyed(ctx, caller, key) })
 	}
 	if len(sel.Labels) > 0 {
 		matches, err := s.labelled(caller, sel.Labels)
 		if err != nil {
-			return cloche.BatchResult{}, err
+			return api.BatchResult{}, err
 		}
 		for _, sb := range matches {
 			if !seen[sb.ID] && !seen[sb.Name] {
-				add(sb.ID, func() (cloche.Sandbox, error) { return s.Delete(ctx, caller, sb.ID) })
+				add(sb.ID, func() (api.Sandbox, error) { return s.Delete(ctx, caller, sb.ID) })
 			}
 		}
 	}
-	if len(parts) > cloche.MaxBatch {
-		return cloche.BatchResult{}, tooManyParts(len(parts))
+	if len(parts) > api.MaxBatch {
+		return api.BatchResult{}, tooManyParts(len(parts))
 	}
 	return batch(parts, maxBatchDeletes), nil
 }
 
 // labelled are the sandboxes of the caller's own tenant that have all labels: not
 // even an operator's labels reach into another tenant.
-func (s *Service) labelled(caller Caller, labels map[string]string) ([]cloche.Sandbox, error) {
-	var out []cloche.Sandbox
-	o := cloche.ListOptions{Labels: labels, Limit: maxPage}
+func (s *Service) labelled(caller Caller, labels map[string]string) ([]api.Sandbox, error) {
+	var out []api.Sandbox
+	o := api.ListOptions{Labels: labels, Limit: maxPage}
 	for {
 		page := s.opts.Sandboxes.List(caller, o)
 		for _, sb := range page.Sandboxes {
@@ -173,7 +173,7 @@ func (s *Service) labelled(caller Caller, labels map[string]string) ([]cloche.Sa
 				out = append(out, sb)
 			}
 		}
-		if len(out) > cloche.MaxBatch {
+		if len(out) > api.MaxBatch {
 			return nil, tooManyParts(len(out))
 		}
 		if page.Next == "" {
@@ -183,6 +183,6 @@ func (s *Service) labelled(caller Caller, labels map[string]string) ([]cloche.Sa
 	}
 }
 
-func tooManyParts(n int) *cloche.Error {
-	return cloche.Errorf(cloche.CodeTooLarge, "%d sandboxes or more are too many for one batch", n).WithHint("name at most %d in one call", cloche.MaxBatch)
+func tooManyParts(n int) *api.Error {
+	return api.Errorf(api.CodeTooLarge, "%d sandboxes or more are too many for one batch", n).WithHint("name at most %d in one call", api.MaxBatch)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
@@ -50,7 +50,7 @@ func OwnerCaller() Caller { return policy.OwnerCaller() }
 func TCPCaller() Caller { return policy.TCPCaller() }
 
 // KeyCaller names whoever showed an API key.
-func KeyCaller(k cloche.Key) Caller { return policy.KeyCaller(k) }
+func KeyCaller(k api.Key) Caller { return policy.KeyCaller(k) }
 
 // AuthorizeVerb says whether the caller's key is for a verb; see Admit.
 func AuthorizeVerb(caller Caller, verb Verb) error { return policy.AuthorizeVerb(caller, verb) }
@@ -91,7 +91,7 @@ type Options struct {
 	// Approvals is nil in a run without a daemon, where nobody could answer.
 	Approvals *approval.Queue
 	// NoInterception says why no TLS can be opened; nil is that it can.
-	NoInterception *cloche.Error
+	NoInterception *api.Error
 	// ImagePins tells the digests of images that something of the house is made of
 	// which Sandboxes does not know; nil is nothing.
 	ImagePins func() ([]string, error)
@@ -139,19 +139,19 @@ func New(opts Options) *Service {
 func (s *Service) rules() policy.Rules { return *s.inUse.Load() }
 
 // Status tells whether sandboxes can be had.
-func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
+func (s *Service) Status(ctx context.Context, caller Caller) api.Status {
 	count, all := s.opts.Sandboxes.Count(caller.Tenant)
 	if caller.Operator {
 		count = all
 	}
 	rules := s.rules()
-	st := cloche.Status{
+	st := api.Status{
 		Version: s.opts.Version, Enabled: rules.IsEnabled(), Sandboxes: count, RecentErrors: s.failures.count(caller.Tenant),
 		Profile: policy.InfoOf(caller, rules).DefaultProfile,
 	}
 	st.Starting, st.Queued = s.opts.Sandboxes.Starting()
 	report, err := policy.ChooseEngine(caller, rules, s.opts.Prober.Reports(ctx))
-	st.Engine = cloche.EngineStatus{Name: report.Name, Available: err == nil}
+	st.Engine = api.EngineStatus{Name: report.Name, Available: err == nil}
 	if err != nil {
 		st.Engine.Reason = err.Error()
 	}
@@ -163,11 +163,11 @@ func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
 	}
 	switch {
 	case !st.Enabled:
-		st.Reason, st.Message = cloche.ReasonDisabled, "the operator switched sandboxes off"
+		st.Reason, st.Message = api.ReasonDisabled, "the operator switched sandboxes off"
 	case err != nil && policy.EngineNamed(rules):
-		st.Reason, st.Message = cloche.ReasonEngineDown, err.Error()
+		st.Reason, st.Message = api.ReasonEngineDown, err.Error()
 	case err != nil:
-		st.Reason, st.Message = cloche.ReasonNoEngine, err.Error()
+		st.Reason, st.Message = api.ReasonNoEngine, err.Error()
 	default:
 		st.Reason, st.Message = reason, message
 	}
@@ -176,7 +176,7 @@ func (s *Service) Status(ctx context.Context, caller Caller) cloche.Status {
 
 // Engines tells what each engine can do on this machine, as far as that was found out
 // a few seconds ago: who asks often costs nothing.
-func (s *Service) Engines(ctx context.Context, caller Caller) ([]cloche.EngineReport, error) {
+func (s *Service) Engines(ctx context.Context, caller Caller) ([]api.EngineReport, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
 		return nil, err
 	}
@@ -188,28 +188,28 @@ func (s *Service) Engines(ctx context.Context, caller Caller) ([]cloche.EngineRe
 // accept. Nil is that it does not, or that there is no such engine.
 func (s *Service) EngineAtLeast(ctx context.Context, name, own string) error {
 	rules, reports := s.rules(), s.opts.Prober.Reports(ctx)
-	tier := func(name string) (cloche.Tier, bool) {
-		i := slices.IndexFunc(reports, func(r cloche.EngineReport) bool { return r.Name == name })
+	tier := func(name string) (api.Tier, bool) {
+		i := slices.IndexFunc(reports, func(r api.EngineReport) bool { return r.Name == name })
 		if i < 0 {
 			return "", false
 		}
 		return reports[i].Tier, true
 	}
-	least := cmp.Or(rules.MinTier, cloche.TierGVisor)
+	least := cmp.Or(rules.MinTier, api.TierGVisor)
 	if t, ok := tier(cmp.Or(own, rules.Engine)); ok {
 		least = t
 	}
 	if t, ok := tier(name); ok && !policy.AtLeast(t, least) {
-		return cloche.Errorf(cloche.CodeDenied, "engine %s isolates by tier %s, and the operator's choice by %s", name, t, least).
+		return api.Errorf(api.CodeDenied, "engine %s isolates by tier %s, and the operator's choice by %s", name, t, least).
 			WithHint("the operator names the engine in BOX_BACKEND, or accepts less by min_tier of the rules")
 	}
 	return nil
 }
 
 // Doctor tells what each engine can do on this machine.
-func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, error) {
+func (s *Service) Doctor(ctx context.Context, caller Caller) (api.Doctor, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
-		return cloche.Doctor{}, err
+		return api.Doctor{}, err
 	}
 	host := s.opts.Prober.Host()
 	if score := oomScore(); score != "" {
@@ -221,7 +221,7 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 		host["workspace_size"] = "refused: " + can.Reason
 	}
 	host["workspace_default"] = defaultBound(s.opts.Home, engines)
-	return cloche.Doctor{
+	return api.Doctor{
 		Version: s.opts.Version, Host: host,
 		Engines: engines, Problems: s.faults().problems(),
 	}, nil
@@ -229,7 +229,7 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (cloche.Doctor, err
 
 // defaultBound says what holds a private workspace whose size nobody names. It is a volume
 // of engines that share no files with this host.
-func defaultBound(home string, engines []cloche.EngineReport) string {
+func defaultBound(home string, engines []api.EngineReport) string {
 	said := "watched while programs write"
 	if workspace.HasProjects(home) {
 		said = "held by the kernel"

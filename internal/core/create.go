@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -16,19 +16,19 @@ import (
 
 // Create makes a sandbox. progress, which may be nil, is told each step. One whose
 // spec has an idempotency key is made once, however often it is asked for.
-func (s *Service) Create(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error) {
+func (s *Service) Create(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error) {
 	create := s.createOne
 	if spec.IdempotencyKey != "" {
 		create = s.createKeyed
 	}
 	sb, err := create(ctx, caller, spec, progress)
-	return sb, s.remember(ctx, caller, cloche.StageBuild, sb.ID, spec.Naming, err)
+	return sb, s.remember(ctx, caller, api.StageBuild, sb.ID, spec.Naming, err)
 }
 
-func (s *Service) createOne(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error) {
+func (s *Service) createOne(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error) {
 	permit, err := s.decide(ctx, caller, spec, false)
 	if err != nil {
-		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", audit.SpecDetails(spec), err)
+		return api.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", audit.SpecDetails(spec), err)
 	}
 	return s.create(ctx, caller, policy.VerbCreate, permit, audit.SpecDetails(spec), progress)
 }
@@ -36,8 +36,8 @@ func (s *Service) createOne(ctx context.Context, caller Caller, spec cloche.Sand
 // Hold makes a transient sandbox that lives until release is called, or its
 // lease ends. release may be called more than once, and returns when the
 // sandbox is gone or its removal is being retried.
-func (s *Service) Hold(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(step string)) (sb cloche.Sandbox, release func(), err error) {
-	defer func() { _ = s.remember(ctx, caller, cloche.StageBuild, sb.ID, spec.Naming, err) }()
+func (s *Service) Hold(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(step string)) (sb api.Sandbox, release func(), err error) {
+	defer func() { _ = s.remember(ctx, caller, api.StageBuild, sb.ID, spec.Naming, err) }()
 	spec.Transient = true
 	d := audit.SpecDetails(spec)
 	if err := policy.NoKey(spec); err != nil {
@@ -63,13 +63,13 @@ func (s *Service) Hold(ctx context.Context, caller Caller, spec cloche.SandboxSp
 
 // create does what was permitted. What it is about to do is on record before it
 // is done, so that a full disk or a crash cannot hide a sandbox.
-func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, permit policy.Permit, d details, progress func(string)) (cloche.Sandbox, error) {
+func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, permit policy.Permit, d details, progress func(string)) (api.Sandbox, error) {
 	if err := s.intend(ctx, caller, verb, "", d); err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	permit, release, err := s.fetch(ctx, caller, permit, progress)
 	if err != nil {
-		return cloche.Sandbox{}, s.done(ctx, caller, verb, "", d, err)
+		return api.Sandbox{}, s.done(ctx, caller, verb, "", d, err)
 	}
 	defer release()
 	begun := time.Now()
@@ -79,7 +79,7 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 }
 
 // decide gathers what policy must know of the machine, and asks it.
-func (s *Service) decide(ctx context.Context, caller Caller, spec cloche.SandboxSpec, held bool) (policy.Permit, error) {
+func (s *Service) decide(ctx context.Context, caller Caller, spec api.SandboxSpec, held bool) (policy.Permit, error) {
 	return s.decideAll(ctx, caller, policy.Request{Spec: spec, Held: held})
 }
 
@@ -94,7 +94,7 @@ func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Reque
 }
 
 // facts are what policy must know of the machine.
-func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.SandboxSpec, rules policy.Rules) (policy.Facts, error) {
+func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpec, rules policy.Rules) (policy.Facts, error) {
 	own, all := s.opts.Sandboxes.Count(caller.Tenant)
 	var found policy.Facts
 	err := s.snapshotFacts(ctx, caller, spec, &found)
@@ -128,7 +128,7 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *cloche.Sandbox
 // permitRun decides both halves of a one-shot before anything is made. The call
 // holds its sandbox. A request that names no command is decided once its image is
 // here, which is on record by then.
-func (s *Service) permitRun(ctx context.Context, caller Caller, req cloche.RunRequest, d details, progress func(string)) (oneShot, error) {
+func (s *Service) permitRun(ctx context.Context, caller Caller, req api.RunRequest, d details, progress func(string)) (oneShot, error) {
 	// Not even a daemon that is killed leaves it behind.
 	req.Spec.Transient = req.Spec.Transient || !req.Keep
 	var one oneShot
@@ -170,7 +170,7 @@ func (o *oneShot) close() {
 // imagesOwn is the command that the image of a one-shot names.
 func (s *Service) imagesOwn(ctx context.Context, caller Caller, one *oneShot, d details, progress func(string)) ([]string, error) {
 	grant := one.permit.Image()
-	if grant.Ref == cloche.DefaultImage {
+	if grant.Ref == api.DefaultImage {
 		return nil, nil // DecideExec says what is missing
 	}
 	if err := s.intend(ctx, caller, policy.VerbRun, "", d); err != nil {
@@ -191,19 +191,19 @@ func (s *Service) imagesOwn(ctx context.Context, caller Caller, one *oneShot, d 
 // of the caller; when ctx ends, the program is killed with it. A teardown that
 // fails is logged and retried; it replaces neither the result nor the first
 // error.
-func (s *Service) Run(ctx context.Context, caller Caller, req cloche.RunRequest) (cloche.RunResult, error) {
+func (s *Service) Run(ctx context.Context, caller Caller, req api.RunRequest) (api.RunResult, error) {
 	d := s.runDetails(req)
 	failed := func(sandbox string, err error) error {
-		return s.remember(ctx, caller, cloche.StageBuild, sandbox, req.Spec.Naming, err)
+		return s.remember(ctx, caller, api.StageBuild, sandbox, req.Spec.Naming, err)
 	}
 	one, err := s.permitRun(ctx, caller, req, d, nil)
 	if err != nil {
-		return cloche.RunResult{}, failed("", err)
+		return api.RunResult{}, failed("", err)
 	}
 	defer one.close()
 	sb, err := s.create(ctx, caller, policy.VerbRun, one.permit, d, nil)
 	if err != nil {
-		return cloche.RunResult{}, failed(sb.ID, err)
+		return api.RunResult{}, failed(sb.ID, err)
 	}
 	if !req.Keep {
 		defer s.discard(ctx, caller, sb)
@@ -211,30 +211,30 @@ func (s *Service) Run(ctx context.Context, caller Caller, req cloche.RunRequest)
 	res, err := s.measuredExec(ctx, caller, sb, one.exec, req.Spec.Naming)
 	err = s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
 	limitText(&res, req.Exec)
-	return cloche.RunResult{Sandbox: sb, Result: res}, err
+	return api.RunResult{Sandbox: sb, Result: res}, err
 }
 
 // discard removes the sandbox of a one-shot.
-func (s *Service) discard(ctx context.Context, caller Caller, sb cloche.Sandbox) {
+func (s *Service) discard(ctx context.Context, caller Caller, sb api.Sandbox) {
 	err := s.Remove(context.WithoutCancel(ctx), caller, sb.ID)
-	if err != nil && !errors.Is(err, cloche.ErrNotFound) {
+	if err != nil && !errors.Is(err, api.ErrNotFound) {
 		s.log.Error("remove the sandbox of a one-shot; it is being retried", "sandbox", sb.ID, "error", err)
 	}
 }
 
 // RunStream is Run with a live Stream. The sandbox is removed when the Stream is
 // closed, unless Keep.
-func (s *Service) RunStream(ctx context.Context, caller Caller, req cloche.RunRequest, progress func(step string)) (cloche.Sandbox, *Stream, error) {
+func (s *Service) RunStream(ctx context.Context, caller Caller, req api.RunRequest, progress func(step string)) (api.Sandbox, *Stream, error) {
 	d := s.runDetails(req)
 	failed := func(sandbox string, err error) error {
-		return s.remember(ctx, caller, cloche.StageBuild, sandbox, req.Spec.Naming, err)
+		return s.remember(ctx, caller, api.StageBuild, sandbox, req.Spec.Naming, err)
 	}
 	if err := policy.NoOutputChars(req.Exec); err != nil {
-		return cloche.Sandbox{}, nil, failed("", s.refused(ctx, caller, policy.VerbRun, "", d, err))
+		return api.Sandbox{}, nil, failed("", s.refused(ctx, caller, policy.VerbRun, "", d, err))
 	}
 	one, err := s.permitRun(ctx, caller, req, d, progress)
 	if err != nil {
-		return cloche.Sandbox{}, nil, failed("", err)
+		return api.Sandbox{}, nil, failed("", err)
 	}
 	defer one.close()
 	sb, err := s.create(ctx, caller, policy.VerbRun, one.permit, d, progress)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -17,17 +17,17 @@ import (
 const maxEgressTail = 100_000
 
 // Egress tells the rules that are in force in a sandbox.
-func (s *Service) Egress(_ context.Context, caller Caller, ref string) (cloche.EgressRules, error) {
+func (s *Service) Egress(_ context.Context, caller Caller, ref string) (api.EgressRules, error) {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.EgressRules{}, err
+		return api.EgressRules{}, err
 	}
 	grant, used, err := s.opts.Sandboxes.Egress(caller, policy.VerbEgress, sb.ID)
 	if err != nil {
-		return cloche.EgressRules{}, err
+		return api.EgressRules{}, err
 	}
-	if sb.Network != cloche.NetworkOn {
-		return cloche.EgressRules{Network: sb.Network, Generation: grant.Generation, Applied: grant.Generation}, nil
+	if sb.Network != api.NetworkOn {
+		return api.EgressRules{Network: sb.Network, Generation: grant.Generation, Applied: grant.Generation}, nil
 	}
 	r := grant.InForce(time.Now())
 	r.Used, r.Applied = used, r.Generation
@@ -36,11 +36,11 @@ func (s *Service) Egress(_ context.Context, caller Caller, ref string) (cloche.E
 
 // ChangeEgress puts other rules into force in a sandbox that runs. Connections in
 // progress are judged again.
-func (s *Service) ChangeEgress(ctx context.Context, caller Caller, ref string, c cloche.EgressChange) (cloche.EgressRules, error) {
+func (s *Service) ChangeEgress(ctx context.Context, caller Caller, ref string, c api.EgressChange) (api.EgressRules, error) {
 	return s.changeEgress(ctx, caller, policy.VerbChangeEgress, ref, c, changeDetails(c))
 }
 
-func changeDetails(c cloche.EgressChange) details {
+func changeDetails(c api.EgressChange) details {
 	d := details{}
 	for k, list := range map[string][]string{"allow": c.Allow, "deny": c.Deny, "remove": c.Remove} {
 		if len(list) > 0 {
@@ -53,13 +53,13 @@ func changeDetails(c cloche.EgressChange) details {
 	return d
 }
 
-func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.Verb, ref string, c cloche.EgressChange, d details) (cloche.EgressRules, error) {
+func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.Verb, ref string, c api.EgressChange, d details) (api.EgressRules, error) {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
+		return api.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
 	}
-	if sb.Network != cloche.NetworkOn {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, policy.NoEgress())
+	if sb.Network != api.NetworkOn {
+		return api.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, policy.NoEgress())
 	}
 	settings, rules := policy.SettingsOf(sb), s.rules()
 	begun := false
@@ -76,7 +76,7 @@ func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.V
 		return next, err
 	})
 	if !begun {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+		return api.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
 	r := grant.InForce(time.Now())
 	if applied, serr := s.opts.Sandboxes.SettleEgress(ctx, caller, verb, sb.ID); err == nil && serr == nil {
@@ -87,19 +87,19 @@ func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.V
 
 // ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
 // with a network. It returns when nothing is left of what the policy does not allow.
-func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, asked cloche.EgressPolicy) (cloche.EgressRules, error) {
+func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, asked api.EgressPolicy) (api.EgressRules, error) {
 	const verb = policy.VerbChangeEgress
 	d := policyDetails(asked)
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
+		return api.EgressRules{}, s.refused(ctx, caller, verb, "", d, err)
 	}
 	present, used, err := s.opts.Sandboxes.Egress(caller, verb, sb.ID)
 	if err != nil {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+		return api.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
-	if asked.Network == cloche.NetworkNone && asked.Egress == nil && sb.Network == cloche.NetworkNone {
-		return cloche.EgressRules{Network: sb.Network, Generation: present.Generation, Applied: present.Generation}, nil // nothing leaves as it is
+	if asked.Network == api.NetworkNone && asked.Egress == nil && sb.Network == api.NetworkNone {
+		return api.EgressRules{Network: sb.Network, Generation: present.Generation, Applied: present.Generation}, nil // nothing leaves as it is
 	}
 	settings, rules := policy.SettingsOf(sb), s.rules()
 	return s.putEgress(ctx, caller, sb, d, func(g policy.EgressGrant) (policy.EgressGrant, error) {
@@ -108,7 +108,7 @@ func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, 
 }
 
 // policyDetails are what the record says of a whole policy.
-func policyDetails(asked cloche.EgressPolicy) details {
+func policyDetails(asked api.EgressPolicy) details {
 	d := details{"replace": "true"}
 	if asked.Network != "" {
 		d["network"] = bound(asked.Network)
@@ -125,7 +125,7 @@ func policyDetails(asked cloche.EgressPolicy) details {
 
 // putEgress puts the grant into force that decide makes of the present one, and confirms
 // that it is.
-func (s *Service) putEgress(ctx context.Context, caller Caller, sb cloche.Sandbox, d details, decide func(policy.EgressGrant) (policy.EgressGrant, error)) (cloche.EgressRules, error) {
+func (s *Service) putEgress(ctx context.Context, caller Caller, sb api.Sandbox, d details, decide func(policy.EgressGrant) (policy.EgressGrant, error)) (api.EgressRules, error) {
 	const verb = policy.VerbChangeEgress
 	begun := false
 	grant, err := s.opts.Sandboxes.SetEgress(ctx, caller, verb, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
@@ -141,10 +141,10 @@ func (s *Service) putEgress(ctx context.Context, caller Caller, sb cloche.Sandbo
 		return next, err
 	})
 	if !begun {
-		return cloche.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+		return api.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
 	if err != nil {
-		return cloche.EgressRules{}, s.done(ctx, caller, verb, sb.ID, d, err)
+		return api.EgressRules{}, s.done(ctx, caller, verb, sb.ID, d, err)
 	}
 	r := grant.InForce(time.Now())
 	r.Applied, err = s.opts.Sandboxes.SettleEgress(ctx, caller, verb, sb.ID)
@@ -154,14 +154,14 @@ func (s *Service) putEgress(ctx context.Context, caller Caller, sb cloche.Sandbo
 
 // EgressLog calls fn with what left a sandbox and what did not. With Follow it ends
 // with ctx, with the sandbox, or with an error of fn.
-func (s *Service) EgressLog(ctx context.Context, caller Caller, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+func (s *Service) EgressLog(ctx context.Context, caller Caller, ref string, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	for _, k := range o.Kinds {
-		if !slices.Contains(cloche.EgressKinds(), k) {
-			return cloche.Invalid("kind", "there is no record of kind %.60q", string(k)).WithHint("such as %s", cloche.EgressRefused)
+		if !slices.Contains(api.EgressKinds(), k) {
+			return api.Invalid("kind", "there is no record of kind %.60q", string(k)).WithHint("such as %s", api.EgressRefused)
 		}
 	}
 	if o.Tail < 0 || o.Tail > maxEgressTail {
-		return cloche.Invalid("tail", "the last %d records were asked for", o.Tail).WithHint("0, which is all, to %d", maxEgressTail)
+		return api.Invalid("tail", "the last %d records were asked for", o.Tail).WithHint("0, which is all, to %d", maxEgressTail)
 	}
 	return s.opts.Sandboxes.EgressLog(ctx, caller, policy.VerbEgressLog, ref, o, fn)
 }
@@ -172,10 +172,10 @@ var errSame = errors.New("the rules are the same")
 // RefreshEgress holds every sandbox with a network to the operator's present rules.
 func (s *Service) RefreshEgress(ctx context.Context) {
 	rules, house := s.rules(), policy.Caller{Tenant: policy.LocalTenant, Operator: true, UID: -1}
-	for o := (cloche.ListOptions{States: []cloche.State{cloche.StateRunning, cloche.StatePaused}, Limit: maxPage}); ; {
+	for o := (api.ListOptions{States: []api.State{api.StateRunning, api.StatePaused}, Limit: maxPage}); ; {
 		page := s.opts.Sandboxes.List(house, o)
 		for _, sb := range page.Sandboxes {
-			if sb.Network != cloche.NetworkOn || sb.Degraded != "" {
+			if sb.Network != api.NetworkOn || sb.Degraded != "" {
 				continue
 			}
 			_, err := s.opts.Sandboxes.SetEgress(ctx, house, policy.VerbChangeEgress, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -15,57 +15,57 @@ import (
 type Opener = bridge.Opener
 
 // Endpoints tells of the endpoints of a sandbox.
-func (s *Service) Endpoints(_ context.Context, caller Caller, ref string) (cloche.EndpointList, error) {
+func (s *Service) Endpoints(_ context.Context, caller Caller, ref string) (api.EndpointList, error) {
 	return s.opts.Sandboxes.Endpoints(caller, ref)
 }
 
 // Endpoint tells of one.
-func (s *Service) Endpoint(ctx context.Context, caller Caller, ref, name string) (cloche.EndpointStatus, error) {
+func (s *Service) Endpoint(ctx context.Context, caller Caller, ref, name string) (api.EndpointStatus, error) {
 	list, err := s.Endpoints(ctx, caller, ref)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	for _, e := range list.Endpoints {
 		if e.Endpoint.Name == name {
 			return e, nil
 		}
 	}
-	return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeNotFound, "sandbox %s has no endpoint %.80q", ref, name).
+	return api.EndpointStatus{}, api.Errorf(api.CodeNotFound, "sandbox %s has no endpoint %.80q", ref, name).
 		WithHint("cloche endpoint ls %s lists them", ref)
 }
 
 // AddEndpoint puts an endpoint into a running sandbox. With replace, one of its name
 // gets its target instead.
-func (s *Service) AddEndpoint(ctx context.Context, caller Caller, ref string, e cloche.Endpoint, replace bool) (cloche.EndpointStatus, error) {
+func (s *Service) AddEndpoint(ctx context.Context, caller Caller, ref string, e api.Endpoint, replace bool) (api.EndpointStatus, error) {
 	const verb = policy.VerbAddEndpoint
 	d := audit.EndpointDetails(e)
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.EndpointStatus{}, s.refused(ctx, caller, verb, "", d, err)
+		return api.EndpointStatus{}, s.refused(ctx, caller, verb, "", d, err)
 	}
 	permit, err := policy.DecideEndpoint(e, otherEndpoints(sb, e.Name), policy.SettingsOf(sb), caller, s.rules(), s.opts.Sandboxes.HasSecrets())
 	if err != nil {
-		return cloche.EndpointStatus{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+		return api.EndpointStatus{}, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
 	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	st, err := s.opts.Sandboxes.AddEndpoint(ctx, caller, sb.ID, permit, replace)
 	return st, s.done(ctx, caller, verb, sb.ID, d, err)
 }
 
 // otherEndpoints are those of a sandbox that have other names.
-func otherEndpoints(sb cloche.Sandbox, name string) []cloche.Endpoint {
-	return slices.DeleteFunc(slices.Clone(sb.Endpoints), func(o cloche.Endpoint) bool { return o.Name == name })
+func otherEndpoints(sb api.Sandbox, name string) []api.Endpoint {
+	return slices.DeleteFunc(slices.Clone(sb.Endpoints), func(o api.Endpoint) bool { return o.Name == name })
 }
 
 // RemoveEndpoint takes one away; a nil grace is the default.
-func (s *Service) RemoveEndpoint(ctx context.Context, caller Caller, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
+func (s *Service) RemoveEndpoint(ctx context.Context, caller Caller, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
 	const verb = policy.VerbRemoveEndpoint
 	d := details{"endpoint": clip(name)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.EndpointRemoval{}, s.refused(ctx, caller, verb, "", d, err)
+		return api.EndpointRemoval{}, s.refused(ctx, caller, verb, "", d, err)
 	}
 	r, err := s.opts.Sandboxes.RemoveEndpoint(ctx, caller, sb.ID, name, grace)
 	return r, s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, err)

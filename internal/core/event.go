@@ -5,22 +5,22 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // Events calls fn with what happened to the sandboxes that caller sees. With
 // Follow it ends with ctx, or an error of fn.
-func (s *Service) Events(ctx context.Context, caller Caller, o cloche.EventOptions, fn func(cloche.Event) error) error {
+func (s *Service) Events(ctx context.Context, caller Caller, o api.EventOptions, fn func(api.Event) error) error {
 	if s.opts.Events == nil {
-		return cloche.Errorf(cloche.CodeUnavailable, "events are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+		return api.Errorf(api.CodeUnavailable, "events are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
 	}
 	for _, k := range o.Kinds {
-		if !slices.Contains(cloche.EventKinds(), k) {
-			return cloche.Invalid("kind", "there is no event %.60q", string(k)).WithHint("such as %s", cloche.EventCreated)
+		if !slices.Contains(api.EventKinds(), k) {
+			return api.Invalid("kind", "there is no event %.60q", string(k)).WithHint("such as %s", api.EventCreated)
 		}
 	}
-	sees := func(e cloche.Event) bool { return policy.Sees(caller, e.Tenant) }
+	sees := func(e api.Event) bool { return policy.Sees(caller, e.Tenant) }
 	if o.Sandbox != "" {
 		if err := s.knows(ctx, caller, o.Sandbox, sees); err != nil {
 			return err
@@ -34,12 +34,12 @@ var errKnown = errors.New("there is an event")
 
 // knows refuses a name by which there is no sandbox, and by which none was while
 // its events are kept.
-func (s *Service) knows(ctx context.Context, caller Caller, ref string, sees func(cloche.Event) bool) error {
+func (s *Service) knows(ctx context.Context, caller Caller, ref string, sees func(api.Event) bool) error {
 	_, missing := s.opts.Sandboxes.Get(caller, ref)
 	if missing == nil {
 		return nil
 	}
-	err := s.opts.Events.Read(ctx, cloche.EventOptions{Sandbox: ref}, sees, func(cloche.Event) error { return errKnown })
+	err := s.opts.Events.Read(ctx, api.EventOptions{Sandbox: ref}, sees, func(api.Event) error { return errKnown })
 	switch {
 	case errors.Is(err, errKnown):
 		return nil
@@ -54,7 +54,7 @@ func (s *Service) publish(caller Caller, verb policy.Verb, sandbox, rule string,
 	if s.opts.Events == nil {
 		return
 	}
-	e := cloche.Event{Kind: cloche.EventRefused, Tenant: caller.Tenant, Sandbox: sandbox, Verb: string(verb), Rule: rule}
+	e := api.Event{Kind: api.EventRefused, Tenant: caller.Tenant, Sandbox: sandbox, Verb: string(verb), Rule: rule}
 	if err != nil {
 		e.Reason = err.Error()
 	}

@@ -4,29 +4,29 @@ import (
 	"context"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // target is the sandbox that a request is for, by its ref or by who asks.
-func (s *Service) target(caller Caller, ref string, asked cloche.Naming, rules policy.Rules) (cloche.Sandbox, error) {
+func (s *Service) target(caller Caller, ref string, asked api.Naming, rules policy.Rules) (api.Sandbox, error) {
 	t, err := policy.DecideTarget(ref, asked, caller, rules)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	sb, err := s.opts.Sandboxes.Get(caller, t.Ref())
 	if err != nil {
-		return cloche.Sandbox{}, t.Missing(err)
+		return api.Sandbox{}, t.Missing(err)
 	}
 	if err := t.Check(sb); err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return sb, nil
 }
 
 // permitExec decides one exec in a sandbox that exists.
-func (s *Service) permitExec(caller Caller, ref string, req cloche.ExecRequest) (cloche.Sandbox, policy.ExecPermit, error) {
+func (s *Service) permitExec(caller Caller, ref string, req api.ExecRequest) (api.Sandbox, policy.ExecPermit, error) {
 	rules := s.rules()
 	sb, err := s.target(caller, ref, req.Naming, rules)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *Service) permitExec(caller Caller, ref string, req cloche.ExecRequest) 
 }
 
 // Exec runs one program to its end.
-func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
+func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req api.ExecRequest) (api.Result, error) {
 	d := s.execDetails(req)
 	d["ref"] = ref
 	sb, permit, err := s.permitExec(caller, ref, req)
@@ -47,7 +47,7 @@ func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req cloch
 		err = s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
 	}
 	if err != nil {
-		return cloche.Result{}, s.remember(ctx, caller, cloche.StageExecution, sb.ID, req.Naming, err)
+		return api.Result{}, s.remember(ctx, caller, api.StageExecution, sb.ID, req.Naming, err)
 	}
 	res, err := s.measuredExec(ctx, caller, sb, permit, req.Naming)
 	err = s.done(ctx, caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
@@ -57,7 +57,7 @@ func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req cloch
 
 // ExecStream starts one program and returns when it has been executed. Closing
 // the Stream leaves it running.
-func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req cloche.ExecRequest) (*Stream, error) {
+func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req api.ExecRequest) (*Stream, error) {
 	d := s.execDetails(req)
 	d["ref"] = ref
 	sb, permit, err := s.permitExec(caller, ref, req)
@@ -66,31 +66,31 @@ func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req
 	}
 	if err != nil {
 		err = s.refused(ctx, caller, policy.VerbExec, sb.ID, d, err)
-		return nil, s.remember(ctx, caller, cloche.StageExecution, sb.ID, req.Naming, err)
+		return nil, s.remember(ctx, caller, api.StageExecution, sb.ID, req.Naming, err)
 	}
 	return s.stream(ctx, caller, sb, permit, req.Naming, d)
 }
 
 // stream starts what was permitted. asked is for whom.
-func (s *Service) stream(ctx context.Context, caller Caller, sb cloche.Sandbox, permit policy.ExecPermit, asked cloche.Naming, d details) (*Stream, error) {
-	failed := func(stage cloche.ErrorStage, err error) error {
+func (s *Service) stream(ctx context.Context, caller Caller, sb api.Sandbox, permit policy.ExecPermit, asked api.Naming, d details) (*Stream, error) {
+	failed := func(stage api.ErrorStage, err error) error {
 		return s.remember(ctx, caller, stage, sb.ID, asked, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbExec, sb.ID, d); err != nil {
-		return nil, failed(cloche.StageExecution, err)
+		return nil, failed(api.StageExecution, err)
 	}
 	if err := s.beforeRun(ctx, caller, sb); err != nil {
-		return nil, failed(cloche.StageQuotaBefore, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
+		return nil, failed(api.StageQuotaBefore, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
 	inner, err := s.opts.Sandboxes.ExecStream(ctx, caller, sb.ID, permit)
 	if err != nil {
-		s.metrics.Ran(sb.Engine, cloche.Result{}, err)
-		return nil, failed(cloche.StageExecution, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
+		s.metrics.Ran(sb.Engine, api.Result{}, err)
+		return nil, failed(api.StageExecution, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
-	return &Stream{Stream: inner, ended: func(res cloche.Result) error {
+	return &Stream{Stream: inner, ended: func(res api.Result) error {
 		s.logExec(ctx, sb, permit, res, nil)
 		s.metrics.Ran(sb.Engine, res, nil)
-		err := failed(cloche.StageQuotaAfter, s.afterRun(ctx, caller, sb))
+		err := failed(api.StageQuotaAfter, s.afterRun(ctx, caller, sb))
 		return s.done(context.WithoutCancel(ctx), caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
 	}}, nil
 }
@@ -98,7 +98,7 @@ func (s *Service) stream(ctx context.Context, caller Caller, sb cloche.Sandbox, 
 // Stream is a live exec whose end is on record. See sandbox.Stream.
 type Stream struct {
 	*sandbox.Stream
-	ended   func(cloche.Result) error
+	ended   func(api.Result) error
 	onClose func()
 	closing sync.Once
 }

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -23,7 +23,7 @@ const (
 // logExec writes what was run and what came of it to the daemon's log, for whoever
 // asked for as much: names of variables and none of their values, and of command and
 // output the beginning, without what is known to be secret.
-func (s *Service) logExec(ctx context.Context, sb cloche.Sandbox, permit policy.ExecPermit, res cloche.Result, err error) {
+func (s *Service) logExec(ctx context.Context, sb api.Sandbox, permit policy.ExecPermit, res api.Result, err error) {
 	if !s.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
@@ -42,7 +42,7 @@ func (s *Service) logExec(ctx context.Context, sb cloche.Sandbox, permit policy.
 	}
 	for _, out := range []struct {
 		name string
-		text cloche.Bytes
+		text api.Bytes
 	}{{"stdout", res.Stdout}, {"stderr", res.Stderr}} {
 		if len(out.text) > 0 {
 			attrs = append(attrs, slog.String(out.name, beginning(s.clean(out.text), loggedStream)))
@@ -53,11 +53,11 @@ func (s *Service) logExec(ctx context.Context, sb cloche.Sandbox, permit policy.
 
 // command is a command line as the audit log would show it.
 func (s *Service) command(argv []string) string {
-	return audit.ExecDetails(cloche.ExecRequest{Argv: argv}, audit.Disclosure{Argv: audit.ArgvRedacted, Redactor: s.opts.Redactor})["argv"]
+	return audit.ExecDetails(api.ExecRequest{Argv: argv}, audit.Disclosure{Argv: audit.ArgvRedacted, Redactor: s.opts.Redactor})["argv"]
 }
 
 // clean is the first of an output, without values that are known to be secret.
-func (s *Service) clean(output cloche.Bytes) string {
+func (s *Service) clean(output api.Bytes) string {
 	return s.redact(string(output[:min(len(output), lookedAt)]))
 }
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -27,21 +27,21 @@ const (
 // use.
 type failures struct {
 	mu    sync.Mutex
-	rings map[string][]cloche.ErrorRecord // the oldest first
+	rings map[string][]api.ErrorRecord // the oldest first
 }
 
-func (f *failures) add(r cloche.ErrorRecord) {
+func (f *failures) add(r api.ErrorRecord) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.rings == nil {
-		f.rings = map[string][]cloche.ErrorRecord{}
+		f.rings = map[string][]api.ErrorRecord{}
 	}
 	ring, known := f.rings[r.Tenant]
 	if !known && len(f.rings) >= maxFailing {
 		f.forget()
 	}
-	if len(ring) >= cloche.KeptErrors {
-		ring = slices.Delete(ring, 0, len(ring)-cloche.KeptErrors+1)
+	if len(ring) >= api.KeptErrors {
+		ring = slices.Delete(ring, 0, len(ring)-api.KeptErrors+1)
 	}
 	f.rings[r.Tenant] = append(ring, r)
 }
@@ -60,16 +60,16 @@ func (f *failures) forget() {
 }
 
 // newest are those of the tenants that sees is true for, the newest first.
-func (f *failures) newest(sees func(tenant string) bool, limit int) []cloche.ErrorRecord {
+func (f *failures) newest(sees func(tenant string) bool, limit int) []api.ErrorRecord {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []cloche.ErrorRecord
+	var out []api.ErrorRecord
 	for tenant, ring := range f.rings {
 		if sees(tenant) {
 			out = append(out, ring...)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b cloche.ErrorRecord) int {
+	slices.SortStableFunc(out, func(a, b api.ErrorRecord) int {
 		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Tenant, b.Tenant))
 	})
 	return out[:min(len(out), limit)]
@@ -83,19 +83,19 @@ func (f *failures) count(tenant string) int {
 
 // remember keeps an error that caller is about to get, as it gets it, and returns it.
 // That the caller went away is none: it knows.
-func (s *Service) remember(ctx context.Context, caller Caller, stage cloche.ErrorStage, sandbox string, asked cloche.Naming, err error) error {
-	code := cloche.CodeOf(err)
+func (s *Service) remember(ctx context.Context, caller Caller, stage api.ErrorStage, sandbox string, asked api.Naming, err error) error {
+	code := api.CodeOf(err)
 	switch {
-	case err == nil || code == cloche.CodeCanceled || errors.Is(err, context.Canceled):
+	case err == nil || code == api.CodeCanceled || errors.Is(err, context.Canceled):
 		return err
-	case errors.Is(err, context.DeadlineExceeded) && code == cloche.CodeInternal:
-		code = cloche.CodeTimeout
+	case errors.Is(err, context.DeadlineExceeded) && code == api.CodeInternal:
+		code = api.CodeTimeout
 	}
 	message := err.Error()
-	if code == cloche.CodeInternal && !caller.Operator {
+	if code == api.CodeInternal && !caller.Operator {
 		message = "the daemon met an internal error" // what happened may name paths of the host
 	}
-	r := cloche.ErrorRecord{
+	r := api.ErrorRecord{
 		Time: time.Now().UTC(), Stage: stage, Code: code, Message: cutText(s.redact(message), maxFailureText),
 		Tenant: caller.Tenant, Sandbox: sandbox,
 	}
@@ -118,11 +118,11 @@ func cutText(s string, n int) string {
 
 // Errors tells the newest errors that the caller, or for the operator anybody, got of
 // creates, execs and starts of processes since the daemon began.
-func (s *Service) Errors(_ context.Context, caller Caller, o cloche.ErrorOptions) (cloche.ErrorList, error) {
+func (s *Service) Errors(_ context.Context, caller Caller, o api.ErrorOptions) (api.ErrorList, error) {
 	if o.Limit < 0 || o.Limit > maxPage {
-		return cloche.ErrorList{}, cloche.Invalid("limit", "%d errors were asked for", o.Limit).WithHint("0 to %d", maxPage)
+		return api.ErrorList{}, api.Invalid("limit", "%d errors were asked for", o.Limit).WithHint("0 to %d", maxPage)
 	}
-	return cloche.ErrorList{Errors: s.failures.newest(func(tenant string) bool {
+	return api.ErrorList{Errors: s.failures.newest(func(tenant string) bool {
 		return policy.Sees(caller, tenant) && (o.Tenant == "" || o.Tenant == tenant)
-	}, cmp.Or(o.Limit, cloche.KeptErrors))}, nil
+	}, cmp.Or(o.Limit, api.KeptErrors))}, nil
 }

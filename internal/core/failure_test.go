@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func (h *house) errors(t *testing.T, c core.Caller, o cloche.ErrorOptions) []cloche.ErrorRecord {
+func (h *house) errors(t *testing.T, c core.Caller, o api.ErrorOptions) []api.ErrorRecord {
 	t.Helper()
 	l, err := h.Errors(t.Context(), c, o)
 	if err != nil {
@@ -29,35 +29,35 @@ func (h *house) errors(t *testing.T, c core.Caller, o cloche.ErrorOptions) []clo
 // tenant's.
 func TestErrorsAreRemembered(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	ctx := core.WithRequestID(t.Context(), "rq-red")
-	asked := cloche.Naming{Identity: &cloche.Identity{LauncherID: "1", QueryID: "q-7"}}
-	if got := h.errors(t, red, cloche.ErrorOptions{}); len(got) != 0 {
+	asked := api.Naming{Identity: &api.Identity{LauncherID: "1", QueryID: "q-7"}}
+	if got := h.errors(t, red, api.ErrorOptions{}); len(got) != 0 {
 		t.Errorf("before anything: %+v", got)
 	}
 	before := time.Now().Add(-time.Second)
-	_, err := h.Create(ctx, red, cloche.SandboxSpec{Profile: "none-such", Naming: asked}, nil)
+	_, err := h.Create(ctx, red, api.SandboxSpec{Profile: "none-such", Naming: asked}, nil)
 	build := errorOf(t, err)
-	if _, err := h.Create(ctx, red, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+	if _, err := h.Create(ctx, red, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	// A command's own failure is no error.
-	if res, err := h.Exec(ctx, red, "box", cloche.ExecRequest{Argv: []string{"/bin/sh", "-c", "exit 3"}, Cwd: "/"}); err != nil || res.OK() {
+	if res, err := h.Exec(ctx, red, "box", api.ExecRequest{Argv: []string{"/bin/sh", "-c", "exit 3"}, Cwd: "/"}); err != nil || res.OK() {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	_, err = h.Exec(ctx, red, "box", cloche.ExecRequest{Argv: []string{"/none/" + secretValue}, Cwd: "/"})
+	_, err = h.Exec(ctx, red, "box", api.ExecRequest{Argv: []string{"/none/" + secretValue}, Cwd: "/"})
 	exec := errorOf(t, err)
-	_, err = h.StartProcess(ctx, red, "elsewhere", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Argv: []string{"true"}}})
+	_, err = h.StartProcess(ctx, red, "elsewhere", api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"true"}}})
 	start := errorOf(t, err)
-	if _, err := h.ExecStream(ctx, blue, "nothing", cloche.ExecRequest{Argv: []string{"true"}}); err == nil {
+	if _, err := h.ExecStream(ctx, blue, "nothing", api.ExecRequest{Argv: []string{"true"}}); err == nil {
 		t.Fatal("an exec in nothing")
 	}
-	got := h.errors(t, red, cloche.ErrorOptions{})
-	want := []cloche.ErrorRecord{
-		{Stage: cloche.StageExecution, Code: start.Code, Message: start.Error()},
-		{Stage: cloche.StageExecution, Code: cloche.CodeCommandNotFound, Message: strings.ReplaceAll(exec.Error(), secretValue, "[secret]")},
-		{Stage: cloche.StageBuild, Code: build.Code, Message: build.Error(), QueryID: "q-7"},
+	got := h.errors(t, red, api.ErrorOptions{})
+	want := []api.ErrorRecord{
+		{Stage: api.StageExecution, Code: start.Code, Message: start.Error()},
+		{Stage: api.StageExecution, Code: api.CodeCommandNotFound, Message: strings.ReplaceAll(exec.Error(), secretValue, "[secret]")},
+		{Stage: api.StageBuild, Code: build.Code, Message: build.Error(), QueryID: "q-7"},
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d errors: %+v", len(got), got)
@@ -78,32 +78,32 @@ func TestErrorsAreRemembered(t *testing.T) {
 		t.Errorf("status tells of %d errors", n)
 	}
 	// Nobody sees another's, and to ask for them is no error that tells anything.
-	for _, o := range []cloche.ErrorOptions{{}, {Tenant: "blue"}} {
+	for _, o := range []api.ErrorOptions{{}, {Tenant: "blue"}} {
 		if l := h.errors(t, blue, o); len(l) != 1 || l[0].Tenant != "blue" {
 			t.Errorf("blue, %+v: %+v", o, l)
 		}
 	}
-	if l := h.errors(t, blue, cloche.ErrorOptions{Tenant: "red"}); len(l) != 0 {
+	if l := h.errors(t, blue, api.ErrorOptions{Tenant: "red"}); len(l) != 0 {
 		t.Errorf("blue sees red's: %+v", l)
 	}
-	if l := h.errors(t, operator, cloche.ErrorOptions{}); len(l) != 4 || l[0].Tenant != "blue" {
+	if l := h.errors(t, operator, api.ErrorOptions{}); len(l) != 4 || l[0].Tenant != "blue" {
 		t.Errorf("the operator: %+v", l)
 	}
-	if l := h.errors(t, operator, cloche.ErrorOptions{Tenant: "red", Limit: 1}); len(l) != 1 || l[0].Message != want[0].Message {
+	if l := h.errors(t, operator, api.ErrorOptions{Tenant: "red", Limit: 1}); len(l) != 1 || l[0].Message != want[0].Message {
 		t.Errorf("the operator, the newest of red: %+v", l)
 	}
 }
 
 func TestOnlyTheNewestErrorsAreRemembered(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	const more = cloche.KeptErrors + 7
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	const more = api.KeptErrors + 7
 	for i := range more {
-		naming := cloche.Naming{Identity: &cloche.Identity{QueryID: strconv.Itoa(i)}}
-		_, _ = h.Exec(t.Context(), red, "nothing", cloche.ExecRequest{Argv: []string{"true"}, Naming: naming})
+		naming := api.Naming{Identity: &api.Identity{QueryID: strconv.Itoa(i)}}
+		_, _ = h.Exec(t.Context(), red, "nothing", api.ExecRequest{Argv: []string{"true"}, Naming: naming})
 	}
-	got := h.errors(t, red, cloche.ErrorOptions{Limit: 1000})
-	if len(got) != cloche.KeptErrors || got[0].QueryID != strconv.Itoa(more-1) || got[len(got)-1].QueryID != "7" {
+	got := h.errors(t, red, api.ErrorOptions{Limit: 1000})
+	if len(got) != api.KeptErrors || got[0].QueryID != strconv.Itoa(more-1) || got[len(got)-1].QueryID != "7" {
 		t.Errorf("%d errors, %+v … %+v", len(got), got[0], got[len(got)-1])
 	}
 }
@@ -119,9 +119,9 @@ func TestErrorsOfQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, after := h.sh(t, "head -c 1048577 /dev/zero > "+dir+"/f")
-	got := h.errors(t, operator, cloche.ErrorOptions{})
-	if len(got) != 2 || got[0].Stage != cloche.StageQuotaAfter || got[1].Stage != cloche.StageQuotaBefore ||
-		got[0].Message != errorOf(t, after).Error() || got[1].Message != errorOf(t, before).Error() || got[0].Sandbox != sb.ID || got[0].Code != cloche.CodeQuota {
+	got := h.errors(t, operator, api.ErrorOptions{})
+	if len(got) != 2 || got[0].Stage != api.StageQuotaAfter || got[1].Stage != api.StageQuotaBefore ||
+		got[0].Message != errorOf(t, after).Error() || got[1].Message != errorOf(t, before).Error() || got[0].Sandbox != sb.ID || got[0].Code != api.CodeQuota {
 		t.Errorf("%+v", got)
 	}
 }
@@ -129,19 +129,19 @@ func TestErrorsOfQuotas(t *testing.T) {
 // TestWhyNotAvailable is the daemon's half of the table; the client has the other.
 // What cannot make sandboxes still lists those that there are.
 func TestWhyNotAvailable(t *testing.T) {
-	down := fake.Faults{Problems: []cloche.Problem{{What: "the imaginary kernel is switched off"}}}
+	down := fake.Faults{Problems: []api.Problem{{What: "the imaginary kernel is switched off"}}}
 	for _, tc := range []struct {
 		name   string
 		rules  policy.Rules
 		faults fake.Faults
-		reason cloche.StatusReason
+		reason api.StatusReason
 		says   string
 	}{
-		{"it can be had", policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}, fake.Faults{}, "", ""},
-		{"disabled", policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, Enabled: new(false)}, fake.Faults{}, cloche.ReasonDisabled, "switched"},
-		{"disabled and down", policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, Enabled: new(false)}, down, cloche.ReasonDisabled, "switched"},
-		{"the named engine is down", policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}, down, cloche.ReasonEngineDown, "engine fake is not usable: the imaginary kernel"},
-		{"none is there", policy.Rules{}, fake.Faults{}, cloche.ReasonNoEngine, "no engine is usable: fake"},
+		{"it can be had", policy.Rules{Engine: fake.Name, MinTier: api.TierNone}, fake.Faults{}, "", ""},
+		{"disabled", policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, fake.Faults{}, api.ReasonDisabled, "switched"},
+		{"disabled and down", policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, down, api.ReasonDisabled, "switched"},
+		{"the named engine is down", policy.Rules{Engine: fake.Name, MinTier: api.TierNone}, down, api.ReasonEngineDown, "engine fake is not usable: the imaginary kernel"},
+		{"none is there", policy.Rules{}, fake.Faults{}, api.ReasonNoEngine, "no engine is usable: fake"},
 	} {
 		h := newHouse(t)
 		h.machine.SetFaults(tc.faults)
@@ -149,10 +149,10 @@ func TestWhyNotAvailable(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := h.Status(t.Context(), operator)
-		if st.Reason != tc.reason || !strings.Contains(st.Message, tc.says) || st.Available != (tc.reason == "") || (st.Message == "") != st.Available || st.Profile != cloche.DefaultProfile {
+		if st.Reason != tc.reason || !strings.Contains(st.Message, tc.says) || st.Available != (tc.reason == "") || (st.Message == "") != st.Available || st.Profile != api.DefaultProfile {
 			t.Errorf("%s: %+v", tc.name, st)
 		}
-		if l, err := h.List(t.Context(), operator, cloche.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
+		if l, err := h.List(t.Context(), operator, api.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
 			t.Errorf("%s: the list is %+v, %v", tc.name, l, err)
 		}
 	}
@@ -161,10 +161,10 @@ func TestWhyNotAvailable(t *testing.T) {
 // TestOutputForAModel is cut in the middle, and says so.
 func TestOutputForAModel(t *testing.T) {
 	h := newHouse(t)
-	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	req := cloche.ExecRequest{ExecID: "one", Argv: []string{"/bin/sh", "-c", "printf %04001d 0; echo oops >&2"}, Cwd: "/", MaxOutputChars: new(int64(cloche.DefaultOutputChars))}
+	req := api.ExecRequest{ExecID: "one", Argv: []string{"/bin/sh", "-c", "printf %04001d 0; echo oops >&2"}, Cwd: "/", MaxOutputChars: new(int64(api.DefaultOutputChars))}
 	res, err := h.Exec(t.Context(), operator, "box", req)
 	if err != nil || len(res.Stdout) != 4000 || !strings.Contains(string(res.Stdout), "\n\n... [38 characters truncated] ...\n\n") ||
 		!res.StdoutTruncated || res.StderrTruncated || !res.Truncated || string(res.Stderr) != "oops\n" || res.StdoutInfo.Kept != 4001 {
@@ -175,30 +175,30 @@ func TestOutputForAModel(t *testing.T) {
 	if res, err := h.Exec(t.Context(), operator, "box", req); err != nil || len(res.Stdout) != 4001 || res.Truncated {
 		t.Errorf("all of it: %v, %d bytes", err, len(res.Stdout))
 	}
-	run, err := h.Run(t.Context(), operator, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"/bin/echo", "abc"}, Cwd: "/", MaxOutputChars: new(int64(0))}})
+	run, err := h.Run(t.Context(), operator, api.RunRequest{Exec: api.ExecRequest{Argv: []string{"/bin/echo", "abc"}, Cwd: "/", MaxOutputChars: new(int64(0))}})
 	if err != nil || len(run.Result.Stdout) != 0 || !run.Result.StdoutTruncated {
 		t.Errorf("a run: %v, %+v", err, run.Result)
 	}
-	bad := func(what string, n int64, do func(cloche.ExecRequest) error) {
+	bad := func(what string, n int64, do func(api.ExecRequest) error) {
 		t.Helper()
-		err := do(cloche.ExecRequest{Argv: []string{"true"}, Cwd: "/", MaxOutputChars: &n})
-		if e := errorOf(t, err); e.Code != cloche.CodeInvalid || e.Field != "max_output_chars" {
+		err := do(api.ExecRequest{Argv: []string{"true"}, Cwd: "/", MaxOutputChars: &n})
+		if e := errorOf(t, err); e.Code != api.CodeInvalid || e.Field != "max_output_chars" {
 			t.Errorf("%s: %+v", what, e)
 		}
 	}
-	exec := func(req cloche.ExecRequest) error { _, err := h.Exec(t.Context(), operator, "box", req); return err }
+	exec := func(req api.ExecRequest) error { _, err := h.Exec(t.Context(), operator, "box", req); return err }
 	bad("less than nothing", -1, exec)
-	bad("too much", cloche.MaxOutputChars+1, exec)
-	bad("a stream", 5, func(req cloche.ExecRequest) error {
+	bad("too much", api.MaxOutputChars+1, exec)
+	bad("a stream", 5, func(req api.ExecRequest) error {
 		_, err := h.ExecStream(t.Context(), operator, "box", req)
 		return err
 	})
-	bad("a streamed run", 5, func(req cloche.ExecRequest) error {
-		_, _, err := h.RunStream(t.Context(), operator, cloche.RunRequest{Exec: req}, nil)
+	bad("a streamed run", 5, func(req api.ExecRequest) error {
+		_, _, err := h.RunStream(t.Context(), operator, api.RunRequest{Exec: req}, nil)
 		return err
 	})
-	bad("a process", 5, func(req cloche.ExecRequest) error {
-		_, err := h.StartProcess(t.Context(), operator, "box", cloche.ProcessSpec{ExecRequest: req})
+	bad("a process", 5, func(req api.ExecRequest) error {
+		_, err := h.StartProcess(t.Context(), operator, "box", api.ProcessSpec{ExecRequest: req})
 		return err
 	})
 }

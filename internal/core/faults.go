@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -29,31 +29,31 @@ func (s *Service) faults() faults {
 }
 
 // blocks says why no sandbox can be made; empty is that nothing here prevents it.
-func (f faults) blocks() (reason cloche.StatusReason, message string) {
+func (f faults) blocks() (reason api.StatusReason, message string) {
 	switch {
 	case f.home != "":
-		return cloche.ReasonDiskFull, "the file system of the daemon's home " + f.home
+		return api.ReasonDiskFull, "the file system of the daemon's home " + f.home
 	case f.refuses:
-		return cloche.ReasonAuditFailing, "the audit log cannot be written, and nothing is done without a record"
+		return api.ReasonAuditFailing, "the audit log cannot be written, and nothing is done without a record"
 	}
 	return "", ""
 }
 
 // problems tells all of it to the operator.
-func (f faults) problems() []cloche.Problem {
-	var out []cloche.Problem
+func (f faults) problems() []api.Problem {
+	var out []api.Problem
 	if f.home != "" {
-		out = append(out, cloche.Problem{What: "the file system of the daemon's home " + f.home, Mend: "remove what is not needed, or make it larger"})
+		out = append(out, api.Problem{What: "the file system of the daemon's home " + f.home, Mend: "remove what is not needed, or make it larger"})
 	}
 	if f.audit {
 		does := "requests are served without a record, and counted"
 		if f.refuses {
 			does = "what needs a record is refused"
 		}
-		out = append(out, cloche.Problem{What: "the audit log cannot be written: " + does, Mend: "the reason is in the daemon's log"})
+		out = append(out, api.Problem{What: "the audit log cannot be written: " + does, Mend: "the reason is in the daemon's log"})
 	}
 	if f.rejected != "" {
-		out = append(out, cloche.Problem{
+		out = append(out, api.Problem{
 			What: fmt.Sprintf("the policy file was rejected, and the older rules stay in force: %s", f.rejected), Mend: "correct the policy file",
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -23,7 +23,7 @@ import (
 func TestStatusOfFaults(t *testing.T) {
 	h := newHouse(t)
 	tenant := core.Caller{Tenant: "acme"}
-	check := func(what string, available bool, reason cloche.StatusReason, problems ...string) {
+	check := func(what string, available bool, reason api.StatusReason, problems ...string) {
 		t.Helper()
 		st := h.Status(t.Context(), operator)
 		if st.Available != available || st.Reason != reason || (st.Message == "") != available {
@@ -33,7 +33,7 @@ func TestStatusOfFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, got := range [][]cloche.Problem{st.Problems, d.Problems} {
+		for _, got := range [][]api.Problem{st.Problems, d.Problems} {
 			if len(got) != len(problems) {
 				t.Fatalf("%s: problems %+v, want %q", what, got, problems)
 			}
@@ -50,7 +50,7 @@ func TestStatusOfFaults(t *testing.T) {
 	check("nothing", true, "")
 
 	h.full = "has 0 inodes free"
-	check("a full disk", false, cloche.ReasonDiskFull, "home has 0 inodes free")
+	check("a full disk", false, api.ReasonDiskFull, "home has 0 inodes free")
 	h.full = ""
 	check("room again", true, "")
 
@@ -67,10 +67,10 @@ func TestStatusOfFaults(t *testing.T) {
 	if err := h.log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	check("no audit log", false, cloche.ReasonAuditFailing, "what needs a record is refused")
+	check("no audit log", false, api.ReasonAuditFailing, "what needs a record is refused")
 	h.full = "has 0 KiB free"
 	h.RejectRules(t.Context(), "", errors.New("gone"))
-	check("all at once", false, cloche.ReasonDiskFull, "0 KiB free", "refused", "gone")
+	check("all at once", false, api.ReasonDiskFull, "0 KiB free", "refused", "gone")
 }
 
 // Doctor tells what holds a private workspace of which nobody names the size: nothing
@@ -129,7 +129,7 @@ func TestReady(t *testing.T) {
 		"no engine":    {want: core.UnreadyEngine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			prober := core.NewProber([]engine.Engine{fakeReport{name: "gvisor", usable: c.usable, tier: cloche.TierGVisor}})
+			prober := core.NewProber([]engine.Engine{fakeReport{name: "gvisor", usable: c.usable, tier: api.TierGVisor}})
 			defer prober.Close()
 			home := t.TempDir()
 			if err := os.Chmod(home, 0o700); err != nil {
@@ -164,10 +164,10 @@ func TestReady(t *testing.T) {
 
 // TestHostChecks: what is wrong with the host is wrong with each engine that shares its files.
 func TestHostChecks(t *testing.T) {
-	wrong := cloche.Problem{What: "no mounts", Mend: "give it CAP_SYS_ADMIN"}
+	wrong := api.Problem{What: "no mounts", Mend: "give it CAP_SYS_ADMIN"}
 	for _, shares := range []bool{true, false} {
-		for _, problem := range []*cloche.Problem{&wrong, nil} {
-			p := core.NewProber([]engine.Engine{fakeReport{name: "e", usable: true, shares: shares}}, func() *cloche.Problem { return problem })
+		for _, problem := range []*api.Problem{&wrong, nil} {
+			p := core.NewProber([]engine.Engine{fakeReport{name: "e", usable: true, shares: shares}}, func() *api.Problem { return problem })
 			r := p.Refresh(t.Context())[0]
 			p.Close()
 			if broken := shares && problem != nil; r.Usable == broken || slices.Contains(r.Problems, wrong) != broken {
@@ -182,7 +182,7 @@ type fakeReport struct {
 	engine.Engine
 	name           string
 	usable, shares bool
-	tier           cloche.Tier
+	tier           api.Tier
 }
 
 func (r fakeReport) Name() string { return r.name }

@@ -8,23 +8,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // Logs calls fn with what is kept of the output of a sandbox's processes.
-func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	if o.Tail < 0 {
-		return cloche.Invalid("tail", "a tail of %d lines was asked for", o.Tail).WithHint("0 is everything that is kept")
+		return api.Invalid("tail", "a tail of %d lines was asked for", o.Tail).WithHint("0 is everything that is kept")
 	}
-	if o.Stream != "" && o.Stream != cloche.Stdout && o.Stream != cloche.Stderr {
-		return cloche.Invalid("stream", "there are no logs of stream %q", o.Stream).WithHint("stdout, stderr, or leave it out for both")
+	if o.Stream != "" && o.Stream != api.Stdout && o.Stream != api.Stderr {
+		return api.Invalid("stream", "there are no logs of stream %q", o.Stream).WithHint("stdout, stderr, or leave it out for both")
 	}
 	if o.Since != nil && o.ExecID == "" {
-		return cloche.Invalid("since", "an offset means nothing without a process").WithHint("set exec_id, or use since_time")
+		return api.Invalid("since", "an offset means nothing without a process").WithHint("set exec_id, or use since_time")
 	}
 	if o.WaitMS < 0 || o.WaitMS > maxLogWait.Milliseconds() {
-		return cloche.Invalid("wait_ms", "a wait of %d ms was asked for", o.WaitMS).WithHint("0 to %d", maxLogWait.Milliseconds())
+		return api.Invalid("wait_ms", "a wait of %d ms was asked for", o.WaitMS).WithHint("0 to %d", maxLogWait.Milliseconds())
 	}
 	return s.opts.Sandboxes.Logs(ctx, caller, ref, o, fn)
 }
@@ -33,8 +33,8 @@ func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o cloche.
 const maxLogWait = time.Minute
 
 // StatFile describes one file; a symlink itself, unless follow.
-func (s *Service) StatFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, follow bool) (cloche.FileInfo, error) {
-	var info cloche.FileInfo
+func (s *Service) StatFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, follow bool) (api.FileInfo, error) {
+	var info api.FileInfo
 	err := checkAccess(at.FileAccess)
 	if err == nil {
 		info, err = s.opts.Sandboxes.StatFile(ctx, caller, ref, at, follow)
@@ -43,11 +43,11 @@ func (s *Service) StatFile(ctx context.Context, caller Caller, ref string, at cl
 }
 
 // ListFiles returns one page of a directory.
-func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, cursor string, limit int) (cloche.FileList, error) {
+func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at api.FilePlace, cursor string, limit int) (api.FileList, error) {
 	if limit < 0 || limit > maxPage {
-		return cloche.FileList{}, cloche.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
+		return api.FileList{}, api.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
 	}
-	var list cloche.FileList
+	var list api.FileList
 	err := checkAccess(at.FileAccess)
 	if err == nil {
 		list, err = s.opts.Sandboxes.ListFiles(ctx, caller, ref, at, cursor, limit)
@@ -56,9 +56,9 @@ func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at c
 }
 
 // ReadFile streams a file; the caller closes the reader.
-func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, offset, length int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	var r io.ReadCloser
-	var info cloche.FileInfo
+	var info api.FileInfo
 	err := s.file(ctx, caller, policy.VerbReadFile, ref, at, func() (err error) {
 		r, info, err = s.opts.Sandboxes.ReadFile(ctx, caller, ref, at, offset, length)
 		return err
@@ -67,8 +67,8 @@ func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at cl
 }
 
 // WriteFile replaces a file by what r yields.
-func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (cloche.FileInfo, error) {
-	var info cloche.FileInfo
+func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, mode uint32, r io.Reader) (api.FileInfo, error) {
+	var info api.FileInfo
 	err := s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() (err error) {
 		info, err = s.opts.Sandboxes.WriteFile(ctx, caller, ref, at, mode, r)
 		return err
@@ -77,24 +77,24 @@ func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at c
 }
 
 // MakeDir makes a directory, with its parents unless it is to be exactly that.
-func (s *Service) MakeDir(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
+func (s *Service) MakeDir(ctx context.Context, caller Caller, ref string, at api.FilePlace, o api.MakeDirOptions) error {
 	return s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() error {
 		return s.opts.Sandboxes.MakeDir(ctx, caller, ref, at, o)
 	})
 }
 
 // MoveFile renames a file or directory, both ways with the access of from.
-func (s *Service) MoveFile(ctx context.Context, caller Caller, ref string, from cloche.FilePlace, to string) error {
-	at := cloche.FilePlace{Path: to, FileAccess: from.FileAccess}
+func (s *Service) MoveFile(ctx context.Context, caller Caller, ref string, from api.FilePlace, to string) error {
+	at := api.FilePlace{Path: to, FileAccess: from.FileAccess}
 	return s.file(ctx, caller, policy.VerbMoveFile, ref, at, func() error {
 		return s.opts.Sandboxes.MoveFile(ctx, caller, ref, from, to)
 	})
 }
 
 // RemoveFile removes a file, or a directory.
-func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error {
+func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, o api.RemoveFileOptions) error {
 	if o.Recursive && o.KeepDirs {
-		return cloche.Invalid("keep_dirs", "a directory is to be removed with what is in it, and to be kept").WithHint("set recursive or keep_dirs")
+		return api.Invalid("keep_dirs", "a directory is to be removed with what is in it, and to be kept").WithHint("set recursive or keep_dirs")
 	}
 	return s.file(ctx, caller, policy.VerbRemoveFile, ref, at, func() error {
 		return s.opts.Sandboxes.RemoveFile(ctx, caller, ref, at, o)
@@ -103,12 +103,12 @@ func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at 
 
 // checkAccess refuses what can be no access. Whether the image has the user and the
 // directories is found out inside.
-func checkAccess(a cloche.FileAccess) error {
+func checkAccess(a api.FileAccess) error {
 	if err := policy.CheckUser("user", a.User); err != nil {
 		return err
 	}
-	if n := len(a.Within) + len(a.ReadWithin); n > cloche.MaxFileWithin {
-		return cloche.Invalid("within", "%d directories are named", n).WithHint("at most %d", cloche.MaxFileWithin)
+	if n := len(a.Within) + len(a.ReadWithin); n > api.MaxFileWithin {
+		return api.Invalid("within", "%d directories are named", n).WithHint("at most %d", api.MaxFileWithin)
 	}
 	for i, dir := range slices.Concat(a.Within, a.ReadWithin) {
 		field := "within"
@@ -116,7 +116,7 @@ func checkAccess(a cloche.FileAccess) error {
 			field = "read_within"
 		}
 		if !strings.HasPrefix(dir, "/") || strings.ContainsRune(dir, 0) {
-			return cloche.Invalid(field, "%.200q is not the path of a directory", dir).WithHint("give absolute paths inside the sandbox")
+			return api.Invalid(field, "%.200q is not the path of a directory", dir).WithHint("give absolute paths inside the sandbox")
 		}
 	}
 	return nil
@@ -124,8 +124,8 @@ func checkAccess(a cloche.FileAccess) error {
 
 // looked records a look that a rule of a mount refused, or the access itself. Others leave
 // no record: they change nothing and bring nothing out.
-func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, err error) error {
-	if errors.Is(err, cloche.ErrDenied) {
+func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.FilePlace, err error) error {
+	if errors.Is(err, api.ErrDenied) {
 		return s.done(ctx, caller, verb, ref, placeDetails(at), err)
 	}
 	return err
@@ -133,7 +133,7 @@ func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, r
 
 // file does one verb that reads or changes the content of files. It is on record before
 // it is done.
-func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.FilePlace, do func() error) error {
+func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.FilePlace, do func() error) error {
 	d := placeDetails(at)
 	if err := checkAccess(at.FileAccess); err != nil {
 		return s.done(ctx, caller, verb, ref, d, err)
@@ -150,7 +150,7 @@ func (s *Service) inSandbox(ctx context.Context, caller Caller, verb policy.Verb
 }
 
 // placeDetails say which file was used, and as whom.
-func placeDetails(at cloche.FilePlace) details {
+func placeDetails(at api.FilePlace) details {
 	d := details{"path": at.Path}
 	if at.User != "" {
 		d["user"] = bound(at.User)

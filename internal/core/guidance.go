@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -20,39 +20,39 @@ const (
 
 // Guidance tells what to tell a model of its sandbox: of one that there is, or of one
 // as it would be made.
-func (s *Service) Guidance(ctx context.Context, caller Caller, o cloche.GuidanceOptions) (cloche.Guidance, error) {
+func (s *Service) Guidance(ctx context.Context, caller Caller, o api.GuidanceOptions) (api.Guidance, error) {
 	if o.Sandbox != "" && (o.Profile != "" || o.AllSkills) {
-		return cloche.Guidance{}, cloche.Invalid("sandbox", "a sandbox is named, and what another would be made with").
+		return api.Guidance{}, api.Invalid("sandbox", "a sandbox is named, and what another would be made with").
 			WithHint("a sandbox has its profile and its skills; leave these out")
 	}
 	if o.Sandbox != "" {
 		sb, err := s.opts.Sandboxes.Get(caller, o.Sandbox)
 		if err != nil {
-			return cloche.Guidance{}, err
+			return api.Guidance{}, err
 		}
 		g, err := s.guidance(ctx, sb)
 		g.Sandbox = sb.ID
 		return g, err
 	}
-	spec := cloche.SandboxSpec{Profile: o.Profile}
+	spec := api.SandboxSpec{Profile: o.Profile}
 	if o.AllSkills {
-		spec.Skills = []cloche.SkillUse{{Name: cloche.AllSkills}}
+		spec.Skills = []api.SkillUse{{Name: api.AllSkills}}
 	}
-	answer, err := s.ExplainPolicy(ctx, caller, cloche.PolicyQuestion{Verb: string(policy.VerbCreate), Spec: spec})
+	answer, err := s.ExplainPolicy(ctx, caller, api.PolicyQuestion{Verb: string(policy.VerbCreate), Spec: spec})
 	switch {
 	case err != nil:
-		return cloche.Guidance{}, err
+		return api.Guidance{}, err
 	case answer.Refusal != nil:
-		return cloche.Guidance{}, answer.Refusal
+		return api.Guidance{}, answer.Refusal
 	case answer.Spec == nil:
-		return cloche.Guidance{}, cloche.Errorf(cloche.CodeInternal, "policy grants a sandbox and does not say which")
+		return api.Guidance{}, api.Errorf(api.CodeInternal, "policy grants a sandbox and does not say which")
 	}
 	return s.guidance(ctx, sandboxOf(*answer.Spec, caller.Tenant))
 }
 
 // sandboxOf is the record of a sandbox as it would be made.
-func sandboxOf(spec cloche.SandboxSpec, tenant string) cloche.Sandbox {
-	sb := cloche.Sandbox{
+func sandboxOf(spec api.SandboxSpec, tenant string) api.Sandbox {
+	sb := api.Sandbox{
 		Tenant: tenant, Profile: spec.Profile, Image: spec.Image, Network: spec.Network, Egress: spec.Egress, Endpoints: spec.Endpoints,
 		Mounts: spec.Mounts, Limits: spec.Limits, Skills: spec.Skills, Cwd: spec.Cwd,
 	}
@@ -63,10 +63,10 @@ func sandboxOf(spec cloche.SandboxSpec, tenant string) cloche.Sandbox {
 	return sb
 }
 
-func (s *Service) guidance(ctx context.Context, sb cloche.Sandbox) (cloche.Guidance, error) {
-	g := cloche.Guidance{
-		Profile: sb.Profile, Network: cmp.Or(sb.Network, cloche.NetworkNone), Limits: sb.Limits,
-		Workspace: cmp.Or(sb.Workspace.Path, cloche.DefaultWorkspacePath), WorkspaceReadOnly: sb.Workspace.ReadOnly,
+func (s *Service) guidance(ctx context.Context, sb api.Sandbox) (api.Guidance, error) {
+	g := api.Guidance{
+		Profile: sb.Profile, Network: cmp.Or(sb.Network, api.NetworkNone), Limits: sb.Limits,
+		Workspace: cmp.Or(sb.Workspace.Path, api.DefaultWorkspacePath), WorkspaceReadOnly: sb.Workspace.ReadOnly,
 		WorkspaceKept: sb.Workspace.Name != "" && !sb.Workspace.Drop || sb.Workspace.Dir != "",
 	}
 	if len(sb.Skills) > 0 && s.opts.Skills != nil {
@@ -79,9 +79,9 @@ func (s *Service) guidance(ctx context.Context, sb cloche.Sandbox) (cloche.Guida
 			has[use.Name] = true
 		}
 		for _, sk := range all.Skills {
-			if has[sk.Name] || has[cloche.AllSkills] {
-				g.Skills = append(g.Skills, cloche.GuidanceSkill{
-					Name: sk.Name, Description: oneLine(sk.Description), Path: path.Join(g.Workspace, cloche.SkillsDir, sk.Name, sk.Entry),
+			if has[sk.Name] || has[api.AllSkills] {
+				g.Skills = append(g.Skills, api.GuidanceSkill{
+					Name: sk.Name, Description: oneLine(sk.Description), Path: path.Join(g.Workspace, api.SkillsDir, sk.Name, sk.Entry),
 				})
 			}
 		}
@@ -92,7 +92,7 @@ func (s *Service) guidance(ctx context.Context, sb cloche.Sandbox) (cloche.Guida
 
 // guidanceText says to a model what g says, and what else of sb it should know. What
 // users wrote is quoted as the description of a skill and nowhere else.
-func guidanceText(g cloche.Guidance, sb cloche.Sandbox) string {
+func guidanceText(g api.Guidance, sb api.Sandbox) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("You have an isolated Linux sandbox in which your exec tool runs commands. Use it for exact calculations, " +
@@ -127,19 +127,19 @@ func guidanceText(g cloche.Guidance, sb cloche.Sandbox) string {
 			line("- %s (%s): %s", sk.Name, sk.Path, cmp.Or(sk.Description, "no description"))
 		}
 		if more := len(g.Skills) - maxGuidanceNames; more > 0 {
-			line("- and %d more below %s", more, path.Join(g.Workspace, cloche.SkillsDir))
+			line("- and %d more below %s", more, path.Join(g.Workspace, api.SkillsDir))
 		}
 	}
 	return b.String()
 }
 
-func networkText(line func(string, ...any), network string, sb cloche.Sandbox) {
+func networkText(line func(string, ...any), network string, sb api.Sandbox) {
 	allow := []string{}
 	if sb.Egress != nil {
 		allow = sb.Egress.Allow
 	}
 	switch {
-	case network == cloche.NetworkNone || len(allow) == 0 && sb.Egress != nil && !sb.Egress.Ask:
+	case network == api.NetworkNone || len(allow) == 0 && sb.Egress != nil && !sb.Egress.Ask:
 		line("There is no network: nothing can be downloaded or installed, and no name resolves.")
 	case len(allow) > maxGuidanceNames:
 		line("The network reaches some hosts only, such as %s. What is refused is refused at once; do not try it again.", strings.Join(allow[:maxGuidanceNames], ", "))
@@ -149,11 +149,11 @@ func networkText(line func(string, ...any), network string, sb cloche.Sandbox) {
 		line("The network reaches what the operator allows. What is refused is refused at once; do not try it again.")
 	}
 	for _, e := range sb.Endpoints[:min(len(sb.Endpoints), maxGuidanceNames)] {
-		line("The service %s answers at %s.", e.Name, cmp.Or(e.Listen, cloche.DefaultEndpointListen))
+		line("The service %s answers at %s.", e.Name, cmp.Or(e.Listen, api.DefaultEndpointListen))
 	}
 }
 
-func limitsText(line func(string, ...any), l cloche.Limits) {
+func limitsText(line func(string, ...any), l api.Limits) {
 	var parts []string
 	add := func(on bool, format string, args ...any) {
 		if on {
@@ -173,6 +173,6 @@ func limitsText(line func(string, ...any), l cloche.Limits) {
 // oneLine is a text of a user's that cannot pass for lines of ours.
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	s, _ = cloche.TruncateText(s, maxGuidanceText)
+	s, _ = api.TruncateText(s, maxGuidanceText)
 	return strings.Join(strings.Fields(s), " ")
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -46,7 +46,7 @@ func lookAtMounts(facts *policy.Facts) error {
 	}
 	mounts, err := workspace.Mounts()
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "the mounts of this host cannot be listed").WithCause(err)
+		return api.Errorf(api.CodeInternal, "the mounts of this host cannot be listed").WithCause(err)
 	}
 	// Without root an engine mounts a directory by its path, with what is mounted below.
 	facts.Recursive = os.Geteuid() != 0

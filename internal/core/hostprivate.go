@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -23,7 +23,7 @@ const (
 )
 
 // lookForPrivate adds to the facts what is private in the directories of a request.
-func lookForPrivate(facts *policy.Facts, spec *cloche.SandboxSpec) {
+func lookForPrivate(facts *policy.Facts, spec *api.SandboxSpec) {
 	if facts.Windows {
 		return
 	}
@@ -114,11 +114,11 @@ func (s *privateSearch) add(p string, n policy.PrivateName) {
 	if err != nil || fi.Mode().Type()&^fs.ModeDir != 0 {
 		return
 	}
-	found := policy.PrivatePath{Path: filepath.ToSlash(at), Name: n.Name, Access: cmp.Or(n.Access, cloche.AccessNone)}
+	found := policy.PrivatePath{Path: filepath.ToSlash(at), Name: n.Name, Access: cmp.Or(n.Access, api.AccessNone)}
 	switch same := slices.IndexFunc(s.found, func(f policy.PrivatePath) bool { return f.Path == found.Path }); {
 	case same < 0:
 		s.found = append(s.found, found)
-	case found.Access == cloche.AccessNone:
+	case found.Access == api.AccessNone:
 		s.found[same] = found
 	}
 }

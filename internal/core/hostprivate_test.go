@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // plant makes files below dir; a name that ends with a slash is a directory.
@@ -45,7 +45,7 @@ func TestPrivateIn(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	none, read := " "+string(cloche.AccessNone), " "+string(cloche.AccessRead)
+	none, read := " "+string(api.AccessNone), " "+string(api.AccessRead)
 	for name, c := range map[string]struct{ files, want []string }{
 		"a project": {[]string{
 			".cargo/config.toml", ".claude/settings.json", ".docker/Dockerfile", ".kube/job.yaml", ".config/nextest.toml", ".npmrc", ".gitconfig",

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -30,24 +30,24 @@ type pullKey struct{}
 
 // WithPullProgress returns a context whose pulls tell fn how far they are, one
 // call at a time.
-func WithPullProgress(ctx context.Context, fn func(cloche.PullProgress)) context.Context {
+func WithPullProgress(ctx context.Context, fn func(api.PullProgress)) context.Context {
 	return context.WithValue(ctx, pullKey{}, fn)
 }
 
 // PullProgress is who is to be told of pulls; never nil.
-func PullProgress(ctx context.Context) func(cloche.PullProgress) {
-	if fn, ok := ctx.Value(pullKey{}).(func(cloche.PullProgress)); ok && fn != nil {
+func PullProgress(ctx context.Context) func(api.PullProgress) {
+	if fn, ok := ctx.Value(pullKey{}).(func(api.PullProgress)); ok && fn != nil {
 		return fn
 	}
-	return func(cloche.PullProgress) {}
+	return func(api.PullProgress) {}
 }
 
 // Images lists the root filesystems that a create of caller can name.
-func (s *Service) Images(_ context.Context, caller Caller) (cloche.ImageList, error) {
+func (s *Service) Images(_ context.Context, caller Caller) (api.ImageList, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbImages); err != nil {
-		return cloche.ImageList{}, err
+		return api.ImageList{}, err
 	}
-	list := cloche.ImageList{Images: []cloche.Image{}}
+	list := api.ImageList{Images: []api.Image{}}
 	for _, img := range s.opts.Images.List() {
 		if policy.SeesImage(caller, s.rules(), img.Digest, img.Name) {
 			list.Images = append(list.Images, img)
@@ -57,29 +57,29 @@ func (s *Service) Images(_ context.Context, caller Caller) (cloche.ImageList, er
 }
 
 // InspectImage tells all that is known of an image that is here.
-func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (cloche.Image, error) {
+func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (api.Image, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbInspectImage); err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	rules := s.rules()
 	is := cmp.Or(rules.PullOf(ref), ref) // what is no reference is refused by the room
 	img, err := s.opts.Images.Inspect(is)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	// By a name it is judged by that, by its digest alone by any that it has.
 	names := []string{is}
-	if cloche.ValidDigest(is) {
+	if api.ValidDigest(is) {
 		names = s.opts.Images.Names(is)
 	}
 	if !policy.SeesImage(caller, rules, img.Digest, names...) {
-		return cloche.Image{}, image.NotHere(is)
+		return api.Image{}, image.NotHere(is)
 	}
 	return img, nil
 }
 
 // PullImage fetches an image, also when one of that name is here.
-func (s *Service) PullImage(ctx context.Context, caller Caller, req cloche.PullRequest) (cloche.Image, error) {
+func (s *Service) PullImage(ctx context.Context, caller Caller, req api.PullRequest) (api.Image, error) {
 	d := details{"image": bound(req.Image)}
 	if req.Platform != "" {
 		d["platform"] = bound(req.Platform)
@@ -87,10 +87,10 @@ func (s *Service) PullImage(ctx context.Context, caller Caller, req cloche.PullR
 	rules := s.rules()
 	grant, err := policy.DecidePull(req, s.imageFact(rules.PullOf(req.Image)), caller, rules)
 	if err != nil {
-		return cloche.Image{}, s.refused(ctx, caller, policy.VerbPullImage, "", d, err)
+		return api.Image{}, s.refused(ctx, caller, policy.VerbPullImage, "", d, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbPullImage, "", d); err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	img, err := s.pull(ctx, caller, grant, req.Platform)
 	if err == nil {
@@ -100,31 +100,31 @@ func (s *Service) PullImage(ctx context.Context, caller Caller, req cloche.PullR
 }
 
 // pull fetches a granted image and tells of it.
-func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGrant, platform string) (cloche.Image, error) {
+func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGrant, platform string) (api.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	about := cloche.Event{Tenant: caller.Tenant, Image: grant.Ref}
+	about := api.Event{Tenant: caller.Tenant, Image: grant.Ref}
 	tell := PullProgress(ctx)
 	var last time.Time
 	begin := about
-	begin.Kind = cloche.EventImagePulling
+	begin.Kind = api.EventImagePulling
 	most, _ := s.rules().ImageStoreMax()
 	img, err := s.opts.Images.Pull(ctx, grant.Ref, image.PullOptions{
-		Platform: platform, Missing: grant.Pull == cloche.PullMissing, Check: grant.Check, MaxBytes: max(most, 0),
-		Progress: func(p cloche.PullProgress) {
+		Platform: platform, Missing: grant.Pull == api.PullMissing, Check: grant.Check, MaxBytes: max(most, 0),
+		Progress: func(p api.PullProgress) {
 			tell(p)
-			if now := time.Now(); now.Sub(last) >= pullEventEvery && p.Phase != cloche.PullDone {
+			if now := time.Now(); now.Sub(last) >= pullEventEvery && p.Phase != api.PullDone {
 				last, begin.Pull = now, &p
 				s.publishEvent(begin)
 			}
 		},
 	})
 	if err != nil {
-		about.Kind, about.Reason = cloche.EventImageFailed, plainReason(err)
+		about.Kind, about.Reason = api.EventImageFailed, plainReason(err)
 		s.publishEvent(about)
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
-	about.Kind = cloche.EventImagePulled
+	about.Kind = api.EventImagePulled
 	s.publishEvent(about)
 	defer s.opts.Images.Hold(img.Digest)()
 	s.capImages(ctx)
@@ -135,11 +135,11 @@ func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGra
 // from being removed until release is called.
 func (s *Service) fetch(ctx context.Context, caller Caller, permit policy.Permit, progress func(step string)) (_ policy.Permit, release func(), err error) {
 	grant := permit.Image()
-	if grant.Ref == cloche.DefaultImage {
+	if grant.Ref == api.DefaultImage {
 		return permit, func() {}, nil
 	}
 	img, _, here := s.opts.Images.Look(grant.Ref)
-	if grant.Pull == cloche.PullAlways || grant.Pull == cloche.PullMissing && !here {
+	if grant.Pull == api.PullAlways || grant.Pull == api.PullMissing && !here {
 		if progress != nil {
 			progress("image")
 		}
@@ -164,7 +164,7 @@ func (s *Service) imageCommand(ref string) ([]string, error) {
 			return argv, nil
 		}
 	}
-	return nil, cloche.Invalid("argv", "there is nothing to run, and image %q does not say what it would run", bound(ref)).
+	return nil, api.Invalid("argv", "there is nothing to run, and image %q does not say what it would run", bound(ref)).
 		WithHint("set exactly one of argv, shell and python")
 }
 
@@ -173,7 +173,7 @@ func (s *Service) imageFact(ref string) policy.ImageFact {
 	switch ref {
 	case "":
 		return policy.ImageFact{}
-	case cloche.DefaultImage:
+	case api.DefaultImage:
 		return policy.ImageFact{Here: true}
 	}
 	img, names, here := s.opts.Images.Look(ref)
@@ -181,9 +181,9 @@ func (s *Service) imageFact(ref string) policy.ImageFact {
 }
 
 // ImportImage makes an image of an archive.
-func (s *Service) ImportImage(ctx context.Context, caller Caller, o cloche.ImportOptions, r io.Reader) (cloche.Image, error) {
+func (s *Service) ImportImage(ctx context.Context, caller Caller, o api.ImportOptions, r io.Reader) (api.Image, error) {
 	d := details{"image": bound(o.Name)}
-	return s.makeImage(ctx, caller, policy.VerbImportImage, d, policy.AuthorizeHost(caller, policy.VerbImportImage), func() (cloche.Image, error) {
+	return s.makeImage(ctx, caller, policy.VerbImportImage, d, policy.AuthorizeHost(caller, policy.VerbImportImage), func() (api.Image, error) {
 		return s.opts.Images.ImportStream(ctx, o.Name, r, image.ImportOptions{
 			Format: o.Format, Ref: o.Ref, Platform: o.Platform, Progress: PullProgress(ctx),
 		})
@@ -191,7 +191,7 @@ func (s *Service) ImportImage(ctx context.Context, caller Caller, o cloche.Impor
 }
 
 // BuildImage makes an image of files of this machine.
-func (s *Service) BuildImage(ctx context.Context, caller Caller, req cloche.ImageBuildRequest) (cloche.Image, error) {
+func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBuildRequest) (api.Image, error) {
 	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs, Dirs: map[string]policy.DirFact{}}
 	if caller.Operator {
 		for _, p := range req.Paths {
@@ -203,7 +203,7 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req cloche.Imag
 		err = policy.DecideBuild(req, facts, caller, s.rules())
 	}
 	d := details{"image": bound(req.Name), "paths": bound(strings.Join(req.Paths, " "))}
-	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, err, func() (cloche.Image, error) {
+	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, err, func() (api.Image, error) {
 		o := image.ImportOptions{Progress: PullProgress(ctx)}
 		if req.Config != nil {
 			o.Config = *req.Config
@@ -214,12 +214,12 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req cloche.Imag
 
 // makeImage does what makes an image of something else than a registry's, unless
 // policy has refused it.
-func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb, d details, refusal error, do func() (cloche.Image, error)) (cloche.Image, error) {
+func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb, d details, refusal error, do func() (api.Image, error)) (api.Image, error) {
 	if refusal != nil {
-		return cloche.Image{}, s.refused(ctx, caller, verb, "", d, refusal)
+		return api.Image{}, s.refused(ctx, caller, verb, "", d, refusal)
 	}
 	if err := s.intend(ctx, caller, verb, "", d); err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	img, err := do()
 	if err == nil {
@@ -245,25 +245,25 @@ func (s *Service) RemoveImage(ctx context.Context, caller Caller, ref string) er
 		err = s.opts.Images.Remove(ctx, ref, inUse)
 	}
 	if err == nil {
-		s.publishEvent(cloche.Event{Kind: cloche.EventImageRemoved, Tenant: caller.Tenant, Image: ref})
+		s.publishEvent(api.Event{Kind: api.EventImageRemoved, Tenant: caller.Tenant, Image: ref})
 	}
 	return s.done(ctx, caller, policy.VerbRemoveImage, "", d, err)
 }
 
 // PruneImages makes images occupy less.
-func (s *Service) PruneImages(ctx context.Context, caller Caller, req cloche.ImagePruneRequest) (cloche.ImagePruneResult, error) {
-	none := cloche.ImagePruneResult{Removed: []cloche.Image{}}
+func (s *Service) PruneImages(ctx context.Context, caller Caller, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
+	none := api.ImagePruneResult{Removed: []api.Image{}}
 	d := details{"dry_run": strconv.FormatBool(req.DryRun)}
 	most, capped := s.rules().ImageStoreMax()
 	err := policy.AuthorizeHost(caller, policy.VerbPruneImages)
 	switch {
 	case err != nil:
 	case req.MaxBytes != nil && *req.MaxBytes < 0:
-		err = cloche.Invalid("max_bytes", "images cannot occupy %d bytes", *req.MaxBytes).WithHint("0 keeps only what is in use")
+		err = api.Invalid("max_bytes", "images cannot occupy %d bytes", *req.MaxBytes).WithHint("0 keeps only what is in use")
 	case req.MaxBytes != nil:
 		most = *req.MaxBytes
 	case !capped:
-		err = cloche.Invalid("max_bytes", "it is not said how much images may occupy").
+		err = api.Invalid("max_bytes", "it is not said how much images may occupy").
 			WithHint("give a size, where 0 keeps only what is in use, or set image_store.max in the policy file")
 	}
 	if err != nil {
@@ -279,15 +279,15 @@ func (s *Service) PruneImages(ctx context.Context, caller Caller, req cloche.Ima
 }
 
 // prune removes what nobody uses until images occupy at most that.
-func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (cloche.ImagePruneResult, error) {
+func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (api.ImagePruneResult, error) {
 	inUse, err := s.imagesInUse()
 	if err != nil {
-		return cloche.ImagePruneResult{Removed: []cloche.Image{}}, err
+		return api.ImagePruneResult{Removed: []api.Image{}}, err
 	}
 	out, err := s.opts.Images.Prune(ctx, image.PruneOptions{MaxBytes: most, InUse: inUse, DryRun: dryRun})
 	if !dryRun {
 		for _, img := range out.Removed {
-			s.publishEvent(cloche.Event{Kind: cloche.EventImageRemoved, Tenant: policy.LocalTenant, Image: img.Name, Reason: "images may occupy only so much"})
+			s.publishEvent(api.Event{Kind: api.EventImageRemoved, Tenant: policy.LocalTenant, Image: img.Name, Reason: "images may occupy only so much"})
 		}
 	}
 	return out, err
@@ -303,7 +303,7 @@ func (s *Service) imagesInUse() ([]string, error) {
 	}
 	pins, err := s.opts.ImagePins()
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "it cannot be told which images are in use").
+		return nil, api.Errorf(api.CodeInternal, "it cannot be told which images are in use").
 			WithHint("the daemon's log says which record cannot be read").WithCause(err)
 	}
 	return append(inUse, pins...), nil
@@ -338,7 +338,7 @@ func (s *Service) TidyImages(ctx context.Context) {
 }
 
 // publishEvent tells whoever follows.
-func (s *Service) publishEvent(e cloche.Event) {
+func (s *Service) publishEvent(e api.Event) {
 	if s.opts.Events != nil {
 		s.opts.Events.Publish(e)
 	}
@@ -346,7 +346,7 @@ func (s *Service) publishEvent(e cloche.Event) {
 
 // plainReason is an error for an event: without hint.
 func plainReason(err error) string {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e.Message
 	}
 	return "an internal error"

@@ -6,23 +6,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // CreateKey makes an API key. Its text is in the answer and nowhere else.
-func (s *Service) CreateKey(ctx context.Context, caller Caller, spec cloche.KeySpec) (cloche.NewKey, error) {
+func (s *Service) CreateKey(ctx context.Context, caller Caller, spec api.KeySpec) (api.NewKey, error) {
 	d := details{"key_tenant": bound(spec.Tenant), "name": bound(spec.Name), "verbs": bound(strings.Join(spec.Verbs, " ")), "profiles": bound(strings.Join(spec.Profiles, " "))}
 	permit, err := policy.DecideKey(spec, caller, s.rules())
 	if err == nil && s.opts.Keys == nil {
 		err = noKeys()
 	}
 	if err != nil {
-		return cloche.NewKey{}, s.refused(ctx, caller, policy.VerbCreateKey, "", d, err)
+		return api.NewKey{}, s.refused(ctx, caller, policy.VerbCreateKey, "", d, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbCreateKey, "", d); err != nil {
-		return cloche.NewKey{}, err
+		return api.NewKey{}, err
 	}
 	granted := permit.Spec()
 	k, text, err := s.opts.Keys.Create(key.Wish{
@@ -30,42 +30,42 @@ func (s *Service) CreateKey(ctx context.Context, caller Caller, spec cloche.KeyS
 		Life: time.Duration(granted.ExpiresInMS) * time.Millisecond,
 	})
 	if err != nil {
-		return cloche.NewKey{}, s.done(ctx, caller, policy.VerbCreateKey, "", d, err)
+		return api.NewKey{}, s.done(ctx, caller, policy.VerbCreateKey, "", d, err)
 	}
 	d["key"] = k.ID
-	return cloche.NewKey{Key: k, Secret: text}, s.done(ctx, caller, policy.VerbCreateKey, "", d, nil)
+	return api.NewKey{Key: k, Secret: text}, s.done(ctx, caller, policy.VerbCreateKey, "", d, nil)
 }
 
 // Keys lists every key that is on record, newest first.
-func (s *Service) Keys(_ context.Context, caller Caller) (cloche.KeyList, error) {
+func (s *Service) Keys(_ context.Context, caller Caller) (api.KeyList, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbListKeys); err != nil {
-		return cloche.KeyList{}, err
+		return api.KeyList{}, err
 	}
 	if s.opts.Keys == nil {
-		return cloche.KeyList{}, noKeys()
+		return api.KeyList{}, noKeys()
 	}
-	return cloche.KeyList{Keys: s.opts.Keys.List()}, nil
+	return api.KeyList{Keys: s.opts.Keys.List()}, nil
 }
 
 // RevokeKey ends a key at once. An end is never held up by an audit log that cannot
 // be written.
-func (s *Service) RevokeKey(ctx context.Context, caller Caller, id string) (cloche.Key, error) {
+func (s *Service) RevokeKey(ctx context.Context, caller Caller, id string) (api.Key, error) {
 	d := details{"key": key.ClipID(id)}
 	err := policy.AuthorizeHost(caller, policy.VerbRevokeKey)
 	if err == nil && s.opts.Keys == nil {
 		err = noKeys()
 	}
 	if err != nil {
-		return cloche.Key{}, s.refused(ctx, caller, policy.VerbRevokeKey, "", d, err)
+		return api.Key{}, s.refused(ctx, caller, policy.VerbRevokeKey, "", d, err)
 	}
 	k, err := s.opts.Keys.Revoke(id)
-	if _, said := errors.AsType[*cloche.Error](err); err != nil && !said {
-		err = cloche.Errorf(cloche.CodeInternal, "the key %s is revoked for as long as this daemon runs, and that could not be written: %w", k.ID, err).
+	if _, said := errors.AsType[*api.Error](err); err != nil && !said {
+		err = api.Errorf(api.CodeInternal, "the key %s is revoked for as long as this daemon runs, and that could not be written: %w", k.ID, err).
 			WithHint("mend the home's disk, and revoke it again")
 	}
 	return k, s.done(context.WithoutCancel(ctx), caller, policy.VerbRevokeKey, "", d, err)
 }
 
 func noKeys() error {
-	return cloche.Errorf(cloche.CodeUnavailable, "keys are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+	return api.Errorf(api.CodeUnavailable, "keys are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
 }

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -16,20 +16,20 @@ import (
 // createKeyed is Create for a spec with an idempotency key. What is decided, fetched
 // and made for it belongs to all who ask for it, and is decided as for the first of
 // them: they are of one tenant.
-func (s *Service) createKeyed(ctx context.Context, caller Caller, spec cloche.SandboxSpec, progress func(string)) (cloche.Sandbox, error) {
+func (s *Service) createKeyed(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(string)) (api.Sandbox, error) {
 	d := audit.SpecDetails(spec)
 	if err := policy.CheckKey(spec.IdempotencyKey); err != nil {
-		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", d, err)
+		return api.Sandbox{}, s.refused(ctx, caller, policy.VerbCreate, "", d, err)
 	}
 	digest, err := digestOf(spec)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	// The first caller may leave while others wait, and what it is told goes then to a
 	// connection that is gone.
 	here := &listener{progress: progress, pull: PullProgress(ctx)}
 	defer here.leave()
-	sb, made, err := s.opts.Sandboxes.Keyed(ctx, caller, spec.IdempotencyKey, digest, func(ctx context.Context) (cloche.Sandbox, error) {
+	sb, made, err := s.opts.Sandboxes.Keyed(ctx, caller, spec.IdempotencyKey, digest, func(ctx context.Context) (api.Sandbox, error) {
 		return s.createOne(WithPullProgress(ctx, here.pulling), caller, spec, here.step)
 	})
 	if made {
@@ -41,11 +41,11 @@ func (s *Service) createKeyed(ctx context.Context, caller Caller, spec cloche.Sa
 }
 
 // digestOf tells requests apart.
-func digestOf(spec cloche.SandboxSpec) (string, error) {
+func digestOf(spec api.SandboxSpec) (string, error) {
 	spec.IdempotencyKey = ""
 	data, err := json.Marshal(spec)
 	if err != nil {
-		return "", cloche.Errorf(cloche.CodeInvalid, "encode the request: %w", err)
+		return "", api.Errorf(api.CodeInvalid, "encode the request: %w", err)
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:]), nil
@@ -55,7 +55,7 @@ func digestOf(spec cloche.SandboxSpec) (string, error) {
 type listener struct {
 	mu       sync.Mutex
 	progress func(string)
-	pull     func(cloche.PullProgress)
+	pull     func(api.PullProgress)
 }
 
 func (l *listener) leave() {
@@ -72,7 +72,7 @@ func (l *listener) step(name string) {
 	}
 }
 
-func (l *listener) pulling(p cloche.PullProgress) {
+func (l *listener) pulling(p api.PullProgress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pull != nil {

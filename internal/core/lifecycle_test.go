@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -20,8 +20,8 @@ import (
 // records are the lines of the audit log as "verb outcome" and their details.
 func (h *house) records(t *testing.T) (lines []string) {
 	t.Helper()
-	err := h.Audit(t.Context(), operator, cloche.AuditOptions{}, func(line []byte) error {
-		var r cloche.AuditRecord
+	err := h.Audit(t.Context(), operator, api.AuditOptions{}, func(line []byte) error {
+		var r api.AuditRecord
 		if err := json.Unmarshal(line, &r); err != nil {
 			return err
 		}
@@ -50,10 +50,10 @@ func holds(lines []string, parts ...string) bool {
 // A create is repeated by its key, by whoever of the tenant has it, and nobody else.
 func TestCreateByKey(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	other, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
-	spec := cloche.SandboxSpec{Name: "box", IdempotencyKey: "k", Env: map[string]string{"A": "1", "B": "2"}}
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	other, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
+	spec := api.SandboxSpec{Name: "box", IdempotencyKey: "k", Env: map[string]string{"A": "1", "B": "2"}}
 	one, err := h.Create(t.Context(), red, spec, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -68,11 +68,11 @@ func TestCreateByKey(t *testing.T) {
 	}
 	changed := spec
 	changed.Env = map[string]string{"A": "1", "B": "3"}
-	if _, err := h.Create(t.Context(), red, changed, nil); errorOf(t, err).Code != cloche.CodeConflict {
+	if _, err := h.Create(t.Context(), red, changed, nil); errorOf(t, err).Code != api.CodeConflict {
 		t.Errorf("another request: %v", err)
 	}
 	// A quota is no reason to refuse what is there.
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, MaxSandboxes: 1}, "one"); err != nil {
+	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, MaxSandboxes: 1}, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if sb, err := h.Create(t.Context(), red, spec, nil); err != nil || sb.ID != one.ID {
@@ -85,14 +85,14 @@ func TestCreateByKey(t *testing.T) {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}
-	if _, err := h.Run(t.Context(), red, cloche.RunRequest{Spec: spec, Exec: cloche.ExecRequest{Shell: "true"}}); errorOf(t, err).Field != "spec.idempotency_key" {
+	if _, err := h.Run(t.Context(), red, api.RunRequest{Spec: spec, Exec: api.ExecRequest{Shell: "true"}}); errorOf(t, err).Field != "spec.idempotency_key" {
 		t.Errorf("a run with a key: %v", err)
 	}
 	gone, err := h.DeleteKeyed(t.Context(), red, "k")
-	if err != nil || gone.ID != one.ID || gone.State != cloche.StateDeleted {
+	if err != nil || gone.ID != one.ID || gone.State != api.StateDeleted {
 		t.Errorf("delete: %+v, %v", gone, err)
 	}
-	if _, err := h.Create(t.Context(), red, spec, nil); errorOf(t, err).TerminalReason != cloche.EndedDeleted {
+	if _, err := h.Create(t.Context(), red, spec, nil); errorOf(t, err).TerminalReason != api.EndedDeleted {
 		t.Errorf("a create after its delete: %v", err)
 	}
 	if _, err := h.Get(t.Context(), blue, "box"); err != nil {
@@ -112,9 +112,9 @@ func TestCreateByKey(t *testing.T) {
 // What a batch asks for is done each for itself.
 func TestBatches(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
-	made, err := h.CreateMany(t.Context(), red, cloche.BatchCreate{Specs: []cloche.SandboxSpec{
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
+	made, err := h.CreateMany(t.Context(), red, api.BatchCreate{Specs: []api.SandboxSpec{
 		{Name: "a", IdempotencyKey: "k", Labels: map[string]string{"run": "1"}}, {Name: "NO"}, {Labels: map[string]string{"run": "1"}},
 	}, Count: 2})
 	if err != nil || len(made.Succeeded) != 4 || len(made.Failed) != 2 {
@@ -127,43 +127,43 @@ func TestBatches(t *testing.T) {
 		t.Errorf("failed %+v", made.Failed)
 	}
 	id := made.Succeeded[0].ID
-	if got, err := h.StatusMany(t.Context(), red, cloche.BatchSelect{IDs: []string{id, "nobody", "a-2"}}); err != nil || len(got.Succeeded) != 2 || len(got.Failed) != 1 || got.Failed[0].ID != "nobody" || got.Failed[0].Index != 1 {
+	if got, err := h.StatusMany(t.Context(), red, api.BatchSelect{IDs: []string{id, "nobody", "a-2"}}); err != nil || len(got.Succeeded) != 2 || len(got.Failed) != 1 || got.Failed[0].ID != "nobody" || got.Failed[0].Index != 1 {
 		t.Errorf("status: %+v, %v", got, err)
 	}
-	if got, err := h.StatusMany(t.Context(), blue, cloche.BatchSelect{IDs: []string{id}}); err != nil || len(got.Failed) != 1 || !errors.Is(got.Failed[0].Error, cloche.ErrNotFound) {
+	if got, err := h.StatusMany(t.Context(), blue, api.BatchSelect{IDs: []string{id}}); err != nil || len(got.Failed) != 1 || !errors.Is(got.Failed[0].Error, api.ErrNotFound) {
 		t.Errorf("another tenant's status: %+v, %v", got, err)
 	}
-	many := make([]string, cloche.MaxBatch+1)
+	many := make([]string, api.MaxBatch+1)
 	for name, err := range map[string]error{
-		"too many ids": func() error { _, err := h.StatusMany(t.Context(), red, cloche.BatchSelect{IDs: many}); return err }(),
+		"too many ids": func() error { _, err := h.StatusMany(t.Context(), red, api.BatchSelect{IDs: many}); return err }(),
 		"too many creates": func() error {
-			_, err := h.CreateMany(t.Context(), red, cloche.BatchCreate{Specs: make([]cloche.SandboxSpec, 2), Count: 257})
+			_, err := h.CreateMany(t.Context(), red, api.BatchCreate{Specs: make([]api.SandboxSpec, 2), Count: 257})
 			return err
 		}(),
 		"overflow": func() error {
-			_, err := h.CreateMany(t.Context(), red, cloche.BatchCreate{Specs: make([]cloche.SandboxSpec, 2), Count: 1 << 62})
+			_, err := h.CreateMany(t.Context(), red, api.BatchCreate{Specs: make([]api.SandboxSpec, 2), Count: 1 << 62})
 			return err
 		}(),
-		"nothing to make": func() error { _, err := h.CreateMany(t.Context(), red, cloche.BatchCreate{}); return err }(),
-		"nothing to go":   func() error { _, err := h.DeleteMany(t.Context(), red, cloche.BatchSelect{}); return err }(),
+		"nothing to make": func() error { _, err := h.CreateMany(t.Context(), red, api.BatchCreate{}); return err }(),
+		"nothing to go":   func() error { _, err := h.DeleteMany(t.Context(), red, api.BatchSelect{}); return err }(),
 		"status by label": func() error {
-			_, err := h.StatusMany(t.Context(), red, cloche.BatchSelect{Labels: map[string]string{"run": "1"}})
+			_, err := h.StatusMany(t.Context(), red, api.BatchSelect{Labels: map[string]string{"run": "1"}})
 			return err
 		}(),
 	} {
-		if code := cloche.CodeOf(err); code != cloche.CodeTooLarge && code != cloche.CodeInvalid {
+		if code := api.CodeOf(err); code != api.CodeTooLarge && code != api.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// An operator's labels reach into no tenant.
-	if got, err := h.DeleteMany(t.Context(), operator, cloche.BatchSelect{Labels: map[string]string{"run": "1"}}); err != nil || len(got.Succeeded)+len(got.Failed) != 0 {
+	if got, err := h.DeleteMany(t.Context(), operator, api.BatchSelect{Labels: map[string]string{"run": "1"}}); err != nil || len(got.Succeeded)+len(got.Failed) != 0 {
 		t.Errorf("the operator's: %+v, %v", got, err)
 	}
-	gone, err := h.DeleteMany(t.Context(), red, cloche.BatchSelect{IDs: []string{id, "nobody", id}, Labels: map[string]string{"run": "1"}, IdempotencyKeys: []string{"never"}})
+	gone, err := h.DeleteMany(t.Context(), red, api.BatchSelect{IDs: []string{id, "nobody", id}, Labels: map[string]string{"run": "1"}, IdempotencyKeys: []string{"never"}})
 	if err != nil || len(gone.Succeeded) != 5 || len(gone.Failed) != 1 || gone.Failed[0].ID != "nobody" {
 		t.Errorf("gone: %+v, %v", gone, err)
 	}
-	if l, err := h.List(t.Context(), red, cloche.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
+	if l, err := h.List(t.Context(), red, api.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
 		t.Errorf("left: %+v, %v", l, err)
 	}
 }
@@ -186,16 +186,16 @@ func TestBatchWhoseCallerLeaves(t *testing.T) {
 	}})
 	done := make(chan error, 1)
 	go func() {
-		_, err := h.CreateMany(ctx, operator, cloche.BatchCreate{Specs: []cloche.SandboxSpec{{}, {}}})
+		_, err := h.CreateMany(ctx, operator, api.BatchCreate{Specs: []api.SandboxSpec{{}, {}}})
 		done <- err
 	}()
 	<-blocked
 	leave()
-	if err := <-done; cloche.CodeOf(err) != cloche.CodeCanceled {
+	if err := <-done; api.CodeOf(err) != api.CodeCanceled {
 		t.Errorf("the batch: %v", err)
 	}
 	h.machine.SetFaults(fake.Faults{})
-	if l, err := h.List(t.Context(), operator, cloche.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
+	if l, err := h.List(t.Context(), operator, api.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
 		t.Errorf("left: %+v, %v", l, err)
 	}
 }
@@ -204,35 +204,35 @@ func TestBatchWhoseCallerLeaves(t *testing.T) {
 func TestExtend(t *testing.T) {
 	h := newHouse(t)
 	hour := policy.Duration(time.Hour)
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, Profiles: map[string]policy.ProfileRule{
+	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Profiles: map[string]policy.ProfileRule{
 		"short": {Ceilings: policy.LimitRule{Lifetime: &hour}},
 	}}, "short"); err != nil {
 		t.Fatal(err)
 	}
-	sb, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box", Profile: "short", Limits: cloche.Limits{LifetimeMS: 60_000}}, nil)
+	sb, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Profile: "short", Limits: api.Limits{LifetimeMS: 60_000}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	longer, err := h.Extend(t.Context(), operator, "box", cloche.Extension{LifetimeMS: 600_000})
+	longer, err := h.Extend(t.Context(), operator, "box", api.Extension{LifetimeMS: 600_000})
 	if err != nil || longer.ExpiresAt == nil || longer.ExpiresAt.Sub(*sb.ExpiresAt) < 9*time.Minute {
 		t.Errorf("extended from %s to %v, %v", sb.ExpiresAt, longer.ExpiresAt, err)
 	}
-	if same, err := h.Extend(t.Context(), operator, "box", cloche.Extension{LifetimeMS: 1000}); err != nil || !same.ExpiresAt.Equal(*longer.ExpiresAt) {
+	if same, err := h.Extend(t.Context(), operator, "box", api.Extension{LifetimeMS: 1000}); err != nil || !same.ExpiresAt.Equal(*longer.ExpiresAt) {
 		t.Errorf("an extension to less: %v, %v", same.ExpiresAt, err)
 	}
-	_, err = h.Extend(t.Context(), operator, "box", cloche.Extension{LifetimeMS: 2 * 3_600_000})
-	if e := errorOf(t, err); e.Code != cloche.CodeDenied || !strings.Contains(e.Rule, "short") || e.Field != "lifetime_ms" {
+	_, err = h.Extend(t.Context(), operator, "box", api.Extension{LifetimeMS: 2 * 3_600_000})
+	if e := errorOf(t, err); e.Code != api.CodeDenied || !strings.Contains(e.Rule, "short") || e.Field != "lifetime_ms" {
 		t.Errorf("over the ceiling: %+v", e)
 	}
 	for _, ms := range []int64{0, -1, 5} {
-		if _, err := h.Extend(t.Context(), operator, "box", cloche.Extension{LifetimeMS: ms}); errorOf(t, err).Field != "lifetime_ms" {
+		if _, err := h.Extend(t.Context(), operator, "box", api.Extension{LifetimeMS: ms}); errorOf(t, err).Field != "lifetime_ms" {
 			t.Errorf("%d: %v", ms, err)
 		}
 	}
 	if _, err := h.Stop(t.Context(), operator, "box", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Extend(t.Context(), operator, "box", cloche.Extension{LifetimeMS: 60_000}); errorOf(t, err).TerminalReason != cloche.EndedStopped {
+	if _, err := h.Extend(t.Context(), operator, "box", api.Extension{LifetimeMS: 60_000}); errorOf(t, err).TerminalReason != api.EndedStopped {
 		t.Errorf("of one that has ended: %v", err)
 	}
 	if lines := h.records(t); !holds(lines, "extend ok", "lifetime_ms:600000") || !holds(lines, "extend refused", "denied") {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -13,26 +13,26 @@ import (
 const maxPage = 1000
 
 // Get tells what is on record about a sandbox, by id or name.
-func (s *Service) Get(_ context.Context, caller Caller, ref string) (cloche.Sandbox, error) {
+func (s *Service) Get(_ context.Context, caller Caller, ref string) (api.Sandbox, error) {
 	return s.opts.Sandboxes.Get(caller, ref)
 }
 
 // Stats measures what a sandbox uses now.
-func (s *Service) Stats(ctx context.Context, caller Caller, ref string) (cloche.SandboxStats, error) {
+func (s *Service) Stats(ctx context.Context, caller Caller, ref string) (api.SandboxStats, error) {
 	return s.opts.Sandboxes.Stats(ctx, caller, ref)
 }
 
 // List returns one page of the caller's sandboxes, newest first.
-func (s *Service) List(_ context.Context, caller Caller, o cloche.ListOptions) (cloche.SandboxList, error) {
+func (s *Service) List(_ context.Context, caller Caller, o api.ListOptions) (api.SandboxList, error) {
 	if o.Limit < 0 || o.Limit > maxPage {
-		return cloche.SandboxList{}, cloche.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0 to %d", maxPage)
+		return api.SandboxList{}, api.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0 to %d", maxPage)
 	}
 	return s.opts.Sandboxes.List(caller, o), nil
 }
 
 // Delete takes a sandbox away, running or not, and returns the last that is known of
 // it. Of one that was removed already, by its id, it changes nothing.
-func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (cloche.Sandbox, error) {
+func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (api.Sandbox, error) {
 	if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
 		return gone, nil
 	}
@@ -41,7 +41,7 @@ func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (cloche
 		if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
 			return gone, nil // its removal ended between the two questions
 		}
-		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", nil, err)
+		return api.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", nil, err)
 	}
 	sb, err := s.opts.Sandboxes.Delete(ctx, caller, is.ID)
 	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, is.ID, nil, err)
@@ -49,10 +49,10 @@ func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (cloche
 
 // DeleteKeyed takes away what an idempotency key stands for, and what is yet to come
 // of it; see sandbox.Manager.DeleteKeyed.
-func (s *Service) DeleteKeyed(ctx context.Context, caller Caller, key string) (cloche.Sandbox, error) {
+func (s *Service) DeleteKeyed(ctx context.Context, caller Caller, key string) (api.Sandbox, error) {
 	d := details{"idempotency_key": clip(key)}
 	if err := policy.CheckKey(key); err != nil {
-		return cloche.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", d, err)
+		return api.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", d, err)
 	}
 	sb, err := s.opts.Sandboxes.DeleteKeyed(ctx, caller, key)
 	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, sb.ID, d, err)
@@ -65,7 +65,7 @@ func (s *Service) Remove(ctx context.Context, caller Caller, ref string) error {
 }
 
 // Stop ends a sandbox in good order; a nil grace is the default.
-func (s *Service) Stop(ctx context.Context, caller Caller, ref string, grace *time.Duration) (sb cloche.Sandbox, err error) {
+func (s *Service) Stop(ctx context.Context, caller Caller, ref string, grace *time.Duration) (sb api.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbStop, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Stop(ctx, caller, id, grace)
 		return err
@@ -74,7 +74,7 @@ func (s *Service) Stop(ctx context.Context, caller Caller, ref string, grace *ti
 }
 
 // Kill ends a sandbox at once.
-func (s *Service) Kill(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+func (s *Service) Kill(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbKill, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Kill(ctx, caller, id)
 		return err
@@ -93,12 +93,12 @@ func (s *Service) lifetime(ctx context.Context, caller Caller, verb policy.Verb,
 }
 
 // Heartbeat renews the lease of a sandbox.
-func (s *Service) Heartbeat(_ context.Context, caller Caller, ref string) (cloche.Sandbox, error) {
+func (s *Service) Heartbeat(_ context.Context, caller Caller, ref string) (api.Sandbox, error) {
 	return s.opts.Sandboxes.Touch(caller, ref)
 }
 
 // Extend lets a sandbox live longer.
-func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x cloche.Extension) (cloche.Sandbox, error) {
+func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.Extension) (api.Sandbox, error) {
 	const verb = policy.VerbExtend
 	d := details{"lifetime_ms": strconv.FormatInt(x.LifetimeMS, 10)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
@@ -121,7 +121,7 @@ func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x cloch
 }
 
 // Pause makes the processes of a sandbox stand still.
-func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
 	if sb, err = s.opts.Sandboxes.Get(caller, ref); err != nil {
 		return sb, s.refused(ctx, caller, policy.VerbPause, "", nil, err)
 	}
@@ -134,7 +134,7 @@ func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb cloc
 
 // Resume lets them go on. It is on record after: nothing is left paused because the audit
 // log cannot be written.
-func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb cloche.Sandbox, err error) {
+func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbResume, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Resume(ctx, caller, id)
 		return err

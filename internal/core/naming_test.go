@@ -6,32 +6,32 @@ import (
 	"context"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func identity(id string) cloche.Naming {
-	return cloche.Naming{Identity: &cloche.Identity{LauncherType: "group", LauncherID: id}}
+func identity(id string) api.Naming {
+	return api.Naming{Identity: &api.Identity{LauncherType: "group", LauncherID: id}}
 }
 
 // ways are the calls that a forced template holds for.
-func (h *house) ways(ctx context.Context, c core.Caller) map[string]func(ref string, n cloche.Naming) error {
-	req := func(n cloche.Naming) cloche.ExecRequest {
-		return cloche.ExecRequest{Naming: n, Argv: []string{"true"}, Cwd: "/"}
+func (h *house) ways(ctx context.Context, c core.Caller) map[string]func(ref string, n api.Naming) error {
+	req := func(n api.Naming) api.ExecRequest {
+		return api.ExecRequest{Naming: n, Argv: []string{"true"}, Cwd: "/"}
 	}
-	return map[string]func(ref string, n cloche.Naming) error{
-		"exec": func(ref string, n cloche.Naming) error { _, err := h.Exec(ctx, c, ref, req(n)); return err },
-		"exec stream": func(ref string, n cloche.Naming) error {
+	return map[string]func(ref string, n api.Naming) error{
+		"exec": func(ref string, n api.Naming) error { _, err := h.Exec(ctx, c, ref, req(n)); return err },
+		"exec stream": func(ref string, n api.Naming) error {
 			st, err := h.ExecStream(ctx, c, ref, req(n))
 			if err == nil {
 				err = st.Close()
 			}
 			return err
 		},
-		"start": func(ref string, n cloche.Naming) error {
-			_, err := h.StartProcess(ctx, c, ref, cloche.ProcessSpec{ExecRequest: req(n)})
+		"start": func(ref string, n api.Naming) error {
+			_, err := h.StartProcess(ctx, c, ref, api.ProcessSpec{ExecRequest: req(n)})
 			return err
 		},
 	}
@@ -39,25 +39,25 @@ func (h *house) ways(ctx context.Context, c core.Caller) map[string]func(ref str
 
 func TestNamesByIdentity(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
-	mine, err := h.Create(t.Context(), red, cloche.SandboxSpec{Naming: identity("4_2")}, nil)
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
+	mine, err := h.Create(t.Context(), red, api.SandboxSpec{Naming: identity("4_2")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := h.Create(t.Context(), blue, cloche.SandboxSpec{Naming: identity("4_2")}, nil)
+	theirs, err := h.Create(t.Context(), blue, api.SandboxSpec{Naming: identity("4_2")}, nil)
 	if err != nil || theirs.Name != mine.Name || theirs.ID == mine.ID {
 		t.Fatalf("two tenants of one identity: %s %s and %s %s, %v", mine.ID, mine.Name, theirs.ID, theirs.Name, err)
 	}
-	for c, own := range map[*core.Caller]cloche.Sandbox{&red: mine, &blue: theirs} {
+	for c, own := range map[*core.Caller]api.Sandbox{&red: mine, &blue: theirs} {
 		if got, err := h.ResolveName(t.Context(), *c, identity("4_2")); err != nil || got.Sandbox != own.ID || got.Name != own.Name {
 			t.Errorf("%s: %+v, %v", c.Tenant, got, err)
 		}
 		for way, do := range h.ways(t.Context(), *c) {
-			if err := do(cloche.RefByNaming, identity("4_2")); err != nil {
+			if err := do(api.RefByNaming, identity("4_2")); err != nil {
 				t.Errorf("%s: %s: %v", c.Tenant, way, err)
 			}
-			if err := do(cloche.RefByNaming, identity("42")); cloche.CodeOf(err) != cloche.CodeNotFound {
+			if err := do(api.RefByNaming, identity("42")); api.CodeOf(err) != api.CodeNotFound {
 				t.Errorf("%s: %s of another identity: %v", c.Tenant, way, err)
 			}
 		}
@@ -65,7 +65,7 @@ func TestNamesByIdentity(t *testing.T) {
 	if got, err := h.ResolveName(t.Context(), red, identity("none")); err != nil || got.Name != "group_none" || got.Sandbox != "" {
 		t.Errorf("a sandbox that is not there: %+v, %v", got, err)
 	}
-	if i := h.Info(t.Context(), red); i.ScopeForced || !i.ScopeEditable || i.Tenant != "red" || i.Operator || i.NameTemplate != cloche.DefaultNameTemplate {
+	if i := h.Info(t.Context(), red); i.ScopeForced || !i.ScopeEditable || i.Tenant != "red" || i.Operator || i.NameTemplate != api.DefaultNameTemplate {
 		t.Errorf("info %+v", i)
 	}
 }
@@ -73,12 +73,12 @@ func TestNamesByIdentity(t *testing.T) {
 // TestForcedNames: every way to make or to use a sandbox, for every caller.
 func TestForcedNames(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	old, err := h.Create(t.Context(), red, cloche.SandboxSpec{Name: "old"}, nil)
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	old, err := h.Create(t.Context(), red, api.SandboxSpec{Name: "old"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, Names: policy.NameRule{Force: true}}
+	rules := policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: policy.NameRule{Force: true}}
 	if err := h.UseRules(t.Context(), rules, "digest"); err != nil {
 		t.Fatal(err)
 	}
@@ -87,31 +87,31 @@ func TestForcedNames(t *testing.T) {
 	}
 	denied := func(what string, err error, rule string) {
 		t.Helper()
-		if e := errorOf(t, err); e.Code != cloche.CodeDenied || e.Rule != rule {
+		if e := errorOf(t, err); e.Code != api.CodeDenied || e.Rule != rule {
 			t.Errorf("%s: %v, rule %q", what, err, e.Rule)
 		}
 	}
 	for _, c := range []core.Caller{operator, red} {
-		mine, err := h.Create(t.Context(), c, cloche.SandboxSpec{Naming: identity("1")}, nil)
+		mine, err := h.Create(t.Context(), c, api.SandboxSpec{Naming: identity("1")}, nil)
 		if err != nil || mine.Name != "group_1" {
 			t.Fatalf("%s: %+v, %v", c.Tenant, mine, err)
 		}
-		named := cloche.SandboxSpec{Name: "other", Naming: identity("2")}
+		named := api.SandboxSpec{Name: "other", Naming: identity("2")}
 		_, err = h.Create(t.Context(), c, named, nil)
 		denied("create", err, "names.force")
 		_, _, err = h.Hold(t.Context(), c, named, nil)
 		denied("hold", err, "names.force")
-		_, err = h.Run(t.Context(), c, cloche.RunRequest{Spec: named, Exec: cloche.ExecRequest{Argv: []string{"true"}}})
+		_, err = h.Run(t.Context(), c, api.RunRequest{Spec: named, Exec: api.ExecRequest{Argv: []string{"true"}}})
 		denied("run", err, "names.force")
-		_, _, err = h.RunStream(t.Context(), c, cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"true"}}}, nil)
+		_, _, err = h.RunStream(t.Context(), c, api.RunRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}, nil)
 		denied("run stream of nobody", err, "names.allow_shared")
 		for way, do := range h.ways(t.Context(), c) {
-			for _, ref := range []string{cloche.RefByNaming, "group_1", mine.ID} {
+			for _, ref := range []string{api.RefByNaming, "group_1", mine.ID} {
 				if err := do(ref, identity("1")); err != nil {
 					t.Errorf("%s: %s in %s: %v", c.Tenant, way, ref, err)
 				}
 			}
-			denied(way+" of nobody", do(mine.ID, cloche.Naming{}), "names.allow_shared")
+			denied(way+" of nobody", do(mine.ID, api.Naming{}), "names.allow_shared")
 			// What there is, what there never was and what another has are the same.
 			for _, ref := range []string{"old", old.ID, "never", "sb-0000000000000000", "group_2"} {
 				denied(way+" in "+ref, do(ref, identity("1")), "names.force")
@@ -124,16 +124,16 @@ func TestForcedNames(t *testing.T) {
 // TestExplainKnowsNames of execs.
 func TestExplainKnowsNames(t *testing.T) {
 	h := newHouse(t)
-	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Naming: identity("1")}, nil); err != nil {
+	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Naming: identity("1")}, nil); err != nil {
 		t.Fatal(err)
 	}
-	rules := policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone, Names: policy.NameRule{Force: true}}
+	rules := policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: policy.NameRule{Force: true}}
 	if err := h.UseRules(t.Context(), rules, "digest"); err != nil {
 		t.Fatal(err)
 	}
 	for id, rule := range map[string]string{"1": "", "2": "names.force"} {
-		a, err := h.ExplainPolicy(t.Context(), operator, cloche.PolicyQuestion{
-			Verb: "exec", Sandbox: "group_1", Exec: &cloche.ExecRequest{Naming: identity(id), Argv: []string{"true"}},
+		a, err := h.ExplainPolicy(t.Context(), operator, api.PolicyQuestion{
+			Verb: "exec", Sandbox: "group_1", Exec: &api.ExecRequest{Naming: identity(id), Argv: []string{"true"}},
 		})
 		if err != nil || a.Allowed != (rule == "") || rule != "" && a.Refusal.Rule != rule {
 			t.Errorf("identity %s: %+v, %v", id, a, err)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -37,7 +37,7 @@ type probed struct {
 	engine engine.Engine
 
 	mu     sync.Mutex
-	report *cloche.EngineReport // nil before the first
+	report *api.EngineReport // nil before the first
 	at     time.Time
 	// running is closed when the probe in progress has ended; nil is none.
 	running chan struct{}
@@ -48,7 +48,7 @@ type probed struct {
 // HostCheck tries what the daemon does with this machine's files for each sandbox, whatever
 // the engine, and returns what fails; nil is nothing. It may be called at the same time by
 // several engines' probes.
-type HostCheck func() *cloche.Problem
+type HostCheck func() *api.Problem
 
 // NewProber makes a Prober; nothing is probed before it is asked. An engine that shares
 // this machine's files is usable where the checks of the host find nothing.
@@ -70,7 +70,7 @@ func (p *Prober) Close() {
 // Reports returns every engine's report. One of an engine that was usable is
 // returned when it is old too, while a new one is made: should it not be usable any
 // more, it says so itself.
-func (p *Prober) Reports(ctx context.Context) []cloche.EngineReport {
+func (p *Prober) Reports(ctx context.Context) []api.EngineReport {
 	return p.ask(ctx, func(e *probed) (probe, wait bool) {
 		old := time.Since(e.at) > probeTTL
 		return old, e.report == nil || old && !e.report.Usable
@@ -78,13 +78,13 @@ func (p *Prober) Reports(ctx context.Context) []cloche.EngineReport {
 }
 
 // Refresh probes now.
-func (p *Prober) Refresh(ctx context.Context) []cloche.EngineReport {
+func (p *Prober) Refresh(ctx context.Context) []api.EngineReport {
 	return p.ask(ctx, func(*probed) (probe, wait bool) { return true, true })
 }
 
 // ask starts the probes that need says, which is called with the engine's lock held,
 // and waits for those that it says to wait for.
-func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool)) []cloche.EngineReport {
+func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool)) []api.EngineReport {
 	waits := make([]chan struct{}, len(p.engines))
 	for i, e := range p.engines {
 		waits[i] = p.start(e, need)
@@ -92,7 +92,7 @@ func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool))
 	late := time.NewTimer(probePatience)
 	defer late.Stop()
 	over := false
-	reports := make([]cloche.EngineReport, len(p.engines))
+	reports := make([]api.EngineReport, len(p.engines))
 	for i, e := range p.engines {
 		if waits[i] != nil && !over {
 			select {
@@ -135,7 +135,7 @@ func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan st
 }
 
 // examine is an engine's own report, with what is wrong with the host for it.
-func (p *Prober) examine(ctx context.Context, e engine.Engine) cloche.EngineReport {
+func (p *Prober) examine(ctx context.Context, e engine.Engine) api.EngineReport {
 	r := e.Probe(ctx)
 	if !r.SharesHostFS {
 		return r
@@ -150,19 +150,19 @@ func (p *Prober) examine(ctx context.Context, e engine.Engine) cloche.EngineRepo
 
 // latest is the report there is. What was waited for in vain is an engine that does
 // not answer, and is not waited for again until it does.
-func (e *probed) latest(waited chan struct{}) cloche.EngineReport {
+func (e *probed) latest(waited chan struct{}) api.EngineReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if waited != nil && e.running == waited {
 		e.hangs = true
 	}
-	var r cloche.EngineReport
+	var r api.EngineReport
 	if e.report != nil {
 		r = *e.report
 	}
 	if e.report == nil || e.hangs {
 		r.Name, r.Usable = e.engine.Name(), false
-		r.Problems = []cloche.Problem{{What: "it has not said yet what it can do here", Mend: "ask again; if it stays so, look at the log of what it depends on"}}
+		r.Problems = []api.Problem{{What: "it has not said yet what it can do here", Mend: "ask again; if it stays so, look at the log of what it depends on"}}
 	}
 	return r
 }

@@ -6,7 +6,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
@@ -15,26 +15,26 @@ import (
 type AttachEvent = sandbox.AttachEvent
 
 // StartProcess starts a managed process.
-func (s *Service) StartProcess(ctx context.Context, caller Caller, ref string, spec cloche.ProcessSpec) (_ cloche.Process, err error) {
-	var sb cloche.Sandbox
-	stage := cloche.StageExecution
+func (s *Service) StartProcess(ctx context.Context, caller Caller, ref string, spec api.ProcessSpec) (_ api.Process, err error) {
+	var sb api.Sandbox
+	stage := api.StageExecution
 	defer func() { _ = s.remember(ctx, caller, stage, sb.ID, spec.Naming, err) }()
 	d := s.processDetails(spec)
 	d["ref"] = ref
 	rules := s.rules()
 	if sb, err = s.target(caller, ref, spec.Naming, rules); err != nil {
-		return cloche.Process{}, s.refused(ctx, caller, policy.VerbStart, "", d, err)
+		return api.Process{}, s.refused(ctx, caller, policy.VerbStart, "", d, err)
 	}
 	permit, err := policy.DecideProcess(spec, policy.SettingsOf(sb), caller, rules)
 	if err != nil {
-		return cloche.Process{}, s.refused(ctx, caller, policy.VerbStart, sb.ID, d, err)
+		return api.Process{}, s.refused(ctx, caller, policy.VerbStart, sb.ID, d, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbStart, sb.ID, d); err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	if err := s.beforeRun(ctx, caller, sb); err != nil {
-		stage = cloche.StageQuotaBefore
-		return cloche.Process{}, s.done(ctx, caller, policy.VerbStart, sb.ID, d, err)
+		stage = api.StageQuotaBefore
+		return api.Process{}, s.done(ctx, caller, policy.VerbStart, sb.ID, d, err)
 	}
 	p, err := s.opts.Sandboxes.StartProcess(ctx, caller, sb.ID, permit)
 	if err == nil {
@@ -43,7 +43,7 @@ func (s *Service) StartProcess(ctx context.Context, caller Caller, ref string, s
 	return p, s.done(ctx, caller, policy.VerbStart, sb.ID, d, err)
 }
 
-func (s *Service) processDetails(spec cloche.ProcessSpec) details {
+func (s *Service) processDetails(spec api.ProcessSpec) details {
 	d := s.execDetails(spec.ExecRequest)
 	if spec.Restart != nil {
 		d["restart"] = string(spec.Restart.Policy)
@@ -52,33 +52,33 @@ func (s *Service) processDetails(spec cloche.ProcessSpec) details {
 }
 
 // Processes lists the processes of a sandbox that are on record.
-func (s *Service) Processes(ctx context.Context, caller Caller, ref string) ([]cloche.Process, error) {
+func (s *Service) Processes(ctx context.Context, caller Caller, ref string) ([]api.Process, error) {
 	return s.opts.Sandboxes.Processes(ctx, caller, ref)
 }
 
 // GetProcess tells what is on record about one process.
-func (s *Service) GetProcess(ctx context.Context, caller Caller, ref, id string) (cloche.Process, error) {
+func (s *Service) GetProcess(ctx context.Context, caller Caller, ref, id string) (api.Process, error) {
 	return s.opts.Sandboxes.Process(ctx, caller, ref, id)
 }
 
 // WaitProcess waits for the end of a process, or for its readiness.
-func (s *Service) WaitProcess(ctx context.Context, caller Caller, ref, id string, w cloche.WaitRequest) (cloche.Process, error) {
+func (s *Service) WaitProcess(ctx context.Context, caller Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
 	if w.TimeoutMS < 0 {
-		return cloche.Process{}, cloche.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
+		return api.Process{}, api.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
 			WithHint("0 is as long as the server lets a request wait")
 	}
 	return s.opts.Sandboxes.WaitProcess(ctx, caller, ref, id, w)
 }
 
 // SignalProcess sends a signal.
-func (s *Service) SignalProcess(ctx context.Context, caller Caller, ref, id string, r cloche.SignalRequest) error {
-	if cloche.SignalNumber(r.Signal) == 0 {
-		return cloche.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
+func (s *Service) SignalProcess(ctx context.Context, caller Caller, ref, id string, r api.SignalRequest) error {
+	if api.SignalNumber(r.Signal) == 0 {
+		return api.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
 	}
 	switch r.Scope {
-	case "", cloche.ScopeTree, cloche.ScopeGroup, cloche.ScopeProcess:
+	case "", api.ScopeTree, api.ScopeGroup, api.ScopeProcess:
 	default:
-		return cloche.Invalid("scope", "there is no scope %.40q", string(r.Scope)).WithHint("tree, group or process")
+		return api.Invalid("scope", "there is no scope %.40q", string(r.Scope)).WithHint("tree, group or process")
 	}
 	d := details{"exec_id": id, "signal": r.Signal, "scope": string(r.Scope)}
 	return s.process(ctx, caller, policy.VerbSignal, ref, d, func(sandboxID string) error {
@@ -104,22 +104,22 @@ func (s *Service) process(ctx context.Context, caller Caller, verb policy.Verb, 
 }
 
 // ResizeProcess changes the size of a process's terminal.
-func (s *Service) ResizeProcess(ctx context.Context, caller Caller, ref, id string, size cloche.Size) error {
+func (s *Service) ResizeProcess(ctx context.Context, caller Caller, ref, id string, size api.Size) error {
 	return s.opts.Sandboxes.ResizeProcess(ctx, caller, ref, id, size)
 }
 
 // WriteStdin gives a process input, and ends it where end is set. A nil offset
 // appends.
-func (s *Service) WriteStdin(ctx context.Context, caller Caller, ref, id string, offset *int64, r io.Reader, end bool) (cloche.StdinAck, error) {
+func (s *Service) WriteStdin(ctx context.Context, caller Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	if offset != nil && *offset < 0 {
-		return cloche.StdinAck{}, cloche.Invalid("offset", "an offset of %d was given", *offset).WithHint("count the bytes since the process's start")
+		return api.StdinAck{}, api.Invalid("offset", "an offset of %d was given", *offset).WithHint("count the bytes since the process's start")
 	}
 	return s.opts.Sandboxes.WriteStdin(ctx, caller, ref, id, offset, r, end)
 }
 
 // Attach joins a process. What becomes of the Attachment neither holds up nor
 // ends the process.
-func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r cloche.AttachRequest) (*sandbox.Attachment, error) {
+func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r api.AttachRequest) (*sandbox.Attachment, error) {
 	d := details{"exec_id": id, "write": strconv.FormatBool(r.Write || r.Exclusive), "exclusive": strconv.FormatBool(r.Exclusive)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r c
 // DialPort opens a stream to a port inside.
 func (s *Service) DialPort(ctx context.Context, caller Caller, ref string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
-		return nil, cloche.Invalid("port", "%d is no port", port).WithHint("1 to 65535")
+		return nil, api.Invalid("port", "%d is no port", port).WithHint("1 to 65535")
 	}
 	d := details{"port": strconv.Itoa(port)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)

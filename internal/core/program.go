@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/program"
@@ -47,23 +47,23 @@ var errProgramsClosed = errors.New("the daemon ended")
 // StartProgram begins a program and returns when it is on record; it goes on behind the
 // call. A request that repeats an idempotency key and is the same is the program that has
 // it.
-func (s *Service) StartProgram(ctx context.Context, caller Caller, spec cloche.ProgramSpec) (cloche.Program, error) {
+func (s *Service) StartProgram(ctx context.Context, caller Caller, spec api.ProgramSpec) (api.Program, error) {
 	d := programDetails(spec)
 	prep, err := s.prepareProgram(ctx, caller, spec)
 	if err != nil {
-		return cloche.Program{}, s.refused(ctx, caller, policy.VerbProgram, "", d, err)
+		return api.Program{}, s.refused(ctx, caller, policy.VerbProgram, "", d, err)
 	}
 	r := &programRun{
 		s: s, caller: caller, spec: spec, prep: prep, changed: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{}),
-		answers: make(chan cloche.ProgramContinue), base: context.WithoutCancel(ctx),
+		answers: make(chan api.ProgramContinue), base: context.WithoutCancel(ctx),
 	}
-	r.rec = cloche.Program{
-		ID: cloche.NewID("pg-"), Name: spec.Name, Tenant: caller.Tenant, Profile: prep.profile, State: cloche.ProgramRunning, Labels: spec.Labels,
-		Spec: &spec, Made: spec.Spec != nil, Phases: []cloche.ProgramPhaseRecord{}, CreatedAt: time.Now().UTC(),
+	r.rec = api.Program{
+		ID: api.NewID("pg-"), Name: spec.Name, Tenant: caller.Tenant, Profile: prep.profile, State: api.ProgramRunning, Labels: spec.Labels,
+		Spec: &spec, Made: spec.Spec != nil, Phases: []api.ProgramPhaseRecord{}, CreatedAt: time.Now().UTC(),
 	}
 	d["program"] = r.rec.ID
 	if err := s.intend(ctx, caller, policy.VerbProgram, prep.sandbox.ID, d); err != nil {
-		return cloche.Program{}, err
+		return api.Program{}, err
 	}
 	other, err := s.admitProgram(r)
 	if err != nil || other != "" {
@@ -72,7 +72,7 @@ func (s *Service) StartProgram(ctx context.Context, caller Caller, spec cloche.P
 			p, gerr := s.Program(ctx, caller, other)
 			return p, s.done(ctx, caller, policy.VerbProgram, "", d, gerr)
 		}
-		return cloche.Program{}, s.done(ctx, caller, policy.VerbProgram, "", d, err)
+		return api.Program{}, s.done(ctx, caller, policy.VerbProgram, "", d, err)
 	}
 	return r.look(), nil
 }
@@ -85,9 +85,9 @@ func (s *Service) admitProgram(r *programRun) (other string, err error) {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return "", cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+		return "", api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	case len(p.live) >= maxPrograms:
-		err := cloche.Errorf(cloche.CodeNoCapacity, "%d programs run, which is the most", maxPrograms)
+		err := api.Errorf(api.CodeNoCapacity, "%d programs run, which is the most", maxPrograms)
 		err.Retryable, err.RetryAfterMS = true, 1000
 		return "", err
 	}
@@ -101,7 +101,7 @@ func (s *Service) admitProgram(r *programRun) (other string, err error) {
 			return "", s.broken("compare programs", err)
 		}
 		if own != digest {
-			err := cloche.Errorf(cloche.CodeConflict, "program %s has this idempotency key, and another content", id).WithHint("choose another key")
+			err := api.Errorf(api.CodeConflict, "program %s has this idempotency key, and another content", id).WithHint("choose another key")
 			err.Field = "idempotency_key"
 			return "", err
 		}
@@ -128,7 +128,7 @@ func (s *Service) admitProgram(r *programRun) (other string, err error) {
 	return "", nil
 }
 
-func programDetails(spec cloche.ProgramSpec) details {
+func programDetails(spec api.ProgramSpec) details {
 	d := details{}
 	if spec.Spec != nil {
 		d = audit.SpecDetails(*spec.Spec)
@@ -138,13 +138,13 @@ func programDetails(spec cloche.ProgramSpec) details {
 	if spec.Name != "" {
 		d["program_name"] = bound(spec.Name)
 	}
-	for name, p := range map[string]*cloche.ProgramPhase{cloche.PhaseSetup: spec.Setup, cloche.PhasePostSetup: spec.PostSetup, cloche.PhaseRun: &spec.Run, cloche.PhaseScore: spec.Score} {
+	for name, p := range map[string]*api.ProgramPhase{api.PhaseSetup: spec.Setup, api.PhasePostSetup: spec.PostSetup, api.PhaseRun: &spec.Run, api.PhaseScore: spec.Score} {
 		if p != nil {
 			d[name+"_commands"] = strconv.Itoa(len(p.Commands))
 		}
 	}
 	if p := spec.Setup; p != nil {
-		for k, v := range policyDetails(cloche.EgressPolicy{Network: p.Network, Egress: p.Egress}) {
+		for k, v := range policyDetails(api.EgressPolicy{Network: p.Network, Egress: p.Egress}) {
 			if k != "replace" {
 				d["setup_"+k] = v
 			}
@@ -161,15 +161,15 @@ func (s *Service) program(id string) *programRun {
 }
 
 // Program tells what is on record about a program, with its request.
-func (s *Service) Program(_ context.Context, caller Caller, id string) (cloche.Program, error) {
+func (s *Service) Program(_ context.Context, caller Caller, id string) (api.Program, error) {
 	return s.findProgram(caller, id, true)
 }
 
-func (s *Service) findProgram(caller Caller, id string, withSpec bool) (cloche.Program, error) {
-	if s.opts.Programs == nil || !cloche.ValidName(id) {
-		return cloche.Program{}, policy.NoProgram(id)
+func (s *Service) findProgram(caller Caller, id string, withSpec bool) (api.Program, error) {
+	if s.opts.Programs == nil || !api.ValidName(id) {
+		return api.Program{}, policy.NoProgram(id)
 	}
-	var p cloche.Program
+	var p api.Program
 	if r := s.program(id); r != nil {
 		p = r.look()
 	} else {
@@ -181,7 +181,7 @@ func (s *Service) findProgram(caller Caller, id string, withSpec bool) (cloche.P
 		}
 	}
 	if !policy.SeesProgram(caller, p) {
-		return cloche.Program{}, policy.NoProgram(id)
+		return api.Program{}, policy.NoProgram(id)
 	}
 	if !withSpec {
 		p.Spec = nil
@@ -191,17 +191,17 @@ func (s *Service) findProgram(caller Caller, id string, withSpec bool) (cloche.P
 
 // Programs lists the newest of the caller's programs, without what is large in them; a
 // limit of 0 is 100.
-func (s *Service) Programs(_ context.Context, caller Caller, limit int) (cloche.ProgramList, error) {
-	l := cloche.ProgramList{Programs: []cloche.Program{}}
+func (s *Service) Programs(_ context.Context, caller Caller, limit int) (api.ProgramList, error) {
+	l := api.ProgramList{Programs: []api.Program{}}
 	if limit < 0 || limit > maxPage {
-		return l, cloche.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
+		return l, api.Invalid("limit", "a page of %d was asked for", limit).WithHint("0 to %d", maxPage)
 	}
 	if s.opts.Programs == nil {
 		return l, nil
 	}
 	for _, id := range s.opts.Programs.IDs(true) {
 		p, err := s.findProgram(caller, id, false)
-		if errors.Is(err, cloche.ErrNotFound) {
+		if errors.Is(err, api.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -210,7 +210,7 @@ func (s *Service) Programs(_ context.Context, caller Caller, limit int) (cloche.
 		if len(l.Programs) == cmp.Or(limit, 100) {
 			break
 		}
-		p.Phases, p.Outputs = []cloche.ProgramPhaseRecord{}, nil
+		p.Phases, p.Outputs = []api.ProgramPhaseRecord{}, nil
 		l.Programs = append(l.Programs, p)
 	}
 	return l, nil
@@ -218,14 +218,14 @@ func (s *Service) Programs(_ context.Context, caller Caller, limit int) (cloche.
 
 // CancelProgram ends a program, and returns when its sandbox is gone. One that has ended
 // is no error.
-func (s *Service) CancelProgram(ctx context.Context, caller Caller, id string) (cloche.Program, error) {
+func (s *Service) CancelProgram(ctx context.Context, caller Caller, id string) (api.Program, error) {
 	d := details{"program": bound(id)}
 	p, err := s.findProgram(caller, id, false)
 	if err != nil {
 		return p, s.refused(ctx, caller, policy.VerbCancelProgram, "", d, err)
 	}
 	if r := s.program(id); r != nil {
-		r.cancel(cloche.Errorf(cloche.CodeCanceled, "the program was cancelled"))
+		r.cancel(api.Errorf(api.CodeCanceled, "the program was cancelled"))
 		select {
 		case <-r.gone:
 		case <-ctx.Done():
@@ -237,7 +237,7 @@ func (s *Service) CancelProgram(ctx context.Context, caller Caller, id string) (
 }
 
 // ContinueProgram ends the pause of a handler.
-func (s *Service) ContinueProgram(ctx context.Context, caller Caller, id string, c cloche.ProgramContinue) (cloche.Program, error) {
+func (s *Service) ContinueProgram(ctx context.Context, caller Caller, id string, c api.ProgramContinue) (api.Program, error) {
 	d := details{"program": bound(id), "handler": bound(c.Handler), "failed": bound(c.Failed)}
 	p, err := s.findProgram(caller, id, false)
 	if err == nil {
@@ -250,10 +250,10 @@ func (s *Service) ContinueProgram(ctx context.Context, caller Caller, id string,
 	return p, s.done(ctx, caller, policy.VerbContinueProgram, "", d, err)
 }
 
-func (s *Service) continueProgram(ctx context.Context, id string, p cloche.Program, c cloche.ProgramContinue) error {
+func (s *Service) continueProgram(ctx context.Context, id string, p api.Program, c api.ProgramContinue) error {
 	r := s.program(id)
 	if r == nil || p.Handler != c.Handler {
-		return cloche.Errorf(cloche.CodeState, "program %s does not wait for handler %s", id, bound(c.Handler)).
+		return api.Errorf(api.CodeState, "program %s does not wait for handler %s", id, bound(c.Handler)).
 			WithHint("it is %s, in phase %s", p.State, p.Phase)
 	}
 	for {
@@ -261,7 +261,7 @@ func (s *Service) continueProgram(ctx context.Context, id string, p cloche.Progr
 		waits, changed := r.rec.Handler, r.changed
 		r.mu.Unlock()
 		if waits != c.Handler {
-			return cloche.Errorf(cloche.CodeState, "program %s does not wait for handler %s any more", id, bound(c.Handler))
+			return api.Errorf(api.CodeState, "program %s does not wait for handler %s any more", id, bound(c.Handler))
 		}
 		select {
 		case r.answers <- c:
@@ -275,13 +275,13 @@ func (s *Service) continueProgram(ctx context.Context, id string, p cloche.Progr
 
 // FollowProgram calls fn with each step of a program, from its beginning on, and returns
 // the program when it has ended; or ends with ctx, or an error of fn.
-func (s *Service) FollowProgram(ctx context.Context, caller Caller, id string, fn func(cloche.ProgramStep) error) (cloche.Program, error) {
+func (s *Service) FollowProgram(ctx context.Context, caller Caller, id string, fn func(api.ProgramStep) error) (api.Program, error) {
 	if _, err := s.findProgram(caller, id, false); err != nil {
-		return cloche.Program{}, err
+		return api.Program{}, err
 	}
 	if r := s.program(id); r != nil {
 		if err := r.follow(ctx, fn); err != nil {
-			return cloche.Program{}, err
+			return api.Program{}, err
 		}
 	}
 	return s.findProgram(caller, id, true)
@@ -300,7 +300,7 @@ func (s *Service) RecoverPrograms(ctx context.Context) {
 			continue
 		}
 		now := time.Now().UTC()
-		p.State, p.Handler, p.EndedAt = cloche.ProgramFailed, "", &now
+		p.State, p.Handler, p.EndedAt = api.ProgramFailed, "", &now
 		p.Failure = interrupted(p.Phase)
 		if n := len(p.Phases); n > 0 && p.Phases[n-1].State == stepRunning {
 			p.Phases[n-1].State = stepFailed
@@ -310,11 +310,11 @@ func (s *Service) RecoverPrograms(ctx context.Context) {
 		}
 		who := Caller{Tenant: p.Tenant, UID: -1, Via: "recovery"}
 		_ = s.done(ctx, who, policy.VerbProgram, sandboxID(p), details{"program": id, "phase": p.Phase},
-			cloche.Errorf(cloche.CodeUnavailable, "%s", p.Failure.Message)) // it returns its argument
+			api.Errorf(api.CodeUnavailable, "%s", p.Failure.Message)) // it returns its argument
 	}
 }
 
-func sandboxID(p cloche.Program) string {
+func sandboxID(p api.Program) string {
 	if p.Sandbox == nil {
 		return ""
 	}

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -15,65 +15,65 @@ import (
 // the sandbox itself says, confirmed.
 func TestSetupHasItsOwnNetwork(t *testing.T) {
 	h, dir := newHouse(t), t.TempDir()
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	h.networkedRules(t, "egress: {allow: ['*.a.org', b.org], deny: [no.a.org]}")
 	for name, tc := range map[string]struct {
-		run         cloche.SandboxSpec
+		run         api.SandboxSpec
 		network     string
 		allow, deny int
 	}{
-		"none": {cloche.SandboxSpec{}, "none", 0, 0},
-		"less": {cloche.SandboxSpec{Egress: &cloche.Egress{Allow: []string{"b.org"}, Limits: cloche.EgressLimits{Connections: 3}}}, "on", 1, 1},
+		"none": {api.SandboxSpec{}, "none", 0, 0},
+		"less": {api.SandboxSpec{Egress: &api.Egress{Allow: []string{"b.org"}, Limits: api.EgressLimits{Connections: 3}}}, "on", 1, 1},
 	} {
 		spec := in(dir)
 		spec.Spec = &tc.run
 		spec.Setup = sh("true")
-		spec.Setup.Egress = &cloche.Egress{Allow: []string{"x.a.org", "b.org"}}
-		spec.Handlers = []cloche.ProgramHandler{{Name: "look", Wait: true}}
+		spec.Setup.Egress = &api.Egress{Allow: []string{"x.a.org", "b.org"}}
+		spec.Handlers = []api.ProgramHandler{{Name: "look", Wait: true}}
 		p, err := h.StartProgram(t.Context(), red, spec)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.reaches(t, p.ID, cloche.PhaseHandlers)
+		h.reaches(t, p.ID, api.PhaseHandlers)
 		r, err := h.Egress(t.Context(), red, h.sandboxOf(t, p.ID))
 		if err != nil || r.Network != tc.network || len(r.Egress.Allow) != tc.allow || r.Generation != 1 || r.Applied != 1 {
 			t.Errorf("%s: in force is %+v, %v", name, r, err)
 		}
-		if _, err := h.ContinueProgram(t.Context(), red, p.ID, cloche.ProgramContinue{Handler: "look"}); err != nil {
+		if _, err := h.ContinueProgram(t.Context(), red, p.ID, api.ProgramContinue{Handler: "look"}); err != nil {
 			t.Fatal(err)
 		}
-		p, err = h.FollowProgram(t.Context(), red, p.ID, func(cloche.ProgramStep) error { return nil })
-		if err != nil || p.State != cloche.ProgramSucceeded || p.Phases[2].Phase != cloche.PhaseNetwork || p.Phases[2].Egress.Applied != 1 || p.Sandbox.Network != tc.network {
+		p, err = h.FollowProgram(t.Context(), red, p.ID, func(api.ProgramStep) error { return nil })
+		if err != nil || p.State != api.ProgramSucceeded || p.Phases[2].Phase != api.PhaseNetwork || p.Phases[2].Egress.Applied != 1 || p.Sandbox.Network != tc.network {
 			t.Errorf("%s: %s %+v %+v, %v", name, p.State, p.Failure, p.Phases, err)
 		}
 	}
 	h.holds(t, `"change_egress"`, `"generation":"1"`)
 	spec := in(dir)
 	spec.Setup = sh("true")
-	spec.Setup.Egress = &cloche.Egress{Allow: []string{"c.org"}}
+	spec.Setup.Egress = &api.Egress{Allow: []string{"c.org"}}
 	_, err := h.StartProgram(t.Context(), red, spec)
-	if e := errorOf(t, err); e.Code != cloche.CodeDenied || e.Rule != "egress.allow" {
+	if e := errorOf(t, err); e.Code != api.CodeDenied || e.Rule != "egress.allow" {
 		t.Errorf("%+v", e)
 	}
 	h.networkedRules(t, "profiles: {closed: {extends: default, network: none, locked: [network]}}\negress: {allow: [b.org]}")
 	spec.Spec.Profile, spec.Setup.Egress.Allow = "closed", []string{"b.org"}
 	_, err = h.StartProgram(t.Context(), red, spec)
-	if e := errorOf(t, err); e.Code != cloche.CodeDenied || e.Rule != "profiles.closed.locked.network" {
+	if e := errorOf(t, err); e.Code != api.CodeDenied || e.Rule != "profiles.closed.locked.network" {
 		t.Errorf("%+v", e)
 	}
 }
 
 func TestReplaceEgress(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	h.networked(t, red, "egress: {allow: ['*.a.org', b.org]}")
-	if _, err := h.ChangeEgress(t.Context(), operator, "box", cloche.EgressChange{}); err == nil {
+	if _, err := h.ChangeEgress(t.Context(), operator, "box", api.EgressChange{}); err == nil {
 		t.Error("nothing is a change")
 	}
-	on := func(allow ...string) cloche.EgressPolicy {
-		return cloche.EgressPolicy{Egress: &cloche.Egress{Allow: allow}}
+	on := func(allow ...string) api.EgressPolicy {
+		return api.EgressPolicy{Egress: &api.Egress{Allow: allow}}
 	}
-	put := func(c core.Caller, p cloche.EgressPolicy) (cloche.EgressRules, error) {
+	put := func(c core.Caller, p api.EgressPolicy) (api.EgressRules, error) {
 		return h.ReplaceEgress(t.Context(), c, "box", p)
 	}
 	r, err := put(red, on("x.a.org"))
@@ -83,19 +83,19 @@ func TestReplaceEgress(t *testing.T) {
 	if _, err = put(red, on("c.org")); errorOf(t, err).Rule != "egress.allow" {
 		t.Errorf("%v", err)
 	}
-	if r, err = put(red, cloche.EgressPolicy{Network: "none"}); err != nil || r.Network != "none" || r.Applied != 2 {
+	if r, err = put(red, api.EgressPolicy{Network: "none"}); err != nil || r.Network != "none" || r.Applied != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if sb, err := h.Get(t.Context(), red, "box"); err != nil || sb.Network != "none" || sb.Egress != nil {
 		t.Errorf("%+v, %v", sb, err)
 	}
-	if _, err := h.ChangeEgress(t.Context(), red, "box", cloche.EgressChange{Allow: []string{"x.a.org"}}); errorOf(t, err).Code != cloche.CodeState {
+	if _, err := h.ChangeEgress(t.Context(), red, "box", api.EgressChange{Allow: []string{"x.a.org"}}); errorOf(t, err).Code != api.CodeState {
 		t.Errorf("%v", err)
 	}
 	if r, err = put(red, on("b.org")); err != nil || r.Network != "on" || r.Generation != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := put(red, cloche.EgressPolicy{Network: "none", Egress: &cloche.Egress{}}); errorOf(t, err).Field != "egress" {
+	if _, err := put(red, api.EgressPolicy{Network: "none", Egress: &api.Egress{}}); errorOf(t, err).Field != "egress" {
 		t.Errorf("%v", err)
 	}
 	h.holds(t, `"replace":"true"`)
@@ -111,10 +111,10 @@ func TestAProgramEndsWithItsKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.reaches(t, p.ID, cloche.PhaseRun)
-	revoke(cloche.Errorf(cloche.CodeUnauthenticated, "the key was revoked"))
-	p, err = h.FollowProgram(t.Context(), operator, p.ID, func(cloche.ProgramStep) error { return nil })
-	if err != nil || p.State != cloche.ProgramCanceled || p.Failure.Code != cloche.CodeUnauthenticated {
+	h.reaches(t, p.ID, api.PhaseRun)
+	revoke(api.Errorf(api.CodeUnauthenticated, "the key was revoked"))
+	p, err = h.FollowProgram(t.Context(), operator, p.ID, func(api.ProgramStep) error { return nil })
+	if err != nil || p.State != api.ProgramCanceled || p.Failure.Code != api.CodeUnauthenticated {
 		t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 	}
 	h.emptyHouse(t)
@@ -126,13 +126,13 @@ func TestAFailedSetupIsLeftToBeLookedAt(t *testing.T) {
 	spec := in("/")
 	spec.Setup, spec.InspectFailedMS = sh("exit 1"), 3_600_000
 	p := h.ended(t, operator, spec)
-	if p.State != cloche.ProgramFailed || p.InspectUntil == nil || p.ReadyAt != nil {
+	if p.State != api.ProgramFailed || p.InspectUntil == nil || p.ReadyAt != nil {
 		t.Fatalf("%+v", p)
 	}
 	if _, err := h.Get(t.Context(), operator, p.Sandbox.ID); err != nil {
 		t.Errorf("the sandbox is gone: %v", err)
 	}
-	if got, err := h.CancelProgram(t.Context(), operator, p.ID); err != nil || got.State != cloche.ProgramFailed || got.InspectUntil != nil {
+	if got, err := h.CancelProgram(t.Context(), operator, p.ID); err != nil || got.State != api.ProgramFailed || got.InspectUntil != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	h.emptyHouse(t)
@@ -140,7 +140,7 @@ func TestAFailedSetupIsLeftToBeLookedAt(t *testing.T) {
 	p = h.ended(t, operator, spec)
 	for {
 		_, err := h.Get(t.Context(), operator, p.Sandbox.ID)
-		if errors.Is(err, cloche.ErrNotFound) {
+		if errors.Is(err, api.ErrNotFound) {
 			break
 		}
 		if err != nil || t.Context().Err() != nil {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -25,9 +25,9 @@ func (r *programRun) create(ctx context.Context) error {
 	d["program"] = r.rec.ID
 	sb, err := r.s.create(ctx, r.caller, policy.VerbCreate, r.prep.permit, d, nil)
 	if err != nil {
-		return r.s.remember(ctx, r.caller, cloche.StageBuild, sb.ID, r.spec.Spec.Naming, err)
+		return r.s.remember(ctx, r.caller, api.StageBuild, sb.ID, r.spec.Spec.Naming, err)
 	}
-	r.change(func(p *cloche.Program) { p.Sandbox = &sb }, nil)
+	r.change(func(p *api.Program) { p.Sandbox = &sb }, nil)
 	return nil
 }
 
@@ -38,14 +38,14 @@ func (r *programRun) files(ctx context.Context) error {
 	}
 	for i, dir := range r.spec.Dirs {
 		field := fieldAt("dirs", i)
-		if err := r.s.MakeDir(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: dir.Path}, cloche.MakeDirOptions{Mode: 0o755}); err != nil {
+		if err := r.s.MakeDir(ctx, r.caller, r.sandbox(), api.FilePlace{Path: dir.Path}, api.MakeDirOptions{Mode: 0o755}); err != nil {
 			return inField(field+".path", err)
 		}
 		in, err := unpacked(dir.Archive)
 		if err != nil {
 			return inField(field+".archive", err)
 		}
-		if _, err := r.s.TarIn(ctx, r.caller, r.sandbox(), dir.Path, cloche.TarInOptions{}, in); err != nil {
+		if _, err := r.s.TarIn(ctx, r.caller, r.sandbox(), dir.Path, api.TarInOptions{}, in); err != nil {
 			return inField(field, err)
 		}
 	}
@@ -59,16 +59,16 @@ func unpacked(archive []byte) (io.Reader, error) {
 	}
 	z, err := gzip.NewReader(bufio.NewReader(bytes.NewReader(archive)))
 	if err != nil {
-		return nil, cloche.Invalid("archive", "the archive begins like gzip and is not").WithHint("send a tar, compressed by gzip or not")
+		return nil, api.Invalid("archive", "the archive begins like gzip and is not").WithHint("send a tar, compressed by gzip or not")
 	}
 	return io.LimitReader(z, maxUnpacked), nil
 }
 
 func (r *programRun) state(ctx context.Context) error { return r.write(ctx, "state", r.spec.State) }
 
-func (r *programRun) write(ctx context.Context, field string, files []cloche.File) error {
+func (r *programRun) write(ctx context.Context, field string, files []api.File) error {
 	for i, f := range files {
-		_, err := r.s.WriteFile(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: f.Path}, cmp.Or(f.Mode, 0o644), bytes.NewReader(f.Content))
+		_, err := r.s.WriteFile(ctx, r.caller, r.sandbox(), api.FilePlace{Path: f.Path}, cmp.Or(f.Mode, 0o644), bytes.NewReader(f.Content))
 		if err != nil {
 			return inField(fieldAt(field, i)+".path", err)
 		}
@@ -90,25 +90,25 @@ func (r *programRun) network(ctx context.Context) error {
 	}
 	next, ok := r.prep.permit.LaterEgress()
 	if !ok {
-		return cloche.Errorf(cloche.CodeInternal, "no network was granted for the time after setup")
+		return api.Errorf(api.CodeInternal, "no network was granted for the time after setup")
 	}
-	d := policyDetails(cloche.EgressPolicy{Network: next.Network(), Egress: &next.Shown})
+	d := policyDetails(api.EgressPolicy{Network: next.Network(), Egress: &next.Shown})
 	d["program"] = r.rec.ID
 	rules, err := r.s.putEgress(ctx, r.caller, sb, d, func(g policy.EgressGrant) (policy.EgressGrant, error) {
 		return policy.SucceedEgress(next, g, used, policy.SettingsOf(sb), r.s.rules(), time.Now())
 	})
 	if err == nil && rules.Applied != rules.Generation {
-		err = cloche.Errorf(cloche.CodeInternal, "rules %d were put in force, and %d are", rules.Generation, rules.Applied)
+		err = api.Errorf(api.CodeInternal, "rules %d were put in force, and %d are", rules.Generation, rules.Applied)
 	}
 	if err != nil {
 		return err
 	}
-	r.change(func(*cloche.Program) { r.present().Egress = &rules }, nil)
+	r.change(func(*api.Program) { r.present().Egress = &rules }, nil)
 	return nil
 }
 
 // commands does the commands of a phase and, where it asks for one, makes the snapshot.
-func (r *programRun) commands(name string, reqs []cloche.ExecRequest, spec *cloche.ProgramPhase) func(context.Context) error {
+func (r *programRun) commands(name string, reqs []api.ExecRequest, spec *api.ProgramPhase) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for i, req := range reqs {
 			req.ExecID = r.execID(name, i)
@@ -119,11 +119,11 @@ func (r *programRun) commands(name string, reqs []cloche.ExecRequest, spec *cloc
 		if spec.Snapshot == "" {
 			return nil
 		}
-		snap, err := r.s.CreateSnapshot(ctx, r.caller, r.sandbox(), cloche.SnapshotRequest{Name: spec.Snapshot, Labels: map[string]string{"program": r.rec.ID}})
+		snap, err := r.s.CreateSnapshot(ctx, r.caller, r.sandbox(), api.SnapshotRequest{Name: spec.Snapshot, Labels: map[string]string{"program": r.rec.ID}})
 		if err != nil {
 			return err
 		}
-		r.change(func(*cloche.Program) { r.present().Snapshot = snap.ID }, nil)
+		r.change(func(*api.Program) { r.present().Snapshot = snap.ID }, nil)
 		return nil
 	}
 }
@@ -131,7 +131,7 @@ func (r *programRun) commands(name string, reqs []cloche.ExecRequest, spec *cloc
 // commandError is a command that did not succeed.
 type commandError struct {
 	n   int
-	res cloche.Result
+	res api.Result
 	// err is why there is no result; nil is that res says it.
 	err error
 }
@@ -146,9 +146,9 @@ func (e *commandError) Error() string {
 func (e *commandError) Unwrap() error { return e.err }
 
 // exec runs the n-th command of a phase.
-func (r *programRun) exec(ctx context.Context, n int, handler string, req cloche.ExecRequest) (cloche.Result, error) {
+func (r *programRun) exec(ctx context.Context, n int, handler string, req api.ExecRequest) (api.Result, error) {
 	text := beginning(r.s.command(shownCommand(req)), loggedCommand)
-	r.begin(n, cloche.ProgramCommandRecord{Handler: handler, Command: text})
+	r.begin(n, api.ProgramCommandRecord{Handler: handler, Command: text})
 	req.Naming = r.naming()
 	res, err := r.await(ctx, req)
 	if err == nil {
@@ -158,7 +158,7 @@ func (r *programRun) exec(ctx context.Context, n int, handler string, req cloche
 		return res, &commandError{n: n, err: err}
 	}
 	r.trim(&res)
-	r.change(func(*cloche.Program) {
+	r.change(func(*api.Program) {
 		list := r.present().Commands
 		list[len(list)-1].Result = &res
 	}, nil)
@@ -169,14 +169,14 @@ func (r *programRun) exec(ctx context.Context, n int, handler string, req cloche
 }
 
 // begin puts a command on record.
-func (r *programRun) begin(n int, c cloche.ProgramCommandRecord) {
+func (r *programRun) begin(n int, c api.ProgramCommandRecord) {
 	c.StartedAt = time.Now().UTC()
-	r.change(func(p *cloche.Program) { r.present().Commands = append(r.present().Commands, c) },
-		&cloche.ProgramStep{Phase: r.look().Phase, State: stepRunning, Command: &n, Text: c.Command})
+	r.change(func(p *api.Program) { r.present().Commands = append(r.present().Commands, c) },
+		&api.ProgramStep{Phase: r.look().Phase, State: stepRunning, Command: &n, Text: c.Command})
 }
 
 // shownCommand is the command line of a request.
-func shownCommand(req cloche.ExecRequest) []string {
+func shownCommand(req api.ExecRequest) []string {
 	switch {
 	case req.Shell != "":
 		return []string{"/bin/sh", "-c", req.Shell}
@@ -188,7 +188,7 @@ func shownCommand(req cloche.ExecRequest) []string {
 
 // await runs a command to its end. In a sandbox that stays nobody but the program ends
 // it when that is cancelled, so it returns when it has ended then too.
-func (r *programRun) await(ctx context.Context, req cloche.ExecRequest) (cloche.Result, error) {
+func (r *programRun) await(ctx context.Context, req api.ExecRequest) (api.Result, error) {
 	if r.spec.Spec != nil {
 		return r.s.Exec(ctx, r.caller, r.sandbox(), req)
 	}
@@ -215,8 +215,8 @@ func (r *programRun) kill(execID string, ended <-chan struct{}) {
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for {
-		err := r.s.opts.Sandboxes.SignalProcess(ctx, r.caller, r.sandbox(), execID, cloche.SignalRequest{Signal: "KILL"})
-		if err != nil && !errors.Is(err, cloche.ErrNotFound) {
+		err := r.s.opts.Sandboxes.SignalProcess(ctx, r.caller, r.sandbox(), execID, api.SignalRequest{Signal: "KILL"})
+		if err != nil && !errors.Is(err, api.ErrNotFound) {
 			r.s.log.Warn("end a command of a cancelled program", "program", r.rec.ID, "exec", execID, "error", err)
 		}
 		select {
@@ -230,11 +230,11 @@ func (r *programRun) kill(execID string, ended <-chan struct{}) {
 }
 
 // trim keeps the record of a program from growing without end.
-func (r *programRun) trim(res *cloche.Result) {
+func (r *programRun) trim(res *api.Result) {
 	if r.kept > maxKeptOutput {
 		for _, s := range []struct {
-			out    *cloche.Bytes
-			counts *cloche.StreamCounts
+			out    *api.Bytes
+			counts *api.StreamCounts
 		}{{&res.Stdout, &res.StdoutInfo}, {&res.Stderr, &res.StderrInfo}} {
 			if cut := len(*s.out) - keptTail; cut > 0 {
 				*s.out = (*s.out)[cut:]
@@ -251,7 +251,7 @@ func (r *programRun) handlers(ctx context.Context) error {
 	n := 0
 	for i, h := range r.spec.Handlers {
 		for _, req := range r.prep.plan.Handlers[i] {
-			req.ExecID = r.execID(cloche.PhaseHandlers, n)
+			req.ExecID = r.execID(api.PhaseHandlers, n)
 			if _, err := r.exec(ctx, n, h.Name, req); err != nil {
 				return err
 			}
@@ -275,10 +275,10 @@ func (e *errHandler) Error() string { return e.text }
 var errHandlerTime = errors.New("nobody continued the program in time")
 
 // wait waits until the caller continues the program.
-func (r *programRun) wait(ctx context.Context, h cloche.ProgramHandler) error {
-	r.change(func(p *cloche.Program) { p.State, p.Handler = cloche.ProgramWaiting, h.Name },
-		&cloche.ProgramStep{Phase: cloche.PhaseHandlers, State: stepWaiting, Text: h.Name})
-	defer r.change(func(p *cloche.Program) { p.State, p.Handler = cloche.ProgramRunning, "" }, nil)
+func (r *programRun) wait(ctx context.Context, h api.ProgramHandler) error {
+	r.change(func(p *api.Program) { p.State, p.Handler = api.ProgramWaiting, h.Name },
+		&api.ProgramStep{Phase: api.PhaseHandlers, State: stepWaiting, Text: h.Name})
+	defer r.change(func(p *api.Program) { p.State, p.Handler = api.ProgramRunning, "" }, nil)
 	timer := time.NewTimer(policy.HandlerTimeout(h))
 	defer timer.Stop()
 	for {
@@ -302,8 +302,8 @@ func (r *programRun) wait(ctx context.Context, h cloche.ProgramHandler) error {
 // channels starts the processes that the run uses, and waits until they are ready.
 func (r *programRun) channels(ctx context.Context) error {
 	for i, spec := range r.prep.plan.Channels {
-		spec.ExecID = cmp.Or(spec.ExecID, r.execID(cloche.PhaseChannels, i))
-		r.begin(i, cloche.ProgramCommandRecord{Channel: spec.ExecID, Command: beginning(r.s.command(shownCommand(spec.ExecRequest)), loggedCommand)})
+		spec.ExecID = cmp.Or(spec.ExecID, r.execID(api.PhaseChannels, i))
+		r.begin(i, api.ProgramCommandRecord{Channel: spec.ExecID, Command: beginning(r.s.command(shownCommand(spec.ExecRequest)), loggedCommand)})
 		spec.Naming = r.naming()
 		if _, err := r.s.StartProcess(ctx, r.caller, r.sandbox(), spec); err != nil {
 			return &commandError{n: i, err: err}
@@ -319,21 +319,21 @@ func (r *programRun) channels(ctx context.Context) error {
 }
 
 // ready waits for a channel.
-func (r *programRun) ready(ctx context.Context, n int, spec cloche.ProcessSpec) error {
-	end := time.Now().Add(time.Duration(cmp.Or(spec.Ready.TimeoutMS, cloche.DefaultReadyTimeoutMS)) * time.Millisecond)
+func (r *programRun) ready(ctx context.Context, n int, spec api.ProcessSpec) error {
+	end := time.Now().Add(time.Duration(cmp.Or(spec.Ready.TimeoutMS, api.DefaultReadyTimeoutMS)) * time.Millisecond)
 	for {
 		left := time.Until(end)
 		if left <= 0 {
-			return &commandError{n: n, res: cloche.Result{TimedOut: true, ExecID: spec.ExecID, Reason: "it did not become ready in time"}}
+			return &commandError{n: n, res: api.Result{TimedOut: true, ExecID: spec.ExecID, Reason: "it did not become ready in time"}}
 		}
-		p, err := r.s.WaitProcess(ctx, r.caller, r.sandbox(), spec.ExecID, cloche.WaitRequest{Ready: true, TimeoutMS: max(1, left.Milliseconds())})
+		p, err := r.s.WaitProcess(ctx, r.caller, r.sandbox(), spec.ExecID, api.WaitRequest{Ready: true, TimeoutMS: max(1, left.Milliseconds())})
 		switch {
 		case err != nil:
 			return &commandError{n: n, err: err}
-		case p.State == cloche.ProcessReady:
+		case p.State == api.ProcessReady:
 			return nil
 		case p.State.Ended():
-			res := cloche.Result{ExitCode: p.ExitCode, Signal: p.Signal, OOM: p.OOM, TimedOut: p.TimedOut, SandboxLost: p.State == cloche.ProcessUnknown,
+			res := api.Result{ExitCode: p.ExitCode, Signal: p.Signal, OOM: p.OOM, TimedOut: p.TimedOut, SandboxLost: p.State == api.ProcessUnknown,
 				Reason: cmp.Or(p.Reason, "it ended before it was ready: "+p.LastStderr), ExecID: p.ExecID}
 			return &commandError{n: n, res: res}
 		}
@@ -342,10 +342,10 @@ func (r *programRun) ready(ctx context.Context, n int, spec cloche.ProcessSpec) 
 
 // score judges what run left.
 func (r *programRun) score(ctx context.Context) error {
-	var last cloche.Result
+	var last api.Result
 	var failed error
 	for i, req := range r.prep.plan.Score {
-		req.ExecID = r.execID(cloche.PhaseScore, i)
+		req.ExecID = r.execID(api.PhaseScore, i)
 		if last, failed = r.exec(ctx, i, "", req); failed != nil {
 			break
 		}
@@ -353,14 +353,14 @@ func (r *programRun) score(ctx context.Context) error {
 	if e, ok := errors.AsType[*commandError](failed); ok && e.err != nil {
 		return failed
 	}
-	sc := &cloche.ProgramScore{ExitCode: last.ExitCode, Output: last.Stdout}
+	sc := &api.ProgramScore{ExitCode: last.ExitCode, Output: last.Stdout}
 	if r.spec.ScoreFile != "" && failed == nil {
-		out := r.read(ctx, cloche.ProgramOutputSpec{Path: r.spec.ScoreFile})
+		out := r.read(ctx, api.ProgramOutputSpec{Path: r.spec.ScoreFile})
 		if sc.File = &out; out.Error != nil {
 			failed = inField("score_file", out.Error)
 		}
 	}
-	r.change(func(p *cloche.Program) { p.Score = sc }, nil)
+	r.change(func(p *api.Program) { p.Score = sc }, nil)
 	return failed
 }
 
@@ -370,21 +370,21 @@ func (r *programRun) collect(ctx context.Context) {
 	if id == "" || len(r.spec.Outputs) == 0 {
 		return
 	}
-	if sb, err := r.s.opts.Sandboxes.Get(r.caller, id); err != nil || sb.State != cloche.StateRunning {
+	if sb, err := r.s.opts.Sandboxes.Get(r.caller, id); err != nil || sb.State != api.StateRunning {
 		return
 	}
-	var all []cloche.ProgramOutput
+	var all []api.ProgramOutput
 	for _, o := range r.spec.Outputs {
 		all = append(all, r.read(ctx, o))
 	}
-	r.change(func(p *cloche.Program) { p.Outputs = all }, nil)
+	r.change(func(p *api.Program) { p.Outputs = all }, nil)
 }
 
 // read reads the beginning of a file.
-func (r *programRun) read(ctx context.Context, o cloche.ProgramOutputSpec) cloche.ProgramOutput {
-	most := cmp.Or(o.MaxBytes, cloche.DefaultProgramOutput)
-	out := cloche.ProgramOutput{Path: o.Path, Content: cloche.Bytes{}}
-	in, info, err := r.s.ReadFile(ctx, r.caller, r.sandbox(), cloche.FilePlace{Path: o.Path}, 0, most)
+func (r *programRun) read(ctx context.Context, o api.ProgramOutputSpec) api.ProgramOutput {
+	most := cmp.Or(o.MaxBytes, api.DefaultProgramOutput)
+	out := api.ProgramOutput{Path: o.Path, Content: api.Bytes{}}
+	in, info, err := r.s.ReadFile(ctx, r.caller, r.sandbox(), api.FilePlace{Path: o.Path}, 0, most)
 	if err == nil {
 		out.Content, err = io.ReadAll(io.LimitReader(in, most))
 		if cerr := in.Close(); err == nil {
@@ -392,7 +392,7 @@ func (r *programRun) read(ctx context.Context, o cloche.ProgramOutputSpec) cloch
 		}
 	}
 	if err != nil {
-		out.Content, out.Error = cloche.Bytes{}, toError(err)
+		out.Content, out.Error = api.Bytes{}, toError(err)
 		return out
 	}
 	out.Size = info.Size
@@ -402,7 +402,7 @@ func (r *programRun) read(ctx context.Context, o cloche.ProgramOutputSpec) cloch
 
 // inField says which part of the request an error is about.
 func inField(field string, err error) error {
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		return err
 	}

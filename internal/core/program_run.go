@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -33,7 +33,7 @@ const (
 type preparedProgram struct {
 	// permit is of the sandbox that it makes; sandbox the one that exists.
 	permit  policy.Permit
-	sandbox cloche.Sandbox
+	sandbox api.Sandbox
 	profile string
 	plan    policy.ProgramPlan
 	// swap: setup has a network of its own.
@@ -41,10 +41,10 @@ type preparedProgram struct {
 }
 
 // prepareProgram lets policy decide all of a program.
-func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec cloche.ProgramSpec) (preparedProgram, error) {
+func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec api.ProgramSpec) (preparedProgram, error) {
 	var p preparedProgram
 	if s.opts.Programs == nil {
-		return p, cloche.Errorf(cloche.CodeUnavailable, "programs are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
+		return p, api.Errorf(api.CodeUnavailable, "programs are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
 	}
 	if err := policy.CheckProgram(spec); err != nil {
 		return p, err
@@ -52,7 +52,7 @@ func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec cloche
 	var settings policy.Settings
 	var left time.Duration
 	if spec.Spec == nil {
-		sb, err := s.target(caller, spec.Sandbox, cloche.Naming{}, s.rules())
+		sb, err := s.target(caller, spec.Sandbox, api.Naming{}, s.rules())
 		if err != nil {
 			return p, err
 		}
@@ -64,9 +64,9 @@ func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec cloche
 		asked := *spec.Spec
 		// Not even a daemon that is killed leaves it behind.
 		asked.Transient = asked.Transient || !spec.Keep
-		var setup *cloche.EgressPolicy
+		var setup *api.EgressPolicy
 		if ph := spec.Setup; ph != nil && (ph.Network != "" || ph.Egress != nil) {
-			setup, p.swap = &cloche.EgressPolicy{Network: ph.Network, Egress: ph.Egress}, true
+			setup, p.swap = &api.EgressPolicy{Network: ph.Network, Egress: ph.Egress}, true
 		}
 		var err error
 		if p.permit, err = s.decideAll(ctx, caller, policy.Request{Spec: asked, Held: true, Setup: setup}); err != nil {
@@ -87,7 +87,7 @@ func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec cloche
 type programRun struct {
 	s      *Service
 	caller Caller
-	spec   cloche.ProgramSpec
+	spec   api.ProgramSpec
 	prep   preparedProgram
 	// base has the values of the call that began it.
 	base   context.Context
@@ -95,26 +95,26 @@ type programRun struct {
 	// over is closed when the record is final, gone when nothing of it is left. answers
 	// come from the caller to the handler that waits.
 	over, gone chan struct{}
-	answers    chan cloche.ProgramContinue
+	answers    chan api.ProgramContinue
 	// release lets the setup of another program in the sandbox begin; nil is not held.
 	release func()
 	// kept is how much output the record holds.
 	kept int
 
 	mu      sync.Mutex
-	rec     cloche.Program
-	steps   []cloche.ProgramStep
+	rec     api.Program
+	steps   []api.ProgramStep
 	changed chan struct{} // closed and replaced at each step
 }
 
 // look is the record as it is now.
-func (r *programRun) look() cloche.Program {
+func (r *programRun) look() api.Program {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lookLocked()
 }
 
-func (r *programRun) lookLocked() cloche.Program {
+func (r *programRun) lookLocked() api.Program {
 	p := r.rec
 	p.Phases = slices.Clone(p.Phases)
 	for i := range p.Phases {
@@ -125,7 +125,7 @@ func (r *programRun) lookLocked() cloche.Program {
 }
 
 // change changes the record, puts it on disk and tells who follows.
-func (r *programRun) change(fn func(*cloche.Program), step *cloche.ProgramStep) {
+func (r *programRun) change(fn func(*api.Program), step *api.ProgramStep) {
 	r.mu.Lock()
 	fn(&r.rec)
 	if step != nil {
@@ -145,7 +145,7 @@ func (r *programRun) change(fn func(*cloche.Program), step *cloche.ProgramStep) 
 }
 
 // follow calls fn with each step until the program has ended.
-func (r *programRun) follow(ctx context.Context, fn func(cloche.ProgramStep) error) error {
+func (r *programRun) follow(ctx context.Context, fn func(api.ProgramStep) error) error {
 	over := false
 	for next := 0; ; {
 		r.mu.Lock()
@@ -194,7 +194,7 @@ func (r *programRun) run(ctx context.Context) {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), programCleanup)
 		defer cancel()
 		cleanup := r.remove(after)
-		r.change(func(p *cloche.Program) { p.Cleanup, p.InspectUntil = cleanup, nil }, nil)
+		r.change(func(p *api.Program) { p.Cleanup, p.InspectUntil = cleanup, nil }, nil)
 	}
 }
 
@@ -206,48 +206,48 @@ type phase struct {
 }
 
 // phases does the phases, and says what failed; nil is nothing.
-func (r *programRun) phases(ctx context.Context) *cloche.ProgramFailure {
+func (r *programRun) phases(ctx context.Context) *api.ProgramFailure {
 	sp, plan := r.spec, r.prep.plan
 	first := []phase{
-		{cloche.PhaseCreate, sp.Spec != nil, r.create},
-		{cloche.PhaseFiles, len(sp.Files)+len(sp.Dirs) > 0, r.files},
-		{cloche.PhaseSetup, sp.Setup != nil, r.commands(cloche.PhaseSetup, plan.Setup, sp.Setup)},
-		{cloche.PhaseNetwork, r.prep.swap, r.network},
-		{cloche.PhasePostSetup, sp.PostSetup != nil, r.commands(cloche.PhasePostSetup, plan.PostSetup, sp.PostSetup)},
-		{cloche.PhaseHandlers, len(sp.Handlers) > 0, r.handlers},
-		{cloche.PhaseState, len(sp.State) > 0, r.state},
-		{cloche.PhaseChannels, len(plan.Channels) > 0, r.channels},
+		{api.PhaseCreate, sp.Spec != nil, r.create},
+		{api.PhaseFiles, len(sp.Files)+len(sp.Dirs) > 0, r.files},
+		{api.PhaseSetup, sp.Setup != nil, r.commands(api.PhaseSetup, plan.Setup, sp.Setup)},
+		{api.PhaseNetwork, r.prep.swap, r.network},
+		{api.PhasePostSetup, sp.PostSetup != nil, r.commands(api.PhasePostSetup, plan.PostSetup, sp.PostSetup)},
+		{api.PhaseHandlers, len(sp.Handlers) > 0, r.handlers},
+		{api.PhaseState, len(sp.State) > 0, r.state},
+		{api.PhaseChannels, len(plan.Channels) > 0, r.channels},
 	}
 	if sp.Spec == nil {
-		r.change(func(p *cloche.Program) { p.Sandbox = &r.prep.sandbox }, nil)
+		r.change(func(p *api.Program) { p.Sandbox = &r.prep.sandbox }, nil)
 	}
 	for _, ph := range first {
 		if failure := r.phase(ctx, ph); failure != nil {
 			return failure
 		}
 	}
-	r.change(func(p *cloche.Program) { p.ReadyAt = new(time.Now().UTC()) }, nil)
-	failure := r.phase(ctx, phase{cloche.PhaseRun, true, r.commands(cloche.PhaseRun, plan.Run, &sp.Run)})
+	r.change(func(p *api.Program) { p.ReadyAt = new(time.Now().UTC()) }, nil)
+	failure := r.phase(ctx, phase{api.PhaseRun, true, r.commands(api.PhaseRun, plan.Run, &sp.Run)})
 	if sp.Score == nil || failure != nil && !(sp.ScoreAlways && scorable(failure)) {
 		return failure
 	}
 	// Of two failures the first is told.
-	if scored := r.phase(ctx, phase{cloche.PhaseScore, true, r.score}); failure == nil {
+	if scored := r.phase(ctx, phase{api.PhaseScore, true, r.score}); failure == nil {
 		failure = scored
 	}
 	return failure
 }
 
 // phase does one phase and puts what became of it on record.
-func (r *programRun) phase(ctx context.Context, ph phase) *cloche.ProgramFailure {
+func (r *programRun) phase(ctx context.Context, ph phase) *api.ProgramFailure {
 	if !ph.on {
 		return nil
 	}
 	begun := time.Now()
-	r.change(func(p *cloche.Program) {
+	r.change(func(p *api.Program) {
 		p.Phase = ph.name
-		p.Phases = append(p.Phases, cloche.ProgramPhaseRecord{Phase: ph.name, State: stepRunning, StartedAt: begun.UTC()})
-	}, &cloche.ProgramStep{Phase: ph.name, State: stepRunning})
+		p.Phases = append(p.Phases, api.ProgramPhaseRecord{Phase: ph.name, State: stepRunning, StartedAt: begun.UTC()})
+	}, &api.ProgramStep{Phase: ph.name, State: stepRunning})
 	err := r.hold(ctx, ph.name)
 	if err == nil {
 		err = ctx.Err()
@@ -255,17 +255,17 @@ func (r *programRun) phase(ctx context.Context, ph phase) *cloche.ProgramFailure
 	if err == nil {
 		err = ph.do(ctx)
 	}
-	var failure *cloche.ProgramFailure
+	var failure *api.ProgramFailure
 	state := stepSucceeded
 	if err != nil {
 		state = stepFailed
 		failure = r.failure(ctx, ph.name, err)
 	}
-	step := &cloche.ProgramStep{Phase: ph.name, State: state}
+	step := &api.ProgramStep{Phase: ph.name, State: state}
 	if failure != nil {
 		step.Text = failure.Message
 	}
-	r.change(func(*cloche.Program) {
+	r.change(func(*api.Program) {
 		rec := r.present()
 		rec.State, rec.DurationMS = state, time.Since(begun).Milliseconds()
 	}, step)
@@ -273,12 +273,12 @@ func (r *programRun) phase(ctx context.Context, ph phase) *cloche.ProgramFailure
 }
 
 // present is the record of the phase that runs. The caller holds r.mu, or is in a change.
-func (r *programRun) present() *cloche.ProgramPhaseRecord { return &r.rec.Phases[len(r.rec.Phases)-1] }
+func (r *programRun) present() *api.ProgramPhaseRecord { return &r.rec.Phases[len(r.rec.Phases)-1] }
 
 // hold keeps programs from setting up one sandbox at the same time. No lock is held
 // while anything else of a program is done.
 func (r *programRun) hold(ctx context.Context, name string) error {
-	setup := name == cloche.PhaseSetup || name == cloche.PhasePostSetup
+	setup := name == api.PhaseSetup || name == api.PhasePostSetup
 	switch {
 	case r.spec.Spec != nil:
 		return nil
@@ -319,15 +319,15 @@ func (r *programRun) sandbox() string {
 
 // settle makes the record final. It says whether the sandbox is left for somebody to look
 // at, and has removed it otherwise, if the program made it.
-func (r *programRun) settle(ctx, run context.Context, failure *cloche.ProgramFailure) (inspect bool) {
+func (r *programRun) settle(ctx, run context.Context, failure *api.ProgramFailure) (inspect bool) {
 	id := r.sandbox()
 	if id != "" {
 		if sb, err := r.s.opts.Sandboxes.Get(r.caller, id); err == nil {
-			r.change(func(p *cloche.Program) { p.Sandbox = &sb }, nil)
+			r.change(func(p *api.Program) { p.Sandbox = &sb }, nil)
 		}
 	}
 	ready := r.look().ReadyAt != nil
-	var cleanup *cloche.Error
+	var cleanup *api.Error
 	switch {
 	case id == "":
 	case r.spec.Spec == nil:
@@ -338,18 +338,18 @@ func (r *programRun) settle(ctx, run context.Context, failure *cloche.ProgramFai
 	default:
 		cleanup = r.remove(ctx)
 	}
-	state, err := cloche.ProgramSucceeded, error(nil)
+	state, err := api.ProgramSucceeded, error(nil)
 	if failure != nil {
-		if state = cloche.ProgramFailed; failure.Kind == cloche.FailureCanceled {
-			state = cloche.ProgramCanceled
+		if state = api.ProgramFailed; failure.Kind == api.FailureCanceled {
+			state = api.ProgramCanceled
 		}
-		err = &cloche.Error{Code: failure.Code, Message: failure.Message, Rule: failure.Rule}
+		err = &api.Error{Code: failure.Code, Message: failure.Message, Rule: failure.Rule}
 		if failure.Code == "" {
 			err = nil // a command's failure is a result
 		}
 	}
 	now := time.Now().UTC()
-	r.change(func(p *cloche.Program) {
+	r.change(func(p *api.Program) {
 		p.State, p.Failure, p.Cleanup, p.EndedAt, p.Handler = state, failure, cleanup, &now, ""
 		if inspect {
 			p.InspectUntil = new(now.Add(time.Duration(r.spec.InspectFailedMS) * time.Millisecond))
@@ -365,9 +365,9 @@ func (r *programRun) settle(ctx, run context.Context, failure *cloche.ProgramFai
 
 // remove takes away the sandbox that the program made. What goes wrong is retried by the
 // sandbox's own means, and is no failure of the program.
-func (r *programRun) remove(ctx context.Context) *cloche.Error {
+func (r *programRun) remove(ctx context.Context) *api.Error {
 	err := r.s.Remove(ctx, r.caller, r.sandbox())
-	if err == nil || errors.Is(err, cloche.ErrNotFound) {
+	if err == nil || errors.Is(err, api.ErrNotFound) {
 		return nil
 	}
 	r.s.log.Error("remove the sandbox of a program; it is being retried", "program", r.rec.ID, "error", err)
@@ -375,14 +375,14 @@ func (r *programRun) remove(ctx context.Context) *cloche.Error {
 }
 
 // leave takes away what the program left in a sandbox that stays: its channels.
-func (r *programRun) leave(ctx context.Context) (first *cloche.Error) {
+func (r *programRun) leave(ctx context.Context) (first *api.Error) {
 	for _, ph := range r.look().Phases {
 		for _, c := range ph.Commands {
 			if c.Channel == "" {
 				continue
 			}
 			err := r.s.RemoveProcess(ctx, r.caller, r.sandbox(), c.Channel)
-			if err != nil && !errors.Is(err, cloche.ErrNotFound) && !errors.Is(err, &cloche.Error{Code: cloche.CodeState}) && first == nil {
+			if err != nil && !errors.Is(err, api.ErrNotFound) && !errors.Is(err, &api.Error{Code: api.CodeState}) && first == nil {
 				first = toError(err)
 			}
 		}
@@ -391,20 +391,20 @@ func (r *programRun) leave(ctx context.Context) (first *cloche.Error) {
 }
 
 // toError is err as it goes on record.
-func toError(err error) *cloche.Error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+func toError(err error) *api.Error {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return cloche.Errorf(cloche.CodeTimeout, "it took too long")
+		return api.Errorf(api.CodeTimeout, "it took too long")
 	}
-	return cloche.Errorf(cloche.CodeInternal, "it failed for a reason that is in the daemon's log").WithCause(err)
+	return api.Errorf(api.CodeInternal, "it failed for a reason that is in the daemon's log").WithCause(err)
 }
 
 // naming is how the sandbox's name came about, which a forced template asks for again.
-func (r *programRun) naming() cloche.Naming {
+func (r *programRun) naming() api.Naming {
 	if r.spec.Spec == nil {
-		return cloche.Naming{}
+		return api.Naming{}
 	}
 	return r.spec.Spec.Naming
 }

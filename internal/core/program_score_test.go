@@ -5,7 +5,7 @@ package core_test
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestScoreAlways: a run that came to an end is scored although it failed, if that was
@@ -13,20 +13,20 @@ import (
 func TestScoreAlways(t *testing.T) {
 	h := newHouse(t)
 	for name, tc := range map[string]struct {
-		run    cloche.ProgramCommand
+		run    api.ProgramCommand
 		always bool
-		kind   cloche.FailureKind
+		kind   api.FailureKind
 		scored bool
 	}{
-		"a failure, scored":        {cloche.ProgramCommand{Shell: "exit 3"}, true, cloche.FailureExit, true},
-		"a failure, not asked for": {cloche.ProgramCommand{Shell: "exit 3"}, false, cloche.FailureExit, false},
-		"out of time":              {cloche.ProgramCommand{Shell: "sleep 100", TimeoutMS: 50}, true, cloche.FailureTimeout, true},
-		"nothing ran":              {cloche.ProgramCommand{Argv: []string{"no-such-program"}}, true, cloche.FailureRequest, false},
-		"no failure":               {cloche.ProgramCommand{Shell: "true"}, true, "", true},
+		"a failure, scored":        {api.ProgramCommand{Shell: "exit 3"}, true, api.FailureExit, true},
+		"a failure, not asked for": {api.ProgramCommand{Shell: "exit 3"}, false, api.FailureExit, false},
+		"out of time":              {api.ProgramCommand{Shell: "sleep 100", TimeoutMS: 50}, true, api.FailureTimeout, true},
+		"nothing ran":              {api.ProgramCommand{Argv: []string{"no-such-program"}}, true, api.FailureRequest, false},
+		"no failure":               {api.ProgramCommand{Shell: "true"}, true, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := in(t.TempDir())
-			spec.Run = cloche.ProgramPhase{Commands: []cloche.ProgramCommand{tc.run}}
+			spec.Run = api.ProgramPhase{Commands: []api.ProgramCommand{tc.run}}
 			spec.Score, spec.ScoreAlways = sh("echo scored"), tc.always
 			p := h.ended(t, operator, spec)
 			if kind := kindOf(p); kind != tc.kind {
@@ -40,7 +40,7 @@ func TestScoreAlways(t *testing.T) {
 	}
 }
 
-func kindOf(p cloche.Program) cloche.FailureKind {
+func kindOf(p api.Program) api.FailureKind {
 	if p.Failure == nil {
 		return ""
 	}
@@ -55,7 +55,7 @@ func TestALifetimeThatIsOver(t *testing.T) {
 	spec.Run = *sh("sleep 1000")
 	p := h.ended(t, operator, spec)
 	f := p.Failure
-	if f == nil || f.Kind != cloche.FailureExpired || f.Class != cloche.ClassLimit || f.Retryable {
+	if f == nil || f.Kind != api.FailureExpired || f.Class != api.ClassLimit || f.Retryable {
 		t.Errorf("%s: %+v", p.State, f)
 	}
 	h.emptyHouse(t)

@@ -13,28 +13,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 )
 
 // sh is one command of a phase.
-func sh(scripts ...string) *cloche.ProgramPhase {
-	p := &cloche.ProgramPhase{}
+func sh(scripts ...string) *api.ProgramPhase {
+	p := &api.ProgramPhase{}
 	for _, s := range scripts {
-		p.Commands = append(p.Commands, cloche.ProgramCommand{Shell: s})
+		p.Commands = append(p.Commands, api.ProgramCommand{Shell: s})
 	}
 	return p
 }
 
 // ended runs a program to its end.
-func (h *house) ended(t *testing.T, c core.Caller, spec cloche.ProgramSpec) cloche.Program {
+func (h *house) ended(t *testing.T, c core.Caller, spec api.ProgramSpec) api.Program {
 	t.Helper()
 	p, err := h.StartProgram(t.Context(), c, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err = h.FollowProgram(t.Context(), c, p.ID, func(cloche.ProgramStep) error { return nil }); err != nil {
+	if p, err = h.FollowProgram(t.Context(), c, p.ID, func(api.ProgramStep) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -44,7 +44,7 @@ func (h *house) ended(t *testing.T, c core.Caller, spec cloche.ProgramSpec) cloc
 func (h *house) reaches(t *testing.T, id, phase string) {
 	t.Helper()
 	seen := errors.New("seen")
-	p, err := h.FollowProgram(t.Context(), operator, id, func(s cloche.ProgramStep) error {
+	p, err := h.FollowProgram(t.Context(), operator, id, func(s api.ProgramStep) error {
 		if s.Phase == phase && (s.Command != nil || s.State == "waiting") {
 			return seen
 		}
@@ -57,8 +57,8 @@ func (h *house) reaches(t *testing.T, id, phase string) {
 
 // in is a program whose commands work in a directory of this machine: the imaginary one
 // has no other.
-func in(dir string) cloche.ProgramSpec {
-	return cloche.ProgramSpec{Spec: &cloche.SandboxSpec{}, Cwd: dir, Run: *sh("true")}
+func in(dir string) api.ProgramSpec {
+	return api.ProgramSpec{Spec: &api.SandboxSpec{}, Cwd: dir, Run: *sh("true")}
 }
 
 func TestAProgramHasItsOrder(t *testing.T) {
@@ -68,21 +68,21 @@ func TestAProgramHasItsOrder(t *testing.T) {
 	look := func(phase string) string {
 		return `echo ` + phase + ` $(cat tool) state=$(cat state 2>/dev/null) url=$URL both=$BOTH >> log`
 	}
-	spec.Spec.Endpoints = []cloche.Endpoint{
-		{Name: "model", Listen: "127.0.0.1:23131", Target: cloche.TargetClient, Env: map[string]string{"URL": "{base}"}},
-		{Name: "early", Listen: "127.0.0.1:23132", Target: cloche.TargetClient, Phases: []string{"setup"}, Env: map[string]string{"BOTH": "{port}"}},
+	spec.Spec.Endpoints = []api.Endpoint{
+		{Name: "model", Listen: "127.0.0.1:23131", Target: api.TargetClient, Env: map[string]string{"URL": "{base}"}},
+		{Name: "early", Listen: "127.0.0.1:23132", Target: api.TargetClient, Phases: []string{"setup"}, Env: map[string]string{"BOTH": "{port}"}},
 	}
-	spec.Files = []cloche.File{{Path: filepath.Join(dir, "tool"), Content: cloche.Bytes("tool")}}
-	spec.State = []cloche.File{{Path: state, Content: cloche.Bytes("7")}}
+	spec.Files = []api.File{{Path: filepath.Join(dir, "tool"), Content: api.Bytes("tool")}}
+	spec.State = []api.File{{Path: state, Content: api.Bytes("7")}}
 	spec.Setup, spec.PostSetup, spec.Score = sh(look("setup")), sh(look("post_setup")), sh(look("score"), "printf '\\377'")
-	spec.Handlers = []cloche.ProgramHandler{{Name: "own", Commands: sh(look("handlers")).Commands}}
-	spec.Channels = []cloche.ProcessSpec{{ExecRequest: cloche.ExecRequest{Shell: look("channels") + "; echo up; sleep 100"}, Ready: &cloche.Readiness{Log: "^up"}}}
+	spec.Handlers = []api.ProgramHandler{{Name: "own", Commands: sh(look("handlers")).Commands}}
+	spec.Channels = []api.ProcessSpec{{ExecRequest: api.ExecRequest{Shell: look("channels") + "; echo up; sleep 100"}, Ready: &api.Readiness{Log: "^up"}}}
 	spec.Run = *sh(look("run"))
 	spec.ScoreFile = filepath.Join(dir, "tool")
-	spec.Outputs = []cloche.ProgramOutputSpec{{Path: filepath.Join(dir, "log"), MaxBytes: 5}, {Path: filepath.Join(dir, "none")}}
+	spec.Outputs = []api.ProgramOutputSpec{{Path: filepath.Join(dir, "log"), MaxBytes: 5}, {Path: filepath.Join(dir, "none")}}
 	before := clone(t, spec)
 	p := h.ended(t, operator, spec)
-	if p.State != cloche.ProgramSucceeded || p.Failure != nil || p.ReadyAt == nil || p.Cleanup != nil {
+	if p.State != api.ProgramSucceeded || p.Failure != nil || p.ReadyAt == nil || p.Cleanup != nil {
 		t.Fatalf("%+v %+v", p, p.Failure)
 	}
 	log, err := os.ReadFile(filepath.Join(dir, "log"))
@@ -109,7 +109,7 @@ score tool state=7 url=http://127.0.0.1:23131 both=
 	if p.Score == nil || string(p.Score.Output) != "\xff" || string(p.Score.File.Content) != "tool" || *p.Score.ExitCode != 0 {
 		t.Errorf("score %+v", p.Score)
 	}
-	if o := p.Outputs; len(o) != 2 || string(o[0].Content) != "setup" || !o[0].Truncated || o[1].Error == nil || o[1].Error.Code != cloche.CodeNotFound {
+	if o := p.Outputs; len(o) != 2 || string(o[0].Content) != "setup" || !o[0].Truncated || o[1].Error == nil || o[1].Error.Code != api.CodeNotFound {
 		t.Errorf("outputs %+v", o)
 	}
 	if got, err := h.Program(t.Context(), operator, p.ID); err != nil || !reflect.DeepEqual(*got.Spec, before) || !reflect.DeepEqual(spec, before) {
@@ -120,7 +120,7 @@ score tool state=7 url=http://127.0.0.1:23131 both=
 }
 
 // clone is a request as it is sent.
-func clone(t *testing.T, spec cloche.ProgramSpec) (out cloche.ProgramSpec) {
+func clone(t *testing.T, spec api.ProgramSpec) (out api.ProgramSpec) {
 	t.Helper()
 	data, err := json.Marshal(spec)
 	if err == nil {
@@ -135,7 +135,7 @@ func clone(t *testing.T, spec cloche.ProgramSpec) (out cloche.ProgramSpec) {
 // emptyHouse wants no sandbox to be left.
 func (h *house) emptyHouse(t *testing.T) {
 	t.Helper()
-	if l, err := h.List(t.Context(), operator, cloche.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
+	if l, err := h.List(t.Context(), operator, api.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
 		t.Errorf("%d sandboxes are left, %v", len(l.Sandboxes), err)
 	}
 }
@@ -143,33 +143,33 @@ func (h *house) emptyHouse(t *testing.T) {
 // TestFailuresAreTyped makes every phase fail in every way.
 func TestFailuresAreTyped(t *testing.T) {
 	h := newHouse(t)
-	phases := map[string]func(*cloche.ProgramSpec, *cloche.ProgramPhase){
-		cloche.PhaseSetup:     func(s *cloche.ProgramSpec, p *cloche.ProgramPhase) { s.Setup = p },
-		cloche.PhasePostSetup: func(s *cloche.ProgramSpec, p *cloche.ProgramPhase) { s.PostSetup = p },
-		cloche.PhaseHandlers: func(s *cloche.ProgramSpec, p *cloche.ProgramPhase) {
-			s.Handlers = []cloche.ProgramHandler{{Name: "own", Commands: p.Commands}}
+	phases := map[string]func(*api.ProgramSpec, *api.ProgramPhase){
+		api.PhaseSetup:     func(s *api.ProgramSpec, p *api.ProgramPhase) { s.Setup = p },
+		api.PhasePostSetup: func(s *api.ProgramSpec, p *api.ProgramPhase) { s.PostSetup = p },
+		api.PhaseHandlers: func(s *api.ProgramSpec, p *api.ProgramPhase) {
+			s.Handlers = []api.ProgramHandler{{Name: "own", Commands: p.Commands}}
 		},
-		cloche.PhaseRun:   func(s *cloche.ProgramSpec, p *cloche.ProgramPhase) { s.Run = *p },
-		cloche.PhaseScore: func(s *cloche.ProgramSpec, p *cloche.ProgramPhase) { s.Score = p },
+		api.PhaseRun:   func(s *api.ProgramSpec, p *api.ProgramPhase) { s.Run = *p },
+		api.PhaseScore: func(s *api.ProgramSpec, p *api.ProgramPhase) { s.Score = p },
 	}
 	for phase, put := range phases {
-		for kind, tc := range map[cloche.FailureKind]struct {
+		for kind, tc := range map[api.FailureKind]struct {
 			command string
-			class   cloche.Class
+			class   api.Class
 			retry   bool
 			during  func(t *testing.T, id string)
 		}{
-			cloche.FailureExit:    {"exit 3", cloche.ClassUser, false, nil},
-			cloche.FailureTimeout: {"sleep 100", cloche.ClassLimit, false, nil},
-			cloche.FailureRequest: {"", cloche.ClassUser, false, nil},
-			cloche.FailureLost:    {"sleep 100", cloche.ClassInfra, true, func(t *testing.T, id string) { h.killSandboxOf(t, id) }},
-			cloche.FailureEnded: {"sleep 100", cloche.ClassUser, false, func(t *testing.T, id string) {
+			api.FailureExit:    {"exit 3", api.ClassUser, false, nil},
+			api.FailureTimeout: {"sleep 100", api.ClassLimit, false, nil},
+			api.FailureRequest: {"", api.ClassUser, false, nil},
+			api.FailureLost:    {"sleep 100", api.ClassInfra, true, func(t *testing.T, id string) { h.killSandboxOf(t, id) }},
+			api.FailureEnded: {"sleep 100", api.ClassUser, false, func(t *testing.T, id string) {
 				if err := h.Remove(t.Context(), operator, h.sandboxOf(t, id)); err != nil {
 					t.Error(err)
 				}
 			}},
-			cloche.FailureCanceled: {"sleep 100", cloche.ClassUser, false, func(t *testing.T, id string) {
-				if p, err := h.CancelProgram(t.Context(), operator, id); err != nil || p.State != cloche.ProgramCanceled {
+			api.FailureCanceled: {"sleep 100", api.ClassUser, false, func(t *testing.T, id string) {
+				if p, err := h.CancelProgram(t.Context(), operator, id); err != nil || p.State != api.ProgramCanceled {
 					t.Errorf("%+v, %v", p, err)
 				}
 			}},
@@ -178,10 +178,10 @@ func TestFailuresAreTyped(t *testing.T) {
 				dir := t.TempDir()
 				spec := in(dir)
 				ph := sh("true", tc.command, "touch never")
-				if kind == cloche.FailureRequest {
-					ph.Commands[1] = cloche.ProgramCommand{Argv: []string{"no-such-program"}}
+				if kind == api.FailureRequest {
+					ph.Commands[1] = api.ProgramCommand{Argv: []string{"no-such-program"}}
 				}
-				if kind == cloche.FailureTimeout {
+				if kind == api.FailureTimeout {
 					ph.Commands[1].TimeoutMS = 50
 				}
 				put(&spec, ph)
@@ -194,14 +194,14 @@ func TestFailuresAreTyped(t *testing.T) {
 					h.second(t, p.ID)
 					tc.during(t, p.ID)
 				}
-				if p, err = h.FollowProgram(t.Context(), operator, p.ID, func(cloche.ProgramStep) error { return nil }); err != nil {
+				if p, err = h.FollowProgram(t.Context(), operator, p.ID, func(api.ProgramStep) error { return nil }); err != nil {
 					t.Fatal(err)
 				}
 				f := p.Failure
 				if f == nil || f.Kind != kind || f.Phase != phase || f.Class != tc.class || f.Retryable != tc.retry {
 					t.Fatalf("%s: %+v", p.State, f)
 				}
-				if before := phase != cloche.PhaseRun && phase != cloche.PhaseScore; before == (p.ReadyAt != nil) {
+				if before := phase != api.PhaseRun && phase != api.PhaseScore; before == (p.ReadyAt != nil) {
 					t.Errorf("ready at %v", p.ReadyAt)
 				}
 				if last := p.Phases[len(p.Phases)-1]; last.State != "failed" || len(last.Commands) != 2 {
@@ -220,7 +220,7 @@ func TestFailuresAreTyped(t *testing.T) {
 func (h *house) second(t *testing.T, id string) {
 	t.Helper()
 	seen := errors.New("seen")
-	_, err := h.FollowProgram(t.Context(), operator, id, func(s cloche.ProgramStep) error {
+	_, err := h.FollowProgram(t.Context(), operator, id, func(s api.ProgramStep) error {
 		if s.Command != nil && *s.Command == 1 {
 			return seen
 		}
@@ -270,7 +270,7 @@ func TestACreateThatFails(t *testing.T) {
 	h := newHouse(t)
 	h.machine.SetFaults(fake.Faults{Create: map[fake.Step]error{fake.StepStart: errors.New("no machine")}})
 	p := h.ended(t, operator, in("/"))
-	if f := p.Failure; f == nil || f.Phase != cloche.PhaseCreate || f.Class != cloche.ClassInfra || !f.Retryable || p.Sandbox != nil {
+	if f := p.Failure; f == nil || f.Phase != api.PhaseCreate || f.Class != api.ClassInfra || !f.Retryable || p.Sandbox != nil {
 		t.Errorf("%+v", p.Failure)
 	}
 	h.emptyHouse(t)
@@ -281,36 +281,36 @@ func TestACleanupThatFails(t *testing.T) {
 	h := newHouse(t)
 	h.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepKill: errors.New("stuck")}})
 	p := h.ended(t, operator, in("/"))
-	if p.State != cloche.ProgramSucceeded || p.Failure != nil || p.Cleanup == nil {
+	if p.State != api.ProgramSucceeded || p.Failure != nil || p.Cleanup == nil {
 		t.Errorf("%s %+v cleanup %+v", p.State, p.Failure, p.Cleanup)
 	}
 }
 
 func TestNothingBeginsThatIsNotGranted(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	for name, tc := range map[string]struct {
-		change func(*cloche.ProgramSpec)
+		change func(*api.ProgramSpec)
 		field  string
 	}{
-		"no sandbox":     {func(s *cloche.ProgramSpec) { s.Spec = nil }, "spec"},
-		"both":           {func(s *cloche.ProgramSpec) { s.Sandbox = "x" }, "sandbox"},
-		"no run":         {func(s *cloche.ProgramSpec) { s.Run = cloche.ProgramPhase{} }, "run.commands"},
-		"two ways":       {func(s *cloche.ProgramSpec) { s.Score = sh("x"); s.Score.Commands[0].Argv = []string{"y"} }, "score.commands[0].argv"},
-		"network of run": {func(s *cloche.ProgramSpec) { s.Run.Network = "on" }, "run.network"},
-		"setup network":  {func(s *cloche.ProgramSpec) { s.Setup = sh("x"); s.Setup.Network = "tunnel" }, "setup.network"},
-		"setup egress": {func(s *cloche.ProgramSpec) {
+		"no sandbox":     {func(s *api.ProgramSpec) { s.Spec = nil }, "spec"},
+		"both":           {func(s *api.ProgramSpec) { s.Sandbox = "x" }, "sandbox"},
+		"no run":         {func(s *api.ProgramSpec) { s.Run = api.ProgramPhase{} }, "run.commands"},
+		"two ways":       {func(s *api.ProgramSpec) { s.Score = sh("x"); s.Score.Commands[0].Argv = []string{"y"} }, "score.commands[0].argv"},
+		"network of run": {func(s *api.ProgramSpec) { s.Run.Network = "on" }, "run.network"},
+		"setup network":  {func(s *api.ProgramSpec) { s.Setup = sh("x"); s.Setup.Network = "tunnel" }, "setup.network"},
+		"setup egress": {func(s *api.ProgramSpec) {
 			s.Setup = sh("x")
-			s.Setup.Egress = &cloche.Egress{Allow: []string{"b.org"}}
+			s.Setup.Egress = &api.Egress{Allow: []string{"b.org"}}
 		}, "egress.allow[0]"},
-		"lifetime":         {func(s *cloche.ProgramSpec) { s.Setup = sh("x", "y"); s.Spec.Limits.LifetimeMS = 599_999 }, "spec.limits.lifetime_ms"},
-		"handler":          {func(s *cloche.ProgramSpec) { s.Handlers = []cloche.ProgramHandler{{Name: "x"}} }, "handlers[0]"},
-		"relative":         {func(s *cloche.ProgramSpec) { s.State = []cloche.File{{Path: "x"}} }, "state[0].path"},
-		"outputs":          {func(s *cloche.ProgramSpec) { s.Outputs = []cloche.ProgramOutputSpec{{Path: "/x", MaxBytes: 1 << 30}} }, "outputs[0].max_bytes"},
-		"snapshot":         {func(s *cloche.ProgramSpec) { s.Run.Snapshot = "x" }, "run.snapshot"},
-		"inspect":          {func(s *cloche.ProgramSpec) { s.InspectFailedMS = -1 }, "inspect_failed_ms"},
-		"score without":    {func(s *cloche.ProgramSpec) { s.ScoreFile = "/x" }, "score"},
-		"a late bad score": {func(s *cloche.ProgramSpec) { s.Score = sh("x"); s.Score.Env = map[string]string{"A=": "b"} }, ""},
+		"lifetime":         {func(s *api.ProgramSpec) { s.Setup = sh("x", "y"); s.Spec.Limits.LifetimeMS = 599_999 }, "spec.limits.lifetime_ms"},
+		"handler":          {func(s *api.ProgramSpec) { s.Handlers = []api.ProgramHandler{{Name: "x"}} }, "handlers[0]"},
+		"relative":         {func(s *api.ProgramSpec) { s.State = []api.File{{Path: "x"}} }, "state[0].path"},
+		"outputs":          {func(s *api.ProgramSpec) { s.Outputs = []api.ProgramOutputSpec{{Path: "/x", MaxBytes: 1 << 30}} }, "outputs[0].max_bytes"},
+		"snapshot":         {func(s *api.ProgramSpec) { s.Run.Snapshot = "x" }, "run.snapshot"},
+		"inspect":          {func(s *api.ProgramSpec) { s.InspectFailedMS = -1 }, "inspect_failed_ms"},
+		"score without":    {func(s *api.ProgramSpec) { s.ScoreFile = "/x" }, "score"},
+		"a late bad score": {func(s *api.ProgramSpec) { s.Score = sh("x"); s.Score.Env = map[string]string{"A=": "b"} }, ""},
 	} {
 		spec := in("/")
 		tc.change(&spec)
@@ -330,11 +330,11 @@ func TestNothingBeginsThatIsNotGranted(t *testing.T) {
 // something up there.
 func TestProgramsMeet(t *testing.T) {
 	h, dir := newHouse(t), t.TempDir()
-	box, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box"}, nil)
+	box, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	meet := func(me, other string) cloche.ProgramSpec {
+	meet := func(me, other string) api.ProgramSpec {
 		s := in(dir)
 		s.Spec, s.Sandbox = nil, "box"
 		s.Setup = sh("mkdir lock && sleep 0.1 && rmdir lock")
@@ -352,8 +352,8 @@ func TestProgramsMeet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, id := range ids {
-		p, err := h.FollowProgram(ctx, operator, id, func(cloche.ProgramStep) error { return nil })
-		if err != nil || p.State != cloche.ProgramSucceeded {
+		p, err := h.FollowProgram(ctx, operator, id, func(api.ProgramStep) error { return nil })
+		if err != nil || p.State != api.ProgramSucceeded {
 			t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 		}
 	}
@@ -365,20 +365,20 @@ func TestProgramsMeet(t *testing.T) {
 // TestACancelledProgramLeavesNothingRunning in a sandbox that stays.
 func TestACancelledProgramLeavesNothingRunning(t *testing.T) {
 	h, dir := newHouse(t), t.TempDir()
-	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	s := in(dir)
 	s.Spec, s.Sandbox = nil, "box"
-	s.Channels = []cloche.ProcessSpec{{ExecRequest: cloche.ExecRequest{Shell: "sleep 1000"}}}
+	s.Channels = []api.ProcessSpec{{ExecRequest: api.ExecRequest{Shell: "sleep 1000"}}}
 	s.Run = *sh("true", "sleep 1000")
 	p, err := h.StartProgram(t.Context(), operator, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.reaches(t, p.ID, cloche.PhaseRun)
+	h.reaches(t, p.ID, api.PhaseRun)
 	h.second(t, p.ID)
-	if p, err = h.CancelProgram(t.Context(), operator, p.ID); err != nil || p.State != cloche.ProgramCanceled || p.Cleanup != nil {
+	if p, err = h.CancelProgram(t.Context(), operator, p.ID); err != nil || p.State != api.ProgramCanceled || p.Cleanup != nil {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -404,28 +404,28 @@ func TestACancelledProgramLeavesNothingRunning(t *testing.T) {
 func TestHandlersOfTheCaller(t *testing.T) {
 	h, dir := newHouse(t), t.TempDir()
 	spec := in(dir)
-	spec.Handlers = []cloche.ProgramHandler{{Name: "one", Wait: true}, {Name: "two", Wait: true}}
+	spec.Handlers = []api.ProgramHandler{{Name: "one", Wait: true}, {Name: "two", Wait: true}}
 	spec.Run = *sh("cat made")
 	p, err := h.StartProgram(t.Context(), operator, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := p.ID
-	h.reaches(t, id, cloche.PhaseHandlers)
-	if p, err = h.Program(t.Context(), operator, id); err != nil || p.State != cloche.ProgramWaiting || p.Handler != "one" {
+	h.reaches(t, id, api.PhaseHandlers)
+	if p, err = h.Program(t.Context(), operator, id); err != nil || p.State != api.ProgramWaiting || p.Handler != "one" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	if _, err := h.ContinueProgram(t.Context(), operator, id, cloche.ProgramContinue{Handler: "two"}); !errors.Is(err, &cloche.Error{Code: cloche.CodeState}) {
+	if _, err := h.ContinueProgram(t.Context(), operator, id, api.ProgramContinue{Handler: "two"}); !errors.Is(err, &api.Error{Code: api.CodeState}) {
 		t.Errorf("another handler: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "made"), []byte("outside"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.ContinueProgram(t.Context(), operator, id, cloche.ProgramContinue{Handler: "one"}); err != nil {
+	if _, err := h.ContinueProgram(t.Context(), operator, id, api.ProgramContinue{Handler: "one"}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
-		_, err := h.ContinueProgram(t.Context(), operator, id, cloche.ProgramContinue{Handler: "two"})
+		_, err := h.ContinueProgram(t.Context(), operator, id, api.ProgramContinue{Handler: "two"})
 		if err == nil {
 			break
 		}
@@ -433,34 +433,34 @@ func TestHandlersOfTheCaller(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p, err = h.FollowProgram(t.Context(), operator, id, func(cloche.ProgramStep) error { return nil }); err != nil || p.State != cloche.ProgramSucceeded {
+	if p, err = h.FollowProgram(t.Context(), operator, id, func(api.ProgramStep) error { return nil }); err != nil || p.State != api.ProgramSucceeded {
 		t.Fatalf("%+v %v", p.Failure, err)
 	}
 	if out := p.Phases[len(p.Phases)-1].Commands[0].Result.Stdout; string(out) != "outside" {
 		t.Errorf("%q", out)
 	}
-	spec.Handlers = []cloche.ProgramHandler{{Name: "late", Wait: true, TimeoutMS: 1}}
-	if f := h.ended(t, operator, spec).Failure; f == nil || f.Kind != cloche.FailureTimeout || f.Phase != cloche.PhaseHandlers {
+	spec.Handlers = []api.ProgramHandler{{Name: "late", Wait: true, TimeoutMS: 1}}
+	if f := h.ended(t, operator, spec).Failure; f == nil || f.Kind != api.FailureTimeout || f.Phase != api.PhaseHandlers {
 		t.Errorf("%+v", f)
 	}
 	spec.Handlers[0].TimeoutMS = 0
 	if p, err = h.StartProgram(t.Context(), operator, spec); err != nil {
 		t.Fatal(err)
 	}
-	h.reaches(t, p.ID, cloche.PhaseHandlers)
-	if _, err := h.ContinueProgram(t.Context(), operator, p.ID, cloche.ProgramContinue{Handler: "late", Failed: "no data"}); err != nil {
+	h.reaches(t, p.ID, api.PhaseHandlers)
+	if _, err := h.ContinueProgram(t.Context(), operator, p.ID, api.ProgramContinue{Handler: "late", Failed: "no data"}); err != nil {
 		t.Fatal(err)
 	}
-	p, err = h.FollowProgram(t.Context(), operator, p.ID, func(cloche.ProgramStep) error { return nil })
-	if err != nil || p.Failure == nil || p.Failure.Kind != cloche.FailureHandler || !strings.Contains(p.Failure.Message, "no data") {
+	p, err = h.FollowProgram(t.Context(), operator, p.ID, func(api.ProgramStep) error { return nil })
+	if err != nil || p.Failure == nil || p.Failure.Kind != api.FailureHandler || !strings.Contains(p.Failure.Message, "no data") {
 		t.Errorf("%+v, %v", p.Failure, err)
 	}
 }
 
 func TestAKeyIsOneProgram(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	spec := in("/")
 	spec.IdempotencyKey = "k"
 	first := h.ended(t, red, spec)
@@ -471,23 +471,23 @@ func TestAKeyIsOneProgram(t *testing.T) {
 	}
 	spec.Run = *sh("false")
 	_, err := h.StartProgram(t.Context(), red, spec)
-	if e := errorOf(t, err); e.Code != cloche.CodeConflict || e.Field != "idempotency_key" {
+	if e := errorOf(t, err); e.Code != api.CodeConflict || e.Field != "idempotency_key" {
 		t.Errorf("%+v", e)
 	}
 	for name, do := range map[string]func(id string) error{
 		"get":    func(id string) error { _, err := h.Program(t.Context(), blue, id); return err },
 		"cancel": func(id string) error { _, err := h.CancelProgram(t.Context(), blue, id); return err },
 		"continue": func(id string) error {
-			_, err := h.ContinueProgram(t.Context(), blue, id, cloche.ProgramContinue{})
+			_, err := h.ContinueProgram(t.Context(), blue, id, api.ProgramContinue{})
 			return err
 		},
 		"follow": func(id string) error {
-			_, err := h.FollowProgram(t.Context(), blue, id, func(cloche.ProgramStep) error { return nil })
+			_, err := h.FollowProgram(t.Context(), blue, id, func(api.ProgramStep) error { return nil })
 			return err
 		},
 	} {
 		foreign, missing := errorOf(t, do(first.ID)), errorOf(t, do("pg-0000000000000000"))
-		if foreign.Code != cloche.CodeNotFound || foreign.Hint != missing.Hint {
+		if foreign.Code != api.CodeNotFound || foreign.Hint != missing.Hint {
 			t.Errorf("%s: %+v, missing %+v", name, foreign, missing)
 		}
 	}
@@ -506,24 +506,24 @@ func TestTheDaemonEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.reaches(t, p.ID, cloche.PhaseRun)
+	h.reaches(t, p.ID, api.PhaseRun)
 	// What a daemon finds that was killed here.
 	killed := h.copyOfPrograms(t)
 	if err := h.ClosePrograms(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p, err = h.Program(t.Context(), operator, p.ID)
-	if err != nil || p.State != cloche.ProgramFailed || p.Failure.Kind != cloche.FailureInterrupted || p.Failure.Phase != cloche.PhaseRun || !p.Failure.Retryable {
+	if err != nil || p.State != api.ProgramFailed || p.Failure.Kind != api.FailureInterrupted || p.Failure.Phase != api.PhaseRun || !p.Failure.Retryable {
 		t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 	}
 	h.emptyHouse(t)
-	if _, err := h.StartProgram(t.Context(), operator, spec); !errors.Is(err, cloche.ErrUnavailable) {
+	if _, err := h.StartProgram(t.Context(), operator, spec); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("after the end: %v", err)
 	}
 	next := newHouseOf(t, killed)
 	next.RecoverPrograms(t.Context())
 	p, err = next.Program(t.Context(), operator, p.ID)
-	if err != nil || p.State != cloche.ProgramFailed || p.Failure.Kind != cloche.FailureInterrupted || p.Failure.Phase != cloche.PhaseRun || p.EndedAt == nil ||
+	if err != nil || p.State != api.ProgramFailed || p.Failure.Kind != api.FailureInterrupted || p.Failure.Phase != api.PhaseRun || p.EndedAt == nil ||
 		p.Phases[len(p.Phases)-1].State != "failed" || p.Spec == nil {
 		t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -53,7 +53,7 @@ func (s *Service) recorded(ctx context.Context, caller Caller, verb policy.Verb,
 // refused records what was not begun, and returns err.
 func (s *Service) refused(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, err error) error {
 	var rule string
-	if ce, ok := errors.AsType[*cloche.Error](err); ok {
+	if ce, ok := errors.AsType[*api.Error](err); ok {
 		rule = ce.Rule
 	}
 	s.publish(caller, verb, sandbox, rule, err)
@@ -75,9 +75,9 @@ func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, 
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = out
 	if err != nil {
-		s.metrics.Failed(string(verb), cloche.CodeOf(err))
-		e.Code = string(cloche.CodeOf(err))
-		if ce, ok := errors.AsType[*cloche.Error](err); ok {
+		s.metrics.Failed(string(verb), api.CodeOf(err))
+		e.Code = string(api.CodeOf(err))
+		if ce, ok := errors.AsType[*api.Error](err); ok {
 			e.Rule = ce.Rule
 		}
 	}
@@ -90,16 +90,16 @@ func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, 
 // fullDisk is err, or where nothing but a disk without room is behind it, an error that
 // says so.
 func fullDisk(err error) error {
-	if err == nil || cloche.CodeOf(err) != cloche.CodeInternal || !hostfile.IsFull(err) {
+	if err == nil || api.CodeOf(err) != api.CodeInternal || !hostfile.IsFull(err) {
 		return err
 	}
-	e := cloche.Errorf(cloche.CodeNoCapacity, "the disk is full where Cloche keeps its state").WithCause(err)
+	e := api.Errorf(api.CodeNoCapacity, "the disk is full where Cloche keeps its state").WithCause(err)
 	e.Retryable = true
 	return e.WithHint("make room there, of bytes or of inodes, and try again")
 }
 
 // Ended records that a sandbox ended without being asked to.
-func (s *Service) Ended(sb cloche.Sandbox) {
+func (s *Service) Ended(sb api.Sandbox) {
 	e := audit.Event{Tenant: sb.Tenant, Verb: "lost", Sandbox: sb.ID, Outcome: audit.Failed, Details: details{"reason": sb.Reason}}
 	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
@@ -108,8 +108,8 @@ func (s *Service) Ended(sb cloche.Sandbox) {
 
 // Happened records what the house did to a sandbox by itself: an end that nobody
 // asked for has its reason in the event.
-func (s *Service) Happened(h cloche.Event) {
-	if h.Reason == "" || h.Kind != cloche.EventStopped && h.Kind != cloche.EventRemoved {
+func (s *Service) Happened(h api.Event) {
+	if h.Reason == "" || h.Kind != api.EventStopped && h.Kind != api.EventRemoved {
 		return
 	}
 	e := audit.Event{Tenant: h.Tenant, Verb: string(h.Kind), Sandbox: h.Sandbox, Outcome: audit.Done, Details: details{"reason": h.Reason}}
@@ -120,10 +120,10 @@ func (s *Service) Happened(h cloche.Event) {
 
 // Refused records what a rule on a path refused to a program inside, and tells
 // whoever follows the events.
-func (s *Service) Refused(sb cloche.Sandbox, r sandbox.Refusal) {
+func (s *Service) Refused(sb api.Sandbox, r sandbox.Refusal) {
 	e := audit.Event{
 		Tenant: sb.Tenant, Caller: "program", Verb: audit.VerbUsePath, Sandbox: sb.ID, Outcome: audit.Refused,
-		Code: string(cloche.CodeDenied), Rule: r.Rule, Details: details{},
+		Code: string(api.CodeDenied), Rule: r.Rule, Details: details{},
 	}
 	said := fmt.Sprintf("%d more refusals are not told", r.Missed)
 	if r.Rule != "" {
@@ -140,8 +140,8 @@ func (s *Service) Refused(sb cloche.Sandbox, r sandbox.Refusal) {
 	if err := s.record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", sb.ID, "error", err)
 	}
-	s.publishEvent(cloche.Event{
-		Kind: cloche.EventRefused, Tenant: sb.Tenant, Sandbox: sb.ID, Name: sb.Name, Verb: e.Verb, Rule: r.Rule, Reason: said,
+	s.publishEvent(api.Event{
+		Kind: api.EventRefused, Tenant: sb.Tenant, Sandbox: sb.ID, Name: sb.Name, Verb: e.Verb, Rule: r.Rule, Reason: said,
 	})
 }
 
@@ -152,21 +152,21 @@ func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
 	if notTold > 0 {
 		d["not_told"] = strconv.FormatInt(notTold, 10)
 	}
-	e := audit.Event{Caller: "connection", Verb: audit.VerbConnect, Outcome: audit.Refused, Code: string(cloche.CodeUnauthenticated), Details: d}
+	e := audit.Event{Caller: "connection", Verb: audit.VerbConnect, Outcome: audit.Refused, Code: string(api.CodeUnauthenticated), Details: d}
 	if err := s.opts.Audit.Record(context.Background(), e); err != nil {
 		s.log.Error("the audit log cannot be written", "verb", e.Verb, "error", err)
 	}
 }
 
 // meaning is what a rule says, in a sentence about a path.
-var meaning = map[cloche.PathAccess]string{
-	cloche.AccessNone:  "a rule lets nobody use",
-	cloche.AccessRead:  "a rule lets be read only",
-	cloche.AccessWrite: "a rule keeps in its place",
+var meaning = map[api.PathAccess]string{
+	api.AccessNone:  "a rule lets nobody use",
+	api.AccessRead:  "a rule lets be read only",
+	api.AccessWrite: "a rule keeps in its place",
 }
 
 // Used records what a sandbox used from its create to its end.
-func (s *Service) Used(sb cloche.Sandbox, u cloche.AuditUsed) {
+func (s *Service) Used(sb api.Sandbox, u api.AuditUsed) {
 	u.Labels = sb.Labels
 	e := audit.Event{Tenant: sb.Tenant, Verb: audit.VerbUsage, Sandbox: sb.ID, Outcome: audit.Done, Usage: &u}
 	if err := s.record(context.Background(), e); err != nil {
@@ -175,7 +175,7 @@ func (s *Service) Used(sb cloche.Sandbox, u cloche.AuditUsed) {
 }
 
 // Left records what left a sandbox and what did not.
-func (s *Service) Left(sb cloche.Sandbox, rec cloche.EgressRecord) {
+func (s *Service) Left(sb api.Sandbox, rec api.EgressRecord) {
 	d := details{"seq": strconv.FormatInt(rec.Seq, 10)}
 	for k, v := range map[string]string{
 		"flow": rec.Flow, "name": rec.Name, "addr": rec.Addr, "resolved_by": rec.ResolvedBy, "protocol": rec.Protocol,
@@ -195,7 +195,7 @@ func (s *Service) Left(sb cloche.Sandbox, rec cloche.EgressRecord) {
 	}
 	e := audit.Event{Tenant: sb.Tenant, Verb: "egress." + string(rec.Kind), Sandbox: sb.ID, Outcome: audit.Done, Details: d}
 	switch rec.Kind {
-	case cloche.EgressRefused:
+	case api.EgressRefused:
 		s.metrics.EgressRefused(sb.Engine, rec.Suppressed)
 		e.Outcome, e.Rule = audit.Refused, rec.Rule
 	default:
@@ -208,11 +208,11 @@ func (s *Service) Left(sb cloche.Sandbox, rec cloche.EgressRecord) {
 	}
 }
 
-func (s *Service) execDetails(req cloche.ExecRequest) details {
+func (s *Service) execDetails(req api.ExecRequest) details {
 	return audit.ExecDetails(req, audit.Disclosure{Argv: s.rules().AuditArgv(), Redactor: s.opts.Redactor})
 }
 
-func (s *Service) runDetails(req cloche.RunRequest) details {
+func (s *Service) runDetails(req api.RunRequest) details {
 	d := audit.SpecDetails(req.Spec)
 	for k, v := range s.execDetails(req.Exec) {
 		d["exec_"+k] = v
@@ -221,7 +221,7 @@ func (s *Service) runDetails(req cloche.RunRequest) details {
 }
 
 // createdDetails are what policy and this machine made of a request.
-func createdDetails(sb cloche.Sandbox, d details) details {
+func createdDetails(sb api.Sandbox, d details) details {
 	d = maps.Clone(d)
 	if sb.ID != "" {
 		d["engine"], d["tier"], d["image_digest"] = sb.Engine, string(sb.Tier), sb.ImageDigest
@@ -229,7 +229,7 @@ func createdDetails(sb cloche.Sandbox, d details) details {
 			d["snapshot"] = sb.Snapshot
 		}
 		// With the operator's, and as what they refuse names them.
-		in := audit.SpecDetails(cloche.SandboxSpec{Mounts: sb.Mounts, Workspace: &sb.Workspace})
+		in := audit.SpecDetails(api.SandboxSpec{Mounts: sb.Mounts, Workspace: &sb.Workspace})
 		for _, k := range []string{"mount_rules", "workspace_rules"} {
 			if in[k] != "" {
 				d[k] = in[k]
@@ -240,7 +240,7 @@ func createdDetails(sb cloche.Sandbox, d details) details {
 }
 
 // resultDetails are how an exec ended.
-func resultDetails(r cloche.Result, d details) details {
+func resultDetails(r api.Result, d details) details {
 	d = maps.Clone(d)
 	d["exec_id"], d["duration_ms"] = r.ExecID, strconv.FormatInt(r.DurationMS, 10)
 	switch {
@@ -260,10 +260,10 @@ func resultDetails(r cloche.Result, d details) details {
 
 // Asked records that something waits for a word, or waits no more, and tells who
 // follows the events.
-func (s *Service) Asked(a cloche.Approval) {
-	kind := cloche.EventApprovalAnswered
-	if a.State == cloche.ApprovalPending {
-		kind = cloche.EventApprovalAsked
+func (s *Service) Asked(a api.Approval) {
+	kind := api.EventApprovalAnswered
+	if a.State == api.ApprovalPending {
+		kind = api.EventApprovalAsked
 		e := audit.Event{
 			Tenant: a.Tenant, Verb: string(kind), Sandbox: a.Sandbox, Outcome: audit.Done,
 			Details: details{"approval": a.ID, "name": bound(a.Name), "port": strconv.Itoa(a.Port), "rule": bound(a.Rule)},
@@ -272,11 +272,11 @@ func (s *Service) Asked(a cloche.Approval) {
 			s.log.Error("the audit log cannot be written", "verb", e.Verb, "sandbox", a.Sandbox, "error", err)
 		}
 	}
-	s.publishEvent(cloche.Event{Kind: kind, Tenant: a.Tenant, Sandbox: a.Sandbox, Name: a.SandboxName, Rule: a.Rule, Approval: &a})
+	s.publishEvent(api.Event{Kind: kind, Tenant: a.Tenant, Sandbox: a.Sandbox, Name: a.SandboxName, Rule: a.Rule, Approval: &a})
 }
 
 // Exchanged records and counts a request that went through an endpoint.
-func (s *Service) Exchanged(x cloche.Exchange) {
+func (s *Service) Exchanged(x api.Exchange) {
 	s.metrics.Exchanged(x)
 	d := details{
 		"endpoint": x.Endpoint, "exchange": x.ID, "outcome": x.Outcome, "started": x.Time.Format(time.RFC3339Nano),

@@ -5,24 +5,24 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // Recordings lists the caller's recordings, by name.
-func (s *Service) Recordings(_ context.Context, caller Caller) (cloche.RecordingList, error) {
+func (s *Service) Recordings(_ context.Context, caller Caller) (api.RecordingList, error) {
 	list, err := s.opts.Recordings.List(caller.Tenant)
-	return cloche.RecordingList{Recordings: list}, s.classed("list recordings", err)
+	return api.RecordingList{Recordings: list}, s.classed("list recordings", err)
 }
 
 // GetRecording tells of one of the caller's.
-func (s *Service) GetRecording(_ context.Context, caller Caller, name string) (cloche.RecordingInfo, error) {
+func (s *Service) GetRecording(_ context.Context, caller Caller, name string) (api.RecordingInfo, error) {
 	info, err := s.opts.Recordings.Info(caller.Tenant, name)
 	return info, s.classed("look at a recording", err)
 }
 
 // ReadRecording writes one to w, as far as it has been made. Nothing was written where
-// the error is a *cloche.Error.
+// the error is a *api.Error.
 func (s *Service) ReadRecording(ctx context.Context, caller Caller, name string, w io.Writer) error {
 	const verb = policy.VerbGetRecording
 	d := details{"recording": bound(name)}
@@ -43,11 +43,11 @@ func (s *Service) ReadRecording(ctx context.Context, caller Caller, name string,
 }
 
 // PutRecording keeps one that was made elsewhere.
-func (s *Service) PutRecording(ctx context.Context, caller Caller, name string, r io.Reader) (cloche.RecordingInfo, error) {
+func (s *Service) PutRecording(ctx context.Context, caller Caller, name string, r io.Reader) (api.RecordingInfo, error) {
 	const verb = policy.VerbPutRecording
 	d := details{"recording": bound(name)}
 	if err := s.intend(ctx, caller, verb, "", d); err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
 	info, err := s.opts.Recordings.Put(caller.Tenant, name, r)
 	if err == nil {

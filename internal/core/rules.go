@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -26,7 +26,7 @@ func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest strin
 	}
 	s.inUse.Store(&rules)
 	s.RestoreRules()
-	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyReloaded, Reason: "sha256 " + digest})
+	s.publishEvent(api.Event{Kind: api.EventPolicyReloaded, Reason: "sha256 " + digest})
 	s.RefreshEgress(ctx)
 	return nil
 }
@@ -35,7 +35,7 @@ func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest strin
 // stay in force.
 func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 	e := audit.Event{
-		Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Refused, Code: string(cloche.CodeOf(why)),
+		Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Refused, Code: string(api.CodeOf(why)),
 		Details: details{"reason": bound(why.Error())},
 	}
 	if digest != "" {
@@ -45,7 +45,7 @@ func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 		s.log.Error("the audit log cannot be written", "verb", verbReload, "error", err)
 	}
 	s.rejected.Store(new(bound(why.Error())))
-	s.publishEvent(cloche.Event{Kind: cloche.EventPolicyRejected, Reason: bound(why.Error())})
+	s.publishEvent(api.Event{Kind: api.EventPolicyRejected, Reason: bound(why.Error())})
 }
 
 // RestoreRules says that the policy file has the rules in force again after a rejection.
@@ -53,28 +53,28 @@ func (s *Service) RestoreRules() { s.rejected.Store(nil) }
 
 // ExplainPolicy says what policy would say to a request, and why. Nothing is done.
 // The operator may ask as another.
-func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	as, err := s.askedAs(caller, q)
 	if err != nil {
-		return cloche.PolicyAnswer{}, err
+		return api.PolicyAnswer{}, err
 	}
 	rules := s.rules()
 	ask, err := policy.QuestionOf(q)
 	if err != nil {
-		return cloche.PolicyAnswer{}, err
+		return api.PolicyAnswer{}, err
 	}
 	if ask.OnSandbox() && q.Sandbox != "" {
 		// By the names of whom it is about; what that one's key is for is judged below.
 		names := Caller{Tenant: as.Tenant, Operator: caller.Operator, UID: -1}
 		sb, err := s.asked(names, q, rules)
-		if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeDenied {
-			return cloche.PolicyAnswer{
+		if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeDenied {
+			return api.PolicyAnswer{
 				Verb: string(ask.Verb), Tenant: as.Tenant, Operator: as.Operator, Refusal: e,
-				Steps: []cloche.PolicyStep{{Name: "name", Refused: true}},
+				Steps: []api.PolicyStep{{Name: "name", Refused: true}},
 			}, nil
 		}
 		if err != nil {
-			return cloche.PolicyAnswer{}, err
+			return api.PolicyAnswer{}, err
 		}
 		ask.Sandbox = new(policy.SettingsOf(sb))
 		ask.Sandbox.Ref = q.Sandbox
@@ -87,13 +87,13 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q cloche.Pol
 	facts, err := s.facts(ctx, as, &ask.Request.Spec, rules)
 	if err != nil {
 		// What there is to find out is already the refusal.
-		ce, ok := errors.AsType[*cloche.Error](err)
+		ce, ok := errors.AsType[*api.Error](err)
 		if !ok {
-			return cloche.PolicyAnswer{}, err
+			return api.PolicyAnswer{}, err
 		}
-		return cloche.PolicyAnswer{
+		return api.PolicyAnswer{
 			Verb: string(ask.Verb), Tenant: as.Tenant, Operator: as.Operator, Refusal: ce,
-			Steps: []cloche.PolicyStep{{Name: "snapshot", Refused: true}},
+			Steps: []api.PolicyStep{{Name: "snapshot", Refused: true}},
 		}, nil
 	}
 	ask.Request.Facts = facts
@@ -101,7 +101,7 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q cloche.Pol
 }
 
 // asked is the sandbox that a question is about.
-func (s *Service) asked(names Caller, q cloche.PolicyQuestion, rules policy.Rules) (cloche.Sandbox, error) {
+func (s *Service) asked(names Caller, q api.PolicyQuestion, rules policy.Rules) (api.Sandbox, error) {
 	if v := policy.Verb(q.Verb); q.Exec != nil && (v == policy.VerbExec || v == policy.VerbStart) {
 		return s.target(names, q.Sandbox, q.Exec.Naming, rules)
 	}
@@ -109,20 +109,20 @@ func (s *Service) asked(names Caller, q cloche.PolicyQuestion, rules policy.Rule
 }
 
 // askedAs is as whom a question is asked.
-func (s *Service) askedAs(caller Caller, q cloche.PolicyQuestion) (Caller, error) {
+func (s *Service) askedAs(caller Caller, q api.PolicyQuestion) (Caller, error) {
 	switch {
 	case q.Tenant == "" && q.Key == "":
 		return caller, nil
 	case !caller.Operator && (q.Key == "" && q.Tenant == caller.Tenant || q.Tenant == "" && q.Key == caller.Key):
 		return caller, nil
 	case !caller.Operator:
-		e := cloche.Errorf(cloche.CodeDenied, "only the operator may ask what another would get")
+		e := api.Errorf(api.CodeDenied, "only the operator may ask what another would get")
 		e.Rule = "operator_only"
 		return Caller{}, e.WithHint("leave tenant and key out")
 	case q.Key == "":
 		return policy.TenantCaller(q.Tenant)
 	case q.Tenant != "":
-		return Caller{}, cloche.Invalid("tenant", "a tenant and a key are set together").WithHint("a key is of one tenant; leave tenant out")
+		return Caller{}, api.Invalid("tenant", "a tenant and a key are set together").WithHint("a key is of one tenant; leave tenant out")
 	case s.opts.Keys == nil:
 		return Caller{}, noKeys()
 	}

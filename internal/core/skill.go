@@ -6,7 +6,7 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
@@ -18,8 +18,8 @@ type SkillSource = skill.Source
 type SkillFileOptions = skill.FileOptions
 
 // errNoSkills is what a Service without a store of skills answers.
-func errNoSkills() *cloche.Error {
-	return cloche.Errorf(cloche.CodeUnsupported, "there are no skills here").WithHint("ask a daemon")
+func errNoSkills() *api.Error {
+	return api.Errorf(api.CodeUnsupported, "there are no skills here").WithHint("ask a daemon")
 }
 
 // KeepSkills has the caller's skills lie below another directory of the host from now
@@ -32,9 +32,9 @@ func (s *Service) KeepSkills(caller Caller, base string) {
 
 // Skills lists the caller's skills, the one changed last first; with texts, what
 // each says to do.
-func (s *Service) Skills(ctx context.Context, caller Caller, texts bool) (cloche.SkillList, error) {
+func (s *Service) Skills(ctx context.Context, caller Caller, texts bool) (api.SkillList, error) {
 	if s.opts.Skills == nil {
-		return cloche.SkillList{}, nil
+		return api.SkillList{}, nil
 	}
 	l, err := s.opts.Skills.List(ctx, caller.Tenant)
 	if !texts {
@@ -46,9 +46,9 @@ func (s *Service) Skills(ctx context.Context, caller Caller, texts bool) (cloche
 }
 
 // GetSkill reads one of the caller's skills, and who signed it.
-func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (cloche.Skill, error) {
+func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (api.Skill, error) {
 	if s.opts.Skills == nil {
-		return cloche.Skill{}, skill.Missing(name)
+		return api.Skill{}, skill.Missing(name)
 	}
 	sk, err := s.opts.Skills.Get(ctx, caller.Tenant, name)
 	if err != nil {
@@ -60,9 +60,9 @@ func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (clo
 
 // ScanSkill reads the one package in a directory of the caller's skills. With a source
 // it reads the one in that, whatever dir is, and the package's Dir is relative to it.
-func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src *SkillSource) (cloche.Skill, error) {
+func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src *SkillSource) (api.Skill, error) {
 	if s.opts.Skills == nil {
-		return cloche.Skill{}, errNoSkills()
+		return api.Skill{}, errNoSkills()
 	}
 	if src != nil {
 		return skill.Look(ctx, *src)
@@ -71,7 +71,7 @@ func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src 
 }
 
 // CreateSkill makes a skill of text, or of a copy of src.
-func (s *Service) CreateSkill(ctx context.Context, caller Caller, spec cloche.SkillSpec, src *SkillSource) (sk cloche.Skill, err error) {
+func (s *Service) CreateSkill(ctx context.Context, caller Caller, spec api.SkillSpec, src *SkillSource) (sk api.Skill, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbCreateSkill, spec.Name, func(d details) error {
 		sk, err = s.opts.Skills.Create(ctx, caller.Tenant, spec, src, s.rules().SkillBytes())
 		if err == nil {
@@ -83,7 +83,7 @@ func (s *Service) CreateSkill(ctx context.Context, caller Caller, spec cloche.Sk
 }
 
 // UpdateSkill changes what a skill says of itself.
-func (s *Service) UpdateSkill(ctx context.Context, caller Caller, name string, c cloche.SkillChange) (sk cloche.Skill, err error) {
+func (s *Service) UpdateSkill(ctx context.Context, caller Caller, name string, c api.SkillChange) (sk api.Skill, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbChangeSkill, name, func(details) error {
 		sk, err = s.opts.Skills.Update(ctx, caller.Tenant, name, c)
 		return err
@@ -99,9 +99,9 @@ func (s *Service) RemoveSkill(ctx context.Context, caller Caller, name string) e
 }
 
 // SkillFiles lists a directory of a skill.
-func (s *Service) SkillFiles(ctx context.Context, caller Caller, name string, o SkillFileOptions) (cloche.SkillFileList, error) {
+func (s *Service) SkillFiles(ctx context.Context, caller Caller, name string, o SkillFileOptions) (api.SkillFileList, error) {
 	if s.opts.Skills == nil {
-		return cloche.SkillFileList{}, skill.Missing(name)
+		return api.SkillFileList{}, skill.Missing(name)
 	}
 	return s.opts.Skills.Files(ctx, caller.Tenant, name, o)
 }
@@ -131,16 +131,16 @@ func (s *Service) RemoveSkillFile(ctx context.Context, caller Caller, name, file
 }
 
 // PreviewSkills tells which skills an archive has, and keeps nothing of it.
-func (s *Service) PreviewSkills(ctx context.Context, caller Caller, archive io.Reader, o cloche.SkillArchive) (cloche.SkillPreviewList, error) {
+func (s *Service) PreviewSkills(ctx context.Context, caller Caller, archive io.Reader, o api.SkillArchive) (api.SkillPreviewList, error) {
 	if s.opts.Skills == nil {
-		return cloche.SkillPreviewList{}, errNoSkills()
+		return api.SkillPreviewList{}, errNoSkills()
 	}
 	return s.opts.Skills.Preview(ctx, caller.Tenant, archive, o)
 }
 
 // InstallSkills puts skills of an archive in their places: all that were chosen, or
 // none.
-func (s *Service) InstallSkills(ctx context.Context, caller Caller, archive io.Reader, o cloche.SkillArchive) (l cloche.SkillList, err error) {
+func (s *Service) InstallSkills(ctx context.Context, caller Caller, archive io.Reader, o api.SkillArchive) (l api.SkillList, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbCreateSkill, "", func(d details) error {
 		l, err = s.opts.Skills.Install(ctx, caller.Tenant, archive, o, s.rules().SkillBytes())
 		names := ""
@@ -189,13 +189,13 @@ func signers(rules policy.Rules) []skill.Signer {
 }
 
 // skillFacts are what policy must know of the skills that a request asks for.
-func (s *Service) skillFacts(ctx context.Context, caller Caller, spec cloche.SandboxSpec, rules policy.Rules) ([]policy.SkillFact, error) {
+func (s *Service) skillFacts(ctx context.Context, caller Caller, spec api.SandboxSpec, rules policy.Rules) ([]policy.SkillFact, error) {
 	if len(spec.Skills) == 0 || s.opts.Skills == nil {
 		return nil, nil
 	}
 	var places []skill.Place
 	for _, use := range spec.Skills {
-		if use.Name == cloche.AllSkills {
+		if use.Name == api.AllSkills {
 			all, err := s.opts.Skills.Places(ctx, caller.Tenant)
 			if err != nil {
 				return nil, err
@@ -204,7 +204,7 @@ func (s *Service) skillFacts(ctx context.Context, caller Caller, spec cloche.San
 			break
 		}
 		p, err := s.opts.Skills.Place(ctx, caller.Tenant, use.Name)
-		if errors.Is(err, cloche.ErrNotFound) {
+		if errors.Is(err, api.ErrNotFound) {
 			continue // policy says so
 		}
 		if err != nil {
@@ -216,7 +216,7 @@ func (s *Service) skillFacts(ctx context.Context, caller Caller, spec cloche.San
 	out := make([]policy.SkillFact, 0, len(places))
 	for _, p := range places {
 		by, err := s.opts.Skills.Signed(ctx, caller.Tenant, p.Skill.Name, keys)
-		if err != nil && !errors.Is(err, cloche.ErrNotFound) {
+		if err != nil && !errors.Is(err, api.ErrNotFound) {
 			return nil, err
 		}
 		out = append(out, policy.SkillFact{

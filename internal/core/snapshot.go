@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -15,15 +15,15 @@ import (
 const maxDiffPage = 10_000
 
 // Diff tells what a sandbox changed in its layered workspace or its root.
-func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
+func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o api.DiffOptions) (api.Diff, error) {
 	switch {
 	case o.Limit < 0 || o.Limit > maxDiffPage:
-		return cloche.Diff{}, cloche.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0 to %d", maxDiffPage)
-	case o.Scope != "" && o.Scope != cloche.DiffWorkspace && o.Scope != cloche.DiffRoot:
-		return cloche.Diff{}, cloche.Invalid("scope", "there is no diff of %q", bound(string(o.Scope))).
-			WithHint("%s or %s", cloche.DiffWorkspace, cloche.DiffRoot)
+		return api.Diff{}, api.Invalid("limit", "a page of %d was asked for", o.Limit).WithHint("0 to %d", maxDiffPage)
+	case o.Scope != "" && o.Scope != api.DiffWorkspace && o.Scope != api.DiffRoot:
+		return api.Diff{}, api.Invalid("scope", "there is no diff of %q", bound(string(o.Scope))).
+			WithHint("%s or %s", api.DiffWorkspace, api.DiffRoot)
 	}
-	var diff cloche.Diff
+	var diff api.Diff
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
 		return diff, s.refused(ctx, caller, policy.VerbDiff, "", nil, err)
@@ -37,24 +37,24 @@ func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o cloche.
 
 // CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
 // part of it.
-func (s *Service) CommitWorkspace(ctx context.Context, caller Caller, ref string) (cloche.Diff, error) {
+func (s *Service) CommitWorkspace(ctx context.Context, caller Caller, ref string) (api.Diff, error) {
 	return s.settleWorkspace(ctx, caller, policy.VerbCommit, ref, s.opts.Sandboxes.CommitWorkspace)
 }
 
 // RollbackWorkspace forgets it.
-func (s *Service) RollbackWorkspace(ctx context.Context, caller Caller, ref string) (cloche.Diff, error) {
+func (s *Service) RollbackWorkspace(ctx context.Context, caller Caller, ref string) (api.Diff, error) {
 	return s.settleWorkspace(ctx, caller, policy.VerbRollback, ref, s.opts.Sandboxes.RollbackWorkspace)
 }
 
 // settleWorkspace is on record before it is done: it cannot be taken back.
-func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb policy.Verb, ref string, do func(context.Context, policy.Caller, string) (cloche.Diff, error)) (cloche.Diff, error) {
+func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb policy.Verb, ref string, do func(context.Context, policy.Caller, string) (api.Diff, error)) (api.Diff, error) {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.Diff{}, s.refused(ctx, caller, verb, "", nil, err)
+		return api.Diff{}, s.refused(ctx, caller, verb, "", nil, err)
 	}
 	d := details{"workspace": sb.Workspace.Name}
 	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	diff, err := do(ctx, caller, sb.ID)
 	if err == nil {
@@ -65,22 +65,22 @@ func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb polic
 
 // CreateSnapshot makes a snapshot of the files of a sandbox, which belongs to the
 // sandbox's tenant.
-func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string, req cloche.SnapshotRequest) (cloche.Snapshot, error) {
+func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
 	d := details{"snapshot_name": bound(req.Name), "scope": bound(string(req.Scope))}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
-		return cloche.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, "", d, err)
+		return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, "", d, err)
 	}
 	facts := policy.SnapshotFacts{Tenant: sb.Tenant}
 	if facts.Count, facts.Bytes, err = s.opts.Snapshots.Usage(sb.Tenant); err != nil {
-		return cloche.Snapshot{}, s.broken("count snapshots", err)
+		return api.Snapshot{}, s.broken("count snapshots", err)
 	}
 	permit, err := policy.DecideSnapshot(req, facts, s.rules())
 	if err != nil {
-		return cloche.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
+		return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbSnapshot, sb.ID, d); err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	snap, err := s.opts.Sandboxes.Snapshot(ctx, caller, sb.ID, permit)
 	if err == nil {
@@ -90,22 +90,22 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 }
 
 // Snapshots lists the caller's snapshots, newest first.
-func (s *Service) Snapshots(_ context.Context, caller Caller) (cloche.SnapshotList, error) {
+func (s *Service) Snapshots(_ context.Context, caller Caller) (api.SnapshotList, error) {
 	list, err := s.opts.Snapshots.List(func(tenant string) bool { return policy.Sees(caller, tenant) })
 	if err != nil {
-		return cloche.SnapshotList{}, s.broken("list snapshots", err)
+		return api.SnapshotList{}, s.broken("list snapshots", err)
 	}
-	return cloche.SnapshotList{Snapshots: list}, nil
+	return api.SnapshotList{Snapshots: list}, nil
 }
 
 // GetSnapshot tells what is on record about a snapshot, by id or name.
-func (s *Service) GetSnapshot(_ context.Context, caller Caller, ref string) (cloche.Snapshot, error) {
+func (s *Service) GetSnapshot(_ context.Context, caller Caller, ref string) (api.Snapshot, error) {
 	snap, err := s.opts.Snapshots.Find(ref, caller.Tenant, func(tenant string) bool { return policy.Sees(caller, tenant) })
 	if errors.Is(err, fs.ErrNotExist) {
-		return cloche.Snapshot{}, policy.NoSnapshot(ref).WithCause(err)
+		return api.Snapshot{}, policy.NoSnapshot(ref).WithCause(err)
 	}
 	if err != nil {
-		return cloche.Snapshot{}, s.broken("find a snapshot", err)
+		return api.Snapshot{}, s.broken("find a snapshot", err)
 	}
 	return snap, nil
 }
@@ -133,18 +133,18 @@ func (s *Service) RemoveSnapshot(ctx context.Context, caller Caller, ref string)
 
 // broken classifies an error of the store that it has not classified itself.
 func (s *Service) broken(what string, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
 	s.log.Error(what, "error", err)
-	return cloche.Errorf(cloche.CodeInternal, "it was not possible to %s", what).WithHint("the daemon's log has the details").WithCause(err)
+	return api.Errorf(api.CodeInternal, "it was not possible to %s", what).WithHint("the daemon's log has the details").WithCause(err)
 }
 
 // imageOfSnapshot is the image of a sandbox that begins with a snapshot and names
 // none. A changed root belongs to one digest: where the name has moved on, the digest
 // itself is what it needs. The root of the host image belongs to this machine as it is.
-func (s *Service) imageOfSnapshot(snap cloche.Snapshot) string {
-	if snap.Scope == cloche.SnapshotWorkspace || snap.Image == cloche.DefaultImage {
+func (s *Service) imageOfSnapshot(snap api.Snapshot) string {
+	if snap.Scope == api.SnapshotWorkspace || snap.Image == api.DefaultImage {
 		return snap.Image
 	}
 	if img, _, here := s.opts.Images.Look(snap.Image); here && img.Digest == snap.ImageDigest {
@@ -158,9 +158,9 @@ func (s *Service) imageOfSnapshot(snap cloche.Snapshot) string {
 
 // snapshotFacts finds what a request says of snapshots and layers. A sandbox that
 // begins with a snapshot has its image, unless it names one.
-func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *cloche.SandboxSpec, facts *policy.Facts) error {
+func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *api.SandboxSpec, facts *policy.Facts) error {
 	if spec.Workspace != nil && spec.Workspace.Layered {
-		if e, ok := errors.AsType[*cloche.Error](workspace.LayersUsable()); ok {
+		if e, ok := errors.AsType[*api.Error](workspace.LayersUsable()); ok {
 			facts.NoLayers = e
 		}
 	}
@@ -168,7 +168,7 @@ func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *cloche
 		return nil
 	}
 	snap, err := s.GetSnapshot(ctx, caller, spec.Snapshot)
-	if errors.Is(err, cloche.ErrNotFound) {
+	if errors.Is(err, api.ErrNotFound) {
 		return nil // policy says so
 	}
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -19,27 +19,27 @@ const (
 )
 
 // TarOut writes a directory or file as tar.
-func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
+func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
 	var err error
 	if o.Exclude, err = tarPaths("exclude", o.Exclude); err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
-	return s.tar(ctx, caller, policy.VerbTarOut, ref, path, func() (cloche.TarReport, error) {
+	return s.tar(ctx, caller, policy.VerbTarOut, ref, path, func() (api.TarReport, error) {
 		return s.opts.Sandboxes.TarOut(ctx, caller, ref, path, o, w)
 	})
 }
 
 // TarIn unpacks a tar into a directory.
-func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
+func (s *Service) TarIn(ctx context.Context, caller Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
 	if err := checkTarIn(&o); err != nil {
-		return cloche.TarReport{}, err
+		return api.TarReport{}, err
 	}
-	return s.tar(ctx, caller, policy.VerbTarIn, ref, path, func() (cloche.TarReport, error) {
+	return s.tar(ctx, caller, policy.VerbTarIn, ref, path, func() (api.TarReport, error) {
 		return s.opts.Sandboxes.TarIn(ctx, caller, ref, path, o, r)
 	})
 }
 
-func checkTarIn(o *cloche.TarInOptions) (err error) {
+func checkTarIn(o *api.TarInOptions) (err error) {
 	if o.Exclude, err = tarPaths("exclude", o.Exclude); err != nil {
 		return err
 	}
@@ -47,15 +47,15 @@ func checkTarIn(o *cloche.TarInOptions) (err error) {
 		return err
 	}
 	if len(o.Keep) > 0 && !o.Clear {
-		return cloche.Invalid("keep", "there are paths to keep, and nothing is cleared").WithHint("set clear, or leave keep out: what the archive does not name stays")
+		return api.Invalid("keep", "there are paths to keep, and nothing is cleared").WithHint("set clear, or leave keep out: what the archive does not name stays")
 	}
 	switch o.Links {
-	case "", cloche.LinksKeep, cloche.LinksDrop, cloche.LinksReject:
+	case "", api.LinksKeep, api.LinksDrop, api.LinksReject:
 	default:
-		return cloche.Invalid("external_symlinks", "external_symlinks is %.40q", string(o.Links)).
-			WithHint("want %s, %s or %s", cloche.LinksKeep, cloche.LinksDrop, cloche.LinksReject)
+		return api.Invalid("external_symlinks", "external_symlinks is %.40q", string(o.Links)).
+			WithHint("want %s, %s or %s", api.LinksKeep, api.LinksDrop, api.LinksReject)
 	}
-	if o.Owner == "" || o.Owner == cloche.OwnerKeep {
+	if o.Owner == "" || o.Owner == api.OwnerKeep {
 		return nil
 	}
 	return policy.CheckUser("owner", o.Owner)
@@ -65,17 +65,17 @@ func checkTarIn(o *cloche.TarInOptions) (err error) {
 // directory, and makes them clean.
 func tarPaths(field string, list []string) ([]string, error) {
 	if len(list) > maxTarPaths {
-		return nil, cloche.Invalid(field, "there are %d paths in %s", len(list), field).WithHint("at most %d; name the directories that they are in", maxTarPaths)
+		return nil, api.Invalid(field, "there are %d paths in %s", len(list), field).WithHint("at most %d; name the directories that they are in", maxTarPaths)
 	}
 	total := 0
 	var out []string
 	for _, p := range list {
 		clean := path.Clean(p)
 		if total += len(p); total > maxTarPathBytes {
-			return nil, cloche.Invalid(field, "the paths in %s have more than %d bytes", field, maxTarPathBytes).WithHint("name the directories that they are in")
+			return nil, api.Invalid(field, "the paths in %s have more than %d bytes", field, maxTarPathBytes).WithHint("name the directories that they are in")
 		}
 		if p == "" || clean == "." || strings.HasPrefix(p, "/") || strings.ContainsRune(p, 0) || slices.Contains(strings.Split(p, "/"), "..") {
-			return nil, cloche.Invalid(field, "%s %.200q is not a path below the directory", field, p).
+			return nil, api.Invalid(field, "%s %.200q is not a path below the directory", field, p).
 				WithHint(`write it relative to the directory and without "..", such as "node_modules" or ".git"; there are no patterns`)
 		}
 		out = append(out, clean)
@@ -84,7 +84,7 @@ func tarPaths(field string, list []string) ([]string, error) {
 }
 
 // tar does an import or export, which is on record before.
-func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, do func() (cloche.TarReport, error)) (report cloche.TarReport, err error) {
+func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, do func() (api.TarReport, error)) (report api.TarReport, err error) {
 	d := details{"path": path}
 	err = s.inSandbox(ctx, caller, verb, ref, d, func() error {
 		if report, err = do(); err == nil {

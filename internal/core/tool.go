@@ -3,13 +3,13 @@ package core
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // tool finds the sandbox of a file tool, by its ref or by who asks. What reads or changes
 // content is on record before it is done.
-func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref string, at cloche.ToolPlace, do func(id string) error) error {
+func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.ToolPlace, do func(id string) error) error {
 	d := details{"path": bound(at.Path)}
 	if at.Root != "" {
 		d["root"] = bound(at.Root)
@@ -25,7 +25,7 @@ func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref
 }
 
 // ReadText reads lines of a text file, for a model.
-func (s *Service) ReadText(ctx context.Context, caller Caller, ref string, r cloche.ToolRead) (out cloche.ToolText, err error) {
+func (s *Service) ReadText(ctx context.Context, caller Caller, ref string, r api.ToolRead) (out api.ToolText, err error) {
 	err = s.tool(ctx, caller, policy.VerbReadFile, ref, r.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.ReadText(ctx, caller, id, r)
 		return err
@@ -34,7 +34,7 @@ func (s *Service) ReadText(ctx context.Context, caller Caller, ref string, r clo
 }
 
 // WriteText replaces a text file, or makes it.
-func (s *Service) WriteText(ctx context.Context, caller Caller, ref string, w cloche.ToolWrite) (out cloche.ToolWritten, err error) {
+func (s *Service) WriteText(ctx context.Context, caller Caller, ref string, w api.ToolWrite) (out api.ToolWritten, err error) {
 	err = s.tool(ctx, caller, policy.VerbWriteFile, ref, w.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.WriteText(ctx, caller, id, w)
 		return err
@@ -43,7 +43,7 @@ func (s *Service) WriteText(ctx context.Context, caller Caller, ref string, w cl
 }
 
 // EditText replaces text in a file.
-func (s *Service) EditText(ctx context.Context, caller Caller, ref string, e cloche.ToolEdit) (out cloche.ToolWritten, err error) {
+func (s *Service) EditText(ctx context.Context, caller Caller, ref string, e api.ToolEdit) (out api.ToolWritten, err error) {
 	err = s.tool(ctx, caller, policy.VerbEditFile, ref, e.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.EditText(ctx, caller, id, e)
 		return err
@@ -52,7 +52,7 @@ func (s *Service) EditText(ctx context.Context, caller Caller, ref string, e clo
 }
 
 // Glob finds files by name.
-func (s *Service) Glob(ctx context.Context, caller Caller, ref string, g cloche.ToolGlob) (out cloche.ToolFiles, err error) {
+func (s *Service) Glob(ctx context.Context, caller Caller, ref string, g api.ToolGlob) (out api.ToolFiles, err error) {
 	err = s.tool(ctx, caller, policy.VerbListFiles, ref, g.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.Glob(ctx, caller, id, g)
 		return err
@@ -61,7 +61,7 @@ func (s *Service) Glob(ctx context.Context, caller Caller, ref string, g cloche.
 }
 
 // Grep finds lines in text files.
-func (s *Service) Grep(ctx context.Context, caller Caller, ref string, g cloche.ToolGrep) (out cloche.ToolLines, err error) {
+func (s *Service) Grep(ctx context.Context, caller Caller, ref string, g api.ToolGrep) (out api.ToolLines, err error) {
 	err = s.tool(ctx, caller, policy.VerbReadFile, ref, g.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.Grep(ctx, caller, id, g)
 		return err

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // at is a place for a file tool in the workspace.
-func at(path string) cloche.ToolPlace { return cloche.ToolPlace{Path: path} }
+func at(path string) api.ToolPlace { return api.ToolPlace{Path: path} }
 
 // TestToolsKeepToTheirBounds: each tool through the core, in a workspace, which the
 // imaginary machine has at its own path, that has more
@@ -21,7 +21,7 @@ func at(path string) cloche.ToolPlace { return cloche.ToolPlace{Path: path} }
 func TestToolsKeepToTheirBounds(t *testing.T) {
 	h := newHouse(t)
 	dir := t.TempDir()
-	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box", Workspace: &cloche.Workspace{Dir: dir, Path: dir}}, nil); err != nil {
+	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Workspace: &api.Workspace{Dir: dir, Path: dir}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
@@ -31,54 +31,54 @@ func TestToolsKeepToTheirBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("lines", strings.Repeat("x\n", cloche.MaxToolLines+1))
+	put("lines", strings.Repeat("x\n", api.MaxToolLines+1))
 	put("wide", strings.Repeat(strings.Repeat("y", 1023)+"\n", 60))
-	put("edited", strings.Repeat("z", cloche.MaxToolEdit+1))
+	put("edited", strings.Repeat("z", api.MaxToolEdit+1))
 	if err := os.Mkdir(filepath.Join(dir, "many"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for i := range cloche.MaxToolFiles + 1 {
+	for i := range api.MaxToolFiles + 1 {
 		put(fmt.Sprintf("many/%04d", i), "n")
 	}
-	text, err := h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: at("lines")})
-	if err != nil || text.Lines != cloche.DefaultToolLines || !text.More || text.Path != dir+"/lines" {
+	text, err := h.ReadText(ctx, operator, "box", api.ToolRead{ToolPlace: at("lines")})
+	if err != nil || text.Lines != api.DefaultToolLines || !text.More || text.Path != dir+"/lines" {
 		t.Errorf("a read says nothing: %d lines, %v, %v", text.Lines, text.More, err)
 	}
-	text, err = h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: at("lines"), Lines: cloche.MaxToolLines})
-	if err != nil || text.Lines != cloche.MaxToolLines || !text.More {
+	text, err = h.ReadText(ctx, operator, "box", api.ToolRead{ToolPlace: at("lines"), Lines: api.MaxToolLines})
+	if err != nil || text.Lines != api.MaxToolLines || !text.More {
 		t.Errorf("the most lines: %d, %v, %v", text.Lines, text.More, err)
 	}
-	text, err = h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: at("wide")})
-	if err != nil || len(text.Content) > cloche.MaxToolText || text.Lines != 50 || !text.More {
+	text, err = h.ReadText(ctx, operator, "box", api.ToolRead{ToolPlace: at("wide")})
+	if err != nil || len(text.Content) > api.MaxToolText || text.Lines != 50 || !text.More {
 		t.Errorf("the most bytes: %d in %d lines, %v", len(text.Content), text.Lines, err)
 	}
-	found, err := h.Glob(ctx, operator, "box", cloche.ToolGlob{Pattern: "many/*"})
-	if err != nil || len(found.Files) != cloche.MaxToolGlob || found.Partial == "" {
+	found, err := h.Glob(ctx, operator, "box", api.ToolGlob{Pattern: "many/*"})
+	if err != nil || len(found.Files) != api.MaxToolGlob || found.Partial == "" {
 		t.Errorf("a glob: %d, %q, %v", len(found.Files), found.Partial, err)
 	}
-	matches, err := h.Grep(ctx, operator, "box", cloche.ToolGrep{ToolPlace: at("lines"), Pattern: "x"})
-	if err != nil || len(matches.Matches) != cloche.MaxToolGrep || matches.Partial != cloche.PartialMatches {
+	matches, err := h.Grep(ctx, operator, "box", api.ToolGrep{ToolPlace: at("lines"), Pattern: "x"})
+	if err != nil || len(matches.Matches) != api.MaxToolGrep || matches.Partial != api.PartialMatches {
 		t.Errorf("a grep: %d, %q, %v", len(matches.Matches), matches.Partial, err)
 	}
-	matches, err = h.Grep(ctx, operator, "box", cloche.ToolGrep{ToolPlace: at("many"), Pattern: "nothing"})
-	if err != nil || matches.Searched > cloche.MaxToolFiles || matches.Partial != cloche.PartialFiles && matches.Partial != cloche.PartialTime {
+	matches, err = h.Grep(ctx, operator, "box", api.ToolGrep{ToolPlace: at("many"), Pattern: "nothing"})
+	if err != nil || matches.Searched > api.MaxToolFiles || matches.Partial != api.PartialFiles && matches.Partial != api.PartialTime {
 		t.Errorf("a grep of many files: %d, %q, %v", matches.Searched, matches.Partial, err)
 	}
 	for what, err := range map[string]error{
-		"lines":        second(h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: at("lines"), Lines: cloche.MaxToolLines + 1})),
-		"limit":        second(h.Glob(ctx, operator, "box", cloche.ToolGlob{Pattern: "*", Limit: cloche.MaxToolGlob + 1})),
-		"grep's limit": second(h.Grep(ctx, operator, "box", cloche.ToolGrep{Pattern: "x", Limit: cloche.MaxToolGrep + 1})),
-		"a pattern":    second(h.Grep(ctx, operator, "box", cloche.ToolGrep{Pattern: strings.Repeat("x", cloche.MaxToolPattern+1)})),
+		"lines":        second(h.ReadText(ctx, operator, "box", api.ToolRead{ToolPlace: at("lines"), Lines: api.MaxToolLines + 1})),
+		"limit":        second(h.Glob(ctx, operator, "box", api.ToolGlob{Pattern: "*", Limit: api.MaxToolGlob + 1})),
+		"grep's limit": second(h.Grep(ctx, operator, "box", api.ToolGrep{Pattern: "x", Limit: api.MaxToolGrep + 1})),
+		"a pattern":    second(h.Grep(ctx, operator, "box", api.ToolGrep{Pattern: strings.Repeat("x", api.MaxToolPattern+1)})),
 	} {
-		if e := errorOf(t, err); e.Code != cloche.CodeInvalid {
+		if e := errorOf(t, err); e.Code != api.CodeInvalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for what, err := range map[string]error{
-		"a write": second(h.WriteText(ctx, operator, "box", cloche.ToolWrite{ToolPlace: at("new"), Content: strings.Repeat("x", cloche.MaxToolWrite+1)})),
-		"an edit": second(h.EditText(ctx, operator, "box", cloche.ToolEdit{ToolPlace: at("edited"), Old: "z", New: "y", All: true})),
+		"a write": second(h.WriteText(ctx, operator, "box", api.ToolWrite{ToolPlace: at("new"), Content: strings.Repeat("x", api.MaxToolWrite+1)})),
+		"an edit": second(h.EditText(ctx, operator, "box", api.ToolEdit{ToolPlace: at("edited"), Old: "z", New: "y", All: true})),
 	} {
-		if e := errorOf(t, err); e.Code != cloche.CodeTooLarge {
+		if e := errorOf(t, err); e.Code != api.CodeTooLarge {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -93,42 +93,42 @@ func second[T any](_ T, err error) error { return err }
 // TestToolsAreOnRecord: every use of a tool, and which of them may be whose.
 func TestToolsAreOnRecord(t *testing.T) {
 	h := newHouse(t)
-	red, _ := h.caller(t, cloche.KeySpec{Tenant: "red"})
-	blue, _ := h.caller(t, cloche.KeySpec{Tenant: "blue"})
+	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
+	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	ctx := t.Context()
-	if _, err := h.Create(ctx, red, cloche.SandboxSpec{Naming: identity("42")}, nil); err != nil {
+	if _, err := h.Create(ctx, red, api.SandboxSpec{Naming: identity("42")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	place := cloche.ToolPlace{Naming: identity("42"), Root: root, Path: "f"}
-	written, err := h.WriteText(ctx, red, cloche.RefByNaming, cloche.ToolWrite{ToolPlace: place, Content: "one\ntwo\n"})
+	place := api.ToolPlace{Naming: identity("42"), Root: root, Path: "f"}
+	written, err := h.WriteText(ctx, red, api.RefByNaming, api.ToolWrite{ToolPlace: place, Content: "one\ntwo\n"})
 	if err != nil || !written.Created || written.Path != root+"/f" {
 		t.Fatalf("%+v, %v", written, err)
 	}
-	if edited, err := h.EditText(ctx, red, cloche.RefByNaming, cloche.ToolEdit{ToolPlace: place, Old: "two", New: secretValue}); err != nil || edited.Line != 2 {
+	if edited, err := h.EditText(ctx, red, api.RefByNaming, api.ToolEdit{ToolPlace: place, Old: "two", New: secretValue}); err != nil || edited.Line != 2 {
 		t.Errorf("%+v, %v", edited, err)
 	}
-	if text, err := h.ReadText(ctx, red, cloche.RefByNaming, cloche.ToolRead{ToolPlace: place}); err != nil || text.Content != "one\n"+secretValue+"\n" {
+	if text, err := h.ReadText(ctx, red, api.RefByNaming, api.ToolRead{ToolPlace: place}); err != nil || text.Content != "one\n"+secretValue+"\n" {
 		t.Errorf("%+v, %v", text, err)
 	}
-	if _, err := h.ReadText(ctx, red, cloche.RefByNaming, cloche.ToolRead{ToolPlace: cloche.ToolPlace{Naming: identity("42"), Root: root, Path: "../outside"}}); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := h.ReadText(ctx, red, api.RefByNaming, api.ToolRead{ToolPlace: api.ToolPlace{Naming: identity("42"), Root: root, Path: "../outside"}}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("out of the root: %v", err)
 	}
-	all := cloche.ToolPlace{Naming: identity("42"), Root: root}
-	if l, err := h.Glob(ctx, red, cloche.RefByNaming, cloche.ToolGlob{ToolPlace: all, Pattern: "*"}); err != nil || len(l.Files) != 1 {
+	all := api.ToolPlace{Naming: identity("42"), Root: root}
+	if l, err := h.Glob(ctx, red, api.RefByNaming, api.ToolGlob{ToolPlace: all, Pattern: "*"}); err != nil || len(l.Files) != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	if l, err := h.Grep(ctx, red, cloche.RefByNaming, cloche.ToolGrep{ToolPlace: all, Pattern: "^o"}); err != nil || len(l.Matches) != 1 || l.Matches[0].Line != 1 {
+	if l, err := h.Grep(ctx, red, api.RefByNaming, api.ToolGrep{ToolPlace: all, Pattern: "^o"}); err != nil || len(l.Matches) != 1 || l.Matches[0].Line != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for what, err := range map[string]error{
-		"read":  second(h.ReadText(ctx, blue, cloche.RefByNaming, cloche.ToolRead{ToolPlace: place})),
-		"write": second(h.WriteText(ctx, blue, cloche.RefByNaming, cloche.ToolWrite{ToolPlace: place})),
-		"edit":  second(h.EditText(ctx, blue, cloche.RefByNaming, cloche.ToolEdit{ToolPlace: place, Old: "a", New: "b"})),
-		"glob":  second(h.Glob(ctx, blue, cloche.RefByNaming, cloche.ToolGlob{ToolPlace: all, Pattern: "*"})),
-		"grep":  second(h.Grep(ctx, blue, cloche.RefByNaming, cloche.ToolGrep{ToolPlace: all, Pattern: "x"})),
+		"read":  second(h.ReadText(ctx, blue, api.RefByNaming, api.ToolRead{ToolPlace: place})),
+		"write": second(h.WriteText(ctx, blue, api.RefByNaming, api.ToolWrite{ToolPlace: place})),
+		"edit":  second(h.EditText(ctx, blue, api.RefByNaming, api.ToolEdit{ToolPlace: place, Old: "a", New: "b"})),
+		"glob":  second(h.Glob(ctx, blue, api.RefByNaming, api.ToolGlob{ToolPlace: all, Pattern: "*"})),
+		"grep":  second(h.Grep(ctx, blue, api.RefByNaming, api.ToolGrep{ToolPlace: all, Pattern: "x"})),
 	} {
-		if cloche.CodeOf(err) != cloche.CodeNotFound {
+		if api.CodeOf(err) != api.CodeNotFound {
 			t.Errorf("%s of another tenant: %v", what, err)
 		}
 	}

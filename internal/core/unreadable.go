@@ -3,7 +3,7 @@ package core
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
@@ -42,6 +42,6 @@ func (s *Service) TellUnreadable(context.Context) {
 func (s *Service) tellUnreadable(tenant, reason string) {
 	s.log.Error("a record cannot be read", "what", reason)
 	if s.opts.Events != nil {
-		s.opts.Events.Publish(cloche.Event{Kind: cloche.EventRecord, Tenant: tenant, Reason: reason})
+		s.opts.Events.Publish(api.Event{Kind: api.EventRecord, Tenant: tenant, Reason: reason})
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 )
@@ -54,101 +54,101 @@ func verbsWithoutRecord() map[string]string {
 func TestNothingWithoutARecord(t *testing.T) {
 	h := newHouse(t)
 	ctx := t.Context()
-	sb, err := h.Create(ctx, operator, cloche.SandboxSpec{Name: "box", Egress: &cloche.Egress{Allow: []string{"a.example"}}}, nil)
+	sb, err := h.Create(ctx, operator, api.SandboxSpec{Name: "box", Egress: &api.Egress{Allow: []string{"a.example"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// What runs in the sandbox of this engine has the host's files.
 	file := filepath.Join(t.TempDir(), "file")
-	at := func(path string) cloche.FilePlace { return cloche.FilePlace{Path: path} }
+	at := func(path string) api.FilePlace { return api.FilePlace{Path: path} }
 	if _, err := h.WriteFile(ctx, operator, "box", at(file), 0o600, strings.NewReader("content")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.CreateSkill(ctx, operator, cloche.SkillSpec{Name: "skill", Description: "d", Instructions: "i"}, nil); err != nil {
+	if _, err := h.CreateSkill(ctx, operator, api.SkillSpec{Name: "skill", Description: "d", Instructions: "i"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.CreateWorkspace(ctx, operator, cloche.WorkspaceSpec{Name: "space"}); err != nil {
+	if _, err := h.CreateWorkspace(ctx, operator, api.WorkspaceSpec{Name: "space"}); err != nil {
 		t.Fatal(err)
 	}
-	snap, err := h.CreateSnapshot(ctx, operator, "box", cloche.SnapshotRequest{Name: "snap", Scope: cloche.SnapshotWorkspace})
+	snap, err := h.CreateSnapshot(ctx, operator, "box", api.SnapshotRequest{Name: "snap", Scope: api.SnapshotWorkspace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := h.StartProcess(ctx, operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Shell: "sleep 1000", Cwd: "/"}})
+	p, err := h.StartProcess(ctx, operator, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{Shell: "sleep 1000", Cwd: "/"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := h.log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	tool := cloche.ToolPlace{Path: file}
+	tool := api.ToolPlace{Path: file}
 	var out bytes.Buffer
 	refused := map[string]func() error{
 		"AddEndpoint": func() error {
-			_, err := h.AddEndpoint(ctx, operator, "box", cloche.Endpoint{Name: "e", Target: "http://127.0.0.1:9"}, false)
+			_, err := h.AddEndpoint(ctx, operator, "box", api.Endpoint{Name: "e", Target: "http://127.0.0.1:9"}, false)
 			return err
 		},
-		"Attach": func() error { _, err := h.Attach(ctx, operator, "box", p.ExecID, cloche.AttachRequest{}); return err },
+		"Attach": func() error { _, err := h.Attach(ctx, operator, "box", p.ExecID, api.AttachRequest{}); return err },
 		"ChangeEgress": func() error {
-			_, err := h.ChangeEgress(ctx, operator, "box", cloche.EgressChange{Allow: []string{"b.example"}})
+			_, err := h.ChangeEgress(ctx, operator, "box", api.EgressChange{Allow: []string{"b.example"}})
 			return err
 		},
-		"Create":    func() error { _, err := h.Create(ctx, operator, cloche.SandboxSpec{Name: "other"}, nil); return err },
-		"CreateKey": func() error { _, err := h.CreateKey(ctx, operator, cloche.KeySpec{Tenant: "acme"}); return err },
+		"Create":    func() error { _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "other"}, nil); return err },
+		"CreateKey": func() error { _, err := h.CreateKey(ctx, operator, api.KeySpec{Tenant: "acme"}); return err },
 		"CreateSkill": func() error {
-			_, err := h.CreateSkill(ctx, operator, cloche.SkillSpec{Name: "two", Description: "d", Instructions: "i"}, nil)
+			_, err := h.CreateSkill(ctx, operator, api.SkillSpec{Name: "two", Description: "d", Instructions: "i"}, nil)
 			return err
 		},
 		"CreateSnapshot": func() error {
-			_, err := h.CreateSnapshot(ctx, operator, "box", cloche.SnapshotRequest{Scope: cloche.SnapshotWorkspace})
+			_, err := h.CreateSnapshot(ctx, operator, "box", api.SnapshotRequest{Scope: api.SnapshotWorkspace})
 			return err
 		},
 		"CreateWorkspace": func() error {
-			_, err := h.CreateWorkspace(ctx, operator, cloche.WorkspaceSpec{Name: "more"})
+			_, err := h.CreateWorkspace(ctx, operator, api.WorkspaceSpec{Name: "more"})
 			return err
 		},
 		"DialPort": func() error { _, err := h.DialPort(ctx, operator, "box", 80); return err },
 		"Diff": func() error {
-			_, err := h.Diff(ctx, operator, "box", cloche.DiffOptions{Scope: cloche.DiffRoot})
+			_, err := h.Diff(ctx, operator, "box", api.DiffOptions{Scope: api.DiffRoot})
 			return err
 		},
 		"EditText": func() error {
-			_, err := h.EditText(ctx, operator, "box", cloche.ToolEdit{ToolPlace: tool, Old: "content", New: "else"})
+			_, err := h.EditText(ctx, operator, "box", api.ToolEdit{ToolPlace: tool, Old: "content", New: "else"})
 			return err
 		},
 		"Exec": func() error {
-			_, err := h.Exec(ctx, operator, "box", cloche.ExecRequest{Shell: "true", Cwd: "/"})
+			_, err := h.Exec(ctx, operator, "box", api.ExecRequest{Shell: "true", Cwd: "/"})
 			return err
 		},
 		"ExecStream": func() error {
-			_, err := h.ExecStream(ctx, operator, "box", cloche.ExecRequest{Shell: "true", Cwd: "/"})
+			_, err := h.ExecStream(ctx, operator, "box", api.ExecRequest{Shell: "true", Cwd: "/"})
 			return err
 		},
 		"Extend": func() error {
-			_, err := h.Extend(ctx, operator, "box", cloche.Extension{LifetimeMS: 60_000})
+			_, err := h.Extend(ctx, operator, "box", api.Extension{LifetimeMS: 60_000})
 			return err
 		},
 		"Grep": func() error {
-			_, err := h.Grep(ctx, operator, "box", cloche.ToolGrep{ToolPlace: tool, Pattern: "c"})
+			_, err := h.Grep(ctx, operator, "box", api.ToolGrep{ToolPlace: tool, Pattern: "c"})
 			return err
 		},
 		"ImportImage": func() error {
-			_, err := h.ImportImage(ctx, operator, cloche.ImportOptions{Ref: "x:1"}, strings.NewReader(""))
+			_, err := h.ImportImage(ctx, operator, api.ImportOptions{Ref: "x:1"}, strings.NewReader(""))
 			return err
 		},
 		"MakeDir": func() error {
-			return h.MakeDir(ctx, operator, "box", at(file+"-dir"), cloche.MakeDirOptions{})
+			return h.MakeDir(ctx, operator, "box", at(file+"-dir"), api.MakeDirOptions{})
 		},
 		"MoveFile": func() error {
 			return h.MoveFile(ctx, operator, "box", at(file), file+"-2")
 		},
 		"Pause": func() error { _, err := h.Pause(ctx, operator, "box"); return err },
 		"PruneImages": func() error {
-			_, err := h.PruneImages(ctx, operator, cloche.ImagePruneRequest{MaxBytes: new(int64(0))})
+			_, err := h.PruneImages(ctx, operator, api.ImagePruneRequest{MaxBytes: new(int64(0))})
 			return err
 		},
 		"PullImage": func() error {
-			_, err := h.PullImage(ctx, operator, cloche.PullRequest{Image: "127.0.0.1:1/x:1"})
+			_, err := h.PullImage(ctx, operator, api.PullRequest{Image: "127.0.0.1:1/x:1"})
 			return err
 		},
 		"ReadFile": func() error {
@@ -158,36 +158,36 @@ func TestNothingWithoutARecord(t *testing.T) {
 			}
 			return err
 		},
-		"ReadText": func() error { _, err := h.ReadText(ctx, operator, "box", cloche.ToolRead{ToolPlace: tool}); return err },
+		"ReadText": func() error { _, err := h.ReadText(ctx, operator, "box", api.ToolRead{ToolPlace: tool}); return err },
 		"RemoveFile": func() error {
-			return h.RemoveFile(ctx, operator, "box", at(file), cloche.RemoveFileOptions{})
+			return h.RemoveFile(ctx, operator, "box", at(file), api.RemoveFileOptions{})
 		},
 		"RemoveSkill":     func() error { return h.RemoveSkill(ctx, operator, "skill") },
 		"RemoveSkillFile": func() error { return h.RemoveSkillFile(ctx, operator, "skill", "SKILL.md") },
 		"RemoveSnapshot":  func() error { return h.RemoveSnapshot(ctx, operator, snap.Name) },
 		"RemoveWorkspace": func() error { return h.RemoveWorkspace(ctx, operator, "", "space") },
 		"ReplaceEgress": func() error {
-			_, err := h.ReplaceEgress(ctx, operator, "box", cloche.EgressPolicy{Network: cloche.NetworkOn, Egress: &cloche.Egress{Allow: []string{"c.example"}}})
+			_, err := h.ReplaceEgress(ctx, operator, "box", api.EgressPolicy{Network: api.NetworkOn, Egress: &api.Egress{Allow: []string{"c.example"}}})
 			return err
 		},
 		"Run": func() error {
-			_, err := h.Run(ctx, operator, cloche.RunRequest{Exec: cloche.ExecRequest{Shell: "true", Cwd: "/"}})
+			_, err := h.Run(ctx, operator, api.RunRequest{Exec: api.ExecRequest{Shell: "true", Cwd: "/"}})
 			return err
 		},
 		"StartProcess": func() error {
-			_, err := h.StartProcess(ctx, operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Shell: "true", Cwd: "/"}})
+			_, err := h.StartProcess(ctx, operator, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{Shell: "true", Cwd: "/"}})
 			return err
 		},
 		"TarIn": func() error {
-			_, err := h.TarIn(ctx, operator, "box", "/tmp", cloche.TarInOptions{}, strings.NewReader(""))
+			_, err := h.TarIn(ctx, operator, "box", "/tmp", api.TarInOptions{}, strings.NewReader(""))
 			return err
 		},
 		"TarOut": func() error {
-			_, err := h.TarOut(ctx, operator, "box", file, cloche.TarOutOptions{}, &out)
+			_, err := h.TarOut(ctx, operator, "box", file, api.TarOutOptions{}, &out)
 			return err
 		},
 		"UpdateSkill": func() error {
-			_, err := h.UpdateSkill(ctx, operator, "skill", cloche.SkillChange{Description: new("e")})
+			_, err := h.UpdateSkill(ctx, operator, "skill", api.SkillChange{Description: new("e")})
 			return err
 		},
 		"WriteFile": func() error {
@@ -196,12 +196,12 @@ func TestNothingWithoutARecord(t *testing.T) {
 		},
 		"WriteSkillFile": func() error { return h.WriteSkillFile(ctx, operator, "skill", "f", []byte("x")) },
 		"WriteText": func() error {
-			_, err := h.WriteText(ctx, operator, "box", cloche.ToolWrite{ToolPlace: tool, Content: "else"})
+			_, err := h.WriteText(ctx, operator, "box", api.ToolWrite{ToolPlace: tool, Content: "else"})
 			return err
 		},
 	}
 	for name, do := range refused {
-		if err := do(); cloche.CodeOf(err) != cloche.CodeUnavailable || !strings.Contains(err.Error(), "audit") {
+		if err := do(); api.CodeOf(err) != api.CodeUnavailable || !strings.Contains(err.Error(), "audit") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -248,10 +248,10 @@ func TestNothingWithoutARecord(t *testing.T) {
 	if info, err := h.StatFile(ctx, operator, "box", at(file), false); err != nil || info.Size != int64(len("content")) {
 		t.Errorf("the file is %+v, %v", info, err)
 	}
-	if got, err := h.Get(ctx, operator, sb.ID); err != nil || got.State != cloche.StateRunning {
+	if got, err := h.Get(ctx, operator, sb.ID); err != nil || got.State != api.StateRunning {
 		t.Errorf("the sandbox is %s, %v", got.State, err)
 	}
-	if err := h.SignalProcess(ctx, operator, "box", p.ExecID, cloche.SignalRequest{Signal: "KILL"}); err != nil {
+	if err := h.SignalProcess(ctx, operator, "box", p.ExecID, api.SignalRequest{Signal: "KILL"}); err != nil {
 		t.Errorf("signal: %v", err)
 	}
 	if _, err := h.Delete(ctx, operator, "box"); err != nil {
@@ -262,7 +262,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 // A disk without room is told as that, not as an internal error, whichever verb meets it.
 func TestFullDiskIsTold(t *testing.T) {
 	h := newHouse(t)
-	if _, err := h.Create(t.Context(), operator, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []fake.Step{fake.StepPause, fake.StepResume} {
@@ -278,8 +278,8 @@ func TestFullDiskIsTold(t *testing.T) {
 			do = h.Resume
 		}
 		_, err := do(t.Context(), operator, "box")
-		e, ok := errors.AsType[*cloche.Error](err)
-		if !ok || e.Code != cloche.CodeNoCapacity || !e.Retryable || e.Hint == "" {
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.Hint == "" {
 			t.Errorf("at %s: %v", step, err)
 		}
 	}

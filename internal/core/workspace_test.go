@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -83,14 +83,14 @@ func newHouseOf(t *testing.T, programs string) *house {
 	ways := way.New(t.Context(), way.Options{Logger: logger})
 	m := sandbox.New(sandbox.Options{
 		Dir: filepath.Join(h.dir, "owner"), Owner: "owner", Engines: engines, Images: images, Workspaces: spaces, Snapshots: snaps,
-		AgentImage: imageOfNothing, Logger: logger, Events: func(cloche.Event) {}, Ways: ways, Ask: h.approvals.Ask,
+		AgentImage: imageOfNothing, Logger: logger, Events: func(api.Event) {}, Ways: ways, Ask: h.approvals.Ask,
 	})
 	check(m.Recover(t.Context()))
 	keys, err := key.Open(context.Background(), h.dir)
 	check(err)
 	kept, err := program.Open(program.Options{Dir: cmp.Or(programs, filepath.Join(h.dir, "programs"))})
 	check(err)
-	h.rules = policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}
+	h.rules = policy.Rules{Engine: fake.Name, MinTier: api.TierNone}
 	h.Service = core.New(core.Options{
 		Keys: keys, Approvals: h.approvals, Programs: kept,
 		Rules:     h.rules,
@@ -119,38 +119,38 @@ func imageOfNothing(context.Context) (string, error) { return "/dev/null", nil }
 
 // measuredBox is a sandbox whose workspace is a directory with a measured bound
 // of 1 MiB. On the imaginary machine it is seen at its own path.
-func (h *house) measuredBox(t *testing.T) (sb cloche.Sandbox, dir string) {
+func (h *house) measuredBox(t *testing.T) (sb api.Sandbox, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	sb, err := h.Create(t.Context(), operator, cloche.SandboxSpec{
-		Name: "box", Workspace: &cloche.Workspace{Dir: dir, SizeBytes: 1 << 20, Quota: cloche.QuotaMeasured},
+	sb, err := h.Create(t.Context(), operator, api.SandboxSpec{
+		Name: "box", Workspace: &api.Workspace{Dir: dir, SizeBytes: 1 << 20, Quota: api.QuotaMeasured},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sb.Workspace.Enforced != cloche.HeldByMeasure {
+	if sb.Workspace.Enforced != api.HeldByMeasure {
 		t.Errorf("enforced by %q", sb.Workspace.Enforced)
 	}
 	return sb, dir
 }
 
-func (h *house) sh(t *testing.T, script string) (cloche.Result, error) {
+func (h *house) sh(t *testing.T, script string) (api.Result, error) {
 	t.Helper()
-	return h.Exec(t.Context(), operator, "box", cloche.ExecRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/"})
+	return h.Exec(t.Context(), operator, "box", api.ExecRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/"})
 }
 
 func (h *house) gone(t *testing.T) bool {
 	t.Helper()
 	_, err := h.Get(t.Context(), operator, "box")
-	return errors.Is(err, cloche.ErrNotFound)
+	return errors.Is(err, api.ErrNotFound)
 }
 
 // over wants the error of a quota in a phase.
-func over(t *testing.T, err error, phase cloche.QuotaPhase, used int64) {
+func over(t *testing.T, err error, phase api.QuotaPhase, used int64) {
 	t.Helper()
-	e, ok := errors.AsType[*cloche.Error](err)
-	want := cloche.QuotaExcess{Phase: phase, Unit: cloche.QuotaBytes, Used: used, Limit: 1 << 20}
-	if !ok || e.Code != cloche.CodeQuota || e.Quota == nil || *e.Quota != want {
+	e, ok := errors.AsType[*api.Error](err)
+	want := api.QuotaExcess{Phase: phase, Unit: api.QuotaBytes, Used: used, Limit: 1 << 20}
+	if !ok || e.Code != api.CodeQuota || e.Quota == nil || *e.Quota != want {
 		t.Errorf("%v (%+v), want %+v", err, e, want)
 	}
 }
@@ -166,9 +166,9 @@ func TestMeasuredBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := h.sh(t, "touch "+dir+"/ran")
-	over(t, err, cloche.QuotaBefore, 1<<20+1)
-	_, err = h.StartProcess(t.Context(), operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Argv: []string{"/bin/touch", dir + "/ran"}, Cwd: "/"}})
-	over(t, err, cloche.QuotaBefore, 1<<20+1)
+	over(t, err, api.QuotaBefore, 1<<20+1)
+	_, err = h.StartProcess(t.Context(), operator, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"/bin/touch", dir + "/ran"}, Cwd: "/"}})
+	over(t, err, api.QuotaBefore, 1<<20+1)
 	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
 		t.Error("it ran")
 	}
@@ -187,7 +187,7 @@ func TestMeasuredAfter(t *testing.T) {
 			h.machine.SetFaults(fake.Faults{Close: errors.New("no close")})
 		}
 		res, err := h.sh(t, "echo said; head -c 1048577 /dev/zero > "+dir+"/f")
-		over(t, err, cloche.QuotaAfter, 1<<20+1)
+		over(t, err, api.QuotaAfter, 1<<20+1)
 		if !strings.Contains(string(res.Stdout), "said") {
 			t.Errorf("what it said is lost: %q", res.Stdout)
 		}
@@ -202,16 +202,16 @@ func TestMeasuredAfter(t *testing.T) {
 func TestMeasuredAfterAProcess(t *testing.T) {
 	h := newHouse(t)
 	_, dir := h.measuredBox(t)
-	start := func(script string) cloche.Process {
+	start := func(script string) api.Process {
 		t.Helper()
-		p, err := h.StartProcess(t.Context(), operator, "box", cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/"}})
+		p, err := h.StartProcess(t.Context(), operator, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	p := start("head -c 1048576 /dev/zero > " + dir + "/f")
-	if p, err := h.WaitProcess(t.Context(), operator, "box", p.ExecID, cloche.WaitRequest{}); err != nil || !p.State.Ended() {
+	if p, err := h.WaitProcess(t.Context(), operator, "box", p.ExecID, api.WaitRequest{}); err != nil || !p.State.Ended() {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	if _, err := h.sh(t, "true"); err != nil {
@@ -226,12 +226,12 @@ func TestMeasuredAfterAProcess(t *testing.T) {
 func TestWorkspacesOfTenants(t *testing.T) {
 	h := newHouse(t)
 	alice, bob := core.UnixCaller(1001, 0), core.UnixCaller(1002, 0)
-	if _, err := h.CreateWorkspace(t.Context(), alice, cloche.WorkspaceSpec{Name: "data"}); err != nil {
+	if _, err := h.CreateWorkspace(t.Context(), alice, api.WorkspaceSpec{Name: "data"}); err != nil {
 		t.Fatal(err)
 	}
 	_, foreign := h.GetWorkspace(t.Context(), bob, alice.Tenant, "data")
 	_, missing := h.GetWorkspace(t.Context(), bob, "", "data")
-	if foreign == nil || missing == nil || foreign.Error() != missing.Error() || !errors.Is(foreign, cloche.ErrNotFound) {
+	if foreign == nil || missing == nil || foreign.Error() != missing.Error() || !errors.Is(foreign, api.ErrNotFound) {
 		t.Errorf("foreign: %v; missing: %v", foreign, missing)
 	}
 	if err := h.RemoveWorkspace(t.Context(), bob, alice.Tenant, "data"); err == nil || err.Error() != missing.Error() {
@@ -243,7 +243,7 @@ func TestWorkspacesOfTenants(t *testing.T) {
 		}
 	}
 	// A name is its tenant's.
-	if _, err := h.CreateWorkspace(t.Context(), bob, cloche.WorkspaceSpec{Name: "data"}); err != nil {
+	if _, err := h.CreateWorkspace(t.Context(), bob, api.WorkspaceSpec{Name: "data"}); err != nil {
 		t.Error(err)
 	}
 	if err := h.RemoveWorkspace(t.Context(), operator, alice.Tenant, "data"); err != nil {

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/langbot"
 )
 
@@ -52,16 +52,16 @@ func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
 		return nil, err
 	}
 	if c.In != nil && os.Getenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID") == "" {
-		return nil, errors.Join(cloche.Invalid("stdio-control", "a control connection on stdio needs the instance that is trusted").
+		return nil, errors.Join(api.Invalid("stdio-control", "a control connection on stdio needs the instance that is trusted").
 			WithHint("set LANGBOT_BOX_TRUSTED_INSTANCE_UUID"), server.Close(ctx))
 	}
 	at := net.JoinHostPort(cmp.Or(c.Host, usualBoxHost(token)), strconv.Itoa(c.Port))
 	ln, err := listenForBox(at, token)
-	if _, refused := errors.AsType[*cloche.Error](err); refused && c.In == nil {
+	if _, refused := errors.AsType[*api.Error](err); refused && c.In == nil {
 		return nil, errors.Join(err, server.Close(ctx))
 	}
 	if err != nil && c.In == nil {
-		return nil, errors.Join(cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", at, err), server.Close(ctx))
+		return nil, errors.Join(api.Errorf(api.CodeUnavailable, "cannot listen at %s: %w", at, err), server.Close(ctx))
 	}
 	b := &box{server: server, failed: make(chan error, 2), http: &http.Server{Handler: server.Handler(), ReadHeaderTimeout: boxHeaderTimeout}}
 	if err != nil {
@@ -98,7 +98,7 @@ func usualBoxHost(token string) string {
 func listenForBox(at, token string) (net.Listener, error) {
 	const hint = "set LANGBOT_BOX_CONTROL_TOKEN, such as to the output of `openssl rand -hex 32`"
 	if token == "" && !knowsPeers {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "LangBot is served with a control token only: this system does not tell which user connects").WithHint(hint)
+		return nil, api.Errorf(api.CodeInvalid, "LangBot is served with a control token only: this system does not tell which user connects").WithHint(hint)
 	}
 	ln, err := net.Listen("tcp", at)
 	if err != nil {
@@ -106,7 +106,7 @@ func listenForBox(at, token string) (net.Listener, error) {
 	}
 	if a, ok := ln.Addr().(*net.TCPAddr); token == "" && (!ok || !a.IP.IsLoopback()) {
 		_ = ln.Close()
-		return nil, cloche.Errorf(cloche.CodeInvalid, "the address %s is reached from other machines, and there is no control token", at).
+		return nil, api.Errorf(api.CodeInvalid, "the address %s is reached from other machines, and there is no control token", at).
 			WithHint("%s; or listen at 127.0.0.1", hint)
 	}
 	return ln, nil

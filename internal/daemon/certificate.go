@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -46,7 +46,7 @@ func openCertificate(cert, key string, log *slog.Logger) (*certificate, error) {
 	}
 	c := &certificate{cert: cert, key: key, log: log, looked: time.Now()}
 	if err := c.load(); err != nil {
-		return nil, cloche.Invalid("tls", "the certificate cannot be used: %w", err).WithHint("tls.cert is a file of PEM certificates, the server's first, and tls.key its key, of mode 0600")
+		return nil, api.Invalid("tls", "the certificate cannot be used: %w", err).WithHint("tls.cert is a file of PEM certificates, the server's first, and tls.key its key, of mode 0600")
 	}
 	return c, nil
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/config"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
@@ -105,7 +105,7 @@ func settingKeys(defaultHome string) []config.Key {
 	one := func(of ...string) func(string) (string, bool) {
 		return func(v string) (string, bool) { return "write " + strings.Join(of, " or "), slices.Contains(of, v) }
 	}
-	tier := one(string(cloche.TierNamespace), string(cloche.TierGVisor), string(cloche.TierMicroVM))
+	tier := one(string(api.TierNamespace), string(api.TierGVisor), string(api.TierMicroVM))
 	usual := httpapi.DefaultDeadlines()
 	shares := one(string(docker.ShareAuto), string(docker.ShareYes), string(docker.ShareNo))
 	return []config.Key{
@@ -123,11 +123,11 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyDockerHost, Env: "DOCKER_HOST"},
 		{Name: keyDockerCerts, Env: "DOCKER_CERT_PATH", Path: true},
 		{Name: keyDockerRuntime},
-		{Name: keyDockerTier, Default: []string{string(cloche.TierNamespace)}, Check: tier},
+		{Name: keyDockerTier, Default: []string{string(api.TierNamespace)}, Check: tier},
 		{Name: keyDockerShares, Default: []string{string(docker.ShareAuto)}, Check: shares},
 		{Name: keyPodmanHost, Env: "CONTAINER_HOST"},
 		{Name: keyPodmanRuntime},
-		{Name: keyPodmanTier, Default: []string{string(cloche.TierNamespace)}, Check: tier},
+		{Name: keyPodmanTier, Default: []string{string(api.TierNamespace)}, Check: tier},
 		{Name: keyPodmanShares, Default: []string{string(docker.ShareAuto)}, Check: shares},
 		{Name: keyBoxListen, Check: hostPort},
 		{Name: keyOCIRuntime, Check: runtimeName},
@@ -224,7 +224,7 @@ func Configure(in ConfigInput) (Configuration, error) {
 	}
 	settings, others, err := config.Resolve(keys, config.Input{Flags: in.Flags, Environ: in.Environ, File: data})
 	if err != nil {
-		if e, ok := errors.AsType[*cloche.Error](err); ok && strings.Contains(e.Message, "line ") {
+		if e, ok := errors.AsType[*api.Error](err); ok && strings.Contains(e.Message, "line ") {
 			return Configuration{}, fmt.Errorf("settings file %s: %w", filepath.Clean(path), err)
 		}
 		return Configuration{}, err
@@ -249,11 +249,11 @@ func Configure(in ConfigInput) (Configuration, error) {
 		if key == "" {
 			missing = keyTLSKey
 		}
-		return Configuration{}, cloche.Invalid(missing, "TLS needs a certificate and its key, and %s is missing", missing).WithHint("name both with --tls-cert and --tls-key")
+		return Configuration{}, api.Invalid(missing, "TLS needs a certificate and its key, and %s is missing", missing).WithHint("name both with --tls-cert and --tls-key")
 	}
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(textOf(settings, keyLogLevel))); err != nil {
-		return Configuration{}, cloche.Invalid(keyLogLevel, "the log's level: %w", err).WithHint("write debug, info, warn or error")
+		return Configuration{}, api.Invalid(keyLogLevel, "the log's level: %w", err).WithHint("write debug, info, warn or error")
 	}
 	out.Config = Config{
 		Home: home, Listen: valuesOf(settings, keyListen), Rules: textOf(settings, keyPolicy), RulesOver: out.Rules.Over,
@@ -261,12 +261,12 @@ func Configure(in ConfigInput) (Configuration, error) {
 		Token: textOf(settings, keyToken), LogJSON: textOf(settings, keyLogFormat) == "json", LogLevel: level,
 		Docker: ContainerDaemon{
 			Host: textOf(settings, keyDockerHost), CertDir: textOf(settings, keyDockerCerts),
-			Runtime: textOf(settings, keyDockerRuntime), RuntimeTier: cloche.Tier(textOf(settings, keyDockerTier)),
+			Runtime: textOf(settings, keyDockerRuntime), RuntimeTier: api.Tier(textOf(settings, keyDockerTier)),
 			SharesHostFS: docker.Sharing(textOf(settings, keyDockerShares)),
 		},
 		Podman: ContainerDaemon{
 			Host:    textOf(settings, keyPodmanHost),
-			Runtime: textOf(settings, keyPodmanRuntime), RuntimeTier: cloche.Tier(textOf(settings, keyPodmanTier)),
+			Runtime: textOf(settings, keyPodmanRuntime), RuntimeTier: api.Tier(textOf(settings, keyPodmanTier)),
 			SharesHostFS: docker.Sharing(textOf(settings, keyPodmanShares)),
 		},
 		OCIRuntime: textOf(settings, keyOCIRuntime),
@@ -310,7 +310,7 @@ func readSettings(path string, optional bool) ([]byte, error) {
 		data, err = io.ReadAll(io.LimitReader(f, maxSettings))
 	}
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "the settings file cannot be read: %w", err).WithHint("name another with --settings")
+		return nil, api.Errorf(api.CodeInvalid, "the settings file cannot be read: %w", err).WithHint("name another with --settings")
 	}
 	return data, nil
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/daemon"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -108,7 +108,7 @@ func TestConfigureRefuses(t *testing.T) {
 			if err == nil {
 				_, err = c.Rules.Load()
 			}
-			if cloche.CodeOf(err) != cloche.CodeInvalid || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hunter2") {
+			if api.CodeOf(err) != api.CodeInvalid || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("%v", err)
 			}
 		})

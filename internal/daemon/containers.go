@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
@@ -52,13 +52,13 @@ func removeVolume(ctx context.Context, engines []engine.Engine) func(name, volum
 				return keeper.RemoveVolume(ctx, volume)
 			}
 		}
-		return cloche.Errorf(cloche.CodeUnsupported, "this build has no engine %q that keeps volumes", name)
+		return api.Errorf(api.CodeUnsupported, "this build has no engine %q that keeps volumes", name)
 	}
 }
 
 // prober makes what asks the engines what they can do here.
 func (h *house) prober(engines []engine.Engine) *core.Prober {
-	p := core.NewProber(engines, func() *cloche.Problem { return workspace.StageProblem(h.home.ownerDir()) })
+	p := core.NewProber(engines, func() *api.Problem { return workspace.StageProblem(h.home.ownerDir()) })
 	h.closers = append(h.closers, func(context.Context) error { p.Close(); return nil })
 	return p
 }

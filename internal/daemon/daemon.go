@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -95,7 +95,7 @@ type ContainerDaemon struct {
 	// Runtime is its name of an OCI runtime; empty is its own choice. RuntimeTier is
 	// how strong the operator says that this isolates.
 	Runtime     string
-	RuntimeTier cloche.Tier
+	RuntimeTier api.Tier
 	// SharesHostFS says whether it sees the files of this machine.
 	SharesHostFS docker.Sharing
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
@@ -36,7 +36,7 @@ func (h *house) openDoors(ctx context.Context, named []string) (open doors, list
 			continue
 		}
 		ln, err := listenAt(ctx, addr)
-		if i == 0 && len(named) > 0 && cloche.CodeOf(err) == cloche.CodeUnavailable {
+		if i == 0 && len(named) > 0 && api.CodeOf(err) == api.CodeUnavailable {
 			h.log.Warn("there is no socket in the home", "error", err)
 			continue
 		}

@@ -5,7 +5,7 @@ package daemon
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/egress/way"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -41,7 +41,7 @@ func (h *house) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error
 type absent string
 
 func (a absent) error() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "the engine %s runs on Linux, and the daemon runs on another system", string(a)).
+	return api.Errorf(api.CodeUnsupported, "the engine %s runs on Linux, and the daemon runs on another system", string(a)).
 		WithHint("choose the engine docker or podman, or run the daemon on Linux")
 }
 
@@ -50,11 +50,11 @@ func (a absent) Name() string { return string(a) }
 
 // Probe implements engine.Engine.
 func (a absent) Probe(context.Context) engine.Report {
-	tier := cloche.TierNamespace
+	tier := api.TierNamespace
 	if a == "gvisor" {
-		tier = cloche.TierGVisor
+		tier = api.TierGVisor
 	}
-	return engine.Report{Name: string(a), Tier: tier, Problems: []cloche.Problem{{
+	return engine.Report{Name: string(a), Tier: tier, Problems: []api.Problem{{
 		What: "it runs on Linux, and the daemon runs on another system", Mend: "choose the engine docker or podman, or run the daemon on Linux",
 	}}}
 }
@@ -76,7 +76,7 @@ func innerProgram() ([]byte, error) {
 	return nil, errNoAgent
 }
 
-var errNoAgent = cloche.Errorf(cloche.CodeUnavailable, "this build has no agent for Linux in it").WithHint("build it with: make build")
+var errNoAgent = api.Errorf(api.CodeUnavailable, "this build has no agent for Linux in it").WithHint("build it with: make build")
 
 // ownAgent: this executable cannot play the agent.
 func ownAgent(context.Context, *image.Store) (string, error) { return "", errNoAgent }

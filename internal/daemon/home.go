@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -63,7 +63,7 @@ func openHome(dir string) (*home, error) {
 	}
 	if err := hostfile.CloseDir(dir); err != nil {
 		if _, foreign := errors.AsType[*hostfile.ForeignError](err); foreign {
-			return nil, cloche.Errorf(cloche.CodeDenied, "the home %s %w", dir, err).
+			return nil, api.Errorf(api.CodeDenied, "the home %s %w", dir, err).
 				WithHint("name one of your own with --home or CLOCHE_HOME")
 		}
 		return nil, fmt.Errorf("close home to others: %w", err)
@@ -156,7 +156,7 @@ func (h *home) watch(ctx context.Context) error {
 	for {
 		now, err := os.Lstat(h.path("owners", h.owner, lockFile))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && !os.SameFile(held, now) {
-			return cloche.Errorf(cloche.CodeState, "the home %s was removed, moved or replaced: its daemon ends, and so do its sandboxes", h.dir).
+			return api.Errorf(api.CodeState, "the home %s was removed, moved or replaced: its daemon ends, and so do its sandboxes", h.dir).
 				WithHint("stop the daemon before its home is moved or removed")
 		}
 		select {
@@ -223,7 +223,7 @@ func (h *home) adoptMoved(workspaces *workspace.Store) ([]string, error) {
 	var adopted []string
 	var errs []error
 	for _, e := range entries {
-		if owner := e.Name(); owner != h.owner && strings.HasPrefix(owner, daemonPrefix) && cloche.ValidName(owner) {
+		if owner := e.Name(); owner != h.owner && strings.HasPrefix(owner, daemonPrefix) && api.ValidName(owner) {
 			took, err := h.adoptOwner(owner, workspaces)
 			if errs = append(errs, err); took {
 				adopted = append(adopted, owner)
@@ -312,7 +312,7 @@ func (h *home) sweepUnlocked(owner string) error {
 // alive is false for an in-process owner that has died: nothing of it lives. The
 // sandboxes of a daemon live on without it.
 func (h *home) alive(owner string) bool {
-	if !strings.HasPrefix(owner, ephemeralPrefix) || !cloche.ValidName(owner) {
+	if !strings.HasPrefix(owner, ephemeralPrefix) || !api.ValidName(owner) {
 		return true
 	}
 	unlock, err := h.lockOwners()

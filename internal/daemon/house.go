@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
@@ -82,7 +82,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	}
 	// It is there before anything is recorded.
 	var events *event.Log
-	log, err := audit.Open(auditOptions(h.home.dir, h.rules, h.secrets, func(e cloche.Event) {
+	log, err := audit.Open(auditOptions(h.home.dir, h.rules, h.secrets, func(e api.Event) {
 		if events != nil {
 			events.Publish(e)
 		}
@@ -108,9 +108,9 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb cloche.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
-		Used: func(sb cloche.Sandbox, u cloche.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb cloche.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
-		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x cloche.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isDoor,
+		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
+		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
+		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isDoor,
 		Recordings: recordings, EndpointSockets: endpointSockets(),
 	}
 	var approvals *approval.Queue // of a daemon, where somebody can answer
@@ -147,7 +147,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 func (h *house) openEvents() (*event.Log, error) {
 	events, err := event.Open(event.Options{
 		Path:  h.home.path("events.ndjson"),
-		Clean: func(e cloche.Event) cloche.Event { return secret.In(h.secrets.Redact, e) },
+		Clean: func(e api.Event) api.Event { return secret.In(h.secrets.Redact, e) },
 	})
 	if err == nil {
 		h.closers = append(h.closers, func(context.Context) error { return events.Close() })
@@ -158,13 +158,13 @@ func (h *house) openEvents() (*event.Log, error) {
 // listen has what happens to sandboxes published and recorded, and what they ask put
 // where somebody can answer.
 func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
-	approvals := approval.New(func(a cloche.Approval) { h.core.Asked(a) })
+	approvals := approval.New(func(a api.Approval) { h.core.Asked(a) })
 	o.Ask = approvals.Ask
-	o.Events = func(e cloche.Event) {
+	o.Events = func(e api.Event) {
 		events.Publish(e)
 		h.core.Happened(e)
 		switch e.Kind {
-		case cloche.EventStopped, cloche.EventLost, cloche.EventRemoved:
+		case api.EventStopped, api.EventLost, api.EventRemoved:
 			approvals.Forget(e.Sandbox)
 		}
 	}
@@ -177,7 +177,7 @@ func (h *house) openManager(ctx context.Context, o sandbox.Options) {
 	ways := openWays(ctx, o, way.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
 	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
 	o.Ways = ways
-	o.Egress = func(sb cloche.Sandbox, rec cloche.EgressRecord) { h.core.Left(sb, rec) }
+	o.Egress = func(sb api.Sandbox, rec api.EgressRecord) { h.core.Left(sb, rec) }
 	h.manager = sandbox.New(o)
 	h.closers = append(h.closers, h.manager.Close)
 }
@@ -262,14 +262,14 @@ func (h *house) enter(ctx context.Context, cfg Config, ephemeral bool) (owner st
 	h.useSecrets(ctx, h.rules)
 	owner = h.home.daemonOwner()
 	if ephemeral {
-		owner = cloche.NewID(ephemeralPrefix)
+		owner = api.NewID(ephemeralPrefix)
 	}
 	patiently(ctx, func() bool {
 		err = h.home.claim(owner)
 		return errors.Is(err, errOwned)
 	})
 	if errors.Is(err, errOwned) {
-		return "", cloche.Errorf(cloche.CodeState, "a daemon for %s is running already", h.home.dir).
+		return "", api.Errorf(api.CodeState, "a daemon for %s is running already", h.home.dir).
 			WithHint("stop it, or choose another directory with --home")
 	} else if err != nil {
 		return "", err
@@ -286,7 +286,7 @@ func (h *house) enter(ctx context.Context, cfg Config, ephemeral bool) (owner st
 }
 
 // auditOptions are the operator's rules about the audit log.
-func auditOptions(home string, r policy.Rules, secrets *secret.Store, alarm func(cloche.Event)) audit.Options {
+func auditOptions(home string, r policy.Rules, secrets *secret.Store, alarm func(api.Event)) audit.Options {
 	return audit.Options{
 		Home: home, Logger: secrets.Logger(), Redactor: secrets, Degrade: r.AuditDegrades(), Alarm: alarm,
 		SegmentBytes: int64(r.Audit.SegmentSize), SegmentAge: time.Duration(r.Audit.SegmentAge),

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
@@ -31,7 +31,7 @@ func roots(rules policy.Rules) (*x509.CertPool, error) {
 		return nil, nil
 	}
 	wrong := func(err error) error {
-		return cloche.Invalid("tls.roots", "the certificates of tls.roots cannot be read: %w", err).
+		return api.Invalid("tls.roots", "the certificates of tls.roots cannot be read: %w", err).
 			WithHint("name a file of certificates in PEM, or leave it out for the machine's own")
 	}
 	data, err := os.ReadFile(rules.TLS.Roots)
@@ -43,7 +43,7 @@ func roots(rules policy.Rules) (*x509.CertPool, error) {
 		return nil, wrong(err)
 	}
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, cloche.Invalid("tls.roots", "%s has no certificate in it", rules.TLS.Roots).WithHint("name a file of certificates in PEM")
+		return nil, api.Invalid("tls.roots", "%s has no certificate in it", rules.TLS.Roots).WithHint("name a file of certificates in PEM")
 	}
 	return pool, nil
 }

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/httpapi"
@@ -149,7 +149,7 @@ func (h *house) followRules(ctx context.Context) (stop func()) {
 
 func listenAt(ctx context.Context, addr string) (net.Listener, error) {
 	wrong := func(why string) error {
-		return cloche.Invalid("listen", "cannot listen at %q: %s", addr, why).
+		return api.Invalid("listen", "cannot listen at %q: %s", addr, why).
 			WithHint("write unix:///path/to/socket or tcp://127.0.0.1:7070")
 	}
 	switch network, rest, _ := strings.Cut(addr, "://"); {
@@ -161,7 +161,7 @@ func listenAt(ctx context.Context, addr string) (net.Listener, error) {
 		}
 		ln, err := net.Listen("tcp", rest)
 		if err != nil {
-			return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", addr, err)
+			return nil, api.Errorf(api.CodeUnavailable, "cannot listen at %s: %w", addr, err)
 		}
 		return ln, nil
 	}
@@ -173,7 +173,7 @@ func listenAt(ctx context.Context, addr string) (net.Listener, error) {
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode().Type() != fs.ModeSocket {
-			return nil, cloche.Invalid("listen", "%s exists and is no socket", path).WithHint("name a path that is free")
+			return nil, api.Invalid("listen", "%s exists and is no socket", path).WithHint("name a path that is free")
 		}
 		lives := false
 		patiently(ctx, func() bool {
@@ -184,7 +184,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 			return lives
 		})
 		if lives {
-			return nil, cloche.Errorf(cloche.CodeState, "another daemon listens at %s", path).
+			return nil, api.Errorf(api.CodeState, "another daemon listens at %s", path).
 				WithHint("stop it, or choose another address with --listen")
 		}
 		if err := os.Remove(path); err != nil {
@@ -193,7 +193,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	}
 	ln, err := listenPrivate(ctx, path)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "cannot listen at %s: %w", path, err)
+		return nil, api.Errorf(api.CodeUnavailable, "cannot listen at %s: %w", path, err)
 	}
 	made, err := os.Lstat(path)
 	socket, ok := ln.(*net.UnixListener)

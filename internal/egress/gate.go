@@ -19,7 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
 	"github.com/cloche-dev/cloche/internal/egress/resolver"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -314,7 +314,7 @@ func (g *Gate) Datagram(to netip.AddrPort) {
 // begin judges a new connection and makes its flow. With a refusal the flow is
 // only for the record and is not counted; both are nil when the gate is closed.
 func (g *Gate) begin(to netip.AddrPort) (*flow, *rule.Refusal) {
-	f := &flow{gate: g, to: to, gone: make(chan struct{}), rec: Flow{ID: cloche.NewID("fl-"), Port: to.Port(), Started: time.Now()}}
+	f := &flow{gate: g, to: to, gone: make(chan struct{}), rec: Flow{ID: api.NewID("fl-"), Port: to.Port(), Started: time.Now()}}
 	f.ctx, f.cancel = context.WithCancelCause(g.ctx)
 	f.rec.Name, f.named = g.table.Name(to.Addr())
 	g.mu.Lock()

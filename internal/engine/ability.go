@@ -1,6 +1,6 @@
 package engine
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // Able is an Engine that says what it can do.
 type Able interface {
@@ -12,7 +12,7 @@ type Able interface {
 // says. They are what the page about engines shows.
 type Abilities struct {
 	// Tier is how strongly it isolates, unless what it drives isolates more.
-	Tier cloche.Tier
+	Tier api.Tier
 	// Link: it takes a Plan's Link.
 	Link bool
 	// Held: it keeps the names in a mount for what they were, so that rules on paths hold.

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Engine isolates sandboxes. Implementations are safe for concurrent use. Every
@@ -29,11 +29,11 @@ type Engine interface {
 	Create(ctx context.Context, p Plan) (Instance, error)
 	// Recover finds an instance again from its State, in this process or a later
 	// one, and costs no more than looking: it starts nothing and asks nothing
-	// inside. A dead instance is cloche.CodeNotFound, after what was left of it is
+	// inside. A dead instance is api.CodeNotFound, after what was left of it is
 	// gone; one from before the machine's last boot is dead, whoever has its number
 	// now. The State may be one that an earlier build made. Where that could do
 	// more harm than good, what the instance cannot do any more is
-	// cloche.CodeUnsupported; Dial, Done and Close always work.
+	// api.CodeUnsupported; Dial, Done and Close always work.
 	Recover(ctx context.Context, state []byte) (Instance, error)
 	// Sweep removes every instance of owner whose id keep does not report, with all
 	// that belongs to it, and nothing of any other owner. A nil keep keeps none.
@@ -63,7 +63,7 @@ type Instance interface {
 // CloseError is the cause of an error of Close that can say what is left because of
 // it. Where that is not the processes, no process is left.
 type CloseError struct {
-	Kind cloche.ResourceKind
+	Kind api.ResourceKind
 	Err  error
 }
 
@@ -104,13 +104,13 @@ type Ending struct {
 type Pauser interface {
 	// Pause makes every process stand still, with all it has in memory, and
 	// returns when they do. From then on the instance uses no processor, and what
-	// is sent on a stream that is open waits; a Dial is cloche.CodeState. That it
+	// is sent on a stream that is open waits; a Dial is api.CodeState. That it
 	// is paused is known to the machine and not to this process: it stays so when
 	// the caller dies, and a recovered instance is as paused as it was. A paused
 	// instance can be closed, and one that is paused already is no error. On any
 	// other error it goes on as before, unless it is dead: then the error is
-	// cloche.CodeSandboxLost. A machine or an instance that cannot do it is
-	// cloche.CodeUnsupported.
+	// api.CodeSandboxLost. A machine or an instance that cannot do it is
+	// api.CodeUnsupported.
 	Pause(ctx context.Context) error
 	// Resume lets the processes go on where they stood; one that was not paused is
 	// no error. Clocks inside have gone on meanwhile.
@@ -127,7 +127,7 @@ type RootWriter interface {
 	// one moment; meanwhile, which may be nil, is called in that time, before the
 	// root is written. Then the processes go on, also after an error. When the caller
 	// dies on the way the instance is as one that is paused: Resume lets it go on. An
-	// instance whose pause keeps it from answering is cloche.CodeState. An error of w
+	// instance whose pause keeps it from answering is api.CodeState. An error of w
 	// or of meanwhile ends it and is returned as it is. The tar holds no sockets and
 	// no extended attributes that are not text.
 	WriteRoot(ctx context.Context, w io.Writer, meanwhile func(context.Context) error) error
@@ -184,7 +184,7 @@ type Stat struct {
 }
 
 // Report is what Probe finds: the same that a doctor shows.
-type Report = cloche.EngineReport
+type Report = api.EngineReport
 
 // Plan is all that an engine needs: host paths and numbers, nothing left to
 // decide. Whoever made it owns the paths: those of Mounts are valid until Create
@@ -218,7 +218,7 @@ type Plan struct {
 	Agent Agent
 	// Link is the way out; nil gives the instance a loopback device and nothing
 	// else. An engine whose Report does not enforce "egress" refuses it with
-	// cloche.CodeUnsupported.
+	// api.CodeUnsupported.
 	Link *Link
 	// DieWithParent makes the kernel kill the instance when the calling process
 	// dies. Otherwise it lives on.
@@ -298,7 +298,7 @@ type Volume struct {
 // with this machine is one.
 type VolumeKeeper interface {
 	// RemoveVolume removes a volume with all that is in it; one that is missing is no
-	// error, and one that an instance has is cloche.CodeState.
+	// error, and one that an instance has is api.CodeState.
 	RemoveVolume(ctx context.Context, name string) error
 }
 
@@ -306,7 +306,7 @@ type VolumeKeeper interface {
 type PathRule struct {
 	Target string
 	Path   string
-	Access cloche.PathAccess
+	Access api.PathAccess
 }
 
 // Tmpfs is a memory filesystem.

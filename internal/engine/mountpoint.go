@@ -13,7 +13,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxImageLinks is how many symbolic links of an image one path may lead over.
@@ -29,16 +29,16 @@ func (p Plan) CheckMountPoints(own ...string) error {
 		return nil // the engine says so
 	}
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the image cannot be opened").WithCause(err)
+		return api.Errorf(api.CodeInternal, "create sandbox: the image cannot be opened").WithCause(err)
 	}
 	defer f.Close()
 	image, err := erofs.Open(f)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the image cannot be read").WithCause(err)
+		return api.Errorf(api.CodeInternal, "create sandbox: the image cannot be read").WithCause(err)
 	}
 	root := layeredRoot{image: image}
 	if err := root.readUpper(p.Root.Upper); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the layer of the snapshot cannot be read").WithCause(err)
+		return api.Errorf(api.CodeInternal, "create sandbox: the layer of the snapshot cannot be read").WithCause(err)
 	}
 	var hosts []mountPoint
 	for _, m := range p.Mounts {
@@ -64,7 +64,7 @@ func (p Plan) CheckMountPoints(own ...string) error {
 			if i == j || m.link == "" || under(m.target, h.target) || !under(m.leads, h.leads) {
 				continue
 			}
-			return cloche.Errorf(cloche.CodeInvalid, "create sandbox: the symbolic link %.200q of the image leads %.200q into what is mounted at %.200q", m.link, m.target, h.target).
+			return api.Errorf(api.CodeInvalid, "create sandbox: the symbolic link %.200q of the image leads %.200q into what is mounted at %.200q", m.link, m.target, h.target).
 				WithHint("mount at another path, or use an image without that link")
 		}
 	}
@@ -140,7 +140,7 @@ func (r *layeredRoot) link(name string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", cloche.Errorf(cloche.CodeInternal, "create sandbox: the image cannot be read at %.200q", name).WithCause(err)
+		return "", api.Errorf(api.CodeInternal, "create sandbox: the image cannot be read at %.200q", name).WithCause(err)
 	}
 	return to, nil
 }
@@ -168,7 +168,7 @@ func (r *layeredRoot) follow(m *mountPoint) error {
 			continue
 		}
 		if links++; links > maxImageLinks {
-			return cloche.Errorf(cloche.CodeInvalid, "create sandbox: the symbolic link %.200q of the image leads %.200q in a circle", next, m.target).
+			return api.Errorf(api.CodeInvalid, "create sandbox: the symbolic link %.200q of the image leads %.200q in a circle", next, m.target).
 				WithHint("mount at another path, or use an image without that link")
 		}
 		m.link = next

@@ -10,7 +10,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestCheckMountPoints: no link of an image, or of a layer above it, leads a mount point
@@ -61,7 +61,7 @@ func TestCheckMountPoints(t *testing.T) {
 			switch {
 			case c.refused == "" && err != nil:
 				t.Error(err)
-			case c.refused != "" && (cloche.CodeOf(err) != cloche.CodeInvalid || !strings.Contains(err.Error(), c.refused)):
+			case c.refused != "" && (api.CodeOf(err) != api.CodeInvalid || !strings.Contains(err.Error(), c.refused)):
 				t.Errorf("the error is %v, want one that names %s", err, c.refused)
 			}
 		})

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // MaxConfig bounds an agent's configuration, in bytes: it must fit into a pipe.
@@ -22,29 +22,29 @@ func SafeName(s string) bool {
 func (p Plan) Validate() error {
 	switch {
 	case !SafeName(p.ID) || !SafeName(p.Owner):
-		return cloche.Errorf(cloche.CodeInternal, "plan: id %q or owner %q is not safe as a file name", p.ID, p.Owner)
+		return api.Errorf(api.CodeInternal, "plan: id %q or owner %q is not safe as a file name", p.ID, p.Owner)
 	case len(p.Agent.Argv) == 0 || !path.IsAbs(p.Agent.Target):
-		return cloche.Errorf(cloche.CodeInternal, "plan: no agent")
+		return api.Errorf(api.CodeInternal, "plan: no agent")
 	case len(p.Agent.Config) > MaxConfig:
-		return cloche.Errorf(cloche.CodeInternal, "plan: the agent's configuration is over %d bytes", MaxConfig)
+		return api.Errorf(api.CodeInternal, "plan: the agent's configuration is over %d bytes", MaxConfig)
 	case p.Agent.Port <= 0 || p.Agent.Port > 65535:
-		return cloche.Errorf(cloche.CodeInternal, "plan: port %d of the agent is out of range", p.Agent.Port)
+		return api.Errorf(api.CodeInternal, "plan: port %d of the agent is out of range", p.Agent.Port)
 	case p.Link != nil && !p.Link.whole():
-		return cloche.Errorf(cloche.CodeInternal, "plan: the link is not whole")
+		return api.Errorf(api.CodeInternal, "plan: the link is not whole")
 	case p.Root.ReadOnly && p.Root.Upper != "":
-		return cloche.Errorf(cloche.CodeInternal, "plan: a read-only root begins with no layer")
+		return api.Errorf(api.CodeInternal, "plan: a read-only root begins with no layer")
 	}
 	sockets := 0
 	for _, m := range p.Mounts {
 		sockets += len(m.Sockets)
 	}
 	if sockets > MaxSockets {
-		return cloche.Errorf(cloche.CodeInternal, "plan: %d sockets to cover are over %d", sockets, MaxSockets)
+		return api.Errorf(api.CodeInternal, "plan: %d sockets to cover are over %d", sockets, MaxSockets)
 	}
 	for _, t := range p.Tmpfs {
 		// A memory filesystem without a size could take all memory there is.
 		if t.SizeBytes <= 0 {
-			return cloche.Errorf(cloche.CodeInternal, "plan: tmpfs %s has no size", t.Target)
+			return api.Errorf(api.CodeInternal, "plan: tmpfs %s has no size", t.Target)
 		}
 	}
 	return nil
@@ -59,13 +59,13 @@ func (l *Link) whole() bool {
 // names a rule, which the policy may have made for a private file that the mount holds.
 func (p Plan) RefuseHeld(engine string, m Mount) error {
 	var such string
-	base := cloche.AccessWrite
+	base := api.AccessWrite
 	if m.ReadOnly {
-		base = cloche.AccessRead
+		base = api.AccessRead
 	}
 	if i := slices.IndexFunc(p.Rules, func(r PathRule) bool { return r.Target == m.Target && r.Access != base }); i >= 0 {
 		such = fmt.Sprintf(", such as the one for %.500q", path.Join(m.Target, p.Rules[i].Path))
 	}
-	return cloche.Errorf(cloche.CodeUnsupported, "the %s engine cannot enforce rules on paths in the mount at %s%s: the host can put another file where a rule covers one", engine, m.Target, such).
+	return api.Errorf(api.CodeUnsupported, "the %s engine cannot enforce rules on paths in the mount at %s%s: the host can put another file where a rule covers one", engine, m.Target, such).
 		WithHint("leave the rules out and mount a directory without private files, or use engine gvisor")
 }

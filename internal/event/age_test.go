@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/event"
 )
 
@@ -21,7 +21,7 @@ func TestAgedEventsAreLetGo(t *testing.T) {
 		l := open(t, event.Options{Path: path, MaxAge: time.Hour, MaxEvents: 100, MaxEach: 16})
 		publish(l, 1, 50)
 		for range 16 {
-			l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
+			l.Publish(api.Event{Kind: api.EventRefused, Tenant: "noisy"})
 		}
 		time.Sleep(30 * time.Minute)
 		publish(l, 100, 1)
@@ -34,7 +34,7 @@ func TestAgedEventsAreLetGo(t *testing.T) {
 			t.Errorf("%d events are held, want 2: the others are too old", n)
 		}
 		for range 16 {
-			l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
+			l.Publish(api.Event{Kind: api.EventRefused, Tenant: "noisy"})
 		}
 		if n := event.Held(l); n != 18 {
 			t.Errorf("%d events are held, want 18: those of before are not counted for their owner", n)

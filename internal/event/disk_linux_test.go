@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/event"
 )
 
@@ -44,16 +44,16 @@ func TestFullDisk(t *testing.T) {
 		if err := l.Err(); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("Err: %v", err)
 		}
-		if got := read(t, l, cloche.EventOptions{}); len(got) != 111 || got[110].Missed != 0 {
+		if got := read(t, l, api.EventOptions{}); len(got) != 111 || got[110].Missed != 0 {
 			t.Fatalf("%s", show(got))
 		}
 		must(t, os.Remove(filepath.Join(dir, "filler")))
 		time.Sleep(2 * time.Second)
 		publish(l, 112, 1)
 		must(t, l.Err())
-		all := read(t, l, cloche.EventOptions{})
+		all := read(t, l, api.EventOptions{})
 		again := open(t, event.Options{Path: path}) // as a kill leaves it
-		if got := read(t, again, cloche.EventOptions{}); len(got) != 112 || !reflect.DeepEqual(got, all) {
+		if got := read(t, again, api.EventOptions{}); len(got) != 112 || !reflect.DeepEqual(got, all) {
 			t.Errorf("%s", show(got))
 		}
 		must(t, again.Close())

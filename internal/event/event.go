@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Options say where the list is and how much it keeps.
@@ -25,7 +25,7 @@ type Options struct {
 	// MaxAge is how long; 0 is seven days.
 	MaxAge time.Duration
 	// Clean takes what is secret out of an event before it is cut; nil knows nothing.
-	Clean func(cloche.Event) cloche.Event
+	Clean func(api.Event) api.Event
 }
 
 const (
@@ -45,9 +45,9 @@ const (
 
 // bounded is e with nothing in it that is longer than an event may hold, that
 // JSON cannot say, or that its publisher may still change.
-func bounded(e cloche.Event) cloche.Event {
+func bounded(e api.Event) api.Event {
 	e.Time = sane(e.Time)
-	e.Kind = cloche.EventKind(cut(string(e.Kind), maxWord))
+	e.Kind = api.EventKind(cut(string(e.Kind), maxWord))
 	for _, s := range []*string{&e.Tenant, &e.Sandbox, &e.Name, &e.Verb, &e.Rule, &e.Image} {
 		*s = cut(*s, maxWord)
 	}
@@ -56,7 +56,7 @@ func bounded(e cloche.Event) cloche.Event {
 	e.Missed = 0
 	if e.Pull != nil {
 		p := *e.Pull
-		p.Image, p.Layer, p.Phase = cut(p.Image, maxWord), cut(p.Layer, maxWord), cloche.PullPhase(cut(string(p.Phase), maxWord))
+		p.Image, p.Layer, p.Phase = cut(p.Image, maxWord), cut(p.Layer, maxWord), api.PullPhase(cut(string(p.Phase), maxWord))
 		e.Pull = &p
 	}
 	if e.Process == nil {
@@ -66,7 +66,7 @@ func bounded(e cloche.Event) cloche.Event {
 	for _, s := range []*string{&p.ExecID, &p.Name, &p.Signal, &p.LastStderr} {
 		*s = cut(*s, maxWord)
 	}
-	p.State = cloche.ProcessState(cut(string(p.State), maxWord))
+	p.State = api.ProcessState(cut(string(p.State), maxWord))
 	p.Reason = cut(p.Reason, maxText)
 	p.Argv = cutArgv(p.Argv)
 	p.StartedAt = sane(p.StartedAt)

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -73,7 +73,7 @@ func bootID() string {
 
 // openFile opens the file, making it where there is none, and returns its last
 // keep events, of one owner not more than each.
-func openFile(path string, keep, each int) (_ *file, events []cloche.Event, err error) {
+func openFile(path string, keep, each int) (_ *file, events []api.Event, err error) {
 	d := &file{name: filepath.Base(path), boot: bootID()}
 	if d.root, err = os.OpenRoot(filepath.Dir(path)); err != nil {
 		return nil, nil, err
@@ -107,8 +107,8 @@ func (d *file) release() error {
 }
 
 // load reads the whole file, keeping no more than keep events at a time.
-func (d *file) load(keep, each int) ([]cloche.Event, error) {
-	var events []cloche.Event
+func (d *file) load(keep, each int) ([]api.Event, error) {
+	var events []api.Event
 	var prev int64 // the cursor of the last event: markers may be ahead of those that follow
 	var m marker
 	in := bufio.NewReaderSize(d.f, maxLine)
@@ -145,7 +145,7 @@ func (d *file) load(keep, each int) ([]cloche.Event, error) {
 }
 
 // newest are the last keep events, of one owner not more than each.
-func newest(events []cloche.Event, keep, each int) []cloche.Event {
+func newest(events []api.Event, keep, each int) []api.Event {
 	counts := map[string]int{}
 	for _, e := range events {
 		counts[owner(e)]++
@@ -170,22 +170,22 @@ func readLine(in *bufio.Reader) (line []byte, n int64, err error) {
 
 // decodeLine reads one line: an event, or a marker into m, and then the event has
 // no cursor.
-func decodeLine(line []byte, m *marker) (cloche.Event, error) {
+func decodeLine(line []byte, m *marker) (api.Event, error) {
 	var both struct {
-		cloche.Event
+		api.Event
 		marker
 	}
 	if err := json.Unmarshal(line, &both); err != nil {
-		return cloche.Event{}, fmt.Errorf("%w: %w", errNoLine, err)
+		return api.Event{}, fmt.Errorf("%w: %w", errNoLine, err)
 	}
 	e := both.Event
 	switch {
 	case e.Cursor == 0 && both.High >= 0 && both.High <= both.Reserved && both.Reserved > 0 && both.Reserved <= maxCursor:
 		*m = both.marker
 		m.Boot = cut(m.Boot, maxWord)
-		return cloche.Event{}, nil
+		return api.Event{}, nil
 	case e.Cursor <= 0 || e.Cursor > maxCursor:
-		return cloche.Event{}, errNoLine
+		return api.Event{}, errNoLine
 	}
 	cursor := e.Cursor
 	e = bounded(e)
@@ -195,7 +195,7 @@ func decodeLine(line []byte, m *marker) (cloche.Event, error) {
 
 // add writes the newest event of the list. After an error the whole list is
 // written anew when the disk works again.
-func (d *file) add(e cloche.Event, list []cloche.Event, maxEvents int, now time.Time) error {
+func (d *file) add(e api.Event, list []api.Event, maxEvents int, now time.Time) error {
 	switch {
 	case d.unsaved != nil && now.Sub(d.failed) < retryAfter:
 		return d.unsaved
@@ -248,7 +248,7 @@ func (d *file) syncLater() {
 
 // rewrite writes the list into a new file that then takes the place of the old
 // one, so that at every moment one of the two is whole.
-func (d *file) rewrite(list []cloche.Event, last int64) (err error) {
+func (d *file) rewrite(list []api.Event, last int64) (err error) {
 	defer func() {
 		if err != nil {
 			d.failed = time.Now()
@@ -282,7 +282,7 @@ func (d *file) rewrite(list []cloche.Event, last int64) (err error) {
 	return nil
 }
 
-func (d *file) writeAll(out io.Writer, list []cloche.Event, last int64) (size int64, err error) {
+func (d *file) writeAll(out io.Writer, list []api.Event, last int64) (size int64, err error) {
 	line, err := d.mark(nil, last+1)
 	for i := 0; err == nil; i++ {
 		if _, err = out.Write(line); err != nil {
@@ -298,7 +298,7 @@ func (d *file) writeAll(out io.Writer, list []cloche.Event, last int64) (size in
 }
 
 // close says that every cursor up to last was used and none beyond, and syncs.
-func (d *file) close(list []cloche.Event, last int64) error {
+func (d *file) close(list []api.Event, last int64) error {
 	d.syncing.Wait()
 	var err error
 	if d.unsaved != nil {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Log is the list. It is safe for any number of goroutines.
@@ -22,14 +22,14 @@ type Log struct {
 	maxEvents int
 	maxEach   int
 	maxAge    time.Duration
-	clean     func(cloche.Event) cloche.Event
+	clean     func(api.Event) api.Event
 
 	publishing sync.Mutex // held by Publish and Close for their whole time
 	file       *file      // nil keeps the list in memory only
 
 	mu sync.RWMutex // changed under publishing and mu
 	// events are those that are kept, oldest first, with growing cursors.
-	events []cloche.Event
+	events []api.Event
 	// counts is how many of them each owner has.
 	counts map[string]int
 	// last is the last cursor that was used.
@@ -80,7 +80,7 @@ func Open(o Options) (*Log, error) {
 // present time, and cuts what is too long. Readers never hold it up. An event
 // that cannot be written is kept in memory, and Err says so; it is written when
 // the disk works again. After Close nothing happens.
-func (l *Log) Publish(e cloche.Event) {
+func (l *Log) Publish(e api.Event) {
 	l.publishing.Lock()
 	defer l.publishing.Unlock()
 	if l.closed {
@@ -152,8 +152,8 @@ func (l *Log) thin(owner string) {
 
 // thinned is the list without the oldest events of the owners who have more than
 // each, of those who are counted.
-func thinned(events []cloche.Event, counts map[string]int, each int) []cloche.Event {
-	return slices.DeleteFunc(events, func(e cloche.Event) bool {
+func thinned(events []api.Event, counts map[string]int, each int) []api.Event {
+	return slices.DeleteFunc(events, func(e api.Event) bool {
 		o := owner(e)
 		if o == house || counts[o] <= each {
 			return false
@@ -168,7 +168,7 @@ func thinned(events []cloche.Event, counts map[string]int, each int) []cloche.Ev
 const house = ""
 
 // owner is whose event e is.
-func owner(e cloche.Event) string {
+func owner(e api.Event) string {
 	if e.Sandbox != "" {
 		return "sandbox " + e.Sandbox
 	}
@@ -186,7 +186,7 @@ func (l *Log) age(now time.Time) {
 // aged counts the oldest events that are older than MaxAge.
 func (l *Log) aged(now time.Time) int {
 	cutoff := now.Add(-l.maxAge)
-	n := slices.IndexFunc(l.events, func(e cloche.Event) bool { return e.Time.After(cutoff) })
+	n := slices.IndexFunc(l.events, func(e api.Event) bool { return e.Time.After(cutoff) })
 	if n < 0 {
 		return len(l.events)
 	}
@@ -237,13 +237,13 @@ const batch = 128
 //
 // Where cursors between o.After, or the event before, and an event are gone, the
 // next event that fn gets says in Missed how many, whoever's they were.
-func (l *Log) Read(ctx context.Context, o cloche.EventOptions, sees func(cloche.Event) bool, fn func(cloche.Event) error) error {
+func (l *Log) Read(ctx context.Context, o api.EventOptions, sees func(api.Event) bool, fn func(api.Event) error) error {
 	prev, until, err := l.begin(o)
 	if err != nil {
 		return err
 	}
 	var missed int64
-	buf := make([]cloche.Event, 0, batch)
+	buf := make([]api.Event, 0, batch)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -284,12 +284,12 @@ func (l *Log) Read(ctx context.Context, o cloche.EventOptions, sees func(cloche.
 }
 
 // begin returns the cursor after which o begins, and the last that there is.
-func (l *Log) begin(o cloche.EventOptions) (prev, until int64, err error) {
+func (l *Log) begin(o api.EventOptions) (prev, until int64, err error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	switch {
 	case o.After > l.last:
-		return 0, 0, cloche.Invalid("after", "after %d: the last event is %d", o.After, l.last).
+		return 0, 0, api.Invalid("after", "after %d: the last event is %d", o.After, l.last).
 			WithHint("this cursor is from another home; 0 begins with the oldest event that is kept")
 	case o.After > 0:
 		return o.After, l.last, nil
@@ -303,10 +303,10 @@ func (l *Log) begin(o cloche.EventOptions) (prev, until int64, err error) {
 }
 
 // take appends to buf what comes after prev, or returns what to wait for.
-func (l *Log) take(buf []cloche.Event, prev int64) ([]cloche.Event, <-chan struct{}, error) {
+func (l *Log) take(buf []api.Event, prev int64) ([]api.Event, <-chan struct{}, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	first, _ := slices.BinarySearchFunc(l.events, prev+1, func(e cloche.Event, c int64) int { return cmp.Compare(e.Cursor, c) })
+	first, _ := slices.BinarySearchFunc(l.events, prev+1, func(e api.Event, c int64) int { return cmp.Compare(e.Cursor, c) })
 	first = max(first, l.aged(time.Now()))
 	if first == len(l.events) {
 		if l.closed {
@@ -318,7 +318,7 @@ func (l *Log) take(buf []cloche.Event, prev int64) ([]cloche.Event, <-chan struc
 	return append(buf, l.events[first:min(first+batch, len(l.events))]...), l.wake, nil
 }
 
-func chooses(o cloche.EventOptions, e cloche.Event) bool {
+func chooses(o api.EventOptions, e api.Event) bool {
 	if o.Sandbox != "" && o.Sandbox != e.Sandbox && o.Sandbox != e.Name {
 		return false
 	}

@@ -18,7 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/event"
 )
 
@@ -41,15 +41,15 @@ func must(t testing.TB, err error) {
 // number from first on.
 func publish(l *event.Log, first, n int) {
 	for i := range n {
-		l.Publish(cloche.Event{Kind: cloche.EventCreated, Tenant: "local", Sandbox: fmt.Sprint("sb-", first+i), Reason: fmt.Sprint(first + i)})
+		l.Publish(api.Event{Kind: api.EventCreated, Tenant: "local", Sandbox: fmt.Sprint("sb-", first+i), Reason: fmt.Sprint(first + i)})
 	}
 }
 
 // read returns what there is now.
-func read(t testing.TB, l *event.Log, o cloche.EventOptions) []cloche.Event {
+func read(t testing.TB, l *event.Log, o api.EventOptions) []api.Event {
 	t.Helper()
-	var out []cloche.Event
-	must(t, l.Read(t.Context(), o, nil, func(e cloche.Event) error {
+	var out []api.Event
+	must(t, l.Read(t.Context(), o, nil, func(e api.Event) error {
 		out = append(out, e)
 		return nil
 	}))
@@ -57,7 +57,7 @@ func read(t testing.TB, l *event.Log, o cloche.EventOptions) []cloche.Event {
 }
 
 // show is "cursor" or "cursor(missed)" of each event.
-func show(events []cloche.Event) string {
+func show(events []api.Event) string {
 	var s []string
 	for _, e := range events {
 		if e.Missed > 0 {
@@ -69,7 +69,7 @@ func show(events []cloche.Event) string {
 	return strings.Join(s, " ")
 }
 
-func want(t testing.TB, l *event.Log, o cloche.EventOptions, want string) {
+func want(t testing.TB, l *event.Log, o api.EventOptions, want string) {
 	t.Helper()
 	if got := show(read(t, l, o)); got != want {
 		t.Errorf("%+v: %s, want %s", o, got, want)
@@ -78,47 +78,47 @@ func want(t testing.TB, l *event.Log, o cloche.EventOptions, want string) {
 
 func TestReadChooses(t *testing.T) {
 	l := open(t, event.Options{})
-	for _, e := range []cloche.Event{
-		{Kind: cloche.EventCreated, Sandbox: "sb-1", Name: "one", Tenant: "a"},
-		{Kind: cloche.EventCreated, Sandbox: "sb-2", Name: "two", Tenant: "b"},
-		{Kind: cloche.EventProcessStarted, Sandbox: "sb-1", Name: "one", Tenant: "a"},
-		{Kind: cloche.EventRefused, Tenant: "a"},
-		{Kind: cloche.EventRemoved, Sandbox: "sb-2", Name: "two", Tenant: "b", Endpoint: "model"},
+	for _, e := range []api.Event{
+		{Kind: api.EventCreated, Sandbox: "sb-1", Name: "one", Tenant: "a"},
+		{Kind: api.EventCreated, Sandbox: "sb-2", Name: "two", Tenant: "b"},
+		{Kind: api.EventProcessStarted, Sandbox: "sb-1", Name: "one", Tenant: "a"},
+		{Kind: api.EventRefused, Tenant: "a"},
+		{Kind: api.EventRemoved, Sandbox: "sb-2", Name: "two", Tenant: "b", Endpoint: "model"},
 	} {
 		l.Publish(e)
 	}
 	for _, c := range []struct {
-		o    cloche.EventOptions
+		o    api.EventOptions
 		want string
 	}{
-		{cloche.EventOptions{}, "1 2 3 4 5"},
-		{cloche.EventOptions{After: 3}, "4 5"},
-		{cloche.EventOptions{After: 5}, ""},
-		{cloche.EventOptions{After: -1}, ""},
-		{cloche.EventOptions{Sandbox: "sb-1"}, "1 3"},
-		{cloche.EventOptions{Sandbox: "two"}, "2 5"},
-		{cloche.EventOptions{Sandbox: "three"}, ""},
-		{cloche.EventOptions{Endpoint: "model"}, "5"},
-		{cloche.EventOptions{Endpoint: "mode"}, ""},
-		{cloche.EventOptions{Kinds: []cloche.EventKind{cloche.EventRefused, cloche.EventRemoved}}, "4 5"},
-		{cloche.EventOptions{Sandbox: "one", Kinds: []cloche.EventKind{cloche.EventCreated}, After: 1}, ""},
+		{api.EventOptions{}, "1 2 3 4 5"},
+		{api.EventOptions{After: 3}, "4 5"},
+		{api.EventOptions{After: 5}, ""},
+		{api.EventOptions{After: -1}, ""},
+		{api.EventOptions{Sandbox: "sb-1"}, "1 3"},
+		{api.EventOptions{Sandbox: "two"}, "2 5"},
+		{api.EventOptions{Sandbox: "three"}, ""},
+		{api.EventOptions{Endpoint: "model"}, "5"},
+		{api.EventOptions{Endpoint: "mode"}, ""},
+		{api.EventOptions{Kinds: []api.EventKind{api.EventRefused, api.EventRemoved}}, "4 5"},
+		{api.EventOptions{Sandbox: "one", Kinds: []api.EventKind{api.EventCreated}, After: 1}, ""},
 	} {
 		want(t, l, c.o, c.want)
 	}
-	var seen []cloche.Event
-	must(t, l.Read(t.Context(), cloche.EventOptions{}, func(e cloche.Event) bool { return e.Tenant == "b" }, func(e cloche.Event) error {
+	var seen []api.Event
+	must(t, l.Read(t.Context(), api.EventOptions{}, func(e api.Event) bool { return e.Tenant == "b" }, func(e api.Event) error {
 		seen = append(seen, e)
 		return nil
 	}))
 	if got := show(seen); got != "2 5" {
 		t.Errorf("tenant b sees %s: what others' events were is not missed", got)
 	}
-	err := l.Read(t.Context(), cloche.EventOptions{After: 6}, nil, nil)
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || e.Field != "after" || e.Hint == "" {
+	err := l.Read(t.Context(), api.EventOptions{After: 6}, nil, nil)
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || e.Field != "after" || e.Hint == "" {
 		t.Errorf("a cursor that was never given: %v", err)
 	}
 	stop := errors.New("stop")
-	if err := l.Read(t.Context(), cloche.EventOptions{}, nil, func(cloche.Event) error { return stop }); err != stop {
+	if err := l.Read(t.Context(), api.EventOptions{}, nil, func(api.Event) error { return stop }); err != stop {
 		t.Errorf("fn's error: %v", err)
 	}
 }
@@ -126,28 +126,28 @@ func TestReadChooses(t *testing.T) {
 func TestMissed(t *testing.T) {
 	l := open(t, event.Options{MaxEvents: 10})
 	publish(l, 1, 100)
-	want(t, l, cloche.EventOptions{}, "91 92 93 94 95 96 97 98 99 100")
-	want(t, l, cloche.EventOptions{After: 90}, "91 92 93 94 95 96 97 98 99 100")
-	want(t, l, cloche.EventOptions{After: 40}, "91(50) 92 93 94 95 96 97 98 99 100")
-	l.Publish(cloche.Event{Kind: cloche.EventLost})
+	want(t, l, api.EventOptions{}, "91 92 93 94 95 96 97 98 99 100")
+	want(t, l, api.EventOptions{After: 90}, "91 92 93 94 95 96 97 98 99 100")
+	want(t, l, api.EventOptions{After: 40}, "91(50) 92 93 94 95 96 97 98 99 100")
+	l.Publish(api.Event{Kind: api.EventLost})
 	// It is told on the first event that the reader gets, not on one it does not see.
-	want(t, l, cloche.EventOptions{After: 1, Kinds: []cloche.EventKind{cloche.EventLost}}, "101(90)")
+	want(t, l, api.EventOptions{After: 1, Kinds: []api.EventKind{api.EventLost}}, "101(90)")
 }
 
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events")
 	o := event.Options{Path: path, MaxEvents: 10}
 	total := 0
-	var before []cloche.Event
+	var before []api.Event
 	for i := range 30 {
 		l := open(t, o)
-		if i > 0 && !reflect.DeepEqual(before, read(t, l, cloche.EventOptions{})) {
-			t.Fatalf("round %d: %v, want %v", i, read(t, l, cloche.EventOptions{}), before)
+		if i > 0 && !reflect.DeepEqual(before, read(t, l, api.EventOptions{})) {
+			t.Fatalf("round %d: %v, want %v", i, read(t, l, api.EventOptions{}), before)
 		}
 		publish(l, total, i)
 		total += i
 		must(t, l.Err())
-		before = read(t, l, cloche.EventOptions{})
+		before = read(t, l, api.EventOptions{})
 		if n := len(before); n != min(total, 10) || n > 0 && before[n-1].Cursor != int64(total) {
 			t.Fatalf("round %d: %s", i, show(before))
 		}
@@ -187,7 +187,7 @@ func TestRewrite(t *testing.T) {
 		}
 	}
 	l2 := open(t, event.Options{Path: path, MaxEvents: 100}) // as a kill leaves it
-	if got := read(t, l2, cloche.EventOptions{}); len(got) != 100 || got[0].Cursor != 4901 || got[99].Reason != "4999" {
+	if got := read(t, l2, api.EventOptions{}); len(got) != 100 || got[0].Cursor != 4901 || got[99].Reason != "4999" {
 		t.Errorf("%s", show(got))
 	}
 }
@@ -209,7 +209,7 @@ func TestReboot(t *testing.T) {
 	must(t, os.WriteFile(path, slices.Concat(other, lines[1]), 0o600))
 	l = open(t, event.Options{Path: path})
 	publish(l, 4, 1)
-	got := read(t, l, cloche.EventOptions{})
+	got := read(t, l, api.EventOptions{})
 	if len(got) != 2 || got[0].Cursor != 1 || got[1].Cursor <= 3 || got[1].Missed != got[1].Cursor-2 {
 		t.Errorf("%s", show(got))
 	}
@@ -220,7 +220,7 @@ func TestReboot(t *testing.T) {
 	must(t, os.WriteFile(path, bytes.ReplaceAll(data, []byte(`"boot":"`), []byte(`"boot":"third-`)), 0o600))
 	l = open(t, event.Options{Path: path})
 	publish(l, 5, 1)
-	after := read(t, l, cloche.EventOptions{})
+	after := read(t, l, api.EventOptions{})
 	if after[len(after)-1].Cursor != got[1].Cursor+1 {
 		t.Errorf("%s after %s", show(after), show(got))
 	}
@@ -252,13 +252,13 @@ func TestTornAndDamagedLines(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "events")
 			must(t, os.WriteFile(path, c.file, 0o600))
 			l := open(t, event.Options{Path: path})
-			want(t, l, cloche.EventOptions{}, c.want)
+			want(t, l, api.EventOptions{}, c.want)
 			publish(l, 0, 1)
 			must(t, l.Err())
-			all := read(t, l, cloche.EventOptions{})
+			all := read(t, l, api.EventOptions{})
 			must(t, l.Close())
 			l = open(t, event.Options{Path: path})
-			if got := read(t, l, cloche.EventOptions{}); !reflect.DeepEqual(got, all) {
+			if got := read(t, l, api.EventOptions{}); !reflect.DeepEqual(got, all) {
 				t.Errorf("%s, want %s", show(got), show(all))
 			}
 		})
@@ -273,19 +273,19 @@ func TestAge(t *testing.T) {
 		publish(l, 1, 3)
 		time.Sleep(40 * time.Minute)
 		publish(l, 4, 2)
-		want(t, l, cloche.EventOptions{}, "1 2 3 4 5")
+		want(t, l, api.EventOptions{}, "1 2 3 4 5")
 		time.Sleep(20 * time.Minute)
-		want(t, l, cloche.EventOptions{}, "4 5")
-		want(t, l, cloche.EventOptions{After: 1}, "4(2) 5")
+		want(t, l, api.EventOptions{}, "4 5")
+		want(t, l, api.EventOptions{After: 1}, "4(2) 5")
 		time.Sleep(time.Hour)
-		want(t, l, cloche.EventOptions{}, "")
-		want(t, l, cloche.EventOptions{After: 2}, "")
+		want(t, l, api.EventOptions{}, "")
+		want(t, l, api.EventOptions{After: 2}, "")
 		must(t, l.Close())
 		l = open(t, o)
-		want(t, l, cloche.EventOptions{}, "")
+		want(t, l, api.EventOptions{}, "")
 		publish(l, 6, 1)
-		want(t, l, cloche.EventOptions{}, "6")
-		want(t, l, cloche.EventOptions{After: 2}, "6(3)")
+		want(t, l, api.EventOptions{}, "6")
+		want(t, l, api.EventOptions{After: 2}, "6(3)")
 		must(t, l.Close())
 	})
 }
@@ -297,7 +297,7 @@ func TestCursorOutlivesEvents(t *testing.T) {
 		for i := range int64(4) {
 			l := open(t, event.Options{Path: path, MaxAge: time.Hour})
 			publish(l, 0, 100)
-			if got := read(t, l, cloche.EventOptions{}); len(got) != 100 || got[99].Cursor != 100*(i+1) {
+			if got := read(t, l, api.EventOptions{}); len(got) != 100 || got[99].Cursor != 100*(i+1) {
 				t.Errorf("round %d: %s", i, show(got))
 			}
 			must(t, l.Close())
@@ -327,11 +327,11 @@ func TestFollow(t *testing.T) {
 				publish(l, 1, 2)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				var got []cloche.Event
+				var got []api.Event
 				var ended error
 				var at time.Time
 				go func() {
-					ended = l.Read(ctx, cloche.EventOptions{After: 1, Follow: true}, nil, func(e cloche.Event) error {
+					ended = l.Read(ctx, api.EventOptions{After: 1, Follow: true}, nil, func(e api.Event) error {
 						got = append(got, e)
 						return nil
 					})
@@ -367,9 +367,9 @@ func TestFollowOverAge(t *testing.T) {
 		publish(l, 1, 5)
 		time.Sleep(2 * time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		var got []cloche.Event
+		var got []api.Event
 		go func() {
-			_ = l.Read(ctx, cloche.EventOptions{After: 2, Follow: true}, nil, func(e cloche.Event) error {
+			_ = l.Read(ctx, api.EventOptions{After: 2, Follow: true}, nil, func(e api.Event) error {
 				got = append(got, e)
 				return nil
 			})
@@ -390,11 +390,11 @@ func TestSlowReader(t *testing.T) {
 	l := open(t, event.Options{MaxEvents: 500})
 	publish(l, 1, 1)
 	inside, leave := make(chan struct{}), make(chan struct{})
-	var got []cloche.Event
+	var got []api.Event
 	stop := errors.New("enough")
 	done := make(chan error)
 	go func() {
-		done <- l.Read(t.Context(), cloche.EventOptions{Follow: true}, nil, func(e cloche.Event) error {
+		done <- l.Read(t.Context(), api.EventOptions{Follow: true}, nil, func(e api.Event) error {
 			if got = append(got, e); len(got) == 1 {
 				close(inside)
 				<-leave
@@ -407,7 +407,7 @@ func TestSlowReader(t *testing.T) {
 	}()
 	<-inside
 	publish(l, 2, 1999)
-	if n := len(read(t, l, cloche.EventOptions{})); n != 500 {
+	if n := len(read(t, l, api.EventOptions{})); n != 500 {
 		t.Errorf("another reader gets %d", n)
 	}
 	close(leave)
@@ -430,7 +430,7 @@ func TestConcurrent(t *testing.T) {
 	for i := range 20 {
 		readers.Go(func() {
 			var sum, prev int64
-			err := l.Read(t.Context(), cloche.EventOptions{Follow: true, Kinds: []cloche.EventKind{cloche.EventCreated}}, nil, func(e cloche.Event) error {
+			err := l.Read(t.Context(), api.EventOptions{Follow: true, Kinds: []api.EventKind{api.EventCreated}}, nil, func(e api.Event) error {
 				if prev > 0 && e.Cursor != prev+e.Missed+1 {
 					return fmt.Errorf("reader %d: %d after %d, missed %d", i, e.Cursor, prev, e.Missed)
 				}
@@ -464,18 +464,18 @@ func TestEventsAreBounded(t *testing.T) {
 	huge := strings.Repeat("\x00ü", 100_000)
 	far := time.Date(20_000, 1, 1, 0, 0, 0, 0, time.FixedZone("x", 3600))
 	code := 7
-	p := &cloche.Process{
-		ExecID: huge, Name: huge, Argv: append(slices.Repeat([]string{""}, 50_000), huge), State: cloche.ProcessState(huge), Signal: huge,
+	p := &api.Process{
+		ExecID: huge, Name: huge, Argv: append(slices.Repeat([]string{""}, 50_000), huge), State: api.ProcessState(huge), Signal: huge,
 		Reason: huge, LastStderr: "\xff\xfe" + huge, StartedAt: far, ReadyAt: &far, EndedAt: &far, ExitCode: &code,
 	}
-	l.Publish(cloche.Event{
-		Kind: cloche.EventKind(huge), Tenant: huge, Sandbox: huge, Name: huge, Process: p, Reason: huge, ExpiresAt: &far, Verb: huge, Rule: huge,
+	l.Publish(api.Event{
+		Kind: api.EventKind(huge), Tenant: huge, Sandbox: huge, Name: huge, Process: p, Reason: huge, ExpiresAt: &far, Verb: huge, Rule: huge,
 		Cursor: 99, Missed: 99, Time: far,
 	})
 	must(t, l.Err())
 	// What its publisher does with it afterwards changes nothing.
 	code, p.Argv[0] = 8, "changed"
-	first := read(t, l, cloche.EventOptions{})
+	first := read(t, l, api.EventOptions{})
 	e := first[0]
 	if e.Cursor != 1 || e.Missed != 0 || e.Time.IsZero() || time.Since(e.Time) > time.Minute || *e.Process.ExitCode != 7 || e.Process.Argv[0] != "" {
 		t.Errorf("%+v %+v", e, e.Process)
@@ -489,7 +489,7 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("a file of %d bytes", info.Size())
 	}
 	must(t, l.Close())
-	if again := read(t, open(t, event.Options{Path: path}), cloche.EventOptions{}); !reflect.DeepEqual(again, first) {
+	if again := read(t, open(t, event.Options{Path: path}), api.EventOptions{}); !reflect.DeepEqual(again, first) {
 		t.Errorf("read again it is\n%+v, was\n%+v", again, first)
 	}
 }
@@ -516,7 +516,7 @@ func TestAfterClose(t *testing.T) {
 	publish(l, 1, 1)
 	must(t, l.Close())
 	publish(l, 2, 1)
-	if err := l.Read(t.Context(), cloche.EventOptions{After: 1}, nil, nil); !errors.Is(err, fs.ErrClosed) {
+	if err := l.Read(t.Context(), api.EventOptions{After: 1}, nil, nil); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("Read: %v", err)
 	}
 }
@@ -535,7 +535,7 @@ func FuzzOpen(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "events")
 		must(t, os.WriteFile(path, b, 0o600))
 		l := open(t, event.Options{Path: path, MaxEvents: 5, MaxAge: fuzzAge})
-		before := read(t, l, cloche.EventOptions{})
+		before := read(t, l, api.EventOptions{})
 		if len(before) > 5 {
 			t.Fatalf("%d events", len(before))
 		}
@@ -548,7 +548,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		publish(l, 0, 1)
 		must(t, l.Err())
-		after := read(t, l, cloche.EventOptions{})
+		after := read(t, l, api.EventOptions{})
 		if n := len(after); n == 0 || after[n-1].Cursor <= last {
 			t.Fatalf("%s after %s", show(after), show(before))
 		}
@@ -556,7 +556,7 @@ func FuzzOpen(f *testing.F) {
 		if after[len(after)-1].Cursor > 1<<53 {
 			return // no home gets there
 		}
-		if again := read(t, open(t, event.Options{Path: path, MaxEvents: 5, MaxAge: fuzzAge}), cloche.EventOptions{}); !reflect.DeepEqual(again, after) {
+		if again := read(t, open(t, event.Options{Path: path, MaxEvents: 5, MaxAge: fuzzAge}), api.EventOptions{}); !reflect.DeepEqual(again, after) {
 			t.Fatalf("read again:\n%+v, was\n%+v", again, after)
 		}
 	})
@@ -564,7 +564,7 @@ func FuzzOpen(f *testing.F) {
 
 func BenchmarkPublish(b *testing.B) {
 	l := open(b, event.Options{Path: filepath.Join(b.TempDir(), "events")})
-	e := cloche.Event{Kind: cloche.EventProcessExited, Tenant: "local", Sandbox: "sb-4k2mwd7e3x9qv0ha", Name: "x", Process: &cloche.Process{ExecID: "p-1", Argv: []string{"true"}}}
+	e := api.Event{Kind: api.EventProcessExited, Tenant: "local", Sandbox: "sb-4k2mwd7e3x9qv0ha", Name: "x", Process: &api.Process{ExecID: "p-1", Argv: []string{"true"}}}
 	for b.Loop() {
 		l.Publish(e)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/event"
 )
 
@@ -17,17 +17,17 @@ func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
 	l := open(t, o)
 	publish(l, 1, 100)
 	for range 2000 {
-		l.Publish(cloche.Event{Kind: cloche.EventProcessRestarted, Tenant: "local", Sandbox: "loop"})
-		l.Publish(cloche.Event{Kind: cloche.EventRefused, Tenant: "noisy"})
+		l.Publish(api.Event{Kind: api.EventProcessRestarted, Tenant: "local", Sandbox: "loop"})
+		l.Publish(api.Event{Kind: api.EventRefused, Tenant: "noisy"})
 	}
 	check := func(l *event.Log) {
 		t.Helper()
 		var others, loop, refused []int64
-		for _, e := range read(t, l, cloche.EventOptions{}) {
+		for _, e := range read(t, l, api.EventOptions{}) {
 			switch {
 			case e.Sandbox == "loop":
 				loop = append(loop, e.Cursor)
-			case e.Kind == cloche.EventRefused:
+			case e.Kind == api.EventRefused:
 				refused = append(refused, e.Cursor)
 			default:
 				others = append(others, e.Cursor)
@@ -41,7 +41,7 @@ func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
 				t.Errorf("of one owner are kept: %v, want the last 16", kept)
 			}
 		}
-		want(t, l, cloche.EventOptions{After: 4099}, "4100")
+		want(t, l, api.EventOptions{After: 4099}, "4100")
 	}
 	check(l)
 	must(t, l.Close())
@@ -51,7 +51,7 @@ func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
 	for range 300 {
 		publish(l, 1, 1)
 	}
-	if got := read(t, l, cloche.EventOptions{Sandbox: "sb-1"}); len(got) > 18 {
+	if got := read(t, l, api.EventOptions{Sandbox: "sb-1"}); len(got) > 18 {
 		t.Errorf("%d events of one sandbox", len(got))
 	}
 }
@@ -61,15 +61,15 @@ func TestEventsOfNobodyHaveTheWholeList(t *testing.T) {
 	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), MaxEvents: 200, MaxEach: 16}
 	l := open(t, o)
 	for range 150 {
-		l.Publish(cloche.Event{Kind: cloche.EventAuditFailing})
+		l.Publish(api.Event{Kind: api.EventAuditFailing})
 	}
-	if n := len(read(t, l, cloche.EventOptions{})); n != 150 {
+	if n := len(read(t, l, api.EventOptions{})); n != 150 {
 		t.Errorf("%d events are kept", n)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(read(t, open(t, o), cloche.EventOptions{})); n != 150 {
+	if n := len(read(t, open(t, o), api.EventOptions{})); n != 150 {
 		t.Errorf("%d events are kept after a start", n)
 	}
 }
@@ -77,13 +77,13 @@ func TestEventsOfNobodyHaveTheWholeList(t *testing.T) {
 // What is secret is taken out before an event is cut, stored and told.
 func TestEventsAreCleaned(t *testing.T) {
 	const value = "canary-0123456789"
-	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), Clean: func(e cloche.Event) cloche.Event {
+	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), Clean: func(e api.Event) api.Event {
 		e.Reason = strings.ReplaceAll(e.Reason, value, "[redacted]")
 		return e
 	}}
 	l := open(t, o)
-	l.Publish(cloche.Event{Kind: cloche.EventRefused, Reason: strings.Repeat("x", 1015) + value})
-	if got := read(t, l, cloche.EventOptions{}); len(got) != 1 || strings.Contains(got[0].Reason, "canary") {
+	l.Publish(api.Event{Kind: api.EventRefused, Reason: strings.Repeat("x", 1015) + value})
+	if got := read(t, l, api.EventOptions{}); len(got) != 1 || strings.Contains(got[0].Reason, "canary") {
 		t.Errorf("told %+v", got)
 	}
 	if data, err := os.ReadFile(o.Path); err != nil || strings.Contains(string(data), "canary") {

@@ -3,12 +3,12 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) errors(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.ErrorOptions{Tenant: q.str("tenant"), Limit: int(q.integer("limit", 0, 1, 1000))}
+	o := api.ErrorOptions{Tenant: q.str("tenant"), Limit: int(q.integer("limit", 0, 1, 1000))}
 	if err := q.end(); err != nil {
 		return err
 	}
@@ -23,11 +23,11 @@ func (s *Server) errors(w http.ResponseWriter, r request) error {
 
 func (s *Server) guidance(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.GuidanceOptions{Sandbox: q.str("sandbox"), Profile: q.str("profile"), AllSkills: q.boolean("all_skills")}
+	o := api.GuidanceOptions{Sandbox: q.str("sandbox"), Profile: q.str("profile"), AllSkills: q.boolean("all_skills")}
 	if err := q.end(); err != nil {
 		return err
 	}
-	if o.Sandbox != "" && !cloche.ValidName(o.Sandbox) {
+	if o.Sandbox != "" && !api.ValidName(o.Sandbox) {
 		return noSandbox(o.Sandbox)
 	}
 	g, err := s.core.Guidance(r.Context(), r.caller, o)

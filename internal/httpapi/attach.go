@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/coder/websocket"
 )
@@ -19,7 +19,7 @@ import (
 const endTime = time.Second
 
 func (s *Server) attach(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(sk *socket, first cloche.ClientMessage) error {
+	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
 		if err := asks(first, "attach", first.Attach != nil); err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func (s *Server) attach(w http.ResponseWriter, r request) error {
 			return err
 		}
 		goesOn := func() bool {
-			moment := cloche.WaitRequest{TimeoutMS: endTime.Milliseconds()}
+			moment := api.WaitRequest{TimeoutMS: endTime.Milliseconds()}
 			p, err := s.core.WaitProcess(sk.ctx, r.caller, r.ref(), r.process(), moment)
 			return err == nil && !p.State.Ended()
 		}
@@ -60,7 +60,7 @@ func (a attached) CloseWrite() error { return a.refused(a.Attachment.CloseWrite(
 
 // refused tells input that was refused from input that came too late.
 func (a attached) refused(err error) error {
-	if code := cloche.CodeOf(err); (code == cloche.CodeState || code == cloche.CodeInvalid) && a.goesOn() {
+	if code := api.CodeOf(err); (code == api.CodeState || code == api.CodeInvalid) && a.goesOn() {
 		return refusedInput{err}
 	}
 	return err
@@ -87,7 +87,7 @@ func (k *socket) relay(a Attachment) error {
 			return nil // the socket ended first, and what comes now came of that
 		}
 		if errors.Is(err, io.EOF) {
-			return cloche.Errorf(cloche.CodeInternal, "the attach ended without an exit")
+			return api.Errorf(api.CodeInternal, "the attach ended without an exit")
 		}
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func (k *socket) relay(a Attachment) error {
 
 // say sends what an attach said besides output.
 func (k *socket) say(ctx context.Context, ev core.AttachEvent) error {
-	data, err := json.Marshal(cloche.ServerMessage{Gap: ev.Gap, Process: ev.Process, Stdin: ev.Stdin, Exit: ev.Exit})
+	data, err := json.Marshal(api.ServerMessage{Gap: ev.Gap, Process: ev.Process, Stdin: ev.Stdin, Exit: ev.Exit})
 	if err != nil {
 		return err
 	}

@@ -7,14 +7,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // audit serves records as JSON lines, byte for byte as they are in the log, so that
 // an export can be verified.
 func (s *Server) audit(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.AuditOptions{
+	o := api.AuditOptions{
 		After: q.integer("after", 0, 0, 1<<62), Tail: int(q.integer("tail", 0, 0, 100_000)), Limit: int(q.integer("limit", 0, 0, 1<<31-1)),
 		Since: q.time("since"), Until: q.time("until"),
 		Tenant: q.str("tenant"), Sandbox: q.str("sandbox"), Verb: q.str("verb"), Outcome: q.str("outcome"), Follow: q.boolean("follow"),
@@ -29,7 +29,7 @@ func (s *Server) audit(w http.ResponseWriter, r request) error {
 
 func (s *Server) verifyAudit(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.AuditVerifyOptions{Accept: q.integer("accept", 0, 0, 1<<62)}
+	o := api.AuditVerifyOptions{Accept: q.integer("accept", 0, 0, 1<<62)}
 	for _, text := range q.all("anchor") {
 		n, hash, ok := strings.Cut(text, ":")
 		seq, err := strconv.ParseInt(n, 10, 64)
@@ -37,7 +37,7 @@ func (s *Server) verifyAudit(w http.ResponseWriter, r request) error {
 			q.fail("anchor", "anchor %q is none", clip(text, 80)).WithHint("want the number of a record and its hash, such as 17:0123…")
 			break
 		}
-		o.Anchors = append(o.Anchors, cloche.AuditAnchor{Seq: seq, Hash: hash})
+		o.Anchors = append(o.Anchors, api.AuditAnchor{Seq: seq, Hash: hash})
 	}
 	if len(o.Anchors) > 1000 {
 		q.fail("anchor", "there are %d anchors", len(o.Anchors)).WithHint("give at most 1000")
@@ -60,7 +60,7 @@ func isHash(s string) bool {
 
 func (s *Server) auditUsage(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.AuditUsageOptions{Since: q.time("since"), Until: q.time("until"), Tenant: q.str("tenant"), Label: q.str("label")}
+	o := api.AuditUsageOptions{Since: q.time("since"), Until: q.time("until"), Tenant: q.str("tenant"), Label: q.str("label")}
 	if err := q.end(); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestAuditLinesAreAsTheyAre: an export can be verified only if nothing between the
@@ -18,7 +18,7 @@ func TestAuditLinesAreAsTheyAre(t *testing.T) {
 		t.Fatalf("HTTP %d: %s", resp.StatusCode, data)
 	}
 	var lines []string
-	err := h.client().Audit(t.Context(), cloche.AuditOptions{Tail: 9}, func(r cloche.AuditRecord, line []byte) error {
+	err := h.client().Audit(t.Context(), api.AuditOptions{Tail: 9}, func(r api.AuditRecord, line []byte) error {
 		if r.Seq != int64(len(lines)+1) {
 			t.Errorf("record %d", r.Seq)
 		}
@@ -29,7 +29,7 @@ func TestAuditLinesAreAsTheyAre(t *testing.T) {
 		t.Errorf("%q, %v", lines, err)
 	}
 	stop := errors.New("enough")
-	if err := h.client().Audit(t.Context(), cloche.AuditOptions{After: 1, Follow: true}, func(r cloche.AuditRecord, _ []byte) error {
+	if err := h.client().Audit(t.Context(), api.AuditOptions{After: 1, Follow: true}, func(r api.AuditRecord, _ []byte) error {
 		if r.Seq != 2 {
 			t.Errorf("record %d after 1", r.Seq)
 		}
@@ -37,15 +37,15 @@ func TestAuditLinesAreAsTheyAre(t *testing.T) {
 	}); !errors.Is(err, stop) {
 		t.Error(err)
 	}
-	err = h.client().Audit(t.Context(), cloche.AuditOptions{Tenant: "nobody"}, func(cloche.AuditRecord, []byte) error { return nil })
-	if cloche.CodeOf(err) != cloche.CodeDenied {
+	err = h.client().Audit(t.Context(), api.AuditOptions{Tenant: "nobody"}, func(api.AuditRecord, []byte) error { return nil })
+	if api.CodeOf(err) != api.CodeDenied {
 		t.Error(err)
 	}
-	report, err := h.client().VerifyAudit(t.Context(), cloche.AuditVerifyOptions{Anchors: []cloche.AuditAnchor{{Seq: 3, Hash: strings.Repeat("a", 64)}}, Accept: 1})
+	report, err := h.client().VerifyAudit(t.Context(), api.AuditVerifyOptions{Anchors: []api.AuditAnchor{{Seq: 3, Hash: strings.Repeat("a", 64)}}, Accept: 1})
 	if err != nil || report.OK || report.Problems[0].Seq != 2 || report.Notes[0].Message != strings.Repeat("a", 64) {
 		t.Errorf("%+v, %v", report, err)
 	}
-	usage, err := h.client().AuditUsage(t.Context(), cloche.AuditUsageOptions{Label: "team"})
+	usage, err := h.client().AuditUsage(t.Context(), api.AuditUsageOptions{Label: "team"})
 	if err != nil || len(usage.Rows) != 1 || usage.Rows[0].Label != "team" {
 		t.Errorf("%+v, %v", usage, err)
 	}

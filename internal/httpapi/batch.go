@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) createMany(w http.ResponseWriter, r request) error {
-	var b cloche.BatchCreate
+	var b api.BatchCreate
 	if err := s.batchBody(w, r, &b); err != nil {
 		return err
 	}
@@ -16,7 +16,7 @@ func (s *Server) createMany(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) statusMany(w http.ResponseWriter, r request) error {
-	var sel cloche.BatchSelect
+	var sel api.BatchSelect
 	if err := s.batchBody(w, r, &sel); err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (s *Server) statusMany(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) removeMany(w http.ResponseWriter, r request) error {
-	var sel cloche.BatchSelect
+	var sel api.BatchSelect
 	if err := s.batchBody(w, r, &sel); err != nil {
 		return err
 	}
@@ -40,8 +40,8 @@ func (s *Server) batchBody(w http.ResponseWriter, r request, v any) error {
 
 // answerBatch writes what became of a batch. Its errors are told as if each were an
 // answer of its own.
-func answerBatch(w http.ResponseWriter, r request) func(cloche.BatchResult, error) error {
-	return func(out cloche.BatchResult, err error) error {
+func answerBatch(w http.ResponseWriter, r request) func(api.BatchResult, error) error {
+	return func(out api.BatchResult, err error) error {
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
@@ -44,7 +44,7 @@ func BenchmarkDoor(b *testing.B) {
 	}
 	defer c.Close()
 	ctx := b.Context()
-	if _, err := c.Create(ctx, cloche.SandboxSpec{Name: "box"}); err != nil {
+	if _, err := c.Create(ctx, api.SandboxSpec{Name: "box"}); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("status", func(b *testing.B) {
@@ -56,7 +56,7 @@ func BenchmarkDoor(b *testing.B) {
 	})
 	b.Run("stream", func(b *testing.B) {
 		for b.Loop() {
-			st, err := c.ExecStream(ctx, "box", cloche.ExecRequest{Argv: []string{"true"}})
+			st, err := c.ExecStream(ctx, "box", api.ExecRequest{Argv: []string{"true"}})
 			if err != nil {
 				b.Fatal(err)
 			}

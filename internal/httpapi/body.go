@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // lingerTimeout is how long what is left of a body is waited for when its answer
@@ -46,10 +46,10 @@ func track(r *http.Request) (*http.Request, *tracked) {
 // said is its text only: an end that came too early must not pass for an end.
 func bodyError(err error, patience time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return cloche.Errorf(cloche.CodeTimeout, "nothing more of the request's body came within %v", patience).
+		return api.Errorf(api.CodeTimeout, "nothing more of the request's body came within %v", patience).
 			WithHint("send it faster, or in smaller parts").WithCause(errSlow)
 	}
-	return cloche.Errorf(cloche.CodeCanceled, "the body of the request did not arrive whole: %v", err)
+	return api.Errorf(api.CodeCanceled, "the body of the request did not arrive whole: %v", err)
 }
 
 // errSlow is the cause of an error for a body that took too long.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // request sends the head of a request, and what of its body is given.
@@ -229,10 +229,10 @@ func logged(h *house, id string) string {
 func TestLeavingIsNoFault(t *testing.T) {
 	h := open(t)
 	c := h.client()
-	if _, err := c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+	if _, err := c.Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil {
 		t.Fatal(err)
 	}
-	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}
+	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}
 	if _, err := c.StartProcess(t.Context(), "box", spec); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/peercred"
 )
@@ -104,10 +104,10 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 func (s *Server) addressed(r *http.Request) (door, error) {
 	d, ok := r.Context().Value(doorKey{}).(door)
 	if !ok {
-		return door{}, cloche.Errorf(cloche.CodeUnauthenticated, "the connection has no known origin")
+		return door{}, api.Errorf(api.CodeUnauthenticated, "the connection has no known origin")
 	}
 	if name := hostName(r.Host); d.via == viaTCP && !s.hostAllowed(name) {
-		return door{}, cloche.Errorf(cloche.CodeDenied, "this daemon is not known by the host name %q of the request", clip(name, 255)).
+		return door{}, api.Errorf(api.CodeDenied, "this daemon is not known by the host name %q of the request", clip(name, 255)).
 			WithHint("call it by its address or as localhost, or have the operator put the name into hosts of settings.yaml (cloche serve --host-name)")
 	}
 	return d, s.checkOrigin(r)
@@ -131,11 +131,11 @@ func (s *Server) admit(r *http.Request, d door) (caller core.Caller, live contex
 	}
 	token, ok := bearer(r)
 	if !ok && d.via == viaUnix {
-		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the caller is not known to be in the namespaces of the daemon, so its user says nothing").
+		return core.Caller{}, nil, api.Errorf(api.CodeUnauthenticated, "the caller is not known to be in the namespaces of the daemon, so its user says nothing").
 			WithHint("in a container, set CLOCHE_TOKEN to an API key of `cloche key create`")
 	}
 	if !ok {
-		return core.Caller{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no token, or not in a way that is known").
+		return core.Caller{}, nil, api.Errorf(api.CodeUnauthenticated, "the request shows no token, or not in a way that is known").
 			WithHint("set CLOCHE_TOKEN, or send the header Authorization: Bearer TOKEN")
 	}
 	if s.tokenOK(token) {
@@ -161,7 +161,7 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	if len(origins) > 0 {
 		from = fmt.Sprintf("the origin %q", clip(strings.Join(origins, ", "), 255))
 	}
-	return cloche.Errorf(cloche.CodeDenied, "a page of %s may not call this daemon", from).
+	return api.Errorf(api.CodeDenied, "a page of %s may not call this daemon", from).
 		WithHint("have the operator put the origin into origins of settings.yaml (cloche serve --origin)")
 }
 
@@ -238,7 +238,7 @@ func newHostNames(names []string) (hostNames, error) {
 	out := hostNames{exact: map[string]bool{"localhost": true}}
 	for _, v := range names {
 		if !ValidHost(v) {
-			return out, cloche.Invalid("hosts", "%q is no name of a host", clip(v, 255)).WithHint("write a name such as box.example.org, or *.example.org")
+			return out, api.Invalid("hosts", "%q is no name of a host", clip(v, 255)).WithHint("write a name such as box.example.org, or *.example.org")
 		}
 		if rest, ok := strings.CutPrefix(hostName(v), "*"); ok {
 			out.below = append(out.below, rest)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
@@ -217,7 +217,7 @@ func TestOverTLS(t *testing.T) {
 	h := openWith(t, func(o *httpapi.Options) {
 		o.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &site.TLS.Certificates[0], nil }
 	})
-	if _, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "operators"}); err != nil {
+	if _, err := h.client().Create(t.Context(), api.SandboxSpec{Name: "operators"}); err != nil {
 		t.Errorf("over the unix socket: %v", err)
 	}
 	for _, major := range []int{1, 2} {
@@ -262,10 +262,10 @@ func TestOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+	if _, err := c.Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.ExecStream(t.Context(), "box", cloche.ExecRequest{Argv: []string{"cat"}})
+	p, err := c.ExecStream(t.Context(), "box", api.ExecRequest{Argv: []string{"cat"}})
 	if err != nil {
 		t.Fatalf("a stream: %v", err)
 	}

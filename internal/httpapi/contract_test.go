@@ -12,15 +12,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/api/openapi"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
 func contract(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI())
+	doc, err := openapi3.NewLoader().LoadFromData(openapi.OpenAPI())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,31 +53,31 @@ func TestContractHasTheRoutes(t *testing.T) {
 func TestContractHasTheFields(t *testing.T) {
 	doc := contract(t)
 	types := []any{
-		cloche.Error{}, cloche.Mount{}, cloche.Workspace{}, cloche.File{}, cloche.Limits{}, cloche.SandboxSpec{},
-		cloche.Adjustment{}, cloche.Unenforced{}, cloche.Sandbox{}, cloche.SandboxStats{}, cloche.SandboxList{}, cloche.StopOptions{},
-		cloche.ExecRequest{}, cloche.StreamCounts{}, cloche.Chunk{}, cloche.Result{}, cloche.RunRequest{},
-		cloche.RunResult{}, cloche.Process{}, cloche.LogEntry{}, cloche.FileInfo{}, cloche.FileList{}, cloche.TarSkip{},
-		cloche.Skill{}, cloche.SkillPreview{}, cloche.SkillList{}, cloche.SkillFault{}, cloche.SkillSpec{}, cloche.SkillChange{}, cloche.SkillUse{}, cloche.SkillFile{}, cloche.SkillFileList{}, cloche.SkillPreviewList{},
-		cloche.RecordingInfo{}, cloche.RecordingList{}, cloche.EndpointReplay{}, cloche.TarReport{}, cloche.Image{}, cloche.ImageConfig{}, cloche.ImageLayer{}, cloche.ImageList{}, cloche.EngineStatus{}, cloche.Status{},
-		cloche.Enforcement{}, cloche.Problem{}, cloche.EngineReport{}, cloche.Doctor{}, client.Version{}, cloche.Size{},
-		cloche.Started{}, cloche.ClientMessage{}, cloche.ServerMessage{}, cloche.ProcessSpec{}, cloche.Restart{},
-		cloche.Readiness{}, cloche.HTTPProbe{}, cloche.ProcessList{}, cloche.WaitRequest{}, cloche.SignalRequest{},
-		cloche.StdinAck{}, cloche.AttachRequest{}, cloche.Gap{}, cloche.Event{},
-		cloche.QuotaExcess{}, cloche.WorkspaceSpec{}, cloche.WorkspaceInfo{}, cloche.WorkspaceList{},
-		cloche.PathRule{}, cloche.PathGlob{},
-		cloche.Egress{}, cloche.RequestRule{}, cloche.EgressLimits{}, cloche.EgressRefusal{}, cloche.EgressRecord{}, cloche.EgressChange{}, cloche.EgressPolicy{}, cloche.EgressRules{},
-		cloche.ProgramSpec{}, cloche.ProgramDir{}, cloche.ProgramPhase{}, cloche.ProgramCommand{}, cloche.ProgramHandler{}, cloche.ProgramContinue{}, cloche.ProgramOutputSpec{},
-		cloche.Program{}, cloche.ProgramPhaseRecord{}, cloche.ProgramCommandRecord{}, cloche.ProgramScore{}, cloche.ProgramOutput{}, cloche.ProgramFailure{}, cloche.ProgramStep{},
-		cloche.ProgramMessage{}, cloche.ProgramList{},
-		cloche.TemporaryRule{}, cloche.Approval{}, cloche.ApprovalList{}, cloche.ApprovalAnswer{},
-		cloche.KeySpec{}, cloche.Key{}, cloche.NewKey{}, cloche.KeyList{}, cloche.PolicyQuestion{}, cloche.PolicyAnswer{},
-		cloche.PolicyStep{}, cloche.PolicyGrant{},
-		cloche.Naming{}, cloche.Identity{}, cloche.ResolvedName{}, cloche.Info{}, cloche.InfoLimits{},
-		cloche.AuditRecord{}, cloche.AuditFact{}, cloche.AuditUsed{}, cloche.AuditReport{}, cloche.AuditFinding{},
-		cloche.AuditUsage{}, cloche.AuditUsageRow{},
-		cloche.ErrorRecord{}, cloche.ErrorList{}, cloche.ToolRead{}, cloche.ToolText{}, cloche.ToolWrite{}, cloche.ToolWritten{}, cloche.ToolEdit{}, cloche.ToolGlob{}, cloche.ToolFiles{}, cloche.ToolFile{}, cloche.ToolGrep{}, cloche.ToolLines{}, cloche.ToolMatch{},
-		cloche.Guidance{}, cloche.GuidanceSkill{},
-		cloche.SnapshotRequest{}, cloche.Snapshot{}, cloche.SnapshotList{}, cloche.Change{}, cloche.Diff{},
+		api.Error{}, api.Mount{}, api.Workspace{}, api.File{}, api.Limits{}, api.SandboxSpec{},
+		api.Adjustment{}, api.Unenforced{}, api.Sandbox{}, api.SandboxStats{}, api.SandboxList{}, api.StopOptions{},
+		api.ExecRequest{}, api.StreamCounts{}, api.Chunk{}, api.Result{}, api.RunRequest{},
+		api.RunResult{}, api.Process{}, api.LogEntry{}, api.FileInfo{}, api.FileList{}, api.TarSkip{},
+		api.Skill{}, api.SkillPreview{}, api.SkillList{}, api.SkillFault{}, api.SkillSpec{}, api.SkillChange{}, api.SkillUse{}, api.SkillFile{}, api.SkillFileList{}, api.SkillPreviewList{},
+		api.RecordingInfo{}, api.RecordingList{}, api.EndpointReplay{}, api.TarReport{}, api.Image{}, api.ImageConfig{}, api.ImageLayer{}, api.ImageList{}, api.EngineStatus{}, api.Status{},
+		api.Enforcement{}, api.Problem{}, api.EngineReport{}, api.Doctor{}, client.Version{}, api.Size{},
+		api.Started{}, api.ClientMessage{}, api.ServerMessage{}, api.ProcessSpec{}, api.Restart{},
+		api.Readiness{}, api.HTTPProbe{}, api.ProcessList{}, api.WaitRequest{}, api.SignalRequest{},
+		api.StdinAck{}, api.AttachRequest{}, api.Gap{}, api.Event{},
+		api.QuotaExcess{}, api.WorkspaceSpec{}, api.WorkspaceInfo{}, api.WorkspaceList{},
+		api.PathRule{}, api.PathGlob{},
+		api.Egress{}, api.RequestRule{}, api.EgressLimits{}, api.EgressRefusal{}, api.EgressRecord{}, api.EgressChange{}, api.EgressPolicy{}, api.EgressRules{},
+		api.ProgramSpec{}, api.ProgramDir{}, api.ProgramPhase{}, api.ProgramCommand{}, api.ProgramHandler{}, api.ProgramContinue{}, api.ProgramOutputSpec{},
+		api.Program{}, api.ProgramPhaseRecord{}, api.ProgramCommandRecord{}, api.ProgramScore{}, api.ProgramOutput{}, api.ProgramFailure{}, api.ProgramStep{},
+		api.ProgramMessage{}, api.ProgramList{},
+		api.TemporaryRule{}, api.Approval{}, api.ApprovalList{}, api.ApprovalAnswer{},
+		api.KeySpec{}, api.Key{}, api.NewKey{}, api.KeyList{}, api.PolicyQuestion{}, api.PolicyAnswer{},
+		api.PolicyStep{}, api.PolicyGrant{},
+		api.Naming{}, api.Identity{}, api.ResolvedName{}, api.Info{}, api.InfoLimits{},
+		api.AuditRecord{}, api.AuditFact{}, api.AuditUsed{}, api.AuditReport{}, api.AuditFinding{},
+		api.AuditUsage{}, api.AuditUsageRow{},
+		api.ErrorRecord{}, api.ErrorList{}, api.ToolRead{}, api.ToolText{}, api.ToolWrite{}, api.ToolWritten{}, api.ToolEdit{}, api.ToolGlob{}, api.ToolFiles{}, api.ToolFile{}, api.ToolGrep{}, api.ToolLines{}, api.ToolMatch{},
+		api.Guidance{}, api.GuidanceSkill{},
+		api.SnapshotRequest{}, api.Snapshot{}, api.SnapshotList{}, api.Change{}, api.Diff{},
 	}
 	for _, v := range types {
 		typ := reflect.TypeOf(v)
@@ -103,7 +103,7 @@ func TestContractHasTheFields(t *testing.T) {
 		}
 	}
 	var codes []string
-	for _, c := range cloche.Codes() {
+	for _, c := range api.Codes() {
 		codes = append(codes, string(c))
 	}
 	if got := fmt.Sprint(doc.Components.Schemas["Code"].Value.Enum); got != fmt.Sprint(codes) {
@@ -114,13 +114,13 @@ func TestContractHasTheFields(t *testing.T) {
 // TestContractHasTheKinds compares the lists of what a string may be.
 func TestContractHasTheKinds(t *testing.T) {
 	doc := contract(t)
-	if got := fmt.Sprint(doc.Components.Schemas["EventKind"].Value.Enum); got != fmt.Sprint(cloche.EventKinds()) {
-		t.Errorf("the contract's kinds are %v, want %v", got, cloche.EventKinds())
+	if got := fmt.Sprint(doc.Components.Schemas["EventKind"].Value.Enum); got != fmt.Sprint(api.EventKinds()) {
+		t.Errorf("the contract's kinds are %v, want %v", got, api.EventKinds())
 	}
-	if got := fmt.Sprint(doc.Components.Schemas["EgressKind"].Value.Enum); got != fmt.Sprint(cloche.EgressKinds()) {
-		t.Errorf("the contract's kinds of records are %v, want %v", got, cloche.EgressKinds())
+	if got := fmt.Sprint(doc.Components.Schemas["EgressKind"].Value.Enum); got != fmt.Sprint(api.EgressKinds()) {
+		t.Errorf("the contract's kinds of records are %v, want %v", got, api.EgressKinds())
 	}
-	for _, s := range []cloche.State{cloche.StateRunning, cloche.StatePaused, cloche.StateLost} {
+	for _, s := range []api.State{api.StateRunning, api.StatePaused, api.StateLost} {
 		if !slices.Contains(doc.Components.Schemas["State"].Value.Enum, any(string(s))) {
 			t.Errorf("state %s is not in the contract", s)
 		}
@@ -576,7 +576,7 @@ func TestContractHoldsInPulls(t *testing.T) {
 		var got []string
 		for line := range bytes.Lines(data) {
 			checkJSON(t, image, media, line)
-			var m cloche.ServerMessage
+			var m api.ServerMessage
 			if err := json.Unmarshal(line, &m); err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/await"
 )
 
@@ -194,10 +194,10 @@ func overdue(r request, begun time.Time, notes *await.Notes, cause error) error 
 	if errors.Is(cause, errSlow) {
 		return cause
 	}
-	if e, ok := errors.AsType[*cloche.Error](cause); ok && e.Code != cloche.CodeTimeout && e.Code != cloche.CodeCanceled && e.Code != cloche.CodeInternal {
+	if e, ok := errors.AsType[*api.Error](cause); ok && e.Code != api.CodeTimeout && e.Code != api.CodeCanceled && e.Code != api.CodeInternal {
 		return e // it ended for a reason of its own in the same moment
 	}
-	e := cloche.Errorf(cloche.CodeTimeout, "the request was not done within %s: %s has not answered for %s", round(time.Since(begun)), part, round(waited)).
+	e := api.Errorf(api.CodeTimeout, "the request was not done within %s: %s has not answered for %s", round(time.Since(begun)), part, round(waited)).
 		WithHint("what was asked may be done yet; look before you ask again")
 	e.Retryable = r.Method == http.MethodGet
 	return e.WithCause(cmp.Or[error](cause, errDeadline))

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -26,38 +26,38 @@ type stuck struct {
 }
 
 // Get ignores its context.
-func (s *stuck) Get(ctx context.Context, _ core.Caller, _ string) (cloche.Sandbox, error) {
+func (s *stuck) Get(ctx context.Context, _ core.Caller, _ string) (api.Sandbox, error) {
 	defer await.For(ctx, "the agent of sandbox box")()
 	<-s.freed
-	return cloche.Sandbox{}, nil
+	return api.Sandbox{}, nil
 }
 
 // List ends with its context.
-func (s *stuck) List(ctx context.Context, _ core.Caller, _ cloche.ListOptions) (cloche.SandboxList, error) {
+func (s *stuck) List(ctx context.Context, _ core.Caller, _ api.ListOptions) (api.SandboxList, error) {
 	<-ctx.Done()
-	return cloche.SandboxList{}, context.Cause(ctx)
+	return api.SandboxList{}, context.Cause(ctx)
 }
 
 // Stop goes on whatever becomes of its caller.
-func (s *stuck) Stop(context.Context, core.Caller, string, *time.Duration) (cloche.Sandbox, error) {
+func (s *stuck) Stop(context.Context, core.Caller, string, *time.Duration) (api.Sandbox, error) {
 	<-s.freed
-	return cloche.Sandbox{}, nil
+	return api.Sandbox{}, nil
 }
 
 // ReadFile gives a part of a file.
-func (s *stuck) ReadFile(context.Context, core.Caller, string, cloche.FilePlace, int64, int64) (io.ReadCloser, cloche.FileInfo, error) {
+func (s *stuck) ReadFile(context.Context, core.Caller, string, api.FilePlace, int64, int64) (io.ReadCloser, api.FileInfo, error) {
 	first := strings.NewReader("first")
 	return io.NopCloser(io.MultiReader(first, readerFunc(func([]byte) (int, error) {
 		<-s.freed
 		return 0, io.EOF
-	}))), cloche.FileInfo{Type: cloche.TypeFile, Size: 10}, nil
+	}))), api.FileInfo{Type: api.TypeFile, Size: 10}, nil
 }
 
 // WriteFile reads the body, slowly but without an end.
-func (s *stuck) WriteFile(_ context.Context, _ core.Caller, _ string, _ cloche.FilePlace, _ uint32, r io.Reader) (cloche.FileInfo, error) {
+func (s *stuck) WriteFile(_ context.Context, _ core.Caller, _ string, _ api.FilePlace, _ uint32, r io.Reader) (api.FileInfo, error) {
 	n, err := io.Copy(io.Discard, r)
 	s.tried <- err
-	return cloche.FileInfo{Type: cloche.TypeFile, Size: n}, err
+	return api.FileInfo{Type: api.TypeFile, Size: n}, err
 }
 
 type readerFunc func([]byte) (int, error)
@@ -85,17 +85,17 @@ func TestDeadlines(t *testing.T) {
 		most time.Duration
 	}{
 		{"a verb that ignores its context", func() error { _, err := c.Get(t.Context(), "box"); return err }, "the agent of sandbox box has not answered for", limit},
-		{"one that ends with it", func() error { _, err := c.List(t.Context(), cloche.ListOptions{}); return err }, "was not done within", limit},
+		{"one that ends with it", func() error { _, err := c.List(t.Context(), api.ListOptions{}); return err }, "was not done within", limit},
 		{"one with a grace period", func() error {
-			_, err := c.Stop(t.Context(), "box", cloche.StopOptions{GraceMS: new(int64(1000))})
+			_, err := c.Stop(t.Context(), "box", api.StopOptions{GraceMS: new(int64(1000))})
 			return err
 		}, "was not done within", 2 * limit},
 	} {
 		begun := time.Now()
 		err := tc.call()
 		took := time.Since(begun)
-		e, ok := errors.AsType[*cloche.Error](err)
-		if !ok || e.Code != cloche.CodeTimeout || !strings.Contains(e.Message, tc.says) || e.RequestID == "" {
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Code != api.CodeTimeout || !strings.Contains(e.Message, tc.says) || e.RequestID == "" {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		t.Logf("%s: %s over its deadline", tc.name, took-tc.most)

@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // bodyTimeout is how long a JSON body may take to arrive.
@@ -47,8 +47,8 @@ func (s *Server) readOptionalJSON(w http.ResponseWriter, r request, v any) error
 }
 
 func (s *Server) readBody(w http.ResponseWriter, r request) ([]byte, error) {
-	tooLarge := cloche.Errorf(cloche.CodeTooLarge, "the body of the request is over %d bytes", s.maxBody).
-		WithHint("upload large files with PUT /%s/sandboxes/{ref}/files, which is streamed", cloche.APIVersion)
+	tooLarge := api.Errorf(api.CodeTooLarge, "the body of the request is over %d bytes", s.maxBody).
+		WithHint("upload large files with PUT /%s/sandboxes/{ref}/files, which is streamed", api.APIVersion)
 	if r.ContentLength > s.maxBody {
 		return nil, tooLarge
 	}
@@ -77,7 +77,7 @@ func contentType(r request, want string) error {
 	if err == nil && kind == want && (params["charset"] == "" || strings.EqualFold(params["charset"], "utf-8")) {
 		return nil
 	}
-	return cloche.Invalid("content-type", "the request's content type is %q", clip(got, 80)).WithHint("send %s", want)
+	return api.Invalid("content-type", "the request's content type is %q", clip(got, 80)).WithHint("send %s", want)
 }
 
 // decodeJSON reads exactly one JSON value into v, which points to a struct. What
@@ -86,7 +86,7 @@ func contentType(r request, want string) error {
 // value. Each error names the field.
 func decodeJSON(data []byte, v any) error {
 	if !utf8.Valid(data) {
-		return cloche.Invalid("body", "the body is not UTF-8").WithHint(`other bytes go as {"base64": "…"} where the contract allows them`)
+		return api.Invalid("body", "the body is not UTF-8").WithHint(`other bytes go as {"base64": "…"} where the contract allows them`)
 	}
 	c := checker{dec: json.NewDecoder(bytes.NewReader(data))}
 	c.dec.UseNumber()
@@ -94,7 +94,7 @@ func decodeJSON(data []byte, v any) error {
 		return jsonError(err)
 	}
 	if _, err := c.dec.Token(); !errors.Is(err, io.EOF) {
-		return cloche.Invalid("body", "something follows the JSON value of the body").WithHint("send exactly one value")
+		return api.Invalid("body", "something follows the JSON value of the body").WithHint("send exactly one value")
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return jsonError(err)
@@ -104,7 +104,7 @@ func decodeJSON(data []byte, v any) error {
 
 // jsonError says in the caller's words what encoding/json found.
 func jsonError(err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -112,15 +112,15 @@ func jsonError(err error) error {
 		if field == "" {
 			field = "body"
 		}
-		return cloche.Invalid(field, "%s is a JSON %s", field, clip(e.Value, 40)).WithHint("want %s", jsonKind(e.Type))
+		return api.Invalid(field, "%s is a JSON %s", field, clip(e.Value, 40)).WithHint("want %s", jsonKind(e.Type))
 	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return cloche.Invalid("body", "the body is not JSON: error at byte %d", e.Offset).WithHint(jsonHint)
+		return api.Invalid("body", "the body is not JSON: error at byte %d", e.Offset).WithHint(jsonHint)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return cloche.Invalid("body", "the body is not JSON: it ends too early").WithHint(jsonHint)
+		return api.Invalid("body", "the body is not JSON: it ends too early").WithHint(jsonHint)
 	}
-	return cloche.Invalid("body", "the body does not fit: %w", err)
+	return api.Invalid("body", "the body does not fit: %w", err)
 }
 
 // jsonKind is what a Go type looks like in JSON.
@@ -168,17 +168,17 @@ func (c *checker) value(t reflect.Type, path string) error {
 		return err
 	}
 	if path == "" && tok != json.Delim('{') {
-		return cloche.Invalid("body", "the body is not a JSON object")
+		return api.Invalid("body", "the body is not a JSON object")
 	}
 	d, ok := tok.(json.Delim)
 	if tok == nil && !nullable(path) {
-		return cloche.Invalid(path, "%s is null, which is no value and not the same as leaving it out", path).WithHint("leave it out, or give it a value")
+		return api.Invalid(path, "%s is null, which is no value and not the same as leaving it out", path).WithHint("leave it out, or give it a value")
 	}
 	if !ok {
 		return nil
 	}
 	if c.depth++; c.depth > maxDepth {
-		return cloche.Invalid("body", "the body nests deeper than %d", maxDepth)
+		return api.Invalid("body", "the body nests deeper than %d", maxDepth)
 	}
 	defer func() { c.depth-- }()
 	if d == '{' {
@@ -225,19 +225,19 @@ func (c *checker) object(t reflect.Type, path string) error {
 		}
 		name, ok := tok.(string)
 		if !ok {
-			return cloche.Invalid("body", "the body is not JSON: a field has no name").WithHint(jsonHint)
+			return api.Invalid("body", "the body is not JSON: a field has no name").WithHint(jsonHint)
 		}
 		at := clip(name, 80)
 		if path != "" {
 			at = path + "." + at
 		}
 		if seen[name] {
-			return cloche.Invalid(at, "field %q is there twice", at)
+			return api.Invalid(at, "field %q is there twice", at)
 		}
 		seen[name] = true
 		next, known := fieldType(t, name)
 		if !known {
-			return cloche.Invalid(at, "there is no field %q", at).WithHint("%s", fieldHint(t))
+			return api.Invalid(at, "there is no field %q", at).WithHint("%s", fieldHint(t))
 		}
 		if err := c.value(next, at); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -82,12 +82,12 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 		ctx = context.WithValue(core.WithRequestID(ctx, r.id), requestKey{}, r)
 		return cut(ctx, s.route(rec, hr.WithContext(ctx)))
 	})
-	if cloche.CodeOf(err) == cloche.CodeInternal && hr.Context().Err() != nil {
+	if api.CodeOf(err) == api.CodeInternal && hr.Context().Err() != nil {
 		// What went wrong then came of it that nobody is there any more.
-		err = cloche.Errorf(cloche.CodeCanceled, "the caller went away: %w", err)
+		err = api.Errorf(api.CodeCanceled, "the caller went away: %w", err)
 	}
 	code := cmp.Or(rec.code, http.StatusOK)
-	var e *cloche.Error
+	var e *api.Error
 	if err != nil && rec.code == 0 {
 		e = toWire(err, r)
 		code = answerCode(e, err)
@@ -112,7 +112,7 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 
 // answerCode is the status of an error that is answered. A few causes have one
 // that says more than their code's.
-func answerCode(e *cloche.Error, err error) int {
+func answerCode(e *api.Error, err error) int {
 	switch {
 	case errors.Is(err, errMethod):
 		return http.StatusMethodNotAllowed
@@ -127,7 +127,7 @@ func (s *Server) guarded(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a request", "panic", p, "stack", string(debug.Stack()))
-			err = cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
+			err = api.Errorf(api.CodeInternal, "the daemon met an internal error")
 		}
 	}()
 	return fn()
@@ -139,8 +139,8 @@ var errMethod = errors.New("method not allowed")
 // route calls the handler of a request's route. The mux is asked for it first
 // because its own answers are redirects and plain text.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) error {
-	notFound := cloche.Errorf(cloche.CodeNotFound, "there is no such path in this API").
-		WithHint("the contract is at /%s/openapi.yaml", cloche.APIVersion)
+	notFound := api.Errorf(api.CodeNotFound, "there is no such path in this API").
+		WithHint("the contract is at /%s/openapi.yaml", api.APIVersion)
 	if strings.Contains(r.URL.Path, "//") || slices.ContainsFunc(strings.Split(r.URL.Path, "/"), isDots) {
 		return notFound
 	}
@@ -157,7 +157,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) error {
 			return notFound
 		}
 		w.Header().Set("Allow", strings.Join(allow, ", "))
-		return cloche.Invalid("method", "this path does not take %q", clip(r.Method, 32)).
+		return api.Invalid("method", "this path does not take %q", clip(r.Method, 32)).
 			WithHint("it takes %s", strings.Join(allow, ", ")).WithCause(errMethod)
 	}
 	var err error
@@ -189,12 +189,12 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 				return
 			}
 		}
-		if ref := r.ref(); strings.Contains(hr.Pattern, "{ref}") && !cloche.ValidName(ref) && ref != cloche.RefByNaming {
+		if ref := r.ref(); strings.Contains(hr.Pattern, "{ref}") && !api.ValidName(ref) && ref != api.RefByNaming {
 			*out = noSandbox(ref)
 			return
 		}
-		if id := r.PathValue("id"); strings.Contains(hr.Pattern, "{id}") && !cloche.ValidName(id) {
-			*out = cloche.Errorf(cloche.CodeNotFound, "there is no process %q", clip(id, 80)).WithHint("give its id, as the list of processes has it")
+		if id := r.PathValue("id"); strings.Contains(hr.Pattern, "{id}") && !api.ValidName(id) {
+			*out = api.Errorf(api.CodeNotFound, "there is no process %q", clip(id, 80)).WithHint("give its id, as the list of processes has it")
 			return
 		}
 		*out = s.within(rt.pace, w, r, rt.serve)
@@ -202,8 +202,8 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 }
 
 // noSandbox is for a name that no sandbox can have.
-func noSandbox(ref string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", clip(ref, 80)).WithHint("give its id or its name")
+func noSandbox(ref string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "there is no sandbox %q", clip(ref, 80)).WithHint("give its id or its name")
 }
 
 func (s *Server) logRequest(r request, hr *http.Request, code int, err error, took time.Duration) {
@@ -216,13 +216,13 @@ func (s *Server) logRequest(r request, hr *http.Request, code int, err error, to
 		slog.String("tenant", r.caller.Tenant), slog.Int("status", code), slog.Duration("took", took),
 	}
 	if err != nil {
-		switch cloche.CodeOf(err) {
-		case cloche.CodeInternal:
+		switch api.CodeOf(err) {
+		case api.CodeInternal:
 			level = slog.LevelError
-		case cloche.CodeCanceled:
+		case api.CodeCanceled:
 			level = slog.LevelDebug
 		}
-		attrs = append(attrs, slog.String("code", string(cloche.CodeOf(err))), slog.String("error", err.Error()))
+		attrs = append(attrs, slog.String("code", string(api.CodeOf(err))), slog.String("error", err.Error()))
 	}
 	s.log.LogAttrs(context.WithoutCancel(hr.Context()), level, "request", attrs...)
 }
@@ -245,7 +245,7 @@ func requestID(r *http.Request) string {
 	if ok {
 		return id
 	}
-	return cloche.NewID("rq-")
+	return api.NewID("rq-")
 }
 
 // clip shortens what a caller sent for a message or a log line.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) egress(w http.ResponseWriter, r request) error {
@@ -20,7 +20,7 @@ func (s *Server) egress(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) changeEgress(w http.ResponseWriter, r request) error {
-	var c cloche.EgressChange
+	var c api.EgressChange
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (s *Server) changeEgress(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) replaceEgress(w http.ResponseWriter, r request) error {
-	var p cloche.EgressPolicy
+	var p api.EgressPolicy
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -53,9 +53,9 @@ func (s *Server) replaceEgress(w http.ResponseWriter, r request) error {
 
 func (s *Server) egressLog(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.EgressLogOptions{Tail: int(q.integer("tail", 0, 0, 100_000)), Follow: q.boolean("follow")}
+	o := api.EgressLogOptions{Tail: int(q.integer("tail", 0, 0, 100_000)), Follow: q.boolean("follow")}
 	for _, k := range q.all("kind") {
-		o.Kinds = append(o.Kinds, cloche.EgressKind(k))
+		o.Kinds = append(o.Kinds, api.EgressKind(k))
 	}
 	if n := q.number("after"); n != nil {
 		o.After = *n
@@ -64,17 +64,17 @@ func (s *Server) egressLog(w http.ResponseWriter, r request) error {
 		return err
 	}
 	return s.lines(w, r, o.Follow, func(ctx context.Context, lines *lineWriter) error {
-		return s.core.EgressLog(ctx, r.caller, r.ref(), o, func(rec cloche.EgressRecord) error { return lines.write(rec) })
+		return s.core.EgressLog(ctx, r.caller, r.ref(), o, func(rec api.EgressRecord) error { return lines.write(rec) })
 	})
 }
 
 func (s *Server) approvals(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.ApprovalOptions{Sandbox: q.str("sandbox"), All: q.boolean("all")}
+	o := api.ApprovalOptions{Sandbox: q.str("sandbox"), All: q.boolean("all")}
 	if err := q.end(); err != nil {
 		return err
 	}
-	if o.Sandbox != "" && !cloche.ValidName(o.Sandbox) {
+	if o.Sandbox != "" && !api.ValidName(o.Sandbox) {
 		return noSandbox(o.Sandbox)
 	}
 	l, err := s.core.Approvals(r.Context(), r.caller, o)
@@ -87,7 +87,7 @@ func (s *Server) approvals(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) answerApproval(w http.ResponseWriter, r request) error {
-	var a cloche.ApprovalAnswer
+	var a api.ApprovalAnswer
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/reverse"
 )
@@ -41,7 +41,7 @@ func (s *Server) endpoint(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) addEndpoint(w http.ResponseWriter, r request) error {
-	var e cloche.Endpoint
+	var e api.Endpoint
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (s *Server) addEndpoint(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) putEndpoint(w http.ResponseWriter, r request) error {
-	var e cloche.Endpoint
+	var e api.Endpoint
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -64,13 +64,13 @@ func (s *Server) putEndpoint(w http.ResponseWriter, r request) error {
 		e.Name = name
 	}
 	if e.Name != name {
-		return cloche.Invalid("name", "the path names endpoint %.80q, and the body another", name).WithHint("leave name out of the body")
+		return api.Invalid("name", "the path names endpoint %.80q, and the body another", name).WithHint("leave name out of the body")
 	}
 	return s.setEndpoint(w, r, e, http.StatusOK, true)
 }
 
 // setEndpoint finishes what it has begun when its caller leaves.
-func (s *Server) setEndpoint(w http.ResponseWriter, r request, e cloche.Endpoint, status int, replace bool) error {
+func (s *Server) setEndpoint(w http.ResponseWriter, r request, e api.Endpoint, status int, replace bool) error {
 	st, err := s.core.AddEndpoint(context.WithoutCancel(r.Context()), r.caller, r.ref(), e, replace)
 	if err != nil {
 		return err

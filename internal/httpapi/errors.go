@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
@@ -17,45 +17,45 @@ import (
 const statusClientGone = 499
 
 // status is the one mapping of codes for this door.
-func status(c cloche.Code) int {
+func status(c api.Code) int {
 	switch c {
-	case cloche.CodeInvalid:
+	case api.CodeInvalid:
 		return http.StatusBadRequest
-	case cloche.CodeUnauthenticated:
+	case api.CodeUnauthenticated:
 		return http.StatusUnauthorized
-	case cloche.CodeDenied, cloche.CodeDisabled:
+	case api.CodeDenied, api.CodeDisabled:
 		return http.StatusForbidden
-	case cloche.CodeNotFound:
+	case api.CodeNotFound:
 		return http.StatusNotFound
-	case cloche.CodeExists, cloche.CodeConflict, cloche.CodeState:
+	case api.CodeExists, api.CodeConflict, api.CodeState:
 		return http.StatusConflict
-	case cloche.CodeTooLarge:
+	case api.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case cloche.CodeCommandNotFound, cloche.CodeNotExecutable:
+	case api.CodeCommandNotFound, api.CodeNotExecutable:
 		return http.StatusUnprocessableEntity
-	case cloche.CodeUnsupported:
+	case api.CodeUnsupported:
 		return http.StatusNotImplemented
-	case cloche.CodeQuota:
+	case api.CodeQuota:
 		return http.StatusInsufficientStorage
-	case cloche.CodeTooMany:
+	case api.CodeTooMany:
 		return http.StatusTooManyRequests
-	case cloche.CodeNoCapacity, cloche.CodeUnavailable:
+	case api.CodeNoCapacity, api.CodeUnavailable:
 		return http.StatusServiceUnavailable
-	case cloche.CodeSandboxLost:
+	case api.CodeSandboxLost:
 		return http.StatusGone
-	case cloche.CodeTimeout:
+	case api.CodeTimeout:
 		return http.StatusGatewayTimeout
-	case cloche.CodeCanceled:
+	case api.CodeCanceled:
 		return statusClientGone
-	case cloche.CodeInternal:
+	case api.CodeInternal:
 	}
 	return http.StatusInternalServerError
 }
 
 // statusOf is the status of an error. What is not found but is known to have been
 // there is gone.
-func statusOf(e *cloche.Error) int {
-	if e.Code == cloche.CodeNotFound && e.TerminalReason != "" {
+func statusOf(e *api.Error) int {
+	if e.Code == api.CodeNotFound && e.TerminalReason != "" {
 		return http.StatusGone
 	}
 	return status(e.Code)
@@ -63,24 +63,24 @@ func statusOf(e *cloche.Error) int {
 
 // toWire is err as it answers r: with the request's id, and without what only the log
 // may hold and what is secret.
-func toWire(err error, r request) *cloche.Error {
-	var out cloche.Error
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+func toWire(err error, r request) *api.Error {
+	var out api.Error
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		out = *e
 	} else {
-		out = *cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
+		out = *api.Errorf(api.CodeInternal, "the daemon met an internal error")
 		switch {
 		case errors.Is(err, context.Canceled):
-			out = *cloche.Errorf(cloche.CodeCanceled, "the caller went away")
+			out = *api.Errorf(api.CodeCanceled, "the caller went away")
 		case errors.Is(err, context.DeadlineExceeded):
-			out = *cloche.Errorf(cloche.CodeTimeout, "the daemon gave up waiting")
+			out = *api.Errorf(api.CodeTimeout, "the daemon gave up waiting")
 		}
 	}
-	if out.Code == cloche.CodeInternal {
+	if out.Code == api.CodeInternal {
 		// A fault's message may name paths of the host.
 		if !r.caller.Operator {
 			kept := out
-			out = *cloche.Errorf(cloche.CodeInternal, "the daemon met an internal error")
+			out = *api.Errorf(api.CodeInternal, "the daemon met an internal error")
 			out.TerminalReason, out.Retryable, out.RetryAfterMS = kept.TerminalReason, kept.Retryable, kept.RetryAfterMS
 		}
 		switch {
@@ -99,7 +99,7 @@ func toWire(err error, r request) *cloche.Error {
 
 // withoutLog is for a core that runs in the process of its caller, where no daemon keeps a
 // log: the error itself says what the log would, and its hint does not point to the log.
-func withoutLog(out *cloche.Error, err error) {
+func withoutLog(out *api.Error, err error) {
 	const log = "the daemon's log has the details"
 	if rest, found := strings.CutPrefix(out.Hint, log); found {
 		out.Hint = strings.TrimPrefix(rest, "; ")
@@ -111,10 +111,10 @@ func withoutLog(out *cloche.Error, err error) {
 
 // errorBody is the body of every answer that is not a success.
 type errorBody struct {
-	Error *cloche.Error `json:"error"`
+	Error *api.Error `json:"error"`
 }
 
-func writeError(w http.ResponseWriter, e *cloche.Error, code int) {
+func writeError(w http.ResponseWriter, e *api.Error, code int) {
 	h := w.Header()
 	for _, k := range []string{"Content-Length", "Trailer", headerFileInfo} {
 		h.Del(k)

@@ -8,30 +8,30 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // events serves what happened as an event stream, which browsers and proxies
 // know how to carry and to take up again.
 func (s *Server) events(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	return s.serveEvents(w, r, q, cloche.EventOptions{Sandbox: q.str("sandbox")})
+	return s.serveEvents(w, r, q, api.EventOptions{Sandbox: q.str("sandbox")})
 }
 
 // endpointEvents are those of one endpoint, whatever became of it.
 func (s *Server) endpointEvents(w http.ResponseWriter, r request) error {
 	name := r.PathValue("name")
-	if !cloche.ValidEndpointName(name) {
-		return cloche.Errorf(cloche.CodeNotFound, "there is no endpoint %.80q", name)
+	if !api.ValidEndpointName(name) {
+		return api.Errorf(api.CodeNotFound, "there is no endpoint %.80q", name)
 	}
-	return s.serveEvents(w, r, queryOf(r), cloche.EventOptions{Sandbox: r.ref(), Endpoint: name})
+	return s.serveEvents(w, r, queryOf(r), api.EventOptions{Sandbox: r.ref(), Endpoint: name})
 }
 
 // serveEvents serves those that o and the rest of the query choose.
-func (s *Server) serveEvents(w http.ResponseWriter, r request, q *query, o cloche.EventOptions) error {
+func (s *Server) serveEvents(w http.ResponseWriter, r request, q *query, o api.EventOptions) error {
 	o.Follow = q.choice("follow", true)
 	for _, k := range q.all("kind") {
-		o.Kinds = append(o.Kinds, cloche.EventKind(k))
+		o.Kinds = append(o.Kinds, api.EventKind(k))
 	}
 	if n := q.number("after"); n != nil {
 		o.After = *n
@@ -39,14 +39,14 @@ func (s *Server) serveEvents(w http.ResponseWriter, r request, q *query, o cloch
 	if err := q.end(); err != nil {
 		return err
 	}
-	if o.Sandbox != "" && !cloche.ValidName(o.Sandbox) {
+	if o.Sandbox != "" && !api.ValidName(o.Sandbox) {
 		return noSandbox(o.Sandbox)
 	}
 	// A reader that comes back says where it was in the way of its format.
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		n, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || n < 0 {
-			return cloche.Invalid("last-event-id", "the last event's id is %q", clip(id, 40)).WithHint("send an id of this stream, or none")
+			return api.Invalid("last-event-id", "the last event's id is %q", clip(id, 40)).WithHint("send an id of this stream, or none")
 		}
 		o.After = n
 	}
@@ -59,7 +59,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r request, q *query, o cloch
 		// back and miss nothing.
 		now := o
 		now.After, now.Follow, o.After = 0, false, 0
-		err := s.core.Events(ctx, r.caller, now, func(e cloche.Event) error {
+		err := s.core.Events(ctx, r.caller, now, func(e api.Event) error {
 			o.After = e.Cursor
 			return nil
 		})
@@ -95,7 +95,7 @@ func newEventWriter(w http.ResponseWriter) *eventWriter {
 	return &eventWriter{w: w, rc: http.NewResponseController(w)}
 }
 
-func (e *eventWriter) event(ev cloche.Event) error {
+func (e *eventWriter) event(ev api.Event) error {
 	data, err := json.Marshal(ev) // which has no line breaks
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)

@@ -3,11 +3,11 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) exec(w http.ResponseWriter, r request) error {
-	var req cloche.ExecRequest
+	var req api.ExecRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (s *Server) exec(w http.ResponseWriter, r request) error {
 // run hands core the request's own context: a caller that leaves ends its
 // program, and core removes the sandbox whatever ended the run.
 func (s *Server) run(w http.ResponseWriter, r request) error {
-	var req cloche.RunRequest
+	var req api.RunRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -53,9 +53,9 @@ func (s *Server) run(w http.ResponseWriter, r request) error {
 }
 
 // collected refuses what only a stream has.
-func collected(req cloche.ExecRequest, at string) error {
+func collected(req api.ExecRequest, at string) error {
 	if req.TTY {
-		return cloche.Invalid(at+"tty", "a collected exec has no terminal").WithHint("use the WebSocket beside this path, which ends in /stream")
+		return api.Invalid(at+"tty", "a collected exec has no terminal").WithHint("use the WebSocket beside this path, which ends in /stream")
 	}
 	return nil
 }

@@ -6,13 +6,13 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/coder/websocket"
 )
 
 func (s *Server) execStream(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(sk *socket, first cloche.ClientMessage) error {
+	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
 		if err := asks(first, "exec", first.Exec != nil); err != nil {
 			return err
 		}
@@ -23,7 +23,7 @@ func (s *Server) execStream(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) runStream(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(sk *socket, first cloche.ClientMessage) error {
+	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
 		if err := asks(first, "run", first.Run != nil); err != nil {
 			return err
 		}
@@ -32,7 +32,7 @@ func (s *Server) runStream(w http.ResponseWriter, r request) error {
 			if err != nil {
 				return nil, err
 			}
-			_ = sk.send(sk.ctx, cloche.ServerMessage{Sandbox: &sb})
+			_ = sk.send(sk.ctx, api.ServerMessage{Sandbox: &sb})
 			return st, nil
 		})
 	})
@@ -46,7 +46,7 @@ func (s *Server) converse(sk *socket, open func() (Stream, error)) error {
 	if err != nil {
 		return err
 	}
-	leave, err := s.join(sk, st, cloche.Started{ExecID: st.ExecID()})
+	leave, err := s.join(sk, st, api.Started{ExecID: st.ExecID()})
 	defer leave()
 	if err != nil {
 		return nil
@@ -66,13 +66,13 @@ func (k *socket) output(st Stream) error {
 			return nil // the socket ended first, and what comes now came of that
 		}
 		if errors.Is(err, io.EOF) {
-			return cloche.Errorf(cloche.CodeInternal, "the stream ended without an exit")
+			return api.Errorf(api.CodeInternal, "the stream ended without an exit")
 		}
 		if err != nil {
 			return err
 		}
 		if ev.Exit != nil {
-			k.ended = k.send(k.ctx, cloche.ServerMessage{Exit: ev.Exit}) == nil
+			k.ended = k.send(k.ctx, api.ServerMessage{Exit: ev.Exit}) == nil
 			return nil
 		}
 		kind := frameKind(ev.Stream)
@@ -88,9 +88,9 @@ func (k *socket) output(st Stream) error {
 	}
 }
 
-func frameKind(s cloche.Stream) byte {
-	if s == cloche.Stderr {
-		return cloche.FrameStderr
+func frameKind(s api.Stream) byte {
+	if s == api.Stderr {
+		return api.FrameStderr
 	}
-	return cloche.FrameStdout
+	return api.FrameStdout
 }

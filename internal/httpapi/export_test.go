@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -46,7 +46,7 @@ var (
 )
 
 // StatusOf is the mapping of codes.
-func StatusOf(c cloche.Code) int { return status(c) }
+func StatusOf(c api.Code) int { return status(c) }
 
 // ServeKnown serves one request of a known caller.
 func (s *Server) ServeKnown(w http.ResponseWriter, r *http.Request, caller core.Caller) {
@@ -60,4 +60,4 @@ func (s *Server) Hasten(pingEvery, vanished time.Duration) {
 }
 
 // ToWire is an error as it answers a caller.
-func ToWire(err error, caller core.Caller) *cloche.Error { return toWire(err, request{caller: caller}) }
+func ToWire(err error, caller core.Caller) *api.Error { return toWire(err, request{caller: caller}) }

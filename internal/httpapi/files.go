@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // copyBuffer is how much of a file is in hand at once.
@@ -35,7 +35,7 @@ func (s *Server) readFile(w http.ResponseWriter, r request) error {
 	var src io.Reader = f
 	n := int64(-1)
 	// A size of 0 is also that of files that a kernel makes up as they are read.
-	if info.Type == cloche.TypeFile && info.Size > 0 {
+	if info.Type == api.TypeFile && info.Size > 0 {
 		n = max(0, info.Size-offset)
 		if length >= 0 {
 			n = min(n, length)
@@ -79,7 +79,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r request) error {
 
 func (s *Server) removeFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	at, o := q.place(), cloche.RemoveFileOptions{Recursive: q.boolean("recursive"), KeepDirs: q.boolean("keep_dirs")}
+	at, o := q.place(), api.RemoveFileOptions{Recursive: q.boolean("recursive"), KeepDirs: q.boolean("keep_dirs")}
 	return done(w, q.end(), func() error {
 		return s.core.RemoveFile(r.Context(), r.caller, r.ref(), at, o)
 	})
@@ -122,7 +122,7 @@ func (s *Server) moveFile(w http.ResponseWriter, r request) error {
 
 func (s *Server) makeDir(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	at, o := q.place(), cloche.MakeDirOptions{Mode: q.mode(), Exact: !q.choice("parents", true)}
+	at, o := q.place(), api.MakeDirOptions{Mode: q.mode(), Exact: !q.choice("parents", true)}
 	return done(w, q.end(), func() error { return s.core.MakeDir(r.Context(), r.caller, r.ref(), at, o) })
 }
 

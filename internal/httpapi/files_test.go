@@ -13,7 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -21,7 +21,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 	h := open(t)
 	c := h.client()
 	ctx := t.Context()
-	sb, err := c.Create(ctx, cloche.SandboxSpec{})
+	sb, err := c.Create(ctx, api.SandboxSpec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 	})
 	t.Run("breaks while read", func(t *testing.T) {
 		data, err := sb.ReadFile(ctx, "/workspace/made-up")
-		if !errors.Is(err, cloche.ErrSandboxLost) {
+		if !errors.Is(err, api.ErrSandboxLost) {
 			t.Errorf("%q %v, want sandbox lost", data, err)
 		}
 	})
@@ -102,7 +102,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 	})
 	t.Run("refused upload", func(t *testing.T) {
 		_, err := c.WriteFileFrom(ctx, "nobody", "/x", bytes.NewReader(make([]byte, 8<<20)), 0)
-		if !errors.Is(err, cloche.ErrNotFound) {
+		if !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("%v, want not found", err)
 		}
 	})
@@ -116,7 +116,7 @@ func TestFilesThroughTheClient(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		if _, err := c.TarOut(ctx, sb.ID, "/broken", cloche.TarOutOptions{}, &out); !errors.Is(err, cloche.ErrSandboxLost) || out.Len() == 0 {
+		if _, err := c.TarOut(ctx, sb.ID, "/broken", api.TarOutOptions{}, &out); !errors.Is(err, api.ErrSandboxLost) || out.Len() == 0 {
 			t.Errorf("%d bytes, %v, want some and sandbox lost", out.Len(), err)
 		}
 	})
@@ -125,12 +125,12 @@ func TestFilesThroughTheClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := 0
-		err := c.Logs(ctx, sb.ID, cloche.LogOptions{Tail: 7}, func(cloche.LogEntry) error { n++; return nil })
-		if !errors.Is(err, cloche.ErrSandboxLost) || n != 1 {
+		err := c.Logs(ctx, sb.ID, api.LogOptions{Tail: 7}, func(api.LogEntry) error { n++; return nil })
+		if !errors.Is(err, api.ErrSandboxLost) || n != 1 {
 			t.Errorf("%d entries, %v", n, err)
 		}
 		mine := errors.New("enough")
-		if err := c.Logs(ctx, sb.ID, cloche.LogOptions{}, func(cloche.LogEntry) error { return mine }); err != mine {
+		if err := c.Logs(ctx, sb.ID, api.LogOptions{}, func(api.LogEntry) error { return mine }); err != mine {
 			t.Errorf("%v, want my own error", err)
 		}
 	})
@@ -139,42 +139,42 @@ func TestFilesThroughTheClient(t *testing.T) {
 func TestErrorsThroughTheClient(t *testing.T) {
 	h := open(t)
 	c := h.client()
-	for profile, want := range map[string]*cloche.Error{
-		"full": cloche.ErrNoCapacity, "forbidden": cloche.ErrDenied, "off": cloche.ErrDisabled,
+	for profile, want := range map[string]*api.Error{
+		"full": api.ErrNoCapacity, "forbidden": api.ErrDenied, "off": api.ErrDisabled,
 	} {
 		for name, call := range map[string]func() error{
-			"create": func() error { _, err := c.Create(t.Context(), cloche.SandboxSpec{Profile: profile}); return err },
+			"create": func() error { _, err := c.Create(t.Context(), api.SandboxSpec{Profile: profile}); return err },
 			"progress": func() error {
-				_, err := c.CreateProgress(t.Context(), cloche.SandboxSpec{Profile: profile}, func(string) {})
+				_, err := c.CreateProgress(t.Context(), api.SandboxSpec{Profile: profile}, func(string) {})
 				return err
 			},
 			"run": func() error {
-				_, err := c.RunShell(t.Context(), "true", client.OneShot{SandboxSpec: cloche.SandboxSpec{Profile: profile}})
+				_, err := c.RunShell(t.Context(), "true", client.OneShot{SandboxSpec: api.SandboxSpec{Profile: profile}})
 				return err
 			},
 			"stream": func() error {
-				_, err := c.RunStream(t.Context(), cloche.RunRequest{Spec: cloche.SandboxSpec{Profile: profile}}, nil)
+				_, err := c.RunStream(t.Context(), api.RunRequest{Spec: api.SandboxSpec{Profile: profile}}, nil)
 				return err
 			},
 		} {
 			err := call()
-			e, ok := errors.AsType[*cloche.Error](err)
+			e, ok := errors.AsType[*api.Error](err)
 			if !ok || !errors.Is(err, want) || e.RequestID == "" {
 				t.Errorf("%s of %s: %v", name, profile, err)
 				continue
 			}
-			if want == cloche.ErrNoCapacity && (e.RetryAfter().Milliseconds() != 1500 || !e.Retryable) {
+			if want == api.ErrNoCapacity && (e.RetryAfter().Milliseconds() != 1500 || !e.Retryable) {
 				t.Errorf("%s: retry after %v, retryable %v", name, e.RetryAfter(), e.Retryable)
 			}
-			if want == cloche.ErrDenied && e.Rule != "profiles" {
+			if want == api.ErrDenied && e.Rule != "profiles" {
 				t.Errorf("%s: rule %q", name, e.Rule)
 			}
 		}
 	}
-	if _, err := h.tcpClient("0123456789abcdef-wrong").Status(t.Context()); !errors.Is(err, cloche.ErrUnauthenticated) {
+	if _, err := h.tcpClient("0123456789abcdef-wrong").Status(t.Context()); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("wrong token: %v", err)
 	}
-	if _, err := h.tcpClient("").ExecStream(t.Context(), "box", cloche.ExecRequest{}); !errors.Is(err, cloche.ErrUnauthenticated) {
+	if _, err := h.tcpClient("").ExecStream(t.Context(), "box", api.ExecRequest{}); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("WebSocket without token: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
@@ -50,16 +50,16 @@ func bubble(t *testing.T, fn func(t *testing.T, h *inside)) {
 			t.Fatal(err)
 		}
 		ctx := t.Context()
-		if _, err := h.client.Create(ctx, cloche.SandboxSpec{Name: "box"}); err != nil {
+		if _, err := h.client.Create(ctx, api.SandboxSpec{Name: "box"}); err != nil {
 			t.Fatal(err)
 		}
 		for id, argv := range map[string][]string{"cat": {"cat"}, "done": {"echo", "all of it"}} {
-			spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: id, Argv: argv}, OpenStdin: true}
+			spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: id, Argv: argv}, OpenStdin: true}
 			if _, err := h.client.StartProcess(ctx, "box", spec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := h.client.WaitProcess(ctx, "box", "done", cloche.WaitRequest{}); err != nil {
+		if _, err := h.client.WaitProcess(ctx, "box", "done", api.WaitRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		fn(t, h)
@@ -132,10 +132,10 @@ func TestAttachThatDoesNotRead(t *testing.T) {
 		if _, _, err := ws.Read(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.client.Attach(t.Context(), "box", "cat", cloche.AttachRequest{Write: true}); !errors.Is(err, cloche.ErrConflict) {
+		if _, err := h.client.Attach(t.Context(), "box", "cat", api.AttachRequest{Write: true}); !errors.Is(err, api.ErrConflict) {
 			t.Errorf("a second writer: %v", err)
 		}
-		if _, err := h.client.WriteStdin(t.Context(), "box", "cat", nil, strings.NewReader("x"), false); !errors.Is(err, cloche.ErrConflict) {
+		if _, err := h.client.WriteStdin(t.Context(), "box", "cat", nil, strings.NewReader("x"), false); !errors.Is(err, api.ErrConflict) {
 			t.Errorf("another's input: %v", err)
 		}
 		if err := ws.Write(t.Context(), websocket.MessageBinary, make([]byte, 200<<10)); err != nil {
@@ -144,7 +144,7 @@ func TestAttachThatDoesNotRead(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
 		// Its place is free.
-		a, err := h.client.Attach(t.Context(), "box", "cat", cloche.AttachRequest{Exclusive: true})
+		a, err := h.client.Attach(t.Context(), "box", "cat", api.AttachRequest{Exclusive: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func (h *inside) socket(path, first string) *websocket.Conn {
 func TestHold(t *testing.T) {
 	t.Run("closed", func(t *testing.T) {
 		bubble(t, func(t *testing.T, h *inside) {
-			held, err := h.client.Hold(t.Context(), cloche.SandboxSpec{Name: "mine"}, nil)
+			held, err := h.client.Hold(t.Context(), api.SandboxSpec{Name: "mine"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -209,7 +209,7 @@ func TestHold(t *testing.T) {
 	})
 	t.Run("shutdown", func(t *testing.T) {
 		bubble(t, func(t *testing.T, h *inside) {
-			held, err := h.client.Hold(t.Context(), cloche.SandboxSpec{Name: "mine"}, nil)
+			held, err := h.client.Hold(t.Context(), api.SandboxSpec{Name: "mine"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +217,7 @@ func TestHold(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-held.Done()
-			if n := h.core.Live(); n != 1 || cloche.CodeOf(held.Err()) != cloche.CodeUnavailable {
+			if n := h.core.Live(); n != 1 || api.CodeOf(held.Err()) != api.CodeUnavailable {
 				t.Errorf("%d sandboxes, %v", n, held.Err())
 			}
 			held.Close()
@@ -231,16 +231,16 @@ func TestShutdownEndsFollowers(t *testing.T) {
 		ctx := t.Context()
 		got := make(chan error, 4)
 		go func() {
-			got <- h.client.Events(ctx, cloche.EventOptions{Follow: true}, func(cloche.Event) error { return nil })
+			got <- h.client.Events(ctx, api.EventOptions{Follow: true}, func(api.Event) error { return nil })
 		}()
 		go func() {
-			got <- h.client.Logs(ctx, "box", cloche.LogOptions{Follow: true}, func(cloche.LogEntry) error { return nil })
+			got <- h.client.Logs(ctx, "box", api.LogOptions{Follow: true}, func(api.LogEntry) error { return nil })
 		}()
 		go func() {
-			_, err := h.client.WaitProcess(ctx, "box", "cat", cloche.WaitRequest{})
+			_, err := h.client.WaitProcess(ctx, "box", "cat", api.WaitRequest{})
 			got <- err
 		}()
-		a, err := h.client.Attach(ctx, "box", "cat", cloche.AttachRequest{})
+		a, err := h.client.Attach(ctx, "box", "cat", api.AttachRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestShutdownEndsFollowers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 4 {
-			if err := <-got; cloche.CodeOf(err) != cloche.CodeUnavailable {
+			if err := <-got; api.CodeOf(err) != api.CodeUnavailable {
 				t.Errorf("%v", err)
 			}
 		}
@@ -289,7 +289,7 @@ func TestEventStream(t *testing.T) {
 			t.Errorf("%q %q", a, b)
 		}
 		data, _ := strings.CutPrefix(line(), "data: ")
-		var ev cloche.Event
+		var ev api.Event
 		if err := json.Unmarshal([]byte(data), &ev); err != nil || ev.Name != "box" || line() != "" {
 			t.Errorf("%q %v", data, err)
 		}
@@ -317,7 +317,7 @@ func TestEventCursors(t *testing.T) {
 	h := open(t)
 	ctx := t.Context()
 	for _, name := range []string{"a", "b", "c"} {
-		if _, err := h.client().Create(ctx, cloche.SandboxSpec{Name: name}); err != nil {
+		if _, err := h.client().Create(ctx, api.SandboxSpec{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
@@ -27,9 +27,9 @@ func FuzzDecodeJSON(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var m cloche.ClientMessage
+		var m api.ClientMessage
 		if err := httpapi.DecodeJSON(data, &m); err != nil {
-			if code := cloche.CodeOf(err); code != cloche.CodeInvalid {
+			if code := api.CodeOf(err); code != api.CodeInvalid {
 				t.Fatalf("code %s: %v", code, err)
 			}
 			return
@@ -38,7 +38,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var m2 cloche.ClientMessage
+		var m2 api.ClientMessage
 		if err := httpapi.DecodeJSON(again, &m2); err != nil {
 			t.Fatalf("what was taken is refused the second time: %v: %s", err, again)
 		}
@@ -58,7 +58,7 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	known := core.Caller{Tenant: "t", UID: -1}
-	if _, err := c.Create(context.Background(), known, cloche.SandboxSpec{Name: "box"}, nil); err != nil {
+	if _, err := c.Create(context.Background(), known, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		f.Fatal(err)
 	}
 	f.Add("GET", "/v1/sandboxes/box/files", "path=/a%ff&offset=1&length=2", "", "")
@@ -93,11 +93,11 @@ func FuzzRequest(f *testing.F) {
 		if w.Code/100 == 2 {
 			return
 		}
-		var b struct{ Error *cloche.Error }
+		var b struct{ Error *api.Error }
 		if err := json.Unmarshal(w.Body.Bytes(), &b); err != nil || b.Error == nil {
 			t.Fatalf("HTTP %d: %q", w.Code, w.Body.Bytes())
 		}
-		if b.Error.Code == cloche.CodeInternal && !strings.Contains(body, "fault") && !strings.Contains(body, "panic") {
+		if b.Error.Code == api.CodeInternal && !strings.Contains(body, "fault") && !strings.Contains(body, "panic") {
 			t.Fatalf("HTTP %d: %v", w.Code, b.Error)
 		}
 	})
@@ -109,17 +109,17 @@ func FuzzHeaderJSON(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		h := httpapi.HeaderJSON(cloche.FileInfo{Name: s})
+		h := httpapi.HeaderJSON(api.FileInfo{Name: s})
 		for i := range len(h) {
 			if h[i] < 0x20 || h[i] > 0x7e && h[i] != 0x7f {
 				t.Fatalf("byte %#x in %q", h[i], h)
 			}
 		}
-		plain, err := json.Marshal(cloche.FileInfo{Name: s})
+		plain, err := json.Marshal(api.FileInfo{Name: s})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var want, got cloche.FileInfo
+		var want, got api.FileInfo
 		if err := json.Unmarshal(plain, &want); err != nil {
 			t.Fatal(err)
 		}
@@ -130,12 +130,12 @@ func FuzzHeaderJSON(f *testing.F) {
 }
 
 func TestReportTrailerFits(t *testing.T) {
-	report := cloche.TarReport{Entries: 5}
+	report := api.TarReport{Entries: 5}
 	for range 1000 {
-		report.Skipped = append(report.Skipped, cloche.TarSkip{Path: strings.Repeat("ü", 200), Reason: "is a socket"})
+		report.Skipped = append(report.Skipped, api.TarSkip{Path: strings.Repeat("ü", 200), Reason: "is a socket"})
 	}
 	s := httpapi.ReportTrailer(report)
-	var got cloche.TarReport
+	var got api.TarReport
 	if err := json.Unmarshal([]byte(s), &got); err != nil || len(s) > 3<<10 {
 		t.Fatalf("%d bytes: %v", len(s), err)
 	}
@@ -143,7 +143,7 @@ func TestReportTrailerFits(t *testing.T) {
 	if len(report.Skipped) != 1000 || got.Entries != 5 || !strings.HasPrefix(last.Reason, "and ") {
 		t.Errorf("last entry %+v", last)
 	}
-	one := cloche.TarReport{Skipped: report.Skipped[:1]}
+	one := api.TarReport{Skipped: report.Skipped[:1]}
 	if s := httpapi.ReportTrailer(one); strings.Contains(s, "more") {
 		t.Errorf("%s", s)
 	}

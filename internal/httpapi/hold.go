@@ -3,13 +3,13 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // hold makes a sandbox that lives as long as the socket.
 func (s *Server) hold(w http.ResponseWriter, r request) error {
-	return s.stream(w, r, func(sk *socket, first cloche.ClientMessage) error {
+	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
 		if err := asks(first, "hold", first.Hold != nil); err != nil {
 			return err
 		}
@@ -20,7 +20,7 @@ func (s *Server) hold(w http.ResponseWriter, r request) error {
 			return err
 		}
 		defer release()
-		_ = sk.send(sk.ctx, cloche.ServerMessage{Sandbox: &sb})
+		_ = sk.send(sk.ctx, api.ServerMessage{Sandbox: &sb})
 		<-sk.ctx.Done()
 		return nil
 	})
@@ -30,7 +30,7 @@ func (s *Server) hold(w http.ResponseWriter, r request) error {
 func (k *socket) listen() {
 	defer k.cancel()
 	if _, _, err := k.conn.Read(k.ctx); err == nil {
-		err := cloche.Invalid("body", "a stream that holds a sandbox takes one message").WithHint("close it to let the sandbox go")
-		_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
+		err := api.Invalid("body", "a stream that holds a sandbox takes one message").WithHint("close it to let the sandbox go")
+		_ = k.send(k.ctx, api.ServerMessage{Error: toWire(err, request{})})
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // keyHeader is the header of a request that may be repeated. It means the same as the key
@@ -19,10 +19,10 @@ func (r request) headerKey() (string, error) {
 	case len(given) == 0:
 		return "", nil
 	case len(given) > 1:
-		return "", cloche.Invalid("idempotency_key", "the request has %d headers %s", len(given), keyHeader)
-	case !cloche.ValidIdempotencyKey(given[0]):
-		return "", cloche.Invalid("idempotency_key", "the header %s is not a key", keyHeader).
-			WithHint("a key is 1 to %d printable ASCII characters", cloche.MaxIdempotencyKey)
+		return "", api.Invalid("idempotency_key", "the request has %d headers %s", len(given), keyHeader)
+	case !api.ValidIdempotencyKey(given[0]):
+		return "", api.Invalid("idempotency_key", "the header %s is not a key", keyHeader).
+			WithHint("a key is 1 to %d printable ASCII characters", api.MaxIdempotencyKey)
 	}
 	return given[0], nil
 }
@@ -34,7 +34,7 @@ func (r request) keyOf(body *string) error {
 		return err
 	}
 	if *body != "" && *body != key {
-		return cloche.Invalid("idempotency_key", "the header %s and the field idempotency_key differ", keyHeader).WithHint("send one of them")
+		return api.Invalid("idempotency_key", "the header %s and the field idempotency_key differ", keyHeader).WithHint("send one of them")
 	}
 	*body = key
 	return nil
@@ -48,7 +48,7 @@ func (r request) execIDOf(id *string) error {
 		return err
 	}
 	*id = key
-	if !cloche.ValidName(key) {
+	if !api.ValidName(key) {
 		sum := sha256.Sum256([]byte(key))
 		*id = "key-" + hex.EncodeToString(sum[:16])
 	}

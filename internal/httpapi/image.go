@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -59,27 +59,27 @@ func imageOf(r request) (string, error) {
 }
 
 func (s *Server) pullImage(w http.ResponseWriter, r request) error {
-	var req cloche.PullRequest
+	var req api.PullRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
 	if err := s.readJSON(w, r, &req); err != nil {
 		return err
 	}
-	return s.withProgress(w, r, func(ctx context.Context) (cloche.Image, error) {
+	return s.withProgress(w, r, func(ctx context.Context) (api.Image, error) {
 		return s.core.PullImage(ctx, r.caller, req)
 	})
 }
 
 func (s *Server) buildImage(w http.ResponseWriter, r request) error {
-	var req cloche.ImageBuildRequest
+	var req api.ImageBuildRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
 	if err := s.readJSON(w, r, &req); err != nil {
 		return err
 	}
-	return s.withProgress(w, r, func(ctx context.Context) (cloche.Image, error) {
+	return s.withProgress(w, r, func(ctx context.Context) (api.Image, error) {
 		return s.core.BuildImage(ctx, r.caller, req)
 	})
 }
@@ -87,7 +87,7 @@ func (s *Server) buildImage(w http.ResponseWriter, r request) error {
 // withProgress answers with the image, after lines of how far it is where the
 // caller takes them. The status is sent with the first line, so that a refusal is
 // an answer of its own.
-func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.Context) (cloche.Image, error)) error {
+func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.Context) (api.Image, error)) error {
 	ctx, cancel := s.lasting(r)
 	defer cancel()
 	if !accepts(r, ndjson) {
@@ -102,22 +102,22 @@ func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.
 	defer lines.close()
 	stop := sync.OnceFunc(s.keepAlive(r, cancel, lines.beat))
 	defer stop()
-	img, err := do(core.WithPullProgress(ctx, func(p cloche.PullProgress) {
+	img, err := do(core.WithPullProgress(ctx, func(p api.PullProgress) {
 		// Nobody to report to is no reason to stop: the context says when to.
-		_ = lines.write(cloche.ServerMessage{Pull: &p})
+		_ = lines.write(api.ServerMessage{Pull: &p})
 	}))
 	stop()
 	if err != nil {
 		return lines.fail(cut(ctx, err), r)
 	}
-	return lines.write(cloche.ServerMessage{Image: &img})
+	return lines.write(api.ServerMessage{Image: &img})
 }
 
 // importImage takes the archive as the body, whatever it is.
 func (s *Server) importImage(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.ImportOptions{
-		Name: q.str("name"), Format: cloche.ImageFormat(q.str("format")), Ref: q.str("ref"), Platform: q.str("platform"),
+	o := api.ImportOptions{
+		Name: q.str("name"), Format: api.ImageFormat(q.str("format")), Ref: q.str("ref"), Platform: q.str("platform"),
 	}
 	if err := q.end(); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (s *Server) importImage(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) pruneImages(w http.ResponseWriter, r request) error {
-	var req cloche.ImagePruneRequest
+	var req api.ImagePruneRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ func (s *Server) pruneImages(w http.ResponseWriter, r request) error {
 }
 
 // pull reports how far the image of a create is.
-func (k *socket) pull(p cloche.PullProgress) {
+func (k *socket) pull(p api.PullProgress) {
 	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
 	defer cancel()
-	_ = k.send(ctx, cloche.ServerMessage{Pull: &p})
+	_ = k.send(ctx, api.ServerMessage{Pull: &p})
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) createKey(w http.ResponseWriter, r request) error {
-	var spec cloche.KeySpec
+	var spec api.KeySpec
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *Server) revokeKey(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) explainPolicy(w http.ResponseWriter, r request) error {
-	var q cloche.PolicyQuestion
+	var q api.PolicyQuestion
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

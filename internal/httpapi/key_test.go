@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // newKey makes a key as the operator.
-func (h *house) newKey(spec cloche.KeySpec) cloche.NewKey {
+func (h *house) newKey(spec api.KeySpec) api.NewKey {
 	h.t.Helper()
 	k, err := h.client().CreateKey(h.t.Context(), spec)
 	if err != nil {
@@ -23,23 +23,23 @@ func (h *house) newKey(spec cloche.KeySpec) cloche.NewKey {
 
 func TestAKeyIsItsTenant(t *testing.T) {
 	h := open(t)
-	red, blue := h.newKey(cloche.KeySpec{Tenant: "red"}), h.newKey(cloche.KeySpec{Tenant: "blue"})
+	red, blue := h.newKey(api.KeySpec{Tenant: "red"}), h.newKey(api.KeySpec{Tenant: "blue"})
 	mine := h.tcpClient(red.Secret)
-	sb, err := mine.Create(t.Context(), cloche.SandboxSpec{Name: "box"})
+	sb, err := mine.Create(t.Context(), api.SandboxSpec{Name: "box"})
 	if err != nil || sb.Tenant != "red" {
 		t.Fatalf("made %+v, %v", sb, err)
 	}
 	for _, foreign := range []string{blue.Secret, token} {
-		if _, err := h.tcpClient(foreign).Get(t.Context(), sb.ID); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := h.tcpClient(foreign).Get(t.Context(), sb.ID); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("a foreign id: %v", err)
 		}
 	}
 	// The same name is free for every other tenant.
-	if other, err := h.tcpClient(blue.Secret).Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil || other.ID == sb.ID {
+	if other, err := h.tcpClient(blue.Secret).Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil || other.ID == sb.ID {
 		t.Errorf("%+v, %v", other, err)
 	}
 	for _, wrong := range []string{red.Secret + "x", "clk_", red.Secret[:len(red.Secret)-1], "x"} {
-		if _, err := h.tcpClient(wrong).Status(t.Context()); !errors.Is(err, cloche.ErrUnauthenticated) {
+		if _, err := h.tcpClient(wrong).Status(t.Context()); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Errorf("token %q: %v", wrong, err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestAKeyIsItsTenant(t *testing.T) {
 // is for none of them gets nothing at all, whatever it asks.
 func TestEveryRouteHasAVerb(t *testing.T) {
 	h := open(t)
-	k := h.newKey(cloche.KeySpec{Tenant: "red", Verbs: []string{"nothing"}})
+	k := h.newKey(api.KeySpec{Tenant: "red", Verbs: []string{"nothing"}})
 	for route, verb := range h.server.Verbs() {
 		if !slices.Contains(core.Verbs(), verb) {
 			t.Errorf("%s is for %q, which is no verb", route, verb)
@@ -79,30 +79,30 @@ func TestEveryRouteHasAVerb(t *testing.T) {
 
 func TestAKeyIsForItsVerbs(t *testing.T) {
 	h := open(t)
-	c := h.tcpClient(h.newKey(cloche.KeySpec{Tenant: "red", Verbs: []string{"list", "run"}}).Secret)
-	if _, err := c.List(t.Context(), cloche.ListOptions{}); err != nil {
+	c := h.tcpClient(h.newKey(api.KeySpec{Tenant: "red", Verbs: []string{"list", "run"}}).Secret)
+	if _, err := c.List(t.Context(), api.ListOptions{}); err != nil {
 		t.Error(err)
 	}
-	res, err := c.Run(t.Context(), cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"echo", "x"}}})
+	res, err := c.Run(t.Context(), api.RunRequest{Exec: api.ExecRequest{Argv: []string{"echo", "x"}}})
 	if err != nil || h.core.Live() != 0 {
 		t.Errorf("%+v, %v; %d left", res, err, h.core.Live())
 	}
-	_, err = c.Create(t.Context(), cloche.SandboxSpec{})
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeDenied || e.Rule != "key:key-1" || e.Hint == "" {
+	_, err = c.Create(t.Context(), api.SandboxSpec{})
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeDenied || e.Rule != "key:key-1" || e.Hint == "" {
 		t.Errorf("%+v", err)
 	}
 }
 
 func TestTooManyRequests(t *testing.T) {
 	h := open(t)
-	k := h.newKey(cloche.KeySpec{Tenant: "hasty"})
+	k := h.newKey(api.KeySpec{Tenant: "hasty"})
 	resp, data := h.send("tcp", h.tcp, "localhost", "GET", "/v1/status", http.Header{"Authorization": {"Bearer " + k.Secret}}, nil)
 	e := h.errorOf(resp, data)
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "2" || e.Code != cloche.CodeTooMany || !e.Retryable {
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "2" || e.Code != api.CodeTooMany || !e.Retryable {
 		t.Errorf("HTTP %d, Retry-After %q, %+v", resp.StatusCode, resp.Header.Get("Retry-After"), e)
 	}
-	if _, err := h.tcpClient(k.Secret).Status(t.Context()); !errors.Is(err, cloche.ErrTooMany) {
+	if _, err := h.tcpClient(k.Secret).Status(t.Context()); !errors.Is(err, api.ErrTooMany) {
 		t.Errorf("client: %v", err)
 	}
 }
@@ -111,18 +111,18 @@ func TestTooManyRequests(t *testing.T) {
 // the key that they came by.
 func TestRevokeEndsWhatIsUnderWay(t *testing.T) {
 	h := open(t)
-	k := h.newKey(cloche.KeySpec{Tenant: "red"})
+	k := h.newKey(api.KeySpec{Tenant: "red"})
 	c := h.tcpClient(k.Secret)
-	if _, err := c.Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+	if _, err := c.Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil {
 		t.Fatal(err)
 	}
 	run := make(chan error, 1)
 	go func() {
-		_, err := c.Run(t.Context(), cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"sleep"}}})
+		_, err := c.Run(t.Context(), api.RunRequest{Exec: api.ExecRequest{Argv: []string{"sleep"}}})
 		run <- err
 	}()
 	h.await(func() bool { return h.core.Running() == 1 })
-	stream, err := c.ExecStream(t.Context(), "box", cloche.ExecRequest{Argv: []string{"cat"}})
+	stream, err := c.ExecStream(t.Context(), "box", api.ExecRequest{Argv: []string{"cat"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,25 +131,25 @@ func TestRevokeEndsWhatIsUnderWay(t *testing.T) {
 	if _, err := h.client().RevokeKey(t.Context(), k.Key.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-run; !errors.Is(err, cloche.ErrUnauthenticated) {
+	if err := <-run; !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("the run that was under way: %v", err)
 	}
 	for err = nil; err == nil; {
 		_, err = stream.Recv()
 	}
-	if !errors.Is(err, cloche.ErrUnauthenticated) {
+	if !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("the stream that was open: %v", err)
 	}
-	if _, err := c.Status(t.Context()); !errors.Is(err, cloche.ErrUnauthenticated) {
+	if _, err := c.Status(t.Context()); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("after the end: %v", err)
 	}
 }
 
 func TestTheClientNeverSendsAKeyAsAnId(t *testing.T) {
 	h := open(t)
-	k := h.newKey(cloche.KeySpec{Tenant: "red"})
+	k := h.newKey(api.KeySpec{Tenant: "red"})
 	long := "clk_0123456789abcdef_" + strings.Repeat("0a", 32)
-	if _, err := h.client().RevokeKey(t.Context(), long); !errors.Is(err, cloche.ErrInvalid) || strings.Contains(err.Error(), "0a0a") {
+	if _, err := h.client().RevokeKey(t.Context(), long); !errors.Is(err, api.ErrInvalid) || strings.Contains(err.Error(), "0a0a") {
 		t.Errorf("%v", err)
 	}
 	h.do("DELETE", "/v1/keys/"+long, nil, nil)

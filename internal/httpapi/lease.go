@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -13,7 +13,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) extend(w http.ResponseWriter, r request) error {
-	var x cloche.Extension
+	var x api.Extension
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (s *Server) resume(w http.ResponseWriter, r request) error {
 }
 
 // act serves a verb that takes nothing but its sandbox.
-func (s *Server) act(ctx context.Context, w http.ResponseWriter, r request, verb func(context.Context, core.Caller, string) (cloche.Sandbox, error)) error {
+func (s *Server) act(ctx context.Context, w http.ResponseWriter, r request, verb func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) info(w http.ResponseWriter, r request) error {
@@ -17,7 +17,7 @@ func (s *Server) info(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) resolveName(w http.ResponseWriter, r request) error {
-	var asked cloche.Naming
+	var asked api.Naming
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
@@ -14,7 +14,7 @@ import (
 // the hint names no log; over a socket it is the other way round.
 func TestNoLogWithoutADaemon(t *testing.T) {
 	fault := func() error {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the kernel refused to start").
+		return api.Errorf(api.CodeInternal, "create sandbox: the kernel refused to start").
 			WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(errors.New("no such thing"))
 	}
 	own := httpapi.ToWire(fault(), core.InProcessCaller(0))

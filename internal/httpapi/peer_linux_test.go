@@ -8,7 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
@@ -77,14 +77,14 @@ func TestVanishedPeers(t *testing.T) {
 		}
 		conns <- conn
 	}
-	st, err := there.RunStream(t.Context(), cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"sleep"}}}, nil)
+	st, err := there.RunStream(t.Context(), api.RunRequest{Exec: api.ExecRequest{Argv: []string{"sleep"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
 	// Nobody reads of st, and its system answers: it is kept for longer than one
 	// that is gone would be.
-	held, err := there.Hold(t.Context(), cloche.SandboxSpec{}, nil)
+	held, err := there.Hold(t.Context(), api.SandboxSpec{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

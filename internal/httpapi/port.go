@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/coder/websocket"
 )
@@ -31,7 +31,7 @@ func (s *Server) port(w http.ResponseWriter, r request) error {
 	}
 	port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
 	if err != nil || port == 0 {
-		return cloche.Invalid("port", "%q is no port", clip(r.PathValue("port"), 40)).WithHint("give a number from 1 to 65535")
+		return api.Invalid("port", "%q is no port", clip(r.PathValue("port"), 40)).WithHint("give a number from 1 to 65535")
 	}
 	if err := wantsSocket(w, r); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *Server) dialPort(ctx context.Context, cancel context.CancelFunc, r requ
 	conn, err := s.core.DialPort(ctx, r.caller, r.ref(), port)
 	stop()
 	if late := !t.Stop(); late && err != nil {
-		return nil, cloche.Errorf(cloche.CodeTimeout, "port %d did not accept within %v", port, dialTimeout)
+		return nil, api.Errorf(api.CodeTimeout, "port %d did not accept within %v", port, dialTimeout)
 	}
 	return conn, err
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) startProcess(w http.ResponseWriter, r request) error {
-	var spec cloche.ProcessSpec
+	var spec api.ProcessSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s *Server) processes(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, cloche.ProcessList{Processes: nonNil(l)})
+	writeJSON(w, http.StatusOK, api.ProcessList{Processes: nonNil(l)})
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (s *Server) removeProcess(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) waitProcess(w http.ResponseWriter, r request) error {
-	var wait cloche.WaitRequest
+	var wait api.WaitRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *Server) waitProcess(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) signalProcess(w http.ResponseWriter, r request) error {
-	var sig cloche.SignalRequest
+	var sig api.SignalRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (s *Server) signalProcess(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) resizeProcess(w http.ResponseWriter, r request) error {
-	var size cloche.Size
+	var size api.Size
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

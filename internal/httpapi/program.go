@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -12,7 +12,7 @@ import (
 // it has ended. What becomes of the caller is nothing to the program, where the request
 // does not say otherwise.
 func (s *Server) runProgram(w http.ResponseWriter, r request) error {
-	var spec cloche.ProgramSpec
+	var spec api.ProgramSpec
 	q := queryOf(r)
 	detach := q.boolean("detach")
 	if err := q.end(); err != nil {
@@ -25,7 +25,7 @@ func (s *Server) runProgram(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if detach && spec.CancelWithCaller {
-		return cloche.Invalid("cancel_with_caller", "nobody waits for a program that is detached").
+		return api.Invalid("cancel_with_caller", "nobody waits for a program that is detached").
 			WithHint("leave detach out and wait, or leave cancel_with_caller out")
 	}
 	p, err := s.core.StartProgram(core.WithLive(r.Context(), r.live), r.caller, spec)
@@ -58,18 +58,18 @@ func (s *Server) getProgram(w http.ResponseWriter, r request) error {
 func (s *Server) followProgram(w http.ResponseWriter, r request, id string) error {
 	if accepts(r, ndjson) {
 		return s.lines(w, r, true, func(ctx context.Context, lines *lineWriter) error {
-			p, err := s.core.FollowProgram(ctx, r.caller, id, func(st cloche.ProgramStep) error {
-				return lines.write(cloche.ProgramMessage{Step: &st})
+			p, err := s.core.FollowProgram(ctx, r.caller, id, func(st api.ProgramStep) error {
+				return lines.write(api.ProgramMessage{Step: &st})
 			})
 			if err != nil {
 				return err
 			}
-			return lines.write(cloche.ProgramMessage{Program: &p})
+			return lines.write(api.ProgramMessage{Program: &p})
 		})
 	}
 	ctx, cancel := s.lasting(r)
 	defer cancel()
-	p, err := s.core.FollowProgram(ctx, r.caller, id, func(cloche.ProgramStep) error { return nil })
+	p, err := s.core.FollowProgram(ctx, r.caller, id, func(api.ProgramStep) error { return nil })
 	return sendProgram(w)(p, cut(ctx, err))
 }
 
@@ -97,7 +97,7 @@ func (s *Server) cancelProgram(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) continueProgram(w http.ResponseWriter, r request) error {
-	var c cloche.ProgramContinue
+	var c api.ProgramContinue
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -108,8 +108,8 @@ func (s *Server) continueProgram(w http.ResponseWriter, r request) error {
 }
 
 // sendProgram writes a program's record.
-func sendProgram(w http.ResponseWriter) func(cloche.Program, error) error {
-	return func(p cloche.Program, err error) error {
+func sendProgram(w http.ResponseWriter) func(api.Program, error) error {
+	return func(p api.Program, err error) error {
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxPath is Linux's.
@@ -25,7 +25,7 @@ type query struct {
 func queryOf(r request) *query {
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return &query{err: cloche.Invalid("query", "the query of the URL is malformed").WithHint("percent-encode it")}
+		return &query{err: api.Invalid("query", "the query of the URL is malformed").WithHint("percent-encode it")}
 	}
 	return &query{left: v}
 }
@@ -34,13 +34,13 @@ func queryOf(r request) *query {
 func (q *query) end() error {
 	if q.err == nil && len(q.left) > 0 {
 		name := slices.Sorted(maps.Keys(q.left))[0]
-		q.err = cloche.Invalid(clip(name, 80), "there is no query parameter %q here", clip(name, 80))
+		q.err = api.Invalid(clip(name, 80), "there is no query parameter %q here", clip(name, 80))
 	}
 	return q.err
 }
 
-func (q *query) fail(name, format string, args ...any) *cloche.Error {
-	e := cloche.Invalid(name, format, args...)
+func (q *query) fail(name, format string, args ...any) *api.Error {
+	e := api.Invalid(name, format, args...)
 	if q.err == nil {
 		q.err = e
 	}
@@ -83,8 +83,8 @@ func (q *query) path(name string) string {
 }
 
 // place takes a path, and as whom and within what it is used.
-func (q *query) place() cloche.FilePlace {
-	at := cloche.FilePlace{Path: q.path("path")}
+func (q *query) place() api.FilePlace {
+	at := api.FilePlace{Path: q.path("path")}
 	at.User, at.Within, at.ReadWithin = q.str("user"), q.all("within"), q.all("read_within")
 	for _, dir := range slices.Concat(at.Within, at.ReadWithin) {
 		if len(dir) > maxPath {
@@ -205,15 +205,15 @@ func (q *query) labels() map[string]string {
 }
 
 // states takes names of states, any number of times.
-func (q *query) states() []cloche.State {
-	known := cloche.States()
-	var out []cloche.State
+func (q *query) states() []api.State {
+	known := api.States()
+	var out []api.State
 	for _, s := range q.all("state") {
-		if !slices.Contains(known, cloche.State(s)) {
+		if !slices.Contains(known, api.State(s)) {
 			q.fail("state", "there is no state %q", clip(s, 40)).WithHint("the states are %v", known)
 			return nil
 		}
-		out = append(out, cloche.State(s))
+		out = append(out, api.State(s))
 	}
 	return out
 }

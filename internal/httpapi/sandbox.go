@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -17,7 +17,7 @@ const maxGrace = 10 * time.Minute
 const ndjson = "application/x-ndjson"
 
 func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
-	var spec cloche.SandboxSpec
+	var spec api.SandboxSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -40,17 +40,17 @@ func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
 	lines := newLineWriter(w, http.StatusCreated)
 	defer lines.close()
 	// Nobody to report to is no reason to stop: the context says when to.
-	ctx := core.WithPullProgress(r.Context(), func(p cloche.PullProgress) { _ = lines.write(cloche.ServerMessage{Pull: &p}) })
-	sb, err := s.core.Create(ctx, r.caller, spec, func(step string) { _ = lines.write(cloche.ServerMessage{Step: step}) })
+	ctx := core.WithPullProgress(r.Context(), func(p api.PullProgress) { _ = lines.write(api.ServerMessage{Pull: &p}) })
+	sb, err := s.core.Create(ctx, r.caller, spec, func(step string) { _ = lines.write(api.ServerMessage{Step: step}) })
 	if err != nil {
 		return lines.fail(err, r)
 	}
-	return lines.write(cloche.ServerMessage{Sandbox: &sb})
+	return lines.write(api.ServerMessage{Sandbox: &sb})
 }
 
 func (s *Server) listSandboxes(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.ListOptions{
+	o := api.ListOptions{
 		Labels: q.labels(), States: q.states(), Cursor: q.str("cursor"),
 		Limit: int(q.integer("limit", 0, 0, 1000)),
 	}
@@ -103,14 +103,14 @@ func (s *Server) removeKeyed(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if key == "" {
-		return cloche.Invalid("idempotency_key", "no idempotency key is named").
+		return api.Invalid("idempotency_key", "no idempotency key is named").
 			WithHint("DELETE /v1/sandboxes/{ref} removes one sandbox, POST /v1/batch/remove many")
 	}
 	return answer(w)(s.core.DeleteKeyed(context.WithoutCancel(r.Context()), r.caller, key))
 }
 
 func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
-	var o cloche.StopOptions
+	var o api.StopOptions
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
 	var grace *time.Duration
 	if o.GraceMS != nil {
 		if *o.GraceMS < 0 || *o.GraceMS > maxGrace.Milliseconds() {
-			return cloche.Invalid("grace_ms", "grace_ms is %d", *o.GraceMS).WithHint("want 0 to %d", maxGrace.Milliseconds())
+			return api.Invalid("grace_ms", "grace_ms is %d", *o.GraceMS).WithHint("want 0 to %d", maxGrace.Milliseconds())
 		}
 		d := time.Duration(*o.GraceMS) * time.Millisecond
 		grace = &d
@@ -140,8 +140,8 @@ func (s *Server) killSandbox(w http.ResponseWriter, r request) error {
 }
 
 // answer writes a sandbox's record.
-func answer(w http.ResponseWriter) func(cloche.Sandbox, error) error {
-	return func(sb cloche.Sandbox, err error) error {
+func answer(w http.ResponseWriter) func(api.Sandbox, error) error {
+	return func(sb api.Sandbox, err error) error {
 		if err != nil {
 			return err
 		}

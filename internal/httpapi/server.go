@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -117,7 +117,7 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Token != "" {
 		if len(o.Token) < minTokenLen {
-			return nil, cloche.Invalid("token", "the token has %d characters", len(o.Token)).
+			return nil, api.Invalid("token", "the token has %d characters", len(o.Token)).
 				WithHint("use at least %d, such as the output of `openssl rand -hex 32`", minTokenLen)
 		}
 		sum := sha256.Sum256([]byte(o.Token))
@@ -130,7 +130,7 @@ func New(o Options) (*Server, error) {
 	for _, v := range o.Origins {
 		origin, host := browserOrigin(v)
 		if origin == "" {
-			return nil, cloche.Invalid("origins", "%q is no origin of a page", clip(v, 255)).WithHint("write it as browsers do, such as https://tools.example.org")
+			return nil, api.Invalid("origins", "%q is no origin of a page", clip(v, 255)).WithHint("write it as browsers do, such as https://tools.example.org")
 		}
 		s.origins[origin], s.ownOrigins[host] = true, true
 	}
@@ -166,7 +166,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	case *net.TCPAddr:
 		if s.token == nil {
 			ln.Close()
-			return cloche.Errorf(cloche.CodeInvalid, "serve %s: there is no token", addr).
+			return api.Errorf(api.CodeInvalid, "serve %s: there is no token", addr).
 				WithHint("TCP is only served with a token; set CLOCHE_TOKEN, or listen at a unix socket")
 		}
 		return s.serve(ln, door{via: viaTCP})
@@ -223,8 +223,8 @@ func (s *Server) beginStream() error {
 
 // shuttingDown is what a caller gets whose request the server no longer serves,
 // or ends.
-func shuttingDown() *cloche.Error {
-	e := cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down").WithHint("ask again when it is back")
+func shuttingDown() *api.Error {
+	e := api.Errorf(api.CodeUnavailable, "the daemon is shutting down").WithHint("ask again when it is back")
 	e.Retryable = true
 	return e
 }
@@ -246,7 +246,7 @@ func cut(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*cloche.Error](context.Cause(ctx)); ok {
+	if e, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok {
 		return e
 	}
 	return err

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
@@ -133,9 +133,9 @@ func (h *house) send(network, addr, host, method, path string, header http.Heade
 }
 
 // errorOf decodes an error's body, which every error must have.
-func (h *house) errorOf(resp *http.Response, data []byte) *cloche.Error {
+func (h *house) errorOf(resp *http.Response, data []byte) *api.Error {
 	h.t.Helper()
-	var b struct{ Error *cloche.Error }
+	var b struct{ Error *api.Error }
 	if err := json.Unmarshal(data, &b); err != nil || b.Error == nil {
 		h.t.Fatalf("HTTP %d with no error in the body: %.200q", resp.StatusCode, data)
 	}
@@ -156,7 +156,7 @@ func (h *house) await(ok func() bool) {
 
 func TestHostileRequests(t *testing.T) {
 	h := open(t)
-	sb, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "mine"})
+	sb, err := h.client().Create(t.Context(), api.SandboxSpec{Name: "mine"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,76 +165,76 @@ func TestHostileRequests(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, path, ctype, body string
 		status                          int
-		code                            cloche.Code
+		code                            api.Code
 		field                           string
 	}{
-		{"no content type", "POST", "/v1/sandboxes", "", `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"form", "POST", "/v1/sandboxes", "application/x-www-form-urlencoded", `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"text/plain", "POST", "/v1/run", "text/plain", `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"charset", "POST", "/v1/run", "application/json; charset=utf-16", `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"kill with a form", "POST", "/v1/sandboxes/mine/kill", "text/plain", `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"upload as form", "PUT", files + "?path=/x", "multipart/form-data", `x`, 400, cloche.CodeInvalid, "content-type"},
-		{"empty body", "POST", "/v1/sandboxes", js, ``, 400, cloche.CodeInvalid, "body"},
-		{"not JSON", "POST", "/v1/sandboxes", js, `name=x`, 400, cloche.CodeInvalid, "body"},
-		{"half JSON", "POST", "/v1/sandboxes", js, `{"name":`, 400, cloche.CodeInvalid, "body"},
-		{"array", "POST", "/v1/sandboxes", js, `[]`, 400, cloche.CodeInvalid, "body"},
-		{"null", "POST", "/v1/sandboxes", js, `null`, 400, cloche.CodeInvalid, "body"},
-		{"a null image", "POST", "/v1/sandboxes", js, `{"image":null}`, 400, cloche.CodeInvalid, "image"},
-		{"a null limit", "POST", "/v1/sandboxes", js, `{"limits":{"pids":null}}`, 400, cloche.CodeInvalid, "limits.pids"},
-		{"a null lock", "POST", "/v1/sandboxes", js, `{"read_only_root":null}`, 400, cloche.CodeInvalid, "read_only_root"},
-		{"a null variable", "POST", "/v1/sandboxes", js, `{"env":{"A":null}}`, 400, cloche.CodeInvalid, "env.A"},
-		{"a null argument", "POST", "/v1/run", js, `{"spec":{},"exec":{"argv":["a",null]}}`, 400, cloche.CodeInvalid, "exec.argv[1]"},
-		{"a null workspace", "POST", "/v1/sandboxes", js, `{"workspace":null}`, 400, cloche.CodeInvalid, "workspace"},
-		{"trailing value", "POST", "/v1/sandboxes", js, `{} {}`, 400, cloche.CodeInvalid, "body"},
-		{"trailing garbage", "POST", "/v1/sandboxes", js, `{}x`, 400, cloche.CodeInvalid, "body"},
-		{"unknown field", "POST", "/v1/sandboxes", js, `{"nam":"x"}`, 400, cloche.CodeInvalid, "nam"},
-		{"unknown nested field", "POST", "/v1/run", js, `{"spec":{"limits":{"pid":1}},"exec":{}}`, 400, cloche.CodeInvalid, "spec.limits.pid"},
-		{"unknown field in a list", "POST", "/v1/sandboxes", js, `{"mounts":[{},{"src":"/"}]}`, 400, cloche.CodeInvalid, "mounts[1].src"},
-		{"other case", "POST", "/v1/sandboxes", js, `{"Name":"x"}`, 400, cloche.CodeInvalid, "Name"},
-		{"twice", "POST", "/v1/sandboxes", js, `{"name":"a","name":"b"}`, 400, cloche.CodeInvalid, "name"},
-		{"wrong type", "POST", "/v1/sandboxes", js, `{"limits":{"pids":"many"}}`, 400, cloche.CodeInvalid, "limits.pids"},
-		{"overflow", "POST", "/v1/sandboxes", js, `{"limits":{"pids":99999999999999999999}}`, 400, cloche.CodeInvalid, "limits.pids"},
-		{"not UTF-8", "POST", "/v1/sandboxes", js, "{\"name\":\"\xff\"}", 400, cloche.CodeInvalid, "body"},
-		{"deep", "POST", "/v1/sandboxes", js, `{"labels":` + strings.Repeat(`{"a":`, 100), 400, cloche.CodeInvalid, "body"},
-		{"large", "POST", "/v1/sandboxes", js, `{"name":"` + strings.Repeat("x", 1<<20) + `"}`, 413, cloche.CodeTooLarge, ""},
-		{"tty collected", "POST", "/v1/sandboxes/mine/exec", js, `{"argv":["true"],"tty":true}`, 400, cloche.CodeInvalid, "tty"},
-		{"negative grace", "POST", "/v1/sandboxes/mine/stop", js, `{"grace_ms":-1}`, 400, cloche.CodeInvalid, "grace_ms"},
-		{"unknown field of a process", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"restarts":1}`, 400, cloche.CodeInvalid, "restarts"},
-		{"unknown field of a readiness", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"ready":{"http":{"prt":1}}}`, 400, cloche.CodeInvalid, "ready.http.prt"},
-		{"a process's embedded type", "POST", "/v1/sandboxes/mine/processes", js, `{"ExecRequest":{"argv":["cat"]}}`, 400, cloche.CodeInvalid, "ExecRequest"},
-		{"odd process id", "GET", "/v1/sandboxes/mine/processes/a%2Fb", "", "", 404, cloche.CodeNotFound, ""},
-		{"input as JSON", "POST", "/v1/sandboxes/mine/processes/p/stdin", js, `{}`, 400, cloche.CodeInvalid, "content-type"},
-		{"odd stdin offset", "POST", "/v1/sandboxes/mine/processes/p/stdin?offset=1e3", "application/octet-stream", "x", 400, cloche.CodeInvalid, "offset"},
-		{"odd since", "GET", "/v1/sandboxes/mine/logs?since=now", "", "", 400, cloche.CodeInvalid, "since"},
-		{"odd time", "GET", "/v1/sandboxes/mine/logs?since_time=yesterday", "", "", 400, cloche.CodeInvalid, "since_time"},
-		{"long poll", "GET", "/v1/sandboxes/mine/logs?wait_ms=60001", "", "", 400, cloche.CodeInvalid, "wait_ms"},
-		{"odd port", "GET", "/v1/sandboxes/mine/ports/70000", "", "", 400, cloche.CodeInvalid, "port"},
-		{"no such path", "GET", "/v1/nothing", "", "", 404, cloche.CodeNotFound, ""},
-		{"root", "GET", "/", "", "", 404, cloche.CodeNotFound, ""},
-		{"dots", "GET", "/v1/sandboxes/../status", "", "", 404, cloche.CodeNotFound, ""},
-		{"slashes", "GET", "/v1//status", "", "", 404, cloche.CodeNotFound, ""},
-		{"wrong method", "PUT", "/v1/sandboxes", js, "{}", 405, cloche.CodeInvalid, "method"},
-		{"odd method", "BREW", "/v1/status", "", "", 405, cloche.CodeInvalid, "method"},
-		{"bad ref", "GET", "/v1/sandboxes/a%2Fb", "", "", 404, cloche.CodeNotFound, ""},
-		{"NUL ref", "GET", "/v1/sandboxes/a%00", "", "", 404, cloche.CodeNotFound, ""},
-		{"long ref", "GET", "/v1/sandboxes/" + strings.Repeat("a", 5000), "", "", 404, cloche.CodeNotFound, ""},
-		{"unknown parameter", "GET", "/v1/status?verbose=1", "", "", 400, cloche.CodeInvalid, "verbose"},
-		{"bad query", "GET", "/v1/status?a=%zz", "", "", 400, cloche.CodeInvalid, "query"},
-		{"no path", "GET", files, "", "", 400, cloche.CodeInvalid, "path"},
-		{"NUL path", "GET", files + "?path=/a%00b", "", "", 400, cloche.CodeInvalid, "path"},
-		{"two paths", "GET", files + "?path=/a&path=/b", "", "", 400, cloche.CodeInvalid, "path"},
-		{"long path", "GET", files + "?path=/" + strings.Repeat("a", 4096), "", "", 400, cloche.CodeInvalid, "path"},
-		{"negative offset", "GET", files + "?path=/a&offset=-1", "", "", 400, cloche.CodeInvalid, "offset"},
-		{"odd length", "GET", files + "?path=/a&length=ten", "", "", 400, cloche.CodeInvalid, "length"},
-		{"odd mode", "POST", files + "/mkdir?path=/a&mode=9", "", "", 400, cloche.CodeInvalid, "mode"},
-		{"odd recursive", "DELETE", files + "?path=/a&recursive=1", "", "", 400, cloche.CodeInvalid, "recursive"},
-		{"label no pair", "GET", "/v1/sandboxes?label=x", "", "", 400, cloche.CodeInvalid, "label"},
-		{"unknown state", "GET", "/v1/sandboxes?state=asleep", "", "", 400, cloche.CodeInvalid, "state"},
-		{"large page", "GET", "/v1/sandboxes?limit=1001", "", "", 400, cloche.CodeInvalid, "limit"},
-		{"odd log stream", "GET", "/v1/sandboxes/mine/logs?stream=stdin", "", "", 400, cloche.CodeInvalid, "stream"},
-		{"no WebSocket", "GET", "/v1/run/stream", "", "", 400, cloche.CodeInvalid, "upgrade"},
-		{"panic", "POST", "/v1/sandboxes", js, `{"profile":"panic"}`, 500, cloche.CodeInternal, ""},
-		{"fault", "POST", "/v1/sandboxes", js, `{"profile":"fault"}`, 500, cloche.CodeInternal, ""},
+		{"no content type", "POST", "/v1/sandboxes", "", `{}`, 400, api.CodeInvalid, "content-type"},
+		{"form", "POST", "/v1/sandboxes", "application/x-www-form-urlencoded", `{}`, 400, api.CodeInvalid, "content-type"},
+		{"text/plain", "POST", "/v1/run", "text/plain", `{}`, 400, api.CodeInvalid, "content-type"},
+		{"charset", "POST", "/v1/run", "application/json; charset=utf-16", `{}`, 400, api.CodeInvalid, "content-type"},
+		{"kill with a form", "POST", "/v1/sandboxes/mine/kill", "text/plain", `{}`, 400, api.CodeInvalid, "content-type"},
+		{"upload as form", "PUT", files + "?path=/x", "multipart/form-data", `x`, 400, api.CodeInvalid, "content-type"},
+		{"empty body", "POST", "/v1/sandboxes", js, ``, 400, api.CodeInvalid, "body"},
+		{"not JSON", "POST", "/v1/sandboxes", js, `name=x`, 400, api.CodeInvalid, "body"},
+		{"half JSON", "POST", "/v1/sandboxes", js, `{"name":`, 400, api.CodeInvalid, "body"},
+		{"array", "POST", "/v1/sandboxes", js, `[]`, 400, api.CodeInvalid, "body"},
+		{"null", "POST", "/v1/sandboxes", js, `null`, 400, api.CodeInvalid, "body"},
+		{"a null image", "POST", "/v1/sandboxes", js, `{"image":null}`, 400, api.CodeInvalid, "image"},
+		{"a null limit", "POST", "/v1/sandboxes", js, `{"limits":{"pids":null}}`, 400, api.CodeInvalid, "limits.pids"},
+		{"a null lock", "POST", "/v1/sandboxes", js, `{"read_only_root":null}`, 400, api.CodeInvalid, "read_only_root"},
+		{"a null variable", "POST", "/v1/sandboxes", js, `{"env":{"A":null}}`, 400, api.CodeInvalid, "env.A"},
+		{"a null argument", "POST", "/v1/run", js, `{"spec":{},"exec":{"argv":["a",null]}}`, 400, api.CodeInvalid, "exec.argv[1]"},
+		{"a null workspace", "POST", "/v1/sandboxes", js, `{"workspace":null}`, 400, api.CodeInvalid, "workspace"},
+		{"trailing value", "POST", "/v1/sandboxes", js, `{} {}`, 400, api.CodeInvalid, "body"},
+		{"trailing garbage", "POST", "/v1/sandboxes", js, `{}x`, 400, api.CodeInvalid, "body"},
+		{"unknown field", "POST", "/v1/sandboxes", js, `{"nam":"x"}`, 400, api.CodeInvalid, "nam"},
+		{"unknown nested field", "POST", "/v1/run", js, `{"spec":{"limits":{"pid":1}},"exec":{}}`, 400, api.CodeInvalid, "spec.limits.pid"},
+		{"unknown field in a list", "POST", "/v1/sandboxes", js, `{"mounts":[{},{"src":"/"}]}`, 400, api.CodeInvalid, "mounts[1].src"},
+		{"other case", "POST", "/v1/sandboxes", js, `{"Name":"x"}`, 400, api.CodeInvalid, "Name"},
+		{"twice", "POST", "/v1/sandboxes", js, `{"name":"a","name":"b"}`, 400, api.CodeInvalid, "name"},
+		{"wrong type", "POST", "/v1/sandboxes", js, `{"limits":{"pids":"many"}}`, 400, api.CodeInvalid, "limits.pids"},
+		{"overflow", "POST", "/v1/sandboxes", js, `{"limits":{"pids":99999999999999999999}}`, 400, api.CodeInvalid, "limits.pids"},
+		{"not UTF-8", "POST", "/v1/sandboxes", js, "{\"name\":\"\xff\"}", 400, api.CodeInvalid, "body"},
+		{"deep", "POST", "/v1/sandboxes", js, `{"labels":` + strings.Repeat(`{"a":`, 100), 400, api.CodeInvalid, "body"},
+		{"large", "POST", "/v1/sandboxes", js, `{"name":"` + strings.Repeat("x", 1<<20) + `"}`, 413, api.CodeTooLarge, ""},
+		{"tty collected", "POST", "/v1/sandboxes/mine/exec", js, `{"argv":["true"],"tty":true}`, 400, api.CodeInvalid, "tty"},
+		{"negative grace", "POST", "/v1/sandboxes/mine/stop", js, `{"grace_ms":-1}`, 400, api.CodeInvalid, "grace_ms"},
+		{"unknown field of a process", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"restarts":1}`, 400, api.CodeInvalid, "restarts"},
+		{"unknown field of a readiness", "POST", "/v1/sandboxes/mine/processes", js, `{"argv":["cat"],"ready":{"http":{"prt":1}}}`, 400, api.CodeInvalid, "ready.http.prt"},
+		{"a process's embedded type", "POST", "/v1/sandboxes/mine/processes", js, `{"ExecRequest":{"argv":["cat"]}}`, 400, api.CodeInvalid, "ExecRequest"},
+		{"odd process id", "GET", "/v1/sandboxes/mine/processes/a%2Fb", "", "", 404, api.CodeNotFound, ""},
+		{"input as JSON", "POST", "/v1/sandboxes/mine/processes/p/stdin", js, `{}`, 400, api.CodeInvalid, "content-type"},
+		{"odd stdin offset", "POST", "/v1/sandboxes/mine/processes/p/stdin?offset=1e3", "application/octet-stream", "x", 400, api.CodeInvalid, "offset"},
+		{"odd since", "GET", "/v1/sandboxes/mine/logs?since=now", "", "", 400, api.CodeInvalid, "since"},
+		{"odd time", "GET", "/v1/sandboxes/mine/logs?since_time=yesterday", "", "", 400, api.CodeInvalid, "since_time"},
+		{"long poll", "GET", "/v1/sandboxes/mine/logs?wait_ms=60001", "", "", 400, api.CodeInvalid, "wait_ms"},
+		{"odd port", "GET", "/v1/sandboxes/mine/ports/70000", "", "", 400, api.CodeInvalid, "port"},
+		{"no such path", "GET", "/v1/nothing", "", "", 404, api.CodeNotFound, ""},
+		{"root", "GET", "/", "", "", 404, api.CodeNotFound, ""},
+		{"dots", "GET", "/v1/sandboxes/../status", "", "", 404, api.CodeNotFound, ""},
+		{"slashes", "GET", "/v1//status", "", "", 404, api.CodeNotFound, ""},
+		{"wrong method", "PUT", "/v1/sandboxes", js, "{}", 405, api.CodeInvalid, "method"},
+		{"odd method", "BREW", "/v1/status", "", "", 405, api.CodeInvalid, "method"},
+		{"bad ref", "GET", "/v1/sandboxes/a%2Fb", "", "", 404, api.CodeNotFound, ""},
+		{"NUL ref", "GET", "/v1/sandboxes/a%00", "", "", 404, api.CodeNotFound, ""},
+		{"long ref", "GET", "/v1/sandboxes/" + strings.Repeat("a", 5000), "", "", 404, api.CodeNotFound, ""},
+		{"unknown parameter", "GET", "/v1/status?verbose=1", "", "", 400, api.CodeInvalid, "verbose"},
+		{"bad query", "GET", "/v1/status?a=%zz", "", "", 400, api.CodeInvalid, "query"},
+		{"no path", "GET", files, "", "", 400, api.CodeInvalid, "path"},
+		{"NUL path", "GET", files + "?path=/a%00b", "", "", 400, api.CodeInvalid, "path"},
+		{"two paths", "GET", files + "?path=/a&path=/b", "", "", 400, api.CodeInvalid, "path"},
+		{"long path", "GET", files + "?path=/" + strings.Repeat("a", 4096), "", "", 400, api.CodeInvalid, "path"},
+		{"negative offset", "GET", files + "?path=/a&offset=-1", "", "", 400, api.CodeInvalid, "offset"},
+		{"odd length", "GET", files + "?path=/a&length=ten", "", "", 400, api.CodeInvalid, "length"},
+		{"odd mode", "POST", files + "/mkdir?path=/a&mode=9", "", "", 400, api.CodeInvalid, "mode"},
+		{"odd recursive", "DELETE", files + "?path=/a&recursive=1", "", "", 400, api.CodeInvalid, "recursive"},
+		{"label no pair", "GET", "/v1/sandboxes?label=x", "", "", 400, api.CodeInvalid, "label"},
+		{"unknown state", "GET", "/v1/sandboxes?state=asleep", "", "", 400, api.CodeInvalid, "state"},
+		{"large page", "GET", "/v1/sandboxes?limit=1001", "", "", 400, api.CodeInvalid, "limit"},
+		{"odd log stream", "GET", "/v1/sandboxes/mine/logs?stream=stdin", "", "", 400, api.CodeInvalid, "stream"},
+		{"no WebSocket", "GET", "/v1/run/stream", "", "", 400, api.CodeInvalid, "upgrade"},
+		{"panic", "POST", "/v1/sandboxes", js, `{"profile":"panic"}`, 500, api.CodeInternal, ""},
+		{"fault", "POST", "/v1/sandboxes", js, `{"profile":"fault"}`, 500, api.CodeInternal, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			hd := http.Header{}
@@ -264,7 +264,7 @@ func TestHostileRequests(t *testing.T) {
 
 func TestTenants(t *testing.T) {
 	h := open(t)
-	mine, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "mine"})
+	mine, err := h.client().Create(t.Context(), api.SandboxSpec{Name: "mine"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,10 +272,10 @@ func TestTenants(t *testing.T) {
 		t.Errorf("tenant %q over the unix socket, want %q", mine.Tenant, want)
 	}
 	other := h.tcpClient(token)
-	if _, err := other.Get(t.Context(), mine.ID); cloche.CodeOf(err) != cloche.CodeNotFound {
+	if _, err := other.Get(t.Context(), mine.ID); api.CodeOf(err) != api.CodeNotFound {
 		t.Errorf("a foreign tenant's get: %v, want not found", err)
 	}
-	theirs, err := other.Create(t.Context(), cloche.SandboxSpec{Name: "mine"})
+	theirs, err := other.Create(t.Context(), api.SandboxSpec{Name: "mine"})
 	if err != nil {
 		t.Fatalf("the same name for another tenant: %v", err)
 	}
@@ -283,8 +283,8 @@ func TestTenants(t *testing.T) {
 		t.Errorf("both are of tenant %q", mine.Tenant)
 	}
 	// A fault's text is the operator's only.
-	_, err = other.Create(t.Context(), cloche.SandboxSpec{Profile: "fault"})
-	if cloche.CodeOf(err) != cloche.CodeInternal || strings.Contains(err.Error(), "secret") {
+	_, err = other.Create(t.Context(), api.SandboxSpec{Profile: "fault"})
+	if api.CodeOf(err) != api.CodeInternal || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a fault for a foreign tenant: %v", err)
 	}
 }
@@ -320,8 +320,8 @@ func TestRetryAfter(t *testing.T) {
 }
 
 func TestEveryCodeHasAStatus(t *testing.T) {
-	for _, c := range cloche.Codes() {
-		if got := httpapi.StatusOf(c); got < 400 || got == 500 && c != cloche.CodeInternal {
+	for _, c := range api.Codes() {
+		if got := httpapi.StatusOf(c); got < 400 || got == 500 && c != api.CodeInternal {
 			t.Errorf("code %s has status %d", c, got)
 		}
 	}
@@ -336,13 +336,13 @@ func TestTCPNeedsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(ln); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if err := s.Serve(ln); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("serve: %v, want a refusal", err)
 	}
 	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 		t.Error("the listener is still open")
 	}
-	if _, err := httpapi.New(httpapi.Options{Core: httpapitest.New(), Token: "short"}); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := httpapi.New(httpapi.Options{Core: httpapitest.New(), Token: "short"}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("a short token: %v, want a refusal", err)
 	}
 }
@@ -350,7 +350,7 @@ func TestTCPNeedsToken(t *testing.T) {
 // TestRunOfDeadCaller: the sandbox of a one-shot is removed when its caller
 // disconnects, for each way of asking.
 func TestRunOfDeadCaller(t *testing.T) {
-	req := cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"sleep"}}}
+	req := api.RunRequest{Exec: api.ExecRequest{Argv: []string{"sleep"}}}
 	t.Run("collected", func(t *testing.T) {
 		h := open(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -361,7 +361,7 @@ func TestRunOfDeadCaller(t *testing.T) {
 		}()
 		h.await(func() bool { return h.core.Running() == 1 })
 		cancel()
-		if err := <-got; cloche.CodeOf(err) != cloche.CodeCanceled {
+		if err := <-got; api.CodeOf(err) != api.CodeCanceled {
 			t.Errorf("run: %v, want canceled", err)
 		}
 		h.await(func() bool { return h.core.Live() == 0 && h.core.Running() == 0 })
@@ -385,7 +385,7 @@ func TestRunOfDeadCaller(t *testing.T) {
 				cancel()
 			}
 		})
-		if cloche.CodeOf(err) != cloche.CodeCanceled {
+		if api.CodeOf(err) != api.CodeCanceled {
 			t.Errorf("run: %v, want canceled", err)
 		}
 		// Shutdown waits for the handler: it hangs if the create was not given up.
@@ -420,7 +420,7 @@ func TestKnownCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	st, err := c.RunStream(t.Context(), cloche.RunRequest{Exec: cloche.ExecRequest{Argv: []string{"cat"}}}, nil)
+	st, err := c.RunStream(t.Context(), api.RunRequest{Exec: api.ExecRequest{Argv: []string{"cat"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -35,7 +35,7 @@ func (s *Server) skills(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) createSkill(w http.ResponseWriter, r request) error {
-	var spec cloche.SkillSpec
+	var spec api.SkillSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (s *Server) getSkill(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) updateSkill(w http.ResponseWriter, r request) error {
-	var c cloche.SkillChange
+	var c api.SkillChange
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -63,8 +63,8 @@ func (s *Server) updateSkill(w http.ResponseWriter, r request) error {
 	return answerSkill(w, http.StatusOK)(s.core.UpdateSkill(r.Context(), r.caller, r.PathValue("name"), c))
 }
 
-func answerSkill(w http.ResponseWriter, status int) func(cloche.Skill, error) error {
-	return func(sk cloche.Skill, err error) error {
+func answerSkill(w http.ResponseWriter, status int) func(api.Skill, error) error {
+	return func(sk api.Skill, err error) error {
 		if err == nil {
 			writeJSON(w, status, sk)
 		}
@@ -136,7 +136,7 @@ func (s *Server) removeSkillFile(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) previewSkills(w http.ResponseWriter, r request) error {
-	return s.withArchive(w, r, func(in io.Reader, o cloche.SkillArchive) error {
+	return s.withArchive(w, r, func(in io.Reader, o api.SkillArchive) error {
 		l, err := s.core.PreviewSkills(r.Context(), r.caller, in, o)
 		if err == nil {
 			l.Skills = nonNil(l.Skills)
@@ -147,7 +147,7 @@ func (s *Server) previewSkills(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) installSkills(w http.ResponseWriter, r request) error {
-	return s.withArchive(w, r, func(in io.Reader, o cloche.SkillArchive) error {
+	return s.withArchive(w, r, func(in io.Reader, o api.SkillArchive) error {
 		l, err := s.core.InstallSkills(r.Context(), r.caller, in, o)
 		if err == nil {
 			l.Skills = nonNil(l.Skills)
@@ -159,9 +159,9 @@ func (s *Server) installSkills(w http.ResponseWriter, r request) error {
 
 // withArchive runs fn with the archive that is the request's body, and with what
 // its query says of it.
-func (s *Server) withArchive(w http.ResponseWriter, r request, fn func(io.Reader, cloche.SkillArchive) error) error {
+func (s *Server) withArchive(w http.ResponseWriter, r request, fn func(io.Reader, api.SkillArchive) error) error {
 	q := queryOf(r)
-	o := cloche.SkillArchive{Filename: q.str("filename"), Suffix: q.str("suffix"), Subdir: q.str("subdir"), Paths: q.all("path")}
+	o := api.SkillArchive{Filename: q.str("filename"), Suffix: q.str("suffix"), Subdir: q.str("subdir"), Paths: q.all("path")}
 	if len(o.Paths) > maxSkillPaths {
 		_ = q.fail("path", "%d skills were named", len(o.Paths))
 	}

@@ -3,13 +3,13 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) diff(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
-	o := cloche.DiffOptions{
-		Scope: cloche.DiffScope(q.oneOf("scope", string(cloche.DiffWorkspace), string(cloche.DiffRoot))),
+	o := api.DiffOptions{
+		Scope: api.DiffScope(q.oneOf("scope", string(api.DiffWorkspace), string(api.DiffRoot))),
 		Limit: int(q.integer("limit", 0, 0, 10_000)), Cursor: q.str("cursor"),
 	}
 	if err := q.end(); err != nil {
@@ -43,7 +43,7 @@ func (s *Server) noBody(w http.ResponseWriter, r request) error {
 	return s.readOptionalJSON(w, r, &struct{}{})
 }
 
-func sendDiff(w http.ResponseWriter, d cloche.Diff, err error) error {
+func sendDiff(w http.ResponseWriter, d api.Diff, err error) error {
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func sendDiff(w http.ResponseWriter, d cloche.Diff, err error) error {
 }
 
 func (s *Server) createSnapshot(w http.ResponseWriter, r request) error {
-	var req cloche.SnapshotRequest
+	var req api.SnapshotRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/api/openapi"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -80,7 +80,7 @@ func (s *Server) versionInfo(w http.ResponseWriter, r request) error {
 	writeJSON(w, http.StatusOK, struct {
 		Version string `json:"version"`
 		API     string `json:"api"`
-	}{s.version, cloche.APIVersion})
+	}{s.version, api.APIVersion})
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (s *Server) openapi(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	return writeText(w, "application/yaml", api.OpenAPI())
+	return writeText(w, "application/yaml", openapi.OpenAPI())
 }
 
 func writeText(w http.ResponseWriter, kind string, text []byte) error {

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxStdin is the most input that one request carries. More is sent in several,
@@ -23,7 +23,7 @@ func (s *Server) writeStdin(w http.ResponseWriter, r request) error {
 	if err := contentType(r, "application/octet-stream"); err != nil {
 		return err
 	}
-	tooLarge := cloche.Errorf(cloche.CodeTooLarge, "the body of the request is over %d bytes", maxStdin).
+	tooLarge := api.Errorf(api.CodeTooLarge, "the body of the request is over %d bytes", maxStdin).
 		WithHint("send the rest in a request of its own, with its offset")
 	if r.ContentLength > maxStdin {
 		return tooLarge
@@ -37,7 +37,7 @@ func (s *Server) writeStdin(w http.ResponseWriter, r request) error {
 	ctx, stalled := context.WithCancelCause(ctx)
 	defer stalled(nil)
 	in := &taken{r: http.MaxBytesReader(w, io.NopCloser(raw), maxStdin), t: time.AfterFunc(stallTimeout, func() {
-		stalled(cloche.Errorf(cloche.CodeTimeout, "the process took no input for %v", stallTimeout).
+		stalled(api.Errorf(api.CodeTimeout, "the process took no input for %v", stallTimeout).
 			WithHint("the process's record says how much it has taken"))
 	})}
 	defer in.t.Stop()

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/coder/websocket"
 )
@@ -31,7 +31,7 @@ const (
 
 // stream serves one WebSocket from its handshake to its end. serve gets the
 // first message; its error is the last one.
-func (s *Server) stream(w http.ResponseWriter, r request, serve func(sk *socket, first cloche.ClientMessage) error) error {
+func (s *Server) stream(w http.ResponseWriter, r request, serve func(sk *socket, first api.ClientMessage) error) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func wantsSocket(w http.ResponseWriter, r request) error {
 		return nil
 	}
 	w.Header().Set("Upgrade", "websocket")
-	return cloche.Invalid("upgrade", "this path is a WebSocket, and the request asks for none").
+	return api.Invalid("upgrade", "this path is a WebSocket, and the request asks for none").
 		WithHint("use a WebSocket client")
 }
 
@@ -79,7 +79,7 @@ func accept(w http.ResponseWriter, r request) (*websocket.Conn, error) {
 
 // asks wants the first message of a stream to ask for one thing, the one that
 // this stream is for.
-func asks(m cloche.ClientMessage, want string, has bool) error {
+func asks(m api.ClientMessage, want string, has bool) error {
 	n := 0
 	for _, set := range []bool{m.Exec != nil, m.Run != nil, m.Attach != nil, m.Hold != nil} {
 		if set {
@@ -87,36 +87,36 @@ func asks(m cloche.ClientMessage, want string, has bool) error {
 		}
 	}
 	if !has || n != 1 {
-		return cloche.Invalid(want, "the first message of the stream has no %s, or more than that", want).WithHint(`send {"%s": …}`, want)
+		return api.Invalid(want, "the first message of the stream has no %s, or more than that", want).WithHint(`send {"%s": …}`, want)
 	}
 	if m.Signal != "" || m.Resize != nil || m.CloseStdin {
-		return cloche.Invalid("body", "the first message of the stream asks for two things").
+		return api.Invalid("body", "the first message of the stream asks for two things").
 			WithHint("send signal, resize and close_stdin after it")
 	}
 	return nil
 }
 
-func (s *Server) firstMessage(ctx context.Context, conn *websocket.Conn) (cloche.ClientMessage, error) {
-	var m cloche.ClientMessage
+func (s *Server) firstMessage(ctx context.Context, conn *websocket.Conn) (api.ClientMessage, error) {
+	var m api.ClientMessage
 	// The library would close a socket whose message is over its limit without a
 	// word, so that the limit of this one is ours.
 	conn.SetReadLimit(-1)
 	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
 	defer cancel()
-	gone := func(err error) error { return cloche.Errorf(cloche.CodeCanceled, "the caller went away: %w", err) }
+	gone := func(err error) error { return api.Errorf(api.CodeCanceled, "the caller went away: %w", err) }
 	kind, body, err := conn.Reader(ctx)
 	if err != nil {
 		return m, gone(err)
 	}
 	if kind != websocket.MessageText {
-		return m, cloche.Invalid("body", "the first message of the stream is binary").WithHint("send JSON in a text frame")
+		return m, api.Invalid("body", "the first message of the stream is binary").WithHint("send JSON in a text frame")
 	}
 	data, err := io.ReadAll(io.LimitReader(body, s.maxBody+1))
 	if err != nil {
 		return m, gone(err)
 	}
 	if int64(len(data)) > s.maxBody {
-		return m, cloche.Errorf(cloche.CodeTooLarge, "the first message of the stream is over %d bytes", s.maxBody)
+		return m, api.Errorf(api.CodeTooLarge, "the first message of the stream is over %d bytes", s.maxBody)
 	}
 	conn.SetReadLimit(maxFrame)
 	return m, decodeJSON(data, &m)
@@ -140,7 +140,7 @@ type program interface {
 // join tells the client that its program runs, and hands over what it sends.
 // leave closes the program, and so does whatever ends the socket, for a call
 // that waits in it.
-func (s *Server) join(sk *socket, p program, started cloche.Started) (leave func(), err error) {
+func (s *Server) join(sk *socket, p program, started api.Started) (leave func(), err error) {
 	closeIt := sync.OnceFunc(func() {
 		if err := p.Close(); err != nil {
 			s.log.Warn("close a stream", "exec", started.ExecID, "error", err)
@@ -151,7 +151,7 @@ func (s *Server) join(sk *socket, p program, started cloche.Started) (leave func
 		stop()
 		closeIt()
 	}
-	if err := sk.send(sk.ctx, cloche.ServerMessage{Started: &started}); err != nil {
+	if err := sk.send(sk.ctx, api.ServerMessage{Started: &started}); err != nil {
 		return leave, err
 	}
 	sk.program = p
@@ -214,7 +214,7 @@ func (k *socket) readAll() {
 			}
 			if in.end, err = control(k.program, data); err != nil {
 				// A client that breaks the protocol is told so, and left.
-				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
+				_ = k.send(k.ctx, api.ServerMessage{Error: toWire(err, request{})})
 				return
 			}
 			if in.data = nil; !in.end {
@@ -247,7 +247,7 @@ func (k *socket) feed() {
 				_, err = k.program.Write(in.data)
 			}
 			if err, ok := errors.AsType[refusedInput](err); ok {
-				_ = k.send(k.ctx, cloche.ServerMessage{Error: toWire(err, request{})})
+				_ = k.send(k.ctx, api.ServerMessage{Error: toWire(err, request{})})
 				k.cancel()
 				return
 			}
@@ -261,23 +261,23 @@ func (k *socket) feed() {
 // stdin. The only error is that the message is wrong: what a program that is
 // ending refuses is nobody's fault.
 func control(st program, data []byte) (endStdin bool, err error) {
-	var m cloche.ClientMessage
+	var m api.ClientMessage
 	if err := decodeJSON(data, &m); err != nil {
 		return false, err
 	}
 	if m.Exec != nil || m.Run != nil || m.Attach != nil || m.Hold != nil {
-		return false, cloche.Invalid("body", "a stream runs one program, and this one runs already")
+		return false, api.Invalid("body", "a stream runs one program, and this one runs already")
 	}
 	if m.Resize != nil {
-		if err := st.Resize(m.Resize.Rows, m.Resize.Cols); errors.Is(err, cloche.ErrInvalid) {
+		if err := st.Resize(m.Resize.Rows, m.Resize.Cols); errors.Is(err, api.ErrInvalid) {
 			return false, err
 		}
 	}
 	if m.Signal != "" {
-		if cloche.SignalNumber(m.Signal) == 0 {
-			return false, cloche.Invalid("signal", "%q is no signal", clip(m.Signal, 40)).WithHint(`want a name such as "TERM"`)
+		if api.SignalNumber(m.Signal) == 0 {
+			return false, api.Invalid("signal", "%q is no signal", clip(m.Signal, 40)).WithHint(`want a name such as "TERM"`)
 		}
-		if err := st.Signal(m.Signal); errors.Is(err, cloche.ErrInvalid) {
+		if err := st.Signal(m.Signal); errors.Is(err, api.ErrInvalid) {
 			return false, err
 		}
 	}
@@ -288,11 +288,11 @@ func control(st program, data []byte) (endStdin bool, err error) {
 func (k *socket) step(step string) {
 	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
 	defer cancel()
-	_ = k.send(ctx, cloche.ServerMessage{Step: step})
+	_ = k.send(ctx, api.ServerMessage{Step: step})
 }
 
 // send writes one message. A socket that cannot be written to is at its end.
-func (k *socket) send(ctx context.Context, m cloche.ServerMessage) error {
+func (k *socket) send(ctx context.Context, m api.ServerMessage) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -320,16 +320,16 @@ func (k *socket) put(ctx context.Context, kind websocket.MessageType, data []byt
 
 // bar ends a socket whose caller may no longer be here, and says why where that can
 // be said soon.
-func (k *socket) bar(e *cloche.Error) {
+func (k *socket) bar(e *api.Error) {
 	defer k.cancel()
 	late := time.AfterFunc(stepTimeout, k.cancel)
 	defer late.Stop()
-	_ = k.send(k.ctx, cloche.ServerMessage{Error: e})
+	_ = k.send(k.ctx, api.ServerMessage{Error: e})
 }
 
 // fail sends an error as the last message, where somebody is there to read it.
-func (k *socket) fail(e *cloche.Error) {
+func (k *socket) fail(e *api.Error) {
 	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
 	defer cancel()
-	k.ended = k.send(ctx, cloche.ServerMessage{Error: e}) == nil
+	k.ended = k.send(ctx, api.ServerMessage{Error: e}) == nil
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/coder/websocket"
 )
@@ -78,13 +78,13 @@ func (w *ws) rest() (l []message) {
 }
 
 // last is the error that the stream ended with.
-func (w *ws) last() *cloche.Error {
+func (w *ws) last() *api.Error {
 	w.h.t.Helper()
 	l := w.rest()
 	if len(l) == 0 {
 		w.h.t.Fatal("the stream ended without a message")
 	}
-	var m cloche.ServerMessage
+	var m api.ServerMessage
 	if err := json.Unmarshal(l[len(l)-1].data, &m); err != nil || m.Error == nil {
 		w.h.t.Fatalf("the last message is no error: %q", l[len(l)-1].data)
 	}
@@ -93,10 +93,10 @@ func (w *ws) last() *cloche.Error {
 
 func TestStreamRefusals(t *testing.T) {
 	h := open(t)
-	if _, err := h.client().Create(t.Context(), cloche.SandboxSpec{Name: "box"}); err != nil {
+	if _, err := h.client().Create(t.Context(), api.SandboxSpec{Name: "box"}); err != nil {
 		t.Fatal(err)
 	}
-	spec := cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: "p", Argv: []string{"cat"}}, OpenStdin: true}
+	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "p", Argv: []string{"cat"}}, OpenStdin: true}
 	if _, err := h.client().StartProcess(t.Context(), "box", spec); err != nil {
 		t.Fatal(err)
 	}
@@ -106,30 +106,30 @@ func TestStreamRefusals(t *testing.T) {
 	for _, tc := range []struct {
 		name, path string
 		messages   []string
-		code       cloche.Code
+		code       api.Code
 		field      string
 	}{
-		{"not JSON", exec, []string{"hello"}, cloche.CodeInvalid, "body"},
-		{"empty", exec, []string{"{}"}, cloche.CodeInvalid, "exec"},
-		{"run on exec", exec, []string{`{"run":{"spec":{},"exec":{}}}`}, cloche.CodeInvalid, "exec"},
-		{"exec on run", run, []string{`{"exec":{}}`}, cloche.CodeInvalid, "run"},
-		{"two things", exec, []string{`{"exec":{"argv":["cat"]},"close_stdin":true}`}, cloche.CodeInvalid, "body"},
-		{"unknown field", exec, []string{`{"exec":{"argvs":["cat"]}}`}, cloche.CodeInvalid, "exec.argvs"},
-		{"no such program", exec, []string{`{"exec":{"argv":["missing"]}}`}, cloche.CodeCommandNotFound, ""},
-		{"no such sandbox", "/v1/sandboxes/none/exec/stream", []string{`{"exec":{"argv":["cat"]}}`}, cloche.CodeNotFound, ""},
-		{"refused run", run, []string{`{"run":{"spec":{"profile":"forbidden"},"exec":{"argv":["cat"]}}}`}, cloche.CodeDenied, ""},
-		{"too large", run, []string{`{"run":{"spec":{"name":"` + strings.Repeat("x", 1<<20) + `"},"exec":{}}}`}, cloche.CodeTooLarge, ""},
-		{"second exec", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"exec":{"argv":["cat"]}}`}, cloche.CodeInvalid, "body"},
-		{"odd signal", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"signal":"SIGKILL; rm"}`}, cloche.CodeInvalid, "signal"},
-		{"exec on attach", attach, []string{`{"exec":{"argv":["cat"]}}`}, cloche.CodeInvalid, "attach"},
-		{"two first things", attach, []string{`{"attach":{},"hold":{}}`}, cloche.CodeInvalid, "attach"},
-		{"second attach", attach, []string{`{"attach":{}}`, `{"attach":{}}`}, cloche.CodeInvalid, "body"},
-		{"end of input by a reader", attach, []string{`{"attach":{}}`, `{"close_stdin":true}`}, cloche.CodeInvalid, "write"},
-		{"attach to nothing", "/v1/sandboxes/box/processes/q/attach", []string{`{"attach":{}}`}, cloche.CodeNotFound, ""},
-		{"empty hold", hold, []string{`{}`}, cloche.CodeInvalid, "hold"},
-		{"refused hold", hold, []string{`{"hold":{"profile":"forbidden"}}`}, cloche.CodeDenied, ""},
-		{"more than a hold", hold, []string{`{"hold":{}}`, `{"close_stdin":true}`}, cloche.CodeInvalid, "body"},
-		{"odd size", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"resize":{"rows":-1,"cols":1}}`}, cloche.CodeInvalid, "resize.rows"},
+		{"not JSON", exec, []string{"hello"}, api.CodeInvalid, "body"},
+		{"empty", exec, []string{"{}"}, api.CodeInvalid, "exec"},
+		{"run on exec", exec, []string{`{"run":{"spec":{},"exec":{}}}`}, api.CodeInvalid, "exec"},
+		{"exec on run", run, []string{`{"exec":{}}`}, api.CodeInvalid, "run"},
+		{"two things", exec, []string{`{"exec":{"argv":["cat"]},"close_stdin":true}`}, api.CodeInvalid, "body"},
+		{"unknown field", exec, []string{`{"exec":{"argvs":["cat"]}}`}, api.CodeInvalid, "exec.argvs"},
+		{"no such program", exec, []string{`{"exec":{"argv":["missing"]}}`}, api.CodeCommandNotFound, ""},
+		{"no such sandbox", "/v1/sandboxes/none/exec/stream", []string{`{"exec":{"argv":["cat"]}}`}, api.CodeNotFound, ""},
+		{"refused run", run, []string{`{"run":{"spec":{"profile":"forbidden"},"exec":{"argv":["cat"]}}}`}, api.CodeDenied, ""},
+		{"too large", run, []string{`{"run":{"spec":{"name":"` + strings.Repeat("x", 1<<20) + `"},"exec":{}}}`}, api.CodeTooLarge, ""},
+		{"second exec", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"exec":{"argv":["cat"]}}`}, api.CodeInvalid, "body"},
+		{"odd signal", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"signal":"SIGKILL; rm"}`}, api.CodeInvalid, "signal"},
+		{"exec on attach", attach, []string{`{"exec":{"argv":["cat"]}}`}, api.CodeInvalid, "attach"},
+		{"two first things", attach, []string{`{"attach":{},"hold":{}}`}, api.CodeInvalid, "attach"},
+		{"second attach", attach, []string{`{"attach":{}}`, `{"attach":{}}`}, api.CodeInvalid, "body"},
+		{"end of input by a reader", attach, []string{`{"attach":{}}`, `{"close_stdin":true}`}, api.CodeInvalid, "write"},
+		{"attach to nothing", "/v1/sandboxes/box/processes/q/attach", []string{`{"attach":{}}`}, api.CodeNotFound, ""},
+		{"empty hold", hold, []string{`{}`}, api.CodeInvalid, "hold"},
+		{"refused hold", hold, []string{`{"hold":{"profile":"forbidden"}}`}, api.CodeDenied, ""},
+		{"more than a hold", hold, []string{`{"hold":{}}`, `{"close_stdin":true}`}, api.CodeInvalid, "body"},
+		{"odd size", exec, []string{`{"exec":{"argv":["cat"]}}`, `{"resize":{"rows":-1,"cols":1}}`}, api.CodeInvalid, "resize.rows"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := *h
@@ -150,14 +150,14 @@ func TestStreamRefusals(t *testing.T) {
 		if err := w.conn.Write(w.ctx, websocket.MessageBinary, []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
-		if e := w.last(); e.Code != cloche.CodeInvalid {
+		if e := w.last(); e.Code != api.CodeInvalid {
 			t.Error(e)
 		}
 	})
 	t.Run("foreign origin", func(t *testing.T) {
 		resp, data := h.do("GET", exec, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
 			"Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"http://cloche"}}, nil)
-		if e := h.errorOf(resp, data); resp.StatusCode != 403 || e.Code != cloche.CodeDenied {
+		if e := h.errorOf(resp, data); resp.StatusCode != 403 || e.Code != api.CodeDenied {
 			t.Errorf("HTTP %d %v", resp.StatusCode, e)
 		}
 	})
@@ -200,13 +200,13 @@ func TestExecStream(t *testing.T) {
 			if door == "tcp" {
 				c = h.tcpClient(token)
 			}
-			sb, err := c.Create(t.Context(), cloche.SandboxSpec{})
+			sb, err := c.Create(t.Context(), api.SandboxSpec{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			start := func(argv ...string) *client.Stream {
 				t.Helper()
-				st, err := sb.ExecStream(t.Context(), cloche.ExecRequest{Argv: argv})
+				st, err := sb.ExecStream(t.Context(), api.ExecRequest{Argv: argv})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -315,7 +315,7 @@ func TestSlowClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(data) > 9 && data[0] == cloche.FrameStdout {
+		if len(data) > 9 && data[0] == api.FrameStdout {
 			seen++
 		}
 	}

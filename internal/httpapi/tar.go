@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxTrailer is what common HTTP clients read of trailers, with room for the
@@ -14,7 +14,7 @@ const maxTrailer = 3 << 10
 func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
-	o := cloche.TarOutOptions{Exclude: q.all("exclude"), KeepLinks: q.oneOf("links", "relative", "keep") == "keep", CopyHardLinks: q.oneOf("hard_links", "keep", "copy") == "copy"}
+	o := api.TarOutOptions{Exclude: q.all("exclude"), KeepLinks: q.oneOf("links", "relative", "keep") == "keep", CopyHardLinks: q.oneOf("hard_links", "keep", "copy") == "copy"}
 	if err := q.end(); err != nil {
 		return err
 	}
@@ -42,9 +42,9 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 func (s *Server) tarIn(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
-	o := cloche.TarInOptions{
+	o := api.TarInOptions{
 		Exclude: q.all("exclude"), Owner: q.str("owner"), Atomic: q.boolean("atomic"), Clear: q.boolean("clear"), Keep: q.all("keep"),
-		Links: cloche.ExternalLinks(q.oneOf("external_symlinks", string(cloche.LinksKeep), string(cloche.LinksDrop), string(cloche.LinksReject))),
+		Links: api.ExternalLinks(q.oneOf("external_symlinks", string(api.LinksKeep), string(api.LinksDrop), string(api.LinksReject))),
 	}
 	if err := q.end(); err != nil {
 		return err
@@ -64,12 +64,12 @@ func (s *Server) tarIn(w http.ResponseWriter, r request) error {
 
 // reportTrailer names as many of the skipped entries as a trailer holds, and
 // counts the others in a last one.
-func reportTrailer(report cloche.TarReport) string {
+func reportTrailer(report api.TarReport) string {
 	all := report.Skipped
 	for n := len(all); ; n /= 2 {
 		report.Skipped = all[:n:n]
 		if n < len(all) {
-			report.Skipped = append(report.Skipped, cloche.TarSkip{Reason: fmt.Sprintf("and %d more", len(all)-n)})
+			report.Skipped = append(report.Skipped, api.TarSkip{Reason: fmt.Sprintf("and %d more", len(all)-n)})
 		}
 		if s := headerJSON(report); len(s) <= maxTrailer || n == 0 {
 			return s

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -28,13 +28,13 @@ func tool[In, Out any](s *Server, do func(ctx context.Context, caller core.Calle
 }
 
 // glob and grep answer with lists, which are never null.
-func (s *Server) glob(ctx context.Context, caller core.Caller, ref string, g cloche.ToolGlob) (cloche.ToolFiles, error) {
+func (s *Server) glob(ctx context.Context, caller core.Caller, ref string, g api.ToolGlob) (api.ToolFiles, error) {
 	l, err := s.core.Glob(ctx, caller, ref, g)
 	l.Files = nonNil(l.Files)
 	return l, err
 }
 
-func (s *Server) grep(ctx context.Context, caller core.Caller, ref string, g cloche.ToolGrep) (cloche.ToolLines, error) {
+func (s *Server) grep(ctx context.Context, caller core.Caller, ref string, g api.ToolGrep) (api.ToolLines, error) {
 	l, err := s.core.Grep(ctx, caller, ref, g)
 	l.Matches = nonNil(l.Matches)
 	return l, err

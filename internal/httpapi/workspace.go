@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func (s *Server) createWorkspace(w http.ResponseWriter, r request) error {
-	var spec cloche.WorkspaceSpec
+	var spec api.WorkspaceSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

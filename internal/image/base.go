@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxBasePaths bounds what one base image is asked to hold, not what that needs.
@@ -29,21 +29,21 @@ const maxBasePaths = 1024
 // and interpreters that it needs and with every symlink on the way. A path that
 // is a directory is taken whole. What programs load by other means, such as
 // plugins, has to be among the paths.
-func (s *Store) BuildBase(ctx context.Context, name string, paths []string, o ImportOptions) (cloche.Image, error) {
+func (s *Store) BuildBase(ctx context.Context, name string, paths []string, o ImportOptions) (api.Image, error) {
 	if len(paths) == 0 || len(paths) > maxBasePaths {
-		return cloche.Image{}, cloche.Invalid("paths", "build %q: %d paths were given", clip(name), len(paths)).WithHint("give 1 to %d", maxBasePaths)
+		return api.Image{}, api.Invalid("paths", "build %q: %d paths were given", clip(name), len(paths)).WithHint("give 1 to %d", maxBasePaths)
 	}
 	for i, p := range paths {
 		if !path.IsAbs(p) || path.Clean(p) != p || p == "/" {
-			return cloche.Image{}, cloche.Invalid(fmt.Sprintf("paths[%d]", i), "build %q: %q is not a clean absolute path below /", clip(name), clip(p))
+			return api.Image{}, api.Invalid(fmt.Sprintf("paths[%d]", i), "build %q: %q is not a clean absolute path below /", clip(name), clip(p))
 		}
 		if _, err := os.Stat(p); err != nil {
-			return cloche.Image{}, cloche.Invalid(fmt.Sprintf("paths[%d]", i), "build %q: %q is not there", clip(name), clip(p)).WithCause(err)
+			return api.Image{}, api.Invalid(fmt.Sprintf("paths[%d]", i), "build %q: %q is not there", clip(name), clip(p)).WithCause(err)
 		}
 	}
 	im, err := s.newImport(name, o)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	im.record.Source = "build"
 	return im.end(ctx, im.plain(ctx, func(ctx context.Context) (io.ReadCloser, error) {
@@ -277,7 +277,7 @@ func (b *baseBuilder) needs(name string) ([]string, error) {
 			continue
 		}
 		if !ok {
-			return nil, cloche.Invalid("paths", "build: /%s needs the library %q, which is not on this machine", clip(name), clip(lib))
+			return nil, api.Invalid("paths", "build: /%s needs the library %q, which is not on this machine", clip(name), clip(lib))
 		}
 		needs = append(needs, at)
 	}

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -119,7 +119,7 @@ func (t *transfer) run(ctx context.Context) error {
 				continue
 			}
 			if last = t.remote.classify(ctx, e, "a layer", err); errors.Is(err, errDigest) {
-				last = cloche.Invalid("image", "image %q: %s sent %d bytes for %s that have another digest",
+				last = api.Invalid("image", "image %q: %s sent %d bytes for %s that have another digest",
 					t.remote.ref.Familiar(), e.host, t.have, t.blob.digest).WithCause(err)
 			}
 			if failed++; t.have > before {
@@ -144,8 +144,8 @@ func (t *transfer) run(ctx context.Context) error {
 // again waits before the next attempt at the same endpoint; false says that
 // there is no use in one.
 func (t *transfer) again(ctx context.Context, err error, failed int) bool {
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || !e.Retryable || e.Code == cloche.CodeNoCapacity && (isDiskFull(err) || e.RetryAfter() > maxPatience || e.RetryAfterMS == 0) {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || !e.Retryable || e.Code == api.CodeNoCapacity && (isDiskFull(err) || e.RetryAfter() > maxPatience || e.RetryAfterMS == 0) {
 		return false
 	}
 	pause := time.NewTimer(max(e.RetryAfter(), 25*time.Millisecond<<failed))
@@ -276,7 +276,7 @@ func (s *Store) smallBlob(ctx context.Context, r *remote, b blob) ([]byte, error
 
 func verify(data []byte, digest string) error {
 	if got := digestOf(data); got != digest {
-		return cloche.Invalid("image", "image: what is kept as %s has the digest %s", digest, got).WithCause(errDigest)
+		return api.Invalid("image", "image: what is kept as %s has the digest %s", digest, got).WithCause(errDigest)
 	}
 	return nil
 }
@@ -287,7 +287,7 @@ func digestOf(data []byte) string {
 }
 
 // removeBlobs forgets blobs, but for those that somebody is fetching.
-func (s *Store) removeBlobs(layers []cloche.ImageLayer) {
+func (s *Store) removeBlobs(layers []api.ImageLayer) {
 	for _, l := range layers {
 		if l.Digest != "" {
 			_ = os.Remove(s.oci.at("blobs", hexOf(l.Digest)))

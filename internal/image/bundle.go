@@ -8,7 +8,7 @@ import (
 	"os"
 	"path"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -71,7 +71,7 @@ func (b tarBundle) open(name string) (io.ReadCloser, int64, error) {
 }
 
 func missing(name string, err error) error {
-	return cloche.Invalid("path", "import: it has no file %q, which it says it has", clip(name)).WithCause(err)
+	return api.Invalid("path", "import: it has no file %q, which it says it has", clip(name)).WithCause(err)
 }
 
 // readBundle reads a small file whole.
@@ -82,7 +82,7 @@ func readBundle(b bundle, name string, most int64) ([]byte, error) {
 	}
 	defer r.Close()
 	if size > most {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "import: its file %q has more than %d bytes", clip(name), most)
+		return nil, api.Errorf(api.CodeTooLarge, "import: its file %q has more than %d bytes", clip(name), most)
 	}
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {

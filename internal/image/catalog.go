@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -53,14 +53,14 @@ type imageRecord struct {
 	Version int    `json:"version"`
 	Digest  string `json:"digest"`
 	// Index is the digest of the list of platforms it was chosen from.
-	Index    string              `json:"index,omitempty"`
-	Platform string              `json:"platform"`
-	Config   cloche.ImageConfig  `json:"config"`
-	Layers   []cloche.ImageLayer `json:"layers"`
-	Source   string              `json:"source"`
-	Created  *time.Time          `json:"created,omitempty"`
-	Pulled   time.Time           `json:"pulled"`
-	Notes    []string            `json:"notes,omitempty"`
+	Index    string           `json:"index,omitempty"`
+	Platform string           `json:"platform"`
+	Config   api.ImageConfig  `json:"config"`
+	Layers   []api.ImageLayer `json:"layers"`
+	Source   string           `json:"source"`
+	Created  *time.Time       `json:"created,omitempty"`
+	Pulled   time.Time        `json:"pulled"`
+	Notes    []string         `json:"notes,omitempty"`
 	// Root is the name of the file in roots, Size its length, and Disk what it
 	// occupies.
 	Root string `json:"root"`
@@ -181,7 +181,7 @@ func (c *catalog) all() (map[string]imageRecord, error) {
 	found := map[string]imageRecord{}
 	for _, e := range entries {
 		hex, ok := strings.CutSuffix(e.Name(), recordSuffix)
-		if !ok || !cloche.ValidDigest("sha256:"+hex) {
+		if !ok || !api.ValidDigest("sha256:"+hex) {
 			continue
 		}
 		if r, err := c.readRecord("sha256:" + hex); err == nil {
@@ -201,7 +201,7 @@ func (c *catalog) damaged() []string {
 	var bad []string
 	for _, e := range entries {
 		hex, ok := strings.CutSuffix(e.Name(), recordSuffix)
-		if !ok || !cloche.ValidDigest("sha256:"+hex) {
+		if !ok || !api.ValidDigest("sha256:"+hex) {
 			continue
 		}
 		if _, err := c.readRecord("sha256:" + hex); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -212,7 +212,7 @@ func (c *catalog) damaged() []string {
 }
 
 // lookup finds the image that a reference names here.
-func (c *catalog) lookup(ref cloche.ImageRef) (imageRecord, bool, error) {
+func (c *catalog) lookup(ref api.ImageRef) (imageRecord, bool, error) {
 	table, err := c.table()
 	if err != nil {
 		return imageRecord{}, false, err

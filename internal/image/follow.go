@@ -10,7 +10,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxFollowed is how many symbolic links are followed, as many as a kernel does.
@@ -60,7 +60,7 @@ func follow(root fs.ReadLinkFS, name string) (string, error) {
 			continue
 		}
 		if followed++; followed > maxFollowed {
-			return "", cloche.Errorf(cloche.CodeUnsupported, "the image has symbolic links at %.200q that lead nowhere", name)
+			return "", api.Errorf(api.CodeUnsupported, "the image has symbolic links at %.200q that lead nowhere", name)
 		}
 		target, err := root.ReadLink(next[1:])
 		if err != nil {

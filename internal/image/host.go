@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // hostView is the machine as the host image shows it.
@@ -34,7 +34,7 @@ func (h hostView) at(name string) string { return filepath.Join(h.root, name) }
 func (h hostView) build(ctx context.Context, extra []string) (*tree, record, error) {
 	c := &copier{ctx: ctx, host: h, tree: newTree()}
 	r := Rootfs{
-		Ref:         cloche.DefaultImage,
+		Ref:         api.DefaultImage,
 		User:        "root",
 		MissingHint: HostHint,
 		// PEP 668's marker protects the machine's packages, which are read-only here: pip
@@ -152,7 +152,7 @@ func (c *copier) emptyDirs(extra []string) error {
 			continue
 		}
 		if err := c.tree.dir(name, 0o755); err != nil {
-			return cloche.Invalid("mounts", "mount target %q cannot be a directory of image \"host\"", clip(name)).
+			return api.Invalid("mounts", "mount target %q cannot be a directory of image \"host\"", clip(name)).
 				WithHint("choose a target below /mnt, /srv or /opt").WithCause(err)
 		}
 	}
@@ -285,7 +285,7 @@ func (h hostView) checkMountPoints(need Need) ([]string, error) {
 			info, err := os.Lstat(h.at(name))
 			resolved, rerr := filepath.EvalSymlinks(h.at(name))
 			if err != nil || rerr != nil || !info.IsDir() || resolved != h.at(name) {
-				return nil, cloche.Invalid("mounts", "mount target %q is inside /%s, which image \"host\" shows read-only, and is no directory there", clip(target), top).
+				return nil, api.Invalid("mounts", "mount target %q is inside /%s, which image \"host\" shows read-only, and is no directory there", clip(target), top).
 					WithHint("choose a target outside /%s, such as /mnt/%s", top, path.Base(name))
 			}
 			continue

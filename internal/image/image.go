@@ -4,7 +4,7 @@
 // image that carries the agent.
 package image
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // HostHint is the sentence that belongs to the error about a program which is
 // not in a sandbox made from the host image.
@@ -35,7 +35,7 @@ type Rootfs struct {
 	// User runs processes when the request names none.
 	User string `json:"user"`
 	// Config is what the image says about how it wants to be run; nil for host.
-	Config *cloche.ImageConfig `json:"config,omitempty"`
+	Config *api.ImageConfig `json:"config,omitempty"`
 	// MissingHint belongs to the error about a program that is not there.
 	MissingHint string `json:"missing_hint,omitempty"`
 }

@@ -15,58 +15,58 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
 // ImportOptions say how to import.
 type ImportOptions struct {
 	// Format is what a tar must be; empty takes what it is.
-	Format cloche.ImageFormat
+	Format api.ImageFormat
 	// Ref chooses one image of an archive or layout that holds several, by the name
 	// it has there.
 	Ref string
 	// Platform is as in PullOptions.
 	Platform string
 	// Config is for what brings none of its own: a plain tar or a directory.
-	Config cloche.ImageConfig
+	Config api.ImageConfig
 	Limits archive.Limits
 	// Progress, which may be nil, is told how far it is; one call at a time.
-	Progress func(cloche.PullProgress)
+	Progress func(api.PullProgress)
 }
 
 // Import makes an image called name of what is at path: an OCI layout (a
 // directory or a tar), an archive of `docker save`, or a root filesystem as a
 // tar or a directory. Tars may be compressed. With an empty name it has the one
 // that it has there. Nothing of path is followed out of it.
-func (s *Store) Import(ctx context.Context, name, path string, o ImportOptions) (cloche.Image, error) {
+func (s *Store) Import(ctx context.Context, name, path string, o ImportOptions) (api.Image, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return cloche.Image{}, cloche.Invalid("path", "import %s: it cannot be looked at", clip(path)).WithCause(err)
+		return api.Image{}, api.Invalid("path", "import %s: it cannot be looked at", clip(path)).WithCause(err)
 	}
 	im, err := s.newImport(name, o)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	if info.IsDir() {
 		return im.end(ctx, im.directory(ctx, path))
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|noWait, 0)
 	if err != nil {
-		return cloche.Image{}, cloche.Invalid("path", "import %s: it cannot be opened", clip(path)).WithCause(err)
+		return api.Image{}, api.Invalid("path", "import %s: it cannot be opened", clip(path)).WithCause(err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return cloche.Image{}, cloche.Invalid("path", "import %s: it is neither a file nor a directory", clip(path)).WithCause(err)
+		return api.Image{}, api.Invalid("path", "import %s: it is neither a file nor a directory", clip(path)).WithCause(err)
 	}
 	return im.end(ctx, im.file(ctx, f))
 }
 
 // ImportStream is Import of a tar of any of these kinds that comes as a stream.
-func (s *Store) ImportStream(ctx context.Context, name string, r io.Reader, o ImportOptions) (cloche.Image, error) {
+func (s *Store) ImportStream(ctx context.Context, name string, r io.Reader, o ImportOptions) (api.Image, error) {
 	im, err := s.newImport(name, o)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	f, err := im.spool(ctx, r)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Store) ImportStream(ctx context.Context, name string, r io.Reader, o Im
 // importing is one import on its way.
 type importing struct {
 	store   *Store
-	ref     cloche.ImageRef // zero until the name is known
+	ref     api.ImageRef // zero until the name is known
 	want    v1.Platform
 	options ImportOptions
 	report  *reporter
@@ -92,10 +92,10 @@ func (s *Store) newImport(name string, o ImportOptions) (*importing, error) {
 		return nil, err
 	}
 	switch o.Format {
-	case "", cloche.FormatOCIArchive, cloche.FormatDockerArchive, cloche.FormatTar:
+	case "", api.FormatOCIArchive, api.FormatDockerArchive, api.FormatTar:
 	default:
-		return nil, cloche.Invalid("format", "there is no format %q", clip(string(o.Format))).
-			WithHint("%s, %s or %s; leave it out to take what it is", cloche.FormatOCIArchive, cloche.FormatDockerArchive, cloche.FormatTar)
+		return nil, api.Invalid("format", "there is no format %q", clip(string(o.Format))).
+			WithHint("%s, %s or %s; leave it out to take what it is", api.FormatOCIArchive, api.FormatDockerArchive, api.FormatTar)
 	}
 	im := &importing{
 		store: s, want: want, options: o, report: &reporter{image: name, tell: o.Progress},
@@ -110,12 +110,12 @@ func (s *Store) newImport(name string, o ImportOptions) (*importing, error) {
 
 // name settles what the image is called.
 func (im *importing) name(name string) error {
-	ref, err := cloche.ParseImageRef(name)
+	ref, err := api.ParseImageRef(name)
 	if err != nil {
 		return err
 	}
-	if name == cloche.DefaultImage || ref.Digest != "" {
-		return cloche.Invalid("name", "an image cannot be imported as %q", clip(name)).WithHint(`choose a name such as "base" or "team/base:1"`)
+	if name == api.DefaultImage || ref.Digest != "" {
+		return api.Invalid("name", "an image cannot be imported as %q", clip(name)).WithHint(`choose a name such as "base" or "team/base:1"`)
 	}
 	im.ref = ref
 	im.report.image = ref.Familiar()
@@ -123,21 +123,21 @@ func (im *importing) name(name string) error {
 }
 
 // end makes what was imported seen, unless err says that nothing was.
-func (im *importing) end(ctx context.Context, err error) (cloche.Image, error) {
+func (im *importing) end(ctx context.Context, err error) (api.Image, error) {
 	r := im.record
 	if err == nil {
 		err = im.store.oci.edit(ctx, func(n names) { n[im.ref.String()] = r.Digest })
 	}
 	switch {
 	case err == nil:
-		im.report.say(cloche.PullProgress{Phase: cloche.PullDone})
+		im.report.say(api.PullProgress{Phase: api.PullDone})
 		return r.image(im.ref.Familiar()), nil
 	case isDiskFull(err):
-		return cloche.Image{}, diskFull(im.report.image, err)
+		return api.Image{}, diskFull(im.report.image, err)
 	case ctx.Err() != nil:
-		return cloche.Image{}, cloche.Errorf(cloche.CodeCanceled, "import %q: it was canceled", im.report.image).WithCause(err)
+		return api.Image{}, api.Errorf(api.CodeCanceled, "import %q: it was canceled", im.report.image).WithCause(err)
 	}
-	return cloche.Image{}, hinted(err, "what is imported is damaged, or not what it should be: make it again, with `docker save`, as an OCI layout or as a tar of a root filesystem")
+	return api.Image{}, hinted(err, "what is imported is damaged, or not what it should be: make it again, with `docker save`, as an OCI layout or as a tar of a root filesystem")
 }
 
 // spool keeps a stream in a file without a name, uncompressed.
@@ -160,9 +160,9 @@ func (im *importing) spool(ctx context.Context, r io.Reader) (_ *os.File, err er
 	switch {
 	case err != nil && isDiskFull(err), err != nil && ctx.Err() != nil:
 	case err != nil:
-		err = cloche.Invalid("path", "import: what is compressed cannot be read").WithCause(err)
+		err = api.Invalid("path", "import: what is compressed cannot be read").WithCause(err)
 	case n > most:
-		err = cloche.Errorf(cloche.CodeTooLarge, "import: it has more than %d bytes", most)
+		err = api.Errorf(api.CodeTooLarge, "import: it has more than %d bytes", most)
 	}
 	if err != nil {
 		f.Close()
@@ -179,7 +179,7 @@ func (im *importing) file(ctx context.Context, f *os.File) error {
 		return fmt.Errorf("read archive: %w", err)
 	}
 	if n == 0 {
-		return cloche.Invalid("path", "import: the file is empty")
+		return api.Invalid("path", "import: the file is empty")
 	}
 	if n < 512 || string(head[257:262]) != "ustar" {
 		// Old tars have no mark either; spooling one costs only space.
@@ -197,13 +197,13 @@ func (im *importing) file(ctx context.Context, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if im.options.Format != cloche.FormatTar {
+	if im.options.Format != api.FormatTar {
 		done, err := im.bundle(ctx, newTarBundle(f, index))
 		if done || err != nil {
 			return err
 		}
 		if im.options.Format != "" {
-			return im.otherFormat(cloche.FormatTar)
+			return im.otherFormat(api.FormatTar)
 		}
 	}
 	im.record.Source = "tar"
@@ -216,7 +216,7 @@ func (im *importing) file(ctx context.Context, f *os.File) error {
 func (im *importing) directory(ctx context.Context, path string) error {
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return cloche.Invalid("path", "import %s: it cannot be opened", clip(path)).WithCause(err)
+		return api.Invalid("path", "import %s: it cannot be opened", clip(path)).WithCause(err)
 	}
 	defer root.Close()
 	done, err := im.bundle(ctx, dirBundle{root})
@@ -229,7 +229,7 @@ func (im *importing) directory(ctx context.Context, path string) error {
 
 // plain imports a root filesystem that has no configuration.
 func (im *importing) plain(ctx context.Context, open func(context.Context) (io.ReadCloser, error)) error {
-	im.record.Layers = []cloche.ImageLayer{{}}
+	im.record.Layers = []api.ImageLayer{{}}
 	im.record.Config = im.options.Config
 	return im.keep(ctx, []layerSource{{open: open}})
 }
@@ -238,10 +238,10 @@ func (im *importing) plain(ctx context.Context, open func(context.Context) (io.R
 // same configuration are the same image.
 func (im *importing) identify() error {
 	config, err := json.Marshal(struct {
-		Architecture string             `json:"architecture"`
-		OS           string             `json:"os"`
-		Config       cloche.ImageConfig `json:"config"`
-		Layer        string             `json:"layer"`
+		Architecture string          `json:"architecture"`
+		OS           string          `json:"os"`
+		Config       api.ImageConfig `json:"config"`
+		Layer        string          `json:"layer"`
 	}{im.want.Architecture, im.want.OS, im.record.Config, im.record.Layers[0].DiffID})
 	if err != nil {
 		return fmt.Errorf("encode configuration: %w", err)
@@ -253,12 +253,12 @@ func (im *importing) identify() error {
 // bundle imports what b holds, if that is an OCI layout or an archive of Docker.
 func (im *importing) bundle(ctx context.Context, b bundle) (bool, error) {
 	if b.has("oci-layout") && b.has("index.json") {
-		if im.options.Format == cloche.FormatDockerArchive {
+		if im.options.Format == api.FormatDockerArchive {
 			// What `docker save` writes today is both.
 			if done, err := im.docker(ctx, b); done || err != nil {
 				return done, err
 			}
-			return true, im.otherFormat(cloche.FormatOCIArchive)
+			return true, im.otherFormat(api.FormatOCIArchive)
 		}
 		im.record.Source = "oci"
 		return true, im.layout(ctx, b)
@@ -277,15 +277,15 @@ func (im *importing) docker(ctx context.Context, b bundle) (bool, error) {
 	if err != nil || json.Unmarshal(data, &list) != nil || len(list) == 0 || list[0].Config == "" {
 		return false, nil
 	}
-	if im.options.Format == cloche.FormatOCIArchive {
-		return true, im.otherFormat(cloche.FormatDockerArchive)
+	if im.options.Format == api.FormatOCIArchive {
+		return true, im.otherFormat(api.FormatDockerArchive)
 	}
 	im.record.Source = "docker-archive"
 	return true, im.saved(ctx, b, list)
 }
 
-func (im *importing) otherFormat(is cloche.ImageFormat) error {
-	return cloche.Invalid("format", "import: it was said to be %q, and it is %q", im.options.Format, is).WithHint("leave the format out to take what it is")
+func (im *importing) otherFormat(is api.ImageFormat) error {
+	return api.Invalid("format", "import: it was said to be %q, and it is %q", im.options.Format, is).WithHint("leave the format out to take what it is")
 }
 
 // savedImage is an image in an archive of `docker save`.
@@ -306,7 +306,7 @@ func (im *importing) saved(ctx context.Context, b bundle, list []savedImage) err
 		}
 	}
 	if len(chosen.Layers) > maxLayers {
-		return cloche.Errorf(cloche.CodeTooLarge, "import: the image has more than %d layers", maxLayers)
+		return api.Errorf(api.CodeTooLarge, "import: the image has more than %d layers", maxLayers)
 	}
 	body, err := readBundle(b, chosen.Config, maxConfigFile)
 	if err != nil {
@@ -319,7 +319,7 @@ func (im *importing) saved(ctx context.Context, b bundle, list []savedImage) err
 	im.record.Digest, im.record.Config, im.record.Created = digestOf(body), keepConfig(config), created(config)
 	var sources []layerSource
 	for i, path := range chosen.Layers {
-		info := cloche.ImageLayer{DiffID: config.RootFS.DiffIDs[i].String()}
+		info := api.ImageLayer{DiffID: config.RootFS.DiffIDs[i].String()}
 		sources = append(sources, im.local(b, path, info))
 	}
 	return im.layers(ctx, sources)
@@ -340,13 +340,13 @@ func (im *importing) chooseSaved(list []savedImage) (savedImage, error) {
 }
 
 func (im *importing) ambiguous(names []string) error {
-	return cloche.Invalid("ref", "import: of the images in it none is chosen by the reference %q", clip(im.options.Ref)).
+	return api.Invalid("ref", "import: of the images in it none is chosen by the reference %q", clip(im.options.Ref)).
 		WithHint("choose one of: %s", clip(strings.Join(names, ", ")))
 }
 
 func sameRef(a, b string) bool {
-	x, err1 := cloche.ParseImageRef(a)
-	y, err2 := cloche.ParseImageRef(b)
+	x, err1 := api.ParseImageRef(a)
+	y, err2 := api.ParseImageRef(b)
 	return a == b || err1 == nil && err2 == nil && x == y
 }
 
@@ -366,7 +366,7 @@ func (im *importing) layout(ctx context.Context, b bundle) error {
 	digest := ""
 	for depth := 0; d.isIndex(); depth++ {
 		if depth > 3 {
-			return cloche.Invalid("image", "import: its list of platforms leads to lists only")
+			return api.Invalid("image", "import: its list of platforms leads to lists only")
 		}
 		if depth > 0 && im.record.Index == "" {
 			im.record.Index = digest
@@ -375,8 +375,8 @@ func (im *importing) layout(ctx context.Context, b bundle) error {
 		if err != nil {
 			return err
 		}
-		if digest = next.Digest.String(); !cloche.ValidDigest(digest) {
-			return cloche.Invalid("image", "import: its index names the digest %q", clip(digest))
+		if digest = next.Digest.String(); !api.ValidDigest(digest) {
+			return api.Invalid("image", "import: its index names the digest %q", clip(digest))
 		}
 		if body, err = readBlob(b, digest, maxManifest); err != nil {
 			return err
@@ -399,7 +399,7 @@ func (im *importing) layout(ctx context.Context, b bundle) error {
 	im.record.Digest, im.record.Config, im.record.Created = digest, keepConfig(config), created(config)
 	var sources []layerSource
 	for i, l := range layers {
-		info := cloche.ImageLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), SizeBytes: l.Size}
+		info := api.ImageLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), SizeBytes: l.Size}
 		sources = append(sources, im.local(b, blobPath(info.Digest), info))
 	}
 	return im.layers(ctx, sources)
@@ -468,7 +468,7 @@ func (im *importing) layers(ctx context.Context, sources []layerSource) error {
 // name it would be one that nobody finds.
 func (im *importing) keep(ctx context.Context, sources []layerSource) error {
 	if im.ref.Repository == "" {
-		return cloche.Invalid("name", "what is imported has no name of its own").WithHint("give it one")
+		return api.Invalid("name", "what is imported has no name of its own").WithHint("give it one")
 	}
 	return im.store.keep(ctx, &im.record, func() error {
 		if err := im.store.makeRoot(ctx, &im.record, sources, im.options.Limits, im.report); err != nil {
@@ -482,7 +482,7 @@ func (im *importing) keep(ctx context.Context, sources []layerSource) error {
 }
 
 // local is a layer that lies in a bundle.
-func (im *importing) local(b bundle, path string, info cloche.ImageLayer) layerSource {
+func (im *importing) local(b bundle, path string, info api.ImageLayer) layerSource {
 	return layerSource{info: info, open: func(ctx context.Context) (io.ReadCloser, error) {
 		r, size, err := b.open(path)
 		if err != nil {
@@ -499,7 +499,7 @@ func (im *importing) local(b bundle, path string, info cloche.ImageLayer) layerS
 				return nil, err
 			}
 		}
-		return &readCounter{f: r, tell: func(done int64) { im.report.bytes(cloche.PullUnpack, info, done) }}, nil
+		return &readCounter{f: r, tell: func(done int64) { im.report.bytes(api.PullUnpack, info, done) }}, nil
 	}}
 }
 
@@ -509,7 +509,7 @@ func verifyFile(ctx context.Context, r io.Reader, digest string) error {
 		return fmt.Errorf("read layer: %w", err)
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != digest {
-		return cloche.Invalid("image", "import: the layer %s has the digest %s", digest, got).WithCause(errDigest)
+		return api.Invalid("image", "import: the layer %s has the digest %s", digest, got).WithCause(errDigest)
 	}
 	return nil
 }

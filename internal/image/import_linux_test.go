@@ -21,7 +21,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -97,7 +97,7 @@ func TestImport(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := images(t)
-			o := ImportOptions{Config: cloche.ImageConfig{User: "1001"}}
+			o := ImportOptions{Config: api.ImageConfig{User: "1001"}}
 			got, err := s.Import(t.Context(), "team/base:2", c.path, o)
 			must(t, err)
 			if got.Source != c.source || got.Name != "team/base:2" || c.digest != "" && got.Digest != c.digest || got.Config.User != "1001" {
@@ -136,9 +136,9 @@ func TestImport(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	_, err = s.Import(t.Context(), "", layoutDir, ImportOptions{})
-	wantError(t, err, cloche.CodeInvalid, false, "no name of its own")
+	wantError(t, err, api.CodeInvalid, false, "no name of its own")
 	for _, bad := range []string{"host", "Bad", "a@" + digest.String()} {
-		if _, err := s.Import(t.Context(), bad, layoutDir, ImportOptions{}); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := s.Import(t.Context(), bad, layoutDir, ImportOptions{}); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -163,7 +163,7 @@ func TestImportOfOneOfSeveral(t *testing.T) {
 	for _, path := range []string{write(t, saved.Bytes()), dir} {
 		s := images(t)
 		_, err := s.Import(t.Context(), "x", path, ImportOptions{})
-		wantError(t, err, cloche.CodeInvalid, false, "a:1", "b:1")
+		wantError(t, err, api.CodeInvalid, false, "a:1", "b:1")
 		got, err := s.Import(t.Context(), "", path, ImportOptions{Ref: "b:1"})
 		if err != nil || got.Name != "b:1" || len(got.Layers) != 1 {
 			t.Errorf("got %+v, %v", got, err)
@@ -211,25 +211,25 @@ func TestBadImports(t *testing.T) {
 	must(t, unix.Mkfifo(fifo, 0o600))
 	for what, c := range map[string]struct {
 		path string
-		code cloche.Code
+		code api.Code
 	}{
-		"missing":          {"/no/such/file", cloche.CodeInvalid},
-		"fifo":             {fifo, cloche.CodeInvalid},
-		"device":           {"/dev/zero", cloche.CodeInvalid},
-		"empty":            {write(t, nil), cloche.CodeInvalid},
-		"text":             {write(t, []byte(strings.Repeat("text ", 500))), cloche.CodeInvalid},
-		"xz":               {write(t, []byte("\xfd7zXZ\x00xxxxxxxxxxx")), cloche.CodeUnsupported},
-		"other platform":   {write(t, saved.Bytes()), cloche.CodeUnsupported},
-		"upwards":          {write(t, layerTar(t, file{name: "../x", body: "x"})), cloche.CodeInvalid},
-		"changed layer":    {broken(func(d string) { must(t, os.WriteFile(filepath.Join(d, blob), []byte("other"), 0o600)) }), cloche.CodeInvalid},
-		"changed config":   {changed(img.ConfigName()), cloche.CodeInvalid},
-		"changed manifest": {changed(img.Digest()), cloche.CodeInvalid},
-		"missing layer":    {broken(func(d string) { must(t, os.Remove(filepath.Join(d, blob))) }), cloche.CodeInvalid},
-		"layer elsewhere":  {broken(func(d string) { linkTo(t, filepath.Join(d, blob), "/etc/passwd") }), cloche.CodeInvalid},
+		"missing":          {"/no/such/file", api.CodeInvalid},
+		"fifo":             {fifo, api.CodeInvalid},
+		"device":           {"/dev/zero", api.CodeInvalid},
+		"empty":            {write(t, nil), api.CodeInvalid},
+		"text":             {write(t, []byte(strings.Repeat("text ", 500))), api.CodeInvalid},
+		"xz":               {write(t, []byte("\xfd7zXZ\x00xxxxxxxxxxx")), api.CodeUnsupported},
+		"other platform":   {write(t, saved.Bytes()), api.CodeUnsupported},
+		"upwards":          {write(t, layerTar(t, file{name: "../x", body: "x"})), api.CodeInvalid},
+		"changed layer":    {broken(func(d string) { must(t, os.WriteFile(filepath.Join(d, blob), []byte("other"), 0o600)) }), api.CodeInvalid},
+		"changed config":   {changed(img.ConfigName()), api.CodeInvalid},
+		"changed manifest": {changed(img.Digest()), api.CodeInvalid},
+		"missing layer":    {broken(func(d string) { must(t, os.Remove(filepath.Join(d, blob))) }), api.CodeInvalid},
+		"layer elsewhere":  {broken(func(d string) { linkTo(t, filepath.Join(d, blob), "/etc/passwd") }), api.CodeInvalid},
 		"broken index": {broken(func(d string) {
 			must(t, os.WriteFile(filepath.Join(d, "index.json"), []byte(`{"manifests":[{"digest":"sha256:../../x"}]}`), 0o600))
-		}), cloche.CodeInvalid},
-		"huge index": {broken(func(d string) { must(t, os.Truncate(filepath.Join(d, "index.json"), maxManifest+1)) }), cloche.CodeTooLarge},
+		}), api.CodeInvalid},
+		"huge index": {broken(func(d string) { must(t, os.Truncate(filepath.Join(d, "index.json"), maxManifest+1)) }), api.CodeTooLarge},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := images(t)
@@ -242,7 +242,7 @@ func TestBadImports(t *testing.T) {
 	cancel()
 	s := images(t)
 	_, err = s.Import(ctx, "x", write(t, layerTar(t, file{name: "x", body: "y"})), ImportOptions{})
-	wantError(t, err, cloche.CodeCanceled, false)
+	wantError(t, err, api.CodeCanceled, false)
 	nothingVisible(t, s)
 }
 
@@ -296,11 +296,11 @@ func TestDiskFull(t *testing.T) {
 	s := openStore(t, filepath.Join(dir, "images"))
 	for _, ref := range []string{"unpack:1", "download:1"} {
 		_, err := s.Pull(t.Context(), r.host+"/"+ref, PullOptions{})
-		wantError(t, err, cloche.CodeNoCapacity, true, "no space")
+		wantError(t, err, api.CodeNoCapacity, true, "no space")
 		nothingVisible(t, s)
 	}
 	_, err := s.ImportStream(t.Context(), "x", bytes.NewReader(layerTar(t, file{name: "x", body: zeros})), ImportOptions{})
-	wantError(t, err, cloche.CodeNoCapacity, true)
+	wantError(t, err, api.CodeNoCapacity, true)
 	nothingVisible(t, s)
 	if _, err := s.Pull(t.Context(), r.host+"/fits:1", PullOptions{}); err != nil {
 		t.Errorf("after that the disk holds nothing more: %v", err)
@@ -327,12 +327,12 @@ func TestRemoveAndPrune(t *testing.T) {
 		t.Errorf("%d root filesystems of two", len(roots))
 	}
 	err = s.Remove(t.Context(), r.host+"/two:1", digests[2:3])
-	wantError(t, err, cloche.CodeConflict, false, "in use")
+	wantError(t, err, api.CodeConflict, false, "in use")
 	must(t, s.Remove(t.Context(), r.host+"/one:1", digests[:1])) // another name is left
 	err = s.Remove(t.Context(), r.host+"/one:1", nil)
-	wantError(t, err, cloche.CodeNotFound, false)
+	wantError(t, err, api.CodeNotFound, false)
 	err = s.Remove(t.Context(), r.host+"/one:2", digests[:1])
-	wantError(t, err, cloche.CodeConflict, false)
+	wantError(t, err, api.CodeConflict, false)
 	must(t, s.Remove(t.Context(), digests[0], nil))
 	if root, err := s.Resolve(t.Context(), r.host+"/three:1", Need{}); err != nil {
 		t.Errorf("with one image went another of the same files: %v", err)
@@ -340,7 +340,7 @@ func TestRemoveAndPrune(t *testing.T) {
 		fsck(t, root.Image)
 	}
 	for _, bad := range []string{"host", "", "Bad"} {
-		if err := s.Remove(t.Context(), bad, nil); !errors.Is(err, cloche.ErrInvalid) {
+		if err := s.Remove(t.Context(), bad, nil); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -371,7 +371,7 @@ func TestRemoveAndPrune(t *testing.T) {
 	three, _, _ := s.Look(r.host + "/three:1")
 	release := s.Hold(three.Digest)
 	err = s.Remove(t.Context(), r.host+"/three:1", nil)
-	wantError(t, err, cloche.CodeConflict, false, "in use")
+	wantError(t, err, api.CodeConflict, false, "in use")
 	if gone := pruned(s, 0, false, digests[2]); len(gone) != 0 {
 		t.Errorf("pruned %v", gone)
 	}
@@ -463,7 +463,7 @@ func TestDamagedRecordsAreNotBelieved(t *testing.T) {
 		"no json": func() { must(t, os.WriteFile(s.oci.recordPath(img.Digest), []byte(`{`), 0o600)) },
 	} {
 		damage()
-		if _, err := openStore(t, s.dir).Resolve(t.Context(), "a", Need{}); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := openStore(t, s.dir).Resolve(t.Context(), "a", Need{}); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -479,11 +479,11 @@ func TestImportIsBounded(t *testing.T) {
 	for _, l := range []archive.Limits{{Bytes: 1 << 20}, {Ratio: 10, RatioFrom: 1 << 20}} {
 		s := images(t)
 		_, err := s.assemble(t.Context(), []layerSource{{open: opened(bomb)}}, l, nil, func() {})
-		wantError(t, err, cloche.CodeTooLarge, false)
+		wantError(t, err, api.CodeTooLarge, false)
 		nothingVisible(t, s)
 	}
 	_, err := images(t).Import(t.Context(), "x", write(t, bomb), ImportOptions{Limits: archive.Limits{Bytes: 1 << 20}})
-	wantError(t, err, cloche.CodeTooLarge, false)
+	wantError(t, err, api.CodeTooLarge, false)
 }
 
 func BenchmarkResolveImage(b *testing.B) {
@@ -501,7 +501,7 @@ func TestBuildBaseRefusals(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script")
 	must(t, os.WriteFile(script, []byte("text"), 0o755))
 	for _, paths := range [][]string{nil, {"relative"}, {"/"}, {"/usr/../etc"}, {"/no/such/program"}, make([]string, maxBasePaths+1)} {
-		if _, err := s.BuildBase(t.Context(), "base", paths, ImportOptions{}); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := s.BuildBase(t.Context(), "base", paths, ImportOptions{}); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%.40v: %v", paths, err)
 		}
 	}

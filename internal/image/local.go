@@ -13,7 +13,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // save writes the record of an image.
@@ -54,8 +54,8 @@ func (s *Store) keep(ctx context.Context, r *imageRecord, makeRoot func() error)
 }
 
 // image is the record as a caller sees it, under one of its names.
-func (r imageRecord) image(name string) cloche.Image {
-	return cloche.Image{
+func (r imageRecord) image(name string) api.Image {
+	return api.Image{
 		Name: name, Digest: r.Digest, IndexDigest: r.Index, SizeBytes: r.Disk, Platform: r.Platform, Source: r.Source,
 		Config: &r.Config, Layers: r.Layers, Notes: r.Notes, CreatedAt: r.Created, PulledAt: &r.Pulled,
 	}
@@ -63,8 +63,8 @@ func (r imageRecord) image(name string) cloche.Image {
 
 // List returns the images that a create can name: host, then the others in the
 // order of their names.
-func (s *Store) List() []cloche.Image {
-	list := []cloche.Image{s.hostImage()}
+func (s *Store) List() []api.Image {
+	list := []api.Image{s.hostImage()}
 	table, err := s.oci.table()
 	if err != nil {
 		return list
@@ -77,19 +77,19 @@ func (s *Store) List() []cloche.Image {
 	return list
 }
 
-func (s *Store) hostImage() cloche.Image {
-	img := cloche.Image{
-		Name:        cloche.DefaultImage,
+func (s *Store) hostImage() api.Image {
+	img := api.Image{
+		Name:        api.DefaultImage,
 		Description: "a read-only view of this machine's own tools; needs no registry",
 	}
-	if r, err := s.load(cloche.DefaultImage); err == nil {
+	if r, err := s.load(api.DefaultImage); err == nil {
 		img.Digest = r.Rootfs.Digest
 	}
 	return img
 }
 
 // describe is image with the time of the last use.
-func (s *Store) describe(r imageRecord, name string) cloche.Image {
+func (s *Store) describe(r imageRecord, name string) api.Image {
 	img := r.image(name)
 	if info, err := os.Lstat(s.oci.at("roots", r.Root)); err == nil {
 		used := info.ModTime().UTC()
@@ -100,7 +100,7 @@ func (s *Store) describe(r imageRecord, name string) cloche.Image {
 
 // familiar is the short form of a canonical name.
 func familiar(name string) string {
-	ref, err := cloche.ParseImageRef(name)
+	ref, err := api.ParseImageRef(name)
 	if err != nil {
 		return name
 	}
@@ -108,29 +108,29 @@ func familiar(name string) string {
 }
 
 // Inspect returns all that is known of an image that is here.
-func (s *Store) Inspect(ref string) (cloche.Image, error) {
-	if ref == cloche.DefaultImage {
+func (s *Store) Inspect(ref string) (api.Image, error) {
+	if ref == api.DefaultImage {
 		return s.hostImage(), nil
 	}
 	r, name, err := s.find(ref)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	return s.describe(r, name), nil
 }
 
 // Look returns what is here of the image that ref names, and all its names; false
 // when it is not here, or not for this machine.
-func (s *Store) Look(ref string) (img cloche.Image, all []string, ok bool) {
-	if ref == cloche.DefaultImage {
+func (s *Store) Look(ref string) (img api.Image, all []string, ok bool) {
+	if ref == api.DefaultImage {
 		return s.hostImage(), []string{ref}, true
 	}
 	if ref == "" {
-		return cloche.Image{}, nil, false
+		return api.Image{}, nil, false
 	}
 	r, name, err := s.find(ref)
 	if err != nil || !forThisMachine(r.Platform) {
-		return cloche.Image{}, nil, false
+		return api.Image{}, nil, false
 	}
 	return r.image(name), s.Names(r.Digest), true
 }
@@ -156,7 +156,7 @@ func forThisMachine(platform string) bool {
 // find returns the image that ref names, and the name it has: the one that was
 // asked for or, for a digest, the first.
 func (s *Store) find(ref string) (imageRecord, string, error) {
-	if cloche.ValidDigest(ref) {
+	if api.ValidDigest(ref) {
 		r, ok := s.oci.load(ref)
 		if !ok {
 			return imageRecord{}, "", NotHere(ref)
@@ -171,7 +171,7 @@ func (s *Store) find(ref string) (imageRecord, string, error) {
 		}
 		return r, name, nil
 	}
-	parsed, err := cloche.ParseImageRef(ref)
+	parsed, err := api.ParseImageRef(ref)
 	if err != nil {
 		return imageRecord{}, "", err
 	}
@@ -187,14 +187,14 @@ func (s *Store) find(ref string) (imageRecord, string, error) {
 
 // NotHere is the error about an image that would have to be pulled first.
 func NotHere(ref string) error {
-	if cloche.ValidDigest(ref) {
-		e := cloche.Errorf(cloche.CodeNotFound, "image %q is not on this machine", ref).
+	if api.ValidDigest(ref) {
+		e := api.Errorf(api.CodeNotFound, "image %q is not on this machine", ref).
 			WithHint("a digest alone names what is here: `cloche image ls` lists that; fetch it with its name, as in `cloche image pull NAME@%s`", ref)
 		e.Field = "image"
 		return e
 	}
 	ref = familiar(ref)
-	e := cloche.Errorf(cloche.CodeNotFound, "image %q is not on this machine", clip(ref)).
+	e := api.Errorf(api.CodeNotFound, "image %q is not on this machine", clip(ref)).
 		WithHint("fetch it with `cloche image pull %s`; %s", clip(ref), AliasHint(clip(ref)))
 	e.Field = "image"
 	return e
@@ -255,7 +255,7 @@ func (s *Store) checkTargets(r imageRecord, name string, targets []string) error
 				break // nothing there, or the sandbox's own business where it leads
 			}
 			if !info.IsDir() {
-				return cloche.Invalid("mounts", "mount target %q: /%s of image %q is no directory", clip(target), clip(here), name).
+				return api.Invalid("mounts", "mount target %q: /%s of image %q is no directory", clip(target), clip(here), name).
 					WithHint("choose another target, such as /mnt/%s", path.Base(target))
 			}
 		}
@@ -266,7 +266,7 @@ func (s *Store) checkTargets(r imageRecord, name string, targets []string) error
 // cleanTarget refuses a mount point that is no clean absolute path.
 func cleanTarget(target string) error {
 	if !strings.HasPrefix(target, "/") || path.Clean(target) != target || strings.ContainsRune(target, 0) {
-		return cloche.Invalid("mounts", "mount target %q is not a clean absolute path", clip(target))
+		return api.Invalid("mounts", "mount target %q is not a clean absolute path", clip(target))
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Tree is an image that is open to be looked into. It is not safe for concurrent
@@ -20,7 +20,7 @@ type Tree struct {
 
 // Stat is what an image has at a path.
 type Stat struct {
-	Type cloche.FileType
+	Type api.FileType
 	// Size is that of a file's content.
 	Size int64
 	// Mode holds the permission, setuid, setgid and sticky bits.
@@ -48,7 +48,7 @@ func (t *Tree) Lstat(name string) (Stat, bool) {
 	if err != nil {
 		return Stat{}, false
 	}
-	st := Stat{Type: cloche.TypeOther, Mode: uint32(info.Mode().Perm())}
+	st := Stat{Type: api.TypeOther, Mode: uint32(info.Mode().Perm())}
 	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
 		if info.Mode()&mode != 0 {
 			st.Mode |= bit
@@ -56,11 +56,11 @@ func (t *Tree) Lstat(name string) (Stat, bool) {
 	}
 	switch info.Mode().Type() {
 	case 0:
-		st.Type, st.Size = cloche.TypeFile, info.Size()
+		st.Type, st.Size = api.TypeFile, info.Size()
 	case fs.ModeDir:
-		st.Type = cloche.TypeDir
+		st.Type = api.TypeDir
 	case fs.ModeSymlink:
-		st.Type = cloche.TypeSymlink
+		st.Type = api.TypeSymlink
 	}
 	if sys, ok := info.Sys().(*erofs.Stat); ok {
 		st.UID, st.GID = sys.UID, sys.GID

@@ -10,7 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -34,7 +34,7 @@ func platform(s string) (v1.Platform, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 || len(parts) > 3 || len(s) > 64 || parts[0] != "linux" || parts[1] == "" {
-		return v1.Platform{}, cloche.Invalid("platform", "platform %q is none that an image can be for", clip(s)).
+		return v1.Platform{}, api.Invalid("platform", "platform %q is none that an image can be for", clip(s)).
 			WithHint(`write it as "linux/amd64" or "linux/arm/v7"`)
 	}
 	p := v1.Platform{OS: parts[0], Architecture: parts[1]}
@@ -57,16 +57,16 @@ type document struct {
 func parseManifest(ref string, body []byte) (document, error) {
 	var d document
 	if err := json.Unmarshal(body, &d); err != nil {
-		return d, cloche.Invalid("image", "image %q: its manifest cannot be read", ref).WithCause(err)
+		return d, api.Invalid("image", "image %q: its manifest cannot be read", ref).WithCause(err)
 	}
 	switch {
 	case d.SchemaVersion == 1:
-		return d, cloche.Errorf(cloche.CodeUnsupported, "image %q: its manifest has the form of 2015, without digests of what is in it", ref).
+		return d, api.Errorf(api.CodeUnsupported, "image %q: its manifest has the form of 2015, without digests of what is in it", ref).
 			WithHint("push it again with a present tool")
 	case len(d.Manifests) > 0 && len(d.Layers) > 0:
-		return d, cloche.Invalid("image", "image %q: its manifest is a list and an image at once", ref)
+		return d, api.Invalid("image", "image %q: its manifest is a list and an image at once", ref)
 	case len(d.Manifests) > maxPlatforms || len(d.Layers) > maxLayers:
-		return d, cloche.Errorf(cloche.CodeTooLarge, "image %q: its manifest lists more than %d platforms or %d layers", ref, maxPlatforms, maxLayers)
+		return d, api.Errorf(api.CodeTooLarge, "image %q: its manifest lists more than %d platforms or %d layers", ref, maxPlatforms, maxLayers)
 	}
 	return d, nil
 }
@@ -120,7 +120,7 @@ func wrongPlatform(ref, want, have string) error {
 	if have == "" {
 		have = "no platform"
 	}
-	e := cloche.Errorf(cloche.CodeUnsupported, "image %q is for %s, and %s is wanted", ref, have, want).
+	e := api.Errorf(api.CodeUnsupported, "image %q is for %s, and %s is wanted", ref, have, want).
 		WithHint("use an image for %s; %s", want, AliasHint(ref))
 	e.Field = "image"
 	return e
@@ -129,55 +129,55 @@ func wrongPlatform(ref, want, have string) error {
 // checkLayers refuses layers that this program cannot read, and returns them.
 func (d document) checkLayers(ref string) ([]v1.Descriptor, error) {
 	if !validHash(d.Config.Digest) || d.Config.Size <= 0 || d.Config.Size > maxConfigFile {
-		return nil, cloche.Invalid("image", "image %q: its manifest names no configuration of 1 to %d bytes", ref, maxConfigFile)
+		return nil, api.Invalid("image", "image %q: its manifest names no configuration of 1 to %d bytes", ref, maxConfigFile)
 	}
 	for _, l := range d.Layers {
 		switch l.MediaType {
 		case types.DockerLayer, types.DockerUncompressedLayer, types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer:
 		case types.DockerForeignLayer, types.OCIRestrictedLayer, types.OCIUncompressedRestrictedLayer:
-			return nil, cloche.Errorf(cloche.CodeUnsupported, "image %q: a layer of it may not be distributed and is kept elsewhere", ref)
+			return nil, api.Errorf(api.CodeUnsupported, "image %q: a layer of it may not be distributed and is kept elsewhere", ref)
 		default:
-			return nil, cloche.Errorf(cloche.CodeUnsupported, "image %q: it has a layer of the type %q", ref, clip(string(l.MediaType))).
+			return nil, api.Errorf(api.CodeUnsupported, "image %q: it has a layer of the type %q", ref, clip(string(l.MediaType))).
 				WithHint("this is no image to run, or its layers are encrypted or in a form that Cloche does not read")
 		}
 		if !validHash(l.Digest) || l.Size < 0 {
-			return nil, cloche.Invalid("image", "image %q: its manifest names a layer with the digest %q and %d bytes", ref, clip(l.Digest.String()), l.Size)
+			return nil, api.Invalid("image", "image %q: its manifest names a layer with the digest %q and %d bytes", ref, clip(l.Digest.String()), l.Size)
 		}
 	}
 	return d.Layers, nil
 }
 
-func validHash(h v1.Hash) bool { return cloche.ValidDigest(h.String()) }
+func validHash(h v1.Hash) bool { return api.ValidDigest(h.String()) }
 
 // parseConfig reads an image's configuration, which must be for a platform.
 func parseConfig(ref string, body []byte, want v1.Platform, layers int) (*v1.ConfigFile, error) {
 	c, err := v1.ParseConfigFile(bytes.NewReader(body))
 	if err != nil {
-		return nil, cloche.Invalid("image", "image %q: its configuration cannot be read", ref).WithCause(err)
+		return nil, api.Invalid("image", "image %q: its configuration cannot be read", ref).WithCause(err)
 	}
 	if c.OS == "" || c.Architecture == "" {
-		return nil, cloche.Invalid("image", "image %q: it does not say what platform it is for", ref).
+		return nil, api.Invalid("image", "image %q: it does not say what platform it is for", ref).
 			WithHint("build it again with a present tool, or import its files as a tar")
 	}
 	if c.OS != want.OS || c.Architecture != want.Architecture {
 		return nil, wrongPlatform(ref, want.String(), clip(c.OS+"/"+c.Architecture))
 	}
 	if len(c.RootFS.DiffIDs) != layers {
-		return nil, cloche.Invalid("image", "image %q: its configuration knows %d layers and its manifest %d", ref, len(c.RootFS.DiffIDs), layers)
+		return nil, api.Invalid("image", "image %q: its configuration knows %d layers and its manifest %d", ref, len(c.RootFS.DiffIDs), layers)
 	}
 	for _, id := range c.RootFS.DiffIDs {
 		if !validHash(id) {
-			return nil, cloche.Invalid("image", "image %q: its configuration names a layer %q", ref, clip(id.String()))
+			return nil, api.Invalid("image", "image %q: its configuration names a layer %q", ref, clip(id.String()))
 		}
 	}
 	if len(c.Config.Env) > maxEnv {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "image %q: it sets more than %d variables", ref, maxEnv)
+		return nil, api.Errorf(api.CodeTooLarge, "image %q: it sets more than %d variables", ref, maxEnv)
 	}
 	total := 0
 	for _, line := range c.Config.Env {
 		if total += len(line) + 1; len(line) >= maxVarBytes || total > maxEnvBytes {
 			name, _, _ := strings.Cut(line, "=")
-			return nil, cloche.Errorf(cloche.CodeTooLarge, "image %q: its environment is too long at the variable %q: no program could be started with it", ref, clip(name)).
+			return nil, api.Errorf(api.CodeTooLarge, "image %q: its environment is too long at the variable %q: no program could be started with it", ref, clip(name)).
 				WithHint("a variable may have %d bytes and all of them together %d", maxVarBytes-1, maxEnvBytes)
 		}
 	}
@@ -185,8 +185,8 @@ func parseConfig(ref string, body []byte, want v1.Platform, layers int) (*v1.Con
 }
 
 // keepConfig is what is kept of a configuration.
-func keepConfig(c *v1.ConfigFile) cloche.ImageConfig {
-	return cloche.ImageConfig{
+func keepConfig(c *v1.ConfigFile) api.ImageConfig {
+	return api.ImageConfig{
 		Env: c.Config.Env, User: c.Config.User, WorkingDir: c.Config.WorkingDir, Entrypoint: c.Config.Entrypoint,
 		Cmd: c.Config.Cmd, Labels: c.Config.Labels, StopSignal: c.Config.StopSignal,
 	}
@@ -201,7 +201,7 @@ func created(c *v1.ConfigFile) *time.Time {
 }
 
 // environment is the environment of an image's processes.
-func environment(c cloche.ImageConfig) map[string]string {
+func environment(c api.ImageConfig) map[string]string {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, line := range c.Env {
 		if key, value, ok := strings.Cut(line, "="); ok && key != "" && !strings.ContainsRune(line, 0) {

@@ -5,7 +5,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -135,7 +135,7 @@ func (t *tree) find(name string, create bool) (*node, error) {
 		part := todo[0]
 		todo = todo[1:]
 		if t.steps++; t.steps > maxSteps {
-			return nil, cloche.Errorf(cloche.CodeTooLarge, "image: its paths have more than %d parts", maxSteps)
+			return nil, api.Errorf(api.CodeTooLarge, "image: its paths have more than %d parts", maxSteps)
 		}
 		here := above[len(above)-1]
 		switch part {
@@ -171,7 +171,7 @@ func (t *tree) find(name string, create bool) (*node, error) {
 			return nil, badLayer("%q is below something that is no directory", clip(name))
 		}
 		if len(above) == maxTreeDepth {
-			return nil, cloche.Errorf(cloche.CodeTooLarge, "image: %q is more than %d levels deep", clip(name), maxTreeDepth)
+			return nil, api.Errorf(api.CodeTooLarge, "image: %q is more than %d levels deep", clip(name), maxTreeDepth)
 		}
 		above = append(above, next)
 	}
@@ -190,8 +190,8 @@ func (t *tree) lookup(name string) *node {
 }
 
 // badLayer is the error about a layer that means nothing.
-func badLayer(format string, args ...any) *cloche.Error {
-	return cloche.Invalid("image", "image: "+format, args...)
+func badLayer(format string, args ...any) *api.Error {
+	return api.Invalid("image", "image: "+format, args...)
 }
 
 // entryNode makes the inode of an archive's entry; nil for what an image does

@@ -19,7 +19,7 @@ import (
 	erofs "github.com/erofs/go-erofs"
 	gerofs "gvisor.dev/gvisor/pkg/erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -134,24 +134,24 @@ func TestBadLayers(t *testing.T) {
 	for what, c := range map[string]struct {
 		files  []file
 		limits archive.Limits
-		code   cloche.Code
+		code   api.Code
 	}{
-		"upwards":                {[]file{{name: "../etc/passwd", body: "x"}}, archive.Limits{}, cloche.CodeInvalid},
-		"upwards inside":         {[]file{{name: "a/../../b", body: "x"}}, archive.Limits{}, cloche.CodeInvalid},
-		"hard link upwards":      {[]file{{name: "a", typ: tar.TypeLink, link: "../../etc/shadow"}}, archive.Limits{}, cloche.CodeInvalid},
-		"hard link to nothing":   {[]file{{name: "a", typ: tar.TypeLink, link: "etc/shadow"}}, archive.Limits{}, cloche.CodeInvalid},
-		"hard link to directory": {[]file{{name: "d", typ: tar.TypeDir}, {name: "a", typ: tar.TypeLink, link: "d"}}, archive.Limits{}, cloche.CodeInvalid},
-		"symlink loop":           {[]file{{name: "a", typ: tar.TypeSymlink, link: "b"}, {name: "b", typ: tar.TypeSymlink, link: "a"}, {name: "a/x", body: "x"}}, archive.Limits{}, cloche.CodeInvalid},
-		"below a file":           {[]file{{name: "a", body: "x"}, {name: "a/b", body: "x"}}, archive.Limits{}, cloche.CodeInvalid},
-		"whiteout of the parent": {[]file{{name: "d/.wh..", body: ""}}, archive.Limits{}, cloche.CodeInvalid},
-		"whiteout of nothing":    {[]file{{name: "d/.wh.", body: ""}}, archive.Limits{}, cloche.CodeInvalid},
-		"too deep":               {[]file{{name: deep.String() + "x", body: "x"}}, archive.Limits{}, cloche.CodeTooLarge},
-		"too deep by symlinks":   {nested, archive.Limits{}, cloche.CodeTooLarge},
-		"long name":              {[]file{{name: long.String(), body: "x"}}, archive.Limits{}, cloche.CodeTooLarge},
-		"too many":               {[]file{{name: "a"}, {name: "b"}, {name: "c"}}, archive.Limits{Entries: 2}, cloche.CodeTooLarge},
-		"too large":              {[]file{{name: "a", body: "four"}, {name: "b", body: "four"}}, archive.Limits{Bytes: 7}, cloche.CodeTooLarge},
-		"the root is a file":     {[]file{{name: ".", body: "x"}}, archive.Limits{}, cloche.CodeInvalid},
-		"the root is a link":     {[]file{{name: "./", typ: tar.TypeSymlink, link: "/etc"}}, archive.Limits{}, cloche.CodeInvalid},
+		"upwards":                {[]file{{name: "../etc/passwd", body: "x"}}, archive.Limits{}, api.CodeInvalid},
+		"upwards inside":         {[]file{{name: "a/../../b", body: "x"}}, archive.Limits{}, api.CodeInvalid},
+		"hard link upwards":      {[]file{{name: "a", typ: tar.TypeLink, link: "../../etc/shadow"}}, archive.Limits{}, api.CodeInvalid},
+		"hard link to nothing":   {[]file{{name: "a", typ: tar.TypeLink, link: "etc/shadow"}}, archive.Limits{}, api.CodeInvalid},
+		"hard link to directory": {[]file{{name: "d", typ: tar.TypeDir}, {name: "a", typ: tar.TypeLink, link: "d"}}, archive.Limits{}, api.CodeInvalid},
+		"symlink loop":           {[]file{{name: "a", typ: tar.TypeSymlink, link: "b"}, {name: "b", typ: tar.TypeSymlink, link: "a"}, {name: "a/x", body: "x"}}, archive.Limits{}, api.CodeInvalid},
+		"below a file":           {[]file{{name: "a", body: "x"}, {name: "a/b", body: "x"}}, archive.Limits{}, api.CodeInvalid},
+		"whiteout of the parent": {[]file{{name: "d/.wh..", body: ""}}, archive.Limits{}, api.CodeInvalid},
+		"whiteout of nothing":    {[]file{{name: "d/.wh.", body: ""}}, archive.Limits{}, api.CodeInvalid},
+		"too deep":               {[]file{{name: deep.String() + "x", body: "x"}}, archive.Limits{}, api.CodeTooLarge},
+		"too deep by symlinks":   {nested, archive.Limits{}, api.CodeTooLarge},
+		"long name":              {[]file{{name: long.String(), body: "x"}}, archive.Limits{}, api.CodeTooLarge},
+		"too many":               {[]file{{name: "a"}, {name: "b"}, {name: "c"}}, archive.Limits{Entries: 2}, api.CodeTooLarge},
+		"too large":              {[]file{{name: "a", body: "four"}, {name: "b", body: "four"}}, archive.Limits{Bytes: 7}, api.CodeTooLarge},
+		"the root is a file":     {[]file{{name: ".", body: "x"}}, archive.Limits{}, api.CodeInvalid},
+		"the root is a link":     {[]file{{name: "./", typ: tar.TypeSymlink, link: "/etc"}}, archive.Limits{}, api.CodeInvalid},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := images(t)
@@ -165,7 +165,7 @@ func TestBadLayers(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			s := images(t)
 			_, err := build(t, s, archive.Limits{}, raw)
-			wantError(t, err, cloche.CodeInvalid, false)
+			wantError(t, err, api.CodeInvalid, false)
 			nothingVisible(t, s)
 		})
 	}
@@ -300,7 +300,7 @@ func TestAMillionEmptyFiles(t *testing.T) {
 	s := images(t)
 	_, err := s.assemble(t.Context(), []layerSource{{open: openedReader(r)}}, archive.Limits{}, nil, func() {})
 	r.Close()
-	wantError(t, err, cloche.CodeTooLarge, false, "more than 500000 entries")
+	wantError(t, err, api.CodeTooLarge, false, "more than 500000 entries")
 	nothingVisible(t, s)
 }
 

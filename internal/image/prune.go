@@ -13,17 +13,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 // Remove forgets the image that ref names. With a name only that name goes, and
 // the image with the last of them; with a digest the image goes by all its names.
 // inUse are the digests of images that sandboxes are made of: such an image is
-// cloche.CodeConflict. What the image was made from stays until Prune.
+// api.CodeConflict. What the image was made from stays until Prune.
 func (s *Store) Remove(ctx context.Context, ref string, inUse []string) error {
-	if ref == cloche.DefaultImage {
-		return cloche.Invalid("image", `image "host" is this machine itself and cannot be removed`).
+	if ref == api.DefaultImage {
+		return api.Invalid("image", `image "host" is this machine itself and cannot be removed`).
 			WithHint(`blocked_images in the policy file keeps it from being used`)
 	}
 	r, name, err := s.find(ref)
@@ -31,8 +31,8 @@ func (s *Store) Remove(ctx context.Context, ref string, inUse []string) error {
 		return err
 	}
 	canonical := ""
-	if !cloche.ValidDigest(ref) {
-		parsed, err := cloche.ParseImageRef(ref)
+	if !api.ValidDigest(ref) {
+		parsed, err := api.ParseImageRef(ref)
 		if err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (s *Store) Remove(ctx context.Context, ref string, inUse []string) error {
 		}
 	}
 	if slices.Contains(inUse, r.Digest) || s.oci.isHeld(r.Digest) {
-		return cloche.Errorf(cloche.CodeConflict, "image %q is in use", name).
+		return api.Errorf(api.CodeConflict, "image %q is in use", name).
 			WithHint("remove the sandboxes and snapshots that are made of it first: `cloche ls -a` and `cloche snapshot ls` show them")
 	}
 	return s.remove(ctx, r)
@@ -109,10 +109,10 @@ type PruneOptions struct {
 // can be: first go layers as they were transferred, which are only kept to spare
 // a later pull, then images that nobody uses, those first that were not used for
 // the longest time.
-func (s *Store) Prune(ctx context.Context, o PruneOptions) (cloche.ImagePruneResult, error) {
+func (s *Store) Prune(ctx context.Context, o PruneOptions) (api.ImagePruneResult, error) {
 	s.oci.sweepTemps()
 	s.sweepRoots()
-	out := cloche.ImagePruneResult{Removed: []cloche.Image{}}
+	out := api.ImagePruneResult{Removed: []api.Image{}}
 	before, err := s.Usage()
 	if err != nil {
 		return out, err
@@ -126,7 +126,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (cloche.ImagePruneRes
 }
 
 // pruneImages removes images until what is left is small enough.
-func (s *Store) pruneImages(ctx context.Context, o PruneOptions, out *cloche.ImagePruneResult) error {
+func (s *Store) pruneImages(ctx context.Context, o PruneOptions, out *api.ImagePruneResult) error {
 	list, err := s.byLastUse()
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -33,22 +33,22 @@ type PullOptions struct {
 	// manifest says, before any of them is; 0 is maxTransfer.
 	MaxBytes int64
 	// Progress, which may be nil, is told how far it is; one call at a time.
-	Progress func(cloche.PullProgress)
+	Progress func(api.PullProgress)
 }
 
 // Pull brings an image here and returns it. Everything that comes has the digest
 // that it should have before any of it is read. Pulls of one image at the same
 // time, also of several processes, are one; a pull that was broken off is
-// continued by the next. An error is a *cloche.Error, but for defects of this
+// continued by the next. An error is a *api.Error, but for defects of this
 // machine.
-func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (cloche.Image, error) {
-	ref, err := cloche.ParseImageRef(name)
+func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (api.Image, error) {
+	ref, err := api.ParseImageRef(name)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	want, err := platform(o.Platform)
 	if err != nil {
-		return cloche.Image{}, err
+		return api.Image{}, err
 	}
 	if o.Missing {
 		if r, ok, err := s.oci.lookup(ref); err == nil && ok && r.Platform == want.String() {
@@ -64,20 +64,20 @@ func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (cloche.Im
 	r, err := p.run(ctx)
 	if err != nil {
 		if isDiskFull(err) {
-			return cloche.Image{}, diskFull(ref.Familiar(), err)
+			return api.Image{}, diskFull(ref.Familiar(), err)
 		}
-		if _, ok := errors.AsType[*cloche.Error](err); !ok && ctx.Err() != nil {
-			return cloche.Image{}, fromContext(ctx, ref, err)
+		if _, ok := errors.AsType[*api.Error](err); !ok && ctx.Err() != nil {
+			return api.Image{}, fromContext(ctx, ref, err)
 		}
-		return cloche.Image{}, hinted(err, "the image is damaged or made wrongly: whoever built it has to push it again, or use another")
+		return api.Image{}, hinted(err, "the image is damaged or made wrongly: whoever built it has to push it again, or use another")
 	}
-	p.report.say(cloche.PullProgress{Phase: cloche.PullDone})
+	p.report.say(api.PullProgress{Phase: api.PullDone})
 	return r.image(ref.Familiar()), nil
 }
 
 // hinted gives an error that says nothing of what would help what always does.
 func hinted(err error, hint string) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Hint == "" {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Hint == "" {
 		return e.WithHint("%s", hint)
 	}
 	return err
@@ -86,7 +86,7 @@ func hinted(err error, hint string) error {
 // pull is one Pull on its way.
 type pull struct {
 	store   *Store
-	ref     cloche.ImageRef
+	ref     api.ImageRef
 	want    v1.Platform
 	options PullOptions
 	remote  *remote
@@ -98,7 +98,7 @@ type pull struct {
 }
 
 func (p *pull) run(ctx context.Context) (imageRecord, error) {
-	p.report.say(cloche.PullProgress{Phase: cloche.PullResolve})
+	p.report.say(api.PullProgress{Phase: api.PullResolve})
 	if err := p.resolve(ctx); err != nil {
 		return imageRecord{}, err
 	}
@@ -108,7 +108,7 @@ func (p *pull) run(ctx context.Context) (imageRecord, error) {
 		}
 	}
 	if p.store.oci.busy(hexOf(p.digest)) {
-		p.report.say(cloche.PullProgress{Phase: cloche.PullWait})
+		p.report.say(api.PullProgress{Phase: api.PullWait})
 	}
 	unlock, err := p.store.oci.lock(ctx, hexOf(p.digest))
 	if err != nil {
@@ -129,7 +129,7 @@ func (p *pull) run(ctx context.Context) (imageRecord, error) {
 	}
 	return r, p.store.oci.edit(ctx, func(n names) {
 		n[p.ref.String()] = p.digest
-		repo := cloche.ImageRef{Registry: p.ref.Registry, Repository: p.ref.Repository}
+		repo := api.ImageRef{Registry: p.ref.Registry, Repository: p.ref.Repository}
 		if p.ref.Tag != "" && p.ref.Digest != "" {
 			// With a digest the tag says nothing.
 			delete(n, p.ref.String())
@@ -164,11 +164,11 @@ func (p *pull) resolve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if reference = chosen.Digest.String(); !cloche.ValidDigest(reference) {
-			return cloche.Invalid("image", "image %q: its list of platforms names the digest %q", p.ref.Familiar(), clip(reference))
+		if reference = chosen.Digest.String(); !api.ValidDigest(reference) {
+			return api.Invalid("image", "image %q: its list of platforms names the digest %q", p.ref.Familiar(), clip(reference))
 		}
 	}
-	return cloche.Invalid("image", "image %q: its list of platforms leads to lists only", p.ref.Familiar())
+	return api.Invalid("image", "image %q: its list of platforms leads to lists only", p.ref.Familiar())
 }
 
 // make brings the layers here and makes the root filesystem of them. The caller
@@ -196,12 +196,12 @@ func (p *pull) make(ctx context.Context) (imageRecord, error) {
 	}
 	var sources []layerSource
 	for i, l := range layers {
-		info := cloche.ImageLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), SizeBytes: l.Size}
+		info := api.ImageLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), SizeBytes: l.Size}
 		r.Layers = append(r.Layers, info)
 		sources = append(sources, layerSource{info: info, open: func(ctx context.Context) (io.ReadCloser, error) { return p.openLayer(ctx, info) }})
 	}
 	err = p.store.keep(ctx, &r, func() error { return p.store.makeRoot(ctx, &r, sources, p.options.Limits, p.report) })
-	if isDiskFull(err) || errors.Is(err, cloche.ErrInvalid) {
+	if isDiskFull(err) || errors.Is(err, api.ErrInvalid) {
 		// They are part of what filled the disk, or what is kept of them is bad.
 		p.store.removeBlobs(r.Layers)
 	}
@@ -223,10 +223,10 @@ func (p *pull) checkSize(layers []v1.Descriptor) error {
 	for _, l := range layers {
 		// A single size over the bound must not make the sum wrap around.
 		if l.Size > most || total > most-l.Size {
-			e := cloche.Errorf(cloche.CodeTooLarge, "image %q: its layers have more than %d bytes, which is all that images may occupy here", p.ref.Familiar(), most).
+			e := api.Errorf(api.CodeTooLarge, "image %q: its layers have more than %d bytes, which is all that images may occupy here", p.ref.Familiar(), most).
 				WithHint("use a smaller image, or the operator raises image_store.max in the policy file")
 			if p.options.MaxBytes <= 0 {
-				e = cloche.Errorf(cloche.CodeTooLarge, "image %q: its layers have more than %d bytes", p.ref.Familiar(), most).WithHint("use a smaller image")
+				e = api.Errorf(api.CodeTooLarge, "image %q: its layers have more than %d bytes", p.ref.Familiar(), most).WithHint("use a smaller image")
 			}
 			e.Field = "image"
 			return e
@@ -237,9 +237,9 @@ func (p *pull) checkSize(layers []v1.Descriptor) error {
 }
 
 // openLayer fetches a layer and opens it.
-func (p *pull) openLayer(ctx context.Context, l cloche.ImageLayer) (io.ReadCloser, error) {
+func (p *pull) openLayer(ctx context.Context, l api.ImageLayer) (io.ReadCloser, error) {
 	path, err := p.store.fetchBlob(ctx, p.remote, blob{l.Digest, l.SizeBytes}, func(done int64) {
-		p.report.bytes(cloche.PullDownload, l, done)
+		p.report.bytes(api.PullDownload, l, done)
 	})
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (p *pull) openLayer(ctx context.Context, l cloche.ImageLayer) (io.ReadClose
 	if err != nil {
 		return nil, fmt.Errorf("open layer: %w", err)
 	}
-	return &readCounter{f: f, tell: func(done int64) { p.report.bytes(cloche.PullUnpack, l, done) }}, nil
+	return &readCounter{f: f, tell: func(done int64) { p.report.bytes(api.PullUnpack, l, done) }}, nil
 }
 
 // makeRoot fills in the root filesystem of r, which is made of sources unless one
@@ -265,9 +265,9 @@ func (s *Store) makeRoot(ctx context.Context, r *imageRecord, sources []layerSou
 	}
 	root, err := s.assemble(ctx, sources, l,
 		func(diffIDs []string) string { return s.oci.at("roots", rootName(diffIDs)) },
-		func() { report.say(cloche.PullProgress{Phase: cloche.PullWrite}) })
+		func() { report.say(api.PullProgress{Phase: api.PullWrite}) })
 	if err != nil {
-		if e, ok := errors.AsType[*cloche.Error](err); ok && e.Field == "" {
+		if e, ok := errors.AsType[*api.Error](err); ok && e.Field == "" {
 			e.Field = "image"
 		}
 		return err
@@ -308,7 +308,7 @@ func rootName(diffIDs []string) string {
 // reporter tells of a pull's progress, and not more often than somebody can look.
 type reporter struct {
 	image string
-	tell  func(cloche.PullProgress)
+	tell  func(api.PullProgress)
 
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -316,7 +316,7 @@ type reporter struct {
 
 const reportEvery = 100 * time.Millisecond
 
-func (r *reporter) say(p cloche.PullProgress) {
+func (r *reporter) say(p api.PullProgress) {
 	if r.tell == nil {
 		return
 	}
@@ -326,7 +326,7 @@ func (r *reporter) say(p cloche.PullProgress) {
 	r.tell(p)
 }
 
-func (r *reporter) bytes(phase cloche.PullPhase, l cloche.ImageLayer, done int64) {
+func (r *reporter) bytes(phase api.PullPhase, l api.ImageLayer, done int64) {
 	if r.tell == nil {
 		return
 	}
@@ -338,7 +338,7 @@ func (r *reporter) bytes(phase cloche.PullPhase, l cloche.ImageLayer, done int64
 	}
 	if now := time.Now(); done == l.SizeBytes || now.Sub(r.last[key]) >= reportEvery {
 		r.last[key] = now
-		r.tell(cloche.PullProgress{Image: r.image, Phase: phase, Layer: l.Digest, Bytes: done, TotalBytes: l.SizeBytes})
+		r.tell(api.PullProgress{Image: r.image, Phase: phase, Layer: l.Digest, Bytes: done, TotalBytes: l.SizeBytes})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
 
@@ -48,7 +48,7 @@ func TestPullIsBoundedBeforeItBegins(t *testing.T) {
 			s := images(t)
 			before := len(r.asked())
 			_, err := s.Pull(t.Context(), r.host+"/app:1", PullOptions{MaxBytes: c.most})
-			if e := wantError(t, err, cloche.CodeTooLarge, false, c.words); e.Hint == "" {
+			if e := wantError(t, err, api.CodeTooLarge, false, c.words); e.Hint == "" {
 				t.Error("no hint")
 			}
 			for _, asked := range r.asked()[before:] {
@@ -88,7 +88,7 @@ func TestEnvironmentThatNothingStartsWith(t *testing.T) {
 				must(t, err)
 				return
 			}
-			wantError(t, err, cloche.CodeTooLarge, false, "its environment is too long")
+			wantError(t, err, api.CodeTooLarge, false, "its environment is too long")
 			nothingVisible(t, s)
 		})
 	}
@@ -113,7 +113,7 @@ func TestLoopbackIsOnlyForWhoAskedForIt(t *testing.T) {
 		"named insecure": {registry: "ghcr.io", config: RegistryConfig{Insecure: []string{host}}, allowed: true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			ref, err := cloche.ParseImageRef(c.registry + "/a/b:1")
+			ref, err := api.ParseImageRef(c.registry + "/a/b:1")
 			must(t, err)
 			r := newRemote(ref, c.config)
 			defer r.close()
@@ -132,7 +132,7 @@ func TestLoopbackIsOnlyForWhoAskedForIt(t *testing.T) {
 					t.Errorf("%s: asked %d times, %v", name, asked, err)
 				}
 				if err != nil {
-					wantError(t, r.classify(t.Context(), r.endpoints[0], "a layer", err), cloche.CodeUnavailable, false, "loopback")
+					wantError(t, r.classify(t.Context(), r.endpoints[0], "a layer", err), api.CodeUnavailable, false, "loopback")
 				}
 			}
 		})

@@ -29,7 +29,7 @@ import (
 	gremote "github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // simple is an image with one layer that does not compress.
@@ -41,9 +41,9 @@ func simple(t testing.TB) v1.Image {
 }
 
 // wantError checks the parts of an error that a caller acts on.
-func wantError(t *testing.T, err error, code cloche.Code, retryable bool, words ...string) *cloche.Error {
+func wantError(t *testing.T, err error, code api.Code, retryable bool, words ...string) *api.Error {
 	t.Helper()
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Code != code || e.Retryable != retryable {
 		t.Fatalf("got %#v, want %s, retryable %v", err, code, retryable)
 	}
@@ -78,14 +78,14 @@ func TestPullAndResolve(t *testing.T) {
 	ref := r.host + "/team/app:1"
 	s := images(t)
 	_, err := s.Resolve(t.Context(), ref, Need{})
-	wantError(t, err, cloche.CodeNotFound, false, "cloche image pull "+ref, "image_aliases")
-	var phases []cloche.PullPhase
-	img, err := s.Pull(t.Context(), ref, PullOptions{Progress: func(p cloche.PullProgress) { phases = append(phases, p.Phase) }})
+	wantError(t, err, api.CodeNotFound, false, "cloche image pull "+ref, "image_aliases")
+	var phases []api.PullPhase
+	img, err := s.Pull(t.Context(), ref, PullOptions{Progress: func(p api.PullProgress) { phases = append(phases, p.Phase) }})
 	must(t, err)
 	if img.Digest != digest || img.Name != ref || img.Platform != "linux/"+runtime.GOARCH || len(img.Layers) != 2 || img.SizeBytes == 0 {
 		t.Errorf("pulled %+v", img)
 	}
-	if phases[0] != cloche.PullResolve || phases[len(phases)-1] != cloche.PullDone {
+	if phases[0] != api.PullResolve || phases[len(phases)-1] != api.PullDone {
 		t.Errorf("phases %v", phases)
 	}
 	for _, by := range []string{ref, r.host + "/team/app@" + digest, r.host + "/team/app:other@" + digest, digest} {
@@ -109,7 +109,7 @@ func TestPullAndResolve(t *testing.T) {
 	}
 	// Another repository may not be called as if it had the image.
 	_, err = s.Resolve(t.Context(), "evil.example/app@"+digest, Need{})
-	wantError(t, err, cloche.CodeNotFound, false)
+	wantError(t, err, api.CodeNotFound, false)
 	before := len(r.asked())
 	_, err = s.Pull(t.Context(), ref, PullOptions{Missing: true})
 	must(t, err)
@@ -117,7 +117,7 @@ func TestPullAndResolve(t *testing.T) {
 		t.Errorf("%d requests for what is here", after-before)
 	}
 	for target, ok := range map[string]bool{"/a/../b": false, "relative": false, "/bin/a": false, "/bin/a/b": false, "/bin": true, "/bin/new/er": true, "/": true} {
-		if _, err = s.Resolve(t.Context(), ref, Need{MountPoints: []string{target}}); ok != (err == nil) || !ok && !errors.Is(err, cloche.ErrInvalid) {
+		if _, err = s.Resolve(t.Context(), ref, Need{MountPoints: []string{target}}); ok != (err == nil) || !ok && !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("mount point %q: %v", target, err)
 		}
 	}
@@ -142,53 +142,53 @@ func TestPullErrors(t *testing.T) {
 	for what, c := range map[string]struct {
 		ref       string
 		fault     func(http.ResponseWriter, *http.Request) bool
-		code      cloche.Code
+		code      api.Code
 		retryable bool
 		after     [2]int64 // bounds of RetryAfterMS
 		words     []string
 	}{
-		"missing tag":   {ref: "app:2", code: cloche.CodeNotFound, words: []string{"no such image or tag", `image_aliases: {"`}},
-		"missing name":  {ref: "other:1", code: cloche.CodeNotFound},
-		"login":         {fault: answer(401), code: cloche.CodeNotFound, words: []string{"docker login " + r.host}},
-		"forbidden":     {fault: answer(403), code: cloche.CodeNotFound},
-		"too many":      {fault: answer(429, "Retry-After", "17"), code: cloche.CodeNoCapacity, retryable: true, after: [2]int64{17_000, 17_000}},
-		"too many date": {fault: answer(429, "Retry-After", at), code: cloche.CodeNoCapacity, retryable: true, after: [2]int64{60_000, 90_000}},
-		"broken":        {fault: answer(502), code: cloche.CodeUnavailable, retryable: true},
-		"odd":           {fault: answer(418), code: cloche.CodeUnavailable},
+		"missing tag":   {ref: "app:2", code: api.CodeNotFound, words: []string{"no such image or tag", `image_aliases: {"`}},
+		"missing name":  {ref: "other:1", code: api.CodeNotFound},
+		"login":         {fault: answer(401), code: api.CodeNotFound, words: []string{"docker login " + r.host}},
+		"forbidden":     {fault: answer(403), code: api.CodeNotFound},
+		"too many":      {fault: answer(429, "Retry-After", "17"), code: api.CodeNoCapacity, retryable: true, after: [2]int64{17_000, 17_000}},
+		"too many date": {fault: answer(429, "Retry-After", at), code: api.CodeNoCapacity, retryable: true, after: [2]int64{60_000, 90_000}},
+		"broken":        {fault: answer(502), code: api.CodeUnavailable, retryable: true},
+		"odd":           {fault: answer(418), code: api.CodeUnavailable},
 		"redirect to plain HTTP": {fault: func(w http.ResponseWriter, q *http.Request) bool {
 			http.Redirect(w, q, "http://registry.invalid/x", http.StatusFound)
 			return strings.Contains(q.URL.Path, "/manifests/")
-		}, code: cloche.CodeUnavailable, words: []string{"plain HTTP"}},
+		}, code: api.CodeUnavailable, words: []string{"plain HTTP"}},
 		"redirect to the cloud": {fault: func(w http.ResponseWriter, q *http.Request) bool {
 			if strings.Contains(q.URL.Path, "/manifests/") {
 				http.Redirect(w, q, "https://169.254.169.254/x", http.StatusFound)
 				return true
 			}
 			return false
-		}, code: cloche.CodeUnavailable, words: []string{"link-local"}},
+		}, code: api.CodeUnavailable, words: []string{"link-local"}},
 		"not json": {fault: func(w http.ResponseWriter, q *http.Request) bool {
 			if strings.Contains(q.URL.Path, "/manifests/") {
 				fmt.Fprint(w, "<html>")
 				return true
 			}
 			return false
-		}, code: cloche.CodeInvalid},
+		}, code: api.CodeInvalid},
 		"other digest": {ref: "app@sha256:" + strings.Repeat("a", 64), fault: func(w http.ResponseWriter, q *http.Request) bool {
 			if strings.Contains(q.URL.Path, "/manifests/") {
 				fmt.Fprint(w, "{}")
 				return true
 			}
 			return false
-		}, code: cloche.CodeInvalid, words: []string{"sent a manifest with the digest"}},
+		}, code: api.CodeInvalid, words: []string{"sent a manifest with the digest"}},
 		"huge manifest": {fault: func(w http.ResponseWriter, q *http.Request) bool {
 			if strings.Contains(q.URL.Path, "/manifests/") {
 				_, _ = io.CopyN(w, neverending{}, maxManifest+10)
 				return true
 			}
 			return false
-		}, code: cloche.CodeTooLarge},
-		"nobody there": {ref: "127.0.0.1:1/app:1", code: cloche.CodeUnavailable, retryable: true, words: []string{"cannot be reached: the connection was refused"}},
-		"no reference": {ref: "App:1", code: cloche.CodeInvalid},
+		}, code: api.CodeTooLarge},
+		"nobody there": {ref: "127.0.0.1:1/app:1", code: api.CodeUnavailable, retryable: true, words: []string{"cannot be reached: the connection was refused"}},
+		"no reference": {ref: "App:1", code: api.CodeInvalid},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r.fault = c.fault
@@ -245,7 +245,7 @@ func TestPullFromARegistryThatHangs(t *testing.T) {
 				s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{Timeout: timeout}})
 				must(t, err)
 				_, err = s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
-				wantError(t, err, cloche.CodeTimeout, true, "did not answer")
+				wantError(t, err, api.CodeTimeout, true, "did not answer")
 				nothingVisible(t, s)
 			}
 		})
@@ -273,7 +273,7 @@ func TestPullWithoutAConnection(t *testing.T) {
 	s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{Timeout: time.Hour}})
 	must(t, err)
 	_, err = s.Pull(t.Context(), host+"/nosuch:1", PullOptions{})
-	if e := wantError(t, err, cloche.CodeTimeout, true, "did not answer within "+dialTimeout.String()); !strings.Contains(e.Hint, "image ls") {
+	if e := wantError(t, err, api.CodeTimeout, true, "did not answer within "+dialTimeout.String()); !strings.Contains(e.Hint, "image ls") {
 		t.Errorf("the hint is %q", e.Hint)
 	}
 	nothingVisible(t, s)
@@ -293,7 +293,7 @@ func TestPullEndsWithItsCaller(t *testing.T) {
 	}
 	s := images(t)
 	_, err := s.Pull(ctx, r.host+"/app:1", PullOptions{})
-	wantError(t, err, cloche.CodeCanceled, false)
+	wantError(t, err, api.CodeCanceled, false)
 	nothingVisible(t, s)
 }
 
@@ -388,7 +388,7 @@ func TestPartsOfAnEarlierPullAreUsed(t *testing.T) {
 	}
 	s := images(t)
 	_, err := s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
-	wantError(t, err, cloche.CodeUnavailable, true)
+	wantError(t, err, api.CodeUnavailable, true)
 	nothingVisible(t, s)
 	parts, _ := filepath.Glob(s.oci.at("blobs", "*"+partSuffix))
 	if len(parts) != 1 {
@@ -430,12 +430,12 @@ func TestWrongLayers(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		fault     func(http.ResponseWriter, *http.Request) bool
-		code      cloche.Code
+		code      api.Code
 		retryable bool
 	}{
-		"other content": {swap(func(b []byte) []byte { return append(bytes.Clone(b[:len(b)-1]), b[len(b)-1]^1) }), cloche.CodeInvalid, false},
-		"truncated":     {swap(func(b []byte) []byte { return b[:len(b)/2] }), cloche.CodeUnavailable, true},
-		"empty":         {swap(func([]byte) []byte { return nil }), cloche.CodeUnavailable, true},
+		"other content": {swap(func(b []byte) []byte { return append(bytes.Clone(b[:len(b)-1]), b[len(b)-1]^1) }), api.CodeInvalid, false},
+		"truncated":     {swap(func(b []byte) []byte { return b[:len(b)/2] }), api.CodeUnavailable, true},
+		"empty":         {swap(func([]byte) []byte { return nil }), api.CodeUnavailable, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r.fault = c.fault
@@ -461,7 +461,7 @@ func TestLayerWithAnotherDiffID(t *testing.T) {
 	r.push(t, "app:1", lying)
 	s := images(t)
 	_, err = s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
-	wantError(t, err, cloche.CodeInvalid, false, "unpacks to")
+	wantError(t, err, api.CodeInvalid, false, "unpacks to")
 	nothingVisible(t, s)
 }
 
@@ -495,7 +495,7 @@ func TestPlatforms(t *testing.T) {
 	mine := "linux/" + runtime.GOARCH
 	for _, repo := range []string{"single:1", "only:1"} {
 		_, err = s.Pull(t.Context(), r.host+"/"+repo, PullOptions{})
-		wantError(t, err, cloche.CodeUnsupported, false, "linux/"+other, mine)
+		wantError(t, err, api.CodeUnsupported, false, "linux/"+other, mine)
 	}
 	img, err := s.Pull(t.Context(), r.host+"/multi:1", PullOptions{})
 	must(t, err)
@@ -512,9 +512,9 @@ func TestPlatforms(t *testing.T) {
 	foreign, err := s.Pull(t.Context(), r.host+"/single:1", PullOptions{Platform: "linux/" + other})
 	must(t, err)
 	_, err = s.Resolve(t.Context(), foreign.Name, Need{})
-	wantError(t, err, cloche.CodeUnsupported, false, "linux/"+other, mine)
+	wantError(t, err, api.CodeUnsupported, false, "linux/"+other, mine)
 	_, err = s.Pull(t.Context(), r.host+"/multi:1", PullOptions{Platform: "windows"})
-	wantError(t, err, cloche.CodeInvalid, false)
+	wantError(t, err, api.CodeInvalid, false)
 }
 
 func mustConfig(t testing.TB, img v1.Image) *v1.ConfigFile {
@@ -539,7 +539,7 @@ func TestMirrors(t *testing.T) {
 	_, err = s.Pull(t.Context(), origin.host+"/app:2", PullOptions{})
 	must(t, err)
 	_, err = s.Pull(t.Context(), origin.host+"/app:3", PullOptions{})
-	wantError(t, err, cloche.CodeNotFound, false)
+	wantError(t, err, api.CodeNotFound, false)
 }
 
 func TestLogins(t *testing.T) {
@@ -577,7 +577,7 @@ func TestLogins(t *testing.T) {
 			t.Setenv("DOCKER_CONFIG", dir)
 			s := images(t)
 			_, err := s.Pull(t.Context(), r.host+"/app:1", PullOptions{})
-			wantError(t, err, cloche.CodeNotFound, false, "docker login")
+			wantError(t, err, api.CodeNotFound, false, "docker login")
 			config, err := json.Marshal(map[string]any{"auths": map[string]any{r.host: map[string]string{"auth": strings.TrimPrefix(basic, "Basic ")}}})
 			must(t, err)
 			must(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
@@ -588,7 +588,7 @@ func TestLogins(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(dir, "docker-credential-cloche-test"), []byte("#!/bin/sh\necho "+secret+"\nexit 1\n"), 0o700))
 			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 			_, err = images(t).Pull(t.Context(), r.host+"/app:1", PullOptions{})
-			e := wantError(t, err, cloche.CodeUnavailable, false, "credential helper")
+			e := wantError(t, err, api.CodeUnavailable, false, "credential helper")
 			if strings.Contains(e.Error(), "s3cret") {
 				t.Errorf("the error tells the password: %v", e)
 			}

@@ -10,7 +10,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestRecordsThatCannotBeRead: what belongs to the record of an image that cannot be read
@@ -81,7 +81,7 @@ func TestImagesAsLargeAsTheBound(t *testing.T) {
 			total += l.Size
 		}
 		_, err = images(t).Pull(t.Context(), r.host+"/"+ref, PullOptions{MaxBytes: total - 1})
-		wantError(t, err, cloche.CodeTooLarge, false, "all that images may occupy here")
+		wantError(t, err, api.CodeTooLarge, false, "all that images may occupy here")
 		if _, err := images(t).Pull(t.Context(), r.host+"/"+ref, PullOptions{MaxBytes: total}); err != nil && strings.Contains(err.Error(), "its layers have more than") {
 			t.Errorf("%s, with room for its layers: %v", ref, err)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // RegistryConfig says how registries are reached. Who may pull what is policy's.
@@ -51,7 +51,7 @@ const (
 
 // remote is a repository while something is pulled from it.
 type remote struct {
-	ref     cloche.ImageRef
+	ref     api.ImageRef
 	timeout time.Duration
 	guard   *guard
 	// endpoints serve the repository, the best first.
@@ -68,7 +68,7 @@ type endpoint struct {
 	base   string
 }
 
-func newRemote(ref cloche.ImageRef, c RegistryConfig) *remote {
+func newRemote(ref api.ImageRef, c RegistryConfig) *remote {
 	if c.Timeout <= 0 {
 		c.Timeout = defaultRegistryTimeout
 	}
@@ -210,15 +210,15 @@ func (r *remote) manifestFrom(ctx context.Context, e *endpoint, reference string
 		return nil, "", fmt.Errorf("read manifest: %w", err)
 	}
 	if len(body) > maxManifest {
-		return nil, "", cloche.Errorf(cloche.CodeTooLarge, "image %q: its manifest has more than %d bytes", r.ref.Familiar(), maxManifest)
+		return nil, "", api.Errorf(api.CodeTooLarge, "image %q: its manifest has more than %d bytes", r.ref.Familiar(), maxManifest)
 	}
 	sum := sha256.Sum256(body)
 	digest := "sha256:" + hex.EncodeToString(sum[:])
 	want := reference
-	if !cloche.ValidDigest(want) {
+	if !api.ValidDigest(want) {
 		want = resp.Header.Get("Docker-Content-Digest")
 	}
-	if cloche.ValidDigest(want) && want != digest {
+	if api.ValidDigest(want) && want != digest {
 		return nil, "", badLayer("%s sent a manifest with the digest %s where %s was asked for", e.host, digest, want)
 	}
 	return body, digest, nil

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -25,7 +25,7 @@ func AliasHint(ref string) string {
 // Codes are about the caller of Cloche: that a registry wants a login is no fault
 // of the login to Cloche.
 func (r *remote) classify(ctx context.Context, e *endpoint, what string, err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -39,34 +39,34 @@ func (r *remote) classify(ctx context.Context, e *endpoint, what string, err err
 		return diskFull(ref, err)
 	}
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
-	var out *cloche.Error
+	var out *api.Error
 	unreached := noConnection(err)
 	switch {
 	case errors.Is(err, errCredentials):
-		return cloche.Errorf(cloche.CodeUnavailable, "image %q: the login for %s cannot be read", ref, e.host).
+		return api.Errorf(api.CodeUnavailable, "image %q: the login for %s cannot be read", ref, e.host).
 			WithHint("look at the Docker configuration of the user that Cloche runs as, and at its credential helper").WithCause(err)
 	case errors.Is(err, errPlain):
-		return cloche.Errorf(cloche.CodeUnavailable, "image %q: %s speaks plain HTTP, or leads to a host that does", ref, e.host).
+		return api.Errorf(api.CodeUnavailable, "image %q: %s speaks plain HTTP, or leads to a host that does", ref, e.host).
 			WithHint("the operator may name the host among the insecure registries").WithCause(err)
 	case errors.Is(err, errLinkLocal):
-		return cloche.Errorf(cloche.CodeUnavailable, "image %q: %s leads to a link-local address, which is no registry", ref, e.host).
+		return api.Errorf(api.CodeUnavailable, "image %q: %s leads to a link-local address, which is no registry", ref, e.host).
 			WithHint("check the name of the registry, and where it resolves to on this machine").WithCause(err)
 	case errors.Is(err, errLoopback):
-		return cloche.Errorf(cloche.CodeUnavailable, "image %q: %s leads to a loopback address of this machine", ref, e.host).
+		return api.Errorf(api.CodeUnavailable, "image %q: %s leads to a loopback address of this machine", ref, e.host).
 			WithHint("use another registry; where this is meant, the operator names that address among the insecure registries").WithCause(err)
 	case isCertificate:
-		return cloche.Errorf(cloche.CodeUnavailable, "image %q: the certificate of %s is not trusted", ref, e.host).
+		return api.Errorf(api.CodeUnavailable, "image %q: the certificate of %s is not trusted", ref, e.host).
 			WithHint("add its authority to this machine's, or name the host among the insecure registries").WithCause(certificate)
 	case unreached != "" && isTimeout(err):
-		out = cloche.Errorf(cloche.CodeTimeout, "image %q cannot be fetched: %s did not answer within %s: %s", ref, e.host, min(dialTimeout, r.timeout), unreached)
+		out = api.Errorf(api.CodeTimeout, "image %q cannot be fetched: %s did not answer within %s: %s", ref, e.host, min(dialTimeout, r.timeout), unreached)
 	case unreached != "":
-		out = cloche.Errorf(cloche.CodeUnavailable, "image %q cannot be fetched: %s cannot be reached: %s", ref, e.host, unreached)
+		out = api.Errorf(api.CodeUnavailable, "image %q cannot be fetched: %s cannot be reached: %s", ref, e.host, unreached)
 	case errors.Is(err, errSilent) || isTimeout(err):
-		out = cloche.Errorf(cloche.CodeTimeout, "image %q: %s did not answer within %s when asked for %s", ref, e.host, r.timeout, what)
+		out = api.Errorf(api.CodeTimeout, "image %q: %s did not answer within %s when asked for %s", ref, e.host, r.timeout, what)
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		out = cloche.Errorf(cloche.CodeUnavailable, "image %q: %s broke off while sending %s", ref, e.host, what)
+		out = api.Errorf(api.CodeUnavailable, "image %q: %s broke off while sending %s", ref, e.host, what)
 	default:
-		out = cloche.Errorf(cloche.CodeUnavailable, "image %q: %s cannot be reached for %s", ref, e.host, what)
+		out = api.Errorf(api.CodeUnavailable, "image %q: %s cannot be reached for %s", ref, e.host, what)
 	}
 	out.Retryable, out.Field = true, "image"
 	if unreached != "" {
@@ -77,24 +77,24 @@ func (r *remote) classify(ctx context.Context, e *endpoint, what string, err err
 
 func (r *remote) classifyStatus(e *endpoint, code int, what string, err error) error {
 	ref := r.ref.Familiar()
-	var out *cloche.Error
+	var out *api.Error
 	switch {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		out = cloche.Errorf(cloche.CodeNotFound, "image %q: %s does not show it without a login, or there is no such image", ref, e.host).
+		out = api.Errorf(api.CodeNotFound, "image %q: %s does not show it without a login, or there is no such image", ref, e.host).
 			WithHint("check the name; log in with `docker login %s` as the user that Cloche runs as; %s", e.host, AliasHint(ref))
 	case code == http.StatusNotFound:
-		out = cloche.Errorf(cloche.CodeNotFound, "image %q: %s has no such image or tag", ref, e.host).
+		out = api.Errorf(api.CodeNotFound, "image %q: %s has no such image or tag", ref, e.host).
 			WithHint("check the name and the tag; %s", AliasHint(ref))
 	case code == http.StatusTooManyRequests:
-		out = cloche.Errorf(cloche.CodeNoCapacity, "image %q: %s takes no more requests from here for now", ref, e.host).
+		out = api.Errorf(api.CodeNoCapacity, "image %q: %s takes no more requests from here for now", ref, e.host).
 			WithHint("log in to it, use a mirror, or wait; %s", AliasHint(ref))
 		out.Retryable, out.RetryAfterMS = true, r.guard.wait().Milliseconds()
 	case code >= 500:
-		out = cloche.Errorf(cloche.CodeUnavailable, "image %q: %s answered %d when asked for %s", ref, e.host, code, what).
+		out = api.Errorf(api.CodeUnavailable, "image %q: %s answered %d when asked for %s", ref, e.host, code, what).
 			WithHint("try again later, or use a mirror; %s", AliasHint(ref))
 		out.Retryable, out.RetryAfterMS = true, r.guard.wait().Milliseconds()
 	default:
-		out = cloche.Errorf(cloche.CodeUnavailable, "image %q: %s answered %d when asked for %s", ref, e.host, code, what).
+		out = api.Errorf(api.CodeUnavailable, "image %q: %s answered %d when asked for %s", ref, e.host, code, what).
 			WithHint("check that it is a registry; %s", AliasHint(ref))
 	}
 	out.Field = "image"
@@ -112,14 +112,14 @@ func statusOf(err error) int {
 }
 
 // fromContext is the error of what its caller gave up.
-func fromContext(ctx context.Context, ref cloche.ImageRef, err error) error {
+func fromContext(ctx context.Context, ref api.ImageRef, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e := cloche.Errorf(cloche.CodeTimeout, "image %q: it was not here in the time that was given", ref.Familiar()).
+		e := api.Errorf(api.CodeTimeout, "image %q: it was not here in the time that was given", ref.Familiar()).
 			WithHint("ask again: what has come so far is kept").WithCause(err)
 		e.Retryable = true
 		return e
 	}
-	return cloche.Errorf(cloche.CodeCanceled, "image %q: the pull was canceled", ref.Familiar()).WithCause(err)
+	return api.Errorf(api.CodeCanceled, "image %q: the pull was canceled", ref.Familiar()).WithCause(err)
 }
 
 // noConnection says why there is no connection to a registry; empty is another error.
@@ -153,7 +153,7 @@ func isDiskFull(err error) bool {
 }
 
 func diskFull(ref string, err error) error {
-	e := cloche.Errorf(cloche.CodeNoCapacity, "image %q: no space is left for it", ref).
+	e := api.Errorf(api.CodeNoCapacity, "image %q: no space is left for it", ref).
 		WithHint("free some with `cloche image prune`, or give Cloche's home more").WithCause(err)
 	e.Retryable = true
 	return e

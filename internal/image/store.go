@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -94,10 +94,10 @@ func OpenWith(dir string, o Options) (*Store, error) {
 // Resolve returns the root filesystem that ref names: host, which it makes when
 // that is not there yet or when what it was made from has changed, or an image
 // that was pulled or imported, by name or digest. It never pulls. What is not
-// here is cloche.CodeNotFound; a mount point that the image cannot have is
-// cloche.CodeInvalid.
+// here is api.CodeNotFound; a mount point that the image cannot have is
+// api.CodeInvalid.
 func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, error) {
-	if ref != cloche.DefaultImage {
+	if ref != api.DefaultImage {
 		return s.resolveImage(ref, need)
 	}
 	extra, err := s.host.checkMountPoints(need)

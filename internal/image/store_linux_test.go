@@ -18,7 +18,7 @@ import (
 	erofs "github.com/erofs/go-erofs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func openStore(t testing.TB, dir string) *Store {
@@ -306,10 +306,10 @@ func TestResolveRefusals(t *testing.T) {
 	s, root := otherHost(t)
 	for _, ref := range []string{"", "debian:12", "Host", "../host", strings.Repeat("x", 10_000)} {
 		_, err := s.Resolve(t.Context(), ref, Need{})
-		e, ok := errors.AsType[*cloche.Error](err)
-		code := cloche.CodeInvalid // because it is no reference at all
+		e, ok := errors.AsType[*api.Error](err)
+		code := api.CodeInvalid // because it is no reference at all
 		if ref == "debian:12" {
-			code = cloche.CodeNotFound
+			code = api.CodeNotFound
 		}
 		if !ok || e.Code != code || e.Field != "image" || e.Hint == "" || len(e.Message) > 300 {
 			t.Errorf("%.20q: %v", ref, err)
@@ -323,7 +323,7 @@ func TestResolveRefusals(t *testing.T) {
 		"/etc/passwd": false, "/etc/ld.so.cache/x": false, "/var/run/x": false,
 	} {
 		_, err := s.Resolve(t.Context(), "host", Need{MountPoints: []string{target}, ReadOnlyRoot: true})
-		if e, is := errors.AsType[*cloche.Error](err); ok != (err == nil) || !ok && (!is || e.Code != cloche.CodeInvalid || e.Field != "mounts") {
+		if e, is := errors.AsType[*api.Error](err); ok != (err == nil) || !ok && (!is || e.Code != api.CodeInvalid || e.Field != "mounts") {
 			t.Errorf("mount point %q: %v", target, err)
 		}
 	}

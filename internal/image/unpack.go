@@ -17,7 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -27,7 +27,7 @@ const layersAtOnce = 3
 
 // layerSource is where a layer comes from.
 type layerSource struct {
-	info cloche.ImageLayer
+	info api.ImageLayer
 	// open gives the layer, compressed or not, all of it verified against its
 	// digest.
 	open func(ctx context.Context) (io.ReadCloser, error)

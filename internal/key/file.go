@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -24,8 +24,8 @@ type file struct{ home string }
 
 // stored is one key as it is kept.
 type stored struct {
-	Key  cloche.Key `json:"key"`
-	Hash hash       `json:"hash"`
+	Key  api.Key `json:"key"`
+	Hash hash    `json:"hash"`
 }
 
 type contents struct {
@@ -53,7 +53,7 @@ func (f file) load() ([]stored, error) {
 		return nil, fmt.Errorf("read keys: %w", err)
 	}
 	bad := func(why string) error {
-		return cloche.Errorf(cloche.CodeState, "the file %s in the home cannot be used: %s", fileName, why).
+		return api.Errorf(api.CodeState, "the file %s in the home cannot be used: %s", fileName, why).
 			WithHint("restore it, or remove it, which revokes every key")
 	}
 	var c contents
@@ -68,7 +68,7 @@ func (f file) load() ([]stored, error) {
 	}
 	seen := map[string]bool{}
 	for _, k := range c.Keys {
-		if !cloche.ValidName(k.Key.ID) || !cloche.ValidName(k.Key.Tenant) || seen[k.Key.ID] || k.Hash == (hash{}) {
+		if !api.ValidName(k.Key.ID) || !api.ValidName(k.Key.Tenant) || seen[k.Key.ID] || k.Hash == (hash{}) {
 			return nil, bad("it has a record that no key has")
 		}
 		seen[k.Key.ID] = true

@@ -9,7 +9,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A key is "clk_", 16 letters that find its record, "_", and 256 random bits in
@@ -36,7 +36,7 @@ func hashOf(text string) hash { return sha256.Sum256([]byte(text)) }
 func newText() (id, text string) {
 	var b [secretSize]byte
 	rand.Read(b[:]) // never fails
-	id = cloche.NewID(idPrefix)
+	id = api.NewID(idPrefix)
 	return id, prefix + strings.TrimPrefix(id, idPrefix) + "_" + hex.EncodeToString(b[:])
 }
 
@@ -47,7 +47,7 @@ func idIn(text string) (string, bool) {
 		return "", false
 	}
 	id := idPrefix + text[len(prefix):len(prefix)+idLen]
-	return id, cloche.ValidName(id)
+	return id, api.ValidName(id)
 }
 
 // ClipID shortens what came as an id to what may be told of it: a key that was sent

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -42,7 +42,7 @@ type Store struct {
 
 // record is one key. Only used changes without the Store's lock.
 type record struct {
-	key  cloche.Key
+	key  api.Key
 	hash hash
 	// used is the time of the last use in Unix milliseconds; 0 is never.
 	used atomic.Int64
@@ -80,7 +80,7 @@ func Open(ctx context.Context, home string) (*Store, error) {
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 // add needs s.mu, or nobody who has s.
-func (s *Store) add(k cloche.Key, h hash) *record {
+func (s *Store) add(k api.Key, h hash) *record {
 	r := &record{key: k, hash: h, stop: func() {}}
 	if k.LastUsedAt != nil {
 		r.used.Store(k.LastUsedAt.UnixMilli())
@@ -96,10 +96,10 @@ func (s *Store) add(k cloche.Key, h hash) *record {
 }
 
 // Create makes a key. What it returns beside the record is the only copy.
-func (s *Store) Create(w Wish) (cloche.Key, string, error) {
+func (s *Store) Create(w Wish) (api.Key, string, error) {
 	id, text := newText()
 	at := now()
-	k := cloche.Key{
+	k := api.Key{
 		ID: id, Tenant: w.Tenant, Name: w.Name, Verbs: slices.Clone(w.Verbs), Profiles: slices.Clone(w.Profiles), CreatedAt: at,
 	}
 	if w.Life > 0 {
@@ -109,7 +109,7 @@ func (s *Store) Create(w Wish) (cloche.Key, string, error) {
 	s.prune(at)
 	if len(s.keys) >= maxKeys {
 		s.mu.Unlock()
-		return cloche.Key{}, "", cloche.Errorf(cloche.CodeNoCapacity, "no room for another key: there are %d", maxKeys).
+		return api.Key{}, "", api.Errorf(api.CodeNoCapacity, "no room for another key: there are %d", maxKeys).
 			WithHint("revoke those that are not used; one that is revoked stays on record for %d days", int(keptDead.Hours()/24))
 	}
 	s.add(k, hashOf(text))
@@ -118,7 +118,7 @@ func (s *Store) Create(w Wish) (cloche.Key, string, error) {
 		s.mu.Lock()
 		s.drop(id)
 		s.mu.Unlock()
-		return cloche.Key{}, "", err
+		return api.Key{}, "", err
 	}
 	return k, text, nil
 }
@@ -145,7 +145,7 @@ func (s *Store) drop(id string) {
 // Verify finds the key that a caller showed. live ends when the key does, with the
 // error that its callers then get as its cause. How long it takes says nothing of
 // any key's hash; which ids there are is no secret.
-func (s *Store) Verify(text string) (k cloche.Key, live context.Context, err error) {
+func (s *Store) Verify(text string) (k api.Key, live context.Context, err error) {
 	sum := hashOf(text)
 	id, ok := idIn(text)
 	s.mu.RLock()
@@ -156,12 +156,12 @@ func (s *Store) Verify(text string) (k cloche.Key, live context.Context, err err
 	}
 	s.mu.RUnlock()
 	if !want.same(sum) || !ok || r == nil {
-		return cloche.Key{}, nil, cloche.Errorf(cloche.CodeUnauthenticated, "the request shows no valid token").
+		return api.Key{}, nil, api.Errorf(api.CodeUnauthenticated, "the request shows no valid token").
 			WithHint("set CLOCHE_TOKEN, or send the header Authorization: Bearer TOKEN")
 	}
 	at := now()
 	if err := why(k, at); err != nil {
-		return cloche.Key{}, nil, err
+		return api.Key{}, nil, err
 	}
 	r.used.Store(at.UnixMilli())
 	s.saveUse(at)
@@ -169,51 +169,51 @@ func (s *Store) Verify(text string) (k cloche.Key, live context.Context, err err
 }
 
 // why says why a key is good no more; nil is that it is good.
-func why(k cloche.Key, at time.Time) error {
+func why(k api.Key, at time.Time) error {
 	switch {
 	case k.RevokedAt != nil:
-		return cloche.Errorf(cloche.CodeUnauthenticated, "the key %s was revoked", k.ID).WithHint("ask the operator for another")
+		return api.Errorf(api.CodeUnauthenticated, "the key %s was revoked", k.ID).WithHint("ask the operator for another")
 	case k.ExpiresAt != nil && !at.Before(*k.ExpiresAt):
 		return expired(k)
 	}
 	return nil
 }
 
-func expired(k cloche.Key) error {
-	return cloche.Errorf(cloche.CodeUnauthenticated, "the key %s expired at %s", k.ID, k.ExpiresAt.Format(time.RFC3339)).
+func expired(k api.Key) error {
+	return api.Errorf(api.CodeUnauthenticated, "the key %s expired at %s", k.ID, k.ExpiresAt.Format(time.RFC3339)).
 		WithHint("ask the operator for another")
 }
 
 // Get tells of one key.
-func (s *Store) Get(id string) (cloche.Key, error) {
+func (s *Store) Get(id string) (api.Key, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r := s.keys[id]
 	if r == nil {
-		return cloche.Key{}, missing(id)
+		return api.Key{}, missing(id)
 	}
 	return r.look(), nil
 }
 
 // missing repeats no more than an id has: somebody may have sent the key instead.
 func missing(id string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no key %q", ClipID(id)).WithHint("cloche key ls lists the ones that exist")
+	return api.Errorf(api.CodeNotFound, "there is no key %q", ClipID(id)).WithHint("cloche key ls lists the ones that exist")
 }
 
 // List tells of every key, newest first.
-func (s *Store) List() []cloche.Key {
+func (s *Store) List() []api.Key {
 	s.mu.RLock()
-	out := make([]cloche.Key, 0, len(s.keys))
+	out := make([]api.Key, 0, len(s.keys))
 	for _, r := range s.keys {
 		out = append(out, r.look())
 	}
 	s.mu.RUnlock()
-	slices.SortFunc(out, func(a, b cloche.Key) int { return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(out, func(a, b api.Key) int { return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID)) })
 	return out
 }
 
 // look is the record with its last use.
-func (r *record) look() cloche.Key {
+func (r *record) look() api.Key {
 	k := r.key
 	if ms := r.used.Load(); ms > 0 {
 		k.LastUsedAt = new(time.UnixMilli(ms).UTC())
@@ -225,12 +225,12 @@ func (r *record) look() cloche.Key {
 // before stays as it is. An error that is not of a missing key says that the
 // revocation is in force and could not be written: it would be lost with this
 // process.
-func (s *Store) Revoke(id string) (cloche.Key, error) {
+func (s *Store) Revoke(id string) (api.Key, error) {
 	s.mu.Lock()
 	r := s.keys[id]
 	if r == nil {
 		s.mu.Unlock()
-		return cloche.Key{}, missing(id)
+		return api.Key{}, missing(id)
 	}
 	if r.key.RevokedAt == nil {
 		r.key.RevokedAt = new(now())

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/key"
 )
 
@@ -28,7 +28,7 @@ func open(t *testing.T, home string) *key.Store {
 	return s
 }
 
-func create(t *testing.T, s *key.Store, w key.Wish) (cloche.Key, string) {
+func create(t *testing.T, s *key.Store, w key.Wish) (api.Key, string) {
 	t.Helper()
 	k, text, err := s.Create(w)
 	if err != nil {
@@ -48,8 +48,8 @@ func closed(t *testing.T, s *key.Store) {
 func refused(t *testing.T, s *key.Store, text, says string) {
 	t.Helper()
 	k, live, err := s.Verify(text)
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeUnauthenticated || e.Hint == "" || !strings.Contains(e.Message, says) || k.ID != "" || live != nil {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeUnauthenticated || e.Hint == "" || !strings.Contains(e.Message, says) || k.ID != "" || live != nil {
 		t.Errorf("%+v, %v, %v; want a refusal that says %q", k, live, err, says)
 	}
 	if len(text) > 40 && strings.Contains(fmt.Sprintf("%+v", e), text[30:]) {
@@ -134,7 +134,7 @@ func TestRevokeIsAtOnce(t *testing.T) {
 	default:
 		t.Error("what is under way goes on")
 	}
-	if err := context.Cause(live); cloche.CodeOf(err) != cloche.CodeUnauthenticated || !strings.Contains(err.Error(), "revoked") {
+	if err := context.Cause(live); api.CodeOf(err) != api.CodeUnauthenticated || !strings.Contains(err.Error(), "revoked") {
 		t.Errorf("its cause is %v", err)
 	}
 	refused(t, s, text, "revoked")
@@ -146,7 +146,7 @@ func TestRevokeIsAtOnce(t *testing.T) {
 	later := open(t, home)
 	refused(t, later, text, "revoked")
 	closed(t, s)
-	if _, err := s.Revoke(text); cloche.CodeOf(err) != cloche.CodeNotFound || strings.Contains(err.Error(), text[21:]) {
+	if _, err := s.Revoke(text); api.CodeOf(err) != api.CodeNotFound || strings.Contains(err.Error(), text[21:]) {
 		t.Errorf("by the key itself: %v", err)
 	}
 }
@@ -183,7 +183,7 @@ func TestAKeyExpires(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if err := context.Cause(live); cloche.CodeOf(err) != cloche.CodeUnauthenticated || !strings.Contains(err.Error(), "expired") {
+		if err := context.Cause(live); api.CodeOf(err) != api.CodeUnauthenticated || !strings.Contains(err.Error(), "expired") {
 			t.Errorf("what is under way: %v", err)
 		}
 		refused(t, s, text, "expired")
@@ -194,7 +194,7 @@ func TestAKeyExpires(t *testing.T) {
 		}
 		time.Sleep(2 * 24 * time.Hour)
 		create(t, s, key.Wish{Tenant: "blue"})
-		if _, err := s.Get(k.ID); cloche.CodeOf(err) != cloche.CodeNotFound {
+		if _, err := s.Get(k.ID); api.CodeOf(err) != api.CodeNotFound {
 			t.Errorf("still on record: %v", err)
 		}
 		closed(t, s)
@@ -310,7 +310,7 @@ func TestDeadKeysAreKept(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		create(t, s, key.Wish{Tenant: "red"})
-		if got, err := s.Get(k.ID); cloche.CodeOf(err) != cloche.CodeNotFound {
+		if got, err := s.Get(k.ID); api.CodeOf(err) != api.CodeNotFound {
 			t.Errorf("after more than thirty days: %+v, %v", got, err)
 		}
 		closed(t, s)
@@ -340,7 +340,7 @@ func TestADamagedFileIsNotForgotten(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(home, "keys.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := key.Open(context.Background(), home); cloche.CodeOf(err) != cloche.CodeState {
+		if _, err := key.Open(context.Background(), home); api.CodeOf(err) != api.CodeState {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

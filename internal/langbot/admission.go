@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // admissionPolicy is the part of the configuration about grants. Where it is wrong it
@@ -144,7 +144,7 @@ func (s *Server) readiness(ctx context.Context) readiness {
 
 // unmet are the checks of the strict mode, each with why it fails; empty is that it
 // holds.
-func (s *Server) unmet(cfg *settings, c choice, report cloche.EngineReport) map[string]string {
+func (s *Server) unmet(cfg *settings, c choice, report api.EngineReport) map[string]string {
 	unless := func(ok bool, why string) string {
 		if ok {
 			return ""
@@ -161,7 +161,7 @@ func (s *Server) unmet(cfg *settings, c choice, report cloche.EngineReport) map[
 	}
 	// The operator may say that storage need not be held.
 	storage := func(why string) string { return unless(s.o.UnsafeStorage, why) }
-	isolates := unless(c.available && report.Tier != cloche.TierNone && report.Tier != "", "the engine isolates nothing, or is not available")
+	isolates := unless(c.available && report.Tier != api.TierNone && report.Tier != "", "the engine isolates nothing, or is not available")
 	fi, err := os.Stat(cfg.workspace)
 	mounted := cfg.workspace != "" && err == nil && fi.IsDir() && cfg.allowed(resolved(cfg.workspace))
 	const unheld = "the workspace is a directory of the host, which is measured before and after an exec, and which nothing holds while one runs"
@@ -182,15 +182,15 @@ func (s *Server) unmet(cfg *settings, c choice, report cloche.EngineReport) map[
 	}
 }
 
-func (s *Server) reportOf(ctx context.Context, name string) cloche.EngineReport {
+func (s *Server) reportOf(ctx context.Context, name string) api.EngineReport {
 	reports, err := s.core.Engines(ctx, house())
 	if err != nil {
-		return cloche.EngineReport{}
+		return api.EngineReport{}
 	}
-	if i := slices.IndexFunc(reports, func(r cloche.EngineReport) bool { return r.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(reports, func(r api.EngineReport) bool { return r.Name == name }); i >= 0 {
 		return reports[i]
 	}
-	return cloche.EngineReport{}
+	return api.EngineReport{}
 }
 
 // grantSpec is a grant as it comes, and its revocation.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const upsertGrant, revokeGrant = "box_upsert_sandbox_admission_grant", "box_revoke_sandbox_admission_grant"
@@ -27,11 +27,11 @@ func grantFor(p *placement, revision int) obj {
 }
 
 // strict is the report of an engine that holds all that a policy of grants demands.
-func strict() cloche.EngineReport {
-	ok := cloche.Enforcement{OK: true}
-	return cloche.EngineReport{
-		Name: "nsjail", Usable: true, Tier: cloche.TierNamespace,
-		Enforces: map[string]cloche.Enforcement{"memory_bytes": ok, "pids": ok, "cpus": ok, "disk_bytes": ok},
+func strict() api.EngineReport {
+	ok := api.Enforcement{OK: true}
+	return api.EngineReport{
+		Name: "nsjail", Usable: true, Tier: api.TierNamespace,
+		Enforces: map[string]api.Enforcement{"memory_bytes": ok, "pids": ok, "cpus": ok, "disk_bytes": ok},
 	}
 }
 
@@ -46,7 +46,7 @@ func needsGrants(t *testing.T, change func(*Options)) (*door, string) {
 			change(o)
 		}
 	})
-	d.core.engines = []cloche.EngineReport{strict()}
+	d.core.engines = []api.EngineReport{strict()}
 	return d, work
 }
 
@@ -102,23 +102,23 @@ func TestMountsOfAGrantedSession(t *testing.T) {
 	d.core.mu.Lock()
 	spec := d.core.live[first["backend_session_id"].(string)]
 	d.core.mu.Unlock()
-	want := []cloche.Mount{{Source: filepath.Join(root, "lib"), Target: "/workspace/b", ReadOnly: true}, {Source: filepath.Join(root, "skill"), Target: "/workspace/tools/a", ReadOnly: true}}
-	if !slices.EqualFunc(spec.Mounts, want, func(a, b cloche.Mount) bool {
+	want := []api.Mount{{Source: filepath.Join(root, "lib"), Target: "/workspace/b", ReadOnly: true}, {Source: filepath.Join(root, "skill"), Target: "/workspace/tools/a", ReadOnly: true}}
+	if !slices.EqualFunc(spec.Mounts, want, func(a, b api.Mount) bool {
 		return a.Source == b.Source && a.Target == b.Target && a.ReadOnly == b.ReadOnly
 	}) {
 		t.Errorf("the mounts are %+v", spec.Mounts)
 	}
-	if len(spec.Skills) != 1 || spec.Skills[0].Name != "own" || spec.Skills[0].Access != cloche.AccessRead {
+	if len(spec.Skills) != 1 || spec.Skills[0].Name != "own" || spec.Skills[0].Access != api.AccessRead {
 		t.Errorf("the skills are %+v", spec.Skills)
 	}
-	if spec.Workspace.Dir != filepath.Join(tenants, p.durable()) || spec.Network != cloche.NetworkNone {
+	if spec.Workspace.Dir != filepath.Join(tenants, p.durable()) || spec.Network != api.NetworkNone {
 		t.Errorf("%+v", spec)
 	}
 	// A skill by its name is to read as well.
 	named := d.must("box_create_session", p, obj{"session_id": "x", "skill_name": "own"})
 	d.core.mu.Lock()
 	defer d.core.mu.Unlock()
-	if got := d.core.live[named["backend_session_id"].(string)].Skills; len(got) != 1 || got[0].Name != "own" || got[0].Access == cloche.AccessWrite {
+	if got := d.core.live[named["backend_session_id"].(string)].Skills; len(got) != 1 || got[0].Name != "own" || got[0].Access == api.AccessWrite {
 		t.Errorf("the skills are %+v", got)
 	}
 }
@@ -129,17 +129,17 @@ func TestStrictReadiness(t *testing.T) {
 	storage := []string{"bounded_ephemeral_storage", "hard_read_only_mount_quota", "hard_skill_storage_quota", "hard_workspace_quota", "inode_quota"}
 	// A workspace is a directory of the host here, which nothing holds.
 	always := []string{"hard_workspace_quota", "inode_quota"}
-	without := func(limits ...string) func(*cloche.EngineReport) {
-		return func(r *cloche.EngineReport) {
+	without := func(limits ...string) func(*api.EngineReport) {
+		return func(r *api.EngineReport) {
 			r.Enforces = maps.Clone(r.Enforces)
 			for _, l := range limits {
-				r.Enforces[l] = cloche.Enforcement{Reason: "no " + l + " here"}
+				r.Enforces[l] = api.Enforcement{Reason: "no " + l + " here"}
 			}
 		}
 	}
 	isolation := []string{"mount_isolation", "namespace_isolation", "network_isolation"}
 	for name, c := range map[string]struct {
-		change        func(*cloche.EngineReport)
+		change        func(*api.EngineReport)
 		config        string
 		unsafe        bool
 		missing, says []string
@@ -149,17 +149,17 @@ func TestStrictReadiness(t *testing.T) {
 		"no memory limit":         {unsafe: true, change: without("memory_bytes"), missing: []string{"cgroup_v2"}, says: []string{"no memory_bytes here"}},
 		"no limit of processes":   {unsafe: true, change: without("pids"), missing: []string{"cgroup_v2"}},
 		"no bound of the root":    {change: without("disk_bytes"), missing: append([]string{"bounded_ephemeral_storage"}, always...), says: []string{"no disk_bytes here"}},
-		"it isolates nothing":     {unsafe: true, change: func(r *cloche.EngineReport) { r.Tier = cloche.TierNone }, missing: isolation},
+		"it isolates nothing":     {unsafe: true, change: func(r *api.EngineReport) { r.Tier = api.TierNone }, missing: isolation},
 		"it isolates nothing, and storage counts": {
-			change: func(r *cloche.EngineReport) { r.Tier = cloche.TierNone }, missing: slices.Concat(always, isolation, []string{"hard_read_only_mount_quota", "hard_skill_storage_quota"}),
+			change: func(r *api.EngineReport) { r.Tier = api.TierNone }, missing: slices.Concat(always, isolation, []string{"hard_read_only_mount_quota", "hard_skill_storage_quota"}),
 		},
 		"it is not usable": {
-			unsafe: true, change: func(r *cloche.EngineReport) {
-				r.Usable, r.Problems = false, []cloche.Problem{{What: "it is not installed"}}
+			unsafe: true, change: func(r *api.EngineReport) {
+				r.Usable, r.Problems = false, []api.Problem{{What: "it is not installed"}}
 			},
 			missing: append([]string{"backend_available"}, isolation...), says: []string{"it is not installed"},
 		},
-		"another backend":      {unsafe: true, config: `{"backend":"docker","local":{"host_root":"b"},"admission":{"required":true}}`, change: func(r *cloche.EngineReport) { r.Name = "docker" }, missing: []string{"required_backend"}},
+		"another backend":      {unsafe: true, config: `{"backend":"docker","local":{"host_root":"b"},"admission":{"required":true}}`, change: func(r *api.EngineReport) { r.Name = "docker" }, missing: []string{"required_backend"}},
 		"no default workspace": {unsafe: true, config: `{"backend":"nsjail","admission":{"required":true}}`, missing: []string{"workspace_mount"}},
 		"a malformed policy":   {unsafe: true, config: `{"backend":"nsjail","local":{"host_root":"b"},"admission":{"required":true,"max_sessions":2}}`, missing: []string{"configuration"}},
 		"a number as a truth":  {unsafe: true, config: `{"backend":"nsjail","local":{"host_root":"b"},"admission":{"required":false,"max_sessions":true}}`, missing: []string{"configuration"}},
@@ -174,7 +174,7 @@ func TestStrictReadiness(t *testing.T) {
 		if c.change != nil {
 			c.change(&report)
 		}
-		d.core.engines = []cloche.EngineReport{report}
+		d.core.engines = []api.EngineReport{report}
 		slices.Sort(c.missing)
 		info := d.must("box_get_backend_info", nil, obj{})
 		ready := info["readiness"].(obj)

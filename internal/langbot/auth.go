@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The headers of a connection.
@@ -35,7 +35,7 @@ type pin struct {
 func newPin(token, instance string) (*pin, error) {
 	p := &pin{instance: strings.TrimSpace(instance)}
 	if p.instance != "" && !validInstance(p.instance) {
-		return nil, cloche.Invalid("instance", "the trusted instance %s is no id of one", clipped(p.instance)).
+		return nil, api.Invalid("instance", "the trusted instance %s is no id of one", clipped(p.instance)).
 			WithHint("letters, digits, and . _ : - after the first, at most 128")
 	}
 	if token != "" {

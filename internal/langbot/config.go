@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // boxConfig is the part of LangBot's configuration that the runtime reads. What is
@@ -477,7 +477,7 @@ type choice struct {
 
 // choose finds the engine among the reports, in the order of the candidates. A
 // backend that was named never falls back; local falls back to auto.
-func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineStatus) choice {
+func choose(backend string, reports []api.EngineReport, auto api.EngineStatus) choice {
 	names, known := candidates(backend)
 	if !known {
 		return choice{reason: "there is no backend " + clipped(backend)}
@@ -487,7 +487,7 @@ func choose(backend string, reports []cloche.EngineReport, auto cloche.EngineSta
 	}
 	var why []string
 	for _, name := range names {
-		i := slices.IndexFunc(reports, func(r cloche.EngineReport) bool { return r.Name == name })
+		i := slices.IndexFunc(reports, func(r api.EngineReport) bool { return r.Name == name })
 		if i < 0 {
 			why = append(why, "engine "+name+" is not part of this build")
 			continue

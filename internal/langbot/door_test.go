@@ -17,7 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -36,9 +36,9 @@ type fakeCore struct {
 	// all and byID are the processes; the key is the sandbox and the process.
 	all     []*fakeProcess
 	byID    map[string]*fakeProcess
-	live    map[string]cloche.SandboxSpec
+	live    map[string]api.SandboxSpec
 	tenants map[string]string
-	engines []cloche.EngineReport
+	engines []api.EngineReport
 	down    bool
 	// disabled: the operator's rules say so.
 	disabled bool
@@ -47,13 +47,13 @@ type fakeCore struct {
 	holdCreate, holdRemove chan struct{}
 	slow                   chan string
 	// refuse, where it is set, says what is wrong with a spec.
-	refuse func(cloche.SandboxSpec) error
+	refuse func(api.SandboxSpec) error
 	// forced: a template of the operator's names every sandbox.
 	forced bool
 	// adjusted is what was changed of every sandbox.
-	adjusted []cloche.Adjustment
+	adjusted []api.Adjustment
 	// execs are the requests that came.
-	execs []cloche.ExecRequest
+	execs []api.ExecRequest
 	// turnedAway are why connections were refused.
 	turnedAway []string
 	// hold, where it is set, is waited for by every exec.
@@ -63,37 +63,37 @@ type fakeCore struct {
 }
 
 func newFakeCore() *fakeCore {
-	return &fakeCore{byID: map[string]*fakeProcess{}, live: map[string]cloche.SandboxSpec{}, tenants: map[string]string{}, entered: make(chan struct{}, 1), slow: make(chan string, 16)}
+	return &fakeCore{byID: map[string]*fakeProcess{}, live: map[string]api.SandboxSpec{}, tenants: map[string]string{}, entered: make(chan struct{}, 1), slow: make(chan string, 16)}
 }
 
-func (f *fakeCore) Create(_ context.Context, c core.Caller, spec cloche.SandboxSpec, _ func(string)) (cloche.Sandbox, error) {
+func (f *fakeCore) Create(_ context.Context, c core.Caller, spec api.SandboxSpec, _ func(string)) (api.Sandbox, error) {
 	f.wait("create", &f.holdCreate)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
 		if err := f.refuse(spec); err != nil {
-			return cloche.Sandbox{}, err
+			return api.Sandbox{}, err
 		}
 	}
 	f.made++
 	id := "sb-" + strconv.Itoa(f.made)
 	f.live[id], f.tenants[id] = spec, c.Tenant
-	return cloche.Sandbox{ID: id, Engine: "fake", State: cloche.StateRunning, Adjusted: f.adjusted}, nil
+	return api.Sandbox{ID: id, Engine: "fake", State: api.StateRunning, Adjusted: f.adjusted}, nil
 }
 
-func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
+func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (api.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, ok := f.live[ref]; !ok || f.tenants[ref] != c.Tenant {
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %s", ref)
+		return api.Sandbox{}, api.Errorf(api.CodeNotFound, "there is no sandbox %s", ref)
 	}
 	if f.paused[ref] {
-		return cloche.Sandbox{ID: ref, State: cloche.StatePaused}, nil
+		return api.Sandbox{ID: ref, State: api.StatePaused}, nil
 	}
-	return cloche.Sandbox{ID: ref, State: cloche.StateRunning}, nil
+	return api.Sandbox{ID: ref, State: api.StateRunning}, nil
 }
 
-func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (cloche.Sandbox, error) {
+func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (api.Sandbox, error) {
 	f.mu.Lock()
 	delete(f.paused, ref)
 	f.mu.Unlock()
@@ -131,7 +131,7 @@ func (f *fakeCore) Remove(_ context.Context, _ core.Caller, ref string) error {
 	return nil
 }
 
-func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
+func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req api.ExecRequest) (api.Result, error) {
 	f.mu.Lock()
 	f.execs = append(f.execs, req)
 	f.mu.Unlock()
@@ -143,7 +143,7 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 		select {
 		case <-f.hold:
 		case <-ctx.Done():
-			return cloche.Result{}, ctx.Err()
+			return api.Result{}, ctx.Err()
 		}
 	}
 	text := req.Argv[len(req.Argv)-1]
@@ -153,26 +153,26 @@ func (f *fakeCore) Exec(ctx context.Context, _ core.Caller, ref string, req cloc
 	_, cmd, _ := strings.Cut(text, "\n") // behind the line that goes to its directory
 	switch cmd {
 	case "time out":
-		return cloche.Result{TimedOut: true, Signal: "KILL", Stdout: []byte(" some\n")}, nil
+		return api.Result{TimedOut: true, Signal: "KILL", Stdout: []byte(" some\n")}, nil
 	case "fail":
-		return cloche.Result{ExitCode: new(3), Stderr: []byte("\xff why\n\n")}, nil
+		return api.Result{ExitCode: new(3), Stderr: []byte("\xff why\n\n")}, nil
 	case "flood":
-		return cloche.Result{ExitCode: new(0), Stdout: []byte("head tail"), StdoutInfo: cloche.StreamCounts{Kept: 9, Dropped: 1234}}, nil
+		return api.Result{ExitCode: new(0), Stdout: []byte("head tail"), StdoutInfo: api.StreamCounts{Kept: 9, Dropped: 1234}}, nil
 	case "huge":
-		return cloche.Result{ExitCode: new(0), Stdout: make([]byte, maxFrame/6+1)}, nil // six characters each
+		return api.Result{ExitCode: new(0), Stdout: make([]byte, maxFrame/6+1)}, nil // six characters each
 	case "refused":
-		return cloche.Result{ExitCode: new(1), Stderr: []byte("curl: (7) no\n"), Refusals: []cloche.EgressRefusal{
+		return api.Result{ExitCode: new(1), Stderr: []byte("curl: (7) no\n"), Refusals: []api.EgressRefusal{
 			{Name: "a.example"}, {Name: "b.example", Port: 22, Reason: "no rule\nallows it", Hint: "allow b.example:22"},
 		}}, nil
 	case "export":
-		return cloche.Result{ExitCode: new(73), Stderr: []byte("x\nLANGBOT_OUTBOX_LIMIT:{}\n"), Refusals: []cloche.EgressRefusal{{Name: "a.example"}}}, nil
+		return api.Result{ExitCode: new(73), Stderr: []byte("x\nLANGBOT_OUTBOX_LIMIT:{}\n"), Refusals: []api.EgressRefusal{{Name: "a.example"}}}, nil
 	case "killed":
-		return cloche.Result{Signal: "KILL"}, nil
+		return api.Result{Signal: "KILL"}, nil
 	}
-	return cloche.Result{ExitCode: new(0), Stdout: []byte(ref + " " + cmd + "\n")}, nil
+	return api.Result{ExitCode: new(0), Stdout: []byte(ref + " " + cmd + "\n")}, nil
 }
 
-func (f *fakeCore) Engines(context.Context, core.Caller) ([]cloche.EngineReport, error) {
+func (f *fakeCore) Engines(context.Context, core.Caller) ([]api.EngineReport, error) {
 	return f.engines, nil
 }
 
@@ -181,31 +181,31 @@ func (f *fakeCore) EngineAtLeast(_ context.Context, engine, own string) error {
 	defer f.mu.Unlock()
 	f.floors = append(f.floors, own)
 	if f.weak[engine] {
-		return cloche.Errorf(cloche.CodeDenied, "engine %s is too weak", engine)
+		return api.Errorf(api.CodeDenied, "engine %s is too weak", engine)
 	}
 	return nil
 }
 
-func (f *fakeCore) Status(context.Context, core.Caller) cloche.Status {
-	return cloche.Status{Enabled: !f.disabled, Engine: cloche.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
+func (f *fakeCore) Status(context.Context, core.Caller) api.Status {
+	return api.Status{Enabled: !f.disabled, Engine: api.EngineStatus{Name: "fake", Available: !f.down, Reason: "it is down"}}
 }
 
-func (f *fakeCore) ExplainPolicy(_ context.Context, _ core.Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+func (f *fakeCore) ExplainPolicy(_ context.Context, _ core.Caller, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q.Spec.Workspace == nil {
-		q.Spec.Workspace = &cloche.Workspace{}
+		q.Spec.Workspace = &api.Workspace{}
 	}
 	if f.refuse != nil {
-		if e, ok := errors.AsType[*cloche.Error](f.refuse(q.Spec)); ok {
-			return cloche.PolicyAnswer{Refusal: e}, nil
+		if e, ok := errors.AsType[*api.Error](f.refuse(q.Spec)); ok {
+			return api.PolicyAnswer{Refusal: e}, nil
 		}
 	}
-	return cloche.PolicyAnswer{Allowed: true}, nil
+	return api.PolicyAnswer{Allowed: true}, nil
 }
 
-func (f *fakeCore) Info(context.Context, core.Caller) cloche.Info {
-	return cloche.Info{ScopeForced: f.forced}
+func (f *fakeCore) Info(context.Context, core.Caller) api.Info {
+	return api.Info{ScopeForced: f.forced}
 }
 
 func (f *fakeCore) RefusedConnection(_, reason string, _ int64) {
@@ -216,14 +216,14 @@ func (f *fakeCore) RefusedConnection(_, reason string, _ int64) {
 
 func (f *fakeCore) KeepSkills(core.Caller, string) {}
 
-func gone() error { return cloche.Errorf(cloche.CodeNotFound, "there is no such process") }
+func gone() error { return api.Errorf(api.CodeNotFound, "there is no such process") }
 
-func (f *fakeCore) StartProcess(_ context.Context, _ core.Caller, ref string, spec cloche.ProcessSpec) (cloche.Process, error) {
+func (f *fakeCore) StartProcess(_ context.Context, _ core.Caller, ref string, spec api.ProcessSpec) (api.Process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := newFakeProcess()
 	f.all, f.byID[ref+" "+spec.ExecID] = append(f.all, p), p
-	return cloche.Process{ExecID: spec.ExecID, State: cloche.ProcessRunning, Running: true}, nil
+	return api.Process{ExecID: spec.ExecID, State: api.ProcessRunning, Running: true}, nil
 }
 
 // processes are all that were started, in their order.
@@ -242,28 +242,28 @@ func (f *fakeCore) process(ref, id string) (*fakeProcess, error) {
 	return nil, gone()
 }
 
-func (f *fakeCore) GetProcess(_ context.Context, _ core.Caller, ref, id string) (cloche.Process, error) {
+func (f *fakeCore) GetProcess(_ context.Context, _ core.Caller, ref, id string) (api.Process, error) {
 	p, err := f.process(ref, id)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.exit != nil && *p.exit < 0 {
-		return cloche.Process{ExecID: id, State: cloche.ProcessExited, Signal: "KILL", EndedAt: new(time.Now())}, nil
+		return api.Process{ExecID: id, State: api.ProcessExited, Signal: "KILL", EndedAt: new(time.Now())}, nil
 	}
 	if p.exit != nil {
-		return cloche.Process{ExecID: id, State: cloche.ProcessExited, ExitCode: p.exit, EndedAt: new(time.Now())}, nil
+		return api.Process{ExecID: id, State: api.ProcessExited, ExitCode: p.exit, EndedAt: new(time.Now())}, nil
 	}
-	return cloche.Process{ExecID: id, State: cloche.ProcessRunning, Running: true}, nil
+	return api.Process{ExecID: id, State: api.ProcessRunning, Running: true}, nil
 }
 
-func (f *fakeCore) WaitProcess(_ context.Context, _ core.Caller, ref, id string, _ cloche.WaitRequest) (cloche.Process, error) {
+func (f *fakeCore) WaitProcess(_ context.Context, _ core.Caller, ref, id string, _ api.WaitRequest) (api.Process, error) {
 	return f.GetProcess(context.Background(), core.Caller{}, ref, id)
 }
 
 // SignalProcess ends it, whatever the signal.
-func (f *fakeCore) SignalProcess(_ context.Context, _ core.Caller, ref, id string, _ cloche.SignalRequest) error {
+func (f *fakeCore) SignalProcess(_ context.Context, _ core.Caller, ref, id string, _ api.SignalRequest) error {
 	p, err := f.process(ref, id)
 	if err == nil {
 		p.change(func() { p.exit = new(-9) })
@@ -278,17 +278,17 @@ func (f *fakeCore) RemoveProcess(_ context.Context, _ core.Caller, ref, id strin
 	return nil
 }
 
-func (f *fakeCore) Logs(_ context.Context, _ core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (f *fakeCore) Logs(_ context.Context, _ core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	p, err := f.process(ref, o.ExecID)
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fn(cloche.LogEntry{Stream: cloche.Stderr, Data: p.stderr[max(0, int64(len(p.stderr))+*o.Since):]})
+	return fn(api.LogEntry{Stream: api.Stderr, Data: p.stderr[max(0, int64(len(p.stderr))+*o.Since):]})
 }
 
-func (f *fakeCore) Attach(_ context.Context, _ core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error) {
+func (f *fakeCore) Attach(_ context.Context, _ core.Caller, ref, id string, r api.AttachRequest) (Attachment, error) {
 	p, err := f.process(ref, id)
 	if err != nil {
 		return nil, err

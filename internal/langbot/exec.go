@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -29,7 +29,7 @@ type execResult struct {
 	Stderr      string `json:"stderr"`
 	DurationMS  int64  `json:"duration_ms"`
 	// Adjusted are values of the exec that the operator's rules changed.
-	Adjusted []cloche.Adjustment `json:"adjusted,omitempty"`
+	Adjusted []api.Adjustment `json:"adjusted,omitempty"`
 }
 
 func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResult, error) {
@@ -42,8 +42,8 @@ func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResul
 	}
 	defer done()
 	seconds := min(int64(spec.TimeoutSec), maxExec)
-	req := cloche.ExecRequest{
-		Naming: cloche.Naming{Identity: identityOf(p, x.logical())},
+	req := api.ExecRequest{
+		Naming: api.Naming{Identity: identityOf(p, x.logical())},
 		Env:    spec.Env, TimeoutMS: new(seconds * 1000), MaxOutputBytes: maxOutput,
 	}
 	if req.Argv, req.Stdin, err = script(inDir(spec.Workdir) + spec.Cmd); err != nil {
@@ -54,7 +54,7 @@ func (s *Server) exec(ctx context.Context, p placement, spec boxSpec) (execResul
 		return execResult{}, s.whyNot(x, err)
 	}
 	if res.SandboxLost {
-		return execResult{}, s.whyNot(x, cloche.Errorf(cloche.CodeSandboxLost, "the session's sandbox ended: %s", res.TerminalReason))
+		return execResult{}, s.whyNot(x, api.Errorf(api.CodeSandboxLost, "the session's sandbox ended: %s", res.TerminalReason))
 	}
 	out := execResult{
 		SessionID: x.logical(), BackendName: x.engine, Status: "completed", DurationMS: res.DurationMS,
@@ -85,14 +85,14 @@ const fromInput = `eval "$(cat)" </dev/null`
 
 // script is how a login shell is given a script: as an argument, or on its input where it is
 // too long for one. LangBot sends attachments in its scripts.
-func script(text string) (argv []string, stdin cloche.Bytes, err error) {
+func script(text string) (argv []string, stdin api.Bytes, err error) {
 	if len(text) <= maxArgument {
 		return []string{"/bin/sh", "-lc", text}, nil, nil
 	}
 	if strings.ContainsRune(text, 0) {
 		return nil, nil, failed(classValidation, "cmd: it has a NUL character")
 	}
-	return []string{"/bin/sh", "-lc", fromInput}, cloche.Bytes(text), nil
+	return []string{"/bin/sh", "-lc", fromInput}, api.Bytes(text), nil
 }
 
 // exportLimit begins the last line of the error output of LangBot's own scripts, which
@@ -101,7 +101,7 @@ const exportLimit = "LANGBOT_OUTBOX_LIMIT:"
 
 // withRefusals ends the error output of an exec with what was not let out meanwhile, on
 // one line, so that who reads its end learns why a connection failed.
-func withRefusals(stderr string, refused []cloche.EgressRefusal) string {
+func withRefusals(stderr string, refused []api.EgressRefusal) string {
 	if len(refused) == 0 || strings.HasPrefix(stderr[strings.LastIndexByte(stderr, '\n')+1:], exportLimit) {
 		return stderr
 	}
@@ -138,8 +138,8 @@ func (s *Server) whyNot(x *session, err error) error {
 	s.mu.Lock()
 	gone := s.sessions[x.physical] != x
 	s.mu.Unlock()
-	code := cloche.CodeOf(err)
-	if gone && (code == cloche.CodeNotFound || code == cloche.CodeSandboxLost || code == cloche.CodeState || code == cloche.CodeUnavailable) {
+	code := api.CodeOf(err)
+	if gone && (code == api.CodeNotFound || code == api.CodeSandboxLost || code == api.CodeState || code == api.CodeUnavailable) {
 		return failed(classNotFound, "Box session %s is being deleted", x.logical())
 	}
 	return err
@@ -147,7 +147,7 @@ func (s *Server) whyNot(x *session, err error) error {
 
 // shown is an output stream as it is answered. The notice is the reference's, byte for byte:
 // LangBot recognises an export that was cut by it.
-func shown(data []byte, n cloche.StreamCounts) string {
+func shown(data []byte, n api.StreamCounts) string {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd"))
 	if n.Dropped > 0 {
 		text += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", maxOutput, n.Dropped)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // class is what a failure is called on the wire: the client finds its exception by
@@ -56,19 +56,19 @@ func failed(c class, format string, args ...any) *failure {
 func stale() *failure { return failed(classPermission, "Stale Box placement generation") }
 
 // classOf is the one table from our codes to their classes.
-func classOf(code cloche.Code) class {
+func classOf(code api.Code) class {
 	switch code {
-	case cloche.CodeInvalid, cloche.CodeDenied, cloche.CodeTooLarge, cloche.CodeUnsupported, cloche.CodeQuota:
+	case api.CodeInvalid, api.CodeDenied, api.CodeTooLarge, api.CodeUnsupported, api.CodeQuota:
 		return classValidation
-	case cloche.CodeUnavailable, cloche.CodeDisabled:
+	case api.CodeUnavailable, api.CodeDisabled:
 		return classUnavailable
-	case cloche.CodeNoCapacity, cloche.CodeTooMany:
+	case api.CodeNoCapacity, api.CodeTooMany:
 		return classCapacity
-	case cloche.CodeExists, cloche.CodeConflict:
+	case api.CodeExists, api.CodeConflict:
 		return classConflict
-	case cloche.CodeNotFound, cloche.CodeSandboxLost:
+	case api.CodeNotFound, api.CodeSandboxLost:
 		return classNotFound
-	case cloche.CodeUnauthenticated:
+	case api.CodeUnauthenticated:
 		return classPermission
 	default:
 		return classBox
@@ -83,7 +83,7 @@ func (s *Server) clean(err error) error {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return &failure{class: f.class, text: s.o.Redact(f.text), cause: f.cause}
 	}
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		out := *e
 		out.Message, out.Hint = s.o.Redact(e.Message), s.o.Redact(e.Hint)
 		return &out
@@ -95,7 +95,7 @@ func (s *Server) clean(err error) error {
 func wireError(err error) string {
 	var text string
 	var f *failure
-	var e *cloche.Error
+	var e *api.Error
 	switch {
 	case errors.As(err, &f):
 		text = f.Error()

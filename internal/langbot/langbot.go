@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -42,25 +42,25 @@ type Core interface {
 
 // Sandboxes are core's verbs on sandboxes.
 type Sandboxes interface {
-	Create(ctx context.Context, caller core.Caller, spec cloche.SandboxSpec, progress func(step string)) (cloche.Sandbox, error)
-	Get(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
-	Resume(ctx context.Context, caller core.Caller, ref string) (cloche.Sandbox, error)
+	Create(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error)
+	Get(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Remove(ctx context.Context, caller core.Caller, ref string) error
-	Exec(ctx context.Context, caller core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error)
+	Exec(ctx context.Context, caller core.Caller, ref string, req api.ExecRequest) (api.Result, error)
 }
 
 // Rules are core's verbs on what the machine and the operator's rules allow, and on the
 // record of what was refused.
 type Rules interface {
 	// Engines are the reports of all engines, as fresh as a few seconds.
-	Engines(ctx context.Context, caller core.Caller) ([]cloche.EngineReport, error)
-	Status(ctx context.Context, caller core.Caller) cloche.Status
+	Engines(ctx context.Context, caller core.Caller) ([]api.EngineReport, error)
+	Status(ctx context.Context, caller core.Caller) api.Status
 	// EngineAtLeast says why an engine isolates less than the operator's choice: the
 	// engine own, or where that is empty what the rules say. Nil is that it does not.
 	EngineAtLeast(ctx context.Context, engine, own string) error
 	// ExplainPolicy says what policy would say to a create. Nothing is done.
-	ExplainPolicy(ctx context.Context, caller core.Caller, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error)
-	Info(ctx context.Context, caller core.Caller) cloche.Info
+	ExplainPolicy(ctx context.Context, caller core.Caller, q api.PolicyQuestion) (api.PolicyAnswer, error)
+	Info(ctx context.Context, caller core.Caller) api.Info
 	// RefusedConnection records that a connection was refused, and how many before it
 	// were without a record.
 	RefusedConnection(remote, reason string, notTold int64)
@@ -68,13 +68,13 @@ type Rules interface {
 
 // Processes are core's verbs on managed processes.
 type Processes interface {
-	StartProcess(ctx context.Context, caller core.Caller, ref string, spec cloche.ProcessSpec) (cloche.Process, error)
-	GetProcess(ctx context.Context, caller core.Caller, ref, id string) (cloche.Process, error)
-	WaitProcess(ctx context.Context, caller core.Caller, ref, id string, w cloche.WaitRequest) (cloche.Process, error)
-	SignalProcess(ctx context.Context, caller core.Caller, ref, id string, r cloche.SignalRequest) error
+	StartProcess(ctx context.Context, caller core.Caller, ref string, spec api.ProcessSpec) (api.Process, error)
+	GetProcess(ctx context.Context, caller core.Caller, ref, id string) (api.Process, error)
+	WaitProcess(ctx context.Context, caller core.Caller, ref, id string, w api.WaitRequest) (api.Process, error)
+	SignalProcess(ctx context.Context, caller core.Caller, ref, id string, r api.SignalRequest) error
 	RemoveProcess(ctx context.Context, caller core.Caller, ref, id string) error
-	Logs(ctx context.Context, caller core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error
-	Attach(ctx context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error)
+	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
+	Attach(ctx context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (Attachment, error)
 }
 
 // Attachment is the relay's place at a process. Close leaves the process.
@@ -89,7 +89,7 @@ func FromCore(s *core.Service) Core { return service{s} }
 
 type service struct{ *core.Service }
 
-func (s service) Attach(ctx context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (Attachment, error) {
+func (s service) Attach(ctx context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (Attachment, error) {
 	a, err := s.Service.Attach(ctx, caller, ref, id, r)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func ValidToken(token string) error {
 		return nil
 	}
 	if t := strings.TrimSpace(token); len(t) < 32 || strings.ContainsAny(t, " \t\r\n") {
-		return cloche.Invalid("token", "the control token has %d characters, or white space in it", len(t)).
+		return api.Invalid("token", "the control token has %d characters, or white space in it", len(t)).
 			WithHint("use at least 32, such as the output of `openssl rand -hex 32`")
 	}
 	return nil
@@ -227,7 +227,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func startError(err error) error {
 	var f *failure
 	if errors.As(err, &f) {
-		return cloche.Invalid("config", "%s", f.text).WithHint("mend the box section of the configuration")
+		return api.Invalid("config", "%s", f.text).WithHint("mend the box section of the configuration")
 	}
 	return err
 }
@@ -288,11 +288,11 @@ func (s *Server) choice(ctx context.Context) choice {
 	if !c.available || bool(s.operator.box.Compat.AllowUnenforced) {
 		return c
 	}
-	usual := cloche.SandboxSpec{
-		Engine: c.engine, Network: cloche.NetworkNone, ReadOnlyRoot: new(true),
-		Limits: cloche.Limits{CPUs: usualCPUs, MemoryBytes: usualMemoryMB << 20, Pids: usualPids},
+	usual := api.SandboxSpec{
+		Engine: c.engine, Network: api.NetworkNone, ReadOnlyRoot: new(true),
+		Limits: api.Limits{CPUs: usualCPUs, MemoryBytes: usualMemoryMB << 20, Pids: usualPids},
 	}
-	answer, err := s.core.ExplainPolicy(ctx, house(), cloche.PolicyQuestion{Verb: "create", Spec: usual})
+	answer, err := s.core.ExplainPolicy(ctx, house(), api.PolicyQuestion{Verb: "create", Spec: usual})
 	if err != nil {
 		return c // a create has the last word
 	}
@@ -304,8 +304,8 @@ func (s *Server) choice(ctx context.Context) choice {
 }
 
 // unheldLimit reports whether an error is about a limit that the engine cannot enforce.
-func unheldLimit(e *cloche.Error) bool {
-	return e.Code == cloche.CodeUnsupported && strings.HasPrefix(e.Field, "limits.")
+func unheldLimit(e *api.Error) bool {
+	return e.Code == api.CodeUnsupported && strings.HasPrefix(e.Field, "limits.")
 }
 
 // engine is choice without the limits.

@@ -14,20 +14,20 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Where the machine cannot enforce what LangBot always sends, that is told before a session
 // is asked for, and the operator may have sessions run without it.
 func TestLimitsThatAreNotEnforced(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	noGroups := func(spec cloche.SandboxSpec) error {
+	noGroups := func(spec api.SandboxSpec) error {
 		for _, l := range []struct {
 			field string
 			asked bool
 		}{{limitMemory, spec.Limits.MemoryBytes > 0}, {limitPids, spec.Limits.Pids > 0}} {
 			if l.asked {
-				e := cloche.Errorf(cloche.CodeUnsupported, "%s: no cgroup is delegated", l.field)
+				e := api.Errorf(api.CodeUnsupported, "%s: no cgroup is delegated", l.field)
 				e.Field = l.field
 				return e
 			}
@@ -64,7 +64,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 func TestAdjustedSessionsSaySo(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	d := newDoor(t, nil)
-	d.core.adjusted = []cloche.Adjustment{{Field: limitMemory, Asked: "512MiB", Used: "256MiB", Rule: "profiles.default.max"}}
+	d.core.adjusted = []api.Adjustment{{Field: limitMemory, Asked: "512MiB", Used: "256MiB", Rule: "profiles.default.max"}}
 	made := d.must("box_create_session", p, obj{"session_id": "s", "persistent": true})
 	if text := fmt.Sprint(made["adjusted"]); !strings.Contains(text, "256MiB") || !strings.Contains(text, "profiles.default.max") {
 		t.Errorf("%v", made)
@@ -83,22 +83,22 @@ func TestNetworkOfTheOperator(t *testing.T) {
 	for name, c := range map[string]struct {
 		environ []string
 		profile string
-		egress  *cloche.Egress
+		egress  *api.Egress
 	}{
-		"nothing is said":     {nil, "", &cloche.Egress{Allow: []string{"*"}}},
-		"rules":               {[]string{"BOX__NETWORK__ALLOW=pypi.org, *.example", "BOX__NETWORK__DENY=x.example"}, "", &cloche.Egress{Allow: []string{"pypi.org", "*.example"}, Deny: []string{"x.example"}}},
+		"nothing is said":     {nil, "", &api.Egress{Allow: []string{"*"}}},
+		"rules":               {[]string{"BOX__NETWORK__ALLOW=pypi.org, *.example", "BOX__NETWORK__DENY=x.example"}, "", &api.Egress{Allow: []string{"pypi.org", "*.example"}, Deny: []string{"x.example"}}},
 		"a profile":           {[]string{"BOX__NETWORK__PROFILE=bots"}, "bots", nil},
-		"a profile and rules": {[]string{"BOX__NETWORK__PROFILE=bots", `BOX__NETWORK__ALLOW=["pypi.org"]`}, "bots", &cloche.Egress{Allow: []string{"pypi.org"}}},
+		"a profile and rules": {[]string{"BOX__NETWORK__PROFILE=bots", `BOX__NETWORK__ALLOW=["pypi.org"]`}, "bots", &api.Egress{Allow: []string{"pypi.org"}}},
 	} {
 		d := newDoor(t, func(o *Options) { o.Environ = c.environ })
 		// A client does not say so.
 		d.must("box_init", nil, obj{"network": obj{"profile": "loose", "allow": []string{"10.0.0.1:22"}}})
 		on := d.core.live[d.must("box_create_session", p, obj{"session_id": "on", "network": "on"})["backend_session_id"].(string)]
-		if on.Profile != c.profile || fmt.Sprintf("%+v", on.Egress) != fmt.Sprintf("%+v", c.egress) || on.Network != cloche.NetworkOn {
+		if on.Profile != c.profile || fmt.Sprintf("%+v", on.Egress) != fmt.Sprintf("%+v", c.egress) || on.Network != api.NetworkOn {
 			t.Errorf("%s: profile %q, egress %+v", name, on.Profile, on.Egress)
 		}
 		off := d.core.live[d.must("box_create_session", p, obj{"session_id": "off"})["backend_session_id"].(string)]
-		if off.Profile != "" || off.Egress != nil || off.Network != cloche.NetworkNone {
+		if off.Profile != "" || off.Egress != nil || off.Network != api.NetworkNone {
 			t.Errorf("%s: without a network: %+v", name, off)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // sealedDir is a directory of which the digest was made with LangBot's own code.
@@ -146,7 +146,7 @@ func TestQuotaOfAWorkspace(t *testing.T) {
 	root := t.TempDir()
 	d := newDoor(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })
 	p := &placement{"inst-1", "ws-1", 1}
-	made := func(id string, more obj) cloche.Workspace {
+	made := func(id string, more obj) api.Workspace {
 		t.Helper()
 		more["session_id"], more["workspace_quota_mb"] = id, 5
 		ref := d.must("box_create_session", p, more)["backend_session_id"].(string)
@@ -156,31 +156,31 @@ func TestQuotaOfAWorkspace(t *testing.T) {
 		w.Path = ""
 		return w
 	}
-	if got, want := made("own", obj{}), (cloche.Workspace{SizeBytes: 5 << 20}); !reflect.DeepEqual(got, want) {
+	if got, want := made("own", obj{}), (api.Workspace{SizeBytes: 5 << 20}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
-	if got, want := made("dir", obj{"host_path": root}), (cloche.Workspace{Dir: root, SizeBytes: 5 << 20, Quota: cloche.QuotaMeasured}); !reflect.DeepEqual(got, want) {
+	if got, want := made("dir", obj{"host_path": root}), (api.Workspace{Dir: root, SizeBytes: 5 << 20, Quota: api.QuotaMeasured}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
-	if got, want := made("read", obj{"host_path": root, "host_path_mode": "ro"}), (cloche.Workspace{Dir: root, ReadOnly: true}); !reflect.DeepEqual(got, want) {
+	if got, want := made("read", obj{"host_path": root, "host_path_mode": "ro"}), (api.Workspace{Dir: root, ReadOnly: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
 	d.core.mu.Lock()
-	d.core.refuse = func(spec cloche.SandboxSpec) error {
-		if spec.Workspace.SizeBytes > 0 && spec.Workspace.Quota != cloche.QuotaMeasured {
-			e := cloche.Errorf(cloche.CodeUnsupported, "this machine cannot hold it")
+	d.core.refuse = func(spec api.SandboxSpec) error {
+		if spec.Workspace.SizeBytes > 0 && spec.Workspace.Quota != api.QuotaMeasured {
+			e := api.Errorf(api.CodeUnsupported, "this machine cannot hold it")
 			e.Field = "workspace.size_bytes"
 			return e
 		}
 		return nil
 	}
 	d.core.mu.Unlock()
-	if got, want := made("here", obj{}), (cloche.Workspace{SizeBytes: 5 << 20, Quota: cloche.QuotaMeasured}); !reflect.DeepEqual(got, want) {
+	if got, want := made("here", obj{}), (api.Workspace{SizeBytes: 5 << 20, Quota: api.QuotaMeasured}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
 	// Too much is a mistake of the request's to the client.
 	d.core.mu.Lock()
-	d.core.refuse = func(cloche.SandboxSpec) error { return cloche.Errorf(cloche.CodeQuota, "it is full") }
+	d.core.refuse = func(api.SandboxSpec) error { return api.Errorf(api.CodeQuota, "it is full") }
 	d.core.mu.Unlock()
 	d.refused("BoxValidationError: ", "box_create_session", p, obj{"session_id": "full", "workspace_quota_mb": 5})
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // upgrade asks for a WebSocket at a path, and is the status of the answer.
@@ -348,7 +348,7 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 // TestClientStaysInTheTier: a client gets no engine that isolates less than the operator's
 // choice, and the operator's choice where it leaves the engine open.
 func TestClientStaysInTheTier(t *testing.T) {
-	reports := []cloche.EngineReport{{Name: "docker", Usable: true}, {Name: "nsjail", Usable: true}, {Name: "native", Usable: true}, {Name: "oci", Usable: true}}
+	reports := []api.EngineReport{{Name: "docker", Usable: true}, {Name: "nsjail", Usable: true}, {Name: "native", Usable: true}, {Name: "oci", Usable: true}}
 	for name, c := range map[string]struct {
 		config, says string
 		environ      []string

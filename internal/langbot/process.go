@@ -9,7 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -85,8 +85,8 @@ func (s *Server) startProcess(ctx context.Context, p placement, logical string, 
 		return processInfo{}, err
 	}
 	defer free()
-	asked := cloche.ProcessSpec{OpenStdin: true, OnFull: cloche.OnFullBlock}
-	asked.ExecID = cloche.NewID("mp-")
+	asked := api.ProcessSpec{OpenStdin: true, OnFull: api.OnFullBlock}
+	asked.ExecID = api.NewID("mp-")
 	asked.Identity = identityOf(p, x.logical())
 	asked.Argv = append([]string{"/bin/sh", "-lc", startIn, "sh", spec.Cwd, spec.Command}, spec.Args...)
 	asked.Env = spec.Env
@@ -180,11 +180,11 @@ func (s *Server) end1(ctx context.Context, x *session, m *managed) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	caller := x.place.caller()
-	if s.core.SignalProcess(ctx, caller, x.sandbox, m.rec.ExecID, cloche.SignalRequest{Signal: "TERM"}) == nil {
-		_, _ = s.core.WaitProcess(ctx, caller, x.sandbox, m.rec.ExecID, cloche.WaitRequest{TimeoutMS: stopGrace.Milliseconds()})
+	if s.core.SignalProcess(ctx, caller, x.sandbox, m.rec.ExecID, api.SignalRequest{Signal: "TERM"}) == nil {
+		_, _ = s.core.WaitProcess(ctx, caller, x.sandbox, m.rec.ExecID, api.WaitRequest{TimeoutMS: stopGrace.Milliseconds()})
 	}
 	err := s.core.RemoveProcess(ctx, caller, x.sandbox, m.rec.ExecID)
-	if err != nil && cloche.CodeOf(err) != cloche.CodeNotFound {
+	if err != nil && api.CodeOf(err) != api.CodeNotFound {
 		return s.whyNot(x, err)
 	}
 	return nil
@@ -193,7 +193,7 @@ func (s *Server) end1(ctx context.Context, x *session, m *managed) error {
 // processInfo tells what is known of a process now.
 func (s *Server) processInfo(ctx context.Context, x *session, m *managed) (processInfo, error) {
 	p, err := s.core.GetProcess(ctx, x.place.caller(), x.sandbox, m.rec.ExecID)
-	if cloche.CodeOf(err) == cloche.CodeNotFound {
+	if api.CodeOf(err) == api.CodeNotFound {
 		return processInfo{}, noProcess(m.rec.ID)
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Server) processInfo(ctx context.Context, x *session, m *managed) (proce
 }
 
 // note remembers what was seen of a process.
-func (s *Server) note(m *managed, p cloche.Process) {
+func (s *Server) note(m *managed, p api.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.ended = p.State.Ended(); m.ended && m.endedAt.IsZero() {
@@ -229,11 +229,11 @@ func (s *Server) note(m *managed, p cloche.Process) {
 }
 
 // exitCode is as the client's language has it: a signal is its negative number.
-func exitCode(p cloche.Process) *int {
+func exitCode(p api.Process) *int {
 	if p.ExitCode != nil {
 		return p.ExitCode
 	}
-	if n := cloche.SignalNumber(p.Signal); n > 0 {
+	if n := api.SignalNumber(p.Signal); n > 0 {
 		return new(-n)
 	}
 	return nil
@@ -243,14 +243,14 @@ func exitCode(p cloche.Process) *int {
 func (s *Server) preview(ctx context.Context, x *session, m *managed) string {
 	var tail []byte
 	since := int64(-4 * previewChars)
-	err := s.core.Logs(ctx, x.place.caller(), x.sandbox, cloche.LogOptions{ExecID: m.rec.ExecID, Stream: cloche.Stderr, Since: &since}, func(e cloche.LogEntry) error {
+	err := s.core.Logs(ctx, x.place.caller(), x.sandbox, api.LogOptions{ExecID: m.rec.ExecID, Stream: api.Stderr, Since: &since}, func(e api.LogEntry) error {
 		tail = append(tail, e.Data...)
 		if extra := len(tail) - 8*previewChars; extra > 0 {
 			tail = tail[extra:]
 		}
 		return nil
 	})
-	if err != nil && cloche.CodeOf(err) != cloche.CodeNotFound {
+	if err != nil && api.CodeOf(err) != api.CodeNotFound {
 		s.log.Debug("read the error output of a process", "session", x.physical, "error", err)
 	}
 	return lastChars(tail, previewChars)
@@ -286,7 +286,7 @@ func (s *Server) refresh(ctx context.Context) {
 		switch {
 		case err == nil:
 			s.note(o.m, p)
-		case errors.Is(err, cloche.ErrNotFound):
+		case errors.Is(err, api.ErrNotFound):
 			s.mu.Lock()
 			o.m.ended, o.m.endedAt = true, time.Now()
 			s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // drop takes a session out, and then ends its sandbox.
@@ -34,7 +34,7 @@ func (s *Server) drop(ctx context.Context, x *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
 	err := s.core.Remove(ctx, x.place.caller(), x.sandbox)
-	if err != nil && cloche.CodeOf(err) != cloche.CodeNotFound {
+	if err != nil && api.CodeOf(err) != api.CodeNotFound {
 		s.log.Error("end the sandbox of a session; core tries it again", "session", x.physical, "error", err)
 	}
 	if err := s.store.remove(x.physical); err != nil {
@@ -148,11 +148,11 @@ func (s *Server) recover(ctx context.Context) {
 			created: r.Created, used: time.Now(), processes: map[string]*managed{}, adjusted: r.Adjusted, unenforced: r.Unenforced,
 		}
 		sb, err := s.core.Get(ctx, r.Place.caller(), r.Sandbox)
-		if err != nil || sb.State != cloche.StateRunning && sb.State != cloche.StatePaused {
+		if err != nil || sb.State != api.StateRunning && sb.State != api.StatePaused {
 			s.log.Info("a session of an earlier runtime is gone", "session", r.Physical, "state", sb.State)
 			// One that failed is kept, for what it has may be needed: whoever wants it gone
 			// removes it by name.
-			if sb.State != cloche.StateFailed {
+			if sb.State != api.StateFailed {
 				_ = s.core.Remove(ctx, r.Place.caller(), r.Sandbox)
 			}
 			if err := s.store.remove(r.Physical); err != nil {

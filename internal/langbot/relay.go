@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -46,7 +46,7 @@ func (r *relay) end(code websocket.StatusCode, reason string) {
 func refuse(w http.ResponseWriter, err error) {
 	c, text := classBox, wireError(err)
 	var f *failure
-	var e *cloche.Error
+	var e *api.Error
 	if errors.As(err, &f) {
 		c, text = f.class, f.text
 	} else if errors.As(err, &e) {
@@ -119,7 +119,7 @@ func (s *Server) relayed(ctx context.Context, place placement, logical, id strin
 		return nil, nil, err
 	}
 	p, err := s.core.GetProcess(ctx, x.place.caller(), x.sandbox, m.rec.ExecID)
-	if cloche.CodeOf(err) == cloche.CodeNotFound {
+	if api.CodeOf(err) == api.CodeNotFound {
 		return nil, nil, noProcess(id)
 	}
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Server) takeOver(ctx context.Context, x *session, m *managed, me *relay
 			if next == fromEnd {
 				since = nil
 			}
-			return s.core.Attach(ctx, x.place.caller(), x.sandbox, m.rec.ExecID, cloche.AttachRequest{Exclusive: true, Since: since})
+			return s.core.Attach(ctx, x.place.caller(), x.sandbox, m.rec.ExecID, api.AttachRequest{Exclusive: true, Since: since})
 		}
 		s.mu.Unlock()
 		before.end(websocket.StatusPolicyViolation, "another client took over")
@@ -246,7 +246,7 @@ func (s *Server) output(ctx context.Context, conn *websocket.Conn, x *session, m
 		if err != nil {
 			return websocket.StatusNormalClosure, ""
 		}
-		if len(ev.Data) > 0 && ev.Stream != cloche.Stderr {
+		if len(ev.Data) > 0 && ev.Stream != api.Stderr {
 			switch err := l.add(ev.Data, ev.Position, send); {
 			case errors.Is(err, errLine):
 				s.mu.Lock()

@@ -18,7 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -75,10 +75,10 @@ func (a *fakeAttach) Recv() (core.AttachEvent, error) {
 		default:
 		}
 		if len(data) > 0 {
-			return core.AttachEvent{Data: data, Position: int64(at), Stream: cloche.Stdout}, nil
+			return core.AttachEvent{Data: data, Position: int64(at), Stream: api.Stdout}, nil
 		}
 		if exit != nil {
-			return core.AttachEvent{Exit: &cloche.Result{ExitCode: exit}}, nil
+			return core.AttachEvent{Exit: &api.Result{ExitCode: exit}}, nil
 		}
 		select {
 		case <-moved:

@@ -20,7 +20,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestWhoIsLetIn(t *testing.T) {
@@ -252,26 +252,26 @@ func isDir(p string) bool {
 }
 
 func TestWhichEngine(t *testing.T) {
-	docker, broken := cloche.EngineReport{Name: "docker", Usable: true}, cloche.EngineReport{Name: "docker", Problems: []cloche.Problem{{What: "no daemon"}}}
-	nsjail := cloche.EngineReport{Name: "nsjail", Usable: true}
-	auto := cloche.EngineStatus{Name: "gvisor", Available: true}
+	docker, broken := api.EngineReport{Name: "docker", Usable: true}, api.EngineReport{Name: "docker", Problems: []api.Problem{{What: "no daemon"}}}
+	nsjail := api.EngineReport{Name: "nsjail", Usable: true}
+	auto := api.EngineStatus{Name: "gvisor", Available: true}
 	for name, c := range map[string]struct {
 		backend string
-		reports []cloche.EngineReport
+		reports []api.EngineReport
 		want    choice
 	}{
 		"nobody says":                       {"", nil, choice{name: "gvisor", available: true}},
-		"local":                             {"local", []cloche.EngineReport{nsjail, docker}, choice{engine: "docker", name: "docker", available: true}},
-		"local without docker":              {"local", []cloche.EngineReport{broken, nsjail}, choice{engine: "nsjail", name: "nsjail", available: true}},
-		"local with neither":                {"local", []cloche.EngineReport{broken}, choice{name: "gvisor", available: true}},
-		"local with nothing":                {"nothing", []cloche.EngineReport{broken}, choice{reason: "engine docker is not usable here: no daemon; engine nsjail is not part of this build"}},
-		"a name never falls back":           {"docker", []cloche.EngineReport{broken, nsjail}, choice{engine: "docker", name: "docker", reason: "engine docker is not usable here: no daemon"}},
-		"one that this build does not have": {"e2b", []cloche.EngineReport{docker}, choice{engine: "e2b", name: "e2b", reason: "engine e2b is not part of this build"}},
-		"no backend at all":                 {"host", []cloche.EngineReport{docker}, choice{reason: "there is no backend host"}},
+		"local":                             {"local", []api.EngineReport{nsjail, docker}, choice{engine: "docker", name: "docker", available: true}},
+		"local without docker":              {"local", []api.EngineReport{broken, nsjail}, choice{engine: "nsjail", name: "nsjail", available: true}},
+		"local with neither":                {"local", []api.EngineReport{broken}, choice{name: "gvisor", available: true}},
+		"local with nothing":                {"nothing", []api.EngineReport{broken}, choice{reason: "engine docker is not usable here: no daemon; engine nsjail is not part of this build"}},
+		"a name never falls back":           {"docker", []api.EngineReport{broken, nsjail}, choice{engine: "docker", name: "docker", reason: "engine docker is not usable here: no daemon"}},
+		"one that this build does not have": {"e2b", []api.EngineReport{docker}, choice{engine: "e2b", name: "e2b", reason: "engine e2b is not part of this build"}},
+		"no backend at all":                 {"host", []api.EngineReport{docker}, choice{reason: "there is no backend host"}},
 	} {
 		own, backend := auto, c.backend
 		if backend == "nothing" {
-			own, backend = cloche.EngineStatus{}, backendLocal
+			own, backend = api.EngineStatus{}, backendLocal
 		}
 		if got := choose(backend, c.reports, own); got != c.want {
 			t.Errorf("%s: %+v", name, got)
@@ -283,7 +283,7 @@ func TestWhichEngine(t *testing.T) {
 // made from now on.
 func TestInit(t *testing.T) {
 	d := newDoor(t, func(o *Options) { o.Config = `{"backend":"docker"}` })
-	d.core.engines = []cloche.EngineReport{{Name: "nsjail", Usable: true}}
+	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true}}
 	p := &placement{"inst-1", "ws-1", 1}
 	choiceIs := func(backend, source string) {
 		t.Helper()
@@ -317,11 +317,11 @@ func TestInit(t *testing.T) {
 
 func TestGrants(t *testing.T) {
 	work := t.TempDir()
-	enforced := map[string]cloche.Enforcement{"memory_bytes": {OK: true}, "pids": {OK: true}, "cpus": {OK: true}}
+	enforced := map[string]api.Enforcement{"memory_bytes": {OK: true}, "pids": {OK: true}, "cpus": {OK: true}}
 	d := newDoor(t, func(o *Options) {
 		o.WorkDir, o.UnsafeStorage, o.Config = work, true, `{"backend":"nsjail","local":{"host_root":"b"},"admission":{"required":true,"max_timeout_sec":7}}`
 	})
-	d.core.engines = []cloche.EngineReport{{Name: "nsjail", Usable: true, Tier: cloche.TierNamespace, Enforces: enforced}}
+	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true, Tier: api.TierNamespace, Enforces: enforced}}
 	p := &placement{"inst-1", "ws-1", 4}
 	grant := func(revision, generation, sessions int, more ...any) obj {
 		g := obj{

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // session is one sandbox by the name that LangBot has for it. The server's mu guards
@@ -24,8 +24,8 @@ type session struct {
 	sandbox, engine string
 	created         time.Time
 	// adjusted and unenforced are what the operator's rules and this machine made of it.
-	adjusted   []cloche.Adjustment
-	unenforced []cloche.Unenforced
+	adjusted   []api.Adjustment
+	unenforced []api.Unenforced
 
 	used time.Time
 	// active counts what uses it now: an exec, a relay, a look at whether it lives.
@@ -56,8 +56,8 @@ type sessionInfo struct {
 	LastUsedAt       string  `json:"last_used_at"`
 	// Adjusted are values that a lock or a clamp of the operator changed, and
 	// Unenforced limits that this machine cannot enforce.
-	Adjusted   []cloche.Adjustment    `json:"adjusted,omitempty"`
-	Unenforced []cloche.Unenforced    `json:"unenforced,omitempty"`
+	Adjusted   []api.Adjustment       `json:"adjusted,omitempty"`
+	Unenforced []api.Unenforced       `json:"unenforced,omitempty"`
 	Processes  map[string]processInfo `json:"managed_processes,omitempty"`
 	Process    *processInfo           `json:"managed_process,omitempty"`
 }
@@ -165,10 +165,10 @@ func (s *Server) alive(ctx context.Context, x *session) bool {
 	if err != nil {
 		return false
 	}
-	if sb.State == cloche.StatePaused {
+	if sb.State == api.StatePaused {
 		sb, err = s.core.Resume(ctx, x.place.caller(), x.sandbox)
 	}
-	return err == nil && sb.State == cloche.StateRunning
+	return err == nil && sb.State == api.StateRunning
 }
 
 // create makes a sandbox for a session. The caller holds the lock of its id.
@@ -198,7 +198,7 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	}
 	sb, err := s.core.Create(ctx, p.caller(), asked, nil)
 	for err != nil { // each round takes something out
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		if !ok || !s.without(&asked, e) {
 			break
 		}
@@ -258,12 +258,12 @@ func (s *settings) makeDirectory(dir string, mode dirMode) error {
 
 // without takes out of asked what this machine was found unable to hold, and reports
 // whether it did.
-func (s *Server) without(asked *cloche.SandboxSpec, e *cloche.Error) bool {
+func (s *Server) without(asked *api.SandboxSpec, e *api.Error) bool {
 	switch {
-	case e.Code != cloche.CodeUnsupported:
+	case e.Code != api.CodeUnsupported:
 		return false
-	case e.Field == "workspace.size_bytes" && asked.Workspace.Quota != cloche.QuotaMeasured:
-		asked.Workspace.Quota = cloche.QuotaMeasured // the kernel cannot hold it here
+	case e.Field == "workspace.size_bytes" && asked.Workspace.Quota != api.QuotaMeasured:
+		asked.Workspace.Quota = api.QuotaMeasured // the kernel cannot hold it here
 		return true
 	case !bool(s.operator.box.Compat.AllowUnenforced):
 		return false
@@ -288,13 +288,13 @@ const (
 )
 
 // leftOut are the limits of a spec that its sandbox was not asked for.
-func (s *Server) leftOut(spec boxSpec, asked cloche.SandboxSpec) (out []cloche.Unenforced) {
+func (s *Server) leftOut(spec boxSpec, asked api.SandboxSpec) (out []api.Unenforced) {
 	for _, l := range []struct {
 		field string
 		gone  bool
 	}{{limitCPUs, asked.Limits.CPUs == 0}, {limitMemory, asked.Limits.MemoryBytes == 0}, {limitPids, asked.Limits.Pids == 0}} {
 		if l.gone {
-			out = append(out, cloche.Unenforced{Field: l.field, Reason: "this machine cannot enforce it, and compat.allow_unenforced_limits lets the session run without it"})
+			out = append(out, api.Unenforced{Field: l.field, Reason: "this machine cannot enforce it, and compat.allow_unenforced_limits lets the session run without it"})
 		}
 	}
 	if len(out) > 0 {
@@ -304,18 +304,18 @@ func (s *Server) leftOut(spec boxSpec, asked cloche.SandboxSpec) (out []cloche.U
 }
 
 // networked has a sandbox with a network get what the operator says that is.
-func (s *settings) networked(asked *cloche.SandboxSpec) {
+func (s *settings) networked(asked *api.SandboxSpec) {
 	n := s.box.Network
 	asked.Profile = n.Profile
 	switch {
 	case len(n.Allow) > 0:
-		asked.Egress = &cloche.Egress{Allow: n.Allow}
+		asked.Egress = &api.Egress{Allow: n.Allow}
 	case n.Profile != "":
 		asked.Egress = nil
 	}
 	if len(n.Deny) > 0 {
 		if asked.Egress == nil {
-			asked.Egress = &cloche.Egress{}
+			asked.Egress = &api.Egress{}
 		}
 		asked.Egress.Deny = n.Deny
 	}
@@ -323,9 +323,9 @@ func (s *settings) networked(asked *cloche.SandboxSpec) {
 
 // identityOf is for whom a session's requests are, where the operator's template names
 // every sandbox: a session is the conversation, and one of another generation another.
-func identityOf(p placement, logical string) *cloche.Identity {
+func identityOf(p placement, logical string) *api.Identity {
 	id := placementLabel(p) + "-" + logical
-	return &cloche.Identity{LauncherType: "langbot", LauncherID: id, SenderID: id, QueryID: id}
+	return &api.Identity{LauncherType: "langbot", LauncherID: id, SenderID: id, QueryID: id}
 }
 
 // room counts a session that is about to be, against the most that there may be. Those
@@ -395,10 +395,10 @@ func (s *Server) keep(x *session) error {
 const maxQuotaMB = 1 << 40
 
 // translate turns a spec into a sandbox that core is asked for.
-func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) (cloche.SandboxSpec, error) {
-	out := cloche.SandboxSpec{
-		Engine: c.engine, Image: spec.Image, Network: cloche.NetworkNone, ReadOnlyRoot: &spec.ReadOnlyRoot, Persistent: new(true),
-		Limits: cloche.Limits{CPUs: spec.CPUs, MemoryBytes: int64(spec.MemoryMB) << 20, Pids: int64(spec.PidsLimit)},
+func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) (api.SandboxSpec, error) {
+	out := api.SandboxSpec{
+		Engine: c.engine, Image: spec.Image, Network: api.NetworkNone, ReadOnlyRoot: &spec.ReadOnlyRoot, Persistent: new(true),
+		Limits: api.Limits{CPUs: spec.CPUs, MemoryBytes: int64(spec.MemoryMB) << 20, Pids: int64(spec.PidsLimit)},
 		Labels: map[string]string{"langbot.session": clipped(spec.SessionID), "langbot.generation": placementLabel(p)},
 	}
 	if spec.Image == defaultImage {
@@ -408,9 +408,9 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 		out.Limits.CPUs = 64
 	}
 	if spec.Network == "on" {
-		out.Network, out.Egress = cloche.NetworkOn, &cloche.Egress{Allow: []string{"*"}}
+		out.Network, out.Egress = api.NetworkOn, &api.Egress{Allow: []string{"*"}}
 	}
-	out.Workspace = &cloche.Workspace{Path: spec.MountPath}
+	out.Workspace = &api.Workspace{Path: spec.MountPath}
 	switch {
 	case spec.HostPathMode == "none":
 	case spec.HostPath != nil:
@@ -426,18 +426,18 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 	if spec.QuotaMB > 0 && !out.Workspace.ReadOnly {
 		out.Workspace.SizeBytes = int64(min(spec.QuotaMB, maxQuotaMB)) << 20
 		if out.Workspace.Dir != "" {
-			out.Workspace.Quota = cloche.QuotaMeasured // nothing holds a directory of the host
+			out.Workspace.Quota = api.QuotaMeasured // nothing holds a directory of the host
 		}
 	}
 	if spec.SkillName != nil {
-		out.Skills = append(out.Skills, cloche.SkillUse{Name: *spec.SkillName})
+		out.Skills = append(out.Skills, api.SkillUse{Name: *spec.SkillName})
 	}
 	for _, m := range spec.mounts() {
 		// A skill is where core has it, whatever the caller's path of it leads to.
-		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+cloche.SkillsDir+"/"); ok && belowHost(runtime.GOOS, shelf, m.HostPath) {
-			use := cloche.SkillUse{Name: name, Access: cloche.AccessRead}
+		if name, ok := strings.CutPrefix(m.MountPath, strings.TrimSuffix(spec.MountPath, "/")+"/"+api.SkillsDir+"/"); ok && belowHost(runtime.GOOS, shelf, m.HostPath) {
+			use := api.SkillUse{Name: name, Access: api.AccessRead}
 			if m.Mode == "rw" {
-				use.Access = cloche.AccessWrite
+				use.Access = api.AccessWrite
 			}
 			if err := s.sealed(m, m.HostPath); err != nil {
 				return out, err
@@ -452,7 +452,7 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 		if err != nil {
 			return out, err
 		}
-		out.Mounts = append(out.Mounts, cloche.Mount{Source: dir, Target: m.MountPath, ReadOnly: m.Mode == "ro"})
+		out.Mounts = append(out.Mounts, api.Mount{Source: dir, Target: m.MountPath, ReadOnly: m.Mode == "ro"})
 	}
 	return out, nil
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // unused makes it so that nobody used a session for so long.
@@ -156,9 +156,9 @@ func TestNothingWaitsForAnExec(t *testing.T) {
 func TestWhatASandboxIsAskedToBe(t *testing.T) {
 	work := t.TempDir()
 	d := newDoor(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"allowed_mount_roots":"."}}` })
-	d.core.engines = []cloche.EngineReport{{Name: "docker", Usable: true}}
+	d.core.engines = []api.EngineReport{{Name: "docker", Usable: true}}
 	p := &placement{"inst-1", "ws-1", 1}
-	made := func(id string, more obj) cloche.SandboxSpec {
+	made := func(id string, more obj) api.SandboxSpec {
 		t.Helper()
 		more["session_id"] = id
 		ref := d.must("box_create_session", p, more)["backend_session_id"].(string)
@@ -166,7 +166,7 @@ func TestWhatASandboxIsAskedToBe(t *testing.T) {
 		defer d.core.mu.Unlock()
 		return d.core.live[ref]
 	}
-	if got := made("own", obj{}); got.Workspace.Dir != "" || got.Workspace.Path != "/workspace" || got.Engine != "" || got.Image != "" || got.Limits.CPUs != 1 || got.Limits.MemoryBytes != 512<<20 || got.Limits.Pids != 128 || !*got.ReadOnlyRoot || got.Network != cloche.NetworkNone {
+	if got := made("own", obj{}); got.Workspace.Dir != "" || got.Workspace.Path != "/workspace" || got.Engine != "" || got.Image != "" || got.Limits.CPUs != 1 || got.Limits.MemoryBytes != 512<<20 || got.Limits.Pids != 128 || !*got.ReadOnlyRoot || got.Network != api.NetworkNone {
 		t.Errorf("%+v", got)
 	}
 	d.must("box_init", nil, obj{"local": obj{"host_root": filepath.Join(work, "b")}, "docker": obj{"cpu_limit_enabled": "0"}}) // another engine is chosen
@@ -181,7 +181,7 @@ func TestWhatASandboxIsAskedToBe(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	d.must("box_init", nil, obj{"backend": "docker"})
-	if got := made("docker", obj{"image": "alpine:3", "network": "on", "read_only_rootfs": false}); got.Engine != "docker" || got.Limits.CPUs <= 1 || got.Image != "alpine:3" || got.Network != cloche.NetworkOn || *got.ReadOnlyRoot {
+	if got := made("docker", obj{"image": "alpine:3", "network": "on", "read_only_rootfs": false}); got.Engine != "docker" || got.Limits.CPUs <= 1 || got.Image != "alpine:3" || got.Network != api.NetworkOn || *got.ReadOnlyRoot {
 		t.Errorf("%+v", got)
 	}
 	// A section takes the place of the one before, and the others stay.
@@ -203,7 +203,7 @@ func TestDirectoriesAtTheStart(t *testing.T) {
 		"outside of the roots":  {`{"local":{"host_root":"b","default_workspace":"w","allowed_mount_roots":["c"]}}`, "is not below one of the allowed_mount_roots"},
 	} {
 		s, err := New(t.Context(), Options{Core: newFakeCore(), Dir: t.TempDir(), WorkDir: work, Config: c.config})
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || !strings.Contains(e.Message, c.says) || e.Hint == "" {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || !strings.Contains(e.Message, c.says) || e.Hint == "" {
 			t.Errorf("%s: %v, %v", name, s, err)
 		}
 	}
@@ -403,13 +403,13 @@ func TestWhoChoosesTheBackend(t *testing.T) {
 	if !strings.Contains(log.String(), "choice=nsjail source=BOX_BACKEND") {
 		t.Errorf("the log says %s", log.String())
 	}
-	d.core.engines = []cloche.EngineReport{{Name: "nsjail", Usable: true}, {Name: "docker", Usable: true}}
+	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true}, {Name: "docker", Usable: true}}
 	d.must("box_init", nil, obj{"backend": "docker"})
 	if got := d.must("box_status", p, obj{}); got["backend_choice"].(obj)["source"] != fromEnvironment || got["backend"].(obj)["name"] != "nsjail" {
 		t.Errorf("%v", got)
 	}
 	d = newDoor(t, nil)
-	d.core.engines = []cloche.EngineReport{{Name: "nsjail", Usable: true}}
+	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true}}
 	if got := d.must("box_get_backend_info", nil, obj{}); got["name"] != "fake" || got["available"] != true {
 		t.Errorf("nobody chose: %v", got)
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -22,21 +22,21 @@ type SkillVerbs interface {
 	// KeepSkills has the caller's skills lie below base; below core's own directory
 	// where it is empty.
 	KeepSkills(caller core.Caller, base string)
-	Skills(ctx context.Context, caller core.Caller, texts bool) (cloche.SkillList, error)
-	GetSkill(ctx context.Context, caller core.Caller, name string) (cloche.Skill, error)
-	ScanSkill(ctx context.Context, caller core.Caller, dir string, src *core.SkillSource) (cloche.Skill, error)
-	UpdateSkill(ctx context.Context, caller core.Caller, name string, c cloche.SkillChange) (cloche.Skill, error)
+	Skills(ctx context.Context, caller core.Caller, texts bool) (api.SkillList, error)
+	GetSkill(ctx context.Context, caller core.Caller, name string) (api.Skill, error)
+	ScanSkill(ctx context.Context, caller core.Caller, dir string, src *core.SkillSource) (api.Skill, error)
+	UpdateSkill(ctx context.Context, caller core.Caller, name string, c api.SkillChange) (api.Skill, error)
 	RemoveSkill(ctx context.Context, caller core.Caller, name string) error
-	CreateSkill(ctx context.Context, caller core.Caller, spec cloche.SkillSpec, src *core.SkillSource) (cloche.Skill, error)
+	CreateSkill(ctx context.Context, caller core.Caller, spec api.SkillSpec, src *core.SkillSource) (api.Skill, error)
 }
 
 // SkillFileVerbs are core's verbs on what skills are made of.
 type SkillFileVerbs interface {
-	SkillFiles(ctx context.Context, caller core.Caller, name string, o core.SkillFileOptions) (cloche.SkillFileList, error)
+	SkillFiles(ctx context.Context, caller core.Caller, name string, o core.SkillFileOptions) (api.SkillFileList, error)
 	ReadSkillFile(ctx context.Context, caller core.Caller, name, file string) ([]byte, error)
 	WriteSkillFile(ctx context.Context, caller core.Caller, name, file string, content []byte) error
-	PreviewSkills(ctx context.Context, caller core.Caller, archive io.Reader, o cloche.SkillArchive) (cloche.SkillPreviewList, error)
-	InstallSkills(ctx context.Context, caller core.Caller, archive io.Reader, o cloche.SkillArchive) (cloche.SkillList, error)
+	PreviewSkills(ctx context.Context, caller core.Caller, archive io.Reader, o api.SkillArchive) (api.SkillPreviewList, error)
+	InstallSkills(ctx context.Context, caller core.Caller, archive io.Reader, o api.SkillArchive) (api.SkillList, error)
 }
 
 // skillInfo is a skill as it is told.
@@ -58,7 +58,7 @@ func (s *Server) shelf(p placement) string {
 	return filepath.Join(cmp.Or(s.settings().skills, s.o.SkillsDir), "tenants", p.durable())
 }
 
-func (s *Server) skillInfo(p placement, sk cloche.Skill) skillInfo {
+func (s *Server) skillInfo(p placement, sk api.Skill) skillInfo {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000-07:00") }
 	return skillInfo{
 		Name: sk.Name, DisplayName: sk.DisplayName, Description: sk.Description, Instructions: sk.Instructions,
@@ -67,7 +67,7 @@ func (s *Server) skillInfo(p placement, sk cloche.Skill) skillInfo {
 	}
 }
 
-func (s *Server) skillInfos(p placement, all []cloche.Skill) any {
+func (s *Server) skillInfos(p placement, all []api.Skill) any {
 	out := []skillInfo{}
 	for _, sk := range all {
 		out = append(out, s.skillInfo(p, sk))
@@ -88,7 +88,7 @@ func skillActions() map[string]action {
 	} {
 		out[name] = action{do: func(s *Server, ctx context.Context, c call) (any, error) {
 			data, err := do(s, ctx, c)
-			if e, ok := errors.AsType[*cloche.Error](err); ok {
+			if e, ok := errors.AsType[*api.Error](err); ok {
 				return nil, failed(classValidation, "%w", e)
 			}
 			return data, err
@@ -132,7 +132,7 @@ func (s *Server) getSkill(ctx context.Context, c call) (any, error) {
 		return nil, err
 	}
 	sk, err := s.core.GetSkill(ctx, c.place.caller(), r.Name)
-	if cloche.CodeOf(err) == cloche.CodeNotFound {
+	if api.CodeOf(err) == api.CodeNotFound {
 		return map[string]any{"skill": nil}, nil
 	}
 	return map[string]any{"skill": s.skillInfo(c.place, sk)}, err
@@ -153,7 +153,7 @@ func (s *Server) createSkill(ctx context.Context, c call) (any, error) {
 		}
 		return *p
 	}
-	spec := cloche.SkillSpec{Name: f.Name, DisplayName: text(f.DisplayName), Description: text(f.Description), Instructions: text(f.Instructions)}
+	spec := api.SkillSpec{Name: f.Name, DisplayName: text(f.DisplayName), Description: text(f.Description), Instructions: text(f.Instructions)}
 	var src *core.SkillSource
 	if f.PackageRoot != "" {
 		at, err := s.source("package_root", c.place, f.PackageRoot)
@@ -209,7 +209,7 @@ func (s *Server) updateSkill(ctx context.Context, c call) (any, error) {
 			return nil, failed(classValidation, "skill.package_root: a skill keeps its place")
 		}
 	}
-	sk, err := s.core.UpdateSkill(ctx, c.place.caller(), r.Name, cloche.SkillChange{DisplayName: f.DisplayName, Description: f.Description, Instructions: f.Instructions})
+	sk, err := s.core.UpdateSkill(ctx, c.place.caller(), r.Name, api.SkillChange{DisplayName: f.DisplayName, Description: f.Description, Instructions: f.Instructions})
 	return map[string]any{"skill": s.skillInfo(c.place, sk)}, err
 }
 
@@ -268,8 +268,8 @@ func (s *Server) listSkillFiles(ctx context.Context, c call) (any, error) {
 	l, err := s.core.SkillFiles(ctx, c.place.caller(), r.Name, o)
 	entries := []map[string]any{}
 	for _, f := range l.Files {
-		e := map[string]any{"path": f.Path, "name": f.Name, "is_dir": f.Type == cloche.TypeDir, "size": nil}
-		if f.Type != cloche.TypeDir {
+		e := map[string]any{"path": f.Path, "name": f.Name, "is_dir": f.Type == api.TypeDir, "size": nil}
+		if f.Type != api.TypeDir {
 			e["size"] = f.Size
 		}
 		entries = append(entries, e)
@@ -296,16 +296,16 @@ func (s *Server) writeSkillFile(ctx context.Context, c call) (any, error) {
 }
 
 // archive takes the upload of a request, which is used up by it.
-func (c call) archive() (io.Reader, cloche.SkillArchive, error) {
+func (c call) archive() (io.Reader, api.SkillArchive, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
-		return nil, cloche.SkillArchive{}, err
+		return nil, api.SkillArchive{}, err
 	}
 	data, err := c.peer.uploads.use(r.FileKey)
 	if err != nil {
-		return nil, cloche.SkillArchive{}, err
+		return nil, api.SkillArchive{}, err
 	}
-	o := cloche.SkillArchive{Filename: r.Filename, Suffix: "upload", Subdir: r.Subdir, Paths: r.Paths}
+	o := api.SkillArchive{Filename: r.Filename, Suffix: "upload", Subdir: r.Subdir, Paths: r.Paths}
 	if r.Suffix != nil {
 		o.Suffix = *r.Suffix
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // What can be had, and if not why, is the same by every way to ask; the sessions that
@@ -16,7 +16,7 @@ import (
 // LangBot's to say here, and client.Client's in the house.
 func TestWhyThereIsNoBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	broken := cloche.EngineReport{Name: "docker", Problems: []cloche.Problem{{What: "no daemon answers"}}}
+	broken := api.EngineReport{Name: "docker", Problems: []api.Problem{{What: "no daemon answers"}}}
 	for name, c := range map[string]struct {
 		config string
 		change func(*fakeCore)
@@ -27,10 +27,10 @@ func TestWhyThereIsNoBackend(t *testing.T) {
 		"disabled":                   {change: func(f *fakeCore) { f.disabled = true }, reason: "the operator's rules switch sandboxes off"},
 		"disabled, whatever is down": {config: `{"backend":"docker"}`, change: func(f *fakeCore) { f.disabled, f.down = true, true }, reason: "the operator's rules switch sandboxes off"},
 		"the operator's is down":     {change: func(f *fakeCore) { f.down = true }, named: "fake", reason: "it is down"},
-		"the named one is down":      {config: `{"backend":"docker"}`, change: func(f *fakeCore) { f.engines = []cloche.EngineReport{broken} }, named: "docker", reason: "engine docker is not usable here: no daemon answers"},
+		"the named one is down":      {config: `{"backend":"docker"}`, change: func(f *fakeCore) { f.engines = []api.EngineReport{broken} }, named: "docker", reason: "engine docker is not usable here: no daemon answers"},
 		"not part of this build":     {config: `{"backend":"e2b"}`, change: func(*fakeCore) {}, named: "e2b", reason: "engine e2b is not part of this build"},
-		"local, and the own is down": {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines, f.down = []cloche.EngineReport{broken}, true }, named: "fake", reason: "it is down"},
-		"local, neither is found":    {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines = []cloche.EngineReport{broken} }, named: "fake"},
+		"local, and the own is down": {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines, f.down = []api.EngineReport{broken}, true }, named: "fake", reason: "it is down"},
+		"local, neither is found":    {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines = []api.EngineReport{broken} }, named: "fake"},
 		"no such backend":            {config: `{"backend":"host"}`, change: func(*fakeCore) {}, reason: "there is no backend host"},
 	} {
 		d := newDoor(t, nil)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -26,9 +26,9 @@ type record struct {
 	Engine  string    `json:"engine"`
 	Created time.Time `json:"created"`
 	// Adjusted and Unenforced are what was told of it when it was made.
-	Adjusted   []cloche.Adjustment `json:"adjusted,omitempty"`
-	Unenforced []cloche.Unenforced `json:"unenforced,omitempty"`
-	Processes  []processRecord     `json:"processes,omitempty"`
+	Adjusted   []api.Adjustment `json:"adjusted,omitempty"`
+	Unenforced []api.Unenforced `json:"unenforced,omitempty"`
+	Processes  []processRecord  `json:"processes,omitempty"`
 }
 
 type processRecord struct {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -152,7 +152,7 @@ func (u *uploads) start(c chunk) error {
 			return err
 		}
 	}
-	name := cloche.NewID("up-")
+	name := api.NewID("up-")
 	f, err := u.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("begin upload: %w", err)

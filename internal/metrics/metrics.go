@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Endpoints have the names that their callers like. What comes after so many different
@@ -25,7 +25,7 @@ const (
 
 // Placed is a state on an engine.
 type Placed struct {
-	State  cloche.State
+	State  api.State
 	Engine string
 }
 
@@ -153,7 +153,7 @@ func (s *Set) Created(engine string, took time.Duration, err error) {
 }
 
 // Ran counts a command that ended; err is that it could not be run.
-func (s *Set) Ran(engine string, r cloche.Result, err error) {
+func (s *Set) Ran(engine string, r api.Result, err error) {
 	outcome := "signal"
 	switch {
 	case err != nil:
@@ -173,7 +173,7 @@ func (s *Set) Ran(engine string, r cloche.Result, err error) {
 }
 
 // Failed counts what was refused or failed. The verb and the code are of closed lists.
-func (s *Set) Failed(verb string, code cloche.Code) {
+func (s *Set) Failed(verb string, code api.Code) {
 	s.failures.WithLabelValues(verb, string(code)).Inc()
 }
 
@@ -209,7 +209,7 @@ func engineName(engine string) string {
 }
 
 // Exchanged counts one request that went through an endpoint.
-func (s *Set) Exchanged(x cloche.Exchange) {
+func (s *Set) Exchanged(x api.Exchange) {
 	name := s.name(x.Endpoint)
 	s.requests.WithLabelValues(name, x.Outcome).Inc()
 	s.bytes.WithLabelValues(name, "response").Add(float64(max(0, x.BytesOut)))

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // text is what a scrape gets.
@@ -38,22 +38,22 @@ func full() *Set {
 	s := New(Options{Version: "1.2", Tally: func() Tally {
 		used += time.Second
 		return Tally{
-			Sandboxes: map[Placed]int{{cloche.StateRunning, "gvisor"}: 3, {cloche.StatePaused, "native"}: 1}, Starting: 2, Queued: 5,
+			Sandboxes: map[Placed]int{{api.StateRunning, "gvisor"}: 3, {api.StatePaused, "native"}: 1}, Starting: 2, Queued: 5,
 			Active: map[string]int64{"model": 4}, ImageBytes: 7, HomeBytes: 100, HomeFreeBytes: 50,
 			Uses: map[string]Use{"sb-secret": {Engine: "gvisor", CPU: used, MemoryBytes: 1 << 20, InBytes: 5, OutBytes: 6}, "sb-other": {Engine: "gvisor", MemoryBytes: 1 << 20}},
 		}
 	}, Redact: func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }})
 	for range 2 {
-		s.Exchanged(cloche.Exchange{Endpoint: "model", Sandbox: "sb-secret", Path: "/v1/x", Outcome: "ok", Upstream: 200, BytesIn: 10, BytesOut: 3, FirstByteMS: 30})
+		s.Exchanged(api.Exchange{Endpoint: "model", Sandbox: "sb-secret", Path: "/v1/x", Outcome: "ok", Upstream: 200, BytesIn: 10, BytesOut: 3, FirstByteMS: 30})
 	}
-	s.Exchanged(cloche.Exchange{Endpoint: "hunter2", Outcome: "denied"})
+	s.Exchanged(api.Exchange{Endpoint: "hunter2", Outcome: "denied"})
 	s.Created("gvisor", 30*time.Millisecond, nil)
 	s.Created("", time.Second, errors.New("x"))
 	zero, one := 0, 1
-	for _, r := range []cloche.Result{{ExitCode: &zero, DurationMS: 40}, {ExitCode: &one}, {Signal: "KILL"}, {Signal: "KILL", OOM: true}, {TimedOut: true}, {SandboxLost: true}} {
+	for _, r := range []api.Result{{ExitCode: &zero, DurationMS: 40}, {ExitCode: &one}, {Signal: "KILL"}, {Signal: "KILL", OOM: true}, {TimedOut: true}, {SandboxLost: true}} {
 		s.Ran("gvisor", r, nil)
 	}
-	s.Failed("create", cloche.CodeDenied)
+	s.Failed("create", api.CodeDenied)
 	s.EgressRefused("gvisor", 4)
 	s.AuditFailed()
 	s.Answered("GET /v1/sandboxes/{ref}", 200, time.Millisecond)
@@ -183,7 +183,7 @@ func TestPageHasTheMetrics(t *testing.T) {
 func TestManyNames(t *testing.T) {
 	s := New(Options{Tally: func() Tally { return Tally{Active: map[string]int64{"late": 1, "later": 2}} }})
 	for i := range maxNames + 50 {
-		s.Exchanged(cloche.Exchange{Endpoint: fmt.Sprint("e", i), Outcome: "ok"})
+		s.Exchanged(api.Exchange{Endpoint: fmt.Sprint("e", i), Outcome: "ok"})
 	}
 	got := text(t, s)
 	if n := strings.Count(got, "cloche_bridge_requests_total{"); n != maxNames+1 {

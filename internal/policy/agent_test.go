@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -25,13 +25,13 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, program, arg, shell, name, value, cwd string, stdin []byte, timeout int64, bits uint8) {
 		server := []policy.Caller{operator, tenant, {Tenant: "acme", UID: -1}}[int(bits)%3]
 		rules := policy.Rules{Names: policy.NameRule{Force: bits&4 != 0}}
-		naming := cloche.Naming{Identity: &cloche.Identity{LauncherType: "group", LauncherID: "42"}}
-		spec := cloche.SandboxSpec{Profile: "default", Naming: naming}
+		naming := api.Naming{Identity: &api.Identity{LauncherType: "group", LauncherID: "42"}}
+		spec := api.SandboxSpec{Profile: "default", Naming: naming}
 		own, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, server, rules)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req := cloche.ExecRequest{Naming: naming, Argv: []string{program, arg}, Env: map[string]string{name: value}, Cwd: cwd, Stdin: stdin}
+		req := api.ExecRequest{Naming: naming, Argv: []string{program, arg}, Env: map[string]string{name: value}, Cwd: cwd, Stdin: stdin}
 		if shell != "" {
 			req.Argv, req.Shell = nil, shell
 		}
@@ -41,13 +41,13 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 		sameTarget(t, req, server, rules)
 		in := own.Settings()
 		in.Ref, in.Env = "sb-1", map[string]string{"KEEP": "me"}
-		plain, err := policy.DecideExec(cloche.ExecRequest{Argv: []string{"true"}}, in, server, rules)
+		plain, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, server, rules)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := policy.DecideExec(req, in, server, rules)
 		if err != nil {
-			if code := cloche.CodeOf(err); code != cloche.CodeInvalid && code != cloche.CodeTooLarge {
+			if code := api.CodeOf(err); code != api.CodeInvalid && code != api.CodeTooLarge {
 				t.Fatalf("%+v is refused with %s: %v", req, code, err)
 			}
 			return
@@ -62,15 +62,15 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 }
 
 // sameTarget: the sandbox is the server's context's alone.
-func sameTarget(t *testing.T, req cloche.ExecRequest, server policy.Caller, rules policy.Rules) {
+func sameTarget(t *testing.T, req api.ExecRequest, server policy.Caller, rules policy.Rules) {
 	t.Helper()
-	target, err := policy.DecideTarget(cloche.RefByNaming, req.Naming, server, rules)
+	target, err := policy.DecideTarget(api.RefByNaming, req.Naming, server, rules)
 	if err != nil || target.Ref() != "group_42" {
 		t.Fatalf("the request is for %q: %v", target.Ref(), err)
 	}
 }
 
-func samePermit(t *testing.T, req cloche.ExecRequest, in policy.Settings, plain, got policy.ExecPermit) {
+func samePermit(t *testing.T, req api.ExecRequest, in policy.Settings, plain, got policy.ExecPermit) {
 	t.Helper()
 	if got.User() != plain.User() || got.MaxOutput() != plain.MaxOutput() {
 		t.Fatalf("%+v runs as %q with %d bytes of output, any other as %q with %d", req, got.User(), got.MaxOutput(), plain.User(), plain.MaxOutput())
@@ -94,7 +94,7 @@ func samePermit(t *testing.T, req cloche.ExecRequest, in policy.Settings, plain,
 		t.Fatalf("%+v became %q", req, got.Argv())
 	}
 	granted := got.Request()
-	if !reflect.DeepEqual(granted.Naming, cloche.Naming{}) || fmt.Sprint(granted.Combined, granted.TTY, granted.User) != fmt.Sprint(false, false, "") {
+	if !reflect.DeepEqual(granted.Naming, api.Naming{}) || fmt.Sprint(granted.Combined, granted.TTY, granted.User) != fmt.Sprint(false, false, "") {
 		t.Fatalf("%+v was granted as %+v", req, granted)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // AuditRule says what the audit log holds, how long, and who may read it.
@@ -54,22 +54,22 @@ func (r Rules) AuditDegrades() bool { return r.Audit.OnFull == auditDegrade }
 func ruleAudit(r Rules, report reporter) {
 	a := r.Audit
 	if !slices.Contains([]string{"", auditArgvRedacted, auditArgvHash, auditArgvFull}, a.Argv) {
-		report(cloche.Invalid("audit.argv", "audit.argv %s is not known", show(a.Argv)).
+		report(api.Invalid("audit.argv", "audit.argv %s is not known", show(a.Argv)).
 			WithHint("write %q, %q or %q", auditArgvRedacted, auditArgvHash, auditArgvFull))
 	}
 	if !slices.Contains([]string{"", auditRefuse, auditDegrade}, a.OnFull) {
-		report(cloche.Invalid("audit.on_full", "audit.on_full %s is not known", show(a.OnFull)).
+		report(api.Invalid("audit.on_full", "audit.on_full %s is not known", show(a.OnFull)).
 			WithHint("write %q or %q", auditRefuse, auditDegrade))
 	}
 	if a.SegmentSize != 0 && a.SegmentSize < minSegmentSize {
-		report(cloche.Invalid("audit.segment_size", "audit.segment_size is %d bytes", a.SegmentSize).WithHint("write 128KiB or more"))
+		report(api.Invalid("audit.segment_size", "audit.segment_size is %d bytes", a.SegmentSize).WithHint("write 128KiB or more"))
 	}
 	if a.SegmentAge != 0 && a.SegmentAge < minSegmentAge {
-		report(cloche.Invalid("audit.segment_age", "audit.segment_age is %s", time.Duration(a.SegmentAge)).WithHint("write 1m or more"))
+		report(api.Invalid("audit.segment_age", "audit.segment_age is %s", time.Duration(a.SegmentAge)).WithHint("write 1m or more"))
 	}
 	for i, t := range a.Tenants {
 		if t == "" {
-			report(cloche.Invalid(at("audit.tenants", i), "%s is empty", at("audit.tenants", i)).
+			report(api.Invalid(at("audit.tenants", i), "%s is empty", at("audit.tenants", i)).
 				WithHint(`name a tenant, or write "*" for every one`))
 		}
 	}
@@ -88,7 +88,7 @@ func AuthorizeAudit(caller Caller, verb Verb, rules Rules) (all bool, err error)
 	if caller.Tenant != "" && (slices.Contains(rules.Audit.Tenants, caller.Tenant) || slices.Contains(rules.Audit.Tenants, "*")) {
 		return false, nil
 	}
-	e := cloche.Errorf(cloche.CodeDenied, "the audit log is for the operator, unless a rule grants a tenant its own records")
+	e := api.Errorf(api.CodeDenied, "the audit log is for the operator, unless a rule grants a tenant its own records")
 	e.Rule = "audit.tenants"
 	return false, e.WithHint("the smallest rule that would allow it is `audit: {tenants: [%s]}`", bounded(caller.Tenant))
 }

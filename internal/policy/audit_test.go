@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -24,7 +24,7 @@ func TestAuditRules(t *testing.T) {
 		"{segment_age: 1s}": "audit.segment_age", "{tenants: ['']}": "audit.tenants[0]",
 	} {
 		_, err := policy.ParseRules([]byte("audit: " + text + "\n"))
-		if cloche.CodeOf(err) != cloche.CodeInvalid {
+		if api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v, want %s", text, err, field)
 		}
 	}
@@ -32,19 +32,19 @@ func TestAuditRules(t *testing.T) {
 		caller policy.Caller
 		verb   policy.Verb
 		all    bool
-		code   cloche.Code
+		code   api.Code
 	}{
 		{policy.InProcessCaller(0), policy.VerbVerifyAudit, true, ""},
 		{policy.TCPCaller(), policy.VerbReadAudit, false, ""},
-		{policy.TCPCaller(), policy.VerbVerifyAudit, false, cloche.CodeDenied},
-		{policy.Caller{}, policy.VerbReadAudit, false, cloche.CodeDenied},
+		{policy.TCPCaller(), policy.VerbVerifyAudit, false, api.CodeDenied},
+		{policy.Caller{}, policy.VerbReadAudit, false, api.CodeDenied},
 	} {
 		all, err := policy.AuthorizeAudit(tc.caller, tc.verb, r)
-		if all != tc.all || err != nil && cloche.CodeOf(err) != tc.code || err == nil && tc.code != "" {
+		if all != tc.all || err != nil && api.CodeOf(err) != tc.code || err == nil && tc.code != "" {
 			t.Errorf("%+v: %t, %v", tc, all, err)
 		}
 	}
-	if _, err := policy.AuthorizeAudit(policy.TCPCaller(), policy.VerbReadAudit, policy.Rules{}); cloche.CodeOf(err) != cloche.CodeDenied {
+	if _, err := policy.AuthorizeAudit(policy.TCPCaller(), policy.VerbReadAudit, policy.Rules{}); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("without a rule: %v", err)
 	}
 }

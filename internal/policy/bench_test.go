@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -30,11 +30,11 @@ func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{1, 1000} {
 		rules := manyRules(n)
 		last := max(n/7, 1) - 1
-		for name, spec := range map[string]cloche.SandboxSpec{
+		for name, spec := range map[string]api.SandboxSpec{
 			"plain":  {},
 			"image":  {Image: fmt.Sprintf("registry.example/team%d/tool:%d", last, last)},
-			"mount":  {Mounts: []cloche.Mount{{Source: fmt.Sprintf("/data/%d", last), Target: "/in", ReadOnly: true}}},
-			"egress": {Egress: &cloche.Egress{Allow: []string{fmt.Sprintf("a.team%d.example", last), fmt.Sprintf("b.team%d.example", last)}}},
+			"mount":  {Mounts: []api.Mount{{Source: fmt.Sprintf("/data/%d", last), Target: "/in", ReadOnly: true}}},
+			"egress": {Egress: &api.Egress{Allow: []string{fmt.Sprintf("a.team%d.example", last), fmt.Sprintf("b.team%d.example", last)}}},
 		} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				f := facts()

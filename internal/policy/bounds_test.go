@@ -4,23 +4,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // How many handlers and how many channels a program has is bounded each by itself.
 func TestProgramCounts(t *testing.T) {
-	program := func(handlers, channels int) cloche.ProgramSpec {
-		p := cloche.ProgramSpec{Sandbox: "box", Run: cloche.ProgramPhase{Commands: []cloche.ProgramCommand{{Argv: []string{"true"}}}}}
+	program := func(handlers, channels int) api.ProgramSpec {
+		p := api.ProgramSpec{Sandbox: "box", Run: api.ProgramPhase{Commands: []api.ProgramCommand{{Argv: []string{"true"}}}}}
 		for i := range handlers {
-			p.Handlers = append(p.Handlers, cloche.ProgramHandler{Name: "h" + strings.Repeat("x", i), Wait: true})
+			p.Handlers = append(p.Handlers, api.ProgramHandler{Name: "h" + strings.Repeat("x", i), Wait: true})
 		}
-		p.Channels = make([]cloche.ProcessSpec, channels)
+		p.Channels = make([]api.ProcessSpec, channels)
 		return p
 	}
 	for _, c := range []struct{ handlers, channels int }{{65, 0}, {0, 33}, {65, 33}} {
 		err := policy.CheckProgram(program(c.handlers, c.channels))
-		if cloche.CodeOf(err) != cloche.CodeTooLarge || !strings.Contains(err.Error(), "handlers and") {
+		if api.CodeOf(err) != api.CodeTooLarge || !strings.Contains(err.Error(), "handlers and") {
 			t.Errorf("%d handlers and %d channels: %v", c.handlers, c.channels, err)
 		}
 	}
@@ -29,7 +29,7 @@ func TestProgramCounts(t *testing.T) {
 			t.Errorf("%d handlers: %v", handlers, err)
 		}
 	}
-	if err := policy.CheckProgram(program(64, 0)); cloche.CodeOf(err) == cloche.CodeTooLarge {
+	if err := policy.CheckProgram(program(64, 0)); api.CodeOf(err) == api.CodeTooLarge {
 		t.Errorf("64 handlers are too many: %v", err)
 	}
 }
@@ -37,13 +37,13 @@ func TestProgramCounts(t *testing.T) {
 // A path of Windows is called one for every letter of a drive, and nothing else is.
 func TestDriveLetters(t *testing.T) {
 	for first, windows := range map[string]bool{"a": true, "z": true, "A": true, "Z": true, "m": true, "`": false, "{": false, "@": false, "[": false, "1": false} {
-		_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Cwd: first + `:/x`}, Facts: facts()}, operator, policy.Rules{})
-		if cloche.CodeOf(err) != cloche.CodeInvalid || strings.Contains(err.Error(), "Windows") != windows {
+		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: first + `:/x`}, Facts: facts()}, operator, policy.Rules{})
+		if api.CodeOf(err) != api.CodeInvalid || strings.Contains(err.Error(), "Windows") != windows {
 			t.Errorf("%s:/x: %v", first, err)
 		}
 	}
 	for _, short := range []string{"a", ":", "a/"} {
-		if _, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Cwd: short}, Facts: facts()}, operator, policy.Rules{}); cloche.CodeOf(err) != cloche.CodeInvalid || strings.Contains(err.Error(), "Windows") {
+		if _, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: short}, Facts: facts()}, operator, policy.Rules{}); api.CodeOf(err) != api.CodeInvalid || strings.Contains(err.Error(), "Windows") {
 			t.Errorf("%q: %v", short, err)
 		}
 	}

@@ -3,7 +3,7 @@ package policy
 import (
 	"strconv"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // LocalTenant is the tenant of the operator.
@@ -57,7 +57,7 @@ func OwnerCaller() Caller {
 func TCPCaller() Caller { return Caller{Tenant: "tcp", UID: -1, Via: ViaTCP} }
 
 // KeyCaller is whoever showed an API key. It is never the operator.
-func KeyCaller(k cloche.Key) Caller {
+func KeyCaller(k api.Key) Caller {
 	return Caller{Tenant: k.Tenant, UID: -1, Via: ViaTCP, Key: k.ID, Scope: ScopeOf(k)}
 }
 

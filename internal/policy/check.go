@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of a request. The ones on strings follow what execve takes: 128 KiB
@@ -27,17 +27,17 @@ const (
 )
 
 func nameHint() string {
-	return "use 1 to " + strconv.Itoa(cloche.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+	return "use 1 to " + strconv.Itoa(api.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 }
 
-func checkLabels(d *decision) *cloche.Error {
+func checkLabels(d *decision) *api.Error {
 	if n := len(d.spec.Labels); n > maxLabels {
 		return tooLarge("labels", "there are %d labels", n).WithHint("at most %d", maxLabels)
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.spec.Labels)) {
 		field := "labels." + bounded(key)
 		if !validLabelKey(key) {
-			return cloche.Invalid(field, "label key %s is not valid", show(key)).
+			return api.Invalid(field, "label key %s is not valid", show(key)).
 				WithHint("use 1 to %d of letters, digits, '-', '_', '.' and '/', beginning with a letter or digit", maxLabelKey)
 		}
 		v := d.spec.Labels[key]
@@ -45,7 +45,7 @@ func checkLabels(d *decision) *cloche.Error {
 			return tooLarge(field, "the value of label %s has %d bytes", key, len(v)).WithHint("at most %d", maxLabelValue)
 		}
 		if !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
-			return cloche.Invalid(field, "the value of label %s is %s", key, show(v)).
+			return api.Invalid(field, "the value of label %s is %s", key, show(v)).
 				WithHint("use UTF-8 text without control characters")
 		}
 	}
@@ -71,10 +71,10 @@ func alnum(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-func checkEnv(d *decision) *cloche.Error { return validEnv("env", d.spec.Env) }
+func checkEnv(d *decision) *api.Error { return validEnv("env", d.spec.Env) }
 
 // validEnv names variables but never repeats a value: values are often secrets.
-func validEnv(field string, env map[string]string) *cloche.Error {
+func validEnv(field string, env map[string]string) *api.Error {
 	if n := len(env); n > maxEnvVars {
 		return tooLarge(field, "the environment has %d variables", n).WithHint("at most %d", maxEnvVars)
 	}
@@ -84,10 +84,10 @@ func validEnv(field string, env map[string]string) *cloche.Error {
 		one := field + "." + bounded(name)
 		switch {
 		case name == "" || len(name) > maxEnvName || strings.ContainsAny(name, "=\x00") || !utf8.ValidString(name):
-			return cloche.Invalid(one, "environment variable name %s is not valid", show(name)).
+			return api.Invalid(one, "environment variable name %s is not valid", show(name)).
 				WithHint("use 1 to %d bytes of UTF-8 without '=' and NUL", maxEnvName)
 		case strings.ContainsRune(v, 0):
-			return cloche.Invalid(one, "the value of environment variable %s holds a NUL byte", show(name)).
+			return api.Invalid(one, "the value of environment variable %s holds a NUL byte", show(name)).
 				WithHint("no program can receive a NUL in its environment; pass binary data as a file")
 		case len(name)+1+len(v) > maxExecString:
 			return tooLarge(one, "environment variable %s has %d bytes", show(name), len(name)+1+len(v)).
@@ -102,7 +102,7 @@ func validEnv(field string, env map[string]string) *cloche.Error {
 	return nil
 }
 
-func checkUser(d *decision) *cloche.Error { return validUser("user", d.spec.User) }
+func checkUser(d *decision) *api.Error { return validUser("user", d.spec.User) }
 
 // CheckUser refuses what cannot name a user of a sandbox; field is what the
 // caller knows it as.
@@ -115,7 +115,7 @@ func CheckUser(field, s string) error {
 
 // validUser knows the syntax only; whether the image has such a user is found
 // out inside.
-func validUser(field, s string) *cloche.Error {
+func validUser(field, s string) *api.Error {
 	if s == "" || validUserName(s) {
 		return nil
 	}
@@ -123,7 +123,7 @@ func validUser(field, s string) *cloche.Error {
 	if validID(uid) && (!both || validID(gid)) {
 		return nil
 	}
-	return cloche.Invalid(field, "user %s is not valid", show(s)).
+	return api.Invalid(field, "user %s is not valid", show(s)).
 		WithHint(`write a name, a uid or uid:gid, such as "nobody", "1000" or "1000:1000"`)
 }
 
@@ -150,12 +150,12 @@ func validID(s string) bool {
 }
 
 // checkLease says whether something ends a sandbox that is to end by itself.
-func checkLease(d *decision) *cloche.Error {
+func checkLease(d *decision) *api.Error {
 	if d.spec.Persistent == nil {
 		d.spec.Persistent = new(true)
 	}
 	if d.spec.Transient && !d.held && d.spec.Limits.IdleMS == 0 {
-		return cloche.Invalid("transient", "nothing would end this transient sandbox").
+		return api.Invalid("transient", "nothing would end this transient sandbox").
 			WithHint("set limits.idle_ms and use it or send heartbeats, or hold it by a connection")
 	}
 	return nil

@@ -1,11 +1,11 @@
 package policy
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // ChooseEngine returns the engine that a request for "auto" would get now, or
 // the error that it would get. The report is filled in as far as the choice is
 // known also when the engine is not usable.
-func ChooseEngine(caller Caller, rules Rules, reports []cloche.EngineReport) (cloche.EngineReport, error) {
+func ChooseEngine(caller Caller, rules Rules, reports []api.EngineReport) (api.EngineReport, error) {
 	d := &decision{facts: Facts{Engines: reports}, caller: caller, rules: rules}
 	chosen, err := d.autoEngine()
 	if err == nil {

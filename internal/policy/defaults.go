@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // DefaultRule has settings for the sandboxes of every profile. What a request asks
@@ -49,7 +49,7 @@ func ruleDefaults(r Rules, report reporter) {
 		}
 	}
 	if _, err := parseImage(d.Image); d.Image != "" && err != nil {
-		report(cloche.Invalid("defaults.image", "image %s is not a reference", show(d.Image)).WithHint("write a reference such as debian:12"))
+		report(api.Invalid("defaults.image", "image %s is not a reference", show(d.Image)).WithHint("write a reference such as debian:12"))
 	}
 	for _, l := range limits() {
 		path := "defaults.limits." + l.key

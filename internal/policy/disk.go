@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 const (
 	// leastRoot is the least that a root which can be written has of limits.disk_bytes.
@@ -20,7 +20,7 @@ func (d *decision) ownsWorkspace() bool {
 // workspace, so that both together hold no more. Without a word about the workspace the
 // root gets half of it, and no more than the memory, which its layer is on most engines:
 // it could not be filled anyway. The workspace gets the rest.
-func (d *decision) shareDisk(asked, granted *bounds) *cloche.Error {
+func (d *decision) shareDisk(asked, granted *bounds) *api.Error {
 	if granted.DiskBytes == 0 || !d.ownsWorkspace() {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (d *decision) shareDisk(asked, granted *bounds) *cloche.Error {
 	}
 	size, disk := formatSize(float64(granted.WorkspaceBytes)), formatSize(float64(granted.DiskBytes))
 	if asked.DiskBytes > 0 {
-		return cloche.Invalid(fieldDisk, "%s is %s in all, and the workspace alone takes %s of it", fieldDisk, disk, size).
+		return api.Invalid(fieldDisk, "%s is %s in all, and the workspace alone takes %s of it", fieldDisk, disk, size).
 			WithHint("ask for at least %s, or for a smaller workspace", formatSize(float64(least)))
 	}
 	rule := ruleName(d.profile.name, "ceilings", "disk")
@@ -70,7 +70,7 @@ func (d *decision) rootShare(b *bounds) int64 {
 }
 
 // checkRootShare finds what is left of the disk for the layer of the root.
-func checkRootShare(d *decision) *cloche.Error {
+func checkRootShare(d *decision) *api.Error {
 	d.rootBytes = d.spec.Limits.DiskBytes
 	if size := d.spec.Workspace.SizeBytes; d.rootBytes > 0 && size > 0 && d.ownsWorkspace() {
 		d.rootBytes = max(d.rootBytes-size, 0)

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -15,33 +15,33 @@ func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 	rule := func(r policy.LimitRule) policy.Rules {
 		return policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: r}}}
 	}
-	own := func(size int64) *cloche.Workspace { return &cloche.Workspace{SizeBytes: size} }
+	own := func(size int64) *api.Workspace { return &api.Workspace{SizeBytes: size} }
 	size := func(n int64) *policy.Size { return new(policy.Size(n)) }
 	for _, c := range []struct {
 		name             string
-		spec             cloche.SandboxSpec
+		spec             api.SandboxSpec
 		rules            policy.Rules
 		disk, root, work int64
 		want             want
 	}{
 		{name: "nothing", disk: 6 * gib, root: 2 * gib, work: 4 * gib},
-		{name: "disk", spec: cloche.SandboxSpec{Limits: cloche.Limits{DiskBytes: 100 * mib}}, disk: 100 * mib, root: 50 * mib, work: 50 * mib},
-		{name: "disk beyond the memory", spec: cloche.SandboxSpec{Limits: cloche.Limits{DiskBytes: 20 * gib, MemoryBytes: gib}}, disk: 20 * gib, root: gib, work: 19 * gib},
-		{name: "the least", spec: cloche.SandboxSpec{Limits: cloche.Limits{DiskBytes: 2 * mib}}, disk: 2 * mib, root: mib, work: mib},
-		{name: "read-only root", spec: cloche.SandboxSpec{Limits: cloche.Limits{DiskBytes: 100 * mib}, ReadOnlyRoot: new(true)}, disk: 100 * mib, work: 100 * mib},
-		{name: "box profile", spec: cloche.SandboxSpec{Profile: "default"}, disk: 6 * gib, work: 6 * gib},
-		{name: "read-only workspace", spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{ReadOnly: true}}, disk: 6 * gib, root: 6 * gib},
-		{name: "named", spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Name: "data"}}, disk: 6 * gib, root: 6 * gib},
-		{name: "directory", spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Dir: "/home/alice/project"}}, disk: 6 * gib, root: 6 * gib},
-		{name: "size", spec: cloche.SandboxSpec{Workspace: own(8 * mib)}, disk: 2*gib + 8*mib, root: 2 * gib, work: 8 * mib},
-		{name: "size beyond the default", spec: cloche.SandboxSpec{Workspace: own(20 * gib)}, disk: 22 * gib, root: 2 * gib, work: 20 * gib},
-		{name: "both", spec: cloche.SandboxSpec{Workspace: own(90 * mib), Limits: cloche.Limits{DiskBytes: 100 * mib}}, disk: 100 * mib, root: 10 * mib, work: 90 * mib},
-		{name: "both, and all of it", spec: cloche.SandboxSpec{Workspace: own(100 * mib), Limits: cloche.Limits{DiskBytes: 100 * mib}}, want: want{code: cloche.CodeInvalid, field: "limits.disk_bytes", says: "the workspace alone takes 100MiB"}},
-		{name: "over the ceiling", spec: cloche.SandboxSpec{Workspace: own(300 * gib)}, want: want{code: cloche.CodeDenied, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.disk", says: "256GiB in all"}},
+		{name: "disk", spec: api.SandboxSpec{Limits: api.Limits{DiskBytes: 100 * mib}}, disk: 100 * mib, root: 50 * mib, work: 50 * mib},
+		{name: "disk beyond the memory", spec: api.SandboxSpec{Limits: api.Limits{DiskBytes: 20 * gib, MemoryBytes: gib}}, disk: 20 * gib, root: gib, work: 19 * gib},
+		{name: "the least", spec: api.SandboxSpec{Limits: api.Limits{DiskBytes: 2 * mib}}, disk: 2 * mib, root: mib, work: mib},
+		{name: "read-only root", spec: api.SandboxSpec{Limits: api.Limits{DiskBytes: 100 * mib}, ReadOnlyRoot: new(true)}, disk: 100 * mib, work: 100 * mib},
+		{name: "box profile", spec: api.SandboxSpec{Profile: "default"}, disk: 6 * gib, work: 6 * gib},
+		{name: "read-only workspace", spec: api.SandboxSpec{Workspace: &api.Workspace{ReadOnly: true}}, disk: 6 * gib, root: 6 * gib},
+		{name: "named", spec: api.SandboxSpec{Workspace: &api.Workspace{Name: "data"}}, disk: 6 * gib, root: 6 * gib},
+		{name: "directory", spec: api.SandboxSpec{Workspace: &api.Workspace{Dir: "/home/alice/project"}}, disk: 6 * gib, root: 6 * gib},
+		{name: "size", spec: api.SandboxSpec{Workspace: own(8 * mib)}, disk: 2*gib + 8*mib, root: 2 * gib, work: 8 * mib},
+		{name: "size beyond the default", spec: api.SandboxSpec{Workspace: own(20 * gib)}, disk: 22 * gib, root: 2 * gib, work: 20 * gib},
+		{name: "both", spec: api.SandboxSpec{Workspace: own(90 * mib), Limits: api.Limits{DiskBytes: 100 * mib}}, disk: 100 * mib, root: 10 * mib, work: 90 * mib},
+		{name: "both, and all of it", spec: api.SandboxSpec{Workspace: own(100 * mib), Limits: api.Limits{DiskBytes: 100 * mib}}, want: want{code: api.CodeInvalid, field: "limits.disk_bytes", says: "the workspace alone takes 100MiB"}},
+		{name: "over the ceiling", spec: api.SandboxSpec{Workspace: own(300 * gib)}, want: want{code: api.CodeDenied, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.disk", says: "256GiB in all"}},
 		{name: "rule on the disk", rules: rule(policy.LimitRule{Disk: size(gib)}), disk: gib, root: gib / 2, work: gib / 2},
 		{name: "rule on both", rules: rule(policy.LimitRule{Disk: size(gib), Workspace: size(4 * gib)}), disk: 4*gib + gib/2, root: gib / 2, work: 4 * gib},
 		{name: "rule that lifts the workspace", rules: rule(policy.LimitRule{Workspace: size(0)}), disk: 6 * gib, root: 6 * gib},
-		{name: "a size where rules lift it", rules: rule(policy.LimitRule{Workspace: size(0)}), spec: cloche.SandboxSpec{Workspace: own(gib)}, disk: 3 * gib, root: 2 * gib, work: gib},
+		{name: "a size where rules lift it", rules: rule(policy.LimitRule{Workspace: size(0)}), spec: api.SandboxSpec{Workspace: own(gib)}, disk: 3 * gib, root: 2 * gib, work: gib},
 		{
 			name:  "rules that lift all",
 			rules: policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Disk: size(0)}, Ceilings: policy.LimitRule{Disk: size(0)}}}},
@@ -73,7 +73,7 @@ func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 // and elsewhere says so of the default; the workspace keeps its part.
 func TestDiskThatTheEngineDoesNotHold(t *testing.T) {
 	f := facts()
-	f.Engines[0].Enforces["disk_bytes"] = cloche.Enforcement{Reason: "overlay2"}
+	f.Engines[0].Enforces["disk_bytes"] = api.Enforcement{Reason: "overlay2"}
 	p, err := policy.Decide(policy.Request{Facts: f}, operator, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
@@ -85,9 +85,9 @@ func TestDiskThatTheEngineDoesNotHold(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(again.Spec(), p.Spec()) {
 		t.Errorf("decided again: %+v, %v", again.Spec(), err)
 	}
-	disk := cloche.SandboxSpec{Limits: cloche.Limits{DiskBytes: 1 << 30}}
+	disk := api.SandboxSpec{Limits: api.Limits{DiskBytes: 1 << 30}}
 	_, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, policy.Rules{})
-	want{code: cloche.CodeUnsupported, field: "limits.disk_bytes"}.check(t, err)
+	want{code: api.CodeUnsupported, field: "limits.disk_bytes"}.check(t, err)
 	disk.ReadOnlyRoot = new(true)
 	if p, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, policy.Rules{}); err != nil || len(p.Unenforced()) != 0 {
 		t.Errorf("with a root that is not written to: %+v, %v", p.Unenforced(), err)

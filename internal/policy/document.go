@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // document is a policy file that was read, with all that is wrong with it.
@@ -28,18 +28,18 @@ type place struct{ line, column int }
 // problem is an error and where it stands.
 type problem struct {
 	place
-	err *cloche.Error
+	err *api.Error
 }
 
 // CheckFile finds everything that is wrong with a policy file, and warns of rules
 // that do nothing because another goes before them. The problems are in the order
 // of the file, errors and warnings mixed. A file without errors is one that
 // ParseRules takes, and the other way round.
-func CheckFile(data []byte) []cloche.PolicyProblem {
+func CheckFile(data []byte) []api.PolicyProblem {
 	d := readDocument(data)
-	out := make([]cloche.PolicyProblem, 0, len(d.errors))
+	out := make([]api.PolicyProblem, 0, len(d.errors))
 	add := func(p problem, warning bool) {
-		out = append(out, cloche.PolicyProblem{
+		out = append(out, api.PolicyProblem{
 			Line: p.line, Column: p.column, Warning: warning, Key: p.err.Field, Message: p.err.Message, Hint: p.err.Hint,
 		})
 	}
@@ -47,16 +47,16 @@ func CheckFile(data []byte) []cloche.PolicyProblem {
 		add(p, false)
 	}
 	if len(d.errors) == 0 {
-		shadowed(d.rules, func(err *cloche.Error) { add(problem{d.find(err.Field), err}, true) })
+		shadowed(d.rules, func(err *api.Error) { add(problem{d.find(err.Field), err}, true) })
 	}
-	slices.SortStableFunc(out, func(a, b cloche.PolicyProblem) int {
+	slices.SortStableFunc(out, func(a, b api.PolicyProblem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return out
 }
 
 // first is the error of the file that stands first.
-func (d *document) first() *cloche.Error {
+func (d *document) first() *api.Error {
 	p := slices.MinFunc(d.errors, func(a, b problem) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
@@ -79,7 +79,7 @@ func (d *document) find(path string) place {
 	return place{}
 }
 
-func (d *document) report(at place, err *cloche.Error) { d.errors = append(d.errors, problem{at, err}) }
+func (d *document) report(at place, err *api.Error) { d.errors = append(d.errors, problem{at, err}) }
 
 // readDocument reads the one document of a file. A decoder of foreign bytes that
 // panics is a refusal of these bytes, not the end of the daemon.
@@ -88,7 +88,7 @@ func readDocument(data []byte) (d *document) {
 	defer func() {
 		if p := recover(); p != nil {
 			d = &document{}
-			d.report(place{}, cloche.Invalid("", "the policy file cannot be read: the YAML decoder gave up: %v", p).
+			d.report(place{}, api.Invalid("", "the policy file cannot be read: the YAML decoder gave up: %v", p).
 				WithHint("write plain keys, lists and values; see which line it is by leaving out half of them"))
 		}
 	}()
@@ -103,7 +103,7 @@ func readDocument(data []byte) (d *document) {
 		return d
 	}
 	if len(file.Docs) > 1 {
-		d.report(placeOf(file.Docs[1].Body), cloche.Invalid("", "the policy file holds more than one document").WithHint("leave out the lines of `---`"))
+		d.report(placeOf(file.Docs[1].Body), api.Invalid("", "the policy file holds more than one document").WithHint("leave out the lines of `---`"))
 		return d
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
@@ -132,7 +132,7 @@ func (d *document) read(body ast.Node) {
 	}
 	d.rules = r
 	for _, check := range ruleChecks() {
-		check(r, func(err *cloche.Error) { d.report(d.find(err.Field), err) })
+		check(r, func(err *api.Error) { d.report(d.find(err.Field), err) })
 	}
 }
 
@@ -147,7 +147,7 @@ func (v *plainYAML) Visit(n ast.Node) ast.Visitor {
 		ast.MergeKeyType: "a merge key (<<)", ast.DirectiveType: "a directive (%)", ast.MappingKeyType: "an explicit key (?)",
 	}[n.Type()]
 	if odd != "" {
-		v.d.report(placeOf(n), cloche.Invalid("", "the policy file has %s", odd).WithHint("write every value out where it belongs"))
+		v.d.report(placeOf(n), api.Invalid("", "the policy file has %s", odd).WithHint("write every value out where it belongs"))
 	}
 	return v
 }
@@ -161,7 +161,7 @@ func placeOf(n ast.Node) place {
 }
 
 // syntaxError is what the YAML library found, with its place where it says one.
-func syntaxError(err error) (place, *cloche.Error) {
+func syntaxError(err error) (place, *api.Error) {
 	var at place
 	text := strings.TrimSpace(yaml.FormatError(err, false, false))
 	if e, ok := errors.AsType[yaml.Error](err); ok {
@@ -170,7 +170,7 @@ func syntaxError(err error) (place, *cloche.Error) {
 			text = e.GetMessage()
 		}
 	}
-	return at, cloche.Invalid("", "the policy file cannot be read: %s", oneLine(text)).
+	return at, api.Invalid("", "the policy file cannot be read: %s", oneLine(text)).
 		WithCause(err).WithHint("the keys are %s", strings.Join(keysOf[Rules](), ", "))
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -21,10 +21,10 @@ type EgressGrant struct {
 	Temporary []TemporaryRule `json:"temporary,omitempty"`
 	// Requests narrow HTTP to hosts of Rules, and Demanded does so beside them, by the
 	// operator's rule; RequestRules puts both together.
-	Requests []cloche.RequestRule `json:"requests,omitempty"`
-	Demanded []cloche.RequestRule `json:"demanded,omitempty"`
+	Requests []api.RequestRule `json:"requests,omitempty"`
+	Demanded []api.RequestRule `json:"demanded,omitempty"`
 	// Limits are over the sandbox's life; zero is none.
-	Limits cloche.EgressLimits `json:"limits,omitzero"`
+	Limits api.EgressLimits `json:"limits,omitzero"`
 	// Ask lets a connection of which no rule speaks wait for approval.
 	Ask bool `json:"ask,omitempty"`
 	// Hosts are the operator's own addresses of names, by canonical name: no resolver
@@ -34,13 +34,13 @@ type EgressGrant struct {
 	Upstream *EgressUpstream `json:"upstream,omitempty"`
 	// Shown is what holds for good as a record shows it: rules as they were asked for,
 	// without those of the operator.
-	Shown cloche.Egress `json:"shown,omitzero"`
+	Shown api.Egress `json:"shown,omitzero"`
 	// Generation counts the changes since the sandbox was made.
 	Generation int64 `json:"generation,omitempty"`
 	// Closed: the link is there and nothing leaves over it, as if there were none.
 	Closed bool `json:"closed,omitempty"`
 	// Base is what had been used when Limits began to count.
-	Base cloche.EgressLimits `json:"base,omitzero"`
+	Base api.EgressLimits `json:"base,omitzero"`
 	// Held are rules that deny and that the operator put on somebody else's sandbox.
 	Held []string `json:"held,omitempty"`
 }
@@ -80,7 +80,7 @@ func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
 
 // Budget is how much may be used in all, from the sandbox's beginning; zero is no
 // bound.
-func (g EgressGrant) Budget() cloche.EgressLimits {
+func (g EgressGrant) Budget() api.EgressLimits {
 	most := g.Limits
 	for _, b := range []struct {
 		limit *int64
@@ -110,7 +110,7 @@ func (g EgressGrant) RequestRules() (*rule.Requests, error) {
 	return rule.CompileRequests(requestsOf(g.Demanded), requestsOf(g.Requests))
 }
 
-func requestsOf(rules []cloche.RequestRule) []rule.Request {
+func requestsOf(rules []api.RequestRule) []rule.Request {
 	out := make([]rule.Request, 0, len(rules))
 	for _, r := range rules {
 		out = append(out, rule.Request(r))
@@ -119,7 +119,7 @@ func requestsOf(rules []cloche.RequestRule) []rule.Request {
 }
 
 // ShownAt is what is in force at a time, as the sandbox's record shows it.
-func (g EgressGrant) ShownAt(now time.Time) cloche.Egress {
+func (g EgressGrant) ShownAt(now time.Time) api.Egress {
 	e := cloneEgress(g.Shown)
 	e.Limits = g.Limits
 	for _, t := range g.Temporary {
@@ -135,11 +135,11 @@ func (g EgressGrant) ShownAt(now time.Time) cloche.Egress {
 }
 
 // InForce is what is in force at a time, for who asks for the rules.
-func (g EgressGrant) InForce(now time.Time) cloche.EgressRules {
-	r := cloche.EgressRules{Network: g.Network(), Egress: g.ShownAt(now), Generation: g.Generation}
+func (g EgressGrant) InForce(now time.Time) api.EgressRules {
+	r := api.EgressRules{Network: g.Network(), Egress: g.ShownAt(now), Generation: g.Generation}
 	for _, t := range g.Temporary {
-		if now.Before(t.ExpiresAt) && !slices.ContainsFunc(r.Temporary, func(o cloche.TemporaryRule) bool { return o.Rule == t.Shown && o.Deny == t.Rule.Deny }) {
-			r.Temporary = append(r.Temporary, cloche.TemporaryRule{Rule: t.Shown, Deny: t.Rule.Deny, ExpiresAt: t.ExpiresAt})
+		if now.Before(t.ExpiresAt) && !slices.ContainsFunc(r.Temporary, func(o api.TemporaryRule) bool { return o.Rule == t.Shown && o.Deny == t.Rule.Deny }) {
+			r.Temporary = append(r.Temporary, api.TemporaryRule{Rule: t.Shown, Deny: t.Rule.Deny, ExpiresAt: t.ExpiresAt})
 		}
 	}
 	for _, o := range g.Rules {
@@ -156,9 +156,9 @@ func (g EgressGrant) InForce(now time.Time) cloche.EgressRules {
 // Network is what the record of a sandbox with this grant says.
 func (g EgressGrant) Network() string {
 	if g.Closed {
-		return cloche.NetworkNone
+		return api.NetworkNone
 	}
-	return cloche.NetworkOn
+	return api.NetworkOn
 }
 
 // Egress is what may leave at first; false when the sandbox has no link at all.
@@ -191,7 +191,7 @@ func (g EgressGrant) clone() EgressGrant {
 	return g
 }
 
-func cloneEgress(e cloche.Egress) cloche.Egress {
+func cloneEgress(e api.Egress) api.Egress {
 	e.Allow, e.Deny, e.Requests = slices.Clone(e.Allow), slices.Clone(e.Deny), slices.Clone(e.Requests)
 	for i := range e.Requests {
 		r := &e.Requests[i]
@@ -212,7 +212,7 @@ const (
 )
 
 // checkNetwork settles whether there is a network, before what may leave over it.
-func checkNetwork(d *decision) *cloche.Error {
+func checkNetwork(d *decision) *api.Error {
 	asked := d.spec.Egress != nil
 	switch d.spec.Network {
 	case "":
@@ -225,19 +225,19 @@ func checkNetwork(d *decision) *cloche.Error {
 			break
 		}
 		if !d.profile.locks(fieldNetwork) {
-			return cloche.Invalid(fieldEgress, "egress was asked for, and network is %q", networkNone).
+			return api.Invalid(fieldEgress, "egress was asked for, and network is %q", networkNone).
 				WithHint("leave network out, or write %q; or leave egress out", networkOn)
 		}
 	case networkOn:
 	default:
-		return cloche.Invalid("network", "network %s is not known", show(d.spec.Network)).
+		return api.Invalid("network", "network %s is not known", show(d.spec.Network)).
 			WithHint("write %q or %q, or leave network out for the profile's", networkNone, networkOn)
 	}
 	if d.spec.Network == networkNone && asked {
 		// The lock took the network away, and with it what was to leave over it.
 		data, err := json.Marshal(d.spec.Egress)
 		if err != nil {
-			return cloche.Errorf(cloche.CodeInternal, "show what was asked for: %w", err)
+			return api.Errorf(api.CodeInternal, "show what was asked for: %w", err)
 		}
 		d.adjust(fieldEgress, bounded(string(data)), "", ruleName(d.profile.name, "locked", fieldNetwork))
 		d.spec.Egress = nil
@@ -246,11 +246,11 @@ func checkNetwork(d *decision) *cloche.Error {
 }
 
 // checkEgress settles what may leave.
-func checkEgress(d *decision) *cloche.Error {
+func checkEgress(d *decision) *api.Error {
 	if d.spec.Network != networkOn {
 		return nil
 	}
-	asked := cloche.Egress{}
+	asked := api.Egress{}
 	if d.spec.Egress != nil {
 		asked = *d.spec.Egress
 	}
@@ -265,7 +265,7 @@ func checkEgress(d *decision) *cloche.Error {
 }
 
 // checkLink says whether the engine and this build can do what was granted.
-func checkLink(d *decision) *cloche.Error {
+func checkLink(d *decision) *api.Error {
 	if d.egress == nil && d.first == nil {
 		return nil
 	}
@@ -305,7 +305,7 @@ type egressWish struct {
 }
 
 // grant is the grant of a whole wish, with every default filled in.
-func (w egressWish) grant(asked cloche.Egress) (EgressGrant, *cloche.Error) {
+func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
 	var g EgressGrant
 	if asked.Allow == nil {
 		asked.Allow = []string{}
@@ -313,7 +313,7 @@ func (w egressWish) grant(asked cloche.Egress) (EgressGrant, *cloche.Error) {
 			asked.Allow = append(asked.Allow, i.String())
 		}
 	}
-	g.Shown = cloche.Egress{Allow: []string{}}
+	g.Shown = api.Egress{Allow: []string{}}
 	allowed, shown, err := w.allow("egress.allow", asked.Allow)
 	if err != nil {
 		return g, err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -42,8 +42,8 @@ func egress(t *testing.T, p policy.Permit) policy.EgressGrant {
 	return g
 }
 
-func asking(allow ...string) cloche.SandboxSpec {
-	return cloche.SandboxSpec{Egress: &cloche.Egress{Allow: allow}}
+func asking(allow ...string) api.SandboxSpec {
+	return api.SandboxSpec{Egress: &api.Egress{Allow: allow}}
 }
 
 func flows(t *testing.T, g policy.EgressGrant, now time.Time) *rule.Set {
@@ -57,12 +57,12 @@ func flows(t *testing.T, g policy.EgressGrant, now time.Time) *rule.Set {
 
 func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 	for _, name := range []string{"agent", "default", "offline_readonly"} {
-		if _, ok := decide(t, cloche.SandboxSpec{Profile: name}, tenant, policy.Rules{}).Egress(); ok {
+		if _, ok := decide(t, api.SandboxSpec{Profile: name}, tenant, policy.Rules{}).Egress(); ok {
 			t.Errorf("%s has a network", name)
 		}
 	}
 	for _, name := range []string{"network_basic", "network_extended"} {
-		p := decide(t, cloche.SandboxSpec{Profile: name}, tenant, policy.Rules{})
+		p := decide(t, api.SandboxSpec{Profile: name}, tenant, policy.Rules{})
 		g := egress(t, p)
 		if want := []string{"@pypi", "@npm", "@debian", "@github-read"}; !slices.Equal(p.Spec().Egress.Allow, want) || p.Spec().Network != "on" {
 			t.Errorf("%s: %+v", name, p.Spec())
@@ -71,17 +71,17 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 		if s.Flow("pypi.org", 443).Refusal() != nil || s.Flow("example.com", 443).Refusal() == nil {
 			t.Errorf("%s: the list does not say what it says", name)
 		}
-		if _, ok := decide(t, cloche.SandboxSpec{Profile: name, Network: "none"}, tenant, policy.Rules{}).Egress(); ok {
+		if _, ok := decide(t, api.SandboxSpec{Profile: name, Network: "none"}, tenant, policy.Rules{}).Egress(); ok {
 			t.Errorf("%s: a network although none was asked for", name)
 		}
-		decide(t, cloche.SandboxSpec{Profile: name, Egress: &cloche.Egress{Allow: []string{"pypi.org", "@npm"}}}, tenant, policy.Rules{})
+		decide(t, api.SandboxSpec{Profile: name, Egress: &api.Egress{Allow: []string{"pypi.org", "@npm"}}}, tenant, policy.Rules{})
 	}
 	// A network without a list is one on which nothing is allowed.
-	g := egress(t, decide(t, cloche.SandboxSpec{Network: "on"}, tenant, policy.Rules{}))
+	g := egress(t, decide(t, api.SandboxSpec{Network: "on"}, tenant, policy.Rules{}))
 	if len(g.Rules) != 0 {
 		t.Errorf("nothing was asked, and %v is granted", g.Rules)
 	}
-	p := decide(t, cloche.SandboxSpec{Profile: "offline_readonly", Egress: &cloche.Egress{Allow: []string{"pypi.org"}}}, operator, policy.Rules{})
+	p := decide(t, api.SandboxSpec{Profile: "offline_readonly", Egress: &api.Egress{Allow: []string{"pypi.org"}}}, operator, policy.Rules{})
 	if _, ok := p.Egress(); ok || p.Spec().Network != "none" || p.Spec().Egress != nil || len(p.Adjusted()) != 1 || p.Adjusted()[0].Field != "egress" {
 		t.Errorf("locked: %+v %+v", p.Spec(), p.Adjusted())
 	}
@@ -99,7 +99,7 @@ func TestProxyPorts(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"http://proxy.corp:0", "http://proxy.corp:65536", "http://:80", "http://proxy.corp/x", "http://proxy.corp?x", "http://proxy.corp#x", "ftp://proxy.corp"} {
-		if _, err := policy.ParseRules([]byte("egress: {upstream: {proxy: '" + bad + "'}}")); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if _, err := policy.ParseRules([]byte("egress: {upstream: {proxy: '" + bad + "'}}")); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestEgressGrants(t *testing.T) {
 	}; !slices.Equal(ids, want) {
 		t.Errorf("rules %q", ids)
 	}
-	if g.Limits != (cloche.EgressLimits{Connections: 100, BytesOut: 1 << 20}) {
+	if g.Limits != (api.EgressLimits{Connections: 100, BytesOut: 1 << 20}) {
 		t.Errorf("limits %+v", g.Limits)
 	}
 	if want := (&policy.EgressUpstream{
@@ -135,12 +135,12 @@ func TestEgressGrants(t *testing.T) {
 	if err != nil || q.Judge("api.example.com", "GET", "/v1/models?x=1") != nil || q.Judge("api.example.com", "POST", "/v1/models") == nil || q.SpeaksOf("ci.corp") {
 		t.Errorf("requests %v, %v", g.Demanded, err)
 	}
-	if p := decide(t, cloche.SandboxSpec{Profile: "networked"}, tenant, r); p.Spec().Egress.Limits.BytesOut != 512<<10 || !slices.Equal(p.Spec().Egress.Allow, []string{"pypi.org"}) {
+	if p := decide(t, api.SandboxSpec{Profile: "networked"}, tenant, r); p.Spec().Egress.Limits.BytesOut != 512<<10 || !slices.Equal(p.Spec().Egress.Allow, []string{"pypi.org"}) {
 		t.Errorf("networked: %+v", p.Spec().Egress)
 	}
 	decide(t, asking("tenant.example.net"), tenant, r)
 	decide(t, asking("anything.at.all:22", "10.0.0.1:80", "* at 0.0.0.0/0"), operator, r)
-	p = decide(t, cloche.SandboxSpec{Profile: "settled", Egress: &cloche.Egress{Allow: []string{"x.org"}, Deny: []string{"pypi.org"}, Ask: true}}, operator, r)
+	p = decide(t, api.SandboxSpec{Profile: "settled", Egress: &api.Egress{Allow: []string{"x.org"}, Deny: []string{"pypi.org"}, Ask: true}}, operator, r)
 	if e := p.Spec().Egress; !slices.Equal(e.Allow, []string{"@pypi"}) || !slices.Equal(e.Deny, []string{"pypi.org"}) || e.Ask || len(p.Adjusted()) != 2 {
 		t.Errorf("settled: %+v %+v", e, p.Adjusted())
 	}
@@ -148,44 +148,44 @@ func TestEgressGrants(t *testing.T) {
 
 func TestEgressRefusals(t *testing.T) {
 	r := mustParse(t, egressFile)
-	with := func(e cloche.Egress) cloche.SandboxSpec { return cloche.SandboxSpec{Egress: &e} }
+	with := func(e api.Egress) api.SandboxSpec { return api.SandboxSpec{Egress: &e} }
 	for name, c := range map[string]struct {
-		spec cloche.SandboxSpec
+		spec api.SandboxSpec
 		as   policy.Caller
 		want want
 	}{
-		"not granted":     {asking("evil.org"), tenant, want{cloche.CodeDenied, "egress.allow[0]", "egress.allow", "`egress: {allow: [\"evil.org\"]}`"}},
-		"apex":            {asking("example.com"), tenant, want{cloche.CodeDenied, "egress.allow[0]", "egress.allow", "example.com"}},
-		"other tenant's":  {asking("tenant.example.net"), policy.UnixCaller(7, 0), want{cloche.CodeDenied, "", "egress.allow", "uid-7"}},
-		"wider":           {asking("*"), tenant, want{cloche.CodeDenied, "", "egress.allow", "\"*\""}},
-		"port":            {asking("a.example.com:22"), tenant, want{cloche.CodeDenied, "", "egress.allow", "a.example.com:22"}},
-		"opaque 443":      {asking("a.example.com:443"), tenant, want{cloche.CodeDenied, "", "egress.allow", ":443"}},
-		"range":           {asking("db.corp:5432 at 10.0.0.0/8"), tenant, want{cloche.CodeDenied, "", "egress.allow", "10.0.0.0/8"}},
-		"range of none":   {asking("a.example.com at 127.0.0.0/8"), tenant, want{cloche.CodeDenied, "", "egress.allow", "127.0.0.0/8"}},
-		"other address":   {asking("203.0.113.8:5432"), tenant, want{cloche.CodeDenied, "", "egress.allow", "203.0.113.8"}},
-		"bundle":          {asking("@npm"), tenant, want{cloche.CodeDenied, "", "egress.allow", "registry.npmjs.org"}},
-		"denied":          {asking("paste.example.com"), tenant, want{cloche.CodeDenied, "egress.allow[0]", "egress.deny:paste.example.com", "holds it back"}},
-		"denied operator": {asking("paste.example.com"), operator, want{cloche.CodeDenied, "egress.allow[0]", "egress.deny:paste.example.com", ""}},
-		"tenant's deny":   {asking("no.example.com"), tenant, want{cloche.CodeDenied, "", "egress.deny:no.example.com", ""}},
-		"unseen requests": {asking("api.example.com:443"), operator, want{cloche.CodeDenied, "", "egress.requests", "without port"}},
-		"no bundle":       {asking("@nope"), operator, want{cloche.CodeInvalid, "egress.allow[0]", "", "corp, debian"}},
-		"no rule":         {asking("http://pypi.org"), operator, want{cloche.CodeInvalid, "egress.allow[0]", "", ""}},
-		"deny as allow":   {asking("deny pypi.org"), operator, want{cloche.CodeInvalid, "egress.allow[0]", "", ""}},
-		"NUL":             {asking("pypi.org\x00"), operator, want{cloche.CodeInvalid, "egress.allow[0]", "", "0x00"}},
-		"deny with range": {with(cloche.Egress{Deny: []string{"a.org at 10.0.0.0/8"}}), operator, want{cloche.CodeInvalid, "egress.deny[0]", "", "ranges"}},
-		"many":            {asking(slices.Repeat([]string{"a.org"}, 257)...), operator, want{cloche.CodeTooLarge, "egress.allow", "", "256"}},
-		"long":            {asking(strings.Repeat("a", 2000)), operator, want{cloche.CodeTooLarge, "egress.allow[0]", "", ""}},
-		"none and rules":  {cloche.SandboxSpec{Network: "none", Egress: &cloche.Egress{}}, operator, want{cloche.CodeInvalid, "egress", "", "leave"}},
-		"limit":           {with(cloche.Egress{Limits: cloche.EgressLimits{BytesOut: 2 << 20}}), operator, want{cloche.CodeDenied, "egress.limits.bytes_out", "egress.limits.bytes_out", "1048576"}},
-		"negative":        {with(cloche.Egress{Limits: cloche.EgressLimits{BytesIn: -1}}), operator, want{cloche.CodeInvalid, "egress.limits.bytes_in", "", ""}},
-		"requests of none": {with(cloche.Egress{Allow: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "b.org"}}}), operator,
-			want{cloche.CodeInvalid, "egress.requests[0]", "", "b.org"}},
-		"requests unseen": {with(cloche.Egress{Allow: []string{"a.org", "a.org:443"}, Requests: []cloche.RequestRule{{Host: "a.org"}}}), operator,
-			want{cloche.CodeInvalid, "egress.requests", "", "any protocol"}},
-		"method": {with(cloche.Egress{Allow: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "a.org", Methods: []string{"get"}}}}), operator,
-			want{cloche.CodeInvalid, "egress.requests[0]", "", "capital"}},
-		"path": {with(cloche.Egress{Allow: []string{"a.org"}, Requests: []cloche.RequestRule{{Host: "a.org", Paths: []string{"/a/../b"}}}}), operator,
-			want{cloche.CodeInvalid, "egress.requests[0]", "", "path"}},
+		"not granted":     {asking("evil.org"), tenant, want{api.CodeDenied, "egress.allow[0]", "egress.allow", "`egress: {allow: [\"evil.org\"]}`"}},
+		"apex":            {asking("example.com"), tenant, want{api.CodeDenied, "egress.allow[0]", "egress.allow", "example.com"}},
+		"other tenant's":  {asking("tenant.example.net"), policy.UnixCaller(7, 0), want{api.CodeDenied, "", "egress.allow", "uid-7"}},
+		"wider":           {asking("*"), tenant, want{api.CodeDenied, "", "egress.allow", "\"*\""}},
+		"port":            {asking("a.example.com:22"), tenant, want{api.CodeDenied, "", "egress.allow", "a.example.com:22"}},
+		"opaque 443":      {asking("a.example.com:443"), tenant, want{api.CodeDenied, "", "egress.allow", ":443"}},
+		"range":           {asking("db.corp:5432 at 10.0.0.0/8"), tenant, want{api.CodeDenied, "", "egress.allow", "10.0.0.0/8"}},
+		"range of none":   {asking("a.example.com at 127.0.0.0/8"), tenant, want{api.CodeDenied, "", "egress.allow", "127.0.0.0/8"}},
+		"other address":   {asking("203.0.113.8:5432"), tenant, want{api.CodeDenied, "", "egress.allow", "203.0.113.8"}},
+		"bundle":          {asking("@npm"), tenant, want{api.CodeDenied, "", "egress.allow", "registry.npmjs.org"}},
+		"denied":          {asking("paste.example.com"), tenant, want{api.CodeDenied, "egress.allow[0]", "egress.deny:paste.example.com", "holds it back"}},
+		"denied operator": {asking("paste.example.com"), operator, want{api.CodeDenied, "egress.allow[0]", "egress.deny:paste.example.com", ""}},
+		"tenant's deny":   {asking("no.example.com"), tenant, want{api.CodeDenied, "", "egress.deny:no.example.com", ""}},
+		"unseen requests": {asking("api.example.com:443"), operator, want{api.CodeDenied, "", "egress.requests", "without port"}},
+		"no bundle":       {asking("@nope"), operator, want{api.CodeInvalid, "egress.allow[0]", "", "corp, debian"}},
+		"no rule":         {asking("http://pypi.org"), operator, want{api.CodeInvalid, "egress.allow[0]", "", ""}},
+		"deny as allow":   {asking("deny pypi.org"), operator, want{api.CodeInvalid, "egress.allow[0]", "", ""}},
+		"NUL":             {asking("pypi.org\x00"), operator, want{api.CodeInvalid, "egress.allow[0]", "", "0x00"}},
+		"deny with range": {with(api.Egress{Deny: []string{"a.org at 10.0.0.0/8"}}), operator, want{api.CodeInvalid, "egress.deny[0]", "", "ranges"}},
+		"many":            {asking(slices.Repeat([]string{"a.org"}, 257)...), operator, want{api.CodeTooLarge, "egress.allow", "", "256"}},
+		"long":            {asking(strings.Repeat("a", 2000)), operator, want{api.CodeTooLarge, "egress.allow[0]", "", ""}},
+		"none and rules":  {api.SandboxSpec{Network: "none", Egress: &api.Egress{}}, operator, want{api.CodeInvalid, "egress", "", "leave"}},
+		"limit":           {with(api.Egress{Limits: api.EgressLimits{BytesOut: 2 << 20}}), operator, want{api.CodeDenied, "egress.limits.bytes_out", "egress.limits.bytes_out", "1048576"}},
+		"negative":        {with(api.Egress{Limits: api.EgressLimits{BytesIn: -1}}), operator, want{api.CodeInvalid, "egress.limits.bytes_in", "", ""}},
+		"requests of none": {with(api.Egress{Allow: []string{"a.org"}, Requests: []api.RequestRule{{Host: "b.org"}}}), operator,
+			want{api.CodeInvalid, "egress.requests[0]", "", "b.org"}},
+		"requests unseen": {with(api.Egress{Allow: []string{"a.org", "a.org:443"}, Requests: []api.RequestRule{{Host: "a.org"}}}), operator,
+			want{api.CodeInvalid, "egress.requests", "", "any protocol"}},
+		"method": {with(api.Egress{Allow: []string{"a.org"}, Requests: []api.RequestRule{{Host: "a.org", Methods: []string{"get"}}}}), operator,
+			want{api.CodeInvalid, "egress.requests[0]", "", "capital"}},
+		"path": {with(api.Egress{Allow: []string{"a.org"}, Requests: []api.RequestRule{{Host: "a.org", Paths: []string{"/a/../b"}}}}), operator,
+			want{api.CodeInvalid, "egress.requests[0]", "", "path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.Decide(policy.Request{Spec: c.spec, Facts: facts()}, c.as, r)
@@ -193,15 +193,15 @@ func TestEgressRefusals(t *testing.T) {
 		})
 	}
 	f := facts()
-	f.Engines[0].Enforces["egress"] = cloche.Enforcement{Reason: "/host/path"}
-	_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Network: "on"}, Facts: f}, tenant, r)
-	want{cloche.CodeUnsupported, "network", "", "operator sees why"}.check(t, err)
+	f.Engines[0].Enforces["egress"] = api.Enforcement{Reason: "/host/path"}
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Network: "on"}, Facts: f}, tenant, r)
+	want{api.CodeUnsupported, "network", "", "operator sees why"}.check(t, err)
 	f = facts()
-	f.NoInterception = cloche.Errorf(cloche.CodeUnsupported, "no TLS is opened here").WithHint("x")
-	_, err = policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Network: "on"}, Facts: f}, operator, r)
-	want{cloche.CodeUnsupported, "", "", "no TLS"}.check(t, err)
-	_, err = policy.Decide(policy.Request{Spec: with(cloche.Egress{Ask: true}), Facts: facts()}, operator, mustParse(t, "egress: {ask: false}"))
-	want{cloche.CodeDenied, "egress.ask", "egress.ask", "ask: true"}.check(t, err)
+	f.NoInterception = api.Errorf(api.CodeUnsupported, "no TLS is opened here").WithHint("x")
+	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Network: "on"}, Facts: f}, operator, r)
+	want{api.CodeUnsupported, "", "", "no TLS"}.check(t, err)
+	_, err = policy.Decide(policy.Request{Spec: with(api.Egress{Ask: true}), Facts: facts()}, operator, mustParse(t, "egress: {ask: false}"))
+	want{api.CodeDenied, "egress.ask", "egress.ask", "ask: true"}.check(t, err)
 }
 
 func TestEgressFileErrors(t *testing.T) {
@@ -229,7 +229,7 @@ func TestEgressFileErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.ParseRules([]byte(c.text))
-			want{code: cloche.CodeInvalid, field: c.field, says: c.says}.check(t, err)
+			want{code: api.CodeInvalid, field: c.field, says: c.says}.check(t, err)
 			if strings.Contains(fmt.Sprint(err), "hunter2") {
 				t.Errorf("the error tells a password: %v", err)
 			}
@@ -261,7 +261,7 @@ func TestEgressChange(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	in := policy.Settings{Ref: "box", Tenant: tenant.Tenant, Profile: "agent"}
 	g := egress(t, decide(t, asking("a.example.com"), tenant, r))
-	change := func(c cloche.EgressChange, as policy.Caller, at time.Time) error {
+	change := func(c api.EgressChange, as policy.Caller, at time.Time) error {
 		t.Helper()
 		next, err := policy.DecideEgressChange(c, g, in, as, r, at)
 		if err == nil {
@@ -275,8 +275,8 @@ func TestEgressChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(change(cloche.EgressChange{Allow: []string{"@corp", "b.example.com"}, ForMS: 60_000}, tenant, now))
-	must(change(cloche.EgressChange{Allow: []string{"evil.org"}}, operator, now))
+	must(change(api.EgressChange{Allow: []string{"@corp", "b.example.com"}, ForMS: 60_000}, tenant, now))
+	must(change(api.EgressChange{Allow: []string{"evil.org"}}, operator, now))
 	s := flows(t, g, now)
 	for _, n := range []rule.Name{"a.example.com", "b.example.com", "ci.corp", "evil.org"} {
 		if ref := s.Flow(n, 443).Refusal(); ref != nil {
@@ -296,27 +296,27 @@ func TestEgressChange(t *testing.T) {
 	if _, ok := g.NextEnd(later); ok {
 		t.Error("something ends after all has ended")
 	}
-	want{cloche.CodeDenied, "allow[0]", "egress.allow", ""}.check(t, change(cloche.EgressChange{Allow: []string{"worse.org"}}, tenant, later))
-	want{cloche.CodeDenied, "allow[0]", "egress.deny:paste.example.com", ""}.check(t, change(cloche.EgressChange{Allow: []string{"paste.example.com"}}, operator, later))
-	want{cloche.CodeInvalid, "allow", "", ""}.check(t, change(cloche.EgressChange{}, operator, later))
-	want{cloche.CodeInvalid, "remove[0]", "", "not in force"}.check(t, change(cloche.EgressChange{Remove: []string{"b.example.com"}}, operator, later))
+	want{api.CodeDenied, "allow[0]", "egress.allow", ""}.check(t, change(api.EgressChange{Allow: []string{"worse.org"}}, tenant, later))
+	want{api.CodeDenied, "allow[0]", "egress.deny:paste.example.com", ""}.check(t, change(api.EgressChange{Allow: []string{"paste.example.com"}}, operator, later))
+	want{api.CodeInvalid, "allow", "", ""}.check(t, change(api.EgressChange{}, operator, later))
+	want{api.CodeInvalid, "remove[0]", "", "not in force"}.check(t, change(api.EgressChange{Remove: []string{"b.example.com"}}, operator, later))
 	// What the operator holds back on a sandbox of somebody else is the operator's to lift.
-	must(change(cloche.EgressChange{Deny: []string{"a.example.com"}}, operator, later))
+	must(change(api.EgressChange{Deny: []string{"a.example.com"}}, operator, later))
 	if flows(t, g, later).Flow("a.example.com", 443).Refusal() == nil {
 		t.Error("a deny does not hold")
 	}
-	want{cloche.CodeDenied, "remove[0]", "operator_only", ""}.check(t, change(cloche.EgressChange{Remove: []string{"deny a.example.com"}}, tenant, later))
-	must(change(cloche.EgressChange{Remove: []string{"deny a.example.com", "evil.org"}}, operator, later))
-	must(change(cloche.EgressChange{Deny: []string{"a.example.com"}, ForMS: 1000}, tenant, later))
+	want{api.CodeDenied, "remove[0]", "operator_only", ""}.check(t, change(api.EgressChange{Remove: []string{"deny a.example.com"}}, tenant, later))
+	must(change(api.EgressChange{Remove: []string{"deny a.example.com", "evil.org"}}, operator, later))
+	must(change(api.EgressChange{Deny: []string{"a.example.com"}, ForMS: 1000}, tenant, later))
 	if flows(t, g, later).Flow("a.example.com", 443).Refusal() == nil || flows(t, g, later.Add(time.Second)).Flow("a.example.com", 443).Refusal() != nil {
 		t.Error("a deny for a while is not one")
 	}
-	must(change(cloche.EgressChange{Remove: []string{"deny a.example.com"}}, tenant, later))
+	must(change(api.EgressChange{Remove: []string{"deny a.example.com"}}, tenant, later))
 	if flows(t, g, later).Flow("a.example.com", 443).Refusal() != nil || flows(t, g, later).Flow("evil.org", 443).Refusal() == nil {
 		t.Error("a removal removes nothing, or too much")
 	}
 	in.Profile = "settled"
-	want{cloche.CodeDenied, "allow", "profiles.settled.locked.egress", ""}.check(t, change(cloche.EgressChange{Allow: []string{"b.example.com"}}, operator, later))
+	want{api.CodeDenied, "allow", "profiles.settled.locked.egress", ""}.check(t, change(api.EgressChange{Allow: []string{"b.example.com"}}, operator, later))
 }
 
 func TestRefreshedEgressHoldsBackMore(t *testing.T) {
@@ -443,7 +443,7 @@ func FuzzEgressRules(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, allow, deny string) {
-		spec := cloche.SandboxSpec{Egress: &cloche.Egress{Allow: []string{allow}, Deny: []string{deny}}}
+		spec := api.SandboxSpec{Egress: &api.Egress{Allow: []string{allow}, Deny: []string{deny}}}
 		p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, r)
 		if err != nil {
 			if text := err.Error(); strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {

@@ -5,21 +5,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
 // DecideEgressChange grants other rules to a sandbox that runs, or says why not.
 // What is added is judged as at create, by who asks now; what was granted before
 // stays granted, but for what the operator holds back by now.
-func DecideEgressChange(c cloche.EgressChange, g EgressGrant, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
+func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
 	p, known := resolveProfile(s.Profile, rules)
 	if !known {
 		p = profile{name: s.Profile}
 	}
 	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: rules, because: func(string, string) {}}
 	ch := egressChange{wish: w, g: g.clone(), c: c, now: now}
-	for _, do := range []func() *cloche.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
+	for _, do := range []func() *api.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
 		if err := do(); err != nil {
 			return EgressGrant{}, err
 		}
@@ -51,26 +51,26 @@ func RefreshEgress(g EgressGrant, s Settings, rules Rules, now time.Time) (Egres
 }
 
 // NoEgress is the error for a sandbox that has no network whose rules could change.
-func NoEgress() *cloche.Error {
-	return cloche.Errorf(cloche.CodeState, "the sandbox has no network").
+func NoEgress() *api.Error {
+	return api.Errorf(api.CodeState, "the sandbox has no network").
 		WithHint("whether it has one is settled when it is created: cloche create --net")
 }
 
 type egressChange struct {
 	wish egressWish
 	g    EgressGrant
-	c    cloche.EgressChange
+	c    api.EgressChange
 	now  time.Time
 }
 
-func (ch *egressChange) check() *cloche.Error {
+func (ch *egressChange) check() *api.Error {
 	switch c := ch.c; {
 	case len(c.Allow)+len(c.Deny)+len(c.Remove) == 0:
-		return cloche.Invalid("allow", "no change was asked for").WithHint("name rules in allow, deny or remove")
+		return api.Invalid("allow", "no change was asked for").WithHint("name rules in allow, deny or remove")
 	case c.ForMS < 0 || c.ForMS > maxTimeoutMS:
-		return cloche.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(maxTimeoutMS))
+		return api.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(maxTimeoutMS))
 	case c.ForMS > 0 && len(c.Allow)+len(c.Deny) == 0:
-		return cloche.Invalid("for_ms", "only what is added ends by itself").WithHint("leave for_ms out")
+		return api.Invalid("for_ms", "only what is added ends by itself").WithHint("leave for_ms out")
 	case len(c.Remove) > maxEgressRules:
 		return tooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxEgressRules)
 	}
@@ -83,13 +83,13 @@ func (ch *egressChange) check() *cloche.Error {
 }
 
 // prune forgets what has ended.
-func (ch *egressChange) prune() *cloche.Error {
+func (ch *egressChange) prune() *api.Error {
 	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool { return !ch.now.Before(t.ExpiresAt) })
 	return nil
 }
 
 // remove takes rules away that are in force, by the text that shows them.
-func (ch *egressChange) remove() *cloche.Error {
+func (ch *egressChange) remove() *api.Error {
 	for i, text := range ch.c.Remove {
 		field := at("remove", i)
 		if len(text) > maxEgressRule {
@@ -105,7 +105,7 @@ func (ch *egressChange) remove() *cloche.Error {
 			if ch.held(shown, deny) {
 				return denied("operator_only", field, "%s was put there by the operator", show(text)).WithHint("only the operator can take it away")
 			}
-			return cloche.Invalid(field, "%s is not in force in this sandbox", show(text)).WithHint("`cloche egress rules` shows what is")
+			return api.Invalid(field, "%s is not in force in this sandbox", show(text)).WithHint("`cloche egress rules` shows what is")
 		}
 	}
 	return nil
@@ -134,7 +134,7 @@ func (ch *egressChange) drop(shown string, deny, operator bool) bool {
 }
 
 // add puts rules into force. One that is there for good is not made to end.
-func (ch *egressChange) add() *cloche.Error {
+func (ch *egressChange) add() *api.Error {
 	allowed, shown, err := ch.wish.allow("allow", ch.c.Allow)
 	if err != nil {
 		return err
@@ -211,9 +211,9 @@ func (ch *egressChange) operators() []rule.Rule {
 
 // settle makes the rules anew of what was asked for. A rule that is out of a bundle
 // stays as it was when it was granted, whatever the bundle is by now.
-func (ch *egressChange) settle() *cloche.Error {
+func (ch *egressChange) settle() *api.Error {
 	var out []rule.Rule
-	keep := func(text string, deny bool) *cloche.Error {
+	keep := func(text string, deny bool) *api.Error {
 		was := slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool {
 			return r.Deny != deny || strings.HasPrefix(r.ID, operatorsDeny) || shownOf(r) != text
 		})
@@ -257,7 +257,7 @@ func (ch *egressChange) settle() *cloche.Error {
 	}
 	for _, r := range ch.g.RulesAt(ch.now) {
 		if compiled.Opaque(r) {
-			return cloche.Invalid("allow", "requests to a host of this sandbox are narrowed, and %s lets any protocol reach it", show(r.String())).
+			return api.Invalid("allow", "requests to a host of this sandbox are narrowed, and %s lets any protocol reach it", show(r.String())).
 				WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(r.Host))
 		}
 	}

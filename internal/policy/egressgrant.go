@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -53,7 +53,7 @@ func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 
 // items reads a list of rules as a caller wrote them: each once, written out, and as
 // it is shown.
-func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, rules []rule.Rule) *cloche.Error) (all []rule.Rule, shown []string, _ *cloche.Error) {
+func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, rules []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
 	if len(texts) > maxEgressRules {
 		return nil, nil, tooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
 	}
@@ -95,13 +95,13 @@ func (w egressWish) items(field string, texts []string, deny bool, each func(fie
 const maxGranted = 4096
 
 // allow judges rules that let something out.
-func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *cloche.Error) {
+func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	demanded, err := rule.CompileRequests(requestsOf(w.demanded()))
 	if err != nil {
 		return nil, nil, ruleError("egress.requests", err)
 	}
 	held := w.operatorsDenies()
-	return w.items(field, texts, false, func(field string, item rule.Item, rules []rule.Rule) *cloche.Error {
+	return w.items(field, texts, false, func(field string, item rule.Item, rules []rule.Rule) *api.Error {
 		for _, r := range rules {
 			by, ok := w.grantFor(r)
 			switch {
@@ -129,7 +129,7 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 	})
 }
 
-func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *cloche.Error {
+func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *api.Error {
 	what := show(item.String())
 	if item.Bundle != "" {
 		what += fmt.Sprintf(", which holds %s,", show(r.String()))
@@ -139,8 +139,8 @@ func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *cloch
 }
 
 // deny judges rules that hold something back, which everyone may ask for.
-func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *cloche.Error) {
-	rules, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *cloche.Error { return nil })
+func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
+	rules, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *api.Error { return nil })
 	if len(shown) == 0 {
 		shown = nil
 	}
@@ -170,22 +170,22 @@ func (w egressWish) operatorsDenies() []rule.Rule {
 }
 
 // demanded are the operator's rules on requests.
-func (w egressWish) demanded() []cloche.RequestRule {
-	var out []cloche.RequestRule
+func (w egressWish) demanded() []api.RequestRule {
+	var out []api.RequestRule
 	for _, l := range w.rules.Egress.Requests {
-		out = append(out, cloche.RequestRule(l.Request))
+		out = append(out, api.RequestRule(l.Request))
 	}
 	return out
 }
 
 // requests judges rules on requests, each of which must be about a host that may be
 // reached, where its requests can be seen.
-func (w egressWish) requests(asked []cloche.RequestRule, allowed []rule.Rule) ([]cloche.RequestRule, *cloche.Error) {
+func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]api.RequestRule, *api.Error) {
 	const field = "egress.requests"
 	if len(asked) > maxEgressRequests {
 		return nil, tooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxEgressRequests)
 	}
-	var out []cloche.RequestRule
+	var out []api.RequestRule
 	for i, q := range asked {
 		one := at(field, i)
 		if len(q.Methods) > maxEgressParts || len(q.Paths) > maxEgressParts {
@@ -196,29 +196,29 @@ func (w egressWish) requests(asked []cloche.RequestRule, allowed []rule.Rule) ([
 			return nil, ruleError(one, err)
 		}
 		if !slices.ContainsFunc(allowed, func(a rule.Rule) bool { return a.Port == 0 && r.About(a) }) {
-			return nil, cloche.Invalid(one, "requests to %s are narrowed, and nothing lets them out", show(r.Host)).
+			return nil, api.Invalid(one, "requests to %s are narrowed, and nothing lets them out", show(r.Host)).
 				WithHint("add %s to egress.allow, without port", show(r.Host))
 		}
-		out = append(out, cloche.RequestRule(r))
+		out = append(out, api.RequestRule(r))
 	}
 	compiled, err := rule.CompileRequests(requestsOf(out))
 	if err != nil {
 		return nil, ruleError(field, err)
 	}
 	if i := slices.IndexFunc(allowed, compiled.Opaque); i >= 0 {
-		return nil, cloche.Invalid(field, "requests to a host are narrowed, and %s lets any protocol reach it", show(allowed[i].String())).
+		return nil, api.Invalid(field, "requests to a host are narrowed, and %s lets any protocol reach it", show(allowed[i].String())).
 			WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(allowed[i].Host))
 	}
 	return out, nil
 }
 
 // limits are the bounds in force.
-func (w egressWish) limits(asked cloche.EgressLimits) (cloche.EgressLimits, *cloche.Error) {
+func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error) {
 	for _, l := range egressLimits() {
 		v := l.of(&asked)
 		field := "egress.limits." + l.key
 		if *v < 0 || *v > maxEgressLimit {
-			return asked, cloche.Invalid(field, "%s is %d", field, *v).WithHint("ask for a positive number, or leave it out for the most that there is")
+			return asked, api.Invalid(field, "%s is %d", field, *v).WithHint("ask for a positive number, or leave it out for the most that there is")
 		}
 		most, by := w.most(l)
 		switch {
@@ -249,8 +249,8 @@ func (w egressWish) most(l egressLimit) (int64, string) {
 }
 
 // route is how it leaves, which is nobody's to ask for.
-func (w egressWish) route(g *EgressGrant) *cloche.Error {
-	var err *cloche.Error
+func (w egressWish) route(g *EgressGrant) *api.Error {
+	var err *api.Error
 	if g.Hosts, err = w.rules.Egress.hosts(); err != nil {
 		return err
 	}

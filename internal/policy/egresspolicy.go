@@ -5,13 +5,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
 // checkSetupEgress settles what may leave before what the request says of that is put
 // in force. Both are judged before anything begins.
-func checkSetupEgress(d *decision) *cloche.Error {
+func checkSetupEgress(d *decision) *api.Error {
 	if d.setup == nil {
 		return nil
 	}
@@ -32,7 +32,7 @@ func checkSetupEgress(d *decision) *cloche.Error {
 }
 
 // whole is the grant of a whole policy, under a prefix that fields have.
-func (w egressWish) whole(at string, asked cloche.EgressPolicy) (EgressGrant, *cloche.Error) {
+func (w egressWish) whole(at string, asked api.EgressPolicy) (EgressGrant, *api.Error) {
 	network := asked.Network
 	switch {
 	case network == "" && asked.Egress != nil:
@@ -40,10 +40,10 @@ func (w egressWish) whole(at string, asked cloche.EgressPolicy) (EgressGrant, *c
 	case network == "":
 		network = w.profile.network
 	case network != networkOn && network != networkNone:
-		return EgressGrant{}, cloche.Invalid(at+"network", "network %s is not known", show(network)).
+		return EgressGrant{}, api.Invalid(at+"network", "network %s is not known", show(network)).
 			WithHint("write %q or %q, or leave it out for the profile's", networkNone, networkOn)
 	case network == networkNone && asked.Egress != nil:
-		return EgressGrant{}, cloche.Invalid(at+"egress", "egress was asked for, and network is %q", networkNone).
+		return EgressGrant{}, api.Invalid(at+"egress", "egress was asked for, and network is %q", networkNone).
 			WithHint("leave network out, or write %q; or leave egress out", networkOn)
 	}
 	if network != w.profile.network && network == networkOn && w.profile.locks(fieldNetwork) {
@@ -54,7 +54,7 @@ func (w egressWish) whole(at string, asked cloche.EgressPolicy) (EgressGrant, *c
 	if network == networkNone {
 		return w.closed(), nil
 	}
-	var egress cloche.Egress
+	var egress api.Egress
 	if asked.Egress != nil {
 		egress = *asked.Egress
 	}
@@ -68,13 +68,13 @@ func (w egressWish) whole(at string, asked cloche.EgressPolicy) (EgressGrant, *c
 
 // closed lets nothing out.
 func (w egressWish) closed() EgressGrant {
-	return EgressGrant{Closed: true, Shown: cloche.Egress{Allow: []string{}}}
+	return EgressGrant{Closed: true, Shown: api.Egress{Allow: []string{}}}
 }
 
 // DecideEgressPolicy grants another whole policy to a sandbox that runs and has a link,
 // or says why not. All of it is judged as at create, by who asks now; what the operator
 // put on this sandbox stays, and limits begin to count anew from what was used.
-func DecideEgressPolicy(asked cloche.EgressPolicy, g EgressGrant, used cloche.EgressLimits, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
+func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
 	p, known := resolveProfile(s.Profile, rules)
 	if !known {
 		p = profile{name: s.Profile, network: networkNone}
@@ -85,7 +85,7 @@ func DecideEgressPolicy(asked cloche.EgressPolicy, g EgressGrant, used cloche.Eg
 		return EgressGrant{}, err
 	}
 	if len(next.Requests) > 0 && len(g.Requests)+len(g.Demanded) == 0 {
-		return EgressGrant{}, cloche.Errorf(cloche.CodeState, "requests are narrowed, and the programs of this sandbox trust nobody who opens their TLS").
+		return EgressGrant{}, api.Errorf(api.CodeState, "requests are narrowed, and the programs of this sandbox trust nobody who opens their TLS").
 			WithHint("ask for egress.requests when the sandbox is created")
 	}
 	return SucceedEgress(next, g, used, s, rules, now)
@@ -93,7 +93,7 @@ func DecideEgressPolicy(asked cloche.EgressPolicy, g EgressGrant, used cloche.Eg
 
 // SucceedEgress is a grant that was decided before, for a sandbox in which g is in
 // force: with what the operator says by now and has put on this sandbox.
-func SucceedEgress(next, g EgressGrant, used cloche.EgressLimits, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
+func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
 	next = next.clone()
 	next.Held, next.Base = slices.Clone(g.Held), used
 	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Held || !now.Before(t.ExpiresAt) })

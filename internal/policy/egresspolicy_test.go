@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -15,31 +15,31 @@ func TestSetupEgress(t *testing.T) {
 	const text = "egress: {allow: ['*.a.org', b.org], deny: [no.a.org]}"
 	rules := mustParse(t, text)
 	red := policy.Caller{Tenant: "red", UID: -1}
-	on := func(allow ...string) *cloche.EgressPolicy {
-		return &cloche.EgressPolicy{Egress: &cloche.Egress{Allow: allow}}
+	on := func(allow ...string) *api.EgressPolicy {
+		return &api.EgressPolicy{Egress: &api.Egress{Allow: allow}}
 	}
 	for name, tc := range map[string]struct {
-		spec        cloche.SandboxSpec
-		setup       *cloche.EgressPolicy
+		spec        api.SandboxSpec
+		setup       *api.EgressPolicy
 		first, then string // the networks; empty is no link
-		code        cloche.Code
+		code        api.Code
 	}{
-		"none, and none":        {cloche.SandboxSpec{}, nil, "", "", ""},
-		"the same":              {cloche.SandboxSpec{Network: "on"}, nil, "on", "on", ""},
-		"some, then none":       {cloche.SandboxSpec{}, on("x.a.org"), "on", "none", ""},
-		"none, then some":       {cloche.SandboxSpec{Egress: on("b.org").Egress}, &cloche.EgressPolicy{Network: "none"}, "none", "on", ""},
-		"none, then none":       {cloche.SandboxSpec{}, &cloche.EgressPolicy{Network: "none"}, "", "", ""},
-		"too much in setup":     {cloche.SandboxSpec{}, on("c.org"), "", "", cloche.CodeDenied},
-		"held back in setup":    {cloche.SandboxSpec{}, on("no.a.org"), "", "", cloche.CodeDenied},
-		"too much in the run":   {cloche.SandboxSpec{Egress: on("c.org").Egress}, on("b.org"), "", "", cloche.CodeDenied},
-		"nonsense":              {cloche.SandboxSpec{}, &cloche.EgressPolicy{Network: "vpn"}, "", "", cloche.CodeInvalid},
-		"none with a list":      {cloche.SandboxSpec{}, &cloche.EgressPolicy{Network: "none", Egress: &cloche.Egress{}}, "", "", cloche.CodeInvalid},
-		"a locked profile":      {cloche.SandboxSpec{Profile: "offline_readonly"}, on("b.org"), "", "", cloche.CodeDenied},
-		"locked, and kept to":   {cloche.SandboxSpec{Profile: "offline_readonly"}, &cloche.EgressPolicy{Network: "none"}, "", "", ""},
-		"the profile's default": {cloche.SandboxSpec{Profile: "network_basic"}, &cloche.EgressPolicy{Network: "none"}, "none", "on", ""},
+		"none, and none":        {api.SandboxSpec{}, nil, "", "", ""},
+		"the same":              {api.SandboxSpec{Network: "on"}, nil, "on", "on", ""},
+		"some, then none":       {api.SandboxSpec{}, on("x.a.org"), "on", "none", ""},
+		"none, then some":       {api.SandboxSpec{Egress: on("b.org").Egress}, &api.EgressPolicy{Network: "none"}, "none", "on", ""},
+		"none, then none":       {api.SandboxSpec{}, &api.EgressPolicy{Network: "none"}, "", "", ""},
+		"too much in setup":     {api.SandboxSpec{}, on("c.org"), "", "", api.CodeDenied},
+		"held back in setup":    {api.SandboxSpec{}, on("no.a.org"), "", "", api.CodeDenied},
+		"too much in the run":   {api.SandboxSpec{Egress: on("c.org").Egress}, on("b.org"), "", "", api.CodeDenied},
+		"nonsense":              {api.SandboxSpec{}, &api.EgressPolicy{Network: "vpn"}, "", "", api.CodeInvalid},
+		"none with a list":      {api.SandboxSpec{}, &api.EgressPolicy{Network: "none", Egress: &api.Egress{}}, "", "", api.CodeInvalid},
+		"a locked profile":      {api.SandboxSpec{Profile: "offline_readonly"}, on("b.org"), "", "", api.CodeDenied},
+		"locked, and kept to":   {api.SandboxSpec{Profile: "offline_readonly"}, &api.EgressPolicy{Network: "none"}, "", "", ""},
+		"the profile's default": {api.SandboxSpec{Profile: "network_basic"}, &api.EgressPolicy{Network: "none"}, "none", "on", ""},
 	} {
 		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: facts(), Held: true, Setup: tc.setup}, red, rules)
-		if cloche.CodeOf(err) != tc.code {
+		if api.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
@@ -63,17 +63,17 @@ func TestReplacedEgress(t *testing.T) {
 	rules := mustParse(t, "egress: {allow: ['*.a.org', b.org]}")
 	now, red := time.Unix(100, 0), policy.Caller{Tenant: "red", UID: -1}
 	in := policy.Settings{Tenant: "red", Profile: "default"}
-	p, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Egress: &cloche.Egress{Allow: []string{"x.a.org"}}}, Facts: facts()}, red, rules)
+	p, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Egress: &api.Egress{Allow: []string{"x.a.org"}}}, Facts: facts()}, red, rules)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g, _ := p.Egress()
 	operator := policy.Caller{Tenant: policy.LocalTenant, Operator: true}
-	if g, err = policy.DecideEgressChange(cloche.EgressChange{Deny: []string{"held.a.org"}}, g, in, operator, rules, now); err != nil {
+	if g, err = policy.DecideEgressChange(api.EgressChange{Deny: []string{"held.a.org"}}, g, in, operator, rules, now); err != nil {
 		t.Fatal(err)
 	}
-	used := cloche.EgressLimits{Connections: 7, BytesIn: 100}
-	want := cloche.EgressPolicy{Egress: &cloche.Egress{Allow: []string{"*.a.org"}, Limits: cloche.EgressLimits{Connections: 2}}}
+	used := api.EgressLimits{Connections: 7, BytesIn: 100}
+	want := api.EgressPolicy{Egress: &api.Egress{Allow: []string{"*.a.org"}, Limits: api.EgressLimits{Connections: 2}}}
 	for range 2 { // closed between the two
 		if g, err = policy.DecideEgressPolicy(want, g, used, in, red, rules, now); err != nil {
 			t.Fatal(err)
@@ -81,17 +81,17 @@ func TestReplacedEgress(t *testing.T) {
 		if len(g.Held) != 1 || len(g.Rules) != 2 || g.Budget().Connections != 9 || g.Budget().BytesIn != 0 || g.Closed {
 			t.Errorf("%+v, budget %+v", g, g.Budget())
 		}
-		if g, err = policy.DecideEgressPolicy(cloche.EgressPolicy{Network: "none"}, g, used, in, red, rules, now); err != nil || !g.Closed || len(g.Held) != 1 {
+		if g, err = policy.DecideEgressPolicy(api.EgressPolicy{Network: "none"}, g, used, in, red, rules, now); err != nil || !g.Closed || len(g.Held) != 1 {
 			t.Fatalf("%+v, %v", g, err)
 		}
 	}
-	for _, bad := range []cloche.EgressPolicy{
-		{Egress: &cloche.Egress{Allow: []string{"c.org"}}},
+	for _, bad := range []api.EgressPolicy{
+		{Egress: &api.Egress{Allow: []string{"c.org"}}},
 		{Network: "x"},
-		{Egress: &cloche.Egress{Allow: []string{"b.org"}, Requests: []cloche.RequestRule{{Host: "b.org", Methods: []string{"GET"}}}}},
+		{Egress: &api.Egress{Allow: []string{"b.org"}, Requests: []api.RequestRule{{Host: "b.org", Methods: []string{"GET"}}}}},
 	} {
 		_, err := policy.DecideEgressPolicy(bad, g, used, in, red, rules, now)
-		if _, ok := errors.AsType[*cloche.Error](err); !ok {
+		if _, ok := errors.AsType[*api.Error](err); !ok {
 			t.Errorf("%+v is granted: %v", bad, err)
 		}
 	}

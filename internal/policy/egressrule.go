@@ -12,7 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -101,11 +101,11 @@ func parseRequestLine(s string) (RequestLine, error) {
 }
 
 // ruleError is an error of the package rule, at a place of a request or a file.
-func ruleError(field string, err error) *cloche.Error {
+func ruleError(field string, err error) *api.Error {
 	if err == nil {
 		return nil
 	}
-	e := cloche.Invalid(field, "%s: %v", field, err)
+	e := api.Invalid(field, "%s: %v", field, err)
 	hint := "write HOST, HOST:PORT, HOST at RANGE or @BUNDLE"
 	if re, ok := errors.AsType[*rule.Error](err); ok && re.Hint != "" {
 		hint = re.Hint
@@ -134,7 +134,7 @@ func itemsOf(items []EgressItem) []rule.Item {
 }
 
 func ruleEgress(r Rules, report reporter) {
-	tell := func(err *cloche.Error) {
+	tell := func(err *api.Error) {
 		if err != nil {
 			report(err)
 		}
@@ -149,11 +149,11 @@ func ruleEgress(r Rules, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(r.Egress.Bundles)) {
 		field := "egress.bundles." + bounded(name)
 		if !rule.ValidBundle(name) {
-			tell(cloche.Invalid(field, "bundle name %s is not valid", show(name)).WithHint("use a-z, 0-9 and '-'"))
+			tell(api.Invalid(field, "bundle name %s is not valid", show(name)).WithHint("use a-z, 0-9 and '-'"))
 			continue
 		}
 		if len(r.Egress.Bundles[name]) == 0 {
-			tell(cloche.Invalid(field, "the bundle %s is empty", name).WithHint("write rules into it, or leave it out"))
+			tell(api.Invalid(field, "the bundle %s is empty", name).WithHint("write rules into it, or leave it out"))
 		}
 		_, err := book.Expand(rule.Item{Bundle: name})
 		tell(ruleError(field, err))
@@ -183,7 +183,7 @@ func ruleEgress(r Rules, report reporter) {
 func ruleEgressLimits(field string, r EgressLimitRule, report reporter) {
 	for _, l := range egressLimits() {
 		if v, ok := l.ruled(r); ok && (v < 0 || v > maxEgressLimit) {
-			report(cloche.Invalid(field+"."+l.key, "%s.%s is %d", field, l.key, v).WithHint("write a positive number, or 0 for no bound"))
+			report(api.Invalid(field+"."+l.key, "%s.%s is %d", field, l.key, v).WithHint("write a positive number, or 0 for no bound"))
 		}
 	}
 }
@@ -204,7 +204,7 @@ func expandOne(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
 }
 
 // hosts are the operator's addresses of names.
-func (r EgressRule) hosts() (map[string][]netip.Addr, *cloche.Error) {
+func (r EgressRule) hosts() (map[string][]netip.Addr, *api.Error) {
 	if len(r.Hosts) == 0 {
 		return nil, nil
 	}
@@ -213,14 +213,14 @@ func (r EgressRule) hosts() (map[string][]netip.Addr, *cloche.Error) {
 		field := "egress.hosts." + bounded(name)
 		n, err := rule.ParseName(name)
 		if err != nil {
-			return nil, cloche.Invalid(field, "%s: %v", field, err).WithHint("write a name such as db.corp")
+			return nil, api.Invalid(field, "%s: %v", field, err).WithHint("write a name such as db.corp")
 		}
 		if _, twice := out[string(n)]; twice {
-			return nil, cloche.Invalid(field, "%s is the same name as another one here", field).WithHint("keep one of them")
+			return nil, api.Invalid(field, "%s is the same name as another one here", field).WithHint("keep one of them")
 		}
 		a, err := netip.ParseAddr(r.Hosts[name])
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return nil, cloche.Invalid(field, "%s is %s, which is no address", field, show(r.Hosts[name])).WithHint("write an address such as 10.1.2.3")
+			return nil, api.Invalid(field, "%s is %s, which is no address", field, show(r.Hosts[name])).WithHint("write an address such as 10.1.2.3")
 		}
 		out[string(n)] = []netip.Addr{a}
 	}
@@ -228,17 +228,17 @@ func (r EgressRule) hosts() (map[string][]netip.Addr, *cloche.Error) {
 }
 
 // read is the proxy as a grant has it; nil is none.
-func (r UpstreamRule) read() (*EgressUpstream, *cloche.Error) {
+func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	const field = "egress.upstream"
 	if r.Proxy == "" {
 		if len(r.NoProxy) > 0 {
-			return nil, cloche.Invalid(field+".no_proxy", "%s.no_proxy is set and there is no proxy", field).WithHint("write %s.proxy, or leave it out", field)
+			return nil, api.Invalid(field+".no_proxy", "%s.no_proxy is set and there is no proxy", field).WithHint("write %s.proxy, or leave it out", field)
 		}
 		return nil, nil
 	}
 	u, err := url.Parse(r.Proxy)
-	bad := func(format string, args ...any) *cloche.Error {
-		return cloche.Invalid(field+".proxy", format, args...).WithHint("write http://HOST:PORT or https://HOST:PORT")
+	bad := func(format string, args ...any) *api.Error {
+		return api.Invalid(field+".proxy", format, args...).WithHint("write http://HOST:PORT or https://HOST:PORT")
 	}
 	switch {
 	case err != nil:
@@ -268,7 +268,7 @@ func (r UpstreamRule) read() (*EgressUpstream, *cloche.Error) {
 		below, dotted := strings.CutPrefix(e, ".")
 		n, err := rule.ParseName(below)
 		if err != nil {
-			return nil, cloche.Invalid(at(field+".no_proxy", i), "%s: %v", at(field+".no_proxy", i), err).WithHint("write a name, .NAME for all below it, an address or a range")
+			return nil, api.Invalid(at(field+".no_proxy", i), "%s: %v", at(field+".no_proxy", i), err).WithHint("write a name, .NAME for all below it, an address or a range")
 		}
 		if dotted {
 			out.Except = append(out.Except, "."+string(n))
@@ -282,7 +282,7 @@ func (r UpstreamRule) read() (*EgressUpstream, *cloche.Error) {
 // egressLimit is one of the bounds, so that what holds for all is written once.
 type egressLimit struct {
 	key   string
-	of    func(*cloche.EgressLimits) *int64
+	of    func(*api.EgressLimits) *int64
 	ruled func(EgressLimitRule) (int64, bool)
 }
 
@@ -291,9 +291,9 @@ const maxEgressLimit = 1 << 60
 
 func egressLimits() []egressLimit {
 	return []egressLimit{
-		{"connections", func(l *cloche.EgressLimits) *int64 { return &l.Connections }, func(r EgressLimitRule) (int64, bool) { return whole(r.Connections) }},
-		{"bytes_out", func(l *cloche.EgressLimits) *int64 { return &l.BytesOut }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesOut) }},
-		{"bytes_in", func(l *cloche.EgressLimits) *int64 { return &l.BytesIn }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesIn) }},
+		{"connections", func(l *api.EgressLimits) *int64 { return &l.Connections }, func(r EgressLimitRule) (int64, bool) { return whole(r.Connections) }},
+		{"bytes_out", func(l *api.EgressLimits) *int64 { return &l.BytesOut }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesOut) }},
+		{"bytes_in", func(l *api.EgressLimits) *int64 { return &l.BytesIn }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesIn) }},
 	}
 }
 

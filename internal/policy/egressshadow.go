@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -94,7 +94,7 @@ func shadowedEgress(r Rules, report reporter) {
 }
 
 // shadowedByAll warns of what a tenant is granted and everyone is.
-func shadowedByAll(own, granted []writtenOut, report func(*cloche.Error)) {
+func shadowedByAll(own, granted []writtenOut, report func(*api.Error)) {
 	for _, w := range own {
 		for _, o := range granted {
 			if w.allOf(o, rule.Rule.Covers) {

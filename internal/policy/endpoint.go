@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -34,7 +34,7 @@ const (
 // EndpointGrant is an endpoint that was granted. It is plain data, so that who serves
 // it can keep it over a restart.
 type EndpointGrant struct {
-	Spec cloche.Endpoint `json:"spec"`
+	Spec api.Endpoint `json:"spec"`
 	// Ranges are those, not public, in which the target may be found.
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
 	// Rule is the one that grants it.
@@ -60,9 +60,9 @@ func (p EndpointPermit) Valid() bool { return p.valid }
 func (p EndpointPermit) Grant() EndpointGrant { return p.grant }
 
 // DecideEndpoint grants an endpoint in a sandbox with these settings that has others
-// already, or says why not. The error is always a *cloche.Error. secrets says that
+// already, or says why not. The error is always a *api.Error. secrets says that
 // the values of secrets can be had.
-func DecideEndpoint(e cloche.Endpoint, others []cloche.Endpoint, in Settings, caller Caller, rules Rules, secrets bool) (EndpointPermit, error) {
+func DecideEndpoint(e api.Endpoint, others []api.Endpoint, in Settings, caller Caller, rules Rules, secrets bool) (EndpointPermit, error) {
 	if err := Authorize(caller, VerbAddEndpoint, in.Ref, in.Tenant, in.Profile); err != nil {
 		return EndpointPermit{}, err
 	}
@@ -73,8 +73,8 @@ func DecideEndpoint(e cloche.Endpoint, others []cloche.Endpoint, in Settings, ca
 	if err := distinct("", e, others); err != nil {
 		return EndpointPermit{}, err
 	}
-	if len(others) >= cloche.MaxEndpoints {
-		return EndpointPermit{}, tooLarge("", "the sandbox has %d endpoints", len(others)).WithHint("at most %d", cloche.MaxEndpoints)
+	if len(others) >= api.MaxEndpoints {
+		return EndpointPermit{}, tooLarge("", "the sandbox has %d endpoints", len(others)).WithHint("at most %d", api.MaxEndpoints)
 	}
 	if err := checkSecretHeaders("", e, in.Profile, caller, rules, secrets); err != nil {
 		return EndpointPermit{}, err
@@ -89,7 +89,7 @@ func DecideEndpoint(e cloche.Endpoint, others []cloche.Endpoint, in Settings, ca
 	return EndpointPermit{valid: true, grant: grant}, nil
 }
 
-func cloneEndpoint(e cloche.Endpoint) cloche.Endpoint {
+func cloneEndpoint(e api.Endpoint) api.Endpoint {
 	e.Phases, e.Presets, e.Env = slices.Clone(e.Phases), slices.Clone(e.Presets), maps.Clone(e.Env)
 	if e.Replay != nil {
 		e.Replay = new(*e.Replay)
@@ -108,9 +108,9 @@ func cloneEndpoint(e cloche.Endpoint) cloche.Endpoint {
 }
 
 // checkEndpoints is a step of Decide.
-func checkEndpoints(d *decision) *cloche.Error {
-	if n := len(d.spec.Endpoints); n > cloche.MaxEndpoints {
-		return tooLarge("endpoints", "there are %d endpoints", n).WithHint("at most %d", cloche.MaxEndpoints)
+func checkEndpoints(d *decision) *api.Error {
+	if n := len(d.spec.Endpoints); n > api.MaxEndpoints {
+		return tooLarge("endpoints", "there are %d endpoints", n).WithHint("at most %d", api.MaxEndpoints)
 	}
 	for i := range d.spec.Endpoints {
 		e, field := &d.spec.Endpoints[i], at("endpoints", i)
@@ -140,12 +140,12 @@ func under(field, part string) string {
 }
 
 // cleanEndpoint checks what an endpoint says and puts it into its one form.
-func cleanEndpoint(field string, e *cloche.Endpoint) *cloche.Error {
-	if !cloche.ValidEndpointName(e.Name) {
-		return cloche.Invalid(under(field, "name"), "endpoint name %s is not valid", show(e.Name)).
+func cleanEndpoint(field string, e *api.Endpoint) *api.Error {
+	if !api.ValidEndpointName(e.Name) {
+		return api.Invalid(under(field, "name"), "endpoint name %s is not valid", show(e.Name)).
 			WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
 	}
-	for _, check := range []func(string, *cloche.Endpoint) *cloche.Error{
+	for _, check := range []func(string, *api.Endpoint) *api.Error{
 		cleanListen, cleanTargetURL, cleanRecording, cleanPhases, cleanEndpointEnv, checkSocketEnv, cleanEndpointHTTP, cleanEndpointAudit, checkEndpointLimits,
 	} {
 		if err := check(field, e); err != nil {
@@ -155,17 +155,17 @@ func cleanEndpoint(field string, e *cloche.Endpoint) *cloche.Error {
 	return nil
 }
 
-func cleanListen(field string, e *cloche.Endpoint) *cloche.Error {
+func cleanListen(field string, e *api.Endpoint) *api.Error {
 	field = under(field, "listen")
-	e.Listen = cmp.Or(e.Listen, cloche.DefaultEndpointListen)
+	e.Listen = cmp.Or(e.Listen, api.DefaultEndpointListen)
 	if socket, ok := strings.CutPrefix(e.Listen, "unix:"); ok {
 		return cleanListenSocket(field, strings.TrimPrefix(socket, "//"), e)
 	}
 	if e.ListenUser != "" {
 		field := field + "_user"
-		return cloche.Invalid(field, "%s is for a socket, and endpoint %s has a port", field, show(e.Name)).WithHint("leave it out, or let it listen at unix:///SOCKET")
+		return api.Invalid(field, "%s is for a socket, and endpoint %s has a port", field, show(e.Name)).WithHint("leave it out, or let it listen at unix:///SOCKET")
 	}
-	if e.Listen == cloche.EndpointListenAuto {
+	if e.Listen == api.EndpointListenAuto {
 		return nil
 	}
 	if port, ok := strings.CutPrefix(e.Listen, "localhost:"); ok {
@@ -174,25 +174,25 @@ func cleanListen(field string, e *cloche.Endpoint) *cloche.Error {
 	port, ok := strings.CutPrefix(e.Listen, "127.0.0.1:")
 	n, err := strconv.ParseUint(port, 10, 16)
 	if !ok || err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
-		return cloche.Invalid(field, "%s %s is not an address of an endpoint", field, show(e.Listen)).
-			WithHint("write 127.0.0.1:PORT, such as %s; localhost and [::1] reach it too; or %s, or unix:///SOCKET", cloche.DefaultEndpointListen, cloche.EndpointListenAuto)
+		return api.Invalid(field, "%s %s is not an address of an endpoint", field, show(e.Listen)).
+			WithHint("write 127.0.0.1:PORT, such as %s; localhost and [::1] reach it too; or %s, or unix:///SOCKET", api.DefaultEndpointListen, api.EndpointListenAuto)
 	}
 	if n == agentPort {
-		return cloche.Invalid(field, "port %d inside is taken by the sandbox itself", agentPort).WithHint("choose another")
+		return api.Invalid(field, "port %d inside is taken by the sandbox itself", agentPort).WithHint("choose another")
 	}
 	return nil
 }
 
 // distinct refuses what another endpoint of the sandbox has already.
-func distinct(field string, e cloche.Endpoint, others []cloche.Endpoint) *cloche.Error {
+func distinct(field string, e api.Endpoint, others []api.Endpoint) *api.Error {
 	for _, o := range others {
 		if o.Name == e.Name {
-			err := cloche.Errorf(cloche.CodeExists, "there are two endpoints named %s", show(e.Name)).WithHint("give each a name of its own")
+			err := api.Errorf(api.CodeExists, "there are two endpoints named %s", show(e.Name)).WithHint("give each a name of its own")
 			err.Field = under(field, "name")
 			return err
 		}
 		if o.Port() == e.Port() && e.Port() != 0 || o.Socket() == e.Socket() && e.Socket() != "" {
-			err := cloche.Errorf(cloche.CodeExists, "endpoint %s listens on %s too", show(o.Name), o.Listen).WithHint("give each an address of its own")
+			err := api.Errorf(api.CodeExists, "endpoint %s listens on %s too", show(o.Name), o.Listen).WithHint("give each an address of its own")
 			err.Field = under(field, "listen")
 			return err
 		}
@@ -202,14 +202,14 @@ func distinct(field string, e cloche.Endpoint, others []cloche.Endpoint) *cloche
 
 const targetHint = "write http://HOST[:PORT][/BASE], https://HOST[:PORT][/BASE], tcp://HOST:PORT, unix:///SOCKET, unix+tcp:///SOCKET, client, client+tcp or replay:NAME"
 
-func cleanTargetURL(field string, e *cloche.Endpoint) *cloche.Error {
+func cleanTargetURL(field string, e *api.Endpoint) *api.Error {
 	field = under(field, "target")
 	t, err := parseTarget(e.Target)
 	if t.scheme == schemeReplay && t.base == "" {
 		err = "names no recording"
 	}
 	if err != "" {
-		return cloche.Invalid(field, "%s %s is no target: it %s", field, show(e.Target), err).WithHint(targetHint)
+		return api.Invalid(field, "%s %s is no target: it %s", field, show(e.Target), err).WithHint(targetHint)
 	}
 	e.Target = t.String()
 	return nil
@@ -228,11 +228,11 @@ type endpointTarget struct {
 
 // parseTarget reads a target, or says what it does wrong.
 func parseTarget(s string) (t endpointTarget, wrong string) {
-	if s == cloche.TargetClient || s == cloche.TargetClientTCP {
+	if s == api.TargetClient || s == api.TargetClientTCP {
 		return endpointTarget{scheme: s}, ""
 	}
-	if name, ok := strings.CutPrefix(s, cloche.TargetReplay); ok {
-		if !cloche.ValidName(name) {
+	if name, ok := strings.CutPrefix(s, api.TargetReplay); ok {
+		if !api.ValidName(name) {
 			return t, "has no name that a recording can have"
 		}
 		return endpointTarget{scheme: schemeReplay, base: name}, ""
@@ -292,7 +292,7 @@ func parseTarget(s string) (t endpointTarget, wrong string) {
 // String is the one form of a target.
 func (t endpointTarget) String() string {
 	if t.scheme == schemeReplay && t.base != "" {
-		return cloche.TargetReplay + t.base
+		return api.TargetReplay + t.base
 	}
 	if t.isSocket() {
 		return t.scheme + "://" + t.base
@@ -327,8 +327,8 @@ func (t endpointTarget) isSocket() bool { return t.scheme == "unix" || t.scheme 
 // maxSocketPath is what a kernel takes.
 const maxSocketPath = 107
 
-func cleanPhases(field string, e *cloche.Endpoint) *cloche.Error {
-	all := []string{cloche.PhaseSetup, cloche.PhasePostSetup, cloche.PhaseRun}
+func cleanPhases(field string, e *api.Endpoint) *api.Error {
+	all := []string{api.PhaseSetup, api.PhasePostSetup, api.PhaseRun}
 	if len(e.Phases) == 0 {
 		e.Phases = all[1:]
 		return nil
@@ -336,18 +336,18 @@ func cleanPhases(field string, e *cloche.Endpoint) *cloche.Error {
 	for i, p := range e.Phases {
 		if !slices.Contains(all, p) || slices.Contains(e.Phases[:i], p) {
 			one := at(under(field, "phases"), i)
-			return cloche.Invalid(one, "%s %s is not a phase, or is here twice", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
+			return api.Invalid(one, "%s %s is not a phase, or is here twice", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
 		}
 	}
 	return nil
 }
 
-func cleanEndpointEnv(field string, e *cloche.Endpoint) *cloche.Error {
-	presets := cloche.EndpointPresets()
+func cleanEndpointEnv(field string, e *api.Endpoint) *api.Error {
+	presets := api.EndpointPresets()
 	for i, p := range e.Presets {
 		if _, ok := presets[p]; !ok || slices.Contains(e.Presets[:i], p) {
 			one := at(under(field, "presets"), i)
-			return cloche.Invalid(one, "%s %s is not a preset, or is here twice", one, show(p)).
+			return api.Invalid(one, "%s %s is not a preset, or is here twice", one, show(p)).
 				WithHint("write some of %s", strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 		}
 	}
@@ -358,7 +358,7 @@ func cleanEndpointEnv(field string, e *cloche.Endpoint) *cloche.Error {
 	return validEnv(field, e.Env)
 }
 
-func checkEndpointLimits(field string, e *cloche.Endpoint) *cloche.Error {
+func checkEndpointLimits(field string, e *api.Endpoint) *api.Error {
 	l := e.Limits
 	for _, b := range []struct {
 		key       string
@@ -375,20 +375,20 @@ func checkEndpointLimits(field string, e *cloche.Endpoint) *cloche.Error {
 		{"idle_ms", l.IdleMS, maxEndpointMS, "5 min"},
 	} {
 		if one := under(field, "limits."+b.key); b.n < 0 || b.n > b.most {
-			return cloche.Invalid(one, "%s is %d", one, b.n).WithHint("1 to %d; 0 is %s", b.most, b.otherwise)
+			return api.Invalid(one, "%s is %d", one, b.n).WithHint("1 to %d; 0 is %s", b.most, b.otherwise)
 		}
 	}
 	// In this form it refuses what is no number too.
 	if n := l.RequestsPerSecond; n != 0 && !(n >= minEndpointRate && n <= maxEndpointRate) {
 		one := under(field, "limits.requests_per_second")
-		return cloche.Invalid(one, "%s is %g", one, n).WithHint("%g to %d; 0 is no bound", minEndpointRate, maxEndpointRate)
+		return api.Invalid(one, "%s is %g", one, n).WithHint("%g to %d; 0 is no bound", minEndpointRate, maxEndpointRate)
 	}
 	return nil
 }
 
 // checkSecretHeaders judges the secrets that an endpoint adds: which the caller may
 // use, and whether they may go to the target.
-func checkSecretHeaders(field string, e cloche.Endpoint, profile string, caller Caller, rules Rules, available bool) *cloche.Error {
+func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Caller, rules Rules, available bool) *api.Error {
 	if e.HTTP == nil || len(e.HTTP.SecretHeaders) == 0 {
 		return nil
 	}
@@ -445,9 +445,9 @@ func (r SecretRule) goesTo(target string, caller Caller) bool {
 }
 
 // grantEndpoint finds the rule that allows a target, and where it may be found.
-func grantEndpoint(field string, e cloche.Endpoint, caller Caller, rules Rules) (EndpointGrant, *cloche.Error) {
+func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (EndpointGrant, *api.Error) {
 	t, _ := parseTarget(e.Target)
-	g := EndpointGrant{Spec: e, Ranges: ownRanges(t), Auto: e.Listen == cloche.EndpointListenAuto}
+	g := EndpointGrant{Spec: e, Ranges: ownRanges(t), Auto: e.Listen == api.EndpointListenAuto}
 	record, capture := caller.Operator, 0
 	floor := 0 // of the rules that allow the target, the weakest filter
 	for i, r := range rules.Endpoints {
@@ -514,23 +514,23 @@ func ruleEndpoints(r Rules, report reporter) {
 	for i, e := range r.Endpoints {
 		field := at("endpoints", i)
 		if _, wrong := parseTarget(e.Target); wrong != "" {
-			report(cloche.Invalid(field+".target", "target %s cannot be allowed: it %s", show(e.Target), wrong).WithHint(targetHint))
+			report(api.Invalid(field+".target", "target %s cannot be allowed: it %s", show(e.Target), wrong).WithHint(targetHint))
 		}
 		for j, s := range e.At {
 			if _, err := netip.ParsePrefix(s); err != nil {
-				report(cloche.Invalid(at(field+".at", j), "%s %s is not a range of addresses", at(field+".at", j), show(s)).
+				report(api.Invalid(at(field+".at", j), "%s %s is not a range of addresses", at(field+".at", j), show(s)).
 					WithHint("write a range such as 10.1.0.0/16"))
 			}
 		}
 		if e.Audit != "" && captureRank(e.Audit) == 0 {
-			report(cloche.Invalid(field+".audit", "%s.audit is %s", field, show(e.Audit)).WithHint("write headers or body"))
+			report(api.Invalid(field+".audit", "%s.audit is %s", field, show(e.Audit)).WithHint("write headers or body"))
 		}
 		if filterStrength(e.BodyFilter) < 0 {
-			report(cloche.Invalid(field+".body_filter", "%s.body_filter is %s", field, show(e.BodyFilter)).WithHint("write off, strip or refuse"))
+			report(api.Invalid(field+".body_filter", "%s.body_filter is %s", field, show(e.BodyFilter)).WithHint("write off, strip or refuse"))
 		}
 		for j, t := range e.Tenants {
 			if t == "" {
-				report(cloche.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
+				report(api.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
 					WithHint("name a tenant, or leave tenants out to grant it to every caller"))
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -13,9 +13,9 @@ import (
 func TestEndpointAuto(t *testing.T) {
 	operator := policy.InProcessCaller(0)
 	auto := endpoint("http://127.0.0.1:8080")
-	auto.Listen = cloche.EndpointListenAuto
+	auto.Listen = api.EndpointListenAuto
 	g, e := decideEndpoint(auto, operator, policy.Rules{})
-	if e != nil || !g.Auto || g.Spec.Listen != cloche.EndpointListenAuto {
+	if e != nil || !g.Auto || g.Spec.Listen != api.EndpointListenAuto {
 		t.Fatalf("%+v, %v", g, e)
 	}
 	if fixed, e := decideEndpoint(endpoint("client"), operator, policy.Rules{}); e != nil || fixed.Auto {
@@ -23,12 +23,12 @@ func TestEndpointAuto(t *testing.T) {
 	}
 	other := auto
 	other.Name = "other"
-	if _, err := policy.DecideEndpoint(other, []cloche.Endpoint{auto}, policy.Settings{Ref: "box", Tenant: operator.Tenant, Profile: cloche.DefaultProfile}, operator, policy.Rules{}, true); err != nil {
+	if _, err := policy.DecideEndpoint(other, []api.Endpoint{auto}, policy.Settings{Ref: "box", Tenant: operator.Tenant, Profile: api.DefaultProfile}, operator, policy.Rules{}, true); err != nil {
 		t.Errorf("a second: %v", err)
 	}
 	for _, listen := range []string{"auto", "loopback:AUTO", "loopback:8080", "0.0.0.0:auto", "loopback:"} {
 		auto.Listen = listen
-		if _, e := decideEndpoint(auto, operator, policy.Rules{}); e == nil || e.Code != cloche.CodeInvalid {
+		if _, e := decideEndpoint(auto, operator, policy.Rules{}); e == nil || e.Code != api.CodeInvalid {
 			t.Errorf("%q: %v", listen, e)
 		}
 	}
@@ -40,15 +40,15 @@ func TestExplainEndpoint(t *testing.T) {
 	rules := "endpoints:\n- target: http://127.0.0.1:8080/v1\n  tenants: [red]\n"
 	for _, c := range []struct {
 		tenant, target string
-		refused        cloche.Code
+		refused        api.Code
 	}{
 		{tenant: "red", target: "http://127.0.0.1:8080/v1/models"},
-		{tenant: "red", target: "http://127.0.0.1:8081/v1", refused: cloche.CodeDenied},
-		{tenant: "blue", target: "http://127.0.0.1:8080/v1", refused: cloche.CodeDenied},
-		{tenant: "red", target: "nonsense", refused: cloche.CodeInvalid},
+		{tenant: "red", target: "http://127.0.0.1:8081/v1", refused: api.CodeDenied},
+		{tenant: "blue", target: "http://127.0.0.1:8080/v1", refused: api.CodeDenied},
+		{tenant: "red", target: "nonsense", refused: api.CodeInvalid},
 	} {
 		e := endpoint(c.target)
-		a, err := policy.ExplainRules([]byte(rules), cloche.PolicyQuestion{Verb: "add_endpoint", Tenant: c.tenant, Endpoint: &e})
+		a, err := policy.ExplainRules([]byte(rules), api.PolicyQuestion{Verb: "add_endpoint", Tenant: c.tenant, Endpoint: &e})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,11 +58,11 @@ func TestExplainEndpoint(t *testing.T) {
 			}
 			continue
 		}
-		if a.Allowed || a.Refusal == nil || a.Refusal.Code != c.refused || c.refused == cloche.CodeDenied && !strings.Contains(a.Refusal.Hint, "endpoints:") {
+		if a.Allowed || a.Refusal == nil || a.Refusal.Code != c.refused || c.refused == api.CodeDenied && !strings.Contains(a.Refusal.Hint, "endpoints:") {
 			t.Errorf("%s %s: %+v", c.tenant, c.target, a.Refusal)
 		}
 	}
-	if _, err := policy.QuestionOf(cloche.PolicyQuestion{Verb: "exec", Endpoint: &cloche.Endpoint{}}); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := policy.QuestionOf(api.PolicyQuestion{Verb: "exec", Endpoint: &api.Endpoint{}}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("an endpoint beside a program: %v", err)
 	}
 }

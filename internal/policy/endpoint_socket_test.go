@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -16,17 +16,17 @@ func TestEndpointSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	tenant, operator := policy.Caller{Tenant: "red", UID: -1}, policy.InProcessCaller(0)
-	for target, want := range map[string]cloche.Code{
-		"unix:///run/model.sock": "", "unix+tcp:///run/db": "", "unix:///run/db": cloche.CodeDenied, "unix+tcp:///run/model.sock": cloche.CodeDenied,
-		"unix:///run/db/x": cloche.CodeDenied, "unix+tcp:///run/db/x": cloche.CodeDenied, "unix:///run": cloche.CodeDenied, "unix:///run/docker.sock": cloche.CodeDenied,
-		"unix://run/model.sock": cloche.CodeInvalid, "unix:///run/../run/model.sock": cloche.CodeInvalid, "unix:///run//model.sock": cloche.CodeInvalid,
-		"unix:///run/model.sock/": cloche.CodeInvalid, "unix:///": cloche.CodeInvalid, "unix://": cloche.CodeInvalid, "unix:///run/a\x00b": cloche.CodeInvalid,
-		"unix:///" + strings.Repeat("x", 107): cloche.CodeInvalid, "unix+http:///run/model.sock": cloche.CodeInvalid,
+	for target, want := range map[string]api.Code{
+		"unix:///run/model.sock": "", "unix+tcp:///run/db": "", "unix:///run/db": api.CodeDenied, "unix+tcp:///run/model.sock": api.CodeDenied,
+		"unix:///run/db/x": api.CodeDenied, "unix+tcp:///run/db/x": api.CodeDenied, "unix:///run": api.CodeDenied, "unix:///run/docker.sock": api.CodeDenied,
+		"unix://run/model.sock": api.CodeInvalid, "unix:///run/../run/model.sock": api.CodeInvalid, "unix:///run//model.sock": api.CodeInvalid,
+		"unix:///run/model.sock/": api.CodeInvalid, "unix:///": api.CodeInvalid, "unix://": api.CodeInvalid, "unix:///run/a\x00b": api.CodeInvalid,
+		"unix:///" + strings.Repeat("x", 107): api.CodeInvalid, "unix+http:///run/model.sock": api.CodeInvalid,
 	} {
 		if _, e := decideEndpoint(endpoint(target), tenant, rules); e == nil && want != "" || e != nil && e.Code != want {
 			t.Errorf("%q: %v, want %q", target, e, want)
 		}
-		if _, e := decideEndpoint(endpoint(target), operator, rules); e != nil && want != cloche.CodeInvalid || e == nil && want == cloche.CodeInvalid {
+		if _, e := decideEndpoint(endpoint(target), operator, rules); e != nil && want != api.CodeInvalid || e == nil && want == api.CodeInvalid {
 			t.Errorf("the operator, %q: %v", target, e)
 		}
 	}
@@ -48,29 +48,29 @@ func TestEndpointInsideSocket(t *testing.T) {
 		e := endpoint("client")
 		e.Listen = listen
 		g, err := decideEndpoint(e, operator, policy.Rules{})
-		if want == "" && (err == nil || err.Code != cloche.CodeInvalid || err.Field != "listen") || want != "" && (err != nil || g.Spec.Listen != want) {
+		if want == "" && (err == nil || err.Code != api.CodeInvalid || err.Field != "listen") || want != "" && (err != nil || g.Spec.Listen != want) {
 			t.Errorf("%q: %q, %v", listen, g.Spec.Listen, err)
 		}
 	}
 	for _, c := range []struct {
 		field string
-		set   func(*cloche.Endpoint)
+		set   func(*api.Endpoint)
 	}{
-		{"presets[0]", func(e *cloche.Endpoint) { e.Presets = []string{"openai"} }},
-		{"env", func(e *cloche.Endpoint) { e.Env = map[string]string{"URL": "{base}/v1"} }},
-		{"listen_user", func(e *cloche.Endpoint) { e.ListenUser = "a b" }},
-		{"listen_user", func(e *cloche.Endpoint) { e.Listen, e.ListenUser = "127.0.0.1:7000", "nobody" }},
+		{"presets[0]", func(e *api.Endpoint) { e.Presets = []string{"openai"} }},
+		{"env", func(e *api.Endpoint) { e.Env = map[string]string{"URL": "{base}/v1"} }},
+		{"listen_user", func(e *api.Endpoint) { e.ListenUser = "a b" }},
+		{"listen_user", func(e *api.Endpoint) { e.Listen, e.ListenUser = "127.0.0.1:7000", "nobody" }},
 	} {
 		e := endpoint("client")
 		e.Listen = "unix:///run/m.sock"
 		c.set(&e)
-		if _, err := decideEndpoint(e, operator, policy.Rules{}); err == nil || err.Code != cloche.CodeInvalid || err.Field != c.field {
+		if _, err := decideEndpoint(e, operator, policy.Rules{}); err == nil || err.Code != api.CodeInvalid || err.Field != c.field {
 			t.Errorf("%+v: %v", e, err)
 		}
 	}
 	e := endpoint("client")
 	e.Listen, e.Env = "unix:///run/m.sock", map[string]string{"SOCK": "unix:{path}"}
-	if got := e.Exports(cloche.PhaseRun); got["SOCK"] != "unix:/run/m.sock" {
+	if got := e.Exports(api.PhaseRun); got["SOCK"] != "unix:/run/m.sock" {
 		t.Error(got)
 	}
 }
@@ -86,22 +86,22 @@ func TestEndpointAudit(t *testing.T) {
 	for _, c := range []struct {
 		caller policy.Caller
 		target string
-		audit  cloche.EndpointAudit
-		want   cloche.Code
+		audit  api.EndpointAudit
+		want   api.Code
 	}{
-		{tenant, "http://a.example", cloche.EndpointAudit{Capture: "headers"}, cloche.CodeDenied},
-		{tenant, "http://b.example", cloche.EndpointAudit{Capture: "headers"}, ""},
-		{tenant, "http://b.example", cloche.EndpointAudit{Capture: "body"}, cloche.CodeDenied},
-		{tenant, "http://c.example", cloche.EndpointAudit{Capture: "headers"}, ""},
-		{tenant, "http://c.example", cloche.EndpointAudit{Capture: "body", MaxBytes: 8192}, ""},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "body"}, ""},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "body", MaxBytes: 8193}, cloche.CodeInvalid},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "body", MaxBytes: -1}, cloche.CodeInvalid},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "headers", MaxBytes: 1}, cloche.CodeInvalid},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "off"}, cloche.CodeInvalid},
-		{operator, "http://a.example", cloche.EndpointAudit{}, cloche.CodeInvalid},
-		{operator, "http://a.example", cloche.EndpointAudit{Capture: "headers", RedactHeaders: []string{"a b"}}, cloche.CodeInvalid},
-		{operator, "tcp://a.example:1", cloche.EndpointAudit{Capture: "headers"}, cloche.CodeInvalid},
+		{tenant, "http://a.example", api.EndpointAudit{Capture: "headers"}, api.CodeDenied},
+		{tenant, "http://b.example", api.EndpointAudit{Capture: "headers"}, ""},
+		{tenant, "http://b.example", api.EndpointAudit{Capture: "body"}, api.CodeDenied},
+		{tenant, "http://c.example", api.EndpointAudit{Capture: "headers"}, ""},
+		{tenant, "http://c.example", api.EndpointAudit{Capture: "body", MaxBytes: 8192}, ""},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "body"}, ""},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "body", MaxBytes: 8193}, api.CodeInvalid},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "body", MaxBytes: -1}, api.CodeInvalid},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "headers", MaxBytes: 1}, api.CodeInvalid},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "off"}, api.CodeInvalid},
+		{operator, "http://a.example", api.EndpointAudit{}, api.CodeInvalid},
+		{operator, "http://a.example", api.EndpointAudit{Capture: "headers", RedactHeaders: []string{"a b"}}, api.CodeInvalid},
+		{operator, "tcp://a.example:1", api.EndpointAudit{Capture: "headers"}, api.CodeInvalid},
 	} {
 		e := endpoint(c.target)
 		e.Audit = &c.audit
@@ -109,7 +109,7 @@ func TestEndpointAudit(t *testing.T) {
 		if refusal == nil && c.want != "" || refusal != nil && refusal.Code != c.want {
 			t.Errorf("%s %+v: %v, want %q", c.target, c.audit, refusal, c.want)
 		}
-		if refusal == nil && c.audit.Capture == cloche.CaptureBody && g.Spec.Audit.MaxBytes < 2048 {
+		if refusal == nil && c.audit.Capture == api.CaptureBody && g.Spec.Audit.MaxBytes < 2048 {
 			t.Errorf("%+v", g.Spec.Audit)
 		}
 	}

@@ -8,19 +8,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func endpoint(target string) cloche.Endpoint {
-	return cloche.Endpoint{Name: "model", Target: target}
+func endpoint(target string) api.Endpoint {
+	return api.Endpoint{Name: "model", Target: target}
 }
 
-func decideEndpoint(e cloche.Endpoint, caller policy.Caller, rules policy.Rules) (policy.EndpointGrant, *cloche.Error) {
-	in := policy.Settings{Ref: "box", Tenant: caller.Tenant, Profile: cloche.DefaultProfile}
+func decideEndpoint(e api.Endpoint, caller policy.Caller, rules policy.Rules) (policy.EndpointGrant, *api.Error) {
+	in := policy.Settings{Ref: "box", Tenant: caller.Tenant, Profile: api.DefaultProfile}
 	p, err := policy.DecideEndpoint(e, nil, in, caller, rules, true)
 	if err != nil {
-		ce, _ := errors.AsType[*cloche.Error](err)
+		ce, _ := errors.AsType[*api.Error](err)
 		return policy.EndpointGrant{}, ce
 	}
 	return p.Grant(), nil
@@ -46,51 +46,51 @@ func TestEndpointTargets(t *testing.T) {
 		caller         policy.Caller
 		target, as     string
 		rule, ranges   string
-		code           cloche.Code
+		code           api.Code
 		operatorRanges string
 	}{
 		{caller: blue, target: "http://127.0.0.1:8080/rollout/k1", rule: "endpoints[0]", ranges: "[127.0.0.1/32]"},
 		{caller: blue, target: "http://127.0.0.1:8080/rollout/", as: "http://127.0.0.1:8080/rollout", rule: "endpoints[0]", ranges: "[127.0.0.1/32]"},
-		{caller: blue, target: "http://127.0.0.1:8080/rollouts", code: cloche.CodeDenied},
-		{caller: blue, target: "http://127.0.0.1:8080", code: cloche.CodeDenied},
-		{caller: blue, target: "http://127.0.0.1:8081/rollout", code: cloche.CodeDenied},
-		{caller: blue, target: "https://127.0.0.1:8080/rollout", code: cloche.CodeDenied},
-		{caller: blue, target: "http://localhost:8080/rollout", code: cloche.CodeDenied},
+		{caller: blue, target: "http://127.0.0.1:8080/rollouts", code: api.CodeDenied},
+		{caller: blue, target: "http://127.0.0.1:8080", code: api.CodeDenied},
+		{caller: blue, target: "http://127.0.0.1:8081/rollout", code: api.CodeDenied},
+		{caller: blue, target: "https://127.0.0.1:8080/rollout", code: api.CodeDenied},
+		{caller: blue, target: "http://localhost:8080/rollout", code: api.CodeDenied},
 		{caller: red, target: "https://API.example.com:443/v1", as: "https://api.example.com/v1", rule: "endpoints[1]", ranges: "null"},
-		{caller: blue, target: "https://api.example.com", code: cloche.CodeDenied},
+		{caller: blue, target: "https://api.example.com", code: api.CodeDenied},
 		{caller: blue, target: "http://model.lan", rule: "endpoints[2]", ranges: "[10.1.0.0/16 fd00::/8]"},
 		{caller: blue, target: "tcp://127.0.0.1:5432", rule: "endpoints[3]", ranges: "[127.0.0.1/32]"},
-		{caller: blue, target: "tcp://127.0.0.1:8080", code: cloche.CodeDenied},
+		{caller: blue, target: "tcp://127.0.0.1:8080", code: api.CodeDenied},
 		{caller: blue, target: "client", rule: "endpoints[4]", ranges: "null"},
-		{caller: blue, target: "client+tcp", code: cloche.CodeDenied},
+		{caller: blue, target: "client+tcp", code: api.CodeDenied},
 		{caller: operator, target: "tcp://127.0.0.1:8080", rule: "operator", ranges: "[127.0.0.1/32]"},
 		{caller: operator, target: "http://model.lan", rule: "endpoints[2]", ranges: "[10.1.0.0/16 fd00::/8]"},
 		{caller: operator, target: "http://localhost:1", rule: "operator", ranges: "[127.0.0.0/8 ::1/128]"},
 		{caller: operator, target: "https://api.openai.com", rule: "operator", ranges: "[10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7]"},
 		// What is no target for anybody.
-		{caller: operator, target: "http://169.254.169.254/latest", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://[fe80::1]/", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://[::ffff:127.0.0.1]/", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://0.0.0.0:80/", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://user:pass@example.com/", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com/?x=y", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com/#x", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com/a/../b", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com/%2e%2e/b", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com//b", code: cloche.CodeInvalid},
-		{caller: operator, target: `http://example.com\@evil`, code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com:0/", code: cloche.CodeInvalid},
-		{caller: operator, target: "http://example.com:99999/", code: cloche.CodeInvalid},
-		{caller: operator, target: "tcp://example.com", code: cloche.CodeInvalid},
-		{caller: operator, target: "tcp://example.com:1/x", code: cloche.CodeInvalid},
-		{caller: operator, target: "unix://run/x.sock", code: cloche.CodeInvalid},
-		{caller: operator, target: "file:///etc/passwd", code: cloche.CodeInvalid},
-		{caller: operator, target: "example.com:80", code: cloche.CodeInvalid},
-		{caller: operator, target: "", code: cloche.CodeInvalid},
+		{caller: operator, target: "http://169.254.169.254/latest", code: api.CodeInvalid},
+		{caller: operator, target: "http://[fe80::1]/", code: api.CodeInvalid},
+		{caller: operator, target: "http://[::ffff:127.0.0.1]/", code: api.CodeInvalid},
+		{caller: operator, target: "http://0.0.0.0:80/", code: api.CodeInvalid},
+		{caller: operator, target: "http://user:pass@example.com/", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com/?x=y", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com/#x", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com/a/../b", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com/%2e%2e/b", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com//b", code: api.CodeInvalid},
+		{caller: operator, target: `http://example.com\@evil`, code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com:0/", code: api.CodeInvalid},
+		{caller: operator, target: "http://example.com:99999/", code: api.CodeInvalid},
+		{caller: operator, target: "tcp://example.com", code: api.CodeInvalid},
+		{caller: operator, target: "tcp://example.com:1/x", code: api.CodeInvalid},
+		{caller: operator, target: "unix://run/x.sock", code: api.CodeInvalid},
+		{caller: operator, target: "file:///etc/passwd", code: api.CodeInvalid},
+		{caller: operator, target: "example.com:80", code: api.CodeInvalid},
+		{caller: operator, target: "", code: api.CodeInvalid},
 	} {
 		g, e := decideEndpoint(endpoint(c.target), c.caller, rules)
 		if c.code != "" {
-			if e == nil || e.Code != c.code || e.Field != "target" || c.code == cloche.CodeDenied && (e.Rule != "endpoints" || !strings.Contains(e.Hint, c.caller.Tenant)) {
+			if e == nil || e.Code != c.code || e.Field != "target" || c.code == api.CodeDenied && (e.Rule != "endpoints" || !strings.Contains(e.Hint, c.caller.Tenant)) {
 				t.Errorf("%s %q: %+v", c.caller.Tenant, c.target, e)
 			}
 			continue
@@ -116,9 +116,9 @@ func TestEndpointTargets(t *testing.T) {
 // granted as it is.
 func TestEndpointShape(t *testing.T) {
 	operator := policy.InProcessCaller(0)
-	good := cloche.Endpoint{
+	good := api.Endpoint{
 		Name: "model", Target: "http://127.0.0.1:8080", Listen: "localhost:13131", Presets: []string{"openai"}, Env: map[string]string{"A": "{base}"},
-		HTTP: &cloche.EndpointHTTP{
+		HTTP: &api.EndpointHTTP{
 			Methods: []string{"get", "POST"}, Paths: []string{"/v1/*", "/health"}, SetHeaders: map[string]string{"X-A": "b"},
 			SecretHeaders: map[string]string{"Authorization": "key"}, PassHeaders: []string{"Cookie"},
 		},
@@ -134,39 +134,39 @@ func TestEndpointShape(t *testing.T) {
 	if good.HTTP.Methods[0] != "get" {
 		t.Error("the request was changed")
 	}
-	for field, spoil := range map[string]func(*cloche.Endpoint){
-		"name":                       func(e *cloche.Endpoint) { e.Name = "Model" },
-		"listen":                     func(e *cloche.Endpoint) { e.Listen = "0.0.0.0:80" },
-		"listen ":                    func(e *cloche.Endpoint) { e.Listen = "127.0.0.1:0" },
-		"listen  ":                   func(e *cloche.Endpoint) { e.Listen = "127.0.0.1:1" },
-		"listen   ":                  func(e *cloche.Endpoint) { e.Listen = "127.0.0.1:+80" },
-		"phases[0]":                  func(e *cloche.Endpoint) { e.Phases = []string{"score"} },
-		"phases[1]":                  func(e *cloche.Endpoint) { e.Phases = []string{"run", "run"} },
-		"presets[0]":                 func(e *cloche.Endpoint) { e.Presets = []string{"none"} },
-		"env.A=B":                    func(e *cloche.Endpoint) { e.Env = map[string]string{"A=B": ""} },
-		"http":                       func(e *cloche.Endpoint) { e.Target = "tcp://127.0.0.1:1" },
-		"http.methods[0]":            func(e *cloche.Endpoint) { e.HTTP.Methods = []string{"CONNECT"} },
-		"http.paths[0]":              func(e *cloche.Endpoint) { e.HTTP.Paths = []string{"v1"} },
-		"http.paths[0] ":             func(e *cloche.Endpoint) { e.HTTP.Paths = []string{"/a*"} },
-		"http.paths[0]  ":            func(e *cloche.Endpoint) { e.HTTP.Paths = []string{"/../a"} },
-		"http.set_headers":           func(e *cloche.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X-A": "b\r\nHost: evil"} },
-		"http.set_headers ":          func(e *cloche.Endpoint) { e.HTTP.SetHeaders = map[string]string{"Host": "evil"} },
-		"http.set_headers  ":         func(e *cloche.Endpoint) { e.HTTP.SetHeaders = map[string]string{"x-api-key": "value"} },
-		"http.set_headers   ":        func(e *cloche.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X-Sandbox-Id": "sb-2"} },
-		"http.set_headers    ":       func(e *cloche.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X_Sandbox_Id": "sb-2"} },
-		"http.secret_headers":        func(e *cloche.Endpoint) { e.HTTP.SecretHeaders = map[string]string{"X-B": ""} },
-		"http.secret_headers ":       func(e *cloche.Endpoint) { e.HTTP.SecretHeaders = map[string]string{"x-a": "key"} },
-		"http.pass_headers[1]":       func(e *cloche.Endpoint) { e.HTTP.PassHeaders = []string{"X-Mine", "X_Mine"} },
-		"http.pass_headers[0]":       func(e *cloche.Endpoint) { e.HTTP.PassHeaders = []string{"Connection"} },
-		"limits.connections":         func(e *cloche.Endpoint) { e.Limits.Connections = -1 },
-		"limits.active":              func(e *cloche.Endpoint) { e.Limits.Active = 1 << 20 },
-		"limits.request_bytes":       func(e *cloche.Endpoint) { e.Limits.RequestBytes = -1 },
-		"limits.response_bytes":      func(e *cloche.Endpoint) { e.Limits.ResponseBytes = 1 << 50 },
-		"limits.requests_per_second": func(e *cloche.Endpoint) { e.Limits.RequestsPerSecond = math.NaN() },
-		"limits.bytes_per_second":    func(e *cloche.Endpoint) { e.Limits.BytesPerSecond = -5 },
-		"limits.idle_ms":             func(e *cloche.Endpoint) { e.Limits.IdleMS = 1 << 40 },
+	for field, spoil := range map[string]func(*api.Endpoint){
+		"name":                       func(e *api.Endpoint) { e.Name = "Model" },
+		"listen":                     func(e *api.Endpoint) { e.Listen = "0.0.0.0:80" },
+		"listen ":                    func(e *api.Endpoint) { e.Listen = "127.0.0.1:0" },
+		"listen  ":                   func(e *api.Endpoint) { e.Listen = "127.0.0.1:1" },
+		"listen   ":                  func(e *api.Endpoint) { e.Listen = "127.0.0.1:+80" },
+		"phases[0]":                  func(e *api.Endpoint) { e.Phases = []string{"score"} },
+		"phases[1]":                  func(e *api.Endpoint) { e.Phases = []string{"run", "run"} },
+		"presets[0]":                 func(e *api.Endpoint) { e.Presets = []string{"none"} },
+		"env.A=B":                    func(e *api.Endpoint) { e.Env = map[string]string{"A=B": ""} },
+		"http":                       func(e *api.Endpoint) { e.Target = "tcp://127.0.0.1:1" },
+		"http.methods[0]":            func(e *api.Endpoint) { e.HTTP.Methods = []string{"CONNECT"} },
+		"http.paths[0]":              func(e *api.Endpoint) { e.HTTP.Paths = []string{"v1"} },
+		"http.paths[0] ":             func(e *api.Endpoint) { e.HTTP.Paths = []string{"/a*"} },
+		"http.paths[0]  ":            func(e *api.Endpoint) { e.HTTP.Paths = []string{"/../a"} },
+		"http.set_headers":           func(e *api.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X-A": "b\r\nHost: evil"} },
+		"http.set_headers ":          func(e *api.Endpoint) { e.HTTP.SetHeaders = map[string]string{"Host": "evil"} },
+		"http.set_headers  ":         func(e *api.Endpoint) { e.HTTP.SetHeaders = map[string]string{"x-api-key": "value"} },
+		"http.set_headers   ":        func(e *api.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X-Sandbox-Id": "sb-2"} },
+		"http.set_headers    ":       func(e *api.Endpoint) { e.HTTP.SetHeaders = map[string]string{"X_Sandbox_Id": "sb-2"} },
+		"http.secret_headers":        func(e *api.Endpoint) { e.HTTP.SecretHeaders = map[string]string{"X-B": ""} },
+		"http.secret_headers ":       func(e *api.Endpoint) { e.HTTP.SecretHeaders = map[string]string{"x-a": "key"} },
+		"http.pass_headers[1]":       func(e *api.Endpoint) { e.HTTP.PassHeaders = []string{"X-Mine", "X_Mine"} },
+		"http.pass_headers[0]":       func(e *api.Endpoint) { e.HTTP.PassHeaders = []string{"Connection"} },
+		"limits.connections":         func(e *api.Endpoint) { e.Limits.Connections = -1 },
+		"limits.active":              func(e *api.Endpoint) { e.Limits.Active = 1 << 20 },
+		"limits.request_bytes":       func(e *api.Endpoint) { e.Limits.RequestBytes = -1 },
+		"limits.response_bytes":      func(e *api.Endpoint) { e.Limits.ResponseBytes = 1 << 50 },
+		"limits.requests_per_second": func(e *api.Endpoint) { e.Limits.RequestsPerSecond = math.NaN() },
+		"limits.bytes_per_second":    func(e *api.Endpoint) { e.Limits.BytesPerSecond = -5 },
+		"limits.idle_ms":             func(e *api.Endpoint) { e.Limits.IdleMS = 1 << 40 },
 	} {
-		var bad cloche.Endpoint
+		var bad api.Endpoint
 		data, err := json.Marshal(good)
 		if err != nil {
 			t.Fatal(err)
@@ -176,24 +176,24 @@ func TestEndpointShape(t *testing.T) {
 		}
 		spoil(&bad)
 		_, e := decideEndpoint(bad, operator, rules)
-		if field = strings.TrimSpace(field); e == nil || e.Code != cloche.CodeInvalid || e.Hint == "" || !strings.HasPrefix(e.Field, strings.SplitN(field, "=", 2)[0]) {
+		if field = strings.TrimSpace(field); e == nil || e.Code != api.CodeInvalid || e.Hint == "" || !strings.HasPrefix(e.Field, strings.SplitN(field, "=", 2)[0]) {
 			t.Errorf("%s: %+v", field, e)
 		}
 	}
-	in := policy.Settings{Tenant: operator.Tenant, Profile: cloche.DefaultProfile}
-	if _, err := policy.DecideEndpoint(good, nil, in, operator, rules, false); cloche.CodeOf(err) != cloche.CodeUnsupported {
+	in := policy.Settings{Tenant: operator.Tenant, Profile: api.DefaultProfile}
+	if _, err := policy.DecideEndpoint(good, nil, in, operator, rules, false); api.CodeOf(err) != api.CodeUnsupported {
 		t.Errorf("secrets that nobody has: %v", err)
 	}
-	if _, err := policy.DecideEndpoint(good, []cloche.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, cloche.ErrExists) {
+	if _, err := policy.DecideEndpoint(good, []api.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, api.ErrExists) {
 		t.Errorf("a name twice: %v", err)
 	}
 	second := good
 	second.Name = "second"
-	if _, err := policy.DecideEndpoint(second, []cloche.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, cloche.ErrExists) {
+	if _, err := policy.DecideEndpoint(second, []api.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, api.ErrExists) {
 		t.Errorf("a port twice: %v", err)
 	}
 	other := policy.Caller{Tenant: "other", UID: -1}
-	if _, err := policy.DecideEndpoint(good, nil, policy.Settings{Ref: "box", Tenant: "tcp"}, other, policy.Rules{}, true); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := policy.DecideEndpoint(good, nil, policy.Settings{Ref: "box", Tenant: "tcp"}, other, policy.Rules{}, true); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another's sandbox: %v", err)
 	}
 }
@@ -222,9 +222,9 @@ secrets: [{name: key, from: {env: X}, hosts: [api.example.com], tenants: [red], 
 		{operator, "client", "Authorization", `secrets["key"].hosts`},
 	} {
 		e := endpoint(c.target)
-		e.HTTP = &cloche.EndpointHTTP{SecretHeaders: map[string]string{c.header: "key"}}
+		e.HTTP = &api.EndpointHTTP{SecretHeaders: map[string]string{c.header: "key"}}
 		_, got := decideEndpoint(e, c.caller, rules)
-		if c.rule == "" && got != nil || c.rule != "" && (got == nil || got.Rule != c.rule || got.Code != cloche.CodeDenied) {
+		if c.rule == "" && got != nil || c.rule != "" && (got == nil || got.Rule != c.rule || got.Code != api.CodeDenied) {
 			t.Errorf("%s %s %s: %+v, want %q", c.caller.Tenant, c.target, c.header, got, c.rule)
 		}
 	}
@@ -241,7 +241,7 @@ func TestEndpointRules(t *testing.T) {
 		"endpoints: [{target: client}, {target: client, at: ['nonsense/8']}]": "endpoints[1].at[0]",
 	} {
 		_, err := policy.ParseRules([]byte(file))
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Field != field || e.Hint == "" {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != field || e.Hint == "" {
 			t.Errorf("%s: %+v", file, err)
 		}
 	}
@@ -281,7 +281,7 @@ func TestBodyFilters(t *testing.T) {
 			e.Presets = []string{c.preset}
 		}
 		if c.asked != "" {
-			e.HTTP = &cloche.EndpointHTTP{BodyFilter: c.asked}
+			e.HTTP = &api.EndpointHTTP{BodyFilter: c.asked}
 		}
 		g, refusal := decideEndpoint(e, c.caller, rules)
 		got := ""
@@ -320,26 +320,26 @@ func TestRecordings(t *testing.T) {
 	for _, c := range []struct {
 		caller         policy.Caller
 		target, record string
-		replay         *cloche.EndpointReplay
+		replay         *api.EndpointReplay
 		field          string
-		code           cloche.Code
+		code           api.Code
 	}{
 		{red, model, "run", nil, "", ""},
-		{blue, model, "run", nil, "record", cloche.CodeDenied},
+		{blue, model, "run", nil, "record", api.CodeDenied},
 		{blue, model, "", nil, "", ""},
 		{operator, model, "run", nil, "", ""},
 		{red, "replay:run", "", nil, "", ""},
-		{blue, "replay:run", "", nil, "target", cloche.CodeDenied},
-		{blue, "replay:shared", "", &cloche.EndpointReplay{Match: "order", Pace: true}, "", ""},
+		{blue, "replay:run", "", nil, "target", api.CodeDenied},
+		{blue, "replay:shared", "", &api.EndpointReplay{Match: "order", Pace: true}, "", ""},
 		{operator, "replay:run", "", nil, "", ""},
-		{operator, "replay", "", nil, "target", cloche.CodeInvalid},
-		{operator, "replay:", "", nil, "target", cloche.CodeInvalid},
-		{operator, "replay:../run", "", nil, "target", cloche.CodeInvalid},
-		{operator, "replay:run", "other", nil, "record", cloche.CodeInvalid},
-		{operator, "tcp://127.0.0.1:1", "run", nil, "record", cloche.CodeInvalid},
-		{operator, model, "a/b", nil, "record", cloche.CodeInvalid},
-		{operator, model, "", &cloche.EndpointReplay{}, "replay", cloche.CodeInvalid},
-		{operator, "replay:run", "", &cloche.EndpointReplay{Match: "luck"}, "replay.match", cloche.CodeInvalid},
+		{operator, "replay", "", nil, "target", api.CodeInvalid},
+		{operator, "replay:", "", nil, "target", api.CodeInvalid},
+		{operator, "replay:../run", "", nil, "target", api.CodeInvalid},
+		{operator, "replay:run", "other", nil, "record", api.CodeInvalid},
+		{operator, "tcp://127.0.0.1:1", "run", nil, "record", api.CodeInvalid},
+		{operator, model, "a/b", nil, "record", api.CodeInvalid},
+		{operator, model, "", &api.EndpointReplay{}, "replay", api.CodeInvalid},
+		{operator, "replay:run", "", &api.EndpointReplay{Match: "luck"}, "replay.match", api.CodeInvalid},
 	} {
 		e := endpoint(c.target)
 		e.Record, e.Replay = c.record, c.replay

@@ -3,7 +3,7 @@ package policy
 import (
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of what of a body goes on record.
@@ -14,28 +14,28 @@ const (
 
 // captureRank orders what of requests goes on record; 0 is nothing that is known.
 func captureRank(s string) int {
-	return slices.Index([]string{cloche.CaptureHeaders, cloche.CaptureBody}, s) + 1
+	return slices.Index([]string{api.CaptureHeaders, api.CaptureBody}, s) + 1
 }
 
 // cleanEndpointAudit checks what of requests goes on record.
-func cleanEndpointAudit(field string, e *cloche.Endpoint) *cloche.Error {
+func cleanEndpointAudit(field string, e *api.Endpoint) *api.Error {
 	a := e.Audit
 	if a == nil {
 		return nil
 	}
 	field = under(field, "audit")
 	if e.Raw() {
-		return cloche.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
+		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
 			WithHint("leave it out, or write a target with http or https")
 	}
 	if captureRank(a.Capture) == 0 {
-		return cloche.Invalid(field+".capture", "%s.capture is %s", field, show(a.Capture)).
+		return api.Invalid(field+".capture", "%s.capture is %s", field, show(a.Capture)).
 			WithHint("write headers or body; the outline of each request is always on record")
 	}
-	if one := field + ".max_bytes"; a.MaxBytes < 0 || a.MaxBytes > maxCapture || a.MaxBytes > 0 && a.Capture != cloche.CaptureBody {
-		return cloche.Invalid(one, "%s is %d", one, a.MaxBytes).WithHint("1 to %d with capture body; 0 is %d", maxCapture, defaultCapture)
+	if one := field + ".max_bytes"; a.MaxBytes < 0 || a.MaxBytes > maxCapture || a.MaxBytes > 0 && a.Capture != api.CaptureBody {
+		return api.Invalid(one, "%s is %d", one, a.MaxBytes).WithHint("1 to %d with capture body; 0 is %d", maxCapture, defaultCapture)
 	}
-	if a.Capture == cloche.CaptureBody && a.MaxBytes == 0 {
+	if a.Capture == api.CaptureBody && a.MaxBytes == 0 {
 		a.MaxBytes = defaultCapture
 	}
 	if n := len(a.RedactHeaders); n > maxEndpointHeaders {
@@ -43,7 +43,7 @@ func cleanEndpointAudit(field string, e *cloche.Endpoint) *cloche.Error {
 	}
 	for i, h := range a.RedactHeaders {
 		if one := at(field+".redact_headers", i); !headerToken(h) {
-			return cloche.Invalid(one, "%s %s is not the name of a header", one, show(h)).WithHint("such as X-Session")
+			return api.Invalid(one, "%s %s is not the name of a header", one, show(h)).WithHint("such as X-Session")
 		}
 	}
 	return nil

@@ -7,65 +7,65 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // cleanEndpointHTTP checks how requests go on.
-func cleanEndpointHTTP(field string, e *cloche.Endpoint) *cloche.Error {
+func cleanEndpointHTTP(field string, e *api.Endpoint) *api.Error {
 	if e.HTTP == nil && len(e.Presets) > 0 && !e.Raw() {
-		e.HTTP = &cloche.EndpointHTTP{}
+		e.HTTP = &api.EndpointHTTP{}
 	}
 	h, field := e.HTTP, under(field, "http")
 	if h == nil {
 		return nil
 	}
 	if e.Raw() {
-		return cloche.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
+		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
 			WithHint("leave it out, or write a target with http or https")
 	}
 	for i, m := range h.Methods {
 		one := at(field+".methods", i)
 		h.Methods[i] = strings.ToUpper(m)
 		if !headerToken(m) || h.Methods[i] == "CONNECT" || h.Methods[i] == "TRACE" || len(h.Methods) > maxEndpointList {
-			return cloche.Invalid(one, "%s %s is not a method that an endpoint takes", one, show(m)).
+			return api.Invalid(one, "%s %s is not a method that an endpoint takes", one, show(m)).
 				WithHint("write at most %d such as GET; CONNECT and TRACE never go through", maxEndpointList)
 		}
 	}
 	for i, p := range h.Paths {
 		one := at(field+".paths", i)
 		if !endpointPath(p) || len(h.Paths) > maxEndpointList {
-			return cloche.Invalid(one, "%s %s is not a path", one, show(p)).
+			return api.Invalid(one, "%s %s is not a path", one, show(p)).
 				WithHint(`write at most %d such as "/v1/models", or "/v1/*" for all below it; there are no other patterns`, maxEndpointList)
 		}
 	}
 	if h.BodyFilter == "" && len(e.Presets) > 0 {
-		h.BodyFilter = cloche.BodyFilterStrip
+		h.BodyFilter = api.BodyFilterStrip
 	}
 	if one := field + ".body_filter"; filterStrength(h.BodyFilter) < 0 {
-		return cloche.Invalid(one, "%s is %s", one, show(h.BodyFilter)).WithHint("write off, strip or refuse")
+		return api.Invalid(one, "%s is %s", one, show(h.BodyFilter)).WithHint("write off, strip or refuse")
 	}
 	if one, n := field+".event_keepalive_ms", h.EventKeepAliveMS; n != 0 && (n < minKeepAliveMS || n > maxEndpointMS) {
-		return cloche.Invalid(one, "%s is %d", one, n).WithHint("%d to %d; 0 is never", minKeepAliveMS, maxEndpointMS)
+		return api.Invalid(one, "%s is %d", one, n).WithHint("%d to %d; 0 is never", minKeepAliveMS, maxEndpointMS)
 	}
 	return cleanEndpointHeaders(field, h)
 }
 
 // filterStrength orders filters; negative is none of them.
 func filterStrength(f string) int {
-	return slices.Index([]string{cloche.BodyFilterOff, cloche.BodyFilterStrip, cloche.BodyFilterRefuse}, cmp.Or(f, cloche.BodyFilterOff))
+	return slices.Index([]string{api.BodyFilterOff, api.BodyFilterStrip, api.BodyFilterRefuse}, cmp.Or(f, api.BodyFilterOff))
 }
 
 // holdFilter applies the weakest filter that a rule allows.
-func holdFilter(field string, g *EndpointGrant, floor int) *cloche.Error {
+func holdFilter(field string, g *EndpointGrant, floor int) *api.Error {
 	if floor <= 0 || g.Spec.Raw() {
 		return nil
 	}
 	if g.Spec.HTTP == nil {
-		g.Spec.HTTP = &cloche.EndpointHTTP{}
+		g.Spec.HTTP = &api.EndpointHTTP{}
 	}
-	name := []string{cloche.BodyFilterOff, cloche.BodyFilterStrip, cloche.BodyFilterRefuse}[floor]
+	name := []string{api.BodyFilterOff, api.BodyFilterStrip, api.BodyFilterRefuse}[floor]
 	h := g.Spec.HTTP
-	if h.BodyFilter == cloche.BodyFilterOff {
+	if h.BodyFilter == api.BodyFilterOff {
 		return denied(g.Rule+".body_filter", under(field, "http.body_filter"), "body_filter is off, and the operator wants %s for this target", name).
 			WithHint("leave it out, or write %s", name)
 	}
@@ -84,16 +84,16 @@ func endpointPath(p string) bool {
 		!slices.ContainsFunc(strings.Split(p, "/"), func(s string) bool { return s == "." || s == ".." })
 }
 
-func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
+func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 	seen := map[string]string{}
-	check := func(one, name string) *cloche.Error {
+	check := func(one, name string) *api.Error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !headerToken(name) || housesHeader(canonical) {
-			return cloche.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
+			return api.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
 				WithHint("write the name of a header of the request itself; how it is sent, and who sends it, is said by the house")
 		}
 		if by := seen[canonical]; by != "" {
-			return cloche.Invalid(one, "%s: header %s is in %s too", one, show(name), by).WithHint("say it once")
+			return api.Invalid(one, "%s: header %s is in %s too", one, show(name), by).WithHint("say it once")
 		}
 		seen[canonical] = one
 		return nil
@@ -107,11 +107,11 @@ func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
 			return err
 		}
 		if credential(textproto.CanonicalMIMEHeaderKey(name)) {
-			return cloche.Invalid(one, "%s: header %s is for a credential, and what is written here is shown", one, show(name)).
+			return api.Invalid(one, "%s: header %s is for a credential, and what is written here is shown", one, show(name)).
 				WithHint("name a secret in secret_headers")
 		}
 		if len(v) > maxHeaderValue || strings.ContainsFunc(v, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return cloche.Invalid(one, "%s: the value of %s cannot stand in a header", one, show(name)).
+			return api.Invalid(one, "%s: the value of %s cannot stand in a header", one, show(name)).
 				WithHint("at most %d bytes on one line", maxHeaderValue)
 		}
 	}
@@ -120,8 +120,8 @@ func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
 		if err := check(one, name); err != nil {
 			return err
 		}
-		if s := h.SecretHeaders[name]; s == "" || len(s) > cloche.MaxNameLen || !headerToken(s) {
-			return cloche.Invalid(one, "%s: %s is not the name of a secret", one, show(s)).WithHint("name a secret, not its value")
+		if s := h.SecretHeaders[name]; s == "" || len(s) > api.MaxNameLen || !headerToken(s) {
+			return api.Invalid(one, "%s: %s is not the name of a secret", one, show(s)).WithHint("name a secret, not its value")
 		}
 	}
 	for i, name := range h.PassHeaders {
@@ -130,7 +130,7 @@ func cleanEndpointHeaders(field string, h *cloche.EndpointHTTP) *cloche.Error {
 			return err
 		}
 		if strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-			return cloche.Invalid(one, "%s: header %s never goes on, for a target could take it for another", one, show(name)).
+			return api.Invalid(one, "%s: header %s never goes on, for a target could take it for another", one, show(name)).
 				WithHint("write a name of letters, digits and -")
 		}
 	}

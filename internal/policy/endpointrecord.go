@@ -3,30 +3,30 @@ package policy
 import (
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // schemeReplay is that of recordings, and in a rule all of them.
 const schemeReplay = "replay"
 
 // cleanRecording checks what is said of recordings.
-func cleanRecording(field string, e *cloche.Endpoint) *cloche.Error {
-	replays := strings.HasPrefix(e.Target, cloche.TargetReplay)
+func cleanRecording(field string, e *api.Endpoint) *api.Error {
+	replays := strings.HasPrefix(e.Target, api.TargetReplay)
 	switch one := under(field, "record"); {
 	case e.Record == "":
-	case !cloche.ValidName(e.Record):
-		return cloche.Invalid(one, "%s %s cannot name a recording", one, show(e.Record)).WithHint("use 1 to 64 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit")
+	case !api.ValidName(e.Record):
+		return api.Invalid(one, "%s %s cannot name a recording", one, show(e.Record)).WithHint("use 1 to 64 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit")
 	case replays || e.Raw():
-		return cloche.Invalid(one, "%s is for a target that speaks HTTP, and %s does not or is a recording itself", one, show(e.Target)).WithHint("leave it out")
+		return api.Invalid(one, "%s is for a target that speaks HTTP, and %s does not or is a recording itself", one, show(e.Target)).WithHint("leave it out")
 	}
 	if e.Replay == nil {
 		return nil
 	}
 	if one := under(field, "replay"); !replays {
-		return cloche.Invalid(one, "%s is for the target of a recording, and %s is none", one, show(e.Target)).WithHint("leave it out, or write replay:NAME as the target")
+		return api.Invalid(one, "%s is for the target of a recording, and %s is none", one, show(e.Target)).WithHint("leave it out, or write replay:NAME as the target")
 	}
-	if one, m := under(field, "replay.match"), e.Replay.Match; m != "" && m != cloche.ReplayByDigest && m != cloche.ReplayByOrder {
-		return cloche.Invalid(one, "%s is %s", one, show(m)).WithHint("write digest or order")
+	if one, m := under(field, "replay.match"), e.Replay.Match; m != "" && m != api.ReplayByDigest && m != api.ReplayByOrder {
+		return api.Invalid(one, "%s is %s", one, show(m)).WithHint("write digest or order")
 	}
 	return nil
 }

@@ -5,27 +5,27 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // cleanListenSocket checks the path of a socket inside. Whether the directory is one
 // that the sandbox has for itself is found out inside, where its links lead.
-func cleanListenSocket(field, socket string, e *cloche.Endpoint) *cloche.Error {
+func cleanListenSocket(field, socket string, e *api.Endpoint) *api.Error {
 	clean, err := cleanTarget(field, socket)
 	if err != nil {
 		return err.WithHint("write unix:///SOCKET, a path inside such as unix:///run/%s.sock", e.Name)
 	}
 	if clean != socket || len(socket) > maxSocketPath || strings.ContainsFunc(socket, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return cloche.Invalid(field, "%s %s is no path of a socket: absolute, in its shortest form, of at most %d bytes that can be seen", field, show(e.Listen), maxSocketPath).
+		return api.Invalid(field, "%s %s is no path of a socket: absolute, in its shortest form, of at most %d bytes that can be seen", field, show(e.Listen), maxSocketPath).
 			WithHint("write unix:///SOCKET, a path inside such as unix:///run/%s.sock", e.Name)
 	}
-	e.Listen = cloche.EndpointListenSocket + socket
+	e.Listen = api.EndpointListenSocket + socket
 	return validUser(field+"_user", e.ListenUser)
 }
 
 // checkSocketPlaces is a step of Decide: it refuses a socket where the request itself
 // puts something that others see, or nothing can be made.
-func checkSocketPlaces(d *decision) *cloche.Error {
+func checkSocketPlaces(d *decision) *api.Error {
 	shared := []string{d.spec.Workspace.Path}
 	for _, m := range d.spec.Mounts {
 		shared = append(shared, m.Target)
@@ -36,7 +36,7 @@ func checkSocketPlaces(d *decision) *cloche.Error {
 			continue
 		}
 		if slices.ContainsFunc(shared, func(dir string) bool { return within(socket, dir) }) {
-			return cloche.Invalid(field, "%s %s lies in a workspace or mount, where it would be seen from outside of the sandbox", field, show(socket)).
+			return api.Invalid(field, "%s %s lies in a workspace or mount, where it would be seen from outside of the sandbox", field, show(socket)).
 				WithHint("name a path such as /run/%s", path.Base(socket))
 		}
 		if err := d.checkWritable(field, socket); err != nil {
@@ -47,20 +47,20 @@ func checkSocketPlaces(d *decision) *cloche.Error {
 }
 
 // checkSocketEnv refuses what an endpoint with a socket has no value for.
-func checkSocketEnv(field string, e *cloche.Endpoint) *cloche.Error {
+func checkSocketEnv(field string, e *api.Endpoint) *api.Error {
 	if e.Socket() == "" {
 		return nil
 	}
 	if len(e.Presets) > 0 {
 		one := at(under(field, "presets"), 0)
-		return cloche.Invalid(one, "%s %s gives a URL with a port, and endpoint %s has a socket", one, show(e.Presets[0]), show(e.Name)).
+		return api.Invalid(one, "%s %s gives a URL with a port, and endpoint %s has a socket", one, show(e.Presets[0]), show(e.Name)).
 			WithHint("leave presets out, and let the program connect to the socket; or let it listen at a port")
 	}
 	for name, value := range e.Env {
 		for _, part := range []string{"{base}", "{host}", "{port}"} {
 			if strings.Contains(value, part) {
 				field := under(field, "env")
-				return cloche.Invalid(field, "%s: %s has %s in it, which an endpoint with a socket does not have", field, show(name), part).
+				return api.Invalid(field, "%s: %s has %s in it, which an endpoint with a socket does not have", field, show(name), part).
 					WithHint("it has {path}")
 			}
 		}

@@ -4,33 +4,33 @@ import (
 	"cmp"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const engineAuto = "auto"
 
 // rank orders tiers by strength. A remote tier says nothing of its own that we
 // could check, so it satisfies no minimum.
-func rank(t cloche.Tier) int {
+func rank(t api.Tier) int {
 	switch t {
-	case cloche.TierNamespace:
+	case api.TierNamespace:
 		return 1
-	case cloche.TierGVisor:
+	case api.TierGVisor:
 		return 2
-	case cloche.TierMicroVM:
+	case api.TierMicroVM:
 		return 3
 	}
 	return 0
 }
 
 // AtLeast says whether a tier isolates no less than another.
-func AtLeast(t, least cloche.Tier) bool { return rank(t) >= rank(least) }
+func AtLeast(t, least api.Tier) bool { return rank(t) >= rank(least) }
 
 // checkEngine chooses the engine. "auto" is the profile's engine, the rule's, or the
 // first usable one of at least the minimal tier: gvisor unless a rule lowers it, so
 // that a machine that lacks something never falls silently to a shared kernel. A
 // virtual machine is never chosen by itself: what it costs is somebody's decision.
-func checkEngine(d *decision) *cloche.Error {
+func checkEngine(d *decision) *api.Error {
 	chosen, autoErr := d.autoEngine()
 	name := d.spec.Engine
 	if name == "" || name == engineAuto {
@@ -64,18 +64,18 @@ func (d *decision) engineRule() string {
 	return "engine"
 }
 
-func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
+func (d *decision) autoEngine() (api.EngineReport, *api.Error) {
 	if name := cmp.Or(d.profile.engine, d.rules.Engine); name != "" && name != engineAuto {
 		report, ok := d.findEngine(name)
 		if !ok {
-			e := cloche.Errorf(cloche.CodeUnavailable, "the operator's rule %s names %s, which this build does not have", d.engineRule(), show(name))
+			e := api.Errorf(api.CodeUnavailable, "the operator's rule %s names %s, which this build does not have", d.engineRule(), show(name))
 			return report, e.WithHint("the engines are %s", d.engineNames())
 		}
 		return report, nil
 	}
-	least := cmp.Or(d.rules.MinTier, cloche.TierGVisor)
+	least := cmp.Or(d.rules.MinTier, api.TierGVisor)
 	var reasons []string
-	weaker := cloche.Tier("")
+	weaker := api.Tier("")
 	for _, r := range d.facts.Engines {
 		switch {
 		case rank(r.Tier) < rank(least):
@@ -83,7 +83,7 @@ func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
 			if r.Usable && rank(r.Tier) > rank(weaker) {
 				weaker = r.Tier
 			}
-		case r.Tier == cloche.TierMicroVM && least != cloche.TierMicroVM:
+		case r.Tier == api.TierMicroVM && least != api.TierMicroVM:
 			reasons = append(reasons, r.Name+": a microvm is chosen by name or by min_tier only")
 		case !r.Usable:
 			reasons = append(reasons, r.Name+": "+d.problems(r))
@@ -94,22 +94,22 @@ func (d *decision) autoEngine() (cloche.EngineReport, *cloche.Error) {
 	if len(reasons) == 0 {
 		reasons = []string{"this build has none"}
 	}
-	e := cloche.Errorf(cloche.CodeUnavailable, "no engine is usable: %s", strings.Join(reasons, "; "))
+	e := api.Errorf(api.CodeUnavailable, "no engine is usable: %s", strings.Join(reasons, "; "))
 	e.Field = "engine"
 	if weaker != "" && d.caller.Operator {
-		return cloche.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it; the smallest rule that accepts less is `min_tier: %s`", weaker)
+		return api.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it; the smallest rule that accepts less is `min_tier: %s`", weaker)
 	}
-	return cloche.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it")
+	return api.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it")
 }
 
 // takeEngine accepts a report if it is usable and strong enough.
-func (d *decision) takeEngine(r cloche.EngineReport) *cloche.Error {
+func (d *decision) takeEngine(r api.EngineReport) *api.Error {
 	if least := d.rules.MinTier; least != "" && rank(r.Tier) < rank(least) {
 		return denied("min_tier", "engine", "engine %s isolates by tier %s, and the least that is accepted is %s", r.Name, r.Tier, least).
 			WithHint("choose a stronger engine; the smallest rule that would allow it is `min_tier: %s`", r.Tier)
 	}
 	if !r.Usable {
-		e := cloche.Errorf(cloche.CodeUnavailable, "engine %s is not usable: %s", r.Name, d.problems(r))
+		e := api.Errorf(api.CodeUnavailable, "engine %s is not usable: %s", r.Name, d.problems(r))
 		e.Field = "engine"
 		return e.WithHint("`cloche doctor` says how to mend it")
 	}
@@ -132,17 +132,17 @@ func (d *decision) engineBy() string {
 	return byBuiltin
 }
 
-func (d *decision) findEngine(name string) (cloche.EngineReport, bool) {
+func (d *decision) findEngine(name string) (api.EngineReport, bool) {
 	for _, r := range d.facts.Engines {
 		if r.Name == name {
 			return r, true
 		}
 	}
-	return cloche.EngineReport{}, false
+	return api.EngineReport{}, false
 }
 
-func (d *decision) noEngine(name string) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeNotFound, "there is no engine %s", show(name))
+func (d *decision) noEngine(name string) *api.Error {
+	e := api.Errorf(api.CodeNotFound, "there is no engine %s", show(name))
 	e.Field = "engine"
 	return e.WithHint("the engines are %s", d.engineNames())
 }
@@ -157,7 +157,7 @@ func (d *decision) engineNames() string {
 
 // problems are what is missing and how to mend it; they may name paths of the
 // host, so only the operator reads them.
-func (d *decision) problems(r cloche.EngineReport) string {
+func (d *decision) problems(r api.EngineReport) string {
 	if !d.caller.Operator {
 		return "the operator sees why"
 	}

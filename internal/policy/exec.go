@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of an exec.
@@ -29,11 +29,11 @@ type Settings struct {
 	Env     map[string]string
 	User    string
 	Cwd     string
-	Limits  cloche.Limits
+	Limits  api.Limits
 }
 
 // SettingsOf are the settings of a sandbox on record.
-func SettingsOf(sb cloche.Sandbox) Settings {
+func SettingsOf(sb api.Sandbox) Settings {
 	return Settings{Ref: sb.ID, Tenant: sb.Tenant, Profile: sb.Profile, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Limits: sb.Limits}
 }
 
@@ -41,14 +41,14 @@ func SettingsOf(sb cloche.Sandbox) Settings {
 // immutable and safe for concurrent use.
 type ExecPermit struct {
 	valid    bool
-	req      cloche.ExecRequest
+	req      api.ExecRequest
 	argv     []string
 	env      map[string]string
 	cwd      string
 	user     string
 	timeout  time.Duration
 	output   int64
-	adjusted []cloche.Adjustment
+	adjusted []api.Adjustment
 }
 
 // Valid is false for an ExecPermit that DecideExec did not make.
@@ -73,16 +73,16 @@ func (p ExecPermit) Timeout() time.Duration { return p.timeout }
 func (p ExecPermit) MaxOutput() int64 { return p.output }
 
 // Adjusted lists every value of the request that was changed.
-func (p ExecPermit) Adjusted() []cloche.Adjustment { return slices.Clone(p.adjusted) }
+func (p ExecPermit) Adjusted() []api.Adjustment { return slices.Clone(p.adjusted) }
 
 // Request is the request as granted, for what needs no decision: Stdin,
 // Combined, TTY, Rows and Cols. Its slices are shared.
-func (p ExecPermit) Request() cloche.ExecRequest { return p.req }
+func (p ExecPermit) Request() api.ExecRequest { return p.req }
 
 // DecideExec grants one exec in a sandbox with these settings, or says why not.
-// The error is always a *cloche.Error. That creating is disabled does not stop
+// The error is always a *api.Error. That creating is disabled does not stop
 // an exec in a sandbox that lives.
-func DecideExec(req cloche.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
+func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
 	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExecPermit{}, err
 	}
@@ -90,9 +90,9 @@ func DecideExec(req cloche.ExecRequest, in Settings, caller Caller, rules Rules)
 	if !ok {
 		return ExecPermit{}, profileGone(in.Profile, rules)
 	}
-	req.Naming = cloche.Naming{} // has chosen the sandbox, see DecideTarget
+	req.Naming = api.Naming{} // has chosen the sandbox, see DecideTarget
 	out := ExecPermit{valid: true, req: req, user: in.User, cwd: in.Cwd}
-	for _, check := range []func(*ExecPermit, Settings, *profile) *cloche.Error{
+	for _, check := range []func(*ExecPermit, Settings, *profile) *api.Error{
 		execID, execProgram, execPhase, execEnv, execCwd, execUser, execWait, execInput, execTimeout, execOutput, execChars,
 	} {
 		if err := check(&out, in, &p); err != nil {
@@ -103,33 +103,33 @@ func DecideExec(req cloche.ExecRequest, in Settings, caller Caller, rules Rules)
 }
 
 // profileGone is the error for a sandbox whose profile is gone.
-func profileGone(name string, rules Rules) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(name))
+func profileGone(name string, rules Rules) *api.Error {
+	e := api.Errorf(api.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(name))
 	return e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
 }
 
 // execID is a name in the sandbox, and of a directory.
-func execID(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
-	if id := x.req.ExecID; id != "" && !cloche.ValidName(id) {
-		return cloche.Invalid("exec_id", "exec_id %s cannot name a process", show(id)).WithHint("%s", nameHint())
+func execID(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+	if id := x.req.ExecID; id != "" && !api.ValidName(id) {
+		return api.Invalid("exec_id", "exec_id %s cannot name a process", show(id)).WithHint("%s", nameHint())
 	}
 	return nil
 }
 
 // execWait checks names; whether there are such endpoints is seen when it waits.
-func execWait(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
-	if n := len(x.req.WaitEndpoints); n > cloche.MaxEndpoints {
-		return tooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", cloche.MaxEndpoints)
+func execWait(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+	if n := len(x.req.WaitEndpoints); n > api.MaxEndpoints {
+		return tooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", api.MaxEndpoints)
 	}
 	for i, name := range x.req.WaitEndpoints {
-		if !cloche.ValidEndpointName(name) {
-			return cloche.Invalid(at("wait_endpoints", i), "%s cannot name an endpoint", show(name)).WithHint("name one of the sandbox's endpoints")
+		if !api.ValidEndpointName(name) {
+			return api.Invalid(at("wait_endpoints", i), "%s cannot name an endpoint", show(name)).WithHint("name one of the sandbox's endpoints")
 		}
 	}
 	return nil
 }
 
-func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+func execProgram(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	var given []string
 	field := "argv"
 	if x.req.Argv != nil {
@@ -145,14 +145,14 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 	}
 	switch {
 	case len(given) == 0:
-		return cloche.Invalid("argv", "there is nothing to run").WithHint("set exactly one of argv, shell and python")
+		return api.Invalid("argv", "there is nothing to run").WithHint("set exactly one of argv, shell and python")
 	case len(given) > 1:
-		return cloche.Invalid(given[0], "%s are set together", strings.Join(given, " and ")).
+		return api.Invalid(given[0], "%s are set together", strings.Join(given, " and ")).
 			WithHint("set exactly one of argv, shell and python")
 	case len(x.argv) == 0:
-		return cloche.Invalid("argv", "argv is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
+		return api.Invalid("argv", "argv is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
 	case x.argv[0] == "":
-		return cloche.Invalid("argv[0]", "argv[0], the program, is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
+		return api.Invalid("argv[0]", "argv[0], the program, is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
 	case len(x.argv) > maxArgs:
 		return tooLarge("argv", "argv has %d elements", len(x.argv)).WithHint("at most %d; pass more as a file", maxArgs)
 	}
@@ -163,7 +163,7 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 			one = at(field, i)
 		}
 		if strings.ContainsRune(a, 0) {
-			return cloche.Invalid(one, "%s holds a NUL byte", one).WithHint("no program can receive a NUL in an argument; pass binary data as a file or stdin")
+			return api.Invalid(one, "%s holds a NUL byte", one).WithHint("no program can receive a NUL in an argument; pass binary data as a file or stdin")
 		}
 		if len(a) > maxExecString {
 			return tooLarge(one, "%s has %d bytes", one, len(a)).
@@ -178,15 +178,15 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 }
 
 // execPhase is one in which programs run commands.
-func execPhase(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
-	if p := x.req.Phase; p != "" && !slices.Contains(cloche.ExecPhases(), p) {
-		return cloche.Invalid("phase", "phase %s is none in which a program runs commands", show(p)).
-			WithHint("one of %s, or leave it out", strings.Join(cloche.ExecPhases(), ", "))
+func execPhase(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+	if p := x.req.Phase; p != "" && !slices.Contains(api.ExecPhases(), p) {
+		return api.Invalid("phase", "phase %s is none in which a program runs commands", show(p)).
+			WithHint("one of %s, or leave it out", strings.Join(api.ExecPhases(), ", "))
 	}
 	return nil
 }
 
-func execEnv(x *ExecPermit, in Settings, _ *profile) *cloche.Error {
+func execEnv(x *ExecPermit, in Settings, _ *profile) *api.Error {
 	if err := validEnv("env", x.req.Env); err != nil {
 		return err
 	}
@@ -198,16 +198,16 @@ func execEnv(x *ExecPermit, in Settings, _ *profile) *cloche.Error {
 	return validEnv("env", x.env)
 }
 
-func execCwd(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+func execCwd(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if x.req.Cwd == "" {
 		return nil
 	}
-	var err *cloche.Error
+	var err *api.Error
 	x.cwd, err = cleanAbs("cwd", x.req.Cwd)
 	return err
 }
 
-func execUser(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+func execUser(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if x.req.User == "" {
 		return nil
 	}
@@ -215,13 +215,13 @@ func execUser(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 	return validUser("user", x.user)
 }
 
-func execInput(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
+func execInput(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if n := len(x.req.Stdin); n > maxStdin {
 		return tooLarge("stdin", "stdin has %d bytes", n).
 			WithHint("at most %d in one call; stream it, or write it to a file first", maxStdin)
 	}
 	if x.req.Rows > maxTTY || x.req.Cols > maxTTY {
-		return cloche.Invalid("rows", "a terminal of %d rows and %d columns was asked for", x.req.Rows, x.req.Cols).
+		return api.Invalid("rows", "a terminal of %d rows and %d columns was asked for", x.req.Rows, x.req.Cols).
 			WithHint("at most %d each", maxTTY)
 	}
 	if x.req.TTY {
@@ -232,7 +232,7 @@ func execInput(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 
 // execTimeout takes the sandbox's timeout when the request names none. An
 // asked 0 is unlimited, which no ceiling allows.
-func execTimeout(x *ExecPermit, in Settings, p *profile) *cloche.Error {
+func execTimeout(x *ExecPermit, in Settings, p *profile) *api.Error {
 	const field = "timeout_ms"
 	l := limitOf(fieldTimeout)
 	granted := float64(in.Limits.TimeoutMS)
@@ -255,12 +255,12 @@ func execTimeout(x *ExecPermit, in Settings, p *profile) *cloche.Error {
 	return nil
 }
 
-func execOutput(x *ExecPermit, in Settings, p *profile) *cloche.Error {
+func execOutput(x *ExecPermit, in Settings, p *profile) *api.Error {
 	const field = "max_output_bytes"
 	l := limitOf(fieldMaxOutput)
 	granted := float64(in.Limits.MaxOutputBytes)
 	if granted <= 0 {
-		granted = cloche.DefaultMaxOutput
+		granted = api.DefaultMaxOutput
 	}
 	if x.req.MaxOutputBytes != 0 {
 		asked := float64(x.req.MaxOutputBytes)
@@ -282,19 +282,19 @@ func execOutput(x *ExecPermit, in Settings, p *profile) *cloche.Error {
 }
 
 // execChars bounds what is read of the output, which is no limit of the sandbox's.
-func execChars(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
-	if n := x.req.MaxOutputChars; n != nil && (*n < 0 || *n > cloche.MaxOutputChars) {
-		return cloche.Invalid("max_output_chars", "max_output_chars is %d", *n).WithHint("from 0 to %d characters, or leave it out", cloche.MaxOutputChars)
+func execChars(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+	if n := x.req.MaxOutputChars; n != nil && (*n < 0 || *n > api.MaxOutputChars) {
+		return api.Invalid("max_output_chars", "max_output_chars is %d", *n).WithHint("from 0 to %d characters, or leave it out", api.MaxOutputChars)
 	}
 	return nil
 }
 
 // NoOutputChars refuses to cut, to characters, output that is not collected.
-func NoOutputChars(req cloche.ExecRequest) error {
+func NoOutputChars(req api.ExecRequest) error {
 	if req.MaxOutputChars == nil {
 		return nil
 	}
-	return cloche.Invalid("max_output_chars", "max_output_chars is for results, and this output is sent as it is written").
+	return api.Invalid("max_output_chars", "max_output_chars is for results, and this output is sent as it is written").
 		WithHint("leave it out, or run the program without a stream and to its end")
 }
 
@@ -309,14 +309,14 @@ func limitOf(field string) limit {
 
 // lockedOrFit is fit, but a limit that the profile locks keeps the sandbox's
 // value whatever is asked.
-func (l limit) lockedOrFit(p *profile, field string, asked, own float64, unlimited bool) (float64, *cloche.Adjustment, *cloche.Error) {
+func (l limit) lockedOrFit(p *profile, field string, asked, own float64, unlimited bool) (float64, *api.Adjustment, *api.Error) {
 	if !p.locks(l.field) {
 		return l.fit(p, field, asked, unlimited)
 	}
 	if asked == own {
 		return own, nil, nil
 	}
-	return own, &cloche.Adjustment{
+	return own, &api.Adjustment{
 		Field: field, Asked: wire(asked), Used: wire(own), Rule: ruleName(p.name, "locked", l.field),
 	}, nil
 }

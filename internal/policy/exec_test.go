@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func settings(t *testing.T, profile string, l cloche.Limits, r policy.Rules) policy.Settings {
+func settings(t *testing.T, profile string, l api.Limits, r policy.Rules) policy.Settings {
 	t.Helper()
-	spec := cloche.SandboxSpec{
+	spec := api.SandboxSpec{
 		Name: "box", Profile: profile, Limits: l, User: "nobody", Cwd: "/src",
 		Env: map[string]string{"A": "1", "B": "2"},
 	}
@@ -21,8 +21,8 @@ func settings(t *testing.T, profile string, l cloche.Limits, r policy.Rules) pol
 }
 
 func TestExecGrants(t *testing.T) {
-	in := settings(t, "agent", cloche.Limits{}, policy.Rules{})
-	x, err := policy.DecideExec(cloche.ExecRequest{Argv: []string{"ls", "", "-l"}, Env: map[string]string{"B": "3"}}, in, operator, policy.Rules{})
+	in := settings(t, "agent", api.Limits{}, policy.Rules{})
+	x, err := policy.DecideExec(api.ExecRequest{Argv: []string{"ls", "", "-l"}, Env: map[string]string{"B": "3"}}, in, operator, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestExecGrants(t *testing.T) {
 		!maps.Equal(x.Env(), map[string]string{"A": "1", "B": "3"}) || x.Timeout() != 0 || x.MaxOutput() != 1<<20 || len(x.Adjusted()) != 0 {
 		t.Errorf("granted %+v", x)
 	}
-	x, err = policy.DecideExec(cloche.ExecRequest{Shell: "a | b", Cwd: "/x//y/", User: "0:0", TTY: true, TimeoutMS: new(int64(1500)), MaxOutputBytes: 7}, in, operator, policy.Rules{})
+	x, err = policy.DecideExec(api.ExecRequest{Shell: "a | b", Cwd: "/x//y/", User: "0:0", TTY: true, TimeoutMS: new(int64(1500)), MaxOutputBytes: 7}, in, operator, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,16 +38,16 @@ func TestExecGrants(t *testing.T) {
 		x.Timeout() != 1500*time.Millisecond || x.MaxOutput() != 7 {
 		t.Errorf("granted %+v", x)
 	}
-	x, err = policy.DecideExec(cloche.ExecRequest{Python: "print(1)"}, in, operator, policy.Rules{})
+	x, err = policy.DecideExec(api.ExecRequest{Python: "print(1)"}, in, operator, policy.Rules{})
 	if err != nil || !slices.Equal(x.Argv(), []string{"python3", "-c", "print(1)"}) {
 		t.Errorf("granted %+v, %v", x, err)
 	}
 }
 
 func TestExecRefusals(t *testing.T) {
-	in := settings(t, "agent", cloche.Limits{}, policy.Rules{})
-	type req = cloche.ExecRequest
-	const invalid, large = cloche.CodeInvalid, cloche.CodeTooLarge
+	in := settings(t, "agent", api.Limits{}, policy.Rules{})
+	type req = api.ExecRequest
+	const invalid, large = api.CodeInvalid, api.CodeTooLarge
 	for name, c := range map[string]struct {
 		req  req
 		want want
@@ -82,10 +82,10 @@ func TestExecRefusals(t *testing.T) {
 		})
 	}
 	_, err := policy.DecideExec(req{Shell: "a"}, in, tenant, policy.Rules{})
-	want{code: cloche.CodeNotFound, says: `"box"`}.check(t, err)
+	want{code: api.CodeNotFound, says: `"box"`}.check(t, err)
 	in.Profile = "gone"
 	_, err = policy.DecideExec(req{Shell: "a"}, in, operator, policy.Rules{})
-	want{code: cloche.CodeState, says: "gone"}.check(t, err)
+	want{code: api.CodeState, says: "gone"}.check(t, err)
 }
 
 // Together the sandbox's and the request's environment obey the same bound.
@@ -97,9 +97,9 @@ func TestExecEnvIsBoundedAsAWhole(t *testing.T) {
 		}
 		return m
 	}
-	in := decide(t, cloche.SandboxSpec{Env: half("A")}, operator, policy.Rules{}).Settings()
-	_, err := policy.DecideExec(cloche.ExecRequest{Shell: "a", Env: half("B")}, in, operator, policy.Rules{})
-	want{code: cloche.CodeTooLarge, field: "env"}.check(t, err)
+	in := decide(t, api.SandboxSpec{Env: half("A")}, operator, policy.Rules{}).Settings()
+	_, err := policy.DecideExec(api.ExecRequest{Shell: "a", Env: half("B")}, in, operator, policy.Rules{})
+	want{code: api.CodeTooLarge, field: "env"}.check(t, err)
 }
 
 func TestExecTimeoutsAndOutput(t *testing.T) {
@@ -108,43 +108,43 @@ func TestExecTimeoutsAndOutput(t *testing.T) {
 	for name, c := range map[string]struct {
 		profile string
 		rules   policy.Rules
-		limits  cloche.Limits
+		limits  api.Limits
 		timeout *int64
 		output  int64
 		used    time.Duration
 		kept    int64
-		adj     []cloche.Adjustment
+		adj     []api.Adjustment
 		want    want
 	}{
 		"agent has none":        {profile: "agent", used: 0, kept: 1 << 20},
-		"agent, unlimited":      {profile: "agent", limits: cloche.Limits{TimeoutMS: 5000}, timeout: new(int64(0)), used: 0, kept: 1 << 20},
-		"the sandbox's":         {profile: "agent", limits: cloche.Limits{TimeoutMS: 5000, MaxOutputBytes: 99}, used: 5 * time.Second, kept: 99},
+		"agent, unlimited":      {profile: "agent", limits: api.Limits{TimeoutMS: 5000}, timeout: new(int64(0)), used: 0, kept: 1 << 20},
+		"the sandbox's":         {profile: "agent", limits: api.Limits{TimeoutMS: 5000, MaxOutputBytes: 99}, used: 5 * time.Second, kept: 99},
 		"the profile's default": {profile: "default", used: 30 * time.Second, kept: 1 << 20},
 		"under the ceiling":     {profile: "default", timeout: new(int64(120_000)), used: 2 * time.Minute, kept: 1 << 20},
 		"clamped": {
 			profile: "default", timeout: new(int64(120_001)), used: 2 * time.Minute, kept: 1 << 20,
-			adj: []cloche.Adjustment{{Field: "timeout_ms", Asked: "120001", Used: "120000", Rule: "profiles.default.ceilings.timeout"}},
+			adj: []api.Adjustment{{Field: "timeout_ms", Asked: "120001", Used: "120000", Rule: "profiles.default.ceilings.timeout"}},
 		},
 		"unlimited is clamped": {
 			profile: "offline_readonly", timeout: new(int64(0)), used: time.Minute, kept: 1 << 20,
-			adj: []cloche.Adjustment{{Field: "timeout_ms", Asked: "0", Used: "60000", Rule: "profiles.offline_readonly.ceilings.timeout"}},
+			adj: []api.Adjustment{{Field: "timeout_ms", Asked: "0", Used: "60000", Rule: "profiles.offline_readonly.ceilings.timeout"}},
 		},
 		"a ceiling bounds what has no default": {profile: "strict", rules: refuse, used: 10 * time.Second, kept: 1 << 20},
 		"refused": {
 			profile: "strict", rules: refuse, timeout: new(int64(10_001)),
-			want: want{cloche.CodeDenied, "timeout_ms", "profiles.strict.ceilings.timeout", "timeout: 10.001s"},
+			want: want{api.CodeDenied, "timeout_ms", "profiles.strict.ceilings.timeout", "timeout: 10.001s"},
 		},
 		"unlimited is refused": {
 			profile: "strict", rules: refuse, timeout: new(int64(0)),
-			want: want{cloche.CodeDenied, "timeout_ms", "", "timeout: 0}"},
+			want: want{api.CodeDenied, "timeout_ms", "", "timeout: 0}"},
 		},
 		"output is refused": {
 			profile: "strict", rules: refuse, output: 3 << 20,
-			want: want{cloche.CodeDenied, "max_output_bytes", "profiles.strict.ceilings.max_output", "2MiB"},
+			want: want{api.CodeDenied, "max_output_bytes", "profiles.strict.ceilings.max_output", "2MiB"},
 		},
 		"locked": {
 			profile: "fixed", rules: locked, timeout: new(int64(1)), output: 5, used: 7 * time.Second, kept: 4096,
-			adj: []cloche.Adjustment{
+			adj: []api.Adjustment{
 				{Field: "timeout_ms", Asked: "1", Used: "7000", Rule: "profiles.fixed.locked.limits.timeout_ms"},
 				{Field: "max_output_bytes", Asked: "5", Used: "4096", Rule: "profiles.fixed.locked.limits.max_output_bytes"},
 			},
@@ -152,7 +152,7 @@ func TestExecTimeoutsAndOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := settings(t, c.profile, c.limits, c.rules)
-			x, err := policy.DecideExec(cloche.ExecRequest{Shell: "a", TimeoutMS: c.timeout, MaxOutputBytes: c.output}, in, operator, c.rules)
+			x, err := policy.DecideExec(api.ExecRequest{Shell: "a", TimeoutMS: c.timeout, MaxOutputBytes: c.output}, in, operator, c.rules)
 			if c.want.code != "" {
 				c.want.check(t, err)
 				return
@@ -168,8 +168,8 @@ func TestExecTimeoutsAndOutput(t *testing.T) {
 }
 
 func TestDisabledDoesNotStopExec(t *testing.T) {
-	in := settings(t, "agent", cloche.Limits{}, policy.Rules{})
-	if _, err := policy.DecideExec(cloche.ExecRequest{Shell: "a"}, in, operator, mustParse(t, "enabled: false")); err != nil {
+	in := settings(t, "agent", api.Limits{}, policy.Rules{})
+	if _, err := policy.DecideExec(api.ExecRequest{Shell: "a"}, in, operator, mustParse(t, "enabled: false")); err != nil {
 		t.Error(err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Question is a request of which policy is to say what it would say.
@@ -15,11 +15,11 @@ type Question struct {
 	// Request is for VerbCreate and VerbRun.
 	Request Request
 	// Exec is the program, for VerbRun, VerbExec and VerbStart; nil is none.
-	Exec *cloche.ExecRequest
+	Exec *api.ExecRequest
 	// Endpoint is for VerbAddEndpoint, Others are those that the sandbox has beside it,
 	// and Secrets says that the values of secrets can be had.
-	Endpoint *cloche.Endpoint
-	Others   []cloche.Endpoint
+	Endpoint *api.Endpoint
+	Others   []api.Endpoint
 	Secrets  bool
 	// Sandbox is the one that it is about, for the verbs on one; nil is none, and then
 	// nothing is said of it.
@@ -28,12 +28,12 @@ type Question struct {
 
 // Explain decides a request as Decide, DecideExec and the Authorize functions do,
 // which it calls, and tells each check on the way. It grants nothing.
-func Explain(q Question, caller Caller, rules Rules) cloche.PolicyAnswer {
+func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
 	if q.Verb == "" {
 		q.Verb = VerbCreate
 	}
-	x := &explanation{a: cloche.PolicyAnswer{
-		Verb: string(q.Verb), Tenant: caller.Tenant, Operator: caller.Operator, Steps: []cloche.PolicyStep{},
+	x := &explanation{a: api.PolicyAnswer{
+		Verb: string(q.Verb), Tenant: caller.Tenant, Operator: caller.Operator, Steps: []api.PolicyStep{},
 	}}
 	x.step("verb", AuthorizeVerb(caller, q.Verb))
 	x.step("operator_only", AuthorizeHost(caller, q.Verb))
@@ -55,17 +55,17 @@ func Explain(q Question, caller Caller, rules Rules) cloche.PolicyAnswer {
 	return x.a
 }
 
-type explanation struct{ a cloche.PolicyAnswer }
+type explanation struct{ a api.PolicyAnswer }
 
 // endpoint judges one for a sandbox that exists, or for some sandbox of the caller's.
 func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, rules Rules) {
 	if settings == nil {
-		settings = &Settings{Tenant: caller.Tenant, Profile: cloche.DefaultProfile}
+		settings = &Settings{Tenant: caller.Tenant, Profile: api.DefaultProfile}
 	}
 	p, err := DecideEndpoint(*q.Endpoint, q.Others, *settings, caller, rules, q.Secrets)
 	x.step("endpoint", err)
 	if p.Valid() {
-		x.a.Grants = append(x.a.Grants, cloche.PolicyGrant{Field: "endpoint.target", Rule: p.grant.Rule})
+		x.a.Grants = append(x.a.Grants, api.PolicyGrant{Field: "endpoint.target", Rule: p.grant.Rule})
 	}
 }
 
@@ -74,8 +74,8 @@ func (x *explanation) step(name string, err error) {
 	if x.a.Refusal != nil {
 		return
 	}
-	x.a.Steps = append(x.a.Steps, cloche.PolicyStep{Name: name, Refused: err != nil})
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	x.a.Steps = append(x.a.Steps, api.PolicyStep{Name: name, Refused: err != nil})
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		x.a.Refusal = new(*e).WithCause(nil)
 	}
 }
@@ -85,7 +85,7 @@ func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings 
 		return nil
 	}
 	d := begin(req, caller, rules)
-	permit, err := d.finish(func(name string, err *cloche.Error) {
+	permit, err := d.finish(func(name string, err *api.Error) {
 		if err != nil {
 			x.step(name, err)
 			return
@@ -103,7 +103,7 @@ func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings 
 
 // because notes the rule by which a part of a request is allowed.
 func (d *decision) because(field, rule string) {
-	d.grants = append(d.grants, cloche.PolicyGrant{Field: field, Rule: rule})
+	d.grants = append(d.grants, api.PolicyGrant{Field: field, Rule: rule})
 }
 
 // What allows something where no key of the file does.
@@ -114,17 +114,17 @@ const (
 
 // AssumedFacts stand for a machine on which everything that a request names is
 // there, for an answer without a daemon; the second value says so in words.
-func AssumedFacts(spec cloche.SandboxSpec, caller Caller, rules Rules) (Facts, []string) {
-	all := map[string]cloche.Enforcement{}
+func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []string) {
+	all := map[string]api.Enforcement{}
 	for _, l := range limits() {
 		if l.enforced != "" {
-			all[l.enforced] = cloche.Enforcement{OK: true}
+			all[l.enforced] = api.Enforcement{OK: true}
 		}
 	}
-	all["egress"] = cloche.Enforcement{OK: true}
+	all["egress"] = api.Enforcement{OK: true}
 	f := Facts{
-		Dirs: map[string]DirFact{}, HardQuota: cloche.Enforcement{OK: true},
-		Engines: []cloche.EngineReport{{Name: "gvisor", Tier: cloche.TierGVisor, Usable: true, Enforces: all, SharesHostFS: true}},
+		Dirs: map[string]DirFact{}, HardQuota: api.Enforcement{OK: true},
+		Engines: []api.EngineReport{{Name: "gvisor", Tier: api.TierGVisor, Usable: true, Enforces: all, SharesHostFS: true}},
 	}
 	said := []string{
 		"engine gvisor can run here and enforces every limit, and no other engine is there",
@@ -142,19 +142,19 @@ func AssumedFacts(spec cloche.SandboxSpec, caller Caller, rules Rules) (Facts, [
 
 // QuestionOf reads a question as it came; what is known of the machine and of the
 // sandbox is left to be filled in.
-func QuestionOf(q cloche.PolicyQuestion) (Question, error) {
+func QuestionOf(q api.PolicyQuestion) (Question, error) {
 	out := Question{Verb: cmp.Or(Verb(q.Verb), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
 	if !slices.Contains(Verbs(), out.Verb) {
-		return out, cloche.Invalid("verb", "there is no verb %s", show(q.Verb)).WithHint("the verbs are %s", verbList())
+		return out, api.Invalid("verb", "there is no verb %s", show(q.Verb)).WithHint("the verbs are %s", verbList())
 	}
 	if q.Exec != nil && !slices.Contains([]Verb{VerbRun, VerbExec, VerbStart}, out.Verb) {
-		return out, cloche.Invalid("exec", "%s runs no program", out.Verb).WithHint("leave exec out, or ask about %s, %s or %s", VerbRun, VerbExec, VerbStart)
+		return out, api.Invalid("exec", "%s runs no program", out.Verb).WithHint("leave exec out, or ask about %s, %s or %s", VerbRun, VerbExec, VerbStart)
 	}
 	if q.Endpoint != nil && out.Verb != VerbAddEndpoint {
-		return out, cloche.Invalid("endpoint", "%s adds no endpoint", out.Verb).WithHint("ask about %s, or put it into spec", VerbAddEndpoint)
+		return out, api.Invalid("endpoint", "%s adds no endpoint", out.Verb).WithHint("ask about %s, or put it into spec", VerbAddEndpoint)
 	}
 	if q.Sandbox != "" && !out.OnSandbox() {
-		return out, cloche.Invalid("sandbox", "%s makes its own sandbox", out.Verb).WithHint("say with spec what it is to be")
+		return out, api.Invalid("sandbox", "%s makes its own sandbox", out.Verb).WithHint("say with spec what it is to be")
 	}
 	return out, nil
 }
@@ -164,30 +164,30 @@ func (q Question) OnSandbox() bool { return q.Verb != VerbCreate && q.Verb != Ve
 
 // TenantCaller is some caller of a tenant, which is not the operator.
 func TenantCaller(tenant string) (Caller, error) {
-	if !cloche.ValidName(tenant) {
-		return Caller{}, cloche.Invalid("tenant", "tenant %s is not valid", show(tenant)).WithHint("%s", nameHint())
+	if !api.ValidName(tenant) {
+		return Caller{}, api.Invalid("tenant", "tenant %s is not valid", show(tenant)).WithHint("%s", nameHint())
 	}
 	return Caller{Tenant: tenant, UID: -1, Via: ViaTCP}, nil
 }
 
 // ExplainRules answers a question by a policy file alone, with what must be assumed
 // for that.
-func ExplainRules(data []byte, q cloche.PolicyQuestion) (cloche.PolicyAnswer, error) {
+func ExplainRules(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	rules, err := ParseRules(data)
 	if err != nil {
-		return cloche.PolicyAnswer{}, err
+		return api.PolicyAnswer{}, err
 	}
 	ask, err := QuestionOf(q)
 	if err != nil {
-		return cloche.PolicyAnswer{}, err
+		return api.PolicyAnswer{}, err
 	}
 	if q.Key != "" || q.Sandbox != "" {
-		return cloche.PolicyAnswer{}, cloche.Invalid("key", "a policy file knows neither keys nor sandboxes").WithHint("ask a daemon, or name a tenant")
+		return api.PolicyAnswer{}, api.Invalid("key", "a policy file knows neither keys nor sandboxes").WithHint("ask a daemon, or name a tenant")
 	}
 	caller := InProcessCaller(0)
 	if q.Tenant != "" {
 		if caller, err = TenantCaller(q.Tenant); err != nil {
-			return cloche.PolicyAnswer{}, err
+			return api.PolicyAnswer{}, err
 		}
 	}
 	var assumed []string

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -17,18 +17,18 @@ func TestExplainIsTheDecision(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		rules, req := randomRules(r), policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
-		c := pick(r, operator, root, tenant, policy.KeyCaller(cloche.Key{ID: "key-1", Tenant: "tcp", Profiles: []string{"agent", "default"}}))
+		c := pick(r, operator, root, tenant, policy.KeyCaller(api.Key{ID: "key-1", Tenant: "tcp", Profiles: []string{"agent", "default"}}))
 		p, err := policy.Decide(req, c, rules)
 		a := policy.Explain(policy.Question{Request: req}, c, rules)
 		if a.Allowed != (err == nil) || a.Tenant != c.Tenant || a.Operator != c.Operator || a.Verb != "create" {
 			t.Fatalf("seed %d: %v, and the explanation %+v", seed, err, a)
 		}
 		last := a.Steps[len(a.Steps)-1]
-		if slices.ContainsFunc(a.Steps[:len(a.Steps)-1], func(s cloche.PolicyStep) bool { return s.Refused }) || last.Refused != (err != nil) {
+		if slices.ContainsFunc(a.Steps[:len(a.Steps)-1], func(s api.PolicyStep) bool { return s.Refused }) || last.Refused != (err != nil) {
 			t.Fatalf("seed %d: steps %+v", seed, a.Steps)
 		}
 		if err != nil {
-			e, _ := errors.AsType[*cloche.Error](err)
+			e, _ := errors.AsType[*api.Error](err)
 			if a.Refusal == nil || a.Refusal.Error() != e.Error() || a.Refusal.Rule != e.Rule || a.Refusal.Code != e.Code || a.Spec != nil {
 				t.Fatalf("seed %d: %+v, and the explanation %+v", seed, e, a.Refusal)
 			}
@@ -45,7 +45,7 @@ func TestExplainIsTheDecision(t *testing.T) {
 	}
 }
 
-func rulesOf(a cloche.PolicyAnswer) map[string]string {
+func rulesOf(a api.PolicyAnswer) map[string]string {
 	out := map[string]string{}
 	for _, g := range a.Grants {
 		out[g.Field] = g.Rule
@@ -55,9 +55,9 @@ func rulesOf(a cloche.PolicyAnswer) map[string]string {
 
 func TestExplainNamesTheRules(t *testing.T) {
 	r := mustParse(t, wholeFile)
-	spec := cloche.SandboxSpec{
-		Image: "ghcr.io/acme/tool:1", Mounts: []cloche.Mount{{Source: "/data/in", Target: "/in", ReadOnly: true}},
-		Limits: cloche.Limits{MemoryBytes: 1 << 30, Pids: 5},
+	spec := api.SandboxSpec{
+		Image: "ghcr.io/acme/tool:1", Mounts: []api.Mount{{Source: "/data/in", Target: "/in", ReadOnly: true}},
+		Limits: api.Limits{MemoryBytes: 1 << 30, Pids: 5},
 	}
 	got := rulesOf(policy.Explain(policy.Question{Request: policy.Request{Spec: spec, Facts: facts()}}, tenant, r))
 	want := map[string]string{
@@ -74,10 +74,10 @@ func TestExplainNamesTheRules(t *testing.T) {
 }
 
 func TestExplainOtherVerbs(t *testing.T) {
-	k := policy.KeyCaller(cloche.Key{ID: "key-1", Tenant: "red", Verbs: []string{"exec", "run"}})
+	k := policy.KeyCaller(api.Key{ID: "key-1", Tenant: "red", Verbs: []string{"exec", "run"}})
 	box := &policy.Settings{Ref: "box", Tenant: "red", Profile: "agent", Cwd: "/"}
 	foreign := &policy.Settings{Ref: "other", Tenant: "blue", Profile: "agent", Cwd: "/"}
-	ls := &cloche.ExecRequest{Argv: []string{"ls"}}
+	ls := &api.ExecRequest{Argv: []string{"ls"}}
 	for name, c := range map[string]struct {
 		q       policy.Question
 		allowed bool
@@ -85,7 +85,7 @@ func TestExplainOtherVerbs(t *testing.T) {
 		step    string
 	}{
 		"exec":         {policy.Question{Verb: policy.VerbExec, Sandbox: box, Exec: ls}, true, "", "exec"},
-		"bad exec":     {policy.Question{Verb: policy.VerbExec, Sandbox: box, Exec: &cloche.ExecRequest{}}, false, "", "exec"},
+		"bad exec":     {policy.Question{Verb: policy.VerbExec, Sandbox: box, Exec: &api.ExecRequest{}}, false, "", "exec"},
 		"foreign":      {policy.Question{Verb: policy.VerbExec, Sandbox: foreign, Exec: ls}, false, "", "sandbox"},
 		"not its verb": {policy.Question{Verb: policy.VerbReadFile, Sandbox: foreign}, false, "key:key-1", "verb"},
 		"run":          {policy.Question{Verb: policy.VerbRun, Request: policy.Request{Facts: facts()}, Exec: ls}, true, "", "exec"},
@@ -103,22 +103,22 @@ func TestExplainOtherVerbs(t *testing.T) {
 }
 
 func TestExplainRules(t *testing.T) {
-	a, err := policy.ExplainRules([]byte(wholeFile), cloche.PolicyQuestion{Tenant: "red", Spec: cloche.SandboxSpec{Image: "debian:12", Mounts: []cloche.Mount{{Source: "/data", Target: "/d", ReadOnly: true}}}})
+	a, err := policy.ExplainRules([]byte(wholeFile), api.PolicyQuestion{Tenant: "red", Spec: api.SandboxSpec{Image: "debian:12", Mounts: []api.Mount{{Source: "/data", Target: "/d", ReadOnly: true}}}})
 	if err != nil || a.Allowed || a.Refusal.Rule != "blocked_paths[0]" || a.Operator || len(a.Assumed) < 3 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	a, err = policy.ExplainRules([]byte(wholeFile), cloche.PolicyQuestion{Tenant: "red", Spec: cloche.SandboxSpec{Image: "alpine:3"}})
+	a, err = policy.ExplainRules([]byte(wholeFile), api.PolicyQuestion{Tenant: "red", Spec: api.SandboxSpec{Image: "alpine:3"}})
 	if err != nil || a.Allowed || a.Refusal.Rule != "images" || !strings.Contains(a.Refusal.Hint, "smallest rule") {
 		t.Errorf("%+v, %v", a, err)
 	}
-	a, err = policy.ExplainRules(nil, cloche.PolicyQuestion{Verb: "run", Exec: &cloche.ExecRequest{Argv: []string{"ls"}}})
+	a, err = policy.ExplainRules(nil, api.PolicyQuestion{Verb: "run", Exec: &api.ExecRequest{Argv: []string{"ls"}}})
 	if err != nil || !a.Allowed || !a.Operator {
 		t.Errorf("%+v, %v", a, err)
 	}
-	for name, q := range map[string]cloche.PolicyQuestion{
-		"verb": {Verb: "fly"}, "exec": {Verb: "remove", Exec: &cloche.ExecRequest{}}, "sandbox of a create": {Sandbox: "box"}, "key": {Key: "key-1"}, "tenant": {Tenant: "A b"},
+	for name, q := range map[string]api.PolicyQuestion{
+		"verb": {Verb: "fly"}, "exec": {Verb: "remove", Exec: &api.ExecRequest{}}, "sandbox of a create": {Sandbox: "box"}, "key": {Key: "key-1"}, "tenant": {Tenant: "A b"},
 	} {
-		if _, err := policy.ExplainRules(nil, q); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if _, err := policy.ExplainRules(nil, q); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // ruleKey is the rule of idempotency keys.
@@ -12,32 +12,32 @@ const ruleKey = "idempotency_key"
 
 // CheckKey says what is wrong with an idempotency key.
 func CheckKey(key string) error {
-	if cloche.ValidIdempotencyKey(key) {
+	if api.ValidIdempotencyKey(key) {
 		return nil
 	}
 	return badKey(key)
 }
 
 // checkKey judges the key of a create.
-func checkKey(d *decision) *cloche.Error {
-	if key := d.spec.IdempotencyKey; key != "" && !cloche.ValidIdempotencyKey(key) {
+func checkKey(d *decision) *api.Error {
+	if key := d.spec.IdempotencyKey; key != "" && !api.ValidIdempotencyKey(key) {
 		return badKey(key)
 	}
 	return nil
 }
 
-func badKey(key string) *cloche.Error {
-	return cloche.Invalid(ruleKey, "the idempotency key %s is not valid", show(key)).
-		WithHint("use 1 to %d printable ASCII characters without spaces", cloche.MaxIdempotencyKey)
+func badKey(key string) *api.Error {
+	return api.Invalid(ruleKey, "the idempotency key %s is not valid", show(key)).
+		WithHint("use 1 to %d printable ASCII characters without spaces", api.MaxIdempotencyKey)
 }
 
 // NoKey says that a request may have no idempotency key, for what is made ends with
 // the call.
-func NoKey(spec cloche.SandboxSpec) error {
+func NoKey(spec api.SandboxSpec) error {
 	if spec.IdempotencyKey == "" {
 		return nil
 	}
-	return cloche.Invalid("spec."+ruleKey, "a call whose sandbox ends with it cannot be repeated by a key").
+	return api.Invalid("spec."+ruleKey, "a call whose sandbox ends with it cannot be repeated by a key").
 		WithHint("create the sandbox with the key, and run the program with an exec_id of yours")
 }
 
@@ -54,7 +54,7 @@ func (p ExtendPermit) Valid() bool { return p.valid }
 
 // Total is the lifetime of a sandbox that has run for some time, or why that would
 // be too long: a ceiling bounds the whole, however often it is extended.
-func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *cloche.Adjustment, error) {
+func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *api.Adjustment, error) {
 	total := float64((ran + p.lifetime).Milliseconds())
 	for _, l := range timeLimits() {
 		if l.field != fieldLifetime {
@@ -66,11 +66,11 @@ func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *cloche.Adjustmen
 		}
 		return time.Duration(fitted) * time.Millisecond, adjusted, nil
 	}
-	return 0, nil, cloche.Errorf(cloche.CodeInternal, "there is no limit %s", fieldLifetime)
+	return 0, nil, api.Errorf(api.CodeInternal, "there is no limit %s", fieldLifetime)
 }
 
 // DecideExtend grants an extension of a sandbox with these settings, or says why not.
-func DecideExtend(x cloche.Extension, in Settings, caller Caller, rules Rules) (ExtendPermit, error) {
+func DecideExtend(x api.Extension, in Settings, caller Caller, rules Rules) (ExtendPermit, error) {
 	if err := Authorize(caller, VerbExtend, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExtendPermit{}, err
 	}
@@ -88,7 +88,7 @@ func DecideExtend(x cloche.Extension, in Settings, caller Caller, rules Rules) (
 			continue
 		}
 		if x.LifetimeMS == 0 {
-			return ExtendPermit{}, cloche.Invalid(field, "no lifetime was asked for").WithHint("say for how long it may live from now on, in milliseconds")
+			return ExtendPermit{}, api.Invalid(field, "no lifetime was asked for").WithHint("say for how long it may live from now on, in milliseconds")
 		}
 		if err := l.check(field, float64(x.LifetimeMS)); err != nil {
 			return ExtendPermit{}, err

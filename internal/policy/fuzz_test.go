@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -20,7 +20,7 @@ func FuzzDecide(f *testing.F) {
 	f.Add([]byte(`{"env":{"A":"x"},"labels":{"a/b":"c"},"files":[{"path":"/a/b","content":"x","mode":420}],"user":"1:2"}`), []byte(`profiles: {agent: {ceilings: {pids: 3}, clamp: [limits.pids], locked: [image]}}`), uint8(0))
 	f.Add([]byte(`{"limits":{"cpus":1e308,"memory_bytes":9223372036854775807,"pids":-9223372036854775808}}`), []byte(`{"images":["*"]}`), uint8(3))
 	f.Fuzz(func(t *testing.T, spec, rules []byte, who uint8) {
-		var s cloche.SandboxSpec
+		var s api.SandboxSpec
 		if json.Unmarshal(spec, &s) != nil {
 			return
 		}
@@ -37,8 +37,8 @@ func FuzzDecide(f *testing.F) {
 		}
 		p, err := policy.Decide(policy.Request{Spec: s, Facts: fs}, c, r)
 		if err != nil {
-			e, ok := errors.AsType[*cloche.Error](err)
-			if !ok || p.Valid() || e.Hint == "" && e.Code != cloche.CodeInternal || e.Code == cloche.CodeDenied && e.Rule == "" {
+			e, ok := errors.AsType[*api.Error](err)
+			if !ok || p.Valid() || e.Hint == "" && e.Code != api.CodeInternal || e.Code == api.CodeDenied && e.Rule == "" {
 				t.Fatalf("refusal %+v, valid %t", err, p.Valid())
 			}
 			if strings.ContainsAny(e.Message, "\x00\n\x1b") {
@@ -64,28 +64,28 @@ func FuzzDecideExec(f *testing.F) {
 	f.Add([]byte(`{"shell":"x","timeout_ms":0,"max_output_bytes":9,"env":{"A":"1"},"cwd":"/x"}`), true)
 	f.Add([]byte(`{"python":"x","stdin":{"base64":"AAA="},"timeout_ms":-1,"tty":true,"rows":65535}`), false)
 	f.Fuzz(func(t *testing.T, data []byte, boxed bool) {
-		var req cloche.ExecRequest
+		var req api.ExecRequest
 		if json.Unmarshal(data, &req) != nil {
 			return
 		}
-		in := policy.Settings{Tenant: "local", Profile: "agent", Cwd: "/workspace", Limits: cloche.Limits{MaxOutputBytes: 5}}
+		in := policy.Settings{Tenant: "local", Profile: "agent", Cwd: "/workspace", Limits: api.Limits{MaxOutputBytes: 5}}
 		if boxed {
 			in.Profile, in.Limits.TimeoutMS = "default", 30_000
 		}
 		x, err := policy.DecideExec(req, in, operator, policy.Rules{})
 		if err != nil {
-			if x.Valid() || cloche.CodeOf(err) == cloche.CodeInternal {
+			if x.Valid() || api.CodeOf(err) == api.CodeInternal {
 				t.Fatalf("refusal %+v", err)
 			}
 			return
 		}
-		if len(x.Argv()) == 0 || x.Argv()[0] == "" || !strings.HasPrefix(x.Cwd(), "/") || x.MaxOutput() < 1 || x.MaxOutput() > cloche.MaxMaxOutput || x.Timeout() < 0 {
+		if len(x.Argv()) == 0 || x.Argv()[0] == "" || !strings.HasPrefix(x.Cwd(), "/") || x.MaxOutput() < 1 || x.MaxOutput() > api.MaxMaxOutput || x.Timeout() < 0 {
 			t.Fatalf("granted %+v", x)
 		}
 		if boxed && (x.Timeout() == 0 || x.Timeout().Seconds() > 120) {
 			t.Fatalf("timeout %v over the ceiling", x.Timeout())
 		}
-		y, err := policy.DecideExec(cloche.ExecRequest{
+		y, err := policy.DecideExec(api.ExecRequest{
 			Argv: x.Argv(), Env: x.Env(), Cwd: x.Cwd(), User: x.User(), TimeoutMS: x.Request().TimeoutMS, MaxOutputBytes: x.MaxOutput(),
 		}, in, operator, policy.Rules{})
 		if err != nil || len(y.Adjusted()) != 0 {
@@ -105,14 +105,14 @@ func FuzzParseRules(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := policy.ParseRules(data)
 		if err != nil {
-			if _, ok := errors.AsType[*cloche.Error](err); !ok {
+			if _, ok := errors.AsType[*api.Error](err); !ok {
 				t.Fatalf("error of type %T", err)
 			}
 			return
 		}
 		for _, name := range policy.Profiles(r) {
-			_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Profile: name}, Facts: facts()}, operator, r)
-			if code := cloche.CodeOf(err); code == cloche.CodeInternal || code == cloche.CodeInvalid && err.(*cloche.Error).Field == "profile" {
+			_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Profile: name}, Facts: facts()}, operator, r)
+			if code := api.CodeOf(err); code == api.CodeInternal || code == api.CodeInvalid && err.(*api.Error).Field == "profile" {
 				t.Fatalf("profile %q was accepted and cannot be used: %v", name, err)
 			}
 		}

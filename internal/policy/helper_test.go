@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -15,14 +15,14 @@ var (
 	tenant   = policy.TCPCaller()
 )
 
-func allEnforced() map[string]cloche.Enforcement {
-	return map[string]cloche.Enforcement{
+func allEnforced() map[string]api.Enforcement {
+	return map[string]api.Enforcement{
 		"cpus": {OK: true}, "memory_bytes": {OK: true}, "pids": {OK: true}, "disk_bytes": {OK: true}, "egress": {OK: true},
 	}
 }
 
-func gvisor() cloche.EngineReport {
-	return cloche.EngineReport{Name: "gvisor", Tier: cloche.TierGVisor, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
+func gvisor() api.EngineReport {
+	return api.EngineReport{Name: "gvisor", Tier: api.TierGVisor, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
 }
 
 func dir(real string, owner int) policy.DirFact {
@@ -32,7 +32,7 @@ func dir(real string, owner int) policy.DirFact {
 // facts are a machine with one of everything.
 func facts() policy.Facts {
 	return policy.Facts{
-		Engines:  []cloche.EngineReport{gvisor()},
+		Engines:  []api.EngineReport{gvisor()},
 		Home:     "/home/alice/.local/share/cloche",
 		UserHome: "/home/alice",
 		Dirs: map[string]policy.DirFact{
@@ -51,7 +51,7 @@ func facts() policy.Facts {
 	}
 }
 
-func decide(t *testing.T, spec cloche.SandboxSpec, c policy.Caller, r policy.Rules) policy.Permit {
+func decide(t *testing.T, spec api.SandboxSpec, c policy.Caller, r policy.Rules) policy.Permit {
 	t.Helper()
 	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, c, r)
 	if err != nil {
@@ -65,7 +65,7 @@ func decide(t *testing.T, spec cloche.SandboxSpec, c policy.Caller, r policy.Rul
 
 // want is what a refusal must be; empty parts are not compared.
 type want struct {
-	code  cloche.Code
+	code  api.Code
 	field string
 	rule  string
 	// says is a part of message or hint.
@@ -74,7 +74,7 @@ type want struct {
 
 func (w want) check(t *testing.T, err error) {
 	t.Helper()
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		t.Fatalf("got %v, want a *cloche.Error of code %s", err, w.code)
 	}
@@ -84,10 +84,10 @@ func (w want) check(t *testing.T, err error) {
 	if !strings.Contains(e.Error(), w.says) {
 		t.Errorf("message %q does not say %q", e.Error(), w.says)
 	}
-	if e.Hint == "" && e.Code != cloche.CodeInternal {
+	if e.Hint == "" && e.Code != api.CodeInternal {
 		t.Errorf("no hint says what would be right: %v", e)
 	}
-	if e.Code == cloche.CodeDenied && e.Rule == "" {
+	if e.Code == api.CodeDenied && e.Rule == "" {
 		t.Errorf("a denial names no rule: %v", e)
 	}
 }

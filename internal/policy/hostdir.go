@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // blockedPath is one path of the host that no sandbox sees, whoever asks.
@@ -181,12 +181,12 @@ func clean(p string) string {
 // Paths returns the host paths that Facts.Dirs must cover for this request, as
 // keys: cleaned, each once. A path that is refused by its name alone is not
 // among them, so that nobody makes Cloche touch what he may not have.
-func Paths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
+func Paths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
 	return paths(&decision{caller: caller, rules: rules}, spec)
 }
 
 // WindowsPaths is Paths on a host of Windows.
-func WindowsPaths(spec cloche.SandboxSpec, caller Caller, rules Rules) []string {
+func WindowsPaths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
 	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: rules}, spec)
 }
 
@@ -200,7 +200,7 @@ func FixedPaths() []string {
 	return out
 }
 
-func paths(d *decision, spec cloche.SandboxSpec) []string {
+func paths(d *decision, spec api.SandboxSpec) []string {
 	caller, rules := d.caller, d.rules
 	var asked []string
 	for _, m := range spec.Mounts {
@@ -230,7 +230,7 @@ func paths(d *decision, spec cloche.SandboxSpec) []string {
 	return slices.Compact(out)
 }
 
-func checkHostDirs(d *decision) *cloche.Error {
+func checkHostDirs(d *decision) *api.Error {
 	for i := range d.spec.Mounts {
 		m, field := &d.spec.Mounts[i], at("mounts", i)+".source"
 		dir, rules, err := d.hostDir(field, m.Source, m.Target, m.ReadOnly)
@@ -261,14 +261,14 @@ func checkHostDirs(d *decision) *cloche.Error {
 
 // dirRules are the rules on paths in a directory: those of the request, those of the
 // operator's grants, and those that keep private what was found in it.
-func (d *decision) dirRules(field string, dir HostDir, asked, granted []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+func (d *decision) dirRules(field string, dir HostDir, asked, granted []api.PathRule) ([]api.PathRule, *api.Error) {
 	base, fact := accessOf(dir.ReadOnly), d.facts.Dirs[dir.Asked]
 	return d.cover(field, &fact, base, stricter(base, asked, granted))
 }
 
 // hostDir judges one directory of the host: its name first, then what the name
 // leads to. The rules are those that the operator's grants put on what is in it.
-func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir, []cloche.PathRule, *cloche.Error) {
+func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir, []api.PathRule, *api.Error) {
 	none := HostDir{}
 	p, err := d.cleanHost(field, asked)
 	if err != nil {
@@ -287,7 +287,7 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	above := d.cleanRule(fact.Real)
 	real := path.Join(above, fact.Missing)
 	if !strings.HasPrefix(above, "/") {
-		return none, nil, cloche.Errorf(cloche.CodeInternal, "the real path of %s is not known", field)
+		return none, nil, api.Errorf(api.CodeInternal, "the real path of %s is not known", field)
 	}
 	// Where a symlink or a mount leads is told to the operator only.
 	if rule := d.blockedDir(real, &fact); rule != "" {
@@ -305,7 +305,7 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	}
 	d.because(field, by)
 	base, rules := d.grantedAccess(real)
-	if base == cloche.AccessNone || base == cloche.AccessRead && !readOnly {
+	if base == api.AccessNone || base == api.AccessRead && !readOnly {
 		return none, nil, denied("mounts", field, "%s %s has the access %q by the rules of its grant", field, show(p), base).
 			WithHint("ask for no more, or for a directory that they leave; the operator changes `rules` of the grant in `mounts`")
 	}
@@ -320,19 +320,19 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 }
 
 // missingOrFile refuses what is no directory and cannot become one.
-func missingOrFile(field, p string, fact DirFact, readOnly bool) *cloche.Error {
+func missingOrFile(field, p string, fact DirFact, readOnly bool) *api.Error {
 	switch {
 	case !fact.Exists && fact.Missing != "" && readOnly:
-		return cloche.Invalid(field, "%s %s does not exist on this host", field, show(p)).
+		return api.Invalid(field, "%s %s does not exist on this host", field, show(p)).
 			WithHint("make it first; only a directory that is to be written is made")
 	case !fact.Exists && fact.Missing == "":
-		return cloche.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, show(p)).
+		return api.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, show(p)).
 			WithHint("name a directory that exists")
 	case !fact.Dir && fact.Missing != "":
-		return cloche.Invalid(field, "a part of %s %s is not a directory", field, show(p)).
+		return api.Invalid(field, "a part of %s %s is not a directory", field, show(p)).
 			WithHint("name a directory that exists, or one that can be made")
 	case !fact.Dir:
-		return cloche.Invalid(field, "%s %s is not a directory", field, show(p)).
+		return api.Invalid(field, "%s %s is not a directory", field, show(p)).
 			WithHint("name the directory that holds it; one file goes in as one of files")
 	}
 	return nil
@@ -340,12 +340,12 @@ func missingOrFile(field, p string, fact DirFact, readOnly bool) *cloche.Error {
 
 // notMade refuses an operator what does not exist, and is not theirs to make. Others are
 // told of what is granted to them, and nothing of what is there.
-func notMade(field, p, above string) *cloche.Error {
+func notMade(field, p, above string) *api.Error {
 	return denied("mounts", field, "%s %s does not exist on this host, and nothing is made for a mount in %s", field, show(p), show(above)).
 		WithHint("make it first; what is missing is made below a directory that you own, or that a rule in `mounts` grants to write")
 }
 
-func blockedError(rule, field, p, what string) *cloche.Error {
+func blockedError(rule, field, p, what string) *api.Error {
 	hint := "no rule allows a blocked path; name a directory outside of it"
 	switch {
 	case rule == homeRule || rule == "blocked_path:/root":
@@ -425,7 +425,7 @@ func (m *MountRule) grants(c *Caller) bool {
 	return m.Root != "" && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant))
 }
 
-func (d *decision) notGranted(field, p string, readOnly bool) *cloche.Error {
+func (d *decision) notGranted(field, p string, readOnly bool) *api.Error {
 	rule := "mounts: [{root: " + yamlString(p)
 	mode := "to read"
 	if !readOnly {

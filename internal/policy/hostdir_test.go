@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func mount(source string, readOnly bool) cloche.SandboxSpec {
-	return cloche.SandboxSpec{Mounts: []cloche.Mount{{Source: source, Target: "/m", ReadOnly: readOnly}}}
+func mount(source string, readOnly bool) api.SandboxSpec {
+	return api.SandboxSpec{Mounts: []api.Mount{{Source: source, Target: "/m", ReadOnly: readOnly}}}
 }
 
 // decideDir asks for one directory, first as a mount and then as the workspace,
@@ -18,9 +18,9 @@ func mount(source string, readOnly bool) cloche.SandboxSpec {
 func decideDir(t *testing.T, source string, readOnly bool, f policy.Facts, c policy.Caller, r policy.Rules) error {
 	t.Helper()
 	_, err := policy.Decide(policy.Request{Spec: mount(source, readOnly), Facts: f}, c, r)
-	w := cloche.SandboxSpec{Workspace: &cloche.Workspace{Dir: source, ReadOnly: readOnly}}
+	w := api.SandboxSpec{Workspace: &api.Workspace{Dir: source, ReadOnly: readOnly}}
 	_, werr := policy.Decide(policy.Request{Spec: w, Facts: f}, c, r)
-	if cloche.CodeOf(err) != cloche.CodeOf(werr) {
+	if api.CodeOf(err) != api.CodeOf(werr) {
 		t.Errorf("as a mount: %v; as the workspace: %v", err, werr)
 	}
 	return err
@@ -76,11 +76,11 @@ func TestBlockedPathsAreForNobody(t *testing.T) {
 		for who, c := range map[string]policy.Caller{"owner": operator, "root": root, "tenant": tenant} {
 			for _, readOnly := range []bool{true, false} {
 				err := decideDir(t, p, readOnly, everywhere(c.UID, p), c, rules)
-				if cloche.CodeOf(err) != cloche.CodeDenied {
+				if api.CodeOf(err) != api.CodeDenied {
 					t.Errorf("%s may name %s (read-only %t): %v", who, p, readOnly, err)
 					continue
 				}
-				want{code: cloche.CodeDenied, rule: rule}.check(t, err)
+				want{code: api.CodeDenied, rule: rule}.check(t, err)
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func TestSocketsOfDaemonsAreBlocked(t *testing.T) {
 			f.SocketDirs = []string{"/srv/a/run"}
 			err := decideDir(t, p, true, f, c, rules)
 			if blocked {
-				want{code: cloche.CodeDenied, rule: "blocked_path:daemon_socket"}.check(t, err)
+				want{code: api.CodeDenied, rule: "blocked_path:daemon_socket"}.check(t, err)
 			} else if err != nil {
 				t.Errorf("%s may not name %s: %v", who, p, err)
 			}
@@ -147,10 +147,10 @@ func TestSymlinksAreJudgedByWhereTheyLead(t *testing.T) {
 				}
 				return
 			}
-			want{code: cloche.CodeDenied, rule: c.rule}.check(t, err)
+			want{code: api.CodeDenied, rule: c.rule}.check(t, err)
 			if !c.caller.Operator {
 				for _, leak := range []string{"/etc", "/srv/out"} {
-					if strings.Contains(err.Error()+err.(*cloche.Error).Rule, leak) {
+					if strings.Contains(err.Error()+err.(*api.Error).Rule, leak) {
 						t.Errorf("a tenant learns where a symlink leads: %v", err)
 					}
 				}
@@ -164,7 +164,7 @@ func TestBlockedSymlinkBlocksItsTarget(t *testing.T) {
 	rules := mustParse(t, "blocked_paths: [/srv/link]")
 	f := facts()
 	f.Dirs["/srv/real/sub"] = dir("/srv/real/sub", 1000)
-	want{code: cloche.CodeDenied, rule: "blocked_paths[0]"}.check(t, decideDir(t, "/srv/real/sub", true, f, operator, rules))
+	want{code: api.CodeDenied, rule: "blocked_paths[0]"}.check(t, decideDir(t, "/srv/real/sub", true, f, operator, rules))
 }
 
 func TestOwnershipAndGrants(t *testing.T) {
@@ -201,7 +201,7 @@ func TestOwnershipAndGrants(t *testing.T) {
 				t.Fatalf("got %v, want granted %t", err, c.ok)
 			}
 			if err != nil {
-				want{code: cloche.CodeDenied, rule: "mounts", says: "mounts: [{root: " + c.path}.check(t, err)
+				want{code: api.CodeDenied, rule: "mounts", says: "mounts: [{root: " + c.path}.check(t, err)
 			}
 		})
 	}
@@ -211,16 +211,16 @@ func TestOwnershipAndGrants(t *testing.T) {
 func TestSmallestRuleWouldAllowIt(t *testing.T) {
 	for _, readOnly := range []bool{true, false} {
 		err := decideDir(t, "/data/in", readOnly, facts(), tenant, policy.Rules{})
-		hint := err.(*cloche.Error).Hint
+		hint := err.(*api.Error).Hint
 		_, rule, _ := strings.Cut(hint, "`")
 		rule = strings.TrimSuffix(rule, "`")
 		if err := decideDir(t, "/data/in", readOnly, facts(), tenant, mustParse(t, rule)); err != nil {
 			t.Errorf("with %s: %v", rule, err)
 		}
 	}
-	spec := cloche.SandboxSpec{Limits: cloche.Limits{MemoryBytes: 100 << 30}}
+	spec := api.SandboxSpec{Limits: api.Limits{MemoryBytes: 100 << 30}}
 	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, policy.Rules{})
-	_, rule, _ := strings.Cut(err.(*cloche.Error).Hint, "`")
+	_, rule, _ := strings.Cut(err.(*api.Error).Hint, "`")
 	decide(t, spec, tenant, mustParse(t, strings.TrimSuffix(rule, "`")))
 }
 
@@ -229,7 +229,7 @@ func TestPermitHoldsTheRealPaths(t *testing.T) {
 	f.Dirs["/home/alice/link"] = dir("/mnt/disk/project", 1000)
 	spec := mount("/home/alice/link/", true)
 	spec.Env = map[string]string{"A": "1"}
-	spec.Workspace = &cloche.Workspace{Dir: "/home/alice/project", Path: "/srv/job"}
+	spec.Workspace = &api.Workspace{Dir: "/home/alice/project", Path: "/srv/job"}
 	p, err := policy.Decide(policy.Request{Spec: spec, Facts: f}, operator, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
@@ -256,14 +256,14 @@ func TestPermitHoldsTheRealPaths(t *testing.T) {
 }
 
 func TestPathsAsksOnlyForWhatCouldBeGranted(t *testing.T) {
-	spec := cloche.SandboxSpec{
-		Mounts: []cloche.Mount{
+	spec := api.SandboxSpec{
+		Mounts: []api.Mount{
 			{Source: "/data/in/"},
 			{Source: "/net/slow"},
 			{Source: "/etc/x"},
 			{Source: "relative"},
 		},
-		Workspace: &cloche.Workspace{Dir: "/data/w"},
+		Workspace: &api.Workspace{Dir: "/data/w"},
 	}
 	rules := mustParse(t, "mounts: [{root: /data/}]\nblocked_paths: [/data/secret]")
 	if got, want := policy.Paths(spec, tenant, rules), []string{"/data", "/data/in", "/data/secret", "/data/w"}; !slices.Equal(got, want) {
@@ -272,7 +272,7 @@ func TestPathsAsksOnlyForWhatCouldBeGranted(t *testing.T) {
 	if got, want := policy.Paths(spec, operator, rules), []string{"/data", "/data/in", "/data/secret", "/data/w", "/net/slow"}; !slices.Equal(got, want) {
 		t.Errorf("operator: %v, want %v", got, want)
 	}
-	if got := policy.Paths(cloche.SandboxSpec{}, operator, rules); got != nil {
+	if got := policy.Paths(api.SandboxSpec{}, operator, rules); got != nil {
 		t.Errorf("nothing asked: %v", got)
 	}
 }

@@ -1,10 +1,10 @@
 package policy
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // checkHostFiles refuses what cannot be had of an engine that shares no files with this
 // host. Its workspaces are volumes of its own, which no other engine can have.
-func checkHostFiles(d *decision) *cloche.Error {
+func checkHostFiles(d *decision) *api.Error {
 	w := d.spec.Workspace
 	w.Volume = !d.engine.SharesHostFS
 	if err := d.checkKeeper(w); err != nil || !w.Volume {
@@ -21,16 +21,16 @@ func checkHostFiles(d *decision) *cloche.Error {
 	case len(d.skills) > 0:
 		return unsupported(at("skills", 0), "%s: the skills of this host cannot be mounted", where).
 			WithHint("copy the skill in, or use another engine")
-	case d.image.Ref == cloche.DefaultImage:
-		return unsupported("image", "%s: the image %q is made of its tools", where, cloche.DefaultImage).
+	case d.image.Ref == api.DefaultImage:
+		return unsupported("image", "%s: the image %q is made of its tools", where, api.DefaultImage).
 			WithHint("name an image, such as debian:12, or another engine")
-	case d.snapshot != nil && d.snapshot.Scope != cloche.SnapshotRoot:
+	case d.snapshot != nil && d.snapshot.Scope != api.SnapshotRoot:
 		return unsupported("snapshot", "%s: the files of snapshot %s cannot be put into its workspace", where, show(d.snapshot.Name)).
 			WithHint("use another engine, or copy the files in")
 	case w.Layered:
 		return unsupported("workspace.layered", "%s: what is written to its workspace cannot be kept apart", where).
 			WithHint("leave layered out, or use another engine")
-	case w.Quota == cloche.QuotaMeasured, w.Quota == cloche.QuotaWatched:
+	case w.Quota == api.QuotaMeasured, w.Quota == api.QuotaWatched:
 		return unsupported("workspace.quota", "%s: its workspace cannot be measured", where).
 			WithHint("leave the bound out, or use another engine")
 	}
@@ -38,18 +38,18 @@ func checkHostFiles(d *decision) *cloche.Error {
 }
 
 // checkKeeper refuses a named workspace that somebody else keeps.
-func (d *decision) checkKeeper(w *cloche.Workspace) *cloche.Error {
+func (d *decision) checkKeeper(w *api.Workspace) *api.Error {
 	has := d.facts.Workspace
 	if w.Name == "" || has == nil {
 		return nil
 	}
 	switch {
 	case has.Engine == "" && w.Volume:
-		e := cloche.Errorf(cloche.CodeConflict, "workspace %s is a directory of the daemon's, and engine %s shares no files with it", w.Name, d.engine.Name)
+		e := api.Errorf(api.CodeConflict, "workspace %s is a directory of the daemon's, and engine %s shares no files with it", w.Name, d.engine.Name)
 		e.Field = "workspace.name"
 		return e.WithHint("name another workspace, or use another engine")
 	case has.Engine != "" && (!w.Volume || has.Engine != d.engine.Name):
-		e := cloche.Errorf(cloche.CodeConflict, "workspace %s is a volume of engine %s, and this sandbox would be one of engine %s's", w.Name, has.Engine, d.engine.Name)
+		e := api.Errorf(api.CodeConflict, "workspace %s is a volume of engine %s, and this sandbox would be one of engine %s's", w.Name, has.Engine, d.engine.Name)
 		e.Field = "workspace.name"
 		return e.WithHint("name another workspace, or use engine %s", has.Engine)
 	}
@@ -58,7 +58,7 @@ func (d *decision) checkKeeper(w *cloche.Workspace) *cloche.Error {
 
 // noVolumeQuota is what a bound comes to where the workspace is a volume, which nothing
 // bounds: an error, or for a built-in default a note.
-func (d *decision) noVolumeQuota(w *cloche.Workspace) *cloche.Error {
-	d.facts.HardQuota = cloche.Enforcement{Reason: "it is a volume of engine " + d.engine.Name + ", which bounds none"}
+func (d *decision) noVolumeQuota(w *api.Workspace) *api.Error {
+	d.facts.HardQuota = api.Enforcement{Reason: "it is a volume of engine " + d.engine.Name + ", which bounds none"}
 	return d.noHardQuota(w)
 }

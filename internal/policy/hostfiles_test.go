@@ -3,7 +3,7 @@ package policy_test
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -12,37 +12,37 @@ import (
 func TestEngineElsewhere(t *testing.T) {
 	elsewhere := gvisor()
 	elsewhere.Name, elsewhere.SharesHostFS = "far", false
-	local := &cloche.WorkspaceInfo{Name: "data"}
-	kept := &cloche.WorkspaceInfo{Name: "data", Engine: "far"}
-	files := &cloche.Snapshot{ID: "sn-1", Name: "snap", Tenant: operator.Tenant, Scope: cloche.SnapshotWorkspace}
-	far := func(change func(*cloche.SandboxSpec)) cloche.SandboxSpec {
-		s := cloche.SandboxSpec{Engine: "far", Image: "debian:12", Workspace: &cloche.Workspace{}}
+	local := &api.WorkspaceInfo{Name: "data"}
+	kept := &api.WorkspaceInfo{Name: "data", Engine: "far"}
+	files := &api.Snapshot{ID: "sn-1", Name: "snap", Tenant: operator.Tenant, Scope: api.SnapshotWorkspace}
+	far := func(change func(*api.SandboxSpec)) api.SandboxSpec {
+		s := api.SandboxSpec{Engine: "far", Image: "debian:12", Workspace: &api.Workspace{}}
 		change(&s)
 		return s
 	}
-	none := func(*cloche.SandboxSpec) {}
-	named := func(s *cloche.SandboxSpec) { s.Workspace.Name = "data" }
+	none := func(*api.SandboxSpec) {}
+	named := func(s *api.SandboxSpec) { s.Workspace.Name = "data" }
 	for name, c := range map[string]struct {
-		spec   cloche.SandboxSpec
-		exists *cloche.WorkspaceInfo
-		snap   *cloche.Snapshot
+		spec   api.SandboxSpec
+		exists *api.WorkspaceInfo
+		snap   *api.Snapshot
 		volume bool
 		want   want
 	}{
 		"private":                  {spec: far(none), volume: true},
 		"named, which is made":     {spec: far(named), volume: true},
 		"named, which it keeps":    {spec: far(named), exists: kept, volume: true},
-		"what the caller says":     {spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Volume: true}}},
-		"a mount":                  {spec: far(func(s *cloche.SandboxSpec) { s.Mounts = mount("/home/alice/project", true).Mounts }), want: want{code: cloche.CodeUnsupported, field: "mounts[0].source", says: "engine far"}},
-		"a directory":              {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.Dir = "/home/alice/project" }), want: want{code: cloche.CodeUnsupported, field: "workspace.dir", says: "engine far"}},
-		"this host's tools":        {spec: far(func(s *cloche.SandboxSpec) { s.Image = "host" }), want: want{code: cloche.CodeUnsupported, field: "image", says: "engine far"}},
-		"this host's by default":   {spec: far(func(s *cloche.SandboxSpec) { s.Image = "" }), want: want{code: cloche.CodeUnsupported, field: "image", says: "engine far"}},
-		"a layer":                  {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.Layered = true }), want: want{code: cloche.CodeUnsupported, field: "workspace.layered", says: "engine far"}},
-		"a bound":                  {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.SizeBytes = 1 << 30 }), want: want{code: cloche.CodeUnsupported, field: "workspace.size_bytes", says: "volume of engine far"}},
-		"a bound that is measured": {spec: far(func(s *cloche.SandboxSpec) { s.Workspace.SizeBytes, s.Workspace.Quota = 1<<30, "measured" }), want: want{code: cloche.CodeUnsupported, field: "workspace.quota", says: "engine far"}},
-		"files of a snapshot":      {spec: far(func(s *cloche.SandboxSpec) { s.Snapshot = "snap" }), snap: files, want: want{code: cloche.CodeUnsupported, field: "snapshot", says: "engine far"}},
-		"one that is here":         {spec: far(named), exists: local, want: want{code: cloche.CodeConflict, field: "workspace.name", says: "engine far"}},
-		"one that is there":        {spec: cloche.SandboxSpec{Workspace: &cloche.Workspace{Name: "data"}}, exists: kept, want: want{code: cloche.CodeConflict, field: "workspace.name", says: "engine far"}},
+		"what the caller says":     {spec: api.SandboxSpec{Workspace: &api.Workspace{Volume: true}}},
+		"a mount":                  {spec: far(func(s *api.SandboxSpec) { s.Mounts = mount("/home/alice/project", true).Mounts }), want: want{code: api.CodeUnsupported, field: "mounts[0].source", says: "engine far"}},
+		"a directory":              {spec: far(func(s *api.SandboxSpec) { s.Workspace.Dir = "/home/alice/project" }), want: want{code: api.CodeUnsupported, field: "workspace.dir", says: "engine far"}},
+		"this host's tools":        {spec: far(func(s *api.SandboxSpec) { s.Image = "host" }), want: want{code: api.CodeUnsupported, field: "image", says: "engine far"}},
+		"this host's by default":   {spec: far(func(s *api.SandboxSpec) { s.Image = "" }), want: want{code: api.CodeUnsupported, field: "image", says: "engine far"}},
+		"a layer":                  {spec: far(func(s *api.SandboxSpec) { s.Workspace.Layered = true }), want: want{code: api.CodeUnsupported, field: "workspace.layered", says: "engine far"}},
+		"a bound":                  {spec: far(func(s *api.SandboxSpec) { s.Workspace.SizeBytes = 1 << 30 }), want: want{code: api.CodeUnsupported, field: "workspace.size_bytes", says: "volume of engine far"}},
+		"a bound that is measured": {spec: far(func(s *api.SandboxSpec) { s.Workspace.SizeBytes, s.Workspace.Quota = 1<<30, "measured" }), want: want{code: api.CodeUnsupported, field: "workspace.quota", says: "engine far"}},
+		"files of a snapshot":      {spec: far(func(s *api.SandboxSpec) { s.Snapshot = "snap" }), snap: files, want: want{code: api.CodeUnsupported, field: "snapshot", says: "engine far"}},
+		"one that is here":         {spec: far(named), exists: local, want: want{code: api.CodeConflict, field: "workspace.name", says: "engine far"}},
+		"one that is there":        {spec: api.SandboxSpec{Workspace: &api.Workspace{Name: "data"}}, exists: kept, want: want{code: api.CodeConflict, field: "workspace.name", says: "engine far"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := facts()

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -213,14 +213,14 @@ func TestBlockedUnderEveryName(t *testing.T) {
 				switch {
 				case rule == "" && err != nil:
 					t.Errorf("%s, %s: %v, want it granted", p, who, err)
-				case rule != "" && cloche.CodeOf(err) != cloche.CodeDenied:
+				case rule != "" && api.CodeOf(err) != api.CodeDenied:
 					t.Errorf("%s, %s: %v, want it refused by %s", p, who, err, rule)
-				case rule != "" && rule != "*" && as.Operator && err.(*cloche.Error).Rule != rule:
-					t.Errorf("%s: refused by %s, want %s", p, err.(*cloche.Error).Rule, rule)
+				case rule != "" && rule != "*" && as.Operator && err.(*api.Error).Rule != rule:
+					t.Errorf("%s: refused by %s, want %s", p, err.(*api.Error).Rule, rule)
 				}
 				if rule != "" && as.Operator {
-					err := policy.DecideBuild(cloche.ImageBuildRequest{Paths: []string{p}}, f, as, rules)
-					if cloche.CodeOf(err) != cloche.CodeDenied {
+					err := policy.DecideBuild(api.ImageBuildRequest{Paths: []string{p}}, f, as, rules)
+					if api.CodeOf(err) != api.CodeDenied {
 						t.Errorf("an image is made of %s: %v", p, err)
 					}
 				}
@@ -283,6 +283,6 @@ func TestBuiltinPathsBlockWhereTheyLead(t *testing.T) {
 			}
 			continue
 		}
-		want{code: cloche.CodeDenied, rule: rule}.check(t, err)
+		want{code: api.CodeDenied, rule: rule}.check(t, err)
 	}
 }

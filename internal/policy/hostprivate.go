@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // blockedNames are directories that hold keys wherever they stand. Each is a
@@ -83,7 +83,7 @@ type PrivateName struct {
 	// Name is a run of path elements.
 	Name string
 	// Access is what is left of it.
-	Access cloche.PathAccess
+	Access api.PathAccess
 	// Home: it counts beside a directory .ssh or .gnupg alone, as in a home. A project may
 	// have one of its own.
 	Home bool
@@ -100,24 +100,24 @@ func PrivateNames() []PrivateName {
 		case ".kube":
 			name = ".kube/config"
 		}
-		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone})
+		out = append(out, PrivateName{Name: name, Access: api.AccessNone})
 	}
 	for _, name := range []string{
 		".netrc", ".git-credentials", ".pypirc", ".vault-token", ".pgpass", ".my.cnf",
 		".claude/.credentials.json", ".codex/auth.json", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
 		".terraform.d/credentials.tfrc.json", ".config/git/credentials", ".config/hub", ".config/containers/auth.json",
 	} {
-		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone})
+		out = append(out, PrivateName{Name: name, Access: api.AccessNone})
 	}
 	for _, name := range []string{".npmrc", ".yarnrc.yml", ".m2/settings.xml", ".gradle/gradle.properties", ".bash_history", ".zsh_history"} {
-		out = append(out, PrivateName{Name: name, Access: cloche.AccessNone, Home: true})
+		out = append(out, PrivateName{Name: name, Access: api.AccessNone, Home: true})
 	}
 	for _, name := range []string{
 		".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin",
 		".config/systemd", ".config/autostart", ".config/environment.d", ".config/fish", ".config/git", ".gitconfig",
 		".local/bin", ".local/lib", ".local/share/applications", ".cargo", ".claude", ".codex", ".vimrc", ".vim", ".emacs.d", ".vscode-server",
 	} {
-		out = append(out, PrivateName{Name: name, Access: cloche.AccessRead, Home: true})
+		out = append(out, PrivateName{Name: name, Access: api.AccessRead, Home: true})
 	}
 	return out
 }
@@ -127,20 +127,20 @@ type PrivatePath struct {
 	// Path is relative to the directory of the request.
 	Path   string
 	Name   string
-	Access cloche.PathAccess
+	Access api.PathAccess
 }
 
 // cover makes the private paths that were found in a directory rules of its mount.
-func (d *decision) cover(field string, fact *DirFact, base cloche.PathAccess, rules []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+func (d *decision) cover(field string, fact *DirFact, base api.PathAccess, rules []api.PathRule) ([]api.PathRule, *api.Error) {
 	if len(fact.Private) == 0 {
 		return rules, nil
 	}
-	covers := make([]cloche.PathRule, 0, len(fact.Private))
+	covers := make([]api.PathRule, 0, len(fact.Private))
 	for _, p := range fact.Private {
 		if strength(p.Access) >= strength(accessAt(base, rules, p.Path)) {
 			continue
 		}
-		covers = append(covers, cloche.PathRule{Path: p.Path, Access: p.Access})
+		covers = append(covers, api.PathRule{Path: p.Path, Access: p.Access})
 		d.adjust(field+".rules", string(accessAt(base, rules, p.Path)), show(p.Path)+": "+string(p.Access), "blocked_path:"+p.Name)
 	}
 	out := stricter(base, rules, covers)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -61,13 +61,13 @@ func TestBlockedInHomes(t *testing.T) {
 				t.Errorf("%s: %v", p, err)
 			}
 			if rule != "" {
-				want{code: cloche.CodeDenied, rule: rule}.check(t, err)
+				want{code: api.CodeDenied, rule: rule}.check(t, err)
 			}
 		}
 	}
 }
 
-func decidePrivate(t *testing.T, found []policy.PrivatePath, spec cloche.SandboxSpec, rules policy.Rules) (policy.Permit, error) {
+func decidePrivate(t *testing.T, found []policy.PrivatePath, spec api.SandboxSpec, rules policy.Rules) (policy.Permit, error) {
 	t.Helper()
 	f := everywhere(0, "/srv/people")
 	fact := f.Dirs["/srv/people"]
@@ -80,23 +80,23 @@ func decidePrivate(t *testing.T, found []policy.PrivatePath, spec cloche.Sandbox
 // tightens what the request and the operator say.
 func TestPrivatePathsAreCovered(t *testing.T) {
 	found := []policy.PrivatePath{
-		{Path: "bob/.ssh", Name: ".ssh", Access: cloche.AccessNone},
-		{Path: "bob/.bashrc", Name: ".bashrc", Access: cloche.AccessRead},
-		{Path: ".netrc", Name: ".netrc", Access: cloche.AccessNone},
+		{Path: "bob/.ssh", Name: ".ssh", Access: api.AccessNone},
+		{Path: "bob/.bashrc", Name: ".bashrc", Access: api.AccessRead},
+		{Path: ".netrc", Name: ".netrc", Access: api.AccessNone},
 	}
-	none := func(p string) cloche.PathRule { return cloche.PathRule{Path: p, Access: cloche.AccessNone} }
-	read := func(p string) cloche.PathRule { return cloche.PathRule{Path: p, Access: cloche.AccessRead} }
+	none := func(p string) api.PathRule { return api.PathRule{Path: p, Access: api.AccessNone} }
+	read := func(p string) api.PathRule { return api.PathRule{Path: p, Access: api.AccessRead} }
 	for name, c := range map[string]struct {
 		readOnly     bool
-		rules        []cloche.PathRule
-		want         []cloche.PathRule
+		rules        []api.PathRule
+		want         []api.PathRule
 		adjustedWant int
 	}{
-		"to write":           {false, nil, []cloche.PathRule{none(".netrc"), read("bob/.bashrc"), none("bob/.ssh")}, 3},
-		"to read":            {true, nil, []cloche.PathRule{none(".netrc"), none("bob/.ssh")}, 2},
-		"asked for less":     {false, []cloche.PathRule{none("bob")}, []cloche.PathRule{none(".netrc"), none("bob")}, 1},
-		"asked for a part":   {false, []cloche.PathRule{read("bob/.ssh/config")}, []cloche.PathRule{none(".netrc"), read("bob/.bashrc"), none("bob/.ssh")}, 3},
-		"asked for the same": {false, []cloche.PathRule{none("bob/.ssh"), none(".netrc"), none("bob/.bashrc")}, []cloche.PathRule{none(".netrc"), none("bob/.bashrc"), none("bob/.ssh")}, 0},
+		"to write":           {false, nil, []api.PathRule{none(".netrc"), read("bob/.bashrc"), none("bob/.ssh")}, 3},
+		"to read":            {true, nil, []api.PathRule{none(".netrc"), none("bob/.ssh")}, 2},
+		"asked for less":     {false, []api.PathRule{none("bob")}, []api.PathRule{none(".netrc"), none("bob")}, 1},
+		"asked for a part":   {false, []api.PathRule{read("bob/.ssh/config")}, []api.PathRule{none(".netrc"), read("bob/.bashrc"), none("bob/.ssh")}, 3},
+		"asked for the same": {false, []api.PathRule{none("bob/.ssh"), none(".netrc"), none("bob/.bashrc")}, []api.PathRule{none(".netrc"), none("bob/.bashrc"), none("bob/.ssh")}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := mount("/srv/people", c.readOnly)
@@ -115,7 +115,7 @@ func TestPrivatePathsAreCovered(t *testing.T) {
 			if err != nil || !slices.Equal(again.Spec().Mounts[0].Rules, c.want) || len(again.Adjusted()) != 0 {
 				t.Errorf("decided again: %v %v %v", again.Spec().Mounts, again.Adjusted(), err)
 			}
-			w := cloche.SandboxSpec{Workspace: &cloche.Workspace{Dir: "/srv/people", ReadOnly: c.readOnly, Rules: c.rules}}
+			w := api.SandboxSpec{Workspace: &api.Workspace{Dir: "/srv/people", ReadOnly: c.readOnly, Rules: c.rules}}
 			p, err = decidePrivate(t, found, w, policy.Rules{})
 			if err != nil || !slices.Equal(p.Spec().Workspace.Rules, c.want) {
 				t.Errorf("the workspace has the rules %v, want %v: %v", p.Spec().Workspace.Rules, c.want, err)
@@ -124,8 +124,8 @@ func TestPrivatePathsAreCovered(t *testing.T) {
 	}
 	found = nil
 	for i := range 65 {
-		found = append(found, policy.PrivatePath{Path: fmt.Sprintf("u%02d/.ssh", i), Name: ".ssh", Access: cloche.AccessNone})
+		found = append(found, policy.PrivatePath{Path: fmt.Sprintf("u%02d/.ssh", i), Name: ".ssh", Access: api.AccessNone})
 	}
 	_, err := decidePrivate(t, found, mount("/srv/people", true), policy.Rules{})
-	want{code: cloche.CodeDenied, rule: "blocked_path:.ssh"}.check(t, err)
+	want{code: api.CodeDenied, rule: "blocked_path:.ssh"}.check(t, err)
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // ImageFact is what is known here of the image that a request names. The zero
@@ -29,7 +29,7 @@ type ImageGrant struct {
 	Ref string
 	// Pull says whether it may be fetched. It is never where policy does not let
 	// anything come from there.
-	Pull cloche.PullPolicy
+	Pull api.PullPolicy
 	// pin is the digest that it must have, blocked are those that it must not have,
 	// each with its rule.
 	pin     digestRule
@@ -52,7 +52,7 @@ func (g ImageGrant) Check(digest, index string) error {
 	return nil
 }
 
-func (g ImageGrant) check(digest, index string) *cloche.Error {
+func (g ImageGrant) check(digest, index string) *api.Error {
 	is := func(want string) bool { return want == digest || index != "" && want == index }
 	for _, b := range g.blocked {
 		if is(b.digest) {
@@ -64,12 +64,12 @@ func (g ImageGrant) check(digest, index string) *cloche.Error {
 		return nil
 	}
 	return denied(g.pin.rule, "image", "image %s is %s, and the operator wants it to be %s", show(g.Ref), digest, g.pin.digest).
-		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", cloche.PullAlways, g.pin.rule)
+		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", api.PullAlways, g.pin.rule)
 }
 
 // ImageOf is the image that Decide will judge, so that it can be looked for
 // before. It is empty when Decide will refuse whatever is found.
-func ImageOf(spec cloche.SandboxSpec, rules Rules) string {
+func ImageOf(spec api.SandboxSpec, rules Rules) string {
 	p, ok := resolveProfile(spec.Profile, rules)
 	if !ok {
 		return ""
@@ -99,25 +99,25 @@ type imageName struct {
 	// digest is set for a digest alone.
 	digest string
 	// ref is set for all but "host" and a digest alone.
-	ref cloche.ImageRef
+	ref api.ImageRef
 }
 
-func parseImage(s string) (imageName, *cloche.Error) {
+func parseImage(s string) (imageName, *api.Error) {
 	n := imageName{text: s}
 	switch {
-	case s == cloche.DefaultImage:
+	case s == api.DefaultImage:
 		return n, nil
-	case cloche.ValidDigest(s):
+	case api.ValidDigest(s):
 		n.digest = s
 		return n, nil
 	}
-	ref, err := cloche.ParseImageRef(s)
-	if e, ok := errors.AsType[*cloche.Error](err); ok && errors.Is(err, cloche.ErrHostImage) {
+	ref, err := api.ParseImageRef(s)
+	if e, ok := errors.AsType[*api.Error](err); ok && errors.Is(err, api.ErrHostImage) {
 		return n, e
 	}
 	if err != nil {
-		return n, cloche.Invalid("image", "image %s is not a reference", show(s)).
-			WithHint("write %q or a reference such as \"debian:12\" or \"registry.example/team/name@sha256:…\", of at most %d characters", cloche.DefaultImage, maxImageName)
+		return n, api.Invalid("image", "image %s is not a reference", show(s)).
+			WithHint("write %q or a reference such as \"debian:12\" or \"registry.example/team/name@sha256:…\", of at most %d characters", api.DefaultImage, maxImageName)
 	}
 	n.ref = ref
 	return n, nil
@@ -131,7 +131,7 @@ func (n imageName) canonical() string {
 	return n.ref.String()
 }
 
-func (n imageName) isHost() bool { return n.text == cloche.DefaultImage && n.ref.Repository == "" }
+func (n imageName) isHost() bool { return n.text == api.DefaultImage && n.ref.Repository == "" }
 
 // unalias follows the operator's alias for n, if there is one, and names its
 // rule. An alias leads to no other alias.
@@ -180,7 +180,7 @@ func matchImage(pattern string, n *imageName) bool {
 
 // mayName is false for most of what is no spelling of a reference, without reading
 // it: there may be thousands of rules.
-func mayName(pattern string, ref *cloche.ImageRef) bool {
+func mayName(pattern string, ref *api.ImageRef) bool {
 	short := strings.TrimPrefix(ref.Repository, "library/")
 	return len(pattern) >= len(short) && strings.Contains(pattern, short)
 }
@@ -188,7 +188,7 @@ func mayName(pattern string, ref *cloche.ImageRef) bool {
 // mayBegin is false for most of what no spelling of a reference begins with. Each
 // begins with its repository, with or without "library/" and the registry before
 // it.
-func mayBegin(prefix string, ref *cloche.ImageRef) bool {
+func mayBegin(prefix string, ref *api.ImageRef) bool {
 	short := strings.TrimPrefix(ref.Repository, "library/")
 	if agree(prefix, ref.Repository) || agree(prefix, short) {
 		return true
@@ -209,16 +209,16 @@ func agree(a, b string) bool {
 
 // spellings are the ways to write a reference that a pattern beginning with
 // prefix may mean.
-func spellings(ref cloche.ImageRef, prefix string) []string {
+func spellings(ref api.ImageRef, prefix string) []string {
 	all := []string{ref.Familiar()}
-	if ref.Registry != cloche.DefaultRegistry {
+	if ref.Registry != api.DefaultRegistry {
 		return all
 	}
 	full := ref.String()
-	rest := strings.TrimPrefix(full, cloche.DefaultRegistry+"/")
+	rest := strings.TrimPrefix(full, api.DefaultRegistry+"/")
 	short := strings.TrimPrefix(rest, "library/")
-	if strings.HasPrefix(normalPrefix(prefix), cloche.DefaultRegistry) {
-		all = append(all, full, cloche.DefaultRegistry+"/"+short)
+	if strings.HasPrefix(normalPrefix(prefix), api.DefaultRegistry) {
+		all = append(all, full, api.DefaultRegistry+"/"+short)
 	}
 	if strings.HasPrefix(prefix, "library/") {
 		all = append(all, rest)
@@ -235,7 +235,7 @@ func normalPrefix(prefix string) string {
 	host := strings.ToLower(written)
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":
-		host = cloche.DefaultRegistry
+		host = api.DefaultRegistry
 	case written:
 		return prefix
 	}
@@ -270,18 +270,18 @@ func blocks(pattern string, n *imageName) bool {
 
 // checkImage judges the reference; whether the image can be had is the image
 // room's to find out.
-func checkImage(d *decision) *cloche.Error {
+func checkImage(d *decision) *api.Error {
 	asked, err := parseImage(d.spec.Image)
 	if err != nil {
 		return err
 	}
 	switch d.spec.Pull {
 	case "":
-		d.spec.Pull = cloche.PullMissing
-	case cloche.PullMissing, cloche.PullNever, cloche.PullAlways:
+		d.spec.Pull = api.PullMissing
+	case api.PullMissing, api.PullNever, api.PullAlways:
 	default:
-		return cloche.Invalid("pull", "pull %s is not known", show(string(d.spec.Pull))).
-			WithHint("write %q, %q or %q", cloche.PullMissing, cloche.PullNever, cloche.PullAlways)
+		return api.Invalid("pull", "pull %s is not known", show(string(d.spec.Pull))).
+			WithHint("write %q, %q or %q", api.PullMissing, api.PullNever, api.PullAlways)
 	}
 	n, rule := d.rules.unalias(asked)
 	if rule != "" {
@@ -297,14 +297,14 @@ func checkImage(d *decision) *cloche.Error {
 
 // DecidePull grants a caller to fetch an image, or says why not. It does so only
 // for what a create of that caller could name.
-func DecidePull(req cloche.PullRequest, fact ImageFact, caller Caller, rules Rules) (ImageGrant, error) {
+func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules) (ImageGrant, error) {
 	asked, err := parseImage(req.Image)
 	if err != nil {
 		return ImageGrant{}, err
 	}
 	n, _ := rules.unalias(asked)
 	if n.ref.Repository == "" {
-		return ImageGrant{}, cloche.Invalid("image", "image %s is not one that a registry has", show(asked.text)).
+		return ImageGrant{}, api.Invalid("image", "image %s is not one that a registry has", show(asked.text)).
 			WithHint(`name one such as "debian:12"`)
 	}
 	// For another kind of machine the name would be of no use to those who use it.
@@ -313,7 +313,7 @@ func DecidePull(req cloche.PullRequest, fact ImageFact, caller Caller, rules Rul
 			WithHint("leave the platform out")
 	}
 	j := imageJudge{caller: caller, rules: rules, fact: fact}
-	grant, err := j.judge(n, cloche.PullAlways)
+	grant, err := j.judge(n, api.PullAlways)
 	if err != nil {
 		return ImageGrant{}, err
 	}
@@ -336,7 +336,7 @@ func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool 
 		if err != nil {
 			return false
 		}
-		_, err = j.judge(n, cloche.PullNever)
+		_, err = j.judge(n, api.PullNever)
 		return err == nil
 	})
 }
@@ -350,7 +350,7 @@ type imageJudge struct {
 	own string
 }
 
-func (j imageJudge) judge(n imageName, pull cloche.PullPolicy) (ImageGrant, *cloche.Error) {
+func (j imageJudge) judge(n imageName, pull api.PullPolicy) (ImageGrant, *api.Error) {
 	g := ImageGrant{Ref: n.text, Pull: pull}
 	if err := j.blocked(n, &g); err != nil {
 		return ImageGrant{}, err
@@ -360,17 +360,17 @@ func (j imageJudge) judge(n imageName, pull cloche.PullPolicy) (ImageGrant, *clo
 			WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(n.text))
 	}
 	if n.ref.Repository == "" {
-		g.Pull = cloche.PullNever // it is here or nowhere
+		g.Pull = api.PullNever // it is here or nowhere
 		return g, nil
 	}
 	g.pin = j.rules.pin(n)
 	if err := j.registry(n.ref.Registry); err != nil {
-		if pull == cloche.PullAlways || pull == cloche.PullMissing && !j.fact.Here {
+		if pull == api.PullAlways || pull == api.PullMissing && !j.fact.Here {
 			return ImageGrant{}, err
 		}
-		g.Pull = cloche.PullNever
+		g.Pull = api.PullNever
 	}
-	if j.fact.Here && pull != cloche.PullAlways {
+	if j.fact.Here && pull != api.PullAlways {
 		if err := g.check(j.fact.Digest, j.fact.Index); err != nil {
 			return ImageGrant{}, err
 		}
@@ -396,7 +396,7 @@ func (j imageJudge) pinnedElsewhere(n imageName) bool {
 }
 
 // blocked judges by blocked_images, also what is here by every name that it has.
-func (j imageJudge) blocked(n imageName, g *ImageGrant) *cloche.Error {
+func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 	names := []imageName{n}
 	if n.digest != "" || n.ref.Digest != "" {
 		for _, other := range j.fact.Names {
@@ -460,7 +460,7 @@ func (j imageJudge) granted(n imageName) (rule string) {
 }
 
 // registry judges where an image would come from.
-func (j imageJudge) registry(host string) *cloche.Error {
+func (j imageJudge) registry(host string) *api.Error {
 	if key, r, ok := j.rules.registry(host); ok && r.Blocked {
 		return denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
 			WithHint("use an image that is here, or one of another registry")
@@ -486,7 +486,7 @@ func (r Rules) registry(host string) (key string, rule RegistryRule, ok bool) {
 // registryName is the host of a registry as references have it; empty when it
 // cannot be one.
 func registryName(s string) string {
-	ref, err := cloche.ParseImageRef(s + "/x")
+	ref, err := api.ParseImageRef(s + "/x")
 	if err != nil || ref.Repository != "x" && ref.Repository != "library/x" || !strings.ContainsAny(s, ".:") && s != "localhost" {
 		return ""
 	}
@@ -496,7 +496,7 @@ func registryName(s string) string {
 // DecideBuild grants the operator an image of files of this machine, or says why
 // not: what no sandbox may see goes into no image either. facts have each path of
 // the request in Dirs.
-func DecideBuild(req cloche.ImageBuildRequest, facts Facts, caller Caller, rules Rules) error {
+func DecideBuild(req api.ImageBuildRequest, facts Facts, caller Caller, rules Rules) error {
 	if err := AuthorizeHost(caller, VerbBuildImage); err != nil {
 		return err
 	}

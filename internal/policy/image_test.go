@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -23,7 +23,7 @@ func here(names ...string) policy.ImageFact {
 	return policy.ImageFact{Here: true, Digest: digestA, Index: digestB, Names: names}
 }
 
-func decideImage(spec cloche.SandboxSpec, fact policy.ImageFact, c policy.Caller, r policy.Rules) (policy.Permit, error) {
+func decideImage(spec api.SandboxSpec, fact policy.ImageFact, c policy.Caller, r policy.Rules) (policy.Permit, error) {
 	f := facts()
 	f.Image = fact
 	return policy.Decide(policy.Request{Spec: spec, Facts: f}, c, r)
@@ -62,16 +62,16 @@ func TestImageSpellings(t *testing.T) {
 		granted := mustParse(t, fmt.Sprintf("images: [%q]", tc.pattern))
 		if tc.ref == "host" {
 			granted = mustParse(t, fmt.Sprintf("blocked_images: [%q]", tc.pattern))
-			if _, err := decideImage(cloche.SandboxSpec{}, policy.ImageFact{}, tenant, granted); (err != nil) != tc.want {
+			if _, err := decideImage(api.SandboxSpec{}, policy.ImageFact{}, tenant, granted); (err != nil) != tc.want {
 				t.Errorf("blocked %q, host: %v", tc.pattern, err)
 			}
 			continue
 		}
-		if _, err := decideImage(cloche.SandboxSpec{Image: tc.ref}, policy.ImageFact{}, tenant, granted); (err == nil) != tc.want {
+		if _, err := decideImage(api.SandboxSpec{Image: tc.ref}, policy.ImageFact{}, tenant, granted); (err == nil) != tc.want {
 			t.Errorf("granted %q, asked %q: %v", tc.pattern, tc.ref, err)
 		}
 		blocked := mustParse(t, fmt.Sprintf("images: ['*']\nblocked_images: [%q]", tc.pattern))
-		if _, err := decideImage(cloche.SandboxSpec{Image: tc.ref}, policy.ImageFact{}, tenant, blocked); (err != nil) != tc.want && !strings.Contains(tc.ref, "@") {
+		if _, err := decideImage(api.SandboxSpec{Image: tc.ref}, policy.ImageFact{}, tenant, blocked); (err != nil) != tc.want && !strings.Contains(tc.ref, "@") {
 			t.Errorf("blocked %q, asked %q: %v", tc.pattern, tc.ref, err)
 		}
 	}
@@ -93,36 +93,36 @@ func TestDigestsDoNotEvadeBlocks(t *testing.T) {
 	} {
 		r := mustParse(t, fmt.Sprintf("images: ['*']\nblocked_images: [%q]", tc.blocked))
 		for _, c := range []policy.Caller{operator, tenant} {
-			_, err := decideImage(cloche.SandboxSpec{Image: tc.ref}, tc.fact, c, r)
-			want{code: cloche.CodeDenied, rule: "blocked_images[0]"}.check(t, err)
+			_, err := decideImage(api.SandboxSpec{Image: tc.ref}, tc.fact, c, r)
+			want{code: api.CodeDenied, rule: "blocked_images[0]"}.check(t, err)
 		}
 	}
 	// What a name turns out to be is judged when that is known.
 	r := mustParse(t, "blocked_images: ['"+digestB+"', 'x@"+digestA+"']")
 	for _, digest := range []string{digestA, digestB} {
-		p, err := decideImage(cloche.SandboxSpec{Image: "debian:12"}, policy.ImageFact{}, operator, r)
+		p, err := decideImage(api.SandboxSpec{Image: "debian:12"}, policy.ImageFact{}, operator, r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want{code: cloche.CodeDenied}.check(t, p.Image().Check(digest, ""))
-		want{code: cloche.CodeDenied}.check(t, p.Image().Check("sha256:"+strings.Repeat("c", 64), digest))
+		want{code: api.CodeDenied}.check(t, p.Image().Check(digest, ""))
+		want{code: api.CodeDenied}.check(t, p.Image().Check("sha256:"+strings.Repeat("c", 64), digest))
 	}
 }
 
 func TestImageByDigestForTenants(t *testing.T) {
 	r := mustParse(t, "images: ['debian:*']")
-	spec := cloche.SandboxSpec{Image: digestA}
+	spec := api.SandboxSpec{Image: digestA}
 	if _, err := decideImage(spec, here("debian:12", "secret:1"), tenant, r); err != nil {
 		t.Errorf("a digest of what is granted by name: %v", err)
 	}
 	_, err := decideImage(spec, here("secret:1"), tenant, r)
-	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	want{code: api.CodeDenied, rule: "images"}.check(t, err)
 	_, err = decideImage(spec, policy.ImageFact{}, tenant, r)
-	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	want{code: api.CodeDenied, rule: "images"}.check(t, err)
 	// A name that the operator wants to be another image grants nothing to this one.
 	pinned := mustParse(t, "images: ['debian:*']\nimage_pins: {'debian:12': 'sha256:"+strings.Repeat("c", 64)+"'}")
 	_, err = decideImage(spec, here("debian:12"), tenant, pinned)
-	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	want{code: api.CodeDenied, rule: "images"}.check(t, err)
 	if _, err := decideImage(spec, here("debian:12", "debian:bookworm"), tenant, pinned); err != nil {
 		t.Errorf("a digest that another name grants: %v", err)
 	}
@@ -132,43 +132,43 @@ func TestImageByDigestForTenants(t *testing.T) {
 func TestHostIsNoReference(t *testing.T) {
 	for _, ref := range []string{"host:latest", "host@" + digestA, "docker.io/library/host"} {
 		for _, c := range []policy.Caller{operator, tenant} {
-			_, err := decideImage(cloche.SandboxSpec{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
-			want{code: cloche.CodeInvalid, field: "image"}.check(t, err)
-			if !errors.Is(err, cloche.ErrHostImage) {
+			_, err := decideImage(api.SandboxSpec{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
+			want{code: api.CodeInvalid, field: "image"}.check(t, err)
+			if !errors.Is(err, api.ErrHostImage) {
 				t.Errorf("%q: %v", ref, err)
 			}
-			_, err = policy.DecidePull(cloche.PullRequest{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
-			want{code: cloche.CodeInvalid, field: "image"}.check(t, err)
+			_, err = policy.DecidePull(api.PullRequest{Image: ref}, policy.ImageFact{}, c, mustParse(t, "images: ['*']"))
+			want{code: api.CodeInvalid, field: "image"}.check(t, err)
 		}
 	}
 }
 
 func TestImageAliases(t *testing.T) {
 	r := mustParse(t, "image_aliases: {'python:3.11-slim': host, 'node': 'corp.example/node:20'}\nblocked_images: ['docker.io/*']")
-	p, err := decideImage(cloche.SandboxSpec{Image: "docker.io/library/python:3.11-slim"}, policy.ImageFact{}, tenant, r)
+	p, err := decideImage(api.SandboxSpec{Image: "docker.io/library/python:3.11-slim"}, policy.ImageFact{}, tenant, r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	adjusted := []cloche.Adjustment{{Field: "image", Asked: "docker.io/library/python:3.11-slim", Used: "host", Rule: `image_aliases["python:3.11-slim"]`}}
-	if p.Spec().Image != "host" || p.Image().Pull != cloche.PullNever || !reflect.DeepEqual(p.Adjusted(), adjusted) {
+	adjusted := []api.Adjustment{{Field: "image", Asked: "docker.io/library/python:3.11-slim", Used: "host", Rule: `image_aliases["python:3.11-slim"]`}}
+	if p.Spec().Image != "host" || p.Image().Pull != api.PullNever || !reflect.DeepEqual(p.Adjusted(), adjusted) {
 		t.Errorf("granted %+v, %+v, adjusted %+v", p.Spec().Image, p.Image(), p.Adjusted())
 	}
 	// The other rules judge what it stands for.
-	_, err = decideImage(cloche.SandboxSpec{Image: "node:latest"}, policy.ImageFact{}, tenant, r)
-	want{code: cloche.CodeDenied, rule: "images", says: "corp.example/node:20"}.check(t, err)
-	if got := policy.ImageOf(cloche.SandboxSpec{Image: "node"}, r); got != "corp.example/node:20" {
+	_, err = decideImage(api.SandboxSpec{Image: "node:latest"}, policy.ImageFact{}, tenant, r)
+	want{code: api.CodeDenied, rule: "images", says: "corp.example/node:20"}.check(t, err)
+	if got := policy.ImageOf(api.SandboxSpec{Image: "node"}, r); got != "corp.example/node:20" {
 		t.Errorf("ImageOf is %q", got)
 	}
 	// A profile's own image is granted, whatever it stands for.
 	r = mustParse(t, "image_aliases: {node: 'corp.example/node:20'}\nprofiles: {agent: {image: node}}")
-	if p, err = decideImage(cloche.SandboxSpec{}, policy.ImageFact{}, tenant, r); err != nil || p.Spec().Image != "corp.example/node:20" {
+	if p, err = decideImage(api.SandboxSpec{}, policy.ImageFact{}, tenant, r); err != nil || p.Spec().Image != "corp.example/node:20" {
 		t.Errorf("%v, %q", err, p.Spec().Image)
 	}
 }
 
 func TestImagePins(t *testing.T) {
 	r := mustParse(t, "image_pins: {'debian:12': '"+digestA+"'}")
-	p, err := decideImage(cloche.SandboxSpec{Image: "library/debian:12"}, policy.ImageFact{}, operator, r)
+	p, err := decideImage(api.SandboxSpec{Image: "library/debian:12"}, policy.ImageFact{}, operator, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,12 +181,12 @@ func TestImagePins(t *testing.T) {
 		}
 	}
 	// What is here and is another one is refused before anything is made.
-	_, err = decideImage(cloche.SandboxSpec{Image: "debian:12"}, policy.ImageFact{Here: true, Digest: digestB}, operator, r)
-	want{code: cloche.CodeDenied, rule: `image_pins["debian:12"]`, says: "always"}.check(t, err)
-	if _, err = decideImage(cloche.SandboxSpec{Image: "debian:12", Pull: cloche.PullAlways}, policy.ImageFact{Here: true, Digest: digestB}, operator, r); err != nil {
+	_, err = decideImage(api.SandboxSpec{Image: "debian:12"}, policy.ImageFact{Here: true, Digest: digestB}, operator, r)
+	want{code: api.CodeDenied, rule: `image_pins["debian:12"]`, says: "always"}.check(t, err)
+	if _, err = decideImage(api.SandboxSpec{Image: "debian:12", Pull: api.PullAlways}, policy.ImageFact{Here: true, Digest: digestB}, operator, r); err != nil {
 		t.Errorf("one that is fetched anew: %v", err)
 	}
-	if _, err = decideImage(cloche.SandboxSpec{Image: "debian:13"}, policy.ImageFact{Here: true, Digest: digestB}, operator, r); err != nil {
+	if _, err = decideImage(api.SandboxSpec{Image: "debian:13"}, policy.ImageFact{Here: true, Digest: digestB}, operator, r); err != nil {
 		t.Errorf("another tag: %v", err)
 	}
 }
@@ -196,7 +196,7 @@ func TestRegistries(t *testing.T) {
 	blocked := "registries: {index.docker.io: {blocked: true}}"
 	for _, tc := range []struct {
 		rules, image string
-		pull         cloche.PullPolicy
+		pull         api.PullPolicy
 		here         bool
 		rule         string
 	}{
@@ -212,9 +212,9 @@ func TestRegistries(t *testing.T) {
 		{blocked, "ghcr.io/a/b", "always", false, ""},
 	} {
 		fact := policy.ImageFact{Here: tc.here, Digest: digestA}
-		p, err := decideImage(cloche.SandboxSpec{Image: tc.image, Pull: tc.pull}, fact, operator, mustParse(t, tc.rules))
+		p, err := decideImage(api.SandboxSpec{Image: tc.image, Pull: tc.pull}, fact, operator, mustParse(t, tc.rules))
 		if tc.rule != "" {
-			want{code: cloche.CodeDenied, field: "image", rule: tc.rule}.check(t, err)
+			want{code: api.CodeDenied, field: "image", rule: tc.rule}.check(t, err)
 			continue
 		}
 		if err != nil {
@@ -222,12 +222,12 @@ func TestRegistries(t *testing.T) {
 			continue
 		}
 		allowed := strings.HasPrefix(tc.image, "ghcr.io") || strings.HasPrefix(tc.image, "localhost")
-		if (p.Image().Pull != cloche.PullNever) != (allowed && tc.pull != "never") {
+		if (p.Image().Pull != api.PullNever) != (allowed && tc.pull != "never") {
 			t.Errorf("%+v: may be fetched: %q", tc, p.Image().Pull)
 		}
 	}
-	_, err := decideImage(cloche.SandboxSpec{Pull: "sometimes"}, policy.ImageFact{}, operator, policy.Rules{})
-	want{code: cloche.CodeInvalid, field: "pull"}.check(t, err)
+	_, err := decideImage(api.SandboxSpec{Pull: "sometimes"}, policy.ImageFact{}, operator, policy.Rules{})
+	want{code: api.CodeInvalid, field: "pull"}.check(t, err)
 }
 
 func TestImageRulesAreChecked(t *testing.T) {
@@ -249,7 +249,7 @@ func TestImageRulesAreChecked(t *testing.T) {
 		"image_store: {max: -1}":                                                      {},
 	} {
 		_, err := policy.ParseRules([]byte(text))
-		w.code = cloche.CodeInvalid
+		w.code = api.CodeInvalid
 		t.Run(text, func(t *testing.T) { w.check(t, err) })
 	}
 }
@@ -257,22 +257,22 @@ func TestImageRulesAreChecked(t *testing.T) {
 func TestDecidePull(t *testing.T) {
 	r := mustParse(t, "images: ['debian:*']\nimage_aliases: {py: host, d: 'debian:12'}\nonly_registries: [docker.io]")
 	pull := func(ref string, c policy.Caller) (policy.ImageGrant, error) {
-		return policy.DecidePull(cloche.PullRequest{Image: ref}, policy.ImageFact{}, c, r)
+		return policy.DecidePull(api.PullRequest{Image: ref}, policy.ImageFact{}, c, r)
 	}
-	if g, err := pull("d", tenant); err != nil || g.Ref != "debian:12" || g.Pull != cloche.PullAlways {
+	if g, err := pull("d", tenant); err != nil || g.Ref != "debian:12" || g.Pull != api.PullAlways {
 		t.Errorf("%+v, %v", g, err)
 	}
 	_, err := pull("alpine", tenant)
-	want{code: cloche.CodeDenied, rule: "images"}.check(t, err)
+	want{code: api.CodeDenied, rule: "images"}.check(t, err)
 	if _, err := pull("alpine", operator); err != nil {
 		t.Error(err)
 	}
 	_, err = pull("ghcr.io/a/b", operator)
-	want{code: cloche.CodeDenied, rule: "only_registries"}.check(t, err)
+	want{code: api.CodeDenied, rule: "only_registries"}.check(t, err)
 	// An image for another kind of machine would take the name from those whose
 	// programs run here.
 	for platform, allowed := range map[string]bool{"": true, "linux/" + runtime.GOARCH: true, "linux/s390x": false, "linux/" + runtime.GOARCH + "/v9": false} {
-		req := cloche.PullRequest{Image: "debian:12", Platform: platform}
+		req := api.PullRequest{Image: "debian:12", Platform: platform}
 		if _, err := policy.DecidePull(req, policy.ImageFact{}, operator, r); err != nil {
 			t.Errorf("the operator, %s: %v", platform, err)
 		}
@@ -281,15 +281,15 @@ func TestDecidePull(t *testing.T) {
 			t.Errorf("%s: %v", platform, err)
 		}
 		if !allowed {
-			want{code: cloche.CodeDenied, rule: "operator_only", field: "platform"}.check(t, err)
+			want{code: api.CodeDenied, rule: "operator_only", field: "platform"}.check(t, err)
 		}
 	}
 	for _, ref := range []string{"host", "py", digestA, "a b"} {
 		_, err := pull(ref, operator)
-		want{code: cloche.CodeInvalid, field: "image"}.check(t, err)
+		want{code: api.CodeInvalid, field: "image"}.check(t, err)
 	}
 	for _, verb := range []policy.Verb{policy.VerbImportImage, policy.VerbBuildImage, policy.VerbRemoveImage, policy.VerbPruneImages} {
-		want{code: cloche.CodeDenied, rule: "operator_only"}.check(t, policy.AuthorizeHost(tenant, verb))
+		want{code: api.CodeDenied, rule: "operator_only"}.check(t, policy.AuthorizeHost(tenant, verb))
 		if err := policy.AuthorizeHost(operator, verb); err != nil {
 			t.Error(err)
 		}
@@ -321,8 +321,8 @@ func TestImageRulesAreMonotone(t *testing.T) {
 	}
 	patterns := []string{"debian:12", "docker.io/library/debian:12", "debian:*", "docker.io/*", "acme/*", "ghcr.io/acme/tool:1", "debian@" + digestA, digestA, "*", "host"}
 	canonical := func(ref string) string {
-		r, err := cloche.ParseImageRef(ref)
-		if err != nil || cloche.ValidDigest(ref) || ref == "host" {
+		r, err := api.ParseImageRef(ref)
+		if err != nil || api.ValidDigest(ref) || ref == "host" {
 			return ref
 		}
 		return r.String()
@@ -346,7 +346,7 @@ func TestImageRulesAreMonotone(t *testing.T) {
 		if r.IntN(3) == 0 {
 			rules.ImagePins = map[string]string{pick(r, "debian:12", "acme/tool:1"): pick(r, digestA, digestB)}
 		}
-		spec := cloche.SandboxSpec{Image: pick(r, refs...), Pull: pick(r, "", cloche.PullNever, cloche.PullAlways)}
+		spec := api.SandboxSpec{Image: pick(r, refs...), Pull: pick(r, "", api.PullNever, api.PullAlways)}
 		fact := pick(r, policy.ImageFact{}, here("debian:12"), policy.ImageFact{Here: true, Digest: digestB, Names: []string{"acme/tool:1"}})
 		c := pick(r, operator, tenant)
 		before, err := decideImage(spec, fact, c, rules)
@@ -368,7 +368,7 @@ func TestImageRulesAreMonotone(t *testing.T) {
 		if err != nil && err2 == nil {
 			t.Fatalf("%+v opens %+v: was %v", less, spec, err)
 		}
-		if err == nil && err2 == nil && before.Image().Pull == cloche.PullNever && after.Image().Pull != cloche.PullNever {
+		if err == nil && err2 == nil && before.Image().Pull == api.PullNever && after.Image().Pull != api.PullNever {
 			t.Fatalf("%+v lets %+v be fetched", less, spec)
 		}
 
@@ -383,12 +383,12 @@ func TestImageRulesAreMonotone(t *testing.T) {
 		case err != nil && err2 == nil:
 			opened++
 			ref := after.Image().Ref
-			byDigest := cloche.ValidDigest(ref) && len(fact.Names) > 0 && canonical(fact.Names[0]) == canonical(grant)
+			byDigest := api.ValidDigest(ref) && len(fact.Names) > 0 && canonical(fact.Names[0]) == canonical(grant)
 			if canonical(ref) != canonical(grant) && !byDigest {
 				t.Fatalf("a grant of %s opens %s", grant, ref)
 			}
 		case err2 != nil:
-			if e, ok := errors.AsType[*cloche.Error](err2); !ok || e.Hint == "" || e.Code == cloche.CodeDenied && e.Rule == "" {
+			if e, ok := errors.AsType[*api.Error](err2); !ok || e.Hint == "" || e.Code == api.CodeDenied && e.Rule == "" {
 				t.Fatalf("refusal without rule or hint: %v", err2)
 			}
 		}
@@ -400,14 +400,14 @@ func TestImageRulesAreMonotone(t *testing.T) {
 
 func TestCwdIsTheImagesUnlessSomebodySays(t *testing.T) {
 	for _, tc := range []struct {
-		spec cloche.SandboxSpec
+		spec api.SandboxSpec
 		open bool
 	}{
-		{cloche.SandboxSpec{}, true},
-		{cloche.SandboxSpec{Workspace: &cloche.Workspace{}}, true},
-		{cloche.SandboxSpec{Cwd: "/srv"}, false},
-		{cloche.SandboxSpec{Workspace: &cloche.Workspace{Name: "job"}}, false},
-		{cloche.SandboxSpec{Workspace: &cloche.Workspace{Path: "/job"}}, false},
+		{api.SandboxSpec{}, true},
+		{api.SandboxSpec{Workspace: &api.Workspace{}}, true},
+		{api.SandboxSpec{Cwd: "/srv"}, false},
+		{api.SandboxSpec{Workspace: &api.Workspace{Name: "job"}}, false},
+		{api.SandboxSpec{Workspace: &api.Workspace{Path: "/job"}}, false},
 	} {
 		p := decide(t, tc.spec, operator, policy.Rules{})
 		if p.CwdOpen() != tc.open || (p.Settings().Cwd == "") != tc.open {

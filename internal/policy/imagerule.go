@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // RegistryRule says how one registry is reached.
@@ -68,7 +68,7 @@ func ruleImages(r Rules, report reporter) {
 			if _, err := parseImage(ref); err == nil {
 				continue
 			}
-			report(cloche.Invalid(at(l.key, i), "%s %s is not a reference", at(l.key, i), show(ref)).
+			report(api.Invalid(at(l.key, i), "%s %s is not a reference", at(l.key, i), show(ref)).
 				WithHint("write a reference such as debian:12, or the beginning of one and a *"))
 		}
 	}
@@ -76,7 +76,7 @@ func ruleImages(r Rules, report reporter) {
 	rulePins(r, report)
 	ruleRegistries(r, report)
 	if most := r.ImageStore.Max; most != nil && *most < 0 {
-		report(cloche.Invalid("image_store.max", "image_store.max is negative").WithHint("write a size such as 20GiB, or leave it out for no bound"))
+		report(api.Invalid("image_store.max", "image_store.max is negative").WithHint("write a size such as 20GiB, or leave it out for no bound"))
 	}
 }
 
@@ -99,22 +99,22 @@ func ruleAliases(r Rules, report reporter) {
 		field := keyed("image_aliases", from)
 		key, err := parseImage(from)
 		if err != nil || key.ref.Repository == "" || key.ref.Digest != "" {
-			report(cloche.Invalid(field, "%s is not a name that can stand for another image", field).WithHint("write a reference such as python:3.11-slim"))
+			report(api.Invalid(field, "%s is not a name that can stand for another image", field).WithHint("write a reference such as python:3.11-slim"))
 			continue
 		}
 		if other, dup := taken[key.canonical()]; dup {
-			report(cloche.Invalid(field, "%s and %s are the same image", show(other), show(from)).WithHint("keep one of them"))
+			report(api.Invalid(field, "%s and %s are the same image", show(other), show(from)).WithHint("keep one of them"))
 		}
 		taken[key.canonical()] = from
 		if _, err := parseImage(r.ImageAliases[from]); err != nil {
-			report(cloche.Invalid(field, "%s stands for %s, which is not a reference", field, show(r.ImageAliases[from])).
-				WithHint("write %q or a reference such as debian:12", cloche.DefaultImage))
+			report(api.Invalid(field, "%s stands for %s, which is not a reference", field, show(r.ImageAliases[from])).
+				WithHint("write %q or a reference such as debian:12", api.DefaultImage))
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(r.ImageAliases)) {
 		to, err := parseImage(r.ImageAliases[from])
 		if other, chain := taken[to.canonical()]; err == nil && chain {
-			report(cloche.Invalid(keyed("image_aliases", from), "%s stands for %s, which is an alias itself", show(from), show(other)).
+			report(api.Invalid(keyed("image_aliases", from), "%s stands for %s, which is an alias itself", show(from), show(other)).
 				WithHint("write what that one stands for: an alias is followed once"))
 		}
 	}
@@ -126,15 +126,15 @@ func rulePins(r Rules, report reporter) {
 		field := keyed("image_pins", name)
 		key, err := parseImage(name)
 		if err != nil || key.ref.Repository == "" || key.ref.Digest != "" {
-			report(cloche.Invalid(field, "%s is not a name that can be pinned", field).WithHint("write a reference with a tag, such as python:3.11"))
+			report(api.Invalid(field, "%s is not a name that can be pinned", field).WithHint("write a reference with a tag, such as python:3.11"))
 			continue
 		}
 		if other, dup := taken[key.canonical()]; dup {
-			report(cloche.Invalid(field, "%s and %s are the same image", show(other), show(name)).WithHint("keep one of them"))
+			report(api.Invalid(field, "%s and %s are the same image", show(other), show(name)).WithHint("keep one of them"))
 		}
 		taken[key.canonical()] = name
-		if !cloche.ValidDigest(r.ImagePins[name]) {
-			report(cloche.Invalid(field, "%s is %s, which is no digest", field, show(r.ImagePins[name])).WithHint(`write "sha256:" and 64 of 0-9a-f`))
+		if !api.ValidDigest(r.ImagePins[name]) {
+			report(api.Invalid(field, "%s is %s, which is no digest", field, show(r.ImagePins[name])).WithHint(`write "sha256:" and 64 of 0-9a-f`))
 		}
 	}
 }
@@ -143,24 +143,24 @@ func ruleRegistries(r Rules, report reporter) {
 	const hint = "write a host such as docker.io or registry.example:5000"
 	for i, name := range r.OnlyRegistries {
 		if registryName(name) == "" {
-			report(cloche.Invalid(at("only_registries", i), "%s %s is no registry", at("only_registries", i), show(name)).WithHint(hint))
+			report(api.Invalid(at("only_registries", i), "%s %s is no registry", at("only_registries", i), show(name)).WithHint(hint))
 		}
 	}
 	taken := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(r.Registries)) {
 		host := registryName(name)
 		if host == "" {
-			report(cloche.Invalid("registries", "registries has %s, which is no registry", show(name)).WithHint(hint))
+			report(api.Invalid("registries", "registries has %s, which is no registry", show(name)).WithHint(hint))
 			continue
 		}
 		if other, dup := taken[host]; dup {
-			report(cloche.Invalid("registries", "%s and %s are the same registry", show(other), show(name)).WithHint("keep one of them"))
+			report(api.Invalid("registries", "%s and %s are the same registry", show(other), show(name)).WithHint("keep one of them"))
 		}
 		taken[host] = name
 		for i, m := range r.Registries[name].Mirrors {
 			mirror, _, _ := strings.Cut(m, "/")
-			if _, err := cloche.ParseImageRef(strings.TrimSuffix(m, "/") + "/x"); err != nil || registryName(mirror) == "" {
-				report(cloche.Invalid(at("registries."+bounded(name)+".mirrors", i), "%s is no mirror", show(m)).
+			if _, err := api.ParseImageRef(strings.TrimSuffix(m, "/") + "/x"); err != nil || registryName(mirror) == "" {
+				report(api.Invalid(at("registries."+bounded(name)+".mirrors", i), "%s is no mirror", show(m)).
 					WithHint("write a host, with a port and the beginning of a path where there are such: mirror.example:5000/hub"))
 			}
 		}

@@ -4,19 +4,19 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // InfoOf is what a caller may know of the rules before it asks for anything.
-func InfoOf(caller Caller, rules Rules) cloche.Info {
+func InfoOf(caller Caller, rules Rules) api.Info {
 	text, _ := rules.Names.template()
 	profiles := slices.DeleteFunc(Profiles(rules), func(name string) bool { return !caller.Scope.permitsProfile(name) })
-	out := cloche.Info{
-		API: cloche.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator,
+	out := api.Info{
+		API: api.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator,
 		ScopeForced: rules.Names.Force, ScopeEditable: !rules.Names.Force, NameTemplate: text,
-		Profiles: profiles, DefaultProfile: cmp.Or(rules.Defaults.Profile, cloche.DefaultProfile),
-		Limits: cloche.InfoLimits{
-			NameBytes: cloche.MaxNameLen, ArgvBytes: maxArgvBytes, StdinBytes: maxStdin, OutputBytes: cloche.MaxMaxOutput,
+		Profiles: profiles, DefaultProfile: cmp.Or(rules.Defaults.Profile, api.DefaultProfile),
+		Limits: api.InfoLimits{
+			NameBytes: api.MaxNameLen, ArgvBytes: maxArgvBytes, StdinBytes: maxStdin, OutputBytes: api.MaxMaxOutput,
 			Sandboxes: rules.quota(caller.Tenant).Tenant,
 		},
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of what a request puts into the sandbox.
@@ -34,22 +34,22 @@ func within(p, dir string) bool {
 
 // cleanAbs checks one path of a request and returns it clean. An element ".."
 // is refused, not resolved: what it means depends on symlinks.
-func cleanAbs(field, p string) (string, *cloche.Error) {
+func cleanAbs(field, p string) (string, *api.Error) {
 	const hint = "write an absolute path such as \"/srv/data\", without \"..\""
 	switch {
 	case p == "":
-		return "", cloche.Invalid(field, "%s is empty", field).WithHint(hint)
+		return "", api.Invalid(field, "%s is empty", field).WithHint(hint)
 	case len(p) > maxPath:
-		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
+		return "", api.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
 	case strings.ContainsRune(p, 0):
-		return "", cloche.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
 	case windowsPath(p):
-		return "", cloche.Invalid(field, "%s %s is a path of Windows, and sandboxes run on Linux", field, show(p)).
+		return "", api.Invalid(field, "%s %s is a path of Windows, and sandboxes run on Linux", field, show(p)).
 			WithHint("write it as the machine of the daemon knows it, such as \"/srv/data\" or \"/mnt/c/data\"")
 	case !strings.HasPrefix(p, "/"):
-		return "", cloche.Invalid(field, "%s %s is relative", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s is relative", field, show(p)).WithHint(hint)
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return "", cloche.Invalid(field, "%s %s has an element \"..\"", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s has an element \"..\"", field, show(p)).WithHint(hint)
 	}
 	return path.Clean(p), nil
 }
@@ -61,69 +61,69 @@ func windowsPath(p string) bool {
 }
 
 // cleanTarget is cleanAbs for a path at which something is put inside.
-func cleanTarget(field, p string) (string, *cloche.Error) {
+func cleanTarget(field, p string) (string, *api.Error) {
 	p, err := cleanAbs(field, p)
 	if err != nil {
 		return "", err
 	}
 	if p == "/" {
-		return "", cloche.Invalid(field, "%s is the root of the sandbox", field).
-			WithHint("choose a directory below it, such as %q", cloche.DefaultWorkspacePath)
+		return "", api.Invalid(field, "%s is the root of the sandbox", field).
+			WithHint("choose a directory below it, such as %q", api.DefaultWorkspacePath)
 	}
 	for _, r := range reservedTargets() {
 		if within(p, r) {
-			return "", cloche.Invalid(field, "%s %s lies in %s, which the sandbox itself provides", field, show(p), r).
+			return "", api.Invalid(field, "%s %s lies in %s, which the sandbox itself provides", field, show(p), r).
 				WithHint("choose a path outside %s", strings.Join(reservedTargets(), ", "))
 		}
 	}
 	return p, nil
 }
 
-func checkWorkspace(d *decision) *cloche.Error {
+func checkWorkspace(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if w.Name != "" && w.Dir != "" {
-		return cloche.Invalid("workspace", "workspace has both name %s and dir %s", show(w.Name), show(w.Dir)).
+		return api.Invalid("workspace", "workspace has both name %s and dir %s", show(w.Name), show(w.Dir)).
 			WithHint("name a workspace that is kept by the daemon, or a directory of the host, not both")
 	}
-	if w.Name != "" && !cloche.ValidName(w.Name) {
-		return cloche.Invalid("workspace.name", "workspace name %s is not valid", show(w.Name)).
+	if w.Name != "" && !api.ValidName(w.Name) {
+		return api.Invalid("workspace.name", "workspace name %s is not valid", show(w.Name)).
 			WithHint("%s; a directory of the host goes in workspace.dir", nameHint())
 	}
 	if w.Path == "" {
-		w.Path = cloche.DefaultWorkspacePath
+		w.Path = api.DefaultWorkspacePath
 	}
-	var err *cloche.Error
+	var err *api.Error
 	if w.Path, err = cleanTarget("workspace.path", w.Path); err != nil {
 		return err
 	}
 	return checkQuotaMode(w)
 }
 
-func checkCwd(d *decision) *cloche.Error {
+func checkCwd(d *decision) *api.Error {
 	if w := d.spec.Workspace; d.spec.Cwd == "" {
 		d.spec.Cwd = w.Path
-		d.cwdOpen = w.Name == "" && w.Dir == "" && w.Path == cloche.DefaultWorkspacePath
+		d.cwdOpen = w.Name == "" && w.Dir == "" && w.Path == api.DefaultWorkspacePath
 		return nil
 	}
-	var err *cloche.Error
+	var err *api.Error
 	d.spec.Cwd, err = cleanAbs("cwd", d.spec.Cwd)
 	return err
 }
 
 // checkMounts judges the targets; the sources are checkHostDirs's.
-func checkMounts(d *decision) *cloche.Error {
+func checkMounts(d *decision) *api.Error {
 	if n := len(d.spec.Mounts); n > maxMounts {
 		return tooLarge("mounts", "there are %d mounts", n).WithHint("at most %d", maxMounts)
 	}
 	taken := map[string]string{d.spec.Workspace.Path: "workspace.path"}
 	for i := range d.spec.Mounts {
 		m, field := &d.spec.Mounts[i], at("mounts", i)+".target"
-		var err *cloche.Error
+		var err *api.Error
 		if m.Target, err = cleanTarget(field, m.Target); err != nil {
 			return err
 		}
 		if by, dup := taken[m.Target]; dup {
-			return cloche.Invalid(field, "%s %s is also the path of %s", field, show(m.Target), by).
+			return api.Invalid(field, "%s %s is also the path of %s", field, show(m.Target), by).
 				WithHint("give each a path of its own")
 		}
 		taken[m.Target] = field
@@ -131,27 +131,27 @@ func checkMounts(d *decision) *cloche.Error {
 	return nil
 }
 
-func checkFiles(d *decision) *cloche.Error {
+func checkFiles(d *decision) *api.Error {
 	if n := len(d.spec.Files); n > maxFiles {
 		return tooLarge("files", "there are %d files", n).WithHint("at most %d; copy more in as a tar", maxFiles)
 	}
 	total, taken := 0, map[string]string{}
 	for i := range d.spec.Files {
 		f, field := &d.spec.Files[i], at("files", i)
-		var err *cloche.Error
+		var err *api.Error
 		if strings.HasSuffix(f.Path, "/") {
-			return cloche.Invalid(field+".path", "%s.path %s is a directory's", field, show(f.Path)).WithHint("name the file itself")
+			return api.Invalid(field+".path", "%s.path %s is a directory's", field, show(f.Path)).WithHint("name the file itself")
 		}
 		if f.Path, err = cleanTarget(field+".path", f.Path); err != nil {
 			return err
 		}
 		if by, dup := taken[f.Path]; dup {
-			return cloche.Invalid(field+".path", "%s.path %s is also that of %s", field, show(f.Path), by).
+			return api.Invalid(field+".path", "%s.path %s is also that of %s", field, show(f.Path), by).
 				WithHint("write each file once")
 		}
 		taken[f.Path] = field
 		if f.Mode > 0o777 {
-			return cloche.Invalid(field+".mode", "%s.mode is 0%o", field, f.Mode).
+			return api.Invalid(field+".mode", "%s.mode is 0%o", field, f.Mode).
 				WithHint("permission bits only: at most 0777, decimal %d", 0o777)
 		}
 		if f.Mode == 0 {
@@ -170,13 +170,13 @@ func checkFiles(d *decision) *cloche.Error {
 
 // checkWritable refuses a file that would have to be written where the sandbox
 // has nothing writable: the deepest mount that holds it decides.
-func (d *decision) checkWritable(field, p string) *cloche.Error {
+func (d *decision) checkWritable(field, p string) *api.Error {
 	w := d.spec.Workspace
 	where, readOnly := "the root", *d.spec.ReadOnlyRoot
 	deepest := ""
-	consider := func(target, name string, ro bool) *cloche.Error {
+	consider := func(target, name string, ro bool) *api.Error {
 		if within(target, p) {
-			return cloche.Invalid(field, "%s %s is a directory: %s is there", field, show(p), name).WithHint("name a file below it")
+			return api.Invalid(field, "%s %s is a directory: %s is there", field, show(p), name).WithHint("name a file below it")
 		}
 		if within(p, target) && len(target) >= len(deepest) {
 			deepest, where, readOnly = target, name, ro
@@ -199,6 +199,6 @@ func (d *decision) checkWritable(field, p string) *cloche.Error {
 	if !readOnly {
 		return nil
 	}
-	return cloche.Invalid(field, "%s %s lies in %s, which is read-only in this sandbox", field, show(p), where).
+	return api.Invalid(field, "%s %s lies in %s, which is read-only in this sandbox", field, show(p), where).
 		WithHint("write it below /tmp, or where the sandbox may write")
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The fields of a request that locks, clamps and reports name.
@@ -34,7 +34,7 @@ const (
 // bounds are all that a limit can be: those of the sandbox, and those of the
 // workspace that is made for it.
 type bounds struct {
-	cloche.Limits
+	api.Limits
 	WorkspaceBytes, WorkspaceInodes int64
 }
 
@@ -155,7 +155,7 @@ func timeLimits() []limit {
 			format: formatMillis,
 		},
 		{
-			field: fieldMaxOutput, key: "max_output", least: 1, hard: cloche.MaxMaxOutput,
+			field: fieldMaxOutput, key: "max_output", least: 1, hard: api.MaxMaxOutput,
 			get:    func(l *bounds) float64 { return float64(l.MaxOutputBytes) },
 			set:    func(l *bounds, v float64) { l.MaxOutputBytes = int64(v) },
 			ruled:  func(r *LimitRule) (float64, bool) { return value(r.MaxOutput) },
@@ -203,16 +203,16 @@ func (l limit) lowerDefault(p *profile) {
 }
 
 // check says what is wrong with a value that was asked for.
-func (l limit) check(field string, v float64) *cloche.Error {
+func (l limit) check(field string, v float64) *api.Error {
 	switch {
 	case math.IsNaN(v) || v < 0:
-		return cloche.Invalid(field, "%s is %s, which is negative or no number", field, rawNumber(v)).
+		return api.Invalid(field, "%s is %s, which is negative or no number", field, rawNumber(v)).
 			WithHint("leave it out for the profile's default, or name at least %s", l.format(l.least))
 	case v > 0 && v < l.least:
-		return cloche.Invalid(field, "%s is %s, too little for anything to run", field, l.format(v)).
+		return api.Invalid(field, "%s is %s, too little for anything to run", field, l.format(v)).
 			WithHint("name at least %s", l.format(l.least))
 	case v > l.hard:
-		return cloche.Invalid(field, "%s is %s, more than any machine has", field, rawNumber(v)).
+		return api.Invalid(field, "%s is %s, more than any machine has", field, rawNumber(v)).
 			WithHint("name at most %s", l.format(l.hard))
 	}
 	return nil
@@ -220,14 +220,14 @@ func (l limit) check(field string, v float64) *cloche.Error {
 
 // fit brings one asked value under the ceiling of p: unchanged, clamped, or
 // refused. Zero counts as asked for unlimited where unlimited is true.
-func (l limit) fit(p *profile, field string, v float64, unlimited bool) (float64, *cloche.Adjustment, *cloche.Error) {
+func (l limit) fit(p *profile, field string, v float64, unlimited bool) (float64, *api.Adjustment, *api.Error) {
 	ceiling := l.get(&p.ceilings)
 	if ceiling == 0 || v <= ceiling && (v > 0 || !unlimited) {
 		return v, nil, nil
 	}
 	rule := ruleName(p.name, "ceilings", l.key)
 	if p.clamps(l.field) {
-		return ceiling, &cloche.Adjustment{Field: field, Asked: wire(v), Used: wire(ceiling), Rule: rule}, nil
+		return ceiling, &api.Adjustment{Field: field, Asked: wire(v), Used: wire(ceiling), Rule: rule}, nil
 	}
 	asked := l.format(v)
 	if v == 0 {
@@ -250,7 +250,7 @@ func (l limit) ceilingRule(p *profile, v float64) string {
 
 // checkLimits validates the asked limits, holds them against the ceilings and
 // fills in the defaults.
-func checkLimits(d *decision) *cloche.Error {
+func checkLimits(d *decision) *api.Error {
 	asked := d.bounds()
 	granted := asked
 	for _, l := range limits() {
@@ -296,7 +296,7 @@ func checkLimits(d *decision) *cloche.Error {
 
 // fitMemory keeps what is memory within the memory: a default is lowered, so
 // that filling it is an error in the sandbox and not its end.
-func fitMemory(asked, granted *bounds) *cloche.Error {
+func fitMemory(asked, granted *bounds) *api.Error {
 	memory := granted.MemoryBytes
 	if memory == 0 {
 		return nil
@@ -309,7 +309,7 @@ func fitMemory(asked, granted *bounds) *cloche.Error {
 		case *part.asked == 0:
 			*part.to = min(*part.to, memory/3&^(1<<16-1))
 		case *part.to > memory:
-			return cloche.Invalid(part.field, "%s is %s, and it is memory, of which the sandbox has %s", part.field, formatSize(float64(*part.to)), formatSize(float64(memory))).
+			return api.Invalid(part.field, "%s is %s, and it is memory, of which the sandbox has %s", part.field, formatSize(float64(*part.to)), formatSize(float64(memory))).
 				WithHint("ask for less, or for more in %s", fieldMemory)
 		}
 	}
@@ -318,7 +318,7 @@ func fitMemory(asked, granted *bounds) *cloche.Error {
 
 // checkEnforcement compares the limits with what the engine can do: a demanded
 // one must be enforced, a built-in default is left out and reported.
-func checkEnforcement(d *decision) *cloche.Error {
+func checkEnforcement(d *decision) *api.Error {
 	granted := d.bounds()
 	for _, l := range limits() {
 		v := l.get(&granted)
@@ -346,7 +346,7 @@ func checkEnforcement(d *decision) *cloche.Error {
 			return e.WithHint("mend what is missing, or leave %s out and run without that limit", l.field)
 		}
 		l.set(&granted, 0)
-		d.unenforced = append(d.unenforced, cloche.Unenforced{Field: l.field, Reason: reason})
+		d.unenforced = append(d.unenforced, api.Unenforced{Field: l.field, Reason: reason})
 	}
 	d.setBounds(granted)
 	return nil

@@ -5,12 +5,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // applyLocks overwrites every locked field with the profile's value and reports
 // what that changed. What the request left out is not a change.
-func applyLocks(d *decision) *cloche.Error {
+func applyLocks(d *decision) *api.Error {
 	for _, field := range d.profile.locked {
 		rule := ruleName(d.profile.name, "locked", field)
 		switch field {

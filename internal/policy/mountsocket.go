@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // FieldWorkspaceSockets names in Unenforced the sockets of the host in a workspace's
 // directory.
@@ -11,14 +11,14 @@ func FieldMountSockets(i int) string { return at("mounts", i) + ".sockets" }
 
 // checkMountSockets tells of directories of the host in which the engine does not keep
 // programs from unix sockets.
-func checkMountSockets(d *decision) *cloche.Error {
+func checkMountSockets(d *decision) *api.Error {
 	tell := func(field string, readOnly bool) {
-		key := cloche.EnforcesMountSockets
+		key := api.EnforcesMountSockets
 		if readOnly {
-			key = cloche.EnforcesReadOnlyMountSockets
+			key = api.EnforcesReadOnlyMountSockets
 		}
 		if can, said := d.engine.Enforces[key]; said && !can.OK {
-			d.unenforced = append(d.unenforced, cloche.Unenforced{Field: field, Reason: can.Reason})
+			d.unenforced = append(d.unenforced, api.Unenforced{Field: field, Reason: can.Reason})
 		}
 	}
 	for i := range d.spec.Mounts {

@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // NameRule says how sandboxes get their names from who asks for them.
@@ -65,12 +65,12 @@ func (n NameRule) template() (text, rule string) {
 	if n.Template != "" {
 		return n.Template, "names.template"
 	}
-	return cloche.DefaultNameTemplate, byBuiltin
+	return api.DefaultNameTemplate, byBuiltin
 }
 
 // checkName names the sandbox: by the operator's forced template, by the request,
 // or by a template and the identity of the request.
-func checkName(d *decision) *cloche.Error {
+func checkName(d *decision) *api.Error {
 	s := &d.spec
 	if err := checkIdentity("identity", s.Identity); err != nil {
 		return err
@@ -92,10 +92,10 @@ func checkName(d *decision) *cloche.Error {
 	}
 	if s.Name != "" {
 		if s.NameTemplate != "" {
-			return cloche.Invalid("name_template", "a name and a template for it are set together").WithHint("leave one of them out")
+			return api.Invalid("name_template", "a name and a template for it are set together").WithHint("leave one of them out")
 		}
-		if !cloche.ValidName(s.Name) {
-			return cloche.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+		if !api.ValidName(s.Name) {
+			return api.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
 		}
 		return nil
 	}
@@ -115,7 +115,7 @@ func checkName(d *decision) *cloche.Error {
 }
 
 // outsideScope refuses a sandbox other than the one that the forced template names.
-func outsideScope(field, asked, name string) *cloche.Error {
+func outsideScope(field, asked, name string) *api.Error {
 	return denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", show(asked), show(name)).
 		WithHint("name no sandbox, or that one; the identity of the request says which it is")
 }
@@ -129,25 +129,25 @@ type Target struct {
 }
 
 // DecideTarget says which sandbox a request is for: ref, an id or a name, or
-// cloche.RefByNaming and what the request says of who asks; where the operator
-// forces a template, the one that it names. The error is always a *cloche.Error.
+// api.RefByNaming and what the request says of who asks; where the operator
+// forces a template, the one that it names. The error is always a *api.Error.
 // Nothing that runs inside has a part in it.
-func DecideTarget(ref string, asked cloche.Naming, caller Caller, rules Rules) (Target, error) {
+func DecideTarget(ref string, asked api.Naming, caller Caller, rules Rules) (Target, error) {
 	if err := checkIdentity("identity", asked.Identity); err != nil {
 		return Target{}, err
 	}
 	t := Target{ref: ref, asked: ref, forced: rules.Names.Force, tenant: caller.Tenant}
-	byName := ref != cloche.RefByNaming
+	byName := ref != api.RefByNaming
 	switch {
 	case t.forced:
 		asked.NameTemplate = ""
 	case byName && asked.NameTemplate != "":
-		return Target{}, cloche.Invalid("name_template", "the sandbox %s and a template for its name are given together", show(ref)).
-			WithHint("leave the template out, or call the sandbox %q", cloche.RefByNaming)
+		return Target{}, api.Invalid("name_template", "the sandbox %s and a template for its name are given together", show(ref)).
+			WithHint("leave the template out, or call the sandbox %q", api.RefByNaming)
 	case byName:
 		return t, nil
 	case asked.NameTemplate == "" && asked.Identity == nil:
-		return Target{}, cloche.Invalid("identity", "the sandbox is called %q, and nothing says for whom the request is", cloche.RefByNaming).
+		return Target{}, api.Invalid("identity", "the sandbox is called %q, and nothing says for whom the request is", api.RefByNaming).
 			WithHint("set identity, or name_template, or name a sandbox")
 	}
 	name, err := nameOf(asked.NameTemplate, asked.Identity, rules.Names)
@@ -162,14 +162,14 @@ func DecideTarget(ref string, asked cloche.Naming, caller Caller, rules Rules) (
 func (t Target) Ref() string { return t.ref }
 
 // Check says whether the sandbox that was found is the one that is meant.
-func (t Target) Check(sb cloche.Sandbox) error {
+func (t Target) Check(sb api.Sandbox) error {
 	if !t.forced {
 		return nil
 	}
 	if sb.Name != t.ref || sb.Tenant != t.tenant {
 		return NoSandbox(t.ref)
 	}
-	if t.asked != cloche.RefByNaming && t.asked != sb.Name && t.asked != sb.ID {
+	if t.asked != api.RefByNaming && t.asked != sb.Name && t.asked != sb.ID {
 		return outsideScope("sandbox", t.asked, t.ref)
 	}
 	return nil
@@ -179,7 +179,7 @@ func (t Target) Check(sb cloche.Sandbox) error {
 // the caller named, and that could not be the one of the template, is outside
 // whether it exists or not.
 func (t Target) Missing(err error) error {
-	if t.forced && cloche.CodeOf(err) == cloche.CodeNotFound && t.asked != cloche.RefByNaming && t.asked != t.ref {
+	if t.forced && api.CodeOf(err) == api.CodeNotFound && t.asked != api.RefByNaming && t.asked != t.ref {
 		return outsideScope("sandbox", t.asked, t.ref)
 	}
 	return err
@@ -187,17 +187,17 @@ func (t Target) Missing(err error) error {
 
 // RunNaming refuses a one-shot that says twice whose sandbox it is: spec says what
 // the new one is called, and the program runs in no other.
-func RunNaming(req cloche.RunRequest) error {
+func RunNaming(req api.RunRequest) error {
 	if req.Exec.NameTemplate == "" && req.Exec.Identity == nil {
 		return nil
 	}
-	return cloche.Invalid("exec.identity", "the program of a run names a sandbox of its own").
+	return api.Invalid("exec.identity", "the program of a run names a sandbox of its own").
 		WithHint("set identity and name_template in spec: the program runs in the sandbox that is made")
 }
 
 // nameOf is the name that a template gives to who asks; an empty one is the
 // operator's.
-func nameOf(text string, id *cloche.Identity, rule NameRule) (string, *cloche.Error) {
+func nameOf(text string, id *api.Identity, rule NameRule) (string, *api.Error) {
 	field := "name_template"
 	if text == "" {
 		text, _ = rule.template()
@@ -216,7 +216,7 @@ func nameOf(text string, id *cloche.Identity, rule NameRule) (string, *cloche.Er
 }
 
 // checkIdentity bounds what a name is made of.
-func checkIdentity(field string, id *cloche.Identity) *cloche.Error {
+func checkIdentity(field string, id *api.Identity) *api.Error {
 	if id == nil {
 		return nil
 	}
@@ -228,7 +228,7 @@ func checkIdentity(field string, id *cloche.Identity) *cloche.Error {
 			return tooLarge(at, "%s has %d bytes", at, len(v.value)).WithHint("at most %d", maxIdentityValue)
 		}
 		if !utf8.ValidString(v.value) || strings.ContainsFunc(v.value, unicode.IsControl) {
-			return cloche.Invalid(at, "%s is %s", at, show(v.value)).WithHint("use UTF-8 text without control characters")
+			return api.Invalid(at, "%s is %s", at, show(v.value)).WithHint("use UTF-8 text without control characters")
 		}
 	}
 	if n := len(id.Variables); n > maxVariables {
@@ -237,13 +237,13 @@ func checkIdentity(field string, id *cloche.Identity) *cloche.Error {
 	for _, key := range slices.Sorted(maps.Keys(id.Variables)) {
 		at, v := field+".variables."+bounded(key), id.Variables[key]
 		if !validVariable(key) {
-			return cloche.Invalid(at, "variable %s is not valid", show(key)).WithHint("%s", variableHint())
+			return api.Invalid(at, "variable %s is not valid", show(key)).WithHint("%s", variableHint())
 		}
 		if len(v) > maxVariableValue {
 			return tooLarge(at, "the value of variable %s has %d bytes", key, len(v)).WithHint("at most %d", maxVariableValue)
 		}
 		if !utf8.ValidString(v) {
-			return cloche.Invalid(at, "the value of variable %s is not UTF-8", key).WithHint("use text")
+			return api.Invalid(at, "the value of variable %s is not UTF-8", key).WithHint("use text")
 		}
 	}
 	return nil
@@ -274,10 +274,10 @@ type nameTemplate struct {
 
 // parseTemplate reads a template. A variable is a plain name in braces: there is no
 // way to write what a value is to look like, and nothing is evaluated.
-func parseTemplate(field, source string) (nameTemplate, *cloche.Error) {
-	wrong := func(format string, args ...any) (nameTemplate, *cloche.Error) {
-		e := cloche.Invalid(field, format, args...)
-		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", cloche.DefaultNameTemplate)
+func parseTemplate(field, source string) (nameTemplate, *api.Error) {
+	wrong := func(format string, args ...any) (nameTemplate, *api.Error) {
+		e := api.Invalid(field, format, args...)
+		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", api.DefaultNameTemplate)
 	}
 	if source == "" || len(source) > maxTemplate {
 		return wrong("the template has %d bytes, and 1 to %d are taken", len(source), maxTemplate)
@@ -317,9 +317,9 @@ type nameValue struct {
 }
 
 // values are those of the variables. An empty value is none.
-func (t nameTemplate) values(id *cloche.Identity) []nameValue {
+func (t nameTemplate) values(id *api.Identity) []nameValue {
 	if id == nil {
-		id = &cloche.Identity{}
+		id = &api.Identity{}
 	}
 	out := make([]nameValue, len(t.vars))
 	for i, name := range t.vars {
@@ -384,7 +384,7 @@ func (t nameTemplate) name(values []nameValue) string {
 	}
 	b.WriteString(t.texts[len(values)])
 	name := b.String()
-	if plain && cloche.ValidName(name) && !strings.Contains(name, ".") && !strings.HasPrefix(name, "sb-") {
+	if plain && api.ValidName(name) && !strings.Contains(name, ".") && !strings.HasPrefix(name, "sb-") {
 		return name
 	}
 	return readable(name) + "." + t.digest(values)
@@ -425,7 +425,7 @@ func (t nameTemplate) digest(values []nameValue) string {
 // readable is for people: the letters and digits of a name, as many as there is
 // room for.
 func readable(s string) string {
-	const room = cloche.MaxNameLen - digestLen - 1
+	const room = api.MaxNameLen - digestLen - 1
 	var b strings.Builder
 	gap := false
 	for _, r := range strings.ToLower(s) {
@@ -477,7 +477,7 @@ func shadowedNames(r Rules, report reporter) {
 	}
 }
 
-func cloneIdentity(id *cloche.Identity) *cloche.Identity {
+func cloneIdentity(id *api.Identity) *api.Identity {
 	if id == nil {
 		return nil
 	}

@@ -7,24 +7,24 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // nameFor is the name that a template gives, by way of a create.
-func nameFor(t *testing.T, template string, id *cloche.Identity, rules policy.Rules) (string, error) {
+func nameFor(t *testing.T, template string, id *api.Identity, rules policy.Rules) (string, error) {
 	t.Helper()
-	spec := cloche.SandboxSpec{Naming: cloche.Naming{NameTemplate: template, Identity: id}}
+	spec := api.SandboxSpec{Naming: api.Naming{NameTemplate: template, Identity: id}}
 	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, rules)
 	if err != nil {
 		return "", err
 	}
 	name := p.Spec().Name
-	if !cloche.ValidName(name) {
+	if !api.ValidName(name) {
 		t.Fatalf("%q with %+v gives the name %q, which is not valid", template, id, name)
 	}
 	// An exec of the same identity means the same sandbox.
-	target, err := policy.DecideTarget(cloche.RefByNaming, spec.Naming, tenant, rules)
+	target, err := policy.DecideTarget(api.RefByNaming, spec.Naming, tenant, rules)
 	if err != nil || target.Ref() != name {
 		t.Fatalf("a create of %q with %+v makes %q, an exec means %q: %v", template, id, name, target.Ref(), err)
 	}
@@ -32,10 +32,10 @@ func nameFor(t *testing.T, template string, id *cloche.Identity, rules policy.Ru
 }
 
 func TestNameFromTemplate(t *testing.T) {
-	group := &cloche.Identity{LauncherType: "group", LauncherID: "-100123", SenderID: "42", QueryID: "7"}
+	group := &api.Identity{LauncherType: "group", LauncherID: "-100123", SenderID: "42", QueryID: "7"}
 	for _, tc := range []struct {
 		name, template string
-		id             *cloche.Identity
+		id             *api.Identity
 		want           string // a regular expression
 	}{
 		{"the default", "", group, `group_-100123`},
@@ -43,21 +43,21 @@ func TestNameFromTemplate(t *testing.T) {
 		{"global alone", "{global}", group, "global"},
 		{"global without identity", "{global}", nil, "global"},
 		{"text alone", "shared-box", nil, "shared-box"},
-		{"launcher_type is else query", "", &cloche.Identity{LauncherID: "5"}, "query_5"},
-		{"launcher_id is else query_id", "", &cloche.Identity{QueryID: "7"}, "query_7"},
-		{"launcher_id is else unknown", "", &cloche.Identity{LauncherType: "person", SenderID: "42"}, "person_unknown"},
-		{"sender_id is else launcher_id", "u_{sender_id}", &cloche.Identity{LauncherID: "5", QueryID: "7"}, "u_5"},
-		{"sender_id is else query_id", "u_{sender_id}", &cloche.Identity{QueryID: "7"}, "u_7"},
-		{"sender_id is else unknown", "{launcher_type}_{sender_id}", &cloche.Identity{LauncherType: "person"}, "person_unknown"},
-		{"query_id has nothing else", "{launcher_id}_{query_id}", &cloche.Identity{LauncherID: "5"}, "5_unknown"},
+		{"launcher_type is else query", "", &api.Identity{LauncherID: "5"}, "query_5"},
+		{"launcher_id is else query_id", "", &api.Identity{QueryID: "7"}, "query_7"},
+		{"launcher_id is else unknown", "", &api.Identity{LauncherType: "person", SenderID: "42"}, "person_unknown"},
+		{"sender_id is else launcher_id", "u_{sender_id}", &api.Identity{LauncherID: "5", QueryID: "7"}, "u_5"},
+		{"sender_id is else query_id", "u_{sender_id}", &api.Identity{QueryID: "7"}, "u_7"},
+		{"sender_id is else unknown", "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person"}, "person_unknown"},
+		{"query_id has nothing else", "{launcher_id}_{query_id}", &api.Identity{LauncherID: "5"}, "5_unknown"},
 		{"one that nobody knows", "{launcher_id}_{pipeline}", group, `100123_unknown\.[0-9a-z]{26}`},
-		{"one of the caller's own", "p_{pipeline}_{launcher_id}", &cloche.Identity{LauncherID: "5", Variables: map[string]string{"pipeline": "blue"}}, "p_blue_5"},
-		{"an empty one is none", "{launcher_id}_{pipeline}", &cloche.Identity{LauncherID: "5", Variables: map[string]string{"pipeline": ""}}, "5_unknown"},
-		{"other letters", "", &cloche.Identity{LauncherType: "group", LauncherID: "张三"}, `group\.[0-9a-z]{26}`},
-		{"nothing that can be read", "{launcher_id}", &cloche.Identity{LauncherID: "张三"}, `n\.[0-9a-z]{26}`},
-		{"capitals", "", &cloche.Identity{LauncherType: "group", LauncherID: "Ab"}, `group_ab\.[0-9a-z]{26}`},
-		{"too long", "", &cloche.Identity{LauncherType: "group", LauncherID: strings.Repeat("a", 1000)}, `group_a{30}\.[0-9a-z]{26}`},
-		{"the form of an id", "{launcher_id}", &cloche.Identity{LauncherID: "sb-4k2mwd7e3x9qv0ha"}, `sb-4k2mwd7e3x9qv0ha\.[0-9a-z]{26}`},
+		{"one of the caller's own", "p_{pipeline}_{launcher_id}", &api.Identity{LauncherID: "5", Variables: map[string]string{"pipeline": "blue"}}, "p_blue_5"},
+		{"an empty one is none", "{launcher_id}_{pipeline}", &api.Identity{LauncherID: "5", Variables: map[string]string{"pipeline": ""}}, "5_unknown"},
+		{"other letters", "", &api.Identity{LauncherType: "group", LauncherID: "张三"}, `group\.[0-9a-z]{26}`},
+		{"nothing that can be read", "{launcher_id}", &api.Identity{LauncherID: "张三"}, `n\.[0-9a-z]{26}`},
+		{"capitals", "", &api.Identity{LauncherType: "group", LauncherID: "Ab"}, `group_ab\.[0-9a-z]{26}`},
+		{"too long", "", &api.Identity{LauncherType: "group", LauncherID: strings.Repeat("a", 1000)}, `group_a{30}\.[0-9a-z]{26}`},
+		{"the form of an id", "{launcher_id}", &api.Identity{LauncherID: "sb-4k2mwd7e3x9qv0ha"}, `sb-4k2mwd7e3x9qv0ha\.[0-9a-z]{26}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := nameFor(t, tc.template, tc.id, policy.Rules{})
@@ -73,7 +73,7 @@ func TestNameFromTemplate(t *testing.T) {
 func TestCallersVariablesNeverOverrideIdentity(t *testing.T) {
 	all := "{launcher_type}_{launcher_id}_{sender_id}_{query_id}_{global}"
 	forged := map[string]string{"launcher_type": "person", "launcher_id": "1", "sender_id": "2", "query_id": "3", "global": "4"}
-	for _, id := range []cloche.Identity{
+	for _, id := range []api.Identity{
 		{LauncherType: "group", LauncherID: "5", SenderID: "6", QueryID: "7"}, {LauncherID: "5"}, {QueryID: "7"}, {SenderID: "6"},
 	} {
 		honest, err := nameFor(t, all, &id, policy.Rules{})
@@ -85,7 +85,7 @@ func TestCallersVariablesNeverOverrideIdentity(t *testing.T) {
 			t.Errorf("with variables %q, %v; without %q", got, err, honest)
 		}
 	}
-	if _, err := nameFor(t, "", &cloche.Identity{Variables: forged}, policy.Rules{}); err == nil {
+	if _, err := nameFor(t, "", &api.Identity{Variables: forged}, policy.Rules{}); err == nil {
 		t.Error("variables that call themselves an identity make a name")
 	}
 }
@@ -95,8 +95,8 @@ func TestBadTemplates(t *testing.T) {
 		"{", "}", "{}", "a{b", "a}b", "{launcher_id!r}", "{launcher_id:>10}", "{a.b}", "{a[0]}", "{{a}}", "{a{b}}", "{ a }", "{1a}", "{é}", "a\nb",
 		"a\x00", "\xff", strings.Repeat("x", 257), strings.Repeat("{a}", 17), "{" + strings.Repeat("a", 65) + "}", "%s{}", "{0}", "{launcher_id}}",
 	} {
-		_, err := nameFor(t, text, &cloche.Identity{LauncherID: "5"}, policy.Rules{})
-		want{code: cloche.CodeInvalid, field: "name_template"}.check(t, err)
+		_, err := nameFor(t, text, &api.Identity{LauncherID: "5"}, policy.Rules{})
+		want{code: api.CodeInvalid, field: "name_template"}.check(t, err)
 		if !utf8.ValidString(text) {
 			continue // the YAML library makes other text of it
 		}
@@ -105,18 +105,18 @@ func TestBadTemplates(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("v", 5000)
-	for field, id := range map[string]*cloche.Identity{
+	for field, id := range map[string]*api.Identity{
 		"identity.launcher_id": {LauncherID: long}, "identity.sender_id": {SenderID: "a\nb"}, "identity.launcher_type": {LauncherType: "\xff"},
 		"identity.variables.a": {Variables: map[string]string{"a": long}}, "identity.variables.b": {Variables: map[string]string{"b": "\xff"}},
 		"identity.variables.a-b": {Variables: map[string]string{"a-b": "x"}},
 	} {
 		_, err := nameFor(t, "", id, policy.Rules{})
-		if cloche.CodeOf(err) == cloche.CodeTooLarge {
-			want{code: cloche.CodeTooLarge, field: field}.check(t, err)
+		if api.CodeOf(err) == api.CodeTooLarge {
+			want{code: api.CodeTooLarge, field: field}.check(t, err)
 		} else {
-			want{code: cloche.CodeInvalid, field: field}.check(t, err)
+			want{code: api.CodeInvalid, field: field}.check(t, err)
 		}
-		if _, err := policy.DecideTarget("box", cloche.Naming{Identity: id}, tenant, policy.Rules{}); err == nil {
+		if _, err := policy.DecideTarget("box", api.Naming{Identity: id}, tenant, policy.Rules{}); err == nil {
 			t.Errorf("an exec with a bad %s is taken", field)
 		}
 	}
@@ -130,12 +130,12 @@ func quoted(s string) string {
 // TestNamesOfNobody: what tells nothing of who asks is refused, unless the operator
 // lets everybody share.
 func TestNamesOfNobody(t *testing.T) {
-	for template, id := range map[string]*cloche.Identity{
+	for template, id := range map[string]*api.Identity{
 		"{launcher_id}": {}, "{sender_id}": {LauncherType: ""}, "{pipeline}_{sender_id}": {Variables: map[string]string{"other": "x"}},
 		"{launcher_type}_{launcher_id}": {}, "{global}_{query_id}": nil, "{nobody}": {LauncherID: "5"},
 	} {
 		_, err := nameFor(t, template, id, policy.Rules{})
-		want{code: cloche.CodeDenied, rule: "names.allow_shared", field: "identity", says: "allow_shared: true"}.check(t, err)
+		want{code: api.CodeDenied, rule: "names.allow_shared", field: "identity", says: "allow_shared: true"}.check(t, err)
 		if got, err := nameFor(t, template, id, mustParse(t, "names: {allow_shared: true}")); err != nil || !strings.Contains(got, "unknown") {
 			t.Errorf("%s shared: %q, %v", template, got, err)
 		}
@@ -143,16 +143,16 @@ func TestNamesOfNobody(t *testing.T) {
 }
 
 // identities differ in what is known, in ways that a simple encoding mixes up.
-func identities() []cloche.Identity {
+func identities() []api.Identity {
 	values := []string{
 		"", "a", "b", "A", "a_b", "a-b", "b_c", "_", "-", ".", "a.b", " a", "a ", "é", "e\u0301", "É", "ß", "ss", "张三", "張三", "unknown", "global", "{a}",
 		"sb-4k2mwd7e3x9qv0ha", strings.Repeat("x", 60), strings.Repeat("x", 61), strings.Repeat("x", 1000), "a_b_c", "n", "/", "a/b", "%2f", "ａ", "а",
 	}
-	var out []cloche.Identity
+	var out []api.Identity
 	for _, a := range values {
 		for _, b := range values {
 			if a != "" && b != "" {
-				out = append(out, cloche.Identity{LauncherType: a, LauncherID: b})
+				out = append(out, api.Identity{LauncherType: a, LauncherID: b})
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func TestKnownValuesNeverCollide(t *testing.T) {
 		"", "{launcher_type}{launcher_id}", "{launcher_type}-{launcher_id}", "{launcher_type}.{launcher_id}", "{launcher_type}a_{launcher_id}",
 		"{launcher_type}_{launcher_id}_{launcher_type}", "x{launcher_type}__{launcher_id}y", "机器人_{launcher_type}_{launcher_id}", "Box_{launcher_type}:{launcher_id}",
 	} {
-		seen := map[string]cloche.Identity{}
+		seen := map[string]api.Identity{}
 		for _, id := range identities() {
 			name, err := nameFor(t, template, &id, policy.Rules{})
 			if err != nil {
@@ -182,11 +182,11 @@ func TestKnownValuesNeverCollide(t *testing.T) {
 
 // TestKnownIsNotUnknown: who is called "unknown" shares with nobody who is.
 func TestKnownIsNotUnknown(t *testing.T) {
-	known, err := nameFor(t, "{launcher_type}_{sender_id}", &cloche.Identity{LauncherType: "person", SenderID: "unknown"}, policy.Rules{})
+	known, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person", SenderID: "unknown"}, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	none, err := nameFor(t, "{launcher_type}_{sender_id}", &cloche.Identity{LauncherType: "person"}, policy.Rules{})
+	none, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person"}, policy.Rules{})
 	if err != nil || known == none || none != "person_unknown" {
 		t.Errorf("known %q, unknown %q, %v", known, none, err)
 	}
@@ -204,8 +204,8 @@ func FuzzNamesNeverCollide(f *testing.F) {
 		if !strings.Contains(template, "{launcher_type}") || !strings.Contains(template, "{launcher_id}") || a1 == "" || a2 == "" || b1 == "" || b2 == "" {
 			return
 		}
-		a, errA := nameFor(t, template, &cloche.Identity{LauncherType: a1, LauncherID: a2}, policy.Rules{})
-		b, errB := nameFor(t, template, &cloche.Identity{LauncherType: b1, LauncherID: b2}, policy.Rules{})
+		a, errA := nameFor(t, template, &api.Identity{LauncherType: a1, LauncherID: a2}, policy.Rules{})
+		b, errB := nameFor(t, template, &api.Identity{LauncherType: b1, LauncherID: b2}, policy.Rules{})
 		if errA != nil || errB != nil {
 			return
 		}
@@ -219,11 +219,11 @@ const forced = `names: {template: "{launcher_type}_{launcher_id}", force: true}`
 
 func TestForcedTemplate(t *testing.T) {
 	rules := mustParse(t, forced)
-	me := &cloche.Identity{LauncherType: "person", LauncherID: "5"}
+	me := &api.Identity{LauncherType: "person", LauncherID: "5"}
 	for _, c := range []policy.Caller{operator, root, tenant} {
-		for _, naming := range []cloche.Naming{{Identity: me}, {Identity: me, NameTemplate: "{global}"}, {Identity: me, NameTemplate: "{"}} {
+		for _, naming := range []api.Naming{{Identity: me}, {Identity: me, NameTemplate: "{global}"}, {Identity: me, NameTemplate: "{"}} {
 			for _, name := range []string{"", "person_5"} {
-				p := decide(t, cloche.SandboxSpec{Name: name, Naming: naming}, c, rules)
+				p := decide(t, api.SandboxSpec{Name: name, Naming: naming}, c, rules)
 				if got := p.Spec(); got.Name != "person_5" || got.NameTemplate != "" {
 					t.Errorf("%q with %+v became %+v", name, naming, got)
 				}
@@ -232,29 +232,29 @@ func TestForcedTemplate(t *testing.T) {
 				}
 			}
 		}
-		_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Name: "person_6", Naming: cloche.Naming{Identity: me}}, Facts: facts()}, c, rules)
-		want{code: cloche.CodeDenied, rule: "names.force", field: "name", says: "person_5"}.check(t, err)
-		_, err = policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Name: "person_6"}, Facts: facts()}, c, rules)
-		want{code: cloche.CodeDenied, rule: "names.allow_shared", field: "identity"}.check(t, err)
+		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6", Naming: api.Naming{Identity: me}}, Facts: facts()}, c, rules)
+		want{code: api.CodeDenied, rule: "names.force", field: "name", says: "person_5"}.check(t, err)
+		_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6"}, Facts: facts()}, c, rules)
+		want{code: api.CodeDenied, rule: "names.allow_shared", field: "identity"}.check(t, err)
 		_, err = policy.Decide(policy.Request{Facts: facts()}, c, rules)
-		want{code: cloche.CodeDenied, rule: "names.allow_shared"}.check(t, err)
+		want{code: api.CodeDenied, rule: "names.allow_shared"}.check(t, err)
 		checkForcedTarget(t, c, rules, me)
 	}
 }
 
 // checkForcedTarget is of execs and process starts.
-func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *cloche.Identity) {
+func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *api.Identity) {
 	t.Helper()
-	mine := cloche.Sandbox{ID: "sb-mine", Name: "person_5", Tenant: c.Tenant}
+	mine := api.Sandbox{ID: "sb-mine", Name: "person_5", Tenant: c.Tenant}
 	for _, tc := range []struct {
 		ref   string
-		found cloche.Sandbox
+		found api.Sandbox
 		rule  string
 	}{
-		{cloche.RefByNaming, mine, ""}, {"person_5", mine, ""}, {"sb-mine", mine, ""},
+		{api.RefByNaming, mine, ""}, {"person_5", mine, ""}, {"sb-mine", mine, ""},
 		{"person_6", mine, "names.force"}, {"sb-other", mine, "names.force"}, {"", mine, "names.force"},
 	} {
-		target, err := policy.DecideTarget(tc.ref, cloche.Naming{Identity: me, NameTemplate: "{global}"}, c, rules)
+		target, err := policy.DecideTarget(tc.ref, api.Naming{Identity: me, NameTemplate: "{global}"}, c, rules)
 		if err != nil || target.Ref() != "person_5" {
 			t.Fatalf("%q leads to %q: %v", tc.ref, target.Ref(), err)
 		}
@@ -262,50 +262,50 @@ func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *cl
 		if (err == nil) != (tc.rule == "") {
 			t.Errorf("%q: %v", tc.ref, err)
 		} else if err != nil {
-			want{code: cloche.CodeDenied, rule: tc.rule, field: "sandbox"}.check(t, err)
+			want{code: api.CodeDenied, rule: tc.rule, field: "sandbox"}.check(t, err)
 			// That there is no such sandbox does not change the answer.
-			want{code: cloche.CodeDenied, rule: tc.rule}.check(t, target.Missing(policy.NoSandbox("person_5")))
+			want{code: api.CodeDenied, rule: tc.rule}.check(t, target.Missing(policy.NoSandbox("person_5")))
 		}
 		foreign := mine
 		foreign.Tenant = "another"
-		if err := target.Check(foreign); cloche.CodeOf(err) != cloche.CodeNotFound {
+		if err := target.Check(foreign); api.CodeOf(err) != api.CodeNotFound {
 			t.Errorf("%q reaches a sandbox of the same name of another tenant: %v", tc.ref, err)
 		}
 	}
-	_, err := policy.DecideTarget("person_5", cloche.Naming{}, c, rules)
-	want{code: cloche.CodeDenied, rule: "names.allow_shared"}.check(t, err)
+	_, err := policy.DecideTarget("person_5", api.Naming{}, c, rules)
+	want{code: api.CodeDenied, rule: "names.allow_shared"}.check(t, err)
 }
 
 func TestTargetWithoutForce(t *testing.T) {
 	rules := mustParse(t, `names: {template: "op_{launcher_id}"}`)
-	me := &cloche.Identity{LauncherType: "person", LauncherID: "5"}
+	me := &api.Identity{LauncherType: "person", LauncherID: "5"}
 	for _, tc := range []struct {
 		ref    string
-		naming cloche.Naming
+		naming api.Naming
 		leads  string
 		want   want
 	}{
-		{"box", cloche.Naming{}, "box", want{}},
-		{"box", cloche.Naming{Identity: me}, "box", want{}},
-		{"-", cloche.Naming{Identity: me}, "op_5", want{}},
-		{"-", cloche.Naming{Identity: me, NameTemplate: "{launcher_type}_x"}, "person_x", want{}},
-		{"-", cloche.Naming{NameTemplate: "shared"}, "shared", want{}},
-		{"-", cloche.Naming{}, "", want{code: cloche.CodeInvalid, field: "identity"}},
-		{"box", cloche.Naming{NameTemplate: "{global}"}, "", want{code: cloche.CodeInvalid, field: "name_template"}},
+		{"box", api.Naming{}, "box", want{}},
+		{"box", api.Naming{Identity: me}, "box", want{}},
+		{"-", api.Naming{Identity: me}, "op_5", want{}},
+		{"-", api.Naming{Identity: me, NameTemplate: "{launcher_type}_x"}, "person_x", want{}},
+		{"-", api.Naming{NameTemplate: "shared"}, "shared", want{}},
+		{"-", api.Naming{}, "", want{code: api.CodeInvalid, field: "identity"}},
+		{"box", api.Naming{NameTemplate: "{global}"}, "", want{code: api.CodeInvalid, field: "name_template"}},
 	} {
 		target, err := policy.DecideTarget(tc.ref, tc.naming, tenant, rules)
 		if tc.want.code != "" {
 			tc.want.check(t, err)
-		} else if err != nil || target.Ref() != tc.leads || target.Check(cloche.Sandbox{Name: "any"}) != nil {
+		} else if err != nil || target.Ref() != tc.leads || target.Check(api.Sandbox{Name: "any"}) != nil {
 			t.Errorf("%q with %+v leads to %q, %v; want %q", tc.ref, tc.naming, target.Ref(), err, tc.leads)
 		}
 	}
-	_, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Name: "box", Naming: cloche.Naming{NameTemplate: "x"}}, Facts: facts()}, tenant, rules)
-	want{code: cloche.CodeInvalid, field: "name_template"}.check(t, err)
-	if p := decide(t, cloche.SandboxSpec{Name: "box", Naming: cloche.Naming{Identity: me}}, tenant, rules); p.Spec().Name != "box" {
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "box", Naming: api.Naming{NameTemplate: "x"}}, Facts: facts()}, tenant, rules)
+	want{code: api.CodeInvalid, field: "name_template"}.check(t, err)
+	if p := decide(t, api.SandboxSpec{Name: "box", Naming: api.Naming{Identity: me}}, tenant, rules); p.Spec().Name != "box" {
 		t.Errorf("an identity renames a sandbox that has a name: %q", p.Spec().Name)
 	}
-	if err := policy.RunNaming(cloche.RunRequest{Exec: cloche.ExecRequest{Naming: cloche.Naming{Identity: me}}}); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if err := policy.RunNaming(api.RunRequest{Exec: api.ExecRequest{Naming: api.Naming{Identity: me}}}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("a run whose program names another sandbox: %v", err)
 	}
 }
@@ -318,7 +318,7 @@ func TestForcedNamesAreStable(t *testing.T) {
 	for range 2000 {
 		id := all[r.IntN(len(all))]
 		rules := policy.Rules{Names: policy.NameRule{Force: r.IntN(2) == 0, Template: pick(r, "", "{sender_id}", "x_{launcher_id}"), AllowShared: true}}
-		checkDecision(t, policy.Request{Spec: cloche.SandboxSpec{Naming: cloche.Naming{
+		checkDecision(t, policy.Request{Spec: api.SandboxSpec{Naming: api.Naming{
 			NameTemplate: pick(r, "", "{launcher_id}", "{a}{b}"), Identity: pick(r, nil, &id),
 		}}, Facts: facts()}, pick(r, operator, tenant), rules)
 	}
@@ -329,7 +329,7 @@ func TestNamesInThePolicyFile(t *testing.T) {
 		`names: {template: "{launcher_id:x}"}`: "names.template", `names: {forced: true}`: "names.forced", `names: {force: maybe}`: "names.force",
 	} {
 		_, err := policy.ParseRules([]byte(text))
-		want{code: cloche.CodeInvalid, field: key}.check(t, err)
+		want{code: api.CodeInvalid, field: key}.check(t, err)
 	}
 	for text, says := range map[string]string{
 		`names: {template: "box", force: true}`:                       "same name",

@@ -12,7 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Override sets one key over what the policy file says.
@@ -64,7 +64,7 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	// JSON is YAML in which every text is quoted, so that none becomes something else.
 	text, err := json.Marshal(merged)
 	if err != nil {
-		return Rules{}, cloche.Invalid("", "the settings over the policy file cannot be read: %w", err)
+		return Rules{}, api.Invalid("", "the settings over the policy file cannot be read: %w", err)
 	}
 	d := readDocument(text)
 	if len(d.errors) == 0 {
@@ -85,12 +85,12 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 func merge(data []byte, over []Override) (out map[string]any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = nil, cloche.Invalid("", "the settings over the policy file cannot be read: the YAML decoder gave up: %v", p).
+			out, err = nil, api.Invalid("", "the settings over the policy file cannot be read: the YAML decoder gave up: %v", p).
 				WithHint("write plain keys, lists and values")
 		}
 	}()
 	if err := yaml.Unmarshal(data, &out); err != nil {
-		return nil, cloche.Invalid("", "the policy file cannot be read: %w", err)
+		return nil, api.Invalid("", "the policy file cannot be read: %w", err)
 	}
 	if out == nil {
 		out = map[string]any{}
@@ -137,7 +137,7 @@ func (o Override) value(t reflect.Type) (v any, set bool, err error) {
 			return nil, false, nil
 		}
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
-			return nil, false, cloche.Invalid(strings.Join(o.Path, "."), "%s is not YAML", o.Name).WithHint("write it as in the policy file, on one line: {key: value} or [a, b]")
+			return nil, false, api.Invalid(strings.Join(o.Path, "."), "%s is not YAML", o.Name).WithHint("write it as in the policy file, on one line: {key: value} or [a, b]")
 		}
 		return v, true, nil
 	case t.Kind() == reflect.Slice:

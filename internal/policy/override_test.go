@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -52,8 +52,8 @@ func TestBadOverrides(t *testing.T) {
 	} {
 		o := over(tc.key, tc.text)
 		_, err := policy.ParseRulesOver([]byte("max_sandboxes: 1"), []policy.Override{over("max_snapshots_per_tenant", "1"), o})
-		e, ok := errors.AsType[*cloche.Error](err)
-		if !ok || e.Code != cloche.CodeInvalid || !strings.HasPrefix(e.Field, tc.key) || !strings.Contains(e.Message, o.Name) {
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Code != api.CodeInvalid || !strings.HasPrefix(e.Field, tc.key) || !strings.Contains(e.Message, o.Name) {
 			t.Errorf("%s=%q: %v (field %q)", o.Name, tc.text, err, e.Field)
 		}
 	}
@@ -114,7 +114,7 @@ func FuzzOverride(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, text string, file []byte) {
 		_, err := policy.ParseRulesOver(file, []policy.Override{over(key, text)})
 		if err != nil {
-			if _, ok := errors.AsType[*cloche.Error](err); !ok {
+			if _, ok := errors.AsType[*api.Error](err); !ok {
 				t.Fatalf("error of type %T: %v", err, err)
 			}
 			return

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxRules is the largest policy file, in bytes.
@@ -14,7 +14,7 @@ const maxRules = 1 << 20
 
 // ParseRules reads a policy file: one YAML document, in which an unknown or
 // repeated key is an error, and so is any value that Decide could not use. An
-// empty file is the zero Rules. The error is always a *cloche.Error whose Field
+// empty file is the zero Rules. The error is always a *api.Error whose Field
 // is the path of the key; of several it is the first in the file.
 func ParseRules(data []byte) (Rules, error) {
 	d := readDocument(data)
@@ -25,7 +25,7 @@ func ParseRules(data []byte) (Rules, error) {
 }
 
 // reporter is told what is wrong with a rule.
-type reporter func(*cloche.Error)
+type reporter func(*api.Error)
 
 // ruleChecks are the checks of what a file says, once it can be read.
 func ruleChecks() []func(Rules, reporter) {
@@ -34,30 +34,30 @@ func ruleChecks() []func(Rules, reporter) {
 
 func ruleVersion(r Rules, report reporter) {
 	if r.Version != 0 && r.Version != RulesVersion {
-		report(cloche.Invalid("version", "version is %d", r.Version).WithHint("this build reads version %d", RulesVersion))
+		report(api.Invalid("version", "version is %d", r.Version).WithHint("this build reads version %d", RulesVersion))
 	}
 }
 
 func ruleEngine(r Rules, report reporter) {
 	engineName("engine", r.Engine, report)
 	switch r.MinTier {
-	case "", cloche.TierNamespace, cloche.TierGVisor, cloche.TierMicroVM:
+	case "", api.TierNamespace, api.TierGVisor, api.TierMicroVM:
 	default:
-		report(cloche.Invalid("min_tier", "min_tier %s is not a strength of isolation", show(string(r.MinTier))).
-			WithHint("write %s, %s or %s", cloche.TierNamespace, cloche.TierGVisor, cloche.TierMicroVM))
+		report(api.Invalid("min_tier", "min_tier %s is not a strength of isolation", show(string(r.MinTier))).
+			WithHint("write %s, %s or %s", api.TierNamespace, api.TierGVisor, api.TierMicroVM))
 	}
 }
 
 // engineName reports what cannot be the name of an engine.
 func engineName(field, name string, report reporter) {
-	if name != "" && (!cloche.ValidName(name) || name == "fake") {
-		report(cloche.Invalid(field, "engine %s cannot be chosen", show(name)).
+	if name != "" && (!api.ValidName(name) || name == "fake") {
+		report(api.Invalid(field, "engine %s cannot be chosen", show(name)).
 			WithHint("write \"auto\" or the name of an engine that `cloche doctor` lists"))
 	}
 }
 
 func ruleMounts(r Rules, report reporter) {
-	tell := func(err *cloche.Error) {
+	tell := func(err *api.Error) {
 		if err != nil {
 			report(err)
 		}
@@ -70,7 +70,7 @@ func ruleMounts(r Rules, report reporter) {
 		tell(err)
 		for j, t := range m.Tenants {
 			if t == "" {
-				report(cloche.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
+				report(api.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
 					WithHint("name a tenant, or leave tenants out to grant it to every caller"))
 			}
 		}
@@ -87,14 +87,14 @@ func ruleCounts(r Rules, report reporter) {
 		n   int
 	}{{"max_sandboxes", r.MaxSandboxes}, {"max_sandboxes_per_tenant", r.MaxSandboxesPerTenant}, {"max_workspaces_per_tenant", r.MaxWorkspacesPerTenant}, {"max_snapshots_per_tenant", r.MaxSnapshotsPerTenant}} {
 		if c.n < 0 {
-			report(cloche.Invalid(c.key, "%s is %d", c.key, c.n).WithHint("write a positive number, or 0 for the default"))
+			report(api.Invalid(c.key, "%s is %d", c.key, c.n).WithHint("write a positive number, or 0 for the default"))
 		}
 	}
 	if r.Retention.Count < 0 {
-		report(cloche.Invalid("retention.count", "retention.count is %d", r.Retention.Count).WithHint("write how many ended sandboxes are kept, or 0 for 1000"))
+		report(api.Invalid("retention.count", "retention.count is %d", r.Retention.Count).WithHint("write how many ended sandboxes are kept, or 0 for 1000"))
 	}
 	if f := r.Retention.For; f != nil && *f < 0 {
-		report(cloche.Invalid("retention.for", "retention.for is negative").WithHint("write a time such as 24h, or 0s to keep nothing"))
+		report(api.Invalid("retention.for", "retention.for is negative").WithHint("write a time such as 24h, or 0s to keep nothing"))
 	}
 }
 
@@ -102,23 +102,23 @@ func ruleProfiles(r Rules, report reporter) {
 	builtin := func(name string) bool { return slices.Contains(builtinNames(), name) }
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
 		p, field := r.Profiles[name], "profiles."+bounded(name)
-		if !cloche.ValidName(name) {
-			report(cloche.Invalid(field, "profile name %s is not valid", show(name)).WithHint("%s", nameHint()))
+		if !api.ValidName(name) {
+			report(api.Invalid(field, "profile name %s is not valid", show(name)).WithHint("%s", nameHint()))
 		}
 		if builtin(name) && p.Extends != "" {
-			report(cloche.Invalid(field+".extends", "profile %s is built in and starts from itself", name).
+			report(api.Invalid(field+".extends", "profile %s is built in and starts from itself", name).
 				WithHint("leave extends out, or choose another name for the profile"))
 		}
 		engineName(field+".engine", p.Engine, report)
 		if p.Extends != "" && !builtin(p.Extends) {
-			report(cloche.Invalid(field+".extends", "there is no built-in profile %s", show(p.Extends)).
+			report(api.Invalid(field+".extends", "there is no built-in profile %s", show(p.Extends)).
 				WithHint("the built-in profiles are %s", strings.Join(Profiles(Rules{}), ", ")))
 		}
 		if _, err := parseImage(p.Image); p.Image != "" && err != nil {
-			report(cloche.Invalid(field+".image", "image %s is not a reference", show(p.Image)).WithHint("write a reference such as debian:12"))
+			report(api.Invalid(field+".image", "image %s is not a reference", show(p.Image)).WithHint("write a reference such as debian:12"))
 		}
 		if p.Network != "" && p.Network != networkNone && p.Network != networkOn {
-			report(cloche.Invalid(field+".network", "network %s is not known", show(p.Network)).
+			report(api.Invalid(field+".network", "network %s is not known", show(p.Network)).
 				WithHint("write %q or %q", networkNone, networkOn))
 		}
 		ruleFields(field, p, report)
@@ -130,7 +130,7 @@ func ruleFields(field string, p ProfileRule, report reporter) {
 	if p.Locked != nil {
 		for i, f := range *p.Locked {
 			if !lockable(f) {
-				report(cloche.Invalid(at(field+".locked", i), "field %s cannot be locked", show(f)).
+				report(api.Invalid(at(field+".locked", i), "field %s cannot be locked", show(f)).
 					WithHint("these can: %s", strings.Join(lockableFields(), ", ")))
 			}
 		}
@@ -138,7 +138,7 @@ func ruleFields(field string, p ProfileRule, report reporter) {
 	if p.Clamp != nil {
 		for i, f := range *p.Clamp {
 			if !isLimit(f) {
-				report(cloche.Invalid(at(field+".clamp", i), "field %s cannot be clamped", show(f)).
+				report(api.Invalid(at(field+".clamp", i), "field %s cannot be clamped", show(f)).
 					WithHint("these can: %s", strings.Join(limitFields(), ", ")))
 			}
 		}
@@ -177,7 +177,7 @@ func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
 				continue
 			}
 			if ceiling := l.get(&resolved.ceilings); part.key == "defaults" && ceiling > 0 && v > ceiling {
-				report(cloche.Invalid(path, "%s is %s, over the profile's ceiling of %s", path, l.format(v), l.format(ceiling)).
+				report(api.Invalid(path, "%s is %s, over the profile's ceiling of %s", path, l.format(v), l.format(ceiling)).
 					WithHint("lower it, or raise %s.ceilings.%s", field, l.key))
 			}
 		}
@@ -185,9 +185,9 @@ func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
 }
 
 // checkRuled says what is wrong with a limit that a rule sets.
-func checkRuled(l limit, path string, v float64) *cloche.Error {
+func checkRuled(l limit, path string, v float64) *api.Error {
 	if math.IsInf(v, 0) {
-		return cloche.Invalid(path, "%s is infinite", path).WithHint("write 0 for no limit")
+		return api.Invalid(path, "%s is infinite", path).WithHint("write 0 for no limit")
 	}
 	return l.check(path, v)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -54,11 +54,11 @@ func TestParseWholeFile(t *testing.T) {
 	if *d.Memory != 3<<29 || *d.Disk != 10e9 || *d.Timeout != policy.Duration(90*time.Second) || *d.MaxOutput != 4<<20 {
 		t.Errorf("defaults %+v", d)
 	}
-	p := decide(t, cloche.SandboxSpec{Profile: "build", Limits: cloche.Limits{MemoryBytes: 100 << 30}}, operator, r)
+	p := decide(t, api.SandboxSpec{Profile: "build", Limits: api.Limits{MemoryBytes: 100 << 30}}, operator, r)
 	if l := p.Limits(); l.CPUs != 4 || l.MemoryBytes != 64<<30 || l.Pids != 512 || l.TimeoutMS != 90_000 || p.Spec().Image != "debian:12" || *p.Spec().ReadOnlyRoot {
 		t.Errorf("granted %+v", p.Spec())
 	}
-	if l := decide(t, cloche.SandboxSpec{}, operator, r).Limits(); l.TimeoutMS != 3_600_000 || l.MemoryBytes != 2<<30 {
+	if l := decide(t, api.SandboxSpec{}, operator, r).Limits(); l.TimeoutMS != 3_600_000 || l.MemoryBytes != 2<<30 {
 		t.Errorf("agent %+v", l)
 	}
 	for _, empty := range []string{"", "\n", "# nothing\n", "{}", "---\n", "profiles: {x: {defaults: {workspace: null, disk: }}}", "mounts:\nimages: null\nmax_sandboxes:\n"} {
@@ -116,12 +116,12 @@ func TestParseRefusals(t *testing.T) {
 		"size huge":         {"profiles: {x: {defaults: {memory: 1e300}}}", want{says: "512MiB"}},
 		"time without unit": {"profiles: {x: {defaults: {timeout: 90}}}", want{says: "1h30m"}},
 		"time negative":     {"profiles: {x: {defaults: {timeout: -1s}}}", want{says: "1h30m"}},
-		"too large":         {"# " + strings.Repeat("x", 1<<20), want{code: cloche.CodeTooLarge}},
+		"too large":         {"# " + strings.Repeat("x", 1<<20), want{code: api.CodeTooLarge}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.ParseRules([]byte(c.text))
 			if c.want.code == "" {
-				c.want.code = cloche.CodeInvalid
+				c.want.code = api.CodeInvalid
 			}
 			c.want.check(t, err)
 		})

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of the rules of one mount: each is made of a mount, and of one for every
@@ -16,17 +16,17 @@ const (
 )
 
 // strength orders accesses, weakest first.
-func strength(a cloche.PathAccess) int {
+func strength(a api.PathAccess) int {
 	switch a {
-	case cloche.AccessRead:
+	case api.AccessRead:
 		return 1
-	case cloche.AccessWrite:
+	case api.AccessWrite:
 		return 2
 	}
 	return 0
 }
 
-func weaker(a, b cloche.PathAccess) cloche.PathAccess {
+func weaker(a, b api.PathAccess) api.PathAccess {
 	if strength(a) < strength(b) {
 		return a
 	}
@@ -34,28 +34,28 @@ func weaker(a, b cloche.PathAccess) cloche.PathAccess {
 }
 
 // accessOf is the access of a mount that has no rules.
-func accessOf(readOnly bool) cloche.PathAccess {
+func accessOf(readOnly bool) api.PathAccess {
 	if readOnly {
-		return cloche.AccessRead
+		return api.AccessRead
 	}
-	return cloche.AccessWrite
+	return api.AccessWrite
 }
 
-func wireRules(rules []PathRule) []cloche.PathRule {
-	var out []cloche.PathRule
+func wireRules(rules []PathRule) []api.PathRule {
+	var out []api.PathRule
 	for _, r := range rules {
-		out = append(out, cloche.PathRule{Path: r.Path, Access: r.Access})
+		out = append(out, api.PathRule{Path: r.Path, Access: r.Access})
 	}
 	return out
 }
 
 // cleanPathRules checks the rules of a mount whose access is base, and returns
 // them sorted, so that what is above comes first, without those that say nothing.
-func cleanPathRules(field string, base cloche.PathAccess, rules []cloche.PathRule) ([]cloche.PathRule, *cloche.Error) {
+func cleanPathRules(field string, base api.PathAccess, rules []api.PathRule) ([]api.PathRule, *api.Error) {
 	if n := len(rules); n > maxPathRules {
 		return nil, tooLarge(field, "%s has %d rules", field, n).WithHint("at most %d", maxPathRules)
 	}
-	out := make([]cloche.PathRule, 0, len(rules))
+	out := make([]api.PathRule, 0, len(rules))
 	for i, r := range rules {
 		one := at(field, i)
 		p, err := cleanRelative(one+".path", r.Path)
@@ -63,24 +63,24 @@ func cleanPathRules(field string, base cloche.PathAccess, rules []cloche.PathRul
 			return nil, err
 		}
 		switch r.Access {
-		case cloche.AccessNone, cloche.AccessRead, cloche.AccessWrite:
+		case api.AccessNone, api.AccessRead, api.AccessWrite:
 		default:
-			return nil, cloche.Invalid(one+".access", "%s.access %s is not known", one, show(string(r.Access))).
-				WithHint("write %s, %s or %s", cloche.AccessNone, cloche.AccessRead, cloche.AccessWrite)
+			return nil, api.Invalid(one+".access", "%s.access %s is not known", one, show(string(r.Access))).
+				WithHint("write %s, %s or %s", api.AccessNone, api.AccessRead, api.AccessWrite)
 		}
 		if strength(r.Access) > strength(base) {
-			return nil, cloche.Invalid(one+".access", "%s gives %s, and the mount itself is %s", one, r.Access, base).
+			return nil, api.Invalid(one+".access", "%s gives %s, and the mount itself is %s", one, r.Access, base).
 				WithHint("rules only narrow what the mount gives")
 		}
-		if slices.ContainsFunc(out, func(o cloche.PathRule) bool { return o.Path == p }) {
-			return nil, cloche.Invalid(one+".path", "%s.path %s has a rule already", one, show(p)).WithHint("give each path one rule")
+		if slices.ContainsFunc(out, func(o api.PathRule) bool { return o.Path == p }) {
+			return nil, api.Invalid(one+".path", "%s.path %s has a rule already", one, show(p)).WithHint("give each path one rule")
 		}
-		out = append(out, cloche.PathRule{Path: p, Access: r.Access})
+		out = append(out, api.PathRule{Path: p, Access: r.Access})
 	}
 	for i, r := range out {
 		for _, above := range out {
-			if above.Access == cloche.AccessNone && below(r.Path, above.Path) && r.Access != cloche.AccessNone {
-				return nil, cloche.Invalid(at(field, i)+".path", "%s cannot be reached: there is no access to %s above it", show(r.Path), show(above.Path)).
+			if above.Access == api.AccessNone && below(r.Path, above.Path) && r.Access != api.AccessNone {
+				return nil, api.Invalid(at(field, i)+".path", "%s cannot be reached: there is no access to %s above it", show(r.Path), show(above.Path)).
 					WithHint("deny what is beside it instead")
 			}
 		}
@@ -89,19 +89,19 @@ func cleanPathRules(field string, base cloche.PathAccess, rules []cloche.PathRul
 }
 
 // cleanRelative checks a path below a mount.
-func cleanRelative(field, p string) (string, *cloche.Error) {
+func cleanRelative(field, p string) (string, *api.Error) {
 	const hint = `write a path below the mount, such as "secrets" or "src/generated"`
 	switch {
 	case len(p) > maxPath:
-		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
+		return "", api.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
 	case strings.HasPrefix(p, "/") || windowsPath(p):
-		return "", cloche.Invalid(field, "%s %s is absolute", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s is absolute", field, show(p)).WithHint(hint)
 	case strings.ContainsRune(p, 0):
-		return "", cloche.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s holds a NUL byte", field, show(p)).WithHint(hint)
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return "", cloche.Invalid(field, `%s %s has an element ".."`, field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, `%s %s has an element ".."`, field, show(p)).WithHint(hint)
 	case path.Clean(p) == ".":
-		return "", cloche.Invalid(field, "%s %s is the whole mount", field, show(p)).WithHint(hint + "; the access of the mount itself is read_only")
+		return "", api.Invalid(field, "%s %s is the whole mount", field, show(p)).WithHint(hint + "; the access of the mount itself is read_only")
 	}
 	if depth := strings.Count(path.Clean(p), "/") + 1; depth > maxRuleDepth {
 		return "", tooLarge(field, "%s is a path of %d parts", field, depth).WithHint("at most %d; mount a directory that is nearer to it", maxRuleDepth)
@@ -114,7 +114,7 @@ func below(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
 // accessAt is the access to p, relative and clean: the longest rule that holds
 // it decides.
-func accessAt(base cloche.PathAccess, rules []cloche.PathRule, p string) cloche.PathAccess {
+func accessAt(base api.PathAccess, rules []api.PathRule, p string) api.PathAccess {
 	longest := -1
 	for _, r := range rules {
 		if (r.Path == p || below(p, r.Path)) && len(r.Path) > longest {
@@ -125,9 +125,9 @@ func accessAt(base cloche.PathAccess, rules []cloche.PathRule, p string) cloche.
 }
 
 // simplify sorts rules and leaves out those that say what holds without them.
-func simplify(base cloche.PathAccess, rules []cloche.PathRule) []cloche.PathRule {
-	slices.SortFunc(rules, func(a, b cloche.PathRule) int { return strings.Compare(a.Path, b.Path) })
-	var out []cloche.PathRule
+func simplify(base api.PathAccess, rules []api.PathRule) []api.PathRule {
+	slices.SortFunc(rules, func(a, b api.PathRule) int { return strings.Compare(a.Path, b.Path) })
+	var out []api.PathRule
 	for _, r := range rules { // what is above stands before
 		if accessAt(base, out, path.Dir(r.Path)) != r.Access {
 			out = append(out, r)
@@ -138,14 +138,14 @@ func simplify(base cloche.PathAccess, rules []cloche.PathRule) []cloche.PathRule
 
 // stricter combines two sets of rules on one mount: at every path the weaker
 // access holds.
-func stricter(base cloche.PathAccess, a, b []cloche.PathRule) []cloche.PathRule {
-	var all []cloche.PathRule
+func stricter(base api.PathAccess, a, b []api.PathRule) []api.PathRule {
+	var all []api.PathRule
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(a, b) {
 		if !seen[r.Path] {
 			seen[r.Path] = true
 			access := weaker(accessAt(base, a, r.Path), accessAt(base, b, r.Path))
-			all = append(all, cloche.PathRule{Path: r.Path, Access: access})
+			all = append(all, api.PathRule{Path: r.Path, Access: access})
 		}
 	}
 	return simplify(base, all)
@@ -153,10 +153,10 @@ func stricter(base cloche.PathAccess, a, b []cloche.PathRule) []cloche.PathRule 
 
 // grantedAccess is what the rules of the operator's grants leave of real, which they
 // hold: the access to the directory itself and the rules below it.
-func (d *decision) grantedAccess(real string) (cloche.PathAccess, []cloche.PathRule) {
+func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 	type grant struct {
-		base  cloche.PathAccess
-		rules []cloche.PathRule
+		base  api.PathAccess
+		rules []api.PathRule
 	}
 	var grants []grant
 	for i, root := range d.realRoots() {
@@ -172,15 +172,15 @@ func (d *decision) grantedAccess(real string) (cloche.PathAccess, []cloche.PathR
 		for _, r := range m.Rules {
 			p := path.Clean(r.Path)
 			if rel == "" {
-				g.rules = append(g.rules, cloche.PathRule{Path: p, Access: r.Access})
+				g.rules = append(g.rules, api.PathRule{Path: p, Access: r.Access})
 			} else if rest, ok := strings.CutPrefix(p, rel+"/"); ok {
-				g.rules = append(g.rules, cloche.PathRule{Path: rest, Access: r.Access})
+				g.rules = append(g.rules, api.PathRule{Path: rest, Access: r.Access})
 			}
 		}
 		grants = append(grants, g)
 	}
-	widest := func(access func(grant) cloche.PathAccess) cloche.PathAccess {
-		most := cloche.AccessNone
+	widest := func(access func(grant) api.PathAccess) api.PathAccess {
+		most := api.AccessNone
 		for _, g := range grants {
 			if a := access(g); strength(a) > strength(most) {
 				most = a
@@ -190,17 +190,17 @@ func (d *decision) grantedAccess(real string) (cloche.PathAccess, []cloche.PathR
 	}
 	if len(grants) == 0 {
 		if d.caller.Operator {
-			return cloche.AccessWrite, nil
+			return api.AccessWrite, nil
 		}
-		return cloche.AccessNone, nil
+		return api.AccessNone, nil
 	}
-	base := widest(func(g grant) cloche.PathAccess { return g.base })
-	var rules []cloche.PathRule
+	base := widest(func(g grant) api.PathAccess { return g.base })
+	var rules []api.PathRule
 	for _, g := range grants {
 		for _, r := range g.rules {
-			a := widest(func(g grant) cloche.PathAccess { return accessAt(g.base, g.rules, r.Path) })
-			if !slices.ContainsFunc(rules, func(o cloche.PathRule) bool { return o.Path == r.Path }) {
-				rules = append(rules, cloche.PathRule{Path: r.Path, Access: a})
+			a := widest(func(g grant) api.PathAccess { return accessAt(g.base, g.rules, r.Path) })
+			if !slices.ContainsFunc(rules, func(o api.PathRule) bool { return o.Path == r.Path }) {
+				rules = append(rules, api.PathRule{Path: r.Path, Access: a})
 			}
 		}
 	}
@@ -208,9 +208,9 @@ func (d *decision) grantedAccess(real string) (cloche.PathAccess, []cloche.PathR
 }
 
 // checkPathRules judges what the request says of paths in its mounts, as text.
-func checkPathRules(d *decision) *cloche.Error {
+func checkPathRules(d *decision) *api.Error {
 	w := d.spec.Workspace
-	var err *cloche.Error
+	var err *api.Error
 	if w.Rules, err = cleanPathRules("workspace.rules", accessOf(w.ReadOnly), w.Rules); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func checkPathRules(d *decision) *cloche.Error {
 
 // checkReach refuses what would be mounted where a rule lets nobody in, and so
 // where nothing can be mounted. It comes when all rules are known.
-func checkReach(d *decision) *cloche.Error {
+func checkReach(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if err := d.reach("workspace.path", w.Path); err != nil {
 		return err
@@ -243,13 +243,13 @@ func checkReach(d *decision) *cloche.Error {
 	return nil
 }
 
-func (d *decision) reach(field, target string) *cloche.Error {
-	refuse := func(of, at string, rules []cloche.PathRule) *cloche.Error {
+func (d *decision) reach(field, target string) *api.Error {
+	refuse := func(of, at string, rules []api.PathRule) *api.Error {
 		rel, ok := strings.CutPrefix(target, at+"/")
-		if !ok || accessAt(cloche.AccessWrite, rules, rel) != cloche.AccessNone {
+		if !ok || accessAt(api.AccessWrite, rules, rel) != api.AccessNone {
 			return nil
 		}
-		return cloche.Invalid(field, "%s %s lies where %s allows no access", field, show(target), of).
+		return api.Invalid(field, "%s %s lies where %s allows no access", field, show(target), of).
 			WithHint("choose another path, or leave the rule out")
 	}
 	if err := refuse("workspace.rules", d.spec.Workspace.Path, d.spec.Workspace.Rules); err != nil {
@@ -265,7 +265,7 @@ func (d *decision) reach(field, target string) *cloche.Error {
 
 // checkGlobs refuses patterns: none of the engines can enforce one while a
 // process runs, and one that only some ways into a sandbox would respect is none.
-func checkGlobs(d *decision) *cloche.Error {
+func checkGlobs(d *decision) *api.Error {
 	for i, m := range d.spec.Mounts {
 		if len(m.Globs) > 0 {
 			return d.noGlobs(at("mounts", i) + ".globs")
@@ -277,7 +277,7 @@ func checkGlobs(d *decision) *cloche.Error {
 	return nil
 }
 
-func (d *decision) noGlobs(field string) *cloche.Error {
+func (d *decision) noGlobs(field string) *api.Error {
 	return unsupported(field, "%s were asked for, and engine %s cannot hold a program to patterns of paths", field, d.engine.Name).
 		WithHint("name directories or files in %s.rules, which it enforces", strings.TrimSuffix(field, ".globs"))
 }

@@ -8,18 +8,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 const (
-	no = cloche.AccessNone
-	ro = cloche.AccessRead
-	rw = cloche.AccessWrite
+	no = api.AccessNone
+	ro = api.AccessRead
+	rw = api.AccessWrite
 )
 
 // accessOf is the access to p in plain words: the longest rule that holds it.
-func accessOf(base cloche.PathAccess, rules []cloche.PathRule, p string) cloche.PathAccess {
+func accessOf(base api.PathAccess, rules []api.PathRule, p string) api.PathAccess {
 	for ; p != "."; p = path.Dir(p) {
 		for _, r := range rules {
 			if path.Clean(r.Path) == p {
@@ -30,9 +30,9 @@ func accessOf(base cloche.PathAccess, rules []cloche.PathRule, p string) cloche.
 	return base
 }
 
-func rank(a cloche.PathAccess) int { return strings.Index("none ro rw", string(a)) }
+func rank(a api.PathAccess) int { return strings.Index("none ro rw", string(a)) }
 
-func withRules(source string, readOnly bool, rules ...cloche.PathRule) cloche.SandboxSpec {
+func withRules(source string, readOnly bool, rules ...api.PathRule) api.SandboxSpec {
 	s := mount(source, readOnly)
 	s.Mounts[0].Rules = rules
 	return s
@@ -40,44 +40,44 @@ func withRules(source string, readOnly bool, rules ...cloche.PathRule) cloche.Sa
 
 func TestPathRulesAreCleanedAndSorted(t *testing.T) {
 	spec := withRules("/data", false,
-		cloche.PathRule{Path: "src/generated/", Access: rw}, cloche.PathRule{Path: "./src", Access: ro}, cloche.PathRule{Path: "plain", Access: rw},
-		cloche.PathRule{Path: "src/x", Access: ro}, cloche.PathRule{Path: "a//b", Access: no},
+		api.PathRule{Path: "src/generated/", Access: rw}, api.PathRule{Path: "./src", Access: ro}, api.PathRule{Path: "plain", Access: rw},
+		api.PathRule{Path: "src/x", Access: ro}, api.PathRule{Path: "a//b", Access: no},
 	)
 	p := decide(t, spec, root, policy.Rules{})
-	want := []cloche.PathRule{{Path: "a/b", Access: no}, {Path: "src", Access: ro}, {Path: "src/generated", Access: rw}}
+	want := []api.PathRule{{Path: "a/b", Access: no}, {Path: "src", Access: ro}, {Path: "src/generated", Access: rw}}
 	if got := p.Spec().Mounts[0].Rules; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
 	}
 }
 
 func TestPathRulesRefused(t *testing.T) {
-	many := make([]cloche.PathRule, 65)
+	many := make([]api.PathRule, 65)
 	for i := range many {
-		many[i] = cloche.PathRule{Path: fmt.Sprint("d", i), Access: no}
+		many[i] = api.PathRule{Path: fmt.Sprint("d", i), Access: no}
 	}
 	for name, c := range map[string]struct {
 		readOnly bool
-		rules    []cloche.PathRule
+		rules    []api.PathRule
 		w        want
 	}{
-		"absolute":       {false, []cloche.PathRule{{Path: "/etc", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"of Windows":     {false, []cloche.PathRule{{Path: `C:\x`, Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"upwards":        {false, []cloche.PathRule{{Path: "a", Access: no}, {Path: "b/../..", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[1].path"}},
-		"a NUL":          {false, []cloche.PathRule{{Path: "a\x00", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"everything":     {false, []cloche.PathRule{{Path: "./", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"empty":          {false, []cloche.PathRule{{Path: "", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"no access":      {false, []cloche.PathRule{{Path: "a", Access: "x"}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].access"}},
-		"twice":          {false, []cloche.PathRule{{Path: "a", Access: no}, {Path: "a/.", Access: ro}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[1].path"}},
-		"wider":          {true, []cloche.PathRule{{Path: "a", Access: rw}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].access"}},
-		"out of reach":   {false, []cloche.PathRule{{Path: "a/b", Access: ro}, {Path: "a", Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
-		"too many":       {false, many, want{code: cloche.CodeTooLarge, field: "mounts[0].rules"}},
-		"too deep":       {false, []cloche.PathRule{{Path: strings.Repeat("d/", 32) + "f", Access: no}}, want{code: cloche.CodeTooLarge, field: "mounts[0].rules[0].path"}},
-		"a path too far": {false, []cloche.PathRule{{Path: strings.Repeat("x", 5000), Access: no}}, want{code: cloche.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"absolute":       {false, []api.PathRule{{Path: "/etc", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"of Windows":     {false, []api.PathRule{{Path: `C:\x`, Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"upwards":        {false, []api.PathRule{{Path: "a", Access: no}, {Path: "b/../..", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[1].path"}},
+		"a NUL":          {false, []api.PathRule{{Path: "a\x00", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"everything":     {false, []api.PathRule{{Path: "./", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"empty":          {false, []api.PathRule{{Path: "", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"no access":      {false, []api.PathRule{{Path: "a", Access: "x"}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].access"}},
+		"twice":          {false, []api.PathRule{{Path: "a", Access: no}, {Path: "a/.", Access: ro}}, want{code: api.CodeInvalid, field: "mounts[0].rules[1].path"}},
+		"wider":          {true, []api.PathRule{{Path: "a", Access: rw}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].access"}},
+		"out of reach":   {false, []api.PathRule{{Path: "a/b", Access: ro}, {Path: "a", Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
+		"too many":       {false, many, want{code: api.CodeTooLarge, field: "mounts[0].rules"}},
+		"too deep":       {false, []api.PathRule{{Path: strings.Repeat("d/", 32) + "f", Access: no}}, want{code: api.CodeTooLarge, field: "mounts[0].rules[0].path"}},
+		"a path too far": {false, []api.PathRule{{Path: strings.Repeat("x", 5000), Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.Decide(policy.Request{Spec: withRules("/data", c.readOnly, c.rules...), Facts: facts()}, root, policy.Rules{})
 			c.w.check(t, err)
-			w := cloche.SandboxSpec{Workspace: &cloche.Workspace{ReadOnly: c.readOnly, Rules: c.rules}}
+			w := api.SandboxSpec{Workspace: &api.Workspace{ReadOnly: c.readOnly, Rules: c.rules}}
 			_, err = policy.Decide(policy.Request{Spec: w, Facts: facts()}, root, policy.Rules{})
 			c.w.field = strings.Replace(c.w.field, "mounts[0]", "workspace", 1)
 			c.w.check(t, err)
@@ -87,23 +87,23 @@ func TestPathRulesRefused(t *testing.T) {
 
 func TestGlobsAreRefusedByName(t *testing.T) {
 	spec := mount("/data", true)
-	spec.Mounts[0].Globs = []cloche.PathGlob{{Pattern: "**/.env", Access: no}}
+	spec.Mounts[0].Globs = []api.PathGlob{{Pattern: "**/.env", Access: no}}
 	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
-	want{code: cloche.CodeUnsupported, field: "mounts[0].globs", says: "mounts[0].rules"}.check(t, err)
-	spec = cloche.SandboxSpec{Workspace: &cloche.Workspace{Globs: []cloche.PathGlob{{Pattern: "*", Access: ro}}}}
+	want{code: api.CodeUnsupported, field: "mounts[0].globs", says: "mounts[0].rules"}.check(t, err)
+	spec = api.SandboxSpec{Workspace: &api.Workspace{Globs: []api.PathGlob{{Pattern: "*", Access: ro}}}}
 	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
-	want{code: cloche.CodeUnsupported, field: "workspace.globs"}.check(t, err)
+	want{code: api.CodeUnsupported, field: "workspace.globs"}.check(t, err)
 }
 
 func TestNothingIsPutWhereNobodyGetsIn(t *testing.T) {
-	spec := withRules("/data", false, cloche.PathRule{Path: "s", Access: no})
-	spec.Mounts = append(spec.Mounts, cloche.Mount{Source: "/datax", Target: "/m/s/sub"})
+	spec := withRules("/data", false, api.PathRule{Path: "s", Access: no})
+	spec.Mounts = append(spec.Mounts, api.Mount{Source: "/datax", Target: "/m/s/sub"})
 	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
-	want{code: cloche.CodeInvalid, field: "mounts[1].target", says: "mounts[0].rules"}.check(t, err)
-	spec = withRules("/data", false, cloche.PathRule{Path: "s", Access: no})
-	spec.Files = []cloche.File{{Path: "/m/s/f"}}
+	want{code: api.CodeInvalid, field: "mounts[1].target", says: "mounts[0].rules"}.check(t, err)
+	spec = withRules("/data", false, api.PathRule{Path: "s", Access: no})
+	spec.Files = []api.File{{Path: "/m/s/f"}}
 	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
-	want{code: cloche.CodeInvalid, field: "files[0].path"}.check(t, err)
+	want{code: api.CodeInvalid, field: "files[0].path"}.check(t, err)
 }
 
 func TestRulesOfGrants(t *testing.T) {
@@ -111,15 +111,15 @@ func TestRulesOfGrants(t *testing.T) {
 	for name, c := range map[string]struct {
 		source   string
 		readOnly bool
-		asked    []cloche.PathRule
-		want     []cloche.PathRule
+		asked    []api.PathRule
+		want     []api.PathRule
 	}{
-		"the root":            {"/data", false, nil, []cloche.PathRule{{Path: "in/lib", Access: ro}, {Path: "in/secrets", Access: no}, {Path: "shut", Access: no}}},
-		"below it":            {"/data/in", false, nil, []cloche.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: no}}},
-		"to read":             {"/data/in", true, nil, []cloche.PathRule{{Path: "secrets", Access: no}}},
-		"asked for more":      {"/data/in", false, []cloche.PathRule{{Path: "secrets", Access: rw}, {Path: "lib/x", Access: rw}}, []cloche.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: no}}},
-		"asked for less":      {"/data/in", false, []cloche.PathRule{{Path: "lib", Access: no}}, []cloche.PathRule{{Path: "lib", Access: no}, {Path: "secrets", Access: no}}},
-		"asked for less at a": {"/data/in", false, []cloche.PathRule{{Path: "lib/x", Access: no}}, []cloche.PathRule{{Path: "lib", Access: ro}, {Path: "lib/x", Access: no}, {Path: "secrets", Access: no}}},
+		"the root":            {"/data", false, nil, []api.PathRule{{Path: "in/lib", Access: ro}, {Path: "in/secrets", Access: no}, {Path: "shut", Access: no}}},
+		"below it":            {"/data/in", false, nil, []api.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: no}}},
+		"to read":             {"/data/in", true, nil, []api.PathRule{{Path: "secrets", Access: no}}},
+		"asked for more":      {"/data/in", false, []api.PathRule{{Path: "secrets", Access: rw}, {Path: "lib/x", Access: rw}}, []api.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: no}}},
+		"asked for less":      {"/data/in", false, []api.PathRule{{Path: "lib", Access: no}}, []api.PathRule{{Path: "lib", Access: no}, {Path: "secrets", Access: no}}},
+		"asked for less at a": {"/data/in", false, []api.PathRule{{Path: "lib/x", Access: no}}, []api.PathRule{{Path: "lib", Access: ro}, {Path: "lib/x", Access: no}, {Path: "secrets", Access: no}}},
 	} {
 		for who, caller := range map[string]policy.Caller{"tenant": tenant, "root": root} {
 			t.Run(name+"/"+who, func(t *testing.T) {
@@ -133,14 +133,14 @@ func TestRulesOfGrants(t *testing.T) {
 	f := facts()
 	f.Dirs["/data/shut/x"] = dir("/data/shut/x", 0)
 	f.Dirs["/data/in/lib"] = dir("/data/in/lib", 0)
-	want{code: cloche.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/shut/x", true, f, tenant, rules))
-	want{code: cloche.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/in/lib", false, f, root, rules))
+	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/shut/x", true, f, tenant, rules))
+	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/in/lib", false, f, root, rules))
 	if err := decideDir(t, "/data/in/lib", true, f, tenant, rules); err != nil {
 		t.Error(err)
 	}
 	// A grant without rules gives more, and counts.
 	rules.Mounts = append(rules.Mounts, policy.MountRule{Root: "/data/in"})
-	if got := decide(t, withRules("/data/in", false), tenant, rules).Spec().Mounts[0].Rules; !reflect.DeepEqual(got, []cloche.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: ro}}) {
+	if got := decide(t, withRules("/data/in", false), tenant, rules).Spec().Mounts[0].Rules; !reflect.DeepEqual(got, []api.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: ro}}) {
 		t.Errorf("two grants: %v", got)
 	}
 	for text, field := range map[string]string{
@@ -150,7 +150,7 @@ func TestRulesOfGrants(t *testing.T) {
 		"{root: /d, write: true, rules: [{path: a, access: none}, {path: ./a, access: none}]}": "mounts[0].rules[1].path",
 	} {
 		_, err := policy.ParseRules([]byte("mounts: [" + text + "]"))
-		want{code: cloche.CodeInvalid, field: field}.check(t, err)
+		want{code: api.CodeInvalid, field: field}.check(t, err)
 	}
 }
 
@@ -158,12 +158,12 @@ func TestRulesOfGrants(t *testing.T) {
 // widest grant say, and no more than the mount gives.
 func TestStricterRuleWins(t *testing.T) {
 	names := []string{"a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "a/b/c"}
-	draw := func(r *rand.Rand, most cloche.PathAccess) []cloche.PathRule {
-		var out []cloche.PathRule
+	draw := func(r *rand.Rand, most api.PathAccess) []api.PathRule {
+		var out []api.PathRule
 		for _, n := range names {
 			a := pick(r, no, ro, rw)
 			if r.IntN(3) == 0 && rank(a) <= rank(most) && accessOf(most, out, path.Dir(n)) != no {
-				out = append(out, cloche.PathRule{Path: n, Access: a})
+				out = append(out, api.PathRule{Path: n, Access: a})
 			}
 		}
 		return out
@@ -185,9 +185,9 @@ func TestStricterRuleWins(t *testing.T) {
 		for _, p := range append(names, "c", "a/a/a/x") {
 			widest := no
 			for _, m := range rules.Mounts {
-				var g []cloche.PathRule
+				var g []api.PathRule
 				for _, x := range m.Rules {
-					g = append(g, cloche.PathRule{Path: x.Path, Access: x.Access})
+					g = append(g, api.PathRule{Path: x.Path, Access: x.Access})
 				}
 				if a := accessOf(rw, g, p); rank(a) > rank(widest) {
 					widest = a

@@ -4,24 +4,24 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Permit is a granted request. Only Decide makes a valid one; the zero value
 // permits nothing. It is immutable and safe for concurrent use.
 type Permit struct {
 	valid      bool
-	spec       cloche.SandboxSpec
+	spec       api.SandboxSpec
 	tenant     string
 	engine     string
-	tier       cloche.Tier
+	tier       api.Tier
 	demanded   []string
-	adjusted   []cloche.Adjustment
-	unenforced []cloche.Unenforced
+	adjusted   []api.Adjustment
+	unenforced []api.Unenforced
 	mounts     []HostDir
 	skills     []HostDir
 	workspace  *HostDir
-	snapshot   *cloche.Snapshot
+	snapshot   *api.Snapshot
 	granted    WorkspaceGrant
 	rootBytes  int64
 	image      ImageGrant
@@ -62,10 +62,10 @@ func (p Permit) Valid() bool { return p.valid }
 // Spec is what was granted: every default filled in but Name and User, paths
 // cleaned, limits that are not enforced at zero. The contents of Files are
 // shared with the request; all else is the caller's to change.
-func (p Permit) Spec() cloche.SandboxSpec { return cloneSpec(p.spec) }
+func (p Permit) Spec() api.SandboxSpec { return cloneSpec(p.spec) }
 
 // Limits are the ones in force; zero is none.
-func (p Permit) Limits() cloche.Limits { return p.spec.Limits }
+func (p Permit) Limits() api.Limits { return p.spec.Limits }
 
 // Tenant owns the sandbox.
 func (p Permit) Tenant() string { return p.tenant }
@@ -77,17 +77,17 @@ func (p Permit) Profile() string { return p.spec.Profile }
 func (p Permit) Engine() string { return p.engine }
 
 // Tier is how strong that engine's isolation is.
-func (p Permit) Tier() cloche.Tier { return p.tier }
+func (p Permit) Tier() api.Tier { return p.tier }
 
 // Demanded lists the limits that must be enforced or the create must fail,
 // because the request or a rule of the operator set them: "limits.pids".
 func (p Permit) Demanded() []string { return slices.Clone(p.demanded) }
 
 // Adjusted lists every value that a lock or a clamp changed.
-func (p Permit) Adjusted() []cloche.Adjustment { return slices.Clone(p.adjusted) }
+func (p Permit) Adjusted() []api.Adjustment { return slices.Clone(p.adjusted) }
 
 // Unenforced lists default limits that the engine cannot enforce here.
-func (p Permit) Unenforced() []cloche.Unenforced { return slices.Clone(p.unenforced) }
+func (p Permit) Unenforced() []api.Unenforced { return slices.Clone(p.unenforced) }
 
 // Mounts are the granted directories of the host, in the order of Spec.Mounts.
 func (p Permit) Mounts() []HostDir { return slices.Clone(p.mounts) }
@@ -106,7 +106,7 @@ func (p Permit) Image() ImageGrant { return p.image }
 
 // WithoutPull is p for an image that has been fetched: what is here is used.
 func (p Permit) WithoutPull() Permit {
-	p.image.Pull = cloche.PullNever
+	p.image.Pull = api.PullNever
 	return p
 }
 

@@ -8,18 +8,18 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Request is what is to be decided, with what was found out about it.
 type Request struct {
-	Spec  cloche.SandboxSpec
+	Spec  api.SandboxSpec
 	Facts Facts
 	// Held says that a connection holds the sandbox.
 	Held bool
 	// Setup is what may leave the sandbox before what Spec says of that is put in
 	// force; nil is the same.
-	Setup *cloche.EgressPolicy
+	Setup *api.EgressPolicy
 }
 
 // Facts are what I/O found out before the decision. Paths says which host
@@ -43,7 +43,7 @@ type Facts struct {
 	SocketDirs []string
 	// Engines are the reports of all engines of this build; "auto" takes the
 	// first that is usable and strong enough.
-	Engines []cloche.EngineReport
+	Engines []api.EngineReport
 	// Image is what is here of the image that ImageOf names.
 	Image ImageFact
 	// Skills are those that the request names, or all of the caller's tenant where it
@@ -53,23 +53,23 @@ type Facts struct {
 	// is as that host writes it.
 	Windows bool
 	// HardQuota says whether the kernel can hold a workspace to its bounds here.
-	HardQuota cloche.Enforcement
+	HardQuota api.Enforcement
 	// Projects says that it does so by project quotas of the home's filesystem, at no
 	// cost worth a word.
 	Projects bool
 	// Workspace is the named workspace that the request is about, if it exists.
-	Workspace *cloche.WorkspaceInfo
+	Workspace *api.WorkspaceInfo
 	// Snapshot is what Spec.Snapshot names, if there is such a one; whether the caller
 	// sees it is for policy to say.
-	Snapshot *cloche.Snapshot
+	Snapshot *api.Snapshot
 	// Secrets says that the values of secrets can be had here.
 	Secrets bool
 	// NoLayers says why no layered workspace can be made here; nil is that one can.
-	NoLayers *cloche.Error
+	NoLayers *api.Error
 	// NoApproval says why nobody can be asked here; nil is that somebody can.
-	NoApproval *cloche.Error
+	NoApproval *api.Error
 	// NoInterception says why no TLS can be opened here; nil is that it can.
-	NoInterception *cloche.Error
+	NoInterception *api.Error
 	// Live counts the live sandboxes of all tenants, LiveTenant the caller's.
 	Live       int
 	LiveTenant int
@@ -105,22 +105,22 @@ type decision struct {
 	caller Caller
 	rules  Rules
 	// spec becomes what is granted.
-	spec cloche.SandboxSpec
+	spec api.SandboxSpec
 	// demanded holds the limits that were asked for or set by a rule.
 	demanded   map[string]bool
-	adjusted   []cloche.Adjustment
-	unenforced []cloche.Unenforced
+	adjusted   []api.Adjustment
+	unenforced []api.Unenforced
 	profile    profile
-	engine     cloche.EngineReport
+	engine     api.EngineReport
 	mounts     []HostDir
 	skills     []HostDir
 	workspace  *HostDir
-	snapshot   *cloche.Snapshot
+	snapshot   *api.Snapshot
 	granted    WorkspaceGrant
 	// rootBytes is the root's part of the disk.
 	rootBytes int64
 	image     ImageGrant
-	grants    []cloche.PolicyGrant
+	grants    []api.PolicyGrant
 	// What cleanBlocked, namedRoots, realRoots and moved return, once asked.
 	allBlocked, allNamed, allReal []string
 	allMoved                      map[string]string
@@ -130,7 +130,7 @@ type decision struct {
 	cwdOpen bool
 	egress  *EgressGrant
 	// setup is Request.Setup, and first what is granted of it.
-	setup *cloche.EgressPolicy
+	setup *api.EgressPolicy
 	first *EgressGrant
 	// endpoints are in the order of the spec's.
 	endpoints []EndpointGrant
@@ -141,7 +141,7 @@ type decision struct {
 // narrower one.
 type step struct {
 	name string
-	do   func(*decision) *cloche.Error
+	do   func(*decision) *api.Error
 }
 
 // steps is every check, in order: first what the request can be, then what it
@@ -193,11 +193,11 @@ func steps() []step {
 }
 
 // Decide grants a request, with every default filled in, or says why not. The
-// error is always a *cloche.Error. Decide changes none of its arguments, and
+// error is always a *api.Error. Decide changes none of its arguments, and
 // the same arguments always give the same answer; deciding a granted spec again
 // grants it unchanged.
 func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
-	p, err := begin(req, caller, rules).finish(func(string, *cloche.Error) {})
+	p, err := begin(req, caller, rules).finish(func(string, *api.Error) {})
 	if err != nil {
 		return Permit{}, err
 	}
@@ -218,10 +218,10 @@ func begin(req Request, caller Caller, rules Rules) *decision {
 }
 
 // finish does every step until one refuses, and tells done of each.
-func (d *decision) finish(done func(step string, err *cloche.Error)) (Permit, *cloche.Error) {
+func (d *decision) finish(done func(step string, err *api.Error)) (Permit, *api.Error) {
 	for _, s := range steps() {
 		err := s.do(d)
-		if err != nil && err.Code == cloche.CodeDenied && err.Rule == "" {
+		if err != nil && err.Code == api.CodeDenied && err.Rule == "" {
 			err.Rule = s.name
 		}
 		if done(s.name, err); err != nil {
@@ -254,12 +254,12 @@ func (d *decision) finish(done func(step string, err *cloche.Error)) (Permit, *c
 }
 
 func (d *decision) adjust(field, asked, used, rule string) {
-	d.adjusted = append(d.adjusted, cloche.Adjustment{Field: field, Asked: asked, Used: used, Rule: rule})
+	d.adjusted = append(d.adjusted, api.Adjustment{Field: field, Asked: asked, Used: used, Rule: rule})
 }
 
 // cloneSpec copies everything that a step may change. The contents of files
 // are shared: no step writes to them.
-func cloneSpec(s cloche.SandboxSpec) cloche.SandboxSpec {
+func cloneSpec(s api.SandboxSpec) api.SandboxSpec {
 	s.Env = maps.Clone(s.Env)
 	s.Labels = maps.Clone(s.Labels)
 	s.Mounts = slices.Clone(s.Mounts)
@@ -290,14 +290,14 @@ func cloneSpec(s cloche.SandboxSpec) cloche.SandboxSpec {
 	return s
 }
 
-func checkEnabled(d *decision) *cloche.Error {
+func checkEnabled(d *decision) *api.Error {
 	if d.rules.IsEnabled() {
 		return nil
 	}
-	e := cloche.Errorf(cloche.CodeDisabled, "creating sandboxes is switched off by the operator")
+	e := api.Errorf(api.CodeDisabled, "creating sandboxes is switched off by the operator")
 	return e.WithHint("the operator switches it on with `enabled: true` in the policy file")
 }
 
-func checkQuota(d *decision) *cloche.Error {
+func checkQuota(d *decision) *api.Error {
 	return d.rules.quota(d.caller.Tenant).check(d.facts.LiveTenant, d.facts.Live, d.caller.Operator)
 }

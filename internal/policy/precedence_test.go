@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -16,23 +16,23 @@ func TestPrecedence(t *testing.T) {
 	for _, v := range []struct {
 		field            string
 		profile, setting string
-		ask              func(*cloche.SandboxSpec)
-		got              func(cloche.SandboxSpec) any
+		ask              func(*api.SandboxSpec)
+		got              func(api.SandboxSpec) any
 		// by are the profile's value, the setting's, the caller's, and the built-in one.
 		by [4]any
 	}{
-		{"image", "image: debian:11", "image: debian:12", func(s *cloche.SandboxSpec) { s.Image = "debian:13" },
-			func(s cloche.SandboxSpec) any { return s.Image }, [4]any{"debian:11", "debian:12", "debian:13", "host"}},
-		{"read_only_root", "read_only_root: true", "read_only_root: false", func(s *cloche.SandboxSpec) { s.ReadOnlyRoot = new(true) },
-			func(s cloche.SandboxSpec) any { return *s.ReadOnlyRoot }, [4]any{true, false, true, false}},
-		{"limits.memory_bytes", "defaults: {memory: 1GiB}", "limits: {memory: 3GiB}", func(s *cloche.SandboxSpec) { s.Limits.MemoryBytes = 5 << 30 },
-			func(s cloche.SandboxSpec) any { return s.Limits.MemoryBytes >> 30 }, [4]any{int64(1), int64(3), int64(5), int64(2)}},
-		{"limits.pids", "defaults: {pids: 100}", "limits: {pids: 300}", func(s *cloche.SandboxSpec) { s.Limits.Pids = 500 },
-			func(s cloche.SandboxSpec) any { return s.Limits.Pids }, [4]any{int64(100), int64(300), int64(500), int64(1024)}},
-		{"limits.timeout_ms", "defaults: {timeout: 1s}", "limits: {timeout: 3s}", func(s *cloche.SandboxSpec) { s.Limits.TimeoutMS = 5000 },
-			func(s cloche.SandboxSpec) any { return s.Limits.TimeoutMS }, [4]any{int64(1000), int64(3000), int64(5000), int64(0)}},
-		{"limits.idle_ms", "defaults: {idle: 1m}", "limits: {idle: 3m}", func(s *cloche.SandboxSpec) { s.Limits.IdleMS = 300_000 },
-			func(s cloche.SandboxSpec) any { return s.Limits.IdleMS }, [4]any{int64(60_000), int64(180_000), int64(300_000), int64(0)}},
+		{"image", "image: debian:11", "image: debian:12", func(s *api.SandboxSpec) { s.Image = "debian:13" },
+			func(s api.SandboxSpec) any { return s.Image }, [4]any{"debian:11", "debian:12", "debian:13", "host"}},
+		{"read_only_root", "read_only_root: true", "read_only_root: false", func(s *api.SandboxSpec) { s.ReadOnlyRoot = new(true) },
+			func(s api.SandboxSpec) any { return *s.ReadOnlyRoot }, [4]any{true, false, true, false}},
+		{"limits.memory_bytes", "defaults: {memory: 1GiB}", "limits: {memory: 3GiB}", func(s *api.SandboxSpec) { s.Limits.MemoryBytes = 5 << 30 },
+			func(s api.SandboxSpec) any { return s.Limits.MemoryBytes >> 30 }, [4]any{int64(1), int64(3), int64(5), int64(2)}},
+		{"limits.pids", "defaults: {pids: 100}", "limits: {pids: 300}", func(s *api.SandboxSpec) { s.Limits.Pids = 500 },
+			func(s api.SandboxSpec) any { return s.Limits.Pids }, [4]any{int64(100), int64(300), int64(500), int64(1024)}},
+		{"limits.timeout_ms", "defaults: {timeout: 1s}", "limits: {timeout: 3s}", func(s *api.SandboxSpec) { s.Limits.TimeoutMS = 5000 },
+			func(s api.SandboxSpec) any { return s.Limits.TimeoutMS }, [4]any{int64(1000), int64(3000), int64(5000), int64(0)}},
+		{"limits.idle_ms", "defaults: {idle: 1m}", "limits: {idle: 3m}", func(s *api.SandboxSpec) { s.Limits.IdleMS = 300_000 },
+			func(s api.SandboxSpec) any { return s.Limits.IdleMS }, [4]any{int64(60_000), int64(180_000), int64(300_000), int64(0)}},
 	} {
 		for mask := range 16 {
 			locked, asked, set, profiled := mask&8 != 0, mask&4 != 0, mask&2 != 0, mask&1 != 0
@@ -44,7 +44,7 @@ func TestPrecedence(t *testing.T) {
 			if set {
 				text += "defaults: {" + v.setting + "}\n"
 			}
-			spec := cloche.SandboxSpec{Profile: "mine"}
+			spec := api.SandboxSpec{Profile: "mine"}
 			if asked {
 				v.ask(&spec)
 			}
@@ -72,7 +72,7 @@ func TestPrecedence(t *testing.T) {
 // TestSettingsOfTheOperator are those for all profiles.
 func TestSettingsOfTheOperator(t *testing.T) {
 	rules := mustParse(t, "defaults: {profile: default, limits: {timeout: 10m, memory: 1GiB}}")
-	s := decide(t, cloche.SandboxSpec{}, tenant, rules)
+	s := decide(t, api.SandboxSpec{}, tenant, rules)
 	if s.Profile() != "default" || s.Limits().TimeoutMS != 120_000 || s.Limits().MemoryBytes != 1<<30 {
 		t.Errorf("granted %s with %+v; a setting over a ceiling is the ceiling", s.Profile(), s.Limits())
 	}
@@ -84,7 +84,7 @@ func TestSettingsOfTheOperator(t *testing.T) {
 		"defaults: {limits: {memory: 1}}": "defaults.limits.memory", "defaults: {network: on}": "defaults.network",
 	} {
 		_, err := policy.ParseRules([]byte(text))
-		want{code: cloche.CodeInvalid, field: key}.check(t, err)
+		want{code: api.CodeInvalid, field: key}.check(t, err)
 	}
 	got := policy.CheckFile([]byte("defaults: {limits: {memory: 1GiB}}\nprofiles: {mine: {defaults: {memory: 2GiB}}}"))
 	if len(got) != 1 || !got[0].Warning || got[0].Key != "profiles.mine.defaults.memory" {
@@ -101,7 +101,7 @@ func TestNullIsNotAbsent(t *testing.T) {
 		"mounts: [{root: /a, write: }]": "mounts[0].write", "profiles: {x: {defaults: {max_output: }}}": "profiles.x.defaults.max_output", "images: [null]": "images[0]",
 	} {
 		_, err := policy.ParseRules([]byte(text))
-		want{code: cloche.CodeInvalid, field: key, says: "no value"}.check(t, err)
+		want{code: api.CodeInvalid, field: key, says: "no value"}.check(t, err)
 	}
 	mustParse(t, "max_sandboxes: null\nprofiles: {x: {defaults: {workspace: , workspace_inodes: null}}}\nmounts:\nimages:\n")
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of a managed process.
@@ -23,12 +23,12 @@ const (
 // makes a valid one; it is immutable and safe for concurrent use.
 type ProcessPermit struct {
 	ExecPermit
-	spec cloche.ProcessSpec
+	spec api.ProcessSpec
 }
 
 // Spec is what was granted of restart, readiness, input and output, every
 // default filled in. Its program is the ExecPermit's.
-func (p ProcessPermit) Spec() cloche.ProcessSpec {
+func (p ProcessPermit) Spec() api.ProcessSpec {
 	s := p.spec
 	if s.Restart != nil {
 		s.Restart = new(*s.Restart)
@@ -40,14 +40,14 @@ func (p ProcessPermit) Spec() cloche.ProcessSpec {
 }
 
 // DecideProcess grants the start of one managed process in a sandbox with these
-// settings, or says why not. The error is always a *cloche.Error. The sandbox's
+// settings, or says why not. The error is always a *api.Error. The sandbox's
 // timeout is one of execs: a managed process has none that was not asked for.
-func DecideProcess(spec cloche.ProcessSpec, in Settings, caller Caller, rules Rules) (ProcessPermit, error) {
+func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules) (ProcessPermit, error) {
 	if err := NoOutputChars(spec.ExecRequest); err != nil {
 		return ProcessPermit{}, err
 	}
 	if spec.CancelWithCaller {
-		return ProcessPermit{}, cloche.Invalid("cancel_with_caller", "a managed process outlives the call that starts it").
+		return ProcessPermit{}, api.Invalid("cancel_with_caller", "a managed process outlives the call that starts it").
 			WithHint("leave cancel_with_caller out, or run the program as an exec")
 	}
 	asked := spec.TimeoutMS
@@ -61,7 +61,7 @@ func DecideProcess(spec cloche.ProcessSpec, in Settings, caller Caller, rules Ru
 	out := ProcessPermit{ExecPermit: exec, spec: spec}
 	out.spec.ExecRequest = exec.req
 	out.spec = out.Spec() // what is filled in is not the caller's
-	for _, check := range []func(*cloche.ProcessSpec) *cloche.Error{processName, processOutput, processRestart, processReady} {
+	for _, check := range []func(*api.ProcessSpec) *api.Error{processName, processOutput, processRestart, processReady} {
 		if err := check(&out.spec); err != nil {
 			return ProcessPermit{}, err
 		}
@@ -69,38 +69,38 @@ func DecideProcess(spec cloche.ProcessSpec, in Settings, caller Caller, rules Ru
 	return out, nil
 }
 
-func processName(s *cloche.ProcessSpec) *cloche.Error {
+func processName(s *api.ProcessSpec) *api.Error {
 	if len(s.Name) > maxProcessName || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return cloche.Invalid("name", "the name %s cannot be shown", show(s.Name)).
+		return api.Invalid("name", "the name %s cannot be shown", show(s.Name)).
 			WithHint("at most %d bytes without control characters", maxProcessName)
 	}
 	return nil
 }
 
-func processOutput(s *cloche.ProcessSpec) *cloche.Error {
+func processOutput(s *api.ProcessSpec) *api.Error {
 	switch s.OnFull {
 	case "":
-		s.OnFull = cloche.OnFullDrop
-	case cloche.OnFullDrop, cloche.OnFullBlock:
+		s.OnFull = api.OnFullDrop
+	case api.OnFullDrop, api.OnFullBlock:
 	default:
-		return cloche.Invalid("on_full", "there is no way %s to go on when the output is full", show(string(s.OnFull))).WithHint("drop or block")
+		return api.Invalid("on_full", "there is no way %s to go on when the output is full", show(string(s.OnFull))).WithHint("drop or block")
 	}
 	return nil
 }
 
-func processRestart(s *cloche.ProcessSpec) *cloche.Error {
+func processRestart(s *api.ProcessSpec) *api.Error {
 	if s.Restart == nil {
-		s.Restart = &cloche.Restart{Policy: cloche.RestartNever}
+		s.Restart = &api.Restart{Policy: api.RestartNever}
 		return nil
 	}
 	r := s.Restart
 	switch r.Policy {
-	case cloche.RestartNever, cloche.RestartOnFailure, cloche.RestartAlways:
+	case api.RestartNever, api.RestartOnFailure, api.RestartAlways:
 	default:
-		return cloche.Invalid("restart.policy", "there is no restart policy %s", show(string(r.Policy))).WithHint("never, on-failure or always")
+		return api.Invalid("restart.policy", "there is no restart policy %s", show(string(r.Policy))).WithHint("never, on-failure or always")
 	}
 	if r.MaxRestarts < 0 || r.MaxRestarts > maxRestarts {
-		return cloche.Invalid("restart.max_restarts", "%d restarts were asked for", r.MaxRestarts).WithHint("0 (no bound) to %d", maxRestarts)
+		return api.Invalid("restart.max_restarts", "%d restarts were asked for", r.MaxRestarts).WithHint("0 (no bound) to %d", maxRestarts)
 	}
 	for _, b := range []struct {
 		field string
@@ -108,7 +108,7 @@ func processRestart(s *cloche.ProcessSpec) *cloche.Error {
 		usual int64
 	}{{"restart.backoff_ms", &r.BackoffMS, 500}, {"restart.max_backoff_ms", &r.MaxBackoffMS, 30_000}} {
 		if *b.ms < 0 || *b.ms > maxBackoff.Milliseconds() {
-			return cloche.Invalid(b.field, "a back-off of %d ms was asked for", *b.ms).WithHint("0 (%d) to %d", b.usual, maxBackoff.Milliseconds())
+			return api.Invalid(b.field, "a back-off of %d ms was asked for", *b.ms).WithHint("0 (%d) to %d", b.usual, maxBackoff.Milliseconds())
 		}
 		if *b.ms == 0 {
 			*b.ms = b.usual
@@ -118,7 +118,7 @@ func processRestart(s *cloche.ProcessSpec) *cloche.Error {
 	return nil
 }
 
-func processReady(s *cloche.ProcessSpec) *cloche.Error {
+func processReady(s *api.ProcessSpec) *api.Error {
 	r := s.Ready
 	if r == nil {
 		return nil
@@ -136,7 +136,7 @@ func processReady(s *cloche.ProcessSpec) *cloche.Error {
 			return tooLarge("ready.log", "the expression has %d bytes", len(r.Log)).WithHint("at most %d", maxReadyLog)
 		}
 		if _, err := regexp.Compile(r.Log); err != nil {
-			return cloche.Invalid("ready.log", "%s is no regular expression: %w", show(r.Log), err).
+			return api.Invalid("ready.log", "%s is no regular expression: %w", show(r.Log), err).
 				WithHint("write one in RE2's syntax, such as `listening on .*`, or escape what is meant as it stands")
 		}
 	}
@@ -147,20 +147,20 @@ func processReady(s *cloche.ProcessSpec) *cloche.Error {
 		}
 		if len(h.Path) > maxReadyPath || strings.ContainsFunc(h.Path, func(c rune) bool { return c <= ' ' || c >= 0x7f }) ||
 			h.Path != "" && h.Path[0] != '/' {
-			return cloche.Invalid("ready.http.path", "%s is no path of a request", show(h.Path)).WithHint("such as /health, percent-encoded")
+			return api.Invalid("ready.http.path", "%s is no path of a request", show(h.Path)).WithHint("such as /health, percent-encoded")
 		}
 	}
 	if given != 1 {
-		return cloche.Invalid("ready", "%d ways to see readiness are given", given).WithHint("set exactly one of port, log and http")
+		return api.Invalid("ready", "%d ways to see readiness are given", given).WithHint("set exactly one of port, log and http")
 	}
 	if r.TimeoutMS < 0 || r.TimeoutMS > maxReadyWait.Milliseconds() {
-		return cloche.Invalid("ready.timeout_ms", "%d ms were asked for", r.TimeoutMS).WithHint("0 (%d) to %d", cloche.DefaultReadyTimeoutMS, maxReadyWait.Milliseconds())
+		return api.Invalid("ready.timeout_ms", "%d ms were asked for", r.TimeoutMS).WithHint("0 (%d) to %d", api.DefaultReadyTimeoutMS, maxReadyWait.Milliseconds())
 	}
 	if r.TimeoutMS == 0 {
-		r.TimeoutMS = cloche.DefaultReadyTimeoutMS
+		r.TimeoutMS = api.DefaultReadyTimeoutMS
 	}
 	if r.IntervalMS < 0 || r.IntervalMS > maxReadyWait.Milliseconds() {
-		return cloche.Invalid("ready.interval_ms", "%d ms were asked for", r.IntervalMS).WithHint("0 (200) or more")
+		return api.Invalid("ready.interval_ms", "%d ms were asked for", r.IntervalMS).WithHint("0 (200) or more")
 	}
 	if r.IntervalMS == 0 {
 		r.IntervalMS = 200
@@ -169,9 +169,9 @@ func processReady(s *cloche.ProcessSpec) *cloche.Error {
 	return nil
 }
 
-func validPort(field string, port int) *cloche.Error {
+func validPort(field string, port int) *api.Error {
 	if port < 1 || port > 65535 {
-		return cloche.Invalid(field, "%d is no port", port).WithHint("1 to 65535")
+		return api.Invalid(field, "%d is no port", port).WithHint("1 to 65535")
 	}
 	return nil
 }

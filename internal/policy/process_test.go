@@ -5,18 +5,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func shellSpec(s cloche.ProcessSpec) cloche.ProcessSpec {
+func shellSpec(s api.ProcessSpec) api.ProcessSpec {
 	s.Shell = "serve"
 	return s
 }
 
 func TestProcessDefaults(t *testing.T) {
-	in := decide(t, cloche.SandboxSpec{Name: "box", Profile: "default"}, operator, policy.Rules{}).Settings()
-	asked := shellSpec(cloche.ProcessSpec{Ready: &cloche.Readiness{Port: 80}, Restart: &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 60_000}})
+	in := decide(t, api.SandboxSpec{Name: "box", Profile: "default"}, operator, policy.Rules{}).Settings()
+	asked := shellSpec(api.ProcessSpec{Ready: &api.Readiness{Port: 80}, Restart: &api.Restart{Policy: api.RestartAlways, BackoffMS: 60_000}})
 	p, err := policy.DecideProcess(asked, in, operator, policy.Rules{})
 	if err != nil {
 		t.Fatal(err)
@@ -26,13 +26,13 @@ func TestProcessDefaults(t *testing.T) {
 		t.Errorf("timeout %v, valid %t", p.Timeout(), p.Valid())
 	}
 	got := p.Spec()
-	if want := (cloche.Readiness{Port: 80, TimeoutMS: 300_000, IntervalMS: 200}); *got.Ready != want {
+	if want := (api.Readiness{Port: 80, TimeoutMS: 300_000, IntervalMS: 200}); *got.Ready != want {
 		t.Errorf("readiness %+v, want %+v", *got.Ready, want)
 	}
-	if want := (cloche.Restart{Policy: "always", BackoffMS: 60_000, MaxBackoffMS: 60_000}); *got.Restart != want {
+	if want := (api.Restart{Policy: "always", BackoffMS: 60_000, MaxBackoffMS: 60_000}); *got.Restart != want {
 		t.Errorf("restart %+v, want %+v", *got.Restart, want)
 	}
-	if got.OnFull != cloche.OnFullDrop {
+	if got.OnFull != api.OnFullDrop {
 		t.Errorf("on_full %q", got.OnFull)
 	}
 	if asked.Ready.TimeoutMS != 0 || asked.Restart.MaxBackoffMS != 0 {
@@ -49,11 +49,11 @@ func TestProcessDefaults(t *testing.T) {
 }
 
 func TestProcessRefusals(t *testing.T) {
-	in := decide(t, cloche.SandboxSpec{Name: "box"}, operator, policy.Rules{}).Settings()
-	const invalid, large = cloche.CodeInvalid, cloche.CodeTooLarge
-	type spec = cloche.ProcessSpec
-	ready := func(r cloche.Readiness) spec { return spec{Ready: &r} }
-	restart := func(r cloche.Restart) spec { return spec{Restart: &r} }
+	in := decide(t, api.SandboxSpec{Name: "box"}, operator, policy.Rules{}).Settings()
+	const invalid, large = api.CodeInvalid, api.CodeTooLarge
+	type spec = api.ProcessSpec
+	ready := func(r api.Readiness) spec { return spec{Ready: &r} }
+	restart := func(r api.Restart) spec { return spec{Restart: &r} }
 	id := spec{}
 	id.ExecID = "../up"
 	for name, c := range map[string]struct {
@@ -63,20 +63,20 @@ func TestProcessRefusals(t *testing.T) {
 		"id":              {id, want{invalid, "exec_id", "", "../up"}},
 		"name":            {spec{Name: "a\x1b[2J"}, want{invalid, "name", "", ""}},
 		"on full":         {spec{OnFull: "wait"}, want{invalid, "on_full", "", "drop or block"}},
-		"no policy":       {restart(cloche.Restart{}), want{invalid, "restart.policy", "", "on-failure"}},
-		"restarts":        {restart(cloche.Restart{Policy: "always", MaxRestarts: -1}), want{invalid, "restart.max_restarts", "", ""}},
-		"back-off":        {restart(cloche.Restart{Policy: "always", BackoffMS: -1}), want{invalid, "restart.backoff_ms", "", ""}},
-		"long back-off":   {restart(cloche.Restart{Policy: "always", MaxBackoffMS: 1 << 40}), want{invalid, "restart.max_backoff_ms", "", ""}},
-		"nothing":         {ready(cloche.Readiness{}), want{invalid, "ready", "", "exactly one"}},
-		"two ways":        {ready(cloche.Readiness{Port: 1, Log: "x"}), want{invalid, "ready", "", "exactly one"}},
-		"port":            {ready(cloche.Readiness{Port: 70000}), want{invalid, "ready.port", "", "65535"}},
-		"expression":      {ready(cloche.Readiness{Log: "("}), want{invalid, "ready.log", "", "regular"}},
-		"long expression": {ready(cloche.Readiness{Log: long(2000)}), want{large, "ready.log", "", ""}},
-		"no http port":    {ready(cloche.Readiness{HTTP: &cloche.HTTPProbe{}}), want{invalid, "ready.http.port", "", ""}},
-		"http path":       {ready(cloche.Readiness{HTTP: &cloche.HTTPProbe{Port: 1, Path: "/a b"}}), want{invalid, "ready.http.path", "", ""}},
-		"header by path":  {ready(cloche.Readiness{HTTP: &cloche.HTTPProbe{Port: 1, Path: "/\r\nX: y"}}), want{invalid, "ready.http.path", "", ""}},
-		"ready time":      {ready(cloche.Readiness{Port: 1, TimeoutMS: -1}), want{invalid, "ready.timeout_ms", "", ""}},
-		"ready pause":     {ready(cloche.Readiness{Port: 1, IntervalMS: -1}), want{invalid, "ready.interval_ms", "", ""}},
+		"no policy":       {restart(api.Restart{}), want{invalid, "restart.policy", "", "on-failure"}},
+		"restarts":        {restart(api.Restart{Policy: "always", MaxRestarts: -1}), want{invalid, "restart.max_restarts", "", ""}},
+		"back-off":        {restart(api.Restart{Policy: "always", BackoffMS: -1}), want{invalid, "restart.backoff_ms", "", ""}},
+		"long back-off":   {restart(api.Restart{Policy: "always", MaxBackoffMS: 1 << 40}), want{invalid, "restart.max_backoff_ms", "", ""}},
+		"nothing":         {ready(api.Readiness{}), want{invalid, "ready", "", "exactly one"}},
+		"two ways":        {ready(api.Readiness{Port: 1, Log: "x"}), want{invalid, "ready", "", "exactly one"}},
+		"port":            {ready(api.Readiness{Port: 70000}), want{invalid, "ready.port", "", "65535"}},
+		"expression":      {ready(api.Readiness{Log: "("}), want{invalid, "ready.log", "", "regular"}},
+		"long expression": {ready(api.Readiness{Log: long(2000)}), want{large, "ready.log", "", ""}},
+		"no http port":    {ready(api.Readiness{HTTP: &api.HTTPProbe{}}), want{invalid, "ready.http.port", "", ""}},
+		"http path":       {ready(api.Readiness{HTTP: &api.HTTPProbe{Port: 1, Path: "/a b"}}), want{invalid, "ready.http.path", "", ""}},
+		"header by path":  {ready(api.Readiness{HTTP: &api.HTTPProbe{Port: 1, Path: "/\r\nX: y"}}), want{invalid, "ready.http.path", "", ""}},
+		"ready time":      {ready(api.Readiness{Port: 1, TimeoutMS: -1}), want{invalid, "ready.timeout_ms", "", ""}},
+		"ready pause":     {ready(api.Readiness{Port: 1, IntervalMS: -1}), want{invalid, "ready.interval_ms", "", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := policy.DecideProcess(shellSpec(c.spec), in, operator, policy.Rules{})
@@ -86,32 +86,32 @@ func TestProcessRefusals(t *testing.T) {
 			c.want.check(t, err)
 		})
 	}
-	_, err := policy.DecideProcess(cloche.ProcessSpec{}, in, operator, policy.Rules{})
-	want{code: cloche.CodeInvalid, field: "argv"}.check(t, err)
-	_, err = policy.DecideProcess(shellSpec(cloche.ProcessSpec{}), in, tenant, policy.Rules{})
-	want{code: cloche.CodeNotFound, says: `"box"`}.check(t, err)
+	_, err := policy.DecideProcess(api.ProcessSpec{}, in, operator, policy.Rules{})
+	want{code: api.CodeInvalid, field: "argv"}.check(t, err)
+	_, err = policy.DecideProcess(shellSpec(api.ProcessSpec{}), in, tenant, policy.Rules{})
+	want{code: api.CodeNotFound, says: `"box"`}.check(t, err)
 }
 
 func TestLeases(t *testing.T) {
-	const invalid = cloche.CodeInvalid
+	const invalid = api.CodeInvalid
 	rules := mustParse(t, "profiles: {short: {defaults: {idle: 10m}, ceilings: {lifetime: 2h, idle: 1h}, clamp: [limits.idle_ms]}}\nretention: {for: 1h, count: 5}")
 	if *rules.Retention.For != policy.Duration(time.Hour) || rules.Retention.Count != 5 {
 		t.Errorf("retention %+v", rules.Retention)
 	}
-	short := func(l cloche.Limits) cloche.SandboxSpec { return cloche.SandboxSpec{Profile: "short", Limits: l} }
+	short := func(l api.Limits) api.SandboxSpec { return api.SandboxSpec{Profile: "short", Limits: l} }
 	// Under a ceiling nothing is unlimited.
-	if l := decide(t, short(cloche.Limits{}), tenant, rules).Limits(); l.LifetimeMS != 7_200_000 || l.IdleMS != 600_000 {
+	if l := decide(t, short(api.Limits{}), tenant, rules).Limits(); l.LifetimeMS != 7_200_000 || l.IdleMS != 600_000 {
 		t.Errorf("defaults are %d and %d", l.LifetimeMS, l.IdleMS)
 	}
-	if p := decide(t, short(cloche.Limits{IdleMS: 7_200_000}), tenant, rules); p.Limits().IdleMS != 3_600_000 || len(p.Adjusted()) != 1 {
+	if p := decide(t, short(api.Limits{IdleMS: 7_200_000}), tenant, rules); p.Limits().IdleMS != 3_600_000 || len(p.Adjusted()) != 1 {
 		t.Errorf("clamped to %d, adjusted %+v", p.Limits().IdleMS, p.Adjusted())
 	}
-	_, err := policy.Decide(policy.Request{Spec: short(cloche.Limits{LifetimeMS: 7_200_001}), Facts: facts()}, tenant, rules)
-	want{cloche.CodeDenied, "limits.lifetime_ms", "profiles.short.ceilings.lifetime", "2h"}.check(t, err)
-	_, err = policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Limits: cloche.Limits{IdleMS: 5}}, Facts: facts()}, operator, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: short(api.Limits{LifetimeMS: 7_200_001}), Facts: facts()}, tenant, rules)
+	want{api.CodeDenied, "limits.lifetime_ms", "profiles.short.ceilings.lifetime", "2h"}.check(t, err)
+	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{IdleMS: 5}}, Facts: facts()}, operator, policy.Rules{})
 	want{code: invalid, field: "limits.idle_ms"}.check(t, err)
 
-	transient := cloche.SandboxSpec{Transient: true}
+	transient := api.SandboxSpec{Transient: true}
 	_, err = policy.Decide(policy.Request{Spec: transient, Facts: facts()}, operator, policy.Rules{})
 	want{code: invalid, field: "transient", says: "hold"}.check(t, err)
 	if _, err = policy.Decide(policy.Request{Spec: transient, Facts: facts(), Held: true}, operator, policy.Rules{}); err != nil {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // profile is one profile with the operator's rules applied.
@@ -41,8 +41,8 @@ type profile struct {
 
 // The values of profile.network and of the request's network.
 const (
-	networkNone = cloche.NetworkNone
-	networkOn   = cloche.NetworkOn
+	networkNone = api.NetworkNone
+	networkOn   = api.NetworkOn
 )
 
 const (
@@ -52,7 +52,7 @@ const (
 
 // builtinNames are the names of the built-in profiles.
 func builtinNames() []string {
-	return []string{cloche.DefaultProfile, "default", "offline_readonly", "network_basic", "network_extended"}
+	return []string{api.DefaultProfile, "default", "offline_readonly", "network_basic", "network_extended"}
 }
 
 // builtinProfile makes a built-in profile; false when there is none of that name. It
@@ -61,15 +61,15 @@ func builtinNames() []string {
 func builtinProfile(name string) (profile, bool) {
 	p := profile{
 		name: name,
-		defaults: bounds{Limits: cloche.Limits{
+		defaults: bounds{Limits: api.Limits{
 			CPUs: 2, MemoryBytes: 2 * gib, Pids: 1024, DiskBytes: 6 * gib, TmpBytes: 512 * mib, ShmBytes: 64 * mib,
-			MaxOutputBytes: cloche.DefaultMaxOutput,
+			MaxOutputBytes: api.DefaultMaxOutput,
 		}},
-		ceilings: bounds{Limits: cloche.Limits{
+		ceilings: bounds{Limits: api.Limits{
 			CPUs: 64, MemoryBytes: 64 * gib, Pids: 32768, DiskBytes: 256 * gib, TmpBytes: 64 * gib, ShmBytes: 64 * gib,
-			MaxOutputBytes: cloche.MaxMaxOutput,
+			MaxOutputBytes: api.MaxMaxOutput,
 		}},
-		image:   cloche.DefaultImage,
+		image:   api.DefaultImage,
 		network: networkNone,
 		clamp:   []string{fieldTimeout},
 		ruled:   map[string]string{},
@@ -81,7 +81,7 @@ func builtinProfile(name string) (profile, bool) {
 		p.readOnlyRoot = true
 	}
 	switch name {
-	case cloche.DefaultProfile:
+	case api.DefaultProfile:
 	case "default":
 		box(1, 512*mib, 128, 120_000)
 	case "offline_readonly":
@@ -111,7 +111,7 @@ func Profiles(rules Rules) []string {
 // is none of that name.
 func resolveProfile(name string, rules Rules) (profile, bool) {
 	if name == "" {
-		name = cmp.Or(rules.Defaults.Profile, cloche.DefaultProfile)
+		name = cmp.Or(rules.Defaults.Profile, api.DefaultProfile)
 	}
 	p, known := builtinProfile(name)
 	rule, changed := rules.Profiles[name]
@@ -121,7 +121,7 @@ func resolveProfile(name string, rules Rules) (profile, bool) {
 		}
 		base := rule.Extends
 		if base == "" {
-			base = cloche.DefaultProfile
+			base = api.DefaultProfile
 		}
 		if p, known = builtinProfile(base); !known {
 			return profile{}, false
@@ -204,7 +204,7 @@ func (p *profile) ceilingBy(l limit) string {
 func (p *profile) locks(field string) bool  { return slices.Contains(p.locked, field) }
 func (p *profile) clamps(field string) bool { return slices.Contains(p.clamp, field) }
 
-func checkProfile(d *decision) *cloche.Error {
+func checkProfile(d *decision) *api.Error {
 	p, ok := resolveProfile(d.spec.Profile, d.rules)
 	if !ok {
 		return noProfile(d.spec.Profile, d.rules)
@@ -216,7 +216,7 @@ func checkProfile(d *decision) *cloche.Error {
 		d.spec.ReadOnlyRoot = new(p.readOnlyRoot)
 	}
 	if d.spec.Workspace == nil {
-		d.spec.Workspace = &cloche.Workspace{ReadOnly: p.workspaceReadOnly}
+		d.spec.Workspace = &api.Workspace{ReadOnly: p.workspaceReadOnly}
 	}
 	if d.spec.Image == "" {
 		d.spec.Image = p.image
@@ -232,7 +232,7 @@ func (r Rules) profileBy(name string) string {
 	return byBuiltin
 }
 
-func noProfile(name string, rules Rules) *cloche.Error {
-	e := cloche.Invalid("profile", "there is no profile %s", show(name))
+func noProfile(name string, rules Rules) *api.Error {
+	e := api.Invalid("profile", "there is no profile %s", show(name))
 	return e.WithHint("the profiles are %s", strings.Join(Profiles(rules), ", "))
 }

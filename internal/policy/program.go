@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of a program.
@@ -24,17 +24,17 @@ const (
 
 // ProgramPlan is a granted program: what each of its phases runs.
 type ProgramPlan struct {
-	Setup, PostSetup, Run, Score []cloche.ExecRequest
+	Setup, PostSetup, Run, Score []api.ExecRequest
 	// Handlers has the commands of each.
-	Handlers [][]cloche.ExecRequest
-	Channels []cloche.ProcessSpec
+	Handlers [][]api.ExecRequest
+	Channels []api.ProcessSpec
 	// Declared is how long all of it may take that has a bound.
 	Declared time.Duration
 }
 
 // CheckProgram says what is wrong with a program whatever its sandbox is.
-func CheckProgram(s cloche.ProgramSpec) error {
-	for _, check := range []func(cloche.ProgramSpec) *cloche.Error{programSandbox, programPhases, programHandlers, programFiles, programOutputs} {
+func CheckProgram(s api.ProgramSpec) error {
+	for _, check := range []func(api.ProgramSpec) *api.Error{programSandbox, programPhases, programHandlers, programFiles, programOutputs} {
 		if err := check(s); err != nil {
 			return err
 		}
@@ -42,53 +42,53 @@ func CheckProgram(s cloche.ProgramSpec) error {
 	return nil
 }
 
-func programSandbox(s cloche.ProgramSpec) *cloche.Error {
+func programSandbox(s api.ProgramSpec) *api.Error {
 	switch {
-	case s.IdempotencyKey != "" && !cloche.ValidIdempotencyKey(s.IdempotencyKey):
-		return cloche.Invalid("idempotency_key", "idempotency_key %s is not valid", show(s.IdempotencyKey)).
-			WithHint("1 to %d printable ASCII characters, no space among them", cloche.MaxIdempotencyKey)
-	case s.Name != "" && !cloche.ValidName(s.Name):
-		return cloche.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+	case s.IdempotencyKey != "" && !api.ValidIdempotencyKey(s.IdempotencyKey):
+		return api.Invalid("idempotency_key", "idempotency_key %s is not valid", show(s.IdempotencyKey)).
+			WithHint("1 to %d printable ASCII characters, no space among them", api.MaxIdempotencyKey)
+	case s.Name != "" && !api.ValidName(s.Name):
+		return api.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
 	case s.Spec == nil && s.Sandbox == "":
-		return cloche.Invalid("spec", "the program has no sandbox").WithHint("set spec, which may be empty, for one of its own; or sandbox, for one that exists")
+		return api.Invalid("spec", "the program has no sandbox").WithHint("set spec, which may be empty, for one of its own; or sandbox, for one that exists")
 	case s.Spec != nil && s.Sandbox != "":
-		return cloche.Invalid("sandbox", "spec and sandbox are set together").WithHint("set exactly one of them")
+		return api.Invalid("sandbox", "spec and sandbox are set together").WithHint("set exactly one of them")
 	case s.Sandbox != "" && (s.Keep || s.InspectFailedMS != 0):
-		return cloche.Invalid("keep", "a sandbox that exists stays as it is").WithHint("leave keep and inspect_failed_ms out")
+		return api.Invalid("keep", "a sandbox that exists stays as it is").WithHint("leave keep and inspect_failed_ms out")
 	case s.InspectFailedMS < 0 || s.InspectFailedMS > maxInspectMS:
-		return cloche.Invalid("inspect_failed_ms", "inspect_failed_ms is %d", s.InspectFailedMS).WithHint("0 to %d", maxInspectMS)
+		return api.Invalid("inspect_failed_ms", "inspect_failed_ms is %d", s.InspectFailedMS).WithHint("0 to %d", maxInspectMS)
 	}
 	return checkLabelMap(s.Labels)
 }
 
 // checkLabelMap is what labels of anything are held to.
-func checkLabelMap(labels map[string]string) *cloche.Error {
-	return checkLabels(&decision{spec: cloche.SandboxSpec{Labels: labels}})
+func checkLabelMap(labels map[string]string) *api.Error {
+	return checkLabels(&decision{spec: api.SandboxSpec{Labels: labels}})
 }
 
-func programPhases(s cloche.ProgramSpec) *cloche.Error {
+func programPhases(s api.ProgramSpec) *api.Error {
 	for _, p := range []struct {
 		name  string
-		phase *cloche.ProgramPhase
-	}{{cloche.PhaseSetup, s.Setup}, {cloche.PhasePostSetup, s.PostSetup}, {cloche.PhaseRun, &s.Run}, {cloche.PhaseScore, s.Score}} {
+		phase *api.ProgramPhase
+	}{{api.PhaseSetup, s.Setup}, {api.PhasePostSetup, s.PostSetup}, {api.PhaseRun, &s.Run}, {api.PhaseScore, s.Score}} {
 		if p.phase == nil {
 			continue
 		}
-		setup := p.name == cloche.PhaseSetup
+		setup := p.name == api.PhaseSetup
 		switch {
 		case len(p.phase.Commands) == 0:
-			return cloche.Invalid(p.name+".commands", "%s has no command", p.name).WithHint("name one, or leave the phase out; run must have one")
+			return api.Invalid(p.name+".commands", "%s has no command", p.name).WithHint("name one, or leave the phase out; run must have one")
 		case len(p.phase.Commands) > maxProgramCommands:
 			return tooLarge(p.name+".commands", "%s has %d commands", p.name, len(p.phase.Commands)).WithHint("at most %d; write a script", maxProgramCommands)
 		case !setup && (p.phase.Network != "" || p.phase.Egress != nil):
-			return cloche.Invalid(p.name+".network", "%s has no network of its own", p.name).WithHint("only setup may; what leaves later is in spec")
+			return api.Invalid(p.name+".network", "%s has no network of its own", p.name).WithHint("only setup may; what leaves later is in spec")
 		case setup && s.Sandbox != "" && (p.phase.Network != "" || p.phase.Egress != nil):
-			return cloche.Invalid(p.name+".network", "the network of a sandbox that exists is everybody's who uses it").
+			return api.Invalid(p.name+".network", "the network of a sandbox that exists is everybody's who uses it").
 				WithHint("let the program make its sandbox, with spec; or replace what may leave before and after, with PUT /v1/sandboxes/{ref}/egress")
-		case p.name != cloche.PhaseSetup && p.name != cloche.PhasePostSetup && p.phase.Snapshot != "":
-			return cloche.Invalid(p.name+".snapshot", "no snapshot is made after %s", p.name).WithHint("only setup and post_setup are worth one: nothing of the rollout is there yet")
-		case p.phase.Snapshot != "" && !cloche.ValidName(p.phase.Snapshot):
-			return cloche.Invalid(p.name+".snapshot", "%s cannot name a snapshot", show(p.phase.Snapshot)).WithHint("%s", nameHint())
+		case p.name != api.PhaseSetup && p.name != api.PhasePostSetup && p.phase.Snapshot != "":
+			return api.Invalid(p.name+".snapshot", "no snapshot is made after %s", p.name).WithHint("only setup and post_setup are worth one: nothing of the rollout is there yet")
+		case p.phase.Snapshot != "" && !api.ValidName(p.phase.Snapshot):
+			return api.Invalid(p.name+".snapshot", "%s cannot name a snapshot", show(p.phase.Snapshot)).WithHint("%s", nameHint())
 		}
 		if err := programTimeout(p.name+".timeout_ms", p.phase.TimeoutMS); err != nil {
 			return err
@@ -100,19 +100,19 @@ func programPhases(s cloche.ProgramSpec) *cloche.Error {
 		}
 	}
 	if s.Score == nil && (s.ScoreFile != "" || s.ScoreAlways) {
-		return cloche.Invalid("score", "nothing scores the program").WithHint("name a command in score, or leave score_file and score_always out")
+		return api.Invalid("score", "nothing scores the program").WithHint("name a command in score, or leave score_file and score_always out")
 	}
 	return nil
 }
 
-func programTimeout(field string, ms int64) *cloche.Error {
+func programTimeout(field string, ms int64) *api.Error {
 	if ms < 0 || ms > maxTimeoutMS {
-		return cloche.Invalid(field, "%s is %d", field, ms).WithHint("0 is the default of the phase; at most %d", int64(maxTimeoutMS))
+		return api.Invalid(field, "%s is %d", field, ms).WithHint("0 is the default of the phase; at most %d", int64(maxTimeoutMS))
 	}
 	return nil
 }
 
-func programHandlers(s cloche.ProgramSpec) *cloche.Error {
+func programHandlers(s api.ProgramSpec) *api.Error {
 	if len(s.Handlers) > maxProgramHandlers || len(s.Channels) > maxProgramChannels {
 		return tooLarge("handlers", "there are %d handlers and %d channels", len(s.Handlers), len(s.Channels)).WithHint("at most %d and %d", maxProgramHandlers, maxProgramChannels)
 	}
@@ -120,12 +120,12 @@ func programHandlers(s cloche.ProgramSpec) *cloche.Error {
 	for i, h := range s.Handlers {
 		field := at("handlers", i)
 		switch {
-		case !cloche.ValidName(h.Name):
-			return cloche.Invalid(field+".name", "handler name %s is not valid", show(h.Name)).WithHint("%s", nameHint())
+		case !api.ValidName(h.Name):
+			return api.Invalid(field+".name", "handler name %s is not valid", show(h.Name)).WithHint("%s", nameHint())
 		case seen[h.Name]:
-			return cloche.Invalid(field+".name", "there are two handlers named %s", h.Name).WithHint("give each a name of its own")
+			return api.Invalid(field+".name", "there are two handlers named %s", h.Name).WithHint("give each a name of its own")
 		case len(h.Commands) == 0 && !h.Wait:
-			return cloche.Invalid(field, "handler %s does nothing", h.Name).WithHint("name commands, or set wait")
+			return api.Invalid(field, "handler %s does nothing", h.Name).WithHint("name commands, or set wait")
 		case len(h.Commands) > maxProgramCommands:
 			return tooLarge(field+".commands", "the handler has %d commands", len(h.Commands)).WithHint("at most %d", maxProgramCommands)
 		}
@@ -137,11 +137,11 @@ func programHandlers(s cloche.ProgramSpec) *cloche.Error {
 	return nil
 }
 
-func programFiles(s cloche.ProgramSpec) *cloche.Error {
+func programFiles(s api.ProgramSpec) *api.Error {
 	if n := len(s.Files) + len(s.State); n > maxProgramFiles || len(s.Dirs) > maxProgramDirs {
 		return tooLarge("files", "there are %d files and %d directories", n, len(s.Dirs)).WithHint("at most %d and %d; put more into one archive", maxProgramFiles, maxProgramDirs)
 	}
-	for name, list := range map[string][]cloche.File{"files": s.Files, "state": s.State} {
+	for name, list := range map[string][]api.File{"files": s.Files, "state": s.State} {
 		for i, f := range list {
 			if err := programPath(at(name, i)+".path", f.Path); err != nil {
 				return err
@@ -156,7 +156,7 @@ func programFiles(s cloche.ProgramSpec) *cloche.Error {
 	return nil
 }
 
-func programOutputs(s cloche.ProgramSpec) *cloche.Error {
+func programOutputs(s api.ProgramSpec) *api.Error {
 	if len(s.Outputs) > maxProgramOutputs {
 		return tooLarge("outputs", "%d outputs were asked for", len(s.Outputs)).WithHint("at most %d; pack them into one archive", maxProgramOutputs)
 	}
@@ -172,10 +172,10 @@ func programOutputs(s cloche.ProgramSpec) *cloche.Error {
 			return err
 		}
 		if o.MaxBytes < 0 || o.MaxBytes > maxProgramBytes {
-			return cloche.Invalid(field+".max_bytes", "max_bytes is %d", o.MaxBytes).WithHint("0 is %d; at most %d", cloche.DefaultProgramOutput, maxProgramBytes)
+			return api.Invalid(field+".max_bytes", "max_bytes is %d", o.MaxBytes).WithHint("0 is %d; at most %d", api.DefaultProgramOutput, maxProgramBytes)
 		}
 		if o.MaxBytes == 0 {
-			o.MaxBytes = cloche.DefaultProgramOutput
+			o.MaxBytes = api.DefaultProgramOutput
 		}
 		if total += o.MaxBytes; total > maxProgramBytes {
 			return tooLarge("outputs", "the outputs may have more than %d bytes together", maxProgramBytes).WithHint("lower their max_bytes, or keep the sandbox and read them from there")
@@ -184,10 +184,10 @@ func programOutputs(s cloche.ProgramSpec) *cloche.Error {
 	return nil
 }
 
-func programPath(field, p string) *cloche.Error {
+func programPath(field, p string) *api.Error {
 	clean, err := cleanAbs(field, p)
 	if err == nil && clean == "/" {
-		err = cloche.Invalid(field, "%s is the root", field).WithHint("name a file or directory below it")
+		err = api.Invalid(field, "%s is the root", field).WithHint("name a file or directory below it")
 	}
 	return err
 }
@@ -195,15 +195,15 @@ func programPath(field, p string) *cloche.Error {
 // DecideProgram grants what a program does in a sandbox with these settings, or says why
 // not: every command of every phase, before the first begins. left is how long the
 // sandbox will live; 0 is without end.
-func DecideProgram(s cloche.ProgramSpec, in Settings, left time.Duration, caller Caller, rules Rules) (ProgramPlan, error) {
+func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Caller, rules Rules) (ProgramPlan, error) {
 	d := programDecision{spec: s, in: in, caller: caller, rules: rules}
 	for _, p := range []struct {
 		name  string
-		phase *cloche.ProgramPhase
-		out   *[]cloche.ExecRequest
+		phase *api.ProgramPhase
+		out   *[]api.ExecRequest
 	}{
-		{cloche.PhaseSetup, s.Setup, &d.plan.Setup}, {cloche.PhasePostSetup, s.PostSetup, &d.plan.PostSetup},
-		{cloche.PhaseRun, &s.Run, &d.plan.Run}, {cloche.PhaseScore, s.Score, &d.plan.Score},
+		{api.PhaseSetup, s.Setup, &d.plan.Setup}, {api.PhasePostSetup, s.PostSetup, &d.plan.PostSetup},
+		{api.PhaseRun, &s.Run, &d.plan.Run}, {api.PhaseScore, s.Score, &d.plan.Score},
 	} {
 		if p.phase == nil {
 			continue
@@ -214,7 +214,7 @@ func DecideProgram(s cloche.ProgramSpec, in Settings, left time.Duration, caller
 		}
 	}
 	for i, h := range s.Handlers {
-		reqs, err := d.commands(at("handlers", i), cloche.PhaseHandlers, cloche.ProgramPhase{Commands: h.Commands, TimeoutMS: h.TimeoutMS})
+		reqs, err := d.commands(at("handlers", i), api.PhaseHandlers, api.ProgramPhase{Commands: h.Commands, TimeoutMS: h.TimeoutMS})
 		if err != nil {
 			return ProgramPlan{}, err
 		}
@@ -224,7 +224,7 @@ func DecideProgram(s cloche.ProgramSpec, in Settings, left time.Duration, caller
 		}
 	}
 	for i, c := range s.Channels {
-		c.Env, c.Phase = d.env(c.Env), cloche.PhaseChannels
+		c.Env, c.Phase = d.env(c.Env), api.PhaseChannels
 		c.Cwd, c.User = cmp.Or(c.Cwd, s.Cwd), cmp.Or(c.User, s.User)
 		if _, err := DecideProcess(c, in, caller, rules); err != nil {
 			return ProgramPlan{}, fieldBelow(at("channels", i), err)
@@ -232,22 +232,22 @@ func DecideProgram(s cloche.ProgramSpec, in Settings, left time.Duration, caller
 		d.plan.Channels = append(d.plan.Channels, c)
 	}
 	if left > 0 && d.plan.Declared > left {
-		return ProgramPlan{}, cloche.Invalid("spec.limits.lifetime_ms", "the phases may take %s by their timeouts, and the sandbox lives for %s", d.plan.Declared, left.Round(time.Second)).
+		return ProgramPlan{}, api.Invalid("spec.limits.lifetime_ms", "the phases may take %s by their timeouts, and the sandbox lives for %s", d.plan.Declared, left.Round(time.Second)).
 			WithHint("a lifetime of more than %d ms, or shorter timeouts", d.plan.Declared.Milliseconds())
 	}
 	return d.plan, nil
 }
 
 // HandlerTimeout is how long a program waits for a handler.
-func HandlerTimeout(h cloche.ProgramHandler) time.Duration {
+func HandlerTimeout(h api.ProgramHandler) time.Duration {
 	if h.TimeoutMS == 0 {
-		return cloche.DefaultHandlerTimeoutMS * time.Millisecond
+		return api.DefaultHandlerTimeoutMS * time.Millisecond
 	}
 	return time.Duration(h.TimeoutMS) * time.Millisecond
 }
 
 type programDecision struct {
-	spec   cloche.ProgramSpec
+	spec   api.ProgramSpec
 	in     Settings
 	caller Caller
 	rules  Rules
@@ -267,25 +267,25 @@ func (d *programDecision) env(over map[string]string) map[string]string {
 }
 
 // commands are the execs of a phase.
-func (d *programDecision) commands(field, phase string, p cloche.ProgramPhase) ([]cloche.ExecRequest, error) {
-	var out []cloche.ExecRequest
+func (d *programDecision) commands(field, phase string, p api.ProgramPhase) ([]api.ExecRequest, error) {
+	var out []api.ExecRequest
 	for i, c := range p.Commands {
-		req := cloche.ExecRequest{
+		req := api.ExecRequest{
 			Argv: slices.Clone(c.Argv), Shell: c.Shell, Python: c.Python, Stdin: c.Stdin, Env: d.env(p.Env), Cwd: d.spec.Cwd, User: d.spec.User,
 			Phase: phase, MaxOutputBytes: p.MaxOutputBytes,
 		}
 		if req.MaxOutputBytes == 0 {
-			req.MaxOutputBytes = cloche.DefaultProgramOutput
+			req.MaxOutputBytes = api.DefaultProgramOutput
 		}
 		timeout, asked := c.TimeoutMS, true
 		switch {
 		case timeout > 0:
 		case p.TimeoutMS > 0:
 			timeout = p.TimeoutMS
-		case phase == cloche.PhaseRun:
+		case phase == api.PhaseRun:
 			timeout, asked = 0, false
 		default:
-			timeout, asked = cloche.DefaultSetupTimeoutMS, false
+			timeout, asked = api.DefaultSetupTimeoutMS, false
 		}
 		req.TimeoutMS = &timeout
 		permit, err := DecideExec(req, d.in, d.caller, d.rules)
@@ -305,7 +305,7 @@ func (d *programDecision) commands(field, phase string, p cloche.ProgramPhase) (
 
 // fieldBelow puts the field of an error below another.
 func fieldBelow(field string, err error) error {
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		return err
 	}
@@ -319,12 +319,12 @@ func fieldBelow(field string, err error) error {
 }
 
 // NoProgram is the error for a program that does not exist, or not for the caller.
-func NoProgram(id string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no program %s", show(id)).WithHint("`cloche program ls` lists the ones that exist")
+func NoProgram(id string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "there is no program %s", show(id)).WithHint("`cloche program ls` lists the ones that exist")
 }
 
 // SeesProgram says whether a program of a tenant that was made with a profile exists for
 // caller.
-func SeesProgram(caller Caller, p cloche.Program) bool {
+func SeesProgram(caller Caller, p api.Program) bool {
 	return SeesSandbox(caller, p.Tenant, p.Profile)
 }

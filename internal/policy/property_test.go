@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -34,19 +34,19 @@ var somePaths = []string{
 	"/home/alice/keys", "/etc", "/", "/root", "/srv/real/sub", "/nope", "relative", "/data/../etc", "/data/in/",
 }
 
-func randomSpec(r *rand.Rand) cloche.SandboxSpec {
-	s := cloche.SandboxSpec{
+func randomSpec(r *rand.Rand) api.SandboxSpec {
+	s := api.SandboxSpec{
 		Name:    rare(r, "box", "Bad Name"),
 		Profile: pick(r, "", "agent", "default", "offline_readonly", "mine", rare(r, "network_basic", "nope")),
 		Image:   pick(r, "", "host", "debian:12", "alpine", rare(r, "bad image")),
 		Engine:  pick(r, "", "auto", "gvisor", rare(r, "native", "nope")),
 		Network: pick(r, "", "none", rare(r, "on")),
-		Egress:  pick(r, nil, nil, nil, nil, &cloche.Egress{}, &cloche.Egress{Allow: []string{"a.org"}}, &cloche.Egress{Allow: []string{"@pypi", "b.org:22"}, Deny: []string{"*"}, Ask: true}),
+		Egress:  pick(r, nil, nil, nil, nil, &api.Egress{}, &api.Egress{Allow: []string{"a.org"}}, &api.Egress{Allow: []string{"@pypi", "b.org:22"}, Deny: []string{"*"}, Ask: true}),
 		User:    pick(r, "", "0:0", "nobody", rare(r, "a b")),
 		Cwd:     pick(r, "", "/srv/", rare(r, "rel")),
 	}
 	if r.IntN(3) == 0 {
-		s.Limits = cloche.Limits{
+		s.Limits = api.Limits{
 			CPUs:           pick(r, 0, 0.5, 4, 64, 64, 65, -1),
 			MemoryBytes:    pick[int64](r, 0, 64<<20, 4<<30, 100<<30),
 			Pids:           pick[int64](r, 0, 1, 500, 99999),
@@ -56,12 +56,12 @@ func randomSpec(r *rand.Rand) cloche.SandboxSpec {
 		}
 	}
 	for i := range r.IntN(3) {
-		s.Mounts = append(s.Mounts, cloche.Mount{
+		s.Mounts = append(s.Mounts, api.Mount{
 			Source: pick(r, somePaths...), Target: fmt.Sprintf("/m%d%s", i, pick(r, "", "/", "/x")), ReadOnly: r.IntN(2) == 0,
 		})
 	}
 	if r.IntN(2) == 0 {
-		s.Workspace = &cloche.Workspace{Path: pick(r, "", "/workspace", "/srv/job"), ReadOnly: r.IntN(2) == 0}
+		s.Workspace = &api.Workspace{Path: pick(r, "", "/workspace", "/srv/job"), ReadOnly: r.IntN(2) == 0}
 		switch r.IntN(3) {
 		case 0:
 			s.Workspace.Dir = pick(r, somePaths...)
@@ -76,7 +76,7 @@ func randomSpec(r *rand.Rand) cloche.SandboxSpec {
 		s.Env = map[string]string{"A" + rare(r, "="): secretValue + rare(r, "\x00")}
 	}
 	if r.IntN(5) == 0 {
-		s.Files = []cloche.File{{Path: pick(r, "/tmp/a", "/workspace/a", "/m0/a", "/x"+rare(r, "/", "/../y")), Content: cloche.Bytes(secretValue)}}
+		s.Files = []api.File{{Path: pick(r, "/tmp/a", "/workspace/a", "/m0/a", "/x"+rare(r, "/", "/../y")), Content: api.Bytes(secretValue)}}
 	}
 	return s
 }
@@ -86,7 +86,7 @@ func randomRules(r *rand.Rand) policy.Rules {
 	if r.IntN(10) == 0 {
 		out.Enabled = new(false)
 	}
-	out.MinTier = pick(r, "", "", cloche.TierNamespace, cloche.TierGVisor)
+	out.MinTier = pick(r, "", "", api.TierNamespace, api.TierGVisor)
 	if r.IntN(2) == 0 {
 		out.Images = []string{pick(r, "debian:12", "al*")}
 	}
@@ -111,10 +111,10 @@ func randomRules(r *rand.Rand) policy.Rules {
 
 func randomFacts(r *rand.Rand) policy.Facts {
 	f := facts()
-	f.Engines = append(f.Engines, cloche.EngineReport{Name: "native", Tier: cloche.TierNamespace, Usable: true, SharesHostFS: true})
+	f.Engines = append(f.Engines, api.EngineReport{Name: "native", Tier: api.TierNamespace, Usable: true, SharesHostFS: true})
 	for _, k := range []string{"cpus", "memory_bytes", "pids", "disk_bytes"} {
 		if r.IntN(12) == 0 {
-			f.Engines[0].Enforces[k] = cloche.Enforcement{Reason: "not here: /host/path"}
+			f.Engines[0].Enforces[k] = api.Enforcement{Reason: "not here: /host/path"}
 		}
 	}
 	f.Engines[0].Usable = r.IntN(10) > 0
@@ -134,15 +134,15 @@ func checkDecision(t *testing.T, req policy.Request, c policy.Caller, rules poli
 		t.Fatalf("two decisions differ: %+v %v, %+v %v", p, err, again, err2)
 	}
 	if err != nil {
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		switch {
 		case !ok:
 			t.Fatalf("error of type %T", err)
 		case p.Valid():
 			t.Fatalf("valid permit with %v", err)
-		case e.Code == cloche.CodeDenied && e.Rule == "", e.Hint == "" && e.Code != cloche.CodeInternal:
+		case e.Code == api.CodeDenied && e.Rule == "", e.Hint == "" && e.Code != api.CodeInternal:
 			t.Fatalf("refusal without rule or hint: %+v", e)
-		case !slices.Contains(cloche.Codes(), e.Code):
+		case !slices.Contains(api.Codes(), e.Code):
 			t.Fatalf("code %q", e.Code)
 		}
 		checkSilence(t, req, c, e)
@@ -154,7 +154,7 @@ func checkDecision(t *testing.T, req policy.Request, c policy.Caller, rules poli
 
 // checkSilence: no error holds an environment value, and a foreign tenant reads
 // no path that it did not name itself.
-func checkSilence(t *testing.T, req policy.Request, c policy.Caller, e *cloche.Error) {
+func checkSilence(t *testing.T, req policy.Request, c policy.Caller, e *api.Error) {
 	t.Helper()
 	text := fmt.Sprintf("%+v", *e)
 	if strings.Contains(text, secretValue) {
@@ -257,7 +257,7 @@ func checkHostDir(t *testing.T, c policy.Caller, rules policy.Rules, d policy.Ho
 }
 
 func TestEveryDecision(t *testing.T) {
-	granted, refused := 0, map[cloche.Code]int{}
+	granted, refused := 0, map[api.Code]int{}
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		req := policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
@@ -265,9 +265,9 @@ func TestEveryDecision(t *testing.T) {
 		if err == nil {
 			granted++
 		}
-		refused[cloche.CodeOf(err)]++
+		refused[api.CodeOf(err)]++
 	}
-	if granted < 2000 || refused[cloche.CodeDenied] < 500 || refused[cloche.CodeUnsupported] == 0 {
+	if granted < 2000 || refused[api.CodeDenied] < 500 || refused[api.CodeUnsupported] == 0 {
 		t.Errorf("the sample says little: %d granted, %v", granted, refused)
 	}
 }
@@ -299,7 +299,7 @@ func TestAllowRulesAreMonotone(t *testing.T) {
 			t.Fatalf("an allow rule changes a grant:\n%+v\n%+v", before, after)
 		case err != nil && err2 == nil:
 			opened++
-			rule := err.(*cloche.Error).Rule
+			rule := err.(*api.Error).Rule
 			if byMount {
 				uses := func(d policy.HostDir) bool { return strings.HasPrefix(d.Real+"/", mountRule.Root+"/") }
 				dirs := after.Mounts()

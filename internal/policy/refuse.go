@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxShown is how many bytes of a caller's value a message repeats.
@@ -24,22 +24,22 @@ func show(s string) string {
 }
 
 // denied is a refusal by policy. An empty rule becomes the name of the step.
-func denied(rule, field, format string, args ...any) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeDenied, format, args...)
+func denied(rule, field, format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeDenied, format, args...)
 	e.Rule, e.Field = rule, field
 	return e
 }
 
 // tooLarge is a field over a limit of the server.
-func tooLarge(field, format string, args ...any) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeTooLarge, format, args...)
+func tooLarge(field, format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeTooLarge, format, args...)
 	e.Field = field
 	return e
 }
 
 // unsupported is something that this build or engine cannot do.
-func unsupported(field, format string, args ...any) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeUnsupported, format, args...)
+func unsupported(field, format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeUnsupported, format, args...)
 	e.Field = field
 	return e
 }

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // RulesVersion is the version of the policy file that this build reads.
@@ -27,7 +27,7 @@ type Rules struct {
 	// MinTier is the weakest isolation that is accepted. Empty is gvisor for
 	// "auto"; only a value set here lets "auto" fall to a shared kernel, or take a
 	// virtual machine.
-	MinTier cloche.Tier `yaml:"min_tier"`
+	MinTier api.Tier `yaml:"min_tier"`
 	// Defaults are the operator's settings for every profile.
 	Defaults DefaultRule `yaml:"defaults"`
 	// Profiles change built-in profiles or add new ones, by name.
@@ -150,7 +150,7 @@ type PathRule struct {
 	// Path is relative to the root.
 	Path string `yaml:"path"`
 	// Access is none, ro or rw.
-	Access cloche.PathAccess `yaml:"access"`
+	Access api.PathAccess `yaml:"access"`
 }
 
 // ProfileRule changes or adds one profile. What it leaves out stays as it is in

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Scope narrows what a caller may do; it never widens it. The zero value narrows
@@ -47,7 +47,7 @@ func AuthorizeVerb(caller Caller, verb Verb) error {
 }
 
 // authorizeProfile keeps a key to its profiles.
-func authorizeProfile(caller Caller, profile string) *cloche.Error {
+func authorizeProfile(caller Caller, profile string) *api.Error {
 	if caller.Scope.permitsProfile(profile) {
 		return nil
 	}
@@ -56,19 +56,19 @@ func authorizeProfile(caller Caller, profile string) *cloche.Error {
 }
 
 // checkScope is a step of Decide.
-func checkScope(d *decision) *cloche.Error { return authorizeProfile(d.caller, d.profile.name) }
+func checkScope(d *decision) *api.Error { return authorizeProfile(d.caller, d.profile.name) }
 
 // KeyPermit is a granted API key. Only DecideKey makes a valid one.
 type KeyPermit struct {
 	valid bool
-	spec  cloche.KeySpec
+	spec  api.KeySpec
 }
 
 // Valid is false for a KeyPermit that DecideKey did not make.
 func (p KeyPermit) Valid() bool { return p.valid }
 
 // Spec is what was granted: verbs written out, sorted, each once.
-func (p KeyPermit) Spec() cloche.KeySpec {
+func (p KeyPermit) Spec() api.KeySpec {
 	s := p.spec
 	s.Verbs, s.Profiles = slices.Clone(s.Verbs), slices.Clone(s.Profiles)
 	return s
@@ -76,11 +76,11 @@ func (p KeyPermit) Spec() cloche.KeySpec {
 
 // DecideKey grants the operator a key, or says why not. A key is never the
 // operator's own: it has no verb that is the operator's only.
-func DecideKey(spec cloche.KeySpec, caller Caller, rules Rules) (KeyPermit, error) {
+func DecideKey(spec api.KeySpec, caller Caller, rules Rules) (KeyPermit, error) {
 	if err := AuthorizeHost(caller, VerbCreateKey); err != nil {
 		return KeyPermit{}, err
 	}
-	for _, check := range []func(*cloche.KeySpec, Rules) *cloche.Error{keyNames, keyVerbs, keyProfiles, keyLife} {
+	for _, check := range []func(*api.KeySpec, Rules) *api.Error{keyNames, keyVerbs, keyProfiles, keyLife} {
 		if err := check(&spec, rules); err != nil {
 			return KeyPermit{}, err
 		}
@@ -88,32 +88,32 @@ func DecideKey(spec cloche.KeySpec, caller Caller, rules Rules) (KeyPermit, erro
 	return KeyPermit{valid: true, spec: spec}, nil
 }
 
-func keyNames(s *cloche.KeySpec, _ Rules) *cloche.Error {
-	if !cloche.ValidName(s.Tenant) {
-		return cloche.Invalid("tenant", "tenant %s is not valid", show(s.Tenant)).WithHint("%s", nameHint())
+func keyNames(s *api.KeySpec, _ Rules) *api.Error {
+	if !api.ValidName(s.Tenant) {
+		return api.Invalid("tenant", "tenant %s is not valid", show(s.Tenant)).WithHint("%s", nameHint())
 	}
-	if s.Name != "" && !cloche.ValidName(s.Name) {
-		return cloche.Invalid("name", "key name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+	if s.Name != "" && !api.ValidName(s.Name) {
+		return api.Invalid("name", "key name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
 	}
 	return nil
 }
 
-func keyVerbs(s *cloche.KeySpec, _ Rules) *cloche.Error {
+func keyVerbs(s *api.KeySpec, _ Rules) *api.Error {
 	if len(s.Verbs) > maxScope {
 		return tooLarge("verbs", "there are %d verbs", len(s.Verbs)).WithHint("at most %d", maxScope)
 	}
 	var out []string
 	for i, v := range s.Verbs {
 		switch {
-		case v == cloche.KeyVerbsObserve:
+		case v == api.KeyVerbsObserve:
 			for _, o := range ObservingVerbs() {
 				out = append(out, string(o))
 			}
 		case !slices.Contains(Verbs(), Verb(v)):
-			return cloche.Invalid(at("verbs", i), "there is no verb %s", show(v)).
-				WithHint("the verbs are %s (those that only look), %s", cloche.KeyVerbsObserve, verbList())
+			return api.Invalid(at("verbs", i), "there is no verb %s", show(v)).
+				WithHint("the verbs are %s (those that only look), %s", api.KeyVerbsObserve, verbList())
 		case operatorOnly(Verb(v)):
-			return cloche.Invalid(at("verbs", i), "%s is for the operator only, and a key is never the operator's", v).
+			return api.Invalid(at("verbs", i), "%s is for the operator only, and a key is never the operator's", v).
 				WithHint("ask over the daemon's unix socket as the user that it runs as")
 		default:
 			out = append(out, v)
@@ -134,7 +134,7 @@ func verbList() string {
 	return strings.Join(out, ", ")
 }
 
-func keyProfiles(s *cloche.KeySpec, rules Rules) *cloche.Error {
+func keyProfiles(s *api.KeySpec, rules Rules) *api.Error {
 	if len(s.Profiles) > maxScope {
 		return tooLarge("profiles", "there are %d profiles", len(s.Profiles)).WithHint("at most %d", maxScope)
 	}
@@ -151,9 +151,9 @@ func keyProfiles(s *cloche.KeySpec, rules Rules) *cloche.Error {
 	return nil
 }
 
-func keyLife(s *cloche.KeySpec, _ Rules) *cloche.Error {
+func keyLife(s *api.KeySpec, _ Rules) *api.Error {
 	if s.ExpiresInMS < 0 || s.ExpiresInMS > 10*maxTimeoutMS {
-		return cloche.Invalid("expires_in_ms", "a key that lives for %d ms was asked for", s.ExpiresInMS).
+		return api.Invalid("expires_in_ms", "a key that lives for %d ms was asked for", s.ExpiresInMS).
 			WithHint("0 is until it is revoked; at most %d, which is ten years", int64(10*maxTimeoutMS))
 	}
 	return nil
@@ -161,7 +161,7 @@ func keyLife(s *cloche.KeySpec, _ Rules) *cloche.Error {
 
 // ScopeOf is the scope of a key on record. Lists that were narrowed stay so: what
 // this build does not know of them permits nothing.
-func ScopeOf(k cloche.Key) *Scope {
+func ScopeOf(k api.Key) *Scope {
 	if len(k.Verbs) == 0 && len(k.Profiles) == 0 {
 		return nil
 	}

@@ -7,43 +7,43 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func keyed(k cloche.Key) policy.Caller {
+func keyed(k api.Key) policy.Caller {
 	k.ID, k.Tenant = "key-1", "red"
 	return policy.KeyCaller(k)
 }
 
 func TestDecideKey(t *testing.T) {
-	p, err := policy.DecideKey(cloche.KeySpec{Tenant: "red", Name: "ci", Verbs: []string{"run", "list", "run"}, Profiles: []string{"agent", "agent"}, ExpiresInMS: 5}, operator, policy.Rules{})
+	p, err := policy.DecideKey(api.KeySpec{Tenant: "red", Name: "ci", Verbs: []string{"run", "list", "run"}, Profiles: []string{"agent", "agent"}, ExpiresInMS: 5}, operator, policy.Rules{})
 	if err != nil || !p.Valid() {
 		t.Fatal(err)
 	}
 	if s := p.Spec(); !slices.Equal(s.Verbs, []string{"list", "run"}) || !slices.Equal(s.Profiles, []string{"agent"}) || s.ExpiresInMS != 5 {
 		t.Errorf("granted %+v", s)
 	}
-	p, err = policy.DecideKey(cloche.KeySpec{Tenant: "red", Verbs: []string{"observe"}}, operator, policy.Rules{})
+	p, err = policy.DecideKey(api.KeySpec{Tenant: "red", Verbs: []string{"observe"}}, operator, policy.Rules{})
 	if err != nil || slices.Contains(p.Spec().Verbs, "observe") || !slices.Contains(p.Spec().Verbs, "read_file") || slices.Contains(p.Spec().Verbs, "write_file") {
 		t.Errorf("observe is %v, %v", p.Spec().Verbs, err)
 	}
 	for name, c := range map[string]struct {
-		spec   cloche.KeySpec
+		spec   api.KeySpec
 		caller policy.Caller
 		want   want
 	}{
-		"a tenant":         {cloche.KeySpec{Tenant: "tcp"}, tenant, want{code: cloche.CodeDenied, rule: "operator_only"}},
-		"a key":            {cloche.KeySpec{Tenant: "red"}, keyed(cloche.Key{}), want{code: cloche.CodeDenied, rule: "operator_only"}},
-		"no tenant":        {cloche.KeySpec{}, operator, want{code: cloche.CodeInvalid, field: "tenant"}},
-		"tenant":           {cloche.KeySpec{Tenant: "Red Team"}, operator, want{code: cloche.CodeInvalid, field: "tenant"}},
-		"name":             {cloche.KeySpec{Tenant: "red", Name: "a\nb"}, operator, want{code: cloche.CodeInvalid, field: "name"}},
-		"verb":             {cloche.KeySpec{Tenant: "red", Verbs: []string{"run", "sudo"}}, operator, want{code: cloche.CodeInvalid, field: "verbs[1]", says: "observe"}},
-		"operator's verb":  {cloche.KeySpec{Tenant: "red", Verbs: []string{"create_key"}}, operator, want{code: cloche.CodeInvalid, field: "verbs[0]"}},
-		"profile":          {cloche.KeySpec{Tenant: "red", Profiles: []string{"nope"}}, operator, want{code: cloche.CodeInvalid, field: "profiles[0]"}},
-		"no profile":       {cloche.KeySpec{Tenant: "red", Profiles: []string{""}}, operator, want{code: cloche.CodeInvalid, field: "profiles[0]"}},
-		"negative":         {cloche.KeySpec{Tenant: "red", ExpiresInMS: -1}, operator, want{code: cloche.CodeInvalid, field: "expires_in_ms"}},
-		"too many of them": {cloche.KeySpec{Tenant: "red", Verbs: slices.Repeat([]string{"run"}, 200)}, operator, want{code: cloche.CodeTooLarge, field: "verbs"}},
+		"a tenant":         {api.KeySpec{Tenant: "tcp"}, tenant, want{code: api.CodeDenied, rule: "operator_only"}},
+		"a key":            {api.KeySpec{Tenant: "red"}, keyed(api.Key{}), want{code: api.CodeDenied, rule: "operator_only"}},
+		"no tenant":        {api.KeySpec{}, operator, want{code: api.CodeInvalid, field: "tenant"}},
+		"tenant":           {api.KeySpec{Tenant: "Red Team"}, operator, want{code: api.CodeInvalid, field: "tenant"}},
+		"name":             {api.KeySpec{Tenant: "red", Name: "a\nb"}, operator, want{code: api.CodeInvalid, field: "name"}},
+		"verb":             {api.KeySpec{Tenant: "red", Verbs: []string{"run", "sudo"}}, operator, want{code: api.CodeInvalid, field: "verbs[1]", says: "observe"}},
+		"operator's verb":  {api.KeySpec{Tenant: "red", Verbs: []string{"create_key"}}, operator, want{code: api.CodeInvalid, field: "verbs[0]"}},
+		"profile":          {api.KeySpec{Tenant: "red", Profiles: []string{"nope"}}, operator, want{code: api.CodeInvalid, field: "profiles[0]"}},
+		"no profile":       {api.KeySpec{Tenant: "red", Profiles: []string{""}}, operator, want{code: api.CodeInvalid, field: "profiles[0]"}},
+		"negative":         {api.KeySpec{Tenant: "red", ExpiresInMS: -1}, operator, want{code: api.CodeInvalid, field: "expires_in_ms"}},
+		"too many of them": {api.KeySpec{Tenant: "red", Verbs: slices.Repeat([]string{"run"}, 200)}, operator, want{code: api.CodeTooLarge, field: "verbs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := policy.DecideKey(c.spec, c.caller, policy.Rules{})
@@ -56,16 +56,16 @@ func TestDecideKey(t *testing.T) {
 }
 
 func TestAKeyIsForItsProfiles(t *testing.T) {
-	k := keyed(cloche.Key{Profiles: []string{"offline_readonly"}})
+	k := keyed(api.Key{Profiles: []string{"offline_readonly"}})
 	_, err := policy.Decide(policy.Request{Facts: facts()}, k, policy.Rules{})
-	want{code: cloche.CodeDenied, rule: "key:key-1", field: "profile", says: "offline_readonly"}.check(t, err)
-	decide(t, cloche.SandboxSpec{Profile: "offline_readonly"}, k, policy.Rules{})
+	want{code: api.CodeDenied, rule: "key:key-1", field: "profile", says: "offline_readonly"}.check(t, err)
+	decide(t, api.SandboxSpec{Profile: "offline_readonly"}, k, policy.Rules{})
 	in := policy.Settings{Ref: "box", Tenant: "red", Profile: "agent", Cwd: "/"}
-	_, err = policy.DecideExec(cloche.ExecRequest{Argv: []string{"true"}}, in, k, policy.Rules{})
-	want{code: cloche.CodeDenied, rule: "key:key-1"}.check(t, err)
-	want{code: cloche.CodeDenied, rule: "key:key-1"}.check(t, policy.Authorize(k, policy.VerbReadFile, "box", "red", "agent"))
+	_, err = policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, k, policy.Rules{})
+	want{code: api.CodeDenied, rule: "key:key-1"}.check(t, err)
+	want{code: api.CodeDenied, rule: "key:key-1"}.check(t, policy.Authorize(k, policy.VerbReadFile, "box", "red", "agent"))
 	// Of a foreign one it is not even told what profile it has.
-	want{code: cloche.CodeNotFound}.check(t, policy.Authorize(k, policy.VerbReadFile, "box", "blue", "agent"))
+	want{code: api.CodeNotFound}.check(t, policy.Authorize(k, policy.VerbReadFile, "box", "blue", "agent"))
 	if policy.SeesSandbox(k, "red", "agent") || !policy.SeesSandbox(k, "red", "offline_readonly") || policy.SeesSandbox(k, "blue", "offline_readonly") {
 		t.Error("the list differs")
 	}
@@ -73,7 +73,7 @@ func TestAKeyIsForItsProfiles(t *testing.T) {
 
 // TestScopeOfUnknownVerbs: a key whose verbs this build does not know is for none.
 func TestScopeOfUnknownVerbs(t *testing.T) {
-	k := keyed(cloche.Key{Verbs: []string{"of_the_future"}})
+	k := keyed(api.Key{Verbs: []string{"of_the_future"}})
 	for _, v := range policy.Verbs() {
 		if err := policy.AuthorizeVerb(k, v); (err == nil) != (v == policy.VerbVersion) {
 			t.Errorf("%s: %v", v, err)
@@ -97,7 +97,7 @@ func subset(r *rand.Rand, of []string) []string {
 
 // narrower is a scope within k's. An empty list is everything, so that only a full
 // one may become another.
-func narrower(r *rand.Rand, k cloche.Key, verbs, profiles []string) cloche.Key {
+func narrower(r *rand.Rand, k api.Key, verbs, profiles []string) api.Key {
 	part := func(have, all []string) []string {
 		if len(have) == 0 {
 			have = all
@@ -122,7 +122,7 @@ func TestANarrowerKeyNeverGetsMore(t *testing.T) {
 	granted := 0
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		var wide cloche.Key
+		var wide api.Key
 		if r.IntN(2) == 0 {
 			wide.Verbs = subset(r, verbs)
 		}
@@ -186,11 +186,11 @@ func FuzzAgentArguments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, command, workdir string, timeout int64, name, value string) {
 		in := policy.Settings{
 			Ref: "sb-1", Tenant: "red", Profile: "default", User: "1000:1000", Cwd: "/workspace", Env: map[string]string{"HOME": "/root"},
-			Limits: cloche.Limits{TimeoutMS: 30_000, MaxOutputBytes: 4096},
+			Limits: api.Limits{TimeoutMS: 30_000, MaxOutputBytes: 4096},
 		}
-		k := keyed(cloche.Key{Profiles: []string{"default"}})
-		before := policy.SettingsOf(cloche.Sandbox{})
-		req := cloche.ExecRequest{Argv: []string{"/bin/sh", "-c", command}, Cwd: workdir, TimeoutMS: &timeout, Env: map[string]string{name: value}}
+		k := keyed(api.Key{Profiles: []string{"default"}})
+		before := policy.SettingsOf(api.Sandbox{})
+		req := api.ExecRequest{Argv: []string{"/bin/sh", "-c", command}, Cwd: workdir, TimeoutMS: &timeout, Env: map[string]string{name: value}}
 		p, err := policy.DecideExec(req, in, k, policy.Rules{})
 		if err == nil {
 			switch {
@@ -208,7 +208,7 @@ func FuzzAgentArguments(f *testing.F) {
 				t.Fatalf("granted in %s", other.Ref)
 			}
 		}
-		if !reflect.DeepEqual(before, policy.SettingsOf(cloche.Sandbox{})) || in.Env["HOME"] != "/root" || len(in.Env) != 1 {
+		if !reflect.DeepEqual(before, policy.SettingsOf(api.Sandbox{})) || in.Env["HOME"] != "/root" || len(in.Env) != 1 {
 			t.Fatal("the settings of the sandbox were changed")
 		}
 	})

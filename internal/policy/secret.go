@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
@@ -62,14 +62,14 @@ const (
 )
 
 // modes are those that a rule allows, the usual one first.
-func (r SecretRule) modes() []cloche.SecretMode {
+func (r SecretRule) modes() []api.SecretMode {
 	switch r.Mode {
-	case string(cloche.SecretEnv):
-		return []cloche.SecretMode{cloche.SecretEnv}
+	case string(api.SecretEnv):
+		return []api.SecretMode{api.SecretEnv}
 	case modeEither:
-		return []cloche.SecretMode{cloche.SecretPlaceholder, cloche.SecretEnv}
+		return []api.SecretMode{api.SecretPlaceholder, api.SecretEnv}
 	}
-	return []cloche.SecretMode{cloche.SecretPlaceholder}
+	return []api.SecretMode{api.SecretPlaceholder}
 }
 
 // SecretGrant is a secret that a sandbox is to have.
@@ -77,7 +77,7 @@ type SecretGrant struct {
 	Name string
 	// Env is the variable in which processes find it.
 	Env  string
-	Mode cloche.SecretMode
+	Mode api.SecretMode
 	// Hosts, Headers and Query are the rule's, for placeholders.
 	Hosts   []string
 	Headers []string
@@ -88,19 +88,19 @@ type SecretGrant struct {
 func (p Permit) Secrets() []SecretGrant { return slices.Clone(p.secrets) }
 
 // SecretsOf are the secrets that a caller may use.
-func SecretsOf(caller Caller, rules Rules) []cloche.Secret {
-	out := []cloche.Secret{}
+func SecretsOf(caller Caller, rules Rules) []api.Secret {
+	out := []api.Secret{}
 	for _, r := range rules.Secrets {
 		if !r.isFor(caller) {
 			continue
 		}
-		s := cloche.Secret{Name: r.Name, Hosts: r.canonicalHosts(), Modes: r.modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
+		s := api.Secret{Name: r.Name, Hosts: r.canonicalHosts(), Modes: r.modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
 		if caller.Operator {
 			s.From = r.From.Kind()
 		}
 		out = append(out, s)
 	}
-	slices.SortFunc(out, func(a, b cloche.Secret) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b api.Secret) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -120,7 +120,7 @@ func (r SecretRule) isFor(c Caller) bool {
 
 // checkSecrets settles which secrets the sandbox gets. Whether a name that the
 // caller may not use is anybody else's is not told.
-func checkSecrets(d *decision) *cloche.Error {
+func checkSecrets(d *decision) *api.Error {
 	if n := len(d.spec.Secrets); n > maxSecrets {
 		return tooLarge("secrets", "%d secrets were asked for", n).WithHint("at most %d", maxSecrets)
 	}
@@ -132,16 +132,16 @@ func checkSecrets(d *decision) *cloche.Error {
 			return err
 		}
 		if use.Env == "" {
-			use.Env = cloche.SecretVariable(use.Name)
+			use.Env = api.SecretVariable(use.Name)
 		}
 		if !variable(use.Env) {
-			return cloche.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(use.Env)).WithHint("use letters, digits and '_', and no digit first")
+			return api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(use.Env)).WithHint("use letters, digits and '_', and no digit first")
 		}
 		if _, own := d.spec.Env[use.Env]; own {
 			taken[use.Env] = "env." + use.Env
 		}
 		if by, dup := taken[use.Env]; dup {
-			return cloche.Invalid(field+".env", "%s goes to the variable %s, and so does %s", field, use.Env, by).WithHint("give each a variable of its own")
+			return api.Invalid(field+".env", "%s goes to the variable %s, and so does %s", field, use.Env, by).WithHint("give each a variable of its own")
 		}
 		taken[use.Env] = field
 		if err := d.secretMode(field, use, r); err != nil {
@@ -156,9 +156,9 @@ func checkSecrets(d *decision) *cloche.Error {
 }
 
 // secretRule is the rule by which this caller may use a secret in this sandbox.
-func (d *decision) secretRule(field, name string) (SecretRule, *cloche.Error) {
-	if !cloche.ValidName(name) {
-		return SecretRule{}, cloche.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
+func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
+	if !api.ValidName(name) {
+		return SecretRule{}, api.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
 	}
 	i := slices.IndexFunc(d.rules.Secrets, func(r SecretRule) bool { return r.Name == name && r.isFor(d.caller) })
 	if i < 0 {
@@ -176,20 +176,20 @@ func (d *decision) secretRule(field, name string) (SecretRule, *cloche.Error) {
 
 // secretMode settles how the secret gets to programs. One that could not be kept
 // to its hosts is refused.
-func (d *decision) secretMode(field string, use *cloche.SecretUse, r SecretRule) *cloche.Error {
+func (d *decision) secretMode(field string, use *api.SecretUse, r SecretRule) *api.Error {
 	modes := r.modes()
 	if use.Mode == "" {
 		use.Mode = modes[0]
 	}
-	if use.Mode != cloche.SecretPlaceholder && use.Mode != cloche.SecretEnv {
-		return cloche.Invalid(field+".mode", "%s.mode %s is not known", field, show(string(use.Mode))).
-			WithHint("write %q or %q, or leave it out for what the operator's rule says", cloche.SecretPlaceholder, cloche.SecretEnv)
+	if use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
+		return api.Invalid(field+".mode", "%s.mode %s is not known", field, show(string(use.Mode))).
+			WithHint("write %q or %q, or leave it out for what the operator's rule says", api.SecretPlaceholder, api.SecretEnv)
 	}
 	if !slices.Contains(modes, use.Mode) {
 		return denied(keyed("secrets", r.Name)+".mode", field+".mode", "secret %s may be had as %s, and not as %s", show(use.Name), modes[0], use.Mode).
 			WithHint("leave mode out; the smallest rule that would allow it is `mode: %s` at the secret", modeEither)
 	}
-	if use.Mode != cloche.SecretPlaceholder {
+	if use.Mode != api.SecretPlaceholder {
 		return nil
 	}
 	if d.spec.Network != networkOn {
@@ -223,15 +223,15 @@ func TrustVariables() []string {
 
 // checkTrust tells of a variable of the caller's own that keeps programs from
 // trusting what is opened.
-func checkTrust(d *decision) *cloche.Error {
-	opened := slices.ContainsFunc(d.secrets, func(g SecretGrant) bool { return g.Mode == cloche.SecretPlaceholder }) ||
+func checkTrust(d *decision) *api.Error {
+	opened := slices.ContainsFunc(d.secrets, func(g SecretGrant) bool { return g.Mode == api.SecretPlaceholder }) ||
 		Permit{first: d.first, egress: d.egress}.Opens()
 	if !opened {
 		return nil
 	}
 	for _, name := range TrustVariables() {
 		if _, own := d.spec.Env[name]; own {
-			d.unenforced = append(d.unenforced, cloche.Unenforced{
+			d.unenforced = append(d.unenforced, api.Unenforced{
 				Field: "env." + name, Reason: "TLS is opened on the way out, and programs that go by this variable of the request's own may not trust that",
 			})
 		}
@@ -249,10 +249,10 @@ func ruleSecrets(r Rules, report reporter) {
 	taken := map[string]int{}
 	for i, s := range r.Secrets {
 		field := at("secrets", i)
-		if !cloche.ValidName(s.Name) {
-			report(cloche.Invalid(field+".name", "%s.name %s is not valid", field, show(s.Name)).WithHint("%s", nameHint()))
+		if !api.ValidName(s.Name) {
+			report(api.Invalid(field+".name", "%s.name %s is not valid", field, show(s.Name)).WithHint("%s", nameHint()))
 		} else if first, dup := taken[s.Name]; dup {
-			report(cloche.Invalid(field+".name", "%s and %s have the name %s", at("secrets", first), field, show(s.Name)).WithHint("give each a name of its own"))
+			report(api.Invalid(field+".name", "%s and %s have the name %s", at("secrets", first), field, show(s.Name)).WithHint("give each a name of its own"))
 		} else {
 			taken[s.Name] = i
 		}
@@ -265,19 +265,19 @@ func ruleSecretFrom(field string, f SecretFrom, report reporter) {
 	given := map[string]bool{"env": f.Env != "", "file": f.File != "", "exec": len(f.Exec) > 0}
 	maps.DeleteFunc(given, func(_ string, is bool) bool { return !is })
 	if len(given) != 1 {
-		report(cloche.Invalid(field, "%s names %d sources", field, len(given)).WithHint("write one of env, file and exec"))
+		report(api.Invalid(field, "%s names %d sources", field, len(given)).WithHint("write one of env, file and exec"))
 		return
 	}
 	switch {
 	case f.Env != "" && !variable(f.Env):
-		report(cloche.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
+		report(api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
 	case f.File != "":
 		if _, err := ruleHostPath(field+".file", f.File); err != nil {
 			report(err)
 		}
 	case len(f.Exec) > 0:
 		if _, err := ruleHostPath(field+".exec", f.Exec[0]); err != nil && !path.IsAbs(f.Exec[0]) || slices.ContainsFunc(f.Exec, func(a string) bool { return strings.ContainsRune(a, 0) }) {
-			report(cloche.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, show(f.Exec[0])).
+			report(api.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, show(f.Exec[0])).
 				WithHint(`write a program and its arguments, such as ["/usr/bin/pass", "show", "openai"]`))
 		}
 	}
@@ -285,23 +285,23 @@ func ruleSecretFrom(field string, f SecretFrom, report reporter) {
 
 func ruleSecretUse(field string, s SecretRule, report reporter) {
 	switch s.Mode {
-	case "", string(cloche.SecretPlaceholder), string(cloche.SecretEnv), modeEither:
+	case "", string(api.SecretPlaceholder), string(api.SecretEnv), modeEither:
 	default:
-		report(cloche.Invalid(field+".mode", "%s.mode %s is not known", field, show(s.Mode)).
-			WithHint("write %s, %s or %s", cloche.SecretPlaceholder, cloche.SecretEnv, modeEither))
+		report(api.Invalid(field+".mode", "%s.mode %s is not known", field, show(s.Mode)).
+			WithHint("write %s, %s or %s", api.SecretPlaceholder, api.SecretEnv, modeEither))
 	}
-	if len(s.Hosts) == 0 && s.Mode != string(cloche.SecretEnv) {
-		report(cloche.Invalid(field+".hosts", "%s.hosts is empty, so its value may go nowhere", field).WithHint("name the hosts that it is for, such as api.openai.com"))
+	if len(s.Hosts) == 0 && s.Mode != string(api.SecretEnv) {
+		report(api.Invalid(field+".hosts", "%s.hosts is empty, so its value may go nowhere", field).WithHint("name the hosts that it is for, such as api.openai.com"))
 	}
 	for i, h := range s.Hosts {
 		if _, err := rule.ParseHost(h); err != nil {
-			report(cloche.Invalid(at(field+".hosts", i), "%s %s is no host that a secret can go to", at(field+".hosts", i), show(h)).
+			report(api.Invalid(at(field+".hosts", i), "%s %s is no host that a secret can go to", at(field+".hosts", i), show(h)).
 				WithHint(`write a name such as api.example.com, "*.example.com", or one with a port`))
 		}
 	}
 	for i, h := range s.Headers {
 		if !headerName(h) {
-			report(cloche.Invalid(at(field+".headers", i), "%s %s is not the name of a header", at(field+".headers", i), show(h)).WithHint("write a name such as Authorization"))
+			report(api.Invalid(at(field+".headers", i), "%s %s is not the name of a header", at(field+".headers", i), show(h)).WithHint("write a name such as Authorization"))
 		}
 	}
 	for _, l := range []struct {
@@ -310,7 +310,7 @@ func ruleSecretUse(field string, s SecretRule, report reporter) {
 	}{{"tenants", s.Tenants}, {"profiles", s.Profiles}} {
 		for i, n := range l.names {
 			if n == "" {
-				report(cloche.Invalid(at(field+"."+l.key, i), "%s is empty", at(field+"."+l.key, i)).WithHint("name one, or leave %s out", l.key))
+				report(api.Invalid(at(field+"."+l.key, i), "%s is empty", at(field+"."+l.key, i)).WithHint("name one, or leave %s out", l.key))
 			}
 		}
 	}

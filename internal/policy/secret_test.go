@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -21,24 +21,24 @@ secrets:
 // linked are facts of a machine on which a sandbox can have a network.
 func linked() policy.Facts {
 	f := facts()
-	f.Engines[0].Enforces["egress"] = cloche.Enforcement{OK: true}
+	f.Engines[0].Enforces["egress"] = api.Enforcement{OK: true}
 	return f
 }
 
-func decideSecrets(c policy.Caller, r policy.Rules, network string, uses ...cloche.SecretUse) (policy.Permit, error) {
-	spec := cloche.SandboxSpec{Network: network, Secrets: uses, Env: map[string]string{"TAKEN": "x"}}
+func decideSecrets(c policy.Caller, r policy.Rules, network string, uses ...api.SecretUse) (policy.Permit, error) {
+	spec := api.SandboxSpec{Network: network, Secrets: uses, Env: map[string]string{"TAKEN": "x"}}
 	return policy.Decide(policy.Request{Spec: spec, Facts: linked()}, c, r)
 }
 
 func TestSecretsThatAreGranted(t *testing.T) {
 	r := mustParse(t, secretRules)
-	p, err := decideSecrets(tenant, r, "on", cloche.SecretUse{Name: "model", Env: "KEY"}, cloche.SecretUse{Name: "both"}, cloche.SecretUse{Name: "both", Env: "AGAIN", Mode: cloche.SecretEnv})
+	p, err := decideSecrets(tenant, r, "on", api.SecretUse{Name: "model", Env: "KEY"}, api.SecretUse{Name: "both"}, api.SecretUse{Name: "both", Env: "AGAIN", Mode: api.SecretEnv})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := p.Secrets()
-	if len(got) != 3 || got[0].Env != "KEY" || got[0].Mode != cloche.SecretPlaceholder || !slices.Equal(got[0].Hosts, []string{"api.example.com", "*.example.org:8443"}) ||
-		!got[0].Query || got[1].Env != "BOTH" || got[1].Mode != cloche.SecretPlaceholder || got[2].Mode != cloche.SecretEnv {
+	if len(got) != 3 || got[0].Env != "KEY" || got[0].Mode != api.SecretPlaceholder || !slices.Equal(got[0].Hosts, []string{"api.example.com", "*.example.org:8443"}) ||
+		!got[0].Query || got[1].Env != "BOTH" || got[1].Mode != api.SecretPlaceholder || got[2].Mode != api.SecretEnv {
 		t.Errorf("granted %+v", got)
 	}
 	again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: linked()}, tenant, r)
@@ -51,32 +51,32 @@ func TestSecretsThatAreRefused(t *testing.T) {
 	r := mustParse(t, secretRules)
 	for name, v := range map[string]struct {
 		network string
-		use     cloche.SecretUse
+		use     api.SecretUse
 		want    want
 	}{
-		"no such":        {"on", cloche.SecretUse{Name: "none"}, want{cloche.CodeDenied, "secrets[0].name", "secrets", "there is no secret"}},
-		"of a tenant":    {"on", cloche.SecretUse{Name: "mine"}, want{cloche.CodeDenied, "secrets[0].name", "secrets", "there is no secret"}},
-		"profile":        {"on", cloche.SecretUse{Name: "plain"}, want{cloche.CodeDenied, "secrets[0].name", `secrets["plain"].profiles`, "other"}},
-		"bad name":       {"on", cloche.SecretUse{Name: "../x"}, want{cloche.CodeInvalid, "secrets[0].name", "", "not valid"}},
-		"mode":           {"on", cloche.SecretUse{Name: "model", Mode: "env"}, want{cloche.CodeDenied, "secrets[0].mode", "", "either"}},
-		"no such mode":   {"on", cloche.SecretUse{Name: "model", Mode: "file"}, want{cloche.CodeInvalid, "secrets[0].mode", "", "placeholder"}},
-		"bad variable":   {"on", cloche.SecretUse{Name: "model", Env: "1=2"}, want{cloche.CodeInvalid, "secrets[0].env", "", "variable"}},
-		"variable taken": {"on", cloche.SecretUse{Name: "model", Env: "TAKEN"}, want{cloche.CodeInvalid, "secrets[0].env", "", "env.TAKEN"}},
-		"no network":     {"none", cloche.SecretUse{Name: "model"}, want{cloche.CodeDenied, "secrets[0]", "", "no network"}},
+		"no such":        {"on", api.SecretUse{Name: "none"}, want{api.CodeDenied, "secrets[0].name", "secrets", "there is no secret"}},
+		"of a tenant":    {"on", api.SecretUse{Name: "mine"}, want{api.CodeDenied, "secrets[0].name", "secrets", "there is no secret"}},
+		"profile":        {"on", api.SecretUse{Name: "plain"}, want{api.CodeDenied, "secrets[0].name", `secrets["plain"].profiles`, "other"}},
+		"bad name":       {"on", api.SecretUse{Name: "../x"}, want{api.CodeInvalid, "secrets[0].name", "", "not valid"}},
+		"mode":           {"on", api.SecretUse{Name: "model", Mode: "env"}, want{api.CodeDenied, "secrets[0].mode", "", "either"}},
+		"no such mode":   {"on", api.SecretUse{Name: "model", Mode: "file"}, want{api.CodeInvalid, "secrets[0].mode", "", "placeholder"}},
+		"bad variable":   {"on", api.SecretUse{Name: "model", Env: "1=2"}, want{api.CodeInvalid, "secrets[0].env", "", "variable"}},
+		"variable taken": {"on", api.SecretUse{Name: "model", Env: "TAKEN"}, want{api.CodeInvalid, "secrets[0].env", "", "env.TAKEN"}},
+		"no network":     {"none", api.SecretUse{Name: "model"}, want{api.CodeDenied, "secrets[0]", "", "no network"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decideSecrets(tenant, r, v.network, v.use)
 			v.want.check(t, err)
 		})
 	}
-	_, foreign := decideSecrets(tenant, r, "on", cloche.SecretUse{Name: "mine"})
-	_, none := decideSecrets(tenant, r, "on", cloche.SecretUse{Name: "none"})
-	f, _ := errors.AsType[*cloche.Error](foreign)
-	n, _ := errors.AsType[*cloche.Error](none)
+	_, foreign := decideSecrets(tenant, r, "on", api.SecretUse{Name: "mine"})
+	_, none := decideSecrets(tenant, r, "on", api.SecretUse{Name: "none"})
+	f, _ := errors.AsType[*api.Error](foreign)
+	n, _ := errors.AsType[*api.Error](none)
 	if f == nil || n == nil || strings.ReplaceAll(f.Message+f.Hint, "mine", "none") != n.Message+n.Hint || f.Rule != n.Rule {
 		t.Errorf("a foreign secret shows:\n%v\n%v", foreign, none)
 	}
-	if _, err := decideSecrets(operator, r, "on", cloche.SecretUse{Name: "mine"}); err != nil {
+	if _, err := decideSecrets(operator, r, "on", api.SecretUse{Name: "mine"}); err != nil {
 		t.Errorf("the operator may use all: %v", err)
 	}
 }
@@ -86,10 +86,10 @@ func TestSecretsThatAreRefused(t *testing.T) {
 func TestNoInterceptionNoPlaceholder(t *testing.T) {
 	r := mustParse(t, secretRules)
 	f := linked()
-	f.NoInterception = cloche.Errorf(cloche.CodeUnsupported, "no TLS is opened here").WithHint("x")
-	for mode, code := range map[cloche.SecretMode]cloche.Code{cloche.SecretPlaceholder: cloche.CodeUnsupported, cloche.SecretEnv: ""} {
-		spec := cloche.SandboxSpec{Network: "on", Secrets: []cloche.SecretUse{{Name: "both", Mode: mode}}}
-		if _, err := policy.Decide(policy.Request{Spec: spec, Facts: f}, tenant, r); cloche.CodeOf(err) != code {
+	f.NoInterception = api.Errorf(api.CodeUnsupported, "no TLS is opened here").WithHint("x")
+	for mode, code := range map[api.SecretMode]api.Code{api.SecretPlaceholder: api.CodeUnsupported, api.SecretEnv: ""} {
+		spec := api.SandboxSpec{Network: "on", Secrets: []api.SecretUse{{Name: "both", Mode: mode}}}
+		if _, err := policy.Decide(policy.Request{Spec: spec, Facts: f}, tenant, r); api.CodeOf(err) != code {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
@@ -117,8 +117,8 @@ func TestSecretsOf(t *testing.T) {
 // TestOwnTrustIsReported: a variable of the caller's own wins, and that is said.
 func TestOwnTrustIsReported(t *testing.T) {
 	r := mustParse(t, secretRules)
-	spec := cloche.SandboxSpec{Network: "on", Env: map[string]string{"CURL_CA_BUNDLE": "/x"}, Secrets: []cloche.SecretUse{{Name: "both"}}}
-	for mode, want := range map[cloche.SecretMode]int{cloche.SecretPlaceholder: 1, cloche.SecretEnv: 0} {
+	spec := api.SandboxSpec{Network: "on", Env: map[string]string{"CURL_CA_BUNDLE": "/x"}, Secrets: []api.SecretUse{{Name: "both"}}}
+	for mode, want := range map[api.SecretMode]int{api.SecretPlaceholder: 1, api.SecretEnv: 0} {
 		spec.Secrets[0].Mode = mode
 		p, err := policy.Decide(policy.Request{Spec: spec, Facts: linked()}, operator, r)
 		if err != nil {
@@ -156,7 +156,7 @@ func TestRulesOfSecretsThatAreWrong(t *testing.T) {
 		"{name: x, from: {env: A}, mode: env}, {name: x, from: {env: A}, mode: env}": "secrets[1].name",
 	} {
 		_, err := policy.ParseRules([]byte("secrets: [" + text + "]"))
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Field != field || e.Hint == "" {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != field || e.Hint == "" {
 			t.Errorf("%s: %v, want field %s", text, err, field)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // shadowed warns of rules that change nothing: another one, or a fixed one of the
@@ -21,8 +21,8 @@ func shadowed(r Rules, report reporter) {
 	shadowedEgress(r, report)
 }
 
-func warning(field, format string, args ...any) *cloche.Error {
-	return cloche.Invalid(field, format, args...)
+func warning(field, format string, args ...any) *api.Error {
+	return api.Invalid(field, format, args...)
 }
 
 func shadowedImages(r Rules, report reporter) {

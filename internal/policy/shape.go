@@ -7,7 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // shape finds every key that Rules do not have, that comes twice or has a value
@@ -91,13 +91,13 @@ func (d *document) mapping(path string, n ast.Node, t reflect.Type) {
 			one = path + "." + one
 		}
 		if first, twice := seen[name]; twice {
-			d.report(at, cloche.Invalid(one, "the key %s is here twice, first in line %d", show(name), first.line).WithHint("keep one of them"))
+			d.report(at, api.Invalid(one, "the key %s is here twice, first in line %d", show(name), first.line).WithHint("keep one of them"))
 			continue
 		}
 		seen[name] = at
 		elem, known := elemOf(t, name)
 		if !known {
-			d.report(at, cloche.Invalid(one, "there is no key %s here", show(name)).WithHint("the keys here are %s", strings.Join(keysOfType(t), ", ")))
+			d.report(at, api.Invalid(one, "there is no key %s here", show(name)).WithHint("the keys here are %s", strings.Join(keysOfType(t), ", ")))
 			continue
 		}
 		if v := iter.Value(); v != nil && v.Type() != ast.NullType {
@@ -171,7 +171,7 @@ func (d *document) badRule(path string, n ast.Node, err error) {
 }
 
 func (d *document) wrong(path string, n ast.Node, format string, args ...any) {
-	err := cloche.Invalid(path, format, args...)
+	err := api.Invalid(path, format, args...)
 	if path != "" {
 		err.Message = path + ": " + err.Message
 	}

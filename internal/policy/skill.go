@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -45,12 +45,12 @@ func ruleSkills(r Rules, report reporter) {
 	for i, key := range r.Skills.SignedBy {
 		raw, err := base64.StdEncoding.DecodeString(key)
 		if err != nil || len(raw) != 42 || !strings.HasPrefix(string(raw), "Ed") {
-			report(cloche.Invalid(at(ruleSigned, i), "%s is no public key of minisign", at(ruleSigned, i)).
+			report(api.Invalid(at(ruleSigned, i), "%s is no public key of minisign", at(ruleSigned, i)).
 				WithHint("write the second line of minisign.pub, which begins with RW"))
 		}
 	}
 	if r.Skills.MaxBytesPerTenant < 0 {
-		report(cloche.Invalid("skills.max_bytes_per_tenant", "skills.max_bytes_per_tenant is negative").WithHint("leave it out for 1GiB"))
+		report(api.Invalid("skills.max_bytes_per_tenant", "skills.max_bytes_per_tenant is negative").WithHint("leave it out for 1GiB"))
 	}
 }
 
@@ -76,7 +76,7 @@ func (p Permit) Skills() []HostDir { return slices.Clone(p.skills) }
 
 // checkSkills settles which skills the sandbox has. What stands for all of them
 // becomes the names of those that there are.
-func checkSkills(d *decision) *cloche.Error {
+func checkSkills(d *decision) *api.Error {
 	d.allSkills()
 	if n := len(d.spec.Skills); n > maxSkills {
 		return tooLarge("skills", "there are %d skills", n).WithHint("at most %d; name those that the sandbox needs", maxSkills)
@@ -92,7 +92,7 @@ func checkSkills(d *decision) *cloche.Error {
 			return err
 		}
 		if by, dup := taken[dir.Target]; dup {
-			return cloche.Invalid(field, "%s would be at %s, and so is %s", field, show(dir.Target), by).WithHint("name each skill once, and mount nothing in its place")
+			return api.Invalid(field, "%s would be at %s, and so is %s", field, show(dir.Target), by).WithHint("name each skill once, and mount nothing in its place")
 		}
 		taken[dir.Target] = field
 		d.skills = append(d.skills, dir)
@@ -104,20 +104,20 @@ func checkSkills(d *decision) *cloche.Error {
 // are named beside it. Of skills that are not signed as the operator wants it there
 // are none.
 func (d *decision) allSkills() {
-	var out []cloche.SkillUse
+	var out []api.SkillUse
 	named := map[string]bool{}
 	for _, use := range d.spec.Skills {
 		named[use.Name] = true
 	}
 	for _, use := range d.spec.Skills {
-		if use.Name != cloche.AllSkills {
+		if use.Name != api.AllSkills {
 			out = append(out, use)
 			continue
 		}
 		for _, f := range d.facts.Skills {
 			if !named[f.Name] && (f.SignedBy != "" || len(d.rules.Skills.SignedBy) == 0) {
 				named[f.Name] = true
-				out = append(out, cloche.SkillUse{Name: f.Name, Access: use.Access})
+				out = append(out, api.SkillUse{Name: f.Name, Access: use.Access})
 			}
 		}
 	}
@@ -125,25 +125,25 @@ func (d *decision) allSkills() {
 }
 
 // skill judges one skill.
-func (d *decision) skill(field string, use *cloche.SkillUse) (HostDir, *cloche.Error) {
+func (d *decision) skill(field string, use *api.SkillUse) (HostDir, *api.Error) {
 	if use.Access == "" {
-		use.Access = cloche.AccessRead
+		use.Access = api.AccessRead
 	}
-	if use.Access != cloche.AccessRead && use.Access != cloche.AccessWrite {
-		return HostDir{}, cloche.Invalid(field+".access", "%s.access is %s", field, show(string(use.Access))).
-			WithHint("write %q or %q", cloche.AccessRead, cloche.AccessWrite)
+	if use.Access != api.AccessRead && use.Access != api.AccessWrite {
+		return HostDir{}, api.Invalid(field+".access", "%s.access is %s", field, show(string(use.Access))).
+			WithHint("write %q or %q", api.AccessRead, api.AccessWrite)
 	}
-	if slices.Contains(d.profile.locked, fieldMountsReadOnly) && d.profile.mountsReadOnly && use.Access == cloche.AccessWrite {
-		d.adjust(field+".access", string(use.Access), string(cloche.AccessRead), ruleName(d.profile.name, "locked", fieldMountsReadOnly))
-		use.Access = cloche.AccessRead
+	if slices.Contains(d.profile.locked, fieldMountsReadOnly) && d.profile.mountsReadOnly && use.Access == api.AccessWrite {
+		d.adjust(field+".access", string(use.Access), string(api.AccessRead), ruleName(d.profile.name, "locked", fieldMountsReadOnly))
+		use.Access = api.AccessRead
 	}
 	i := slices.IndexFunc(d.facts.Skills, func(f SkillFact) bool { return f.Name == use.Name })
-	if i < 0 || !cloche.ValidSkillName(use.Name) {
-		e := cloche.Errorf(cloche.CodeNotFound, "there is no skill %s", show(use.Name))
+	if i < 0 || !api.ValidSkillName(use.Name) {
+		e := api.Errorf(api.CodeNotFound, "there is no skill %s", show(use.Name))
 		e.Field = field + ".name"
 		return HostDir{}, e.WithHint("cloche skill ls lists the ones that exist")
 	}
-	fact, write := d.facts.Skills[i], use.Access == cloche.AccessWrite
+	fact, write := d.facts.Skills[i], use.Access == api.AccessWrite
 	signed := len(d.rules.Skills.SignedBy) > 0
 	switch {
 	case signed && write:
@@ -157,7 +157,7 @@ func (d *decision) skill(field string, use *cloche.SkillUse) (HostDir, *cloche.E
 			WithHint("ask for it to read; the smallest rule that would allow it is `skills: {write: true}`")
 	}
 	return HostDir{
-		Asked: "of the skill " + use.Name, Real: fact.Dir.Real, Target: path.Join(d.spec.Workspace.Path, cloche.SkillsDir, use.Name),
+		Asked: "of the skill " + use.Name, Real: fact.Dir.Real, Target: path.Join(d.spec.Workspace.Path, api.SkillsDir, use.Name),
 		ReadOnly: !write, OwnerUID: fact.Dir.OwnerUID, Dev: fact.Dir.Dev, Ino: fact.Dir.Ino,
 	}, nil
 }

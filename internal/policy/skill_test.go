@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestSkills(t *testing.T) {
@@ -15,18 +15,18 @@ func TestSkills(t *testing.T) {
 	}
 	tenant, operator := Caller{Tenant: "a", UID: -1}, Caller{Tenant: LocalTenant, Operator: true}
 	signed := Rules{Skills: SkillRule{SignedBy: []string{key}}}
-	uses := func(list ...string) (out []cloche.SkillUse) {
+	uses := func(list ...string) (out []api.SkillUse) {
 		for _, text := range list {
 			name, access, _ := strings.Cut(text, ":")
-			out = append(out, cloche.SkillUse{Name: name, Access: cloche.PathAccess(access)})
+			out = append(out, api.SkillUse{Name: name, Access: api.PathAccess(access)})
 		}
 		return out
 	}
 	for name, c := range map[string]struct {
 		caller Caller
 		rules  Rules
-		uses   []cloche.SkillUse
-		mounts []cloche.Mount
+		uses   []api.SkillUse
+		mounts []api.Mount
 		want   string // targets with what may be done, or the rule or code of the refusal
 	}{
 		"one to read":                    {caller: tenant, uses: uses("pdf"), want: "/w/.skills/pdf:ro"},
@@ -38,16 +38,16 @@ func TestSkills(t *testing.T) {
 		"a path":                         {caller: tenant, uses: uses("../pdf"), want: "not_found"},
 		"twice":                          {caller: tenant, uses: uses("pdf", "pdf"), want: "invalid_argument"},
 		"another access":                 {caller: tenant, uses: uses("pdf:none"), want: "invalid_argument"},
-		"where a mount is":               {caller: tenant, uses: uses("pdf"), mounts: []cloche.Mount{{Target: "/w/.skills/pdf"}}, want: "invalid_argument"},
+		"where a mount is":               {caller: tenant, uses: uses("pdf"), mounts: []api.Mount{{Target: "/w/.skills/pdf"}}, want: "invalid_argument"},
 		"one that is signed":             {caller: tenant, rules: signed, uses: uses("pdf"), want: "/w/.skills/pdf:ro"},
 		"one that is not signed":         {caller: tenant, rules: signed, uses: uses("xlsx"), want: "skills.signed_by"},
 		"the operator, not signed":       {caller: operator, rules: signed, uses: uses("xlsx"), want: "skills.signed_by"},
 		"one that is signed, to write":   {caller: operator, rules: signed, uses: uses("pdf:rw"), want: "skills.signed_by"},
 		"all that are signed":            {caller: tenant, rules: signed, uses: uses("*"), want: "/w/.skills/pdf:ro"},
-		"as many as nobody has a use of": {caller: tenant, uses: make([]cloche.SkillUse, maxSkills+1), want: "too_large"},
+		"as many as nobody has a use of": {caller: tenant, uses: make([]api.SkillUse, maxSkills+1), want: "too_large"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := begin(Request{Spec: cloche.SandboxSpec{Skills: c.uses, Mounts: c.mounts, Workspace: &cloche.Workspace{Path: "/w"}}, Facts: Facts{Skills: facts}}, c.caller, c.rules)
+			d := begin(Request{Spec: api.SandboxSpec{Skills: c.uses, Mounts: c.mounts, Workspace: &api.Workspace{Path: "/w"}}, Facts: Facts{Skills: facts}}, c.caller, c.rules)
 			var got string
 			if err := checkSkills(d); err != nil {
 				if got = err.Rule; got == "" {
@@ -72,7 +72,7 @@ func TestSkills(t *testing.T) {
 	if err := DecideSkillChange("pdf", Rules{}); err != nil {
 		t.Error(err)
 	}
-	if err := DecideSkillChange("pdf", signed); cloche.CodeOf(err) != cloche.CodeDenied {
+	if err := DecideSkillChange("pdf", signed); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("a signed skill may be changed: %v", err)
 	}
 	for text, good := range map[string]bool{

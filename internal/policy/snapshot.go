@@ -3,7 +3,7 @@ package policy
 import (
 	"cmp"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // What a tenant may keep of snapshots where the operator does not say.
@@ -19,7 +19,7 @@ const maxRootShare = 3
 // SnapshotPermit is a granted snapshot. Only DecideSnapshot makes a valid one.
 type SnapshotPermit struct {
 	valid     bool
-	request   cloche.SnapshotRequest
+	request   api.SnapshotRequest
 	maxCount  int
 	maxBytes  int64
 	bytesLeft int64
@@ -29,7 +29,7 @@ type SnapshotPermit struct {
 func (p SnapshotPermit) Valid() bool { return p.valid }
 
 // Request is what was granted.
-func (p SnapshotPermit) Request() cloche.SnapshotRequest { return p.request }
+func (p SnapshotPermit) Request() api.SnapshotRequest { return p.request }
 
 // Max is how many snapshots the tenant may have and what they may occupy. Who adds
 // this one compares in the same critical section.
@@ -47,17 +47,17 @@ type SnapshotFacts struct {
 
 // DecideSnapshot grants a snapshot or says why not. Whether the caller may use the
 // sandbox is Authorize's to say.
-func DecideSnapshot(req cloche.SnapshotRequest, facts SnapshotFacts, rules Rules) (SnapshotPermit, error) {
+func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, rules Rules) (SnapshotPermit, error) {
 	switch req.Scope {
-	case "", cloche.SnapshotFiles, cloche.SnapshotWorkspace, cloche.SnapshotRoot:
+	case "", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot:
 	default:
-		return SnapshotPermit{}, cloche.Invalid("scope", "scope %s is not known", show(string(req.Scope))).
-			WithHint("write %q, %q or %q", cloche.SnapshotFiles, cloche.SnapshotWorkspace, cloche.SnapshotRoot)
+		return SnapshotPermit{}, api.Invalid("scope", "scope %s is not known", show(string(req.Scope))).
+			WithHint("write %q, %q or %q", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot)
 	}
-	if req.Name != "" && !cloche.ValidName(req.Name) {
-		return SnapshotPermit{}, cloche.Invalid("name", "snapshot name %s is not valid", show(req.Name)).WithHint("%s", nameHint())
+	if req.Name != "" && !api.ValidName(req.Name) {
+		return SnapshotPermit{}, api.Invalid("name", "snapshot name %s is not valid", show(req.Name)).WithHint("%s", nameHint())
 	}
-	if err := checkLabels(&decision{spec: cloche.SandboxSpec{Labels: req.Labels}}); err != nil {
+	if err := checkLabels(&decision{spec: api.SandboxSpec{Labels: req.Labels}}); err != nil {
 		return SnapshotPermit{}, err
 	}
 	count, countRule := limitFor(rules, facts.Tenant, rules.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t TenantRule) *int { return t.MaxSnapshots })
@@ -80,22 +80,22 @@ func DecideSnapshot(req cloche.SnapshotRequest, facts SnapshotFacts, rules Rules
 }
 
 // NoSnapshot is the error for a snapshot that does not exist, or not for the caller.
-func NoSnapshot(ref string) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeNotFound, "there is no snapshot %s", show(ref))
+func NoSnapshot(ref string) *api.Error {
+	e := api.Errorf(api.CodeNotFound, "there is no snapshot %s", show(ref))
 	return e.WithHint("cloche snapshot ls lists the ones that exist")
 }
 
 // Snapshot is the snapshot that the sandbox begins with; false when there is none.
-func (p Permit) Snapshot() (cloche.Snapshot, bool) {
+func (p Permit) Snapshot() (api.Snapshot, bool) {
 	if p.snapshot == nil {
-		return cloche.Snapshot{}, false
+		return api.Snapshot{}, false
 	}
 	return *p.snapshot, true
 }
 
 // checkSnapshot judges the snapshot that a sandbox is to begin with. That its image
 // is the same is found out when the image is.
-func checkSnapshot(d *decision) *cloche.Error {
+func checkSnapshot(d *decision) *api.Error {
 	if d.spec.Snapshot == "" {
 		return nil
 	}
@@ -106,13 +106,13 @@ func checkSnapshot(d *decision) *cloche.Error {
 		return e
 	}
 	d.spec.Snapshot = snap.ID
-	files, root := snap.Scope != cloche.SnapshotRoot, snap.Scope != cloche.SnapshotWorkspace
+	files, root := snap.Scope != api.SnapshotRoot, snap.Scope != api.SnapshotWorkspace
 	switch {
 	case files && w.Dir != "":
-		return cloche.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", show(snap.Name)).
+		return api.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", show(snap.Name)).
 			WithHint("leave workspace out for a private copy, or name a workspace that is new")
 	case files && w.ReadOnly:
-		return cloche.Invalid("workspace.read_only", "the files of snapshot %s would go into a workspace that is read-only", show(snap.Name)).
+		return api.Invalid("workspace.read_only", "the files of snapshot %s would go into a workspace that is read-only", show(snap.Name)).
 			WithHint("leave workspace.read_only out")
 	case root && *d.spec.ReadOnlyRoot:
 		return unsupported("read_only_root", "snapshot %s changes the root, and this sandbox's is read-only", show(snap.Name)).
@@ -123,17 +123,17 @@ func checkSnapshot(d *decision) *cloche.Error {
 }
 
 // checkSnapshotFits compares the snapshot's root with the limits in force.
-func checkSnapshotFits(d *decision) *cloche.Error {
+func checkSnapshotFits(d *decision) *api.Error {
 	if d.snapshot == nil || d.snapshot.RootBytes == 0 {
 		return nil
 	}
 	have, l := d.snapshot.RootBytes, d.spec.Limits
 	if d.rootBytes > 0 && have > d.rootBytes {
-		return cloche.Invalid(fieldDisk, "the root of snapshot %s has %s, and the root's part of limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(d.rootBytes))).
+		return api.Invalid(fieldDisk, "the root of snapshot %s has %s, and the root's part of limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(d.rootBytes))).
 			WithHint("ask for a limit of more than that, or for a smaller workspace.size_bytes")
 	}
 	if l.MemoryBytes > 0 && have > l.MemoryBytes/maxRootShare {
-		return cloche.Invalid(fieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",
+		return api.Invalid(fieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",
 			show(d.snapshot.Name), formatSize(float64(have)), maxRootShare, formatSize(float64(l.MemoryBytes))).
 			WithHint("ask for limits.memory_bytes of at least %d", have*maxRootShare)
 	}
@@ -141,7 +141,7 @@ func checkSnapshotFits(d *decision) *cloche.Error {
 }
 
 // checkLayered judges a layered workspace.
-func checkLayered(d *decision) *cloche.Error {
+func checkLayered(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if !w.Layered {
 		return nil
@@ -149,13 +149,13 @@ func checkLayered(d *decision) *cloche.Error {
 	const field = "workspace.layered"
 	switch {
 	case w.ReadOnly:
-		return cloche.Invalid(field, "a workspace that is read-only has no layer").WithHint("leave one of layered and read_only out")
+		return api.Invalid(field, "a workspace that is read-only has no layer").WithHint("leave one of layered and read_only out")
 	case w.Dir != "":
 		return unsupported(field, "a directory of the host cannot be layered: its files belong to others, who may change them meanwhile").
 			WithHint("name a workspace, and copy the files into it")
-	case w.Quota == cloche.QuotaMeasured && (w.SizeBytes > 0 || w.Inodes > 0):
+	case w.Quota == api.QuotaMeasured && (w.SizeBytes > 0 || w.Inodes > 0):
 		return unsupported(field, "what is measured is the workspace, and what a layer holds lies beside it").
-			WithHint("ask for workspace.quota %q, which holds for both together, or leave layered out", cloche.QuotaHard)
+			WithHint("ask for workspace.quota %q, which holds for both together, or leave layered out", api.QuotaHard)
 	case d.facts.NoLayers != nil:
 		e := *d.facts.NoLayers
 		e.Field = field

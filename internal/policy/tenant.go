@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TenantRule has the limits of one tenant, each over the one for all tenants.
@@ -70,15 +70,15 @@ func RateOf(caller Caller, rules Rules) (Rate, bool) {
 
 // TooFast is the error for a caller that asked more often than rate allows, and
 // may again after wait.
-func TooFast(rate Rate, wait time.Duration) *cloche.Error {
+func TooFast(rate Rate, wait time.Duration) *api.Error {
 	e := tooMany(rate.Rule, "this tenant asks too often: %s allows %g requests a second", rate.Rule, math.Round(rate.PerSecond*1000)/1000)
 	e.RetryAfterMS = max(1, int64(math.Ceil(float64(wait)/float64(time.Millisecond))))
 	return e.WithHint("ask again after the time in Retry-After, and less often; the operator's rule is %s", rate.Rule)
 }
 
 // tooMany is a limit of the caller's own tenant.
-func tooMany(rule, format string, args ...any) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeTooMany, format, args...)
+func tooMany(rule, format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeTooMany, format, args...)
 	e.Rule, e.Retryable, e.RetryAfterMS = rule, true, retryAfterMS
 	return e
 }
@@ -108,7 +108,7 @@ func (q Quota) Check(own, all int, operator bool) error {
 	return nil
 }
 
-func (q Quota) check(own, all int, operator bool) *cloche.Error {
+func (q Quota) check(own, all int, operator bool) *api.Error {
 	if q.Tenant > 0 && own >= q.Tenant {
 		return tooMany(q.rule, "no room for another sandbox: %d are live and %s is %d", own, q.rule, q.Tenant).
 			WithHint("remove one, or come again later")
@@ -116,9 +116,9 @@ func (q Quota) check(own, all int, operator bool) *cloche.Error {
 	if q.Total <= 0 || all < q.Total {
 		return nil
 	}
-	e := cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("come again later")
+	e := api.Errorf(api.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("come again later")
 	if operator {
-		e = cloche.Errorf(cloche.CodeNoCapacity, "no capacity for another sandbox: %d are live and max_sandboxes is %d", all, q.Total).
+		e = api.Errorf(api.CodeNoCapacity, "no capacity for another sandbox: %d are live and max_sandboxes is %d", all, q.Total).
 			WithHint("remove one, or come again later")
 	}
 	e.Rule, e.Retryable, e.RetryAfterMS = "max_sandboxes", true, retryAfterMS
@@ -135,15 +135,15 @@ func ruleTenants(r Rules, report reporter) {
 	ruleRate("rate", r.Rate, report)
 	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
 		field, t := "tenants."+bounded(name), r.Tenants[name]
-		if !cloche.ValidName(name) {
-			report(cloche.Invalid(field, "tenant %s is not valid", show(name)).WithHint("%s", nameHint()))
+		if !api.ValidName(name) {
+			report(api.Invalid(field, "tenant %s is not valid", show(name)).WithHint("%s", nameHint()))
 		}
 		for _, c := range []struct {
 			key string
 			n   *int
 		}{{"max_sandboxes", t.MaxSandboxes}, {"max_snapshots", t.MaxSnapshots}, {"max_workspaces", t.MaxWorkspaces}} {
 			if c.n != nil && *c.n < 0 {
-				report(cloche.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, *c.n).WithHint("write a positive number, or 0 for the default"))
+				report(api.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, *c.n).WithHint("write a positive number, or 0 for the default"))
 			}
 		}
 		ruleRate(field+".rate", t.Rate, report)
@@ -160,10 +160,10 @@ func ruleRate(field string, r *RateRule, report reporter) {
 		n   int
 	}{{"requests", r.Requests}, {"burst", r.Burst}} {
 		if c.n < 0 || c.n > most {
-			report(cloche.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, c.n).WithHint("write a number of requests, at most %d", most))
+			report(api.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, c.n).WithHint("write a number of requests, at most %d", most))
 		}
 	}
 	if r.Per < 0 || r.Per > maxPer {
-		report(cloche.Invalid(field+".per", "%s.per is %s", field, time.Duration(r.Per)).WithHint("write a time such as 1s or 1m, at most 24h"))
+		report(api.Invalid(field+".per", "%s.per is %s", field, time.Duration(r.Per)).WithHint("write a time such as 1s or 1m, at most 24h"))
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -31,20 +31,20 @@ func TestTenantsHaveTheirOwnLimits(t *testing.T) {
 	if err := try(red, 4); err != nil {
 		t.Error(err)
 	}
-	want{code: cloche.CodeTooMany, rule: "tenants.red.max_sandboxes", says: "5"}.check(t, try(red, 5))
-	want{code: cloche.CodeTooMany, rule: "max_sandboxes_per_tenant", says: "2"}.check(t, try(other, 2))
-	want{code: cloche.CodeNoCapacity, rule: "max_sandboxes"}.check(t, try(blue, 100))
+	want{code: api.CodeTooMany, rule: "tenants.red.max_sandboxes", says: "5"}.check(t, try(red, 5))
+	want{code: api.CodeTooMany, rule: "max_sandboxes_per_tenant", says: "2"}.check(t, try(other, 2))
+	want{code: api.CodeNoCapacity, rule: "max_sandboxes"}.check(t, try(blue, 100))
 	if err := try(blue, 99); err != nil {
 		t.Errorf("unlimited: %v", err)
 	}
-	_, err := policy.DecideSnapshot(cloche.SnapshotRequest{}, policy.SnapshotFacts{Tenant: "red", Count: 5}, r)
+	_, err := policy.DecideSnapshot(api.SnapshotRequest{}, policy.SnapshotFacts{Tenant: "red", Count: 5}, r)
 	if err != nil {
 		t.Error(err)
 	}
-	_, err = policy.DecideSnapshot(cloche.SnapshotRequest{}, policy.SnapshotFacts{Tenant: "red", Count: 6}, r)
-	want{code: cloche.CodeTooMany, rule: "tenants.red.max_snapshots"}.check(t, err)
+	_, err = policy.DecideSnapshot(api.SnapshotRequest{}, policy.SnapshotFacts{Tenant: "red", Count: 6}, r)
+	want{code: api.CodeTooMany, rule: "tenants.red.max_snapshots"}.check(t, err)
 	for c, n := range map[string]int{"red": 7, "other": 4} {
-		p, err := policy.DecideWorkspace(cloche.WorkspaceSpec{Name: "w"}, canHold, policy.Caller{Tenant: c, UID: -1}, r)
+		p, err := policy.DecideWorkspace(api.WorkspaceSpec{Name: "w"}, canHold, policy.Caller{Tenant: c, UID: -1}, r)
 		if err != nil || p.Max() != n {
 			t.Errorf("%s: %d, %v", c, p.Max(), err)
 		}
@@ -61,8 +61,8 @@ func TestRates(t *testing.T) {
 		"own":       {policy.Caller{Tenant: "red"}, policy.Rate{PerSecond: 1, Burst: 60, Rule: "tenants.red.rate"}, true},
 		"unlimited": {policy.Caller{Tenant: "blue"}, policy.Rate{}, false},
 		"all":       {policy.Caller{Tenant: "other"}, policy.Rate{PerSecond: 10, Burst: 20, Rule: "rate"}, true},
-		"a key":     {policy.KeyCaller(cloche.Key{ID: "key-1", Tenant: "red"}), policy.Rate{PerSecond: 1, Burst: 60, Rule: "tenants.red.rate"}, true},
-		"local key": {policy.KeyCaller(cloche.Key{ID: "key-1", Tenant: "local"}), policy.Rate{PerSecond: 10, Burst: 20, Rule: "rate"}, true},
+		"a key":     {policy.KeyCaller(api.Key{ID: "key-1", Tenant: "red"}), policy.Rate{PerSecond: 1, Burst: 60, Rule: "tenants.red.rate"}, true},
+		"local key": {policy.KeyCaller(api.Key{ID: "key-1", Tenant: "local"}), policy.Rate{PerSecond: 10, Burst: 20, Rule: "rate"}, true},
 		"operator":  {operator, policy.Rate{}, false},
 	} {
 		if got, ok := policy.RateOf(c.caller, r); got != c.want || ok != c.ok {
@@ -70,7 +70,7 @@ func TestRates(t *testing.T) {
 		}
 	}
 	e := policy.TooFast(policy.Rate{PerSecond: 1, Rule: "rate"}, 300*time.Microsecond)
-	if e.Code != cloche.CodeTooMany || e.RetryAfterMS != 1 || e.Rule != "rate" || e.Hint == "" {
+	if e.Code != api.CodeTooMany || e.RetryAfterMS != 1 || e.Rule != "rate" || e.Hint == "" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -3,7 +3,7 @@ package policy
 import (
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Verb is one thing that a caller can ask of the core.
@@ -183,7 +183,7 @@ func AuthorizeHost(caller Caller, verb Verb) error {
 	if caller.Operator || !operatorOnly(verb) {
 		return nil
 	}
-	e := cloche.Errorf(cloche.CodeDenied, "%s is for the operator only", verb)
+	e := api.Errorf(api.CodeDenied, "%s is for the operator only", verb)
 	e.Rule = "operator_only"
 	return e.WithHint("ask over the daemon's unix socket as the user that it runs as")
 }
@@ -201,7 +201,7 @@ func SeesSandbox(caller Caller, tenant, profile string) bool {
 
 // NoSandbox is the error for a sandbox that does not exist, or not for the
 // caller.
-func NoSandbox(ref string) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %s", show(ref))
+func NoSandbox(ref string) *api.Error {
+	e := api.Errorf(api.CodeNotFound, "there is no sandbox %s", show(ref))
 	return e.WithHint("cloche ls lists the ones that exist")
 }

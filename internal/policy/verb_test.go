@@ -3,7 +3,7 @@ package policy_test
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -35,7 +35,7 @@ func TestTenantsSeeOnlyTheirOwn(t *testing.T) {
 			t.Error(err)
 		}
 		err := policy.Authorize(tenant, v, "sb-1", "uid-secret", "agent")
-		want{code: cloche.CodeNotFound}.check(t, err)
+		want{code: api.CodeNotFound}.check(t, err)
 		if err.Error() != policy.NoSandbox("sb-1").Error() {
 			t.Errorf("a foreign sandbox %q differs from a missing one %q", err, policy.NoSandbox("sb-1"))
 		}
@@ -50,7 +50,7 @@ func TestTenantsSeeOnlyTheirOwn(t *testing.T) {
 }
 
 func TestDoctorIsForTheOperator(t *testing.T) {
-	want{code: cloche.CodeDenied, rule: "operator_only"}.check(t, policy.AuthorizeHost(tenant, policy.VerbDoctor))
+	want{code: api.CodeDenied, rule: "operator_only"}.check(t, policy.AuthorizeHost(tenant, policy.VerbDoctor))
 	for _, v := range []policy.Verb{policy.VerbStatus, policy.VerbImages, policy.VerbList} {
 		if err := policy.AuthorizeHost(tenant, v); err != nil {
 			t.Error(err)

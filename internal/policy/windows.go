@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A host of Windows has many names for each directory. Policy compares one of them: the
@@ -38,7 +38,7 @@ func windowsBlocked() []blockedPath {
 const ruleWindowsDevice = "blocked_path:windows_device"
 
 // cleanHost checks one path of the host and returns it clean.
-func (d *decision) cleanHost(field, p string) (string, *cloche.Error) {
+func (d *decision) cleanHost(field, p string) (string, *api.Error) {
 	if !d.facts.Windows {
 		return cleanAbs(field, p)
 	}
@@ -47,11 +47,11 @@ func (d *decision) cleanHost(field, p string) (string, *cloche.Error) {
 
 // ruleHostPath checks a path that the operator's rules name: one of the machine that reads
 // them.
-func ruleHostPath(field, p string) (string, *cloche.Error) {
+func ruleHostPath(field, p string) (string, *api.Error) {
 	return hostPathOn(runtime.GOOS, field, p)
 }
 
-func hostPathOn(system, field, p string) (string, *cloche.Error) {
+func hostPathOn(system, field, p string) (string, *api.Error) {
 	if system == "windows" {
 		return cleanWindows(field, p)
 	}
@@ -72,15 +72,15 @@ func (d *decision) cleanRule(p string) string {
 }
 
 // cleanWindows checks a path of Windows and returns the name that policy compares.
-func cleanWindows(field, p string) (string, *cloche.Error) {
+func cleanWindows(field, p string) (string, *api.Error) {
 	const hint = `write a path with its drive, such as C:\Users\ann\project`
 	switch {
 	case p == "":
-		return "", cloche.Invalid(field, "%s is empty", field).WithHint(hint)
+		return "", api.Invalid(field, "%s is empty", field).WithHint(hint)
 	case len(p) > maxPath:
-		return "", cloche.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
+		return "", api.Invalid(field, "%s is a path of %d bytes", field, len(p)).WithHint("at most %d", maxPath)
 	case !utf8.ValidString(p):
-		return "", cloche.Invalid(field, "%s %s is not text", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s is not text", field, show(p)).WithHint(hint)
 	}
 	rest := strings.ReplaceAll(p, "/", `\`)
 	device := false
@@ -101,7 +101,7 @@ func cleanWindows(field, p string) (string, *cloche.Error) {
 	case strings.HasPrefix(rest, `\\`):
 		return "", denied("blocked_path:windows_share", field, "%s %s is a share of another machine", field, show(p)).WithHint(hint)
 	default:
-		return "", cloche.Invalid(field, "%s %s has no drive, or is relative to where somebody stands on it", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s has no drive, or is relative to where somebody stands on it", field, show(p)).WithHint(hint)
 	}
 	out := "/" + strings.ToLower(rest[:2])
 	for element := range strings.SplitSeq(rest[3:], `\`) {
@@ -109,7 +109,7 @@ func cleanWindows(field, p string) (string, *cloche.Error) {
 			continue
 		}
 		if what := wrongElement(element); what != "" {
-			return "", cloche.Invalid(field, "%s %s has the element %s, which %s", field, show(p), show(element), what).WithHint("write every name in full, as the directory has it")
+			return "", api.Invalid(field, "%s %s has the element %s, which %s", field, show(p), show(element), what).WithHint("write every name in full, as the directory has it")
 		}
 		out += "/" + strings.ToLower(element)
 	}

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // windows is a machine of Windows on which the caller owns every directory that the
 // request leads to.
-func windows(spec cloche.SandboxSpec, c policy.Caller, r policy.Rules) policy.Facts {
+func windows(spec api.SandboxSpec, c policy.Caller, r policy.Rules) policy.Facts {
 	f := facts()
 	f.Windows, f.Home, f.UserHome = true, `C:\Users\Alice\AppData\Local\cloche`, `C:\Users\Alice`
 	f.Dirs = map[string]policy.DirFact{}
@@ -24,8 +24,8 @@ func windows(spec cloche.SandboxSpec, c policy.Caller, r policy.Rules) policy.Fa
 // TestWindowsPaths: what a path of Windows leads to is judged and not how it is written,
 // and on a host of another kind it is refused with the reason.
 func TestWindowsPaths(t *testing.T) {
-	blocked := func(rule string) want { return want{code: cloche.CodeDenied, rule: rule} }
-	invalid := func(says string) want { return want{code: cloche.CodeInvalid, says: says} }
+	blocked := func(rule string) want { return want{code: api.CodeDenied, rule: rule} }
+	invalid := func(says string) want { return want{code: api.CodeInvalid, says: says} }
 	for p, want := range map[string]want{
 		`C:\Users\Alice\project`:        {},
 		`c:/users/alice/PROJECT/`:       {},
@@ -96,13 +96,13 @@ func TestWindowsPaths(t *testing.T) {
 		``:                            invalid("empty"),
 	} {
 		for who, c := range map[string]policy.Caller{"operator": operator, "root": root} {
-			for _, spec := range []cloche.SandboxSpec{mount(p, false), mount(p, true)} {
+			for _, spec := range []api.SandboxSpec{mount(p, false), mount(p, true)} {
 				_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, c, policy.Rules{})}, c, policy.Rules{})
-				if cloche.CodeOf(err) != want.code {
+				if api.CodeOf(err) != want.code {
 					t.Errorf("%s names %q: %v, want %q", who, p, err, want.code)
 					continue
 				}
-				if e, ok := err.(*cloche.Error); ok && (e.Hint == "" || want.rule != "" && e.Rule != want.rule || !containsAny(e.Message, want.says)) {
+				if e, ok := err.(*api.Error); ok && (e.Hint == "" || want.rule != "" && e.Rule != want.rule || !containsAny(e.Message, want.says)) {
 					t.Errorf("%s names %q: %v by the rule %q", who, p, err, e.Rule)
 				}
 			}
@@ -110,7 +110,7 @@ func TestWindowsPaths(t *testing.T) {
 	}
 	for _, p := range []string{`C:\Users\Alice\project`, `c:/data`, `\\server\share`, `\\?\C:\Windows`} {
 		_, err := policy.Decide(policy.Request{Spec: mount(p, true), Facts: facts()}, operator, policy.Rules{})
-		want{code: cloche.CodeInvalid, field: "mounts[0].source", says: "path of Windows"}.check(t, err)
+		want{code: api.CodeInvalid, field: "mounts[0].source", says: "path of Windows"}.check(t, err)
 	}
 }
 
@@ -122,12 +122,12 @@ func containsAny(text, alternatives string) bool {
 // TestWindowsGrants: what the operator grants and blocks is meant in every spelling.
 func TestWindowsGrants(t *testing.T) {
 	rules := policy.Rules{Mounts: []policy.MountRule{{Root: `D:\Shared`, Write: true}}, BlockedPaths: []string{`d:/shared/Private`}}
-	for p, code := range map[string]cloche.Code{
-		`d:\shared\x`: "", `/d/SHARED`: cloche.CodeDenied, `D:\Shared\PRIVATE\y`: cloche.CodeDenied, `D:\Sharedness`: cloche.CodeDenied, `C:\Shared`: cloche.CodeDenied,
+	for p, code := range map[string]api.Code{
+		`d:\shared\x`: "", `/d/SHARED`: api.CodeDenied, `D:\Shared\PRIVATE\y`: api.CodeDenied, `D:\Sharedness`: api.CodeDenied, `C:\Shared`: api.CodeDenied,
 	} {
 		spec := mount(p, false)
 		_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, tenant, rules)}, tenant, rules)
-		if cloche.CodeOf(err) != code {
+		if api.CodeOf(err) != code {
 			t.Errorf("a tenant names %s: %v, want %q", p, err, code)
 		}
 	}

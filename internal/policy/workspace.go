@@ -4,7 +4,7 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -35,7 +35,7 @@ func (p Permit) Workspace() WorkspaceGrant { return p.granted }
 func (d *decision) given(field string) bool {
 	w := d.spec.Workspace
 	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
-	return isBound && w.Name != "" && d.facts.Workspace != nil && w.Quota != cloche.QuotaMeasured
+	return isBound && w.Name != "" && d.facts.Workspace != nil && w.Quota != api.QuotaMeasured
 }
 
 // unbounded is true for a bound that has no default of the profile's here: nothing could
@@ -43,32 +43,32 @@ func (d *decision) given(field string) bool {
 func (d *decision) unbounded(field string) bool {
 	w := d.spec.Workspace
 	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
-	return isBound && (w.Dir != "" || w.Quota == cloche.QuotaMeasured || w.Quota == cloche.QuotaWatched)
+	return isBound && (w.Dir != "" || w.Quota == api.QuotaMeasured || w.Quota == api.QuotaWatched)
 }
 
-func checkQuotaMode(w *cloche.Workspace) *cloche.Error {
+func checkQuotaMode(w *api.Workspace) *api.Error {
 	switch w.Quota {
-	case "", cloche.QuotaHard, cloche.QuotaMeasured, cloche.QuotaWatched:
+	case "", api.QuotaHard, api.QuotaMeasured, api.QuotaWatched:
 	default:
-		return cloche.Invalid("workspace.quota", "workspace.quota %s is not known", show(string(w.Quota))).
-			WithHint("write %q, %q or %q", cloche.QuotaHard, cloche.QuotaMeasured, cloche.QuotaWatched)
+		return api.Invalid("workspace.quota", "workspace.quota %s is not known", show(string(w.Quota))).
+			WithHint("write %q, %q or %q", api.QuotaHard, api.QuotaMeasured, api.QuotaWatched)
 	}
-	if w.Quota == cloche.QuotaWatched && (w.Name != "" || w.Dir != "") {
-		return cloche.Invalid("workspace.quota", "workspace.quota %q is for a private workspace, and this one is %s", w.Quota, kindOf(w)).
-			WithHint("write %q, or leave it out", cloche.QuotaMeasured)
+	if w.Quota == api.QuotaWatched && (w.Name != "" || w.Dir != "") {
+		return api.Invalid("workspace.quota", "workspace.quota %q is for a private workspace, and this one is %s", w.Quota, kindOf(w)).
+			WithHint("write %q, or leave it out", api.QuotaMeasured)
 	}
 	if w.Drop && w.Name == "" {
-		return cloche.Invalid("workspace.drop", "workspace.drop is for a named workspace, and this one is %s", kindOf(w)).
+		return api.Invalid("workspace.drop", "workspace.drop is for a named workspace, and this one is %s", kindOf(w)).
 			WithHint("leave it out: a private workspace always goes with its sandbox, and a directory of the host never does")
 	}
 	if w.Drop && w.ReadOnly {
-		return cloche.Invalid("workspace.drop", "workspace.drop is for a sandbox that has its workspace to write, and this one reads it").
+		return api.Invalid("workspace.drop", "workspace.drop is for a sandbox that has its workspace to write, and this one reads it").
 			WithHint("leave one of drop and read_only out")
 	}
 	return nil
 }
 
-func kindOf(w *cloche.Workspace) string {
+func kindOf(w *api.Workspace) string {
 	switch {
 	case w.Dir != "":
 		return "a directory of the host"
@@ -80,7 +80,7 @@ func kindOf(w *cloche.Workspace) string {
 
 // checkWorkspaceBound finds what holds the bounds of the workspace, or says why
 // nothing can.
-func checkWorkspaceBound(d *decision) *cloche.Error {
+func checkWorkspaceBound(d *decision) *api.Error {
 	w := d.spec.Workspace
 	spaces, _ := limitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t TenantRule) *int { return t.MaxWorkspaces })
 	d.granted = WorkspaceGrant{Max: max(spaces, 0)}
@@ -97,20 +97,20 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 		return d.noVolumeQuota(w)
 	case w.Volume:
 		return nil
-	case w.Quota == cloche.QuotaMeasured, w.Quota == cloche.QuotaWatched:
+	case w.Quota == api.QuotaMeasured, w.Quota == api.QuotaWatched:
 		if rule := d.hardRule(); rule != "" && w.Dir == "" && (has == nil || has.SizeBytes == 0) {
 			return denied(rule, "workspace.quota", "workspace.quota is %s, and the operator bounds the workspaces of profile %s", w.Quota, show(d.profile.name)).
 				WithHint("leave it out, or name a workspace that has a bound")
 		}
 		switch {
 		case w.SizeBytes == 0 && w.Inodes == 0:
-		case w.Quota == cloche.QuotaWatched:
-			w.Enforced = cloche.HeldByWatch
+		case w.Quota == api.QuotaWatched:
+			w.Enforced = api.HeldByWatch
 			if w.Inodes == 0 {
 				w.Inodes = usualInodesOf(w.SizeBytes)
 			}
 		default:
-			w.Enforced = cloche.HeldByMeasure
+			w.Enforced = api.HeldByMeasure
 		}
 		return nil
 	case has != nil:
@@ -119,19 +119,19 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 		return nil
 	case w.Dir != "":
 		return unsupported(fieldWorkspaceSize, "a bound of workspace.dir was asked for, and nothing holds what is written to a directory of the host").
-			WithHint("ask for workspace.quota %q, which looks before and after each command, or leave the bound out", cloche.QuotaMeasured)
+			WithHint("ask for workspace.quota %q, which looks before and after each command, or leave the bound out", api.QuotaMeasured)
 	case w.SizeBytes == 0:
-		return cloche.Invalid(fieldWorkspaceSize, "workspace.inodes is %d, and workspace.size_bytes is not set", w.Inodes).
+		return api.Invalid(fieldWorkspaceSize, "workspace.inodes is %d, and workspace.size_bytes is not set", w.Inodes).
 			WithHint("name a size as well: it is what the kernel holds")
 	}
-	if w.Quota == cloche.QuotaHard && w.Name == "" {
+	if w.Quota == api.QuotaHard && w.Name == "" {
 		d.demanded[fieldWorkspaceSize] = true
 	}
 	switch byDefault := d.byDefault(w); {
 	case byDefault && d.facts.Projects:
-		w.Quota = cloche.QuotaHard
+		w.Quota = api.QuotaHard
 	case byDefault:
-		w.Quota, w.Enforced = cloche.QuotaWatched, cloche.HeldByWatch
+		w.Quota, w.Enforced = api.QuotaWatched, api.HeldByWatch
 		if w.Inodes == 0 {
 			w.Inodes = usualInodesOf(w.SizeBytes)
 		}
@@ -145,11 +145,11 @@ func checkWorkspaceBound(d *decision) *cloche.Error {
 	case w.Inodes == 0:
 		w.Inodes = usualInodesOf(w.SizeBytes)
 	case w.Inodes > most && d.demanded[fieldWorkspaceInodes] && d.profile.ruled[fieldWorkspaceInodes] == "":
-		return cloche.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has room for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
+		return api.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has room for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
 			WithHint("ask for at most %d, one for each %s, or for a larger workspace", most, formatSize(inodeBytes))
 	}
 	w.Inodes = min(w.Inodes, most)
-	w.Enforced = cloche.HeldByKernel
+	w.Enforced = api.HeldByKernel
 	d.granted.SizeBytes, d.granted.Inodes = w.SizeBytes, w.Inodes
 	return nil
 }
@@ -162,7 +162,7 @@ func usualInodesOf(sizeBytes int64) int64 {
 // byDefault is true for a private workspace whose bound nobody asked for. It is watched
 // where the kernel could hold it by a filesystem of its own only, which costs each create,
 // each write and each end.
-func (d *decision) byDefault(w *cloche.Workspace) bool {
+func (d *decision) byDefault(w *api.Workspace) bool {
 	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[fieldWorkspaceSize] && !d.demanded[fieldWorkspaceInodes]
 }
 
@@ -176,7 +176,7 @@ func (d *decision) hardRule() string {
 }
 
 // takeBounds are the bounds of a workspace that exists, which stay what they are.
-func (d *decision) takeBounds(w *cloche.Workspace, has *cloche.WorkspaceInfo) *cloche.Error {
+func (d *decision) takeBounds(w *api.Workspace, has *api.WorkspaceInfo) *api.Error {
 	for _, b := range []struct {
 		field      string
 		asked, has int64
@@ -190,15 +190,15 @@ func (d *decision) takeBounds(w *cloche.Workspace, has *cloche.WorkspaceInfo) *c
 			continue
 		}
 		if b.has == 0 {
-			e := cloche.Errorf(cloche.CodeConflict, "%s is %s, and workspace %s was made without a bound", b.field, b.format(float64(b.asked)), w.Name)
+			e := api.Errorf(api.CodeConflict, "%s is %s, and workspace %s was made without a bound", b.field, b.format(float64(b.asked)), w.Name)
 			e.Field = b.field
-			return e.WithHint("leave it out, or ask for workspace.quota %q; a bound is given when a workspace is made", cloche.QuotaMeasured)
+			return e.WithHint("leave it out, or ask for workspace.quota %q; a bound is given when a workspace is made", api.QuotaMeasured)
 		}
 		used := ""
 		if b.used != nil {
 			used = ", of which " + b.format(float64(*b.used)) + " are used"
 		}
-		e := cloche.Errorf(cloche.CodeConflict, "%s is %s, and workspace %s has a bound of %s%s", b.field, b.format(float64(b.asked)), w.Name, b.format(float64(b.has)), used)
+		e := api.Errorf(api.CodeConflict, "%s is %s, and workspace %s has a bound of %s%s", b.field, b.format(float64(b.asked)), w.Name, b.format(float64(b.has)), used)
 		e.Field = b.field
 		return e.WithHint("leave it out to take the bound that it has; another one needs another workspace")
 	}
@@ -208,7 +208,7 @@ func (d *decision) takeBounds(w *cloche.Workspace, has *cloche.WorkspaceInfo) *c
 
 // noHardQuota is what a bound comes to where the kernel cannot hold it: an
 // error, or for a built-in default a note.
-func (d *decision) noHardQuota(w *cloche.Workspace) *cloche.Error {
+func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 	reason := d.facts.HardQuota.Reason
 	if !d.caller.Operator {
 		reason = "the operator sees why"
@@ -222,10 +222,10 @@ func (d *decision) noHardQuota(w *cloche.Workspace) *cloche.Error {
 			e.Rule = rule
 			return e.WithHint("the operator's rule %s demands this; mend what is missing, or remove the rule", rule)
 		}
-		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", cloche.QuotaMeasured, cloche.QuotaWatched)
+		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
 	}
 	w.SizeBytes, w.Inodes = 0, 0
-	d.unenforced = append(d.unenforced, cloche.Unenforced{Field: fieldWorkspaceSize, Reason: reason})
+	d.unenforced = append(d.unenforced, api.Unenforced{Field: fieldWorkspaceSize, Reason: reason})
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (d *decision) noHardQuota(w *cloche.Workspace) *cloche.Error {
 type WorkspacePermit struct {
 	valid  bool
 	tenant string
-	spec   cloche.WorkspaceSpec
+	spec   api.WorkspaceSpec
 	max    int
 }
 
@@ -245,7 +245,7 @@ func (p WorkspacePermit) Valid() bool { return p.valid }
 func (p WorkspacePermit) Tenant() string { return p.tenant }
 
 // Spec is what was granted, with every default filled in.
-func (p WorkspacePermit) Spec() cloche.WorkspaceSpec {
+func (p WorkspacePermit) Spec() api.WorkspaceSpec {
 	s := p.spec
 	s.Labels = maps.Clone(s.Labels)
 	return s
@@ -257,18 +257,18 @@ func (p WorkspacePermit) Max() int { return p.max }
 // DecideWorkspace grants a named workspace by itself: with the defaults and under
 // the ceilings of the default profile. hard says whether the kernel can hold its
 // bounds here.
-func DecideWorkspace(spec cloche.WorkspaceSpec, hard cloche.Enforcement, caller Caller, rules Rules) (WorkspacePermit, error) {
+func DecideWorkspace(spec api.WorkspaceSpec, hard api.Enforcement, caller Caller, rules Rules) (WorkspacePermit, error) {
 	if spec.Name == "" {
-		return WorkspacePermit{}, cloche.Invalid("name", "the workspace has no name").WithHint("%s", nameHint())
+		return WorkspacePermit{}, api.Invalid("name", "the workspace has no name").WithHint("%s", nameHint())
 	}
 	d := &decision{
 		facts: Facts{HardQuota: hard}, caller: caller, rules: rules, demanded: map[string]bool{},
-		spec: cloche.SandboxSpec{
-			Workspace: &cloche.Workspace{Name: spec.Name, SizeBytes: spec.SizeBytes, Inodes: spec.Inodes},
+		spec: api.SandboxSpec{
+			Workspace: &api.Workspace{Name: spec.Name, SizeBytes: spec.SizeBytes, Inodes: spec.Inodes},
 			Labels:    maps.Clone(spec.Labels),
 		},
 	}
-	for _, check := range []func(*decision) *cloche.Error{
+	for _, check := range []func(*decision) *api.Error{
 		checkEnabled, checkProfile, applyLocks, checkLabels, checkWorkspace, checkLimits, checkWorkspaceBound,
 	} {
 		if err := check(d); err != nil {
@@ -279,6 +279,6 @@ func DecideWorkspace(spec cloche.WorkspaceSpec, hard cloche.Enforcement, caller 
 	w := d.spec.Workspace
 	return WorkspacePermit{
 		valid: true, tenant: caller.Tenant, max: d.granted.Max,
-		spec: cloche.WorkspaceSpec{Name: w.Name, SizeBytes: w.SizeBytes, Inodes: w.Inodes, Labels: d.spec.Labels},
+		spec: api.WorkspaceSpec{Name: w.Name, SizeBytes: w.SizeBytes, Inodes: w.Inodes, Labels: d.spec.Labels},
 	}, nil
 }

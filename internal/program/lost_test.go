@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/program"
 )
 
@@ -21,7 +21,7 @@ func TestLostRecord(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := s.Begin(cloche.Program{ID: "pg-1", Spec: &cloche.ProgramSpec{}}); err != nil {
+			if _, _, err := s.Begin(api.Program{ID: "pg-1", Spec: &api.ProgramSpec{}}); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {

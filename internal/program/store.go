@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -70,7 +70,7 @@ type entry struct {
 
 // onDisk is the record of a program.
 type onDisk struct {
-	Program cloche.Program
+	Program api.Program
 	// Key and Digest are of the request.
 	Key    string `json:",omitempty"`
 	Digest string
@@ -123,7 +123,7 @@ func (s *Store) put(rec onDisk, size int64) {
 }
 
 // Digest identifies the content of a request.
-func Digest(spec cloche.ProgramSpec) (string, error) {
+func Digest(spec api.ProgramSpec) (string, error) {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return "", fmt.Errorf("encode program: %w", err)
@@ -134,7 +134,7 @@ func Digest(spec cloche.ProgramSpec) (string, error) {
 
 // Begin puts a program on record, whose Spec must be set, unless its tenant has one with
 // the same idempotency key: that one's id and the digest of its request are returned then.
-func (s *Store) Begin(p cloche.Program) (id, digest string, err error) {
+func (s *Store) Begin(p api.Program) (id, digest string, err error) {
 	spec := *p.Spec
 	if digest, err = Digest(spec); err != nil {
 		return "", "", err
@@ -206,7 +206,7 @@ func (s *Store) room(bytes int64) error {
 
 // Save puts what became of a program on record: a crash leaves the record before it, or
 // this one.
-func (s *Store) Save(p cloche.Program) error {
+func (s *Store) Save(p api.Program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.byID[p.ID]
@@ -257,11 +257,11 @@ func (s *Store) read(id string) (onDisk, int64, error) {
 
 // Get reads a program, with its request where that is asked for; fs.ErrNotExist says that
 // there is none.
-func (s *Store) Get(id string, withSpec bool) (cloche.Program, error) {
+func (s *Store) Get(id string, withSpec bool) (api.Program, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byID[id] == nil {
-		return cloche.Program{}, fmt.Errorf("read program: %w", fs.ErrNotExist)
+		return api.Program{}, fmt.Errorf("read program: %w", fs.ErrNotExist)
 	}
 	rec, _, err := s.read(id)
 	if err != nil || !withSpec {
@@ -271,7 +271,7 @@ func (s *Store) Get(id string, withSpec bool) (cloche.Program, error) {
 	if err != nil {
 		return rec.Program, fmt.Errorf("read program %s: %w", id, err)
 	}
-	rec.Program.Spec = &cloche.ProgramSpec{}
+	rec.Program.Spec = &api.ProgramSpec{}
 	if err := json.Unmarshal(data, rec.Program.Spec); err != nil {
 		return rec.Program, fmt.Errorf("decode program %s: %w", id, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/program"
 )
 
@@ -25,12 +25,12 @@ func open(t *testing.T, o program.Options) *program.Store {
 	return s
 }
 
-func begun(id, key string, n int) cloche.Program {
-	spec := cloche.ProgramSpec{IdempotencyKey: key, Name: "n", Spec: &cloche.SandboxSpec{Egress: &cloche.Egress{Allow: []string{}}}, Env: map[string]string{"A": ""}}
-	return cloche.Program{ID: id, Tenant: "red", State: cloche.ProgramRunning, Spec: &spec, CreatedAt: time.Unix(int64(n), 0).UTC()}
+func begun(id, key string, n int) api.Program {
+	spec := api.ProgramSpec{IdempotencyKey: key, Name: "n", Spec: &api.SandboxSpec{Egress: &api.Egress{Allow: []string{}}}, Env: map[string]string{"A": ""}}
+	return api.Program{ID: id, Tenant: "red", State: api.ProgramRunning, Spec: &spec, CreatedAt: time.Unix(int64(n), 0).UTC()}
 }
 
-func (h harness) begin(p cloche.Program) string {
+func (h harness) begin(p api.Program) string {
 	h.t.Helper()
 	id, _, err := h.s.Begin(p)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestWhatIsKept(t *testing.T) {
 	if id := h.begin(other); id != "pg-3" {
 		t.Errorf("another tenant's key is of %s", id)
 	}
-	first.State, first.Phase = cloche.ProgramSucceeded, cloche.PhaseRun
+	first.State, first.Phase = api.ProgramSucceeded, api.PhaseRun
 	if err := h.s.Save(first); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestWhatIsKept(t *testing.T) {
 		t.Errorf("not ended: %v", ids)
 	}
 	got, err := again.s.Get("pg-1", true)
-	if err != nil || got.State != cloche.ProgramSucceeded || !reflect.DeepEqual(got.Spec, first.Spec) {
+	if err != nil || got.State != api.ProgramSucceeded || !reflect.DeepEqual(got.Spec, first.Spec) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got.Spec.Spec.Egress.Allow == nil || got.Spec.Env["A"] != "" || got.Spec.Files != nil {
@@ -97,7 +97,7 @@ func TestTheOldestGo(t *testing.T) {
 		p := begun(id, "", i)
 		h.begin(p)
 		if id != "pg-1" {
-			p.State = cloche.ProgramFailed
+			p.State = api.ProgramFailed
 			if err := h.s.Save(p); err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
@@ -104,7 +104,7 @@ func (r *reader) bytes(path string, v any) (any, error) {
 		return v.raw, nil
 	case map[string]any:
 		if s, ok := v["base64"].(text); ok && len(v) == 1 {
-			var b cloche.Bytes
+			var b api.Bytes
 			data, err := json.Marshal(map[string]string{"base64": s.raw})
 			if err == nil {
 				err = json.Unmarshal(data, &b)

@@ -1,5 +1,5 @@
 // Package programfile reads a program that somebody wrote as YAML: the fields of
-// cloche.ProgramSpec, with files and directories that may be of the writer's machine, and
+// api.ProgramSpec, with files and directories that may be of the writer's machine, and
 // commands that may be written as a script or a list.
 package programfile
 
@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -26,14 +26,14 @@ const (
 // Program is what a file says.
 type Program struct {
 	// Spec has neither files nor state nor directories; they are beside it.
-	Spec         cloche.ProgramSpec
+	Spec         api.ProgramSpec
 	Files, State []File
 	Dirs         []Dir
 }
 
 // File is one file, whose content is in Content or in the file From of this machine.
 type File struct {
-	cloche.File
+	api.File
 	From string `json:"from"`
 }
 
@@ -47,7 +47,7 @@ type Dir struct {
 
 // document is the form of a file.
 type document struct {
-	cloche.ProgramSpec
+	api.ProgramSpec
 	Files []File `json:"files"`
 	State []File `json:"state"`
 	Dirs  []Dir  `json:"dirs"`
@@ -57,26 +57,26 @@ type document struct {
 type place struct{ line, column int }
 
 // Parse reads a file. An unknown or repeated key, and a value of another kind than it
-// must be, is an error with its place. The error is always a *cloche.Error.
+// must be, is an error with its place. The error is always a *api.Error.
 func Parse(data []byte) (out Program, err error) {
 	defer func() {
 		if p := recover(); p != nil { // of the decoder: a refusal of these bytes, and no more
-			out, err = Program{}, cloche.Invalid("", "the program file cannot be read: the YAML decoder gave up: %v", p).WithHint("write plain keys, values and lists")
+			out, err = Program{}, api.Invalid("", "the program file cannot be read: the YAML decoder gave up: %v", p).WithHint("write plain keys, values and lists")
 		}
 	}()
 	if len(data) > maxFile {
-		return Program{}, cloche.Errorf(cloche.CodeTooLarge, "the program file has %d bytes", len(data)).WithHint("at most %d; put content into files and name them with from", maxFile)
+		return Program{}, api.Errorf(api.CodeTooLarge, "the program file has %d bytes", len(data)).WithHint("at most %d; put content into files and name them with from", maxFile)
 	}
 	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return Program{}, cloche.Invalid("", "the program file cannot be read: %s", strings.Join(strings.Fields(yaml.FormatError(err, false, false)), " ")).
+		return Program{}, api.Invalid("", "the program file cannot be read: %s", strings.Join(strings.Fields(yaml.FormatError(err, false, false)), " ")).
 			WithHint("docs/programs.md has the form of the file")
 	}
 	if n := len(f.Docs); n != 1 || f.Docs[0].Body == nil {
 		if n == 1 {
 			n = 0
 		}
-		return Program{}, cloche.Invalid("", "the program file holds %d documents, want one", n).WithHint("docs/programs.md has the form of the file")
+		return Program{}, api.Invalid("", "the program file holds %d documents, want one", n).WithHint("docs/programs.md has the form of the file")
 	}
 	r := reader{where: map[string]place{}}
 	value, err := r.node("", f.Docs[0].Body, 0)
@@ -93,11 +93,11 @@ func Parse(data []byte) (out Program, err error) {
 	}
 	text, err := json.Marshal(top)
 	if err != nil {
-		return Program{}, cloche.Invalid("", "the program file cannot be read: %w", err)
+		return Program{}, api.Invalid("", "the program file cannot be read: %w", err)
 	}
 	var d document
 	if err := json.Unmarshal(text, &d); err != nil {
-		return Program{}, cloche.Invalid("", "the program file cannot be read: %w", err)
+		return Program{}, api.Invalid("", "the program file cannot be read: %w", err)
 	}
 	return Program{Spec: d.ProgramSpec, Files: d.Files, State: d.State, Dirs: d.Dirs}, nil
 }
@@ -184,7 +184,7 @@ func (r *reader) mapping(path string, n ast.MapNode, depth int) (any, error) {
 // short writes out what may be written shortly: a phase that is a script or a list of
 // commands, and a command that is a script or a list of arguments.
 func (r *reader) short(top map[string]any) {
-	for _, name := range []string{cloche.PhaseSetup, cloche.PhasePostSetup, cloche.PhaseRun, cloche.PhaseScore} {
+	for _, name := range []string{api.PhaseSetup, api.PhasePostSetup, api.PhaseRun, api.PhaseScore} {
 		switch v := top[name].(type) {
 		case text:
 			top[name] = map[string]any{"commands": []any{r.command(v)}}
@@ -237,7 +237,7 @@ func (r *reader) command(c any) any {
 }
 
 // wrong is an error at the place of a value, or of what holds it.
-func (r *reader) wrong(path, format string, args ...any) *cloche.Error {
+func (r *reader) wrong(path, format string, args ...any) *api.Error {
 	var at place
 	var ok bool
 	for p := path; ; p = p[:max(strings.LastIndexAny(p, ".["), 0)] {
@@ -252,5 +252,5 @@ func (r *reader) wrong(path, format string, args ...any) *cloche.Error {
 	if ok {
 		msg = fmt.Sprintf("line %d, column %d: %s", at.line, at.column, msg)
 	}
-	return cloche.Invalid(path, "%s", msg).WithHint("docs/programs.md has the form of the file")
+	return api.Invalid(path, "%s", msg).WithHint("docs/programs.md has the form of the file")
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const good = `
@@ -90,7 +90,7 @@ func TestParseSaysWhere(t *testing.T) {
 		if want == "" {
 			continue
 		}
-		if err == nil || !strings.Contains(err.Error(), want) || cloche.CodeOf(err) != cloche.CodeInvalid {
+		if err == nil || !strings.Contains(err.Error(), want) || api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -102,7 +102,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("run: {commands: [{argv: [1, 2.5, true, ~]}]}\n"))
 	f.Add([]byte("? [a]\n: b\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, err := Parse(data); err != nil && cloche.CodeOf(err) != cloche.CodeInvalid && cloche.CodeOf(err) != cloche.CodeTooLarge {
+		if _, err := Parse(data); err != nil && api.CodeOf(err) != api.CodeInvalid && api.CodeOf(err) != api.CodeTooLarge {
 			t.Errorf("%v", err)
 		}
 	})

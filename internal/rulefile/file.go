@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -37,7 +37,7 @@ type Loaded struct {
 	Digest string
 }
 
-// Load reads the file. The error is a *cloche.Error, or wraps one, for whoever runs
+// Load reads the file. The error is a *api.Error, or wraps one, for whoever runs
 // the daemon. Digest is set also when what was read is no good.
 func (f File) Load() (Loaded, error) {
 	data, err := f.Text()
@@ -51,7 +51,7 @@ func (f File) Load() (Loaded, error) {
 	sum := sha256.Sum256(data)
 	out := Loaded{Digest: hex.EncodeToString(sum[:])}
 	if saysNothing(data) {
-		return out, cloche.Invalid("version", "policy file %s is empty", filepath.Clean(f.Path)).
+		return out, api.Invalid("version", "policy file %s is empty", filepath.Clean(f.Path)).
 			WithHint("write \"version: %d\" into it where no rule is meant, or remove it", policy.RulesVersion)
 	}
 	if out.Rules, err = policy.ParseRulesOver(data, f.Over); err != nil {
@@ -81,7 +81,7 @@ func (f File) Text() ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "the policy file cannot be read: %w", err).
+		return nil, api.Errorf(api.CodeInvalid, "the policy file cannot be read: %w", err).
 			WithHint("name one with --config, or put policy.yaml into the home")
 	}
 	return append([]byte{}, data...), nil

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -71,7 +71,7 @@ func (f *Follower) Run(ctx context.Context, now <-chan os.Signal) {
 func (f *Follower) load(ctx context.Context, asked bool) bool {
 	got, err := f.File.Load()
 	if err == nil && got.Digest == "" && f.inForce != "" {
-		err = cloche.Errorf(cloche.CodeInvalid, "the policy file is gone, and the rules that it had stay in force").
+		err = api.Errorf(api.CodeInvalid, "the policy file is gone, and the rules that it had stay in force").
 			WithHint("put it back, or an empty one to have no rules; without a file they end with the daemon")
 	}
 	if err == nil && got.Digest == f.inForce {
@@ -96,7 +96,7 @@ func (f *Follower) load(ctx context.Context, asked bool) bool {
 	if why := got.Digest + " " + err.Error(); asked || why != f.rejected {
 		f.rejected = why
 		hint := ""
-		if e, ok := errors.AsType[*cloche.Error](err); ok {
+		if e, ok := errors.AsType[*api.Error](err); ok {
 			hint = e.Hint
 		}
 		f.Logger.Error("the policy file is not used, and the old rules stay in force", "error", err, "hint", hint)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
@@ -22,19 +22,19 @@ const (
 
 // AttachEvent is one thing that an attach tells: output, or one of the others.
 type AttachEvent struct {
-	Stream cloche.Stream
+	Stream api.Stream
 	// Position is where Data begins, in both streams together.
 	Position int64
 	// Data is valid until the next Recv.
 	Data []byte
 	// Gap: output is missing here.
-	Gap *cloche.Gap
+	Gap *api.Gap
 	// Process is the record, whenever its state has changed.
-	Process *cloche.Process
+	Process *api.Process
 	// Stdin says how much input has been written to the process.
-	Stdin *cloche.StdinAck
+	Stdin *api.StdinAck
 	// Exit is the last.
-	Exit *cloche.Result
+	Exit *api.Result
 }
 
 // Attachment is one reader of a process, which may have its input too. It reads
@@ -45,7 +45,7 @@ type Attachment struct {
 	m         *Manager
 	s         *live
 	p         *process
-	started   cloche.Started
+	started   api.Started
 	exclusive bool
 
 	ctx     context.Context
@@ -64,9 +64,9 @@ type Attachment struct {
 
 	mu sync.Mutex // guards what follows
 	// shown and told are the states of the process that were last noted and told.
-	shown *cloche.Process
-	told  cloche.ProcessState
-	ack   *cloche.StdinAck
+	shown *api.Process
+	told  api.ProcessState
+	ack   *api.StdinAck
 	// failed is why the input ended, where that is no affair of the process.
 	failed error
 	// waiting is what Recv waits with; wake ends it when there is something else
@@ -77,20 +77,20 @@ type Attachment struct {
 
 // Attach joins a process. An ended one gives what is kept of its output and then
 // its exit. The end of ctx detaches, as Close does.
-func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id string, r cloche.AttachRequest) (*Attachment, error) {
+func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
 	s, err := m.find(caller, policy.VerbAttach, ref)
 	if err != nil {
 		return nil, err
 	}
 	if r.StdinOffset != nil && *r.StdinOffset < 0 {
-		return nil, cloche.Invalid("stdin_offset", "an offset of %d was given", *r.StdinOffset).WithHint("count the bytes since the process's start")
+		return nil, api.Invalid("stdin_offset", "an offset of %d was given", *r.StdinOffset).WithHint("count the bytes since the process's start")
 	}
 	p, err := m.managed(ctx, s, id)
 	if err != nil {
 		return nil, err
 	}
 	log, closeLog, err := p.openLog()
-	if errors.Is(err, cloche.ErrNotFound) {
+	if errors.Is(err, api.ErrNotFound) {
 		return nil, noProcess(s, id)
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id stri
 }
 
 // begin joins the process and finds out where output and input begin.
-func (a *Attachment) begin(r cloche.AttachRequest) error {
+func (a *Attachment) begin(r api.AttachRequest) error {
 	ended, err := a.p.join(a, r.Write || r.Exclusive)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (p *process) join(a *Attachment, write bool) (ended bool, err error) {
 	case p.removed:
 		return ended, noProcess(a.s, p.id)
 	case len(p.readers) >= maxReaders:
-		err := cloche.Errorf(cloche.CodeNoCapacity, "%d clients are attached to process %s, which is the most", maxReaders, p.id)
+		err := api.Errorf(api.CodeNoCapacity, "%d clients are attached to process %s, which is the most", maxReaders, p.id)
 		err.Retryable, err.RetryAfterMS = true, 1000
 		return ended, err
 	case write && !ended && p.writer != nil:
@@ -188,11 +188,11 @@ func (a *Attachment) beginInput(offset *int64) error {
 	given, err := a.m.give(ctx, a.s, a.p, -1, nil, false)
 	switch {
 	case err == nil:
-	case cloche.CodeOf(err) == cloche.CodeState && a.s.snapshot().State == cloche.StateRunning:
+	case api.CodeOf(err) == api.CodeState && a.s.snapshot().State == api.StateRunning:
 		rec, _ := a.p.snapshot()
 		given = rec.StdinOffset
 	case a.ctx.Err() == nil && ctx.Err() != nil:
-		busy := cloche.Errorf(cloche.CodeUnavailable, "other input for process %s is still being written", a.p.id).WithCause(err)
+		busy := api.Errorf(api.CodeUnavailable, "other input for process %s is still being written", a.p.id).WithCause(err)
 		busy.Retryable = true
 		return busy
 	default:
@@ -201,7 +201,7 @@ func (a *Attachment) beginInput(offset *int64) error {
 	a.started.StdinOffset = given
 	if offset != nil {
 		if *offset > given {
-			return cloche.Invalid("stdin_offset", "input from offset %d was announced, and process %s has been given %d bytes", *offset, a.p.id, given).
+			return api.Invalid("stdin_offset", "input from offset %d was announced, and process %s has been given %d bytes", *offset, a.p.id, given).
 				WithHint("begin at %d or before", given)
 		}
 		a.next, a.started.StdinOffset = *offset, *offset
@@ -228,7 +228,7 @@ func (a *Attachment) feed() {
 			a.next += int64(n)
 		}
 		a.mu.Lock()
-		a.ack = &cloche.StdinAck{Offset: given}
+		a.ack = &api.StdinAck{Offset: given}
 		a.wake()
 		a.mu.Unlock()
 	}
@@ -245,7 +245,7 @@ func (a *Attachment) feed() {
 // been the last and nobody would hear of it.
 func (a *Attachment) inputFailed(err error) {
 	a.in.fail(err)
-	if cloche.CodeOf(err) == cloche.CodeState || a.ctx.Err() != nil {
+	if api.CodeOf(err) == api.CodeState || a.ctx.Err() != nil {
 		return
 	}
 	a.mu.Lock()
@@ -255,7 +255,7 @@ func (a *Attachment) inputFailed(err error) {
 }
 
 // note is told of every change of the record. The caller holds p.mu.
-func (a *Attachment) note(rec cloche.Process) {
+func (a *Attachment) note(rec api.Process) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.shown = &rec
@@ -263,7 +263,7 @@ func (a *Attachment) note(rec cloche.Process) {
 }
 
 // Started says where output and input begin.
-func (a *Attachment) Started() cloche.Started { return a.started }
+func (a *Attachment) Started() api.Started { return a.started }
 
 // Recv waits for the next event. The last is the exit; after that it returns
 // io.EOF. When the Attachment is closed it returns an error.
@@ -300,7 +300,7 @@ func (a *Attachment) Recv() (AttachEvent, error) {
 		a.sided = false
 		switch {
 		case err == nil && rec.Gap > 0:
-			return AttachEvent{Gap: &cloche.Gap{Position: rec.Position, Bytes: rec.Gap}}, nil
+			return AttachEvent{Gap: &api.Gap{Position: rec.Position, Bytes: rec.Gap}}, nil
 		case err == nil:
 			return AttachEvent{Stream: rec.Stream, Position: rec.Position, Data: rec.Data}, nil
 		case errors.Is(err, io.EOF):
@@ -309,7 +309,7 @@ func (a *Attachment) Recv() (AttachEvent, error) {
 		case a.ctx.Err() != nil:
 			return AttachEvent{}, a.gone()
 		default:
-			return AttachEvent{}, cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", a.p.id).WithCause(err)
+			return AttachEvent{}, api.Errorf(api.CodeInternal, "the log of process %s cannot be read", a.p.id).WithCause(err)
 		}
 	}
 }
@@ -373,7 +373,7 @@ func (a *Attachment) gone() error {
 	if a.m.ctx.Err() != nil {
 		return shuttingDown()
 	}
-	return silenced(a.ctx, cloche.Errorf(cloche.CodeCanceled, "the attach to process %s was given up", a.p.id))
+	return silenced(a.ctx, api.Errorf(api.CodeCanceled, "the attach to process %s was given up", a.p.id))
 }
 
 // Write queues input, and waits while more than 1 MiB of it waits for the
@@ -397,7 +397,7 @@ func (a *Attachment) noInput() error {
 	if ended, _ := a.p.ended(); ended {
 		return hasEnded(a.p.id)
 	}
-	return cloche.Errorf(cloche.CodeState, "this attach to process %s does not have its input", a.p.id).WithHint("attach with write set")
+	return api.Errorf(api.CodeState, "this attach to process %s does not have its input", a.p.id).WithHint("attach with write set")
 }
 
 // Resize changes the size of the process's terminal.
@@ -407,7 +407,7 @@ func (a *Attachment) Resize(rows, cols uint16) error {
 
 // Signal sends a signal to the process's group.
 func (a *Attachment) Signal(name string) error {
-	return a.m.signal(a.ctx, a.s, a.p.id, cloche.SignalRequest{Signal: name, Scope: cloche.ScopeGroup})
+	return a.m.signal(a.ctx, a.s, a.p.id, api.SignalRequest{Signal: name, Scope: api.ScopeGroup})
 }
 
 // Close detaches. It wakes whoever is in a call, waits for it, and may be called

@@ -9,21 +9,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // benchWorld is a sandbox on the imaginary machine, for what happens on this
 // side of an agent.
-func benchWorld(b *testing.B) (*sandbox.Manager, cloche.Sandbox) {
+func benchWorld(b *testing.B) (*sandbox.Manager, api.Sandbox) {
 	b.Helper()
 	w := newWorld(b)
 	m := w.manager(false)
 	return m, w.create(m, "bench")
 }
 
-func benchStart(b *testing.B, m *sandbox.Manager, sb cloche.Sandbox, spec cloche.ProcessSpec) {
+func benchStart(b *testing.B, m *sandbox.Manager, sb api.Sandbox, spec api.ProcessSpec) {
 	b.Helper()
 	spec.Cwd = "/"
 	p, err := policy.DecideProcess(spec, policy.SettingsOf(sb), operator, rules)
@@ -35,7 +35,7 @@ func benchStart(b *testing.B, m *sandbox.Manager, sb cloche.Sandbox, spec cloche
 	}
 }
 
-func benchAttach(b *testing.B, m *sandbox.Manager, sb cloche.Sandbox, r cloche.AttachRequest) *sandbox.Attachment {
+func benchAttach(b *testing.B, m *sandbox.Manager, sb api.Sandbox, r api.AttachRequest) *sandbox.Attachment {
 	b.Helper()
 	a, err := m.Attach(b.Context(), operator, sb.ID, "p", r)
 	if err != nil {
@@ -54,7 +54,7 @@ func BenchmarkAttachFirstByte(b *testing.B) {
 			spec.OpenStdin = true
 			benchStart(b, m, sb, spec)
 			for b.Loop() {
-				a := benchAttach(b, m, sb, cloche.AttachRequest{Since: new(int64(0)), Write: write})
+				a := benchAttach(b, m, sb, api.AttachRequest{Since: new(int64(0)), Write: write})
 				if ev, err := a.Recv(); err != nil || len(ev.Data) == 0 {
 					b.Fatal(ev, err)
 				}
@@ -75,11 +75,11 @@ func BenchmarkFollowers(b *testing.B) {
 			var begun time.Time
 			var took []time.Duration
 			var readers, all sync.WaitGroup
-			writer := benchAttach(b, m, sb, cloche.AttachRequest{Write: true})
+			writer := benchAttach(b, m, sb, api.AttachRequest{Write: true})
 			for i := range n {
 				a := writer
 				if i > 0 {
-					a = benchAttach(b, m, sb, cloche.AttachRequest{})
+					a = benchAttach(b, m, sb, api.AttachRequest{})
 				}
 				all.Go(func() {
 					defer a.Close()
@@ -124,9 +124,9 @@ func BenchmarkOutput(b *testing.B) {
 	b.SetBytes(size)
 	for b.Loop() {
 		spec := shell("p", fmt.Sprintf("read -r _; head -c %d /dev/zero", size))
-		spec.OpenStdin, spec.OnFull = true, cloche.OnFullBlock
+		spec.OpenStdin, spec.OnFull = true, api.OnFullBlock
 		benchStart(b, m, sb, spec)
-		a := benchAttach(b, m, sb, cloche.AttachRequest{Write: true})
+		a := benchAttach(b, m, sb, api.AttachRequest{Write: true})
 		if err := a.Write([]byte("\n")); err != nil {
 			b.Fatal(err)
 		}

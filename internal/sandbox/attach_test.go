@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-func attach(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, id string, r cloche.AttachRequest) *sandbox.Attachment {
+func attach(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string, r api.AttachRequest) *sandbox.Attachment {
 	t.Helper()
 	a, err := m.Attach(t.Context(), operator, sb.ID, id, r)
 	if err != nil {
@@ -27,9 +27,9 @@ func attach(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, id string, r cl
 }
 
 // drain reads an attach to its end: its output, with gaps as "<n>", and the exit.
-func drain(a *sandbox.Attachment) (string, *cloche.Result, error) {
+func drain(a *sandbox.Attachment) (string, *api.Result, error) {
 	var out strings.Builder
-	var exit *cloche.Result
+	var exit *api.Result
 	for {
 		ev, err := a.Recv()
 		if errors.Is(err, io.EOF) {
@@ -55,11 +55,11 @@ func TestAttachEndsWithItsInput(t *testing.T) {
 	if _, err := m.WriteStdin(t.Context(), operator, sb.ID, "cat", nil, strings.NewReader("abc"), false); err != nil {
 		t.Fatal(err)
 	}
-	a := attach(t, m, sb, "cat", cloche.AttachRequest{Write: true, StdinOffset: new(int64)})
+	a := attach(t, m, sb, "cat", api.AttachRequest{Write: true, StdinOffset: new(int64)})
 	if err := a.Write([]byte("abx")); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, err := drain(a); cloche.CodeOf(err) != cloche.CodeConflict {
+	if out, _, err := drain(a); api.CodeOf(err) != api.CodeConflict {
 		t.Fatalf("%q, %v", out, err)
 	}
 	if p, err := m.Process(t.Context(), operator, sb.ID, "cat"); err != nil || p.State.Ended() {
@@ -83,7 +83,7 @@ func until(t *testing.T, a *sandbox.Attachment, text string) {
 	}
 }
 
-func cat(id string) cloche.ProcessSpec {
+func cat(id string) api.ProcessSpec {
 	spec := shell(id, "exec cat")
 	spec.OpenStdin = true
 	return spec
@@ -94,7 +94,7 @@ func TestAttach(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
-	a := attach(t, m, sb, "cat", cloche.AttachRequest{Write: true})
+	a := attach(t, m, sb, "cat", api.AttachRequest{Write: true})
 	if err := a.Write([]byte("one\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -103,18 +103,18 @@ func TestAttach(t *testing.T) {
 		t.Errorf("record while attached: %+v, %v", rec, err)
 	}
 	a.Close()
-	if _, err := a.Recv(); code(err) != cloche.CodeCanceled {
+	if _, err := a.Recv(); code(err) != api.CodeCanceled {
 		t.Errorf("Recv after Close: %v", err)
 	}
 	if err := a.Write([]byte("x")); err == nil {
 		t.Error("Write after Close succeeded")
 	}
-	if rec, err := m.Process(t.Context(), operator, "dev", "cat"); err != nil || rec.Readers != 0 || rec.Writer || rec.State != cloche.ProcessRunning {
+	if rec, err := m.Process(t.Context(), operator, "dev", "cat"); err != nil || rec.Readers != 0 || rec.Writer || rec.State != api.ProcessRunning {
 		t.Errorf("record after the detach: %+v, %v", rec, err)
 	}
 
 	// A client that comes back sends again what was not acknowledged.
-	a = attach(t, m, sb, "cat", cloche.AttachRequest{Write: true, Since: new(int64(0)), StdinOffset: new(int64(0))})
+	a = attach(t, m, sb, "cat", api.AttachRequest{Write: true, Since: new(int64(0)), StdinOffset: new(int64(0))})
 	if s := a.Started(); s.ExecID != "cat" || s.Position != 0 || s.StdinOffset != 0 {
 		t.Errorf("started %+v", s)
 	}
@@ -150,12 +150,12 @@ func TestAttach(t *testing.T) {
 	}
 	// An ended process gives what is kept and the record, at once.
 	for since, want := range map[int64]string{0: "one\ntwo\n", 4: "two\n", -2: "o\n", 99: ""} {
-		a := attach(t, m, sb, "cat", cloche.AttachRequest{Since: &since, Write: true})
+		a := attach(t, m, sb, "cat", api.AttachRequest{Since: &since, Write: true})
 		if got, exit, err := drain(a); err != nil || got != want || !exit.OK() {
 			t.Errorf("attach to an ended process from %d: %q, %+v, %v; want %q", since, got, exit, err, want)
 		}
 	}
-	if _, err := m.Attach(t.Context(), operator, "dev", "nobody", cloche.AttachRequest{}); code(err) != cloche.CodeNotFound {
+	if _, err := m.Attach(t.Context(), operator, "dev", "nobody", api.AttachRequest{}); code(err) != api.CodeNotFound {
 		t.Errorf("attach to nobody: %v", err)
 	}
 }
@@ -165,7 +165,7 @@ func TestOneWriter(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
-	try := func(r cloche.AttachRequest) error {
+	try := func(r api.AttachRequest) error {
 		a, err := m.Attach(t.Context(), operator, "dev", "cat", r)
 		if err == nil {
 			a.Close()
@@ -177,18 +177,18 @@ func TestOneWriter(t *testing.T) {
 		return err
 	}
 	for _, c := range []struct {
-		holder                               cloche.AttachRequest
-		reader, writer, exclusive, withInput cloche.Code
+		holder                               api.AttachRequest
+		reader, writer, exclusive, withInput api.Code
 	}{
-		{holder: cloche.AttachRequest{Write: true}, writer: cloche.CodeConflict, exclusive: cloche.CodeConflict},
-		{holder: cloche.AttachRequest{Exclusive: true}, writer: cloche.CodeConflict, exclusive: cloche.CodeConflict, withInput: cloche.CodeConflict},
-		{holder: cloche.AttachRequest{}},
+		{holder: api.AttachRequest{Write: true}, writer: api.CodeConflict, exclusive: api.CodeConflict},
+		{holder: api.AttachRequest{Exclusive: true}, writer: api.CodeConflict, exclusive: api.CodeConflict, withInput: api.CodeConflict},
+		{holder: api.AttachRequest{}},
 	} {
 		a := attach(t, m, sb, "cat", c.holder)
-		for what, got := range map[string][2]cloche.Code{
-			"a reader":            {code(try(cloche.AttachRequest{})), c.reader},
-			"a writer":            {code(try(cloche.AttachRequest{Write: true})), c.writer},
-			"an exclusive attach": {code(try(cloche.AttachRequest{Exclusive: true})), c.exclusive},
+		for what, got := range map[string][2]api.Code{
+			"a reader":            {code(try(api.AttachRequest{})), c.reader},
+			"a writer":            {code(try(api.AttachRequest{Write: true})), c.writer},
+			"an exclusive attach": {code(try(api.AttachRequest{Exclusive: true})), c.exclusive},
 			"a write of input":    {code(stdin()), c.withInput},
 		} {
 			if got[0] != got[1] {
@@ -199,18 +199,18 @@ func TestOneWriter(t *testing.T) {
 	}
 	// Every way out frees the slot: a context that ends is one.
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := m.Attach(ctx, operator, "dev", "cat", cloche.AttachRequest{Exclusive: true}); err != nil {
+	if _, err := m.Attach(ctx, operator, "dev", "cat", api.AttachRequest{Exclusive: true}); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
-	eventually(t, "the input is free", func() bool { return try(cloche.AttachRequest{Exclusive: true}) == nil })
-	if err := try(cloche.AttachRequest{Write: true, StdinOffset: new(int64(1 << 30))}); code(err) != cloche.CodeInvalid {
+	eventually(t, "the input is free", func() bool { return try(api.AttachRequest{Exclusive: true}) == nil })
+	if err := try(api.AttachRequest{Write: true, StdinOffset: new(int64(1 << 30))}); code(err) != api.CodeInvalid {
 		t.Errorf("an offset that leaves a hole: %v", err)
 	}
-	if err := try(cloche.AttachRequest{Write: true, Rows: 3, Cols: 3}); code(err) != cloche.CodeState {
+	if err := try(api.AttachRequest{Write: true, Rows: 3, Cols: 3}); code(err) != api.CodeState {
 		t.Errorf("the size of what has no terminal: %v", err)
 	}
-	if err := try(cloche.AttachRequest{Exclusive: true}); err != nil {
+	if err := try(api.AttachRequest{Exclusive: true}); err != nil {
 		t.Errorf("after attaches that failed: %v", err)
 	}
 	if rec, err := m.Process(t.Context(), operator, "dev", "cat"); err != nil || rec.Readers != 0 || rec.Writer {
@@ -225,14 +225,14 @@ func TestReadersAreBounded(t *testing.T) {
 	start(t, m, sb, cat("cat"))
 	var last *sandbox.Attachment
 	for range 1024 {
-		last = attach(t, m, sb, "cat", cloche.AttachRequest{})
+		last = attach(t, m, sb, "cat", api.AttachRequest{})
 	}
-	_, err := m.Attach(t.Context(), operator, "dev", "cat", cloche.AttachRequest{})
-	if e, _ := err.(*cloche.Error); e == nil || e.Code != cloche.CodeNoCapacity || !e.Retryable {
+	_, err := m.Attach(t.Context(), operator, "dev", "cat", api.AttachRequest{})
+	if e, _ := err.(*api.Error); e == nil || e.Code != api.CodeNoCapacity || !e.Retryable {
 		t.Errorf("one more: %v", err)
 	}
 	last.Close()
-	attach(t, m, sb, "cat", cloche.AttachRequest{Write: true})
+	attach(t, m, sb, "cat", api.AttachRequest{Write: true})
 }
 
 // Who does not read holds up neither the process nor the others.
@@ -243,14 +243,14 @@ func TestSlowReadersHoldUpNobody(t *testing.T) {
 	const size = 24 << 20
 	start(t, m, sb, shell("flood", fmt.Sprintf("read -r _ || :; head -c %d /dev/zero", size)))
 	spec := shell("flood2", fmt.Sprintf("read -r _; head -c %d /dev/zero", size))
-	spec.OpenStdin, spec.OnFull = true, cloche.OnFullBlock
+	spec.OpenStdin, spec.OnFull = true, api.OnFullBlock
 	start(t, m, sb, spec)
 	for range 5 {
-		attach(t, m, sb, "flood2", cloche.AttachRequest{Since: new(int64(0))}) // and never reads
+		attach(t, m, sb, "flood2", api.AttachRequest{Since: new(int64(0))}) // and never reads
 	}
 	var wg sync.WaitGroup
 	for range 5 {
-		a := attach(t, m, sb, "flood2", cloche.AttachRequest{Since: new(int64(0))})
+		a := attach(t, m, sb, "flood2", api.AttachRequest{Since: new(int64(0))})
 		wg.Go(func() {
 			got, exit, err := drain(a)
 			if err != nil || len(got) != size || strings.Trim(got, "\x00") != "" || !exit.OK() {
@@ -275,7 +275,7 @@ func TestAttachInputIsBoundedAndWakes(t *testing.T) {
 	spec := shell("deaf", "exec sleep 600")
 	spec.OpenStdin = true
 	start(t, m, sb, spec)
-	a := attach(t, m, sb, "deaf", cloche.AttachRequest{Write: true})
+	a := attach(t, m, sb, "deaf", api.AttachRequest{Write: true})
 	wrote := make(chan error)
 	go func() { wrote <- a.Write(make([]byte, 8<<20)) }()
 	select {
@@ -290,16 +290,16 @@ func TestAttachInputIsBoundedAndWakes(t *testing.T) {
 	if _, exit, err := drain(a); err != nil || exit.Signal != "TERM" {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if err := <-wrote; code(err) != cloche.CodeState {
+	if err := <-wrote; code(err) != api.CodeState {
 		t.Errorf("the write: %v, want wrong_state", err)
 	}
-	if err := a.Signal("NONSENSE"); code(err) != cloche.CodeInvalid {
+	if err := a.Signal("NONSENSE"); code(err) != api.CodeInvalid {
 		t.Errorf("no signal: %v", err)
 	}
 
 	spec.ExecID = "deaf2"
 	start(t, m, sb, spec)
-	b := attach(t, m, sb, "deaf2", cloche.AttachRequest{Write: true})
+	b := attach(t, m, sb, "deaf2", api.AttachRequest{Write: true})
 	go func() { wrote <- b.Write(make([]byte, 8<<20)) }()
 	received := make(chan error)
 	go func() {
@@ -328,7 +328,7 @@ func TestTerminal(t *testing.T) {
 	if p := start(t, m, sb, spec); !p.TTY {
 		t.Errorf("started %+v", p)
 	}
-	a := attach(t, m, sb, "sh", cloche.AttachRequest{Write: true, Since: new(int64(0))})
+	a := attach(t, m, sb, "sh", api.AttachRequest{Write: true, Since: new(int64(0))})
 	until(t, a, "ready\r\n")
 	if err := a.Resize(10, 20); err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestTerminal(t *testing.T) {
 	}
 	until(t, a, "10 20\r\n")
 	a.Close()
-	a = attach(t, m, sb, "sh", cloche.AttachRequest{Write: true, Rows: 5, Cols: 6, Since: new(int64(-7))})
+	a = attach(t, m, sb, "sh", api.AttachRequest{Write: true, Rows: 5, Cols: 6, Since: new(int64(-7))})
 	until(t, a, "10 20\r\n")
 	if err := a.Write([]byte("\n")); err != nil {
 		t.Fatal(err)
@@ -357,13 +357,13 @@ func TestAttachTellsStates(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("x", "read -r _; echo serving; read -r _; exit 1")
-	spec.OpenStdin, spec.Ready = true, &cloche.Readiness{Log: "serving"}
+	spec.OpenStdin, spec.Ready = true, &api.Readiness{Log: "serving"}
 	start(t, m, sb, spec)
-	a := attach(t, m, sb, "x", cloche.AttachRequest{Write: true})
+	a := attach(t, m, sb, "x", api.AttachRequest{Write: true})
 	if err := a.Write([]byte("\n")); err != nil {
 		t.Fatal(err)
 	}
-	var states []cloche.ProcessState
+	var states []api.ProcessState
 	for {
 		ev, err := a.Recv()
 		if err != nil {
@@ -371,7 +371,7 @@ func TestAttachTellsStates(t *testing.T) {
 		}
 		if ev.Process != nil {
 			states = append(states, ev.Process.State)
-			if ev.Process.State == cloche.ProcessReady {
+			if ev.Process.State == api.ProcessReady {
 				if err := a.Write([]byte("\n")); err != nil {
 					t.Fatal(err)
 				}
@@ -381,7 +381,7 @@ func TestAttachTellsStates(t *testing.T) {
 			break
 		}
 	}
-	if len(states) != 2 || states[0] != cloche.ProcessReady || states[1] != cloche.ProcessExited {
+	if len(states) != 2 || states[0] != api.ProcessReady || states[1] != api.ProcessExited {
 		t.Errorf("states %v, want ready and exited", states)
 	}
 }
@@ -394,11 +394,11 @@ func TestAttachSeesRemovalAndTheEndOfItsSandbox(t *testing.T) {
 		start(t, m, sb, shell(id, "echo up; exec sleep 600"))
 	}
 	type outcome struct {
-		exit *cloche.Result
+		exit *api.Result
 		err  error
 	}
 	ends := make(chan outcome)
-	a, b := attach(t, m, sb, "a", cloche.AttachRequest{}), attach(t, m, sb, "b", cloche.AttachRequest{})
+	a, b := attach(t, m, sb, "a", api.AttachRequest{}), attach(t, m, sb, "b", api.AttachRequest{})
 	for _, x := range []*sandbox.Attachment{a, b} {
 		go func() {
 			_, exit, err := drain(x)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -82,7 +82,7 @@ func (c *claims) drop(tenant, key, sandbox string) {
 // context has the values of that caller's and ends when none of them waits any more.
 // Then nothing is left of it. digest stands for the request. made is true for the
 // caller whose make was used.
-func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest string, create func(context.Context) (cloche.Sandbox, error)) (sb cloche.Sandbox, made bool, err error) {
+func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest string, create func(context.Context) (api.Sandbox, error)) (sb api.Sandbox, made bool, err error) {
 	for {
 		cl, mk, made, err := m.claim(ctx, caller.Tenant, key, digest, create)
 		if err != nil {
@@ -104,7 +104,7 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 			}
 		}
 		sb, err = m.Get(caller, m.claimed(cl))
-		if err == nil || !errors.Is(err, cloche.ErrNotFound) {
+		if err == nil || !errors.Is(err, api.ErrNotFound) {
 			return sb, made, err
 		}
 		// It was removed in between: what became of the key is known now.
@@ -123,7 +123,7 @@ func (m *Manager) claimed(cl *claim) string {
 
 // claim finds what a key stands for, or begins to make it. mk is what is to be waited
 // for; nil is nothing. A nil cl is that mk must be over before anything begins.
-func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (cloche.Sandbox, error)) (cl *claim, mk *making, made bool, err error) {
+func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (api.Sandbox, error)) (cl *claim, mk *making, made bool, err error) {
 	k := nameKey{tenant, key}
 	m.claims.mu.Lock()
 	defer m.claims.mu.Unlock()
@@ -151,14 +151,14 @@ func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create 
 	cl = &claim{digest: digest, making: mk}
 	if !m.background(func() { m.fulfil(mctx, k, cl, mk, create) }) {
 		stop(nil)
-		return nil, nil, false, cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+		return nil, nil, false, api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	}
 	m.claims.byKey[k] = cl
 	return cl, mk, true, nil
 }
 
 // fulfil makes the sandbox of a claim.
-func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, create func(context.Context) (cloche.Sandbox, error)) {
+func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, create func(context.Context) (api.Sandbox, error)) {
 	defer mk.stop(nil)
 	end := context.AfterFunc(m.ctx, func() { mk.stop(m.ctx.Err()) })
 	defer end()
@@ -197,9 +197,9 @@ func (m *Manager) unmake(id string, deleted bool) {
 	if s == nil {
 		return
 	}
-	w := why{cause: cloche.EndedDeleted}
+	w := why{cause: api.EndedDeleted}
 	if !deleted {
-		w = why{cause: cloche.EndedLease, text: "nobody waited for it any more"}
+		w = why{cause: api.EndedLease, text: "nobody waited for it any more"}
 		s.mu.Lock()
 		s.info.IdempotencyKey, s.digest = "", ""
 		s.mu.Unlock()
@@ -230,20 +230,20 @@ func (m *Manager) await(ctx context.Context, mk *making) error {
 }
 
 // leftWaiting is the error of a caller that did not wait for its sandbox.
-func leftWaiting(ctx context.Context) *cloche.Error {
-	return cloche.Errorf(cloche.CodeCanceled, "the create was canceled while it waited for its sandbox").WithCause(ctx.Err())
+func leftWaiting(ctx context.Context) *api.Error {
+	return api.Errorf(api.CodeCanceled, "the create was canceled while it waited for its sandbox").WithCause(ctx.Err())
 }
 
 // otherRequest is the error for a key that stands for something else.
-func otherRequest() *cloche.Error {
-	err := cloche.Errorf(cloche.CodeConflict, "the idempotency key stands for another request")
+func otherRequest() *api.Error {
+	err := api.Errorf(api.CodeConflict, "the idempotency key stands for another request")
 	err.Field = "idempotency_key"
 	return err.WithHint("repeat a request as it was, or give another one another key")
 }
 
 // buried is the error for a key of which nothing comes any more.
-func buried(e *epitaph) *cloche.Error {
-	err := cloche.Errorf(cloche.CodeConflict, "what the idempotency key stands for was deleted")
+func buried(e *epitaph) *api.Error {
+	err := api.Errorf(api.CodeConflict, "what the idempotency key stands for was deleted")
 	err.Field, err.TerminalReason = "idempotency_key", e.Sandbox.TerminalReason
 	return err.WithHint("a new sandbox needs a new key; this one is free again 24 hours after the delete")
 }
@@ -251,7 +251,7 @@ func buried(e *epitaph) *cloche.Error {
 // DeleteKeyed deletes what an idempotency key of the caller's tenant stands for, also
 // what is being made and what is yet to come: for graveTime no create with the key
 // makes anything. Repeating it changes nothing.
-func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key string) (cloche.Sandbox, error) {
+func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key string) (api.Sandbox, error) {
 	k := nameKey{caller.Tenant, key}
 	m.claims.mu.Lock()
 	if e := m.graves.keyOf(caller.Tenant, key); e != nil {
@@ -267,8 +267,8 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 		m.claims.mu.Unlock()
 		return m.Delete(ctx, caller, id)
 	}
-	e := &epitaph{At: now(), Sandbox: cloche.Sandbox{
-		State: cloche.StateDeleted, TerminalReason: cloche.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: now(),
+	e := &epitaph{At: now(), Sandbox: api.Sandbox{
+		State: api.StateDeleted, TerminalReason: api.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: now(),
 	}}
 	if cl != nil {
 		e.Digest = cl.digest
@@ -276,7 +276,7 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 	// Its word is what the caller relies on: without it nothing is promised.
 	if err := m.graves.bury(e); err != nil {
 		m.claims.mu.Unlock()
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeInternal, "that the key is deleted could not be put on record").WithCause(err)
+		return api.Sandbox{}, api.Errorf(api.CodeInternal, "that the key is deleted could not be put on record").WithCause(err)
 	}
 	if cl == nil {
 		m.claims.mu.Unlock()
@@ -291,6 +291,6 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 	case <-mk.done:
 		return e.Sandbox, nil
 	case <-ctx.Done():
-		return e.Sandbox, cloche.Errorf(cloche.CodeTimeout, "the creation is still being undone").WithCause(ctx.Err())
+		return e.Sandbox, api.Errorf(api.CodeTimeout, "the creation is still being undone").WithCause(ctx.Err())
 	}
 }

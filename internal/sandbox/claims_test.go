@@ -10,24 +10,24 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // keyed creates with an idempotency key, as core does.
-func (w *world) keyed(ctx context.Context, m *sandbox.Manager, key, digest string) (cloche.Sandbox, bool, error) {
-	permit := w.permit(cloche.SandboxSpec{IdempotencyKey: key})
-	return m.Keyed(ctx, operator, key, digest, func(ctx context.Context) (cloche.Sandbox, error) {
+func (w *world) keyed(ctx context.Context, m *sandbox.Manager, key, digest string) (api.Sandbox, bool, error) {
+	permit := w.permit(api.SandboxSpec{IdempotencyKey: key})
+	return m.Keyed(ctx, operator, key, digest, func(ctx context.Context) (api.Sandbox, error) {
 		return m.Create(ctx, permit, nil)
 	})
 }
 
 func wantDeletedError(t *testing.T, err error) {
 	t.Helper()
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeConflict || e.TerminalReason != cloche.EndedDeleted || e.Retryable {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeConflict || e.TerminalReason != api.EndedDeleted || e.Retryable {
 		t.Errorf("the error is %+v, want a conflict that says deleted", err)
 	}
 }
@@ -62,7 +62,7 @@ func TestOneSandboxForOneKey(t *testing.T) {
 	if n := len(w.machine.Plans()); n != 1 || made != 1 {
 		t.Errorf("%d were made, by %d callers", n, made)
 	}
-	if _, _, err := w.keyed(t.Context(), first, "k", "other"); !errors.Is(err, cloche.ErrConflict) {
+	if _, _, err := w.keyed(t.Context(), first, "k", "other"); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("another request with the key: %v", err)
 	}
 	if other, _, err := w.keyed(t.Context(), first, "k2", "d"); err != nil || other.ID == ids[0] {
@@ -74,16 +74,16 @@ func TestOneSandboxForOneKey(t *testing.T) {
 	if err != nil || again || sb.ID != ids[0] || sb.IdempotencyKey != "k" {
 		t.Errorf("after a restart: %s, %v, %v; want %s", sb.ID, again, err, ids[0])
 	}
-	if _, _, err := w.keyed(t.Context(), second, "k", "other"); !errors.Is(err, cloche.ErrConflict) {
+	if _, _, err := w.keyed(t.Context(), second, "k", "other"); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("another request after a restart: %v", err)
 	}
 	if _, err := second.Stop(t.Context(), operator, sb.ID, nil); err != nil {
 		t.Fatal(err)
 	}
-	if ended, _, err := w.keyed(t.Context(), second, "k", "d"); err != nil || ended.ID != sb.ID || ended.State != cloche.StateStopped {
+	if ended, _, err := w.keyed(t.Context(), second, "k", "d"); err != nil || ended.ID != sb.ID || ended.State != api.StateStopped {
 		t.Errorf("of one that has ended: %+v, %v", ended, err)
 	}
-	if gone, err := second.DeleteKeyed(t.Context(), operator, "k"); err != nil || gone.ID != sb.ID || gone.State != cloche.StateDeleted || gone.TerminalReason != cloche.EndedStopped {
+	if gone, err := second.DeleteKeyed(t.Context(), operator, "k"); err != nil || gone.ID != sb.ID || gone.State != api.StateDeleted || gone.TerminalReason != api.EndedStopped {
 		t.Errorf("delete by key: %+v, %v", gone, err)
 	}
 	if err := second.Remove(t.Context(), operator, func() string { o, _, _ := w.keyed(t.Context(), second, "k2", "d"); return o.ID }()); err != nil {
@@ -91,7 +91,7 @@ func TestOneSandboxForOneKey(t *testing.T) {
 	}
 	third := w.manager(false)
 	for _, m := range []*sandbox.Manager{second, third} {
-		if _, _, err := w.keyed(t.Context(), m, "k", "d"); cloche.CodeOf(err) != cloche.CodeConflict {
+		if _, _, err := w.keyed(t.Context(), m, "k", "d"); api.CodeOf(err) != api.CodeConflict {
 			t.Errorf("of one that was removed: %v", err)
 		}
 		_, _, err := w.keyed(t.Context(), m, "k2", "d")
@@ -147,7 +147,7 @@ func TestCreationBelongsToItsWaiters(t *testing.T) {
 			go func() { _, _, err := w.keyed(secondCtx, m, "k", "d"); second <- err }()
 			eventually(t, "both wait", func() bool { return sandbox.Waiters(m, operator.Tenant, "k") == 2 })
 			leave()
-			if err := <-first; cloche.CodeOf(err) != cloche.CodeCanceled {
+			if err := <-first; api.CodeOf(err) != api.CodeCanceled {
 				t.Errorf("who left got %v", err)
 			}
 			if !all {
@@ -155,7 +155,7 @@ func TestCreationBelongsToItsWaiters(t *testing.T) {
 				if err := <-second; err != nil {
 					t.Errorf("who stayed got %v", err)
 				}
-				if sb, made, err := w.keyed(t.Context(), m, "k", "d"); err != nil || made || sb.State != cloche.StateRunning {
+				if sb, made, err := w.keyed(t.Context(), m, "k", "d"); err != nil || made || sb.State != api.StateRunning {
 					t.Errorf("the sandbox: %+v, %v", sb, err)
 				}
 				return
@@ -163,7 +163,7 @@ func TestCreationBelongsToItsWaiters(t *testing.T) {
 			<-second
 			eventually(t, "nothing is left", func() bool { return len(states(m)) == 0 && len(w.machine.Left()) == 0 })
 			w.nothingLeft(m)
-			if sb, made, err := w.keyed(t.Context(), m, "k", "d"); err != nil || !made || sb.State != cloche.StateRunning {
+			if sb, made, err := w.keyed(t.Context(), m, "k", "d"); err != nil || !made || sb.State != api.StateRunning {
 				t.Errorf("a create with the free key: %+v, %v, %v", sb, made, err)
 			}
 		})
@@ -181,7 +181,7 @@ func TestDeleteBeforeItsCreate(t *testing.T) {
 	go func() { _, _, err := w.keyed(t.Context(), m, "k", "d"); done <- err }()
 	<-reached
 	gone, err := m.DeleteKeyed(t.Context(), operator, "k")
-	if err != nil || gone.State != cloche.StateDeleted || gone.IdempotencyKey != "k" {
+	if err != nil || gone.State != api.StateDeleted || gone.IdempotencyKey != "k" {
 		t.Errorf("delete of what is being created: %+v, %v", gone, err)
 	}
 	wantDeletedError(t, <-done)
@@ -250,7 +250,7 @@ func TestFailedCreateFreesItsKey(t *testing.T) {
 		t.Fatal("a create that failed says nothing")
 	}
 	w.machine.SetFaults(fake.Faults{})
-	if sb, made, err := w.keyed(t.Context(), m, "k", "another"); err != nil || !made || sb.State != cloche.StateRunning {
+	if sb, made, err := w.keyed(t.Context(), m, "k", "another"); err != nil || !made || sb.State != api.StateRunning {
 		t.Errorf("with the free key: %+v, %v", sb, err)
 	}
 }
@@ -279,7 +279,7 @@ func TestBurstOfCreates(t *testing.T) {
 		return nil
 	}
 	m := w.manager(false)
-	permit := w.permit(cloche.SandboxSpec{})
+	permit := w.permit(api.SandboxSpec{})
 	begin := make(chan struct{})
 	var wg sync.WaitGroup
 	queued := 0

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -107,7 +107,7 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 		}
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			c.missed(begun)
-			return nil, cloche.Errorf(cloche.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
+			return nil, api.Errorf(api.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func (c *agentConn) current() (*agent.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.inst == nil { // of one that ended before anybody asked
-		return nil, cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+		return nil, api.Errorf(api.CodeState, "the sandbox has ended")
 	}
 	if c.client == nil {
 		return nil, nil
@@ -162,7 +162,7 @@ func (c *agentConn) adopt(client *agent.Client) error {
 	defer c.mu.Unlock()
 	if c.closed {
 		client.Close()
-		return cloche.Errorf(cloche.CodeState, "the sandbox has ended")
+		return api.Errorf(api.CodeState, "the sandbox has ended")
 	}
 	if c.still != nil {
 		client.Watch(c.silence, c.still)
@@ -198,7 +198,7 @@ func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 	info, conn := s.info, s.agent
 	s.mu.Unlock()
 	// A stop still reads what the processes said last.
-	if conn == nil || info.State != cloche.StateRunning && info.State != cloche.StateStopping && info.State != cloche.StateDeleting {
+	if conn == nil || info.State != api.StateRunning && info.State != api.StateStopping && info.State != api.StateDeleting {
 		return nil, notRunning(info)
 	}
 	return conn.get(ctx)
@@ -227,10 +227,10 @@ func (m *Manager) attended(ctx context.Context, s *live) (_ context.Context, don
 					err = client.Silent()
 				}
 				left()
-			case !errors.Is(err, cloche.ErrSandboxLost):
+			case !errors.Is(err, api.ErrSandboxLost):
 				err = nil // it is paused, or about to end
 			}
-			if err != nil && s.snapshot().State == cloche.StateRunning && !s.diedWithin(err) {
+			if err != nil && s.snapshot().State == api.StateRunning && !s.diedWithin(err) {
 				cancel(err)
 				return
 			}
@@ -246,7 +246,7 @@ func (m *Manager) attended(ctx context.Context, s *live) (_ context.Context, don
 
 // silenced is err, or why ctx, which is of attended, ended.
 func silenced(ctx context.Context, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](context.Cause(ctx)); ok && err != nil {
+	if e, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok && err != nil {
 		return e
 	}
 	return err

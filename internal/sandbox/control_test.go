@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -19,7 +19,7 @@ func TestControlOfAFullSandbox(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
-	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{ExecID: "long", Shell: "echo up; exec sleep 600"}))
+	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{ExecID: "long", Shell: "echo up; exec sleep 600"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +28,12 @@ func TestControlOfAFullSandbox(t *testing.T) {
 		t.Fatalf("first event %+v, %v", ev, err)
 	}
 	// Another runs beside it.
-	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 3"})); err != nil || *res.ExitCode != 3 {
+	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 3"})); err != nil || *res.ExitCode != 3 {
 		t.Errorf("an exec beside another: %+v, %v", res, err)
 	}
 	sandbox.FillExecs(m, sb.ID)
-	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "true"}))
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeNoCapacity || !e.Retryable || e.RetryAfterMS == 0 || e.Judge() != cloche.ClassLimit {
+	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "true"}))
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.RetryAfterMS == 0 || e.Judge() != api.ClassLimit {
 		t.Errorf("an exec over the limit: %+v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -43,16 +43,16 @@ func TestControlOfAFullSandbox(t *testing.T) {
 		"heartbeat": func() error { _, err := m.Touch(operator, "x"); return err },
 		"processes": func() error { _, err := m.Processes(ctx, operator, "x"); return err },
 		"logs": func() error {
-			return m.Logs(ctx, operator, "x", cloche.LogOptions{ExecID: "long"}, func(cloche.LogEntry) error { return nil })
+			return m.Logs(ctx, operator, "x", api.LogOptions{ExecID: "long"}, func(api.LogEntry) error { return nil })
 		},
-		"stat":      func() error { _, err := m.StatFile(ctx, operator, "x", cloche.FilePlace{Path: "/"}, false); return err },
+		"stat":      func() error { _, err := m.StatFile(ctx, operator, "x", api.FilePlace{Path: "/"}, false); return err },
 		"endpoints": func() error { _, err := m.Endpoints(operator, "x"); return err },
 	} {
 		if err := do(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(m.List(operator, cloche.ListOptions{}).Sandboxes) != 1 {
+	if len(m.List(operator, api.ListOptions{}).Sandboxes) != 1 {
 		t.Error("it is not listed")
 	}
 	if _, err := m.Pause(ctx, operator, "x"); err != nil {
@@ -61,7 +61,7 @@ func TestControlOfAFullSandbox(t *testing.T) {
 	if _, err := m.Resume(ctx, operator, "x"); err != nil {
 		t.Errorf("resume: %v", err)
 	}
-	if gone, err := m.Delete(ctx, operator, "x"); err != nil || gone.State != cloche.StateDeleted {
+	if gone, err := m.Delete(ctx, operator, "x"); err != nil || gone.State != api.StateDeleted {
 		t.Errorf("delete: %+v, %v", gone, err)
 	}
 	w.nothingLeft(m)

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
@@ -60,17 +60,17 @@ type creation struct {
 // Create makes the sandbox that permit grants and returns when processes can be
 // started in it. On error, or when ctx ends, nothing is left behind. progress,
 // which may be nil, is told the name of each step as it begins.
-func (m *Manager) Create(ctx context.Context, permit policy.Permit, progress func(step string)) (cloche.Sandbox, error) {
+func (m *Manager) Create(ctx context.Context, permit policy.Permit, progress func(step string)) (api.Sandbox, error) {
 	s, err := m.create(ctx, permit, progress)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return s.snapshot(), nil
 }
 
 func (m *Manager) create(ctx context.Context, permit policy.Permit, progress func(step string)) (*live, error) {
 	if !permit.Valid() {
-		return nil, cloche.Errorf(cloche.CodeDenied, "no policy has granted this sandbox")
+		return nil, api.Errorf(api.CodeDenied, "no policy has granted this sandbox")
 	}
 	if progress == nil {
 		progress = func(string) {}
@@ -115,7 +115,7 @@ func (c *creation) queue(ctx context.Context) (leave func(), err error) {
 
 // newLive makes the record of a sandbox that is about to be created.
 func (m *Manager) newLive(permit policy.Permit) *live {
-	spec, id := permit.Spec(), cloche.NewID("sb-")
+	spec, id := permit.Spec(), api.NewID("sb-")
 	name := cmp.Or(spec.Name, id)
 	created := now()
 	return &live{
@@ -126,8 +126,8 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 		wake:   m.poke,
 		digest: m.claims.digestOf(permit.Tenant(), spec.IdempotencyKey),
 		lease:  newLease(created, permit.Limits(), created),
-		info: cloche.Sandbox{
-			ID: id, Name: name, State: cloche.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
+		info: api.Sandbox{
+			ID: id, Name: name, State: api.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
 			Profile: permit.Profile(), Image: spec.Image, Snapshot: spec.Snapshot, Engine: permit.Engine(), Tier: permit.Tier(),
 			Network: spec.Network, Endpoints: spec.Endpoints, Env: spec.Env, Secrets: spec.Secrets, User: spec.User, Cwd: spec.Cwd, Mounts: spec.Mounts, Skills: spec.Skills,
 			Workspace: *spec.Workspace, Limits: permit.Limits(), ReadOnlyRoot: spec.ReadOnlyRoot != nil && *spec.ReadOnlyRoot,
@@ -196,29 +196,29 @@ func canceled(ctx context.Context, step string, err error) error {
 		return forestalledError()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return cloche.Errorf(cloche.CodeTimeout, "creating the sandbox took longer than %s, at step %s", createTimeout, step).WithCause(err)
+		return api.Errorf(api.CodeTimeout, "creating the sandbox took longer than %s, at step %s", createTimeout, step).WithCause(err)
 	}
-	return cloche.Errorf(cloche.CodeCanceled, "the create was canceled at step %s", step).WithCause(err)
+	return api.Errorf(api.CodeCanceled, "the create was canceled at step %s", step).WithCause(err)
 }
 
 // forestalledError is the error of a create whose sandbox was deleted meanwhile.
-func forestalledError() *cloche.Error {
-	err := cloche.Errorf(cloche.CodeConflict, "the sandbox was deleted while it was being created")
-	err.TerminalReason = cloche.EndedDeleted
+func forestalledError() *api.Error {
+	err := api.Errorf(api.CodeConflict, "the sandbox was deleted while it was being created")
+	err.TerminalReason = api.EndedDeleted
 	return err
 }
 
 // classify names the step in an error that no room has classified.
 func classify(step string, err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
 	if hostfile.IsFull(err) {
-		e := cloche.Errorf(cloche.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
+		e := api.Errorf(api.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
 		e.Retryable = true
 		return e.WithHint("make room where Cloche keeps its state, and try again")
 	}
-	return cloche.Errorf(cloche.CodeInternal, "creating the sandbox failed at step %s", step).WithCause(err)
+	return api.Errorf(api.CodeInternal, "creating the sandbox failed at step %s", step).WithCause(err)
 }
 
 func (c *creation) makeDir(context.Context) error {
@@ -300,10 +300,10 @@ func (c *creation) tellOpen(target string) {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if field == "" || slices.ContainsFunc(c.s.info.Unenforced, func(u cloche.Unenforced) bool { return u.Field == field }) {
+	if field == "" || slices.ContainsFunc(c.s.info.Unenforced, func(u api.Unenforced) bool { return u.Field == field }) {
 		return
 	}
-	c.s.info.Unenforced = append(c.s.info.Unenforced, cloche.Unenforced{
+	c.s.info.Unenforced = append(c.s.info.Unenforced, api.Unenforced{
 		Field:  field,
 		Reason: "its filesystem maps no owners, so programs can connect to unix sockets of the host that come to lie in it later, or lie too deep in it to be found",
 	})
@@ -351,7 +351,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 func (c *creation) startEngine(ctx context.Context) error {
 	eng := c.m.engineNamed(c.permit.Engine())
 	if eng == nil {
-		return cloche.Errorf(cloche.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
+		return api.Errorf(api.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
 	}
 	inst, err := eng.Create(ctx, c.plan)
 	if herr := c.handWay(ctx); err == nil && herr != nil {
@@ -393,7 +393,7 @@ func (c *creation) writeFiles(ctx context.Context) error {
 	for i, f := range c.permit.Spec().Files {
 		o := agent.WriteOptions{Mode: cmp.Or(f.Mode, 0o644), User: c.s.info.User, Parents: true}
 		if _, err := c.client.WriteFile(ctx, f.Path, o, bytes.NewReader(f.Content)); err != nil {
-			if e, ok := errors.AsType[*cloche.Error](err); ok {
+			if e, ok := errors.AsType[*api.Error](err); ok {
 				e.Field = fmt.Sprintf("files[%d].path", i)
 			}
 			return err
@@ -413,7 +413,7 @@ func (c *creation) commit(context.Context) error {
 		return forestalledError()
 	}
 	c.s.info.StartMS = time.Since(c.begun).Milliseconds()
-	if err := c.s.move(cloche.StateRunning, ""); err != nil {
+	if err := c.s.move(api.StateRunning, ""); err != nil {
 		return err
 	}
 	c.s.lease.begin(now())
@@ -424,9 +424,9 @@ func (c *creation) commit(context.Context) error {
 		return err
 	}
 	c.s.announced = true
-	c.m.tell(c.s, cloche.EventCreated, "")
+	c.m.tell(c.s, api.EventCreated, "")
 	if c.s.info.Degraded != "" {
-		c.m.tell(c.s, cloche.EventDegraded, c.s.info.Degraded)
+		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
 	}
 	c.m.poke()
 	return nil
@@ -454,9 +454,9 @@ func (s *live) save() error {
 // caller gets the first error either way.
 func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	s.mu.Lock()
-	s.info.State, s.info.Reason, s.info.TerminalReason = cloche.StateDeleting, cause.Error(), cloche.EndedError
+	s.info.State, s.info.Reason, s.info.TerminalReason = api.StateDeleting, cause.Error(), api.EndedError
 	if s.forestalled {
-		s.info.TerminalReason = cloche.EndedDeleted
+		s.info.TerminalReason = api.EndedDeleted
 	}
 	s.removing = true
 	conn := s.agent
@@ -471,7 +471,7 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	}
 	if err != nil {
 		m.log.Error("undo of a failed create", "sandbox", s.id, "error", err)
-		m.noteFailure(s, leaves(cloche.ResourceProcesses, err))
+		m.noteFailure(s, leaves(api.ResourceProcesses, err))
 		m.retry(s)
 		return cause
 	}

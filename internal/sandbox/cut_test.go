@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -40,7 +40,7 @@ func TestCutWrites(t *testing.T) {
 			t.Run(title, func(t *testing.T) {
 				w := newWorld(t)
 				m := w.manager(false)
-				if _, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Workspace: &cloche.Workspace{Name: "kept"}}), nil); err != nil {
+				if _, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Workspace: &api.Workspace{Name: "kept"}}), nil); err != nil {
 					t.Fatal(err)
 				}
 				file := filepath.Join(w.dir, "workspaces", operator.Tenant, "kept", name)
@@ -49,7 +49,7 @@ func TestCutWrites(t *testing.T) {
 				}
 				if cut {
 					in := io.MultiReader(iotest.ErrReader(errors.New("the caller went away")))
-					if _, err := m.WriteFile(t.Context(), operator, "x", cloche.FilePlace{Path: filepath.Join(t.TempDir(), "f")}, 0, in); err == nil {
+					if _, err := m.WriteFile(t.Context(), operator, "x", api.FilePlace{Path: filepath.Join(t.TempDir(), "f")}, 0, in); err == nil {
 						t.Fatal("the write was not cut off")
 					}
 				}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -270,7 +270,7 @@ func (m *Manager) overdue(s *live, d *deadline) {
 }
 
 // askAbout asks the agent what became of a program; nil is one that it does not know.
-func (m *Manager) askAbout(s *live, id string) (*cloche.Process, error) {
+func (m *Manager) askAbout(s *live, id string) (*api.Process, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.deadlineLook)
 	defer cancel()
 	client, err := m.agentOf(ctx, s)
@@ -304,7 +304,7 @@ func (m *Manager) condemn(s *live, reason string, cause error) {
 	if err := bounded(m.ctx, closeTimeout, inst.Close); err != nil {
 		m.log.Error("close instance", "sandbox", s.id, "error", err)
 		// As any end that fails, it is tried again until it succeeds.
-		if _, err := m.end(m.ctx, s, why{cause: cloche.EndedLost, text: reason}, nil); err != nil {
+		if _, err := m.end(m.ctx, s, why{cause: api.EndedLost, text: reason}, nil); err != nil {
 			m.log.Error("end a sandbox that has not kept a deadline", "sandbox", s.id, "error", err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -59,15 +59,15 @@ func runs(t *testing.T, name string) bool {
 	return false
 }
 
-func shellWithin(script string, timeout int64) cloche.ExecRequest {
-	return cloche.ExecRequest{Argv: []string{"/bin/bash", "-c", script}, TimeoutMS: &timeout}
+func shellWithin(script string, timeout int64) api.ExecRequest {
+	return api.ExecRequest{Argv: []string{"/bin/bash", "-c", script}, TimeoutMS: &timeout}
 }
 
 // TestDeadlineBehindTheAgent: a program whose agent does not answer any more is over when
 // its timeout is, with all that it has started.
 func TestDeadlineBehindTheAgent(t *testing.T) {
-	for name, exec := range map[string]func(*testing.T, *sandbox.Manager, cloche.Sandbox, string, string) cloche.Result{
-		"exec": func(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, script, gate string) cloche.Result {
+	for name, exec := range map[string]func(*testing.T, *sandbox.Manager, api.Sandbox, string, string) api.Result{
+		"exec": func(t *testing.T, m *sandbox.Manager, sb api.Sandbox, script, gate string) api.Result {
 			open(t, gate)
 			res, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, shellWithin(script, 2000)))
 			if err != nil {
@@ -75,7 +75,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 			}
 			return res
 		},
-		"stream": func(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, script, gate string) cloche.Result {
+		"stream": func(t *testing.T, m *sandbox.Manager, sb api.Sandbox, script, gate string) api.Result {
 			st, err := m.ExecStream(t.Context(), operator, sb.ID, permitExec(t, sb, shellWithin(script, 2000)))
 			if err != nil {
 				t.Fatal(err)
@@ -97,7 +97,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 			w := newWorld(t)
 			m := w.impatient(shortGrace)
 			sb := w.create(m, "box")
-			marker, gate := cloche.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
+			marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
 			res := exec(t, m, sb, stuck(marker, gate), gate)
 			if !res.SandboxLost || !strings.Contains(res.Reason, "its agent did not end") {
 				t.Errorf("%+v", res)
@@ -105,7 +105,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 			eventually(t, "its processes are gone", func() bool { return !runs(t, marker) })
 			eventually(t, "it is lost", func() bool {
 				got, err := m.Get(operator, sb.ID)
-				return err == nil && got.State == cloche.StateLost && strings.Contains(got.Reason, "its agent did not end")
+				return err == nil && got.State == api.StateLost && strings.Contains(got.Reason, "its agent did not end")
 			})
 		})
 	}
@@ -116,7 +116,7 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 	w := newWorld(t)
 	first := w.impatient(shortGrace)
 	sb := w.create(first, "box")
-	marker, gate := cloche.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
+	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
 	open(t, gate)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
@@ -133,7 +133,7 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 	// The reason is known only by the deadline that the first daemon wrote down.
 	eventually(t, "it is lost", func() bool {
 		got, err := m.Get(operator, sb.ID)
-		return err == nil && got.State == cloche.StateLost && strings.Contains(got.Reason, "its agent did not end")
+		return err == nil && got.State == api.StateLost && strings.Contains(got.Reason, "its agent did not end")
 	})
 }
 
@@ -155,7 +155,7 @@ func TestDeadlineIsMet(t *testing.T) {
 	if n, _ := sandbox.Deadlines(m, sb.ID); n != 0 {
 		t.Errorf("%d deadlines are left of an exec", n)
 	}
-	if _, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, cloche.ExecRequest{Argv: []string{"no-such-program"}})); err == nil {
+	if _, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, api.ExecRequest{Argv: []string{"no-such-program"}})); err == nil {
 		t.Fatal("a program that does not exist was executed")
 	}
 	none("a program that was not started has no deadline")
@@ -175,7 +175,7 @@ func TestDeadlineStandsStill(t *testing.T) {
 	w := newWorld(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")
-	marker, gate := cloche.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
+	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
 	st, err := m.ExecStream(t.Context(), operator, sb.ID, permitExec(t, sb, shellWithin(stuck(marker, gate), 3000)))
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestDeadlineStandsStill(t *testing.T) {
 	open(t, gate)
 	eventually(t, "it is lost", func() bool {
 		got, err := m.Get(operator, sb.ID)
-		return err == nil && got.State == cloche.StateLost
+		return err == nil && got.State == api.StateLost
 	})
 	eventually(t, "its processes are gone", func() bool { return !runs(t, marker) })
 }
@@ -212,14 +212,14 @@ func TestDeadlineOfProcess(t *testing.T) {
 	w := newWorld(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")
-	marker, gate := cloche.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
-	p := cloche.ProcessSpec{ExecRequest: shellWithin(stuck(marker, gate), 2000)}
+	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
+	p := api.ProcessSpec{ExecRequest: shellWithin(stuck(marker, gate), 2000)}
 	p.ExecID = "stuck"
 	start(t, m, sb, p)
 	open(t, gate)
 	eventually(t, "it is lost", func() bool {
 		got, err := m.Get(operator, sb.ID)
-		return err == nil && got.State == cloche.StateLost && strings.Contains(got.Reason, "its agent did not end stuck")
+		return err == nil && got.State == api.StateLost && strings.Contains(got.Reason, "its agent did not end stuck")
 	})
 	eventually(t, "its processes are gone", func() bool { return !runs(t, marker) })
 }

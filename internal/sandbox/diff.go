@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -32,31 +32,31 @@ const (
 // Diff tells what a sandbox changed, computed from the layer that has it: of its
 // workspace, running or not, if that is layered; of its root while it runs, which
 // stands still meanwhile. Each page looks anew.
-func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
+func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o api.DiffOptions) (api.Diff, error) {
 	s, err := m.find(caller, policy.VerbDiff, ref)
 	if err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	after, err := base64.RawURLEncoding.DecodeString(o.Cursor)
 	if err != nil {
-		return cloche.Diff{}, cloche.Invalid("cursor", "the cursor is none of this list").WithHint("give the next of the page before, or none")
+		return api.Diff{}, api.Invalid("cursor", "the cursor is none of this list").WithHint("give the next of the page before, or none")
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	scope := cmp.Or(o.Scope, cloche.DiffWorkspace)
-	var changes []cloche.Change
-	if scope == cloche.DiffRoot {
+	scope := cmp.Or(o.Scope, api.DiffWorkspace)
+	var changes []api.Change
+	if scope == api.DiffRoot {
 		changes, err = m.diffRoot(ctx, s)
 	} else {
 		changes, err = m.diffWorkspace(ctx, s)
 	}
 	if err != nil {
-		return cloche.Diff{}, diskError(s, "compared", err)
+		return api.Diff{}, diskError(s, "compared", err)
 	}
 	return page(count(scope, changes), string(after), cmp.Or(o.Limit, diffPage)), nil
 }
 
-func (m *Manager) diffWorkspace(ctx context.Context, s *live) ([]cloche.Change, error) {
+func (m *Manager) diffWorkspace(ctx context.Context, s *live) ([]api.Change, error) {
 	defer s.use()()
 	l, err := m.openLayer(s)
 	if err != nil {
@@ -67,8 +67,8 @@ func (m *Manager) diffWorkspace(ctx context.Context, s *live) ([]cloche.Change, 
 }
 
 // count makes a diff of all changes.
-func count(scope cloche.DiffScope, changes []cloche.Change) cloche.Diff {
-	d := cloche.Diff{Scope: scope, Changes: changes}
+func count(scope api.DiffScope, changes []api.Change) api.Diff {
+	d := api.Diff{Scope: scope, Changes: changes}
 	for _, c := range changes {
 		tally(&d, c)
 	}
@@ -76,23 +76,23 @@ func count(scope cloche.DiffScope, changes []cloche.Change) cloche.Diff {
 }
 
 // tally counts one change.
-func tally(d *cloche.Diff, c cloche.Change) {
+func tally(d *api.Diff, c api.Change) {
 	switch c.Kind {
-	case cloche.ChangeAdded:
+	case api.ChangeAdded:
 		d.Added++
 		d.Bytes += c.Size
-	case cloche.ChangeChanged:
+	case api.ChangeChanged:
 		d.Changed++
 		d.Bytes += c.Size
-	case cloche.ChangeRemoved:
+	case api.ChangeRemoved:
 		d.Removed++
 	}
 }
 
 // page is what of a sorted diff comes after a path.
-func page(d cloche.Diff, after string, limit int) cloche.Diff {
+func page(d api.Diff, after string, limit int) api.Diff {
 	if after != "" {
-		at, found := slices.BinarySearchFunc(d.Changes, after, func(c cloche.Change, p string) int { return cmp.Compare(workspace.RawPath(c), p) })
+		at, found := slices.BinarySearchFunc(d.Changes, after, func(c api.Change, p string) int { return cmp.Compare(workspace.RawPath(c), p) })
 		if found {
 			at++
 		}
@@ -103,14 +103,14 @@ func page(d cloche.Diff, after string, limit int) cloche.Diff {
 		d.Next = base64.RawURLEncoding.EncodeToString([]byte(workspace.RawPath(d.Changes[limit-1])))
 	}
 	if d.Changes == nil {
-		d.Changes = []cloche.Change{}
+		d.Changes = []api.Change{}
 	}
 	return d
 }
 
 // diffRoot reads the layer of the root as the engine writes it, without keeping
 // its files.
-func (m *Manager) diffRoot(ctx context.Context, s *live) ([]cloche.Change, error) {
+func (m *Manager) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	s.mu.Lock()
 	info, below := s.info, s.image.Path
 	s.mu.Unlock()
@@ -119,7 +119,7 @@ func (m *Manager) diffRoot(ctx context.Context, s *live) ([]cloche.Change, error
 	}
 	tree, err := image.OpenTree(below)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeState, "the image of sandbox %s is not there any more, so there is nothing to compare its root with", s.name).
+		return nil, api.Errorf(api.CodeState, "the image of sandbox %s is not there any more, so there is nothing to compare its root with", s.name).
 			WithHint("take a snapshot of the root instead").WithCause(err)
 	}
 	defer tree.Close()
@@ -128,7 +128,7 @@ func (m *Manager) diffRoot(ctx context.Context, s *live) ([]cloche.Change, error
 		return nil, err
 	}
 	type result struct {
-		changes []cloche.Change
+		changes []api.Change
 		err     error
 	}
 	read := make(chan result, 1)
@@ -164,7 +164,7 @@ func (m *Manager) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 
 // hiddenPaths are the places of a root at which the house puts something: what is
 // made there, and on the way there, is not the sandbox's doing.
-func hiddenPaths(info cloche.Sandbox) map[string]bool {
+func hiddenPaths(info api.Sandbox) map[string]bool {
 	hidden := map[string]bool{".": true}
 	targets := []string{info.Workspace.Path, agentTarget, "/proc", "/sys", "/dev", "/tmp"}
 	for _, m := range info.Mounts {
@@ -180,13 +180,13 @@ func hiddenPaths(info cloche.Sandbox) map[string]bool {
 
 // compareRoot compares the tar of a root's layer with the image below it. What it
 // reads was made by a sandbox.
-func compareRoot(ctx context.Context, r io.Reader, tree *image.Tree, hidden map[string]bool) ([]cloche.Change, error) {
+func compareRoot(ctx context.Context, r io.Reader, tree *image.Tree, hidden map[string]bool) ([]api.Change, error) {
 	a, err := archive.OpenTar(r, archive.TarOptions{Limits: archive.Limits{Bytes: maxDiffRoot}})
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	var changes []cloche.Change
+	var changes []api.Change
 	// opaque are directories that hide what the image has there; seen is all that the
 	// layer has.
 	opaque, seen := []string{}, map[string]archive.Kind{}
@@ -203,7 +203,7 @@ func compareRoot(ctx context.Context, r io.Reader, tree *image.Tree, hidden map[
 		}
 		seen[e.Path] = e.Kind
 		before, there := tree.Lstat(e.Path)
-		if e.Kind == archive.Dir && there && before.Type == cloche.TypeDir && e.Xattrs["trusted.overlay.opaque"] == "y" {
+		if e.Kind == archive.Dir && there && before.Type == api.TypeDir && e.Xattrs["trusted.overlay.opaque"] == "y" {
 			opaque = append(opaque, e.Path)
 		}
 		if c, ok := rootChange(e, before, there); ok && !(hidden[e.Path] && e.Kind == archive.Dir) {
@@ -218,45 +218,45 @@ func compareRoot(ctx context.Context, r io.Reader, tree *image.Tree, hidden map[
 			before, there := tree.Lstat(p)
 			switch kind, again := seen[p]; {
 			case !there:
-			case again && kind == archive.Dir && before.Type == cloche.TypeDir:
+			case again && kind == archive.Dir && before.Type == api.TypeDir:
 				opaque = append(opaque, p) // hides as well, without saying so
 			case !again:
-				c := workspace.NewChange(p, cloche.ChangeRemoved)
+				c := workspace.NewChange(p, api.ChangeRemoved)
 				c.Type, c.OldSize = before.Type, before.Size
 				changes = append(changes, c)
 			}
 		}
 	}
-	byPath := func(a, b cloche.Change) int { return cmp.Compare(workspace.RawPath(a), workspace.RawPath(b)) }
+	byPath := func(a, b api.Change) int { return cmp.Compare(workspace.RawPath(a), workspace.RawPath(b)) }
 	slices.SortFunc(changes, byPath)
-	return slices.CompactFunc(changes, func(a, b cloche.Change) bool { return byPath(a, b) == 0 }), nil
+	return slices.CompactFunc(changes, func(a, b api.Change) bool { return byPath(a, b) == 0 }), nil
 }
 
 // rootChange is what one entry of a root's layer changes, if anything.
-func rootChange(e archive.Entry, before image.Stat, there bool) (cloche.Change, bool) {
-	kind := cloche.ChangeAdded
+func rootChange(e archive.Entry, before image.Stat, there bool) (api.Change, bool) {
+	kind := api.ChangeAdded
 	switch {
 	case e.Whiteout && !there:
-		return cloche.Change{}, false
+		return api.Change{}, false
 	case e.Whiteout:
-		kind = cloche.ChangeRemoved
+		kind = api.ChangeRemoved
 	case there:
-		kind = cloche.ChangeChanged
+		kind = api.ChangeChanged
 	}
 	c := workspace.NewChange(e.Path, kind)
 	switch e.Kind {
 	case archive.File, archive.HardLink:
-		c.Type, c.Size = cloche.TypeFile, e.Size
+		c.Type, c.Size = api.TypeFile, e.Size
 	case archive.Dir:
-		c.Type = cloche.TypeDir
+		c.Type = api.TypeDir
 		// It is in the layer as soon as something in it is.
-		if there && before.Type == cloche.TypeDir && before.Mode == e.Mode && before.UID == e.UID && before.GID == e.GID {
-			return cloche.Change{}, false
+		if there && before.Type == api.TypeDir && before.Mode == e.Mode && before.UID == e.UID && before.GID == e.GID {
+			return api.Change{}, false
 		}
 	case archive.Symlink:
-		c.Type = cloche.TypeSymlink
+		c.Type = api.TypeSymlink
 	default:
-		c.Type = cloche.TypeOther
+		c.Type = api.TypeOther
 	}
 	if there {
 		c.OldSize = before.Size

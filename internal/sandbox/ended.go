@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
@@ -39,12 +39,12 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	if !asked {
 		stopped := now()
 		s.info.StoppedAt = &stopped
-		_ = s.move(cloche.StateLost, end.reason)
+		_ = s.move(api.StateLost, end.reason)
 		s.info.TerminalReason = end.cause()
 		if err := s.save(); err != nil {
 			m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
-		m.tell(s, cloche.EventLost, end.reason)
+		m.tell(s, api.EventLost, end.reason)
 		m.poke()
 	} else {
 		end.reason = "the sandbox was ended"
@@ -62,11 +62,11 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 }
 
 // cause is the end of a sandbox that nobody asked for.
-func (e ending) cause() cloche.TerminalReason {
+func (e ending) cause() api.TerminalReason {
 	if e.oom {
-		return cloche.EndedOOM
+		return api.EndedOOM
 	}
-	return cloche.EndedLost
+	return api.EndedLost
 }
 
 // lastOf is what was seen of the end of an instance that is dead.
@@ -123,7 +123,7 @@ func (s *live) explain(err error) error {
 		over := *s.excess
 		return over.WithCause(err)
 	}
-	lost := cloche.Errorf(cloche.CodeSandboxLost, "sandbox %s ended during the call: %s", s.info.Name, s.end.reason).WithCause(err)
+	lost := api.Errorf(api.CodeSandboxLost, "sandbox %s ended during the call: %s", s.info.Name, s.end.reason).WithCause(err)
 	if lost.TerminalReason = s.info.TerminalReason; lost.TerminalReason == "" {
 		lost.TerminalReason = s.end.cause()
 	}
@@ -133,8 +133,8 @@ func (s *live) explain(err error) error {
 // diedWithin reports whether err is one that the death of the instance causes.
 // The connection breaks before the death is seen, so it waits a moment for that.
 func (s *live) diedWithin(err error) bool {
-	switch cloche.CodeOf(err) {
-	case cloche.CodeUnavailable, cloche.CodeSandboxLost, cloche.CodeInternal:
+	switch api.CodeOf(err) {
+	case api.CodeUnavailable, api.CodeSandboxLost, api.CodeInternal:
 	default:
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -76,8 +76,8 @@ func (t *endpointTable) grants() []policy.EndpointGrant {
 }
 
 // specs are the declared endpoints.
-func (t *endpointTable) specs() []cloche.Endpoint {
-	var out []cloche.Endpoint
+func (t *endpointTable) specs() []api.Endpoint {
+	var out []api.Endpoint
 	for _, g := range t.grants() {
 		out = append(out, g.Spec)
 	}
@@ -122,8 +122,8 @@ func (t *endpointTable) exports(phase string) map[string]string {
 }
 
 // usable says whether what is exported of an endpoint leads somewhere.
-func usable(s cloche.EndpointState) bool {
-	return s == cloche.EndpointBinding || s == cloche.EndpointReady || s == cloche.EndpointDegraded
+func usable(s api.EndpointState) bool {
+	return s == api.EndpointBinding || s == api.EndpointReady || s == api.EndpointDegraded
 }
 
 // put adds an endpoint, or its other declaration.
@@ -179,14 +179,14 @@ type watchEndpoint struct {
 }
 
 // Exchanged implements bridge.Observer.
-func (w *watchEndpoint) Exchanged(x cloche.Exchange) {
+func (w *watchEndpoint) Exchanged(x api.Exchange) {
 	if w.m.exchanges == nil {
 		return
 	}
 	x = secret.In(w.m.opts.Redact, x)
 	if n := x.Capture.Size(); n > 0 && w.m.captured.Add(n) > maxCaptured {
 		w.m.captured.Add(-n)
-		x.Capture = &cloche.ExchangeCapture{Omitted: []string{"too much waits to be recorded"}}
+		x.Capture = &api.ExchangeCapture{Omitted: []string{"too much waits to be recorded"}}
 	}
 	for {
 		select {
@@ -204,14 +204,14 @@ func (w *watchEndpoint) Exchanged(x cloche.Exchange) {
 }
 
 // Changed implements bridge.Observer.
-func (w *watchEndpoint) Changed(state cloche.EndpointState, reason string) {
+func (w *watchEndpoint) Changed(state api.EndpointState, reason string) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	if !w.s.announced {
 		return // it belongs to the create
 	}
-	w.m.opts.Events(cloche.Event{
-		Time: now(), Kind: cloche.EventKind("endpoint." + string(state)), Tenant: w.s.tenant, Sandbox: w.s.id, Name: w.s.name,
+	w.m.opts.Events(api.Event{
+		Time: now(), Kind: api.EventKind("endpoint." + string(state)), Tenant: w.s.tenant, Sandbox: w.s.id, Name: w.s.name,
 		Endpoint: w.e.name, Reason: reason,
 	})
 }
@@ -236,7 +236,7 @@ func (m *Manager) tellExchanges() {
 	}
 }
 
-func (m *Manager) tellExchange(x cloche.Exchange) {
+func (m *Manager) tellExchange(x api.Exchange) {
 	m.captured.Add(-x.Capture.Size())
 	m.opts.Exchanged(x)
 }
@@ -260,7 +260,7 @@ func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGra
 		if play != nil {
 			play.Close()
 		}
-		return nil, cloche.Errorf(cloche.CodeInternal, "endpoint %s cannot be made", g.Spec.Name).WithCause(err)
+		return nil, api.Errorf(api.CodeInternal, "endpoint %s cannot be made", g.Spec.Name).WithCause(err)
 	}
 	return e, nil
 }
@@ -276,8 +276,8 @@ func (m *Manager) bind(ctx context.Context, s *live, e *endpoint, client *agent.
 	}
 	ln, err := client.Listen(ctx, o)
 	if err != nil {
-		if cloche.CodeOf(err) == cloche.CodeConflict {
-			ce := cloche.Errorf(cloche.CodeConflict, "the address of endpoint %s is in use: something has %s in the sandbox", e.name, spec.Listen).
+		if api.CodeOf(err) == api.CodeConflict {
+			ce := api.Errorf(api.CodeConflict, "the address of endpoint %s is in use: something has %s in the sandbox", e.name, spec.Listen).
 				WithHint("choose another, or end what has it")
 			ce.Field = "listen"
 			return ce
@@ -314,7 +314,7 @@ func (e *endpoint) unbind() {
 }
 
 // shut ends an endpoint. What is under way has the grace.
-func (e *endpoint) shut(ctx context.Context, grace time.Duration) cloche.EndpointRemoval {
+func (e *endpoint) shut(ctx context.Context, grace time.Duration) api.EndpointRemoval {
 	e.unbind()
 	r := e.Close(ctx, grace)
 	e.serving.Wait()
@@ -322,12 +322,12 @@ func (e *endpoint) shut(ctx context.Context, grace time.Duration) cloche.Endpoin
 }
 
 // Endpoints tells of the endpoints of a sandbox, by name.
-func (m *Manager) Endpoints(caller policy.Caller, ref string) (cloche.EndpointList, error) {
+func (m *Manager) Endpoints(caller policy.Caller, ref string) (api.EndpointList, error) {
 	s, err := m.find(caller, policy.VerbEndpoints, ref)
 	if err != nil {
-		return cloche.EndpointList{}, err
+		return api.EndpointList{}, err
 	}
-	out := cloche.EndpointList{Endpoints: []cloche.EndpointStatus{}}
+	out := api.EndpointList{Endpoints: []api.EndpointStatus{}}
 	seen := map[string]bool{}
 	for _, e := range s.endpoints.open() {
 		out.Endpoints, seen[e.name] = append(out.Endpoints, e.status()), true
@@ -337,24 +337,24 @@ func (m *Manager) Endpoints(caller policy.Caller, ref string) (cloche.EndpointLi
 		if seen[spec.Name] {
 			continue
 		}
-		st := cloche.EndpointStatus{Endpoint: spec, State: cloche.EndpointClosed}
+		st := api.EndpointStatus{Endpoint: spec, State: api.EndpointClosed}
 		if stopped != nil {
 			st.Since = *stopped
 		}
 		out.Endpoints = append(out.Endpoints, withViews(st))
 	}
-	slices.SortFunc(out.Endpoints, func(a, b cloche.EndpointStatus) int { return strings.Compare(a.Endpoint.Name, b.Endpoint.Name) })
+	slices.SortFunc(out.Endpoints, func(a, b api.EndpointStatus) int { return strings.Compare(a.Endpoint.Name, b.Endpoint.Name) })
 	return out, nil
 }
 
 // status is the endpoint's, as both sides see it.
-func (e *endpoint) status() cloche.EndpointStatus {
+func (e *endpoint) status() api.EndpointStatus {
 	st := withViews(e.Status())
 	st.Counters.Unrecorded = e.unrecorded.Load()
 	return st
 }
 
-func withViews(st cloche.EndpointStatus) cloche.EndpointStatus {
+func withViews(st api.EndpointStatus) api.EndpointStatus {
 	st.HostView.URL = st.Endpoint.Target
 	switch {
 	case st.Endpoint.Socket() != "":
@@ -364,12 +364,12 @@ func withViews(st cloche.EndpointStatus) cloche.EndpointStatus {
 	default:
 		st.SandboxView.URL = "http://" + st.Endpoint.Listen
 	}
-	st.SandboxView.Env = st.Endpoint.Exports(cloche.PhaseRun)
+	st.SandboxView.Env = st.Endpoint.Exports(api.PhaseRun)
 	return st
 }
 
 // Declared are the endpoints of a sandbox as they were granted.
-func (m *Manager) Declared(caller policy.Caller, verb policy.Verb, ref string) ([]cloche.Endpoint, error) {
+func (m *Manager) Declared(caller policy.Caller, verb policy.Verb, ref string) ([]api.Endpoint, error) {
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
 		return nil, err
@@ -380,18 +380,18 @@ func (m *Manager) Declared(caller policy.Caller, verb policy.Verb, ref string) (
 // AddEndpoint puts an endpoint into a running sandbox. One of the same name and
 // content is that one; with another target and replace, what begins from now on goes
 // there.
-func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref string, permit policy.EndpointPermit, replace bool) (cloche.EndpointStatus, error) {
+func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref string, permit policy.EndpointPermit, replace bool) (api.EndpointStatus, error) {
 	s, err := m.find(caller, policy.VerbAddEndpoint, ref)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	if !permit.Valid() {
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this endpoint")
+		return api.EndpointStatus{}, api.Errorf(api.CodeDenied, "no policy has granted this endpoint")
 	}
 	defer s.use()()
 	client, err := m.agentOf(ctx, s)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	t, g := &s.endpoints, permit.Grant()
 	t.ops.Lock()
@@ -401,22 +401,22 @@ func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref str
 			return m.replaceEndpoint(s, old, g, replace)
 		}
 	}
-	if len(t.specs()) >= cloche.MaxEndpoints {
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeTooLarge, "sandbox %s has %d endpoints, which is the most", s.name, cloche.MaxEndpoints)
+	if len(t.specs()) >= api.MaxEndpoints {
+		return api.EndpointStatus{}, api.Errorf(api.CodeTooLarge, "sandbox %s has %d endpoints, which is the most", s.name, api.MaxEndpoints)
 	}
 	if g, err = m.findPort(ctx, s, g, client); err != nil {
-		return cloche.EndpointStatus{}, s.explain(err)
+		return api.EndpointStatus{}, s.explain(err)
 	}
 	e, err := m.newEndpoint(m.ctx, s, g)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	if err := m.bind(ctx, s, e, client); err != nil {
 		e.shut(ctx, 0)
 		if g.Auto {
 			m.unlisten(context.WithoutCancel(ctx), s, e.name) // findPort's
 		}
-		return cloche.EndpointStatus{}, s.explain(err)
+		return api.EndpointStatus{}, s.explain(err)
 	}
 	t.put(g, e)
 	if err := m.saveEndpoints(s); err != nil {
@@ -424,14 +424,14 @@ func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref str
 		t.undeclare(e.name)
 		e.shut(ctx, 0)
 		t.drop(e)
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	m.keepEndpoints(s)
 	return e.status(), nil
 }
 
 // replaceEndpoint gives an endpoint another target. The caller holds ops.
-func (m *Manager) replaceEndpoint(s *live, old, g policy.EndpointGrant, replace bool) (cloche.EndpointStatus, error) {
+func (m *Manager) replaceEndpoint(s *live, old, g policy.EndpointGrant, replace bool) (api.EndpointStatus, error) {
 	t := &s.endpoints
 	e := t.named(g.Spec.Name)
 	if g.Auto && old.Auto {
@@ -439,24 +439,24 @@ func (m *Manager) replaceEndpoint(s *live, old, g policy.EndpointGrant, replace 
 	}
 	switch {
 	case e == nil:
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeState, "endpoint %s is not open", g.Spec.Name).WithHint("remove it, and add it again")
+		return api.EndpointStatus{}, api.Errorf(api.CodeState, "endpoint %s is not open", g.Spec.Name).WithHint("remove it, and add it again")
 	case reflect.DeepEqual(old.Spec, g.Spec):
 		return e.status(), nil
 	case !replace:
-		err := cloche.Errorf(cloche.CodeExists, "sandbox %s has an endpoint named %s", s.name, g.Spec.Name).
+		err := api.Errorf(api.CodeExists, "sandbox %s has an endpoint named %s", s.name, g.Spec.Name).
 			WithHint("choose another name, or replace it")
 		err.Field = "name"
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	case old.Spec.Listen != g.Spec.Listen || old.Spec.ListenUser != g.Spec.ListenUser || old.Spec.Raw() != g.Spec.Raw() || old.Spec.Limits != g.Spec.Limits || taped(old.Spec) != taped(g.Spec):
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeConflict, "endpoint %s is open with another address, kind of target, recording or limits", g.Spec.Name).
+		return api.EndpointStatus{}, api.Errorf(api.CodeConflict, "endpoint %s is open with another address, kind of target, recording or limits", g.Spec.Name).
 			WithHint("remove it, and add it again; its target, headers and environment can be replaced")
 	}
 	if err := e.Switch(g.Spec, g.Ranges); err != nil {
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeInternal, "endpoint %s cannot be switched", e.name).WithCause(err)
+		return api.EndpointStatus{}, api.Errorf(api.CodeInternal, "endpoint %s cannot be switched", e.name).WithCause(err)
 	}
 	t.put(g, nil)
 	if err := m.saveEndpoints(s); err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	return e.status(), nil
 }
@@ -467,7 +467,7 @@ func (m *Manager) saveEndpoints(s *live) error {
 	defer s.mu.Unlock()
 	s.info.Endpoints = s.endpoints.specs()
 	if err := s.save(); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "the endpoints of sandbox %s cannot be put on record", s.name).WithCause(err)
+		return api.Errorf(api.CodeInternal, "the endpoints of sandbox %s cannot be put on record", s.name).WithCause(err)
 	}
 	return nil
 }
@@ -488,34 +488,34 @@ func (m *Manager) unlisten(ctx context.Context, s *live, name string) {
 
 // RemoveEndpoint takes an endpoint away: nothing new begins, what is under way has
 // the grace to end, which nil is defaultDrain, and the rest is cut off.
-func (m *Manager) RemoveEndpoint(ctx context.Context, caller policy.Caller, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
+func (m *Manager) RemoveEndpoint(ctx context.Context, caller policy.Caller, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
 	wait := defaultDrain
 	if grace != nil {
 		if wait = *grace; wait < 0 || wait > maxDrain {
-			return cloche.EndpointRemoval{}, cloche.Invalid("grace_ms", "a grace of %s is not between 0 and %s", wait, maxDrain)
+			return api.EndpointRemoval{}, api.Invalid("grace_ms", "a grace of %s is not between 0 and %s", wait, maxDrain)
 		}
 	}
 	s, err := m.find(caller, policy.VerbRemoveEndpoint, ref)
 	if err != nil {
-		return cloche.EndpointRemoval{}, err
+		return api.EndpointRemoval{}, err
 	}
 	t := &s.endpoints
 	t.ops.Lock()
 	e := t.named(name)
-	if !slices.ContainsFunc(t.specs(), func(o cloche.Endpoint) bool { return o.Name == name }) {
+	if !slices.ContainsFunc(t.specs(), func(o api.Endpoint) bool { return o.Name == name }) {
 		t.ops.Unlock()
-		return cloche.EndpointRemoval{}, noEndpoint(s, name)
+		return api.EndpointRemoval{}, noEndpoint(s, name)
 	}
 	// Whoever finds the record does not open it again.
 	t.undeclare(name)
 	err = m.saveEndpoints(s)
 	if e != nil {
-		e.Enter(cloche.EndpointDraining, "")
+		e.Enter(api.EndpointDraining, "")
 		m.unlisten(context.WithoutCancel(ctx), s, name)
 	}
 	t.ops.Unlock()
 	if err != nil || e == nil {
-		return cloche.EndpointRemoval{}, err
+		return api.EndpointRemoval{}, err
 	}
 	r := e.shut(context.WithoutCancel(ctx), wait)
 	t.drop(e)
@@ -523,7 +523,7 @@ func (m *Manager) RemoveEndpoint(ctx context.Context, caller policy.Caller, ref,
 }
 
 func noEndpoint(s *live, name string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "sandbox %s has no endpoint %.80q", s.name, name).WithHint("cloche endpoint ls %s lists them", s.name)
+	return api.Errorf(api.CodeNotFound, "sandbox %s has no endpoint %.80q", s.name, name).WithHint("cloche endpoint ls %s lists them", s.name)
 }
 
 // ServeEndpoint has a client serve an endpoint until detach is called.

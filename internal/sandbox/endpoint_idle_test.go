@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
@@ -54,13 +54,13 @@ func TestEndpointIdle(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	for i := range 3 {
-		var both []cloche.Endpoint
+		var both []api.Endpoint
 		for j := range 2 {
 			e := endpointTo("http://127.0.0.1:1", porttest.Free(t))
 			e.Name = fmt.Sprintf("e%d", j)
 			both = append(both, e)
 		}
-		if _, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: fmt.Sprintf("box%d", i), Endpoints: both}), nil); err != nil {
+		if _, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: fmt.Sprintf("box%d", i), Endpoints: both}), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

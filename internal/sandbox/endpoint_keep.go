@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -52,18 +52,18 @@ const autoFirst, autoLast = 13132, 13387
 // findPort finds one that nothing inside has, for an endpoint that leaves it to the
 // house, and takes it. The grant that comes back says which.
 func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant, client *agent.Client) (policy.EndpointGrant, error) {
-	if g.Spec.Listen != cloche.EndpointListenAuto {
+	if g.Spec.Listen != api.EndpointListenAuto {
 		return g, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	others := s.endpoints.specs()
 	for port := autoFirst; port <= autoLast; port++ {
-		if slices.ContainsFunc(others, func(o cloche.Endpoint) bool { return o.Port() == port }) {
+		if slices.ContainsFunc(others, func(o api.Endpoint) bool { return o.Port() == port }) {
 			continue
 		}
 		ln, err := client.Listen(ctx, agent.ListenOptions{ID: g.Spec.Name, Port: port, HTTP: !g.Spec.Raw(), Connections: bridge.Fill(g.Spec.Limits).Connections})
-		if cloche.CodeOf(err) == cloche.CodeConflict {
+		if api.CodeOf(err) == api.CodeConflict {
 			continue
 		}
 		if err != nil {
@@ -73,7 +73,7 @@ func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant,
 		g.Spec.Listen = ln.Addr().String()
 		return g, ln.Close()
 	}
-	return g, cloche.Errorf(cloche.CodeConflict, "no port is free for endpoint %s: something in the sandbox listens on all from %d to %d", g.Spec.Name, autoFirst, autoLast).
+	return g, api.Errorf(api.CodeConflict, "no port is free for endpoint %s: something in the sandbox listens on all from %d to %d", g.Spec.Name, autoFirst, autoLast).
 		WithHint("choose one, or end what listens there")
 }
 
@@ -131,18 +131,18 @@ func (m *Manager) rebind(ctx context.Context, s *live) *agent.Client {
 		e.mu.Lock()
 		bound, other := e.ln != nil && e.on == client, e.ln != nil && e.on != client
 		e.mu.Unlock()
-		if bound || e.State() == cloche.EndpointDraining {
+		if bound || e.State() == api.EndpointDraining {
 			continue
 		}
 		e.unbind() // from a connection that is no more
 		if other {
-			e.Enter(cloche.EndpointBinding, lostConnection)
+			e.Enter(api.EndpointBinding, lostConnection)
 		}
 		if err := m.bind(ctx, s, e, client); err != nil {
 			m.log.Warn("put endpoint in its place again", "sandbox", s.id, "endpoint", e.name, "error", err)
-			e.Enter(cloche.EndpointFailed, "it cannot be put in its place")
+			e.Enter(api.EndpointFailed, "it cannot be put in its place")
 			// What has its port may keep it for good; anything else is tried again.
-			lost = lost || cloche.CodeOf(err) != cloche.CodeConflict
+			lost = lost || api.CodeOf(err) != api.CodeConflict
 		}
 	}
 	if lost {
@@ -204,7 +204,7 @@ func (m *Manager) keep(ctx context.Context, s *live) {
 		}
 		for _, e := range s.endpoints.open() {
 			e.unbind()
-			e.Enter(cloche.EndpointBinding, lostConnection)
+			e.Enter(api.EndpointBinding, lostConnection)
 		}
 	}
 }

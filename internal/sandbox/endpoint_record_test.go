@@ -3,7 +3,7 @@ package sandbox
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestExchangesThatWait: the records of what went through endpoints wait in a queue. When
@@ -11,11 +11,11 @@ import (
 // would be too much is left out, which the record says.
 func TestExchangesThatWait(t *testing.T) {
 	const room, all = 3, 10
-	m := &Manager{exchanges: make(chan cloche.Exchange, room)}
+	m := &Manager{exchanges: make(chan api.Exchange, room)}
 	e := &endpoint{name: "model"}
 	w := &watchEndpoint{m: m, e: e}
 	for i := range all {
-		w.Exchanged(cloche.Exchange{BytesIn: int64(i), Capture: &cloche.ExchangeCapture{RequestBody: "0123456789"}})
+		w.Exchanged(api.Exchange{BytesIn: int64(i), Capture: &api.ExchangeCapture{RequestBody: "0123456789"}})
 	}
 	if got := e.unrecorded.Load(); got != all-room {
 		t.Errorf("%d are counted as lost, want %d", got, all-room)
@@ -29,10 +29,10 @@ func TestExchangesThatWait(t *testing.T) {
 		t.Errorf("%d bytes of captures are counted, want %d", got, room*10)
 	}
 	m.captured.Store(maxCaptured - 5)
-	w.Exchanged(cloche.Exchange{Capture: &cloche.ExchangeCapture{RequestBody: "0123456789"}})
+	w.Exchanged(api.Exchange{Capture: &api.ExchangeCapture{RequestBody: "0123456789"}})
 	if x := <-m.exchanges; x.Capture.Size() != 0 || len(x.Capture.Omitted) != 1 {
 		t.Errorf("%+v", x.Capture)
 	}
 	// Where nobody is told, nothing waits.
-	(&watchEndpoint{m: &Manager{}, e: e}).Exchanged(cloche.Exchange{})
+	(&watchEndpoint{m: &Manager{}, e: e}).Exchanged(api.Exchange{})
 }

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
@@ -40,12 +40,12 @@ func TestEndpointRecording(t *testing.T) {
 	}
 	other := e
 	other.Name, other.Listen = "other", fmt.Sprint("127.0.0.1:", porttest.Free(t))
-	if _, err := add(t, m, sb, other, false); !errors.Is(err, cloche.ErrExists) {
+	if _, err := add(t, m, sb, other, false); !errors.Is(err, api.ErrExists) {
 		t.Errorf("the same recording once more: %v", err)
 	}
 	changed := e
 	changed.Record = "another"
-	if _, err := add(t, m, sb, changed, true); !errors.Is(err, cloche.ErrConflict) {
+	if _, err := add(t, m, sb, changed, true); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("another recording for what is open: %v", err)
 	}
 	if err := m.Remove(t.Context(), operator, sb.ID); err != nil {
@@ -63,7 +63,7 @@ func TestEndpointRecording(t *testing.T) {
 	}
 	none := e
 	none.Name, none.Listen, none.Target = "none", other.Listen, "replay:none"
-	if _, err := add(t, m, sb, none, false); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := add(t, m, sb, none, false); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("what was never recorded: %v", err)
 	}
 	if err := m.Remove(t.Context(), operator, sb.ID); err != nil {

@@ -17,14 +17,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/porttest"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-func endpointTo(target string, port int) cloche.Endpoint {
-	return cloche.Endpoint{Name: "model", Target: target, Listen: "127.0.0.1:" + strconv.Itoa(port), Presets: []string{"openai"}}
+func endpointTo(target string, port int) api.Endpoint {
+	return api.Endpoint{Name: "model", Target: target, Listen: "127.0.0.1:" + strconv.Itoa(port), Presets: []string{"openai"}}
 }
 
 func serve(t *testing.T, h http.HandlerFunc) string {
@@ -49,30 +49,30 @@ func ask(port int) string {
 	return strconv.Itoa(resp.StatusCode) + " " + string(body)
 }
 
-func (w *world) createWith(m *sandbox.Manager, e ...cloche.Endpoint) cloche.Sandbox {
+func (w *world) createWith(m *sandbox.Manager, e ...api.Endpoint) api.Sandbox {
 	w.t.Helper()
-	sb, err := m.Create(w.t.Context(), w.permit(cloche.SandboxSpec{Name: "box", Endpoints: e, Env: map[string]string{"OPENAI_BASE_URL": "https://elsewhere.example", "OWN": "1"}}), nil)
+	sb, err := m.Create(w.t.Context(), w.permit(api.SandboxSpec{Name: "box", Endpoints: e, Env: map[string]string{"OPENAI_BASE_URL": "https://elsewhere.example", "OWN": "1"}}), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return sb
 }
 
-func add(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, e cloche.Endpoint, replace bool) (cloche.EndpointStatus, error) {
+func add(t *testing.T, m *sandbox.Manager, sb api.Sandbox, e api.Endpoint, replace bool) (api.EndpointStatus, error) {
 	t.Helper()
 	now, err := m.Get(operator, sb.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	others := slices.DeleteFunc(slices.Clone(now.Endpoints), func(o cloche.Endpoint) bool { return o.Name == e.Name })
+	others := slices.DeleteFunc(slices.Clone(now.Endpoints), func(o api.Endpoint) bool { return o.Name == e.Name })
 	p, err := policy.DecideEndpoint(e, others, policy.SettingsOf(now), operator, rules, m.HasSecrets())
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	return m.AddEndpoint(t.Context(), operator, sb.ID, p, replace)
 }
 
-func stateOf(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox) string {
+func stateOf(t *testing.T, m *sandbox.Manager, sb api.Sandbox) string {
 	t.Helper()
 	list, err := m.Endpoints(operator, sb.ID)
 	if err != nil {
@@ -85,7 +85,7 @@ func stateOf(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox) string {
 	return strings.Join(out, ", ")
 }
 
-func envOf(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, req cloche.ExecRequest) string {
+func envOf(t *testing.T, m *sandbox.Manager, sb api.Sandbox, req api.ExecRequest) string {
 	t.Helper()
 	req.Shell = "echo $OPENAI_BASE_URL $OPENAI_API_KEY $OWN"
 	res, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, req))
@@ -108,11 +108,11 @@ func TestEndpointLife(t *testing.T) {
 		t.Error(got)
 	}
 	base := "http://127.0.0.1:" + strconv.Itoa(port) + "/v1"
-	if got := envOf(t, m, sb, cloche.ExecRequest{}); got != base+" cloche 1" {
+	if got := envOf(t, m, sb, api.ExecRequest{}); got != base+" cloche 1" {
 		t.Errorf("environment: %s", got)
 	}
 	// What a program is given itself goes before, and nothing is kept of any of it.
-	if got := envOf(t, m, sb, cloche.ExecRequest{Env: map[string]string{"OPENAI_BASE_URL": "mine"}}); got != "mine cloche 1" {
+	if got := envOf(t, m, sb, api.ExecRequest{Env: map[string]string{"OPENAI_BASE_URL": "mine"}}); got != "mine cloche 1" {
 		t.Errorf("environment: %s", got)
 	}
 	if now, _ := m.Get(operator, sb.ID); now.Env["OPENAI_BASE_URL"] != "https://elsewhere.example" || now.Env["OPENAI_API_KEY"] != "" {
@@ -125,7 +125,7 @@ func TestEndpointLife(t *testing.T) {
 	if _, err := add(t, m, sb, endpointTo(one, port), false); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
-	if _, err := add(t, m, sb, endpointTo(two, port), false); !errors.Is(err, cloche.ErrExists) {
+	if _, err := add(t, m, sb, endpointTo(two, port), false); !errors.Is(err, api.ErrExists) {
 		t.Errorf("another of that name: %v", err)
 	}
 	if _, err := add(t, m, sb, endpointTo(two, port), true); err != nil {
@@ -141,7 +141,7 @@ func TestEndpointLife(t *testing.T) {
 	defer taken.Close()
 	other := endpointTo(two, taken.Addr().(*net.TCPAddr).Port)
 	other.Name = "other"
-	if _, err := add(t, m, sb, other, false); !errors.Is(err, cloche.ErrConflict) {
+	if _, err := add(t, m, sb, other, false); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("a port that is taken: %v", err)
 	}
 	if got := stateOf(t, m, sb); got != "model ready" {
@@ -150,10 +150,10 @@ func TestEndpointLife(t *testing.T) {
 	if _, err := m.RemoveEndpoint(t.Context(), operator, sb.ID, "model", nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.RemoveEndpoint(t.Context(), operator, sb.ID, "model", nil); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.RemoveEndpoint(t.Context(), operator, sb.ID, "model", nil); !errors.Is(err, api.ErrNotFound) {
 		t.Error(err)
 	}
-	if got := envOf(t, m, sb, cloche.ExecRequest{}); ask(port) != "nothing" || got != "https://elsewhere.example 1" {
+	if got := envOf(t, m, sb, api.ExecRequest{}); ask(port) != "nothing" || got != "https://elsewhere.example 1" {
 		t.Errorf("after its end: %s, %s", ask(port), got)
 	}
 	if _, err := add(t, m, sb, endpointTo(one, port), false); err != nil || ask(port) != "200 one "+sb.ID {
@@ -193,8 +193,8 @@ func TestEndpointPortTaken(t *testing.T) {
 	defer taken.Close()
 	free := endpointTo("http://127.0.0.1:1", porttest.Free(t))
 	free.Name = "free"
-	spec := cloche.SandboxSpec{Endpoints: []cloche.Endpoint{free, endpointTo("http://127.0.0.1:1", taken.Addr().(*net.TCPAddr).Port)}}
-	if _, err := m.Create(t.Context(), w.permit(spec), nil); !errors.Is(err, cloche.ErrConflict) {
+	spec := api.SandboxSpec{Endpoints: []api.Endpoint{free, endpointTo("http://127.0.0.1:1", taken.Addr().(*net.TCPAddr).Port)}}
+	if _, err := m.Create(t.Context(), w.permit(spec), nil); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("%v", err)
 	}
 	w.nothingLeft(m)
@@ -240,7 +240,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 		t.Error(got)
 	}
 	w.mu.Lock()
-	told := slices.ContainsFunc(w.events, func(e cloche.Event) bool { return e.Kind == cloche.EventEndpointReady })
+	told := slices.ContainsFunc(w.events, func(e api.Event) bool { return e.Kind == api.EventEndpointReady })
 	w.mu.Unlock()
 	if !told {
 		t.Error("no event tells of it")
@@ -264,7 +264,7 @@ func TestEndpointLinkBreaks(t *testing.T) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !slices.ContainsFunc(w.events, func(e cloche.Event) bool { return e.Kind == cloche.EventEndpointBinding && e.Reason != "" }) {
+	if !slices.ContainsFunc(w.events, func(e api.Event) bool { return e.Kind == api.EventEndpointBinding && e.Reason != "" }) {
 		t.Error("no event tells that it was out of reach")
 	}
 }
@@ -293,8 +293,8 @@ func TestEndpointLinkBreaksUnderWay(t *testing.T) {
 	eventually(t, "an event and the condition tell of it", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return slices.ContainsFunc(w.events, func(e cloche.Event) bool {
-			return e.Endpoint == "model" && e.Kind == cloche.EventEndpointBinding && e.Reason != "" && e.Time.Sub(cut) < 10*time.Second
+		return slices.ContainsFunc(w.events, func(e api.Event) bool {
+			return e.Endpoint == "model" && e.Kind == api.EventEndpointBinding && e.Reason != "" && e.Time.Sub(cut) < 10*time.Second
 		})
 	})
 	eventually(t, "it is ready again", func() bool { return stateOf(t, m, sb) == "model ready" })
@@ -316,7 +316,7 @@ func TestEndpointServed(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	port := porttest.Free(t)
-	sb := w.createWith(m, endpointTo(cloche.TargetClient, port))
+	sb := w.createWith(m, endpointTo(api.TargetClient, port))
 	addr := strings.TrimPrefix(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "mine") }), "http://")
 	for range 2 {
 		if got := ask(port); got != "503 no_attachment" {
@@ -334,7 +334,7 @@ func TestEndpointServed(t *testing.T) {
 	if got := stateOf(t, m, sb); got != "model degraded" {
 		t.Error(got)
 	}
-	if _, err := m.ServeEndpoint(operator, sb.ID, "other", served{addr}); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.ServeEndpoint(operator, sb.ID, "other", served{addr}); !errors.Is(err, api.ErrNotFound) {
 		t.Error(err)
 	}
 }

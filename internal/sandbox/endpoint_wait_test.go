@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
@@ -37,7 +37,7 @@ func TestEndpointAuto(t *testing.T) {
 	fixed := endpointTo(one, named)
 	fixed.Name = "fixed"
 	auto := endpointTo(one, 0)
-	auto.Listen = cloche.EndpointListenAuto
+	auto.Listen = api.EndpointListenAuto
 	other := auto
 	other.Name = "other"
 	sb := w.createWith(m, auto, other, fixed)
@@ -52,7 +52,7 @@ func TestEndpointAuto(t *testing.T) {
 		t.Fatalf("ports: %v", ports)
 	}
 	port := ports[1]
-	if got := envOf(t, m, sb, cloche.ExecRequest{}); got != "http://127.0.0.1:"+strconv.Itoa(ports[2])+"/v1 cloche 1" && got != "http://127.0.0.1:"+strconv.Itoa(port)+"/v1 cloche 1" && !strings.Contains(got, strconv.Itoa(named)) {
+	if got := envOf(t, m, sb, api.ExecRequest{}); got != "http://127.0.0.1:"+strconv.Itoa(ports[2])+"/v1 cloche 1" && got != "http://127.0.0.1:"+strconv.Itoa(port)+"/v1 cloche 1" && !strings.Contains(got, strconv.Itoa(named)) {
 		t.Errorf("environment: %s", got)
 	}
 	// The same again is the same, and another target keeps the port.
@@ -87,10 +87,10 @@ func TestEndpointProbe(t *testing.T) {
 	e.Probe = true
 	sb := w.createWith(m, e)
 	eventually(t, "it is degraded", func() bool { return stateOf(t, m, sb) == "model degraded" })
-	waiting := func(names ...string) (cloche.Result, error) {
-		return m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, cloche.ExecRequest{Argv: []string{"true"}, WaitEndpoints: names}))
+	waiting := func(names ...string) (api.Result, error) {
+		return m.Exec(t.Context(), operator, sb.ID, permitExec(t, sb, api.ExecRequest{Argv: []string{"true"}, WaitEndpoints: names}))
 	}
-	if _, err := waiting("none"); cloche.CodeOf(err) != cloche.CodeNotFound {
+	if _, err := waiting("none"); api.CodeOf(err) != api.CodeNotFound {
 		t.Errorf("one that there is not: %v", err)
 	}
 	done := make(chan error, 1)
@@ -125,10 +125,10 @@ func TestEndpointProbe(t *testing.T) {
 	if _, err := m.RemoveEndpoint(t.Context(), operator, sb.ID, "model", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; cloche.CodeOf(err) != cloche.CodeState && cloche.CodeOf(err) != cloche.CodeNotFound {
+	if err := <-done; api.CodeOf(err) != api.CodeState && api.CodeOf(err) != api.CodeNotFound {
 		t.Errorf("one that was taken away: %v", err)
 	}
-	if _, err := policy.DecideExec(cloche.ExecRequest{Argv: []string{"true"}, WaitEndpoints: []string{"No Name"}}, policy.SettingsOf(sb), operator, rules); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}, WaitEndpoints: []string{"No Name"}}, policy.SettingsOf(sb), operator, rules); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("what names none: %v", err)
 	}
 }

@@ -1,15 +1,15 @@
 package sandbox
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // tell reports what happened to a sandbox. The caller holds s.mu, which keeps
 // the events of one sandbox in their order.
-func (m *Manager) tell(s *live, kind cloche.EventKind, reason string) {
-	e := cloche.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: reason}
+func (m *Manager) tell(s *live, kind api.EventKind, reason string) {
+	e := api.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: reason}
 	switch kind {
-	case cloche.EventStopping, cloche.EventStopped:
+	case api.EventStopping, api.EventStopped:
 		e.Caller = s.info.EndedBy
-	case cloche.EventRemoved:
+	case api.EventRemoved:
 		if s.removal != nil {
 			e.Caller = s.removal.By
 		}
@@ -20,8 +20,8 @@ func (m *Manager) tell(s *live, kind cloche.EventKind, reason string) {
 // tellExpiring reports when a sandbox will be ended. The caller holds s.mu.
 func (m *Manager) tellExpiring(s *live, t term) {
 	at := t.at.UTC()
-	m.opts.Events(cloche.Event{
-		Time: now(), Kind: cloche.EventExpiring, Tenant: s.tenant, Sandbox: s.id, Name: s.name, ExpiresAt: &at,
+	m.opts.Events(api.Event{
+		Time: now(), Kind: api.EventExpiring, Tenant: s.tenant, Sandbox: s.id, Name: s.name, ExpiresAt: &at,
 	})
 }
 
@@ -34,6 +34,6 @@ func (m *Manager) sawKills(s *live, kills int64) bool {
 		return false
 	}
 	s.oomSeen = kills
-	m.tell(s, cloche.EventOOM, "the memory limit killed a process of it")
+	m.tell(s, api.EventOOM, "the memory limit killed a process of it")
 	return true
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -22,28 +22,28 @@ const maxExecs = 192
 // Exec runs one program to its end and returns what it wrote, bounded at the
 // source. The end of ctx leaves the program running, unless its request says
 // CancelWithCaller.
-func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (cloche.Result, error) {
+func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
 	s, err := m.find(caller, policy.VerbExec, ref)
 	if err != nil {
-		return cloche.Result{}, err
+		return api.Result{}, err
 	}
 	return m.exec(ctx, s, permit)
 }
 
-func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (cloche.Result, error) {
+func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (api.Result, error) {
 	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
-		return cloche.Result{}, err
+		return api.Result{}, err
 	}
 	defer done()
 	client, err := m.agentOf(ctx, s)
 	if err != nil {
-		return cloche.Result{}, err
+		return api.Result{}, err
 	}
 	before, begun, refusals := m.oomKills(ctx, s), time.Now(), s.refusals()
 	m.setDeadline(s, start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
-	if start.Repeatable && cloche.CodeOf(err) == cloche.CodeUnavailable && ctx.Err() == nil && !s.diedWithin(err) {
+	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && ctx.Err() == nil && !s.diedWithin(err) {
 		// The answer was lost with the connection. It can be asked for again.
 		if client, err = m.agentOf(ctx, s); err == nil {
 			res, err = client.Exec(ctx, start)
@@ -59,7 +59,7 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 		if ctx.Err() != nil {
 			m.callerLeft(s, permit, start.ExecID)
 		}
-		return cloche.Result{}, s.hint(err)
+		return api.Result{}, s.hint(err)
 	}
 	m.judge(ctx, s, &res, before, false)
 	res.Adjusted, res.Refusals = permit.Adjusted(), refusals()
@@ -72,10 +72,10 @@ func (m *Manager) callerLeft(s *live, permit policy.ExecPermit, id string) {
 	if !permit.Request().CancelWithCaller {
 		return
 	}
-	kill := cloche.SignalRequest{Signal: "KILL", Scope: cloche.ScopeTree}
+	kill := api.SignalRequest{Signal: "KILL", Scope: api.ScopeTree}
 	err := m.signal(m.ctx, s, id, kill)
-	switch cloche.CodeOf(err) {
-	case "", cloche.CodeNotFound, cloche.CodeState: // it is over, or will not begin
+	switch api.CodeOf(err) {
+	case "", api.CodeNotFound, api.CodeState: // it is over, or will not begin
 	default:
 		m.log.Warn("kill an exec whose caller left", "sandbox", s.id, "exec", id, "error", err)
 	}
@@ -85,7 +85,7 @@ func (m *Manager) callerLeft(s *live, permit policy.ExecPermit, id string) {
 // of the sandbox until done is called.
 func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
 	if !permit.Valid() {
-		return start, nil, cloche.Errorf(cloche.CodeDenied, "no policy has granted this exec")
+		return start, nil, api.Errorf(api.CodeDenied, "no policy has granted this exec")
 	}
 	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
 		return start, nil, err
@@ -97,14 +97,14 @@ func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) 
 	start = s.start(permit, given)
 	start.Repeatable = start.ExecID != ""
 	if start.Repeatable && s.procs.has(start.ExecID) {
-		return start, nil, cloche.Errorf(cloche.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.name).
+		return start, nil, api.Errorf(api.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.name).
 			WithHint("choose another exec_id")
 	}
-	start.ExecID = cmp.Or(start.ExecID, cloche.NewID("x-"))
+	start.ExecID = cmp.Or(start.ExecID, api.NewID("x-"))
 	s.mu.Lock()
 	if s.execs >= maxExecs {
 		s.mu.Unlock()
-		err := cloche.Errorf(cloche.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", maxExecs, s.name)
+		err := api.Errorf(api.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", maxExecs, s.name)
 		err.Retryable, err.RetryAfterMS = true, 1000
 		return start, nil, err
 	}
@@ -127,7 +127,7 @@ func (s *live) start(permit policy.ExecPermit, given map[string]string) agent.St
 	defer s.mu.Unlock()
 	req := permit.Request()
 	return agent.Start{
-		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.exports(cmp.Or(req.Phase, cloche.PhaseRun)), req.Env),
+		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.exports(cmp.Or(req.Phase, api.PhaseRun)), req.Env),
 		Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
 		MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
 	}
@@ -161,18 +161,18 @@ func (m *Manager) oomKills(ctx context.Context, s *live) int64 {
 
 // judge says of a program that ended whether the memory limit killed it: it
 // died of a KILL that nobody sent while the kernel's count rose.
-func (m *Manager) judge(ctx context.Context, s *live, res *cloche.Result, before int64, sentKill bool) {
-	if res.Signal != "KILL" || res.TimedOut || sentKill || s.snapshot().State != cloche.StateRunning {
+func (m *Manager) judge(ctx context.Context, s *live, res *api.Result, before int64, sentKill bool) {
+	if res.Signal != "KILL" || res.TimedOut || sentKill || s.snapshot().State != api.StateRunning {
 		return
 	}
 	res.OOM = m.oomKills(ctx, s) > before
 }
 
 // lostResult is the outcome of an exec whose sandbox died.
-func (s *live) lostResult(execID string, begun time.Time) cloche.Result {
+func (s *live) lostResult(execID string, begun time.Time) api.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cloche.Result{
+	return api.Result{
 		SandboxLost: true, OOM: s.end.oom, Reason: s.end.reason, TerminalReason: cmp.Or(s.info.TerminalReason, s.end.cause()), ExecID: execID,
 		DurationMS: time.Since(begun).Milliseconds(),
 	}
@@ -188,7 +188,7 @@ type Stream struct {
 	done   func()
 	before int64
 	// refusals are what was not let out since it began.
-	refusals func() []cloche.EgressRefusal
+	refusals func() []api.EgressRefusal
 	begun    time.Time
 	id       string
 	ended    atomic.Bool
@@ -234,7 +234,7 @@ func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPer
 
 // hint adds to the error about a missing program what the image is.
 func (s *live) hint(err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code == cloche.CodeCommandNotFound && e.Hint == "" {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeCommandNotFound && e.Hint == "" {
 		e.Hint = s.image.MissingHint
 	}
 	return err
@@ -277,12 +277,12 @@ func (t *Stream) CloseWrite() error { return t.inner.CloseWrite() }
 // Resize changes the size of the program's terminal.
 func (t *Stream) Resize(rows, cols uint16) error { return t.inner.Resize(rows, cols) }
 
-// Signal sends a signal, named as in cloche.Result, to the program's process
+// Signal sends a signal, named as in api.Result, to the program's process
 // group.
 func (t *Stream) Signal(name string) error {
-	n := cloche.SignalNumber(name)
+	n := api.SignalNumber(name)
 	if n == 0 {
-		return cloche.Invalid("signal", "%q is not a signal", name).WithHint("name one like TERM, INT or KILL")
+		return api.Invalid("signal", "%q is not a signal", name).WithHint("name one like TERM, INT or KILL")
 	}
 	if name == "KILL" {
 		t.sentKill.Store(true)

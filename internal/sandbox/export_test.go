@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // EngineStateForTest reads what a record keeps of the engine.
@@ -138,7 +138,7 @@ func DowngradeForTest(t testing.TB, dir string) {
 // not survive.
 func UnconfirmForTest(t *testing.T, dir, id string) {
 	t.Helper()
-	p := newProcess(dir, processRecord{Process: cloche.Process{ExecID: id, State: cloche.ProcessStarting, Managed: true}, LogBytes: 1 << 20})
+	p := newProcess(dir, processRecord{Process: api.Process{ExecID: id, State: api.ProcessStarting, Managed: true}, LogBytes: 1 << 20})
 	if err := p.save(processRecord{Process: p.rec}); err != nil {
 		t.Fatal(err)
 	}

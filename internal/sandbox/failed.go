@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -20,7 +20,7 @@ import (
 func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 	known, _ := readIdentity(dir)
 	info := known.Info
-	info.ID, info.Name, info.State = id, cmp.Or(info.Name, id), cloche.StateFailed
+	info.ID, info.Name, info.State = id, cmp.Or(info.Name, id), api.StateFailed
 	file := filepath.Join("owners", m.opts.Owner, "sandboxes", id, recordFile)
 	why := "cannot be read"
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func (m *Manager) listUnreadable(id, dir string, err error) {
 	m.list(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.tell(s, cloche.EventFailed, s.info.Reason)
+	m.tell(s, api.EventFailed, s.info.Reason)
 }
 
 // list puts an adopted sandbox into the tables. Where another has its name, it is found by
@@ -76,7 +76,7 @@ func (m *Manager) endUnreached(ctx context.Context, s *live) error {
 	if name != "" {
 		eng := m.engineNamed(name)
 		if eng == nil {
-			return cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, name)
+			return api.Errorf(api.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, name)
 		}
 		engines = []engine.Engine{eng}
 	}
@@ -116,11 +116,11 @@ func (m *Manager) unreadableProcess(s *live, dir string, err error) *process {
 	id := filepath.Base(dir)
 	file := filepath.Join("owners", m.opts.Owner, "sandboxes", s.id, processesDir, id, processRecordFile)
 	m.log.Error("the record of a process cannot be read: its output is kept", "sandbox", s.id, "process", id, "file", filepath.Join(dir, processRecordFile), "error", err)
-	rec := cloche.Process{ExecID: id, Managed: true, StartedAt: now()}
+	rec := api.Process{ExecID: id, Managed: true, StartedAt: now()}
 	if fi, err := os.Stat(dir); err == nil {
 		rec.StartedAt = fi.ModTime().UTC()
 	}
 	unknown(fmt.Sprintf("its record %s cannot be read; its output is kept until it is removed", file))(&rec)
-	m.opts.Events(cloche.Event{Time: now(), Kind: cloche.EventRecord, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason})
+	m.opts.Events(api.Event{Time: now(), Kind: api.EventRecord, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason})
 	return newProcess(dir, processRecord{Process: rec, Confirmed: true, Collected: true, LogBytes: unreadableLogBytes})
 }

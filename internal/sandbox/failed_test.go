@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -40,7 +40,7 @@ func TestLostRecord(t *testing.T) {
 				w := newWorld(t)
 				m := w.manager(false)
 				other := w.create(m, "other")
-				sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Workspace: &cloche.Workspace{Name: "kept"}}), nil)
+				sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Workspace: &api.Workspace{Name: "kept"}}), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -61,7 +61,7 @@ func TestLostRecord(t *testing.T) {
 					w.forgetEvents()
 					m = w.manager(false)
 					got, err := m.Get(operator, sb.ID)
-					if err != nil || got.State != cloche.StateFailed || !strings.Contains(got.Reason, sb.ID+"/sandbox.json") || strings.Contains(got.Reason, w.dir) {
+					if err != nil || got.State != api.StateFailed || !strings.Contains(got.Reason, sb.ID+"/sandbox.json") || strings.Contains(got.Reason, w.dir) {
 						t.Fatalf("after its record was lost: %+v, %v; want failed, with the file below the home", got, err)
 					}
 					if data, err := os.ReadFile(file); err != nil || string(data) != "content" {
@@ -76,8 +76,8 @@ func TestLostRecord(t *testing.T) {
 					if ws, err := w.spaces.Get(operator.Tenant, "kept"); err != nil || !slices.Equal(ws.Sandboxes, []string{sb.ID}) {
 						t.Errorf("its workspace: %+v, %v; want it to be held still", ws, err)
 					}
-					if _, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, other, cloche.ExecRequest{Argv: []string{"true"}})); cloche.CodeOf(err) != cloche.CodeState {
-						t.Errorf("an exec: %v, want %s", err, cloche.CodeState)
+					if _, err := m.Exec(t.Context(), operator, sb.ID, permitExec(t, other, api.ExecRequest{Argv: []string{"true"}})); api.CodeOf(err) != api.CodeState {
+						t.Errorf("an exec: %v, want %s", err, api.CodeState)
 					}
 					sandbox.Crash(m)
 				}
@@ -140,7 +140,7 @@ func TestStopLostRecord(t *testing.T) {
 		t.Errorf("the record after a stop: %q, %v", data, err)
 	}
 	sandbox.Crash(m)
-	if got, err := w.manager(false).Get(operator, sb.ID); err != nil || got.State != cloche.StateFailed {
+	if got, err := w.manager(false).Get(operator, sb.ID); err != nil || got.State != api.StateFailed {
 		t.Errorf("after a restart: %v, %v", got.State, err)
 	}
 }
@@ -172,7 +172,7 @@ func TestUnfinishedCreation(t *testing.T) {
 		return errors.Is(err, os.ErrNotExist)
 	})
 	var kept []string
-	for _, sb := range m.List(operator, cloche.ListOptions{}).Sandboxes {
+	for _, sb := range m.List(operator, api.ListOptions{}).Sandboxes {
 		kept = append(kept, sb.ID)
 	}
 	slices.Sort(kept)
@@ -198,7 +198,7 @@ func TestRemoveUnreached(t *testing.T) {
 	if err := m.Recover(t.Context()); err == nil {
 		t.Error("nothing was wrong")
 	}
-	if got := states(m); !slices.Equal(got, []cloche.State{cloche.StateFailed}) || len(w.machine.Left()) != 1 {
+	if got := states(m); !slices.Equal(got, []api.State{api.StateFailed}) || len(w.machine.Left()) != 1 {
 		t.Fatalf("sandboxes: %v, instances: %v", got, w.machine.Left())
 	}
 	if err := m.Remove(t.Context(), operator, "x"); err != nil {

@@ -15,20 +15,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // everything is a spec of which each step of a create has something to do.
-func everything(t *testing.T) cloche.SandboxSpec {
+func everything(t *testing.T) api.SandboxSpec {
 	t.Helper()
-	w := &cloche.Workspace{Name: "kept"}
+	w := &api.Workspace{Name: "kept"}
 	if workspace.HardQuota(t.TempDir()).OK {
 		w.SizeBytes = 4 << 20
 	}
-	return cloche.SandboxSpec{Name: "x", Workspace: w, Egress: &cloche.Egress{Allow: []string{"a.example"}}, Files: []cloche.File{{Path: t.TempDir() + "/file", Content: cloche.Bytes("x")}}}
+	return api.SandboxSpec{Name: "x", Workspace: w, Egress: &api.Egress{Allow: []string{"a.example"}}, Files: []api.File{{Path: t.TempDir() + "/file", Content: api.Bytes("x")}}}
 }
 
 // points are all the points that do passes, in their order.
@@ -106,11 +106,11 @@ func TestFaultAtEveryPointOfACreate(t *testing.T) {
 				}
 				m := w.manager(false)
 				_, err := m.Create(ctx, w.permit(everything(t)), nil)
-				want := cloche.CodeInternal
+				want := api.CodeInternal
 				if hang {
-					want = cloche.CodeCanceled
+					want = api.CodeCanceled
 				}
-				if cloche.CodeOf(err) != want || strings.Contains(err.Error(), w.dir) {
+				if api.CodeOf(err) != want || strings.Contains(err.Error(), w.dir) {
 					t.Errorf("create: %v, want %s without a path of the host", err, want)
 				}
 				w.nothingLeft(m)
@@ -159,7 +159,7 @@ func TestCrashAtEveryPointOfACreate(t *testing.T) {
 			w.trap = nil
 			second := w.manager(false)
 			if point == "after record" {
-				if sb, err := second.Get(operator, "x"); err != nil || sb.State != cloche.StateRunning {
+				if sb, err := second.Get(operator, "x"); err != nil || sb.State != api.StateRunning {
 					t.Errorf("a complete sandbox: %+v, %v", sb, err)
 				}
 				if err := second.Remove(t.Context(), operator, "x"); err != nil {
@@ -238,10 +238,10 @@ func TestCrashAtEveryPointOfAnEnd(t *testing.T) {
 				second := w.manager(false)
 				eventually(t, "the next daemon finishes it", func() bool {
 					got := states(second)
-					if slices.Contains(got, cloche.StateLost) {
+					if slices.Contains(got, api.StateLost) {
 						t.Fatal("it is called lost")
 					}
-					return len(got) == 0 || !remove && got[0] == cloche.StateStopped
+					return len(got) == 0 || !remove && got[0] == api.StateStopped
 				})
 				free()
 				wg.Wait()
@@ -309,10 +309,10 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 	sandbox.DowngradeForTest(t, filepath.Join(w.dir, "owner", "sandboxes", sb.ID))
 	second := w.manager(false)
 	got, err := second.Get(operator, "x")
-	if err != nil || got.State != cloche.StateRunning || !got.Persistent {
+	if err != nil || got.State != api.StateRunning || !got.Persistent {
 		t.Errorf("adopted %+v, %v", got, err)
 	}
-	if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 3"})); err != nil || *res.ExitCode != 3 {
+	if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 3"})); err != nil || *res.ExitCode != 3 {
 		t.Errorf("exec: %+v, %v", res, err)
 	}
 	if err := second.Remove(t.Context(), operator, "x"); err != nil {
@@ -333,7 +333,7 @@ func TestLifetimeBeginsWithRunning(t *testing.T) {
 		return nil
 	}
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Limits: cloche.Limits{LifetimeMS: 3_600_000}}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Limits: api.Limits{LifetimeMS: 3_600_000}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +396,7 @@ func TestCyclesLeakNothing(t *testing.T) {
 	w.log = io.Discard // a test keeps what is logged to it
 	m := w.manager(false)
 	cycle := func() {
-		sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Limits: cloche.Limits{IdleMS: 3_600_000}}), nil)
+		sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Limits: api.Limits{IdleMS: 3_600_000}}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/spool"
@@ -190,7 +190,7 @@ func (m *Manager) settleProcess(s *live, p *process) {
 	s.mu.Lock()
 	reason := s.end.reason
 	s.mu.Unlock()
-	m.update(s, p, func(rec *cloche.Process) {
+	m.update(s, p, func(rec *api.Process) {
 		if said != nil {
 			takeOver(rec, *said)
 		} else {
@@ -249,13 +249,13 @@ func (m *Manager) watchStates(ctx context.Context, s *live, c *crew) {
 	for {
 		client, err := conn.get(ctx)
 		if err == nil {
-			err = client.WatchProcesses(ctx, func(said cloche.Process) error {
+			err = client.WatchProcesses(ctx, func(said api.Process) error {
 				again.reset()
 				m.heard(s, said)
 				return nil
 			})
 		}
-		if errors.Is(err, cloche.ErrUnsupported) || !again.pause(ctx, s.ended) {
+		if errors.Is(err, api.ErrUnsupported) || !again.pause(ctx, s.ended) {
 			return
 		}
 		m.log.Debug("watch processes again", "sandbox", s.id, "error", err)
@@ -263,7 +263,7 @@ func (m *Manager) watchStates(ctx context.Context, s *live, c *crew) {
 }
 
 // heard takes what an agent says of a process.
-func (m *Manager) heard(s *live, said cloche.Process) {
+func (m *Manager) heard(s *live, said api.Process) {
 	if said.State.Ended() {
 		m.met(s, said.ExecID)
 	}
@@ -285,8 +285,8 @@ func (m *Manager) heard(s *live, said cloche.Process) {
 	case !said.State.Ended():
 		// An exec that fails leaves nothing, so a start that has not yet succeeded
 		// is not shown.
-		if confirmed || said.State != cloche.ProcessStarting {
-			m.update(s, p, func(rec *cloche.Process) { takeOver(rec, said) })
+		if confirmed || said.State != api.ProcessStarting {
+			m.update(s, p, func(rec *api.Process) { takeOver(rec, said) })
 		}
 	case first && stopped != nil:
 		// Whoever collects publishes the end behind the output. Something that the
@@ -306,13 +306,13 @@ func (m *Manager) heard(s *live, said cloche.Process) {
 }
 
 // publishEnd makes what the agent said of the end of a process its record.
-func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said cloche.Process) {
+func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said api.Process) {
 	p.mu.Lock()
 	judge := said.Signal == "KILL" && !said.TimedOut && !p.sentKill
 	before := p.kills
 	p.mu.Unlock()
 	oom := judge && m.oomKills(ctx, s) > before
-	m.update(s, p, func(rec *cloche.Process) {
+	m.update(s, p, func(rec *api.Process) {
 		takeOver(rec, said)
 		rec.OOM = oom
 	})
@@ -379,7 +379,7 @@ func (m *Manager) collectOutput(ctx context.Context, s *live, c *crew, p *proces
 			if m.conclude(ctx, s, p, client) {
 				return
 			}
-		case errors.Is(err, cloche.ErrNotFound):
+		case errors.Is(err, api.ErrNotFound):
 			m.missing(ctx, s, p)
 			return
 		}
@@ -416,7 +416,7 @@ func (m *Manager) conclude(ctx context.Context, s *live, p *process, client *age
 
 // awaitEnd returns the end that the agent has reported, which may come a moment
 // after the output; nil when it does not.
-func (p *process) awaitEnd(ctx context.Context) *cloche.Process {
+func (p *process) awaitEnd(ctx context.Context) *api.Process {
 	timer := time.NewTimer(endTime)
 	defer timer.Stop()
 	for {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -61,7 +61,7 @@ func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave fu
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-patience.C:
-		late := cloche.Errorf(cloche.CodeNoCapacity, "the sandbox waited %s for its turn to be made", maxQueueTime)
+		late := api.Errorf(api.CodeNoCapacity, "the sandbox waited %s for its turn to be made", maxQueueTime)
 		late.Retryable, late.RetryAfterMS = true, maxRetryAfter.Milliseconds()
 		err = late
 	}
@@ -82,11 +82,11 @@ const maxRetryAfter = 30 * time.Second
 
 // full is the error for one tenant's creation that cannot even wait. The caller
 // holds g.mu.
-func (g *gate) full(tenant string) *cloche.Error {
+func (g *gate) full(tenant string) *api.Error {
 	if g.queued < g.limits.Queued && len(g.lines[tenant]) < max(g.limits.Queued/2, 1) {
 		return nil
 	}
-	err := cloche.Errorf(cloche.CodeTooMany, "%d sandboxes wait to be made already", g.queued).
+	err := api.Errorf(api.CodeTooMany, "%d sandboxes wait to be made already", g.queued).
 		WithHint("come again when some of them run; the operator's setting max_queued bounds how many may wait")
 	err.Rule, err.Retryable = "settings.max_queued", true
 	wait := min(max(time.Duration(g.queued/max(g.limits.Starting, 1))*g.took, time.Second), maxRetryAfter)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -78,8 +78,8 @@ func TestGateThatIsFull(t *testing.T) {
 		refused := func(tenant string) {
 			t.Helper()
 			_, err := g.enter(ctx, tenant, quiet)
-			e, ok := errors.AsType[*cloche.Error](err)
-			if !ok || e.Code != cloche.CodeTooMany || !e.Retryable || e.RetryAfterMS < 1000 || e.Judge() != cloche.ClassLimit {
+			e, ok := errors.AsType[*api.Error](err)
+			if !ok || e.Code != api.CodeTooMany || !e.Retryable || e.RetryAfterMS < 1000 || e.Judge() != api.ClassLimit {
 				t.Errorf("with a full queue: %+v, want too_many with when to come again", err)
 			}
 		}
@@ -144,7 +144,7 @@ func TestGateIsLeftAsItWas(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := g.enter(t.Context(), "a", quiet); cloche.CodeOf(err) != cloche.CodeNoCapacity {
+		if _, err := g.enter(t.Context(), "a", quiet); api.CodeOf(err) != api.CodeNoCapacity {
 			t.Errorf("after %s: %v", maxQueueTime, err)
 		}
 		leave()

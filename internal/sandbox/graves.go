@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -39,7 +39,7 @@ const (
 type epitaph struct {
 	At time.Time
 	// Sandbox has no id where none was made.
-	Sandbox cloche.Sandbox
+	Sandbox api.Sandbox
 	// Digest is of the request that the key stood for, where it is known.
 	Digest string `json:",omitempty"`
 }
@@ -52,9 +52,9 @@ func (s *live) epitaph() *epitaph {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.info
-	return &epitaph{At: now(), Digest: s.digest, Sandbox: cloche.Sandbox{
-		ID: i.ID, Name: i.Name, State: cloche.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
-		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: cloche.Workspace{Path: i.Workspace.Path},
+	return &epitaph{At: now(), Digest: s.digest, Sandbox: api.Sandbox{
+		ID: i.ID, Name: i.Name, State: api.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
+		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: api.Workspace{Path: i.Workspace.Path},
 		QueueMS: i.QueueMS, StartMS: i.StartMS, CreatedAt: i.CreatedAt, StoppedAt: i.StoppedAt,
 	}}
 }
@@ -260,12 +260,12 @@ func (g *graveyard) rewrite() error {
 }
 
 // of is the last record of a sandbox that caller could see, by its id.
-func (g *graveyard) of(caller policy.Caller, id string) (cloche.Sandbox, bool) {
+func (g *graveyard) of(caller policy.Caller, id string) (api.Sandbox, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.byID[id]
 	if id == "" || e == nil || e.expired(now()) || !policy.SeesSandbox(caller, e.Sandbox.Tenant, e.Sandbox.Profile) {
-		return cloche.Sandbox{}, false
+		return api.Sandbox{}, false
 	}
 	return e.Sandbox, true
 }
@@ -287,7 +287,7 @@ func (g *graveyard) missing(caller policy.Caller, ref string) error {
 	if !ok {
 		return policy.NoSandbox(ref)
 	}
-	err := cloche.Errorf(cloche.CodeNotFound, "sandbox %s was removed", sb.Name)
+	err := api.Errorf(api.CodeNotFound, "sandbox %s was removed", sb.Name)
 	if sb.Reason != "" {
 		err.Message += "; it had ended because " + sb.Reason
 	}

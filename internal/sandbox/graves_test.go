@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 func graveOf(id, key string) *epitaph {
-	return &epitaph{At: now(), Sandbox: cloche.Sandbox{
-		ID: id, Name: id, Tenant: policy.LocalTenant, IdempotencyKey: key, State: cloche.StateDeleted, TerminalReason: cloche.EndedIdle,
+	return &epitaph{At: now(), Sandbox: api.Sandbox{
+		ID: id, Name: id, Tenant: policy.LocalTenant, IdempotencyKey: key, State: api.StateDeleted, TerminalReason: api.EndedIdle,
 	}}
 }
 
@@ -60,7 +60,7 @@ func TestGravesLastADay(t *testing.T) {
 				t.Errorf("key %s is forgotten after a restart", key)
 			}
 		}
-		if sb, ok := third.of(anyone, "sb-1"); !ok || sb.TerminalReason != cloche.EndedIdle {
+		if sb, ok := third.of(anyone, "sb-1"); !ok || sb.TerminalReason != api.EndedIdle {
 			t.Errorf("sb-1: %+v", sb)
 		}
 		if _, ok := third.of(policy.TCPCaller(), "sb-1"); ok {

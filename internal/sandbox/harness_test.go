@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/way"
@@ -41,7 +41,7 @@ var operator = policy.InProcessCaller(os.Geteuid())
 
 // rules are the ones that only a test can have: they let it choose an engine
 // that isolates nothing.
-var rules = policy.Rules{Engine: fake.Name, MinTier: cloche.TierNone}
+var rules = policy.Rules{Engine: fake.Name, MinTier: api.TierNone}
 
 // world is one home on one imaginary machine. Managers come and go in it, as
 // daemons do.
@@ -53,7 +53,7 @@ type world struct {
 	images  *image.Store
 	spaces  *workspace.Store
 	snaps   *snapshot.Store
-	lost    chan cloche.Sandbox
+	lost    chan api.Sandbox
 	// trap is set in the Managers that are made from then on.
 	trap func(ctx context.Context, point string) error
 	// log is where they log to, and a nil one is the test's output.
@@ -67,7 +67,7 @@ type world struct {
 	ways *way.Ways
 
 	mu     sync.Mutex
-	events []cloche.Event
+	events []api.Event
 }
 
 func newWorld(t testing.TB) *world {
@@ -81,7 +81,7 @@ func newWorld(t testing.TB) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, dir: dir, machine: fake.NewMachine(""), lost: make(chan cloche.Sandbox, 16)}
+	w := &world{t: t, dir: dir, machine: fake.NewMachine(""), lost: make(chan api.Sandbox, 16)}
 	var err error
 	if w.images, err = image.Open(filepath.Join(dir, "images")); err != nil {
 		t.Fatal(err)
@@ -135,15 +135,15 @@ func (w *world) newManager(ephemeral bool) *sandbox.Manager {
 		Engines: []engine.Engine{w.machine.Engine()}, Images: w.images, Workspaces: w.spaces, Snapshots: w.snaps,
 		AgentImage: func(context.Context) (string, error) { return "/dev/null", nil },
 		Logger:     logger,
-		Ended:      func(sb cloche.Sandbox) { w.lost <- sb },
+		Ended:      func(sb api.Sandbox) { w.lost <- sb },
 		Retention:  w.retention,
 		Admission:  w.admission,
-		Used: func(sb cloche.Sandbox, u cloche.AuditUsed) {
+		Used: func(sb api.Sandbox, u api.AuditUsed) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.used = append(w.used, usedBy{sb, u})
 		},
-		Events: func(e cloche.Event) {
+		Events: func(e api.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
@@ -176,9 +176,9 @@ func (w *world) kinds() []string {
 
 // permit asks policy, as core does. Limits that the imaginary machine cannot
 // enforce are defaults, so they are only reported.
-func (w *world) permit(spec cloche.SandboxSpec) policy.Permit {
+func (w *world) permit(spec api.SandboxSpec) policy.Permit {
 	w.t.Helper()
-	reports := []cloche.EngineReport{w.machine.Engine().Probe(w.t.Context())}
+	reports := []api.EngineReport{w.machine.Engine().Probe(w.t.Context())}
 	facts := policy.Facts{Engines: reports, Home: w.dir, HardQuota: workspace.HardQuota(w.dir)}
 	if spec.Workspace != nil {
 		if info, err := w.spaces.Get(operator.Tenant, spec.Workspace.Name); err == nil {
@@ -192,16 +192,16 @@ func (w *world) permit(spec cloche.SandboxSpec) policy.Permit {
 	return p
 }
 
-func (w *world) create(m *sandbox.Manager, name string) cloche.Sandbox {
+func (w *world) create(m *sandbox.Manager, name string) api.Sandbox {
 	w.t.Helper()
-	sb, err := m.Create(w.t.Context(), w.permit(cloche.SandboxSpec{Name: name}), nil)
+	sb, err := m.Create(w.t.Context(), w.permit(api.SandboxSpec{Name: name}), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return sb
 }
 
-func permitExec(t *testing.T, sb cloche.Sandbox, req cloche.ExecRequest) policy.ExecPermit {
+func permitExec(t *testing.T, sb api.Sandbox, req api.ExecRequest) policy.ExecPermit {
 	t.Helper()
 	if req.Cwd == "" {
 		req.Cwd = "/" // the imaginary machine has no workspace at its path
@@ -216,7 +216,7 @@ func permitExec(t *testing.T, sb cloche.Sandbox, req cloche.ExecRequest) policy.
 // nothingLeft fails when a sandbox's directory or instance is still there.
 func (w *world) nothingLeft(m *sandbox.Manager) {
 	w.t.Helper()
-	if list := m.List(operator, cloche.ListOptions{}); len(list.Sandboxes) != 0 {
+	if list := m.List(operator, api.ListOptions{}); len(list.Sandboxes) != 0 {
 		w.t.Errorf("sandboxes are listed: %v", list.Sandboxes)
 	}
 	left, err := os.ReadDir(filepath.Join(w.dir, "owner", "sandboxes"))
@@ -257,9 +257,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func states(m *sandbox.Manager) []cloche.State {
-	var out []cloche.State
-	for _, sb := range m.List(operator, cloche.ListOptions{}).Sandboxes {
+func states(m *sandbox.Manager) []api.State {
+	var out []api.State
+	for _, sb := range m.List(operator, api.ListOptions{}).Sandboxes {
 		out = append(out, sb.State)
 	}
 	slices.Sort(out)

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -58,7 +58,7 @@ type layered struct {
 func (m *Manager) openLayer(s *live) (layered, error) {
 	info := s.snapshot()
 	if !info.Workspace.Layered {
-		return layered{}, cloche.Errorf(cloche.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", info.Name).
+		return layered{}, api.Errorf(api.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", info.Name).
 			WithHint("make the sandbox with workspace.layered, on the command line --layered")
 	}
 	lower, err := m.workspaceOf(s)
@@ -75,7 +75,7 @@ func (m *Manager) openLayer(s *live) (layered, error) {
 // CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
 // part of it, and says how much that was. A commit that has begun is finished, by
 // the next daemon if need be.
-func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref string) (cloche.Diff, error) {
+func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref string) (api.Diff, error) {
 	return m.settleLayer(ctx, caller, policy.VerbCommit, ref, func(l layered) error {
 		if err := m.at(ctx, "before commit"); err != nil {
 			return err
@@ -86,42 +86,42 @@ func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref
 
 // RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
 // workspace, and says how much that was.
-func (m *Manager) RollbackWorkspace(ctx context.Context, caller policy.Caller, ref string) (cloche.Diff, error) {
+func (m *Manager) RollbackWorkspace(ctx context.Context, caller policy.Caller, ref string) (api.Diff, error) {
 	return m.settleLayer(ctx, caller, policy.VerbRollback, ref, func(l layered) error { return l.Discard(l.lower) })
 }
 
 // settleLayer does one of the two. A mount cannot change what it is made of, so
 // nothing of the sandbox may run any more.
-func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, do func(layered) error) (cloche.Diff, error) {
+func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, do func(layered) error) (api.Diff, error) {
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	if err := s.mayOpenLayer(); err != nil { // before it waits for a stop
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	if err := s.mayOpenLayer(); err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	// A lost sandbox may have left something of its instance.
 	if err := m.release(ctx, s); err != nil {
-		return cloche.Diff{}, cloche.Errorf(cloche.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
+		return api.Diff{}, api.Errorf(api.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
 	}
 	l, err := m.openLayer(s)
 	if err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
 	defer l.lower.Close()
-	d := cloche.Diff{Scope: cloche.DiffWorkspace, Changes: []cloche.Change{}}
-	err = l.Walk(ctx, l.lower, func(c cloche.Change) error { tally(&d, c); return nil })
+	d := api.Diff{Scope: api.DiffWorkspace, Changes: []api.Change{}}
+	err = l.Walk(ctx, l.lower, func(c api.Change) error { tally(&d, c); return nil })
 	// What cannot be walked can still be forgotten; the counts are of what was seen.
-	if err != nil && (verb != policy.VerbRollback || cloche.CodeOf(err) != cloche.CodeTooLarge) {
-		return cloche.Diff{}, diskError(s, "compared", err)
+	if err != nil && (verb != policy.VerbRollback || api.CodeOf(err) != api.CodeTooLarge) {
+		return api.Diff{}, diskError(s, "compared", err)
 	}
 	if err := do(l); err != nil {
-		return cloche.Diff{}, diskError(s, "settled", err)
+		return api.Diff{}, diskError(s, "settled", err)
 	}
 	return d, nil
 }
@@ -136,10 +136,10 @@ func (s *live) mayOpenLayer() error {
 		return policy.NoSandbox(info.Name)
 	case !info.Workspace.Layered:
 		return nil // openLayer says so
-	case info.State == cloche.StateStopped, info.State == cloche.StateLost:
+	case info.State == api.StateStopped, info.State == api.StateLost:
 		return nil
 	}
-	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and its workspace is settled when it has ended", info.Name, info.State).
+	return api.Errorf(api.CodeState, "sandbox %s is %s, and its workspace is settled when it has ended", info.Name, info.State).
 		WithHint("cloche stop %s; what it wrote is kept", info.Name)
 }
 
@@ -147,7 +147,7 @@ func (s *live) mayOpenLayer() error {
 // or is the only one who knows s.
 func (m *Manager) finishCommit(s *live) error {
 	info := s.snapshot()
-	if !info.Workspace.Layered || info.State == cloche.StateRunning || info.State == cloche.StatePaused {
+	if !info.Workspace.Layered || info.State == api.StateRunning || info.State == api.StatePaused {
 		return nil // a commit begins when it has ended
 	}
 	lower, err := m.workspaceOf(s)
@@ -174,7 +174,7 @@ func (m *Manager) finishCommit(s *live) error {
 // directory. The caller holds s.ops.
 func (m *Manager) dropLayer(ctx context.Context, s *live) error {
 	ws := s.snapshot().Workspace
-	if !ws.Layered || ws.Name == "" || ws.Enforced != cloche.HeldByKernel || !s.isAnnounced() {
+	if !ws.Layered || ws.Name == "" || ws.Enforced != api.HeldByKernel || !s.isAnnounced() {
 		return nil
 	}
 	lower, err := m.workspaceOf(s)
@@ -189,27 +189,27 @@ func (m *Manager) dropLayer(ctx context.Context, s *live) error {
 
 // diskError classifies what went wrong with files of the host.
 func diskError(s *live, what string, err error) error {
-	if errors.Is(err, cloche.ErrSandboxLost) {
+	if errors.Is(err, api.ErrSandboxLost) {
 		return s.explain(err)
 	}
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
 	switch {
 	case errors.Is(err, errNoRoom):
 		ws := s.snapshot().Workspace
-		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: they do not fit into its workspace", s.name, what).WithCause(err)
+		e := api.Errorf(api.CodeNoCapacity, "the files of sandbox %s could not be %s: they do not fit into its workspace", s.name, what).WithCause(err)
 		e.Field = "workspace.size_bytes"
 		return e.WithHint("ask for a workspace of more than %d bytes, and of more inodes if those are bounded", ws.SizeBytes)
 	case hostfile.IsFull(err):
-		e := cloche.Errorf(cloche.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
+		e := api.Errorf(api.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
 		e.Retryable = true
 		return e.WithHint("make room where Cloche keeps its state, and try again")
 	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "the files of sandbox %s were not %s: it was canceled", s.name, what).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "the files of sandbox %s were not %s: it was canceled", s.name, what).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return cloche.Errorf(cloche.CodeTimeout, "the files of sandbox %s were not %s in time", s.name, what).WithCause(err)
+		return api.Errorf(api.CodeTimeout, "the files of sandbox %s were not %s in time", s.name, what).WithCause(err)
 	}
-	return cloche.Errorf(cloche.CodeInternal, "the files of sandbox %s could not be %s", s.name, what).
+	return api.Errorf(api.CodeInternal, "the files of sandbox %s could not be %s", s.name, what).
 		WithHint("the daemon's log has the details").WithCause(err)
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -39,7 +39,7 @@ type lease struct {
 
 // newLease makes the lease of a sandbox that began to run at some time and of
 // which lastUse is the last known use.
-func newLease(began time.Time, limits cloche.Limits, lastUse time.Time) lease {
+func newLease(began time.Time, limits api.Limits, lastUse time.Time) lease {
 	return lease{
 		began: began, lifetime: millis(limits.LifetimeMS), idle: millis(limits.IdleMS),
 		lastUse: lastUse, saved: lastUse,
@@ -96,18 +96,18 @@ type term struct {
 	at     time.Time
 	length time.Duration
 	reason string
-	cause  cloche.TerminalReason
+	cause  api.TerminalReason
 }
 
 // end says when the lease ends if nobody uses the sandbox from now on, and by
 // which bound; false is never.
 func (l *lease) end(now time.Time) (t term, ok bool) {
 	if l.lifetime > 0 {
-		t, ok = term{l.began.Add(l.lifetime), l.lifetime, fmt.Sprintf("its lifetime of %s is over", l.lifetime), cloche.EndedTTL}, true
+		t, ok = term{l.began.Add(l.lifetime), l.lifetime, fmt.Sprintf("its lifetime of %s is over", l.lifetime), api.EndedTTL}, true
 	}
 	if l.idle > 0 && !l.paused {
 		if at := l.used(now).Add(l.idle); !ok || at.Before(t.at) {
-			t, ok = term{at, l.idle, fmt.Sprintf("its idle time of %s is over", l.idle), cloche.EndedIdle}, true
+			t, ok = term{at, l.idle, fmt.Sprintf("its idle time of %s is over", l.idle), api.EndedIdle}, true
 		}
 	}
 	return t, ok

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // t0 is when everything in this file begins.
@@ -13,8 +13,8 @@ var t0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(d time.Duration) time.Time { return t0.Add(d) }
 
-func limits(lifetime, idle time.Duration) cloche.Limits {
-	return cloche.Limits{LifetimeMS: lifetime.Milliseconds(), IdleMS: idle.Milliseconds()}
+func limits(lifetime, idle time.Duration) api.Limits {
+	return api.Limits{LifetimeMS: lifetime.Milliseconds(), IdleMS: idle.Milliseconds()}
 }
 
 func TestLeaseEnd(t *testing.T) {
@@ -154,7 +154,7 @@ func TestLeaseNext(t *testing.T) {
 	if l.unsaved(at(9*time.Minute + 9*time.Second)) {
 		t.Error("a use on record is written again after 9s")
 	}
-	none := newLease(t0, cloche.Limits{}, t0)
+	none := newLease(t0, api.Limits{}, t0)
 	none.use(t0)
 	if n, ok := none.next(at(time.Hour)); ok || none.unsaved(at(time.Hour)) {
 		t.Errorf("a sandbox without a lease is looked at, at %s", n)

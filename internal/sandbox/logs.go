@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/spool"
@@ -20,7 +20,7 @@ var errEnough = errors.New("enough was read")
 // first; of a sandbox that has ended, with what was saved. Data is valid during
 // the call. Following all processes it calls fn for one of them at a time, in
 // the order in which their output arrives here.
-func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	s, err := m.find(caller, policy.VerbLogs, ref)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o 
 }
 
 // logs chooses by what is asked for.
-func (m *Manager) logs(ctx context.Context, s *live, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) logs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
 	if o.ExecID == "" {
 		return m.allLogs(ctx, s, o, fn)
 	}
@@ -59,9 +59,9 @@ func (m *Manager) logs(ctx context.Context, s *live, o cloche.LogOptions, fn fun
 }
 
 // longPoll is a reading that, where there is nothing, waits for a first entry.
-func (m *Manager) longPoll(ctx context.Context, s *live, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) longPoll(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
 	any := false
-	err := m.logs(ctx, s, o, func(e cloche.LogEntry) error {
+	err := m.logs(ctx, s, o, func(e api.LogEntry) error {
 		any = true
 		return fn(e)
 	})
@@ -71,7 +71,7 @@ func (m *Manager) longPoll(ctx context.Context, s *live, o cloche.LogOptions, fn
 	waiting, cancel := context.WithTimeout(ctx, min(millis(o.WaitMS), maxWait))
 	defer cancel()
 	o.Follow = true
-	err = m.logs(waiting, s, o, func(e cloche.LogEntry) error {
+	err = m.logs(waiting, s, o, func(e api.LogEntry) error {
 		if e.End != "" {
 			return errEnough
 		}
@@ -87,7 +87,7 @@ func (m *Manager) longPoll(ctx context.Context, s *live, o cloche.LogOptions, fn
 }
 
 // processLogs reads the log of one managed process.
-func (m *Manager) processLogs(ctx context.Context, p *process, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) processLogs(ctx context.Context, p *process, o api.LogOptions, fn func(api.LogEntry) error) error {
 	log, release, err := p.openLog()
 	if err != nil {
 		return err
@@ -102,15 +102,15 @@ func (m *Manager) processLogs(ctx context.Context, p *process, o cloche.LogOptio
 		switch {
 		case errors.Is(err, io.EOF) && o.Follow:
 			reason, _ := log.Finished()
-			return fn(cloche.LogEntry{ExecID: p.id, Position: log.End(), Time: now(), End: reason})
+			return fn(api.LogEntry{ExecID: p.id, Position: log.End(), Time: now(), End: reason})
 		case errors.Is(err, io.EOF), errors.Is(err, spool.ErrNoMore):
 			return nil
 		case err != nil && ctx.Err() != nil:
 			return canceledCall(ctx.Err())
 		case err != nil:
-			return cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
+			return api.Errorf(api.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
 		}
-		err = fn(cloche.LogEntry{
+		err = fn(api.LogEntry{
 			ExecID: p.id, Stream: rec.Stream, Offset: rec.Offset, Position: rec.Position, Time: rec.Time, Data: rec.Data, Gap: rec.Gap,
 		})
 		if err != nil {
@@ -120,7 +120,7 @@ func (m *Manager) processLogs(ctx context.Context, p *process, o cloche.LogOptio
 }
 
 // execLogs reads the output of one exec: from the agent, or what was saved of it.
-func (m *Manager) execLogs(ctx context.Context, s *live, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) execLogs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
 	x := execReader{o: o, fn: fn}
 	if s.over() {
 		if err := s.savedLogs(o, x.entry); err != nil || !o.Follow {
@@ -132,7 +132,7 @@ func (m *Manager) execLogs(ctx context.Context, s *live, o cloche.LogOptions, fn
 	case o.Since == nil:
 		client, err := m.agentOf(ctx, s)
 		if err == nil {
-			err = client.Logs(ctx, cloche.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, x.entry)
+			err = client.Logs(ctx, api.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, x.entry)
 		}
 		switch {
 		case err != nil && !s.ends(err):
@@ -158,7 +158,7 @@ func (m *Manager) execLogs(ctx context.Context, s *live, o cloche.LogOptions, fn
 }
 
 // execEnd says how much an exec has written: of the chosen stream, or of both.
-func (m *Manager) execEnd(ctx context.Context, s *live, o cloche.LogOptions) (end int64, err error) {
+func (m *Manager) execEnd(ctx context.Context, s *live, o api.LogOptions) (end int64, err error) {
 	client, err := m.agentOf(ctx, s)
 	if err != nil {
 		return 0, err
@@ -178,9 +178,9 @@ func (m *Manager) execEnd(ctx context.Context, s *live, o cloche.LogOptions) (en
 // execLogs calls fn with what an agent keeps of the output of the chosen exec,
 // or of all; o.Tail is of all together, or of each. The output of managed
 // processes is not fetched for that.
-func (s *live) execLogs(ctx context.Context, client *agent.Client, o cloche.LogOptions, each bool, fn func(cloche.LogEntry) error) error {
-	one := func(o cloche.LogOptions) error {
-		return client.Logs(ctx, cloche.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, fn)
+func (s *live) execLogs(ctx context.Context, client *agent.Client, o api.LogOptions, each bool, fn func(api.LogEntry) error) error {
+	one := func(o api.LogOptions) error {
+		return client.Logs(ctx, api.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, fn)
 	}
 	if o.ExecID != "" || s.procs.empty() && !each {
 		return one(o)
@@ -194,7 +194,7 @@ func (s *live) execLogs(ctx context.Context, client *agent.Client, o cloche.LogO
 			continue
 		}
 		o.ExecID = p.ExecID
-		if err := one(o); err != nil && !errors.Is(err, cloche.ErrNotFound) {
+		if err := one(o); err != nil && !errors.Is(err, api.ErrNotFound) {
 			return err
 		}
 	}
@@ -203,8 +203,8 @@ func (s *live) execLogs(ctx context.Context, client *agent.Client, o cloche.LogO
 
 // execReader turns the output of an exec into log entries.
 type execReader struct {
-	o  cloche.LogOptions
-	fn func(cloche.LogEntry) error
+	o  api.LogOptions
+	fn func(api.LogEntry) error
 	// at is where reading goes on: in the chosen stream, or in both together.
 	at int64
 	// failed is the error of fn.
@@ -212,7 +212,7 @@ type execReader struct {
 }
 
 // entry takes a whole entry.
-func (x *execReader) entry(e cloche.LogEntry) error {
+func (x *execReader) entry(e api.LogEntry) error {
 	x.at = max(x.at, own(e, x.o.Stream)+int64(len(e.Data)))
 	if e.Time.Before(x.o.SinceTime) {
 		return nil
@@ -223,7 +223,7 @@ func (x *execReader) entry(e cloche.LogEntry) error {
 
 // chunk takes what a follow brings, which is of both streams.
 func (x *execReader) chunk(c agent.Chunk) error {
-	e := cloche.LogEntry{
+	e := api.LogEntry{
 		ExecID: x.o.ExecID, Stream: c.Stream, Offset: c.Offset, Position: c.Position, Time: c.Time, Data: c.Data, Gap: c.Gap,
 	}
 	if x.o.Stream == "" {
@@ -262,7 +262,7 @@ func (x *execReader) end(s *live) error {
 		reason = s.end.reason
 		s.mu.Unlock()
 	}
-	e := cloche.LogEntry{ExecID: x.o.ExecID, Time: now(), End: reason}
+	e := api.LogEntry{ExecID: x.o.ExecID, Time: now(), End: reason}
 	if x.o.Stream == "" {
 		e.Position = x.at
 	} else {
@@ -292,10 +292,10 @@ func (m *Manager) follow(ctx context.Context, s *live, x *execReader, src source
 			return canceledCall(ctx.Err())
 		case s.over() || s.diedWithin(err):
 			return nil
-		case errors.Is(err, cloche.ErrNotFound) && !src.beginning():
+		case errors.Is(err, api.ErrNotFound) && !src.beginning():
 			return err
-		case errors.Is(err, cloche.ErrNotFound), s.snapshot().State == cloche.StatePaused:
-		case !x.o.Follow || cloche.CodeOf(err) != cloche.CodeUnavailable && cloche.CodeOf(err) != cloche.CodeSandboxLost:
+		case errors.Is(err, api.ErrNotFound), s.snapshot().State == api.StatePaused:
+		case !x.o.Follow || api.CodeOf(err) != api.CodeUnavailable && api.CodeOf(err) != api.CodeSandboxLost:
 			return err
 		}
 		if !again.pause(ctx, s.ended) && ctx.Err() != nil {
@@ -307,7 +307,7 @@ func (m *Manager) follow(ctx context.Context, s *live, x *execReader, src source
 // allLogs reads the output of every process: the execs', then the managed ones',
 // each in the order of their start; and then, where that is asked for, of all as
 // it comes.
-func (m *Manager) allLogs(ctx context.Context, s *live, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (m *Manager) allLogs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
 	var f *follower
 	if o.Follow {
 		f = newFollower(m, s, o, fn)
@@ -329,9 +329,9 @@ func (m *Manager) allLogs(ctx context.Context, s *live, o cloche.LogOptions, fn 
 
 // dump reads what there is of every process, and tells f, if there is one, how
 // far it came.
-func (m *Manager) dump(ctx context.Context, s *live, o cloche.LogOptions, f *follower, fn func(cloche.LogEntry) error) error {
+func (m *Manager) dump(ctx context.Context, s *live, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
 	told := false
-	tell := func(e cloche.LogEntry) error {
+	tell := func(e api.LogEntry) error {
 		told = true
 		if f != nil {
 			f.passed(e)
@@ -347,7 +347,7 @@ func (m *Manager) dump(ctx context.Context, s *live, o cloche.LogOptions, f *fol
 		if err := s.savedLogs(o, tell); err != nil {
 			return err
 		}
-	case state != cloche.StatePaused: // whose agent says nothing
+	case state != api.StatePaused: // whose agent says nothing
 		client, err := m.agentOf(ctx, s)
 		if err == nil {
 			err = s.execLogs(ctx, client, o, f != nil && o.Tail > 0, tell)
@@ -375,12 +375,12 @@ func (m *Manager) dump(ctx context.Context, s *live, o cloche.LogOptions, f *fol
 
 // dumpTail reads the last lines of all processes together, in the order in which
 // they were written.
-func (m *Manager) dumpTail(ctx context.Context, s *live, o cloche.LogOptions, f *follower, fn func(cloche.LogEntry) error) error {
-	var entries []cloche.LogEntry
+func (m *Manager) dumpTail(ctx context.Context, s *live, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
+	var entries []api.LogEntry
 	size := 0
-	err := m.dump(ctx, s, o, f, func(e cloche.LogEntry) error {
+	err := m.dump(ctx, s, o, f, func(e api.LogEntry) error {
 		if size += len(e.Data); size > maxSavedLogs {
-			return cloche.Errorf(cloche.CodeTooLarge, "the last %d lines of every process are over %d bytes together", o.Tail, maxSavedLogs).
+			return api.Errorf(api.CodeTooLarge, "the last %d lines of every process are over %d bytes together", o.Tail, maxSavedLogs).
 				WithHint("ask for fewer lines, or for one process")
 		}
 		e.Data = slices.Clone(e.Data)
@@ -390,7 +390,7 @@ func (m *Manager) dumpTail(ctx context.Context, s *live, o cloche.LogOptions, f 
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(entries, func(a, b cloche.LogEntry) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(entries, func(a, b api.LogEntry) int { return a.Time.Compare(b.Time) })
 	for _, e := range tail(entries, o.Tail) {
 		if err := fn(e); err != nil {
 			return err

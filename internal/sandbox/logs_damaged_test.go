@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // What is lost of the saved output of a process that has ended is a gap in its
@@ -35,7 +35,7 @@ func TestDamagedProcessLog(t *testing.T) {
 				const small, large = 3000, 40 << 20
 				run(t, m, sb, "small", "head -c 3000 /dev/zero | tr '\\0' x; exit 3")
 				spec := shell("large", "head -c 41943040 /dev/zero; exit 3")
-				spec.OnFull = cloche.OnFullBlock
+				spec.OnFull = api.OnFullBlock
 				start(t, m, sb, spec)
 				collected(t, m, sb, "large")
 				for _, id := range []string{"small", "large"} {
@@ -51,10 +51,10 @@ func TestDamagedProcessLog(t *testing.T) {
 				check := func() {
 					t.Helper()
 					for id, size := range map[string]int64{"small": small, "large": large} {
-						for _, stream := range []cloche.Stream{"", cloche.Stdout} {
+						for _, stream := range []api.Stream{"", api.Stdout} {
 							var gap, data int64
 							var end string
-							err := m.Logs(t.Context(), operator, sb.ID, cloche.LogOptions{ExecID: id, Stream: stream, Follow: true}, func(e cloche.LogEntry) error {
+							err := m.Logs(t.Context(), operator, sb.ID, api.LogOptions{ExecID: id, Stream: stream, Follow: true}, func(e api.LogEntry) error {
 								gap += e.Gap
 								data += int64(len(e.Data))
 								end = e.End
@@ -99,7 +99,7 @@ func TestDamagedSavedProcesses(t *testing.T) {
 			if err != nil || len(list) != 1 || list[0].ExecID != "web" {
 				t.Errorf("processes %+v, %v", list, err)
 			}
-			if got := output(t, m, sb, cloche.LogOptions{ExecID: "web"}); got != "out\n" {
+			if got := output(t, m, sb, api.LogOptions{ExecID: "web"}); got != "out\n" {
 				t.Errorf("output %q", got)
 			}
 		})

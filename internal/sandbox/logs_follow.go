@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // follower reads the output of all processes of a sandbox as it comes, those
@@ -14,10 +14,10 @@ import (
 type follower struct {
 	m *Manager
 	s *live
-	o cloche.LogOptions
+	o api.LogOptions
 	// telling lets one reader at a time call fn.
 	telling sync.Mutex
-	fn      func(cloche.LogEntry) error
+	fn      func(api.LogEntry) error
 
 	mu sync.Mutex // guards what follows
 	// at is how far each process was read before.
@@ -33,7 +33,7 @@ type follower struct {
 	closed bool
 }
 
-func newFollower(m *Manager, s *live, o cloche.LogOptions, fn func(cloche.LogEntry) error) *follower {
+func newFollower(m *Manager, s *live, o api.LogOptions, fn func(api.LogEntry) error) *follower {
 	o.Follow, o.Tail, o.Since = true, 0, nil
 	return &follower{m: m, s: s, o: o, fn: fn, at: map[string]int64{}, known: map[string]bool{}}
 }
@@ -64,7 +64,7 @@ func (t *processTable) tellFollowers(src source) {
 }
 
 // passed is told of what was read before the following.
-func (f *follower) passed(e cloche.LogEntry) {
+func (f *follower) passed(e api.LogEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.at[e.ExecID] = max(f.at[e.ExecID], own(e, f.o.Stream)+int64(len(e.Data)))
@@ -95,7 +95,7 @@ func (f *follower) start(src source) {
 		delete(f.known, src.id) // a process of that name may come again
 		delete(f.at, src.id)
 		f.mu.Unlock()
-		if err != nil && !errors.Is(err, cloche.ErrNotFound) {
+		if err != nil && !errors.Is(err, api.ErrNotFound) {
 			f.cancel(err)
 		}
 	})
@@ -103,7 +103,7 @@ func (f *follower) start(src source) {
 
 // read follows one process to its end.
 func (f *follower) read(ctx context.Context, src source, at int64) error {
-	tell := func(e cloche.LogEntry) error {
+	tell := func(e api.LogEntry) error {
 		if e.End != "" {
 			return nil // of one process; the others go on
 		}
@@ -146,12 +146,12 @@ func (f *follower) run(ctx context.Context) error {
 	f.s.mu.Lock()
 	reason := f.s.end.reason
 	f.s.mu.Unlock()
-	return f.fn(cloche.LogEntry{Time: now(), End: reason})
+	return f.fn(api.LogEntry{Time: now(), End: reason})
 }
 
 // begin starts the readers of what there is.
 func (f *follower) begin(ctx context.Context) error {
-	if !f.s.over() && f.s.snapshot().State != cloche.StatePaused {
+	if !f.s.over() && f.s.snapshot().State != api.StatePaused {
 		execs, err := f.m.execRecords(ctx, f.s)
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -39,7 +39,7 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 	if err != nil {
 		return err
 	}
-	processes := []cloche.Process{}
+	processes := []api.Process{}
 	for _, p := range all {
 		if !s.procs.has(p.ExecID) {
 			processes = append(processes, m.redacted(saneExec(p)))
@@ -60,7 +60,7 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 	return hostfile.ReplaceWith(root, logsFile, func(f io.Writer) error {
 		w := bufio.NewWriter(f)
 		var written int
-		err := s.execLogs(ctx, client, cloche.LogOptions{}, false, func(e cloche.LogEntry) error {
+		err := s.execLogs(ctx, client, api.LogOptions{}, false, func(e api.LogEntry) error {
 			line, err := json.Marshal(e)
 			if err != nil {
 				return err
@@ -82,7 +82,7 @@ var errLogsFull = errors.New("as much output as is kept has been saved")
 
 // savedProcesses returns what saveOutput wrote. A file that cannot be read must
 // not fail the listing of the managed processes, so it counts as empty.
-func (m *Manager) savedProcesses(s *live) []cloche.Process {
+func (m *Manager) savedProcesses(s *live) []api.Process {
 	out, err := s.readProcesses()
 	if err != nil {
 		m.log.Error("list saved processes", "sandbox", s.id, "file", filepath.Join(s.dir, processesFile), "error", err)
@@ -92,7 +92,7 @@ func (m *Manager) savedProcesses(s *live) []cloche.Process {
 }
 
 // readProcesses reads what saveOutput wrote.
-func (s *live) readProcesses() ([]cloche.Process, error) {
+func (s *live) readProcesses() ([]api.Process, error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, processesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -100,7 +100,7 @@ func (s *live) readProcesses() ([]cloche.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read saved processes: %w", err)
 	}
-	var out []cloche.Process
+	var out []api.Process
 	if err := json.Unmarshal(data, &out); err != nil {
 		return nil, fmt.Errorf("decode saved processes: %w", err)
 	}
@@ -115,7 +115,7 @@ func (s *live) readProcesses() ([]cloche.Process, error) {
 }
 
 // savedLogs replays what saveOutput wrote, but for what comes before o.Since.
-func (s *live) savedLogs(o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (s *live) savedLogs(o api.LogOptions, fn func(api.LogEntry) error) error {
 	f, err := os.Open(filepath.Join(s.dir, logsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -124,7 +124,7 @@ func (s *live) savedLogs(o cloche.LogOptions, fn func(cloche.LogEntry) error) er
 		return fmt.Errorf("read saved logs: %w", err)
 	}
 	defer f.Close()
-	var entries []cloche.LogEntry
+	var entries []api.LogEntry
 	var end int64
 	lines, lost := newSavedLines(f), lostOutput{}
 	for {
@@ -170,13 +170,13 @@ func newSavedLines(f io.Reader) savedLines { return savedLines{bufio.NewReader(f
 
 // next is the next entry that can be read. What cannot is passed over: the offsets of
 // those behind it show how much that was.
-func (l savedLines) next() (cloche.LogEntry, error) {
+func (l savedLines) next() (api.LogEntry, error) {
 	for {
 		line, err := l.r.ReadBytes('\n')
 		if err != nil && (len(line) == 0 || !errors.Is(err, io.EOF)) {
-			return cloche.LogEntry{}, err
+			return api.LogEntry{}, err
 		}
-		var e cloche.LogEntry
+		var e api.LogEntry
 		if json.Unmarshal(line, &e) == nil && e.ExecID != "" && e.Offset >= 0 && e.Position >= 0 && e.Gap >= 0 {
 			return e, nil
 		}
@@ -189,20 +189,20 @@ type lostOutput map[savedStream]int64
 
 type savedStream struct {
 	exec   string
-	stream cloche.Stream
+	stream api.Stream
 }
 
 // before is the gap in a stream, or in both together, in front of an entry of which it
 // is not known that something was dropped there.
-func (l lostOutput) before(e cloche.LogEntry, stream cloche.Stream) (gap cloche.LogEntry, ok bool) {
+func (l lostOutput) before(e api.LogEntry, stream api.Stream) (gap api.LogEntry, ok bool) {
 	if stream != "" && e.Stream != stream {
-		return cloche.LogEntry{}, false
+		return api.LogEntry{}, false
 	}
 	key := savedStream{e.ExecID, stream}
 	missing := own(e, stream) - l[key]
 	l[key] = own(e, stream) + int64(len(e.Data))
 	if missing <= 0 || e.Gap > 0 {
-		return cloche.LogEntry{}, false
+		return api.LogEntry{}, false
 	}
 	gap = e
 	gap.Data, gap.Gap = nil, missing
@@ -210,7 +210,7 @@ func (l lostOutput) before(e cloche.LogEntry, stream cloche.Stream) (gap cloche.
 }
 
 // own is where an entry begins: in the chosen stream, or in both together.
-func own(e cloche.LogEntry, chosen cloche.Stream) int64 {
+func own(e api.LogEntry, chosen api.Stream) int64 {
 	if chosen != "" {
 		return e.Offset
 	}
@@ -218,13 +218,13 @@ func own(e cloche.LogEntry, chosen cloche.Stream) int64 {
 }
 
 // from is what is left of an entry behind its first n bytes.
-func from(e cloche.LogEntry, n int64) cloche.LogEntry {
+func from(e api.LogEntry, n int64) api.LogEntry {
 	e.Offset, e.Position, e.Data = e.Offset+n, e.Position+n, e.Data[n:]
 	return e
 }
 
 // tail keeps the last n lines of what the entries hold; 0 keeps all.
-func tail(entries []cloche.LogEntry, n int) []cloche.LogEntry {
+func tail(entries []api.LogEntry, n int) []api.LogEntry {
 	if n <= 0 {
 		return entries
 	}
@@ -244,7 +244,7 @@ func tail(entries []cloche.LogEntry, n int) []cloche.LogEntry {
 		for cut := len(body); ; {
 			cut = strings.LastIndexByte(body[:cut], '\n')
 			if lines++; lines == n {
-				return append([]cloche.LogEntry{from(entries[i], int64(cut+1))}, entries[i+1:]...)
+				return append([]api.LogEntry{from(entries[i], int64(cut+1))}, entries[i+1:]...)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The same questions have the same answers for an exec and for a managed
@@ -31,14 +31,14 @@ func TestLogsFromAnyOffset(t *testing.T) {
 		t.Helper()
 		for _, n := range []int{4, 8, 14} {
 			eventually(t, fmt.Sprintf("%d bytes of %s are on record", n, id), func() bool {
-				return len(output(t, m, sb, cloche.LogOptions{ExecID: id})) == n
+				return len(output(t, m, sb, api.LogOptions{ExecID: id})) == n
 			})
 			if err := os.WriteFile(fmt.Sprintf("%s.%d", filepath.Join(w.dir, id), n), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	st, err := m.ExecStream(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{ExecID: "exec", Shell: script("exec")}))
+	st, err := m.ExecStream(t.Context(), operator, "dev", permitExec(t, sb, api.ExecRequest{ExecID: "exec", Shell: script("exec")}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,20 +54,20 @@ func TestLogsFromAnyOffset(t *testing.T) {
 	ended(t, m, sb, "managed")
 	cases := []struct {
 		name string
-		o    cloche.LogOptions
+		o    api.LogOptions
 		want string
 	}{
-		{"all", cloche.LogOptions{}, "one\nTWO\nthree\nFOUR"},
-		{"from a position", cloche.LogOptions{Since: new(int64(6))}, "O\nthree\nFOUR"},
-		{"from the end", cloche.LogOptions{Since: new(int64(-6))}, "e\nFOUR"},
-		{"from further than the beginning", cloche.LogOptions{Since: new(int64(-99))}, "one\nTWO\nthree\nFOUR"},
-		{"one stream", cloche.LogOptions{Stream: cloche.Stderr}, "TWO\nFOUR"},
-		{"one stream from an offset", cloche.LogOptions{Stream: cloche.Stdout, Since: new(int64(5))}, "hree\n"},
-		{"one stream from the end", cloche.LogOptions{Stream: cloche.Stderr, Since: new(int64(-3))}, "OUR"},
-		{"last lines", cloche.LogOptions{Tail: 2}, "three\nFOUR"},
-		{"last line of a stream", cloche.LogOptions{Stream: cloche.Stdout, Tail: 1}, "three\n"},
-		{"from the future", cloche.LogOptions{SinceTime: time.Now().Add(time.Hour)}, ""},
-		{"from the past", cloche.LogOptions{SinceTime: time.Now().Add(-time.Hour)}, "one\nTWO\nthree\nFOUR"},
+		{"all", api.LogOptions{}, "one\nTWO\nthree\nFOUR"},
+		{"from a position", api.LogOptions{Since: new(int64(6))}, "O\nthree\nFOUR"},
+		{"from the end", api.LogOptions{Since: new(int64(-6))}, "e\nFOUR"},
+		{"from further than the beginning", api.LogOptions{Since: new(int64(-99))}, "one\nTWO\nthree\nFOUR"},
+		{"one stream", api.LogOptions{Stream: api.Stderr}, "TWO\nFOUR"},
+		{"one stream from an offset", api.LogOptions{Stream: api.Stdout, Since: new(int64(5))}, "hree\n"},
+		{"one stream from the end", api.LogOptions{Stream: api.Stderr, Since: new(int64(-3))}, "OUR"},
+		{"last lines", api.LogOptions{Tail: 2}, "three\nFOUR"},
+		{"last line of a stream", api.LogOptions{Stream: api.Stdout, Tail: 1}, "three\n"},
+		{"from the future", api.LogOptions{SinceTime: time.Now().Add(time.Hour)}, ""},
+		{"from the past", api.LogOptions{SinceTime: time.Now().Add(-time.Hour)}, "one\nTWO\nthree\nFOUR"},
 	}
 	for _, state := range []string{"running", "stopped"} {
 		if state == "stopped" {
@@ -87,14 +87,14 @@ func TestLogsFromAnyOffset(t *testing.T) {
 				}
 			}
 		}
-		if got := output(t, m, sb, cloche.LogOptions{}); got != cases[0].want+cases[0].want {
+		if got := output(t, m, sb, api.LogOptions{}); got != cases[0].want+cases[0].want {
 			t.Errorf("all of both: %q", got)
 		}
-		if got := output(t, m, sb, cloche.LogOptions{Tail: 3}); !strings.HasSuffix(got, "TWO\nthree\nFOUR") || len(got) > 20 {
+		if got := output(t, m, sb, api.LogOptions{Tail: 3}); !strings.HasSuffix(got, "TWO\nthree\nFOUR") || len(got) > 20 {
 			t.Errorf("the last lines of both: %q", got)
 		}
 	}
-	err = m.Logs(t.Context(), operator, "dev", cloche.LogOptions{ExecID: "managed", Follow: true}, func(e cloche.LogEntry) error {
+	err = m.Logs(t.Context(), operator, "dev", api.LogOptions{ExecID: "managed", Follow: true}, func(e api.LogEntry) error {
 		if e.End == "" && e.Position == 0 && e.Offset != 0 || e.End != "" && e.Position != 18 {
 			t.Errorf("entry %+v", e)
 		}
@@ -111,7 +111,7 @@ type lines struct {
 	got []string
 }
 
-func (l *lines) take(e cloche.LogEntry) error {
+func (l *lines) take(e api.LogEntry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(string(e.Data)) {
@@ -143,16 +143,16 @@ func TestFollowEverything(t *testing.T) {
 		}
 	}
 	write("before", "1\n2\n3\n")
-	eventually(t, "it is written", func() bool { return output(t, m, sb, cloche.LogOptions{ExecID: "before"}) == "1\n2\n3\n" })
+	eventually(t, "it is written", func() bool { return output(t, m, sb, api.LogOptions{ExecID: "before"}) == "1\n2\n3\n" })
 	exec := func(id, script string) {
-		if _, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{ExecID: id, Shell: script})); err != nil {
+		if _, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, api.ExecRequest{ExecID: id, Shell: script})); err != nil {
 			t.Error(err)
 		}
 	}
 	exec("x1", "echo 0; echo a")
 	var all, last lines
 	var wg sync.WaitGroup
-	for l, o := range map[*lines]cloche.LogOptions{&all: {Follow: true}, &last: {Follow: true, Tail: 2}} {
+	for l, o := range map[*lines]api.LogOptions{&all: {Follow: true}, &last: {Follow: true, Tail: 2}} {
 		wg.Go(func() {
 			if err := m.Logs(t.Context(), operator, "dev", o, l.take); err != nil {
 				t.Error(err)
@@ -205,19 +205,19 @@ func TestLongPoll(t *testing.T) {
 	start(t, m, sb, cat("cat"))
 	for _, id := range []string{"cat", ""} {
 		begun := time.Now()
-		if got := output(t, m, sb, cloche.LogOptions{ExecID: id, WaitMS: 100}); got != "" || time.Since(begun) < 100*time.Millisecond {
+		if got := output(t, m, sb, api.LogOptions{ExecID: id, WaitMS: 100}); got != "" || time.Since(begun) < 100*time.Millisecond {
 			t.Errorf("%q: nothing came, and %q was read after %s", id, got, time.Since(begun))
 		}
 	}
 	polled := make(chan string)
-	go func() { polled <- output(t, m, sb, cloche.LogOptions{ExecID: "cat", WaitMS: 20_000}) }()
+	go func() { polled <- output(t, m, sb, api.LogOptions{ExecID: "cat", WaitMS: 20_000}) }()
 	if _, err := m.WriteStdin(t.Context(), operator, "dev", "cat", nil, strings.NewReader("x\n"), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-polled; got != "x\n" {
 		t.Errorf("polled %q", got)
 	}
-	if got := output(t, m, sb, cloche.LogOptions{ExecID: "cat", WaitMS: 20_000}); got != "x\n" {
+	if got := output(t, m, sb, api.LogOptions{ExecID: "cat", WaitMS: 20_000}); got != "x\n" {
 		t.Errorf("polled %q", got)
 	}
 }
@@ -229,7 +229,7 @@ func TestFollowersEndInBoundedTime(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
-	exec, err := m.ExecStream(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{ExecID: "x", Shell: "exec sleep 600"}))
+	exec, err := m.ExecStream(t.Context(), operator, "dev", permitExec(t, sb, api.ExecRequest{ExecID: "x", Shell: "exec sleep 600"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,12 +238,12 @@ func TestFollowersEndInBoundedTime(t *testing.T) {
 		ends := make(chan error, 3)
 		for _, id := range []string{"cat", "x", ""} {
 			go func() {
-				ends <- m.Logs(ctx, operator, "dev", cloche.LogOptions{ExecID: id, Follow: true}, func(cloche.LogEntry) error { return nil })
+				ends <- m.Logs(ctx, operator, "dev", api.LogOptions{ExecID: id, Follow: true}, func(api.LogEntry) error { return nil })
 			}()
 		}
 		return ends
 	}
-	check := func(ends chan error, want cloche.Code) {
+	check := func(ends chan error, want api.Code) {
 		t.Helper()
 		for range 3 {
 			select {
@@ -258,8 +258,8 @@ func TestFollowersEndInBoundedTime(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	check(follow(ctx), cloche.CodeTimeout)
+	check(follow(ctx), api.CodeTimeout)
 	ends := follow(t.Context())
 	time.AfterFunc(100*time.Millisecond, func() { _ = m.Close(context.WithoutCancel(t.Context())) })
-	check(ends, cloche.CodeUnavailable)
+	check(ends, api.CodeUnavailable)
 }

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/bridge"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
@@ -49,16 +49,16 @@ type Options struct {
 	Logger     *slog.Logger
 	// Ended is told of every sandbox that ended without being asked to. It must
 	// not block.
-	Ended func(cloche.Sandbox)
+	Ended func(api.Sandbox)
 	// Events is told of what happens, in the order in which it happens to one
 	// sandbox. It must not block and must not call the Manager. Nil is nobody.
-	Events func(cloche.Event)
+	Events func(api.Event)
 	// Used is told what a sandbox used when its instance has ended. It must not block
 	// and must not call the Manager. Nil is nobody.
-	Used func(cloche.Sandbox, cloche.AuditUsed)
+	Used func(api.Sandbox, api.AuditUsed)
 	// Refused is told what rules on paths refused to programs. It may take a moment,
 	// and must not call the Manager. Nil is nobody.
-	Refused func(cloche.Sandbox, Refusal)
+	Refused func(api.Sandbox, Refusal)
 	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
 	// DefaultAgentSilence.
 	AgentSilence time.Duration
@@ -79,7 +79,7 @@ type Options struct {
 	Redact func(text string) string
 	// Egress is told of what left a sandbox and what did not, once it is in the
 	// sandbox's log. It must not call the Manager. Nil is nobody.
-	Egress func(cloche.Sandbox, cloche.EgressRecord)
+	Egress func(api.Sandbox, api.EgressRecord)
 	// Recordings are what endpoints record and replay; nil where there are none.
 	Recordings *tape.Store
 	// OwnAddress says of an address that the daemon listens there, which no endpoint
@@ -90,7 +90,7 @@ type Options struct {
 	EndpointSockets int64
 	// Exchanged is told of every request that went through an endpoint, in some order.
 	// It may block for a while. Nil is nobody.
-	Exchanged func(cloche.Exchange)
+	Exchanged func(api.Exchange)
 }
 
 // Manager holds the sandboxes of one owner. It is safe for concurrent use.
@@ -116,7 +116,7 @@ type Manager struct {
 	// sockets are those of all endpoints; nil is no bound.
 	sockets *bridge.Sockets
 	// exchanges wait to be told.
-	exchanges chan cloche.Exchange
+	exchanges chan api.Exchange
 	// captured is how much those that wait hold.
 	captured atomic.Int64
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
@@ -177,7 +177,7 @@ type live struct {
 	cut    atomic.Bool
 
 	mu   sync.Mutex // guards what follows
-	info cloche.Sandbox
+	info api.Sandbox
 	inst engine.Instance
 	// engineState is what finds inst again; it is kept also when inst could not be
 	// reached.
@@ -211,7 +211,7 @@ type live struct {
 	// condemned is why the daemon has killed its instance; empty when it has not.
 	condemned string
 	// excess is by how much its workspace was over its bound; nil is that it was not.
-	excess *cloche.Error
+	excess *api.Error
 	// endReason is why it is being ended, when nobody asked for that.
 	endReason string
 	// attempts is how often its teardown was tried, failure why it failed the last time.
@@ -276,13 +276,13 @@ type ending struct {
 func New(opts Options) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	if opts.Ended == nil {
-		opts.Ended = func(cloche.Sandbox) {}
+		opts.Ended = func(api.Sandbox) {}
 	}
 	if opts.Egress == nil {
-		opts.Egress = func(cloche.Sandbox, cloche.EgressRecord) {}
+		opts.Egress = func(api.Sandbox, api.EgressRecord) {}
 	}
 	if opts.Events == nil {
-		opts.Events = func(cloche.Event) {}
+		opts.Events = func(api.Event) {}
 	}
 	if opts.Redact == nil {
 		opts.Redact = func(text string) string { return text }
@@ -302,7 +302,7 @@ func New(opts Options) *Manager {
 	m.wg.Go(m.reap)
 	m.wg.Go(m.watchSpace)
 	if opts.Exchanged != nil {
-		m.exchanges = make(chan cloche.Exchange, maxExchanges)
+		m.exchanges = make(chan api.Exchange, maxExchanges)
 		m.wg.Go(m.tellExchanges)
 	}
 	return m
@@ -357,16 +357,16 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 }
 
 // snapshot copies what is on record.
-func (s *live) snapshot() cloche.Sandbox {
+func (s *live) snapshot() api.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.look()
 }
 
 // look is snapshot for a caller that holds s.mu.
-func (s *live) look() cloche.Sandbox {
+func (s *live) look() api.Sandbox {
 	info := s.info
-	if info.State == cloche.StateRunning || info.State == cloche.StatePaused {
+	if info.State == api.StateRunning || info.State == api.StatePaused {
 		if t, ok := s.lease.end(now()); ok {
 			at := t.at.UTC()
 			info.ExpiresAt = &at
@@ -379,56 +379,56 @@ func (s *live) look() cloche.Sandbox {
 }
 
 // Get returns what is on record about a sandbox.
-func (m *Manager) Get(caller policy.Caller, ref string) (cloche.Sandbox, error) {
+func (m *Manager) Get(caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbGet, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return s.observed(), nil
 }
 
 // observed is a snapshot that says when it was last known to be so.
-func (s *live) observed() cloche.Sandbox {
+func (s *live) observed() api.Sandbox {
 	s.mu.Lock()
 	info, conn := s.look(), s.agent
 	s.mu.Unlock()
 	info.ObservedAt = now().UTC()
-	if conn != nil && info.State == cloche.StateRunning {
+	if conn != nil && info.State == api.StateRunning {
 		info.ObservedAt = conn.observed().UTC()
 	}
 	return info
 }
 
 // List returns one page of the sandboxes that caller sees, newest first.
-func (m *Manager) List(caller policy.Caller, o cloche.ListOptions) cloche.SandboxList {
-	var infos []cloche.Sandbox
+func (m *Manager) List(caller policy.Caller, o api.ListOptions) api.SandboxList {
+	var infos []api.Sandbox
 	for _, s := range m.all() {
 		if info := s.observed(); policy.SeesSandbox(caller, info.Tenant, info.Profile) && chosen(info, o) {
 			infos = append(infos, info)
 		}
 	}
-	slices.SortFunc(infos, func(a, b cloche.Sandbox) int { return cmp.Compare(cursorOf(b), cursorOf(a)) })
+	slices.SortFunc(infos, func(a, b api.Sandbox) int { return cmp.Compare(cursorOf(b), cursorOf(a)) })
 	if o.Cursor != "" {
-		infos = slices.DeleteFunc(infos, func(s cloche.Sandbox) bool { return cursorOf(s) >= o.Cursor })
+		infos = slices.DeleteFunc(infos, func(s api.Sandbox) bool { return cursorOf(s) >= o.Cursor })
 	}
-	page := cloche.SandboxList{Sandboxes: infos}
+	page := api.SandboxList{Sandboxes: infos}
 	if limit := cmp.Or(o.Limit, 100); len(infos) > limit {
 		page.Sandboxes = infos[:limit]
 		page.Next = cursorOf(infos[limit-1])
 	}
 	if page.Sandboxes == nil {
-		page.Sandboxes = []cloche.Sandbox{}
+		page.Sandboxes = []api.Sandbox{}
 	}
 	return page
 }
 
 // cursorOf orders sandboxes by age, and by id within one instant.
-func cursorOf(s cloche.Sandbox) string {
+func cursorOf(s api.Sandbox) string {
 	return s.CreatedAt.UTC().Format("20060102T150405.000000000") + "." + s.ID
 }
 
 // chosen reports whether a sandbox is one that the options ask for.
-func chosen(s cloche.Sandbox, o cloche.ListOptions) bool {
+func chosen(s api.Sandbox, o api.ListOptions) bool {
 	if len(o.States) > 0 && !slices.Contains(o.States, s.State) {
 		return false
 	}
@@ -452,7 +452,7 @@ func (m *Manager) Count(tenant string) (own, all int) {
 func (s *live) hasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.info.State.Over() || s.info.State == cloche.StateDeleting && s.info.StoppedAt != nil
+	return s.info.State.Over() || s.info.State == api.StateDeleting && s.info.StoppedAt != nil
 }
 
 // count is Count for a caller that holds m.mu.
@@ -479,11 +479,11 @@ func (m *Manager) admit(s *live, quota policy.Quota) error {
 		return err
 	}
 	if m.closed {
-		return cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+		return api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	}
 	key := nameKey{s.tenant, s.name}
 	if other := m.byName[key]; other != nil {
-		err := cloche.Errorf(cloche.CodeExists, "a sandbox named %q exists: %s", s.name, other.id).
+		err := api.Errorf(api.CodeExists, "a sandbox named %q exists: %s", s.name, other.id).
 			WithHint("choose another name, or remove that one with: cloche rm %s", s.name)
 		err.Field = "name"
 		return err

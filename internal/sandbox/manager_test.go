@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -23,29 +23,29 @@ func TestLife(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
-	if sb.State != cloche.StateRunning || sb.Name != "dev" || sb.Engine != fake.Name || sb.Workspace.Path != "/workspace" {
+	if sb.State != api.StateRunning || sb.Name != "dev" || sb.Engine != fake.Name || sb.Workspace.Path != "/workspace" {
 		t.Errorf("created %+v", sb)
 	}
-	res, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{Shell: "echo out; echo err >&2; exit 7"}))
+	res, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, api.ExecRequest{Shell: "echo out; echo err >&2; exit 7"}))
 	if err != nil || res.ExitCode == nil || *res.ExitCode != 7 || string(res.Stdout) != "out\n" || string(res.Stderr) != "err\n" {
 		t.Errorf("exec: %+v, %v", res, err)
 	}
-	if _, err := m.Get(policy.TCPCaller(), "dev"); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.Get(policy.TCPCaller(), "dev"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another tenant's get: %v, want not found", err)
 	}
-	if _, err := m.Get(policy.TCPCaller(), sb.ID); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.Get(policy.TCPCaller(), sb.ID); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another tenant's get by id: %v, want not found", err)
 	}
 
 	stopped, err := m.Stop(t.Context(), operator, "dev", new(time.Second))
-	if err != nil || stopped.State != cloche.StateStopped || stopped.StoppedAt == nil {
+	if err != nil || stopped.State != api.StateStopped || stopped.StoppedAt == nil {
 		t.Fatalf("stop: %+v, %v", stopped, err)
 	}
-	if again, err := m.Stop(t.Context(), operator, "dev", nil); err != nil || again.State != cloche.StateStopped {
+	if again, err := m.Stop(t.Context(), operator, "dev", nil); err != nil || again.State != api.StateStopped {
 		t.Errorf("second stop: %+v, %v", again, err)
 	}
 	var logs strings.Builder
-	err = m.Logs(t.Context(), operator, "dev", cloche.LogOptions{}, func(e cloche.LogEntry) error {
+	err = m.Logs(t.Context(), operator, "dev", api.LogOptions{}, func(e api.LogEntry) error {
 		logs.Write(e.Data)
 		return nil
 	})
@@ -55,13 +55,13 @@ func TestLife(t *testing.T) {
 	if ps, err := m.Processes(t.Context(), operator, "dev"); err != nil || len(ps) != 1 || ps[0].ExitCode == nil || *ps[0].ExitCode != 7 {
 		t.Errorf("processes after the stop: %+v, %v", ps, err)
 	}
-	if _, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, cloche.ExecRequest{Shell: "true"})); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.Exec(t.Context(), operator, "dev", permitExec(t, sb, api.ExecRequest{Shell: "true"})); api.CodeOf(err) != api.CodeState {
 		t.Errorf("exec after the stop: %v, want wrong_state", err)
 	}
 	if err := m.Remove(t.Context(), operator, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Remove(t.Context(), operator, "dev"); !errors.Is(err, cloche.ErrNotFound) {
+	if err := m.Remove(t.Context(), operator, "dev"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("second remove: %v, want not found", err)
 	}
 	w.nothingLeft(m)
@@ -70,11 +70,11 @@ func TestLife(t *testing.T) {
 func TestZeroPermitsStartNothing(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	if _, err := m.Create(t.Context(), policy.Permit{}, nil); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := m.Create(t.Context(), policy.Permit{}, nil); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("create with no permit: %v", err)
 	}
 	sb := w.create(m, "dev")
-	if _, err := m.Exec(t.Context(), operator, sb.ID, policy.ExecPermit{}); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := m.Exec(t.Context(), operator, sb.ID, policy.ExecPermit{}); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("exec with no permit: %v", err)
 	}
 }
@@ -93,8 +93,8 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 			w := newWorld(t)
 			m := w.manager(false)
 			w.machine.SetFaults(f)
-			_, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x"}), nil)
-			if _, ok := errors.AsType[*cloche.Error](err); !ok || strings.Contains(err.Error(), w.dir) {
+			_, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x"}), nil)
+			if _, ok := errors.AsType[*api.Error](err); !ok || strings.Contains(err.Error(), w.dir) {
 				t.Errorf("create: %v, want a typed error without a path of the host", err)
 			}
 			w.nothingLeft(m)
@@ -102,9 +102,9 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 			w.create(m, "x")
 		})
 	}
-	for name, spec := range map[string]cloche.SandboxSpec{
+	for name, spec := range map[string]api.SandboxSpec{
 		"unknown image":     {Image: "no-such-image"},
-		"file below a file": {Files: []cloche.File{{Path: "/etc/passwd/x"}}},
+		"file below a file": {Files: []api.File{{Path: "/etc/passwd/x"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -124,12 +124,12 @@ func TestCanceledCreateLeavesNothing(t *testing.T) {
 			m := w.manager(false)
 			w.machine.SetFaults(fake.Faults{Block: step})
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := m.Create(ctx, w.permit(cloche.SandboxSpec{}), func(s string) {
+			_, err := m.Create(ctx, w.permit(api.SandboxSpec{}), func(s string) {
 				if s == "engine" {
 					cancel()
 				}
 			})
-			if cloche.CodeOf(err) != cloche.CodeCanceled {
+			if api.CodeOf(err) != api.CodeCanceled {
 				t.Errorf("create: %v, want canceled", err)
 			}
 			w.nothingLeft(m)
@@ -142,11 +142,11 @@ func TestFailedTeardownIsRetried(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	w.machine.SetFaults(fake.Faults{Dial: errors.New("no dial"), Close: errors.New("no close")})
-	_, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x"}), nil)
-	if !errors.Is(err, cloche.ErrSandboxLost) {
+	_, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x"}), nil)
+	if !errors.Is(err, api.ErrSandboxLost) {
 		t.Errorf("create: %v, want the error of the dial", err)
 	}
-	if got := states(m); len(got) != 1 || got[0] != cloche.StateDeleting {
+	if got := states(m); len(got) != 1 || got[0] != api.StateDeleting {
 		t.Errorf("states %v, want one that is being deleted still", got)
 	}
 	w.machine.SetFaults(fake.Faults{})
@@ -159,7 +159,7 @@ func TestFailedTeardownIsRetried(t *testing.T) {
 		t.Error("kill reported success, and nothing was killed")
 	}
 	w.machine.SetFaults(fake.Faults{})
-	eventually(t, "the retry stops it", func() bool { got, _ := m.Get(operator, "y"); return got.State == cloche.StateStopped })
+	eventually(t, "the retry stops it", func() bool { got, _ := m.Get(operator, "y"); return got.State == api.StateStopped })
 }
 
 func TestNamesAndQuota(t *testing.T) {
@@ -170,13 +170,13 @@ func TestNamesAndQuota(t *testing.T) {
 	var ok, exists int
 	for range 8 {
 		wg.Go(func() {
-			_, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "one"}), nil)
+			_, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "one"}), nil)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				ok++
-			case errors.Is(err, cloche.ErrExists):
+			case errors.Is(err, api.ErrExists):
 				exists++
 			default:
 				t.Error(err)
@@ -189,7 +189,7 @@ func TestNamesAndQuota(t *testing.T) {
 	}
 	limited := rules
 	limited.MaxSandboxes = 2
-	reports := []cloche.EngineReport{w.machine.Engine().Probe(t.Context())}
+	reports := []api.EngineReport{w.machine.Engine().Probe(t.Context())}
 	p, err := policy.Decide(policy.Request{Facts: policy.Facts{Engines: reports}}, operator, limited)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestNamesAndQuota(t *testing.T) {
 	if _, err := m.Create(t.Context(), p, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Create(t.Context(), p, nil); !errors.Is(err, cloche.ErrNoCapacity) {
+	if _, err := m.Create(t.Context(), p, nil); !errors.Is(err, api.ErrNoCapacity) {
 		t.Errorf("create over the quota: %v", err)
 	}
 }
@@ -206,7 +206,7 @@ func TestDeathIsSeen(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
-	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "echo up; exec sleep 600"}))
+	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "echo up; exec sleep 600"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,14 +220,14 @@ func TestDeathIsSeen(t *testing.T) {
 		t.Fatalf("the end of an exec whose sandbox died: %+v, %v", ev, err)
 	}
 	res := ev.Exit
-	if err != nil || !res.SandboxLost || res.ExitCode != nil || res.OK() || res.Reason == "" || res.TerminalReason != cloche.EndedLost {
+	if err != nil || !res.SandboxLost || res.ExitCode != nil || res.OK() || res.Reason == "" || res.TerminalReason != api.EndedLost {
 		t.Errorf("an exec whose sandbox died: %+v, %v; want sandbox_lost and no exit code", res, err)
 	}
-	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "true"}))
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeState || e.TerminalReason != cloche.EndedLost || e.Judge() != cloche.ClassInfra {
+	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "true"}))
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeState || e.TerminalReason != api.EndedLost || e.Judge() != api.ClassInfra {
 		t.Errorf("an exec in one that is dead: %+v", err)
 	}
-	if lost := <-w.lost; lost.ID != sb.ID || lost.TerminalReason != cloche.EndedLost || lost.State != cloche.StateLost || !strings.Contains(lost.Reason, "its agent ended: signal: killed") {
+	if lost := <-w.lost; lost.ID != sb.ID || lost.TerminalReason != api.EndedLost || lost.State != api.StateLost || !strings.Contains(lost.Reason, "its agent ended: signal: killed") {
 		t.Errorf("reported lost: %+v", lost)
 	}
 	if err := m.Remove(t.Context(), operator, "x"); err != nil {
@@ -240,7 +240,7 @@ func TestStreamEndsWithItsSandbox(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
-	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "echo up; exec sleep 60"}))
+	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "echo up; exec sleep 60"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestStreamEndsWithItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	ev, err := st.Recv()
-	if err != nil || ev.Exit == nil || ev.Exit.OK() || !ev.Exit.SandboxLost || ev.Exit.TerminalReason != cloche.EndedKilled {
+	if err != nil || ev.Exit == nil || ev.Exit.OK() || !ev.Exit.SandboxLost || ev.Exit.TerminalReason != api.EndedKilled {
 		t.Errorf("the end of the stream: %+v, %v; want an exit that says the sandbox is lost", ev, err)
 	}
 	if _, err := st.Recv(); !errors.Is(err, io.EOF) {
@@ -269,7 +269,7 @@ func TestRecover(t *testing.T) {
 	if _, err := first.Stop(t.Context(), operator, "stopped", new(time.Duration)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Exec(t.Context(), operator, "living", permitExec(t, living, cloche.ExecRequest{Shell: "echo kept"})); err != nil {
+	if _, err := first.Exec(t.Context(), operator, "living", permitExec(t, living, api.ExecRequest{Shell: "echo kept"})); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Close(t.Context()); err != nil {
@@ -283,8 +283,8 @@ func TestRecover(t *testing.T) {
 
 	second := w.manager(false)
 	// Its death may have been seen just after it was adopted.
-	eventually(t, "the dead one is lost", func() bool { sb, _ := second.Get(operator, "dying"); return sb.State == cloche.StateLost })
-	for name, want := range map[string]cloche.State{"living": cloche.StateRunning, "dying": cloche.StateLost, "stopped": cloche.StateStopped} {
+	eventually(t, "the dead one is lost", func() bool { sb, _ := second.Get(operator, "dying"); return sb.State == api.StateLost })
+	for name, want := range map[string]api.State{"living": api.StateRunning, "dying": api.StateLost, "stopped": api.StateStopped} {
 		if sb, err := second.Get(operator, name); err != nil || sb.State != want {
 			t.Errorf("%s is %s (%v), want %s", name, sb.State, err, want)
 		}
@@ -292,7 +292,7 @@ func TestRecover(t *testing.T) {
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a half-made sandbox is still there: %v", err)
 	}
-	if res, err := second.Exec(t.Context(), operator, "living", permitExec(t, living, cloche.ExecRequest{Shell: "exit 5"})); err != nil || *res.ExitCode != 5 {
+	if res, err := second.Exec(t.Context(), operator, "living", permitExec(t, living, api.ExecRequest{Shell: "exit 5"})); err != nil || *res.ExitCode != 5 {
 		t.Errorf("exec after the restart: %+v, %v", res, err)
 	}
 	ps, err := second.Processes(t.Context(), operator, "living")
@@ -318,7 +318,7 @@ func TestEphemeralManagerTakesItsSandboxesAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.nothingLeft(m)
-	if _, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{}), nil); !errors.Is(err, cloche.ErrUnavailable) {
+	if _, err := m.Create(t.Context(), w.permit(api.SandboxSpec{}), nil); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("create after the end: %v", err)
 	}
 }
@@ -327,13 +327,13 @@ func TestListPages(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
 	for i, l := range []string{"a", "b", "a"} {
-		spec := cloche.SandboxSpec{Name: "n" + string(rune('0'+i)), Labels: map[string]string{"team": l}}
+		spec := api.SandboxSpec{Name: "n" + string(rune('0'+i)), Labels: map[string]string{"team": l}}
 		if _, err := m.Create(t.Context(), w.permit(spec), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got []string
-	o := cloche.ListOptions{Limit: 1, Labels: map[string]string{"team": "a"}}
+	o := api.ListOptions{Limit: 1, Labels: map[string]string{"team": "a"}}
 	for {
 		page := m.List(operator, o)
 		for _, sb := range page.Sandboxes {
@@ -346,7 +346,7 @@ func TestListPages(t *testing.T) {
 	if strings.Join(got, " ") != "n2 n0" {
 		t.Errorf("listed %v, want n2 n0: newest first, of team a, in pages of one", got)
 	}
-	if l := m.List(operator, cloche.ListOptions{States: []cloche.State{cloche.StateStopped}}); len(l.Sandboxes) != 0 {
+	if l := m.List(operator, api.ListOptions{States: []api.State{api.StateStopped}}); len(l.Sandboxes) != 0 {
 		t.Errorf("stopped: %v", l.Sandboxes)
 	}
 }

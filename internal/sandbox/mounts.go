@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -47,7 +47,7 @@ func (c *creation) stageMounts(context.Context) error {
 func (c *creation) skipSkill(name string) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.s.info.Skills = slices.DeleteFunc(slices.Clone(c.s.info.Skills), func(u cloche.SkillUse) bool { return u.Name == name })
+	c.s.info.Skills = slices.DeleteFunc(slices.Clone(c.s.info.Skills), func(u api.SkillUse) bool { return u.Name == name })
 	c.s.info.Degraded = "the skill " + name + " was removed while the sandbox was being made, which goes on without"
 	c.m.log.Warn("a skill has vanished", "sandbox", c.s.id, "skill", name)
 }
@@ -76,7 +76,7 @@ func (c *creation) checkPoints(sorted []engine.Mount) error {
 			}
 			err := workspace.FindDir(above.Source, rel)
 			if err != nil && (above.ReadOnly || !errors.Is(err, fs.ErrNotExist)) {
-				return cloche.Invalid(c.fieldOf(m.Target), "nothing can be mounted at %s: in what is mounted at %s there is no such directory", m.Target, above.Target).
+				return api.Invalid(c.fieldOf(m.Target), "nothing can be mounted at %s: in what is mounted at %s there is no such directory", m.Target, above.Target).
 					WithHint("make the directory, or mount it beside").WithCause(err)
 			}
 			break
@@ -105,7 +105,7 @@ func (c *creation) fieldOf(target string) string {
 func (c *creation) stage(host policy.HostDir) error {
 	real, ok := strings.CutSuffix(host.Real, host.Missing)
 	if !ok {
-		return cloche.Errorf(cloche.CodeInternal, "the directory to make is not part of its path")
+		return api.Errorf(api.CodeInternal, "the directory to make is not part of its path")
 	}
 	if host.Missing != "" {
 		real = path.Clean(real)
@@ -116,7 +116,7 @@ func (c *creation) stage(host policy.HostDir) error {
 	}
 	if dev, ino := dir.ID(); dev != host.Dev || ino != host.Ino {
 		dir.Close()
-		return cloche.Errorf(cloche.CodeDenied, "the directory %s was replaced while the request was being decided", host.Asked).
+		return api.Errorf(api.CodeDenied, "the directory %s was replaced while the request was being decided", host.Asked).
 			WithHint("ask again")
 	}
 	if host.Missing != "" {
@@ -158,7 +158,7 @@ func (c *creation) restrict(ctx context.Context) error {
 
 // pinnedRule is a rule, or one that keeps a directory above one in its place.
 type pinnedRule struct {
-	cloche.PathRule
+	api.PathRule
 	// of is the number of the rule that it is, or is for.
 	of int
 }
@@ -166,15 +166,15 @@ type pinnedRule struct {
 // pinned adds to sorted rules those that make a mount of each directory above one:
 // with such a directory what is in it could be moved to where no rule covers it. In
 // one that is not to be written nothing can be moved.
-func pinned(readOnly bool, list []cloche.PathRule) []pinnedRule {
+func pinned(readOnly bool, list []api.PathRule) []pinnedRule {
 	seen := map[string]bool{}
 	var out []pinnedRule
 	for i, r := range list {
 		var above []pinnedRule
 		for dir := path.Dir(r.Path); dir != "." && !seen[dir]; dir = path.Dir(dir) {
 			seen[dir] = true
-			if !readOnly && governing(list, dir) == cloche.AccessWrite {
-				above = append(above, pinnedRule{cloche.PathRule{Path: dir, Access: cloche.AccessWrite}, i})
+			if !readOnly && governing(list, dir) == api.AccessWrite {
+				above = append(above, pinnedRule{api.PathRule{Path: dir, Access: api.AccessWrite}, i})
 			}
 		}
 		slices.Reverse(above)
@@ -186,8 +186,8 @@ func pinned(readOnly bool, list []cloche.PathRule) []pinnedRule {
 
 // governing is the access that the longest of the rules above name gives to it,
 // and to write where none does.
-func governing(list []cloche.PathRule, name string) cloche.PathAccess {
-	access, longest := cloche.AccessWrite, -1
+func governing(list []api.PathRule, name string) api.PathAccess {
+	access, longest := api.AccessWrite, -1
 	for _, r := range list {
 		if strings.HasPrefix(name, r.Path+"/") && len(r.Path) > longest {
 			access, longest = r.Access, len(r.Path)

@@ -7,15 +7,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Directories above a rule get a mount of their own where they could be moved.
 func TestPinned(t *testing.T) {
-	list := []cloche.PathRule{
-		{Path: "a/b/secrets", Access: cloche.AccessNone}, {Path: "a/c", Access: cloche.AccessRead},
-		{Path: "lib", Access: cloche.AccessRead}, {Path: "lib/x/out", Access: cloche.AccessWrite}, {Path: "lib/x/out/y/z", Access: cloche.AccessNone},
-		{Path: "top", Access: cloche.AccessNone},
+	list := []api.PathRule{
+		{Path: "a/b/secrets", Access: api.AccessNone}, {Path: "a/c", Access: api.AccessRead},
+		{Path: "lib", Access: api.AccessRead}, {Path: "lib/x/out", Access: api.AccessWrite}, {Path: "lib/x/out/y/z", Access: api.AccessNone},
+		{Path: "top", Access: api.AccessNone},
 	}
 	for readOnly, want := range map[bool][]string{
 		false: {"0 a rw", "0 a/b rw", "0 a/b/secrets none", "1 a/c ro", "2 lib ro", "3 lib/x/out rw", "4 lib/x/out/y rw", "4 lib/x/out/y/z none", "5 top none"},

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/way"
@@ -23,7 +23,7 @@ func (m *Manager) place(s *live) way.Place {
 	defer s.mu.Unlock()
 	return way.Place{
 		ID: s.id, Name: s.name, Hostname: hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: m.opts.Secrets,
-		Tell: func(rec cloche.EgressRecord) { m.tellEgress(s, rec) },
+		Tell: func(rec api.EgressRecord) { m.tellEgress(s, rec) },
 		Ask:  m.asker(s),
 	}
 }
@@ -50,7 +50,7 @@ func (c *creation) openWay(ctx context.Context) error {
 		return nil
 	}
 	if c.m.opts.Ways == nil {
-		return cloche.Errorf(cloche.CodeUnsupported, "network %q was asked for, and no sandbox has one here", cloche.NetworkOn)
+		return api.Errorf(api.CodeUnsupported, "network %q was asked for, and no sandbox has one here", api.NetworkOn)
 	}
 	c.s.mu.Lock()
 	c.s.grant, c.s.trusts = &grant, c.permit.Opens()
@@ -91,7 +91,7 @@ func (c *creation) handWay(ctx context.Context) error {
 // back is lost: the sandbox goes on without a network, and says so.
 func (m *Manager) adoptWay(ctx context.Context, s *live) {
 	s.mu.Lock()
-	lost := s.grant == nil || s.info.Degraded != "" || s.info.State == cloche.StateStopping || s.info.State == cloche.StateDeleting
+	lost := s.grant == nil || s.info.Degraded != "" || s.info.State == api.StateStopping || s.info.State == api.StateDeleting
 	s.mu.Unlock()
 	if lost {
 		return
@@ -117,7 +117,7 @@ func (m *Manager) adoptWay(ctx context.Context, s *live) {
 	if err := s.save(); err != nil {
 		m.log.Error("save record", "sandbox", s.id, "error", err)
 	}
-	m.tell(s, cloche.EventDegraded, s.info.Degraded)
+	m.tell(s, api.EventDegraded, s.info.Degraded)
 }
 
 // sweepWays lets go of the links of sandboxes that are no more.
@@ -138,13 +138,13 @@ func (m *Manager) sweepWays(ctx context.Context) error {
 
 // endWay ends the way out of a sandbox whose instance is no more, and returns what
 // went through it. The log stays. The caller holds s.ops, or has a creation.
-func (m *Manager) endWay(s *live) cloche.EgressLimits {
+func (m *Manager) endWay(s *live) api.EgressLimits {
 	s.mu.Lock()
 	w := s.way
 	s.way = nil
 	s.mu.Unlock()
 	if w == nil {
-		return cloche.EgressLimits{}
+		return api.EgressLimits{}
 	}
 	if err := w.Close(); err != nil {
 		m.log.Warn("close network", "sandbox", s.id, "error", err)
@@ -157,13 +157,13 @@ func (s *live) wayOf() (*way.Way, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.info.State != cloche.StateRunning && s.info.State != cloche.StatePaused:
+	case s.info.State != api.StateRunning && s.info.State != api.StatePaused:
 		return nil, notRunning(s.info)
 	case s.grant == nil:
-		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s has no network", s.name).
-			WithHint("a sandbox gets one when it is created: network %q", cloche.NetworkOn)
+		return nil, api.Errorf(api.CodeState, "sandbox %s has no network", s.name).
+			WithHint("a sandbox gets one when it is created: network %q", api.NetworkOn)
 	case s.way == nil:
-		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s is degraded: %s", s.name, s.info.Degraded).WithHint("make another")
+		return nil, api.Errorf(api.CodeState, "sandbox %s is degraded: %s", s.name, s.info.Degraded).WithHint("make another")
 	}
 	return s.way, nil
 }
@@ -198,21 +198,21 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 	if err := s.save(); err != nil {
 		s.grant, s.info.Egress, s.info.Network = before, shown, network
 		s.mu.Unlock()
-		return policy.EgressGrant{}, cloche.Errorf(cloche.CodeInternal, "the rules of sandbox %s could not be put on record", s.name).WithCause(err)
+		return policy.EgressGrant{}, api.Errorf(api.CodeInternal, "the rules of sandbox %s could not be put on record", s.name).WithCause(err)
 	}
 	s.mu.Unlock()
 	if err := w.SetGrant(grant); err != nil {
 		return policy.EgressGrant{}, err
 	}
 	s.mu.Lock()
-	m.tell(s, cloche.EventEgressChanged, "")
+	m.tell(s, api.EventEgressChanged, "")
 	s.mu.Unlock()
-	w.Record(cloche.EgressRecord{Kind: cloche.EgressChanged})
+	w.Record(api.EgressRecord{Kind: api.EgressChanged})
 	return grant, nil
 }
 
 // onRecord is what the record of a sandbox shows of a grant.
-func onRecord(g policy.EgressGrant) *cloche.Egress {
+func onRecord(g policy.EgressGrant) *api.Egress {
 	if g.Closed {
 		return nil
 	}
@@ -236,16 +236,16 @@ func (m *Manager) SettleEgress(ctx context.Context, caller policy.Caller, verb p
 		return 0, err
 	}
 	if err := w.Settle(ctx); err != nil {
-		return 0, cloche.Errorf(cloche.CodeTimeout, "the rules of sandbox %s are in force, and connections of before have not ended", s.name).WithCause(err)
+		return 0, api.Errorf(api.CodeTimeout, "the rules of sandbox %s are in force, and connections of before have not ended", s.name).WithCause(err)
 	}
 	return w.Grant().Generation, nil
 }
 
 // Egress is what may leave a sandbox, and what it has used of its limits.
-func (m *Manager) Egress(caller policy.Caller, verb policy.Verb, ref string) (policy.EgressGrant, cloche.EgressLimits, error) {
+func (m *Manager) Egress(caller policy.Caller, verb policy.Verb, ref string) (policy.EgressGrant, api.EgressLimits, error) {
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
-		return policy.EgressGrant{}, cloche.EgressLimits{}, err
+		return policy.EgressGrant{}, api.EgressLimits{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,14 +253,14 @@ func (m *Manager) Egress(caller policy.Caller, verb policy.Verb, ref string) (po
 	case s.way != nil:
 		return s.way.Grant(), s.way.Used(), nil
 	case s.grant != nil:
-		return *s.grant, cloche.EgressLimits{}, nil
+		return *s.grant, api.EgressLimits{}, nil
 	}
-	return policy.EgressGrant{}, cloche.EgressLimits{}, nil
+	return policy.EgressGrant{}, api.EgressLimits{}, nil
 }
 
 // EgressLog calls fn with what left a sandbox and what did not, also of one that has
 // ended. With Follow it ends with ctx, with the sandbox, or with an error of fn.
-func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
 		return err
@@ -276,24 +276,24 @@ func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb poli
 	}
 	log, err := way.OpenLog(dir)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "the egress log of sandbox %s cannot be read", s.name).WithCause(err)
+		return api.Errorf(api.CodeInternal, "the egress log of sandbox %s cannot be read", s.name).WithCause(err)
 	}
 	log.Close()
 	return log.Read(ctx, o, fn)
 }
 
 // tellEgress reports what left a sandbox or did not. It is called by one goroutine.
-func (m *Manager) tellEgress(s *live, rec cloche.EgressRecord) {
+func (m *Manager) tellEgress(s *live, rec api.EgressRecord) {
 	info := s.snapshot()
 	m.opts.Egress(info, rec)
-	if rec.Kind != cloche.EgressRefused {
+	if rec.Kind != api.EgressRefused {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.opts.Events(cloche.Event{
-		Time: now(), Kind: cloche.EventEgressRefused, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: rec.Reason, Rule: rec.Rule,
-		Egress: &cloche.EgressRefusal{
+	m.opts.Events(api.Event{
+		Time: now(), Kind: api.EventEgressRefused, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: rec.Reason, Rule: rec.Rule,
+		Egress: &api.EgressRefusal{
 			Time: rec.Time, Name: rec.Name, Port: rec.Port, Rule: rec.Rule, Reason: rec.Reason, Hint: rec.Hint, Allow: rec.Allow,
 			Method: rec.Method, Path: rec.Path, Suppressed: rec.Suppressed,
 		},
@@ -301,13 +301,13 @@ func (m *Manager) tellEgress(s *live, rec cloche.EgressRecord) {
 }
 
 // refusals are what was not let out from now on until they are asked for.
-func (s *live) refusals() func() []cloche.EgressRefusal {
+func (s *live) refusals() func() []api.EgressRefusal {
 	s.mu.Lock()
 	w := s.way
 	s.mu.Unlock()
 	if w == nil {
-		return func() []cloche.EgressRefusal { return nil }
+		return func() []api.EgressRefusal { return nil }
 	}
 	mark := w.Mark()
-	return func() []cloche.EgressRefusal { return w.Since(mark) }
+	return func() []api.EgressRefusal { return w.Since(mark) }
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/link"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -25,7 +25,7 @@ import (
 
 // ping sends an echo request to the resolver's address over a sandbox's end of its
 // link, and reports whether an answer comes.
-func (w *world) ping(sb cloche.Sandbox) bool {
+func (w *world) ping(sb api.Sandbox) bool {
 	w.t.Helper()
 	guest, err := w.machine.Link(sandbox.EngineStateForTest(w.t, filepath.Join(w.dir, "owner", "sandboxes", sb.ID)))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestNetworkOverRestarts(t *testing.T) {
 	w := newWorld(t)
 	w.held = true
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Egress: &cloche.Egress{Allow: []string{"a.example"}}}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Egress: &api.Egress{Allow: []string{"a.example"}}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestNetworkOverRestarts(t *testing.T) {
 		t.Fatal("nobody serves the link")
 	}
 	m = w.restart(m)
-	if got, _ := m.Get(operator, "x"); got.Degraded != "" || got.State != cloche.StateRunning || !w.ping(sb) {
+	if got, _ := m.Get(operator, "x"); got.Degraded != "" || got.State != api.StateRunning || !w.ping(sb) {
 		t.Fatalf("after a restart: %+v", got)
 	}
 
@@ -141,13 +141,13 @@ func TestNetworkOverRestarts(t *testing.T) {
 	w.forgetEvents()
 	m = w.manager(false)
 	got, err := m.Get(operator, "x")
-	if err != nil || !strings.Contains(got.Degraded, "network is closed") || got.State != cloche.StateRunning || got.Reason != "" {
+	if err != nil || !strings.Contains(got.Degraded, "network is closed") || got.State != api.StateRunning || got.Reason != "" {
 		t.Errorf("without its link: %+v, %v", got, err)
 	}
 	if kinds := w.kinds(); !slices.Equal(kinds, []string{"degraded", "adopted"}) {
 		t.Errorf("events %v", kinds)
 	}
-	if _, err := m.SetEgress(t.Context(), operator, policy.VerbChangeEgress, "x", func(g policy.EgressGrant) (policy.EgressGrant, error) { return g, nil }); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.SetEgress(t.Context(), operator, policy.VerbChangeEgress, "x", func(g policy.EgressGrant) (policy.EgressGrant, error) { return g, nil }); api.CodeOf(err) != api.CodeState {
 		t.Errorf("set egress of what has no network any more: %v", err)
 	}
 	m = w.restart(m)
@@ -170,10 +170,10 @@ func TestNetworkEndsWithItsSandbox(t *testing.T) {
 	if _, err := w.machine.Link(sandbox.EngineStateForTest(t, filepath.Join(w.dir, "owner", "sandboxes", none.ID))); err == nil {
 		t.Error("a sandbox without a network has a link")
 	}
-	if _, err := m.SetEgress(t.Context(), operator, policy.VerbChangeEgress, "none", nil); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.SetEgress(t.Context(), operator, policy.VerbChangeEgress, "none", nil); api.CodeOf(err) != api.CodeState {
 		t.Errorf("set egress of one without a network: %v", err)
 	}
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Egress: &cloche.Egress{}}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Egress: &api.Egress{}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestNetworkEndsWithItsSandbox(t *testing.T) {
 	if n, err := guest.Read(make([]byte, 100)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the link is there: %d, %v", n, err)
 	}
-	if err := m.EgressLog(t.Context(), operator, policy.VerbEgressLog, "x", cloche.EgressLogOptions{Follow: true}, func(cloche.EgressRecord) error { return nil }); err != nil {
+	if err := m.EgressLog(t.Context(), operator, policy.VerbEgressLog, "x", api.EgressLogOptions{Follow: true}, func(api.EgressRecord) error { return nil }); err != nil {
 		t.Errorf("the log of what has ended: %v", err)
 	}
 	for _, name := range []string{"x", "none"} {

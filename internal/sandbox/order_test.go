@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
@@ -121,7 +121,7 @@ func (j *journal) inOrder(what ...string) {
 
 // saved is what is in a sandbox's record.
 type saved struct {
-	Info     cloche.Sandbox
+	Info     api.Sandbox
 	Removing bool
 	Removal  *struct{ By string }
 }
@@ -271,7 +271,7 @@ func TestOrderOfAStop(t *testing.T) {
 	id := ""
 	j := w.journal(t, func(what string) {
 		if strings.HasPrefix(what, "engine k") || what == "engine remove" {
-			if r := w.saved(id); r.Info.State != cloche.StateStopping {
+			if r := w.saved(id); r.Info.State != api.StateStopping {
 				t.Errorf("%s: the record says %s", what, r.Info.State)
 			}
 		}
@@ -283,7 +283,7 @@ func TestOrderOfAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.inOrder("created", "sandbox has sandbox.json", "stopping", "engine kill", "engine remove", "after close", "sandbox has sandbox.json")
-	if r := w.saved(id); r.Info.State != cloche.StateStopped {
+	if r := w.saved(id); r.Info.State != api.StateStopped {
 		t.Errorf("the record after a stop says %s", r.Info.State)
 	}
 }
@@ -344,9 +344,9 @@ func TestHandoverFails(t *testing.T) {
 	}
 	made := false
 	w.machine.SetFaults(fake.Faults{At: func(s fake.Step) { made = made || s == fake.StepReady }})
-	spec := cloche.SandboxSpec{Name: "x", Egress: &cloche.Egress{Allow: []string{"a.example"}}}
-	if _, err := m.Create(t.Context(), w.permit(spec), nil); cloche.CodeOf(err) != cloche.CodeInternal {
-		t.Errorf("create: %v, want %s", err, cloche.CodeInternal)
+	spec := api.SandboxSpec{Name: "x", Egress: &api.Egress{Allow: []string{"a.example"}}}
+	if _, err := m.Create(t.Context(), w.permit(spec), nil); api.CodeOf(err) != api.CodeInternal {
+		t.Errorf("create: %v, want %s", err, api.CodeInternal)
 	}
 	if !made {
 		t.Error("the engine made nothing")

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -16,31 +16,31 @@ const pauseTimeout = 15 * time.Second
 // Pause makes every process of a sandbox stand still until Resume. Its idle time
 // and the timeouts of its processes stand still with them; its lifetime goes on.
 // Pausing what is paused is no error.
-func (m *Manager) Pause(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
-	return m.change(ctx, caller, policy.VerbPause, ref, cloche.StatePaused, m.pause)
+func (m *Manager) Pause(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
+	return m.change(ctx, caller, policy.VerbPause, ref, api.StatePaused, m.pause)
 }
 
 // Resume lets the processes of a paused sandbox go on. Resuming what runs is no
 // error.
-func (m *Manager) Resume(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
-	return m.change(ctx, caller, policy.VerbResume, ref, cloche.StateRunning, m.resume)
+func (m *Manager) Resume(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
+	return m.change(ctx, caller, policy.VerbResume, ref, api.StateRunning, m.resume)
 }
 
 // change takes a sandbox from running to paused or back, with do. What was begun
 // is finished, also when the caller has gone.
-func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, to cloche.State, do func(context.Context, *live, engine.Pauser) error) (cloche.Sandbox, error) {
+func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, to api.State, do func(context.Context, *live, engine.Pauser) error) (api.Sandbox, error) {
 	s, err := m.find(caller, verb, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	// A stop may hold the lock for as long as its grace: do not wait for that.
 	if err := s.mayChange(verb, to); err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	if err := s.mayChange(verb, to); err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	s.mu.Lock()
 	done, inst := s.info.State == to, s.inst
@@ -52,33 +52,33 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 	}
 	p, ok := inst.(engine.Pauser)
 	if !ok {
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot pause a sandbox", s.snapshot().Engine)
+		return api.Sandbox{}, api.Errorf(api.CodeUnsupported, "engine %s cannot pause a sandbox", s.snapshot().Engine)
 	}
 	if err := do(context.WithoutCancel(ctx), s, p); err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return s.snapshot(), nil
 }
 
 // mayChange says why a sandbox cannot be paused or resumed.
-func (s *live) mayChange(verb policy.Verb, to cloche.State) error {
+func (s *live) mayChange(verb policy.Verb, to api.State) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.info.State == to || mayMove(s.info.State, to) && s.info.State != cloche.StateCreating {
+	if s.info.State == to || mayMove(s.info.State, to) && s.info.State != api.StateCreating {
 		return nil
 	}
-	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s: there is nothing to %s", s.name, s.info.State, verb).
+	return api.Errorf(api.CodeState, "sandbox %s is %s: there is nothing to %s", s.name, s.info.State, verb).
 		WithHint("only one that runs can be paused, and only one that is paused resumed")
 }
 
 // settle puts a step of a pause or resume on record before it is taken: a daemon
 // that dies on the way has a successor that makes the sandbox run.
-func (s *live) settle(to cloche.State, unsettled bool) error {
+func (s *live) settle(to api.State, unsettled bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, was := s.info.State, s.unsettled
 	// One that the house itself makes stand still is not left so.
-	s.unsettled = unsettled || s.standing && to == cloche.StatePaused
+	s.unsettled = unsettled || s.standing && to == api.StatePaused
 	if to != before {
 		if err := s.move(to, ""); err != nil {
 			return err
@@ -86,14 +86,14 @@ func (s *live) settle(to cloche.State, unsettled bool) error {
 	}
 	if err := s.save(); err != nil {
 		s.info.State, s.unsettled = before, was
-		return cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be put on record", s.name).WithCause(err)
+		return api.Errorf(api.CodeInternal, "sandbox %s could not be put on record", s.name).WithCause(err)
 	}
 	return nil
 }
 
 // pause stops the agent's timers and then everything. The caller holds s.ops.
 func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
-	if err := s.settle(cloche.StateRunning, true); err != nil {
+	if err := s.settle(api.StateRunning, true); err != nil {
 		return err
 	}
 	err := m.at(ctx, "before hold")
@@ -102,7 +102,7 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 	}
 	if err == nil {
 		// From here on calls are refused; those under way stand still.
-		err = s.settle(cloche.StatePaused, true)
+		err = s.settle(api.StatePaused, true)
 	}
 	if err == nil {
 		err = m.at(ctx, "before pause")
@@ -118,17 +118,17 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 	}
 	s.mu.Lock()
 	s.lease.pause(now())
-	m.tell(s, cloche.EventPaused, "")
+	m.tell(s, api.EventPaused, "")
 	s.mu.Unlock()
 	// It is paused. A daemon that finds the older record makes it run again.
-	m.settleAfter(s, cloche.StatePaused)
+	m.settleAfter(s, api.StatePaused)
 	return nil
 }
 
 // pauseFailed makes a sandbox run again that could not be paused.
 func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cause error) error {
 	s.mu.Lock()
-	tried := s.info.State == cloche.StatePaused
+	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
 	if tried {
 		if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
@@ -142,20 +142,20 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 			return pauseError(s, "paused", cause)
 		}
 		s.mu.Lock()
-		_ = s.move(cloche.StateRunning, "") // unless it died
+		_ = s.move(api.StateRunning, "") // unless it died
 		s.mu.Unlock()
 	}
 	if err := m.holdTimers(ctx, s, false); err != nil {
 		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
-	m.settleAfter(s, cloche.StateRunning)
+	m.settleAfter(s, api.StateRunning)
 	return pauseError(s, "paused", cause)
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be
 // written does not keep a sandbox paused: it is written later. The caller holds s.ops.
 func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
-	if err := s.settle(cloche.StatePaused, true); err != nil {
+	if err := s.settle(api.StatePaused, true); err != nil {
 		m.log.Warn("resume a sandbox that cannot be put on record now", "sandbox", s.id, "error", err)
 	}
 	err := m.at(ctx, "before resume")
@@ -170,9 +170,9 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	}
 	s.mu.Lock()
 	s.lease.resume(now())
-	err = s.move(cloche.StateRunning, "")
+	err = s.move(api.StateRunning, "")
 	if err == nil {
-		m.tell(s, cloche.EventResumed, "")
+		m.tell(s, api.EventResumed, "")
 	}
 	s.mu.Unlock()
 	m.poke()
@@ -183,13 +183,13 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 		m.releaseTimers(s)
 	}
 	s.oweResume(false)
-	m.settleAfter(s, cloche.StateRunning)
+	m.settleAfter(s, api.StateRunning)
 	return nil
 }
 
 // settleAfter puts on record that a sandbox is in a state, now or, where that fails, as
 // soon as it can be, unless it has left the state by then. The caller holds s.ops.
-func (m *Manager) settleAfter(s *live, state cloche.State) {
+func (m *Manager) settleAfter(s *live, state api.State) {
 	settled := func() bool {
 		if s.snapshot().State != state {
 			return true // what changed it was put on record
@@ -209,12 +209,12 @@ func (m *Manager) settleAfter(s *live, state cloche.State) {
 // resumeLater resumes in the background a sandbox that nobody asked to be paused, and
 // that could not be resumed. The caller holds s.ops.
 func (m *Manager) resumeLater(s *live, p engine.Pauser) {
-	if s.snapshot().State != cloche.StatePaused || !s.oweResume(true) {
+	if s.snapshot().State != api.StatePaused || !s.oweResume(true) {
 		return
 	}
 	m.repeatedly(s, func() bool {
 		s.mu.Lock()
-		due := s.owed && s.info.State == cloche.StatePaused
+		due := s.owed && s.info.State == api.StatePaused
 		s.mu.Unlock()
 		if !due {
 			s.oweResume(false)
@@ -289,7 +289,7 @@ func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
 		if err != nil {
 			return err
 		}
-		if err := client.HoldTimers(ctx, hold); !errors.Is(err, cloche.ErrUnsupported) {
+		if err := client.HoldTimers(ctx, hold); !errors.Is(err, api.ErrUnsupported) {
 			return err
 		}
 		m.log.Info("the agent is too old to hold its timers", "sandbox", s.id)
@@ -304,7 +304,7 @@ const retryMin, retryMax = time.Second, time.Minute
 // until the agent has heard of it.
 func (m *Manager) releaseTimers(s *live) {
 	m.repeatedly(s, func() bool {
-		if s.snapshot().State != cloche.StateRunning {
+		if s.snapshot().State != api.StateRunning {
 			return true // whoever resumes it the next time does it then
 		}
 		err := m.holdTimers(m.ctx, s, false)
@@ -325,10 +325,10 @@ func bounded(ctx context.Context, timeout time.Duration, act func(context.Contex
 // pauseError classifies what kept a sandbox from being paused or resumed.
 func pauseError(s *live, what string, err error) error {
 	if s.over() {
-		return s.explain(cloche.Errorf(cloche.CodeSandboxLost, "sandbox %s could not be %s", s.name, what).WithCause(err))
+		return s.explain(api.Errorf(api.CodeSandboxLost, "sandbox %s could not be %s", s.name, what).WithCause(err))
 	}
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
-	return cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be %s", s.name, what).WithCause(err)
+	return api.Errorf(api.CodeInternal, "sandbox %s could not be %s", s.name, what).WithCause(err)
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -32,37 +32,37 @@ func (w *world) calls(id string) fake.Calls {
 func TestPauseAndResume(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Limits: cloche.Limits{IdleMS: 3_600_000}}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Limits: api.Limits{IdleMS: 3_600_000}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if sb.ExpiresAt == nil {
 		t.Error("a leased sandbox expires at no time")
 	}
-	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != cloche.StateRunning {
+	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != api.StateRunning {
 		t.Errorf("resume of what runs: %s, %v", got.State, err)
 	}
 	for range 2 { // the second finds it done
 		got, err := m.Pause(t.Context(), operator, "x")
-		if err != nil || got.State != cloche.StatePaused || got.ExpiresAt != nil {
+		if err != nil || got.State != api.StatePaused || got.ExpiresAt != nil {
 			t.Fatalf("pause: %s, expires at %v, %v", got.State, got.ExpiresAt, err)
 		}
 	}
-	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "true"}))
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeState || e.Message != "sandbox x is paused" || e.Hint != "cloche resume x" {
+	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "true"}))
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeState || e.Message != "sandbox x is paused" || e.Hint != "cloche resume x" {
 		t.Errorf("exec in a paused sandbox: %v", err)
 	}
-	if _, err := m.StatFile(t.Context(), operator, "x", cloche.FilePlace{Path: "/"}, false); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.StatFile(t.Context(), operator, "x", api.FilePlace{Path: "/"}, false); api.CodeOf(err) != api.CodeState {
 		t.Errorf("stat in a paused sandbox: %v", err)
 	}
-	if _, err := m.Pause(t.Context(), policy.TCPCaller(), "x"); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.Pause(t.Context(), policy.TCPCaller(), "x"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another tenant's pause: %v", err)
 	}
 	got, err := m.Resume(t.Context(), operator, "x")
-	if err != nil || got.State != cloche.StateRunning || got.ExpiresAt == nil {
+	if err != nil || got.State != api.StateRunning || got.ExpiresAt == nil {
 		t.Fatalf("resume: %s, expires at %v, %v", got.State, got.ExpiresAt, err)
 	}
-	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
+	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
 		t.Errorf("exec after the resume: %+v, %v", res, err)
 	}
 	if c := w.calls(sb.ID); c != (fake.Calls{Pauses: 1, Resumes: 1}) {
@@ -71,7 +71,7 @@ func TestPauseAndResume(t *testing.T) {
 	if err := m.Remove(t.Context(), operator, "x"); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.Pause(t.Context(), operator, "x"); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := m.Pause(t.Context(), operator, "x"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("pause of what is gone: %v", err)
 	}
 	if got := w.kinds(); !slices.Equal(got, []string{"created", "paused", "resumed", "stopping", "stopped", "removed"}) {
@@ -87,10 +87,10 @@ func TestPauseHoldsTimeouts(t *testing.T) {
 	sb := w.create(m, "x")
 	// pausedFor is how an exec ends that stands still for longer than its timeout, and
 	// ends as soon as it goes on.
-	pausedFor := func(timeout time.Duration) *cloche.Result {
+	pausedFor := func(timeout time.Duration) *api.Result {
 		goOn := filepath.Join(t.TempDir(), "go-on")
 		script := "echo up; while ! [ -e " + goOn + " ]; do sleep 0.01; done; exit 6"
-		st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: script, TimeoutMS: new(timeout.Milliseconds())}))
+		st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: script, TimeoutMS: new(timeout.Milliseconds())}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,11 +138,11 @@ func TestEndsOfAPausedSandbox(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t)
 			m := w.manager(false)
-			sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Persistent: new(false)}), nil)
+			sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Persistent: new(false)}), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
+			st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +153,7 @@ func TestEndsOfAPausedSandbox(t *testing.T) {
 			if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
 				t.Fatal(err)
 			}
-			want := cloche.StateStopped
+			want := api.StateStopped
 			switch how {
 			case "stop":
 				_, err = m.Stop(t.Context(), operator, "x", nil)
@@ -164,7 +164,7 @@ func TestEndsOfAPausedSandbox(t *testing.T) {
 			case "die":
 				killByRecord(t, w, sb.ID)
 				<-w.lost
-				want = cloche.StateLost
+				want = api.StateLost
 			case "close":
 				err = m.Close(t.Context())
 				m = w.manager(false)
@@ -191,7 +191,7 @@ func TestEndsOfAPausedSandbox(t *testing.T) {
 func logsOf(t *testing.T, m *sandbox.Manager) string {
 	t.Helper()
 	var out strings.Builder
-	err := m.Logs(t.Context(), operator, "x", cloche.LogOptions{}, func(e cloche.LogEntry) error {
+	err := m.Logs(t.Context(), operator, "x", api.LogOptions{}, func(e api.LogEntry) error {
 		out.Write(e.Data)
 		return nil
 	})
@@ -208,12 +208,12 @@ func TestFaultsOfPauseAndResume(t *testing.T) {
 	sb := w.create(m, "x")
 	works := func() {
 		t.Helper()
-		if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
+		if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
 			t.Errorf("exec: %+v, %v", res, err)
 		}
 	}
 	w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepPause: errWanted}})
-	if _, err := m.Pause(t.Context(), operator, "x"); cloche.CodeOf(err) != cloche.CodeInternal || strings.Contains(err.Error(), "wanted") {
+	if _, err := m.Pause(t.Context(), operator, "x"); api.CodeOf(err) != api.CodeInternal || strings.Contains(err.Error(), "wanted") {
 		t.Errorf("a pause that fails: %v", err)
 	}
 	works()
@@ -222,10 +222,10 @@ func TestFaultsOfPauseAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepResume: errWanted}})
-	if got, err := m.Resume(t.Context(), operator, "x"); cloche.CodeOf(err) != cloche.CodeInternal {
+	if got, err := m.Resume(t.Context(), operator, "x"); api.CodeOf(err) != api.CodeInternal {
 		t.Errorf("a resume that fails: %s, %v", got.State, err)
 	}
-	if got, _ := m.Get(operator, "x"); got.State != cloche.StatePaused {
+	if got, _ := m.Get(operator, "x"); got.State != api.StatePaused {
 		t.Errorf("after a resume that failed it is %s", got.State)
 	}
 	w.machine.SetFaults(fake.Faults{})
@@ -235,13 +235,13 @@ func TestFaultsOfPauseAndResume(t *testing.T) {
 	works()
 	w.machine.SetFaults(fake.Faults{Die: fake.StepPause})
 	// Its death may be seen only when the pause is done.
-	if _, err := m.Pause(t.Context(), operator, "x"); err != nil && !errors.Is(err, cloche.ErrSandboxLost) {
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil && !errors.Is(err, api.ErrSandboxLost) {
 		t.Errorf("a pause that kills: %v", err)
 	}
-	if lost := <-w.lost; lost.ID != sb.ID || lost.State != cloche.StateLost {
+	if lost := <-w.lost; lost.ID != sb.ID || lost.State != api.StateLost {
 		t.Errorf("lost %+v", lost)
 	}
-	if got, _ := m.Get(operator, "x"); got.State != cloche.StateLost {
+	if got, _ := m.Get(operator, "x"); got.State != api.StateLost {
 		t.Errorf("after a pause that killed it is %s", got.State)
 	}
 }
@@ -288,18 +288,18 @@ func TestPauseAndTheNextDaemon(t *testing.T) {
 			w.trap = nil
 			second := w.manager(false)
 			if point == "" {
-				if got, err := second.Get(operator, "x"); err != nil || got.State != cloche.StatePaused {
+				if got, err := second.Get(operator, "x"); err != nil || got.State != api.StatePaused {
 					t.Errorf("for the next daemon it is %s, %v", got.State, err)
 				}
 				if _, err := second.Resume(t.Context(), operator, "x"); err != nil {
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "it runs", func() bool { got, _ := second.Get(operator, "x"); return got.State == cloche.StateRunning })
-			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(5000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
+			eventually(t, "it runs", func() bool { got, _ := second.Get(operator, "x"); return got.State == api.StateRunning })
+			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(5000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
 				t.Errorf("exec: %+v, %v", res, err)
 			}
-			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "sleep 60", TimeoutMS: new(int64(100))})); err != nil || !res.TimedOut {
+			if res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "sleep 60", TimeoutMS: new(int64(100))})); err != nil || !res.TimedOut {
 				t.Errorf("the timers of its agent stand still: %+v, %v", res, err)
 			}
 			free()
@@ -317,7 +317,7 @@ func TestPauseAndTheNextDaemon(t *testing.T) {
 func TestShutdownFlushes(t *testing.T) {
 	w := newWorld(t)
 	first := w.manager(false)
-	spec := cloche.SandboxSpec{Name: "x", Persistent: new(false), Workspace: &cloche.Workspace{Name: "kept"}}
+	spec := api.SandboxSpec{Name: "x", Persistent: new(false), Workspace: &api.Workspace{Name: "kept"}}
 	sb, err := first.Create(t.Context(), w.permit(spec), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +325,7 @@ func TestShutdownFlushes(t *testing.T) {
 	if sb.Persistent {
 		t.Error("it says that it is persistent")
 	}
-	st, err := first.ExecStream(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
+	st, err := first.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: `trap "echo flushed; exit 0" TERM; echo up; while :; do sleep 0.05; done`}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestShutdownFlushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := w.manager(false)
-	if got, err := second.Get(operator, "x"); err != nil || got.State != cloche.StateStopped || got.Reason != "the daemon was shut down" {
+	if got, err := second.Get(operator, "x"); err != nil || got.State != api.StateStopped || got.Reason != "the daemon was shut down" {
 		t.Errorf("it is %s (%s), %v", got.State, got.Reason, err)
 	}
 	if got := logsOf(t, second); !strings.Contains(got, "flushed") {
@@ -351,11 +351,11 @@ func TestShutdownFlushes(t *testing.T) {
 	}
 
 	// The end of the context cuts a grace short.
-	stubborn, err := second.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "y", Persistent: new(false)}), nil)
+	stubborn, err := second.Create(t.Context(), w.permit(api.SandboxSpec{Name: "y", Persistent: new(false)}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err = second.ExecStream(t.Context(), operator, "y", permitExec(t, stubborn, cloche.ExecRequest{Shell: `trap "" TERM; echo up; while :; do sleep 0.05; done`}))
+	st, err = second.ExecStream(t.Context(), operator, "y", permitExec(t, stubborn, api.ExecRequest{Shell: `trap "" TERM; echo up; while :; do sleep 0.05; done`}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ const defaultGrace = 10 * time.Second
 func TestTransientGoesWithItsHolder(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Transient: true}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Transient: true}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,13 +422,13 @@ func (w *world) unwritable(id string) (undo func()) {
 func TestStandstillEndsWithoutARecord(t *testing.T) {
 	takes := map[string]func(m *sandbox.Manager) error{
 		"diff": func(m *sandbox.Manager) error {
-			_, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Scope: cloche.DiffRoot})
+			_, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Scope: api.DiffRoot})
 			return err
 		},
 	}
-	for _, scope := range []cloche.SnapshotScope{cloche.SnapshotFiles, cloche.SnapshotRoot, cloche.SnapshotWorkspace} {
+	for _, scope := range []api.SnapshotScope{api.SnapshotFiles, api.SnapshotRoot, api.SnapshotWorkspace} {
 		takes[string(scope)] = func(m *sandbox.Manager) error {
-			_, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: scope}))
+			_, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Scope: scope}))
 			return err
 		}
 	}
@@ -437,7 +437,7 @@ func TestStandstillEndsWithoutARecord(t *testing.T) {
 			t.Run(what+" "+point, func(t *testing.T) {
 				w := newWorld(t)
 				var mu sync.Mutex
-				var sb cloche.Sandbox
+				var sb api.Sandbox
 				var undo func()
 				w.trap = func(_ context.Context, p string) error {
 					mu.Lock()
@@ -454,10 +454,10 @@ func TestStandstillEndsWithoutARecord(t *testing.T) {
 				mu.Unlock()
 				w.write(w.inWorkspace(sb, "f"), "content")
 				_ = take(m) // it may fail
-				if got := states(m)[0]; got != cloche.StateRunning {
+				if got := states(m)[0]; got != api.StateRunning {
 					t.Fatalf("it is left %s", got)
 				}
-				if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(20_000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
+				if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4", TimeoutMS: new(int64(20_000))})); err != nil || res.ExitCode == nil || *res.ExitCode != 4 {
 					t.Errorf("exec: %+v, %v", res, err)
 				}
 				mu.Lock()
@@ -486,7 +486,7 @@ func TestPauseAndResumeWithoutARecord(t *testing.T) {
 	if _, err := m.Pause(t.Context(), operator, "x"); err == nil {
 		t.Error("a pause without a record succeeded")
 	}
-	if got := states(m)[0]; got != cloche.StateRunning {
+	if got := states(m)[0]; got != api.StateRunning {
 		t.Fatalf("it is %s", got)
 	}
 	undo()
@@ -494,7 +494,7 @@ func TestPauseAndResumeWithoutARecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	undo = w.unwritable(sb.ID)
-	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != cloche.StateRunning {
+	if got, err := m.Resume(t.Context(), operator, "x"); err != nil || got.State != api.StateRunning {
 		t.Errorf("a resume without a record: %s, %v", got.State, err)
 	}
 	undo()
@@ -508,7 +508,7 @@ func TestStandstillIsResumedLater(t *testing.T) {
 		m := w.manager(false)
 		w.create(m, "x")
 		w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepResume: errWanted}})
-		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: cloche.SnapshotWorkspace})); err == nil {
+		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Scope: api.SnapshotWorkspace})); err == nil {
 			t.Error("a snapshot whose sandbox could not be resumed succeeded")
 		}
 		if kept {
@@ -518,12 +518,12 @@ func TestStandstillIsResumedLater(t *testing.T) {
 		}
 		w.machine.SetFaults(fake.Faults{})
 		if kept {
-			if got := states(m)[0]; got != cloche.StatePaused || sandbox.OwesResume(m, "x") {
+			if got := states(m)[0]; got != api.StatePaused || sandbox.OwesResume(m, "x") {
 				t.Errorf("what was asked to be paused is %s, and may be resumed", got)
 			}
 			continue
 		}
-		eventually(t, "it runs", func() bool { return states(m)[0] == cloche.StateRunning })
+		eventually(t, "it runs", func() bool { return states(m)[0] == api.StateRunning })
 	}
 }
 
@@ -534,7 +534,7 @@ func TestRemovalKeepsItsReasonForTheNextDaemon(t *testing.T) {
 		w := newWorld(t)
 		reached, free := w.trapAt("removing")
 		first := w.manager(false)
-		spec := cloche.SandboxSpec{Name: "x", Persistent: &persistent}
+		spec := api.SandboxSpec{Name: "x", Persistent: &persistent}
 		sb, err := first.Create(t.Context(), w.permit(spec), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -546,18 +546,18 @@ func TestRemovalKeepsItsReasonForTheNextDaemon(t *testing.T) {
 		sandbox.Crash(first)
 		w.trap = nil
 		second := w.manager(false)
-		var gone cloche.Sandbox
+		var gone api.Sandbox
 		eventually(t, "it is removed", func() (ok bool) {
 			gone, ok = second.Removed(operator, sb.ID)
 			return ok
 		})
-		if gone.TerminalReason != cloche.EndedDeleted || !strings.Contains(gone.Reason, operator.Origin()) {
+		if gone.TerminalReason != api.EndedDeleted || !strings.Contains(gone.Reason, operator.Origin()) {
 			t.Errorf("persistent %v: it ended as %s, %q", persistent, gone.TerminalReason, gone.Reason)
 		}
 		free()
 		wg.Wait()
 		// What is known of it is there before the last of it has gone.
-		eventually(t, "nothing is listed", func() bool { return len(second.List(operator, cloche.ListOptions{}).Sandboxes) == 0 })
+		eventually(t, "nothing is listed", func() bool { return len(second.List(operator, api.ListOptions{}).Sandboxes) == 0 })
 		w.nothingLeft(second)
 	}
 }

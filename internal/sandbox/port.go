@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -46,7 +46,7 @@ func (c *portConn) Close() error {
 func (c *portConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {
-		return cloche.Errorf(cloche.CodeUnsupported, "this stream has no end of its own for each direction")
+		return api.Errorf(api.CodeUnsupported, "this stream has no end of its own for each direction")
 	}
 	return half.CloseWrite()
 }

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/spool"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -47,7 +47,7 @@ type process struct {
 	updating sync.Mutex
 
 	mu  sync.Mutex // guards what follows
-	rec cloche.Process
+	rec api.Process
 	// confirmed: the agent has said that it has it. Until then nobody is shown it.
 	confirmed bool
 	// collected: all of its output is in the log, which is finished.
@@ -58,7 +58,7 @@ type process struct {
 	changed chan struct{}
 	// said is the end that the agent has reported, which is published when the
 	// output before it is in the log.
-	said *cloche.Process
+	said *api.Process
 	// sentKill: a KILL was sent on request.
 	sentKill bool
 	// kills is the sandbox's count of kills for memory when it was started.
@@ -88,7 +88,7 @@ type process struct {
 // processRecord is what survives the daemon.
 type processRecord struct {
 	Version   int
-	Process   cloche.Process
+	Process   api.Process
 	Confirmed bool
 	Collected bool
 	LogBytes  int64
@@ -136,7 +136,7 @@ func (p *process) save(r processRecord) error {
 
 // snapshot is what is on record, with who is attached, and a channel that is
 // closed when it has changed.
-func (p *process) snapshot() (rec cloche.Process, changed <-chan struct{}) {
+func (p *process) snapshot() (rec api.Process, changed <-chan struct{}) {
 	p.logMu.Lock()
 	if p.log != nil {
 		p.end = p.log.End()
@@ -168,18 +168,18 @@ func (p *process) broadcast() {
 
 // openLog returns the log, which stays open until the last one who has it calls
 // release. Ended processes have theirs closed. One that is not kept any longer is
-// cloche.CodeNotFound.
+// api.CodeNotFound.
 func (p *process) openLog() (log *spool.Log, release func(), err error) {
 	p.logMu.Lock()
 	defer p.logMu.Unlock()
 	if p.condemned {
-		return nil, nil, cloche.Errorf(cloche.CodeNotFound, "process %s has ended and is not kept any longer", p.id)
+		return nil, nil, api.Errorf(api.CodeNotFound, "process %s has ended and is not kept any longer", p.id)
 	}
 	if p.log == nil {
 		p.log, err = spool.Open(spool.Options{Dir: filepath.Join(p.dir, processLogDir), MaxBytes: p.logBytes, TailBytes: tailBytes(p.logBytes), Ends: p.ends})
 		if err != nil {
 			p.log = nil
-			return nil, nil, cloche.Errorf(cloche.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
+			return nil, nil, api.Errorf(api.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
 		}
 	}
 	p.restoreEnd()
@@ -214,15 +214,15 @@ func (p *process) restoreEnd() {
 }
 
 // finishReason says in the log of an ended process why there is no more.
-func finishReason(rec cloche.Process) string {
-	if rec.State == cloche.ProcessUnknown {
+func finishReason(rec api.Process) string {
+	if rec.State == api.ProcessUnknown {
 		return rec.Reason
 	}
 	return string(rec.State)
 }
 
 // update changes the record of a process. An ended one does not change any more.
-func (m *Manager) update(s *live, p *process, change func(rec *cloche.Process)) {
+func (m *Manager) update(s *live, p *process, change func(rec *api.Process)) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	m.updateLocked(s, p, change)
@@ -230,15 +230,15 @@ func (m *Manager) update(s *live, p *process, change func(rec *cloche.Process)) 
 
 // confirm takes the answer to a start, unless whoever watches the agent was told
 // of the process before: that may be newer. An end waits for the output before it.
-func (m *Manager) confirm(s *live, p *process, said cloche.Process) {
+func (m *Manager) confirm(s *live, p *process, said api.Process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	if p.shown() {
 		return
 	}
-	m.updateLocked(s, p, func(rec *cloche.Process) {
+	m.updateLocked(s, p, func(rec *api.Process) {
 		if said.State.Ended() {
-			rec.State, rec.StartedAt = cloche.ProcessRunning, said.StartedAt.UTC()
+			rec.State, rec.StartedAt = api.ProcessRunning, said.StartedAt.UTC()
 			return
 		}
 		takeOver(rec, said)
@@ -246,7 +246,7 @@ func (m *Manager) confirm(s *live, p *process, said cloche.Process) {
 }
 
 // updateLocked is update for a caller that holds p.updating.
-func (m *Manager) updateLocked(s *live, p *process, change func(rec *cloche.Process)) {
+func (m *Manager) updateLocked(s *live, p *process, change func(rec *api.Process)) {
 	p.mu.Lock()
 	old, confirmed, removed := p.rec, p.confirmed, p.removed
 	p.mu.Unlock()
@@ -256,7 +256,7 @@ func (m *Manager) updateLocked(s *live, p *process, change func(rec *cloche.Proc
 	next := old
 	change(&next)
 	next = m.redacted(next)
-	next.Running = !next.State.Ended() && next.State != cloche.ProcessBackoff
+	next.Running = !next.State.Ended() && next.State != api.ProcessBackoff
 	if confirmed && !differs(old, next) {
 		p.mu.Lock()
 		p.rec = next // what it said last, and how much
@@ -285,42 +285,42 @@ func (m *Manager) updateLocked(s *live, p *process, change func(rec *cloche.Proc
 
 // differs reports whether two records of one process differ in what is worth a
 // write and an event. What it printed last is not.
-func differs(a, b cloche.Process) bool {
+func differs(a, b api.Process) bool {
 	return a.State != b.State || a.PID != b.PID || a.Restarts != b.Restarts || a.Reason != b.Reason ||
 		a.StdinOpen != b.StdinOpen || !a.StartedAt.Equal(b.StartedAt) || (a.ReadyAt == nil) != (b.ReadyAt == nil)
 }
 
 // tellProcess reports what a change of a record means.
-func (m *Manager) tellProcess(s *live, old, rec cloche.Process, started bool) {
-	var kinds []cloche.EventKind
+func (m *Manager) tellProcess(s *live, old, rec api.Process, started bool) {
+	var kinds []api.EventKind
 	if started {
-		old.State = cloche.ProcessStarting
-		kinds = append(kinds, cloche.EventProcessStarted)
+		old.State = api.ProcessStarting
+		kinds = append(kinds, api.EventProcessStarted)
 	}
 	if rec.Restarts > old.Restarts {
-		kinds = append(kinds, cloche.EventProcessRestarted)
+		kinds = append(kinds, api.EventProcessRestarted)
 	}
 	switch {
-	case rec.State == old.State && rec.State == cloche.ProcessRunning && rec.Reason != old.Reason && rec.Reason != "":
-		kinds = append(kinds, cloche.EventProcessNotReady)
+	case rec.State == old.State && rec.State == api.ProcessRunning && rec.Reason != old.Reason && rec.Reason != "":
+		kinds = append(kinds, api.EventProcessNotReady)
 	case rec.State == old.State:
-	case rec.State == cloche.ProcessReady:
-		kinds = append(kinds, cloche.EventProcessReady)
-	case rec.State == cloche.ProcessFailed:
-		kinds = append(kinds, cloche.EventProcessFailed)
+	case rec.State == api.ProcessReady:
+		kinds = append(kinds, api.EventProcessReady)
+	case rec.State == api.ProcessFailed:
+		kinds = append(kinds, api.EventProcessFailed)
 	case rec.State.Ended():
-		kinds = append(kinds, cloche.EventProcessExited)
+		kinds = append(kinds, api.EventProcessExited)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, kind := range kinds {
-		e := cloche.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason}
+		e := api.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason}
 		m.opts.Events(e)
 	}
 }
 
 // takeOver puts into a record what an agent may say of its process.
-func takeOver(rec *cloche.Process, said cloche.Process) {
+func takeOver(rec *api.Process, said api.Process) {
 	rec.State, rec.Reason = said.State, plain(said.Reason, maxSaid)
 	rec.PID, rec.Restarts = min(max(said.PID, 0), math.MaxInt32), max(said.Restarts, rec.Restarts)
 	rec.StartedAt, rec.ReadyAt, rec.EndedAt = said.StartedAt.UTC(), said.ReadyAt, said.EndedAt
@@ -328,15 +328,15 @@ func takeOver(rec *cloche.Process, said cloche.Process) {
 	rec.LastStderr = plain(said.LastStderr, maxLastStderr)
 	rec.StdinOffset, rec.StdinOpen = max(said.StdinOffset, 0), said.StdinOpen
 	switch said.State {
-	case cloche.ProcessStarting, cloche.ProcessRunning, cloche.ProcessReady, cloche.ProcessBackoff:
+	case api.ProcessStarting, api.ProcessRunning, api.ProcessReady, api.ProcessBackoff:
 		rec.EndedAt = nil
-	case cloche.ProcessExited:
+	case api.ProcessExited:
 		if rec.ExitCode == nil && rec.Signal == "" && !rec.TimedOut {
-			rec.State, rec.Reason = cloche.ProcessUnknown, "its agent did not say how it ended"
+			rec.State, rec.Reason = api.ProcessUnknown, "its agent did not say how it ended"
 		}
-	case cloche.ProcessFailed, cloche.ProcessUnknown:
+	case api.ProcessFailed, api.ProcessUnknown:
 	default:
-		rec.State, rec.Reason = cloche.ProcessUnknown, "its agent did not say in what state it is"
+		rec.State, rec.Reason = api.ProcessUnknown, "its agent did not say in what state it is"
 	}
 	if rec.State.Ended() {
 		rec.PID, rec.StdinOpen = 0, false
@@ -349,7 +349,7 @@ func takeOver(rec *cloche.Process, said cloche.Process) {
 // erase removes the directory of a process. It is renamed first, so that its id
 // is free at once.
 func (p *process) erase() error {
-	doomed := filepath.Join(filepath.Dir(p.dir), ".gone-"+cloche.NewID(""))
+	doomed := filepath.Join(filepath.Dir(p.dir), ".gone-"+api.NewID(""))
 	if err := os.Rename(p.dir, doomed); err != nil {
 		if os.IsNotExist(err) {
 			return nil
@@ -367,10 +367,10 @@ func (p *process) erase() error {
 }
 
 // resultOf is the outcome of an ended process.
-func resultOf(rec cloche.Process, lost bool) cloche.Result {
-	res := cloche.Result{
+func resultOf(rec api.Process, lost bool) api.Result {
+	res := api.Result{
 		ExitCode: rec.ExitCode, Signal: rec.Signal, TimedOut: rec.TimedOut, OOM: rec.OOM, Reason: rec.Reason, ExecID: rec.ExecID,
-		SandboxLost: lost && rec.State == cloche.ProcessUnknown,
+		SandboxLost: lost && rec.State == api.ProcessUnknown,
 	}
 	if rec.EndedAt != nil && !rec.StartedAt.IsZero() {
 		res.DurationMS = max(rec.EndedAt.Sub(rec.StartedAt), 0).Milliseconds()
@@ -379,9 +379,9 @@ func resultOf(rec cloche.Process, lost bool) cloche.Result {
 }
 
 // unknown ends a record whose process nobody saw end.
-func unknown(reason string) func(*cloche.Process) {
-	return func(rec *cloche.Process) {
-		rec.State, rec.Reason, rec.PID, rec.StdinOpen = cloche.ProcessUnknown, reason, 0, false
+func unknown(reason string) func(*api.Process) {
+	return func(rec *api.Process) {
+		rec.State, rec.Reason, rec.PID, rec.StdinOpen = api.ProcessUnknown, reason, 0, false
 		// What an earlier run came to says nothing of the last one.
 		rec.ExitCode, rec.Signal, rec.TimedOut = nil, "", false
 		rec.EndedAt = new(now())
@@ -389,7 +389,7 @@ func unknown(reason string) func(*cloche.Process) {
 }
 
 // byStart orders records by the start of their processes.
-func byStart(a, b cloche.Process) int {
+func byStart(a, b api.Process) int {
 	if c := a.StartedAt.Compare(b.StartedAt); c != 0 {
 		return c
 	}
@@ -414,7 +414,7 @@ func processDirs(dir string) ([]string, error) {
 			if err := workspace.RemoveTree(path); err != nil {
 				return nil, fmt.Errorf("remove what is left of a process: %w", err)
 			}
-		case e.Type() == fs.ModeDir && cloche.ValidName(e.Name()):
+		case e.Type() == fs.ModeDir && api.ValidName(e.Name()):
 			dirs = append(dirs, path)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestRetry(t *testing.T) {
@@ -54,17 +54,17 @@ func TestRetry(t *testing.T) {
 // saw.
 func TestTakeOver(t *testing.T) {
 	for _, c := range []struct {
-		said, want cloche.Process
+		said, want api.Process
 	}{
-		{cloche.Process{State: cloche.ProcessExited}, cloche.Process{State: cloche.ProcessUnknown}},
-		{cloche.Process{State: cloche.ProcessExited, ExitCode: new(0)}, cloche.Process{State: cloche.ProcessExited}},
-		{cloche.Process{State: cloche.ProcessExited, Signal: "KILL"}, cloche.Process{State: cloche.ProcessExited}},
-		{cloche.Process{State: cloche.ProcessExited, TimedOut: true}, cloche.Process{State: cloche.ProcessExited}},
-		{cloche.Process{State: "splendid"}, cloche.Process{State: cloche.ProcessUnknown}},
-		{cloche.Process{State: ""}, cloche.Process{State: cloche.ProcessUnknown}},
-		{cloche.Process{State: cloche.ProcessRunning, EndedAt: new(time.Now()), PID: -4}, cloche.Process{State: cloche.ProcessRunning}},
+		{api.Process{State: api.ProcessExited}, api.Process{State: api.ProcessUnknown}},
+		{api.Process{State: api.ProcessExited, ExitCode: new(0)}, api.Process{State: api.ProcessExited}},
+		{api.Process{State: api.ProcessExited, Signal: "KILL"}, api.Process{State: api.ProcessExited}},
+		{api.Process{State: api.ProcessExited, TimedOut: true}, api.Process{State: api.ProcessExited}},
+		{api.Process{State: "splendid"}, api.Process{State: api.ProcessUnknown}},
+		{api.Process{State: ""}, api.Process{State: api.ProcessUnknown}},
+		{api.Process{State: api.ProcessRunning, EndedAt: new(time.Now()), PID: -4}, api.Process{State: api.ProcessRunning}},
 	} {
-		rec := cloche.Process{ExecID: "mine", Argv: []string{"mine"}, Name: "mine"}
+		rec := api.Process{ExecID: "mine", Argv: []string{"mine"}, Name: "mine"}
 		c.said.ExecID, c.said.Argv, c.said.Name, c.said.OOM = "x", []string{"x"}, "x", true
 		takeOver(&rec, c.said)
 		if rec.State != c.want.State || rec.State.Ended() != (rec.EndedAt != nil) || rec.PID < 0 {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -28,7 +28,7 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 	spec.OpenStdin = true
 	before := start(t, m, sb, spec)
 	restarting := shell("restarting", "exec sleep 600")
-	restarting.Restart = &cloche.Restart{Policy: cloche.RestartAlways}
+	restarting.Restart = &api.Restart{Policy: api.RestartAlways}
 	start(t, m, sb, restarting)
 	start(t, m, sb, shell("short", "echo short; exit 3"))
 
@@ -37,12 +37,12 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 	var got strings.Builder
 	line := 0
 	for round := range 6 {
-		a := attach(t, m, sb, "count", cloche.AttachRequest{Exclusive: true, Since: &position, StdinOffset: &offset})
+		a := attach(t, m, sb, "count", api.AttachRequest{Exclusive: true, Since: &position, StdinOffset: &offset})
 		// It sends all again from some acknowledged offset on.
 		back := int64(rand.N(sent.Len() + 1))
 		if round > 0 {
 			a.Close()
-			if a = attach(t, m, sb, "count", cloche.AttachRequest{Exclusive: true, Since: &position, StdinOffset: &back}); a.Started().StdinOffset != back {
+			if a = attach(t, m, sb, "count", api.AttachRequest{Exclusive: true, Since: &position, StdinOffset: &back}); a.Started().StdinOffset != back {
 				t.Errorf("started %+v, want input from %d", a.Started(), back)
 			}
 		} else {
@@ -75,7 +75,7 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 		} else if err := m.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := drain(a); code(err) != cloche.CodeUnavailable {
+		if _, _, err := drain(a); code(err) != api.CodeUnavailable {
 			t.Errorf("an attach over the end of the daemon: %v, want unavailable", err)
 		}
 		a.Close()
@@ -84,16 +84,16 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 	if got.String() != want.String() {
 		t.Errorf("attached got %q", got.String())
 	}
-	if rec, err := m.Process(t.Context(), operator, "dev", "count"); err != nil || rec.State != cloche.ProcessRunning || rec.PID != before.PID {
+	if rec, err := m.Process(t.Context(), operator, "dev", "count"); err != nil || rec.State != api.ProcessRunning || rec.PID != before.PID {
 		t.Errorf("after the restarts: %+v, %v", rec, err)
 	}
-	if rec, err := m.Process(t.Context(), operator, "dev", "restarting"); err != nil || rec.State != cloche.ProcessRunning || rec.Restarts != 0 {
+	if rec, err := m.Process(t.Context(), operator, "dev", "restarting"); err != nil || rec.State != api.ProcessRunning || rec.Restarts != 0 {
 		t.Errorf("after the restarts: %+v, %v", rec, err)
 	}
 	if again := start(t, m, sb, spec); again.PID != before.PID {
 		t.Errorf("the start again: %+v", again)
 	}
-	if rec := ended(t, m, sb, "short"); *rec.ExitCode != 3 || output(t, m, sb, cloche.LogOptions{ExecID: "short"}) != "short\n" {
+	if rec := ended(t, m, sb, "short"); *rec.ExitCode != 3 || output(t, m, sb, api.LogOptions{ExecID: "short"}) != "short\n" {
 		t.Errorf("one that had ended: %+v", rec)
 	}
 	if _, err := m.WriteStdin(t.Context(), operator, "dev", "count", nil, strings.NewReader(""), true); err != nil {
@@ -103,7 +103,7 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 		t.Errorf("ended %+v", rec)
 	}
 	fmt.Fprintf(&want, "end %d\n", line)
-	if log := output(t, m, sb, cloche.LogOptions{ExecID: "count"}); log != want.String() {
+	if log := output(t, m, sb, api.LogOptions{ExecID: "count"}); log != want.String() {
 		t.Errorf("its log is %q", log)
 	}
 	eventually(t, "one start and one exit are told", func() bool {
@@ -122,7 +122,7 @@ func TestBrokenConnections(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
-	a := attach(t, m, sb, "cat", cloche.AttachRequest{Exclusive: true})
+	a := attach(t, m, sb, "cat", api.AttachRequest{Exclusive: true})
 	var want strings.Builder
 	for i := range 20_000 {
 		fmt.Fprintf(&want, "%d ", i)
@@ -144,7 +144,7 @@ func TestBrokenConnections(t *testing.T) {
 	var all lines
 	followed := make(chan error)
 	go func() {
-		followed <- m.Logs(t.Context(), operator, sb.ID, cloche.LogOptions{ExecID: "cat", Follow: true}, all.take)
+		followed <- m.Logs(t.Context(), operator, sb.ID, api.LogOptions{ExecID: "cat", Follow: true}, all.take)
 	}()
 	text := want.String()
 	for i := 0; i < len(text); i += 1000 {
@@ -167,7 +167,7 @@ func TestBrokenConnections(t *testing.T) {
 	if err := <-followed; err != nil {
 		t.Error(err)
 	}
-	if log := output(t, m, sb, cloche.LogOptions{ExecID: "cat"}); log != text {
+	if log := output(t, m, sb, api.LogOptions{ExecID: "cat"}); log != text {
 		t.Errorf("%d bytes are in the log, want %d", len(log), len(text))
 	}
 }
@@ -183,7 +183,7 @@ func TestWhatHappenedWithoutADaemon(t *testing.T) {
 	gate := filepath.Join(dir, "gate")
 	start(t, m, sb, shell("drops", fmt.Sprintf("while [ ! -e %s ]; do sleep 0.01; done; head -c %d /dev/zero; echo done >%s/drops; exit 3", gate, size, dir)))
 	block := shell("blocks", fmt.Sprintf("while [ ! -e %s ]; do sleep 0.01; done; head -c %d /dev/zero; exit 4", gate, size))
-	block.OnFull = cloche.OnFullBlock
+	block.OnFull = api.OnFullBlock
 	start(t, m, sb, block)
 	sandbox.Crash(m)
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
@@ -195,7 +195,7 @@ func TestWhatHappenedWithoutADaemon(t *testing.T) {
 		t.Errorf("ended %+v", rec)
 	}
 	var gap, data int64
-	err := m.Logs(t.Context(), operator, "dev", cloche.LogOptions{ExecID: "drops", Follow: true}, func(e cloche.LogEntry) error {
+	err := m.Logs(t.Context(), operator, "dev", api.LogOptions{ExecID: "drops", Follow: true}, func(e api.LogEntry) error {
 		gap += e.Gap
 		data += int64(len(e.Data))
 		return nil
@@ -206,7 +206,7 @@ func TestWhatHappenedWithoutADaemon(t *testing.T) {
 	if rec := ended(t, m, sb, "blocks"); rec.ExitCode == nil || *rec.ExitCode != 4 {
 		t.Errorf("ended %+v", rec)
 	}
-	if got := output(t, m, sb, cloche.LogOptions{ExecID: "blocks"}); len(got) != size || strings.Trim(got, "\x00") != "" {
+	if got := output(t, m, sb, api.LogOptions{ExecID: "blocks"}); len(got) != size || strings.Trim(got, "\x00") != "" {
 		t.Errorf("%d bytes of a process that is held up, want %d", len(got), size)
 	}
 }
@@ -232,13 +232,13 @@ func TestStartsThatTheDaemonDidNotSurvive(t *testing.T) {
 	m = w.manager(false)
 	eventually(t, "the one that was started is there", func() bool {
 		rec, err := m.Process(t.Context(), operator, "dev", "real")
-		return err == nil && rec.State == cloche.ProcessRunning && output(t, m, sb, cloche.LogOptions{ExecID: "real"}) == "real\n"
+		return err == nil && rec.State == api.ProcessRunning && output(t, m, sb, api.LogOptions{ExecID: "real"}) == "real\n"
 	})
 	eventually(t, "the others are gone", func() bool {
 		left, err := os.ReadDir(dir)
 		return err == nil && len(left) == 1
 	})
-	if _, err := m.Process(t.Context(), operator, "dev", "never"); code(err) != cloche.CodeNotFound {
+	if _, err := m.Process(t.Context(), operator, "dev", "never"); code(err) != api.CodeNotFound {
 		t.Errorf("one that never was: %v", err)
 	}
 	start(t, m, sb, shell("never", "exit 0"))
@@ -274,7 +274,7 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		spec := cat(fmt.Sprint("p", i%7))
 		start(t, m, sb, spec)
-		a := attach(t, m, sb, spec.ExecID, cloche.AttachRequest{Write: i%2 == 0})
+		a := attach(t, m, sb, spec.ExecID, api.AttachRequest{Write: i%2 == 0})
 		if i%3 == 0 {
 			if _, err := m.WriteStdin(t.Context(), operator, "dev", spec.ExecID, nil, strings.NewReader("x"), true); err != nil {
 				t.Fatal(err)

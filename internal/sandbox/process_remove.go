@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -56,7 +56,7 @@ func (m *Manager) askRemove(ctx context.Context, s *live, id string) error {
 	if err == nil {
 		err = client.RemoveProcess(ctx, id)
 	}
-	if err != nil && !errors.Is(err, cloche.ErrNotFound) && !s.diedWithin(err) {
+	if err != nil && !errors.Is(err, api.ErrNotFound) && !s.diedWithin(err) {
 		return err
 	}
 	return nil
@@ -87,7 +87,7 @@ func (m *Manager) forgetProcess(s *live, p *process) error {
 		p.mu.Lock()
 		said := p.said
 		p.mu.Unlock()
-		m.update(s, p, func(rec *cloche.Process) {
+		m.update(s, p, func(rec *api.Process) {
 			if said != nil {
 				takeOver(rec, *said)
 			} else {
@@ -106,7 +106,7 @@ func (m *Manager) forgetProcess(s *live, p *process) error {
 	p.mu.Unlock()
 	s.procs.drop(p)
 	if err := p.erase(); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "the log of process %s could not be removed", p.id).WithCause(err)
+		return api.Errorf(api.CodeInternal, "the log of process %s could not be removed", p.id).WithCause(err)
 	}
 	return nil
 }

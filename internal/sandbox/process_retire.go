@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -112,7 +112,7 @@ func (m *Manager) retireProcess(ctx context.Context, s *live, p *process) error 
 	if err == nil {
 		err = client.ForgetProcess(ctx, p.id)
 	}
-	if err != nil && !errors.Is(err, cloche.ErrNotFound) {
+	if err != nil && !errors.Is(err, api.ErrNotFound) {
 		p.pardon()
 		return err
 	}

@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // ids are the ids of the processes on record, in their order.
-func ids(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox) []string {
+func ids(t *testing.T, m *sandbox.Manager, sb api.Sandbox) []string {
 	t.Helper()
 	ps, err := m.Processes(t.Context(), operator, sb.ID)
 	if err != nil {
@@ -33,11 +33,11 @@ func ids(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox) []string {
 
 // run starts a process that ends, as soon as there is room, and waits until
 // nothing of it is left to come.
-func run(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, id, script string) {
+func run(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id, script string) {
 	t.Helper()
 	eventually(t, "there is room", func() bool {
 		_, err := m.StartProcess(t.Context(), operator, sb.ID, permitProcess(t, sb, shell(id, script)))
-		if err != nil && code(err) != cloche.CodeNoCapacity {
+		if err != nil && code(err) != api.CodeNoCapacity {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -45,7 +45,7 @@ func run(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, id, script string)
 	collected(t, m, sb, id)
 }
 
-func collected(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, id string) {
+func collected(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string) {
 	t.Helper()
 	eventually(t, "its record is final", func() bool { return sandbox.IsFinal(m, sb.ID, id) })
 }
@@ -65,10 +65,10 @@ func TestEndedProcessesDoNotCount(t *testing.T) {
 	if p, err := m.Process(t.Context(), operator, "dev", "p11"); err != nil || p.ExitCode == nil || *p.ExitCode != 3 {
 		t.Errorf("a record that is kept: %+v, %v", p, err)
 	}
-	if got := output(t, m, sb, cloche.LogOptions{ExecID: "p9"}); got != "out\n" {
+	if got := output(t, m, sb, api.LogOptions{ExecID: "p9"}); got != "out\n" {
 		t.Errorf("a log that is kept: %q", got)
 	}
-	if _, err := m.Process(t.Context(), operator, "dev", "p0"); code(err) != cloche.CodeNotFound {
+	if _, err := m.Process(t.Context(), operator, "dev", "p0"); code(err) != api.CodeNotFound {
 		t.Errorf("a record that is not: %v", err)
 	}
 	dirs, err := os.ReadDir(filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "processes"))
@@ -78,11 +78,11 @@ func TestEndedProcessesDoNotCount(t *testing.T) {
 	// The id of one that is forgotten is free for another.
 	start(t, m, sb, shell("p0", "exec sleep 600"))
 	_, err = m.StartProcess(t.Context(), operator, "dev", permitProcess(t, sb, shell("one-more", "exit 0")))
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeNoCapacity || !e.Retryable || e.RetryAfterMS == 0 || !strings.Contains(e.Message, "2 managed processes live") {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.RetryAfterMS == 0 || !strings.Contains(e.Message, "2 managed processes live") {
 		t.Errorf("over the limit of those that live: %v", err)
 	}
-	if err := m.SignalProcess(t.Context(), operator, "dev", "p0", cloche.SignalRequest{Signal: "KILL"}); err != nil {
+	if err := m.SignalProcess(t.Context(), operator, "dev", "p0", api.SignalRequest{Signal: "KILL"}); err != nil {
 		t.Fatal(err)
 	}
 	collected(t, m, sb, "p0")
@@ -98,13 +98,13 @@ func TestReadersKeepAnEndedProcess(t *testing.T) {
 	sb := w.create(m, "dev")
 	file := filepath.Join(t.TempDir(), "pid")
 	run(t, m, sb, "read", "echo out; setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $! > "+file)
-	a := attach(t, m, sb, "read", cloche.AttachRequest{Since: new(int64(0))})
+	a := attach(t, m, sb, "read", api.AttachRequest{Since: new(int64(0))})
 	for i := range 3 {
 		run(t, m, sb, fmt.Sprint("p", i), "exit 0")
 	}
-	b := attach(t, m, sb, "p2", cloche.AttachRequest{})
+	b := attach(t, m, sb, "p2", api.AttachRequest{})
 	_, err := m.StartProcess(t.Context(), operator, "dev", permitProcess(t, sb, shell("p3", "exit 0")))
-	if code(err) != cloche.CodeNoCapacity {
+	if code(err) != api.CodeNoCapacity {
 		t.Errorf("a start while all that have ended are being read: %v", err)
 	}
 	b.Close()
@@ -115,7 +115,7 @@ func TestReadersKeepAnEndedProcess(t *testing.T) {
 	eventually(t, "it is not kept any longer", func() bool {
 		start(t, m, sb, shell("", "exit 0"))
 		_, err = m.Process(t.Context(), operator, "dev", "read")
-		return code(err) == cloche.CodeNotFound
+		return code(err) == api.CodeNotFound
 	})
 	pid, err := os.ReadFile(file)
 	if err != nil {
@@ -130,7 +130,7 @@ func TestReadersKeepAnEndedProcess(t *testing.T) {
 // reads one of them is told of its end.
 func TestRemovalDoesNotSettleOnDisk(t *testing.T) {
 	w := newWorld(t)
-	var sb cloche.Sandbox
+	var sb api.Sandbox
 	written := -1
 	w.trap = func(_ context.Context, point string) error {
 		if point != "before erase" {
@@ -157,7 +157,7 @@ func TestRemovalDoesNotSettleOnDisk(t *testing.T) {
 	for i := range 20 {
 		start(t, m, sb, shell(fmt.Sprint("p", i), "exec sleep 600"))
 	}
-	a := attach(t, m, sb, "p7", cloche.AttachRequest{})
+	a := attach(t, m, sb, "p7", api.AttachRequest{})
 	if err := m.Remove(t.Context(), operator, "dev"); err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // SignalProcess sends a signal to a process, managed or not.
-func (m *Manager) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r cloche.SignalRequest) error {
+func (m *Manager) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
 	s, err := m.find(caller, policy.VerbSignal, ref)
 	if err != nil {
 		return err
@@ -19,13 +19,13 @@ func (m *Manager) SignalProcess(ctx context.Context, caller policy.Caller, ref, 
 	return m.signal(ctx, s, id, r)
 }
 
-func (m *Manager) signal(ctx context.Context, s *live, id string, r cloche.SignalRequest) error {
-	number := cloche.SignalNumber(r.Signal)
+func (m *Manager) signal(ctx context.Context, s *live, id string, r api.SignalRequest) error {
+	number := api.SignalNumber(r.Signal)
 	if number == 0 {
-		return cloche.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
+		return api.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
 	}
 	if r.Scope == "" {
-		r.Scope = cloche.ScopeTree
+		r.Scope = api.ScopeTree
 	}
 	p := s.procs.get(id)
 	if p != nil {
@@ -40,7 +40,7 @@ func (m *Manager) signal(ctx context.Context, s *live, id string, r cloche.Signa
 	}
 	return m.onProcess(ctx, s, func(ctx context.Context, client *agent.Client) error {
 		err := client.SignalProcess(ctx, id, number, r.Scope, r.Forestall)
-		if errors.Is(err, cloche.ErrUnsupported) && r.Scope == cloche.ScopeTree {
+		if errors.Is(err, api.ErrUnsupported) && r.Scope == api.ScopeTree {
 			return client.Signal(ctx, id, number) // an older agent
 		}
 		return err
@@ -48,7 +48,7 @@ func (m *Manager) signal(ctx context.Context, s *live, id string, r cloche.Signa
 }
 
 // ResizeProcess changes the size of a process's terminal.
-func (m *Manager) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size cloche.Size) error {
+func (m *Manager) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
 	s, err := m.find(caller, policy.VerbResize, ref)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (m *Manager) ResizeProcess(ctx context.Context, caller policy.Caller, ref, 
 
 func (m *Manager) resize(ctx context.Context, s *live, id string, rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
-		return cloche.Invalid("rows", "a terminal of %d rows and %d columns was asked for", rows, cols).WithHint("at least 1 each")
+		return api.Invalid("rows", "a terminal of %d rows and %d columns was asked for", rows, cols).WithHint("at least 1 each")
 	}
 	if p := s.procs.get(id); p != nil {
 		if ended, _ := p.ended(); ended {
@@ -92,5 +92,5 @@ func (m *Manager) onProcess(ctx context.Context, s *live, call func(context.Cont
 
 // hasEnded is the error for what only a living process can be asked.
 func hasEnded(id string) error {
-	return cloche.Errorf(cloche.CodeState, "process %s has ended", id)
+	return api.Errorf(api.CodeState, "process %s has ended", id)
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -18,39 +18,39 @@ import (
 // any more may have started it, and then it shows up in the list. A start that
 // repeats an id with the same spec returns the process that has it. What was
 // begun is finished, also when the caller has gone.
-func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (cloche.Process, error) {
+func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
 	s, err := m.find(caller, policy.VerbStart, ref)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	if !permit.Valid() {
-		return cloche.Process{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this process")
+		return api.Process{}, api.Errorf(api.CodeDenied, "no policy has granted this process")
 	}
 	defer s.use()()
 	if _, err := m.agentOf(ctx, s); err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	given, err := m.given(ctx, s)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	spec := permit.Spec()
-	id := cmp.Or(spec.ExecID, cloche.NewID("p-"))
+	id := cmp.Or(spec.ExecID, api.NewID("p-"))
 	p, free, err := s.procs.claim(ctx, id)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	defer free()
 	release := func() {}
 	if p == nil {
 		if err := m.makeRoom(ctx, s); err != nil {
-			return cloche.Process{}, s.explain(err)
+			return api.Process{}, s.explain(err)
 		}
 		if p, release, err = m.prepare(s, permit, id); err != nil {
-			return cloche.Process{}, err
+			return api.Process{}, err
 		}
 	}
 	defer release()
@@ -63,7 +63,7 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 	case fresh && unsure(err):
 		// It may run. Whoever watches the agent finds out.
 		m.collect(s, p)
-		return cloche.Process{}, s.explain(err)
+		return api.Process{}, s.explain(err)
 	default:
 		if fresh {
 			m.met(s, id)
@@ -71,7 +71,7 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 			p.halt()
 			m.discard(s, p)
 		}
-		return cloche.Process{}, s.hint(s.explain(err))
+		return api.Process{}, s.hint(s.explain(err))
 	}
 	m.confirm(s, p, said)
 	m.collect(s, p)
@@ -96,8 +96,8 @@ func processStart(s *live, permit policy.ProcessPermit, given map[string]string,
 // a daemon that dies in the middle knows what it has to look for.
 func (m *Manager) prepare(s *live, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
 	spec := permit.Spec()
-	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.redacted(cloche.Process{
-		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: cloche.ProcessStarting, Managed: true, Running: true,
+	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.redacted(api.Process{
+		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: api.ProcessStarting, Managed: true, Running: true,
 		TTY: permit.Request().TTY, StartedAt: now(),
 	})})
 	if err := m.add(s, p); err != nil {
@@ -106,7 +106,7 @@ func (m *Manager) prepare(s *live, permit policy.ProcessPermit, id string) (_ *p
 	defer func() {
 		if err != nil {
 			m.discard(s, p)
-			err = cloche.Errorf(cloche.CodeInternal, "the log of process %s could not be made", id).WithCause(err)
+			err = api.Errorf(api.CodeInternal, "the log of process %s could not be made", id).WithCause(err)
 		}
 	}()
 	// One by one: the directory of a sandbox that is being removed must not come
@@ -136,16 +136,16 @@ func (m *Manager) discard(s *live, p *process) {
 
 // askStart asks the agent for a process, and once more when the connection broke
 // before the answer: the id makes that harmless.
-func (m *Manager) askStart(ctx context.Context, s *live, start agent.Process) (cloche.Process, error) {
+func (m *Manager) askStart(ctx context.Context, s *live, start agent.Process) (api.Process, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	for again := true; ; again = false {
 		client, err := m.agentOf(ctx, s)
 		if err != nil {
-			return cloche.Process{}, err
+			return api.Process{}, err
 		}
 		said, err := client.StartProcess(ctx, start)
-		if again && cloche.CodeOf(err) == cloche.CodeUnavailable && !s.over() {
+		if again && api.CodeOf(err) == api.CodeUnavailable && !s.over() {
 			continue
 		}
 		return said, err
@@ -154,8 +154,8 @@ func (m *Manager) askStart(ctx context.Context, s *live, start agent.Process) (c
 
 // unsure reports whether err leaves open what became of a call.
 func unsure(err error) bool {
-	switch cloche.CodeOf(err) {
-	case cloche.CodeUnavailable, cloche.CodeTimeout, cloche.CodeCanceled, cloche.CodeSandboxLost, cloche.CodeInternal:
+	switch api.CodeOf(err) {
+	case api.CodeUnavailable, api.CodeTimeout, api.CodeCanceled, api.CodeSandboxLost, api.CodeInternal:
 		return true
 	}
 	return false

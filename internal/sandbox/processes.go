@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -86,8 +86,8 @@ func (t *processTable) all() []*process {
 }
 
 // records are the processes that may be seen, in the order of their start.
-func (t *processTable) records() []cloche.Process {
-	var out []cloche.Process
+func (t *processTable) records() []api.Process {
+	var out []api.Process
 	for _, p := range t.all() {
 		if p.shown() {
 			rec, _ := p.snapshot()
@@ -123,7 +123,7 @@ func (t *processTable) claim(ctx context.Context, id string) (p *process, free f
 		select {
 		case <-busy:
 		case <-ctx.Done():
-			return nil, nil, cloche.Errorf(cloche.CodeCanceled, "the call was given up: %w", ctx.Err())
+			return nil, nil, api.Errorf(api.CodeCanceled, "the call was given up: %w", ctx.Err())
 		}
 	}
 }
@@ -141,13 +141,13 @@ func (m *Manager) add(s *live, p *process) error {
 	t := &s.procs
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var err *cloche.Error
+	var err *api.Error
 	switch living, read := t.count(); {
 	case living >= m.maxLiving:
-		err = cloche.Errorf(cloche.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.name).
+		err = api.Errorf(api.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.name).
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	case read >= m.maxEnded:
-		err = cloche.Errorf(cloche.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can make room", read, s.name).
+		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can make room", read, s.name).
 			WithHint("come again when fewer are read, or remove ended processes")
 	default:
 		// The first processes of a sandbox have room for long logs; thousands of long
@@ -198,37 +198,37 @@ func (t *processTable) logBytes() int64 {
 func tailBytes(logBytes int64) int { return int(min(max(logBytes/256, 16<<10), 256<<10)) }
 
 // noProcess is the error about a process that is not there.
-func noProcess(s *live, id string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeNotFound, "sandbox %s has no process %.80q", s.name, id).WithHint("cloche ps %s lists them", s.name)
+func noProcess(s *live, id string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "sandbox %s has no process %.80q", s.name, id).WithHint("cloche ps %s lists them", s.name)
 }
 
 // notManaged is the error for what only a managed process can do.
-func notManaged(id string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeState, "process %.80s is an exec, not a managed process", id).
+func notManaged(id string) *api.Error {
+	return api.Errorf(api.CodeState, "process %.80s is an exec, not a managed process", id).
 		WithHint("start what others are to come back to with: cloche start")
 }
 
 // Process returns what is on record about one process.
-func (m *Manager) Process(ctx context.Context, caller policy.Caller, ref, id string) (cloche.Process, error) {
+func (m *Manager) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
 	s, err := m.find(caller, policy.VerbGet, ref)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	return m.process(ctx, s, id)
 }
 
-func (m *Manager) process(ctx context.Context, s *live, id string) (cloche.Process, error) {
+func (m *Manager) process(ctx context.Context, s *live, id string) (api.Process, error) {
 	if p := s.procs.get(id); p != nil {
 		rec, _ := p.snapshot()
 		return rec, nil
 	}
 	execs, err := m.execRecords(ctx, s)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
-	i := slices.IndexFunc(execs, func(p cloche.Process) bool { return p.ExecID == id })
+	i := slices.IndexFunc(execs, func(p api.Process) bool { return p.ExecID == id })
 	if i < 0 {
-		return cloche.Process{}, noProcess(s, id)
+		return api.Process{}, noProcess(s, id)
 	}
 	return execs[i], nil
 }
@@ -236,13 +236,13 @@ func (m *Manager) process(ctx context.Context, s *live, id string) (cloche.Proce
 // Processes lists the processes of a sandbox that are on record, in the order of
 // their start: the managed ones, and the execs that its agent, or what was saved
 // at its end, knows of. The execs of a paused sandbox are not listed.
-func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref string) ([]cloche.Process, error) {
+func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
 	s, err := m.find(caller, policy.VerbProcesses, ref)
 	if err != nil {
 		return nil, err
 	}
-	execs, at := []cloche.Process(nil), now()
-	if s.snapshot().State != cloche.StatePaused {
+	execs, at := []api.Process(nil), now()
+	if s.snapshot().State != api.StatePaused {
 		if execs, at, err = m.lookAtExecs(ctx, s); err != nil {
 			return nil, err
 		}
@@ -253,7 +253,7 @@ func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref strin
 		out[i].ObservedAt = at.UTC()
 	}
 	if out == nil {
-		out = []cloche.Process{}
+		out = []api.Process{}
 	}
 	return out, nil
 }
@@ -264,13 +264,13 @@ const lookPatience = 3 * time.Second
 // seenExecs are the execs that the agent last told of.
 type seenExecs struct {
 	mu    sync.Mutex
-	execs []cloche.Process
+	execs []api.Process
 	at    time.Time
 }
 
 // lookAtExecs is execRecords that does not wait for an agent that does not answer: then
 // they are as they were last told of, at that time.
-func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]cloche.Process, time.Time, error) {
+func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]api.Process, time.Time, error) {
 	asked := now()
 	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -294,22 +294,22 @@ func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]cloche.Process, t
 
 // unanswered reports whether err says that an agent did not answer.
 func unanswered(err error) bool {
-	switch cloche.CodeOf(err) {
-	case cloche.CodeTimeout, cloche.CodeUnavailable, cloche.CodeSandboxLost:
+	switch api.CodeOf(err) {
+	case api.CodeTimeout, api.CodeUnavailable, api.CodeSandboxLost:
 		return true
 	}
 	return false
 }
 
 // execRecords lists the processes that are not managed.
-func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, error) {
+func (m *Manager) execRecords(ctx context.Context, s *live) ([]api.Process, error) {
 	if s.over() {
 		return m.savedProcesses(s), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	client, err := m.agentOf(ctx, s)
-	var all []cloche.Process
+	var all []api.Process
 	if err == nil {
 		all, err = client.Processes(ctx)
 	}
@@ -319,7 +319,7 @@ func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, e
 	if err != nil {
 		return nil, err
 	}
-	var execs []cloche.Process
+	var execs []api.Process
 	for _, p := range all {
 		if !s.procs.has(p.ExecID) {
 			execs = append(execs, m.redacted(saneExec(p)))
@@ -332,7 +332,7 @@ func (m *Manager) execRecords(ctx context.Context, s *live) ([]cloche.Process, e
 // moment if it has not: who finds the agent gone then reads what was saved.
 func (s *live) ends(err error) bool {
 	switch s.snapshot().State {
-	case cloche.StateStopping, cloche.StateDeleting, cloche.StateStopped, cloche.StateLost:
+	case api.StateStopping, api.StateDeleting, api.StateStopped, api.StateLost:
 	default:
 		return s.diedWithin(err)
 	}
@@ -348,24 +348,24 @@ func (s *live) ends(err error) bool {
 
 // saneExec keeps of the record of an exec what an agent may say, and fills in
 // the state where an older one knew of none.
-func saneExec(p cloche.Process) cloche.Process {
+func saneExec(p api.Process) api.Process {
 	p.Reason, p.LastStderr, p.Name = plain(p.Reason, maxSaid), plain(p.LastStderr, maxLastStderr), ""
 	p.Readers, p.Writer = 0, false
 	switch {
 	case p.Running:
-		p.State = cloche.ProcessRunning
-	case p.State != cloche.ProcessUnknown && p.State != cloche.ProcessFailed:
-		p.State = cloche.ProcessExited
+		p.State = api.ProcessRunning
+	case p.State != api.ProcessUnknown && p.State != api.ProcessFailed:
+		p.State = api.ProcessExited
 	}
 	return p
 }
 
 // WaitProcess waits until a process has ended, or is ready where that is asked
 // for, or the time is up, and returns its record as it is then.
-func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w cloche.WaitRequest) (cloche.Process, error) {
+func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
 	s, err := m.find(caller, policy.VerbWait, ref)
 	if err != nil {
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	defer s.use()()
 	wait := maxWait
@@ -382,26 +382,26 @@ func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id
 	defer done()
 	for {
 		rec, changed := p.snapshot()
-		if rec.State.Ended() || w.Ready && rec.State == cloche.ProcessReady {
+		if rec.State.Ended() || w.Ready && rec.State == api.ProcessReady {
 			return rec, nil
 		}
 		if _, gone := p.ended(); gone {
-			return cloche.Process{}, noProcess(s, id)
+			return api.Process{}, noProcess(s, id)
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
 			return rec, nil
 		case <-ctx.Done():
-			return cloche.Process{}, silenced(ctx, canceledCall(ctx.Err()))
+			return api.Process{}, silenced(ctx, canceledCall(ctx.Err()))
 		case <-m.ctx.Done():
-			return cloche.Process{}, shuttingDown()
+			return api.Process{}, shuttingDown()
 		}
 	}
 }
 
 // waitExec waits for the end of a process that is not managed.
-func (m *Manager) waitExec(ctx context.Context, s *live, id string, wait time.Duration) (cloche.Process, error) {
+func (m *Manager) waitExec(ctx context.Context, s *live, id string, wait time.Duration) (api.Process, error) {
 	rec, err := m.process(ctx, s, id)
 	if err != nil || !rec.Running {
 		return rec, err
@@ -414,22 +414,22 @@ func (m *Manager) waitExec(ctx context.Context, s *live, id string, wait time.Du
 	}
 	switch {
 	case ctx.Err() != nil:
-		return cloche.Process{}, canceledCall(ctx.Err())
+		return api.Process{}, canceledCall(ctx.Err())
 	case err != nil && waiting.Err() == nil && !s.diedWithin(err):
-		return cloche.Process{}, err
+		return api.Process{}, err
 	}
 	return m.process(ctx, s, id)
 }
 
 func canceledCall(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return cloche.Errorf(cloche.CodeTimeout, "the time for the call is up: %w", err)
+		return api.Errorf(api.CodeTimeout, "the time for the call is up: %w", err)
 	}
-	return cloche.Errorf(cloche.CodeCanceled, "the call was given up: %w", err)
+	return api.Errorf(api.CodeCanceled, "the call was given up: %w", err)
 }
 
 func shuttingDown() error {
-	err := cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+	err := api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	err.Retryable = true
 	return err
 }

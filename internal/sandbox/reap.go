@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -36,13 +36,13 @@ func (s *live) use() (release func()) {
 }
 
 // Touch renews the idle lease of a sandbox, and does nothing else.
-func (m *Manager) Touch(caller policy.Caller, ref string) (cloche.Sandbox, error) {
+func (m *Manager) Touch(caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbHeartbeat, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
-	if info := s.snapshot(); info.State != cloche.StateRunning && info.State != cloche.StatePaused {
-		return cloche.Sandbox{}, notRunning(info)
+	if info := s.snapshot(); info.State != api.StateRunning && info.State != api.StatePaused {
+		return api.Sandbox{}, notRunning(info)
 	}
 	s.use()()
 	return s.snapshot(), nil
@@ -50,19 +50,19 @@ func (m *Manager) Touch(caller policy.Caller, ref string) (cloche.Sandbox, error
 
 // Extend lets a sandbox live longer. It never brings its end nearer, and one whose
 // life is not bounded stays as it is.
-func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendPermit) (cloche.Sandbox, error) {
+func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendPermit) (api.Sandbox, error) {
 	if !permit.Valid() {
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this extension")
+		return api.Sandbox{}, api.Errorf(api.CodeDenied, "no policy has granted this extension")
 	}
 	s, err := m.find(caller, policy.VerbExtend, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	defer m.poke()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.leased() || s.reaped || s.removing {
-		return cloche.Sandbox{}, notRunning(s.info)
+		return api.Sandbox{}, notRunning(s.info)
 	}
 	total, adjusted, err := permit.Total(now().Sub(s.lease.began))
 	if err != nil || s.lease.lifetime == 0 || total <= s.lease.lifetime {
@@ -73,7 +73,7 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 	s.lease.touch(now())
 	if err := s.save(); err != nil {
 		s.lease.lifetime, s.info.Limits.LifetimeMS = before, before.Milliseconds()
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeInternal, "the extension of sandbox %s could not be put on record", s.name).WithCause(err)
+		return api.Sandbox{}, api.Errorf(api.CodeInternal, "the extension of sandbox %s could not be put on record", s.name).WithCause(err)
 	}
 	info := s.look()
 	if adjusted != nil {
@@ -92,10 +92,10 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.info.Transient {
-		return nil, cloche.Errorf(cloche.CodeState, "sandbox %s is not transient, so no connection can hold it", s.name).
+		return nil, api.Errorf(api.CodeState, "sandbox %s is not transient, so no connection can hold it", s.name).
 			WithHint("create it with transient set")
 	}
-	if s.info.State != cloche.StateRunning && s.info.State != cloche.StatePaused {
+	if s.info.State != api.StateRunning && s.info.State != api.StatePaused {
 		return nil, notRunning(s.info)
 	}
 	s.holders++
@@ -105,7 +105,7 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 		last := s.holders == 0
 		s.mu.Unlock()
 		if last {
-			m.removeLater(s, why{cause: cloche.EndedLease, text: "the connection that held it is gone"})
+			m.removeLater(s, why{cause: api.EndedLease, text: "the connection that held it is gone"})
 		}
 	}), nil
 }
@@ -175,23 +175,23 @@ func (m *Manager) reapDue() (next time.Time) {
 		s.mu.Lock()
 		switch {
 		case s.reaped || s.removing || s.unreadable:
-		case s.info.State == cloche.StateRunning || s.info.State == cloche.StatePaused:
+		case s.info.State == api.StateRunning || s.info.State == api.StatePaused:
 			if at, ok := m.reapLease(s); ok {
 				sooner(at)
 			}
-		case s.info.StoppedAt == nil || s.info.State != cloche.StateStopped && s.info.State != cloche.StateLost:
+		case s.info.StoppedAt == nil || s.info.State != api.StateStopped && s.info.State != api.StateLost:
 		case s.info.Transient && s.lease.idle > 0:
 			// It ended before its lease did; what is left of it goes with the lease.
 			if at := s.info.StoppedAt.Add(s.lease.idle); now().Before(at) {
 				sooner(at)
 			} else {
 				s.reaped = true
-				m.removeLater(s, why{cause: cloche.EndedLease, text: "it is transient and has ended"})
+				m.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
 			ended = append(ended, endedAt[*live]{*s.info.StoppedAt, s})
 		}
-		running := s.info.State == cloche.StateRunning
+		running := s.info.State == api.StateRunning
 		s.mu.Unlock()
 		if running {
 			if at := m.reapProcesses(s); !at.IsZero() {
@@ -264,7 +264,7 @@ func (m *Manager) forgetEnded(gone []endedAt[*live]) {
 			if m.ctx.Err() != nil {
 				return
 			}
-			if _, err := m.remove(m.ctx, g.s, why{cause: cloche.EndedDeleted, text: "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
+			if _, err := m.remove(m.ctx, g.s, why{cause: api.EndedDeleted, text: "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
 				m.log.Error("remove an ended sandbox", "sandbox", g.s.id, "error", err)
 			}
 		}
@@ -285,18 +285,18 @@ func (m *Manager) stopAll(ctx context.Context, all []*live) error {
 		switch info := s.snapshot(); {
 		case homeless:
 			stop = func() error {
-				_, err := m.end(ctx, s, why{cause: cloche.EndedShutdown, text: homelessReason}, nil)
+				_, err := m.end(ctx, s, why{cause: api.EndedShutdown, text: homelessReason}, nil)
 				return err
 			}
 		case m.opts.Ephemeral, s.ownerless():
-			stop = func() error { return m.removeFor(ctx, s, why{cause: cloche.EndedShutdown}) }
-		case info.State != cloche.StateRunning && info.State != cloche.StatePaused, info.Persistent:
+			stop = func() error { return m.removeFor(ctx, s, why{cause: api.EndedShutdown}) }
+		case info.State != api.StateRunning && info.State != api.StatePaused, info.Persistent:
 			continue
 		case info.Transient:
-			stop = func() error { return m.removeFor(ctx, s, why{cause: cloche.EndedShutdown, text: shutdownReason}) }
+			stop = func() error { return m.removeFor(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}) }
 		default:
 			stop = func() error {
-				_, err := m.end(ctx, s, why{cause: cloche.EndedShutdown, text: shutdownReason}, m.graceful(s, defaultGrace))
+				_, err := m.end(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}, m.graceful(s, defaultGrace))
 				return err
 			}
 		}
@@ -345,5 +345,5 @@ func (s *live) ownerless() bool {
 
 // leased reports whether the lease of a sandbox runs. The caller holds s.mu.
 func (s *live) leased() bool {
-	return s.info.State == cloche.StateRunning || s.info.State == cloche.StatePaused
+	return s.info.State == api.StateRunning || s.info.State == api.StatePaused
 }

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -41,7 +41,7 @@ func (e *stub) Recover(_ context.Context, state []byte) (engine.Instance, error)
 	if i := e.live[string(state)]; i != nil {
 		return i, nil
 	}
-	return nil, cloche.Errorf(cloche.CodeNotFound, "it is dead")
+	return nil, api.Errorf(api.CodeNotFound, "it is dead")
 }
 
 type stubInstance struct {
@@ -74,7 +74,7 @@ func (i *stubInstance) Close(ctx context.Context) error {
 		return errors.New("not yet")
 	}
 	if i.missing {
-		return cloche.Errorf(cloche.CodeNotFound, "there is no such instance")
+		return api.Errorf(api.CodeNotFound, "there is no such instance")
 	}
 	if i.e.live[i.id] == i {
 		i.closed++
@@ -94,7 +94,7 @@ type bubble struct {
 	mu     sync.Mutex
 	events []string
 	// callers are those of the events, by kind.
-	callers map[cloche.EventKind][]string
+	callers map[api.EventKind][]string
 }
 
 func newBubble(t *testing.T) *bubble {
@@ -108,8 +108,8 @@ func (b *bubble) put(id string, alive bool, change func(*record)) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		b.t.Fatal(err)
 	}
-	r := &record{Version: recordVersion, EngineState: []byte(id), LastUse: now(), Info: cloche.Sandbox{
-		ID: id, Name: id, State: cloche.StateRunning, Tenant: policy.LocalTenant, Engine: "stub", Persistent: true, CreatedAt: now(),
+	r := &record{Version: recordVersion, EngineState: []byte(id), LastUse: now(), Info: api.Sandbox{
+		ID: id, Name: id, State: api.StateRunning, Tenant: policy.LocalTenant, Engine: "stub", Persistent: true, CreatedAt: now(),
 	}}
 	if change != nil {
 		change(r)
@@ -136,7 +136,7 @@ func (b *bubble) daemon(r Retention) *Manager {
 }
 
 // note keeps an event as "seconds name kind", with what it says.
-func (b *bubble) note(e cloche.Event) {
+func (b *bubble) note(e api.Event) {
 	line := fmt.Sprintf("%g %s %s", e.Time.Sub(b.begun).Round(time.Second).Seconds(), e.Name, strings.TrimPrefix(string(e.Kind), "sandbox."))
 	if e.ExpiresAt != nil {
 		line += fmt.Sprintf(" at %g", e.ExpiresAt.Sub(b.begun).Round(time.Second).Seconds())
@@ -148,7 +148,7 @@ func (b *bubble) note(e cloche.Event) {
 	defer b.mu.Unlock()
 	b.events = append(b.events, line)
 	if b.callers == nil {
-		b.callers = map[cloche.EventKind][]string{}
+		b.callers = map[api.EventKind][]string{}
 	}
 	b.callers[e.Kind] = append(b.callers[e.Kind], e.Caller)
 }
@@ -205,13 +205,13 @@ func TestLeasesEndSandboxes(t *testing.T) {
 			"480 old stopping: its lifetime of 8m0s is over",
 			"480 old stopped: its lifetime of 8m0s is over",
 		)
-		if sb, err := m.Get(anyone, "idle"); err != nil || sb.State != cloche.StateStopped || sb.Reason != "its idle time of 5m0s is over" || sb.ExpiresAt != nil {
+		if sb, err := m.Get(anyone, "idle"); err != nil || sb.State != api.StateStopped || sb.Reason != "its idle time of 5m0s is over" || sb.ExpiresAt != nil {
 			t.Errorf("idle: %+v, %v", sb, err)
 		}
-		if _, err := m.Get(anyone, "gone"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Get(anyone, "gone"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("gone: %v", err)
 		}
-		if sb, _ := m.Get(anyone, "free"); sb.State != cloche.StateRunning {
+		if sb, _ := m.Get(anyone, "free"); sb.State != api.StateRunning {
 			t.Errorf("free is %s", sb.State)
 		}
 		if err := m.Close(t.Context()); err != nil {
@@ -245,7 +245,7 @@ func TestUseRenewsALease(t *testing.T) {
 		release()
 		pass(time.Hour)
 		again() // at 2 h 140 s
-		if _, err := m.Touch(anyone, "nobody"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Touch(anyone, "nobody"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("a heartbeat for nobody: %v", err)
 		}
 		pass(time.Hour)
@@ -256,7 +256,7 @@ func TestUseRenewsALease(t *testing.T) {
 			"7460 x stopping: its idle time of 2m0s is over",
 			"7460 x stopped: its idle time of 2m0s is over",
 		)
-		if _, err := m.Touch(anyone, "x"); cloche.CodeOf(err) != cloche.CodeState {
+		if _, err := m.Touch(anyone, "x"); api.CodeOf(err) != api.CodeState {
 			t.Errorf("a heartbeat for what has stopped: %v", err)
 		}
 		m.Close(t.Context())
@@ -294,17 +294,17 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 		b.events = nil
 		n := b.daemon(Retention{}) // at 490 s
 		synctest.Wait()
-		if sb, _ := n.Get(anyone, "over"); sb.State != cloche.StateStopped || sb.Reason != "its idle time of 5m0s is over" {
+		if sb, _ := n.Get(anyone, "over"); sb.State != api.StateStopped || sb.Reason != "its idle time of 5m0s is over" {
 			t.Errorf("over is %s: %s", sb.State, sb.Reason)
 		}
 		for _, id := range []string{"used", "held"} {
-			if sb, _ := n.Get(anyone, id); sb.State != cloche.StateRunning {
+			if sb, _ := n.Get(anyone, id); sb.State != api.StateRunning {
 				t.Errorf("%s is %s: %s", id, sb.State, sb.Reason)
 			}
 		}
 		pass(30 * time.Second)
 		for _, id := range []string{"used", "held"} {
-			if sb, _ := n.Get(anyone, id); sb.State != cloche.StateStopped {
+			if sb, _ := n.Get(anyone, id); sb.State != api.StateStopped {
 				t.Errorf("%s is %s 320 s after its last use", id, sb.State)
 			}
 		}
@@ -320,9 +320,9 @@ func TestReboot(t *testing.T) {
 		b.put("leased", false, leased(0, time.Hour))
 		b.put("over", false, func(r *record) { leased(0, time.Minute)(r); r.LastUse = now().Add(-time.Hour) })
 		b.put("transient", false, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
-		b.put("stopping", false, func(r *record) { r.Info.State = cloche.StateStopping })
+		b.put("stopping", false, func(r *record) { r.Info.State = api.StateStopping })
 		b.put("removing", false, func(r *record) { r.Removing = true })
-		b.put("stopped", false, func(r *record) { r.Info.State = cloche.StateStopped; at := now(); r.Info.StoppedAt = &at })
+		b.put("stopped", false, func(r *record) { r.Info.State = api.StateStopped; at := now(); r.Info.StoppedAt = &at })
 		b.put("version1", false, func(r *record) { r.Version = 1; r.Info.Persistent = false; r.LastUse = time.Time{} })
 		if err := os.WriteFile(filepath.Join(b.dir, "sandboxes", "stopped", "processes.json.new"), []byte("{half"), 0o600); err != nil {
 			t.Fatal(err)
@@ -333,8 +333,8 @@ func TestReboot(t *testing.T) {
 		}
 		m := b.daemon(Retention{})
 		synctest.Wait()
-		got := map[string]cloche.State{}
-		for _, sb := range m.List(anyone, cloche.ListOptions{}).Sandboxes {
+		got := map[string]api.State{}
+		for _, sb := range m.List(anyone, api.ListOptions{}).Sandboxes {
 			got[sb.ID] = sb.State
 			if sb.StoppedAt == nil {
 				t.Errorf("%s ended at no time", sb.ID)
@@ -343,9 +343,9 @@ func TestReboot(t *testing.T) {
 				t.Error("a sandbox of the first version is not persistent")
 			}
 		}
-		want := map[string]cloche.State{
-			"plain": cloche.StateLost, "leased": cloche.StateLost, "over": cloche.StateStopped, "stopping": cloche.StateStopped,
-			"stopped": cloche.StateStopped, "version1": cloche.StateLost,
+		want := map[string]api.State{
+			"plain": api.StateLost, "leased": api.StateLost, "over": api.StateStopped, "stopping": api.StateStopped,
+			"stopped": api.StateStopped, "version1": api.StateLost,
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("after a reboot: %v, want %v", got, want)
@@ -372,14 +372,14 @@ func TestFailedEndOfALeaseIsRetried(t *testing.T) {
 		b.engine.live["x"].refuse, b.engine.live["y"].refuse = 2, 2
 		m := b.daemon(Retention{})
 		pass(60*time.Second + 500*time.Millisecond)
-		if sb, _ := m.Get(anyone, "x"); sb.State != cloche.StateStopping || sb.Teardown == nil || sb.Teardown.Attempts == 0 || sb.TerminalReason != cloche.EndedIdle {
+		if sb, _ := m.Get(anyone, "x"); sb.State != api.StateStopping || sb.Teardown == nil || sb.Teardown.Attempts == 0 || sb.TerminalReason != api.EndedIdle {
 			t.Errorf("x is %s, %+v, want stopping, with what went wrong", sb.State, sb.Teardown)
 		}
 		pass(10 * time.Second)
-		if sb, _ := m.Get(anyone, "x"); sb.State != cloche.StateStopped || sb.Reason != "its idle time of 1m0s is over" {
+		if sb, _ := m.Get(anyone, "x"); sb.State != api.StateStopped || sb.Reason != "its idle time of 1m0s is over" {
 			t.Errorf("x is %s: %s", sb.State, sb.Reason)
 		}
-		if sb, err := m.Get(anyone, "y"); !errors.Is(err, cloche.ErrNotFound) {
+		if sb, err := m.Get(anyone, "y"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("y is %s, want gone", sb.State)
 		}
 		m.Close(t.Context())
@@ -392,7 +392,7 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 		for i := range 4 {
 			b.put(fmt.Sprintf("e%d", i), false, func(r *record) {
 				at := now().Add(-time.Duration(i) * time.Minute)
-				r.Info.State, r.Info.StoppedAt = cloche.StateStopped, &at
+				r.Info.State, r.Info.StoppedAt = api.StateStopped, &at
 			})
 		}
 		b.put("live", true, nil)
@@ -400,7 +400,7 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 		synctest.Wait()
 		b.want("0 live adopted", "0 e3 removed: it ended at 1999-12-31T23:57:00Z and is not kept any longer")
 		pass(58 * time.Minute)
-		if _, err := m.Get(anyone, "e2"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Get(anyone, "e2"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("e2, which ended an hour ago: %v", err)
 		}
 		if _, err := m.Get(anyone, "e1"); err != nil {
@@ -410,7 +410,7 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(24 * time.Hour)
-		if l := m.List(anyone, cloche.ListOptions{}); len(l.Sandboxes) != 0 {
+		if l := m.List(anyone, api.ListOptions{}); len(l.Sandboxes) != 0 {
 			t.Errorf("left: %v", l.Sandboxes)
 		}
 		m.Close(t.Context())
@@ -425,13 +425,13 @@ func TestHold(t *testing.T) {
 		b.put("y", true, nil)
 		m := b.daemon(Retention{})
 		synctest.Wait()
-		if _, err := m.Get(anyone, "left"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Get(anyone, "left"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("a held sandbox whose holder went with the daemon: %v", err)
 		}
-		if _, err := m.Hold(anyone, "y"); cloche.CodeOf(err) != cloche.CodeState {
+		if _, err := m.Hold(anyone, "y"); api.CodeOf(err) != api.CodeState {
 			t.Errorf("hold of one that is not transient: %v", err)
 		}
-		if _, err := m.Hold(policy.TCPCaller(), "x"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Hold(policy.TCPCaller(), "x"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("hold of another tenant's: %v", err)
 		}
 		one, err := m.Hold(anyone, "x")
@@ -451,7 +451,7 @@ func TestHold(t *testing.T) {
 		b.engine.live["x"].refuse = 3
 		two()
 		pass(time.Minute)
-		if _, err := m.Get(anyone, "x"); !errors.Is(err, cloche.ErrNotFound) {
+		if _, err := m.Get(anyone, "x"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("with both holders gone: %v", err)
 		}
 		m.Close(t.Context())
@@ -494,8 +494,8 @@ func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 		}
 		n := b.daemon(Retention{})
 		synctest.Wait()
-		for id, want := range map[string]cloche.State{"stays": cloche.StateRunning, "goes": cloche.StateStopped, "held": cloche.StateRunning} {
-			if sb, err := n.Get(anyone, id); err != nil || sb.State != want || want == cloche.StateStopped && sb.Reason != shutdownReason {
+		for id, want := range map[string]api.State{"stays": api.StateRunning, "goes": api.StateStopped, "held": api.StateRunning} {
+			if sb, err := n.Get(anyone, id); err != nil || sb.State != want || want == api.StateStopped && sb.Reason != shutdownReason {
 				t.Errorf("%s is %s (%s), %v; want %s", id, sb.State, sb.Reason, err, want)
 			}
 		}
@@ -512,17 +512,17 @@ func TestHangingTeardown(t *testing.T) {
 		b.put("y", true, nil)
 		b.engine.live["x"].hang, b.engine.live["y"].hang = 2, 2
 		m := b.daemon(Retention{})
-		if _, err := m.Kill(t.Context(), anyone, "x"); cloche.CodeOf(err) != cloche.CodeTimeout || time.Since(b.begun) != closeTimeout {
+		if _, err := m.Kill(t.Context(), anyone, "x"); api.CodeOf(err) != api.CodeTimeout || time.Since(b.begun) != closeTimeout {
 			t.Errorf("a kill that hangs: %v after %s", err, time.Since(b.begun))
 		}
-		if err := m.Remove(t.Context(), anyone, "y"); cloche.CodeOf(err) != cloche.CodeTimeout {
+		if err := m.Remove(t.Context(), anyone, "y"); api.CodeOf(err) != api.CodeTimeout {
 			t.Errorf("a removal that hangs: %v", err)
 		}
 		pass(5 * time.Minute)
-		if sb, err := m.Get(anyone, "x"); err != nil || sb.State != cloche.StateStopped {
+		if sb, err := m.Get(anyone, "x"); err != nil || sb.State != api.StateStopped {
 			t.Errorf("x is %s, %v", sb.State, err)
 		}
-		if sb, err := m.Get(anyone, "y"); !errors.Is(err, cloche.ErrNotFound) {
+		if sb, err := m.Get(anyone, "y"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("y is %s, %v", sb.State, err)
 		}
 		m.Close(t.Context())
@@ -534,7 +534,7 @@ func TestPauseNeedsAnEngineThatCan(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, nil)
 		m := b.daemon(Retention{})
-		if _, err := m.Pause(t.Context(), anyone, "x"); !errors.Is(err, cloche.ErrUnsupported) || !strings.Contains(err.Error(), "stub") {
+		if _, err := m.Pause(t.Context(), anyone, "x"); !errors.Is(err, api.ErrUnsupported) || !strings.Contains(err.Error(), "stub") {
 			t.Errorf("pause: %v, want unsupported, and the engine's name", err)
 		}
 		m.Close(t.Context())

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -25,7 +25,7 @@ const recordVersion = 2
 // readable by its owner alone because it holds the agent's token.
 type record struct {
 	Version int
-	Info    cloche.Sandbox
+	Info    api.Sandbox
 	// EngineState is what the engine needs to find the instance again.
 	EngineState []byte
 	AgentToken  []byte
@@ -88,7 +88,7 @@ func (r *record) write(dir string, first bool) error {
 type identity struct {
 	Version int
 	// Info has what does not change after the sandbox was created.
-	Info cloche.Sandbox
+	Info api.Sandbox
 	// KeyDigest is as in record.
 	KeyDigest string `json:",omitempty"`
 }
@@ -101,7 +101,7 @@ func (s *live) describe() (wait func() error, err error) {
 	i := s.info
 	digest := s.digest
 	s.mu.Unlock()
-	data, err := json.Marshal(identity{Version: recordVersion, KeyDigest: digest, Info: cloche.Sandbox{
+	data, err := json.Marshal(identity{Version: recordVersion, KeyDigest: digest, Info: api.Sandbox{
 		ID: i.ID, Name: i.Name, Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Labels: i.Labels,
 		Workspace: i.Workspace, IdempotencyKey: i.IdempotencyKey, Persistent: i.Persistent, CreatedAt: i.CreatedAt,
 	}})
@@ -217,7 +217,7 @@ func recordDirs(dir string) (ids, gone []string, err error) {
 	for _, e := range entries {
 		if e.IsDir() && strings.HasPrefix(e.Name(), goneDir) {
 			gone = append(gone, filepath.Join(dir, e.Name()))
-		} else if e.IsDir() && cloche.ValidName(e.Name()) {
+		} else if e.IsDir() && api.ValidName(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -244,7 +244,7 @@ func clearDir(dir string) error {
 	// It is empty, unless a creation was interrupted.
 	if err := os.Remove(staging); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		if err := workspace.SweepStaging(staging); err != nil {
-			return leaves(cloche.ResourceMounts, fmt.Errorf("unmount what was staged: %w", err))
+			return leaves(api.ResourceMounts, fmt.Errorf("unmount what was staged: %w", err))
 		}
 	}
 	gone := filepath.Join(filepath.Dir(dir), goneDir+filepath.Base(dir))

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -130,7 +130,7 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 		found.failed(err)
 	}
 	s.mu.Lock()
-	inst, name, paused := s.inst, s.info.Engine, s.info.State == cloche.StatePaused
+	inst, name, paused := s.inst, s.info.Engine, s.info.State == api.StatePaused
 	s.mu.Unlock()
 	if inst != nil {
 		m.adoptWay(ctx, s)
@@ -154,12 +154,12 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
 	s.endpoints.adopt(r.Endpoints)
-	if s.info.State == cloche.StateStopped || s.info.State == cloche.StateLost {
+	if s.info.State == api.StateStopped || s.info.State == api.StateLost {
 		s.finish(ending{reason: "the sandbox was ended"})
 		return s, nil
 	}
 	inst, err := m.reach(ctx, s)
-	if errors.Is(err, cloche.ErrNotFound) {
+	if errors.Is(err, api.ErrNotFound) {
 		m.untold(s, err)
 		m.markDead(s)
 		return s, nil
@@ -167,7 +167,7 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	if err != nil {
 		// It may live. Its record stays as it is, for a daemon that can reach it.
 		s.unreached = true
-		s.info.State, s.info.Reason = cloche.StateFailed, "this daemon cannot reach it: the daemon's log says why"
+		s.info.State, s.info.Reason = api.StateFailed, "this daemon cannot reach it: the daemon's log says why"
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
 	s.inst = inst
@@ -179,8 +179,8 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	if st, ok := stat(ctx, inst); ok {
 		s.oomSeen = st.OOMKills
 	}
-	if s.unsettled && s.info.State == cloche.StateRunning {
-		s.info.State = cloche.StatePaused // until resolve has made sure that it runs
+	if s.unsettled && s.info.State == api.StateRunning {
+		s.info.State = api.StatePaused // until resolve has made sure that it runs
 	}
 	return s, nil
 }
@@ -200,7 +200,7 @@ func (s *live) recall(r *record) {
 	if s.lease.lastUse = used.Add(s.lease.saveEvery()); s.lease.lastUse.After(now()) {
 		s.lease.lastUse = now()
 	}
-	if r.Info.State == cloche.StatePaused {
+	if r.Info.State == api.StatePaused {
 		s.lease.paused, s.lease.spent = true, r.IdleSpent
 	}
 }
@@ -208,11 +208,11 @@ func (s *live) recall(r *record) {
 // reach asks the engine for the instance.
 func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
 	if s.engineState == nil {
-		return nil, cloche.Errorf(cloche.CodeNotFound, "sandbox %s ran under another home", s.id)
+		return nil, api.Errorf(api.CodeNotFound, "sandbox %s ran under another home", s.id)
 	}
 	eng := m.engineNamed(s.info.Engine)
 	if eng == nil {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, s.info.Engine)
+		return nil, api.Errorf(api.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, s.info.Engine)
 	}
 	return eng.Recover(ctx, s.engineState)
 }
@@ -229,21 +229,21 @@ func (m *Manager) markDead(s *live) {
 	switch {
 	case s.removing:
 		// resolve goes on with it.
-	case s.info.State == cloche.StateStopping || s.info.State == cloche.StateFailed:
-		s.info.State, s.info.Reason = cloche.StateStopping, s.endReason
-		s.info.TerminalReason = cmp.Or(s.info.TerminalReason, cloche.EndedStopped)
+	case s.info.State == api.StateStopping || s.info.State == api.StateFailed:
+		s.info.State, s.info.Reason = api.StateStopping, s.endReason
+		s.info.TerminalReason = cmp.Or(s.info.TerminalReason, api.EndedStopped)
 		m.markStopped(s)
 	case leased && !now().Before(t.at):
-		s.info.State, s.endReason, s.info.TerminalReason = cloche.StateStopping, t.reason, t.cause
+		s.info.State, s.endReason, s.info.TerminalReason = api.StateStopping, t.reason, t.cause
 		m.markStopped(s)
 	default:
 		stopped := now()
-		s.info.State, s.info.Reason, s.info.StoppedAt = cloche.StateLost, "the sandbox died while the daemon was not running", &stopped
-		s.info.TerminalReason = cloche.EndedLost
+		s.info.State, s.info.Reason, s.info.StoppedAt = api.StateLost, "the sandbox died while the daemon was not running", &stopped
+		s.info.TerminalReason = api.EndedLost
 		if err := s.save(); err != nil {
 			m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
-		m.tell(s, cloche.EventLost, s.info.Reason)
+		m.tell(s, api.EventLost, s.info.Reason)
 		m.opts.Ended(s.info)
 	}
 	s.finish(ending{reason: cmp.Or(s.info.Reason, "the sandbox was ended")})
@@ -255,27 +255,27 @@ func (m *Manager) resolve(s *live) {
 	state, cause, alive := s.info.State, s.info.TerminalReason, s.inst != nil
 	removing := s.removing || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
-	because := why{cause: cloche.EndedLease, text: "what held it went with the daemon"}
+	because := why{cause: api.EndedLease, text: "what held it went with the daemon"}
 	if s.removal != nil {
 		because = s.removal.why()
 		s.endsFor(because)
 	}
-	if alive && !removing && state != cloche.StateStopping {
-		m.tell(s, cloche.EventAdopted, "")
+	if alive && !removing && state != api.StateStopping {
+		m.tell(s, api.EventAdopted, "")
 	}
 	s.mu.Unlock()
 	switch {
 	case removing:
 		m.removeLater(s, because)
 	case !alive:
-	case state == cloche.StateStopping || state == cloche.StateFailed:
+	case state == api.StateStopping || state == api.StateFailed:
 		m.background(func() {
 			// Whoever asked for a kill has not asked for a grace.
 			before := m.graceful(s, defaultGrace)
-			if cause == cloche.EndedKilled {
+			if cause == api.EndedKilled {
 				before = nil
 			}
-			if _, err := m.end(m.ctx, s, why{cause: cloche.EndedStopped}, before); err != nil {
+			if _, err := m.end(m.ctx, s, why{cause: api.EndedStopped}, before); err != nil {
 				m.log.Error("finish a stop", "sandbox", s.id, "error", err)
 			}
 		})
@@ -289,7 +289,7 @@ func (m *Manager) settleDown(s *live) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	s.mu.Lock()
-	needed := s.unsettled && s.info.State == cloche.StatePaused
+	needed := s.unsettled && s.info.State == api.StatePaused
 	p, ok := s.inst.(engine.Pauser)
 	s.mu.Unlock()
 	if !ok || !needed {

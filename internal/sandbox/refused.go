@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/secret"
@@ -19,7 +19,7 @@ type Refusal struct {
 	// Rule is the rule's place in the request; empty when there is nothing to tell
 	// but how many more there were.
 	Rule   string
-	Access cloche.PathAccess
+	Access api.PathAccess
 	// Mount is where the rule's mount is seen, and Path is relative to it.
 	Mount, Path string
 	// Op is what was tried: "open", "rename".
@@ -33,13 +33,13 @@ type Refusal struct {
 
 // pathRules are the rules on paths of a sandbox as its agent and its engine get
 // them: always the same list, by whose places they are known later.
-func pathRules(info cloche.Sandbox) []agent.Rule {
+func pathRules(info api.Sandbox) []agent.Rule {
 	var rules []agent.Rule
-	add := func(name, target string, readOnly bool, list []cloche.PathRule) {
+	add := func(name, target string, readOnly bool, list []api.PathRule) {
 		for _, r := range pinned(readOnly, list) {
 			rules = append(rules, agent.Rule{
 				Name:   name + ".rules[" + strconv.Itoa(r.of) + "]",
-				Target: cloche.Bytes(target), Path: cloche.Bytes(r.Path), Access: r.Access, Make: !readOnly,
+				Target: api.Bytes(target), Path: api.Bytes(r.Path), Access: r.Access, Make: !readOnly,
 			})
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // leftover is an error that says what is still there because of it.
 type leftover struct {
-	kind cloche.ResourceKind
+	kind api.ResourceKind
 	err  error
 }
 
@@ -22,7 +22,7 @@ func (l *leftover) Error() string { return string(l.kind) + " are left: " + l.er
 func (l *leftover) Unwrap() error { return l.err }
 
 // leaves says what is left because of err, unless it is nil or says so itself.
-func leaves(kind cloche.ResourceKind, err error) error {
+func leaves(kind api.ResourceKind, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -40,14 +40,14 @@ func leaves(kind cloche.ResourceKind, err error) error {
 func said(err error) string {
 	what := "it"
 	if l, ok := errors.AsType[*leftover](err); ok {
-		what = map[cloche.ResourceKind]string{
-			cloche.ResourceProcesses: "its processes could not be ended",
-			cloche.ResourceCgroup:    "its cgroup could not be removed",
-			cloche.ResourceMounts:    "its mounts could not be unmounted",
-			cloche.ResourceNetwork:   "its network could not be closed",
-			cloche.ResourceListeners: "its listeners could not be closed",
-			cloche.ResourceDisk:      "its files could not all be removed",
-			cloche.ResourceLeases:    "its workspace could not be given up",
+		what = map[api.ResourceKind]string{
+			api.ResourceProcesses: "its processes could not be ended",
+			api.ResourceCgroup:    "its cgroup could not be removed",
+			api.ResourceMounts:    "its mounts could not be unmounted",
+			api.ResourceNetwork:   "its network could not be closed",
+			api.ResourceListeners: "its listeners could not be closed",
+			api.ResourceDisk:      "its files could not all be removed",
+			api.ResourceLeases:    "its workspace could not be given up",
 		}[l.kind]
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
@@ -61,8 +61,8 @@ func said(err error) string {
 
 // remains is what is left of everything that a sandbox had, in the order in which it
 // is ended. err, which may be nil, is that of the attempt.
-func (m *Manager) remains(s *live, err error) []cloche.Resource {
-	var failed cloche.ResourceKind
+func (m *Manager) remains(s *live, err error) []api.Resource {
+	var failed api.ResourceKind
 	if l, ok := errors.AsType[*leftover](err); ok {
 		failed = l.kind
 	}
@@ -72,26 +72,26 @@ func (m *Manager) remains(s *live, err error) []cloche.Resource {
 	var runs, group, disk, mounts int
 	if inst != nil {
 		runs, group = 1, 1
-		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != cloche.ResourceProcesses || isClosed(inst.Done()) {
+		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != api.ResourceProcesses || isClosed(inst.Done()) {
 			runs = 0 // it says what is left, in the order of Close
 		}
 	}
 	if _, serr := os.Lstat(s.dir); serr == nil {
 		disk, mounts = 1, mountsBelow(s.dir)
 	}
-	count := map[cloche.ResourceKind]int{
-		cloche.ResourceListeners: len(s.endpoints.open()), cloche.ResourceProcesses: runs, cloche.ResourceCgroup: group,
-		cloche.ResourceMounts: mounts, cloche.ResourceDisk: disk,
+	count := map[api.ResourceKind]int{
+		api.ResourceListeners: len(s.endpoints.open()), api.ResourceProcesses: runs, api.ResourceCgroup: group,
+		api.ResourceMounts: mounts, api.ResourceDisk: disk,
 	}
 	if way != nil {
-		count[cloche.ResourceNetwork] = 1
+		count[api.ResourceNetwork] = 1
 	}
 	if named {
-		count[cloche.ResourceLeases] = 1
+		count[api.ResourceLeases] = 1
 	}
-	var out []cloche.Resource
-	for _, kind := range cloche.ResourceKinds() {
-		r := cloche.Resource{Kind: kind, Remaining: count[kind]}
+	var out []api.Resource
+	for _, kind := range api.ResourceKinds() {
+		r := api.Resource{Kind: kind, Remaining: count[kind]}
 		if kind == failed {
 			r.Error, r.Remaining = said(err), max(r.Remaining, 1)
 		}

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // pace says when a teardown that failed is tried again.
@@ -75,7 +75,7 @@ type retrying struct {
 // holds s.ops.
 func (m *Manager) attempt(ctx context.Context, s *live) error {
 	s.mu.Lock()
-	done := s.removed || s.info.State == cloche.StateStopped
+	done := s.removed || s.info.State == api.StateStopped
 	s.mu.Unlock()
 	if done {
 		return nil
@@ -117,9 +117,9 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removed = true
-	s.info.Teardown = &cloche.Teardown{Attempts: s.attempts, Resources: left}
+	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Resources: left}
 	if s.announced {
-		m.tell(s, cloche.EventRemoved, s.toldReason())
+		m.tell(s, api.EventRemoved, s.toldReason())
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (m *Manager) noteFailure(s *live, err error) {
 	defer s.mu.Unlock()
 	s.attempts++
 	s.failure = err
-	s.info.Teardown = &cloche.Teardown{Attempts: s.attempts, Error: said(err), Resources: left}
+	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Error: said(err), Resources: left}
 }
 
 // awaitEnd goes on in the background with a teardown that failed, and waits for what
@@ -165,12 +165,12 @@ func (s *live) notEnded(err error) error {
 	if removing {
 		what = "removed"
 	}
-	var out *cloche.Error
+	var out *api.Error
 	if errors.Is(err, context.DeadlineExceeded) {
 		// A machine under load takes its time to take a large sandbox apart.
-		out = cloche.Errorf(cloche.CodeTimeout, "sandbox %s could not be %s within %s; it goes on", s.name, what, closeTimeout)
+		out = api.Errorf(api.CodeTimeout, "sandbox %s could not be %s within %s; it goes on", s.name, what, closeTimeout)
 	} else {
-		out = cloche.Errorf(cloche.CodeInternal, "sandbox %s could not be %s: %s; it is being retried", s.name, what, said(err))
+		out = api.Errorf(api.CodeInternal, "sandbox %s could not be %s: %s; it is being retried", s.name, what, said(err))
 	}
 	out.Retryable, out.RetryAfterMS, out.TerminalReason = true, teardownPace().most.Milliseconds(), reason
 	return out.WithHint("its record says what is left of it; do the same again to try at once").WithCause(err)

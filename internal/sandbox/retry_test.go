@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -76,8 +76,8 @@ func TestDeletesThatFail(t *testing.T) {
 					t.Errorf("the delete took %s: %v", took, err)
 				}
 				if c.err {
-					e, ok := errors.AsType[*cloche.Error](err)
-					if !ok || !e.Retryable || e.TerminalReason != cloche.EndedDeleted || e.RetryAfterMS == 0 {
+					e, ok := errors.AsType[*api.Error](err)
+					if !ok || !e.Retryable || e.TerminalReason != api.EndedDeleted || e.RetryAfterMS == 0 {
 						t.Errorf("the error is %+v, want one that may be retried", e)
 					}
 					b.wantDeleting(m)
@@ -98,7 +98,7 @@ func TestDeletesThatFail(t *testing.T) {
 					pass(s.after)
 				}
 				if !c.err {
-					if gone.State != cloche.StateDeleted || gone.TerminalReason != cloche.EndedDeleted || gone.Teardown == nil || gone.Teardown.Attempts != c.attempts {
+					if gone.State != api.StateDeleted || gone.TerminalReason != api.EndedDeleted || gone.Teardown == nil || gone.Teardown.Attempts != c.attempts {
 						t.Errorf("the last record: %+v, %+v", gone, gone.Teardown)
 					}
 					for _, r := range gone.Teardown.Resources {
@@ -107,7 +107,7 @@ func TestDeletesThatFail(t *testing.T) {
 						}
 					}
 				}
-				if l := m.List(anyone, cloche.ListOptions{}); len(l.Sandboxes) != 0 {
+				if l := m.List(anyone, api.ListOptions{}); len(l.Sandboxes) != 0 {
 					t.Errorf("listed: %+v", l.Sandboxes)
 				}
 				if _, err := os.Stat(filepath.Join(b.dir, "sandboxes", "x")); !errors.Is(err, os.ErrNotExist) {
@@ -123,11 +123,11 @@ func TestDeletesThatFail(t *testing.T) {
 					t.Errorf("no event says when it succeeded: %v", b.events)
 				}
 				// By id it may be deleted again, and says why it is gone.
-				if again, err := m.Delete(t.Context(), anyone, "x"); err != nil || again.State != cloche.StateDeleted || again.ID != "x" {
+				if again, err := m.Delete(t.Context(), anyone, "x"); err != nil || again.State != api.StateDeleted || again.ID != "x" {
 					t.Errorf("a delete of what is gone: %+v, %v", again, err)
 				}
 				_, err = m.Get(anyone, "x")
-				if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeNotFound || e.TerminalReason != cloche.EndedDeleted {
+				if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeNotFound || e.TerminalReason != api.EndedDeleted {
 					t.Errorf("get: %+v", err)
 				}
 				m.Close(t.Context())
@@ -140,7 +140,7 @@ func TestDeletesThatFail(t *testing.T) {
 func (b *bubble) wantDeleting(m *Manager) {
 	b.t.Helper()
 	synctest.Wait()
-	l := m.List(anyone, cloche.ListOptions{States: []cloche.State{cloche.StateDeleting}})
+	l := m.List(anyone, api.ListOptions{States: []api.State{api.StateDeleting}})
 	if len(l.Sandboxes) != 1 {
 		b.t.Fatalf("listed as deleting: %+v", l.Sandboxes)
 	}
@@ -148,17 +148,17 @@ func (b *bubble) wantDeleting(m *Manager) {
 	if d == nil || d.Attempts < 6 || d.NextAt == nil || !strings.Contains(d.Error, "its processes could not be ended") {
 		b.t.Fatalf("its teardown: %+v", d)
 	}
-	left := map[cloche.ResourceKind]cloche.Resource{}
+	left := map[api.ResourceKind]api.Resource{}
 	for _, r := range d.Resources {
 		left[r.Kind] = r
 	}
-	if len(left) != len(cloche.ResourceKinds()) {
+	if len(left) != len(api.ResourceKinds()) {
 		b.t.Errorf("the teardown lists %v", d.Resources)
 	}
-	if p := left[cloche.ResourceProcesses]; p.Remaining != 1 || p.Error == "" {
+	if p := left[api.ResourceProcesses]; p.Remaining != 1 || p.Error == "" {
 		b.t.Errorf("processes: %+v", p)
 	}
-	if p := left[cloche.ResourceNetwork]; p.Remaining != 0 || p.Error != "" {
+	if p := left[api.ResourceNetwork]; p.Remaining != 0 || p.Error != "" {
 		b.t.Errorf("network: %+v", p)
 	}
 	if own, _ := m.Count(anyone.Tenant); own != 1 {
@@ -196,7 +196,7 @@ func TestNotFoundIsAnEnd(t *testing.T) {
 		b.engine.live["x"].missing = true
 		m := b.daemon(Retention{})
 		synctest.Wait()
-		if sb, err := m.Delete(t.Context(), anyone, "x"); err != nil || sb.State != cloche.StateDeleted {
+		if sb, err := m.Delete(t.Context(), anyone, "x"); err != nil || sb.State != api.StateDeleted {
 			t.Errorf("delete: %+v, %v", sb, err)
 		}
 		m.Close(t.Context())
@@ -219,11 +219,11 @@ func TestDeleteOverARestart(t *testing.T) {
 		Crash(first)
 		synctest.Wait()
 		second := b.daemon(Retention{})
-		if sb, err := second.Get(anyone, "x"); err != nil || sb.TerminalReason == cloche.EndedLost {
+		if sb, err := second.Get(anyone, "x"); err != nil || sb.TerminalReason == api.EndedLost {
 			t.Errorf("after a restart: %+v, %v", sb, err)
 		}
 		pass(time.Minute)
-		if l := second.List(anyone, cloche.ListOptions{}); len(l.Sandboxes) != 0 {
+		if l := second.List(anyone, api.ListOptions{}); len(l.Sandboxes) != 0 {
 			t.Errorf("listed: %+v", l.Sandboxes)
 		}
 		if inst.closed != 1 {
@@ -251,17 +251,17 @@ func TestEndOverARestartKeepsItsCaller(t *testing.T) {
 		name        string
 		first, then verb // then is the other caller's
 		dies        bool
-		want        cloche.TerminalReason
+		want        api.TerminalReason
 	}{
-		{name: "kill", first: kill, want: cloche.EndedKilled},
-		{name: "stop", first: stop, want: cloche.EndedStopped},
-		{name: "delete", first: remove, want: cloche.EndedDeleted},
-		{name: "kill of what died", first: kill, dies: true, want: cloche.EndedKilled},
-		{name: "stop of what died", first: stop, dies: true, want: cloche.EndedStopped},
-		{name: "delete of what died", first: remove, dies: true, want: cloche.EndedDeleted},
-		{name: "stop, then a kill", first: stop, then: kill, want: cloche.EndedStopped},
-		{name: "kill, then a delete", first: kill, then: remove, want: cloche.EndedKilled},
-		{name: "delete, then a stop", first: remove, then: stop, want: cloche.EndedDeleted},
+		{name: "kill", first: kill, want: api.EndedKilled},
+		{name: "stop", first: stop, want: api.EndedStopped},
+		{name: "delete", first: remove, want: api.EndedDeleted},
+		{name: "kill of what died", first: kill, dies: true, want: api.EndedKilled},
+		{name: "stop of what died", first: stop, dies: true, want: api.EndedStopped},
+		{name: "delete of what died", first: remove, dies: true, want: api.EndedDeleted},
+		{name: "stop, then a kill", first: stop, then: kill, want: api.EndedStopped},
+		{name: "kill, then a delete", first: kill, then: remove, want: api.EndedKilled},
+		{name: "delete, then a stop", first: remove, then: stop, want: api.EndedDeleted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -293,10 +293,10 @@ func TestEndOverARestartKeepsItsCaller(t *testing.T) {
 				if err != nil || sb.TerminalReason != c.want || sb.EndedBy != by {
 					t.Errorf("the record has the end %s by %q, %v", sb.TerminalReason, sb.EndedBy, err)
 				}
-				if got := b.callers[cloche.EventStopped]; !slices.Equal(got, []string{by}) {
+				if got := b.callers[api.EventStopped]; !slices.Equal(got, []string{by}) {
 					t.Errorf("the events of its end have the callers %q", got)
 				}
-				if got := b.callers[cloche.EventStopping]; slices.ContainsFunc(got, func(s string) bool { return s != by }) {
+				if got := b.callers[api.EventStopping]; slices.ContainsFunc(got, func(s string) bool { return s != by }) {
 					t.Errorf("the events of its ending have the callers %q", got)
 				}
 				want := by
@@ -306,7 +306,7 @@ func TestEndOverARestartKeepsItsCaller(t *testing.T) {
 				if c.name == "delete, then a stop" {
 					want = by
 				}
-				if got := b.callers[cloche.EventRemoved]; len(got) > 0 && !slices.Equal(got, []string{want}) {
+				if got := b.callers[api.EventRemoved]; len(got) > 0 && !slices.Equal(got, []string{want}) {
 					t.Errorf("the events of its removal have the callers %q, want %q", got, want)
 				}
 				second.Close(t.Context())
@@ -326,7 +326,7 @@ func TestStopThatFails(t *testing.T) {
 		if _, err := m.Kill(t.Context(), anyone, "x"); err == nil {
 			t.Error("a kill that failed says nothing")
 		}
-		if sb, _ := m.Get(anyone, "x"); sb.State != cloche.StateStopping || sb.TerminalReason != cloche.EndedKilled || sb.Teardown == nil {
+		if sb, _ := m.Get(anyone, "x"); sb.State != api.StateStopping || sb.TerminalReason != api.EndedKilled || sb.Teardown == nil {
 			t.Errorf("meanwhile: %+v", sb)
 		}
 		// A delete of it takes over.
@@ -344,13 +344,13 @@ func TestStopThatFails(t *testing.T) {
 func TestRemainsByWhatTheEngineSays(t *testing.T) {
 	m := &Manager{}
 	s := &live{id: "x", dir: t.TempDir(), inst: &stubInstance{done: make(chan struct{})}, ended: make(chan struct{})}
-	err := leaves(cloche.ResourceProcesses, cloche.Errorf(cloche.CodeInternal, "close: %w", &engine.CloseError{Kind: cloche.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
+	err := leaves(api.ResourceProcesses, api.Errorf(api.CodeInternal, "close: %w", &engine.CloseError{Kind: api.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
 	if got := said(err); got != "its cgroup could not be removed: device or resource busy" {
 		t.Errorf("said: %q", got)
 	}
 	for _, r := range m.remains(s, err) {
-		want := map[cloche.ResourceKind]int{cloche.ResourceCgroup: 1, cloche.ResourceDisk: 1}[r.Kind]
-		if r.Remaining != want || (r.Error != "") != (r.Kind == cloche.ResourceCgroup) {
+		want := map[api.ResourceKind]int{api.ResourceCgroup: 1, api.ResourceDisk: 1}[r.Kind]
+		if r.Remaining != want || (r.Error != "") != (r.Kind == api.ResourceCgroup) {
 			t.Errorf("%+v, want %d", r, want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 )
@@ -62,7 +62,7 @@ func (c *creation) takeUser(wanted string) {
 	}
 	if os.Geteuid() != 0 {
 		c.s.info.User = "root"
-		c.s.info.Unenforced = append(c.s.info.Unenforced, cloche.Unenforced{
+		c.s.info.Unenforced = append(c.s.info.Unenforced, api.Unenforced{
 			Field:  "user",
 			Reason: "the image wants another user, and a rootless sandbox has uid 0 only, which has no rights on the host",
 		})

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -23,7 +23,7 @@ import (
 // value, which is read when it is used.
 type heldSecret struct {
 	Name, Env string
-	Mode      cloche.SecretMode
+	Mode      api.SecretMode
 	// Placeholder stands for the value in the sandbox, and Hosts may get it.
 	Placeholder string      `json:",omitempty"`
 	Hosts       []rule.Host `json:",omitempty"`
@@ -70,7 +70,7 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 		return nil
 	}
 	if c.m.opts.Secrets == nil {
-		return cloche.Errorf(cloche.CodeUnsupported, "a secret was asked for, and there are none here")
+		return api.Errorf(api.CodeUnsupported, "a secret was asked for, and there are none here")
 	}
 	var held []heldSecret
 	for _, g := range grants {
@@ -78,7 +78,7 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 			return err
 		}
 		h := heldSecret{Name: g.Name, Env: g.Env, Mode: g.Mode}
-		if g.Mode == cloche.SecretPlaceholder {
+		if g.Mode == api.SecretPlaceholder {
 			h.Placeholder, h.Headers, h.Query = intercept.NewPlaceholder(), g.Headers, g.Query
 			for _, host := range g.Hosts {
 				parsed, err := rule.ParseHost(host)
@@ -100,7 +100,7 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 func (s *live) placeholders() []intercept.Secret {
 	var out []intercept.Secret
 	for _, h := range s.secrets {
-		if h.Mode == cloche.SecretPlaceholder {
+		if h.Mode == api.SecretPlaceholder {
 			out = append(out, intercept.Secret{Name: h.Name, Placeholder: h.Placeholder, Hosts: h.Hosts, Headers: h.Headers, Query: h.Query})
 		}
 	}
@@ -172,13 +172,13 @@ func (m *Manager) given(ctx context.Context, s *live) (map[string]string, error)
 		return env, nil
 	}
 	if m.opts.Secrets == nil {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "the sandbox has secrets, and there are none here")
+		return nil, api.Errorf(api.CodeUnsupported, "the sandbox has secrets, and there are none here")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	for _, h := range secrets {
 		env[h.Env] = h.Placeholder
-		if h.Mode != cloche.SecretEnv {
+		if h.Mode != api.SecretEnv {
 			continue
 		}
 		value, err := m.opts.Secrets(ctx, h.Name)
@@ -192,6 +192,6 @@ func (m *Manager) given(ctx context.Context, s *live) (map[string]string, error)
 
 // redacted is what may be on record of a process: without values that are known to
 // be secret in it.
-func (m *Manager) redacted(p cloche.Process) cloche.Process {
+func (m *Manager) redacted(p api.Process) api.Process {
 	return secret.In(m.opts.Redact, p)
 }

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -36,8 +36,8 @@ func TestSkillThatVanished(t *testing.T) {
 		}})
 	}
 	permit, err := policy.Decide(policy.Request{
-		Spec:  cloche.SandboxSpec{Name: "x", Skills: []cloche.SkillUse{{Name: cloche.AllSkills}}},
-		Facts: policy.Facts{Engines: []cloche.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Skills: skills},
+		Spec:  api.SandboxSpec{Name: "x", Skills: []api.SkillUse{{Name: api.AllSkills}}},
+		Facts: policy.Facts{Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Skills: skills},
 	}, operator, rules)
 	if err != nil {
 		t.Fatal(err)

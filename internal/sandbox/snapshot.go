@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -29,13 +29,13 @@ const (
 // Snapshot makes a snapshot of the files of a sandbox. While it is made a running
 // sandbox is as one that is paused. A sandbox that has ended has its workspace only.
 // On error nothing is left of it.
-func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit) (cloche.Snapshot, error) {
+func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit) (api.Snapshot, error) {
 	if !permit.Valid() {
-		return cloche.Snapshot{}, cloche.Errorf(cloche.CodeDenied, "no policy has granted this snapshot")
+		return api.Snapshot{}, api.Errorf(api.CodeDenied, "no policy has granted this snapshot")
 	}
 	s, err := m.find(caller, policy.VerbSnapshot, ref)
 	if err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	defer s.use()()
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
@@ -45,11 +45,11 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	defer s.interruptible(cancel)()
 	scope, left, err := s.snapshotScope(permit.Request().Scope)
 	if err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	draft, err := m.opts.Snapshots.Begin(s.tenant)
 	if err != nil {
-		return cloche.Snapshot{}, diskError(s, "copied", err)
+		return api.Snapshot{}, diskError(s, "copied", err)
 	}
 	defer func() {
 		if err := draft.Abort(); err != nil {
@@ -57,70 +57,70 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 		}
 	}()
 	t := &taking{m: m, s: s, draft: draft, permit: permit, info: s.snapshot()}
-	t.snap = cloche.Snapshot{
+	t.snap = api.Snapshot{
 		ID: draft.ID, Name: cmp.Or(permit.Request().Name, draft.ID), Tenant: s.tenant, Scope: scope, Sandbox: s.id,
 		Image: t.info.Image, ImageDigest: t.info.ImageDigest, WorkspacePath: t.info.Workspace.Path,
 		Labels: permit.Request().Labels, Left: left, CreatedAt: now(),
 	}
 	if err := t.take(ctx); err != nil {
-		return cloche.Snapshot{}, diskError(s, "copied", err)
+		return api.Snapshot{}, diskError(s, "copied", err)
 	}
 	t.snap.SizeBytes = t.snap.RootBytes + t.snap.WorkspaceBytes
 	count, bytes := permit.Max()
 	if err := m.at(ctx, "before snapshot"); err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	if err := draft.Commit(t.snap, snapshot.Quota{Count: count, Bytes: bytes}); err != nil {
-		return cloche.Snapshot{}, diskError(s, "copied", err)
+		return api.Snapshot{}, diskError(s, "copied", err)
 	}
 	return t.snap, nil
 }
 
 // snapshotScope is what can be had of a sandbox, of what was asked for, and what
 // is left out and why.
-func (s *live) snapshotScope(asked cloche.SnapshotScope) (cloche.SnapshotScope, []cloche.TarSkip, error) {
+func (s *live) snapshotScope(asked api.SnapshotScope) (api.SnapshotScope, []api.TarSkip, error) {
 	info := s.snapshot()
-	var left []cloche.TarSkip
+	var left []api.TarSkip
 	for _, mount := range info.Mounts {
-		left = append(left, cloche.TarSkip{Path: mount.Target, Reason: "a directory of the host"})
+		left = append(left, api.TarSkip{Path: mount.Target, Reason: "a directory of the host"})
 	}
-	scope := cmp.Or(asked, cloche.SnapshotFiles)
+	scope := cmp.Or(asked, api.SnapshotFiles)
 	switch info.State {
-	case cloche.StateRunning, cloche.StatePaused, cloche.StateStopped, cloche.StateLost:
+	case api.StateRunning, api.StatePaused, api.StateStopped, api.StateLost:
 	default:
 		return scope, nil, notRunning(info)
 	}
 	if what := outsideSnapshots(info.Workspace); what != "" {
-		if scope == cloche.SnapshotWorkspace {
-			return scope, nil, cloche.Errorf(cloche.CodeState, "the workspace of sandbox %s is %s, which is in no snapshot", info.Name, what).
+		if scope == api.SnapshotWorkspace {
+			return scope, nil, api.Errorf(api.CodeState, "the workspace of sandbox %s is %s, which is in no snapshot", info.Name, what).
 				WithHint("copy its files, or take a snapshot of the root")
 		}
-		left = append(left, cloche.TarSkip{Path: info.Workspace.Path, Reason: what})
-		scope = cloche.SnapshotRoot
+		left = append(left, api.TarSkip{Path: info.Workspace.Path, Reason: what})
+		scope = api.SnapshotRoot
 	}
-	if scope == cloche.SnapshotWorkspace {
+	if scope == api.SnapshotWorkspace {
 		return scope, left, nil
 	}
-	ended := info.State == cloche.StateStopped || info.State == cloche.StateLost
+	ended := info.State == api.StateStopped || info.State == api.StateLost
 	if !ended && !info.ReadOnlyRoot {
 		return scope, left, nil
 	}
-	if asked != "" || scope == cloche.SnapshotRoot {
+	if asked != "" || scope == api.SnapshotRoot {
 		if ended {
 			return scope, nil, rootGone(info)
 		}
-		return scope, nil, cloche.Errorf(cloche.CodeState, "the root of sandbox %s is read-only: nothing was changed in it", info.Name).
+		return scope, nil, api.Errorf(api.CodeState, "the root of sandbox %s is read-only: nothing was changed in it", info.Name).
 			WithHint("take a snapshot of the workspace")
 	}
 	reason := "nothing was changed: it is read-only"
 	if ended {
 		reason = "what was changed went with the sandbox's end"
 	}
-	return cloche.SnapshotWorkspace, append(left, cloche.TarSkip{Path: "/", Reason: reason}), nil
+	return api.SnapshotWorkspace, append(left, api.TarSkip{Path: "/", Reason: reason}), nil
 }
 
 // outsideSnapshots says what a workspace is that is in no snapshot; empty is another.
-func outsideSnapshots(ws cloche.Workspace) string {
+func outsideSnapshots(ws api.Workspace) string {
 	switch {
 	case ws.Dir != "":
 		return "a directory of the host"
@@ -167,16 +167,16 @@ type taking struct {
 	s      *live
 	draft  *snapshot.Draft
 	permit policy.SnapshotPermit
-	info   cloche.Sandbox
-	snap   cloche.Snapshot
+	info   api.Sandbox
+	snap   api.Snapshot
 }
 
 func (t *taking) take(ctx context.Context) error {
-	if t.snap.Scope != cloche.SnapshotWorkspace {
+	if t.snap.Scope != api.SnapshotWorkspace {
 		t.snap.Consistent = true
 		return t.takeRoot(ctx)
 	}
-	if t.info.State != cloche.StateRunning {
+	if t.info.State != api.StateRunning {
 		t.snap.Consistent = true // nothing moves
 		return t.copyWorkspace(ctx)
 	}
@@ -187,7 +187,7 @@ func (t *taking) take(ctx context.Context) error {
 	if ok {
 		err = t.m.pauseForNow(ctx, t.s, p)
 	}
-	if !ok || errors.Is(err, cloche.ErrUnsupported) {
+	if !ok || errors.Is(err, api.ErrUnsupported) {
 		return t.copyWorkspace(ctx) // and Consistent stays false
 	}
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *taking) takeRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.snap.Scope == cloche.SnapshotFiles {
+	if t.snap.Scope == api.SnapshotFiles {
 		err = t.copyWorkspace(ctx)
 		out.left -= t.snap.WorkspaceBytes
 	}
@@ -259,7 +259,7 @@ func (t *taking) copyWorkspace(ctx context.Context) error {
 
 // overRation is the error about a snapshot that is more than the tenant has left.
 func overRation() error {
-	e := cloche.Errorf(cloche.CodeNoCapacity, "the snapshot is larger than what the tenant may still keep of snapshots")
+	e := api.Errorf(api.CodeNoCapacity, "the snapshot is larger than what the tenant may still keep of snapshots")
 	e.Rule = "max_snapshot_bytes_per_tenant"
 	return e.WithHint("remove a snapshot with: cloche snapshot rm NAME; or files that need not be kept")
 }
@@ -304,7 +304,7 @@ func (c *creation) useSnapshot(context.Context) error {
 		return nil
 	}
 	if info := c.s.snapshot(); !fitsRoot(snap, info) {
-		e := cloche.Errorf(cloche.CodeState, "snapshot %s changes the root of image %s as it was, %s, and image %s is %s", snap.Name, snap.Image, snap.ImageDigest, info.Image, info.ImageDigest)
+		e := api.Errorf(api.CodeState, "snapshot %s changes the root of image %s as it was, %s, and image %s is %s", snap.Name, snap.Image, snap.ImageDigest, info.Image, info.ImageDigest)
 		e.Field = "image"
 		return e.WithHint("leave image out: the snapshot's own image is kept as long as the snapshot")
 	}
@@ -315,9 +315,9 @@ func (c *creation) useSnapshot(context.Context) error {
 // fitsRoot reports whether the root of a snapshot can be that of a sandbox. It belongs
 // to one image, by digest. The host image is the machine's files as they are now, and
 // most of it, what its mounts show, has no digest: changes of its root lie over that.
-func fitsRoot(snap cloche.Snapshot, sb cloche.Sandbox) bool {
-	if snap.Image == cloche.DefaultImage {
-		return sb.Image == cloche.DefaultImage
+func fitsRoot(snap api.Snapshot, sb api.Sandbox) bool {
+	if snap.Image == api.DefaultImage {
+		return sb.Image == api.DefaultImage
 	}
 	return sb.ImageDigest == snap.ImageDigest
 }
@@ -334,7 +334,7 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 	}
 	ws, store := c.s.info.Workspace, c.m.opts.Workspaces
 	if err := dir.Empty(ctx); err != nil {
-		if e, ok := errors.AsType[*cloche.Error](err); ok {
+		if e, ok := errors.AsType[*api.Error](err); ok {
 			e.Field = "workspace.name"
 		}
 		return err
@@ -366,8 +366,8 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 }
 
 // noRoom marks an error of writing to a workspace that has bounds and reached them.
-func noRoom(ws cloche.Workspace, err error) error {
-	if ws.Enforced == cloche.HeldByKernel && hostfile.IsFull(err) {
+func noRoom(ws api.Workspace, err error) error {
+	if ws.Enforced == api.HeldByKernel && hostfile.IsFull(err) {
 		return errors.Join(errNoRoom, err)
 	}
 	return err

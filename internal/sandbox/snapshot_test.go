@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -21,7 +21,7 @@ import (
 )
 
 // inWorkspace is where the host has a file of a private workspace.
-func (w *world) inWorkspace(sb cloche.Sandbox, name string) string {
+func (w *world) inWorkspace(sb api.Sandbox, name string) string {
 	return filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "workspace", name)
 }
 
@@ -44,7 +44,7 @@ func (w *world) read(path string) string {
 	return string(b)
 }
 
-func permitSnapshot(t *testing.T, req cloche.SnapshotRequest) policy.SnapshotPermit {
+func permitSnapshot(t *testing.T, req api.SnapshotRequest) policy.SnapshotPermit {
 	t.Helper()
 	p, err := policy.DecideSnapshot(req, policy.SnapshotFacts{}, rules)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestSnapshotAndBack(t *testing.T) {
 	w := newWorld(t)
 	root := rootTar(t, "added", "in the root")
 	w.machine.SetFaults(fake.Faults{Root: root})
-	var during []cloche.State
+	var during []api.State
 	var m *sandbox.Manager
 	w.trap = func(_ context.Context, point string) error {
 		if point == "copying" {
@@ -104,23 +104,23 @@ func TestSnapshotAndBack(t *testing.T) {
 	sb := w.create(m, "x")
 	w.write(w.inWorkspace(sb, "d/f"), "content")
 	w.forgetEvents()
-	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Name: "s", Labels: map[string]string{"a": "b"}}))
+	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Name: "s", Labels: map[string]string{"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(during, []cloche.State{cloche.StatePaused}) || states(m)[0] != cloche.StateRunning {
+	if !slices.Equal(during, []api.State{api.StatePaused}) || states(m)[0] != api.StateRunning {
 		t.Errorf("while its files were copied it was %v, and then %v", during, states(m))
 	}
 	if got := w.kinds(); !slices.Equal(got, []string{"paused", "resumed"}) {
 		t.Errorf("the events were %v", got)
 	}
-	if !snap.Consistent || snap.Scope != cloche.SnapshotFiles || snap.RootBytes != int64(len(root)) || snap.WorkspaceBytes != 7 ||
+	if !snap.Consistent || snap.Scope != api.SnapshotFiles || snap.RootBytes != int64(len(root)) || snap.WorkspaceBytes != 7 ||
 		snap.SizeBytes != snap.RootBytes+7 || snap.Sandbox != sb.ID || snap.ImageDigest != sb.ImageDigest || snap.Labels["a"] != "b" {
 		t.Errorf("the record is %+v", snap)
 	}
 	w.write(w.inWorkspace(sb, "d/f"), "changed since")
-	permit, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Name: "y", Snapshot: "s"}, Facts: policy.Facts{
-		Engines: []cloche.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
+	permit, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "y", Snapshot: "s"}, Facts: policy.Facts{
+		Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
 	}}, operator, rules)
 	if err != nil {
 		t.Fatal(err)
@@ -151,21 +151,21 @@ func TestSnapshotOverAnotherImage(t *testing.T) {
 	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})
 	m := w.manager(false)
 	w.create(m, "x")
-	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Name: "s"}))
+	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Name: "s"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	snap.ImageDigest = "sha256:" + strings.Repeat("0", 64) // as it was before an update
-	for image, code := range map[string]cloche.Code{"host": "", "debian:12": cloche.CodeState} {
+	for image, code := range map[string]api.Code{"host": "", "debian:12": api.CodeState} {
 		snap.Image = image
-		permit, err := policy.Decide(policy.Request{Spec: cloche.SandboxSpec{Image: "host", Snapshot: "s"}, Facts: policy.Facts{
-			Engines: []cloche.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
+		permit, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Image: "host", Snapshot: "s"}, Facts: policy.Facts{
+			Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
 		}}, operator, rules)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sb, err := m.Create(t.Context(), permit, nil)
-		if cloche.CodeOf(err) != code {
+		if api.CodeOf(err) != code {
 			t.Errorf("a snapshot of %s over another host image: %v", image, err)
 		}
 		if err != nil {
@@ -191,32 +191,32 @@ func TestSnapshotOfOthers(t *testing.T) {
 	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{})); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{})); api.CodeOf(err) != api.CodeState {
 		t.Errorf("the root of a paused sandbox: %v", err)
 	}
-	workspaceOnly := permitSnapshot(t, cloche.SnapshotRequest{Scope: cloche.SnapshotWorkspace})
+	workspaceOnly := permitSnapshot(t, api.SnapshotRequest{Scope: api.SnapshotWorkspace})
 	if snap, err := m.Snapshot(t.Context(), operator, "x", workspaceOnly); err != nil || !snap.Consistent {
 		t.Errorf("the workspace of a paused sandbox: %+v, %v", snap, err)
 	}
-	if got := states(m)[0]; got != cloche.StatePaused {
+	if got := states(m)[0]; got != api.StatePaused {
 		t.Errorf("after that it is %s", got)
 	}
 	if _, err := m.Kill(t.Context(), operator, "x"); err != nil {
 		t.Fatal(err)
 	}
-	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{}))
-	if err != nil || snap.Scope != cloche.SnapshotWorkspace || !snap.Consistent || len(snap.Left) != 1 || snap.Left[0].Path != "/" {
+	snap, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{}))
+	if err != nil || snap.Scope != api.SnapshotWorkspace || !snap.Consistent || len(snap.Left) != 1 || snap.Left[0].Path != "/" {
 		t.Errorf("of a sandbox that has ended: %+v, %v", snap, err)
 	}
-	for _, scope := range []cloche.SnapshotScope{cloche.SnapshotRoot, cloche.SnapshotFiles} {
-		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: scope})); cloche.CodeOf(err) != cloche.CodeState {
+	for _, scope := range []api.SnapshotScope{api.SnapshotRoot, api.SnapshotFiles} {
+		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Scope: scope})); api.CodeOf(err) != api.CodeState {
 			t.Errorf("the %s of a sandbox that has ended: %v", scope, err)
 		}
 	}
 	if got := len(w.kept()); got != 2 {
 		t.Errorf("%d snapshots are kept, want 2", got)
 	}
-	if _, err := m.Snapshot(t.Context(), operator, "x", policy.SnapshotPermit{}); cloche.CodeOf(err) != cloche.CodeDenied {
+	if _, err := m.Snapshot(t.Context(), operator, "x", policy.SnapshotPermit{}); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("without a permit: %v", err)
 	}
 }
@@ -234,12 +234,12 @@ func TestFaultsOfASnapshot(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	w.write(w.inWorkspace(sb, "f"), "content")
-	for _, scope := range []cloche.SnapshotScope{cloche.SnapshotFiles, cloche.SnapshotWorkspace} {
+	for _, scope := range []api.SnapshotScope{api.SnapshotFiles, api.SnapshotWorkspace} {
 		for _, point = range []string{"before hold", "before pause", "after pause", "copying", "before snapshot"} {
-			if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: scope})); err == nil {
+			if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{Scope: scope})); err == nil {
 				t.Errorf("%s with a fault at %q succeeded", scope, point)
 			}
-			if got := states(m)[0]; got != cloche.StateRunning {
+			if got := states(m)[0]; got != api.StateRunning {
 				t.Errorf("%s with a fault at %q leaves the sandbox %s", scope, point, got)
 			}
 			if got := w.kept(); len(got) != 0 {
@@ -250,22 +250,22 @@ func TestFaultsOfASnapshot(t *testing.T) {
 	point = ""
 	for _, step := range []fake.Step{fake.StepRoot, fake.StepPause} {
 		w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{step: errWanted}})
-		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{})); err == nil {
+		if _, err := m.Snapshot(t.Context(), operator, "x", permitSnapshot(t, api.SnapshotRequest{})); err == nil {
 			t.Errorf("with a fault of the engine at %s it succeeded", step)
 		}
 		w.machine.SetFaults(fake.Faults{})
-		if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
+		if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4"})); err != nil || *res.ExitCode != 4 {
 			t.Errorf("exec after a fault at %s: %+v, %v", step, res, err)
 		}
 	}
 	if got := w.kept(); len(got) != 0 {
 		t.Errorf("%v is left", got)
 	}
-	small, err := policy.DecideSnapshot(cloche.SnapshotRequest{}, policy.SnapshotFacts{}, policy.Rules{MaxSnapshotBytesPerTenant: 3})
+	small, err := policy.DecideSnapshot(api.SnapshotRequest{}, policy.SnapshotFacts{}, policy.Rules{MaxSnapshotBytesPerTenant: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Snapshot(t.Context(), operator, "x", small); cloche.CodeOf(err) != cloche.CodeTooLarge && cloche.CodeOf(err) != cloche.CodeNoCapacity {
+	if _, err := m.Snapshot(t.Context(), operator, "x", small); api.CodeOf(err) != api.CodeTooLarge && api.CodeOf(err) != api.CodeNoCapacity {
 		t.Errorf("a snapshot that is too large: %v", err)
 	}
 }
@@ -288,8 +288,8 @@ func TestEndsDuringASnapshot(t *testing.T) {
 			w.create(m, "x")
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				_, err := m.Snapshot(context.WithoutCancel(t.Context()), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{}))
-				if cloche.CodeOf(err) != cloche.CodeCanceled {
+				_, err := m.Snapshot(context.WithoutCancel(t.Context()), operator, "x", permitSnapshot(t, api.SnapshotRequest{}))
+				if api.CodeOf(err) != api.CodeCanceled {
 					t.Errorf("the snapshot came to %v", err)
 				}
 			})
@@ -317,7 +317,7 @@ func TestEndsDuringASnapshot(t *testing.T) {
 // TestSnapshotAndTheNextDaemon: a sandbox in whose snapshot the daemon was killed
 // runs.
 func TestSnapshotAndTheNextDaemon(t *testing.T) {
-	for _, scope := range []cloche.SnapshotScope{cloche.SnapshotFiles, cloche.SnapshotWorkspace} {
+	for _, scope := range []api.SnapshotScope{api.SnapshotFiles, api.SnapshotWorkspace} {
 		t.Run(string(scope), func(t *testing.T) {
 			w := newWorld(t)
 			reached, free := w.trapAt("copying")
@@ -325,17 +325,17 @@ func TestSnapshotAndTheNextDaemon(t *testing.T) {
 			sb := w.create(first, "x")
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				_, _ = first.Snapshot(context.WithoutCancel(t.Context()), operator, "x", permitSnapshot(t, cloche.SnapshotRequest{Scope: scope}))
+				_, _ = first.Snapshot(context.WithoutCancel(t.Context()), operator, "x", permitSnapshot(t, api.SnapshotRequest{Scope: scope}))
 			})
 			<-reached
 			sandbox.Crash(first)
 			w.trap = nil
 			second := w.manager(false)
-			eventually(t, "it runs", func() bool { got, _ := second.Get(operator, "x"); return got.State == cloche.StateRunning })
+			eventually(t, "it runs", func() bool { got, _ := second.Get(operator, "x"); return got.State == api.StateRunning })
 			free()
 			wg.Wait()
 			eventually(t, "it answers", func() bool {
-				res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, cloche.ExecRequest{Shell: "exit 4"}))
+				res, err := second.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 4"}))
 				return err == nil && *res.ExitCode == 4
 			})
 			if got := w.kept(); len(got) != 0 {
@@ -350,12 +350,12 @@ func TestSnapshotAndTheNextDaemon(t *testing.T) {
 }
 
 // layered makes a sandbox with a layer, in which it is as if it had written a file.
-func (w *world) layered(m *sandbox.Manager, name, space string) cloche.Sandbox {
+func (w *world) layered(m *sandbox.Manager, name, space string) api.Sandbox {
 	w.t.Helper()
 	if err := workspace.LayersUsable(); err != nil {
 		w.t.Skipf("needs root and an overlay filesystem: %v", err)
 	}
-	sb, err := m.Create(w.t.Context(), w.permit(cloche.SandboxSpec{Name: name, Workspace: &cloche.Workspace{Name: space, Layered: true}}), nil)
+	sb, err := m.Create(w.t.Context(), w.permit(api.SandboxSpec{Name: name, Workspace: &api.Workspace{Name: space, Layered: true}}), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -368,15 +368,15 @@ func TestCommitAndRollback(t *testing.T) {
 	m := w.manager(false)
 	in := filepath.Join(w.dir, "workspaces", policy.LocalTenant, "space", "f")
 	w.layered(m, "x", "space")
-	d, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{})
+	d, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{})
 	if err != nil || d.Added != 1 || len(d.Changes) != 1 || d.Changes[0].Path != "f" || d.Bytes != 7 {
 		t.Errorf("the diff is %+v, %v", d, err)
 	}
-	for _, do := range []func(context.Context, policy.Caller, string) (cloche.Diff, error){m.CommitWorkspace, m.RollbackWorkspace} {
-		if _, err := do(t.Context(), operator, "x"); cloche.CodeOf(err) != cloche.CodeState {
+	for _, do := range []func(context.Context, policy.Caller, string) (api.Diff, error){m.CommitWorkspace, m.RollbackWorkspace} {
+		if _, err := do(t.Context(), operator, "x"); api.CodeOf(err) != api.CodeState {
 			t.Errorf("of a sandbox that runs: %v", err)
 		}
-		if _, err := do(t.Context(), policy.Caller{Tenant: "other"}, "x"); cloche.CodeOf(err) != cloche.CodeNotFound {
+		if _, err := do(t.Context(), policy.Caller{Tenant: "other"}, "x"); api.CodeOf(err) != api.CodeNotFound {
 			t.Errorf("for another tenant: %v", err)
 		}
 	}
@@ -384,7 +384,7 @@ func TestCommitAndRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It has the workspace until it is settled.
-	if _, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "y", Workspace: &cloche.Workspace{Name: "space"}}), nil); cloche.CodeOf(err) != cloche.CodeConflict {
+	if _, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "y", Workspace: &api.Workspace{Name: "space"}}), nil); api.CodeOf(err) != api.CodeConflict {
 		t.Errorf("another sandbox got the workspace: %v", err)
 	}
 	if d, err := m.RollbackWorkspace(t.Context(), operator, "x"); err != nil || d.Added != 1 || len(d.Changes) != 0 {
@@ -414,9 +414,9 @@ func TestCommitAndRollback(t *testing.T) {
 	}
 	plain := w.create(m, "plain")
 	for _, err := range []error{
-		func() error { _, err := m.Diff(t.Context(), operator, plain.ID, cloche.DiffOptions{}); return err }(),
+		func() error { _, err := m.Diff(t.Context(), operator, plain.ID, api.DiffOptions{}); return err }(),
 	} {
-		if cloche.CodeOf(err) != cloche.CodeState {
+		if api.CodeOf(err) != api.CodeState {
 			t.Errorf("of a workspace that is not layered: %v", err)
 		}
 	}
@@ -465,7 +465,7 @@ func TestDiffOfTheRoot(t *testing.T) {
 	m := w.manager(false)
 	w.create(m, "x")
 	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})
-	d, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Scope: cloche.DiffRoot})
+	d, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Scope: api.DiffRoot})
 	if err != nil || d.Added != 1 || d.Changes[0].Path != "added" || d.Changes[0].Size != 11 || d.Next != "" {
 		t.Errorf("the diff is %+v, %v", d, err)
 	}
@@ -475,10 +475,10 @@ func TestDiffOfTheRoot(t *testing.T) {
 		"cut":    rootTar(t, "added", "in the root")[:700],
 	} {
 		w.machine.SetFaults(fake.Faults{Root: root})
-		if d, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Scope: cloche.DiffRoot}); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if d, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Scope: api.DiffRoot}); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %+v, %v", what, d, err)
 		}
-		if got := states(m)[0]; got != cloche.StateRunning {
+		if got := states(m)[0]; got != api.StateRunning {
 			t.Errorf("after %s it is %s", what, got)
 		}
 	}
@@ -486,10 +486,10 @@ func TestDiffOfTheRoot(t *testing.T) {
 	if _, err := m.Kill(t.Context(), operator, "x"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Scope: cloche.DiffRoot}); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Scope: api.DiffRoot}); api.CodeOf(err) != api.CodeState {
 		t.Errorf("the root of a sandbox that has ended: %v", err)
 	}
-	if _, err := m.Diff(t.Context(), operator, "x", cloche.DiffOptions{Cursor: "%"}); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Cursor: "%"}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("a cursor that is none: %v", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -56,15 +56,15 @@ type space struct {
 }
 
 // isWatched is true for a workspace whose bound this Manager holds.
-func isWatched(ws cloche.Workspace) bool {
+func isWatched(ws api.Workspace) bool {
 	own := ws.Name == "" && ws.Dir == "" && !ws.Volume && !ws.ReadOnly
-	return own && (ws.Enforced == cloche.HeldByWatch || ws.Enforced == cloche.HeldByMeasure)
+	return own && (ws.Enforced == api.HeldByWatch || ws.Enforced == api.HeldByMeasure)
 }
 
 // watchedBounds are those that the watch holds. A bound that is measured before and after
 // each command is not held while one runs: then all of the disk is.
-func watchedBounds(info cloche.Sandbox) workspace.Bounds {
-	if info.Workspace.Enforced == cloche.HeldByMeasure {
+func watchedBounds(info api.Sandbox) workspace.Bounds {
+	if info.Workspace.Enforced == api.HeldByMeasure {
 		if info.Limits.DiskBytes == 0 {
 			return workspace.Bounds{}
 		}
@@ -99,7 +99,7 @@ func (m *Manager) lookAtSpace() (next time.Duration) {
 	for _, s := range m.all() {
 		s.mu.Lock()
 		limit := watchedBounds(s.info)
-		watched := s.info.State == cloche.StateRunning && isWatched(s.info.Workspace) && s.excess == nil && limit.Any()
+		watched := s.info.State == api.StateRunning && isWatched(s.info.Workspace) && s.excess == nil && limit.Any()
 		s.mu.Unlock()
 		if !watched {
 			continue
@@ -179,13 +179,13 @@ func (m *Manager) countSpace(s *live, limit workspace.Bounds) {
 	if err == nil {
 		taken, err = m.take(s, limit)
 	}
-	over, _ := errors.AsType[*cloche.Error](err)
+	over, _ := errors.AsType[*api.Error](err)
 	t.mu.Lock()
 	t.counting, t.at, t.took = false, time.Now(), time.Since(begun)
 	switch {
 	case over != nil && over.Quota != nil:
 	case err != nil || taken.Partial:
-		if !t.told && m.ctx.Err() == nil && s.snapshot().State == cloche.StateRunning {
+		if !t.told && m.ctx.Err() == nil && s.snapshot().State == api.StateRunning {
 			t.told = true
 			m.log.Warn("a part of a workspace cannot be counted; only what its filesystem loses is held against its bound", "sandbox", s.id, "error", err)
 		}
@@ -262,20 +262,20 @@ func (m *Manager) processesOf(s *live) []int {
 
 // overfull stops a sandbox whose workspace holds more than it may, at once: a grace would
 // be time to write more. What it wrote is kept, unless the disk is about to be full.
-func (m *Manager) overfull(s *live, over *cloche.Error) {
-	over.Quota.Phase = cloche.QuotaDuring
-	over.TerminalReason = cloche.EndedQuota
+func (m *Manager) overfull(s *live, over *api.Error) {
+	over.Quota.Phase = api.QuotaDuring
+	over.TerminalReason = api.EndedQuota
 	over.Message += ", so the sandbox was stopped; limits.disk_bytes and workspace.size_bytes allow more"
 	s.mu.Lock()
-	if s.excess != nil || s.info.State != cloche.StateRunning {
+	if s.excess != nil || s.info.State != api.StateRunning {
 		s.mu.Unlock()
 		return
 	}
 	s.excess = over
-	s.info.TerminalReason = cloche.EndedQuota
+	s.info.TerminalReason = api.EndedQuota
 	s.mu.Unlock()
 	m.log.Warn("stop a sandbox for what its workspace holds", "sandbox", s.id, "error", over)
-	w := why{cause: cloche.EndedQuota, text: over.Message}
+	w := why{cause: api.EndedQuota, text: over.Message}
 	if left, err := workspace.SpaceAt(m.sandboxesDir()); err == nil && left.FreeBytes < left.TotalBytes/spaceReserve {
 		w.text = fmt.Sprintf("%s, and left %d bytes of the disk free", over.Message, left.FreeBytes)
 		if _, err := m.remove(m.ctx, s, w); err != nil {

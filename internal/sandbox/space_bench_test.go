@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -27,7 +27,7 @@ func BenchmarkWatch(b *testing.B) {
 		id := strconv.Itoa(i)
 		m.byID[id] = &live{
 			id:    id,
-			info:  cloche.Sandbox{State: cloche.StateRunning, Workspace: cloche.Workspace{Enforced: cloche.HeldByWatch, SizeBytes: 1 << 50}},
+			info:  api.Sandbox{State: api.StateRunning, Workspace: api.Workspace{Enforced: api.HeldByWatch, SizeBytes: 1 << 50}},
 			space: space{known: true, before: left, at: time.Now().Add(time.Hour)},
 		}
 	}

@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // small is a sandbox whose workspace may hold 2 MiB, and nothing of the kernel's holds it
 // to that.
-func (w *world) small(m *sandbox.Manager, change func(*cloche.SandboxSpec)) (sb cloche.Sandbox, dir string) {
+func (w *world) small(m *sandbox.Manager, change func(*api.SandboxSpec)) (sb api.Sandbox, dir string) {
 	w.t.Helper()
-	spec := cloche.SandboxSpec{Name: "small", Limits: cloche.Limits{DiskBytes: 4 << 20}}
+	spec := api.SandboxSpec{Name: "small", Limits: api.Limits{DiskBytes: 4 << 20}}
 	if change != nil {
 		change(&spec)
 	}
@@ -41,15 +41,15 @@ func fill(t *testing.T, path string, bytes int) {
 // stopsForQuota waits until the sandbox was stopped for what its workspace holds.
 func stopsForQuota(t *testing.T, m *sandbox.Manager, bound string) {
 	t.Helper()
-	var sb cloche.Sandbox
+	var sb api.Sandbox
 	eventually(t, "a sandbox with too much in its workspace was stopped", func() bool {
 		var err error
 		if sb, err = m.Get(operator, "small"); err != nil {
 			t.Fatal(err)
 		}
-		return sb.State == cloche.StateStopped
+		return sb.State == api.StateStopped
 	})
-	if sb.TerminalReason != cloche.EndedQuota || !strings.Contains(sb.Reason, "holds more than it may") || !strings.Contains(sb.Reason, "of "+bound+", so the sandbox was stopped") {
+	if sb.TerminalReason != api.EndedQuota || !strings.Contains(sb.Reason, "holds more than it may") || !strings.Contains(sb.Reason, "of "+bound+", so the sandbox was stopped") {
 		t.Errorf("it ended for %q: %s", sb.TerminalReason, sb.Reason)
 	}
 }
@@ -57,19 +57,19 @@ func stopsForQuota(t *testing.T, m *sandbox.Manager, bound string) {
 // What is written beyond the bound of a private workspace ends its sandbox while it is
 // written, and is kept.
 func TestWatchedWorkspace(t *testing.T) {
-	for _, quota := range []cloche.QuotaMode{"", cloche.QuotaWatched, cloche.QuotaMeasured} {
+	for _, quota := range []api.QuotaMode{"", api.QuotaWatched, api.QuotaMeasured} {
 		t.Run("quota "+string(quota), func(t *testing.T) {
 			w := newWorld(t)
 			m := w.manager(false)
-			_, dir := w.small(m, func(s *cloche.SandboxSpec) {
+			_, dir := w.small(m, func(s *api.SandboxSpec) {
 				if quota != "" {
-					s.Workspace = &cloche.Workspace{Quota: quota}
+					s.Workspace = &api.Workspace{Quota: quota}
 				}
 			})
 			fill(t, filepath.Join(dir, "fits"), 1<<20)
 			fill(t, filepath.Join(dir, "big"), 4<<20)
 			bound := "2097152"
-			if quota == cloche.QuotaMeasured {
+			if quota == api.QuotaMeasured {
 				bound = "4194304" // what is measured may be passed while a command runs, and the disk may not
 			}
 			stopsForQuota(t, m, bound)
@@ -91,8 +91,8 @@ func TestWatchedWorkspace(t *testing.T) {
 func TestWatchedWorkspaceOfManyFiles(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	_, dir := w.small(m, func(s *cloche.SandboxSpec) {
-		s.Workspace = &cloche.Workspace{Quota: cloche.QuotaWatched, Inodes: 20, SizeBytes: 2 << 20}
+	_, dir := w.small(m, func(s *api.SandboxSpec) {
+		s.Workspace = &api.Workspace{Quota: api.QuotaWatched, Inodes: 20, SizeBytes: 2 << 20}
 		s.Limits.DiskBytes = 0
 	})
 	for i := range 40 {
@@ -103,7 +103,7 @@ func TestWatchedWorkspaceOfManyFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sb.State == cloche.StateStopped && sb.TerminalReason == cloche.EndedQuota && strings.Contains(sb.Reason, "inodes of 20")
+		return sb.State == api.StateStopped && sb.TerminalReason == api.EndedQuota && strings.Contains(sb.Reason, "inodes of 20")
 	})
 }
 
@@ -117,7 +117,7 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, filepath.Join(dir, "big"), 4<<20)
-	if sb, err := m.Get(operator, "small"); err != nil || sb.State != cloche.StatePaused {
+	if sb, err := m.Get(operator, "small"); err != nil || sb.State != api.StatePaused {
 		t.Fatalf("a paused sandbox is %s, %v", sb.State, err)
 	}
 	if err := m.Close(context.WithoutCancel(t.Context())); err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
-var allStates = cloche.States()
+var allStates = api.States()
 
 // The whole machine, as a picture: a row may go to the columns marked x.
 func TestTransitions(t *testing.T) {
@@ -34,15 +34,15 @@ func TestTransitions(t *testing.T) {
 	for _, row := range rows {
 		f := strings.Fields(row)
 		for i, mark := range f[1:] {
-			from, to := cloche.State(f[0]), allStates[i]
-			s := &live{info: cloche.Sandbox{Name: "n", State: from}}
+			from, to := api.State(f[0]), allStates[i]
+			s := &live{info: api.Sandbox{Name: "n", State: from}}
 			err := s.move(to, "why")
 			switch {
 			case (mark == "x") != (err == nil):
 				t.Errorf("%s to %s: %v", from, to, err)
 			case err == nil && (s.info.State != to || s.info.Reason != "why"):
 				t.Errorf("%s to %s became %s", from, to, s.info.State)
-			case err != nil && (cloche.CodeOf(err) != cloche.CodeState || s.info.State != from):
+			case err != nil && (api.CodeOf(err) != api.CodeState || s.info.State != from):
 				t.Errorf("%s to %s: %v, and it is %s", from, to, err, s.info.State)
 			}
 		}
@@ -77,8 +77,8 @@ func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
 }
 
 func TestTailOfSavedLogs(t *testing.T) {
-	e := func(data string) cloche.LogEntry { return cloche.LogEntry{Data: cloche.Bytes(data)} }
-	all := []cloche.LogEntry{e("one\ntwo\nth"), e("ree\nfour\n"), e("five\n")}
+	e := func(data string) api.LogEntry { return api.LogEntry{Data: api.Bytes(data)} }
+	all := []api.LogEntry{e("one\ntwo\nth"), e("ree\nfour\n"), e("five\n")}
 	for n, want := range map[int]string{
 		0: "one\ntwo\nthree\nfour\nfive\n", 1: "five\n", 2: "four\nfive\n", 3: "three\nfour\nfive\n", 9: "one\ntwo\nthree\nfour\nfive\n",
 	} {
@@ -99,15 +99,15 @@ func TestDamagedSavedLogs(t *testing.T) {
 	const third = `{"exec_id":"x-1","stream":"stdout","offset":4,"position":8,"data":"three\n"}`
 	for name, c := range map[string]struct {
 		lines  []string
-		stream cloche.Stream
+		stream api.Stream
 		want   string
 	}{
 		"whole":           {[]string{first, second, third}, "", "one\ntwo\nthree\n"},
 		"first removed":   {[]string{second, third}, "", "<4>two\nthree\n"},
 		"middle torn":     {[]string{first, second[:40], third}, "", "one\n<4>three\n"},
 		"middle of bytes": {[]string{first, "\x00\x00\x00", third}, "", "one\n<4>three\n"},
-		"of one stream":   {[]string{first, "{}", third}, cloche.Stdout, "one\nthree\n"},
-		"one stream torn": {[]string{first[:30], second, third}, cloche.Stdout, "<4>three\n"},
+		"of one stream":   {[]string{first, "{}", third}, api.Stdout, "one\nthree\n"},
+		"one stream torn": {[]string{first[:30], second, third}, api.Stdout, "<4>three\n"},
 		"a text of marks": {[]string{"[1,2]", `"x"`, first}, "", "one\n"},
 		"the end is torn": {[]string{first, second[:50]}, "", "one\n"},
 	} {
@@ -116,7 +116,7 @@ func TestDamagedSavedLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got strings.Builder
-		err := s.savedLogs(cloche.LogOptions{Stream: c.stream}, func(e cloche.LogEntry) error {
+		err := s.savedLogs(api.LogOptions{Stream: c.stream}, func(e api.LogEntry) error {
 			if e.Gap > 0 {
 				fmt.Fprintf(&got, "<%d>", e.Gap)
 			}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -30,14 +30,14 @@ type taken struct {
 }
 
 // Stats measures what a sandbox uses now.
-func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (cloche.SandboxStats, error) {
+func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (api.SandboxStats, error) {
 	s, err := m.find(caller, policy.VerbGet, ref)
 	if err != nil {
-		return cloche.SandboxStats{}, err
+		return api.SandboxStats{}, err
 	}
 	info := s.snapshot()
-	out := cloche.SandboxStats{Sandbox: info.ID, Name: info.Name, State: info.State, Engine: info.Engine, ObservedAt: now().UTC(), Limits: info.Limits}
-	if info.State != cloche.StateRunning && info.State != cloche.StatePaused {
+	out := api.SandboxStats{Sandbox: info.ID, Name: info.Name, State: info.State, Engine: info.Engine, ObservedAt: now().UTC(), Limits: info.Limits}
+	if info.State != api.StateRunning && info.State != api.StatePaused {
 		return out, nil
 	}
 	inst, _, in, outward := s.measurable()
@@ -46,7 +46,7 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 		got := m.statOf(ctx, inst)
 		out.CPUMS, out.MemoryBytes = got.cpuMS(), got.memory()
 	}
-	if info.State == cloche.StateRunning {
+	if info.State == api.StateRunning {
 		out.Processes = m.countProcesses(ctx, s)
 	}
 	out.WorkspaceBytes, out.WorkspaceObservedAt = m.workspaceBytes(s, info.Workspace)
@@ -108,7 +108,7 @@ func (m *Manager) countProcesses(ctx context.Context, s *live) *int64 {
 
 // workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that
 // was made a moment ago: a caller who asks often has them counted no more often.
-func (m *Manager) workspaceBytes(s *live, ws cloche.Workspace) (*int64, *time.Time) {
+func (m *Manager) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Time) {
 	if ws.Volume || ws.Dir != "" {
 		return nil, nil
 	}

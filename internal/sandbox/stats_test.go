@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestStats: what can be measured of a sandbox that runs is, with the time, and what cannot
@@ -42,13 +42,13 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err = m.Stats(t.Context(), operator, "box")
-	if err != nil || got.State != cloche.StateStopped || got.Processes != nil || got.WorkspaceBytes != nil {
+	if err != nil || got.State != api.StateStopped || got.Processes != nil || got.WorkspaceBytes != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if uses := m.Uses(t.Context()); len(uses) != 0 {
 		t.Errorf("%+v", uses)
 	}
-	if _, err := m.Stats(t.Context(), operator, "nobody"); cloche.CodeOf(err) != cloche.CodeNotFound {
+	if _, err := m.Stats(t.Context(), operator, "nobody"); api.CodeOf(err) != api.CodeNotFound {
 		t.Error(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -23,10 +23,10 @@ const (
 // is nil, behind what it has been given; and then ends its input where end is set.
 // Bytes before the present offset are repeats and left out; where they are not
 // what the process was given there, or so far back that nobody remembers, another
-// has written meanwhile, and that is cloche.CodeConflict. It returns when all of
+// has written meanwhile, and that is api.CodeConflict. It returns when all of
 // it has been written to the process; on error, the answer says how far it came.
-func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (cloche.StdinAck, error) {
-	var ack cloche.StdinAck
+func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
+	var ack api.StdinAck
 	s, err := m.find(caller, policy.VerbStdin, ref)
 	if err != nil {
 		return ack, err
@@ -39,7 +39,7 @@ func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id 
 	at := int64(-1)
 	if offset != nil {
 		if at = *offset; at < 0 {
-			return ack, cloche.Invalid("offset", "an offset of %d was given", at).WithHint("count the bytes since the process's start")
+			return ack, api.Invalid("offset", "an offset of %d was given", at).WithHint("count the bytes since the process's start")
 		}
 	}
 	buf := make([]byte, stdinChunk)
@@ -62,11 +62,11 @@ func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id 
 			break
 		}
 		if rerr != nil {
-			return ack, cloche.Errorf(cloche.CodeCanceled, "the input broke off at offset %d: %w", ack.Offset, rerr)
+			return ack, api.Errorf(api.CodeCanceled, "the input broke off at offset %d: %w", ack.Offset, rerr)
 		}
 	}
 	if offset != nil && at > *offset && ack.Offset-at >= agent.InputKept {
-		return ack, cloche.Errorf(cloche.CodeConflict, "the input ends at offset %d, and process %s has been given %d bytes: it cannot be told whether they began with this", at, id, ack.Offset).
+		return ack, api.Errorf(api.CodeConflict, "the input ends at offset %d, and process %s has been given %d bytes: it cannot be told whether they began with this", at, id, ack.Offset).
 			WithHint("read its stdin_offset and go on from there, or write without an offset")
 	}
 	if end {
@@ -103,17 +103,17 @@ func (p *process) inputFree(mine *Attachment) error {
 // explainInput says why a process that goes on takes no input.
 func (p *process) explainInput(err error) error {
 	rec, _ := p.snapshot()
-	if cloche.CodeOf(err) != cloche.CodeState || rec.StdinOpen || rec.State.Ended() || rec.State == cloche.ProcessBackoff {
+	if api.CodeOf(err) != api.CodeState || rec.StdinOpen || rec.State.Ended() || rec.State == api.ProcessBackoff {
 		return err
 	}
-	return cloche.Errorf(cloche.CodeState, "the input of process %s is not open", p.id).
+	return api.Errorf(api.CodeState, "the input of process %s is not open", p.id).
 		WithHint("it was closed, or the start did not ask for it: open_stdin, or cloche start --open-stdin").WithCause(err)
 }
 
 // inputHeld is the error for who wants what another attach has. That one may be
 // a connection which is dead and has not been missed yet.
 func inputHeld(id string) error {
-	err := cloche.Errorf(cloche.CodeConflict, "another attach holds the input of process %s", id).
+	err := api.Errorf(api.CodeConflict, "another attach holds the input of process %s", id).
 		WithHint("attach without writing, or come again when that one has detached")
 	err.Retryable, err.RetryAfterMS = true, 1000
 	return err
@@ -180,9 +180,9 @@ func (m *Manager) insist(ctx context.Context, s *live, p *process, patient bool,
 		if err == nil {
 			return nil
 		}
-		paused := s.snapshot().State == cloche.StatePaused && patient
-		switch cloche.CodeOf(err) {
-		case cloche.CodeUnavailable, cloche.CodeSandboxLost:
+		paused := s.snapshot().State == api.StatePaused && patient
+		switch api.CodeOf(err) {
+		case api.CodeUnavailable, api.CodeSandboxLost:
 		default:
 			if !paused {
 				return err
@@ -228,7 +228,7 @@ func (q *inputQueue) put(ctx context.Context, p []byte) error {
 			err := q.err
 			q.mu.Unlock()
 			if err == nil {
-				err = cloche.Errorf(cloche.CodeState, "the input was ended before")
+				err = api.Errorf(api.CodeState, "the input was ended before")
 			}
 			return err
 		}

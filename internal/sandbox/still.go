@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -76,8 +76,8 @@ func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*stands
 	info, inst := s.info, s.inst
 	s.mu.Unlock()
 	switch info.State {
-	case cloche.StateRunning:
-	case cloche.StateStopped, cloche.StateLost:
+	case api.StateRunning:
+	case api.StateStopped, api.StateLost:
 		return nil, rootGone(info)
 	default:
 		return nil, notRunning(info)
@@ -85,7 +85,7 @@ func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*stands
 	root, ok := inst.(engine.RootWriter)
 	pauser, also := inst.(engine.Pauser)
 	if !ok || !also {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot show what was changed in a root", info.Engine)
+		return nil, api.Errorf(api.CodeUnsupported, "engine %s cannot show what was changed in a root", info.Engine)
 	}
 	if root.HoldsFiles() {
 		if err := m.checkRootFits(ctx, s, info); err != nil {
@@ -103,7 +103,7 @@ const rootShare = 2
 
 // checkRootFits refuses what the sandbox would die of. What runs inside can still
 // bring that about, to itself alone.
-func (m *Manager) checkRootFits(ctx context.Context, s *live, info cloche.Sandbox) error {
+func (m *Manager) checkRootFits(ctx context.Context, s *live, info api.Sandbox) error {
 	most := info.Limits.MemoryBytes
 	if most == 0 {
 		most = machineMemory()
@@ -118,7 +118,7 @@ func (m *Manager) checkRootFits(ctx context.Context, s *live, info cloche.Sandbo
 		return err
 	}
 	files, err := client.LargeFiles(ctx, "/", most/rootShare)
-	if errors.Is(err, cloche.ErrUnsupported) || errors.Is(err, cloche.ErrInvalid) {
+	if errors.Is(err, api.ErrUnsupported) || errors.Is(err, api.ErrInvalid) {
 		return nil // an older agent cannot tell
 	}
 	if err != nil {
@@ -128,7 +128,7 @@ func (m *Manager) checkRootFits(ctx context.Context, s *live, info cloche.Sandbo
 		if s.ofImage(f) {
 			continue
 		}
-		return cloche.Errorf(cloche.CodeState, "the root of sandbox %s cannot be read: its file %q has %d bytes, holes included, which takes more memory than it has", info.Name, shorten(f.Path), f.Size).
+		return api.Errorf(api.CodeState, "the root of sandbox %s cannot be read: its file %q has %d bytes, holes included, which takes more memory than it has", info.Name, shorten(f.Path), f.Size).
 			WithHint("move it to the workspace or remove it; a snapshot of the workspace alone needs no memory")
 	}
 	return nil
@@ -186,8 +186,8 @@ func (s *live) stand(still bool) {
 }
 
 // rootGone is the error about the root of a sandbox that has ended.
-func rootGone(info cloche.Sandbox) error {
-	return cloche.Errorf(cloche.CodeState, "sandbox %s is %s, and what it changed in its root has gone with it", info.Name, info.State).
+func rootGone(info api.Sandbox) error {
+	return api.Errorf(api.CodeState, "sandbox %s is %s, and what it changed in its root has gone with it", info.Name, info.State).
 		WithHint("look at the root while the sandbox runs; what it wrote to its workspace is still there")
 }
 

@@ -1,10 +1,10 @@
 package sandbox
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // Placed is a state on an engine.
 type Placed struct {
-	State  cloche.State
+	State  api.State
 	Engine string
 }
 

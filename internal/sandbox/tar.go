@@ -8,14 +8,14 @@ import (
 	"hash"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
 // TarOut writes a directory or file as tar.
-func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o cloche.TarOutOptions, w io.Writer) (cloche.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ cloche.Sandbox) (cloche.TarReport, error) {
+func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
+	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.TarReport, error) {
 		sum := sha256.New()
 		report, err := c.TarOut(ctx, path, o, io.MultiWriter(sum, w))
 		return summed(report, sum, err)
@@ -23,8 +23,8 @@ func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path st
 }
 
 // TarIn unpacks a tar into a directory, which is made when it is missing.
-func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o cloche.TarInOptions, r io.Reader) (cloche.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb cloche.Sandbox) (cloche.TarReport, error) {
+func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.TarReport, error) {
 		o.Owner = cmp.Or(o.Owner, sb.User)
 		sum := sha256.New()
 		report, err := c.TarIn(ctx, path, o, io.TeeReader(r, sum))
@@ -34,7 +34,7 @@ func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path str
 
 // summed adds the digest of what went by here: the agent's word on it would be
 // the sandbox's.
-func summed(report cloche.TarReport, sum hash.Hash, err error) (cloche.TarReport, error) {
+func summed(report api.TarReport, sum hash.Hash, err error) (api.TarReport, error) {
 	if err != nil {
 		return report, err
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -25,19 +25,19 @@ const (
 // Stop ends a sandbox in good order: TERM to every process, up to grace for
 // them to end, what they wrote flushed and kept, then the kill. The record, the
 // logs and the workspace stay. Stopping what has ended already is no error.
-func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, grace *time.Duration) (cloche.Sandbox, error) {
+func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, grace *time.Duration) (api.Sandbox, error) {
 	wait := defaultGrace
 	if grace != nil {
 		if wait = *grace; wait < 0 || wait > maxGrace {
-			return cloche.Sandbox{}, cloche.Invalid("grace_ms", "a grace of %s is not between 0 and %s", wait, maxGrace)
+			return api.Sandbox{}, api.Invalid("grace_ms", "a grace of %s is not between 0 and %s", wait, maxGrace)
 		}
 	}
 	s, err := m.find(caller, policy.VerbStop, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	// What was begun is finished, also when the caller has gone.
-	return m.end(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedStopped, caller), m.graceful(s, wait))
+	return m.end(context.WithoutCancel(ctx), s, whyAsked(api.EndedStopped, caller), m.graceful(s, wait))
 }
 
 // graceful is what comes before the kill of a stop in good order. The end of its
@@ -67,49 +67,49 @@ func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 }
 
 // Kill ends a sandbox at once. The record and the workspace stay.
-func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
+func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbKill, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	// A kill does not queue behind a stop that is waiting for its grace: once
 	// the instance is dead, the stop has nothing left to wait for.
 	s.mu.Lock()
 	inst := s.inst
 	s.mu.Unlock()
-	if inst != nil && s.snapshot().State == cloche.StateStopping {
+	if inst != nil && s.snapshot().State == api.StateStopping {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		if err := inst.Close(ctx); err != nil {
 			m.log.Warn("kill", "sandbox", s.id, "error", err)
 		}
 	}
-	return m.end(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedKilled, caller), nil)
+	return m.end(context.WithoutCancel(ctx), s, whyAsked(api.EndedKilled, caller), nil)
 }
 
 // why is why a sandbox ends: for programs, and for people where nobody asked for it.
 type why struct {
-	cause cloche.TerminalReason
+	cause api.TerminalReason
 	text  string
 	// by is who asked for it; empty is nobody.
 	by string
 }
 
 // whyAsked is why a sandbox ends that a caller wants to end.
-func whyAsked(cause cloche.TerminalReason, caller policy.Caller) why {
+func whyAsked(cause api.TerminalReason, caller policy.Caller) why {
 	return why{cause: cause, by: "tenant " + caller.Tenant + ", " + caller.Origin()}
 }
 
 // end takes a sandbox to stopped, or to nothing if it is being removed. before,
 // which may be nil, runs while it is stopping. What fails is tried again; the error
 // is of what could not be done while the caller waited, and goes on.
-func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (cloche.Sandbox, error) {
+func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (api.Sandbox, error) {
 	defer s.interruptSnapshot()()
 	s.ops.Lock()
 	first, err := m.beginEnd(s, w)
 	if err != nil {
 		s.ops.Unlock()
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	if err := m.at(ctx, "stopping"); err != nil {
 		m.log.Warn("stop", "sandbox", s.id, "error", err)
@@ -131,9 +131,9 @@ func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.C
 func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	to := cloche.StateStopping
+	to := api.StateStopping
 	if s.removing {
-		to = cloche.StateDeleting
+		to = api.StateDeleting
 	}
 	s.endsFor(w)
 	switch state := s.info.State; {
@@ -142,7 +142,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	case state.Over():
 		s.endReason = w.text // its own reason stays on record
 		return false, s.move(to, s.info.Reason)
-	case state == to, state == cloche.StateStopping:
+	case state == to, state == api.StateStopping:
 		// An earlier daemon began it, or it failed and is being retried, or what was to
 		// end only goes now.
 		s.endReason = cmp.Or(w.text, s.endReason)
@@ -159,7 +159,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	// that finishes this.
 	m.saveUnlessRemoving(s)
 	if s.announced {
-		m.tell(s, cloche.EventStopping, w.text)
+		m.tell(s, api.EventStopping, w.text)
 	}
 	return true, nil
 }
@@ -172,12 +172,12 @@ func (s *live) endsFor(w why) {
 }
 
 // last is what is on record of a sandbox, or was before it was removed.
-func (s *live) last() cloche.Sandbox {
+func (s *live) last() api.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := s.look()
 	if s.removed {
-		info.State = cloche.StateDeleted
+		info.State = api.StateDeleted
 	}
 	return info
 }
@@ -187,12 +187,12 @@ func (m *Manager) markStopped(s *live) {
 	stopped := now()
 	s.info.StoppedAt = &stopped
 	if !s.removing {
-		_ = s.move(cloche.StateStopped, s.endReason)
+		_ = s.move(api.StateStopped, s.endReason)
 		s.info.Teardown = nil
 		m.saveUnlessRemoving(s)
 	}
 	if s.announced {
-		m.tell(s, cloche.EventStopped, s.toldReason())
+		m.tell(s, api.EventStopped, s.toldReason())
 	}
 	m.poke()
 }
@@ -240,11 +240,11 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	}
 	if inst == nil {
 		if err := m.endUnreached(ctx, s); err != nil {
-			return leaves(cloche.ResourceProcesses, err)
+			return leaves(api.ResourceProcesses, err)
 		}
 		m.endWay(s)
 		m.removeCutWrites(ctx, s)
-		return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
+		return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -256,12 +256,12 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	if err == nil {
 		err = m.at(ctx, "after close")
 	}
-	if errors.Is(err, cloche.ErrNotFound) {
+	if errors.Is(err, api.ErrNotFound) {
 		err = nil // somebody else has ended it
 	}
 	if err != nil {
 		m.log.Error("close instance", "sandbox", s.id, "error", err)
-		return leaves(cloche.ResourceProcesses, err)
+		return leaves(api.ResourceProcesses, err)
 	}
 	s.mu.Lock()
 	s.finish(ending{reason: "the sandbox was ended"})
@@ -271,7 +271,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	m.used(s, last)
 	m.settleProcesses(s)
 	m.removeCutWrites(ctx, s)
-	return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
+	return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
 }
 
 // clean ends what is left of the instance of a lost sandbox.
@@ -288,22 +288,22 @@ func (m *Manager) clean(ctx context.Context, s *live) {
 // or not, and returns the last that is known of it. One that is still being created
 // is not created. What was begun is finished, also when the caller has gone or the
 // daemon dies.
-func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (cloche.Sandbox, error) {
+func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbRemove, ref)
 	if err != nil {
 		if sb, ok := m.graves.of(caller, ref); ok {
 			return sb, nil
 		}
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
-	return m.remove(context.WithoutCancel(ctx), s, whyAsked(cloche.EndedDeleted, caller))
+	return m.remove(context.WithoutCancel(ctx), s, whyAsked(api.EndedDeleted, caller))
 }
 
 // Removed is the last record of a sandbox that was removed, by its id. Of one whose
 // removal goes on there is none yet.
-func (m *Manager) Removed(caller policy.Caller, id string) (cloche.Sandbox, bool) {
+func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {
-		return cloche.Sandbox{}, false
+		return api.Sandbox{}, false
 	}
 	return m.graves.of(caller, id)
 }
@@ -324,7 +324,7 @@ func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) 
 
 // removal is why a removal was begun, as the record keeps it for the next daemon.
 type removal struct {
-	Cause cloche.TerminalReason
+	Cause api.TerminalReason
 	Text  string `json:",omitempty"`
 	// By is the tenant and origin of the caller who asked for it; empty is nobody.
 	By string `json:",omitempty"`
@@ -340,7 +340,7 @@ func (r *removal) why() why {
 }
 
 // remove is Delete of a sandbox that was found. What fails is retried.
-func (m *Manager) remove(ctx context.Context, s *live, w why) (cloche.Sandbox, error) {
+func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, error) {
 	if err := s.forestall(ctx); err != nil {
 		return s.last(), err
 	}
@@ -372,7 +372,7 @@ var errForestalled = errors.New("it was deleted while it was being created")
 // that.
 func (s *live) forestall(ctx context.Context) error {
 	s.mu.Lock()
-	if s.info.State != cloche.StateCreating {
+	if s.info.State != api.StateCreating {
 		s.mu.Unlock()
 		return nil
 	}
@@ -384,7 +384,7 @@ func (s *live) forestall(ctx context.Context) error {
 	case <-made:
 		return nil
 	case <-ctx.Done():
-		return cloche.Errorf(cloche.CodeTimeout, "sandbox %s is still being created, and goes when that has ended", s.name).WithCause(ctx.Err())
+		return api.Errorf(api.CodeTimeout, "sandbox %s is still being created, and goes when that has ended", s.name).WithCause(ctx.Err())
 	}
 }
 
@@ -393,19 +393,19 @@ func (s *live) forestall(ctx context.Context) error {
 func (m *Manager) erase(ctx context.Context, s *live) error {
 	// What was begun with the workspace is not left half done.
 	if err := m.finishCommit(s); err != nil {
-		return leaves(cloche.ResourceDisk, err)
+		return leaves(api.ResourceDisk, err)
 	}
 	if err := m.dropLayer(ctx, s); err != nil {
-		return leaves(cloche.ResourceDisk, err)
+		return leaves(api.ResourceDisk, err)
 	}
 	if err := m.at(ctx, "before erase"); err != nil {
-		return leaves(cloche.ResourceDisk, err)
+		return leaves(api.ResourceDisk, err)
 	}
 	if err := m.detachWorkspace(s, true); err != nil {
-		return leaves(cloche.ResourceLeases, err)
+		return leaves(api.ResourceLeases, err)
 	}
 	if err := m.dropHolds(s); err != nil {
-		return leaves(cloche.ResourceLeases, err)
+		return leaves(api.ResourceLeases, err)
 	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
@@ -422,5 +422,5 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	if err == nil {
 		err = m.at(ctx, "after erase")
 	}
-	return leaves(cloche.ResourceDisk, err)
+	return leaves(api.ResourceDisk, err)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestFailedExtend(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	sb, err := m.Create(t.Context(), w.permit(cloche.SandboxSpec{Name: "x", Limits: cloche.Limits{LifetimeMS: time.Hour.Milliseconds()}}), nil)
+	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Limits: api.Limits{LifetimeMS: time.Hour.Milliseconds()}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,12 +33,12 @@ func TestFailedExtend(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(record, "in-the-way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	permit, err := policy.DecideExtend(cloche.Extension{LifetimeMS: (3 * time.Hour).Milliseconds()}, policy.SettingsOf(sb), operator, rules)
+	permit, err := policy.DecideExtend(api.Extension{LifetimeMS: (3 * time.Hour).Milliseconds()}, policy.SettingsOf(sb), operator, rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Extend(operator, "x", permit); cloche.CodeOf(err) != cloche.CodeInternal {
-		t.Errorf("extend: %v, want %s", err, cloche.CodeInternal)
+	if _, err := m.Extend(operator, "x", permit); api.CodeOf(err) != api.CodeInternal {
+		t.Errorf("extend: %v, want %s", err, api.CodeInternal)
 	}
 	after, err := m.Get(operator, "x")
 	if err != nil || after.Limits.LifetimeMS != before.Limits.LifetimeMS || !after.ExpiresAt.Equal(*before.ExpiresAt) {
@@ -55,28 +55,28 @@ func TestUnwantedSandboxIsRemoved(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := m.Keyed(ctx, operator, "k", "d", func(ctx context.Context) (cloche.Sandbox, error) {
+		_, _, err := m.Keyed(ctx, operator, "k", "d", func(ctx context.Context) (api.Sandbox, error) {
 			close(begun)
 			<-letGo
 			// It does not look at its context any more: it was made at that moment.
-			return m.Create(context.WithoutCancel(ctx), w.permit(cloche.SandboxSpec{Name: "x", IdempotencyKey: "k"}), nil)
+			return m.Create(context.WithoutCancel(ctx), w.permit(api.SandboxSpec{Name: "x", IdempotencyKey: "k"}), nil)
 		})
 		done <- err
 	}()
 	<-begun
 	cancel()
-	if err := <-done; cloche.CodeOf(err) != cloche.CodeCanceled {
-		t.Errorf("who left: %v, want %s", err, cloche.CodeCanceled)
+	if err := <-done; api.CodeOf(err) != api.CodeCanceled {
+		t.Errorf("who left: %v, want %s", err, api.CodeCanceled)
 	}
 	close(letGo)
 	// The next with the key waits until the one before is undone, and makes another.
-	sb, made, err := m.Keyed(t.Context(), operator, "k", "d", func(ctx context.Context) (cloche.Sandbox, error) {
+	sb, made, err := m.Keyed(t.Context(), operator, "k", "d", func(ctx context.Context) (api.Sandbox, error) {
 		if left := w.machine.Left(); len(left) != 0 {
 			t.Errorf("instances that nobody wants: %v", left)
 		}
-		return m.Create(ctx, w.permit(cloche.SandboxSpec{Name: "x", IdempotencyKey: "k"}), nil)
+		return m.Create(ctx, w.permit(api.SandboxSpec{Name: "x", IdempotencyKey: "k"}), nil)
 	})
-	if err != nil || !made || sb.State != cloche.StateRunning {
+	if err != nil || !made || sb.State != api.StateRunning {
 		t.Errorf("a create with the key: %+v, %v, %v", sb, made, err)
 	}
 }

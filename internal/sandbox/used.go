@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -14,7 +14,7 @@ type measured struct {
 	stat engine.Stat
 	ok   bool
 	at   time.Time
-	net  cloche.EgressLimits
+	net  api.EgressLimits
 }
 
 // measure reads what an instance used; afterwards nothing of it is there to ask.
@@ -32,11 +32,11 @@ func (m *Manager) used(s *live, u measured) {
 	if info.StoppedAt != nil && info.StoppedAt.Before(u.at) { // it died before anybody cleaned up
 		u.at = *info.StoppedAt
 	}
-	out := cloche.AuditUsed{Seconds: max(u.at.Sub(info.CreatedAt), 0).Seconds(), Partial: !u.ok, BytesIn: u.net.BytesIn, BytesOut: u.net.BytesOut}
+	out := api.AuditUsed{Seconds: max(u.at.Sub(info.CreatedAt), 0).Seconds(), Partial: !u.ok, BytesIn: u.net.BytesIn, BytesOut: u.net.BytesOut}
 	if u.ok {
 		out.CPUSeconds = u.stat.CPU.Seconds()
 	}
-	held := !slices.ContainsFunc(info.Unenforced, func(l cloche.Unenforced) bool { return l.Field == "limits.memory_bytes" })
+	held := !slices.ContainsFunc(info.Unenforced, func(l api.Unenforced) bool { return l.Field == "limits.memory_bytes" })
 	if n := info.Limits.MemoryBytes; n > 0 && held {
 		out.GiBSeconds = float64(n) / (1 << 30) * out.Seconds
 	} else {

@@ -5,13 +5,13 @@ package sandbox_test
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // usedBy is what one sandbox used.
 type usedBy struct {
-	sandbox cloche.Sandbox
-	used    cloche.AuditUsed
+	sandbox api.Sandbox
+	used    api.AuditUsed
 }
 
 // TestUsedIsToldOnce: however a sandbox ends, what it used is told once, with its
@@ -28,7 +28,7 @@ func TestUsedIsToldOnce(t *testing.T) {
 		if err := end(sb.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Remove(t.Context(), operator, sb.ID); err != nil && cloche.CodeOf(err) != cloche.CodeNotFound {
+		if err := m.Remove(t.Context(), operator, sb.ID); err != nil && api.CodeOf(err) != api.CodeNotFound {
 			t.Fatal(err)
 		}
 		w.mu.Lock()

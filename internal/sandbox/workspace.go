@@ -6,7 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -38,9 +38,9 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 }
 
 // openVolume has the engine keep the workspace.
-func (c *creation) openVolume(ws cloche.Workspace) error {
+func (c *creation) openVolume(ws api.Workspace) error {
 	if _, ok := c.m.engineNamed(c.permit.Engine()).(engine.VolumeKeeper); !ok {
-		return cloche.Errorf(cloche.CodeUnsupported, "engine %s shares no files with this host, and keeps none", c.permit.Engine()).
+		return api.Errorf(api.CodeUnsupported, "engine %s shares no files with this host, and keeps none", c.permit.Engine()).
 			WithHint("use another engine")
 	}
 	v := engine.Volume{Target: ws.Path, ReadOnly: ws.ReadOnly}
@@ -81,7 +81,7 @@ func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
 		return nil, workspace.Elsewhere(cmp.Or(ws.Name, "of "+info.Name), info.Engine)
 	case ws.Name != "":
 		return m.opts.Workspaces.Open(s.tenant, ws.Name, staging)
-	case ws.Enforced == cloche.HeldByKernel:
+	case ws.Enforced == api.HeldByKernel:
 		bounds := workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes}
 		return workspace.PrivateBounded(filepath.Join(s.dir, "workspace-"+s.id), staging, bounds)
 	}
@@ -91,7 +91,7 @@ func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
 // keepsWorkspace is true for a sandbox that has its named workspace until it is
 // removed: something is to be done with it then, or is still to be decided.
 // Others give it up as soon as nothing of them runs.
-func keepsWorkspace(ws cloche.Workspace) bool { return ws.Drop || ws.Layered }
+func keepsWorkspace(ws api.Workspace) bool { return ws.Drop || ws.Layered }
 
 // detachWorkspace gives a named workspace up, when the sandbox has ended and,
 // with removed, when it goes.
@@ -134,9 +134,9 @@ func (m *Manager) sweepWorkspaces() error {
 }
 
 // MeasureWorkspace walks the workspace of a sandbox whose bounds are measured,
-// and returns cloche.CodeQuota when it holds more. Any other sandbox is within
+// and returns api.CodeQuota when it holds more. Any other sandbox is within
 // its bounds. It holds nobody up.
-func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, ref string, phase cloche.QuotaPhase) error {
+func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, ref string, phase api.QuotaPhase) error {
 	s, err := m.find(caller, policy.VerbGet, ref)
 	if err != nil {
 		return err
@@ -144,9 +144,9 @@ func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, re
 	return m.measure(ctx, s, phase)
 }
 
-func (m *Manager) measure(ctx context.Context, s *live, phase cloche.QuotaPhase) error {
+func (m *Manager) measure(ctx context.Context, s *live, phase api.QuotaPhase) error {
 	ws := s.snapshot().Workspace
-	if ws.Enforced != cloche.HeldByMeasure {
+	if ws.Enforced != api.HeldByMeasure {
 		return nil
 	}
 	dir, err := m.measured(s, ws)
@@ -154,7 +154,7 @@ func (m *Manager) measure(ctx context.Context, s *live, phase cloche.QuotaPhase)
 		return err
 	}
 	err = workspace.Measure(ctx, dir, workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes})
-	if over, ok := errors.AsType[*cloche.Error](err); ok && over.Quota != nil {
+	if over, ok := errors.AsType[*api.Error](err); ok && over.Quota != nil {
 		over.Quota.Phase = phase
 	}
 	return errors.Join(err, dir.Close())
@@ -165,33 +165,33 @@ func (m *Manager) measure(ctx context.Context, s *live, phase cloche.QuotaPhase)
 // not be measured, is why the sandbox is removed. One that is being ended already
 // is left alone, since nothing in it can write any more.
 func (m *Manager) measureAfter(s *live) {
-	if info := s.snapshot(); info.Workspace.Enforced != cloche.HeldByMeasure || info.State != cloche.StateRunning {
+	if info := s.snapshot(); info.Workspace.Enforced != api.HeldByMeasure || info.State != api.StateRunning {
 		return
 	}
 	m.background(func() {
-		err := m.measure(m.ctx, s, cloche.QuotaAfter)
-		if err == nil || m.ctx.Err() != nil || s.snapshot().State != cloche.StateRunning {
+		err := m.measure(m.ctx, s, api.QuotaAfter)
+		if err == nil || m.ctx.Err() != nil || s.snapshot().State != api.StateRunning {
 			return
 		}
 		reason := "its workspace could not be measured after a process"
-		if over, ok := errors.AsType[*cloche.Error](err); ok {
+		if over, ok := errors.AsType[*api.Error](err); ok {
 			reason = over.Message + ", after a process"
 		}
 		m.log.Warn("remove a sandbox for its quota", "sandbox", s.id, "error", err)
-		if _, err := m.remove(m.ctx, s, why{cause: cloche.EndedQuota, text: reason}); err != nil {
+		if _, err := m.remove(m.ctx, s, why{cause: api.EndedQuota, text: reason}); err != nil {
 			m.log.Error("remove a sandbox for its quota; it is being retried", "sandbox", s.id, "error", err)
 		}
 	})
 }
 
 // measured opens what is to be measured.
-func (m *Manager) measured(s *live, ws cloche.Workspace) (*workspace.Dir, error) {
+func (m *Manager) measured(s *live, ws api.Workspace) (*workspace.Dir, error) {
 	if ws.Dir == "" {
 		return m.workspaceOf(s)
 	}
 	real, err := filepath.EvalSymlinks(ws.Dir)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeState, "the directory of the workspace cannot be measured: it is not there any more").WithCause(err)
+		return nil, api.Errorf(api.CodeState, "the directory of the workspace cannot be measured: it is not there any more").WithCause(err)
 	}
 	return workspace.OpenDir(real)
 }

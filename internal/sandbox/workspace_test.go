@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -55,7 +55,7 @@ func TestWorkspaceIsGivenUp(t *testing.T) {
 		conflict := func(when string) {
 			t.Helper()
 			_, err := m.Create(t.Context(), w.permit(second), nil)
-			if e, _ := errors.AsType[*cloche.Error](err); e == nil || e.Code != cloche.CodeConflict || e.Field != "workspace.name" {
+			if e, _ := errors.AsType[*api.Error](err); e == nil || e.Code != api.CodeConflict || e.Field != "workspace.name" {
 				t.Errorf("drop %v: %s: %v, want a conflict", drop, when, err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestWorkspaceIsGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.spaces.Get("local", "kept")
-		if gone := errors.Is(err, cloche.ErrNotFound); gone != drop {
+		if gone := errors.Is(err, api.ErrNotFound); gone != drop {
 			t.Errorf("drop %v: the workspace is gone: %v (%v)", drop, gone, err)
 		}
 		w.nothingLeft(m)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -107,7 +107,7 @@ func (s *Store) Learn(ctx context.Context) {
 }
 
 // Value is the value of a secret at this moment, or a few seconds ago. The error is
-// a *cloche.Error that says nothing of where the value is.
+// a *api.Error that says nothing of where the value is.
 func (s *Store) Value(ctx context.Context, name string) (string, error) {
 	s.mu.Lock()
 	e := s.kept[name]
@@ -136,8 +136,8 @@ func (s *Store) Value(ctx context.Context, name string) (string, error) {
 	return e.value, nil
 }
 
-func unavailable(name string, cause error) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeUnavailable, "the secret %s cannot be read now", name).WithCause(cause)
+func unavailable(name string, cause error) *api.Error {
+	e := api.Errorf(api.CodeUnavailable, "the secret %s cannot be read now", name).WithCause(cause)
 	e.Retryable = true
 	return e.WithHint("the daemon's log says why; a file must belong to the daemon's user and be readable by nobody else")
 }

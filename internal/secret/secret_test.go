@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const canary = "canary-0123456789"
@@ -84,8 +84,8 @@ func TestSourceThatIsNotGood(t *testing.T) {
 	} {
 		s, log := store(t, source)
 		v, err := s.Value(t.Context(), "key")
-		e, ok := errors.AsType[*cloche.Error](err)
-		if v != "" || !ok || e.Code != cloche.CodeUnavailable || strings.Contains(e.Message+e.Hint, dir) || strings.Contains(e.Message+e.Hint, canary) {
+		e, ok := errors.AsType[*api.Error](err)
+		if v != "" || !ok || e.Code != api.CodeUnavailable || strings.Contains(e.Message+e.Hint, dir) || strings.Contains(e.Message+e.Hint, canary) {
 			t.Errorf("%s: %q, %v", name, v, err)
 		}
 		if log.Len() == 0 || strings.Contains(log.String(), canary) {
@@ -93,7 +93,7 @@ func TestSourceThatIsNotGood(t *testing.T) {
 		}
 	}
 	s, _ := store(t, Source{Env: "CLOCHE_TEST_NONE"})
-	if _, err := s.Value(t.Context(), "other"); cloche.CodeOf(err) != cloche.CodeUnavailable {
+	if _, err := s.Value(t.Context(), "other"); api.CodeOf(err) != api.CodeUnavailable {
 		t.Error(err)
 	}
 }

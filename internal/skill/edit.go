@@ -16,13 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Create makes a skill of a tenant, in a directory of its name. With a source it is
 // a copy of that, and what spec leaves out is what the copy says. maxBytes bounds
 // what the tenant has afterwards; 0 is the default.
-func (s *Store) Create(ctx context.Context, tenant string, spec cloche.SkillSpec, src *Source, maxBytes int64) (sk cloche.Skill, err error) {
+func (s *Store) Create(ctx context.Context, tenant string, spec api.SkillSpec, src *Source, maxBytes int64) (sk api.Skill, err error) {
 	err = s.writing(ctx, tenant, func(sh *shelf) error {
 		if err := sh.room(ctx, maxBytes, 0); err != nil {
 			return err
@@ -57,7 +57,7 @@ func (s *Store) Create(ctx context.Context, tenant string, spec cloche.SkillSpec
 
 // fill copies the source into an empty directory, and completes spec with what it
 // says of itself.
-func fill(ctx context.Context, dir *os.File, spec cloche.SkillSpec, src *Source) (entry string, _ cloche.SkillSpec, d document, err error) {
+func fill(ctx context.Context, dir *os.File, spec api.SkillSpec, src *Source) (entry string, _ api.SkillSpec, d document, err error) {
 	entry = entryNames()[0]
 	spec.Instructions = strings.TrimSpace(spec.Instructions)
 	if src != nil {
@@ -86,13 +86,13 @@ func fill(ctx context.Context, dir *os.File, spec cloche.SkillSpec, src *Source)
 		spec.Description = cmp.Or(spec.Description, d.description)
 		spec.Instructions = cmp.Or(spec.Instructions, d.body)
 	}
-	if !cloche.ValidSkillName(spec.Name) {
+	if !api.ValidSkillName(spec.Name) {
 		return "", spec, d, badName("the skill", spec.Name)
 	}
 	return entry, spec, d, nil
 }
 
-func writeEntry(dir *os.File, entry string, d document, spec cloche.SkillSpec) error {
+func writeEntry(dir *os.File, entry string, d document, spec api.SkillSpec) error {
 	data, err := d.write(spec.Name, oneLine(spec.DisplayName), oneLine(spec.Description), spec.Instructions)
 	if err != nil {
 		return err
@@ -107,18 +107,18 @@ func oneLine(s string) string { return strings.TrimSpace(s) }
 func (sh *shelf) free(ctx context.Context, name string) error {
 	_, err := sh.get(ctx, name)
 	if err == nil {
-		return cloche.Errorf(cloche.CodeExists, "there is a skill %q already", clip(name)).
+		return api.Errorf(api.CodeExists, "there is a skill %q already", clip(name)).
 			WithHint("change that one with: cloche skill edit, or remove it first")
 	}
-	if errors.Is(err, cloche.ErrNotFound) {
+	if errors.Is(err, api.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
 // Update changes what a skill says of itself.
-func (s *Store) Update(ctx context.Context, tenant, name string, c cloche.SkillChange) (sk cloche.Skill, err error) {
-	err = s.changing(ctx, tenant, name, func(_ *shelf, was cloche.Skill, dir *os.File) error {
+func (s *Store) Update(ctx context.Context, tenant, name string, c api.SkillChange) (sk api.Skill, err error) {
+	err = s.changing(ctx, tenant, name, func(_ *shelf, was api.Skill, dir *os.File) error {
 		data, _, err := readText(dir, was.Entry)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (s *Store) Update(ctx context.Context, tenant, name string, c cloche.SkillC
 		if err != nil {
 			return err
 		}
-		spec := cloche.SkillSpec{Name: was.Name, DisplayName: d.displayName, Description: d.description, Instructions: d.body}
+		spec := api.SkillSpec{Name: was.Name, DisplayName: d.displayName, Description: d.description, Instructions: d.body}
 		for _, part := range []struct {
 			change *string
 			into   *string
@@ -147,11 +147,11 @@ func (s *Store) Update(ctx context.Context, tenant, name string, c cloche.SkillC
 }
 
 // changing runs fn with the open directory of a skill, alone.
-func (s *Store) changing(ctx context.Context, tenant, name string, fn func(*shelf, cloche.Skill, *os.File) error) error {
+func (s *Store) changing(ctx context.Context, tenant, name string, fn func(*shelf, api.Skill, *os.File) error) error {
 	return s.writing(ctx, tenant, func(sh *shelf) error { return sh.inSkill(ctx, name, fn) })
 }
 
-func (sh *shelf) inSkill(ctx context.Context, name string, fn func(*shelf, cloche.Skill, *os.File) error) error {
+func (sh *shelf) inSkill(ctx context.Context, name string, fn func(*shelf, api.Skill, *os.File) error) error {
 	sk, err := sh.get(ctx, name)
 	if err != nil {
 		return err
@@ -173,14 +173,14 @@ func (s *Store) Remove(ctx context.Context, tenant, name string) error {
 			return err
 		}
 		if sk.Dir == "." {
-			return cloche.Errorf(cloche.CodeState, "the skill %q is the directory of all skills itself", clip(name)).
+			return api.Errorf(api.CodeState, "the skill %q is the directory of all skills itself", clip(name)).
 				WithHint("the operator moves its SKILL.md away")
 		}
 		above, err := openAt(sh.dir, path.Dir(sk.Dir), unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return edge(sk.Dir, err)
 		}
-		draft := cloche.NewID(draftPrefix)
+		draft := api.NewID(draftPrefix)
 		err = unix.Renameat(int(above.Fd()), path.Base(sk.Dir), int(sh.dir.Fd()), draft)
 		err = errors.Join(err, above.Close())
 		if err != nil {
@@ -202,7 +202,7 @@ func (s *Store) Remove(ctx context.Context, tenant, name string) error {
 func (s *Store) Place(ctx context.Context, tenant, name string) (p Place, err error) {
 	err = Missing(name)
 	if rerr := s.reading(ctx, tenant, func(sh *shelf) error {
-		err = sh.inSkill(ctx, name, func(_ *shelf, sk cloche.Skill, dir *os.File) error {
+		err = sh.inSkill(ctx, name, func(_ *shelf, sk api.Skill, dir *os.File) error {
 			p, err = sh.place(sk, dir)
 			return err
 		})
@@ -227,7 +227,7 @@ func (s *Store) Places(ctx context.Context, tenant string) (out []Place, err err
 		}
 		slices.Sort(names)
 		for _, name := range slices.Compact(names) {
-			if err := sh.inSkill(ctx, name, func(_ *shelf, sk cloche.Skill, dir *os.File) error {
+			if err := sh.inSkill(ctx, name, func(_ *shelf, sk api.Skill, dir *os.File) error {
 				p, err := sh.place(sk, dir)
 				out = append(out, p)
 				return err
@@ -240,7 +240,7 @@ func (s *Store) Places(ctx context.Context, tenant string) (out []Place, err err
 	return out, err
 }
 
-func (sh *shelf) place(sk cloche.Skill, dir *os.File) (Place, error) {
+func (sh *shelf) place(sk api.Skill, dir *os.File) (Place, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return Place{}, fmt.Errorf("find skill: %w", err)
@@ -260,11 +260,11 @@ func (t *tally) add(bytes int64) error {
 	t.bytes += bytes
 	switch {
 	case t.entries > zipEntries:
-		return cloche.Errorf(cloche.CodeTooLarge, "the package has more than %d files and directories", zipEntries)
+		return api.Errorf(api.CodeTooLarge, "the package has more than %d files and directories", zipEntries)
 	case bytes > zipEntryBytes:
-		return cloche.Errorf(cloche.CodeTooLarge, "a file of the package has more than %d bytes", zipEntryBytes)
+		return api.Errorf(api.CodeTooLarge, "a file of the package has more than %d bytes", zipEntryBytes)
 	case t.bytes > zipBytes:
-		return cloche.Errorf(cloche.CodeTooLarge, "the package has more than %d bytes", zipBytes)
+		return api.Errorf(api.CodeTooLarge, "the package has more than %d bytes", zipBytes)
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ func (t *tally) add(bytes int64) error {
 // symlink would lead somewhere else from there.
 func copyPackage(ctx context.Context, from, to *os.File, t *tally, p string) error {
 	if strings.Count(p, "/") > maxDepth*4 {
-		return cloche.Errorf(cloche.CodeTooLarge, "%q is too deep", clip(p))
+		return api.Errorf(api.CodeTooLarge, "%q is too deep", clip(p))
 	}
 	list, err := readDir(from, zipEntries)
 	if err != nil {
@@ -318,7 +318,7 @@ func copyEntry(ctx context.Context, from, to *os.File, t *tally, e fs.DirEntry, 
 		return fmt.Errorf("copy %s: %w", clip(rel), err)
 	}
 	if !fi.Mode().IsRegular() {
-		return cloche.Invalid("path", "%q is no regular file", clip(rel)).WithHint("a skill has files and directories only")
+		return api.Invalid("path", "%q is no regular file", clip(rel)).WithHint("a skill has files and directories only")
 	}
 	// One more than it has: what grows meanwhile is refused.
 	if err := t.add(fi.Size()); err != nil {
@@ -335,7 +335,7 @@ func copyFile(to *os.File, name string, mode fs.FileMode, r io.Reader, size int6
 	}
 	n, err := io.Copy(out, io.LimitReader(r, size+1))
 	if err == nil && n != size {
-		err = cloche.Invalid("path", "%q has another size than it says", clip(name))
+		err = api.Invalid("path", "%q has another size than it says", clip(name))
 	}
 	if err == nil {
 		err = out.Chmod(packed(mode))
@@ -359,7 +359,7 @@ func (sh *shelf) room(ctx context.Context, limit, more int64) error {
 		return err
 	}
 	if used+more > limit || entries > maxEntries {
-		return cloche.Errorf(cloche.CodeTooMany, "no room for this: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
+		return api.Errorf(api.CodeTooMany, "no room for this: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
 			WithHint("remove one with: cloche skill rm NAME")
 	}
 	return nil

@@ -14,22 +14,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Files lists one directory of a skill.
-func (s *Store) Files(ctx context.Context, tenant, name string, o FileOptions) (l cloche.SkillFileList, err error) {
+func (s *Store) Files(ctx context.Context, tenant, name string, o FileOptions) (l api.SkillFileList, err error) {
 	if l.Path, err = cleanPath(o.Path, true); err != nil {
 		return l, err
 	}
 	if o.Limit < 0 {
-		return l, cloche.Invalid("limit", "the limit is %d", o.Limit).WithHint("give a number from 1 to %d", maxListed)
+		return l, api.Invalid("limit", "the limit is %d", o.Limit).WithHint("give a number from 1 to %d", maxListed)
 	}
 	if o.Limit == 0 {
 		o.Limit = usualListed
 	}
 	o.Limit = min(o.Limit, maxListed)
-	err = s.inside(ctx, tenant, name, func(_ cloche.Skill, dir *os.File) error {
+	err = s.inside(ctx, tenant, name, func(_ api.Skill, dir *os.File) error {
 		at, err := openAt(dir, l.Path, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return edge(l.Path, err)
@@ -56,28 +56,28 @@ func (s *Store) Files(ctx context.Context, tenant, name string, o FileOptions) (
 	return l, err
 }
 
-func describe(dir string, e fs.DirEntry) (cloche.SkillFile, bool) {
+func describe(dir string, e fs.DirEntry) (api.SkillFile, bool) {
 	fi, err := e.Info()
 	if err != nil {
-		return cloche.SkillFile{}, false // gone meanwhile
+		return api.SkillFile{}, false // gone meanwhile
 	}
-	f := cloche.SkillFile{Path: path.Join(dir, e.Name()), Name: e.Name(), Type: cloche.TypeOther, ModTime: fi.ModTime().UTC()}
+	f := api.SkillFile{Path: path.Join(dir, e.Name()), Name: e.Name(), Type: api.TypeOther, ModTime: fi.ModTime().UTC()}
 	switch {
 	case fi.IsDir():
-		f.Type = cloche.TypeDir
+		f.Type = api.TypeDir
 	case fi.Mode().IsRegular():
-		f.Type, f.Size, f.Executable = cloche.TypeFile, fi.Size(), fi.Mode()&0o111 != 0
+		f.Type, f.Size, f.Executable = api.TypeFile, fi.Size(), fi.Mode()&0o111 != 0
 	case fi.Mode()&fs.ModeSymlink != 0:
-		f.Type = cloche.TypeSymlink
+		f.Type = api.TypeSymlink
 	}
 	return f, true
 }
 
 // inside runs fn with the open directory of a skill, which others may read.
-func (s *Store) inside(ctx context.Context, tenant, name string, fn func(cloche.Skill, *os.File) error) error {
+func (s *Store) inside(ctx context.Context, tenant, name string, fn func(api.Skill, *os.File) error) error {
 	err := error(Missing(name))
 	if rerr := s.reading(ctx, tenant, func(sh *shelf) error {
-		err = sh.inSkill(ctx, name, func(_ *shelf, sk cloche.Skill, dir *os.File) error { return fn(sk, dir) })
+		err = sh.inSkill(ctx, name, func(_ *shelf, sk api.Skill, dir *os.File) error { return fn(sk, dir) })
 		return nil
 	}); rerr != nil {
 		return rerr
@@ -90,7 +90,7 @@ func (s *Store) ReadFile(ctx context.Context, tenant, name, file string) (data [
 	if file, err = cleanPath(file, false); err != nil {
 		return nil, err
 	}
-	err = s.inside(ctx, tenant, name, func(_ cloche.Skill, dir *os.File) error {
+	err = s.inside(ctx, tenant, name, func(_ api.Skill, dir *os.File) error {
 		data, _, err = readText(dir, file)
 		return err
 	})
@@ -107,7 +107,7 @@ func (s *Store) WriteFile(ctx context.Context, tenant, name, file string, conten
 	if err := checkText(file, content); err != nil {
 		return err
 	}
-	return s.changing(ctx, tenant, name, func(sh *shelf, sk cloche.Skill, dir *os.File) error {
+	return s.changing(ctx, tenant, name, func(sh *shelf, sk api.Skill, dir *os.File) error {
 		if err := sh.mayWrite(ctx, sk, file, content); err != nil {
 			return err
 		}
@@ -131,16 +131,16 @@ func (s *Store) WriteFile(ctx context.Context, tenant, name, file string, conten
 // checkText says whether content may be a text file.
 func checkText(file string, content []byte) error {
 	if len(content) > MaxText {
-		return cloche.Errorf(cloche.CodeTooLarge, "%q would have %d bytes, more than %d", clip(file), len(content), MaxText)
+		return api.Errorf(api.CodeTooLarge, "%q would have %d bytes, more than %d", clip(file), len(content), MaxText)
 	}
 	if !utf8.Valid(content) {
-		return cloche.Invalid("content", "the content of %q is no text in UTF-8", clip(file)).WithHint("other files come with an archive")
+		return api.Invalid("content", "the content of %q is no text in UTF-8", clip(file)).WithHint("other files come with an archive")
 	}
 	return nil
 }
 
 // mayWrite refuses a description that makes another skill of a skill, or none.
-func (sh *shelf) mayWrite(ctx context.Context, sk cloche.Skill, file string, content []byte) error {
+func (sh *shelf) mayWrite(ctx context.Context, sk api.Skill, file string, content []byte) error {
 	if file != entryNames()[0] && file != sk.Entry {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (sh *shelf) mayWrite(ctx context.Context, sk cloche.Skill, file string, con
 	switch name := d.name; {
 	case name == "" || name == sk.Name:
 		return nil
-	case !cloche.ValidSkillName(name):
+	case !api.ValidSkillName(name):
 		return badName("the skill", name)
 	default:
 		return sh.free(ctx, name)
@@ -165,16 +165,16 @@ func (s *Store) RemoveFile(ctx context.Context, tenant, name, file string) error
 	if err != nil {
 		return err
 	}
-	return s.changing(ctx, tenant, name, func(sh *shelf, sk cloche.Skill, dir *os.File) error {
+	return s.changing(ctx, tenant, name, func(sh *shelf, sk api.Skill, dir *os.File) error {
 		if file == sk.Entry {
-			return cloche.Invalid("path", "%s is what makes the skill", file).WithHint("remove the skill itself")
+			return api.Invalid("path", "%s is what makes the skill", file).WithHint("remove the skill itself")
 		}
 		above, err := openAt(dir, path.Dir(file), unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return edge(file, err)
 		}
 		defer above.Close()
-		draft := cloche.NewID(draftPrefix)
+		draft := api.NewID(draftPrefix)
 		if err := unix.Renameat(int(above.Fd()), path.Base(file), int(sh.dir.Fd()), draft); err != nil {
 			return edge(file, &fs.PathError{Op: "remove", Path: file, Err: err})
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The keys of front matter that Cloche reads and writes.
@@ -48,7 +48,7 @@ func readDocument(data []byte) (document, error) {
 	front, body := splitDocument(data)
 	d := document{yaml: front, body: strings.TrimSpace(body)}
 	if len(front) > maxFront {
-		return d, cloche.Errorf(cloche.CodeTooLarge, "the front matter has %d bytes, more than %d", len(front), maxFront)
+		return d, api.Errorf(api.CodeTooLarge, "the front matter has %d bytes, more than %d", len(front), maxFront)
 	}
 	values, err := readFront(front)
 	if err != nil {
@@ -73,8 +73,8 @@ func readDocument(data []byte) (document, error) {
 	return d, nil
 }
 
-func badFront(format string, args ...any) *cloche.Error {
-	return cloche.Invalid("SKILL.md", "the front matter cannot be read: "+format, args...).
+func badFront(format string, args ...any) *api.Error {
+	return api.Invalid("SKILL.md", "the front matter cannot be read: "+format, args...).
 		WithHint("write name: and description: between two lines of ---, each with its value")
 }
 
@@ -259,10 +259,10 @@ func (d document) write(name, displayName, description, body string) ([]byte, er
 	}
 	out := []byte(b.String())
 	if len(out) > MaxText {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "SKILL.md would have %d bytes, more than %d", len(out), MaxText)
+		return nil, api.Errorf(api.CodeTooLarge, "SKILL.md would have %d bytes, more than %d", len(out), MaxText)
 	}
 	if !utf8.Valid(out) {
-		return nil, cloche.Invalid("instructions", "the text is not UTF-8")
+		return nil, api.Invalid("instructions", "the text is not UTF-8")
 	}
 	// What was written must be read as it was meant.
 	again, err := readDocument(out)
@@ -270,7 +270,7 @@ func (d document) write(name, displayName, description, body string) ([]byte, er
 		return nil, err
 	}
 	if again.name != name || again.displayName != displayName || again.description != description || again.body != body || !reflect.DeepEqual(again.meta, d.meta) {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "the front matter cannot hold these values")
+		return nil, api.Errorf(api.CodeInvalid, "the front matter cannot hold these values")
 	}
 	return out, nil
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
@@ -39,9 +39,9 @@ func FuzzFrontMatter(f *testing.F) {
 		if _, err := json.Marshal(was); err != nil {
 			t.Fatalf("what was read cannot be told: %v", err)
 		}
-		now, err := s.Update(ctx, tenant, was.Name, cloche.SkillChange{Description: &description, Instructions: &body})
+		now, err := s.Update(ctx, tenant, was.Name, api.SkillChange{Description: &description, Instructions: &body})
 		if err != nil {
-			if code := cloche.CodeOf(err); code != cloche.CodeInvalid && code != cloche.CodeTooLarge {
+			if code := api.CodeOf(err); code != api.CodeInvalid && code != api.CodeTooLarge {
 				t.Fatalf("update: %v", err)
 			}
 			return
@@ -65,7 +65,7 @@ func FuzzZip(f *testing.F) {
 	f.Add([]byte("PK\x05\x06"+strings.Repeat("\x00", 18)), "", "x")
 	f.Fuzz(func(t *testing.T, data []byte, filename, subdir string) {
 		ctx, s := t.Context(), skill.Open(t.TempDir())
-		o := cloche.SkillArchive{Filename: filename, Subdir: subdir}
+		o := api.SkillArchive{Filename: filename, Subdir: subdir}
 		p, err := s.Preview(ctx, tenant, bytes.NewReader(data), o)
 		for _, pv := range p.Skills {
 			o.Paths = append(o.Paths, pv.Path)

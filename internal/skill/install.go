@@ -17,12 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Preview tells which skills an archive has, and where Install would put them.
 // Nothing of it stays.
-func (s *Store) Preview(ctx context.Context, tenant string, r io.Reader, o cloche.SkillArchive) (l cloche.SkillPreviewList, err error) {
+func (s *Store) Preview(ctx context.Context, tenant string, r io.Reader, o api.SkillArchive) (l api.SkillPreviewList, err error) {
 	err = s.unpacked(ctx, tenant, r, o, 0, func(u *unpackedZip) error {
 		l.Skills = u.previews
 		return nil
@@ -32,7 +32,7 @@ func (s *Store) Preview(ctx context.Context, tenant string, r io.Reader, o cloch
 
 // Install puts the skills of an archive in their places: all that were chosen, or
 // none. maxBytes is as in Create.
-func (s *Store) Install(ctx context.Context, tenant string, r io.Reader, o cloche.SkillArchive, maxBytes int64) (l cloche.SkillList, err error) {
+func (s *Store) Install(ctx context.Context, tenant string, r io.Reader, o api.SkillArchive, maxBytes int64) (l api.SkillList, err error) {
 	err = s.unpacked(ctx, tenant, r, o, maxBytes, func(u *unpackedZip) error {
 		chosen, err := u.choose(o.Paths)
 		if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Install(ctx context.Context, tenant string, r io.Reader, o cloch
 		return err
 	})
 	if err != nil {
-		return cloche.SkillList{}, err
+		return api.SkillList{}, err
 	}
 	return l, nil
 }
@@ -57,11 +57,11 @@ type unpackedZip struct {
 	draft string
 	// top is the open directory of the draft in which packages were looked for.
 	top      *os.File
-	previews []cloche.SkillPreview
+	previews []api.SkillPreview
 }
 
 // unpacked runs fn with what an archive unfolds to, which is removed afterwards.
-func (s *Store) unpacked(ctx context.Context, tenant string, r io.Reader, o cloche.SkillArchive, maxBytes int64, fn func(*unpackedZip) error) error {
+func (s *Store) unpacked(ctx context.Context, tenant string, r io.Reader, o api.SkillArchive, maxBytes int64, fn func(*unpackedZip) error) error {
 	subdir, err := cleanPath(strings.Trim(o.Subdir, "/"), true)
 	if err != nil {
 		return err
@@ -130,9 +130,9 @@ func (s *Store) spool(r io.Reader) (*os.File, int64, error) {
 }
 
 // open looks for packages below a directory of the draft.
-func (u *unpackedZip) open(ctx context.Context, dir *os.File, p string, o cloche.SkillArchive) (err error) {
+func (u *unpackedZip) open(ctx context.Context, dir *os.File, p string, o api.SkillArchive) (err error) {
 	if u.top, err = openAt(dir, p, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-		return cloche.Invalid("subdir", "there is no directory %q in the archive", clip(o.Subdir)).WithCause(err)
+		return api.Invalid("subdir", "there is no directory %q in the archive", clip(o.Subdir)).WithCause(err)
 	}
 	defer func() {
 		if err != nil {
@@ -165,19 +165,19 @@ func (u *unpackedZip) open(ctx context.Context, dir *os.File, p string, o cloche
 		if source == "." {
 			source = ""
 		}
-		pv := cloche.SkillPreview{Skill: sk, Path: source}
+		pv := api.SkillPreview{Skill: sk, Path: source}
 		pv.Tenant, pv.Dir = u.sh.tenant, targetDir(sk.Name, source, o)
 		_, serr := u.sh.root.Lstat(pv.Dir)
 		pv.Taken = names[sk.Name] || serr == nil
 		u.previews = append(u.previews, pv)
 	}
-	slices.SortFunc(u.previews, func(a, b cloche.SkillPreview) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(u.previews, func(a, b api.SkillPreview) int { return cmp.Compare(a.Path, b.Path) })
 	return nil
 }
 
 // fallbackName is what a package at the top is called that says no name: as its
 // directory, or as the archive.
-func fallbackName(p string, o cloche.SkillArchive) string {
+func fallbackName(p string, o api.SkillArchive) string {
 	if base := path.Base(p); base != "." {
 		return base
 	}
@@ -185,7 +185,7 @@ func fallbackName(p string, o cloche.SkillArchive) string {
 }
 
 // targetDir is the directory into which a package goes.
-func targetDir(name, source string, o cloche.SkillArchive) string {
+func targetDir(name, source string, o api.SkillArchive) string {
 	if o.Filename == "" {
 		return name
 	}
@@ -213,14 +213,14 @@ func slug(s string) string {
 		}
 		return '-'
 	}, s)
-	if r := []rune(s); len(r) > cloche.MaxSkillName {
-		s = string(r[:cloche.MaxSkillName])
+	if r := []rune(s); len(r) > api.MaxSkillName {
+		s = string(r[:api.MaxSkillName])
 	}
 	return strings.Trim(s, "-_")
 }
 
 // choose finds the previews that were named; with one there is no need to.
-func (u *unpackedZip) choose(paths []string) ([]cloche.SkillPreview, error) {
+func (u *unpackedZip) choose(paths []string) ([]api.SkillPreview, error) {
 	if len(paths) == 0 {
 		if len(u.previews) == 1 {
 			return u.previews, nil
@@ -229,13 +229,13 @@ func (u *unpackedZip) choose(paths []string) ([]cloche.SkillPreview, error) {
 		for _, pv := range u.previews[:min(len(u.previews), 10)] {
 			there = append(there, pv.Path)
 		}
-		return nil, cloche.Invalid("paths", "the archive has %d skills", len(u.previews)).WithHint("name those to install: %s", strings.Join(there, ", "))
+		return nil, api.Invalid("paths", "the archive has %d skills", len(u.previews)).WithHint("name those to install: %s", strings.Join(there, ", "))
 	}
-	var out []cloche.SkillPreview
+	var out []api.SkillPreview
 	for _, p := range paths {
-		i := slices.IndexFunc(u.previews, func(pv cloche.SkillPreview) bool { return pv.Path == strings.Trim(p, "/") })
+		i := slices.IndexFunc(u.previews, func(pv api.SkillPreview) bool { return pv.Path == strings.Trim(p, "/") })
 		if i < 0 {
-			return nil, cloche.Invalid("paths", "there is no skill at %q in the archive", clip(p))
+			return nil, api.Invalid("paths", "there is no skill at %q in the archive", clip(p))
 		}
 		out = append(out, u.previews[i])
 	}
@@ -243,15 +243,15 @@ func (u *unpackedZip) choose(paths []string) ([]cloche.SkillPreview, error) {
 }
 
 // install moves what was chosen to its places.
-func (u *unpackedZip) install(chosen []cloche.SkillPreview) (out []cloche.Skill, err error) {
+func (u *unpackedZip) install(chosen []api.SkillPreview) (out []api.Skill, err error) {
 	dirs, names := map[string]bool{}, map[string]bool{}
 	for _, pv := range chosen {
 		switch {
 		case pv.Taken:
-			return nil, cloche.Errorf(cloche.CodeExists, "there is a skill %q, or the directory %q, already", clip(pv.Name), clip(pv.Dir)).
+			return nil, api.Errorf(api.CodeExists, "there is a skill %q, or the directory %q, already", clip(pv.Name), clip(pv.Dir)).
 				WithHint("remove it first with: cloche skill rm NAME")
 		case dirs[pv.Dir] || names[pv.Name]:
-			return nil, cloche.Invalid("paths", "two of the skills are called %q, or go to %q", clip(pv.Name), clip(pv.Dir)).
+			return nil, api.Invalid("paths", "two of the skills are called %q, or go to %q", clip(pv.Name), clip(pv.Dir)).
 				WithHint("install them one by one, with file names of their own")
 		}
 		dirs[pv.Dir], names[pv.Name] = true, true
@@ -281,7 +281,7 @@ func (u *unpackedZip) install(chosen []cloche.SkillPreview) (out []cloche.Skill,
 	return out, u.sh.dir.Sync()
 }
 
-func (u *unpackedZip) move(pv cloche.SkillPreview) error {
+func (u *unpackedZip) move(pv api.SkillPreview) error {
 	from, err := pathOf(u.top)
 	if err != nil {
 		return fmt.Errorf("install skill: %w", err)
@@ -292,28 +292,28 @@ func (u *unpackedZip) move(pv cloche.SkillPreview) error {
 	}
 	rel, ok := strings.CutPrefix(path.Join(from, pv.Path), shelfPath+"/")
 	if !ok {
-		return cloche.Errorf(cloche.CodeInternal, "the draft of a skill is not where it was made")
+		return api.Errorf(api.CodeInternal, "the draft of a skill is not where it was made")
 	}
 	return u.sh.take(rel, pv.Dir)
 }
 
 // named writes the name of a package into it.
-func (u *unpackedZip) named(pv cloche.SkillPreview) (cloche.Skill, error) {
+func (u *unpackedZip) named(pv api.SkillPreview) (api.Skill, error) {
 	dir, err := openAt(u.sh.dir, pv.Dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return cloche.Skill{Dir: pv.Dir}, edge(pv.Dir, err)
+		return api.Skill{Dir: pv.Dir}, edge(pv.Dir, err)
 	}
 	defer dir.Close()
 	data, _, err := readText(dir, pv.Entry)
 	if err != nil {
-		return cloche.Skill{Dir: pv.Dir}, err
+		return api.Skill{Dir: pv.Dir}, err
 	}
 	d, err := readDocument(data)
 	if err == nil {
-		err = writeEntry(dir, pv.Entry, d, cloche.SkillSpec{Name: pv.Name, DisplayName: d.displayName, Description: d.description, Instructions: d.body})
+		err = writeEntry(dir, pv.Entry, d, api.SkillSpec{Name: pv.Name, DisplayName: d.displayName, Description: d.description, Instructions: d.body})
 	}
 	if err != nil {
-		return cloche.Skill{Dir: pv.Dir}, err
+		return api.Skill{Dir: pv.Dir}, err
 	}
 	sk, err := load(u.sh.dir, found{pv.Dir, pv.Entry}, "")
 	sk.Tenant, sk.Dir = u.sh.tenant, pv.Dir

@@ -4,43 +4,43 @@ import (
 	"context"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A skill is a directory of the host's that sandboxes see, and those of a daemon on
 // Windows run on another machine, be it a virtual one: nothing is kept for them.
 
 func refused() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "on this system sandboxes run on another machine, which sees no skills that are kept here").
+	return api.Errorf(api.CodeUnsupported, "on this system sandboxes run on another machine, which sees no skills that are kept here").
 		WithHint("put the files into the sandbox or into its image, or run the daemon on Linux")
 }
 
 // List is refused.
-func (*Store) List(context.Context, string) (cloche.SkillList, error) {
-	return cloche.SkillList{}, refused()
+func (*Store) List(context.Context, string) (api.SkillList, error) {
+	return api.SkillList{}, refused()
 }
 
 // Get is refused.
-func (*Store) Get(context.Context, string, string) (cloche.Skill, error) {
-	return cloche.Skill{}, refused()
+func (*Store) Get(context.Context, string, string) (api.Skill, error) {
+	return api.Skill{}, refused()
 }
 
 // Scan is refused.
-func (*Store) Scan(context.Context, string, string) (cloche.Skill, error) {
-	return cloche.Skill{}, refused()
+func (*Store) Scan(context.Context, string, string) (api.Skill, error) {
+	return api.Skill{}, refused()
 }
 
 // Look is refused.
-func Look(context.Context, Source) (cloche.Skill, error) { return cloche.Skill{}, refused() }
+func Look(context.Context, Source) (api.Skill, error) { return api.Skill{}, refused() }
 
 // Create is refused.
-func (*Store) Create(context.Context, string, cloche.SkillSpec, *Source, int64) (cloche.Skill, error) {
-	return cloche.Skill{}, refused()
+func (*Store) Create(context.Context, string, api.SkillSpec, *Source, int64) (api.Skill, error) {
+	return api.Skill{}, refused()
 }
 
 // Update is refused.
-func (*Store) Update(context.Context, string, string, cloche.SkillChange) (cloche.Skill, error) {
-	return cloche.Skill{}, refused()
+func (*Store) Update(context.Context, string, string, api.SkillChange) (api.Skill, error) {
+	return api.Skill{}, refused()
 }
 
 // Remove is refused.
@@ -53,8 +53,8 @@ func (*Store) Place(context.Context, string, string) (Place, error) { return Pla
 func (*Store) Places(context.Context, string) ([]Place, error) { return nil, refused() }
 
 // Files is refused.
-func (*Store) Files(context.Context, string, string, FileOptions) (cloche.SkillFileList, error) {
-	return cloche.SkillFileList{}, refused()
+func (*Store) Files(context.Context, string, string, FileOptions) (api.SkillFileList, error) {
+	return api.SkillFileList{}, refused()
 }
 
 // ReadFile is refused.
@@ -71,13 +71,13 @@ func (*Store) WriteFile(context.Context, string, string, string, []byte, int64) 
 func (*Store) RemoveFile(context.Context, string, string, string) error { return refused() }
 
 // Preview is refused.
-func (*Store) Preview(context.Context, string, io.Reader, cloche.SkillArchive) (cloche.SkillPreviewList, error) {
-	return cloche.SkillPreviewList{}, refused()
+func (*Store) Preview(context.Context, string, io.Reader, api.SkillArchive) (api.SkillPreviewList, error) {
+	return api.SkillPreviewList{}, refused()
 }
 
 // Install is refused.
-func (*Store) Install(context.Context, string, io.Reader, cloche.SkillArchive, int64) (cloche.SkillList, error) {
-	return cloche.SkillList{}, refused()
+func (*Store) Install(context.Context, string, io.Reader, api.SkillArchive, int64) (api.SkillList, error) {
+	return api.SkillList{}, refused()
 }
 
 // Signed is refused.

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // entryNames are the files that make a directory a package, the first before the
@@ -43,11 +43,11 @@ func find(ctx context.Context, dir *os.File, depth int) ([]found, error) {
 				return nil, err
 			}
 			if entries += n; entries > maxDirEntries {
-				return nil, cloche.Errorf(cloche.CodeTooLarge, "there are more than %d files where packages are looked for", maxDirEntries)
+				return nil, api.Errorf(api.CodeTooLarge, "there are more than %d files where packages are looked for", maxDirEntries)
 			}
 			if entry != "" {
 				if out = append(out, found{p, entry}); len(out) > maxPackages {
-					return nil, cloche.Errorf(cloche.CodeTooLarge, "there are more than %d packages", maxPackages)
+					return nil, api.Errorf(api.CodeTooLarge, "there are more than %d packages", maxPackages)
 				}
 				continue
 			}
@@ -92,29 +92,29 @@ func look(dir *os.File, p string) (entry string, below []string, n int, err erro
 
 // load reads one package. One that does not say what it is called is called as its
 // directory is, which is top where that is dir itself.
-func load(dir *os.File, f found, top string) (cloche.Skill, error) {
+func load(dir *os.File, f found, top string) (api.Skill, error) {
 	data, fi, err := readText(dir, path.Join(f.dir, f.entry))
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	d, err := readDocument(data)
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	if f.dir != "." {
 		top = path.Base(f.dir)
 	}
-	sk := cloche.Skill{
+	sk := api.Skill{
 		Name: cmp.Or(d.name, top), Description: d.description, Instructions: d.body, Meta: d.meta,
 		Dir: f.dir, Entry: f.entry, UpdatedAt: fi.ModTime().UTC(),
 	}
 	sk.DisplayName = cmp.Or(d.displayName, sk.Name)
-	if !cloche.ValidSkillName(sk.Name) {
-		return cloche.Skill{}, badName("the skill", sk.Name)
+	if !api.ValidSkillName(sk.Name) {
+		return api.Skill{}, badName("the skill", sk.Name)
 	}
 	at, err := openAt(dir, f.dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return cloche.Skill{}, edge(f.dir, err)
+		return api.Skill{}, edge(f.dir, err)
 	}
 	defer at.Close()
 	sk.PythonProject = python(at)
@@ -122,9 +122,9 @@ func load(dir *os.File, f found, top string) (cloche.Skill, error) {
 	return sk, nil
 }
 
-func badName(what, name string) *cloche.Error {
-	return cloche.Invalid("name", "%s is called %q", what, clip(name)).
-		WithHint("a name has 1 to %d letters, digits, '-' and '_'", cloche.MaxSkillName)
+func badName(what, name string) *api.Error {
+	return api.Invalid("name", "%s is called %q", what, clip(name)).
+		WithHint("a name has 1 to %d letters, digits, '-' and '_'", api.MaxSkillName)
 }
 
 // python says whether a package says what it needs of Python.
@@ -146,8 +146,8 @@ func python(at *os.File) bool {
 }
 
 // list reads every package of the shelf, the one changed last first.
-func (sh *shelf) list(ctx context.Context) (cloche.SkillList, error) {
-	var l cloche.SkillList
+func (sh *shelf) list(ctx context.Context) (api.SkillList, error) {
+	var l api.SkillList
 	all, err := find(ctx, sh.dir, maxDepth)
 	if err != nil {
 		return l, err
@@ -156,18 +156,18 @@ func (sh *shelf) list(ctx context.Context) (cloche.SkillList, error) {
 	for _, f := range all {
 		sk, err := load(sh.dir, f, sh.tenant)
 		if err != nil {
-			if e, ok := errors.AsType[*cloche.Error](err); ok && e.Code != cloche.CodeNotFound {
-				l.Faults = append(l.Faults, cloche.SkillFault{Dir: f.dir, Error: e})
+			if e, ok := errors.AsType[*api.Error](err); ok && e.Code != api.CodeNotFound {
+				l.Faults = append(l.Faults, api.SkillFault{Dir: f.dir, Error: e})
 			}
 			continue
 		}
 		sk.Tenant = sh.tenant
 		if text += len(sk.Instructions) + len(sk.Description); text > maxListText {
-			return l, cloche.Errorf(cloche.CodeTooLarge, "the texts of the skills have more than %d bytes together", maxListText)
+			return l, api.Errorf(api.CodeTooLarge, "the texts of the skills have more than %d bytes together", maxListText)
 		}
 		l.Skills = append(l.Skills, sk)
 	}
-	slices.SortStableFunc(l.Skills, func(a, b cloche.Skill) int {
+	slices.SortStableFunc(l.Skills, func(a, b api.Skill) int {
 		return cmp.Or(b.UpdatedAt.Compare(a.UpdatedAt), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dir, b.Dir))
 	})
 	return l, nil
@@ -175,9 +175,9 @@ func (sh *shelf) list(ctx context.Context) (cloche.SkillList, error) {
 
 // get finds a package by its name. Where several have it, the one in a directory of
 // that name counts, and otherwise the one changed last.
-func (sh *shelf) get(ctx context.Context, name string) (cloche.Skill, error) {
+func (sh *shelf) get(ctx context.Context, name string) (api.Skill, error) {
 	// Nearly always a package lies where its name says.
-	if cloche.ValidSkillName(name) {
+	if api.ValidSkillName(name) {
 		for _, entry := range entryNames() {
 			sk, err := load(sh.dir, found{name, entry}, name)
 			if err == nil && sk.Name == name {
@@ -188,19 +188,19 @@ func (sh *shelf) get(ctx context.Context, name string) (cloche.Skill, error) {
 	}
 	l, err := sh.list(ctx)
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	for _, sk := range l.Skills {
 		if sk.Name == name {
 			return sk, nil
 		}
 	}
-	return cloche.Skill{}, Missing(name)
+	return api.Skill{}, Missing(name)
 }
 
 // List reads every skill of a tenant, the one changed last first. A package that
 // cannot be read hides no other.
-func (s *Store) List(ctx context.Context, tenant string) (l cloche.SkillList, err error) {
+func (s *Store) List(ctx context.Context, tenant string) (l api.SkillList, err error) {
 	err = s.reading(ctx, tenant, func(sh *shelf) error {
 		l, err = sh.list(ctx)
 		return err
@@ -209,7 +209,7 @@ func (s *Store) List(ctx context.Context, tenant string) (l cloche.SkillList, er
 }
 
 // Get reads one skill.
-func (s *Store) Get(ctx context.Context, tenant, name string) (sk cloche.Skill, err error) {
+func (s *Store) Get(ctx context.Context, tenant, name string) (sk api.Skill, err error) {
 	err = Missing(name)
 	if rerr := s.reading(ctx, tenant, func(sh *shelf) error {
 		sk, err = sh.get(ctx, name)
@@ -222,12 +222,12 @@ func (s *Store) Get(ctx context.Context, tenant, name string) (sk cloche.Skill, 
 
 // Scan reads the one package in a directory of the tenant's, or at most two levels
 // below it.
-func (s *Store) Scan(ctx context.Context, tenant, dir string) (sk cloche.Skill, err error) {
+func (s *Store) Scan(ctx context.Context, tenant, dir string) (sk api.Skill, err error) {
 	dir, err = cleanPath(dir, true)
 	if err != nil {
 		return sk, err
 	}
-	none := cloche.Errorf(cloche.CodeNotFound, "there is no directory %q among the skills", clip(dir))
+	none := api.Errorf(api.CodeNotFound, "there is no directory %q among the skills", clip(dir))
 	err = none
 	if rerr := s.reading(ctx, tenant, func(sh *shelf) error {
 		sk, err = Look(ctx, Source{Dir: sh.dir, Path: dir})
@@ -237,30 +237,30 @@ func (s *Store) Scan(ctx context.Context, tenant, dir string) (sk cloche.Skill, 
 		err = rerr
 	}
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	return sk, nil
 }
 
 // Look reads the one package in a source, or at most two levels below it. Its Dir
 // is relative to the source.
-func Look(ctx context.Context, src Source) (cloche.Skill, error) {
+func Look(ctx context.Context, src Source) (api.Skill, error) {
 	p, err := cleanPath(src.Path, true)
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	at, err := openAt(src.Dir, p, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return cloche.Skill{}, edge(p, err)
+		return api.Skill{}, edge(p, err)
 	}
 	defer at.Close()
 	all, err := find(ctx, at, foundDepth)
 	if err != nil {
-		return cloche.Skill{}, err
+		return api.Skill{}, err
 	}
 	switch len(all) {
 	case 0:
-		return cloche.Skill{}, cloche.Errorf(cloche.CodeNotFound, "there is no SKILL.md in %q, nor in a directory near below it", clip(p))
+		return api.Skill{}, api.Errorf(api.CodeNotFound, "there is no SKILL.md in %q, nor in a directory near below it", clip(p))
 	case 1:
 		return load(at, all[0], path.Base(p))
 	}
@@ -268,6 +268,6 @@ func Look(ctx context.Context, src Source) (cloche.Skill, error) {
 	for _, f := range all[:min(len(all), 10)] {
 		dirs = append(dirs, f.dir)
 	}
-	return cloche.Skill{}, cloche.Invalid("path", "there are %d packages in %q", len(all), clip(p)).
+	return api.Skill{}, api.Invalid("path", "there are %d packages in %q", len(all), clip(p)).
 		WithHint("name one of them: %s", strings.Join(dirs, ", "))
 }

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -47,7 +47,7 @@ type shelf struct {
 // none; with create, what a writer left that died is removed.
 func openShelf(base, tenant string, create bool) (*shelf, error) {
 	if !filepath.IsAbs(base) {
-		return nil, cloche.Errorf(cloche.CodeInternal, "the directory of skills is no absolute path")
+		return nil, api.Errorf(api.CodeInternal, "the directory of skills is no absolute path")
 	}
 	p := filepath.Join(base, tenantsDir, tenant)
 	if create {
@@ -160,14 +160,14 @@ func (sh *shelf) take(draft, name string) error {
 	return sh.dir.Sync()
 }
 
-func taken(name string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeExists, "the directory %q is there already", clip(name)).
+func taken(name string) *api.Error {
+	return api.Errorf(api.CodeExists, "the directory %q is there already", clip(name)).
 		WithHint("remove what is there first, or choose another name")
 }
 
 // draft makes a directory that becomes a package, or is swept.
 func (sh *shelf) draft() (string, *os.File, error) {
-	name := cloche.NewID(draftPrefix)
+	name := api.NewID(draftPrefix)
 	if err := sh.root.Mkdir(name, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make package: %w", err)
 	}
@@ -188,15 +188,15 @@ func edge(name string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return cloche.Errorf(cloche.CodeNotFound, "there is no %q in the skill", clip(name)).WithCause(err)
+		return api.Errorf(api.CodeNotFound, "there is no %q in the skill", clip(name)).WithCause(err)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return cloche.Invalid("path", "a part of %q is a symlink, and none is followed", clip(name)).WithCause(err)
+		return api.Invalid("path", "a part of %q is a symlink, and none is followed", clip(name)).WithCause(err)
 	case errors.Is(err, unix.ENOTDIR):
-		return cloche.Invalid("path", "a part of %q is no directory", clip(name)).WithCause(err)
+		return api.Invalid("path", "a part of %q is no directory", clip(name)).WithCause(err)
 	case errors.Is(err, unix.ENAMETOOLONG):
-		return cloche.Errorf(cloche.CodeTooLarge, "%q is too long for a name", clip(name)).WithCause(err)
+		return api.Errorf(api.CodeTooLarge, "%q is too long for a name", clip(name)).WithCause(err)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return cloche.Errorf(cloche.CodeNoCapacity, "the disk with the skills is full").WithCause(err)
+		return api.Errorf(api.CodeNoCapacity, "the disk with the skills is full").WithCause(err)
 	}
 	return err
 }
@@ -207,16 +207,16 @@ func cleanPath(p string, dot bool) (string, error) {
 	const hint = "write a path relative to the skill, such as scripts/run.py"
 	switch {
 	case len(p) > maxPath:
-		return "", cloche.Errorf(cloche.CodeTooLarge, "the path has %d bytes, more than %d", len(p), maxPath)
+		return "", api.Errorf(api.CodeTooLarge, "the path has %d bytes, more than %d", len(p), maxPath)
 	case !utf8.ValidString(p) || strings.ContainsRune(p, 0):
-		return "", cloche.Invalid("path", "the path %q is no text", clip(p)).WithHint(hint)
+		return "", api.Invalid("path", "the path %q is no text", clip(p)).WithHint(hint)
 	case strings.HasPrefix(p, "/"):
-		return "", cloche.Invalid("path", "the path %q is absolute", clip(p)).WithHint(hint)
+		return "", api.Invalid("path", "the path %q is absolute", clip(p)).WithHint(hint)
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return "", cloche.Invalid("path", "the path %q leads upwards", clip(p)).WithHint(hint)
+		return "", api.Invalid("path", "the path %q leads upwards", clip(p)).WithHint(hint)
 	}
 	if p = path.Clean(p); p == "." && !dot {
-		return "", cloche.Invalid("path", "the path names no file").WithHint(hint)
+		return "", api.Invalid("path", "the path names no file").WithHint(hint)
 	}
 	return p, nil
 }
@@ -233,16 +233,16 @@ func readText(dir *os.File, name string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, fmt.Errorf("read %s: %w", clip(name), err)
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, nil, cloche.Invalid("path", "%q is no regular file", clip(name))
+		return nil, nil, api.Invalid("path", "%q is no regular file", clip(name))
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxText+1))
 	switch {
 	case err != nil:
 		return nil, nil, fmt.Errorf("read %s: %w", clip(name), err)
 	case len(data) > MaxText:
-		return nil, nil, cloche.Errorf(cloche.CodeTooLarge, "%q has more than %d bytes", clip(name), MaxText)
+		return nil, nil, api.Errorf(api.CodeTooLarge, "%q has more than %d bytes", clip(name), MaxText)
 	case !utf8.Valid(data):
-		return nil, nil, cloche.Invalid("path", "%q is no text in UTF-8", clip(name))
+		return nil, nil, api.Invalid("path", "%q is no text in UTF-8", clip(name))
 	}
 	return data, fi, nil
 }
@@ -250,7 +250,7 @@ func readText(dir *os.File, name string) ([]byte, fs.FileInfo, error) {
 // writeFile puts a file in its place whole. The directory is open, name is one
 // element; what was there is replaced, unless it is a directory.
 func writeFile(dir *os.File, name string, mode fs.FileMode, data []byte) (err error) {
-	draft := cloche.NewID(draftPrefix)
+	draft := api.NewID(draftPrefix)
 	f, err := openAt(dir, draft, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return edge(name, err)
@@ -272,7 +272,7 @@ func writeFile(dir *os.File, name string, mode fs.FileMode, data []byte) (err er
 		return edge(name, err)
 	}
 	if err = unix.Renameat(at, draft, at, name); errors.Is(err, unix.EISDIR) {
-		return cloche.Invalid("path", "%q is a directory", clip(name)).WithCause(err)
+		return api.Invalid("path", "%q is a directory", clip(name)).WithCause(err)
 	}
 	if err != nil {
 		return edge(name, err)
@@ -311,7 +311,7 @@ func readDir(dir *os.File, limit int) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	if len(list) > limit {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "a directory has more than %d entries", limit)
+		return nil, api.Errorf(api.CodeTooLarge, "a directory has more than %d entries", limit)
 	}
 	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return list, nil
@@ -354,7 +354,7 @@ func (s *Store) with(ctx context.Context, tenant string, write bool, fn func(*sh
 		return err
 	}
 	if !validTenant(tenant) {
-		return cloche.Invalid("tenant", "%q is not the name of a tenant", clip(tenant))
+		return api.Invalid("tenant", "%q is not the name of a tenant", clip(tenant))
 	}
 	l, base := s.locked(tenant)
 	if write {
@@ -373,4 +373,4 @@ func (s *Store) with(ctx context.Context, tenant string, write bool, fn func(*sh
 }
 
 // validTenant keeps a tenant's name one element of a path.
-func validTenant(t string) bool { return cloche.ValidName(t) }
+func validTenant(t string) bool { return api.ValidName(t) }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/crypto/blake2b"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -29,7 +29,7 @@ type Signer struct {
 func ParseSigner(text string) (Signer, error) {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(raw) != 2+8+ed25519.PublicKeySize || string(raw[:2]) != "Ed" {
-		return Signer{}, cloche.Invalid("signed_by", "%q is no public key of minisign", clip(text)).
+		return Signer{}, api.Invalid("signed_by", "%q is no public key of minisign", clip(text)).
 			WithHint("give the second line of minisign.pub, which begins with RW")
 	}
 	s := Signer{key: ed25519.PublicKey(raw[10:])}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
@@ -89,6 +89,6 @@ func TestSigned(t *testing.T) {
 	}
 	for _, bad := range []string{"", "RWT4", "ZZ" + signerKey[2:], signature} {
 		_, err := skill.ParseSigner(bad)
-		code(t, "key "+bad, err, cloche.CodeInvalid)
+		code(t, "key "+bad, err, api.CodeInvalid)
 	}
 }

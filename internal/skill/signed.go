@@ -17,14 +17,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Signed says which of the signers has signed a skill as it is now; "" is none. A
 // package that is not signed, or of which any file is other, more or less than
 // what was signed, has none.
 func (s *Store) Signed(ctx context.Context, tenant, name string, signers []Signer) (id string, err error) {
-	err = s.inside(ctx, tenant, name, func(_ cloche.Skill, dir *os.File) error {
+	err = s.inside(ctx, tenant, name, func(_ api.Skill, dir *os.File) error {
 		id, err = signedBy(ctx, dir, signers)
 		return err
 	})
@@ -37,7 +37,7 @@ func signedBy(ctx context.Context, dir *os.File, signers []Signer) (string, erro
 	}
 	list, _, err := readText(dir, SumFile)
 	sig, _, serr := readText(dir, SignatureFile)
-	if _, unreadable := errors.AsType[*cloche.Error](errors.Join(err, serr)); unreadable {
+	if _, unreadable := errors.AsType[*api.Error](errors.Join(err, serr)); unreadable {
 		return "", nil
 	}
 	if err = errors.Join(err, serr); err != nil {
@@ -53,7 +53,7 @@ func signedBy(ctx context.Context, dir *os.File, signers []Signer) (string, erro
 		}
 		have := map[string]string{}
 		err := sums(ctx, dir, ".", &tally{}, have)
-		if _, odd := errors.AsType[*cloche.Error](err); odd {
+		if _, odd := errors.AsType[*api.Error](err); odd {
 			return "", nil
 		}
 		if err != nil || !maps.Equal(want, have) {
@@ -85,7 +85,7 @@ func readSums(list string) (map[string]string, bool) {
 // sums hashes every file of a package but the two that say so.
 func sums(ctx context.Context, dir *os.File, p string, t *tally, into map[string]string) error {
 	if strings.Count(p, "/") > maxZipParts {
-		return cloche.Errorf(cloche.CodeTooLarge, "%q is too deep", clip(p))
+		return api.Errorf(api.CodeTooLarge, "%q is too deep", clip(p))
 	}
 	list, err := readDir(dir, zipEntries)
 	if err != nil {
@@ -128,7 +128,7 @@ func sumEntry(ctx context.Context, dir *os.File, name, rel string, isDir bool, t
 		return fmt.Errorf("hash %s: %w", clip(rel), err)
 	}
 	if !fi.Mode().IsRegular() {
-		return cloche.Invalid("path", "%q is no regular file", clip(rel))
+		return api.Invalid("path", "%q is no regular file", clip(rel))
 	}
 	if err := t.add(fi.Size()); err != nil {
 		return err

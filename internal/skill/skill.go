@@ -7,7 +7,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The bounds of packages; see also the ones of archives.
@@ -80,7 +80,7 @@ type Source struct {
 
 // Place is the directory of a package on the host, for whoever mounts it.
 type Place struct {
-	Skill cloche.Skill
+	Skill api.Skill
 	// Path is absolute and has no symlink below the Store's directory; Dev and Ino
 	// identify what was seen there.
 	Path     string
@@ -99,8 +99,8 @@ type FileOptions struct {
 }
 
 // Missing is the error about a skill that is not there.
-func Missing(name string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no skill %q", clip(name)).WithHint("cloche skill ls lists the ones that exist")
+func Missing(name string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "there is no skill %q", clip(name)).WithHint("cloche skill ls lists the ones that exist")
 }
 
 // clip shortens a name before it is said back.

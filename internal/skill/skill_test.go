@@ -13,15 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
 const tenant = "ws-9d14934957e7ea8dcfa33291"
 
-func code(t *testing.T, what string, err error, want cloche.Code) {
+func code(t *testing.T, what string, err error, want api.Code) {
 	t.Helper()
-	if got := cloche.CodeOf(err); got != want {
+	if got := api.CodeOf(err); got != want {
 		t.Errorf("%s: code %q of %v, want %q", what, got, err, want)
 	}
 }
@@ -52,32 +52,32 @@ func put(t *testing.T, dir string, files map[string]string) {
 
 func TestSkillsLife(t *testing.T) {
 	ctx, s := t.Context(), skill.Open(t.TempDir())
-	if l := must[cloche.SkillList](t)(s.List(ctx, tenant)); len(l.Skills) != 0 {
+	if l := must[api.SkillList](t)(s.List(ctx, tenant)); len(l.Skills) != 0 {
 		t.Fatalf("skills of nobody: %v", l)
 	}
 	_, err := s.Get(ctx, tenant, "pdf")
-	code(t, "get of none", err, cloche.CodeNotFound)
+	code(t, "get of none", err, api.CodeNotFound)
 
-	made := must[cloche.Skill](t)(s.Create(ctx, tenant, cloche.SkillSpec{
+	made := must[api.Skill](t)(s.Create(ctx, tenant, api.SkillSpec{
 		Name: "pdf", DisplayName: "PDF: tools", Description: "Reads \"PDF\" files,\nand writes # them", Instructions: "\n# Use\n\n---\nCall it.\n",
 	}, nil, 0))
 	if made.Tenant != tenant || made.Entry != "SKILL.md" || made.Dir != "pdf" || made.DisplayName != "PDF: tools" ||
 		made.Description != "Reads \"PDF\" files,\nand writes # them" || made.Instructions != "# Use\n\n---\nCall it." || made.UpdatedAt.IsZero() || made.CreatedAt.After(made.UpdatedAt) {
 		t.Errorf("made %+v", made)
 	}
-	got := must[cloche.Skill](t)(s.Get(ctx, tenant, "pdf"))
+	got := must[api.Skill](t)(s.Get(ctx, tenant, "pdf"))
 	if fmt.Sprint(got) != fmt.Sprint(made) {
 		t.Errorf("get %+v\nmade %+v", got, made)
 	}
-	_, err = s.Create(ctx, tenant, cloche.SkillSpec{Name: "pdf"}, nil, 0)
-	code(t, "create of one that is there", err, cloche.CodeExists)
+	_, err = s.Create(ctx, tenant, api.SkillSpec{Name: "pdf"}, nil, 0)
+	code(t, "create of one that is there", err, api.CodeExists)
 	_, err = s.Get(ctx, "ws-other", "pdf")
-	code(t, "get of another tenant's", err, cloche.CodeNotFound)
+	code(t, "get of another tenant's", err, api.CodeNotFound)
 	for _, bad := range []string{"", "a b", "../x", "a/b", strings.Repeat("x", 65), ".hid"} {
-		_, err = s.Create(ctx, tenant, cloche.SkillSpec{Name: bad}, nil, 0)
-		code(t, "create of "+bad, err, cloche.CodeInvalid)
+		_, err = s.Create(ctx, tenant, api.SkillSpec{Name: bad}, nil, 0)
+		code(t, "create of "+bad, err, api.CodeInvalid)
 	}
-	must[cloche.Skill](t)(s.Create(ctx, tenant, cloche.SkillSpec{Name: "技能_1"}, nil, 0))
+	must[api.Skill](t)(s.Create(ctx, tenant, api.SkillSpec{Name: "技能_1"}, nil, 0))
 
 	if err := s.WriteFile(ctx, tenant, "pdf", "scripts/run.py", []byte("print(1)\n"), 0); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestSkillsLife(t *testing.T) {
 	if err := s.WriteFile(ctx, tenant, "pdf", "requirements.txt", nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if sk := must[cloche.Skill](t)(s.Get(ctx, tenant, "pdf")); !sk.PythonProject {
+	if sk := must[api.Skill](t)(s.Get(ctx, tenant, "pdf")); !sk.PythonProject {
 		t.Error("a package with requirements.txt is no project of Python's")
 	}
 	if data := must[[]byte](t)(s.ReadFile(ctx, tenant, "pdf", "./scripts//run.py")); string(data) != "print(1)\n" {
@@ -93,7 +93,7 @@ func TestSkillsLife(t *testing.T) {
 	}
 	put(t, filepath.Join(dirOf(s), "pdf"), map[string]string{".hidden": "x"})
 	names := func(o skill.FileOptions) string {
-		l := must[cloche.SkillFileList](t)(s.Files(ctx, tenant, "pdf", o))
+		l := must[api.SkillFileList](t)(s.Files(ctx, tenant, "pdf", o))
 		var out []string
 		for _, f := range l.Files {
 			out = append(out, fmt.Sprintf("%s:%s:%d", f.Path, f.Type, f.Size))
@@ -117,12 +117,12 @@ func TestSkillsLife(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = s.ReadFile(ctx, tenant, "pdf", "scripts/run.py")
-	code(t, "read of a removed file", err, cloche.CodeNotFound)
-	code(t, "removal of SKILL.md", s.RemoveFile(ctx, tenant, "pdf", "SKILL.md"), cloche.CodeInvalid)
+	code(t, "read of a removed file", err, api.CodeNotFound)
+	code(t, "removal of SKILL.md", s.RemoveFile(ctx, tenant, "pdf", "SKILL.md"), api.CodeInvalid)
 	if err := s.Remove(ctx, tenant, "pdf"); err != nil {
 		t.Fatal(err)
 	}
-	code(t, "second removal", s.Remove(ctx, tenant, "pdf"), cloche.CodeNotFound)
+	code(t, "second removal", s.Remove(ctx, tenant, "pdf"), api.CodeNotFound)
 	left := must[[]os.DirEntry](t)(os.ReadDir(dirOf(s)))
 	if len(left) != 1 || left[0].Name() != "技能_1" {
 		t.Errorf("left: %v", left)
@@ -142,8 +142,8 @@ func TestUpdateKeepsWhatElseThereIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, s := t.Context(), skill.Open(t.TempDir())
 			put(t, filepath.Join(dirOf(s), "pdf"), map[string]string{c.entry: c.before})
-			before := must[cloche.Skill](t)(s.Get(ctx, tenant, "pdf"))
-			after := must[cloche.Skill](t)(s.Update(ctx, tenant, "pdf", cloche.SkillChange{Description: new("new")}))
+			before := must[api.Skill](t)(s.Get(ctx, tenant, "pdf"))
+			after := must[api.Skill](t)(s.Update(ctx, tenant, "pdf", api.SkillChange{Description: new("new")}))
 			if after.Description != "new" || after.Instructions != before.Instructions || fmt.Sprint(after.Meta) != fmt.Sprint(before.Meta) || after.Entry != c.entry {
 				t.Errorf("updated to %+v from %+v", after, before)
 			}
@@ -161,12 +161,12 @@ func TestUpdateKeepsWhatElseThereIs(t *testing.T) {
 // and what is refused leaves the old.
 func TestWritesAreWhole(t *testing.T) {
 	ctx, s := t.Context(), skill.Open(t.TempDir())
-	must[cloche.Skill](t)(s.Create(ctx, tenant, cloche.SkillSpec{Name: "pdf", Description: "old", Instructions: "Do."}, nil, 0))
+	must[api.Skill](t)(s.Create(ctx, tenant, api.SkillSpec{Name: "pdf", Description: "old", Instructions: "Do."}, nil, 0))
 	dir := filepath.Join(dirOf(s), "pdf")
 	put(t, dir, map[string]string{"notes": "old"})
 	for name, change := range map[string]func() error{
 		"SKILL.md": func() error {
-			_, err := s.Update(ctx, tenant, "pdf", cloche.SkillChange{Description: new("new")})
+			_, err := s.Update(ctx, tenant, "pdf", api.SkillChange{Description: new("new")})
 			return err
 		},
 		"notes": func() error { return s.WriteFile(ctx, tenant, "pdf", "notes", []byte("new"), 0) },
@@ -218,17 +218,17 @@ func TestNoSymlinkIsFollowed(t *testing.T) {
 	link(filepath.Join(out, "secret"), "ok/file")
 	link(out, "ok/below")
 	link("SKILL.md", "ok/inner")
-	l := must[cloche.SkillList](t)(s.List(ctx, tenant))
+	l := must[api.SkillList](t)(s.List(ctx, tenant))
 	if len(l.Skills) != 1 || len(l.Faults) != 1 || l.Faults[0].Dir != "planted" {
 		t.Errorf("list %+v", l)
 	}
 	for _, p := range []string{"file", "below/secret", "inner"} {
 		_, err := s.ReadFile(ctx, tenant, "ok", p)
-		code(t, "read "+p, err, cloche.CodeInvalid)
+		code(t, "read "+p, err, api.CodeInvalid)
 	}
 	_, err := s.Files(ctx, tenant, "ok", skill.FileOptions{Path: "below"})
-	code(t, "list below", err, cloche.CodeInvalid)
-	code(t, "write below", s.WriteFile(ctx, tenant, "ok", "below/new", []byte("x"), 0), cloche.CodeInvalid)
+	code(t, "list below", err, api.CodeInvalid)
+	code(t, "write below", s.WriteFile(ctx, tenant, "ok", "below/new", []byte("x"), 0), api.CodeInvalid)
 	// A file takes a symlink's place; what that led to stays.
 	if err := s.WriteFile(ctx, tenant, "ok", "file", []byte("mine"), 0); err != nil {
 		t.Error(err)
@@ -238,8 +238,8 @@ func TestNoSymlinkIsFollowed(t *testing.T) {
 	}
 	for _, p := range []string{"../ok/SKILL.md", "/etc/passwd", "a/../../x", "", "."} {
 		_, err := s.ReadFile(ctx, tenant, "ok", p)
-		code(t, "read "+p, err, cloche.CodeInvalid)
-		code(t, "write "+p, s.WriteFile(ctx, tenant, "ok", p, nil, 0), cloche.CodeInvalid)
+		code(t, "read "+p, err, api.CodeInvalid)
+		code(t, "write "+p, s.WriteFile(ctx, tenant, "ok", p, nil, 0), api.CodeInvalid)
 	}
 	if err := s.Remove(ctx, tenant, "ok"); err != nil {
 		t.Error(err)
@@ -268,29 +268,29 @@ func TestCreateFromDirectory(t *testing.T) {
 	dir := must[*os.File](t)(os.Open(work))
 	defer dir.Close()
 	src := func(p string) *skill.Source { return &skill.Source{Dir: dir, Path: p} }
-	sk := must[cloche.Skill](t)(s.Create(ctx, tenant, cloche.SkillSpec{Name: "outer", DisplayName: "Mine"}, src("my"), 0))
+	sk := must[api.Skill](t)(s.Create(ctx, tenant, api.SkillSpec{Name: "outer", DisplayName: "Mine"}, src("my"), 0))
 	if sk.Name != "outer" || sk.DisplayName != "Mine" || sk.Description != "theirs" || sk.Instructions != "Do." || sk.Meta["license"] != "MIT" {
 		t.Errorf("made %+v", sk)
 	}
 	if data := must[[]byte](t)(s.ReadFile(ctx, tenant, "outer", "a/b.txt")); string(data) != "b" {
 		t.Errorf("copied %q", data)
 	}
-	_, err := s.Create(ctx, tenant, cloche.SkillSpec{}, src("two"), 0)
-	code(t, "two packages", err, cloche.CodeInvalid)
-	_, err = s.Create(ctx, tenant, cloche.SkillSpec{}, src("bad"), 0)
-	code(t, "a symlink in it", err, cloche.CodeInvalid)
-	_, err = s.Create(ctx, tenant, cloche.SkillSpec{}, src("my/pkg/a"), 0)
-	code(t, "no package", err, cloche.CodeNotFound)
-	_, err = s.Create(ctx, tenant, cloche.SkillSpec{Name: "large", Instructions: "x"}, nil, 1)
-	code(t, "no room", err, cloche.CodeTooMany)
+	_, err := s.Create(ctx, tenant, api.SkillSpec{}, src("two"), 0)
+	code(t, "two packages", err, api.CodeInvalid)
+	_, err = s.Create(ctx, tenant, api.SkillSpec{}, src("bad"), 0)
+	code(t, "a symlink in it", err, api.CodeInvalid)
+	_, err = s.Create(ctx, tenant, api.SkillSpec{}, src("my/pkg/a"), 0)
+	code(t, "no package", err, api.CodeNotFound)
+	_, err = s.Create(ctx, tenant, api.SkillSpec{Name: "large", Instructions: "x"}, nil, 1)
+	code(t, "no room", err, api.CodeTooMany)
 	if l := must[[]os.DirEntry](t)(os.ReadDir(dirOf(s))); len(l) != 1 {
 		t.Errorf("what failed left something: %v", l)
 	}
-	if got := must[cloche.Skill](t)(s.Scan(ctx, tenant, "outer")); got.Name != "outer" || got.Dir != "outer" {
+	if got := must[api.Skill](t)(s.Scan(ctx, tenant, "outer")); got.Name != "outer" || got.Dir != "outer" {
 		t.Errorf("scan: %+v", got)
 	}
 	_, err = s.Scan(ctx, tenant, "../..")
-	code(t, "scan upwards", err, cloche.CodeInvalid)
+	code(t, "scan upwards", err, api.CodeInvalid)
 }
 
 // pack makes a zip of files; what mode names is changed in its header.
@@ -324,44 +324,44 @@ func TestInstall(t *testing.T) {
 			h.SetMode(0o700)
 		}
 	})
-	o := cloche.SkillArchive{Filename: "my pkg.zip", Suffix: "upload"}
-	p := must[cloche.SkillPreviewList](t)(s.Preview(ctx, tenant, bytes.NewReader(one), o))
+	o := api.SkillArchive{Filename: "my pkg.zip", Suffix: "upload"}
+	p := must[api.SkillPreviewList](t)(s.Preview(ctx, tenant, bytes.NewReader(one), o))
 	if len(p.Skills) != 1 || p.Skills[0].Name != "zed" || p.Skills[0].Path != "" || p.Skills[0].Dir != "my-pkg-upload" || p.Skills[0].Taken {
 		t.Fatalf("preview %+v", p)
 	}
 	if l := must[[]os.DirEntry](t)(os.ReadDir(dirOf(s))); len(l) != 0 {
 		t.Errorf("a preview left %v", l)
 	}
-	l := must[cloche.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(one), o, 0))
+	l := must[api.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(one), o, 0))
 	if len(l.Skills) != 1 || l.Skills[0].Dir != "my-pkg-upload" || l.Skills[0].Instructions != "Do." {
 		t.Errorf("installed %+v", l)
 	}
 	if fi := must[os.FileInfo](t)(os.Stat(filepath.Join(dirOf(s), "my-pkg-upload/run.sh"))); fi.Mode().Perm() != 0o755 {
 		t.Errorf("mode %v", fi.Mode())
 	}
-	_, err := s.Install(ctx, tenant, bytes.NewReader(one), cloche.SkillArchive{}, 0)
-	code(t, "the same name again", err, cloche.CodeExists)
-	if p = must[cloche.SkillPreviewList](t)(s.Preview(ctx, tenant, bytes.NewReader(one), o)); !p.Skills[0].Taken {
+	_, err := s.Install(ctx, tenant, bytes.NewReader(one), api.SkillArchive{}, 0)
+	code(t, "the same name again", err, api.CodeExists)
+	if p = must[api.SkillPreviewList](t)(s.Preview(ctx, tenant, bytes.NewReader(one), o)); !p.Skills[0].Taken {
 		t.Error("a preview does not say that the name is taken")
 	}
 
 	two := pack(t, map[string]string{"repo/skills/a/SKILL.md": "A", "repo/skills/b/SKILL.md": "---\nname: bee\n---", "repo/README": "r"}, nil)
-	o = cloche.SkillArchive{Filename: "repo-v1.zip", Subdir: "/skills/"}
+	o = api.SkillArchive{Filename: "repo-v1.zip", Subdir: "/skills/"}
 	_, err = s.Install(ctx, tenant, bytes.NewReader(two), o, 0)
-	code(t, "two, none chosen", err, cloche.CodeInvalid)
+	code(t, "two, none chosen", err, api.CodeInvalid)
 	o.Paths = []string{"a", "nope"}
 	_, err = s.Install(ctx, tenant, bytes.NewReader(two), o, 0)
-	code(t, "one that is not there", err, cloche.CodeInvalid)
+	code(t, "one that is not there", err, api.CodeInvalid)
 	o.Paths = []string{"a", "b"}
-	l = must[cloche.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(two), o, 0))
+	l = must[api.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(two), o, 0))
 	if len(l.Skills) != 2 || l.Skills[0].Name != "a" || l.Skills[0].Dir != "repo-v1-a" || l.Skills[1].Name != "bee" || l.Skills[1].Dir != "repo-v1-b" {
 		t.Errorf("installed %+v", l)
 	}
-	if got := must[cloche.Skill](t)(s.Get(ctx, tenant, "a")); got.Dir != "repo-v1-a" {
+	if got := must[api.Skill](t)(s.Get(ctx, tenant, "a")); got.Dir != "repo-v1-a" {
 		t.Errorf("get %+v", got)
 	}
 	flat := pack(t, map[string]string{"SKILL.md": "---\nname: flat\n---", "x": "y"}, nil)
-	if l = must[cloche.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(flat), cloche.SkillArchive{}, 0)); l.Skills[0].Dir != "flat" {
+	if l = must[api.SkillList](t)(s.Install(ctx, tenant, bytes.NewReader(flat), api.SkillArchive{}, 0)); l.Skills[0].Dir != "flat" {
 		t.Errorf("installed %+v", l)
 	}
 	places := must[[]skill.Place](t)(s.Places(ctx, tenant))
@@ -396,34 +396,34 @@ func TestBadArchives(t *testing.T) {
 	damaged[len("PK\x03\x04")+26+len("x/SKILL.md")+2] ^= 0xff
 	for name, c := range map[string]struct {
 		data []byte
-		want cloche.Code
+		want api.Code
 	}{
-		"empty":           {nil, cloche.CodeInvalid},
-		"no zip":          {[]byte("hello"), cloche.CodeInvalid},
-		"cut":             {good[:len(good)-10], cloche.CodeInvalid},
-		"damaged":         {damaged, cloche.CodeInvalid},
-		"no skill":        {pack(t, map[string]string{"x/README": "1"}, nil), cloche.CodeInvalid},
-		"upwards":         {pack(t, files("x/../../y"), nil), cloche.CodeInvalid},
-		"upwards, DOS":    {pack(t, files(`x\..\..\y`), nil), cloche.CodeInvalid},
-		"absolute":        {pack(t, files("/etc/y"), nil), cloche.CodeInvalid},
-		"absolute, DOS":   {pack(t, files(`\y`), nil), cloche.CodeInvalid},
-		"a drive":         {pack(t, files("C:/y"), nil), cloche.CodeInvalid},
-		"NUL":             {pack(t, files("x/\x00y"), nil), cloche.CodeInvalid},
-		"twice":           {pack(t, files("x/A", "x/a"), nil), cloche.CodeInvalid},
-		"file and below":  {pack(t, files("x/a", "x/A/b"), nil), cloche.CodeInvalid},
-		"a symlink":       {pack(t, files("x/link"), mode(os.ModeSymlink|0o777)), cloche.CodeInvalid},
-		"a device":        {pack(t, files("x/dev"), mode(os.ModeDevice|0o666)), cloche.CodeInvalid},
-		"many":            {pack(t, many, func(h *zip.FileHeader) { h.Method = zip.Store }), cloche.CodeTooLarge},
-		"a bomb":          {pack(t, map[string]string{"x/SKILL.md": md, "x/b": strings.Repeat("0", 1<<20)}, nil), cloche.CodeTooLarge},
-		"a large file":    {pack(t, map[string]string{"x/SKILL.md": md, "x/b": strings.Repeat("0", 16<<20+1)}, nil), cloche.CodeTooLarge},
-		"too large":       {make([]byte, 20<<20+1), cloche.CodeTooLarge},
-		"deep":            {pack(t, files("x/"+strings.Repeat("d/", 30)+"y"), nil), cloche.CodeTooLarge},
-		"a link as skill": {pack(t, map[string]string{"x/SKILL.md": "/etc/passwd"}, func(h *zip.FileHeader) { h.SetMode(os.ModeSymlink | 0o777) }), cloche.CodeInvalid},
+		"empty":           {nil, api.CodeInvalid},
+		"no zip":          {[]byte("hello"), api.CodeInvalid},
+		"cut":             {good[:len(good)-10], api.CodeInvalid},
+		"damaged":         {damaged, api.CodeInvalid},
+		"no skill":        {pack(t, map[string]string{"x/README": "1"}, nil), api.CodeInvalid},
+		"upwards":         {pack(t, files("x/../../y"), nil), api.CodeInvalid},
+		"upwards, DOS":    {pack(t, files(`x\..\..\y`), nil), api.CodeInvalid},
+		"absolute":        {pack(t, files("/etc/y"), nil), api.CodeInvalid},
+		"absolute, DOS":   {pack(t, files(`\y`), nil), api.CodeInvalid},
+		"a drive":         {pack(t, files("C:/y"), nil), api.CodeInvalid},
+		"NUL":             {pack(t, files("x/\x00y"), nil), api.CodeInvalid},
+		"twice":           {pack(t, files("x/A", "x/a"), nil), api.CodeInvalid},
+		"file and below":  {pack(t, files("x/a", "x/A/b"), nil), api.CodeInvalid},
+		"a symlink":       {pack(t, files("x/link"), mode(os.ModeSymlink|0o777)), api.CodeInvalid},
+		"a device":        {pack(t, files("x/dev"), mode(os.ModeDevice|0o666)), api.CodeInvalid},
+		"many":            {pack(t, many, func(h *zip.FileHeader) { h.Method = zip.Store }), api.CodeTooLarge},
+		"a bomb":          {pack(t, map[string]string{"x/SKILL.md": md, "x/b": strings.Repeat("0", 1<<20)}, nil), api.CodeTooLarge},
+		"a large file":    {pack(t, map[string]string{"x/SKILL.md": md, "x/b": strings.Repeat("0", 16<<20+1)}, nil), api.CodeTooLarge},
+		"too large":       {make([]byte, 20<<20+1), api.CodeTooLarge},
+		"deep":            {pack(t, files("x/"+strings.Repeat("d/", 30)+"y"), nil), api.CodeTooLarge},
+		"a link as skill": {pack(t, map[string]string{"x/SKILL.md": "/etc/passwd"}, func(h *zip.FileHeader) { h.SetMode(os.ModeSymlink | 0o777) }), api.CodeInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := s.Install(ctx, tenant, bytes.NewReader(c.data), cloche.SkillArchive{}, 0)
+			_, err := s.Install(ctx, tenant, bytes.NewReader(c.data), api.SkillArchive{}, 0)
 			code(t, "install", err, c.want)
-			_, err = s.Preview(ctx, tenant, bytes.NewReader(c.data), cloche.SkillArchive{})
+			_, err = s.Preview(ctx, tenant, bytes.NewReader(c.data), api.SkillArchive{})
 			code(t, "preview", err, c.want)
 		})
 	}

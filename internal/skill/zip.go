@@ -15,7 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The bounds of archives, which those of packages are too.
@@ -88,9 +88,9 @@ func judge(f *zip.File) (item, error) {
 	it := item{path: p, mode: mode, file: f, dir: mode.IsDir() || strings.HasSuffix(f.Name, "/") || strings.HasSuffix(f.Name, `\`)}
 	switch {
 	case f.Flags&1 != 0:
-		return it, cloche.Errorf(cloche.CodeUnsupported, "the archive cannot be used: %q is encrypted", clip(p))
+		return it, api.Errorf(api.CodeUnsupported, "the archive cannot be used: %q is encrypted", clip(p))
 	case f.Method != zip.Store && f.Method != zip.Deflate:
-		return it, cloche.Errorf(cloche.CodeUnsupported, "the archive cannot be used: %q is compressed with method %d", clip(p), f.Method).WithHint("store or deflate it")
+		return it, api.Errorf(api.CodeUnsupported, "the archive cannot be used: %q is compressed with method %d", clip(p), f.Method).WithHint("store or deflate it")
 	case mode&fs.ModeSymlink != 0:
 		return it, badZip("%q is a symlink", clip(p)).WithHint("put the file itself in its place")
 	case mode.Type()&^fs.ModeDir != 0:
@@ -170,12 +170,12 @@ func distinct(items []item) error {
 	return nil
 }
 
-func badZip(format string, args ...any) *cloche.Error {
-	return cloche.Errorf(cloche.CodeInvalid, "the archive cannot be used: "+format, args...)
+func badZip(format string, args ...any) *api.Error {
+	return api.Errorf(api.CodeInvalid, "the archive cannot be used: "+format, args...)
 }
 
-func largeZip(format string, args ...any) *cloche.Error {
-	return cloche.Errorf(cloche.CodeTooLarge, "the archive cannot be used: "+format, args...)
+func largeZip(format string, args ...any) *api.Error {
+	return api.Errorf(api.CodeTooLarge, "the archive cannot be used: "+format, args...)
 }
 
 // unpack writes the items below an empty directory. Each has the size that it said,
@@ -194,7 +194,7 @@ func unpack(ctx context.Context, items []item, dir *os.File) error {
 			continue
 		}
 		if err := unpackFile(it, dir); err != nil {
-			if _, ok := errors.AsType[*cloche.Error](err); ok {
+			if _, ok := errors.AsType[*api.Error](err); ok {
 				return err
 			}
 			if errors.Is(err, zip.ErrChecksum) || errors.Is(err, zip.ErrFormat) || errors.Is(err, io.ErrUnexpectedEOF) || isFlate(err) {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -36,13 +36,13 @@ type Draft struct {
 
 // Begin begins a snapshot of a tenant.
 func (s *Store) Begin(tenant string) (*Draft, error) {
-	if !cloche.ValidName(tenant) {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "this tenant has no name under which snapshots can be kept")
+	if !api.ValidName(tenant) {
+		return nil, api.Errorf(api.CodeInvalid, "this tenant has no name under which snapshots can be kept")
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, tenant), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("begin snapshot: %w", err)
 	}
-	d := &Draft{ID: cloche.NewID(idPrefix), store: s, tenant: tenant}
+	d := &Draft{ID: api.NewID(idPrefix), store: s, tenant: tenant}
 	d.dir = filepath.Join(s.dir, tenant, newPrefix+d.ID)
 	if err := os.Mkdir(d.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("begin snapshot: %w", err)
@@ -68,7 +68,7 @@ func (d *Draft) Files() string { return filepath.Join(d.dir, filesDir) }
 
 // Commit makes the draft a snapshot, if its name is free and the quota has room for
 // it. The caller has synced what it wrote. On error the draft is as it was.
-func (d *Draft) Commit(snap cloche.Snapshot, q Quota) error {
+func (d *Draft) Commit(snap api.Snapshot, q Quota) error {
 	tenant, err := lockWait(filepath.Join(d.store.dir, d.tenant))
 	if err != nil {
 		return fmt.Errorf("commit snapshot: %w", err)
@@ -82,7 +82,7 @@ func (d *Draft) Commit(snap cloche.Snapshot, q Quota) error {
 	for _, other := range list {
 		used += other.SizeBytes
 		if other.Name == snap.Name || other.ID == snap.Name {
-			e := cloche.Errorf(cloche.CodeExists, "a snapshot named %q exists: %s", snap.Name, other.ID).
+			e := api.Errorf(api.CodeExists, "a snapshot named %q exists: %s", snap.Name, other.ID).
 				WithHint("choose another name, or remove that one with: cloche snapshot rm %s", other.ID)
 			e.Field = "name"
 			return e
@@ -109,7 +109,7 @@ func (d *Draft) Commit(snap cloche.Snapshot, q Quota) error {
 
 // full is the error about a tenant that has all it may have.
 func full(rule, format string, args ...any) error {
-	e := cloche.Errorf(cloche.CodeTooMany, "no room for another snapshot: "+format, args...)
+	e := api.Errorf(api.CodeTooMany, "no room for another snapshot: "+format, args...)
 	e.Rule = rule
 	return e.WithHint("remove one with: cloche snapshot rm NAME")
 }

@@ -5,14 +5,14 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A snapshot is files of the host's, and sandboxes of a daemon on Windows run on another
 // machine, be it a virtual one: there are none.
 
 func refused() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "on this system sandboxes run on another machine, of whose files no snapshots are kept here").
+	return api.Errorf(api.CodeUnsupported, "on this system sandboxes run on another machine, of whose files no snapshots are kept here").
 		WithHint("copy files out with cloche cp, or run the daemon on Linux")
 }
 
@@ -29,11 +29,11 @@ type Store struct{}
 func Open(Options) (*Store, error) { return &Store{}, nil }
 
 // List lists none.
-func (*Store) List(func(tenant string) bool) ([]cloche.Snapshot, error) { return nil, nil }
+func (*Store) List(func(tenant string) bool) ([]api.Snapshot, error) { return nil, nil }
 
 // Find finds none.
-func (*Store) Find(string, string, func(tenant string) bool) (cloche.Snapshot, error) {
-	return cloche.Snapshot{}, fmt.Errorf("find snapshot: %w", fs.ErrNotExist)
+func (*Store) Find(string, string, func(tenant string) bool) (api.Snapshot, error) {
+	return api.Snapshot{}, fmt.Errorf("find snapshot: %w", fs.ErrNotExist)
 }
 
 // Usage is nothing.
@@ -43,7 +43,7 @@ func (*Store) Usage(string) (count int, bytes int64, err error) { return 0, 0, n
 func (*Store) ImageDigests() ([]string, error) { return nil, nil }
 
 // Use is a snapshot that stays until it is released. There is none.
-type Use struct{ Snapshot cloche.Snapshot }
+type Use struct{ Snapshot api.Snapshot }
 
 // Use is refused.
 func (*Store) Use(string, string) (*Use, error) { return nil, refused() }
@@ -82,10 +82,10 @@ func (*Draft) RootTar() (*os.File, error) { return nil, refused() }
 func (*Draft) Files() string { return "" }
 
 // Commit is refused.
-func (*Draft) Commit(cloche.Snapshot, Quota) error { return refused() }
+func (*Draft) Commit(api.Snapshot, Quota) error { return refused() }
 
 // Abort has nothing to remove.
 func (*Draft) Abort() error { return nil }
 
 // IsDamaged reports whether a snapshot has no record that can be read: there are none.
-func IsDamaged(cloche.Snapshot) bool { return false }
+func IsDamaged(api.Snapshot) bool { return false }

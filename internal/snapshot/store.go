@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -53,7 +53,7 @@ const (
 // record is what a snapshot's directory says of it.
 type record struct {
 	Version  int
-	Snapshot cloche.Snapshot
+	Snapshot api.Snapshot
 }
 
 // Open opens the store below a home.
@@ -67,18 +67,18 @@ func Open(o Options) (*Store, error) {
 
 // List tells of the snapshots of the tenants that sees lets through, newest first.
 // One whose record cannot be read is there to be removed, and says so.
-func (s *Store) List(sees func(tenant string) bool) ([]cloche.Snapshot, error) {
+func (s *Store) List(sees func(tenant string) bool) ([]api.Snapshot, error) {
 	list, _, err := s.all(sees)
 	return list, err
 }
 
 // all is List; damaged is why records could not be read.
-func (s *Store) all(sees func(tenant string) bool) (list []cloche.Snapshot, damaged, err error) {
+func (s *Store) all(sees func(tenant string) bool) (list []api.Snapshot, damaged, err error) {
 	tenants, err := s.names(".")
 	if err != nil {
 		return nil, nil, err
 	}
-	list = []cloche.Snapshot{}
+	list = []api.Snapshot{}
 	for _, tenant := range tenants {
 		if !sees(tenant) {
 			continue
@@ -89,7 +89,7 @@ func (s *Store) all(sees func(tenant string) bool) (list []cloche.Snapshot, dama
 		}
 		list, damaged = append(list, own...), errors.Join(damaged, bad)
 	}
-	slices.SortFunc(list, func(a, b cloche.Snapshot) int {
+	slices.SortFunc(list, func(a, b api.Snapshot) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 	})
 	return list, damaged, nil
@@ -99,12 +99,12 @@ func (s *Store) all(sees func(tenant string) bool) (list []cloche.Snapshot, dama
 const damagedReason = "its record is damaged: it can only be removed"
 
 // IsDamaged reports whether a snapshot of a List has no record that can be read.
-func IsDamaged(snap cloche.Snapshot) bool {
-	return len(snap.Left) == 1 && snap.Left[0] == cloche.TarSkip{Path: "/", Reason: damagedReason}
+func IsDamaged(snap api.Snapshot) bool {
+	return len(snap.Left) == 1 && snap.Left[0] == api.TarSkip{Path: "/", Reason: damagedReason}
 }
 
 // of lists one tenant's.
-func (s *Store) of(tenant string) (list []cloche.Snapshot, damaged, err error) {
+func (s *Store) of(tenant string) (list []api.Snapshot, damaged, err error) {
 	ids, err := s.names(tenant)
 	if err != nil {
 		return nil, nil, err
@@ -116,9 +116,9 @@ func (s *Store) of(tenant string) (list []cloche.Snapshot, damaged, err error) {
 		}
 		if err != nil {
 			damaged = errors.Join(damaged, err)
-			snap = cloche.Snapshot{
-				ID: id, Name: id, Tenant: tenant, Scope: cloche.SnapshotFiles,
-				Left: []cloche.TarSkip{{Path: "/", Reason: damagedReason}},
+			snap = api.Snapshot{
+				ID: id, Name: id, Tenant: tenant, Scope: api.SnapshotFiles,
+				Left: []api.TarSkip{{Path: "/", Reason: damagedReason}},
 			}
 		}
 		list = append(list, snap)
@@ -137,30 +137,30 @@ func (s *Store) names(below string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && cloche.ValidName(e.Name()) {
+		if e.IsDir() && api.ValidName(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
 }
 
-func (s *Store) read(tenant, id string) (cloche.Snapshot, error) {
+func (s *Store) read(tenant, id string) (api.Snapshot, error) {
 	f, err := os.Open(filepath.Join(s.dir, tenant, id, recordFile))
 	if err != nil {
-		return cloche.Snapshot{}, fmt.Errorf("read snapshot: %w", err)
+		return api.Snapshot{}, fmt.Errorf("read snapshot: %w", err)
 	}
 	defer f.Close()
 	data := make([]byte, maxRecord)
 	n, err := readAll(f, data)
 	if err != nil {
-		return cloche.Snapshot{}, fmt.Errorf("read snapshot %s: %w", id, err)
+		return api.Snapshot{}, fmt.Errorf("read snapshot %s: %w", id, err)
 	}
 	var r record
 	if err := json.Unmarshal(data[:n], &r); err != nil {
-		return cloche.Snapshot{}, fmt.Errorf("read snapshot %s: %w", id, err)
+		return api.Snapshot{}, fmt.Errorf("read snapshot %s: %w", id, err)
 	}
 	if r.Version != recordVersion {
-		return cloche.Snapshot{}, fmt.Errorf("read snapshot %s: its record has version %d, this build reads %d", id, r.Version, recordVersion)
+		return api.Snapshot{}, fmt.Errorf("read snapshot %s: its record has version %d, this build reads %d", id, r.Version, recordVersion)
 	}
 	return r.Snapshot, nil
 }
@@ -179,10 +179,10 @@ func readAll(f *os.File, b []byte) (int, error) {
 
 // Find returns the snapshot that ref names: an id, of whichever tenant sees lets
 // through, or a name among own's. None is fs.ErrNotExist.
-func (s *Store) Find(ref, own string, sees func(tenant string) bool) (cloche.Snapshot, error) {
+func (s *Store) Find(ref, own string, sees func(tenant string) bool) (api.Snapshot, error) {
 	list, err := s.List(sees)
 	if err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	for _, snap := range list {
 		if snap.ID == ref {
@@ -194,7 +194,7 @@ func (s *Store) Find(ref, own string, sees func(tenant string) bool) (cloche.Sna
 			return snap, nil
 		}
 	}
-	return cloche.Snapshot{}, fmt.Errorf("find snapshot: %w", fs.ErrNotExist)
+	return api.Snapshot{}, fmt.Errorf("find snapshot: %w", fs.ErrNotExist)
 }
 
 // Usage is how many snapshots a tenant has and what they occupy.
@@ -215,7 +215,7 @@ func (s *Store) ImageDigests() ([]string, error) {
 	}
 	var digests []string
 	for _, snap := range list {
-		if snap.Scope != cloche.SnapshotWorkspace && snap.ImageDigest != "" {
+		if snap.Scope != api.SnapshotWorkspace && snap.ImageDigest != "" {
 			digests = append(digests, snap.ImageDigest)
 		}
 	}
@@ -225,7 +225,7 @@ func (s *Store) ImageDigests() ([]string, error) {
 
 // Use is a snapshot that stays until it is released.
 type Use struct {
-	Snapshot cloche.Snapshot
+	Snapshot api.Snapshot
 	dir      string
 	lock     *os.File
 }
@@ -247,7 +247,7 @@ func (s *Store) Use(tenant, id string) (*Use, error) {
 
 // RootTar is the path of the root's part, or empty.
 func (u *Use) RootTar() string {
-	if u.Snapshot.Scope == cloche.SnapshotWorkspace {
+	if u.Snapshot.Scope == api.SnapshotWorkspace {
 		return ""
 	}
 	return filepath.Join(u.dir, rootFile)
@@ -255,7 +255,7 @@ func (u *Use) RootTar() string {
 
 // Files is the path of the workspace's part, or empty.
 func (u *Use) Files() string {
-	if u.Snapshot.Scope == cloche.SnapshotRoot {
+	if u.Snapshot.Scope == api.SnapshotRoot {
 		return ""
 	}
 	return filepath.Join(u.dir, filesDir)
@@ -265,12 +265,12 @@ func (u *Use) Files() string {
 func (u *Use) Release() { u.lock.Close() }
 
 // Remove takes a snapshot away. One that a sandbox is just being made of is
-// cloche.CodeConflict.
+// api.CodeConflict.
 func (s *Store) Remove(tenant, id string) error {
 	dir := filepath.Join(s.dir, tenant, id)
 	lock, err := lockDir(dir, unix.LOCK_EX)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		e := cloche.Errorf(cloche.CodeConflict, "snapshot %s is in use: a sandbox is being made of it", id).WithHint("try again in a moment")
+		e := api.Errorf(api.CodeConflict, "snapshot %s is in use: a sandbox is being made of it", id).WithHint("try again in a moment")
 		e.Retryable = true
 		return e
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
@@ -24,7 +24,7 @@ func open(t *testing.T, home string) *snapshot.Store {
 func everybody(string) bool { return true }
 
 // add makes a snapshot of both parts.
-func add(t *testing.T, s *snapshot.Store, tenant, name string, q snapshot.Quota) (cloche.Snapshot, error) {
+func add(t *testing.T, s *snapshot.Store, tenant, name string, q snapshot.Quota) (api.Snapshot, error) {
 	t.Helper()
 	d, err := s.Begin(tenant)
 	if err != nil {
@@ -43,8 +43,8 @@ func add(t *testing.T, s *snapshot.Store, tenant, name string, q snapshot.Quota)
 	if err := os.Mkdir(d.Files(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	snap := cloche.Snapshot{
-		ID: d.ID, Name: name, Tenant: tenant, Scope: cloche.SnapshotFiles, SizeBytes: 10, ImageDigest: "sha256:" + name, CreatedAt: time.Now(),
+	snap := api.Snapshot{
+		ID: d.ID, Name: name, Tenant: tenant, Scope: api.SnapshotFiles, SizeBytes: 10, ImageDigest: "sha256:" + name, CreatedAt: time.Now(),
 	}
 	return snap, d.Commit(snap, q)
 }
@@ -52,7 +52,7 @@ func add(t *testing.T, s *snapshot.Store, tenant, name string, q snapshot.Quota)
 func TestLifeOfASnapshot(t *testing.T) {
 	home := t.TempDir()
 	s := open(t, home)
-	var snaps []cloche.Snapshot
+	var snaps []api.Snapshot
 	for _, tenant := range []string{"red", "blue"} {
 		snap, err := add(t, s, tenant, "one", snapshot.Quota{Count: 1, Bytes: 10})
 		if err != nil {
@@ -60,15 +60,15 @@ func TestLifeOfASnapshot(t *testing.T) {
 		}
 		snaps = append(snaps, snap)
 	}
-	if _, err := add(t, s, "red", "one", snapshot.Quota{}); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := add(t, s, "red", "one", snapshot.Quota{}); api.CodeOf(err) != api.CodeExists {
 		t.Errorf("another of the same name: %v", err)
 	}
-	if _, err := add(t, s, "red", snaps[0].ID, snapshot.Quota{}); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := add(t, s, "red", snaps[0].ID, snapshot.Quota{}); api.CodeOf(err) != api.CodeExists {
 		t.Errorf("one with the id of another as its name: %v", err)
 	}
 	for rule, q := range map[string]snapshot.Quota{"max_snapshots_per_tenant": {Count: 1}, "max_snapshot_bytes_per_tenant": {Bytes: 19}} {
 		_, err := add(t, s, "red", "two", q)
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeTooMany || e.Rule != rule {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeTooMany || e.Rule != rule {
 			t.Errorf("over %s: %v", rule, err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestLifeOfASnapshot(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := s.Remove("red", snaps[0].ID); cloche.CodeOf(err) != cloche.CodeConflict {
+	if err := s.Remove("red", snaps[0].ID); api.CodeOf(err) != api.CodeConflict {
 		t.Errorf("removed while in use: %v", err)
 	}
 	use.Release()
@@ -145,7 +145,7 @@ func TestSweep(t *testing.T) {
 	if _, err := s.Find(kept.ID, "red", everybody); err != nil {
 		t.Error(err)
 	}
-	if err := d.Commit(cloche.Snapshot{ID: d.ID, Name: "live", Tenant: "red"}, snapshot.Quota{}); err != nil {
+	if err := d.Commit(api.Snapshot{ID: d.ID, Name: "live", Tenant: "red"}, snapshot.Quota{}); err != nil {
 		t.Errorf("what was being made: %v", err)
 	}
 	if err := d.Abort(); err != nil {
@@ -155,7 +155,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("after an abort that came too late: %v", err)
 	}
 	for _, bad := range []string{"", "..", "a/b", "A"} {
-		if _, err := s.Begin(bad); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if _, err := s.Begin(bad); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("tenant %q: %v", bad, err)
 		}
 	}

@@ -13,17 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
 // pattern is the byte at an offset of a stream, so that a reader can tell right
 // bytes from wrong ones without a copy of all.
-func pattern(s cloche.Stream, off int64) byte {
+func pattern(s api.Stream, off int64) byte {
 	return byte(off*2654435761>>7) ^ s[3] // 'o' or 'e': "stdout", "stderr"
 }
 
-func fill(s cloche.Stream, off int64, b []byte) {
+func fill(s api.Stream, off int64, b []byte) {
 	for i := range b {
 		b[i] = pattern(s, off+int64(i))
 	}
@@ -35,7 +35,7 @@ func TestConcurrentReaders(t *testing.T) {
 	l := open(t, spool.Options{Dir: t.TempDir(), MaxBytes: 1 << 20, TailBytes: 64 << 10})
 	var wg sync.WaitGroup
 	for i := range 16 {
-		o := spool.ReadOptions{Stream: []cloche.Stream{"", cloche.Stdout, cloche.Stderr}[i%3]}
+		o := spool.ReadOptions{Stream: []api.Stream{"", api.Stdout, api.Stderr}[i%3]}
 		wg.Go(func() {
 			for leave := i % 4 * 10; ; leave-- {
 				ended, err := follow(l, o, i, leave > 0)
@@ -49,7 +49,7 @@ func TestConcurrentReaders(t *testing.T) {
 		})
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	off := map[cloche.Stream]int64{}
+	off := map[api.Stream]int64{}
 	var pos int64
 	buf := make([]byte, 8<<10)
 	for range 4000 {
@@ -71,7 +71,7 @@ func follow(l *spool.Log, o spool.ReadOptions, i int, leave bool) (ended bool, e
 		rec, err := r.Next(context.Background(), true)
 		if errors.Is(err, io.EOF) {
 			out, errs := l.Offsets()
-			want := map[cloche.Stream]int64{"": l.End(), cloche.Stdout: out, cloche.Stderr: errs}[o.Stream]
+			want := map[api.Stream]int64{"": l.End(), api.Stdout: out, api.Stderr: errs}[o.Stream]
 			if at != want {
 				return true, fmt.Errorf("reader %d ends at %d, want %d", i, at, want)
 			}
@@ -142,7 +142,7 @@ func BenchmarkAppend(b *testing.B) {
 				b.SetBytes(int64(size))
 				var pos int64
 				for b.Loop() {
-					must(b, l.Append(spool.Record{Stream: cloche.Stdout, Position: pos, Offset: pos, Time: now, Data: data}))
+					must(b, l.Append(spool.Record{Stream: api.Stdout, Position: pos, Offset: pos, Time: now, Data: data}))
 					pos += int64(size)
 				}
 				must(b, l.Finish("done"))
@@ -224,7 +224,7 @@ func BenchmarkLatency(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				start := time.Now()
-				must(b, l.Append(spool.Record{Stream: cloche.Stdout, Position: pos, Offset: pos, Time: start, Data: data}))
+				must(b, l.Append(spool.Record{Stream: api.Stdout, Position: pos, Offset: pos, Time: start, Data: data}))
 				pos += int64(len(data))
 				for i := range followers {
 					at := (<-got).Sub(start)

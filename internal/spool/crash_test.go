@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -24,7 +24,7 @@ func small(t testing.TB, finish bool) (*model, []byte) {
 	l := open(t, spool.Options{Dir: dir})
 	w := newWriter(t, l)
 	for i, s := range []string{"one\n", "two", "three\n\n", "4", strings.Repeat("five", 30)} {
-		stream := []cloche.Stream{cloche.Stdout, cloche.Stderr}[i%2]
+		stream := []api.Stream{api.Stdout, api.Stderr}[i%2]
 		m.add(stream, []byte(s))
 		w.write(stream, s)
 	}
@@ -63,7 +63,7 @@ func TestTruncated(t *testing.T) {
 			t.Fatalf("cut at %d of %d: finished", n, len(data))
 		}
 		out, _ := l.Offsets()
-		must(t, l.Append(spool.Record{Stream: cloche.Stdout, Position: end, Offset: out, Data: []byte("more")}))
+		must(t, l.Append(spool.Record{Stream: api.Stdout, Position: end, Offset: out, Data: []byte("more")}))
 		must(t, l.Close())
 		l = open(t, spool.Options{Dir: dir})
 		if got, want := text(read(t, l.Reader(spool.ReadOptions{}))), textOf(part)+"more"; got != want {
@@ -107,7 +107,7 @@ func TestDamaged(t *testing.T) {
 		if len(recs) < 5 && i >= 80 {
 			t.Fatalf("byte %d: %d records, want 4 and a gap", i, len(recs))
 		}
-		for _, s := range []cloche.Stream{cloche.Stdout, cloche.Stderr} {
+		for _, s := range []api.Stream{api.Stdout, api.Stderr} {
 			m.checkOne(t, read(t, l.Reader(spool.ReadOptions{Stream: s})), s, 0)
 		}
 		must(t, l.Close())
@@ -127,7 +127,7 @@ func TestDamagedEnd(t *testing.T) {
 			t.Fatalf("byte %d from the end: the log ends at %d, want 15", back, end)
 		}
 		out, _ := l.Offsets()
-		must(t, l.Append(spool.Record{Stream: cloche.Stdout, Position: 15, Offset: out, Data: []byte("more")}))
+		must(t, l.Append(spool.Record{Stream: api.Stdout, Position: 15, Offset: out, Data: []byte("more")}))
 		must(t, l.Close())
 		l = open(t, spool.Options{Dir: dir})
 		part := &model{cells: m.cells[:15], off: m.off}
@@ -174,7 +174,7 @@ func TestLostSegments(t *testing.T) {
 	w := newWriter(t, l)
 	for i := range 40 {
 		s := strings.Repeat(string(rune('a'+i%26)), 1000)
-		m.add(cloche.Stdout, []byte(s))
+		m.add(api.Stdout, []byte(s))
 		w.out(s)
 	}
 	must(t, l.Close())
@@ -337,7 +337,7 @@ func FuzzOpen(f *testing.F) {
 			if at != l.End() {
 				t.Fatalf("read to %d of %d", at, l.End())
 			}
-			for _, o := range []spool.ReadOptions{{Stream: cloche.Stdout, TailLines: 2}, {Stream: cloche.Stderr, Since: -10}} {
+			for _, o := range []spool.ReadOptions{{Stream: api.Stdout, TailLines: 2}, {Stream: api.Stderr, Since: -10}} {
 				read(t, l.Reader(o))
 			}
 			out, _ := l.Offsets()
@@ -372,7 +372,7 @@ func TestDamagedFinishedLog(t *testing.T) {
 					l, m := open(t, o), newModel()
 					w := newWriter(t, l)
 					for i := range records {
-						s, stream := strings.Repeat(string(rune('a'+i%26)), 999)+"\n", []cloche.Stream{cloche.Stdout, cloche.Stderr}[i%2]
+						s, stream := strings.Repeat(string(rune('a'+i%26)), 999)+"\n", []api.Stream{api.Stdout, api.Stderr}[i%2]
 						m.add(stream, []byte(s))
 						w.write(stream, s)
 					}
@@ -399,7 +399,7 @@ func TestDamagedFinishedLog(t *testing.T) {
 						if !slices.ContainsFunc(recs, func(r spool.Record) bool { return r.Gap > 0 }) {
 							t.Error("no gap")
 						}
-						for _, s := range []cloche.Stream{cloche.Stdout, cloche.Stderr} {
+						for _, s := range []api.Stream{api.Stdout, api.Stderr} {
 							recs := read(t, l.Reader(spool.ReadOptions{Stream: s}))
 							m.checkOne(t, recs, s, 0)
 							if n := len(recs); n == 0 || recs[n-1].Offset+int64(len(recs[n-1].Data)) != m.off[s] {

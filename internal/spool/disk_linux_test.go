@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -45,8 +45,8 @@ func TestFullDisk(t *testing.T) {
 		near := l.Reader(spool.ReadOptions{})
 		var recs []spool.Record
 		write := func(s string) error {
-			m.add(cloche.Stdout, []byte(s))
-			err := l.Append(w.next(cloche.Stdout, s))
+			m.add(api.Stdout, []byte(s))
+			err := l.Append(w.next(api.Stdout, s))
 			recs = append(recs, read(t, near)...)
 			return err
 		}
@@ -108,7 +108,7 @@ func TestFinishOnAFullDisk(t *testing.T) {
 	disk := tmpfs(t, "16k")
 	l := open(t, spool.Options{Dir: disk})
 	w := newWriter(t, l)
-	if err := l.Append(w.next(cloche.Stdout, strings.Repeat("x", 64<<10))); !errors.Is(err, syscall.ENOSPC) {
+	if err := l.Append(w.next(api.Stdout, strings.Repeat("x", 64<<10))); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("Append: %v", err)
 	}
 	if err := l.Finish("exited"); err == nil {
@@ -132,7 +132,7 @@ func TestDirectoryIsGone(t *testing.T) {
 	must(t, os.RemoveAll(dir))
 	var failed error
 	for range 10 {
-		if err := l.Append(w.next(cloche.Stdout, strings.Repeat("y", 1000))); err != nil {
+		if err := l.Append(w.next(api.Stdout, strings.Repeat("y", 1000))); err != nil {
 			failed = err
 		}
 	}

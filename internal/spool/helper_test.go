@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -35,34 +35,34 @@ type writer struct {
 	t   testing.TB
 	log *spool.Log
 	pos int64
-	off map[cloche.Stream]int64
+	off map[api.Stream]int64
 	now time.Time
 }
 
 func newWriter(t testing.TB, l *spool.Log) *writer {
-	return &writer{t: t, log: l, off: map[cloche.Stream]int64{}, now: time.Unix(1_700_000_000, 0).UTC()}
+	return &writer{t: t, log: l, off: map[api.Stream]int64{}, now: time.Unix(1_700_000_000, 0).UTC()}
 }
 
 // next is the record that would be appended.
-func (w *writer) next(s cloche.Stream, data string) spool.Record {
+func (w *writer) next(s api.Stream, data string) spool.Record {
 	r := spool.Record{Stream: s, Position: w.pos, Offset: w.off[s], Time: w.now, Data: []byte(data)}
 	w.pos += int64(len(data))
 	w.off[s] += int64(len(data))
 	return r
 }
 
-func (w *writer) write(s cloche.Stream, data string) {
+func (w *writer) write(s api.Stream, data string) {
 	w.t.Helper()
 	if err := w.log.Append(w.next(s, data)); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *writer) out(data string) { w.t.Helper(); w.write(cloche.Stdout, data) }
-func (w *writer) err(data string) { w.t.Helper(); w.write(cloche.Stderr, data) }
+func (w *writer) out(data string) { w.t.Helper(); w.write(api.Stdout, data) }
+func (w *writer) err(data string) { w.t.Helper(); w.write(api.Stderr, data) }
 
 // lose makes a hole in one stream that is not told apart.
-func (w *writer) lose(s cloche.Stream, n int64) {
+func (w *writer) lose(s api.Stream, n int64) {
 	w.pos += n
 	w.off[s] += n
 }
@@ -98,24 +98,24 @@ func text(recs []spool.Record) string {
 
 // cell is one byte of the model; a hole has no stream.
 type cell struct {
-	stream cloche.Stream
+	stream api.Stream
 	b      byte
 }
 
 // model is all that was ever written, by position.
 type model struct {
 	cells []cell
-	off   map[cloche.Stream]int64
+	off   map[api.Stream]int64
 	// records are the ends and sizes of what was appended, in order.
 	ends  []int64
 	sizes []int64
 }
 
-func newModel() *model { return &model{off: map[cloche.Stream]int64{}} }
+func newModel() *model { return &model{off: map[api.Stream]int64{}} }
 
 func (m *model) end() int64 { return int64(len(m.cells)) }
 
-func (m *model) add(s cloche.Stream, data []byte) {
+func (m *model) add(s api.Stream, data []byte) {
 	for _, b := range data {
 		m.cells = append(m.cells, cell{s, b})
 	}
@@ -124,7 +124,7 @@ func (m *model) add(s cloche.Stream, data []byte) {
 	m.sizes = append(m.sizes, int64(len(data)))
 }
 
-func (m *model) lose(s cloche.Stream, n int64) {
+func (m *model) lose(s api.Stream, n int64) {
 	m.cells = append(m.cells, make([]cell, n)...)
 	m.off[s] += n
 }
@@ -172,7 +172,7 @@ func (m *model) checkBoth(t testing.TB, recs []spool.Record, since, kept int64) 
 }
 
 // checkOne reads one stream from an offset and compares every byte.
-func (m *model) checkOne(t testing.TB, recs []spool.Record, s cloche.Stream, since int64) {
+func (m *model) checkOne(t testing.TB, recs []spool.Record, s api.Stream, since int64) {
 	t.Helper()
 	at := since
 	for i, r := range recs {

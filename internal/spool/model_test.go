@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
 // follower is a reader that the property test reads from now and then.
 type follower struct {
 	r     *spool.Reader
-	s     cloche.Stream
+	s     api.Stream
 	since int64
 	recs  []spool.Record
 }
@@ -61,7 +61,7 @@ func testModel(t *testing.T, rnd *rand.Rand) {
 			l = open(t, o)
 			followers = nil
 		case 2:
-			f := &follower{s: []cloche.Stream{"", cloche.Stdout, cloche.Stderr}[rnd.IntN(3)]}
+			f := &follower{s: []api.Stream{"", api.Stdout, api.Stderr}[rnd.IntN(3)]}
 			f.since = rnd.Int64N(m.end() + 100)
 			if f.s != "" {
 				f.since = rnd.Int64N(m.off[f.s] + 100)
@@ -77,8 +77,8 @@ func testModel(t *testing.T, rnd *rand.Rand) {
 			appendTo(t, l, m, pick(rnd), bytesOf(rnd, rnd.IntN(largest)))
 		}
 	}
-	appendTo(t, l, m, cloche.Stdout, []byte("o"))
-	appendTo(t, l, m, cloche.Stderr, []byte("e"))
+	appendTo(t, l, m, api.Stdout, []byte("o"))
+	appendTo(t, l, m, api.Stderr, []byte("e"))
 	check(t, l, m, o, followers)
 	must(t, l.Finish("exited"))
 	check(t, l, m, o, nil)
@@ -97,7 +97,7 @@ func check(t *testing.T, l *spool.Log, m *model, o spool.Options, followers []*f
 	t.Helper()
 	kept := m.mustKeep(max(o.MaxBytes, 16<<10))
 	m.checkBoth(t, read(t, l.Reader(spool.ReadOptions{})), 0, kept)
-	for _, s := range []cloche.Stream{cloche.Stdout, cloche.Stderr} {
+	for _, s := range []api.Stream{api.Stdout, api.Stderr} {
 		recs := read(t, l.Reader(spool.ReadOptions{Stream: s}))
 		m.checkOne(t, recs, s, 0)
 		last := recs[len(recs)-1]
@@ -105,7 +105,7 @@ func check(t *testing.T, l *spool.Log, m *model, o spool.Options, followers []*f
 			t.Fatalf("reader of %s ends at %d, want %d", s, end, m.off[s])
 		}
 	}
-	if out, err := l.Offsets(); out != m.off[cloche.Stdout] || err != m.off[cloche.Stderr] {
+	if out, err := l.Offsets(); out != m.off[api.Stdout] || err != m.off[api.Stderr] {
 		t.Fatalf("offsets %d %d, want %v", out, err, m.off)
 	}
 	for _, f := range followers {
@@ -118,14 +118,14 @@ func check(t *testing.T, l *spool.Log, m *model, o spool.Options, followers []*f
 	}
 }
 
-func pick(rnd *rand.Rand) cloche.Stream {
+func pick(rnd *rand.Rand) api.Stream {
 	if rnd.IntN(3) == 0 {
-		return cloche.Stderr
+		return api.Stderr
 	}
-	return cloche.Stdout
+	return api.Stdout
 }
 
-func appendTo(t *testing.T, l *spool.Log, m *model, s cloche.Stream, data []byte) {
+func appendTo(t *testing.T, l *spool.Log, m *model, s api.Stream, data []byte) {
 	t.Helper()
 	must(t, l.Append(spool.Record{Stream: s, Position: m.end(), Offset: m.off[s], Time: time.Now(), Data: data}))
 	if len(data) > 0 {

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -18,7 +18,7 @@ func flood(t *testing.T, l *spool.Log, n, size int) {
 			b[j] = byte(i)
 		}
 		at := l.End()
-		must(t, l.Append(spool.Record{Stream: cloche.Stdout, Position: at, Offset: at, Data: b}))
+		must(t, l.Append(spool.Record{Stream: api.Stdout, Position: at, Offset: at, Data: b}))
 	}
 }
 

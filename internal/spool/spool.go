@@ -13,7 +13,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Options say where a Log is and how much it keeps.
@@ -42,9 +42,9 @@ type Ends struct {
 
 // Record is a run of output of one stream, or a gap.
 type Record struct {
-	// Stream is cloche.Stdout or cloche.Stderr. Of a gap it may be empty: then
+	// Stream is api.Stdout or api.Stderr. Of a gap it may be empty: then
 	// Offset means nothing, because nobody knows whose bytes are missing.
-	Stream cloche.Stream
+	Stream api.Stream
 	// Position of the first byte of Data in both streams together, and Offset in
 	// Stream.
 	Position, Offset int64
@@ -62,7 +62,7 @@ type Record struct {
 // the one that begins last holds.
 type ReadOptions struct {
 	// Stream chooses one; empty is both, in their order.
-	Stream cloche.Stream
+	Stream api.Stream
 	// Since is a position, or an offset of Stream where one is chosen; negative
 	// counts from the present end. A reader that begins before what is kept gets a
 	// gap first; one that begins after the end waits until the log is there.
@@ -116,22 +116,22 @@ const (
 	stderr
 )
 
-func streamOf(s cloche.Stream) (stream, bool) {
+func streamOf(s api.Stream) (stream, bool) {
 	switch s {
-	case cloche.Stdout:
+	case api.Stdout:
 		return stdout, true
-	case cloche.Stderr:
+	case api.Stderr:
 		return stderr, true
 	}
 	return none, s == ""
 }
 
-func (s stream) name() cloche.Stream {
+func (s stream) name() api.Stream {
 	switch s {
 	case stdout:
-		return cloche.Stdout
+		return api.Stdout
 	case stderr:
-		return cloche.Stderr
+		return api.Stderr
 	}
 	return ""
 }

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -23,22 +23,22 @@ func TestAppendRefusesWhatDoesNotFollow(t *testing.T) {
 	w.err("abc")
 	data := []byte("x")
 	for name, r := range map[string]spool.Record{
-		"position before the end":     {Stream: cloche.Stdout, Position: 12, Offset: 10, Data: data},
-		"negative position":           {Stream: cloche.Stdout, Position: -1, Data: data},
-		"offset before the end":       {Stream: cloche.Stdout, Position: 13, Offset: 9, Data: data},
-		"offset of the other stream":  {Stream: cloche.Stdout, Position: 13, Offset: 11, Data: data},
-		"offset beyond the position":  {Stream: cloche.Stdout, Position: 13, Offset: 14, Data: data},
-		"negative offset":             {Stream: cloche.Stderr, Position: 13, Offset: -3, Data: data},
-		"position that overflows":     {Stream: cloche.Stdout, Position: math.MaxInt64, Offset: 10, Data: data},
+		"position before the end":     {Stream: api.Stdout, Position: 12, Offset: 10, Data: data},
+		"negative position":           {Stream: api.Stdout, Position: -1, Data: data},
+		"offset before the end":       {Stream: api.Stdout, Position: 13, Offset: 9, Data: data},
+		"offset of the other stream":  {Stream: api.Stdout, Position: 13, Offset: 11, Data: data},
+		"offset beyond the position":  {Stream: api.Stdout, Position: 13, Offset: 14, Data: data},
+		"negative offset":             {Stream: api.Stderr, Position: 13, Offset: -3, Data: data},
+		"position that overflows":     {Stream: api.Stdout, Position: math.MaxInt64, Offset: 10, Data: data},
 		"gap before the end":          {Position: 12, Gap: 3},
-		"gap that contradicts offset": {Stream: cloche.Stderr, Position: 20, Offset: 11, Gap: 7},
+		"gap that contradicts offset": {Stream: api.Stderr, Position: 20, Offset: 11, Gap: 7},
 	} {
 		if err := l.Append(r); !errors.Is(err, spool.ErrOrder) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, r := range map[string]spool.Record{
-		"input":     {Stream: cloche.Stdin, Position: 13, Data: data},
+		"input":     {Stream: api.Stdin, Position: 13, Data: data},
 		"no stream": {Position: 13, Data: data},
 	} {
 		if err := l.Append(r); err == nil || errors.Is(err, spool.ErrOrder) {
@@ -52,7 +52,7 @@ func TestAppendRefusesWhatDoesNotFollow(t *testing.T) {
 
 func TestAppendCopies(t *testing.T) {
 	l := open(t, spool.Options{Dir: t.TempDir()})
-	r := newWriter(t, l).next(cloche.Stdout, "hello")
+	r := newWriter(t, l).next(api.Stdout, "hello")
 	must(t, l.Append(r))
 	copy(r.Data, "XXXXX")
 	if got := text(read(t, l.Reader(spool.ReadOptions{}))); got != "hello" {
@@ -65,8 +65,8 @@ func TestGaps(t *testing.T) {
 	l := open(t, spool.Options{Dir: dir})
 	w := newWriter(t, l)
 	w.out("one")
-	w.lose(cloche.Stdout, 4)
-	w.lose(cloche.Stderr, 5)
+	w.lose(api.Stdout, 4)
+	w.lose(api.Stderr, 5)
 	must(t, l.Append(spool.Record{Position: w.pos, Gap: 9}))
 	if out, err := l.Offsets(); out != 3 || err != 0 {
 		t.Errorf("offsets %d %d before anybody knows whose the gap is", out, err)
@@ -75,11 +75,11 @@ func TestGaps(t *testing.T) {
 	if out, err := l.Offsets(); out != 7 || err != 8 {
 		t.Errorf("offsets %d %d once the next record told", out, err)
 	}
-	w.lose(cloche.Stderr, 2)
+	w.lose(api.Stderr, 2)
 	w.out("three")
-	w.lose(cloche.Stderr, 6)
-	must(t, l.Append(spool.Record{Stream: cloche.Stderr, Offset: w.off[cloche.Stderr], Position: w.pos, Gap: 6}))
-	must(t, l.Append(spool.Record{Stream: cloche.Stderr, Offset: w.off[cloche.Stderr], Position: w.pos, Gap: 6})) // a repeat is no hole
+	w.lose(api.Stderr, 6)
+	must(t, l.Append(spool.Record{Stream: api.Stderr, Offset: w.off[api.Stderr], Position: w.pos, Gap: 6}))
+	must(t, l.Append(spool.Record{Stream: api.Stderr, Offset: w.off[api.Stderr], Position: w.pos, Gap: 6})) // a repeat is no hole
 	test := func(l *spool.Log) {
 		t.Helper()
 		for _, c := range []struct {
@@ -87,17 +87,17 @@ func TestGaps(t *testing.T) {
 			want string
 		}{
 			{spool.ReadOptions{}, "one<9>two<2>three<6>"},
-			{spool.ReadOptions{Stream: cloche.Stdout}, "one<4>three"},
-			{spool.ReadOptions{Stream: cloche.Stderr}, "<5>two<2><6>"},
+			{spool.ReadOptions{Stream: api.Stdout}, "one<4>three"},
+			{spool.ReadOptions{Stream: api.Stderr}, "<5>two<2><6>"},
 			{spool.ReadOptions{Since: 5}, "<7>two<2>three<6>"},
-			{spool.ReadOptions{Stream: cloche.Stderr, Since: 9}, "<1><6>"},
+			{spool.ReadOptions{Stream: api.Stderr, Since: 9}, "<1><6>"},
 			{spool.ReadOptions{Since: -3}, "<3>"},
 		} {
 			if got := text(read(t, l.Reader(c.o))); got != c.want {
 				t.Errorf("%+v: %q, want %q", c.o, got, c.want)
 			}
 		}
-		if out, err := l.Offsets(); out != w.off[cloche.Stdout] || err != w.off[cloche.Stderr] || l.End() != w.pos {
+		if out, err := l.Offsets(); out != w.off[api.Stdout] || err != w.off[api.Stderr] || l.End() != w.pos {
 			t.Errorf("offsets %d %d, end %d", out, err, l.End())
 		}
 	}
@@ -110,14 +110,14 @@ func TestGaps(t *testing.T) {
 func TestGapRecord(t *testing.T) {
 	l := open(t, spool.Options{Dir: t.TempDir()})
 	w := newWriter(t, l)
-	w.lose(cloche.Stdout, 10)
+	w.lose(api.Stdout, 10)
 	w.err("e")
 	both := read(t, l.Reader(spool.ReadOptions{}))
-	if g := both[0]; g.Gap != 10 || g.Position != 10 || g.Stream != cloche.Stderr || g.Offset != 0 || g.Data != nil {
+	if g := both[0]; g.Gap != 10 || g.Position != 10 || g.Stream != api.Stderr || g.Offset != 0 || g.Data != nil {
 		t.Errorf("gap of both: %+v", g)
 	}
-	one := read(t, l.Reader(spool.ReadOptions{Stream: cloche.Stdout}))
-	if g := one[0]; len(one) != 1 || g.Gap != 10 || g.Position != 10 || g.Stream != cloche.Stdout || g.Offset != 10 {
+	one := read(t, l.Reader(spool.ReadOptions{Stream: api.Stdout}))
+	if g := one[0]; len(one) != 1 || g.Gap != 10 || g.Position != 10 || g.Stream != api.Stdout || g.Offset != 10 {
 		t.Errorf("gap of one: %+v", one)
 	}
 }
@@ -132,10 +132,10 @@ func TestReadOptions(t *testing.T) {
 			w := newWriter(t, l)
 			start := w.now
 			for _, r := range []struct {
-				s    cloche.Stream
+				s    api.Stream
 				data string
 			}{
-				{cloche.Stdout, "o1\n"}, {cloche.Stderr, "e1\ne2\n"}, {cloche.Stdout, "o2\no3"}, {cloche.Stderr, "e3\n"}, {cloche.Stdout, " o3\no4"},
+				{api.Stdout, "o1\n"}, {api.Stderr, "e1\ne2\n"}, {api.Stdout, "o2\no3"}, {api.Stderr, "e3\n"}, {api.Stdout, " o3\no4"},
 			} {
 				w.write(r.s, r.data)
 				w.now = w.now.Add(time.Minute)
@@ -156,22 +156,22 @@ func TestReadOptions(t *testing.T) {
 				{spool.ReadOptions{Since: -100}, "o1\ne1\ne2\no2\no3e3\n o3\no4"},
 				{spool.ReadOptions{Since: 23}, ""},
 				{spool.ReadOptions{Since: 1000}, ""},
-				{spool.ReadOptions{Stream: cloche.Stdout}, "o1\no2\no3 o3\no4"},
-				{spool.ReadOptions{Stream: cloche.Stderr, Since: 4}, "2\ne3\n"},
-				{spool.ReadOptions{Stream: cloche.Stderr, Since: -3}, "e3\n"},
-				{spool.ReadOptions{Stream: cloche.Stdout, Since: -5}, "o3\no4"},
+				{spool.ReadOptions{Stream: api.Stdout}, "o1\no2\no3 o3\no4"},
+				{spool.ReadOptions{Stream: api.Stderr, Since: 4}, "2\ne3\n"},
+				{spool.ReadOptions{Stream: api.Stderr, Since: -3}, "e3\n"},
+				{spool.ReadOptions{Stream: api.Stdout, Since: -5}, "o3\no4"},
 				{spool.ReadOptions{SinceTime: start.Add(2 * time.Minute)}, "o2\no3e3\n o3\no4"},
 				{spool.ReadOptions{SinceTime: start.Add(2*time.Minute + 1)}, "e3\n o3\no4"},
 				{spool.ReadOptions{SinceTime: start.Add(-time.Hour)}, "o1\ne1\ne2\no2\no3e3\n o3\no4"},
 				{spool.ReadOptions{SinceTime: start.Add(time.Hour)}, ""},
 				{spool.ReadOptions{SinceTime: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)}, ""},
-				{spool.ReadOptions{Stream: cloche.Stdout, SinceTime: start.Add(time.Minute)}, "o2\no3 o3\no4"},
+				{spool.ReadOptions{Stream: api.Stdout, SinceTime: start.Add(time.Minute)}, "o2\no3 o3\no4"},
 				{spool.ReadOptions{TailLines: 1}, "o4"},
 				{spool.ReadOptions{TailLines: 2}, " o3\no4"},
 				{spool.ReadOptions{TailLines: 3}, "o3e3\n o3\no4"},
 				{spool.ReadOptions{TailLines: 100}, "o1\ne1\ne2\no2\no3e3\n o3\no4"},
-				{spool.ReadOptions{Stream: cloche.Stdout, TailLines: 2}, "o3 o3\no4"},
-				{spool.ReadOptions{Stream: cloche.Stderr, TailLines: 2}, "e2\ne3\n"},
+				{spool.ReadOptions{Stream: api.Stdout, TailLines: 2}, "o3 o3\no4"},
+				{spool.ReadOptions{Stream: api.Stderr, TailLines: 2}, "e2\ne3\n"},
 				{spool.ReadOptions{TailLines: 3, Since: 17}, " o3\no4"},
 				{spool.ReadOptions{TailLines: 1, Since: 3}, "o4"},
 				{spool.ReadOptions{TailLines: 2, SinceTime: start}, " o3\no4"},
@@ -184,7 +184,7 @@ func TestReadOptions(t *testing.T) {
 		})
 	}
 	l := open(t, spool.Options{Dir: t.TempDir()})
-	for _, o := range []spool.ReadOptions{{Stream: cloche.Stdin}, {TailLines: -1}} {
+	for _, o := range []spool.ReadOptions{{Stream: api.Stdin}, {TailLines: -1}} {
 		if _, err := l.Reader(o).Next(t.Context(), true); err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -282,7 +282,7 @@ func TestFinish(t *testing.T) {
 	reason := "the sandbox was stopped"
 	must(t, l.Finish(reason))
 	must(t, l.Finish("again"))
-	if err := l.Append(spool.Record{Stream: cloche.Stdout, Position: 3, Offset: 3, Data: []byte("x")}); !errors.Is(err, spool.ErrFinished) {
+	if err := l.Append(spool.Record{Stream: api.Stdout, Position: 3, Offset: 3, Data: []byte("x")}); !errors.Is(err, spool.ErrFinished) {
 		t.Errorf("Append: %v", err)
 	}
 	for range 2 {
@@ -330,7 +330,7 @@ func TestWaiting(t *testing.T) {
 		want error
 	}{
 		"append": {func(l *spool.Log, _ context.CancelCauseFunc) {
-			_ = l.Append(spool.Record{Stream: cloche.Stdout, Data: []byte("x")})
+			_ = l.Append(spool.Record{Stream: api.Stdout, Data: []byte("x")})
 		}, nil},
 		"finish": {func(l *spool.Log, _ context.CancelCauseFunc) { _ = l.Finish("") }, io.EOF},
 		"close":  {func(l *spool.Log, _ context.CancelCauseFunc) { _ = l.Close() }, fs.ErrClosed},

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -31,12 +31,12 @@ func reader(id string) workspace.Holder {
 }
 
 // code compares the code of an error, and wants a hint with one.
-func code(t *testing.T, what string, err error, want cloche.Code) {
+func code(t *testing.T, what string, err error, want api.Code) {
 	t.Helper()
-	if cloche.CodeOf(err) != want {
+	if api.CodeOf(err) != want {
 		t.Errorf("%s: %v, want %q", what, err, want)
 	}
-	if e, ok := errors.AsType[*cloche.Error](err); ok && e.Hint == "" {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Hint == "" {
 		t.Errorf("%s: no hint: %v", what, err)
 	}
 }
@@ -50,18 +50,18 @@ func TestNamedOneWriterOrManyReaders(t *testing.T) {
 	must(t, try(writer("a")))
 	must(t, try(writer("a"))) // again: a create that was retried
 	err := try(writer("b"))
-	code(t, "a second writer", err, cloche.CodeConflict)
+	code(t, "a second writer", err, api.CodeConflict)
 	if !strings.Contains(err.Error(), "sandbox a ") {
 		t.Errorf("it does not say who has it: %v", err)
 	}
-	code(t, "a reader beside a writer", try(reader("b")), cloche.CodeConflict)
-	code(t, "a removal", s.Remove("local", "w"), cloche.CodeConflict)
+	code(t, "a reader beside a writer", try(reader("b")), api.CodeConflict)
+	code(t, "a removal", s.Remove("local", "w"), api.CodeConflict)
 	must(t, s.Detach("local", "w", "d-2", "a", false)) // not that owner's
-	code(t, "after a foreign detach", try(writer("b")), cloche.CodeConflict)
+	code(t, "after a foreign detach", try(writer("b")), api.CodeConflict)
 	must(t, s.Detach("local", "w", "d-1", "a", false))
 	must(t, try(reader("b")))
 	must(t, try(reader("c")))
-	code(t, "a writer beside readers", try(writer("d")), cloche.CodeConflict)
+	code(t, "a writer beside readers", try(writer("d")), api.CodeConflict)
 	info, err := s.Get("local", "w")
 	must(t, err)
 	if fmt.Sprint(info.Sandboxes) != "[b c]" || info.UsedAt == nil || info.UsedBytes != nil || info.Enforced != "" {
@@ -70,7 +70,7 @@ func TestNamedOneWriterOrManyReaders(t *testing.T) {
 	must(t, s.Detach("local", "w", "d-1", "b", false))
 	must(t, s.Detach("local", "w", "d-1", "c", true))
 	_, err = s.Get("local", "w")
-	code(t, "after its drop", err, cloche.CodeNotFound)
+	code(t, "after its drop", err, api.CodeNotFound)
 	must(t, s.Detach("local", "w", "d-1", "c", true))
 }
 
@@ -110,7 +110,7 @@ func TestNamedSweep(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(record, []byte(strings.Replace(string(data), `"Version":1`, `"Version":1,"Removing":true`, 1)), 0o600))
 	_, err = s.Get("local", "half")
-	code(t, "one that is being removed", err, cloche.CodeNotFound)
+	code(t, "one that is being removed", err, api.CodeNotFound)
 
 	must(t, s.Sweep("d-1", func(id string) bool { return id == "kept" }))
 	for name, want := range map[string]string{"kept": "[kept]", "gone": "[]", "other": "[other]"} {
@@ -143,13 +143,13 @@ func TestNamedCreateListRemove(t *testing.T) {
 		t.Errorf("made %+v", info)
 	}
 	_, err = s.Create(w)
-	code(t, "the same again", err, cloche.CodeExists)
+	code(t, "the same again", err, api.CodeExists)
 	// What an earlier build left.
 	must(t, os.MkdirAll(filepath.Join(home, "workspaces", "local", "a", "kept"), 0o700))
 	must(t, os.Mkdir(filepath.Join(home, "workspaces", "local", "c"), 0o700))
 	w.Name = "d"
 	_, err = s.Create(w)
-	code(t, "over the maximum", err, cloche.CodeTooMany)
+	code(t, "over the maximum", err, api.CodeTooMany)
 	other := wish("b")
 	other.Tenant = "uid-7"
 	_, err = s.Create(other)
@@ -180,7 +180,7 @@ func TestNamedCreateListRemove(t *testing.T) {
 	}
 	must(t, s.Detach("local", "a", "d-1", "x", false))
 	must(t, s.Remove("local", "a"))
-	code(t, "removed twice", s.Remove("local", "a"), cloche.CodeNotFound)
+	code(t, "removed twice", s.Remove("local", "a"), api.CodeNotFound)
 	if _, err := os.Stat(d.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its files: %v", err)
 	}
@@ -202,7 +202,7 @@ func TestNamedAtOnce(t *testing.T) {
 			switch {
 			case err == nil:
 				got.Add(1)
-			case !errors.Is(err, cloche.ErrConflict):
+			case !errors.Is(err, api.ErrConflict):
 				t.Error(err)
 			}
 		})
@@ -224,7 +224,7 @@ func TestNamedRefusesForeignRecords(t *testing.T) {
 			t.Errorf("record %q was taken", text)
 		}
 		list, err := s.List(func(string) bool { return true })
-		if err != nil || len(list) != 1 || list[0].State != cloche.WorkspaceFailed {
+		if err != nil || len(list) != 1 || list[0].State != api.WorkspaceFailed {
 			t.Errorf("record %q in a list: %+v, %v; want it as failed", text, list, err)
 		}
 	}

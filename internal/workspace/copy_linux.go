@@ -40,7 +40,7 @@ func (d *Dir) look(layer *Layer) (*os.File, error) {
 }
 
 // FillFrom copies what is in the directory at path, which nobody else changes, into
-// this one. It must be empty: another is cloche.CodeConflict. The files come out as
+// this one. It must be empty: another is api.CodeConflict. The files come out as
 // they went in.
 func (d *Dir) FillFrom(ctx context.Context, path string, l CopyLimits) error {
 	place, err := openPath(unix.AT_FDCWD, path)

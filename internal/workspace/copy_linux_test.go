@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -112,7 +112,7 @@ func TestCopyKeepsWhatMatters(t *testing.T) {
 	if err != nil || !bytes.Equal(value[:n], []byte("\x00yes")) {
 		t.Errorf("the attribute is %q, %v", value[:n], err)
 	}
-	if err := back.FillFrom(t.Context(), filepath.Join(home, "copy"), workspace.CopyLimits{}); cloche.CodeOf(err) != cloche.CodeConflict {
+	if err := back.FillFrom(t.Context(), filepath.Join(home, "copy"), workspace.CopyLimits{}); api.CodeOf(err) != api.CodeConflict {
 		t.Errorf("into a directory that has files: %v", err)
 	}
 }
@@ -160,7 +160,7 @@ func TestCopyIsBounded(t *testing.T) {
 		}
 	}
 	for name, l := range map[string]workspace.CopyLimits{"bytes": {Bytes: 64 << 10}, "entries": {Entries: 10}} {
-		if _, err := d.CopyTo(t.Context(), nil, filepath.Join(home, name), l); cloche.CodeOf(err) != cloche.CodeTooLarge {
+		if _, err := d.CopyTo(t.Context(), nil, filepath.Join(home, name), l); api.CodeOf(err) != api.CodeTooLarge {
 			t.Errorf("over the limit of %s: %v", name, err)
 		}
 	}

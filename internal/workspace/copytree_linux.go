@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -65,7 +65,7 @@ func (c *copier) dir(from, to *os.File, prefix string, depth int) error {
 
 func (c *copier) leave(path, reason string) {
 	if len(c.report.Left) < maxLeft {
-		c.report.Left = append(c.report.Left, cloche.TarSkip{Path: strings.ToValidUTF8(path, "\uFFFD"), Reason: reason})
+		c.report.Left = append(c.report.Left, api.TarSkip{Path: strings.ToValidUTF8(path, "\uFFFD"), Reason: reason})
 	}
 }
 
@@ -77,10 +77,10 @@ func (c *copier) take(st *unix.Stat_t) error {
 	}
 	switch {
 	case c.limits.Entries > 0 && c.report.Entries > c.limits.Entries:
-		return cloche.Errorf(cloche.CodeTooLarge, "there are more than %d files to copy", c.limits.Entries).
+		return api.Errorf(api.CodeTooLarge, "there are more than %d files to copy", c.limits.Entries).
 			WithHint("remove what need not be copied, or pack it into one file")
 	case c.limits.Bytes > 0 && c.report.Bytes > c.limits.Bytes:
-		return cloche.Errorf(cloche.CodeTooLarge, "the files to copy have more than %d bytes", c.limits.Bytes).
+		return api.Errorf(api.CodeTooLarge, "the files to copy have more than %d bytes", c.limits.Bytes).
 			WithHint("remove what need not be copied")
 	}
 	return nil

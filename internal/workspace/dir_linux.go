@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Dir is a directory that is held open: whatever happens to its path, it stays
@@ -38,7 +38,7 @@ type Dir struct {
 
 // OpenDir opens a directory of the host. No part of path may be a symlink: what
 // decided about the path has resolved it first, and a symlink that is there now
-// was put there since. Errors are cloche.CodeInvalid with what would be right;
+// was put there since. Errors are api.CodeInvalid with what would be right;
 // their Field is for the caller to set. The caller closes what it gets.
 func OpenDir(path string) (*Dir, error) {
 	if err := CheckPath(path); err != nil {
@@ -63,21 +63,21 @@ func openError(path string, err error) error {
 	path = clip(path)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return cloche.Errorf(cloche.CodeInvalid, "the directory %q does not exist: %w", path, err).
+		return api.Errorf(api.CodeInvalid, "the directory %q does not exist: %w", path, err).
 			WithHint("make it first; Cloche makes no directories of the host")
 	case errors.Is(err, unix.ELOOP):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q leads over a symlink: %w", path, err).
+		return api.Errorf(api.CodeInvalid, "the path %q leads over a symlink: %w", path, err).
 			WithHint("name the directory itself, as realpath prints it")
 	case errors.Is(err, unix.ENOTDIR):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q is not a directory: %w", path, err).
+		return api.Errorf(api.CodeInvalid, "the path %q is not a directory: %w", path, err).
 			WithHint("only directories can be mounted: name the one that the file is in")
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return cloche.Errorf(cloche.CodeInvalid, "the directory %q cannot be entered by the user that Cloche runs as: %w", path, err).
+		return api.Errorf(api.CodeInvalid, "the directory %q cannot be entered by the user that Cloche runs as: %w", path, err).
 			WithHint("choose a directory of that user")
 	case errors.Is(err, unix.ENAMETOOLONG):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q is too long for this machine: %w", path, err)
+		return api.Errorf(api.CodeInvalid, "the path %q is too long for this machine: %w", path, err)
 	}
-	return cloche.Errorf(cloche.CodeInternal, "the directory %q cannot be opened", path).WithCause(err)
+	return api.Errorf(api.CodeInternal, "the directory %q cannot be opened", path).WithCause(err)
 }
 
 // newDir takes over f.
@@ -100,7 +100,7 @@ func newDir(f *os.File, managed bool) (*Dir, error) {
 // asked for.
 func (d *Dir) check(asked string) error {
 	if d.stat.Nlink == 0 || d.path != asked {
-		return cloche.Errorf(cloche.CodeInvalid, "the directory %q was moved or removed while it was opened", clip(asked)).
+		return api.Errorf(api.CodeInvalid, "the directory %q was moved or removed while it was opened", clip(asked)).
 			WithHint("ask again")
 	}
 	var fs unix.Statfs_t
@@ -108,7 +108,7 @@ func (d *Dir) check(asked string) error {
 		return fmt.Errorf("stat filesystem of directory: %w", err)
 	}
 	if name, pseudo := pseudoFilesystem(fs.Type); pseudo {
-		return cloche.Errorf(cloche.CodeInvalid, "the directory %q is part of %s, which is a window into the kernel", clip(asked), name).
+		return api.Errorf(api.CodeInvalid, "the directory %q is part of %s, which is a window into the kernel", clip(asked), name).
 			WithHint("only directories with files of their own can be mounted")
 	}
 	return nil

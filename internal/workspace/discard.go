@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Remove removes a workspace that nobody has; one that somebody has is
-// cloche.CodeConflict. A crash leaves all of it or none.
+// api.CodeConflict. A crash leaves all of it or none.
 func (s *Store) Remove(tenantName, name string) error {
 	if err := s.unname(tenantName, name); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (t *tenant) finishRemoval(r *record) error {
 			return fmt.Errorf("remove volume of workspace %s: %w", r.Name, err)
 		}
 	}
-	trash := filepath.Join(ownDir, trashPrefix+cloche.NewID(""))
+	trash := filepath.Join(ownDir, trashPrefix+api.NewID(""))
 	if err := t.files.Rename(r.Name, trash); ignoreMissing(err) != nil {
 		return fmt.Errorf("remove workspace %s: %w", r.Name, err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace/ext4"
 )
 
@@ -36,12 +36,12 @@ func (b Bounds) shape(keep durability) ext4.Shape {
 }
 
 // HardQuota says whether the kernel can bound workspaces in a home, for this process.
-func HardQuota(home string) cloche.Enforcement {
+func HardQuota(home string) api.Enforcement {
 	if HasProjects(home) {
-		return cloche.Enforcement{OK: true}
+		return api.Enforcement{OK: true}
 	}
-	no := func(format string, args ...any) cloche.Enforcement {
-		return cloche.Enforcement{Reason: fmt.Sprintf(format, args...)}
+	no := func(format string, args ...any) api.Enforcement {
+		return api.Enforcement{Reason: fmt.Sprintf(format, args...)}
 	}
 	if os.Geteuid() != 0 {
 		return no("only root can mount a filesystem of its own for a workspace; run the daemon as root, or ask for the measured quota")
@@ -53,7 +53,7 @@ func HardQuota(home string) cloche.Enforcement {
 	if err != nil || !slices.Contains(strings.Fields(string(known)), "ext4") {
 		return no("this kernel has no ext4; load that module")
 	}
-	return cloche.Enforcement{OK: true}
+	return api.Enforcement{OK: true}
 }
 
 // durability says what becomes of a disk when the machine loses its power.
@@ -82,7 +82,7 @@ func makeDisk(path string, b Bounds, keep durability) (err error) {
 	}()
 	if err := ext4.Make(f, b.shape(keep)); err != nil {
 		if errors.Is(err, unix.EFBIG) {
-			e := cloche.Errorf(cloche.CodeUnsupported, "the filesystem where Cloche keeps its state has no files as large as a workspace of %d bytes", b.SizeBytes).WithCause(err)
+			e := api.Errorf(api.CodeUnsupported, "the filesystem where Cloche keeps its state has no files as large as a workspace of %d bytes", b.SizeBytes).WithCause(err)
 			e.Field = "workspace.size_bytes"
 			return e.WithHint("ask for a smaller one")
 		}
@@ -127,7 +127,7 @@ func openDisk(path, staging string, keep durability) (dir *Dir, err error) {
 	if err := ours(place, 0o077); err != nil {
 		return nil, fmt.Errorf("use staging directory %s: %w", staging, err)
 	}
-	name := cloche.NewID(stagedPrefix)
+	name := api.NewID(stagedPrefix)
 	at := filepath.Join(staging, name)
 	if err := unix.Mkdirat(int(place.Fd()), name, 0o700); err != nil {
 		return nil, fmt.Errorf("make mount point: %w", err)

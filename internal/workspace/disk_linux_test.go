@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -180,11 +180,11 @@ func TestNoRoom(t *testing.T) {
 	w := wish("bounded")
 	w.Bounds = workspace.Bounds{SizeBytes: 1 << 30, Inodes: 1000}
 	_, err = s.Create(w)
-	code(t, "with bounds", err, cloche.CodeNoCapacity)
+	code(t, "with bounds", err, api.CodeNoCapacity)
 	_, err = s.Attach(wish("before"), writer("a"))
-	code(t, "attach", err, cloche.CodeNoCapacity)
+	code(t, "attach", err, api.CodeNoCapacity)
 	_, err = workspace.PrivateDisk(filepath.Join(home, "private-of-this-test.ext4"), home, w.Bounds)
-	code(t, "private", err, cloche.CodeNoCapacity)
+	code(t, "private", err, api.CodeNoCapacity)
 	must(t, os.Remove(filepath.Join(home, "fill")))
 	l, err := s.List(func(string) bool { return true })
 	if err != nil || len(l) != 1 || len(l[0].Sandboxes) != 0 {
@@ -215,14 +215,14 @@ func TestDiskIsAttachedOnce(t *testing.T) {
 	w.Bounds = workspace.Bounds{SizeBytes: 16 << 20, Inodes: 500}
 	info, err := s.Attach(w, reader("a"))
 	must(t, err)
-	if info.Enforced != cloche.HeldByKernel || info.SizeBytes != 16<<20 || info.Inodes != 500 {
+	if info.Enforced != api.HeldByKernel || info.SizeBytes != 16<<20 || info.Inodes != 500 {
 		t.Errorf("made %+v", info)
 	}
 	var staged []*workspace.Staged
 	for range 3 {
 		d, err := s.Open("local", "data", home)
 		must(t, err)
-		place := filepath.Join(home, cloche.NewID("staging-"))
+		place := filepath.Join(home, api.NewID("staging-"))
 		must(t, os.Mkdir(place, 0o700))
 		st, err := d.Stage(place, false)
 		must(t, err)
@@ -255,7 +255,7 @@ func TestDiskIsAttachedOnce(t *testing.T) {
 	w.Bounds.SizeBytes = 32 << 20
 	must(t, s.Detach("local", "data", "d-1", "a", false))
 	_, err = s.Attach(w, writer("a"))
-	code(t, "another size", err, cloche.CodeConflict)
+	code(t, "another size", err, api.CodeConflict)
 	must(t, s.Remove("local", "data"))
 	if left, _ := filepath.Glob(filepath.Join(home, "workspaces", "local", ".cloche", "*.ext4")); len(left) != 0 {
 		t.Errorf("left of the disk: %v", left)
@@ -297,22 +297,22 @@ func TestMeasure(t *testing.T) {
 	defer d.Close()
 	for _, c := range []struct {
 		limit workspace.Bounds
-		unit  cloche.QuotaUnit
+		unit  api.QuotaUnit
 	}{
 		{workspace.Bounds{}, ""},
 		{workspace.Bounds{SizeBytes: 1040}, ""},
-		{workspace.Bounds{SizeBytes: 1039}, cloche.QuotaBytes},
+		{workspace.Bounds{SizeBytes: 1039}, api.QuotaBytes},
 		{workspace.Bounds{Inodes: 6}, ""},
-		{workspace.Bounds{Inodes: 5}, cloche.QuotaInodes},
+		{workspace.Bounds{Inodes: 5}, api.QuotaInodes},
 		{workspace.Bounds{SizeBytes: 1040, Inodes: 6}, ""},
 	} {
 		err := workspace.Measure(t.Context(), d, c.limit)
-		e, over := errors.AsType[*cloche.Error](err)
+		e, over := errors.AsType[*api.Error](err)
 		switch {
 		case c.unit == "" && err != nil:
 			t.Errorf("%+v: %v", c.limit, err)
 		case c.unit == "":
-		case !over || e.Code != cloche.CodeQuota || e.Quota == nil || e.Quota.Unit != c.unit || e.Quota.Used <= e.Quota.Limit || e.Hint == "":
+		case !over || e.Code != api.CodeQuota || e.Quota == nil || e.Quota.Unit != c.unit || e.Quota.Used <= e.Quota.Limit || e.Hint == "":
 			t.Errorf("%+v: %#v", c.limit, err)
 		}
 	}
@@ -360,7 +360,7 @@ func TestMeasureRefusesWhatItCannotCount(t *testing.T) {
 	d, err := workspace.OpenDir(dir)
 	must(t, err)
 	defer d.Close()
-	if err := workspace.Measure(t.Context(), d, workspace.Bounds{SizeBytes: 1 << 40}); !errors.Is(err, cloche.ErrQuota) || !strings.Contains(err.Error(), "nested") {
+	if err := workspace.Measure(t.Context(), d, workspace.Bounds{SizeBytes: 1 << 40}); !errors.Is(err, api.ErrQuota) || !strings.Contains(err.Error(), "nested") {
 		t.Errorf("600 levels: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ package workspace
 import (
 	"context"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Sandboxes run on another machine, be it a virtual one: their workspaces are volumes of
@@ -14,13 +14,13 @@ import (
 // keepsFiles says why no files of workspaces are kept on this machine; nil is that they
 // are.
 func keepsFiles() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "on this system sandboxes run on another machine, and no workspace has its files here").
+	return api.Errorf(api.CodeUnsupported, "on this system sandboxes run on another machine, and no workspace has its files here").
 		WithHint("leave shares_host_fs of the engine out, or set it to no: then the engine keeps workspaces as volumes")
 }
 
 // HardQuota: nothing here holds a workspace to bounds.
-func HardQuota(string) cloche.Enforcement {
-	return cloche.Enforcement{Reason: "workspaces are volumes of the engine's, on another machine"}
+func HardQuota(string) api.Enforcement {
+	return api.Enforcement{Reason: "workspaces are volumes of the engine's, on another machine"}
 }
 
 // HasProjects finds none.
@@ -79,7 +79,7 @@ type Closer struct{}
 func (*Dir) CloseSockets(Closing, *Closer) {}
 
 // StageProblem finds none, for nothing is staged.
-func StageProblem(string) *cloche.Problem { return nil }
+func StageProblem(string) *api.Problem { return nil }
 
 // OpenDir opens none.
 func OpenDir(string) (*Dir, error) { return nil, keepsFiles() }
@@ -168,7 +168,7 @@ func OpenLayer(string, *Dir) (*Layer, error) { return nil, keepsFiles() }
 func (*Layer) Commit(context.Context, *Dir) error { return keepsFiles() }
 
 // Diff is refused.
-func (*Layer) Diff(context.Context, *Dir) ([]cloche.Change, error) { return nil, keepsFiles() }
+func (*Layer) Diff(context.Context, *Dir) ([]api.Change, error) { return nil, keepsFiles() }
 
 // Discard is refused.
 func (*Layer) Discard(*Dir) error { return keepsFiles() }
@@ -180,7 +180,7 @@ func (*Layer) Stage(*Dir, string) (*Staged, error) { return nil, keepsFiles() }
 func (*Layer) Unfinished() bool { return false }
 
 // Walk is refused.
-func (*Layer) Walk(context.Context, *Dir, func(cloche.Change) error) error { return keepsFiles() }
+func (*Layer) Walk(context.Context, *Dir, func(api.Change) error) error { return keepsFiles() }
 
 // Disks and projects hold workspaces to bounds, and there are none here.
 const (

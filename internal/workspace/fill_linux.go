@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
-// Empty returns cloche.CodeConflict when there is anything in the directory.
+// Empty returns api.CodeConflict when there is anything in the directory.
 func (d *Dir) Empty(ctx context.Context) error {
 	f, err := d.reader()
 	if err != nil {
@@ -18,7 +18,7 @@ func (d *Dir) Empty(ctx context.Context) error {
 	}
 	defer f.Close()
 	return eachName(ctx, f, func(string) error {
-		return cloche.Errorf(cloche.CodeConflict, "the workspace has files already, and a snapshot's would be mixed with them").
+		return api.Errorf(api.CodeConflict, "the workspace has files already, and a snapshot's would be mixed with them").
 			WithHint("name a workspace that is new or empty, or none")
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -57,7 +57,7 @@ func TestFillIsSeenWholeOrNotAtAll(t *testing.T) {
 			must(t, s.EndFill("local", "w"))
 			must(t, d.Close())
 			d = look("all")
-			code(t, "another fill", d.Empty(t.Context()), cloche.CodeConflict)
+			code(t, "another fill", d.Empty(t.Context()), api.CodeConflict)
 			must(t, d.Close())
 			must(t, s.Detach("local", "w", "d-1", "a", false))
 			must(t, s.Remove("local", "w"))

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Names in the directory of a layer.
@@ -37,12 +37,12 @@ type Layer struct {
 // LayersUsable says why no layers can be made here; nil is that they can.
 func LayersUsable() error {
 	if os.Geteuid() != 0 {
-		return cloche.Errorf(cloche.CodeUnsupported, "a layered workspace takes an overlay filesystem that only root can mount").
+		return api.Errorf(api.CodeUnsupported, "a layered workspace takes an overlay filesystem that only root can mount").
 			WithHint("run the daemon as root, or leave workspace.layered out")
 	}
 	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeUnsupported, "this machine mounts no overlay filesystems: %w", err).
+		return api.Errorf(api.CodeUnsupported, "this machine mounts no overlay filesystems: %w", err).
 			WithHint("load the kernel's module overlay, or give the daemon CAP_SYS_ADMIN, or leave workspace.layered out")
 	}
 	return unix.Close(fd)
@@ -209,7 +209,7 @@ func overlay(options map[string]string, attr int) (int, error) {
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		e := cloche.Errorf(cloche.CodeUnsupported, "the filesystem of Cloche's home cannot be part of an overlay: %w", err)
+		e := api.Errorf(api.CodeUnsupported, "the filesystem of Cloche's home cannot be part of an overlay: %w", err)
 		return -1, e.WithHint("keep the home on ext4, xfs or btrfs, or leave workspace.layered out")
 	}
 	tree, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attr|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
@@ -233,7 +233,7 @@ func placeTree(tree int, staging string) (*Staged, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read path of staging directory: %w", err)
 	}
-	name := cloche.NewID(stagedPrefix)
+	name := api.NewID(stagedPrefix)
 	if err := unix.Mkdirat(int(place.Fd()), name, 0o700); err != nil {
 		return nil, fmt.Errorf("make mount point: %w", err)
 	}

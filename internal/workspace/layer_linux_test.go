@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -123,16 +123,16 @@ func (o *over) mount() {
 	o.t.Cleanup(o.unseat)
 }
 
-func (o *over) diff() map[string]cloche.ChangeKind {
+func (o *over) diff() map[string]api.ChangeKind {
 	o.t.Helper()
 	list, err := o.layer.Diff(o.t.Context(), o.dir)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if !slices.IsSortedFunc(list, func(a, b cloche.Change) int { return strings.Compare(workspace.RawPath(a), workspace.RawPath(b)) }) {
+	if !slices.IsSortedFunc(list, func(a, b api.Change) int { return strings.Compare(workspace.RawPath(a), workspace.RawPath(b)) }) {
 		o.t.Errorf("the changes are not sorted: %v", list)
 	}
-	out := map[string]cloche.ChangeKind{}
+	out := map[string]api.ChangeKind{}
 	for _, c := range list {
 		out[workspace.RawPath(c)] = c.Kind
 	}
@@ -141,21 +141,21 @@ func (o *over) diff() map[string]cloche.ChangeKind {
 
 // wanted is what a diff has to say about a tree as it was and as it is: of what was
 // removed only the top.
-func wanted(before, after map[string]string) map[string]cloche.ChangeKind {
-	out := map[string]cloche.ChangeKind{}
+func wanted(before, after map[string]string) map[string]api.ChangeKind {
+	out := map[string]api.ChangeKind{}
 	for p, is := range after {
 		switch was, there := before[p]; {
 		case !there:
-			out[p] = cloche.ChangeAdded
+			out[p] = api.ChangeAdded
 		case was != is:
-			out[p] = cloche.ChangeChanged
+			out[p] = api.ChangeChanged
 		}
 	}
 	for p := range before {
 		dir := filepath.Dir(p)
 		top := dir == "." || strings.HasPrefix(after[dir], "4") // a directory is there still
 		if _, there := after[p]; !there && top {
-			out[p] = cloche.ChangeRemoved
+			out[p] = api.ChangeRemoved
 		}
 	}
 	return out
@@ -283,7 +283,7 @@ func TestCommitThatIsInterrupted(t *testing.T) {
 			if !again.Unfinished() {
 				t.Fatalf("stopped at step %d, and nobody would finish it", point)
 			}
-			if err := again.Discard(o.dir); cloche.CodeOf(err) != cloche.CodeState {
+			if err := again.Discard(o.dir); api.CodeOf(err) != api.CodeState {
 				t.Errorf("a rollback of what is half committed: %v", err)
 			}
 			if err := again.Commit(t.Context(), o.dir); err != nil {
@@ -415,9 +415,9 @@ func TestDiffTellsSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []cloche.Change{
-		{Path: "f", Kind: cloche.ChangeChanged, Type: cloche.TypeFile, Size: 6, OldSize: 3},
-		{Path: "\uFFFD", PathBytes: []byte("\xff"), Kind: cloche.ChangeAdded, Type: cloche.TypeFile},
+	want := []api.Change{
+		{Path: "f", Kind: api.ChangeChanged, Type: api.TypeFile, Size: 6, OldSize: 3},
+		{Path: "\uFFFD", PathBytes: []byte("\xff"), Kind: api.ChangeAdded, Type: api.TypeFile},
 	}
 	if fmt.Sprint(list) != fmt.Sprint(want) {
 		t.Errorf("the changes are %+v, want %+v", list, want)
@@ -451,7 +451,7 @@ func TestTooDeep(t *testing.T) {
 	}
 	dir.Close()
 	o.unseat()
-	if err := o.layer.Commit(t.Context(), o.dir); cloche.CodeOf(err) != cloche.CodeTooLarge {
+	if err := o.layer.Commit(t.Context(), o.dir); api.CodeOf(err) != api.CodeTooLarge {
 		t.Errorf("the commit of a very deep tree: %v", err)
 	}
 	if o.layer.Unfinished() {
@@ -496,7 +496,7 @@ func TestDiffSkipsHoles(t *testing.T) {
 	o.unseat()
 	o.mount()
 	grow(o.seen, "y")
-	if got := o.diff(); got["f"] != cloche.ChangeChanged {
+	if got := o.diff(); got["f"] != api.ChangeChanged {
 		t.Errorf("the changes are %v", got)
 	}
 }
@@ -508,7 +508,7 @@ func boundOver(t *testing.T, b workspace.Bounds) (*over, func()) {
 	o := newOver(t, "")
 	must(t, o.dir.Close())
 	home := filepath.Dir(o.path)
-	disk := filepath.Join(home, cloche.NewID("d-")+".ext4")
+	disk := filepath.Join(home, api.NewID("d-")+".ext4")
 	open := func() {
 		dir, err := workspace.PrivateDisk(disk, filepath.Join(home, "staging"), b)
 		must(t, err)
@@ -537,7 +537,7 @@ func TestLayerWithinBounds(t *testing.T) {
 	layer, err := workspace.OpenLayer(o.path, o.dir)
 	must(t, err)
 	o.layer = layer
-	if got := o.diff(); len(got) != 1 || got["new"] != cloche.ChangeAdded {
+	if got := o.diff(); len(got) != 1 || got["new"] != api.ChangeAdded {
 		t.Errorf("the changes are %v", got)
 	}
 	must(t, layer.Commit(t.Context(), o.dir))
@@ -569,7 +569,7 @@ func TestCommitWithoutRoom(t *testing.T) {
 	o.unseat()
 	before := tree(t, o.lower)
 	err := o.layer.Commit(t.Context(), o.dir)
-	if cloche.CodeOf(err) != cloche.CodeNoCapacity || o.layer.Unfinished() {
+	if api.CodeOf(err) != api.CodeNoCapacity || o.layer.Unfinished() {
 		t.Errorf("the commit came to %v, unfinished: %v", err, o.layer.Unfinished())
 	}
 	if !maps.Equal(tree(t, o.lower), before) {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Commit makes what the layer holds part of lower, and the layer empty. Nothing may
@@ -64,7 +64,7 @@ func (l *Layer) Commit(ctx context.Context, lower *Dir) error {
 // begin sets the mark, after which there is no way back. A layer that could never
 // be gone through to its end is refused before.
 func (l *Layer) begin(ctx context.Context, lower *Dir, dir, upper *os.File) error {
-	if err := l.Walk(ctx, lower, func(cloche.Change) error { return nil }); err != nil {
+	if err := l.Walk(ctx, lower, func(api.Change) error { return nil }); err != nil {
 		return err
 	}
 	if err := l.fits(ctx, lower); err != nil {
@@ -108,7 +108,7 @@ func (l *Layer) fits(ctx context.Context, lower *Dir) error {
 		return fmt.Errorf("begin commit: %w", err)
 	}
 	if have := int64(free.Bavail) * free.Bsize; need > have {
-		e := cloche.Errorf(cloche.CodeNoCapacity, "a commit may take %d bytes more in directories, and there is room for %d", need, have)
+		e := api.Errorf(api.CodeNoCapacity, "a commit may take %d bytes more in directories, and there is room for %d", need, have)
 		return e.WithHint("roll the workspace back; or take a snapshot of it and begin with that in a larger one")
 	}
 	return nil
@@ -161,7 +161,7 @@ func growth(ctx context.Context, upper, lower *os.File) (int64, error) {
 // Discard empties the layer. Nothing may be mounted from it.
 func (l *Layer) Discard(lower *Dir) error {
 	if l.Unfinished() {
-		return cloche.Errorf(cloche.CodeState, "the layer is being committed, and a part of it is in the workspace already").
+		return api.Errorf(api.CodeState, "the layer is being committed, and a part of it is in the workspace already").
 			WithHint("finish the commit")
 	}
 	dir, err := l.reader(".")

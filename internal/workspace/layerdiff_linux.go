@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxChanges bounds what a diff lists.
@@ -25,11 +25,11 @@ const maxChanges = 1_000_000
 // there before is changed when its content, owner or mode are not what they were;
 // a directory when its owner or mode are. A directory that was removed is one
 // change. It may be called while the sandbox writes.
-func (l *Layer) Diff(ctx context.Context, lower *Dir) ([]cloche.Change, error) {
-	var changes []cloche.Change
-	err := l.Walk(ctx, lower, func(ch cloche.Change) error {
+func (l *Layer) Diff(ctx context.Context, lower *Dir) ([]api.Change, error) {
+	var changes []api.Change
+	err := l.Walk(ctx, lower, func(ch api.Change) error {
 		if len(changes) == maxChanges {
-			return cloche.Errorf(cloche.CodeTooLarge, "more than %d paths were changed", maxChanges).
+			return api.Errorf(api.CodeTooLarge, "more than %d paths were changed", maxChanges).
 				WithHint("commit or roll back the workspace as a whole, or take a snapshot of it")
 		}
 		changes = append(changes, ch)
@@ -38,13 +38,13 @@ func (l *Layer) Diff(ctx context.Context, lower *Dir) ([]cloche.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(changes, func(a, b cloche.Change) int { return cmp.Compare(RawPath(a), RawPath(b)) })
+	slices.SortFunc(changes, func(a, b api.Change) int { return cmp.Compare(RawPath(a), RawPath(b)) })
 	return changes, nil
 }
 
 // Walk is Diff without a bound on how much was changed: it calls each with one
 // change after the other, in no order, until that returns an error.
-func (l *Layer) Walk(ctx context.Context, lower *Dir, each func(cloche.Change) error) error {
+func (l *Layer) Walk(ctx context.Context, lower *Dir, each func(api.Change) error) error {
 	upper, err := l.reader(upperDir)
 	if err != nil {
 		return err
@@ -61,10 +61,10 @@ func (l *Layer) Walk(ctx context.Context, lower *Dir, each func(cloche.Change) e
 
 type comparison struct {
 	ctx  context.Context
-	each func(cloche.Change) error
+	each func(api.Change) error
 }
 
-func (c *comparison) add(path string, kind cloche.ChangeKind, now, before *unix.Stat_t) error {
+func (c *comparison) add(path string, kind api.ChangeKind, now, before *unix.Stat_t) error {
 	ch := NewChange(path, kind)
 	if now != nil {
 		ch.Type = typeOf(now)
@@ -114,7 +114,7 @@ func (c *comparison) hidden(upper, lower *os.File, prefix string) error {
 		if err != nil {
 			return ignoreMissing(err)
 		}
-		return c.add(within(prefix, name), cloche.ChangeRemoved, nil, &before)
+		return c.add(within(prefix, name), api.ChangeRemoved, nil, &before)
 	})
 }
 
@@ -136,11 +136,11 @@ func (c *comparison) entry(upper, lower *os.File, name, path string, depth int, 
 	case whiteout(&now) && before == nil:
 		return nil
 	case whiteout(&now):
-		return c.add(path, cloche.ChangeRemoved, nil, before)
+		return c.add(path, api.ChangeRemoved, nil, before)
 	case before == nil:
-		err = c.add(path, cloche.ChangeAdded, &now, nil)
+		err = c.add(path, api.ChangeAdded, &now, nil)
 	case !c.same(upper, lower, name, &now, before):
-		err = c.add(path, cloche.ChangeChanged, &now, before)
+		err = c.add(path, api.ChangeChanged, &now, before)
 	}
 	if err != nil || !isDir(&now) {
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -46,9 +46,9 @@ func attachLoop(file *os.File) (*os.File, error) {
 		}
 		dev, err := os.OpenFile("/dev/loop"+strconv.Itoa(n), os.O_RDWR, 0)
 		if errors.Is(err, unix.ENOENT) {
-			e := cloche.Errorf(cloche.CodeUnsupported, "a workspace with a size needs a loop device, and this machine has no device file for number %d", n).WithCause(err)
+			e := api.Errorf(api.CodeUnsupported, "a workspace with a size needs a loop device, and this machine has no device file for number %d", n).WithCause(err)
 			e.Field = "workspace.size_bytes"
-			return nil, e.WithHint("a container that the daemon runs in needs all of /dev/loop*; or ask for workspace.quota %q", cloche.QuotaMeasured)
+			return nil, e.WithHint("a container that the daemon runs in needs all of /dev/loop*; or ask for workspace.quota %q", api.QuotaMeasured)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("attach loop device: %w", err)

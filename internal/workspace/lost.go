@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // errUnreadable says that there is a record and that it cannot be read.
@@ -17,7 +17,7 @@ var errUnreadable = errors.New("the record cannot be read")
 // unreadable is the error for a workspace whose record cannot be read because of err. It is
 // errUnreadable too.
 func (t *tenant) unreadable(name string, err error) error {
-	e := cloche.Errorf(cloche.CodeState, "workspace %s cannot be used: its record %s cannot be read", name, t.below(name+recordExt)).
+	e := api.Errorf(api.CodeState, "workspace %s cannot be used: its record %s cannot be read", name, t.below(name+recordExt)).
 		WithCause(fmt.Errorf("%w: %w", errUnreadable, err))
 	return e.WithHint("restore the file; or remove what is left of the workspace with: cloche workspace rm %s", name)
 }
@@ -26,9 +26,9 @@ func (t *tenant) unreadable(name string, err error) error {
 func (t *tenant) below(file string) string { return filepath.Join(namedDir, t.name, ownDir, file) }
 
 // failed is what is shown of a workspace whose record cannot be read.
-func (t *tenant) failed(name string) cloche.WorkspaceInfo {
-	info := cloche.WorkspaceInfo{
-		Name: name, Tenant: t.name, State: cloche.WorkspaceFailed, CreatedAt: now(),
+func (t *tenant) failed(name string) api.WorkspaceInfo {
+	info := api.WorkspaceInfo{
+		Name: name, Tenant: t.name, State: api.WorkspaceFailed, CreatedAt: now(),
 		Reason: fmt.Sprintf("its record %s cannot be read; its files are kept until it is removed", t.below(name+recordExt)),
 	}
 	if fi, err := t.own.Lstat(name + recordExt); err == nil {
@@ -56,7 +56,7 @@ func (t *tenant) orphans(names []string) ([]string, error) {
 		if !ok {
 			id, ok = strings.CutSuffix(e.Name(), projectExt)
 		}
-		if ok && cloche.ValidName(id) && !known[id] {
+		if ok && api.ValidName(id) && !known[id] {
 			ids = append(ids, id)
 		}
 	}
@@ -64,13 +64,13 @@ func (t *tenant) orphans(names []string) ([]string, error) {
 }
 
 // orphan is what is shown of files that no record tells of, by the id of their workspace.
-func (t *tenant) orphan(id string) (cloche.WorkspaceInfo, error) {
+func (t *tenant) orphan(id string) (api.WorkspaceInfo, error) {
 	fi, err := t.orphanFile(id)
 	if err != nil {
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
-	info := cloche.WorkspaceInfo{
-		Name: id, Tenant: t.name, State: cloche.WorkspaceOrphaned, CreatedAt: fi.ModTime().UTC(),
+	info := api.WorkspaceInfo{
+		Name: id, Tenant: t.name, State: api.WorkspaceOrphaned, CreatedAt: fi.ModTime().UTC(),
 		Reason: fmt.Sprintf("no record that can be read tells of %s, which is kept until it is removed", t.below(fi.Name())),
 	}
 	if fi.Mode().IsRegular() {
@@ -102,7 +102,7 @@ func (t *tenant) orphanFile(id string) (fs.FileInfo, error) {
 }
 
 // removeOrphan removes files that no record tells of. A disk that a sandbox has is
-// cloche.CodeConflict.
+// api.CodeConflict.
 func (t *tenant) removeOrphan(id string) error {
 	fi, err := t.orphanFile(id)
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *tenant) removeOrphan(id string) error {
 		return err
 	}
 	if used {
-		return cloche.Errorf(cloche.CodeConflict, "the disk %s is in use", fi.Name()).WithHint("remove the sandbox that has it first")
+		return api.Errorf(api.CodeConflict, "the disk %s is in use", fi.Name()).WithHint("remove the sandbox that has it first")
 	}
 	if err := ignoreMissing(t.own.Remove(fi.Name())); err != nil {
 		return fmt.Errorf("remove disk of workspace %s: %w", id, err)

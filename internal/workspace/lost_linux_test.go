@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -55,21 +55,21 @@ func TestLostWorkspace(t *testing.T) {
 			}
 			list, err := s.List(func(string) bool { return true })
 			must(t, err)
-			states := map[cloche.WorkspaceState]cloche.WorkspaceInfo{}
+			states := map[api.WorkspaceState]api.WorkspaceInfo{}
 			for _, w := range list {
 				states[w.State] = w
 			}
-			orphan := states[cloche.WorkspaceOrphaned]
+			orphan := states[api.WorkspaceOrphaned]
 			if !strings.Contains(disks[0], orphan.Name) || !strings.Contains(orphan.Reason, filepath.Base(disks[0])) {
 				t.Errorf("listed: %+v; want %s as orphaned", list, disks[0])
 			}
 			if how != "missing" {
-				if w := states[cloche.WorkspaceFailed]; w.Name != "w" || !strings.Contains(w.Reason, "workspaces/t/.cloche/w.json") {
+				if w := states[api.WorkspaceFailed]; w.Name != "w" || !strings.Contains(w.Reason, "workspaces/t/.cloche/w.json") {
 					t.Errorf("listed: %+v; want w as failed", list)
 				}
 				_, err := s.Attach(workspace.Wish{Tenant: "t", Name: "w"}, workspace.Holder{Owner: "o", Sandbox: "s"})
-				if cloche.CodeOf(err) != cloche.CodeState || !strings.Contains(err.Error(), "w.json") {
-					t.Errorf("attach: %v, want %s, with the file", err, cloche.CodeState)
+				if api.CodeOf(err) != api.CodeState || !strings.Contains(err.Error(), "w.json") {
+					t.Errorf("attach: %v, want %s, with the file", err, api.CodeState)
 				}
 				must(t, s.Remove("t", "w"))
 			}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Made are directories of the host that MakeBelow has made.
@@ -62,7 +62,7 @@ func (d *Dir) MakeBelow(rel string, owner int) (*Dir, *Made, error) {
 
 func (d *Dir) makeBelow(rel string, owner int, made *Made) (*Dir, error) {
 	if euid := os.Geteuid(); owner < 0 || euid != 0 && owner != euid {
-		return nil, cloche.Errorf(cloche.CodeDenied, "a directory for user %d cannot be made by a daemon that runs as user %d", owner, euid).
+		return nil, api.Errorf(api.CodeDenied, "a directory for user %d cannot be made by a daemon that runs as user %d", owner, euid).
 			WithHint("make the directory first, or run Cloche as that user")
 	}
 	group := owner
@@ -81,7 +81,7 @@ func (d *Dir) makeBelow(rel string, owner int, made *Made) (*Dir, error) {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(next.Fd()), &st); err != nil || int(st.Uid) != owner {
 			_ = next.Close()
-			return nil, cloche.Errorf(cloche.CodeDenied, "the directory %q was made by somebody else meanwhile", clip(name)).
+			return nil, api.Errorf(api.CodeDenied, "the directory %q was made by somebody else meanwhile", clip(name)).
 				WithHint("ask again").WithCause(err)
 		}
 		at = next
@@ -112,14 +112,14 @@ func (m *Made) step(at *os.File, name string, owner, group int) (*os.File, error
 }
 
 func makeError(name string, err error) error {
-	e := cloche.Errorf(cloche.CodeInvalid, "the directory %q does not exist and cannot be made: %w", clip(name), err)
+	e := api.Errorf(api.CodeInvalid, "the directory %q does not exist and cannot be made: %w", clip(name), err)
 	switch {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return e.WithHint("make it as a user who may, or mount one that exists")
 	case errors.Is(err, unix.EROFS):
 		return e.WithHint("its disk is read-only: mount it to read")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		e.Code = cloche.CodeNoCapacity
+		e.Code = api.CodeNoCapacity
 		return e.WithHint("make room on its disk")
 	}
 	return e.WithHint("make it first")

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -57,17 +57,17 @@ func TestOpenDirMakeBelowRefuses(t *testing.T) {
 	for _, c := range []struct {
 		rel   string
 		owner int
-		code  cloche.Code
+		code  api.Code
 	}{
-		{"link/x", me, cloche.CodeInvalid},
-		{"new/../../x", me, cloche.CodeInternal},
-		{"dangling", me, cloche.CodeInvalid},
-		{"file/x", me, cloche.CodeInvalid},
-		{"made/here/", me, cloche.CodeInternal},
-		{"x", -1, cloche.CodeDenied},
+		{"link/x", me, api.CodeInvalid},
+		{"new/../../x", me, api.CodeInternal},
+		{"dangling", me, api.CodeInvalid},
+		{"file/x", me, api.CodeInvalid},
+		{"made/here/", me, api.CodeInternal},
+		{"x", -1, api.CodeDenied},
 	} {
 		_, _, err := above.MakeBelow(c.rel, c.owner)
-		if cloche.CodeOf(err) != c.code {
+		if api.CodeOf(err) != c.code {
 			t.Errorf("%q for %d: %v, want %s", c.rel, c.owner, err, c.code)
 		}
 	}
@@ -78,7 +78,7 @@ func TestOpenDirMakeBelowRefuses(t *testing.T) {
 		t.Errorf("left inside: %v, %v", left, err)
 	}
 	if me != 0 {
-		if _, _, err := above.MakeBelow("x", 0); cloche.CodeOf(err) != cloche.CodeDenied {
+		if _, _, err := above.MakeBelow("x", 0); api.CodeOf(err) != api.CodeDenied {
 			t.Errorf("for root: %v", err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestMakeBelowForAnother(t *testing.T) {
 		}
 	}
 	// It is there and somebody else's by the second time.
-	if _, _, err := above.MakeBelow("one/two", 4243); cloche.CodeOf(err) != cloche.CodeDenied {
+	if _, _, err := above.MakeBelow("one/two", 4243); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("another owner: %v", err)
 	}
 	again, none, err := above.MakeBelow("one/two", 4242)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Bounds of one measurement: hostile code has made what is walked.
@@ -24,7 +24,7 @@ const (
 	slackBytes = 64 << 10
 )
 
-// Measure walks a workspace and returns cloche.CodeQuota, without a phase, when it
+// Measure walks a workspace and returns api.CodeQuota, without a phase, when it
 // holds more than the limit; zero is unlimited. It counts the sizes of files,
 // holes included, each once however many names it has, and symlinks as
 // themselves. What vanishes meanwhile is not there. It stops as soon as there is
@@ -48,13 +48,13 @@ func Measure(ctx context.Context, d *Dir, limit Bounds) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return cloche.Errorf(cloche.CodeTimeout, "the workspace could not be measured within %s", measureTimeout).
+		return api.Errorf(api.CodeTimeout, "the workspace could not be measured within %s", measureTimeout).
 			WithHint("it holds very many files; remove some, or use a workspace whose quota is hard")
 	}
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
-	return cloche.Errorf(cloche.CodeInternal, "the workspace could not be measured").WithCause(err)
+	return api.Errorf(api.CodeInternal, "the workspace could not be measured").WithCause(err)
 }
 
 type inodeKey struct{ dev, ino uint64 }
@@ -138,29 +138,29 @@ func (m *measurement) add(st *unix.Stat_t) error {
 	}
 	switch {
 	case m.limit.SizeBytes > 0 && m.used.SizeBytes > m.limit.SizeBytes:
-		return excess(cloche.QuotaBytes, m.used.SizeBytes, m.limit.SizeBytes)
+		return excess(api.QuotaBytes, m.used.SizeBytes, m.limit.SizeBytes)
 	case m.limit.Inodes > 0 && m.used.Inodes > m.limit.Inodes:
-		return excess(cloche.QuotaInodes, m.used.Inodes, m.limit.Inodes)
+		return excess(api.QuotaInodes, m.used.Inodes, m.limit.Inodes)
 	}
 	return nil
 }
 
-func excess(unit cloche.QuotaUnit, used, limit int64) error {
-	e := cloche.Errorf(cloche.CodeQuota, "the workspace holds more than it may: at least %d %s of %d", used, unit, limit).
+func excess(unit api.QuotaUnit, used, limit int64) error {
+	e := api.Errorf(api.CodeQuota, "the workspace holds more than it may: at least %d %s of %d", used, unit, limit).
 		WithHint("remove files from it, or allow it more")
-	e.Quota = &cloche.QuotaExcess{Unit: unit, Used: used, Limit: limit}
+	e.Quota = &api.QuotaExcess{Unit: unit, Used: used, Limit: limit}
 	return e
 }
 
 // unmeasurable is the excess of what was made so that it cannot be counted.
 func (m *measurement) unmeasurable(format string, args ...any) error {
-	unit, used, limit := cloche.QuotaBytes, m.used.SizeBytes, m.limit.SizeBytes
+	unit, used, limit := api.QuotaBytes, m.used.SizeBytes, m.limit.SizeBytes
 	if limit == 0 {
-		unit, used, limit = cloche.QuotaInodes, m.used.Inodes, m.limit.Inodes
+		unit, used, limit = api.QuotaInodes, m.used.Inodes, m.limit.Inodes
 	}
-	e := cloche.Errorf(cloche.CodeQuota, "the workspace cannot be measured: "+format, args...).
+	e := api.Errorf(api.CodeQuota, "the workspace cannot be measured: "+format, args...).
 		WithHint("remove them, or use a workspace whose quota is hard")
-	e.Quota = &cloche.QuotaExcess{Unit: unit, Used: used, Limit: limit}
+	e.Quota = &api.QuotaExcess{Unit: unit, Used: used, Limit: limit}
 	return e
 }
 

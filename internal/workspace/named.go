@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // DefaultMax is how many named workspaces a tenant has at most where the operator
@@ -29,22 +29,22 @@ type Wish struct {
 	Engine string
 }
 
-// Create makes a workspace. One of that name is cloche.CodeExists.
-func (s *Store) Create(w Wish) (cloche.WorkspaceInfo, error) {
+// Create makes a workspace. One of that name is api.CodeExists.
+func (s *Store) Create(w Wish) (api.WorkspaceInfo, error) {
 	t, err := s.enter(w.Tenant)
 	if err != nil {
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
 	defer t.leave()
 	r, err := t.read(w.Name)
 	if err == nil && !r.Removing {
-		e := cloche.Errorf(cloche.CodeExists, "a workspace named %q exists", w.Name).
+		e := api.Errorf(api.CodeExists, "a workspace named %q exists", w.Name).
 			WithHint("choose another name, or remove that one with: cloche workspace rm %s", w.Name)
 		e.Field = "name"
-		return cloche.WorkspaceInfo{}, e
+		return api.WorkspaceInfo{}, e
 	}
 	if r, err = t.make(w, r, err); err != nil {
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
 	return r.info(), t.found(r)
 }
@@ -63,12 +63,12 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 		return nil, err
 	}
 	if limit := cmp.Or(w.Max, DefaultMax); len(names) >= limit {
-		e := cloche.Errorf(cloche.CodeTooMany, "no room for another workspace: there are %d, and max_workspaces_per_tenant is %d", len(names), limit)
+		e := api.Errorf(api.CodeTooMany, "no room for another workspace: there are %d, and max_workspaces_per_tenant is %d", len(names), limit)
 		e.Rule = "max_workspaces_per_tenant"
 		return nil, e.WithHint("remove one with: cloche workspace rm NAME")
 	}
 	r := &record{
-		Version: recordVersion, ID: cloche.NewID(idPrefix), Tenant: t.name, Name: w.Name, Labels: w.Labels,
+		Version: recordVersion, ID: api.NewID(idPrefix), Tenant: t.name, Name: w.Name, Labels: w.Labels,
 		SizeBytes: w.Bounds.SizeBytes, Inodes: w.Bounds.Inodes, Engine: w.Engine, CreatedAt: now(),
 	}
 	if w.Engine != "" {
@@ -91,22 +91,22 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 }
 
 // Attach gives a workspace to a sandbox, and makes it when it does not exist: to
-// one that writes, or to any number that read. Another is cloche.CodeConflict,
+// one that writes, or to any number that read. Another is api.CodeConflict,
 // and so is one that has other bounds than the wish. It ends with Detach.
-func (s *Store) Attach(w Wish, h Holder) (cloche.WorkspaceInfo, error) {
+func (s *Store) Attach(w Wish, h Holder) (api.WorkspaceInfo, error) {
 	t, err := s.enter(w.Tenant)
 	if err != nil {
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
 	defer t.leave()
 	r, err := t.read(w.Name)
 	if err != nil || r.Removing {
 		if r, err = t.make(w, r, err); err != nil {
-			return cloche.WorkspaceInfo{}, err
+			return api.WorkspaceInfo{}, err
 		}
 	}
 	if r.bounds() != w.Bounds || r.Engine != w.Engine {
-		return cloche.WorkspaceInfo{}, cloche.Errorf(cloche.CodeConflict, "workspace %s was made anew while the request was being decided", w.Name).
+		return api.WorkspaceInfo{}, api.Errorf(api.CodeConflict, "workspace %s was made anew while the request was being decided", w.Name).
 			WithHint("ask again")
 	}
 	r.Holders = slices.DeleteFunc(r.Holders, func(o Holder) bool { return o == h || s.Alive != nil && !s.Alive(o.Owner) })
@@ -114,7 +114,7 @@ func (s *Store) Attach(w Wish, h Holder) (cloche.WorkspaceInfo, error) {
 		if h.ReadOnly && other.ReadOnly {
 			continue
 		}
-		return cloche.WorkspaceInfo{}, taken(w.Name, other)
+		return api.WorkspaceInfo{}, taken(w.Name, other)
 	}
 	used := now()
 	r.Holders, r.UsedAt = append(r.Holders, h), &used
@@ -128,7 +128,7 @@ func taken(name string, by Holder) error {
 	if by.ReadOnly {
 		how, hint = "to read", "take it read-only as well, or wait until that one has ended"
 	}
-	e := cloche.Errorf(cloche.CodeConflict, "workspace %s is taken: sandbox %s has it %s", name, by.Sandbox, how).WithHint("%s", hint)
+	e := api.Errorf(api.CodeConflict, "workspace %s is taken: sandbox %s has it %s", name, by.Sandbox, how).WithHint("%s", hint)
 	e.Field = "workspace.name"
 	return e
 }
@@ -215,7 +215,7 @@ func (s *Store) Volume(tenantName, name string) (string, error) {
 		return "", err
 	}
 	if r.Engine == "" {
-		return "", cloche.Errorf(cloche.CodeInternal, "workspace %s is no volume", name)
+		return "", api.Errorf(api.CodeInternal, "workspace %s is no volume", name)
 	}
 	return r.ID, nil
 }
@@ -291,16 +291,16 @@ func (s *Store) detach(tenantName, name, owner, sandbox string, drop bool) (tras
 }
 
 // Get tells of a workspace, and how full it is where that is cheap.
-func (s *Store) Get(tenantName, name string) (cloche.WorkspaceInfo, error) {
+func (s *Store) Get(tenantName, name string) (api.WorkspaceInfo, error) {
 	t, err := s.enter(tenantName)
 	if err != nil {
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
 	defer t.leave()
 	return t.get(name)
 }
 
-func (t *tenant) get(name string) (cloche.WorkspaceInfo, error) {
+func (t *tenant) get(name string) (api.WorkspaceInfo, error) {
 	r, err := t.read(name)
 	if err == nil && r.Removing {
 		err = fs.ErrNotExist
@@ -311,7 +311,7 @@ func (t *tenant) get(name string) (cloche.WorkspaceInfo, error) {
 	case errors.Is(err, errUnreadable):
 		return t.failed(name), nil
 	case err != nil:
-		return cloche.WorkspaceInfo{}, err
+		return api.WorkspaceInfo{}, err
 	}
 	info := r.info()
 	if r.bounds().Any() {
@@ -333,16 +333,16 @@ func (t *tenant) usage(r *record) (Bounds, error) {
 // Missing is the error for a workspace that does not exist, or not for the
 // caller.
 func Missing(name string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no workspace %q", clip(name)).WithHint("cloche workspace ls lists the ones that exist")
+	return api.Errorf(api.CodeNotFound, "there is no workspace %q", clip(name)).WithHint("cloche workspace ls lists the ones that exist")
 }
 
 // List tells of the workspaces of the tenants that sees is true for, sorted by
 // name. Each tenant has no more than its maximum. One whose record cannot be read is
 // failed, and files that no record tells of are orphaned; what cannot be looked at is left
 // out, and its error joined to the others.
-func (s *Store) List(sees func(tenant string) bool) ([]cloche.WorkspaceInfo, error) {
+func (s *Store) List(sees func(tenant string) bool) ([]api.WorkspaceInfo, error) {
 	tenants, err := s.tenants()
-	var out []cloche.WorkspaceInfo
+	var out []api.WorkspaceInfo
 	errs := []error{err}
 	for _, name := range tenants {
 		if !sees(name) {
@@ -361,13 +361,13 @@ func (s *Store) List(sees func(tenant string) bool) ([]cloche.WorkspaceInfo, err
 			switch {
 			case err == nil:
 				out = append(out, info)
-			case !errors.Is(err, cloche.ErrNotFound):
+			case !errors.Is(err, api.ErrNotFound):
 				errs = append(errs, err)
 			}
 		}
 		t.leave()
 	}
-	slices.SortFunc(out, func(a, b cloche.WorkspaceInfo) int {
+	slices.SortFunc(out, func(a, b api.WorkspaceInfo) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Tenant, b.Tenant))
 	})
 	return out, errors.Join(errs...)
@@ -381,7 +381,7 @@ func (s *Store) tenants() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && cloche.ValidName(e.Name()) {
+		if e.IsDir() && api.ValidName(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}

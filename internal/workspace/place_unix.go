@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // openStore makes the directory of named workspaces below the home, and returns its real
@@ -75,7 +75,7 @@ func (t *tenant) plain(name string) (*Dir, error) {
 	defer place.Close()
 	f, err := ensureFiles(place, name, 0o777)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
+		return nil, api.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
 			WithHint("remove what lies in its place, or choose another name").WithCause(err)
 	}
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TryStage stages a directory as every sandbox's workspace is staged, in a directory that
@@ -47,13 +47,13 @@ func TryStage(parent string) (err error) {
 
 // StageProblem is TryStage for people: nil, or what is wrong with the machine and how to
 // mend it.
-func StageProblem(parent string) *cloche.Problem {
+func StageProblem(parent string) *api.Problem {
 	err := TryStage(parent)
 	if err == nil {
 		return nil
 	}
-	p := &cloche.Problem{What: "a directory of this machine cannot be mounted for a sandbox: " + rootCause(err)}
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	p := &api.Problem{What: "a directory of this machine cannot be mounted for a sandbox: " + rootCause(err)}
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		p.Mend = e.Hint
 	}
 	return p

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // A project is a directory whose files the kernel counts together, and which it
@@ -145,7 +145,7 @@ func (t *tenant) openProject(r *record) (*Dir, error) {
 	err := t.within(r.ID+projectExt, func(dir *os.File) error {
 		id, err := projectOf(dir)
 		if err == nil && (id != r.Project || !holdsProjects(dir)) {
-			e := cloche.Errorf(cloche.CodeUnsupported, "workspace %s is bounded by a quota of the filesystem, which does not hold it to that any more", r.Name)
+			e := api.Errorf(api.CodeUnsupported, "workspace %s is bounded by a quota of the filesystem, which does not hold it to that any more", r.Name)
 			e.Field = "workspace.name"
 			err = e.WithHint("mount the filesystem of Cloche's home with prjquota again; or copy the files to a new workspace")
 		}
@@ -227,5 +227,5 @@ func (t *tenant) dropProject(name string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return errors.Join(err, ignoreMissing(t.own.Rename(name, trashPrefix+cloche.NewID(""))))
+	return errors.Join(err, ignoreMissing(t.own.Rename(name, trashPrefix+api.NewID(""))))
 }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/vmtest"
 	"github.com/cloche-dev/cloche/internal/vmtest/plan"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -86,7 +86,7 @@ func openNew(t *testing.T, s *workspace.Store, name string) *workspace.Dir {
 	t.Helper()
 	info, err := s.Create(workspace.Wish{Tenant: "acme", Name: name, Bounds: workspace.Bounds{SizeBytes: projectBytes, Inodes: projectInodes}})
 	must(t, err)
-	if info.Enforced != cloche.HeldByKernel {
+	if info.Enforced != api.HeldByKernel {
 		t.Errorf("enforced is %q", info.Enforced)
 	}
 	return reopen(t, s, name)
@@ -238,7 +238,7 @@ func testProjectRemoval(t *testing.T) {
 	if left := projectDir(t, home); left != "" {
 		t.Errorf("after the removal there is %s", left)
 	}
-	if _, err := s.Get("acme", "one"); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := s.Get("acme", "one"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("after the removal: %v", err)
 	}
 }
@@ -257,7 +257,7 @@ func testProjectMoved(t *testing.T) {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), 0x401c5820, uintptr(unsafe.Pointer(&none))); errno != 0 {
 		t.Fatal(errno)
 	}
-	if _, err := s.Open("acme", "one", t.TempDir()); cloche.CodeOf(err) != cloche.CodeUnsupported {
+	if _, err := s.Open("acme", "one", t.TempDir()); api.CodeOf(err) != api.CodeUnsupported {
 		t.Errorf("opened without its bounds: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -77,13 +77,13 @@ type Holder struct {
 // bounds are zero for a workspace that is a plain directory.
 func (r *record) bounds() Bounds { return Bounds{r.SizeBytes, r.Inodes} }
 
-func (r *record) info() cloche.WorkspaceInfo {
-	info := cloche.WorkspaceInfo{
+func (r *record) info() api.WorkspaceInfo {
+	info := api.WorkspaceInfo{
 		Name: r.Name, Tenant: r.Tenant, Labels: r.Labels, SizeBytes: r.SizeBytes, Inodes: r.Inodes,
 		Engine: r.Engine, CreatedAt: r.CreatedAt, UsedAt: r.UsedAt,
 	}
 	if r.bounds().Any() {
-		info.Enforced = cloche.HeldByKernel
+		info.Enforced = api.HeldByKernel
 	}
 	for _, h := range r.Holders {
 		info.Sandboxes = append(info.Sandboxes, h.Sandbox)
@@ -103,8 +103,8 @@ type tenant struct {
 
 // enter locks a tenant's part, which is made when it is missing.
 func (s *Store) enter(name string) (_ *tenant, err error) {
-	if !cloche.ValidName(name) {
-		return nil, cloche.Errorf(cloche.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(name))
+	if !api.ValidName(name) {
+		return nil, api.Errorf(api.CodeInvalid, "tenant %q has no name under which workspaces can be kept", clip(name))
 	}
 	own := &tenant{store: s, name: name}
 	defer func() {
@@ -183,10 +183,10 @@ func (t *tenant) adopt(name string) (*record, error) {
 		return nil, fmt.Errorf("find workspace %s: %w", name, err)
 	}
 	if !fi.IsDir() {
-		return nil, cloche.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
+		return nil, api.Invalid("workspace.name", "workspace %q is kept as something that is not a directory", name).
 			WithHint("remove what lies in its place, or choose another name")
 	}
-	return &record{Version: recordVersion, ID: cloche.NewID(idPrefix), Tenant: t.name, Name: name, CreatedAt: fi.ModTime().UTC()}, nil
+	return &record{Version: recordVersion, ID: api.NewID(idPrefix), Tenant: t.name, Name: name, CreatedAt: fi.ModTime().UTC()}, nil
 }
 
 const idPrefix = "ws-"
@@ -237,7 +237,7 @@ func (t *tenant) names() ([]string, error) {
 		}
 		for _, e := range entries {
 			name, ok := strings.CutSuffix(e.Name(), part.ext)
-			if ok && cloche.ValidName(name) && e.IsDir() == (part.ext == "") {
+			if ok && api.ValidName(name) && e.IsDir() == (part.ext == "") {
 				names = append(names, name)
 			}
 		}
@@ -261,9 +261,9 @@ func (t *tenant) diskPath(r *record) string {
 }
 
 func checkName(name string) error {
-	if cloche.ValidName(name) {
+	if api.ValidName(name) {
 		return nil
 	}
-	return cloche.Invalid("workspace.name", "workspace name %q is not one", clip(name)).
-		WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", cloche.MaxNameLen)
+	return api.Invalid("workspace.name", "workspace name %q is not one", clip(name)).
+		WithHint("a name has 1 to %d of a-z, 0-9, '-', '_' and '.', and begins with a letter or digit", api.MaxNameLen)
 }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/idmap"
 )
 
@@ -40,7 +40,7 @@ type Staged struct {
 func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 	if os.Geteuid() != 0 {
 		if same, err := d.same(d.path); err != nil || !same {
-			return nil, cloche.Errorf(cloche.CodeInvalid, "the directory %q was replaced before it could be mounted", clip(d.path)).
+			return nil, api.Errorf(api.CodeInvalid, "the directory %q was replaced before it could be mounted", clip(d.path)).
 				WithHint("ask again").WithCause(err)
 		}
 		return &Staged{Path: d.path}, nil
@@ -63,7 +63,7 @@ func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 	}
 	defer func() { _ = unix.Close(tree) }()
 
-	name := cloche.NewID(stagedPrefix)
+	name := api.NewID(stagedPrefix)
 	if err := unix.Mkdirat(int(place.Fd()), name, 0o700); err != nil {
 		return nil, fmt.Errorf("make mount point: %w", err)
 	}
@@ -84,7 +84,7 @@ func (d *Dir) Stage(staging string, readOnly bool) (*Staged, error) {
 func (d *Dir) clone(readOnly bool) (tree int, closed bool, err error) {
 	tree, err = unix.OpenTree(int(d.file.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
-		e := cloche.Errorf(cloche.CodeUnsupported, "the directory %q cannot be mounted apart from its path: %w", clip(d.path), err)
+		e := api.Errorf(api.CodeUnsupported, "the directory %q cannot be mounted apart from its path: %w", clip(d.path), err)
 		return -1, false, e.WithHint("as root, Cloche needs Linux 5.12 and the capability CAP_SYS_ADMIN; as another user it needs neither")
 	}
 	attr := unix.MountAttr{
@@ -118,7 +118,7 @@ func (d *Dir) shift(tree int, readOnly bool) (closed bool, err error) {
 		return closed, err
 	}
 	err = d.mapIDs(tree, m)
-	if err != nil && (d.managed || d.stat.Uid == 0) && errors.Is(err, cloche.ErrUnsupported) {
+	if err != nil && (d.managed || d.stat.Uid == 0) && errors.Is(err, api.ErrUnsupported) {
 		return false, nil // it shows the right owners as it is, and nothing is closed in it
 	}
 	return closed && err == nil, err
@@ -176,7 +176,7 @@ func (d *Dir) mapIDs(tree int, m idmap.Mapping) error {
 		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd()),
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return cloche.Errorf(cloche.CodeUnsupported,
+		return api.Errorf(api.CodeUnsupported,
 			"the directory %q belongs to user %d, and its filesystem cannot show it as belonging to sandbox root: %w", clip(d.path), d.stat.Uid, err).
 			WithHint("mount a directory that is on ext4, xfs, btrfs or tmpfs, or one that belongs to root, or run Cloche as user %d", d.stat.Uid)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -205,7 +205,7 @@ func TestStageRefusesAFilesystemThatCannotMapOwners(t *testing.T) {
 	defer d.Close()
 	staging := tempDir(t)
 	_, err = d.Stage(staging, false)
-	if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeUnsupported || !strings.Contains(e.Message, base+"/all/p") || e.Hint == "" {
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeUnsupported || !strings.Contains(e.Message, base+"/all/p") || e.Hint == "" {
 		t.Errorf("error %v, want unsupported that names the directory, with a hint", err)
 	}
 	if left, _ := os.ReadDir(staging); len(left) != 0 {
@@ -325,7 +325,7 @@ func TestStageRace(t *testing.T) {
 	for range 3000 {
 		d, err := workspace.OpenDir(src)
 		if err != nil {
-			if !errors.Is(err, cloche.ErrInvalid) {
+			if !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("error %v, want invalid_argument", err)
 			}
 			refused++

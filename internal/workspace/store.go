@@ -1,7 +1,7 @@
 package workspace
 
 import (
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -31,13 +31,13 @@ func Open(home string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// noRoom is err, as cloche.CodeNoCapacity where it says that the home's disk is
+// noRoom is err, as api.CodeNoCapacity where it says that the home's disk is
 // full.
 func noRoom(err error) error {
 	if !hostfile.IsFull(err) {
 		return err
 	}
-	e := cloche.Errorf(cloche.CodeNoCapacity, "the workspace could not be made ready: the disk is full").WithCause(err)
+	e := api.Errorf(api.CodeNoCapacity, "the workspace could not be made ready: the disk is full").WithCause(err)
 	e.Retryable = true
 	return e.WithHint("make room where Cloche keeps its state, and try again")
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -60,10 +60,10 @@ func TestNamedRefusesNames(t *testing.T) {
 	s, err := workspace.Open(tempDir(t))
 	must(t, err)
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "/etc", "a\x00b", "UPPER", "ünï", "-x", strings.Repeat("a", 64)} {
-		if _, err := named(s, "local", name); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := named(s, "local", name); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("workspace %q: error %v, want invalid_argument", name, err)
 		}
-		if _, err := named(s, name, "notes"); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := named(s, name, "notes"); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("tenant %q: error %v, want invalid_argument", name, err)
 		}
 	}
@@ -78,8 +78,8 @@ func TestNamedFollowsNoSymlink(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(home, "workspaces", "local", "file"), nil, 0o600))
 	for _, name := range []string{"evil", "file"} {
 		_, err := named(s, "local", name)
-		e, ok := errors.AsType[*cloche.Error](err)
-		if !ok || e.Code != cloche.CodeInvalid || e.Field != "workspace.name" || e.Hint == "" {
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Code != api.CodeInvalid || e.Field != "workspace.name" || e.Hint == "" {
 			t.Errorf("workspace %s: error %#v, want invalid_argument for workspace.name with a hint", name, err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestRootlessStagesThePathItself(t *testing.T) {
 	must(t, staged.Close())
 	must(t, os.Rename(src, src+"-old"))
 	must(t, os.Symlink("/etc", src))
-	if _, err := d.Stage(dir, true); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := d.Stage(dir, true); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("replaced by a symlink: error %v, want invalid_argument", err)
 	}
 }
@@ -147,7 +147,7 @@ func TestOpenDirRefusals(t *testing.T) {
 			d.Close()
 			continue
 		}
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeInvalid || e.Message == "" {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || e.Message == "" {
 			t.Errorf("%.60q: error %v, want invalid_argument with a message", path, err)
 		}
 	}

@@ -42,7 +42,7 @@ type Taken struct {
 }
 
 // Take counts what the files in the directories take, holes left out, and what of the
-// same disk the processes hold that has no name any more. It returns cloche.CodeQuota,
+// same disk the processes hold that has no name any more. It returns api.CodeQuota,
 // without a phase, as soon as that is more than the limit. It follows no symlink and holds
 // nobody up. What vanishes meanwhile is not there.
 func Take(ctx context.Context, limit Bounds, dirs []*Dir, pids []int) (Taken, error) {

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestTake(t *testing.T) {
@@ -47,7 +47,7 @@ func TestTake(t *testing.T) {
 		t.Errorf("it takes %+v, %v", got, err)
 	}
 	for _, limit := range []Bounds{{SizeBytes: 2<<20 - 1}, {Inodes: 4}} {
-		if _, err := take(limit); cloche.CodeOf(err) != cloche.CodeQuota {
+		if _, err := take(limit); api.CodeOf(err) != api.CodeQuota {
 			t.Errorf("with %+v: %v", limit, err)
 		}
 	}

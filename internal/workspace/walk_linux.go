@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -72,7 +72,7 @@ func within(prefix, name string) string {
 
 // tooDeep is the error about a tree that is not walked to its end.
 func tooDeep(path string) error {
-	return cloche.Errorf(cloche.CodeTooLarge, "the directory %q is more than %d levels deep", clip(path), maxDepth).
+	return api.Errorf(api.CodeTooLarge, "the directory %q is more than %d levels deep", clip(path), maxDepth).
 		WithHint("remove or move up what is nested so deeply")
 }
 
@@ -82,14 +82,14 @@ func isFile(st *unix.Stat_t) bool    { return st.Mode&unix.S_IFMT == unix.S_IFRE
 func isSymlink(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }
 
 // typeOf is the kind of file as the wire names it.
-func typeOf(st *unix.Stat_t) cloche.FileType {
+func typeOf(st *unix.Stat_t) api.FileType {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return cloche.TypeFile
+		return api.TypeFile
 	case unix.S_IFDIR:
-		return cloche.TypeDir
+		return api.TypeDir
 	case unix.S_IFLNK:
-		return cloche.TypeSymlink
+		return api.TypeSymlink
 	}
-	return cloche.TypeOther
+	return api.TypeOther
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxPath is the longest path of a directory, in bytes.
@@ -20,20 +20,20 @@ const maxPath = 4095
 func CheckPath(p string) error {
 	switch {
 	case p == "":
-		return cloche.Errorf(cloche.CodeInvalid, "the path of the directory is empty").
+		return api.Errorf(api.CodeInvalid, "the path of the directory is empty").
 			WithHint("give an absolute path, such as /srv/data")
 	case len(p) > maxPath:
-		return cloche.Errorf(cloche.CodeInvalid, "the path of the directory has %d bytes, which is more than %d", len(p), maxPath)
+		return api.Errorf(api.CodeInvalid, "the path of the directory has %d bytes, which is more than %d", len(p), maxPath)
 	case strings.ContainsRune(p, 0):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory contains a NUL byte", clip(p))
+		return api.Errorf(api.CodeInvalid, "the path %q of the directory contains a NUL byte", clip(p))
 	case looksLikeWindows(p):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q is one of Windows, and sandboxes run on Linux", clip(p)).
+		return api.Errorf(api.CodeInvalid, "the path %q is one of Windows, and sandboxes run on Linux", clip(p)).
 			WithHint("give the path as the machine that Cloche runs on knows it, such as /srv/data")
 	case !path.IsAbs(p):
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory is relative", clip(p)).
+		return api.Errorf(api.CodeInvalid, "the path %q of the directory is relative", clip(p)).
 			WithHint("give an absolute path, such as /srv/data")
 	case path.Clean(p) != p:
-		return cloche.Errorf(cloche.CodeInvalid, "the path %q of the directory is not in its shortest form", clip(p)).
+		return api.Errorf(api.CodeInvalid, "the path %q of the directory is not in its shortest form", clip(p)).
 			WithHint("say %q", clip(path.Clean(p)))
 	}
 	return nil
@@ -42,7 +42,7 @@ func CheckPath(p string) error {
 // Elsewhere is the error for what cannot be done with a workspace because an engine
 // keeps it.
 func Elsewhere(name, engine string) error {
-	return cloche.Errorf(cloche.CodeUnsupported, "workspace %s is a volume of engine %s: its files are not on this host", clip(name), engine).
+	return api.Errorf(api.CodeUnsupported, "workspace %s is a volume of engine %s: its files are not on this host", clip(name), engine).
 		WithHint("use the files inside the sandbox, or copy them out with: cloche cp")
 }
 
@@ -77,10 +77,10 @@ func (b Bounds) Any() bool { return b.SizeBytes > 0 || b.Inodes > 0 }
 
 // Unseen is the excess of what was made so that it cannot be counted, while more than the
 // limit went into its filesystem.
-func Unseen(limit Bounds) *cloche.Error {
-	e := cloche.Errorf(cloche.CodeQuota, "the workspace cannot be counted, and its filesystem has lost more than the %d bytes or %d inodes that it may hold", limit.SizeBytes, limit.Inodes).
+func Unseen(limit Bounds) *api.Error {
+	e := api.Errorf(api.CodeQuota, "the workspace cannot be counted, and its filesystem has lost more than the %d bytes or %d inodes that it may hold", limit.SizeBytes, limit.Inodes).
 		WithHint("keep fewer files in it, and no directories that nobody may read; or use a workspace whose quota is hard")
-	e.Quota = &cloche.QuotaExcess{Unit: cloche.QuotaBytes, Used: limit.SizeBytes, Limit: limit.SizeBytes}
+	e.Quota = &api.QuotaExcess{Unit: api.QuotaBytes, Used: limit.SizeBytes, Limit: limit.SizeBytes}
 	return e
 }
 
@@ -96,11 +96,11 @@ type CopyReport struct {
 	Bytes   int64
 	Entries int64
 	// Left names what was left out, and why, as far as there is room for it.
-	Left []cloche.TarSkip
+	Left []api.TarSkip
 }
 
 // RawPath is the path of a change as its bytes are.
-func RawPath(c cloche.Change) string {
+func RawPath(c api.Change) string {
 	if c.PathBytes != nil {
 		return string(c.PathBytes)
 	}
@@ -108,8 +108,8 @@ func RawPath(c cloche.Change) string {
 }
 
 // NewChange is a change of the path that has these bytes.
-func NewChange(path string, kind cloche.ChangeKind) cloche.Change {
-	c := cloche.Change{Path: path, Kind: kind}
+func NewChange(path string, kind api.ChangeKind) api.Change {
+	c := api.Change{Path: path, Kind: kind}
 	if !utf8.ValidString(path) {
 		c.Path, c.PathBytes = string(bytes.ToValidUTF8([]byte(path), []byte("\uFFFD"))), []byte(path)
 	}

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -159,7 +159,7 @@ func (w *world) makeBase() {
 	}
 	w.mount(w.at("base"))
 	w.start()
-	_, err = w.c.Create(w.t.Context(), cloche.SandboxSpec{Name: "first"})
+	_, err = w.c.Create(w.t.Context(), api.SandboxSpec{Name: "first"})
 	must(w.t, err)
 	must(w.t, w.c.Remove(w.t.Context(), "first"))
 	w.stop(syscall.SIGTERM)
@@ -273,9 +273,9 @@ func (w *world) recordRun() []entry {
 		}
 	}
 	c := w.c
-	create := func(name string, ws *cloche.Workspace) {
+	create := func(name string, ws *api.Workspace) {
 		do("there", func(ctx context.Context) error {
-			spec := cloche.SandboxSpec{Name: name, Workspace: ws, Labels: map[string]string{"of": name}}
+			spec := api.SandboxSpec{Name: name, Workspace: ws, Labels: map[string]string{"of": name}}
 			if ws != nil && ws.Layered {
 				spec.Engine = "gvisor" // not every kernel has layers with ids of their own
 			}
@@ -294,7 +294,7 @@ func (w *world) recordRun() []entry {
 	for round := range 2 {
 		id := func(name string) string { return fmt.Sprintf("%s-%d", name, round) }
 		do("there", func(ctx context.Context) error {
-			_, err := c.CreateWorkspace(ctx, cloche.WorkspaceSpec{Name: id("sized"), SizeBytes: 4 << 20})
+			_, err := c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: id("sized"), SizeBytes: 4 << 20})
 			return err
 		}, "workspace "+id("sized"))
 		create(id("private"), nil)
@@ -302,24 +302,24 @@ func (w *world) recordRun() []entry {
 		must(w.t, err)
 		exec(id("private"), "echo more > /workspace/more; sync /workspace/more")
 		do("there", func(ctx context.Context) error {
-			_, err := c.StartProcess(ctx, id("private"), cloche.ProcessSpec{ExecRequest: cloche.ExecRequest{ExecID: id("proc"), Argv: []string{"sh", "-c", "seq 1 2000; sleep 600"}}})
+			_, err := c.StartProcess(ctx, id("private"), api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: id("proc"), Argv: []string{"sh", "-c", "seq 1 2000; sleep 600"}}})
 			return err
 		}, "process "+id("private")+"/"+id("proc"))
-		create(id("held"), &cloche.Workspace{Name: id("sized")})
+		create(id("held"), &api.Workspace{Name: id("sized")})
 		exec(id("held"), "echo x > f; sync f")
 		do("there", func(ctx context.Context) error {
-			k, err := c.CreateKey(ctx, cloche.KeySpec{Tenant: "t", Name: id("key")})
+			k, err := c.CreateKey(ctx, api.KeySpec{Tenant: "t", Name: id("key")})
 			keys = append(keys, k.Key.ID)
 			return err
 		}, "key "+id("key"))
-		create(id("layered"), &cloche.Workspace{Name: id("plain"), Layered: true})
+		create(id("layered"), &api.Workspace{Name: id("plain"), Layered: true})
 		exec(id("layered"), "echo committed > f")
-		_, err = c.Stop(w.t.Context(), id("layered"), cloche.StopOptions{})
+		_, err = c.Stop(w.t.Context(), id("layered"), api.StopOptions{})
 		must(w.t, err)
 		do("committed\n", func(ctx context.Context) error { _, err := c.CommitWorkspace(ctx, id("layered")); return err }, "file "+id("plain")+"/f")
 		remove(id("layered"))
 		do("there", func(ctx context.Context) error {
-			_, err := c.CreateSnapshot(ctx, id("private"), cloche.SnapshotRequest{Name: id("snap"), Scope: cloche.SnapshotWorkspace})
+			_, err := c.CreateSnapshot(ctx, id("private"), api.SnapshotRequest{Name: id("snap"), Scope: api.SnapshotWorkspace})
 			return err
 		}, "snapshot "+id("snap"))
 		_, err = c.Extend(w.t.Context(), id("private"), time.Hour)
@@ -340,7 +340,7 @@ func (w *world) recordRun() []entry {
 	must(w.t, r.next())
 	last := r.mark
 	// What is written from here on belongs to no state.
-	for sb := range c.ListAll(w.t.Context(), cloche.ListOptions{}) {
+	for sb := range c.ListAll(w.t.Context(), api.ListOptions{}) {
 		_ = c.Remove(w.t.Context(), sb.ID)
 	}
 	w.stop(syscall.SIGTERM)
@@ -441,7 +441,7 @@ func (w *world) check(mark int64) (bad []string) {
 		}
 	}
 	// Nothing is stuck: what is there can be removed.
-	for sb := range w.c.ListAll(w.t.Context(), cloche.ListOptions{}) {
+	for sb := range w.c.ListAll(w.t.Context(), api.ListOptions{}) {
 		if err := w.c.Remove(w.t.Context(), sb.ID); err != nil {
 			bad = append(bad, fmt.Sprintf("remove sandbox %s: %v", sb.Name, err))
 		}
@@ -455,13 +455,13 @@ func (w *world) look() (have map[string]string, bad []string) {
 	ctx := w.t.Context()
 	have = map[string]string{}
 	wrong := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
-	for sb, err := range w.c.ListAll(ctx, cloche.ListOptions{}) {
+	for sb, err := range w.c.ListAll(ctx, api.ListOptions{}) {
 		if err != nil {
 			wrong("list sandboxes: %v", err)
 			break
 		}
 		have["sandbox "+sb.Name] = "there"
-		if sb.State == cloche.StateFailed {
+		if sb.State == api.StateFailed {
 			wrong("sandbox %s is failed: %s", sb.Name, sb.Reason)
 		}
 		if sb.Workspace.Name == "" && !sb.State.Over() {
@@ -480,7 +480,7 @@ func (w *world) look() (have map[string]string, bad []string) {
 				wrong("process %s: %s", p.ExecID, p.Reason)
 			}
 		}
-		if err := w.c.Logs(ctx, sb.ID, cloche.LogOptions{}, func(cloche.LogEntry) error { return nil }); err != nil && !errors.Is(err, io.EOF) {
+		if err := w.c.Logs(ctx, sb.ID, api.LogOptions{}, func(api.LogEntry) error { return nil }); err != nil && !errors.Is(err, io.EOF) {
 			wrong("logs of sandbox %s: %v", sb.Name, err)
 		}
 	}
@@ -518,7 +518,7 @@ func (w *world) look() (have map[string]string, bad []string) {
 			have["key "+k.Name] = "there"
 		}
 	}
-	report, err := w.c.VerifyAudit(ctx, cloche.AuditVerifyOptions{})
+	report, err := w.c.VerifyAudit(ctx, api.AuditVerifyOptions{})
 	if err != nil {
 		wrong("verify the audit log: %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -37,16 +37,16 @@ func (a *Agent) answer(stream *yamux.Stream, in *session) {
 	_ = stream.SetReadDeadline(time.Time{})
 	var req wire.Request
 	if kind != wire.KindRequest {
-		err = cloche.Errorf(cloche.CodeInvalid, "a stream begins with a request, not with kind %q", byte(kind))
+		err = api.Errorf(api.CodeInvalid, "a stream begins with a request, not with kind %q", byte(kind))
 	} else if req, err = wire.Decode[wire.Request](payload); err != nil {
-		err = cloche.Errorf(cloche.CodeInvalid, "the request cannot be read: %w", err)
+		err = api.Errorf(api.CodeInvalid, "the request cannot be read: %w", err)
 	} else {
 		err = a.do(p, &req)
 	}
 	if err == nil {
 		return
 	}
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		e = internal("serve "+string(req.Op), err)
 	}
@@ -61,7 +61,7 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 	switch req.Op {
 	case wire.OpExec, wire.OpStream, wire.OpStart:
 		if req.Exec == nil {
-			return cloche.Invalid("exec", "the request names no program")
+			return api.Invalid("exec", "the request names no program")
 		}
 		switch req.Op {
 		case wire.OpExec:
@@ -128,7 +128,7 @@ func (a *Agent) do(p *peer, req *wire.Request) error {
 }
 
 func errUnknown(op wire.Op) error {
-	return cloche.Invalid("op", "operation %.40q does not exist", string(op))
+	return api.Invalid("op", "operation %.40q does not exist", string(op))
 }
 
 // maxGrace bounds what a terminate may wait.
@@ -145,7 +145,7 @@ func done(p *peer, err error) error {
 // exec runs a program and answers with everything at once.
 func (a *Agent) exec(p *peer, x *wire.Exec) error {
 	if x.TTY {
-		return cloche.Invalid("tty", "a collected exec has no terminal").WithHint("stream it")
+		return api.Invalid("tty", "a collected exec has no terminal").WithHint("stream it")
 	}
 	if x.Key != "" && p.session.version >= 2 {
 		return a.repeatable(p, x)
@@ -174,7 +174,7 @@ func (a *Agent) feedInput(p *peer, proc *process, follows bool, at int64) {
 }
 
 // sendResult sends a result with its output.
-func sendResult(p *peer, res cloche.Result) error {
+func sendResult(p *peer, res api.Result) error {
 	stdout, stderr := res.Stdout, res.Stderr
 	res.Stdout, res.Stderr = nil, nil
 	if err := p.Bytes(wire.KindStdout, stdout); err != nil {
@@ -193,7 +193,7 @@ func (a *Agent) streamExec(p *peer, x *wire.Exec) error {
 	if err != nil {
 		return err
 	}
-	err = p.JSON(wire.KindStarted, cloche.Started{ExecID: x.ID})
+	err = p.JSON(wire.KindStarted, api.Started{ExecID: x.ID})
 	close(started)
 	if err != nil {
 		proc.sink.detach()
@@ -242,7 +242,7 @@ func (a *Agent) control(p *peer, proc *process, at int64) {
 				_ = a.procs.signalRun(proc.present(), s.Number)
 			}
 		case wire.KindResize:
-			if s, err := wire.Decode[cloche.Size](payload); err == nil {
+			if s, err := wire.Decode[api.Size](payload); err == nil {
 				if tty := proc.present().tty; tty != nil {
 					_ = resize(tty, s.Rows, s.Cols)
 				}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // collector keeps the head and the tail of both streams of one process, with
@@ -116,8 +116,8 @@ func (k *kept) forget(n int64) {
 
 // result is what is kept of a stream, with the marker where bytes are missing,
 // its counts, and its runs, in which the marker belongs to the head.
-func (k *kept) result() ([]byte, cloche.StreamCounts, []span) {
-	counts := cloche.StreamCounts{Kept: int64(len(k.head) + len(k.tail)), Dropped: k.dropped}
+func (k *kept) result() ([]byte, api.StreamCounts, []span) {
+	counts := api.StreamCounts{Kept: int64(len(k.head) + len(k.tail)), Dropped: k.dropped}
 	out := append([]byte(nil), k.head...)
 	runs := append([]span(nil), k.headRuns...)
 	if k.dropped > 0 {
@@ -136,14 +136,14 @@ func (k *kept) result() ([]byte, cloche.StreamCounts, []span) {
 }
 
 // finish fills r with what was kept.
-func (c *collector) finish(r *cloche.Result) {
+func (c *collector) finish(r *api.Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var runs [2][]span
 	r.Stdout, r.StdoutInfo, runs[outStream] = c.streams[outStream].result()
 	r.Stderr, r.StderrInfo, runs[errStream] = c.streams[errStream].result()
 	r.Truncated = r.StdoutInfo.Dropped > 0 || r.StderrInfo.Dropped > 0
-	names := [2]cloche.Stream{cloche.Stdout, cloche.Stderr}
+	names := [2]api.Stream{api.Stdout, api.Stderr}
 	for len(runs[0])+len(runs[1]) > 0 {
 		s := outStream
 		if len(runs[0]) == 0 || (len(runs[1]) > 0 && runs[1][0].order < runs[0][0].order) {
@@ -152,7 +152,7 @@ func (c *collector) finish(r *cloche.Result) {
 		if last := len(r.Chunks) - 1; last >= 0 && r.Chunks[last].Stream == names[s] {
 			r.Chunks[last].Len += runs[s][0].n
 		} else {
-			r.Chunks = append(r.Chunks, cloche.Chunk{Stream: names[s], Len: runs[s][0].n})
+			r.Chunks = append(r.Chunks, api.Chunk{Stream: names[s], Len: runs[s][0].n})
 		}
 		runs[s] = runs[s][1:]
 	}

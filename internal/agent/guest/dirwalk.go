@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // dirWalk opens directories below a top, one name after the other, and follows
@@ -84,15 +84,15 @@ func openDirAt(at int, name string) (int, error) {
 	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-func errInTheWay(name string) *cloche.Error {
-	return cloche.Invalid("body", "%.200q is on the way of an entry of the tar and is no directory", name).
+func errInTheWay(name string) *api.Error {
+	return api.Invalid("body", "%.200q is on the way of an entry of the tar and is no directory", name).
 		WithHint("nothing is unpacked through a symlink; remove it, or unpack into the directory that it leads to")
 }
 
 // pathSet is a set of directories or files, each with all below it.
 type pathSet []string
 
-func newPathSet(paths []cloche.Bytes) pathSet {
+func newPathSet(paths []api.Bytes) pathSet {
 	var s pathSet
 	for _, p := range paths {
 		s = append(s, string(p))

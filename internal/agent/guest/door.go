@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
@@ -104,7 +104,7 @@ func (a *Agent) converse(conn net.Conn, version int) {
 				a.answer(stream, s)
 			})
 		default:
-			_ = wire.NewWriter(stream).JSON(wire.KindFail, cloche.Errorf(cloche.CodeNoCapacity, "%d calls on this connection are open, which is the most", maxPerSession))
+			_ = wire.NewWriter(stream).JSON(wire.KindFail, api.Errorf(api.CodeNoCapacity, "%d calls on this connection are open, which is the most", maxPerSession))
 			stream.Close()
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -26,25 +26,25 @@ func TestExec(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		start agent.Start
-		want  cloche.Result
+		want  api.Result
 	}{
-		{"both streams", shell("echo out; echo err >&2"), cloche.Result{ExitCode: code(0), Stdout: []byte("out\n"), Stderr: []byte("err\n")}},
-		{"exit code", shell("exit 7"), cloche.Result{ExitCode: code(7)}},
-		{"signal", shell("kill -SEGV $$"), cloche.Result{Signal: "SEGV"}},
-		{"realtime signal", shell("kill -40 $$"), cloche.Result{Signal: "RT6"}},
-		{"default dispositions", shell("kill -TERM $$"), cloche.Result{Signal: "TERM"}},
-		{"pipes are not ignored", shell("yes | head -n 1"), cloche.Result{ExitCode: code(0), Stdout: []byte("y\n")}},
-		{"argv as it is", start("printf", "%s|", "a b", "", "$HOME", "ü\xff"), cloche.Result{ExitCode: code(0), Stdout: []byte("a b||$HOME|ü\xff|")}},
-		{"stdin", agent.Start{Argv: []string{"cat"}, Stdin: bytes.Repeat([]byte("x"), 300_000), MaxOutput: 1 << 20}, cloche.Result{ExitCode: code(0), Stdout: bytes.Repeat([]byte("x"), 300_000)}},
-		{"no stdin is its end", start("cat"), cloche.Result{ExitCode: code(0)}},
-		{"stdin that is not read", agent.Start{Argv: []string{"true"}, Stdin: make([]byte, 4<<20)}, cloche.Result{ExitCode: code(0)}},
-		{"cwd", agent.Start{Argv: []string{"pwd"}, Cwd: "/usr/bin"}, cloche.Result{ExitCode: code(0), Stdout: []byte("/usr/bin\n")}},
-		{"combined", agent.Start{Argv: []string{"sh", "-c", "echo 1; echo 2 >&2; echo 3"}, Combined: true}, cloche.Result{ExitCode: code(0), Stdout: []byte("1\n2\n3\n")}},
-		{"user", agent.Start{Argv: []string{"sh", "-c", "id -u; id -g; id -G"}, User: "1234:56"}, cloche.Result{ExitCode: code(0), Stdout: []byte("1234\n56\n56\n")}},
+		{"both streams", shell("echo out; echo err >&2"), api.Result{ExitCode: code(0), Stdout: []byte("out\n"), Stderr: []byte("err\n")}},
+		{"exit code", shell("exit 7"), api.Result{ExitCode: code(7)}},
+		{"signal", shell("kill -SEGV $$"), api.Result{Signal: "SEGV"}},
+		{"realtime signal", shell("kill -40 $$"), api.Result{Signal: "RT6"}},
+		{"default dispositions", shell("kill -TERM $$"), api.Result{Signal: "TERM"}},
+		{"pipes are not ignored", shell("yes | head -n 1"), api.Result{ExitCode: code(0), Stdout: []byte("y\n")}},
+		{"argv as it is", start("printf", "%s|", "a b", "", "$HOME", "ü\xff"), api.Result{ExitCode: code(0), Stdout: []byte("a b||$HOME|ü\xff|")}},
+		{"stdin", agent.Start{Argv: []string{"cat"}, Stdin: bytes.Repeat([]byte("x"), 300_000), MaxOutput: 1 << 20}, api.Result{ExitCode: code(0), Stdout: bytes.Repeat([]byte("x"), 300_000)}},
+		{"no stdin is its end", start("cat"), api.Result{ExitCode: code(0)}},
+		{"stdin that is not read", agent.Start{Argv: []string{"true"}, Stdin: make([]byte, 4<<20)}, api.Result{ExitCode: code(0)}},
+		{"cwd", agent.Start{Argv: []string{"pwd"}, Cwd: "/usr/bin"}, api.Result{ExitCode: code(0), Stdout: []byte("/usr/bin\n")}},
+		{"combined", agent.Start{Argv: []string{"sh", "-c", "echo 1; echo 2 >&2; echo 3"}, Combined: true}, api.Result{ExitCode: code(0), Stdout: []byte("1\n2\n3\n")}},
+		{"user", agent.Start{Argv: []string{"sh", "-c", "id -u; id -g; id -G"}, User: "1234:56"}, api.Result{ExitCode: code(0), Stdout: []byte("1234\n56\n56\n")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := c.start
-			s.ExecID, s.Env = cloche.NewID("x-"), environment
+			s.ExecID, s.Env = api.NewID("x-"), environment
 			r, err := in.Exec(within(t, time.Minute), s)
 			if err != nil {
 				t.Fatal(err)
@@ -93,38 +93,38 @@ func TestExecRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		start agent.Start
-		code  cloche.Code
+		code  api.Code
 		field string
 	}{
-		{"missing in PATH", start("no-such-program"), cloche.CodeCommandNotFound, ""},
-		{"missing path", start("/no/such/program"), cloche.CodeCommandNotFound, ""},
-		{"missing interpreter", start(write("script", "#!/no/interpreter\n", 0o755)), cloche.CodeCommandNotFound, ""},
-		{"not executable", start(write("text", "hello", 0o644)), cloche.CodeNotExecutable, ""},
-		{"no format", start(write("noise", "hello", 0o755)), cloche.CodeNotExecutable, ""},
-		{"directory", start(dir), cloche.CodeNotExecutable, ""},
-		{"empty argv", start(), cloche.CodeInvalid, "argv"},
-		{"empty program", start(""), cloche.CodeInvalid, "argv"},
-		{"NUL in argv", start("echo", "a\x00b"), cloche.CodeInvalid, "argv"},
-		{"NUL in env", agent.Start{Argv: []string{"true"}, Env: []string{"A=b\x00c"}}, cloche.CodeInvalid, "env"},
-		{"no variable", agent.Start{Argv: []string{"true"}, Env: []string{"novalue"}}, cloche.CodeInvalid, "env"},
-		{"relative cwd", agent.Start{Argv: []string{"true"}, Cwd: "usr"}, cloche.CodeInvalid, "cwd"},
-		{"missing cwd", agent.Start{Argv: []string{"true"}, Cwd: "/no/such"}, cloche.CodeInvalid, "cwd"},
-		{"file as cwd", agent.Start{Argv: []string{"true"}, Cwd: "/etc/passwd"}, cloche.CodeInvalid, "cwd"},
-		{"unknown user", agent.Start{Argv: []string{"true"}, User: "nobody-of-that-name"}, cloche.CodeInvalid, "user"},
-		{"unknown group", agent.Start{Argv: []string{"true"}, User: "0:nobody-of-that-name"}, cloche.CodeInvalid, "user"},
-		{"the agent's uid", agent.Start{Argv: []string{"true"}, User: "4294967000"}, cloche.CodeInvalid, "user"},
-		{"huge environment", agent.Start{Argv: []string{"true"}, Env: []string{"A=" + strings.Repeat("x", 2<<20)}}, cloche.CodeTooLarge, "env"},
-		{"huge argument", start("true", strings.Repeat("x", 2<<20)), cloche.CodeTooLarge, "argv"},
-		{"terminal", agent.Start{Argv: []string{"true"}, TTY: true}, cloche.CodeInvalid, "tty"},
+		{"missing in PATH", start("no-such-program"), api.CodeCommandNotFound, ""},
+		{"missing path", start("/no/such/program"), api.CodeCommandNotFound, ""},
+		{"missing interpreter", start(write("script", "#!/no/interpreter\n", 0o755)), api.CodeCommandNotFound, ""},
+		{"not executable", start(write("text", "hello", 0o644)), api.CodeNotExecutable, ""},
+		{"no format", start(write("noise", "hello", 0o755)), api.CodeNotExecutable, ""},
+		{"directory", start(dir), api.CodeNotExecutable, ""},
+		{"empty argv", start(), api.CodeInvalid, "argv"},
+		{"empty program", start(""), api.CodeInvalid, "argv"},
+		{"NUL in argv", start("echo", "a\x00b"), api.CodeInvalid, "argv"},
+		{"NUL in env", agent.Start{Argv: []string{"true"}, Env: []string{"A=b\x00c"}}, api.CodeInvalid, "env"},
+		{"no variable", agent.Start{Argv: []string{"true"}, Env: []string{"novalue"}}, api.CodeInvalid, "env"},
+		{"relative cwd", agent.Start{Argv: []string{"true"}, Cwd: "usr"}, api.CodeInvalid, "cwd"},
+		{"missing cwd", agent.Start{Argv: []string{"true"}, Cwd: "/no/such"}, api.CodeInvalid, "cwd"},
+		{"file as cwd", agent.Start{Argv: []string{"true"}, Cwd: "/etc/passwd"}, api.CodeInvalid, "cwd"},
+		{"unknown user", agent.Start{Argv: []string{"true"}, User: "nobody-of-that-name"}, api.CodeInvalid, "user"},
+		{"unknown group", agent.Start{Argv: []string{"true"}, User: "0:nobody-of-that-name"}, api.CodeInvalid, "user"},
+		{"the agent's uid", agent.Start{Argv: []string{"true"}, User: "4294967000"}, api.CodeInvalid, "user"},
+		{"huge environment", agent.Start{Argv: []string{"true"}, Env: []string{"A=" + strings.Repeat("x", 2<<20)}}, api.CodeTooLarge, "env"},
+		{"huge argument", start("true", strings.Repeat("x", 2<<20)), api.CodeTooLarge, "argv"},
+		{"terminal", agent.Start{Argv: []string{"true"}, TTY: true}, api.CodeInvalid, "tty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := c.start
-			s.ExecID = cloche.NewID("x-")
+			s.ExecID = api.NewID("x-")
 			if s.Env == nil {
 				s.Env = environment
 			}
 			r, err := in.Exec(within(t, time.Minute), s)
-			var ce *cloche.Error
+			var ce *api.Error
 			if !errors.As(err, &ce) || ce.Code != c.code || ce.Field != c.field {
 				t.Fatalf("got %+v and %#v, want code %q field %q", r, err, c.code, c.field)
 			}
@@ -142,7 +142,7 @@ func TestSameNameTwiceIsRefused(t *testing.T) {
 	if _, err := in.Exec(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.Exec(t.Context(), s); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.Exec(t.Context(), s); !errors.Is(err, api.ErrExists) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -152,7 +152,7 @@ func TestSingleUser(t *testing.T) {
 	in.run(t, "true")
 	s := shell(":")
 	s.User = "1000"
-	var ce *cloche.Error
+	var ce *api.Error
 	if _, err := in.Exec(t.Context(), s); !errors.As(err, &ce) || ce.Field != "user" || ce.Hint == "" {
 		t.Fatalf("got %v", err)
 	}
@@ -258,7 +258,7 @@ func TestCanceledCallLeavesTheProcess(t *testing.T) {
 		t.Fatalf("got %q, %v", ev.Data, err)
 	}
 	cancel()
-	if _, err := st.Recv(); cloche.CodeOf(err) != cloche.CodeCanceled {
+	if _, err := st.Recv(); api.CodeOf(err) != api.CodeCanceled {
 		t.Fatalf("got %v", err)
 	}
 	st.Close()
@@ -268,7 +268,7 @@ func TestCanceledCallLeavesTheProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		_, err := in.Exec(ctx, x)
 		cancel()
-		if cloche.CodeOf(err) != cloche.CodeTimeout {
+		if api.CodeOf(err) != api.CodeTimeout {
 			t.Fatalf("got %v", err)
 		}
 		ps, err := in.Processes(t.Context())
@@ -333,7 +333,7 @@ func TestStream(t *testing.T) {
 	if err := st.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if ev, err := st.Recv(); err != nil || string(ev.Data) != "end\n" || ev.Stream != cloche.Stderr {
+	if ev, err := st.Recv(); err != nil || string(ev.Data) != "end\n" || ev.Stream != api.Stderr {
 		t.Fatalf("got %+v, %v", ev, err)
 	}
 	ev, err := st.Recv()
@@ -381,7 +381,7 @@ func TestDetachedProcessIsNotBlocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.Close()
-	var ps []cloche.Process
+	var ps []api.Process
 	for end := time.Now().Add(time.Minute); ; {
 		if ps, err = in.Processes(t.Context()); err != nil || time.Now().After(end) {
 			t.Fatalf("got %+v, %v", ps, err)
@@ -392,8 +392,8 @@ func TestDetachedProcessIsNotBlocked(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	var gap, next int64
-	err = in.Logs(t.Context(), cloche.LogOptions{ExecID: ps[0].ExecID}, func(e cloche.LogEntry) error {
-		if e.Stream == cloche.Stderr {
+	err = in.Logs(t.Context(), api.LogOptions{ExecID: ps[0].ExecID}, func(e api.LogEntry) error {
+		if e.Stream == api.Stderr {
 			errs.Write(e.Data)
 			return nil
 		}
@@ -414,7 +414,7 @@ func TestDetachedProcessIsNotBlocked(t *testing.T) {
 		t.Fatalf("gap %d next %d, %d bytes, stderr %q, %v", gap, next, out.Len(), &errs, err)
 	}
 	var lines bytes.Buffer
-	err = in.Logs(t.Context(), cloche.LogOptions{Stream: cloche.Stdout, Tail: 2}, func(e cloche.LogEntry) error {
+	err = in.Logs(t.Context(), api.LogOptions{Stream: api.Stdout, Tail: 2}, func(e api.LogEntry) error {
 		lines.Write(e.Data)
 		return nil
 	})
@@ -513,17 +513,17 @@ func TestSignals(t *testing.T) {
 			break
 		}
 	}
-	if err := in.Signal(t.Context(), "no-such", 15); !errors.Is(err, cloche.ErrNotFound) {
+	if err := in.Signal(t.Context(), "no-such", 15); !errors.Is(err, api.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
 	r, err := in.Exec(t.Context(), shell(":"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := in.Signal(t.Context(), r.ExecID, 15); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.Signal(t.Context(), r.ExecID, 15); api.CodeOf(err) != api.CodeState {
 		t.Fatalf("got %v", err)
 	}
-	if err := in.Signal(t.Context(), r.ExecID, 99); !errors.Is(err, cloche.ErrInvalid) {
+	if err := in.Signal(t.Context(), r.ExecID, 99); !errors.Is(err, api.ErrInvalid) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -551,7 +551,7 @@ func TestTerminate(t *testing.T) {
 		t.Fatalf("got %+v, %v", ps, err)
 	}
 	_, err = in.Exec(t.Context(), shell(":"))
-	if cloche.CodeOf(err) != cloche.CodeState {
+	if api.CodeOf(err) != api.CodeState {
 		t.Fatalf("got %v", err)
 	}
 	for st, want := range map[*agent.Stream]int{quick: 0, stubborn: 137} {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -52,7 +52,7 @@ func (a *Agent) onFile(p *peer, name string, req *wire.Request) error {
 		if err != nil {
 			return fileError("describe", name, err)
 		}
-		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]cloche.FileInfo{info})[0]})
+		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]api.FileInfo{info})[0]})
 	case wire.OpList:
 		list, err := list(name, string(req.Cursor), req.Limit)
 		if err != nil {
@@ -85,60 +85,60 @@ func (a *Agent) onFile(p *peer, name string, req *wire.Request) error {
 		}
 		return a.tarIn(p, name, req.User, *req.Tar)
 	}
-	return cloche.Errorf(cloche.CodeUnsupported, "this agent knows no operation %.40q", string(req.Op))
+	return api.Errorf(api.CodeUnsupported, "this agent knows no operation %.40q", string(req.Op))
 }
 
 func checkPath(field, name string) error {
 	switch {
 	case name == "":
-		return cloche.Invalid(field, "the path is empty").WithHint("it is an absolute path inside the sandbox")
+		return api.Invalid(field, "the path is empty").WithHint("it is an absolute path inside the sandbox")
 	case !strings.HasPrefix(name, "/"):
-		return cloche.Invalid(field, "path %.200q is relative", name).WithHint("it is an absolute path inside the sandbox")
+		return api.Invalid(field, "path %.200q is relative", name).WithHint("it is an absolute path inside the sandbox")
 	case strings.IndexByte(name, 0) >= 0:
-		return cloche.Invalid(field, "path %.200q holds a NUL byte", name)
+		return api.Invalid(field, "path %.200q holds a NUL byte", name)
 	case len(name) >= unix.PathMax:
-		return cloche.Invalid(field, "a path of %d bytes is longer than the kernel's %d", len(name), unix.PathMax-1)
+		return api.Invalid(field, "a path of %d bytes is longer than the kernel's %d", len(name), unix.PathMax-1)
 	}
 	return nil
 }
 
 // fileError classifies an error of the file system.
 func fileError(verb, name string, err error) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
-	code, what := cloche.CodeInternal, "failed"
+	code, what := api.CodeInternal, "failed"
 	var e syscall.Errno
 	if errors.As(err, &e) {
 		what = e.Error()
 		switch e {
 		case unix.ENOENT:
-			code, what = cloche.CodeNotFound, "it does not exist"
+			code, what = api.CodeNotFound, "it does not exist"
 		case unix.EEXIST:
-			code, what = cloche.CodeExists, "it exists"
+			code, what = api.CodeExists, "it exists"
 		case unix.ENOTEMPTY:
-			code, what = cloche.CodeState, "the directory is not empty"
+			code, what = api.CodeState, "the directory is not empty"
 		case unix.ENOTDIR:
-			code, what = cloche.CodeInvalid, "a part of the path is not a directory"
+			code, what = api.CodeInvalid, "a part of the path is not a directory"
 		case unix.EISDIR:
-			code, what = cloche.CodeInvalid, "it is a directory"
+			code, what = api.CodeInvalid, "it is a directory"
 		case unix.ELOOP:
-			code, what = cloche.CodeInvalid, "there are too many links in it, or one into /proc"
+			code, what = api.CodeInvalid, "there are too many links in it, or one into /proc"
 		case unix.ENAMETOOLONG, unix.EINVAL, unix.EXDEV:
-			code = cloche.CodeInvalid
+			code = api.CodeInvalid
 		case unix.EROFS:
-			code, what = cloche.CodeState, "it is read-only in this sandbox"
+			code, what = api.CodeState, "it is read-only in this sandbox"
 		case unix.ENOSPC, unix.EDQUOT:
-			code, what = cloche.CodeNoCapacity, "the disk limit of this sandbox is reached"
+			code, what = api.CodeNoCapacity, "the disk limit of this sandbox is reached"
 		case unix.EFBIG:
-			code = cloche.CodeTooLarge
+			code = api.CodeTooLarge
 		case unix.EACCES, unix.EPERM, unix.EBUSY, unix.ETXTBSY, unix.ENXIO, unix.ENODEV:
-			code = cloche.CodeState
+			code = api.CodeState
 		}
 	}
-	ce := cloche.Errorf(code, "%s %.500q: %s", verb, name, what).WithCause(err)
+	ce := api.Errorf(code, "%s %.500q: %s", verb, name, what).WithCause(err)
 	ce.Errno = unix.ErrnoName(e)
-	if code == cloche.CodeInvalid {
+	if code == api.CodeInvalid {
 		ce.Field = "path"
 	}
 	return ce
@@ -197,8 +197,8 @@ func notOwn(fd int) error {
 }
 
 // describe makes the FileInfo of a file.
-func describe(name string, st *unix.Stat_t) cloche.FileInfo {
-	info := cloche.FileInfo{
+func describe(name string, st *unix.Stat_t) api.FileInfo {
+	info := api.FileInfo{
 		Name: name, Size: st.Size, Mode: uint32(st.Mode) & 0o7777, UID: st.Uid, GID: st.Gid,
 		ModTime: time.Unix(st.Mtim.Unix()).UTC(),
 	}
@@ -207,27 +207,27 @@ func describe(name string, st *unix.Stat_t) cloche.FileInfo {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		info.Type = cloche.TypeFile
+		info.Type = api.TypeFile
 	case unix.S_IFDIR:
-		info.Type = cloche.TypeDir
+		info.Type = api.TypeDir
 	case unix.S_IFLNK:
-		info.Type = cloche.TypeSymlink
+		info.Type = api.TypeSymlink
 	default:
-		info.Type = cloche.TypeOther
+		info.Type = api.TypeOther
 	}
 	return info
 }
 
-func lstat(name string) (cloche.FileInfo, error) {
+func lstat(name string) (api.FileInfo, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
-		return cloche.FileInfo{}, err
+		return api.FileInfo{}, err
 	}
 	info := describe(path.Base(name), &st)
-	if info.Type == cloche.TypeSymlink {
+	if info.Type == api.TypeSymlink {
 		target, err := os.Readlink(name)
 		if err != nil {
-			return cloche.FileInfo{}, err
+			return api.FileInfo{}, err
 		}
 		info.LinkTarget = strings.ToValidUTF8(target, "\uFFFD")
 	}
@@ -235,10 +235,10 @@ func lstat(name string) (cloche.FileInfo, error) {
 }
 
 // list describes one page of a directory.
-func list(name, cursor string, limit int) (cloche.FileList, error) {
+func list(name, cursor string, limit int) (api.FileList, error) {
 	d, err := open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return cloche.FileList{}, fileError("list", name, err)
+		return api.FileList{}, fileError("list", name, err)
 	}
 	defer d.Close()
 	return listOpen(d, name, cursor, limit)
@@ -246,10 +246,10 @@ func list(name, cursor string, limit int) (cloche.FileList, error) {
 
 // listOpen describes one page of an open directory. It holds one page of names, however
 // large the directory is.
-func listOpen(d *os.File, name, cursor string, limit int) (cloche.FileList, error) {
+func listOpen(d *os.File, name, cursor string, limit int) (api.FileList, error) {
 	after, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
-		return cloche.FileList{}, cloche.Invalid("cursor", "cursor %.80q is not one that a list has returned", cursor)
+		return api.FileList{}, api.Invalid("cursor", "cursor %.80q is not one that a list has returned", cursor)
 	}
 	if limit <= 0 || limit > maxPage {
 		limit = maxPage
@@ -276,14 +276,14 @@ func listOpen(d *os.File, name, cursor string, limit int) (cloche.FileList, erro
 			break
 		}
 		if err != nil {
-			return cloche.FileList{}, fileError("list", name, err)
+			return api.FileList{}, fileError("list", name, err)
 		}
 	}
-	out := cloche.FileList{Files: make([]cloche.FileInfo, 0, len(page))}
+	out := api.FileList{Files: make([]api.FileInfo, 0, len(page))}
 	for _, n := range page {
 		var st unix.Stat_t
 		err := unix.Fstatat(int(d.Fd()), n, &st, unix.AT_SYMLINK_NOFOLLOW)
-		var info cloche.FileInfo
+		var info api.FileInfo
 		if err == nil {
 			info, err = describeAt(int(d.Fd()), n, &st)
 		}
@@ -291,7 +291,7 @@ func listOpen(d *os.File, name, cursor string, limit int) (cloche.FileList, erro
 			continue // removed meanwhile, or replaced
 		}
 		if err != nil {
-			return cloche.FileList{}, fileError("describe", n, err)
+			return api.FileList{}, fileError("describe", n, err)
 		}
 		out.Files = append(out.Files, info)
 	}
@@ -314,7 +314,7 @@ func read(p *peer, name string, offset, length int64) error {
 func sendFile(p *peer, name string, f *os.File, offset, length int64) error {
 	defer f.Close()
 	if offset < 0 {
-		return cloche.Invalid("offset", "offset %d is negative", offset)
+		return api.Invalid("offset", "offset %d is negative", offset)
 	}
 	var st unix.Stat_t
 	if err := fstat(f, &st); err != nil {
@@ -325,7 +325,7 @@ func sendFile(p *peer, name string, f *os.File, offset, length int64) error {
 	case unix.S_IFDIR:
 		return fileError("read", name, unix.EISDIR)
 	default:
-		return cloche.Invalid("path", "read %.500q: it is neither a file nor a link to one", name)
+		return api.Invalid("path", "read %.500q: it is neither a file nor a link to one", name)
 	}
 	if err := p.JSON(wire.KindReply, wire.FileReply{Info: describe(path.Base(name), &st)}); err != nil {
 		return err
@@ -384,7 +384,7 @@ func (d *dataFrames) Read(b []byte) (int, error) {
 		case kind == wire.KindEnd:
 			d.done = true
 		case kind != wire.KindData:
-			return 0, cloche.Errorf(cloche.CodeInvalid, "kind %q stands among the bytes of a file", byte(kind))
+			return 0, api.Errorf(api.CodeInvalid, "kind %q stands among the bytes of a file", byte(kind))
 		default:
 			d.rest = payload
 		}
@@ -406,7 +406,7 @@ func (a *Agent) makeDir(name string, mode uint32, owner string) error {
 		mode = 0o755
 	}
 	if mode&^0o7777 != 0 {
-		return cloche.Invalid("mode", "mode %#o has more than permission bits", mode)
+		return api.Invalid("mode", "mode %#o has more than permission bits", mode)
 	}
 	if err := a.id.as(u, func() error { return mkdirAll(name, mode) }); err != nil {
 		return fileError("make directory", name, err)
@@ -451,7 +451,7 @@ func move(from, to string) error {
 	}
 	if err := unix.Rename(from, to); err != nil {
 		if err == unix.EXDEV {
-			return cloche.Invalid("to", "move %.500q: %.500q is on another file system of the sandbox", from, to).
+			return api.Invalid("to", "move %.500q: %.500q is on another file system of the sandbox", from, to).
 				WithHint("copy it there and remove it here").WithCause(err)
 		}
 		return fileError("move", from, err)
@@ -461,7 +461,7 @@ func move(from, to string) error {
 
 func remove(name string, recursive bool) error {
 	if path.Clean(name) == "/" {
-		return cloche.Invalid("path", "remove %.500q: the root cannot be removed", name)
+		return api.Invalid("path", "remove %.500q: the root cannot be removed", name)
 	}
 	if !recursive {
 		if err := os.Remove(name); err != nil {

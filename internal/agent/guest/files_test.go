@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -49,7 +49,7 @@ func TestFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Size != int64(len(c.content)) || info.Mode != 0o4750 || info.Type != cloche.TypeFile {
+		if info.Size != int64(len(c.content)) || info.Mode != 0o4750 || info.Type != api.TypeFile {
 			t.Errorf("%q: %+v", c.name, info)
 		}
 		if got := in.read(t, p); got != c.content {
@@ -119,13 +119,13 @@ func TestWriteIsWholeOrNotAtAll(t *testing.T) {
 	if err != nil || st.Mode != 0o600 || in.read(t, dir+"/f") != "new" {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err := in.Stat(t.Context(), dir+"/link"); err != nil || st.Type != cloche.TypeSymlink || st.LinkTarget != "f" {
+	if st, err := in.Stat(t.Context(), dir+"/link"); err != nil || st.Type != api.TypeSymlink || st.LinkTarget != "f" {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if _, err := in.WriteFile(t.Context(), "/dev/null", agent.WriteOptions{}, strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := in.Stat(t.Context(), "/dev/null"); err != nil || st.Type != cloche.TypeOther {
+	if st, err := in.Stat(t.Context(), "/dev/null"); err != nil || st.Type != api.TypeOther {
 		t.Fatalf("/dev/null was replaced: %+v, %v", st, err)
 	}
 }
@@ -159,31 +159,31 @@ func TestFileErrors(t *testing.T) {
 	_, badList := in.List(ctx, dir+"/d/f", "", 1)
 	for name, c := range map[string]struct {
 		err  error
-		code cloche.Code
+		code api.Code
 	}{
-		"read missing":     {read(dir + "/none"), cloche.CodeNotFound},
-		"read directory":   {read(dir), cloche.CodeInvalid},
-		"read relative":    {read("etc/passwd"), cloche.CodeInvalid},
-		"read NUL":         {read("/etc\x00"), cloche.CodeInvalid},
-		"read FIFO":        {read(dir + "/fifo"), cloche.CodeInvalid},
-		"read the agent":   {read(dir + "/mem"), cloche.CodeState},
-		"read its files":   {read(dir + "/fd"), cloche.CodeInvalid},
-		"read environ":     {read("/proc/self/environ"), cloche.CodeState},
-		"write directory":  {write(dir + "/d"), cloche.CodeInvalid},
-		"write in missing": {write(dir + "/none/f"), cloche.CodeNotFound},
-		"write the agent":  {write(dir + "/mem"), cloche.CodeState},
-		"write through fd": {write(dir + "/fd/x"), cloche.CodeInvalid},
-		"list file":        {badList, cloche.CodeInvalid},
-		"bad cursor":       {badCursor, cloche.CodeInvalid},
-		"remove full":      {in.Remove(ctx, dir+"/d", false), cloche.CodeState},
-		"remove missing":   {in.Remove(ctx, dir+"/none", true), cloche.CodeNotFound},
-		"remove root":      {in.Remove(ctx, "//", true), cloche.CodeInvalid},
-		"move missing":     {in.Move(ctx, dir+"/none", dir+"/x"), cloche.CodeNotFound},
-		"move relative":    {in.Move(ctx, dir+"/d", "x"), cloche.CodeInvalid},
-		"directory a file": {in.MakeDir(ctx, dir+"/d/f", 0, ""), cloche.CodeExists},
+		"read missing":     {read(dir + "/none"), api.CodeNotFound},
+		"read directory":   {read(dir), api.CodeInvalid},
+		"read relative":    {read("etc/passwd"), api.CodeInvalid},
+		"read NUL":         {read("/etc\x00"), api.CodeInvalid},
+		"read FIFO":        {read(dir + "/fifo"), api.CodeInvalid},
+		"read the agent":   {read(dir + "/mem"), api.CodeState},
+		"read its files":   {read(dir + "/fd"), api.CodeInvalid},
+		"read environ":     {read("/proc/self/environ"), api.CodeState},
+		"write directory":  {write(dir + "/d"), api.CodeInvalid},
+		"write in missing": {write(dir + "/none/f"), api.CodeNotFound},
+		"write the agent":  {write(dir + "/mem"), api.CodeState},
+		"write through fd": {write(dir + "/fd/x"), api.CodeInvalid},
+		"list file":        {badList, api.CodeInvalid},
+		"bad cursor":       {badCursor, api.CodeInvalid},
+		"remove full":      {in.Remove(ctx, dir+"/d", false), api.CodeState},
+		"remove missing":   {in.Remove(ctx, dir+"/none", true), api.CodeNotFound},
+		"remove root":      {in.Remove(ctx, "//", true), api.CodeInvalid},
+		"move missing":     {in.Move(ctx, dir+"/none", dir+"/x"), api.CodeNotFound},
+		"move relative":    {in.Move(ctx, dir+"/d", "x"), api.CodeInvalid},
+		"directory a file": {in.MakeDir(ctx, dir+"/d/f", 0, ""), api.CodeExists},
 	} {
-		if cloche.CodeOf(c.err) != c.code {
-			t.Errorf("%s: %v (%s), want %s", name, c.err, cloche.CodeOf(c.err), c.code)
+		if api.CodeOf(c.err) != c.code {
+			t.Errorf("%s: %v (%s), want %s", name, c.err, api.CodeOf(c.err), c.code)
 		}
 	}
 	if err := in.MakeDir(ctx, dir+"/a/b/c", 0o700, "77:78"); err != nil {
@@ -235,11 +235,11 @@ func TestTarThereAndBack(t *testing.T) {
 	src, dst := t.TempDir(), t.TempDir()
 	in.run(t, "cd "+src+" && mkdir -p d/e && echo one >d/one && ln d/one d/two && ln -s /etc/passwd abs && ln -s ../x d/rel && chmod 4751 d/one && chmod 1777 d/e && mkfifo fifo && touch -d @1000 d/one d/e && head -c 3000000 /dev/urandom >big && printf x >$(printf 'raw\\377')")
 	var buf bytes.Buffer
-	rep, err := in.TarOut(t.Context(), src, cloche.TarOutOptions{}, &buf)
+	rep, err := in.TarOut(t.Context(), src, api.TarOutOptions{}, &buf)
 	if err != nil || rep.Entries != 8 || len(rep.Skipped) != 1 || rep.Skipped[0].Path != "fifo" {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	rep, err = in.TarIn(t.Context(), dst+"/made/here", cloche.TarInOptions{}, bytes.NewReader(buf.Bytes()))
+	rep, err = in.TarIn(t.Context(), dst+"/made/here", api.TarInOptions{}, bytes.NewReader(buf.Bytes()))
 	if err != nil || rep.Entries != 8 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -261,7 +261,7 @@ func TestTarThereAndBack(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	buf.Reset()
-	if _, err := in.TarOut(t.Context(), src+"/d/one", cloche.TarOutOptions{}, &buf); err != nil {
+	if _, err := in.TarOut(t.Context(), src+"/d/one", api.TarOutOptions{}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	if h, err := tar.NewReader(&buf).Next(); err != nil || h.Name != "one" {
@@ -292,8 +292,8 @@ func TestTarStaysInside(t *testing.T) {
 				w.WriteHeader(&h)
 			}
 			w.Close()
-			_, err := in.TarIn(t.Context(), dir+"/in", cloche.TarInOptions{}, &buf)
-			if cloche.CodeOf(err) != cloche.CodeInvalid && cloche.CodeOf(err) != cloche.CodeExists {
+			_, err := in.TarIn(t.Context(), dir+"/in", api.TarInOptions{}, &buf)
+			if api.CodeOf(err) != api.CodeInvalid && api.CodeOf(err) != api.CodeExists {
 				t.Errorf("got %v", err)
 			}
 			if got := in.run(t, "cd "+dir+"/outside && find . | sort | tr '\\n' ' '; stat -c %a . ; stat -c %h f"); got != ". ./f 700\n1" {
@@ -305,7 +305,7 @@ func TestTarStaysInside(t *testing.T) {
 
 func TestTarThatIsNone(t *testing.T) {
 	in := boot(t, nil)
-	if _, err := in.TarIn(t.Context(), t.TempDir(), cloche.TarInOptions{}, strings.NewReader(strings.Repeat("no tar ", 500))); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := in.TarIn(t.Context(), t.TempDir(), api.TarInOptions{}, strings.NewReader(strings.Repeat("no tar ", 500))); api.CodeOf(err) != api.CodeInvalid {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -25,7 +25,7 @@ func (a *Agent) write(p *peer, name string, req *wire.Request) error {
 		return err
 	}
 	if req.Mode&^0o7777 != 0 {
-		return cloche.Invalid("mode", "mode %#o has more than permission bits", req.Mode)
+		return api.Invalid("mode", "mode %#o has more than permission bits", req.Mode)
 	}
 	target, st, err := resolve(name)
 	switch {

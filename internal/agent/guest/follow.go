@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -101,9 +101,9 @@ func (a *Agent) start(p *peer, req *wire.Request) error {
 		case kind == wire.KindEnd:
 			more = false
 		case kind != wire.KindInput:
-			return cloche.Invalid("stdin", "kind %q instead of input", byte(kind))
+			return api.Invalid("stdin", "kind %q instead of input", byte(kind))
 		case len(stdin)+len(payload) > maxStartInput:
-			return cloche.Errorf(cloche.CodeTooLarge, "the input of a start is over the limit of %d bytes", maxStartInput)
+			return api.Errorf(api.CodeTooLarge, "the input of a start is over the limit of %d bytes", maxStartInput)
 		}
 		stdin = append(stdin, payload...)
 	}

@@ -5,7 +5,7 @@ package guest
 import (
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -16,7 +16,7 @@ func BenchmarkFollow(b *testing.B) {
 	b.SetBytes(size)
 	for b.Loop() {
 		p := managedShell("exec dd if=/dev/zero bs=1M count=256 status=none")
-		p.Spec.OnFull = cloche.OnFullBlock
+		p.Spec.OnFull = api.OnFullBlock
 		in.must(b, p)
 		n := int64(0)
 		if err := in.Follow(b.Context(), p.ExecID, agent.FollowOptions{Follow: true, Primary: true}, func(k agent.Chunk) error {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -20,7 +20,7 @@ func TestFollowFromAnywhere(t *testing.T) {
 	p := managedShell("seq 1 2000; echo middle >&2; seq 2001 4000; read x; printf end")
 	p.Spec.OpenStdin = true
 	in.must(t, p)
-	r := until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 18893+7 })
+	r := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 18893+7 })
 	var all bytes.Buffer
 	next := int64(0)
 	read := func(o agent.FollowOptions) []byte {
@@ -60,7 +60,7 @@ func TestFollowFromAnywhere(t *testing.T) {
 	if err := in.Follow(t.Context(), p.ExecID, agent.FollowOptions{}, func(agent.Chunk) error { return stop }); err != stop {
 		t.Fatal(err)
 	}
-	if err := in.Follow(t.Context(), "no-such", agent.FollowOptions{}, nil); !errors.Is(err, cloche.ErrNotFound) {
+	if err := in.Follow(t.Context(), "no-such", agent.FollowOptions{}, nil); !errors.Is(err, api.ErrNotFound) {
 		t.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestDroppedOutputIsAGap(t *testing.T) {
 func TestBlockWaitsForThePrimary(t *testing.T) {
 	in := boot(t, func(c *agent.Config, _ *execCmd) { c.RingBytes = 32 << 10 })
 	p := managedShell("seq 1 300000; echo done >&2")
-	p.Spec.OnFull = cloche.OnFullBlock
+	p.Spec.OnFull = api.OnFullBlock
 	in.must(t, p)
 	// Readers who are not the primary one change nothing.
 	ctx, cancel := context.WithCancel(within(t, time.Minute))
@@ -132,7 +132,7 @@ func TestBlockWaitsForThePrimary(t *testing.T) {
 func TestBlockedProcessCanBeEnded(t *testing.T) {
 	in := boot(t, func(c *agent.Config, _ *execCmd) { c.RingBytes = 32 << 10 })
 	p := managedShell("exec yes")
-	p.Spec.OnFull = cloche.OnFullBlock
+	p.Spec.OnFull = api.OnFullBlock
 	in.must(t, p)
 	if err := in.SignalProcess(t.Context(), p.ExecID, 9, "", false); err != nil {
 		t.Fatal(err)

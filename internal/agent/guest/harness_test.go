@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
@@ -134,7 +134,7 @@ var environment = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", 
 
 // start is a program with the defaults of these tests.
 func start(argv ...string) agent.Start {
-	return agent.Start{ExecID: cloche.NewID("x-"), Argv: argv, Env: environment, Cwd: "/", Timeout: 30 * time.Second}
+	return agent.Start{ExecID: api.NewID("x-"), Argv: argv, Env: environment, Cwd: "/", Timeout: 30 * time.Second}
 }
 
 func shell(script string) agent.Start { return start("/bin/sh", "-c", script) }
@@ -197,7 +197,7 @@ func withGroups(t *testing.T) func(*agent.Config, *exec.Cmd) {
 		if root == "" {
 			t.Skip("needs a cgroup2 hierarchy: none is mounted")
 		}
-		dir := root + "/" + cloche.NewID("cloche-test-")
+		dir := root + "/" + api.NewID("cloche-test-")
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Skipf("needs a writable cgroup2 hierarchy: %v", err)
 		}

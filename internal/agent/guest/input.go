@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -82,9 +82,9 @@ func (in *input) hold(ctx context.Context) error {
 func (in *input) release() { <-in.slot }
 
 var (
-	errAbandoned   = cloche.Errorf(cloche.CodeCanceled, "the write was given up")
-	errInputClosed = cloche.Errorf(cloche.CodeState, "the process takes no more input: it was closed, or the process has ended")
-	errInputLost   = cloche.Errorf(cloche.CodeState, "the process takes no input now: it has closed it itself, or is between two runs")
+	errAbandoned   = api.Errorf(api.CodeCanceled, "the write was given up")
+	errInputClosed = api.Errorf(api.CodeState, "the process takes no more input: it was closed, or the process has ended")
+	errInputLost   = api.Errorf(api.CodeState, "the process takes no input now: it has closed it itself, or is between two runs")
 )
 
 // write gives the process data whose first byte has the offset at, -1 for the
@@ -105,7 +105,7 @@ func (in *input) writeHeld(ctx context.Context, at int64, data []byte) (int64, e
 	f, offset, open := in.f, in.offset, in.open
 	in.mu.Unlock()
 	if at > offset {
-		return offset, cloche.Invalid("offset", "offset %d is past %d, where the input ends: bytes between would be missing", at, offset).
+		return offset, api.Invalid("offset", "offset %d is past %d, where the input ends: bytes between would be missing", at, offset).
 			WithHint("go on from %d", offset)
 	}
 	if at >= 0 {
@@ -147,7 +147,7 @@ func (in *input) writeHeld(ctx context.Context, at int64, data []byte) (int64, e
 
 // errOtherInput is the error for a write that is no repeat of what was given.
 func errOtherInput(offset int64) error {
-	return cloche.Errorf(cloche.CodeConflict, "the process was given other input than this up to offset %d: another writer's", offset).
+	return api.Errorf(api.CodeConflict, "the process was given other input than this up to offset %d: another writer's", offset).
 		WithHint("read its stdin_offset and go on from there, or write without an offset")
 }
 

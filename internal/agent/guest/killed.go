@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxKilled bounds the ids in a killedIDs; the oldest give way.
@@ -52,7 +52,7 @@ func (k *killedIDs) has(id string, managed bool) bool {
 
 func (k *killedIDs) expire() {
 	old := 0
-	for old < len(k.marks) && time.Since(k.marks[old].at) >= cloche.KilledMemory {
+	for old < len(k.marks) && time.Since(k.marks[old].at) >= api.KilledMemory {
 		old++
 	}
 	if old > 0 {
@@ -60,8 +60,8 @@ func (k *killedIDs) expire() {
 	}
 }
 
-func errKilledBefore(id string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeState, "process %q was killed before it was started", id).
+func errKilledBefore(id string) *api.Error {
+	return api.Errorf(api.CodeState, "process %q was killed before it was started", id).
 		WithHint("start it under another id")
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -35,20 +35,20 @@ func TestKilledBeforeItsStart(t *testing.T) {
 	}
 	kill := func(id string, number int, forestall bool) {
 		t.Helper()
-		if err := in.SignalProcess(t.Context(), id, number, cloche.ScopeTree, forestall); !errors.Is(err, cloche.ErrNotFound) {
+		if err := in.SignalProcess(t.Context(), id, number, api.ScopeTree, forestall); !errors.Is(err, api.ErrNotFound) {
 			t.Fatalf("kill of an unknown id: %v, want not_found", err)
 		}
 	}
 	for _, how := range []string{"collected", "repeatable", "stream"} {
 		kill(how, 9, false)
 		for range 2 {
-			if err := begin(how, how); cloche.CodeOf(err) != cloche.CodeState {
+			if err := begin(how, how); api.CodeOf(err) != api.CodeState {
 				t.Errorf("%s: %v, want wrong_state", how, err)
 			}
 		}
 	}
 	kill("managed", 9, true)
-	if err := begin("managed", "managed"); cloche.CodeOf(err) != cloche.CodeState {
+	if err := begin("managed", "managed"); api.CodeOf(err) != api.CodeState {
 		t.Errorf("managed: %v, want wrong_state", err)
 	}
 	if _, err := os.Stat(mark); !errors.Is(err, os.ErrNotExist) {
@@ -73,7 +73,7 @@ func TestKilledIDsAreBounded(t *testing.T) {
 		if k.has("0", false) || !k.has("1", false) || len(k.marks) != maxKilled {
 			t.Errorf("%d ids are remembered, of which the oldest is %+v", len(k.marks), k.marks[0])
 		}
-		time.Sleep(cloche.KilledMemory - time.Second)
+		time.Sleep(api.KilledMemory - time.Second)
 		k.add("late", false)
 		if !k.has("2", false) {
 			t.Error("forgotten too early")

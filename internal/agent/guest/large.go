@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -48,7 +48,7 @@ func large(top string, least int64) wire.Large {
 			}
 		case d.Type().IsRegular():
 			if err := syscall.Lstat(p, &st); err == nil && st.Size >= least {
-				found.Files = append(found.Files, wire.LargeFile{Path: cloche.Bytes(p), Size: st.Size})
+				found.Files = append(found.Files, wire.LargeFile{Path: api.Bytes(p), Size: st.Size})
 			}
 		}
 		if len(found.Files) > 2*maxLarge {

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
@@ -89,7 +89,7 @@ type listener struct {
 // listen makes a listener, or gives one to another connection.
 func (a *Agent) listen(p *peer, o *wire.Listen) error {
 	if o == nil || o.ID == "" || len(o.ID) > maxListenID || !placed(o) || o.Most < 1 || o.Most > maxPerSession {
-		return cloche.Invalid("listen", "the request does not say where to listen")
+		return api.Invalid("listen", "the request does not say where to listen")
 	}
 	if o.Port == a.procs.port {
 		return p.JSON(wire.KindReply, wire.ListenReply{Outcome: wire.ListenInUse})
@@ -100,9 +100,9 @@ func (a *Agent) listen(p *peer, o *wire.Listen) error {
 	l := ls.byID[o.ID]
 	switch {
 	case l != nil && (l.port != o.Port || l.file.path() != string(o.Socket)):
-		return cloche.Errorf(cloche.CodeExists, "the listener is somewhere else: %d%s", l.port, l.file.path())
+		return api.Errorf(api.CodeExists, "the listener is somewhere else: %d%s", l.port, l.file.path())
 	case l == nil && len(ls.byID) >= maxListeners:
-		return cloche.Errorf(cloche.CodeNoCapacity, "there are %d listeners, which is the most", maxListeners)
+		return api.Errorf(api.CodeNoCapacity, "there are %d listeners, which is the most", maxListeners)
 	case l == nil:
 		l = &listener{id: o.ID, port: o.Port, http: o.HTTP, slots: make(chan struct{}, o.Most)}
 		err := a.bind(l, o)
@@ -144,7 +144,7 @@ func (a *Agent) bind(l *listener, o *wire.Listen) error {
 		return nil
 	}
 	if err := l.bindPort(); err != nil {
-		return cloche.Errorf(cloche.CodeUnavailable, "port %d cannot be listened on: %w", o.Port, err)
+		return api.Errorf(api.CodeUnavailable, "port %d cannot be listened on: %w", o.Port, err)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (l *listener) bindPort() error {
 // unlisten takes a listener away; its connections go on.
 func (a *Agent) unlisten(o *wire.Listen) error {
 	if o == nil {
-		return cloche.Invalid("listen", "the request names no listener")
+		return api.Invalid("listen", "the request names no listener")
 	}
 	ls := &a.listeners
 	ls.mu.Lock()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -62,7 +62,7 @@ func (a *Agent) bindSocket(o *wire.Listen) (net.Listener, *socketFile, error) {
 		return nil, nil, err
 	}
 	if path.Clean(name) != name || len(name) > maxSocketPath || name == "/" {
-		return nil, nil, cloche.Invalid("listen", "%.200q is no path of a socket", name).
+		return nil, nil, api.Invalid("listen", "%.200q is no path of a socket", name).
 			WithHint("absolute, in its shortest form, of at most %d bytes", maxSocketPath)
 	}
 	owner, mode := o.User, uint32(0o600)
@@ -92,7 +92,7 @@ func (a *Agent) bindSocket(o *wire.Listen) (net.Listener, *socketFile, error) {
 }
 
 // socketDir opens the directory of a socket, and makes it where it is missing.
-func (a *Agent) socketDir(name string, outside []cloche.Bytes) (*socketFile, error) {
+func (a *Agent) socketDir(name string, outside []api.Bytes) (*socketFile, error) {
 	dir, base := path.Split(name)
 	dir = path.Clean(dir)
 	found, err := openJudged(dir, outside)
@@ -116,7 +116,7 @@ func (a *Agent) socketDir(name string, outside []cloche.Bytes) (*socketFile, err
 }
 
 // judgeAbove judges the directory in which missing ones would be made.
-func judgeAbove(dir string, outside []cloche.Bytes) error {
+func judgeAbove(dir string, outside []api.Bytes) error {
 	for dir != "/" {
 		dir = path.Dir(dir)
 		f, err := openJudged(dir, outside)
@@ -132,7 +132,7 @@ func judgeAbove(dir string, outside []cloche.Bytes) error {
 }
 
 // openJudged opens a directory as a path only, if a socket may be in it.
-func openJudged(name string, outside []cloche.Bytes) (*os.File, error) {
+func openJudged(name string, outside []api.Bytes) (*os.File, error) {
 	dir, err := openDirPath(name)
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func openDirPath(name string) (*os.File, error) {
 
 // judgeDir refuses a directory that others than this sandbox see: who has the file of
 // a socket can connect to it, from whatever network. And one that is no place for files.
-func judgeDir(dir *os.File, outside []cloche.Bytes) error {
+func judgeDir(dir *os.File, outside []api.Bytes) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return err
@@ -184,7 +184,7 @@ func judgeDir(dir *os.File, outside []cloche.Bytes) error {
 			f.Close()
 		}
 		if where == real || strings.HasPrefix(where, real+"/") {
-			return cloche.Invalid("listen", "a socket cannot be in %.200q, which the sandbox shares with others", string(o)).
+			return api.Invalid("listen", "a socket cannot be in %.200q, which the sandbox shares with others", string(o)).
 				WithHint("name a path outside of workspaces and mounts, such as /run/NAME.sock")
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -76,10 +76,10 @@ func TestListenSocket(t *testing.T) {
 	}
 
 	// The same again is the same; another, or another's, is not.
-	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "ep", Socket: socket + "2", Connections: 8}); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "ep", Socket: socket + "2", Connections: 8}); !errors.Is(err, api.ErrExists) {
 		t.Error(err)
 	}
-	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "other", Socket: socket, Connections: 8}); !errors.Is(err, cloche.ErrConflict) {
+	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "other", Socket: socket, Connections: 8}); !errors.Is(err, api.ErrConflict) {
 		t.Error(err)
 	}
 	first.Close()
@@ -160,18 +160,18 @@ func TestListenSocketPlaces(t *testing.T) {
 		path string
 		want error
 	}{
-		{at("file"), cloche.ErrConflict},
-		{at("live"), cloche.ErrConflict},
-		{at("shared"), cloche.ErrConflict},
-		{at("shared/x"), cloche.ErrInvalid},
-		{at("link/x"), cloche.ErrInvalid},
-		{at("link/new/x"), cloche.ErrInvalid},
-		{at("file/x"), cloche.ErrInvalid},
-		{top + "/a/../x", cloche.ErrInvalid},
-		{"relative", cloche.ErrInvalid},
-		{"/", cloche.ErrInvalid},
-		{"/proc/x", &cloche.Error{Code: cloche.CodeState}},
-		{at(strings.Repeat("x", 108)), cloche.ErrInvalid},
+		{at("file"), api.ErrConflict},
+		{at("live"), api.ErrConflict},
+		{at("shared"), api.ErrConflict},
+		{at("shared/x"), api.ErrInvalid},
+		{at("link/x"), api.ErrInvalid},
+		{at("link/new/x"), api.ErrInvalid},
+		{at("file/x"), api.ErrInvalid},
+		{top + "/a/../x", api.ErrInvalid},
+		{"relative", api.ErrInvalid},
+		{"/", api.ErrInvalid},
+		{"/proc/x", &api.Error{Code: api.CodeState}},
+		{at(strings.Repeat("x", 108)), api.ErrInvalid},
 		{at("stale"), nil},
 	} {
 		o := agent.ListenOptions{ID: fmt.Sprint("ep", i), Socket: c.path, Outside: []string{at("shared")}, Connections: 1}

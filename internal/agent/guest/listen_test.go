@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
@@ -113,25 +113,25 @@ func TestListenRefusals(t *testing.T) {
 	defer ln.Close()
 	taken := ln.Addr().(*net.TCPAddr).Port
 	for _, port := range []int{taken, in.port} {
-		if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: port, Connections: 1}); !errors.Is(err, cloche.ErrConflict) {
+		if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: port, Connections: 1}); !errors.Is(err, api.ErrConflict) {
 			t.Errorf("%d: %v", port, err)
 		}
 	}
 	for _, o := range []agent.ListenOptions{{ID: "", Port: 1, Connections: 1}, {ID: "a", Port: 0, Connections: 1}, {ID: "a", Port: 70000, Connections: 1}, {ID: "a", Port: 5000}} {
-		if _, err := in.Listen(t.Context(), o); !errors.Is(err, cloche.ErrInvalid) {
+		if _, err := in.Listen(t.Context(), o); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
 	port := porttest.Free(t)
 	listen(t, in.Client, port, true)
-	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "other", Port: port, Connections: 1}); !errors.Is(err, cloche.ErrConflict) {
+	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "other", Port: port, Connections: 1}); !errors.Is(err, api.ErrConflict) {
 		t.Error(err)
 	}
-	if _, err := in.DialPort(t.Context(), port); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := in.DialPort(t.Context(), port); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("from outside: %v", err)
 	}
 	old := boot(t, func(_ *agent.Config, cmd *exec.Cmd) { cmd.Env = append(cmd.Env, onlyVersion1+"=1") })
-	if _, err := old.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: porttest.Free(t), Connections: 1}); cloche.CodeOf(err) != cloche.CodeUnsupported {
+	if _, err := old.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: porttest.Free(t), Connections: 1}); api.CodeOf(err) != api.CodeUnsupported {
 		t.Error(err)
 	}
 }

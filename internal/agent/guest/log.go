@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -27,7 +27,7 @@ const (
 	spareBlocks = 2
 )
 
-var streamNames = [2]cloche.Stream{cloche.Stdout, cloche.Stderr}
+var streamNames = [2]api.Stream{api.Stdout, api.Stderr}
 
 // budget is the memory of all logs together.
 type budget struct {
@@ -326,7 +326,7 @@ func (l *outlog) timeLocked() time.Time {
 
 // entry copies into buf the first run of stream, -1 for either, from a position
 // up to until. ok is false where there is none.
-func (l *outlog) entry(buf []byte, stream int, from, until int64) (e cloche.LogEntry, ok bool) {
+func (l *outlog) entry(buf []byte, stream int, from, until int64) (e api.LogEntry, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := l.findLocked(from); i < len(l.runs); i++ {
@@ -339,17 +339,17 @@ func (l *outlog) entry(buf []byte, stream int, from, until int64) (e cloche.LogE
 			break
 		}
 		data := r.data[pos-r.pos : min(int64(len(r.data)), until-r.pos)]
-		return cloche.LogEntry{Stream: streamNames[r.stream], Position: pos, Offset: r.offset + pos - r.pos, Time: r.at, Data: append(buf[:0], data...)}, true
+		return api.LogEntry{Stream: streamNames[r.stream], Position: pos, Offset: r.offset + pos - r.pos, Time: r.at, Data: append(buf[:0], data...)}, true
 	}
-	return cloche.LogEntry{}, false
+	return api.LogEntry{}, false
 }
 
 // dropped is the entry for what is missing of stream, -1 for both together, at
 // the begin; ok is false where nothing is.
-func (l *outlog) dropped(stream int) (e cloche.LogEntry, ok bool) {
+func (l *outlog) dropped(stream int) (e api.LogEntry, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e = cloche.LogEntry{Stream: cloche.Stdout, Position: l.start, Gap: l.start, Offset: l.offsets[0], Time: l.timeLocked()}
+	e = api.LogEntry{Stream: api.Stdout, Position: l.start, Gap: l.start, Offset: l.offsets[0], Time: l.timeLocked()}
 	if stream >= 0 {
 		e.Stream, e.Offset = streamNames[stream], l.offsets[stream]
 	}

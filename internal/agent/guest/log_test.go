@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -130,9 +130,9 @@ func TestBudget(t *testing.T) {
 	}
 	p := managedShell("head -c 300000 /dev/zero; sleep 100")
 	in.must(t, p)
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 300_000 })
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 300_000 })
 	held := map[string]int{}
-	if err := in.Logs(t.Context(), cloche.LogOptions{}, func(e cloche.LogEntry) error {
+	if err := in.Logs(t.Context(), api.LogOptions{}, func(e api.LogEntry) error {
 		held[e.ExecID] += len(e.Data)
 		return nil
 	}); err != nil {

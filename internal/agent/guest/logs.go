@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -26,7 +26,7 @@ func (a *Agent) logs(p *peer, o *wire.Logs) error {
 	stream := -1
 	if o.Stream != "" {
 		if stream = slices.Index(streamNames[:], o.Stream); stream < 0 {
-			return cloche.Invalid("stream", "stream %.20q has no log", string(o.Stream)).WithHint("stdout or stderr")
+			return api.Invalid("stream", "stream %.20q has no log", string(o.Stream)).WithHint("stdout or stderr")
 		}
 	}
 	parts := make([]part, len(procs))

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
@@ -238,8 +238,8 @@ func warm() {
 	_, _ = wire.Decode[wire.Hello]([]byte("{}"))
 	_, _ = wire.Decode[wire.Request]([]byte("{}"))
 	w := wire.NewWriter(io.Discard)
-	_ = w.JSON(wire.KindStarted, cloche.Started{})
-	_ = w.JSON(wire.KindExit, cloche.Result{})
+	_ = w.JSON(wire.KindStarted, api.Started{})
+	_ = w.JSON(wire.KindExit, api.Result{})
 	_ = w.JSON(wire.KindReply, wire.Welcome{})
 }
 

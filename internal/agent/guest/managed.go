@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -30,13 +30,13 @@ const (
 // managed is what makes a process a managed one.
 type managed struct {
 	name        string
-	policy      cloche.RestartPolicy
+	policy      api.RestartPolicy
 	maxRestarts int
 	backoff     time.Duration
 	maxBackoff  time.Duration
-	ready       *cloche.Readiness // nil for none
-	line        *regexp.Regexp    // of a readiness by log
-	timeout     time.Duration     // of readiness
+	ready       *api.Readiness // nil for none
+	line        *regexp.Regexp // of a readiness by log
+	timeout     time.Duration  // of readiness
 	interval    time.Duration
 
 	mu      sync.Mutex
@@ -53,22 +53,22 @@ func millis(n int64, or time.Duration) time.Duration {
 
 // newManaged checks what a start says beside the program.
 func newManaged(m *wire.Managed, ownPort int) (*managed, error) {
-	d := &managed{name: m.Name, policy: cloche.RestartNever, ready: m.Ready}
+	d := &managed{name: m.Name, policy: api.RestartNever, ready: m.Ready}
 	switch m.OnFull {
-	case "", cloche.OnFullDrop, cloche.OnFullBlock:
+	case "", api.OnFullDrop, api.OnFullBlock:
 	default:
-		return nil, cloche.Invalid("on_full", "on_full %.20q", string(m.OnFull)).WithHint("drop or block")
+		return nil, api.Invalid("on_full", "on_full %.20q", string(m.OnFull)).WithHint("drop or block")
 	}
 	if r := m.Restart; r != nil {
 		switch r.Policy {
-		case cloche.RestartNever, cloche.RestartOnFailure, cloche.RestartAlways:
+		case api.RestartNever, api.RestartOnFailure, api.RestartAlways:
 			d.policy = r.Policy
 		case "":
 		default:
-			return nil, cloche.Invalid("restart.policy", "restart policy %.20q", string(r.Policy)).WithHint("never, on-failure or always")
+			return nil, api.Invalid("restart.policy", "restart policy %.20q", string(r.Policy)).WithHint("never, on-failure or always")
 		}
 		if r.MaxRestarts < 0 || r.BackoffMS < 0 || r.MaxBackoffMS < 0 {
-			return nil, cloche.Invalid("restart", "a restart policy has no negative numbers")
+			return nil, api.Invalid("restart", "a restart policy has no negative numbers")
 		}
 		d.maxRestarts = r.MaxRestarts
 		d.backoff, d.maxBackoff = millis(r.BackoffMS, firstBackoff), millis(r.MaxBackoffMS, mostBackoff)
@@ -77,7 +77,7 @@ func newManaged(m *wire.Managed, ownPort int) (*managed, error) {
 	if d.ready == nil {
 		return d, nil
 	}
-	d.timeout = millis(d.ready.TimeoutMS, cloche.DefaultReadyTimeoutMS*time.Millisecond)
+	d.timeout = millis(d.ready.TimeoutMS, api.DefaultReadyTimeoutMS*time.Millisecond)
 	d.interval = max(millis(d.ready.IntervalMS, probeInterval), time.Millisecond)
 	return d, d.checkReady(ownPort)
 }
@@ -85,7 +85,7 @@ func newManaged(m *wire.Managed, ownPort int) (*managed, error) {
 func (d *managed) checkReady(ownPort int) error {
 	r := d.ready
 	if r.TimeoutMS < 0 || r.IntervalMS < 0 {
-		return cloche.Invalid("ready", "readiness has no negative times")
+		return api.Invalid("ready", "readiness has no negative times")
 	}
 	ways := 0
 	if r.Port != 0 {
@@ -100,28 +100,28 @@ func (d *managed) checkReady(ownPort int) error {
 			return err
 		}
 		if h.Path != "" && !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, func(c rune) bool { return c <= ' ' || c >= 0x7f }) || len(h.Path) > 8<<10 {
-			return cloche.Invalid("ready.http.path", "path %.100q of a readiness probe", h.Path).WithHint("it begins with / and has neither spaces nor control characters")
+			return api.Invalid("ready.http.path", "path %.100q of a readiness probe", h.Path).WithHint("it begins with / and has neither spaces nor control characters")
 		}
 	}
 	if r.Log != "" {
 		ways++
 		var err error
 		if d.line, err = regexp.Compile(r.Log); err != nil {
-			return cloche.Invalid("ready.log", "%.200q is no regular expression: %w", r.Log, err).WithHint("the syntax is RE2's")
+			return api.Invalid("ready.log", "%.200q is no regular expression: %w", r.Log, err).WithHint("the syntax is RE2's")
 		}
 	}
 	if ways != 1 {
-		return cloche.Invalid("ready", "readiness has %d conditions", ways).WithHint("exactly one of port, log and http")
+		return api.Invalid("ready", "readiness has %d conditions", ways).WithHint("exactly one of port, log and http")
 	}
 	return nil
 }
 
 func checkPort(field string, port, own int) error {
 	if port < 1 || port > 65535 {
-		return cloche.Invalid(field, "port %d does not exist", port).WithHint("1 to 65535")
+		return api.Invalid(field, "port %d does not exist", port).WithHint("1 to 65535")
 	}
 	if port == own {
-		return cloche.Invalid(field, "port %d is the agent's own", port)
+		return api.Invalid(field, "port %d is the agent's own", port)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (ps *processes) startManaged(ctx context.Context, x *wire.Exec, m *wire.Man
 	if err != nil {
 		return nil, err
 	}
-	p := ps.newProcess(x, m.OnFull == cloche.OnFullBlock)
+	p := ps.newProcess(x, m.OnFull == api.OnFullBlock)
 	p.managed = d
 	p.input.given = !m.OpenStdin && !p.hasTTY
 	for {
@@ -186,7 +186,7 @@ func (ps *processes) startManaged(ctx context.Context, x *wire.Exec, m *wire.Man
 // returned.
 func (ps *processes) enterManaged(p *process) (same *process, err error) {
 	err = ps.enter(p)
-	if cloche.CodeOf(err) != cloche.CodeExists {
+	if api.CodeOf(err) != api.CodeExists {
 		return nil, err
 	}
 	ps.mu.Lock()
@@ -223,10 +223,10 @@ func (ps *processes) live(p *process, l launch, r *run, timeout time.Duration) {
 			break
 		}
 		if d.maxRestarts > 0 && streak >= d.maxRestarts {
-			ps.finish(p, cloche.ProcessFailed, failedReason(p, streak, reason))
+			ps.finish(p, api.ProcessFailed, failedReason(p, streak, reason))
 			return
 		}
-		p.set(func() { p.state = cloche.ProcessBackoff })
+		p.set(func() { p.state = api.ProcessBackoff })
 		if !ps.clock.wait(wait, p.quit) {
 			break
 		}
@@ -234,7 +234,7 @@ func (ps *processes) live(p *process, l launch, r *run, timeout time.Duration) {
 		waited, wait = wait, min(2*wait, d.maxBackoff)
 		r, reason = ps.again(p, l)
 	}
-	ps.finish(p, cloche.ProcessExited, reason)
+	ps.finish(p, api.ProcessExited, reason)
 }
 
 // steady is how long a run must last to count as one that went well.
@@ -243,9 +243,9 @@ func steady(waited time.Duration) time.Duration { return max(steadyBackoffs*wait
 // wantsAgain says whether the policy asks for another run after r.
 func (d *managed) wantsAgain(r *run) bool {
 	switch d.policy {
-	case cloche.RestartAlways:
+	case api.RestartAlways:
 		return true
-	case cloche.RestartOnFailure:
+	case api.RestartOnFailure:
 		return r.expired.Load() || !r.child.status.Exited() || r.child.status.ExitStatus() != 0
 	}
 	return false
@@ -266,7 +266,7 @@ func (ps *processes) over(p *process) bool {
 // again begins another run. What is left of the one before is killed first: it
 // may hold what the next one needs, such as a port. Without a run it says why.
 func (ps *processes) again(p *process, l launch) (*run, string) {
-	p.set(func() { p.state = cloche.ProcessStarting })
+	p.set(func() { p.state = api.ProcessStarting })
 	ps.killTree(p.present())
 	p.managed.lookAgain()
 	r, err := ps.launch(p, l)

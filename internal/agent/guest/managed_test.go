@@ -16,19 +16,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
 // managedShell is a managed process that runs a script.
 func managedShell(script string) agent.Process {
 	s := shell(script)
-	s.Timeout, s.ExecID = 0, cloche.NewID("p-")
+	s.Timeout, s.ExecID = 0, api.NewID("p-")
 	return agent.Process{Start: s}
 }
 
 // must starts p.
-func (in *inside) must(t testing.TB, p agent.Process) cloche.Process {
+func (in *inside) must(t testing.TB, p agent.Process) api.Process {
 	t.Helper()
 	r, err := in.StartProcess(within(t, time.Minute), p)
 	if err != nil {
@@ -38,11 +38,11 @@ func (in *inside) must(t testing.TB, p agent.Process) cloche.Process {
 }
 
 // until watches a process until its record is as wanted.
-func until(t testing.TB, c *agent.Client, id string, want func(cloche.Process) bool) cloche.Process {
+func until(t testing.TB, c *agent.Client, id string, want func(api.Process) bool) api.Process {
 	t.Helper()
-	var last cloche.Process
+	var last api.Process
 	found := errors.New("found")
-	err := c.WatchProcesses(within(t, time.Minute), func(p cloche.Process) error {
+	err := c.WatchProcesses(within(t, time.Minute), func(p api.Process) error {
 		if p.ExecID == id {
 			if last = p; want(p) {
 				return found
@@ -56,14 +56,14 @@ func until(t testing.TB, c *agent.Client, id string, want func(cloche.Process) b
 	return last
 }
 
-func ended(p cloche.Process) bool { return p.State.Ended() }
+func ended(p api.Process) bool { return p.State.Ended() }
 
 // output follows a process to its end.
 func output(t testing.TB, c *agent.Client, id string, since int64) (out, errs string) {
 	t.Helper()
 	var b [2]strings.Builder
 	err := c.Follow(within(t, time.Minute), id, agent.FollowOptions{Since: since, Follow: true}, func(k agent.Chunk) error {
-		if k.Stream == cloche.Stderr {
+		if k.Stream == api.Stderr {
 			b[1].Write(k.Data)
 		} else {
 			b[0].Write(k.Data)
@@ -91,26 +91,26 @@ func TestManagedProcess(t *testing.T) {
 		t.Fatalf("%q, %q", out, errs)
 	}
 	r = until(t, in.Client, p.ExecID, ended)
-	if r.State != cloche.ProcessExited || r.ExitCode == nil || *r.ExitCode != 3 || r.Running || r.EndedAt == nil || r.Position != 19 ||
+	if r.State != api.ProcessExited || r.ExitCode == nil || *r.ExitCode != 3 || r.Running || r.EndedAt == nil || r.Position != 19 ||
 		r.LastStderr != "an error" || r.StdinOffset != 6 || r.StdinOpen || r.PID != 0 {
 		t.Fatalf("%+v", r)
 	}
 	// The same again is the same one; another is not.
 	again := in.must(t, p)
-	if again.State != cloche.ProcessExited || !again.StartedAt.Equal(r.StartedAt) {
+	if again.State != api.ProcessExited || !again.StartedAt.Equal(r.StartedAt) {
 		t.Fatalf("%+v", again)
 	}
 	p.Spec.Name = "other"
-	if _, err := in.StartProcess(t.Context(), p); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.StartProcess(t.Context(), p); !errors.Is(err, api.ErrExists) {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, 15, cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 15, api.ScopeTree, false); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 	if err := in.RemoveProcess(t.Context(), p.ExecID); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.RemoveProcess(t.Context(), p.ExecID); !errors.Is(err, cloche.ErrNotFound) {
+	if err := in.RemoveProcess(t.Context(), p.ExecID); !errors.Is(err, api.ErrNotFound) {
 		t.Fatal(err)
 	}
 	in.must(t, p)
@@ -143,38 +143,38 @@ func TestManagedRefusals(t *testing.T) {
 	live := managedShell("while :; do echo alive; sleep 0.02; done")
 	in.must(t, live)
 	port := func(n int) func(*agent.Process) {
-		return func(p *agent.Process) { p.Spec.Ready = &cloche.Readiness{Port: n} }
+		return func(p *agent.Process) { p.Spec.Ready = &api.Readiness{Port: n} }
 	}
 	for name, c := range map[string]struct {
 		change func(*agent.Process)
-		code   cloche.Code
+		code   api.Code
 		field  string
 	}{
-		"missing program": {func(p *agent.Process) { p.Argv = []string{"/no/such"} }, cloche.CodeCommandNotFound, ""},
-		"empty argv":      {func(p *agent.Process) { p.Argv = nil }, cloche.CodeInvalid, "argv"},
-		"cwd":             {func(p *agent.Process) { p.Cwd = "/no/such" }, cloche.CodeInvalid, "cwd"},
-		"restart":         {func(p *agent.Process) { p.Spec.Restart = &cloche.Restart{Policy: "maybe"} }, cloche.CodeInvalid, "restart.policy"},
-		"negative":        {func(p *agent.Process) { p.Spec.Restart = &cloche.Restart{BackoffMS: -1} }, cloche.CodeInvalid, "restart"},
-		"on_full":         {func(p *agent.Process) { p.Spec.OnFull = "burst" }, cloche.CodeInvalid, "on_full"},
-		"no condition":    {func(p *agent.Process) { p.Spec.Ready = &cloche.Readiness{} }, cloche.CodeInvalid, "ready"},
-		"two conditions":  {func(p *agent.Process) { p.Spec.Ready = &cloche.Readiness{Port: 99, Log: "x"} }, cloche.CodeInvalid, "ready"},
-		"port":            {port(70000), cloche.CodeInvalid, "ready.port"},
-		"regexp":          {func(p *agent.Process) { p.Spec.Ready = &cloche.Readiness{Log: "("} }, cloche.CodeInvalid, "ready.log"},
+		"missing program": {func(p *agent.Process) { p.Argv = []string{"/no/such"} }, api.CodeCommandNotFound, ""},
+		"empty argv":      {func(p *agent.Process) { p.Argv = nil }, api.CodeInvalid, "argv"},
+		"cwd":             {func(p *agent.Process) { p.Cwd = "/no/such" }, api.CodeInvalid, "cwd"},
+		"restart":         {func(p *agent.Process) { p.Spec.Restart = &api.Restart{Policy: "maybe"} }, api.CodeInvalid, "restart.policy"},
+		"negative":        {func(p *agent.Process) { p.Spec.Restart = &api.Restart{BackoffMS: -1} }, api.CodeInvalid, "restart"},
+		"on_full":         {func(p *agent.Process) { p.Spec.OnFull = "burst" }, api.CodeInvalid, "on_full"},
+		"no condition":    {func(p *agent.Process) { p.Spec.Ready = &api.Readiness{} }, api.CodeInvalid, "ready"},
+		"two conditions":  {func(p *agent.Process) { p.Spec.Ready = &api.Readiness{Port: 99, Log: "x"} }, api.CodeInvalid, "ready"},
+		"port":            {port(70000), api.CodeInvalid, "ready.port"},
+		"regexp":          {func(p *agent.Process) { p.Spec.Ready = &api.Readiness{Log: "("} }, api.CodeInvalid, "ready.log"},
 		"path": {func(p *agent.Process) {
-			p.Spec.Ready = &cloche.Readiness{HTTP: &cloche.HTTPProbe{Port: 80, Path: "/ HTTP/1.1\r\n"}}
-		}, cloche.CodeInvalid, "ready.http.path"},
-		"the agent's port": {func(p *agent.Process) { port(in.port)(p) }, cloche.CodeInvalid, "ready.port"},
-		"large stdin":      {func(p *agent.Process) { p.Stdin = make([]byte, 16<<20+1) }, cloche.CodeTooLarge, "stdin"},
+			p.Spec.Ready = &api.Readiness{HTTP: &api.HTTPProbe{Port: 80, Path: "/ HTTP/1.1\r\n"}}
+		}, api.CodeInvalid, "ready.http.path"},
+		"the agent's port": {func(p *agent.Process) { port(in.port)(p) }, api.CodeInvalid, "ready.port"},
+		"large stdin":      {func(p *agent.Process) { p.Stdin = make([]byte, 16<<20+1) }, api.CodeTooLarge, "stdin"},
 	} {
 		p := managedShell(":")
 		c.change(&p)
 		_, err := in.StartProcess(within(t, time.Minute), p)
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != c.code || e.Field != c.field {
 			t.Errorf("%s: %#v", name, err)
 		}
 	}
-	if ps, err := in.Processes(t.Context()); err != nil || len(ps) != 1 || ps[0].State != cloche.ProcessRunning {
+	if ps, err := in.Processes(t.Context()); err != nil || len(ps) != 1 || ps[0].State != api.ProcessRunning {
 		t.Fatalf("%+v, %v", ps, err)
 	}
 }
@@ -198,7 +198,7 @@ func TestFailingStartsHurtNobody(t *testing.T) {
 			case 1:
 				p.Argv = nil
 			case 2:
-				p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 1, MaxBackoffMS: 5, MaxRestarts: 5}
+				p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 1, MaxBackoffMS: 5, MaxRestarts: 5}
 			}
 			_, err := in.StartProcess(within(t, time.Minute), p)
 			if i%4 < 2 == (err == nil) {
@@ -219,7 +219,7 @@ func TestFailingStartsHurtNobody(t *testing.T) {
 	wg.Wait()
 	t.Logf("the slowest write took %v", worst)
 	for _, p := range live {
-		if r := until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 50 }); r.Restarts != 0 || r.State != cloche.ProcessRunning {
+		if r := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 50 }); r.Restarts != 0 || r.State != api.ProcessRunning {
 			t.Fatalf("%+v", r)
 		}
 	}
@@ -227,9 +227,9 @@ func TestFailingStartsHurtNobody(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	in := boot(t, nil)
-	count := func(policy cloche.RestartPolicy, exit string, most int) cloche.Process {
+	count := func(policy api.RestartPolicy, exit string, most int) api.Process {
 		p := managedShell("echo run; " + exit)
-		p.Spec.Restart = &cloche.Restart{Policy: policy, BackoffMS: 50, MaxBackoffMS: 100, MaxRestarts: most}
+		p.Spec.Restart = &api.Restart{Policy: policy, BackoffMS: 50, MaxBackoffMS: 100, MaxRestarts: most}
 		in.must(t, p)
 		r := until(t, in.Client, p.ExecID, ended)
 		if out, _ := output(t, in.Client, p.ExecID, 0); out != strings.Repeat("run\n", r.Restarts+1) || r.Position != int64(len(out)) {
@@ -238,19 +238,19 @@ func TestRestart(t *testing.T) {
 		return r
 	}
 	for _, c := range []struct {
-		policy   cloche.RestartPolicy
+		policy   api.RestartPolicy
 		exit     string
 		restarts int
-		state    cloche.ProcessState
+		state    api.ProcessState
 	}{
-		{cloche.RestartNever, "exit 1", 0, cloche.ProcessExited},
-		{cloche.RestartOnFailure, "exit 0", 0, cloche.ProcessExited},
-		{cloche.RestartOnFailure, "exit 2", 3, cloche.ProcessFailed},
-		{cloche.RestartOnFailure, "kill -SEGV $$", 3, cloche.ProcessFailed},
-		{cloche.RestartAlways, "exit 0", 3, cloche.ProcessFailed},
+		{api.RestartNever, "exit 1", 0, api.ProcessExited},
+		{api.RestartOnFailure, "exit 0", 0, api.ProcessExited},
+		{api.RestartOnFailure, "exit 2", 3, api.ProcessFailed},
+		{api.RestartOnFailure, "kill -SEGV $$", 3, api.ProcessFailed},
+		{api.RestartAlways, "exit 0", 3, api.ProcessFailed},
 	} {
 		r := count(c.policy, c.exit, 3)
-		if r.Restarts != c.restarts || r.State != c.state || (c.state == cloche.ProcessFailed) != (r.Reason != "") {
+		if r.Restarts != c.restarts || r.State != c.state || (c.state == api.ProcessFailed) != (r.Reason != "") {
 			t.Errorf("%s %s: %+v", c.policy, c.exit, r)
 		}
 	}
@@ -261,9 +261,9 @@ func TestRestart(t *testing.T) {
 func TestShortRunsNeverCountAsSteady(t *testing.T) {
 	in := boot(t, nil)
 	p := managedShell("sleep 0.1; exit 1")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartOnFailure, BackoffMS: 1, MaxBackoffMS: 2, MaxRestarts: 3}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartOnFailure, BackoffMS: 1, MaxBackoffMS: 2, MaxRestarts: 3}
 	in.must(t, p)
-	if r := until(t, in.Client, p.ExecID, ended); r.State != cloche.ProcessFailed || r.Restarts != 3 {
+	if r := until(t, in.Client, p.ExecID, ended); r.State != api.ProcessFailed || r.Restarts != 3 {
 		t.Errorf("after runs of fifty back-offs each: %+v", r)
 	}
 	for _, c := range []struct{ waited, want time.Duration }{
@@ -280,7 +280,7 @@ func TestStartSaysWhetherInputStaysOpen(t *testing.T) {
 	in := boot(t, nil)
 	for range 50 {
 		p := managedShell("exec sleep 600")
-		p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways}
+		p.Spec.Restart = &api.Restart{Policy: api.RestartAlways}
 		if r := in.must(t, p); r.StdinOpen {
 			t.Fatalf("the input of a process that gets none: %+v", r)
 		}
@@ -295,33 +295,33 @@ func TestStartSaysWhetherInputStaysOpen(t *testing.T) {
 func TestSignalEndsTheRestarts(t *testing.T) {
 	in := boot(t, nil)
 	p := managedShell("trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 1}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 1}
 	in.must(t, p)
 	// One that somebody inside kills comes back.
-	first := until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 3 })
+	first := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 3 })
 	in.run(t, fmt.Sprintf("kill -9 %d", first.PID))
-	second := until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 6 })
+	second := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 6 })
 	if second.Restarts != 1 || second.PID == first.PID {
 		t.Fatalf("%+v", second)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeProcess, false); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), api.ScopeProcess, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := until(t, in.Client, p.ExecID, ended); r.State != cloche.ProcessExited || r.ExitCode == nil || *r.ExitCode != 7 || r.Restarts != 1 {
+	if r := until(t, in.Client, p.ExecID, ended); r.State != api.ProcessExited || r.ExitCode == nil || *r.ExitCode != 7 || r.Restarts != 1 {
 		t.Fatalf("%+v", r)
 	}
 	// One that waits to be started again is not.
 	p = managedShell("exit 9")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 3_600_000}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 3_600_000}
 	in.must(t, p)
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessBackoff })
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.State == api.ProcessBackoff })
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), api.ScopeTree, false); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), cloche.ScopeTree, false); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGTERM), api.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := until(t, in.Client, p.ExecID, ended); r.State != cloche.ProcessExited || *r.ExitCode != 9 {
+	if r := until(t, in.Client, p.ExecID, ended); r.State != api.ProcessExited || *r.ExitCode != 9 {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -335,10 +335,10 @@ func TestRestartThatCannotExecute(t *testing.T) {
 	}
 	p := managedShell("")
 	p.Argv = []string{prog}
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 50, MaxRestarts: 2}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 50, MaxRestarts: 2}
 	in.must(t, p)
 	r := until(t, in.Client, p.ExecID, ended)
-	if r.State != cloche.ProcessFailed || !strings.Contains(r.Reason, "does not exist") || r.Restarts != 0 {
+	if r.State != api.ProcessFailed || !strings.Contains(r.Reason, "does not exist") || r.Restarts != 0 {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -349,7 +349,7 @@ func TestHoldTimers(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := managedShell("exit 1")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 100, MaxRestarts: 1}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 100, MaxRestarts: 1}
 	in.must(t, p)
 	x := shell("sleep 100")
 	x.Timeout = time.Millisecond
@@ -358,16 +358,16 @@ func TestHoldTimers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		_, err := in.Exec(ctx, x)
 		cancel()
-		if cloche.CodeOf(err) != cloche.CodeTimeout || wait > time.Minute {
+		if api.CodeOf(err) != api.CodeTimeout || wait > time.Minute {
 			t.Fatal(err)
 		}
 		ps, err := in.Processes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		begun = slices.ContainsFunc(ps, func(r cloche.Process) bool { return r.ExecID == x.ExecID })
+		begun = slices.ContainsFunc(ps, func(r api.Process) bool { return r.ExecID == x.ExecID })
 	}
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessBackoff && r.Restarts == 0 })
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.State == api.ProcessBackoff && r.Restarts == 0 })
 	if err := in.HoldTimers(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestTheTreeIsRemoved(t *testing.T) {
 	in := boot(t, withGroups(t))
 	p := managedShell("sleep 1000 & (setsid sleep 1001 &); echo up; wait")
 	in.must(t, p)
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position > 0 })
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position > 0 })
 	if err := in.RemoveProcess(within(t, time.Minute), p.ExecID); err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestTheTreeIsRemoved(t *testing.T) {
 	p = managedShell("(setsid sleep 1002 &) ; echo up")
 	in.must(t, p)
 	until(t, in.Client, p.ExecID, ended)
-	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree, false); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 9, api.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); in.run(t, "ps -eo args | grep -c '^sleep 100' || true") != "0"; {
@@ -409,7 +409,7 @@ func TestTheTreeIsRemoved(t *testing.T) {
 			t.Fatal("it is there still")
 		}
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, 9, cloche.ScopeTree, false); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.SignalProcess(t.Context(), p.ExecID, 9, api.ScopeTree, false); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 }
@@ -417,21 +417,21 @@ func TestTheTreeIsRemoved(t *testing.T) {
 func TestTerminateEndsManagedProcesses(t *testing.T) {
 	in := boot(t, nil)
 	again := managedShell("trap 'exit 4' TERM; echo up; while :; do sleep 0.02; done")
-	again.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 1}
+	again.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 1}
 	waits := managedShell("exit 1")
-	waits.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 3_600_000}
+	waits.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 3_600_000}
 	in.must(t, again)
 	in.must(t, waits)
-	until(t, in.Client, again.ExecID, func(r cloche.Process) bool { return r.Position > 0 })
-	until(t, in.Client, waits.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessBackoff })
+	until(t, in.Client, again.ExecID, func(r api.Process) bool { return r.Position > 0 })
+	until(t, in.Client, waits.ExecID, func(r api.Process) bool { return r.State == api.ProcessBackoff })
 	if err := in.Terminate(within(t, time.Minute), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	ps, err := in.Processes(t.Context())
-	if err != nil || len(ps) != 2 || ps[0].State != cloche.ProcessExited || *ps[0].ExitCode != 4 || ps[1].State != cloche.ProcessExited {
+	if err != nil || len(ps) != 2 || ps[0].State != api.ProcessExited || *ps[0].ExitCode != 4 || ps[1].State != api.ProcessExited {
 		t.Fatalf("%+v, %v", ps, err)
 	}
-	if _, err := in.StartProcess(t.Context(), managedShell(":")); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := in.StartProcess(t.Context(), managedShell(":")); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 }
@@ -460,8 +460,8 @@ func TestManagedLimit(t *testing.T) {
 	first := in.must(t, managedShell("exec sleep 600"))
 	in.startMany(t, maxManaged-1, "/bin/sleep", "600")
 	_, err := in.StartProcess(t.Context(), managedShell(":"))
-	e, ok := errors.AsType[*cloche.Error](err)
-	if !ok || e.Code != cloche.CodeNoCapacity || !e.Retryable || e.RetryAfterMS != 1000 || !strings.Contains(e.Message, "live") {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.RetryAfterMS != 1000 || !strings.Contains(e.Message, "live") {
 		t.Fatalf("%#v", err)
 	}
 	if err := in.RemoveProcess(t.Context(), first.ExecID); err != nil {
@@ -484,7 +484,7 @@ func TestEndedManagedAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		has := func(id string) bool {
-			return slices.ContainsFunc(ps, func(p cloche.Process) bool { return p.ExecID == id })
+			return slices.ContainsFunc(ps, func(p api.Process) bool { return p.ExecID == id })
 		}
 		if !has(lives.ExecID) {
 			t.Fatal("one that lives is forgotten")
@@ -500,7 +500,7 @@ func TestForgetProcess(t *testing.T) {
 	start := managedShell("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!; read -r _")
 	start.Spec.OpenStdin = true
 	p := in.must(t, start)
-	if err := in.ForgetProcess(t.Context(), p.ExecID); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.ForgetProcess(t.Context(), p.ExecID); api.CodeOf(err) != api.CodeState {
 		t.Fatalf("forget one that runs: %v", err)
 	}
 	if _, err := in.WriteStdin(t.Context(), p.ExecID, -1, []byte("\n")); err != nil {
@@ -511,7 +511,7 @@ func TestForgetProcess(t *testing.T) {
 	if err := in.ForgetProcess(t.Context(), p.ExecID); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.ForgetProcess(t.Context(), p.ExecID); !errors.Is(err, cloche.ErrNotFound) {
+	if err := in.ForgetProcess(t.Context(), p.ExecID); !errors.Is(err, api.ErrNotFound) {
 		t.Fatalf("forget it again: %v", err)
 	}
 	if got := in.run(t, "kill -0 "+strings.TrimSpace(out)+" && echo lives"); got != "lives" {
@@ -530,11 +530,11 @@ func TestOldAgentIsAdopted(t *testing.T) {
 	if err != nil || string(r.Stdout) != "works\n" {
 		t.Fatal(r, err)
 	}
-	if _, err := in.Exec(t.Context(), s); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.Exec(t.Context(), s); !errors.Is(err, api.ErrExists) {
 		t.Fatal(err)
 	}
 	ps, err := in.Processes(t.Context())
-	if err != nil || len(ps) != 1 || ps[0].State != cloche.ProcessExited {
+	if err != nil || len(ps) != 1 || ps[0].State != api.ProcessExited {
 		t.Fatal(ps, err)
 	}
 	_, start := in.StartProcess(t.Context(), managedShell(":"))
@@ -543,9 +543,9 @@ func TestOldAgentIsAdopted(t *testing.T) {
 	for i, err := range []error{
 		start, write, dial,
 		in.WatchProcesses(t.Context(), nil), in.Follow(t.Context(), s.ExecID, agent.FollowOptions{}, nil), in.CloseStdin(t.Context(), s.ExecID),
-		in.Resize(t.Context(), s.ExecID, 1, 1), in.SignalProcess(t.Context(), s.ExecID, 9, cloche.ScopeGroup, false), in.RemoveProcess(t.Context(), s.ExecID), in.HoldTimers(t.Context(), true),
+		in.Resize(t.Context(), s.ExecID, 1, 1), in.SignalProcess(t.Context(), s.ExecID, 9, api.ScopeGroup, false), in.RemoveProcess(t.Context(), s.ExecID), in.HoldTimers(t.Context(), true),
 	} {
-		if cloche.CodeOf(err) != cloche.CodeUnsupported {
+		if api.CodeOf(err) != api.CodeUnsupported {
 			t.Errorf("%d: %v", i, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -40,7 +40,7 @@ func (a *Agent) doPlaced(p *peer, name string, req *wire.Request) error {
 		if err != nil {
 			return fileError("describe", name, err)
 		}
-		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]cloche.FileInfo{info})[0]})
+		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]api.FileInfo{info})[0]})
 	case wire.OpList:
 		l, err := pl.list(name, string(req.Cursor), req.Limit)
 		if err != nil {
@@ -63,7 +63,7 @@ func (a *Agent) doPlaced(p *peer, name string, req *wire.Request) error {
 	case wire.OpRemove:
 		return done(p, pl.remove(name, req.Recursive))
 	}
-	return cloche.Errorf(cloche.CodeUnsupported, "operation %.40q is for no user and within no directory", string(req.Op))
+	return api.Errorf(api.CodeUnsupported, "operation %.40q is for no user and within no directory", string(req.Op))
 }
 
 // placedAt finds the user and the directories of a request.
@@ -87,8 +87,8 @@ func (a *Agent) placedAt(req *wire.Request) (*placing, error) {
 		pl.rights = func(fn func() error) error { return fn() }
 		pl.makes = func(fn func() error) error { return a.id.as(u, fn) }
 	}
-	if len(pl.Within)+len(pl.ReadWithin) > cloche.MaxFileWithin {
-		return nil, cloche.Invalid("within", "%d directories are named", len(pl.Within)+len(pl.ReadWithin)).WithHint("at most %d", cloche.MaxFileWithin)
+	if len(pl.Within)+len(pl.ReadWithin) > api.MaxFileWithin {
+		return nil, api.Invalid("within", "%d directories are named", len(pl.Within)+len(pl.ReadWithin)).WithHint("at most %d", api.MaxFileWithin)
 	}
 	for i, name := range slices.Concat(pl.Within, pl.ReadWithin) {
 		field, fixed := "within", i >= len(pl.Within)
@@ -113,13 +113,13 @@ func boundAt(field, name string, fixed bool) (bound, error) {
 	b, err := findBound(name, fixed)
 	if err == nil && len(b.names) == 0 {
 		b.close()
-		return bound{}, cloche.Invalid(field, "%.500q is the root of the file system, out of which nothing leads", name).WithHint("leave it out, or name a directory in it")
+		return bound{}, api.Invalid(field, "%.500q is the root of the file system, out of which nothing leads", name).WithHint("leave it out, or name a directory in it")
 	}
 	if err == nil {
 		return b, nil
 	}
 	err = fileError("use", name, err)
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		e.Field = field
 	}
 	return bound{}, err
@@ -129,7 +129,7 @@ func boundAt(field, name string, fixed bool) (bound, error) {
 func (pl *placing) find(name string, last bool) (*spot, error) {
 	s, err := pl.bounds.find(name, last)
 	if errors.Is(err, errLedOut) {
-		return nil, pl.refused(cloche.RuleWithin, name, "leads out of what the request names: %s")
+		return nil, pl.refused(api.RuleWithin, name, "leads out of what the request names: %s")
 	}
 	return s, err
 }
@@ -139,7 +139,7 @@ func (pl *placing) change(name string, last bool) (*spot, error) {
 	s, err := pl.find(name, last)
 	if err == nil && s.bound != nil && s.bound.fixed {
 		s.close()
-		return nil, pl.refused(cloche.RuleReadWithin, name, "is in a directory that the request names for reading only, of %s")
+		return nil, pl.refused(api.RuleReadWithin, name, "is in a directory that the request names for reading only, of %s")
 	}
 	return s, err
 }
@@ -153,7 +153,7 @@ func (pl *placing) refused(rule, name, why string) error {
 	if len(all) > 500 {
 		all = "what the request names"
 	}
-	e := cloche.Errorf(cloche.CodeDenied, "%.500q "+why, name, all).WithHint("the request itself says where it may lead")
+	e := api.Errorf(api.CodeDenied, "%.500q "+why, name, all).WithHint("the request itself says where it may lead")
 	e.Rule = rule
 	return e
 }
@@ -164,9 +164,9 @@ func (pl *placing) whole(name string, s *spot) error {
 	at := s.names()
 	for _, b := range pl.bounds {
 		if len(at) <= len(b.names) && slices.Equal(at, b.names[:len(at)]) && (b.fixed || len(at) == len(b.names)) {
-			rule := cloche.RuleWithin
+			rule := api.RuleWithin
 			if b.fixed {
-				rule = cloche.RuleReadWithin
+				rule = api.RuleReadWithin
 			}
 			return pl.refused(rule, name, "is a directory that the request names, or holds one: %s")
 		}
@@ -174,7 +174,7 @@ func (pl *placing) whole(name string, s *spot) error {
 	return nil
 }
 
-func (pl *placing) stat(name string) (info cloche.FileInfo, err error) {
+func (pl *placing) stat(name string) (info api.FileInfo, err error) {
 	err = pl.rights(func() error {
 		s, err := pl.find(name, pl.Follow)
 		if err != nil {
@@ -191,12 +191,12 @@ func (pl *placing) stat(name string) (info cloche.FileInfo, err error) {
 }
 
 // describeAt describes what is in an open directory.
-func describeAt(at int, name string, st *unix.Stat_t) (cloche.FileInfo, error) {
+func describeAt(at int, name string, st *unix.Stat_t) (api.FileInfo, error) {
 	info := describe(name, st)
 	if name == "" {
 		info.Name = "/"
 	}
-	if info.Type != cloche.TypeSymlink {
+	if info.Type != api.TypeSymlink {
 		return info, nil
 	}
 	buf := make([]byte, unix.PathMax)
@@ -208,7 +208,7 @@ func describeAt(at int, name string, st *unix.Stat_t) (cloche.FileInfo, error) {
 	return info, nil
 }
 
-func (pl *placing) list(name, cursor string, limit int) (l cloche.FileList, err error) {
+func (pl *placing) list(name, cursor string, limit int) (l api.FileList, err error) {
 	err = pl.rights(func() error {
 		d, err := pl.openAt(name, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
@@ -242,7 +242,7 @@ func (pl *placing) makeDir(name string, mode uint32) error {
 		mode = 0o755
 	}
 	if mode&^0o7777 != 0 {
-		return cloche.Invalid("mode", "mode %#o has more than permission bits", mode)
+		return api.Invalid("mode", "mode %#o has more than permission bits", mode)
 	}
 	var s *spot
 	err := pl.rights(func() (err error) {
@@ -328,7 +328,7 @@ func (pl *placing) move(from, to string) error {
 		return unix.Renameat(s.dir(), s.name, t.dir(), t.name)
 	})
 	if errors.Is(err, unix.EXDEV) {
-		return cloche.Invalid("to", "move %.500q: %.500q is on another file system of the sandbox", from, to).
+		return api.Invalid("to", "move %.500q: %.500q is on another file system of the sandbox", from, to).
 			WithHint("copy it there and remove it here").WithCause(err)
 	}
 	if err != nil {
@@ -348,7 +348,7 @@ func (pl *placing) remove(name string, recursive bool) error {
 		case !s.there:
 			return unix.ENOENT
 		case s.name == "":
-			return cloche.Invalid("path", "remove %.500q: the root cannot be removed", name)
+			return api.Invalid("path", "remove %.500q: the root cannot be removed", name)
 		case !s.isDir():
 			return unix.Unlinkat(s.dir(), s.name, 0)
 		case pl.KeepDirs:

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -62,7 +62,7 @@ func TestWithin(t *testing.T) {
 	in := boot(t, nil)
 	top := placedTree(t)
 	ctx := t.Context()
-	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root", top + "/grant"}, ReadWithin: []string{top + "/grant/fixed"}})
+	fs := in.Files(api.FileAccess{Within: []string{top + "/root", top + "/grant"}, ReadWithin: []string{top + "/grant/fixed"}})
 	read := func(name string) (string, error) {
 		r, _, err := fs.Read(ctx, name, 0, -1)
 		if err != nil {
@@ -78,8 +78,8 @@ func TestWithin(t *testing.T) {
 	}
 	refused := func(what string, err error, rule string) {
 		t.Helper()
-		var e *cloche.Error
-		if !errors.As(err, &e) || e.Code != cloche.CodeDenied || e.Rule != rule {
+		var e *api.Error
+		if !errors.As(err, &e) || e.Code != api.CodeDenied || e.Rule != rule {
 			t.Errorf("%s: %v, want %s", what, err, rule)
 		}
 	}
@@ -97,31 +97,31 @@ func TestWithin(t *testing.T) {
 	} {
 		p := top + "/" + name
 		_, err := read(p)
-		refused("read "+name, err, cloche.RuleWithin)
-		refused("write "+name, write(p, "x"), cloche.RuleWithin)
+		refused("read "+name, err, api.RuleWithin)
+		refused("write "+name, write(p, "x"), api.RuleWithin)
 		_, err = fs.List(ctx, p, "", 0)
-		refused("list "+name, err, cloche.RuleWithin)
+		refused("list "+name, err, api.RuleWithin)
 		_, err = fs.Stat(ctx, p, true)
-		refused("stat "+name, err, cloche.RuleWithin)
-		refused("mkdir "+name, fs.MakeDir(ctx, p, "", cloche.MakeDirOptions{}), cloche.RuleWithin)
-		refused("mkdir below "+name, fs.MakeDir(ctx, p+"/a/b", "", cloche.MakeDirOptions{}), cloche.RuleWithin)
+		refused("stat "+name, err, api.RuleWithin)
+		refused("mkdir "+name, fs.MakeDir(ctx, p, "", api.MakeDirOptions{}), api.RuleWithin)
+		refused("mkdir below "+name, fs.MakeDir(ctx, p+"/a/b", "", api.MakeDirOptions{}), api.RuleWithin)
 	}
 	for _, name := range []string{"root/dir-out/secret", "rootx/f", "root/d/../../out/secret", "root/top/etc/passwd", "root/d/parent/../rootx"} {
 		p := top + "/" + name
-		refused("remove "+name, fs.Remove(ctx, p, cloche.RemoveFileOptions{Recursive: true}), cloche.RuleWithin)
-		refused("move from "+name, fs.Move(ctx, p, top+"/root/here"), cloche.RuleWithin)
-		refused("move to "+name, fs.Move(ctx, top+"/root/f", p), cloche.RuleWithin)
+		refused("remove "+name, fs.Remove(ctx, p, api.RemoveFileOptions{Recursive: true}), api.RuleWithin)
+		refused("move from "+name, fs.Move(ctx, p, top+"/root/here"), api.RuleWithin)
+		refused("move to "+name, fs.Move(ctx, top+"/root/f", p), api.RuleWithin)
 	}
 	for _, name := range []string{"root/fixed/f", "grant/fixed/new", "root/granted/fixed/f", "grant/fixed/a/b"} {
-		refused("write "+name, write(top+"/"+name, "x"), cloche.RuleReadWithin)
-		refused("mkdir "+name, fs.MakeDir(ctx, top+"/"+name, "", cloche.MakeDirOptions{}), cloche.RuleReadWithin)
-		refused("remove "+name, fs.Remove(ctx, top+"/"+name, cloche.RemoveFileOptions{}), cloche.RuleReadWithin)
-		refused("move "+name, fs.Move(ctx, top+"/"+name, top+"/root/x"), cloche.RuleReadWithin)
+		refused("write "+name, write(top+"/"+name, "x"), api.RuleReadWithin)
+		refused("mkdir "+name, fs.MakeDir(ctx, top+"/"+name, "", api.MakeDirOptions{}), api.RuleReadWithin)
+		refused("remove "+name, fs.Remove(ctx, top+"/"+name, api.RemoveFileOptions{}), api.RuleReadWithin)
+		refused("move "+name, fs.Move(ctx, top+"/"+name, top+"/root/x"), api.RuleReadWithin)
 	}
-	refused("remove the root", fs.Remove(ctx, top+"/root", cloche.RemoveFileOptions{Recursive: true}), cloche.RuleWithin)
-	refused("move the root", fs.Move(ctx, top+"/grant", top+"/root/g"), cloche.RuleWithin)
+	refused("remove the root", fs.Remove(ctx, top+"/root", api.RemoveFileOptions{Recursive: true}), api.RuleWithin)
+	refused("move the root", fs.Move(ctx, top+"/grant", top+"/root/g"), api.RuleWithin)
 	for _, name := range []string{"root/loop", "root/loop/x"} {
-		if _, err := read(top + "/" + name); cloche.CodeOf(err) != cloche.CodeInvalid || errnoOf(err) != "ELOOP" {
+		if _, err := read(top + "/" + name); api.CodeOf(err) != api.CodeInvalid || errnoOf(err) != "ELOOP" {
 			t.Errorf("read %s: %v", name, err)
 		}
 	}
@@ -146,7 +146,7 @@ func TestWithinOverARunningProgram(t *testing.T) {
 	top := placedTree(t)
 	prog := top + "/root/prog"
 	in.run(t, "cp /bin/sleep "+prog+" && "+prog+" 1000 > /dev/null 2>&1 & while ! grep -qs "+prog+" /proc/*/maps; do :; done")
-	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root"}})
+	fs := in.Files(api.FileAccess{Within: []string{top + "/root"}})
 	if _, err := fs.Write(t.Context(), prog, agent.WriteOptions{}, strings.NewReader("replaced")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestWithinOverARunningProgram(t *testing.T) {
 }
 
 func errnoOf(err error) string {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e.Errno
 	}
 	return ""
@@ -167,8 +167,8 @@ func TestWithinIsDone(t *testing.T) {
 	in := boot(t, nil)
 	top := placedTree(t)
 	ctx := t.Context()
-	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root", top + "/not/there/yet"}})
-	put := func(name, content string) cloche.FileInfo {
+	fs := in.Files(api.FileAccess{Within: []string{top + "/root", top + "/not/there/yet"}})
+	put := func(name, content string) api.FileInfo {
 		t.Helper()
 		info, err := fs.Write(ctx, top+"/"+name, agent.WriteOptions{Parents: true, User: "77:78"}, strings.NewReader(content))
 		if err != nil {
@@ -179,7 +179,7 @@ func TestWithinIsDone(t *testing.T) {
 	if err := errors.Join(os.Chown(top+"/root/f", 5, 6), unix.Chmod(top+"/root/f", 0o4751)); err != nil {
 		t.Fatal(err)
 	}
-	if info := put("root/home", "again"); info.Mode != 0o4751 || info.UID != 5 || info.GID != 6 || info.Type != cloche.TypeFile {
+	if info := put("root/home", "again"); info.Mode != 0o4751 || info.UID != 5 || info.GID != 6 || info.Type != api.TypeFile {
 		t.Errorf("a file that is replaced: %+v", info)
 	}
 	if info := put("root/a/b/c", "new"); info.UID != 77 || info.GID != 78 || info.Mode != 0o644 {
@@ -195,7 +195,7 @@ func TestWithinIsDone(t *testing.T) {
 	if to, err := os.Readlink(top + "/root/home"); err != nil || to != top+"/root/f" {
 		t.Errorf("the link: %q, %v", to, err)
 	}
-	exact := cloche.MakeDirOptions{Exact: true, Mode: 0o1777}
+	exact := api.MakeDirOptions{Exact: true, Mode: 0o1777}
 	if err := fs.MakeDir(ctx, top+"/root/n", "", exact); err != nil {
 		t.Fatal(err)
 	}
@@ -207,10 +207,10 @@ func TestWithinIsDone(t *testing.T) {
 			t.Errorf("mkdir %s: %v", name, err)
 		}
 	}
-	if err := fs.Remove(ctx, top+"/root/n", cloche.RemoveFileOptions{KeepDirs: true}); errnoOf(err) != "EISDIR" {
+	if err := fs.Remove(ctx, top+"/root/n", api.RemoveFileOptions{KeepDirs: true}); errnoOf(err) != "EISDIR" {
 		t.Errorf("remove a directory: %v", err)
 	}
-	if err := fs.Remove(ctx, top+"/root/d", cloche.RemoveFileOptions{}); errnoOf(err) != "ENOTEMPTY" {
+	if err := fs.Remove(ctx, top+"/root/d", api.RemoveFileOptions{}); errnoOf(err) != "ENOTEMPTY" {
 		t.Errorf("remove a full directory: %v", err)
 	}
 	// Links out of it are removed and moved themselves.
@@ -219,13 +219,13 @@ func TestWithinIsDone(t *testing.T) {
 			t.Errorf("move %s: %v", name, err)
 		}
 	}
-	if err := fs.Remove(ctx, top+"/root/abs", cloche.RemoveFileOptions{Recursive: true}); err != nil {
+	if err := fs.Remove(ctx, top+"/root/abs", api.RemoveFileOptions{Recursive: true}); err != nil {
 		t.Error(err)
 	}
 	for range 200 { // more than one reading of the directory has
-		put("root/d/"+cloche.NewID("long-name-of-a-file-"), "")
+		put("root/d/"+api.NewID("long-name-of-a-file-"), "")
 	}
-	if err := fs.Remove(ctx, top+"/root/d", cloche.RemoveFileOptions{Recursive: true}); err != nil {
+	if err := fs.Remove(ctx, top+"/root/d", api.RemoveFileOptions{Recursive: true}); err != nil {
 		t.Error(err)
 	}
 	if got, err := os.ReadFile(top + "/out/secret"); err != nil || string(got) != "secret" {
@@ -267,7 +267,7 @@ func TestFilesOfAUser(t *testing.T) {
 		os.WriteFile(top+"/root/hers/roots", nil, 0o644), os.WriteFile(top+"/root/hers/suid", nil, 0o755), unix.Chmod(top+"/root/hers/suid", 0o4777)); err != nil {
 		t.Fatal(err)
 	}
-	for _, access := range []cloche.FileAccess{{User: "4001:4001"}, {User: "4001:4001", Within: []string{top + "/root"}}} {
+	for _, access := range []api.FileAccess{{User: "4001:4001"}, {User: "4001:4001", Within: []string{top + "/root"}}} {
 		fs := in.Files(access)
 		write := func(name string) error {
 			_, err := fs.Write(ctx, top+"/root/"+name, agent.WriteOptions{Parents: true}, strings.NewReader("new"))
@@ -296,8 +296,8 @@ func TestFilesOfAUser(t *testing.T) {
 		_, serr := fs.Stat(ctx, top+"/root/shut/f", false)
 		for what, err := range map[string]error{
 			"read": err, "list": lerr, "stat": serr,
-			"remove": fs.Remove(ctx, top+"/root/ro/f", cloche.RemoveFileOptions{}), "remove a tree": fs.Remove(ctx, top+"/root/ro", cloche.RemoveFileOptions{Recursive: true}),
-			"mkdir": fs.MakeDir(ctx, top+"/root/new", "", cloche.MakeDirOptions{}), "move": fs.Move(ctx, top+"/root/ro/f", top+"/root/hers/x"),
+			"remove": fs.Remove(ctx, top+"/root/ro/f", api.RemoveFileOptions{}), "remove a tree": fs.Remove(ctx, top+"/root/ro", api.RemoveFileOptions{Recursive: true}),
+			"mkdir": fs.MakeDir(ctx, top+"/root/new", "", api.MakeDirOptions{}), "move": fs.Move(ctx, top+"/root/ro/f", top+"/root/hers/x"),
 		} {
 			if errnoOf(err) != "EACCES" {
 				t.Errorf("%s: %v", what, err)
@@ -308,13 +308,13 @@ func TestFilesOfAUser(t *testing.T) {
 		}
 	}
 	// Groups count, and root's rights are those of its programs.
-	if _, err := in.Files(cloche.FileAccess{User: "4001:4002"}).Write(ctx, top+"/root/group/new", agent.WriteOptions{}, strings.NewReader("x")); err != nil {
+	if _, err := in.Files(api.FileAccess{User: "4001:4002"}).Write(ctx, top+"/root/group/new", agent.WriteOptions{}, strings.NewReader("x")); err != nil {
 		t.Error(err)
 	}
-	if _, err := in.Files(cloche.FileAccess{User: "root"}).Write(ctx, top+"/root/shut/f", agent.WriteOptions{}, strings.NewReader("x")); err != nil {
+	if _, err := in.Files(api.FileAccess{User: "root"}).Write(ctx, top+"/root/shut/f", agent.WriteOptions{}, strings.NewReader("x")); err != nil {
 		t.Error(err)
 	}
-	if _, err := in.Files(cloche.FileAccess{User: "nobody-of-that-name"}).Stat(ctx, top, false); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := in.Files(api.FileAccess{User: "nobody-of-that-name"}).Stat(ctx, top, false); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("no such user: %v", err)
 	}
 	// The agent is itself again.
@@ -332,15 +332,15 @@ func TestAnOlderAgentIsNotAsked(t *testing.T) {
 	if _, err := old.Stat(t.Context(), "/"); err != nil {
 		t.Fatal(err)
 	}
-	_, followed := old.Files(cloche.FileAccess{}).Stat(t.Context(), "/", true)
-	_, asUser := old.Files(cloche.FileAccess{User: "1"}).Stat(t.Context(), "/", false)
-	_, within := old.Files(cloche.FileAccess{Within: []string{"/tmp"}}).List(t.Context(), "/", "", 0)
+	_, followed := old.Files(api.FileAccess{}).Stat(t.Context(), "/", true)
+	_, asUser := old.Files(api.FileAccess{User: "1"}).Stat(t.Context(), "/", false)
+	_, within := old.Files(api.FileAccess{Within: []string{"/tmp"}}).List(t.Context(), "/", "", 0)
 	for what, err := range map[string]error{
 		"follow": followed, "user": asUser, "within": within,
-		"exact": old.Files(cloche.FileAccess{}).MakeDir(t.Context(), "/", "", cloche.MakeDirOptions{Exact: true}),
-		"keep":  old.Files(cloche.FileAccess{}).Remove(t.Context(), "/nothing", cloche.RemoveFileOptions{KeepDirs: true}),
+		"exact": old.Files(api.FileAccess{}).MakeDir(t.Context(), "/", "", api.MakeDirOptions{Exact: true}),
+		"keep":  old.Files(api.FileAccess{}).Remove(t.Context(), "/nothing", api.RemoveFileOptions{KeepDirs: true}),
 	} {
-		if cloche.CodeOf(err) != cloche.CodeUnsupported {
+		if api.CodeOf(err) != api.CodeUnsupported {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -350,19 +350,19 @@ func TestBoundsAreChecked(t *testing.T) {
 	in := boot(t, nil)
 	top := placedTree(t)
 	for name, dir := range map[string]string{"relative": "x", "empty": "", "the root": "/", "a way to the root": top + "/root/top", "the kernel's": "/proc", "a file": top + "/root/f", "a loop": top + "/root/loop"} {
-		for field, a := range map[string]cloche.FileAccess{"within": {Within: []string{dir}}, "read_within": {Within: []string{top}, ReadWithin: []string{dir}}} {
+		for field, a := range map[string]api.FileAccess{"within": {Within: []string{dir}}, "read_within": {Within: []string{top}, ReadWithin: []string{dir}}} {
 			_, err := in.Files(a).Stat(t.Context(), top+"/root/f", false)
-			if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Field != field {
+			if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != field {
 				t.Errorf("%s as %s: %v", name, field, err)
 			}
 		}
 	}
-	many := slices.Repeat([]string{top}, cloche.MaxFileWithin+1)
-	if _, err := in.Files(cloche.FileAccess{Within: many}).Stat(t.Context(), top, false); cloche.CodeOf(err) != cloche.CodeInvalid {
+	many := slices.Repeat([]string{top}, api.MaxFileWithin+1)
+	if _, err := in.Files(api.FileAccess{Within: many}).Stat(t.Context(), top, false); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("too many: %v", err)
 	}
 	deep := top + "/root/" + strings.Repeat("d/../", 700) + "f"
-	if st, err := in.Files(cloche.FileAccess{Within: []string{top}}).Stat(t.Context(), deep, false); err != nil || st.Name != "f" {
+	if st, err := in.Files(api.FileAccess{Within: []string{top}}).Stat(t.Context(), deep, false); err != nil || st.Name != "f" {
 		t.Errorf("a long path: %+v, %v", st, err)
 	}
 }
@@ -381,7 +381,7 @@ func TestUserWritesNoSetID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files := in.Files(cloche.FileAccess{User: "1000:1000"})
+	files := in.Files(api.FileAccess{User: "1000:1000"})
 	if _, err := files.Write(t.Context(), name, agent.WriteOptions{}, strings.NewReader("after")); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -20,7 +20,7 @@ import (
 // not its directory. Then it is written where it is, as by any program of that user's.
 func (pl *placing) write(p *peer, name string, req *wire.Request) error {
 	if req.Mode&^0o7777 != 0 {
-		return cloche.Invalid("mode", "mode %#o has more than permission bits", req.Mode)
+		return api.Invalid("mode", "mode %#o has more than permission bits", req.Mode)
 	}
 	w := &placedFile{placing: pl, mode: req.Mode}
 	err := w.begin(name, req.Parents)
@@ -46,7 +46,7 @@ type placedFile struct {
 	// has the name temp beside it. One of them is there.
 	here, new *os.File
 	temp      string
-	info      cloche.FileInfo
+	info      api.FileInfo
 }
 
 // begin finds the file and asks the kernel whether it may be written.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -22,7 +22,7 @@ const dialTime = 10 * time.Second
 // dial connects the stream to a port inside.
 func (a *Agent) dial(p *peer, port int) error {
 	if port < 1 || port > 65535 {
-		return cloche.Invalid("port", "port %d does not exist", port).WithHint("1 to 65535")
+		return api.Invalid("port", "port %d does not exist", port).WithHint("1 to 65535")
 	}
 	// An endpoint is the host's service, and is not shown to the outside.
 	if port == a.procs.port || a.listeners.has(port) {
@@ -36,7 +36,7 @@ func (a *Agent) dial(p *peer, port int) error {
 		return p.JSON(wire.KindReply, wire.DialReply{Outcome: wire.DialRefused})
 	}
 	if err != nil {
-		return cloche.Errorf(cloche.CodeUnavailable, "port %d in the sandbox cannot be reached: %w", port, err)
+		return api.Errorf(api.CodeUnavailable, "port %d in the sandbox cannot be reached: %w", port, err)
 	}
 	defer c.Close()
 	if err := p.JSON(wire.KindReply, wire.DialReply{Outcome: wire.DialOpen}); err != nil {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/porttest"
 )
 
@@ -24,19 +24,19 @@ func TestDialPort(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), body, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.DialPort(t.Context(), port); !errors.Is(err, cloche.ErrUnavailable) {
+	if _, err := in.DialPort(t.Context(), port); !errors.Is(err, api.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if _, err := in.DialPort(t.Context(), in.port); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := in.DialPort(t.Context(), in.port); !errors.Is(err, api.ErrDenied) {
 		t.Fatal(err)
 	}
-	if _, err := in.DialPort(t.Context(), 0); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := in.DialPort(t.Context(), 0); !errors.Is(err, api.ErrInvalid) {
 		t.Fatal(err)
 	}
 	p := managedShell(fmt.Sprintf("cd %s && exec python3 -m http.server --bind 127.0.0.1 %d", dir, port))
-	p.Spec.Ready = &cloche.Readiness{Port: port, IntervalMS: 20}
+	p.Spec.Ready = &api.Readiness{Port: port, IntervalMS: 20}
 	in.must(t, p)
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.State == cloche.ProcessReady })
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.State == api.ProcessReady })
 	for range 3 {
 		conn, err := in.DialPort(within(t, time.Minute), port)
 		if err != nil {

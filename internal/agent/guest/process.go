@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -52,7 +52,7 @@ type process struct {
 	done chan struct{}
 
 	mu         sync.Mutex
-	state      cloche.ProcessState
+	state      api.ProcessState
 	run        *run // the present or last one
 	started    time.Time
 	readyAt    *time.Time
@@ -220,9 +220,9 @@ func (p *process) set(change func()) {
 }
 
 // result is what became of the process. It is for after done.
-func (p *process) result() cloche.Result {
+func (p *process) result() api.Result {
 	p.mu.Lock()
-	r := cloche.Result{ExecID: p.id, TimedOut: p.timedOut, DurationMS: p.ended.Sub(p.started).Milliseconds()}
+	r := api.Result{ExecID: p.id, TimedOut: p.timedOut, DurationMS: p.ended.Sub(p.started).Milliseconds()}
 	r.ExitCode, r.Signal = exitOf(p.status)
 	p.mu.Unlock()
 	if p.collect != nil {
@@ -246,10 +246,10 @@ func exitOf(ws unix.WaitStatus) (code *int, signal string) {
 }
 
 // record is what Processes lists.
-func (p *process) record() cloche.Process {
+func (p *process) record() api.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := cloche.Process{
+	r := api.Process{
 		ExecID: p.id, Argv: p.argv, TTY: p.hasTTY, State: p.state, StartedAt: p.started, ReadyAt: p.readyAt,
 		Running: !p.known, TimedOut: p.timedOut, Reason: p.reason, Restarts: p.restarts, LastStderr: p.lines.text(),
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -57,7 +57,7 @@ type processes struct {
 // newProcess makes the record of a process that is not started yet.
 func (ps *processes) newProcess(x *wire.Exec, block bool) *process {
 	return &process{
-		id: x.ID, key: x.Key, argv: recordedArgv(x.Argv), hasTTY: x.TTY, state: cloche.ProcessStarting, feed: ps.feed, reclaim: ps.reclaim,
+		id: x.ID, key: x.Key, argv: recordedArgv(x.Argv), hasTTY: x.TTY, state: api.ProcessStarting, feed: ps.feed, reclaim: ps.reclaim,
 		log: newOutlog(2*ps.ring, block, ps.budget), input: newInput(x.TTY), rows: x.Rows, cols: x.Cols,
 		launched: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -66,7 +66,7 @@ func (ps *processes) newProcess(x *wire.Exec, block bool) *process {
 // maxRecordedArgv bounds what a record keeps of an argument list.
 const maxRecordedArgv = 16 << 10
 
-func recordedArgv(argv []cloche.Bytes) []string {
+func recordedArgv(argv []api.Bytes) []string {
 	room := maxRecordedArgv
 	var out []string
 	for _, a := range argv {
@@ -79,7 +79,7 @@ func recordedArgv(argv []cloche.Bytes) []string {
 }
 
 // start executes a program. It returns when it has been executed, or a
-// *cloche.Error that says why not.
+// *api.Error that says why not.
 func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) {
 	l, err := ps.prepare(x)
 	if err != nil {
@@ -90,8 +90,8 @@ func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) 
 		p.sink.w = attach
 	} else {
 		limit := x.MaxOutput
-		if limit <= 0 || limit > cloche.MaxMaxOutput {
-			limit = cloche.DefaultMaxOutput
+		if limit <= 0 || limit > api.MaxMaxOutput {
+			limit = api.DefaultMaxOutput
 		}
 		p.collect = newCollector(limit)
 	}
@@ -106,7 +106,7 @@ func (ps *processes) start(x *wire.Exec, attach *wire.Writer) (*process, error) 
 	ps.list(p)
 	ps.wg.Go(func() {
 		ps.await(p, r, time.Duration(x.TimeoutMS)*time.Millisecond)
-		ps.finish(p, cloche.ProcessExited, "")
+		ps.finish(p, api.ProcessExited, "")
 	})
 	return p, nil
 }
@@ -123,9 +123,9 @@ func (ps *processes) enter(p *process) error {
 	case ps.killed.has(p.id, p.managed != nil):
 		return errKilledBefore(p.id)
 	case ps.running >= maxRunning:
-		return cloche.Errorf(cloche.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
+		return api.Errorf(api.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
 	case p.managed != nil && ps.managed >= maxManaged:
-		return cloche.Errorf(cloche.CodeNoCapacity, "%d managed processes live in this sandbox, which is the most", maxManaged).
+		return api.Errorf(api.CodeNoCapacity, "%d managed processes live in this sandbox, which is the most", maxManaged).
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	}
 	ps.byID[p.id] = p
@@ -136,8 +136,8 @@ func (ps *processes) enter(p *process) error {
 	return nil
 }
 
-func errExists(id string) *cloche.Error {
-	return cloche.Errorf(cloche.CodeExists, "a process named %q exists in this sandbox", id).
+func errExists(id string) *api.Error {
+	return api.Errorf(api.CodeExists, "a process named %q exists in this sandbox", id).
 		WithHint("choose another id, or remove that process; one that has ended keeps its id until then")
 }
 
@@ -239,7 +239,7 @@ func (ps *processes) begin(p *process, r *run) {
 		if p.run != nil {
 			p.restarts++
 		}
-		p.run, p.state, p.started = r, cloche.ProcessRunning, r.started
+		p.run, p.state, p.started = r, api.ProcessRunning, r.started
 		p.readyAt, p.known, p.timedOut, p.reason = nil, false, false, ""
 	})
 }
@@ -287,7 +287,7 @@ func (ps *processes) await(p *process, r *run, timeout time.Duration) {
 }
 
 // finish files p among those that have ended for good.
-func (ps *processes) finish(p *process, state cloche.ProcessState, reason string) {
+func (ps *processes) finish(p *process, state api.ProcessState, reason string) {
 	p.noMore()
 	p.input.finish()
 	p.set(func() { p.state, p.reason = state, reason })
@@ -371,9 +371,9 @@ func (ps *processes) reclaim() {
 }
 
 // records returns the records in order of start.
-func (ps *processes) records() []cloche.Process {
+func (ps *processes) records() []api.Process {
 	procs, _ := ps.chosen("")
-	out := make([]cloche.Process, 0, len(procs))
+	out := make([]api.Process, 0, len(procs))
 	for _, p := range procs {
 		out = append(out, p.record())
 	}
@@ -389,7 +389,7 @@ func (ps *processes) chosen(id string) ([]*process, error) {
 	}
 	p := ps.byID[id]
 	if p == nil || p.present() == nil {
-		return nil, cloche.Errorf(cloche.CodeNotFound, "no process %q is on record in this sandbox", id)
+		return nil, api.Errorf(api.CodeNotFound, "no process %q is on record in this sandbox", id)
 	}
 	return []*process{p}, nil
 }
@@ -397,7 +397,7 @@ func (ps *processes) chosen(id string) ([]*process, error) {
 // find returns the process with that id.
 func (ps *processes) find(id string) (*process, error) {
 	if id == "" {
-		return nil, cloche.Invalid("exec_id", "the request names no process")
+		return nil, api.Invalid("exec_id", "the request names no process")
 	}
 	found, err := ps.chosen(id)
 	if err != nil {
@@ -437,7 +437,7 @@ func (ps *processes) forgetEnded(id string) error {
 		return err
 	}
 	if !p.isDone() {
-		return cloche.Errorf(cloche.CodeState, "process %q has not ended", id)
+		return api.Errorf(api.CodeState, "process %q has not ended", id)
 	}
 	ps.drop(p)
 	return nil

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -43,8 +43,8 @@ func TestWithinWhileItChanges(t *testing.T) {
 		}
 	})
 	ctx := t.Context()
-	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root"}})
-	place := func(name string) cloche.ToolPlace { return cloche.ToolPlace{Root: top + "/root", Path: name} }
+	fs := in.Files(api.FileAccess{Within: []string{top + "/root"}})
+	place := func(name string) api.ToolPlace { return api.ToolPlace{Root: top + "/root", Path: name} }
 	reads := 0
 	for range 300 {
 		for _, name := range []string{"swap/secret", "leaf"} {
@@ -56,15 +56,15 @@ func TestWithinWhileItChanges(t *testing.T) {
 				}
 				reads++
 			}
-			if got, err := in.ReadText(ctx, cloche.ToolRead{ToolPlace: place(name)}); err == nil && strings.Contains(got.Content, "secret") {
+			if got, err := in.ReadText(ctx, api.ToolRead{ToolPlace: place(name)}); err == nil && strings.Contains(got.Content, "secret") {
 				t.Fatalf("%s: %q was read by a tool", name, got.Content)
 			}
-			_, _ = in.WriteText(ctx, "", cloche.ToolWrite{ToolPlace: place(name), Content: "new"})
+			_, _ = in.WriteText(ctx, "", api.ToolWrite{ToolPlace: place(name), Content: "new"})
 			_, _ = fs.Write(ctx, top+"/root/"+name, agent.WriteOptions{Parents: true}, strings.NewReader("new"))
 		}
-		_ = fs.MakeDir(ctx, top+"/root/swap/made/deep", "", cloche.MakeDirOptions{})
+		_ = fs.MakeDir(ctx, top+"/root/swap/made/deep", "", api.MakeDirOptions{})
 		_ = fs.Move(ctx, top+"/root/swap/made", top+"/root/swap/moved")
-		_ = fs.Remove(ctx, top+"/root/swap/moved", cloche.RemoveFileOptions{Recursive: true})
+		_ = fs.Remove(ctx, top+"/root/swap/moved", api.RemoveFileOptions{Recursive: true})
 	}
 	close(stop)
 	swapping.Wait()
@@ -91,18 +91,18 @@ func TestBindMounts(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Unmount(m[1], unix.MNT_DETACH) })
 	}
 	in := boot(t, nil) // which sees the mounts that there were when it began
-	fs := in.Files(cloche.FileAccess{Within: []string{top + "/root/d"}})
-	if _, err := fs.Stat(t.Context(), top+"/grant/fixed/g", false); !errors.Is(err, cloche.ErrDenied) {
+	fs := in.Files(api.FileAccess{Within: []string{top + "/root/d"}})
+	if _, err := fs.Stat(t.Context(), top+"/grant/fixed/g", false); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("the same directory by another name: %v", err)
 	}
-	fs = in.Files(cloche.FileAccess{Within: []string{top + "/root"}})
+	fs = in.Files(api.FileAccess{Within: []string{top + "/root"}})
 	if st, err := fs.Stat(t.Context(), top+"/root/mnt/secret", false); err != nil || st.Size != 6 {
 		t.Errorf("what is mounted within: %+v, %v", st, err)
 	}
-	if _, err := fs.Stat(t.Context(), top+"/root/mnt/../../out/secret", false); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := fs.Stat(t.Context(), top+"/root/mnt/../../out/secret", false); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("above a mount: %v", err)
 	}
-	if err := fs.Remove(t.Context(), top+"/root/mnt", cloche.RemoveFileOptions{}); errnoOf(err) != "EBUSY" {
+	if err := fs.Remove(t.Context(), top+"/root/mnt", api.RemoveFileOptions{}); errnoOf(err) != "EBUSY" {
 		t.Errorf("remove a mount: %v", err)
 	}
 }
@@ -204,9 +204,9 @@ func TestNothingTakesThePlaceOfABound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files := in.Files(cloche.FileAccess{Within: []string{filepath.Join(top, "empty"), filepath.Join(top, "other")}})
+	files := in.Files(api.FileAccess{Within: []string{filepath.Join(top, "empty"), filepath.Join(top, "other")}})
 	for from, to := range map[string]string{"other/d": "empty", "empty": "other/e", "other": "empty/o"} {
-		if err := files.Move(t.Context(), filepath.Join(top, from), filepath.Join(top, to)); cloche.CodeOf(err) != cloche.CodeDenied {
+		if err := files.Move(t.Context(), filepath.Join(top, from), filepath.Join(top, to)); api.CodeOf(err) != api.CodeDenied {
 			t.Errorf("%s to %s: %v", from, to, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -39,7 +39,7 @@ func (p *process) becomeReady(r *run) {
 	now := time.Now()
 	p.set(func() {
 		if p.run == r && p.readyAt == nil && !p.known {
-			p.state, p.readyAt, p.reason = cloche.ProcessReady, &now, ""
+			p.state, p.readyAt, p.reason = api.ProcessReady, &now, ""
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -33,7 +33,7 @@ type repeat struct {
 	begun, done chan struct{}
 	proc        *process
 	err         error
-	result      cloche.Result
+	result      api.Result
 }
 
 func newRepeats() *repeats { return &repeats{byID: map[string]*repeat{}} }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestRepeatableExec(t *testing.T) {
@@ -40,14 +40,14 @@ func TestRepeatableExec(t *testing.T) {
 	}
 	other := s
 	other.Stdin = nil
-	if _, err := in.Exec(t.Context(), other); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.Exec(t.Context(), other); !errors.Is(err, api.ErrExists) {
 		t.Fatal(err)
 	}
 	// A start that failed leaves the id free.
 	bad := start("/no/such")
 	bad.Repeatable = true
 	for range 2 {
-		if _, err := in.Exec(t.Context(), bad); cloche.CodeOf(err) != cloche.CodeCommandNotFound {
+		if _, err := in.Exec(t.Context(), bad); api.CodeOf(err) != api.CodeCommandNotFound {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestRepeatableExec(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := in.Exec(t.Context(), s); !errors.Is(err, cloche.ErrExists) {
+	if _, err := in.Exec(t.Context(), s); !errors.Is(err, api.ErrExists) {
 		t.Fatal(err)
 	}
 }

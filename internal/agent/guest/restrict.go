@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -34,7 +34,7 @@ func (a *Agent) restrict(rules []wire.Rule) error {
 	a.rules.mu.Lock()
 	defer a.rules.mu.Unlock()
 	if a.rules.given {
-		return cloche.Errorf(cloche.CodeState, "the rules of this sandbox's mounts are in force already")
+		return api.Errorf(api.CodeState, "the rules of this sandbox's mounts are in force already")
 	}
 	a.rules.given = true
 	m, err := newMasks()
@@ -61,7 +61,7 @@ func (a *Agent) restrictOne(m *masks, r wire.Rule) error {
 	}
 	defer place.Close()
 	at := procFD(int(place.Fd()))
-	if r.Access == cloche.AccessNone {
+	if r.Access == api.AccessNone {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(place.Fd()), &st); err != nil {
 			return ruleError(r, err)
@@ -83,7 +83,7 @@ func (a *Agent) restrictOne(m *masks, r wire.Rule) error {
 	}
 	defer top.Close()
 	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV)
-	if r.Access != cloche.AccessWrite {
+	if r.Access != api.AccessWrite {
 		flags |= unix.MS_RDONLY
 	}
 	if err := unix.Mount("", procFD(int(top.Fd())), "", flags, ""); err != nil {
@@ -93,11 +93,11 @@ func (a *Agent) restrictOne(m *masks, r wire.Rule) error {
 }
 
 func ruleError(r wire.Rule, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		e.Field = r.Name
 		return e
 	}
-	e := cloche.Invalid(r.Name, "%s: %.300q in the mount at %.300q cannot be given its access: %v", r.Name, string(r.Path), string(r.Target), err)
+	e := api.Invalid(r.Name, "%s: %.300q in the mount at %.300q cannot be given its access: %v", r.Name, string(r.Path), string(r.Target), err)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return e.WithHint("nothing is there, and it cannot be made in a read-only mount: make it on the host, or leave the rule out")
@@ -132,7 +132,7 @@ func (a *Agent) place(r wire.Rule) (*os.File, error) {
 	}
 	dir, base := path.Split(path.Clean(string(r.Path)))
 	at, err := w.enter(path.Clean(dir))
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return nil, unix.ENOTDIR
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ func noAccess(st *unix.Stat_t) bool {
 // explain makes of an error of the file system what the rules of the mounts have
 // to do with it.
 func (r *restrictions) explain(name string, err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); err == nil || ok && e.Code == cloche.CodeDenied && e.Rule != "" {
+	if e, ok := errors.AsType[*api.Error](err); err == nil || ok && e.Code == api.CodeDenied && e.Rule != "" {
 		return err // it has its reason
 	}
 	r.mu.Lock()
@@ -240,9 +240,9 @@ func (r *restrictions) explain(name string, err error) error {
 			continue
 		}
 		switch {
-		case rule.Access == cloche.AccessNone:
+		case rule.Access == api.AccessNone:
 			return denied(rule, name, "no access", err)
-		case rule.Access == cloche.AccessRead && (errno == unix.EROFS || errno == unix.EXDEV || errno == unix.EBUSY || errno == unix.EACCES):
+		case rule.Access == api.AccessRead && (errno == unix.EROFS || errno == unix.EXDEV || errno == unix.EBUSY || errno == unix.EACCES):
 			return denied(rule, name, "reading only", err)
 		}
 	}
@@ -261,7 +261,7 @@ func (r *restrictions) explain(name string, err error) error {
 // below is a rule on something in the directory name.
 func below(rules []wire.Rule, name string) (wire.Rule, bool) {
 	for _, r := range rules {
-		if strings.HasPrefix(path.Join(string(r.Target), string(r.Path)), name+"/") && r.Access != cloche.AccessWrite {
+		if strings.HasPrefix(path.Join(string(r.Target), string(r.Path)), name+"/") && r.Access != api.AccessWrite {
 			return r, true
 		}
 	}
@@ -269,7 +269,7 @@ func below(rules []wire.Rule, name string) (wire.Rule, bool) {
 }
 
 func denied(r wire.Rule, name, what string, err error) error {
-	e := cloche.Errorf(cloche.CodeDenied, "%.500q: %s allows %s", name, r.Name, what).
+	e := api.Errorf(api.CodeDenied, "%.500q: %s allows %s", name, r.Name, what).
 		WithHint("the rules of a mount are given when the sandbox is made").WithCause(err)
 	e.Rule = r.Name
 	return e

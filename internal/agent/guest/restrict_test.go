@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -47,13 +47,13 @@ func TestRulesMount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]cloche.PathAccess{
-		"ro": cloche.AccessRead, "file": cloche.AccessRead, "rw": cloche.AccessWrite, "rw/below": cloche.AccessRead,
-		"den": cloche.AccessNone, "hidden": cloche.AccessNone, "made/here": cloche.AccessNone,
+	want := map[string]api.PathAccess{
+		"ro": api.AccessRead, "file": api.AccessRead, "rw": api.AccessWrite, "rw/below": api.AccessRead,
+		"den": api.AccessNone, "hidden": api.AccessNone, "made/here": api.AccessNone,
 	}
 	var rules []agent.Rule
 	for _, path := range []string{"ro", "file", "rw", "rw/below", "den", "hidden", "made/here"} {
-		rules = append(rules, agent.Rule{Name: "rules[" + path + "]", Target: cloche.Bytes(top), Path: cloche.Bytes(path), Access: want[path], Make: path == "made/here"})
+		rules = append(rules, agent.Rule{Name: "rules[" + path + "]", Target: api.Bytes(top), Path: api.Bytes(path), Access: want[path], Make: path == "made/here"})
 	}
 	_, before := mountsOf(t, in.cmd.Process.Pid)
 	if err := in.Restrict(t.Context(), rules); err != nil {
@@ -73,11 +73,11 @@ func TestRulesMount(t *testing.T) {
 				t.Errorf("%s is mounted %v, want %s", path, options, option)
 			}
 		}
-		if slices.Contains(options, "ro") != (access != cloche.AccessWrite) {
+		if slices.Contains(options, "ro") != (access != api.AccessWrite) {
 			t.Errorf("%s, of which a rule allows %s, is mounted %v", path, access, options)
 		}
 	}
-	if err := in.Restrict(t.Context(), nil); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.Restrict(t.Context(), nil); api.CodeOf(err) != api.CodeState {
 		t.Errorf("rules were put in force twice: %v", err)
 	}
 }
@@ -97,9 +97,9 @@ func TestRulesRefuse(t *testing.T) {
 	for _, path := range []string{"link", "link/passwd", "file/x", "missing", "dir/../link"} {
 		in := boot(t, nil)
 		_, before := mountsOf(t, in.cmd.Process.Pid)
-		err := in.Restrict(t.Context(), []agent.Rule{{Name: "rule", Target: cloche.Bytes(top), Path: cloche.Bytes(path), Access: cloche.AccessNone}})
-		if cloche.CodeOf(err) != cloche.CodeInvalid {
-			t.Errorf("%s: %v, want %s", path, err, cloche.CodeInvalid)
+		err := in.Restrict(t.Context(), []agent.Rule{{Name: "rule", Target: api.Bytes(top), Path: api.Bytes(path), Access: api.AccessNone}})
+		if api.CodeOf(err) != api.CodeInvalid {
+			t.Errorf("%s: %v, want %s", path, err, api.CodeInvalid)
 		}
 		if _, after := mountsOf(t, in.cmd.Process.Pid); after != before {
 			t.Errorf("%s: %d mounts before and %d after", path, before, after)

@@ -7,21 +7,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // deadly are the signals that end a restart policy: who sends one wants an end.
 const deadly = 1<<unix.SIGTERM | 1<<unix.SIGKILL | 1<<unix.SIGINT | 1<<unix.SIGQUIT | 1<<unix.SIGHUP
 
 func errEnded(id string) error {
-	return cloche.Errorf(cloche.CodeState, "process %q has ended already", id)
+	return api.Errorf(api.CodeState, "process %q has ended already", id)
 }
 
 // signal sends a signal to the process of that id, its group or its tree.
-// forestall is that of cloche.SignalRequest.
-func (ps *processes) signal(id string, number int, scope cloche.SignalScope, forestall bool) error {
+// forestall is that of api.SignalRequest.
+func (ps *processes) signal(id string, number int, scope api.SignalScope, forestall bool) error {
 	if number <= 0 || number > lastSignal {
-		return cloche.Invalid("signal", "signal %d does not exist", number)
+		return api.Invalid("signal", "signal %d does not exist", number)
 	}
 	sig := unix.Signal(number)
 	p, err := ps.target(id, sig, forestall)
@@ -33,22 +33,22 @@ func (ps *processes) signal(id string, number int, scope cloche.SignalScope, for
 	p.mu.Unlock()
 	if sig < 32 && deadly>>uint(sig)&1 != 0 {
 		p.noMore()
-		if state == cloche.ProcessBackoff {
+		if state == api.ProcessBackoff {
 			return nil // it is not started again
 		}
 	}
-	if state == cloche.ProcessBackoff {
-		return cloche.Errorf(cloche.CodeState, "process %q is between two runs, and gets only signals that end it", id)
+	if state == api.ProcessBackoff {
+		return api.Errorf(api.CodeState, "process %q is between two runs, and gets only signals that end it", id)
 	}
 	switch scope {
-	case "", cloche.ScopeTree:
+	case "", api.ScopeTree:
 		return ps.signalTree(p, r, sig)
-	case cloche.ScopeGroup:
+	case api.ScopeGroup:
 		err = ps.signalGroup(r, sig)
-	case cloche.ScopeProcess:
+	case api.ScopeProcess:
 		err = ps.table.signal(r.child, sig, false)
 	default:
-		return cloche.Invalid("scope", "scope %.20q of a signal", string(scope)).WithHint("tree, group or process")
+		return api.Invalid("scope", "scope %.20q of a signal", string(scope)).WithHint("tree, group or process")
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return errEnded(id)
@@ -100,14 +100,14 @@ func (ps *processes) signalGroup(r *run, sig unix.Signal) error {
 	if onlyGroup(r.child.pid) {
 		return ps.table.signal(r.child, sig, true)
 	}
-	return cloche.Errorf(cloche.CodeUnsupported, "this sandbox's kernel does not tell which of the terminal's process groups is in front, and the terminal has no key for %s now", signalName(sig)).
+	return api.Errorf(api.CodeUnsupported, "this sandbox's kernel does not tell which of the terminal's process groups is in front, and the terminal has no key for %s now", signalName(sig)).
 		WithHint("INT, QUIT and TSTP have keys unless the program has switched them off; or signal the process or its tree")
 }
 
 // signalRun signals the process group that a run began with.
 func (ps *processes) signalRun(r *run, number int) error {
 	if number <= 0 || number > lastSignal {
-		return cloche.Invalid("signal", "signal %d does not exist", number)
+		return api.Invalid("signal", "signal %d does not exist", number)
 	}
 	return ps.table.signal(r.child, unix.Signal(number), true)
 }

@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 var (
-	errStopping = cloche.Errorf(cloche.CodeState, "the sandbox is being stopped: nothing new is started")
+	errStopping = api.Errorf(api.CodeState, "the sandbox is being stopped: nothing new is started")
 	errKilled   = errors.New("the launcher was killed")
 )
 
@@ -27,7 +27,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // maxIDLen bounds the names of processes.
 const maxIDLen = 128
 
-func toStrings(bs []cloche.Bytes) []string {
+func toStrings(bs []api.Bytes) []string {
 	ss := make([]string, len(bs))
 	for i, b := range bs {
 		ss[i] = string(b)
@@ -43,33 +43,33 @@ const defaultTerm = "xterm"
 func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 	l := launch{argv: toStrings(x.Argv), env: toStrings(x.Env), cwd: string(x.Cwd), combined: x.Combined || x.TTY}
 	if x.ID == "" || len(x.ID) > maxIDLen {
-		return l, cloche.Invalid("exec_id", "a process needs a name of 1 to %d bytes, not %d", maxIDLen, len(x.ID))
+		return l, api.Invalid("exec_id", "a process needs a name of 1 to %d bytes, not %d", maxIDLen, len(x.ID))
 	}
 	if len(l.argv) == 0 || l.argv[0] == "" {
-		return l, cloche.Invalid("argv", "argv names no program").WithHint(`the first element is the program: ["ls", "-l"]`)
+		return l, api.Invalid("argv", "argv names no program").WithHint(`the first element is the program: ["ls", "-l"]`)
 	}
 	for i, a := range l.argv {
 		if strings.IndexByte(a, 0) >= 0 {
-			return l, cloche.Invalid("argv", "argument %d holds a NUL byte, which no program can be given", i)
+			return l, api.Invalid("argv", "argument %d holds a NUL byte, which no program can be given", i)
 		}
 	}
 	for _, e := range l.env {
 		name, _, ok := strings.Cut(e, "=")
 		if !ok || name == "" {
-			return l, cloche.Invalid("env", "%.80q is no variable of the environment", e).WithHint("each is NAME=value")
+			return l, api.Invalid("env", "%.80q is no variable of the environment", e).WithHint("each is NAME=value")
 		}
 		if strings.IndexByte(e, 0) >= 0 {
-			return l, cloche.Invalid("env", "the value of %.80q holds a NUL byte, which no program can be given", name)
+			return l, api.Invalid("env", "the value of %.80q holds a NUL byte, which no program can be given", name)
 		}
 	}
 	if l.cwd == "" {
 		l.cwd = "/"
 	}
 	if !strings.HasPrefix(l.cwd, "/") {
-		return l, cloche.Invalid("cwd", "working directory %.200q is relative", l.cwd).WithHint("it is an absolute path inside the sandbox")
+		return l, api.Invalid("cwd", "working directory %.200q is relative", l.cwd).WithHint("it is an absolute path inside the sandbox")
 	}
 	if strings.IndexByte(l.cwd, 0) >= 0 {
-		return l, cloche.Invalid("cwd", "the working directory holds a NUL byte")
+		return l, api.Invalid("cwd", "the working directory holds a NUL byte")
 	}
 	var err error
 	if l.user, err = ps.users.lookup(x.User); err != nil {
@@ -153,13 +153,13 @@ func candidates(name, search string) []string {
 
 // startError classifies why a program was not executed.
 func startError(err error, l launch) error {
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
 	le, ok := errors.AsType[*launchError](err)
 	if !ok {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) {
-			return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no room for another process: %w", err)
+			return api.Errorf(api.CodeNoCapacity, "the sandbox has no room for another process: %w", err)
 		}
 		return internal("start process", err)
 	}
@@ -168,7 +168,7 @@ func startError(err error, l launch) error {
 		return cwdError(l.cwd, le.err)
 	case stageIDs:
 		if errors.Is(le.err, unix.EINVAL) {
-			return cloche.Invalid("user", "uid %d or gid %d does not exist in this sandbox", l.user.uid, l.user.gid)
+			return api.Invalid("user", "uid %d or gid %d does not exist in this sandbox", l.user.uid, l.user.gid)
 		}
 	case stageExec:
 		return execError(l, le.err)
@@ -186,7 +186,7 @@ func cwdError(cwd string, err error) error {
 	case errors.Is(err, unix.EACCES):
 		what = "may not be entered by this user"
 	}
-	return cloche.Invalid("cwd", "working directory %.200q %s", cwd, what).WithCause(err)
+	return api.Invalid("cwd", "working directory %.200q %s", cwd, what).WithCause(err)
 }
 
 func execError(l launch, err error) error {
@@ -204,9 +204,9 @@ func execError(l launch, err error) error {
 	}
 	switch {
 	case (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) && found == "":
-		return cloche.Errorf(cloche.CodeCommandNotFound, "program %.200q does not exist in this sandbox: %w", name, err)
+		return api.Errorf(api.CodeCommandNotFound, "program %.200q does not exist in this sandbox: %w", name, err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return cloche.Errorf(cloche.CodeCommandNotFound,
+		return api.Errorf(api.CodeCommandNotFound,
 			"program %.200q exists as %.200q, but what it needs to run does not: its interpreter or dynamic loader: %w", name, found, err).
 			WithHint("look at its first line (#!) or at the libraries of the image")
 	case errors.Is(err, unix.EACCES):
@@ -216,13 +216,13 @@ func execError(l launch, err error) error {
 		} else if serr == nil && st.Mode()&0o111 == 0 {
 			what = "is not executable"
 		}
-		return cloche.Errorf(cloche.CodeNotExecutable, "program %.200q %s: %w", name, what, err)
+		return api.Errorf(api.CodeNotExecutable, "program %.200q %s: %w", name, what, err)
 	case errors.Is(err, unix.E2BIG):
 		return tooBig(l, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN):
-		return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no room to execute %.200q: %w", name, err)
+		return api.Errorf(api.CodeNoCapacity, "the sandbox has no room to execute %.200q: %w", name, err)
 	default:
-		return cloche.Errorf(cloche.CodeNotExecutable, "program %.200q cannot be executed: %w", name, err).
+		return api.Errorf(api.CodeNotExecutable, "program %.200q cannot be executed: %w", name, err).
 			WithHint("it is neither a program for this machine nor a script with a #! line")
 	}
 }
@@ -239,20 +239,20 @@ func tooBig(l launch, err error) error {
 	if m := size(l.env); m > n {
 		field, n = "env", m
 	}
-	e := cloche.Errorf(cloche.CodeTooLarge, "%s holds %d bytes, more than the kernel gives a program: %w", field, n, err).
+	e := api.Errorf(api.CodeTooLarge, "%s holds %d bytes, more than the kernel gives a program: %w", field, n, err).
 		WithHint("pass large data as a file or on stdin")
 	e.Field = field
 	return e
 }
 
 // internal is an error of the agent or its kernel.
-func internal(what string, err error) *cloche.Error {
-	return cloche.Errorf(cloche.CodeInternal, "%s: %w", what, err)
+func internal(what string, err error) *api.Error {
+	return api.Errorf(api.CodeInternal, "%s: %w", what, err)
 }
 
-// signalName names a signal as in cloche.Result.
+// signalName names a signal as in api.Result.
 func signalName(s unix.Signal) string {
-	if name := cloche.SignalName(int(s)); name != "" {
+	if name := api.SignalName(int(s)); name != "" {
 		return name
 	}
 	return "RT" + strconv.Itoa(int(s)-34)

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -50,7 +50,7 @@ func (a *Agent) stdin(p *peer, req *wire.Request) error {
 	offset, _ := proc.input.state()
 	r := wire.StdinReply{Offset: offset}
 	if err != nil {
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		if !ok {
 			return err
 		}
@@ -114,20 +114,20 @@ func (a *Agent) closeStdin(p *peer, req *wire.Request) error {
 }
 
 // resize changes the terminal of a process, and of its later runs.
-func (ps *processes) resize(id string, size *cloche.Size) error {
+func (ps *processes) resize(id string, size *api.Size) error {
 	if size == nil || size.Rows == 0 || size.Cols == 0 {
 		field := "rows"
 		if size != nil && size.Rows > 0 {
 			field = "cols"
 		}
-		return cloche.Invalid(field, "a terminal has at least one row and one column")
+		return api.Invalid(field, "a terminal has at least one row and one column")
 	}
 	p, err := ps.find(id)
 	if err != nil {
 		return err
 	}
 	if !p.hasTTY {
-		return cloche.Errorf(cloche.CodeState, "process %q has no terminal", id)
+		return api.Errorf(api.CodeState, "process %q has no terminal", id)
 	}
 	p.mu.Lock()
 	p.rows, p.cols = size.Rows, size.Cols

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -28,7 +28,7 @@ func TestStdinOffsets(t *testing.T) {
 		offset int64
 		data   string
 		want   int64
-		code   cloche.Code
+		code   api.Code
 	}{
 		{4, "45", 6, ""},
 		{4, "45", 6, ""},      // a repeat
@@ -36,25 +36,25 @@ func TestStdinOffsets(t *testing.T) {
 		{0, "", 9, ""},
 		{-1, "9", 10, ""},
 		{8, "89", 10, ""},
-		{8, "8x", 10, cloche.CodeConflict},    // another's
-		{0, "xyz", 10, cloche.CodeConflict},   // and that of one who has written nothing yet
-		{9, "other", 10, cloche.CodeConflict}, // of which nothing is given
-		{11, "hole", 10, cloche.CodeInvalid},
-		{11, "", 10, cloche.CodeInvalid},
+		{8, "8x", 10, api.CodeConflict},    // another's
+		{0, "xyz", 10, api.CodeConflict},   // and that of one who has written nothing yet
+		{9, "other", 10, api.CodeConflict}, // of which nothing is given
+		{11, "hole", 10, api.CodeInvalid},
+		{11, "", 10, api.CodeInvalid},
 		{10, string(big), 10 + 300_000, ""},
 		{10, string(big), 10 + 300_000, ""},
 		{300_000, "xxxxxxxxxx", 10 + 300_000, ""},
-		{300_000, "xxxxxxxxxyyy", 10 + 300_000, cloche.CodeConflict},
+		{300_000, "xxxxxxxxxyyy", 10 + 300_000, api.CodeConflict},
 	} {
 		got, err := in.WriteStdin(within(t, time.Minute), id, c.offset, []byte(c.data))
-		if got != c.want || cloche.CodeOf(err) != c.code {
+		if got != c.want || api.CodeOf(err) != c.code {
 			t.Fatalf("%d: %d, %v", i, got, err)
 		}
 	}
 	if err := in.CloseStdin(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.WriteStdin(t.Context(), id, -1, []byte("x")); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := in.WriteStdin(t.Context(), id, -1, []byte("x")); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 	if out, _ := output(t, in.Client, id, 0); out != "0123456789"+string(big) {
@@ -64,7 +64,7 @@ func TestStdinOffsets(t *testing.T) {
 	if r.StdinOffset != 300_010 || r.StdinOpen || !(*r.ExitCode == 0) {
 		t.Fatalf("%+v", r)
 	}
-	if _, err := in.WriteStdin(t.Context(), id, -1, []byte("x")); cloche.CodeOf(err) != cloche.CodeState {
+	if _, err := in.WriteStdin(t.Context(), id, -1, []byte("x")); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestStdinThatIsNotRead(t *testing.T) {
 		var err error
 		at, err = in.WriteStdin(ctx, p.ExecID, 0, big)
 		cancel()
-		if cloche.CodeOf(err) != cloche.CodeTimeout || at < 0 || at >= int64(len(big)) {
+		if api.CodeOf(err) != api.CodeTimeout || at < 0 || at >= int64(len(big)) {
 			t.Fatal(at, err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	if _, err := in.WriteStdin(within(t, time.Minute), other.ExecID, 0, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGCONT), cloche.ScopeTree, false); err != nil {
+	if err := in.SignalProcess(t.Context(), p.ExecID, int(unix.SIGCONT), api.ScopeTree, false); err != nil {
 		t.Fatal(err)
 	}
 	if end, err := in.WriteStdin(within(t, time.Minute), p.ExecID, at, big[at:]); err != nil || end != int64(len(big)) {
@@ -113,15 +113,15 @@ func TestStdinThatIsNotRead(t *testing.T) {
 func TestStdinOverRestarts(t *testing.T) {
 	in := boot(t, nil)
 	p := managedShell("read x; echo got $x; exit 1")
-	p.Spec.OpenStdin, p.Spec.Restart = true, &cloche.Restart{Policy: cloche.RestartOnFailure, BackoffMS: 1}
+	p.Spec.OpenStdin, p.Spec.Restart = true, &api.Restart{Policy: api.RestartOnFailure, BackoffMS: 1}
 	in.must(t, p)
 	for i := range 3 {
-		until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Restarts == i && r.Running })
+		until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Restarts == i && r.Running })
 		if at, err := in.WriteStdin(within(t, time.Minute), p.ExecID, int64(2*i), []byte("a\n")); err != nil || at != int64(2*i+2) {
 			t.Fatal(at, err)
 		}
 	}
-	until(t, in.Client, p.ExecID, func(r cloche.Process) bool { return r.Position == 18 })
+	until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 18 })
 }
 
 func TestManagedTerminal(t *testing.T) {
@@ -165,15 +165,15 @@ func TestManagedTerminal(t *testing.T) {
 	}
 	say("stty size\n")
 	expect("44 111")
-	for _, bad := range []cloche.Size{{}, {Rows: 1}, {Cols: 1}} {
-		if err := in.Resize(t.Context(), id, bad.Rows, bad.Cols); !errors.Is(err, cloche.ErrInvalid) {
+	for _, bad := range []api.Size{{}, {Rows: 1}, {Cols: 1}} {
+		if err := in.Resize(t.Context(), id, bad.Rows, bad.Cols); !errors.Is(err, api.ErrInvalid) {
 			t.Fatal(err)
 		}
 	}
 	// A signal to the group in front does not reach the shell.
 	say("sh -c 'trap \"echo stopped; exit\" INT; echo wait''ing; while :; do sleep 0.02; done'\n")
 	expect("waiting")
-	if err := in.SignalProcess(t.Context(), id, int(unix.SIGINT), cloche.ScopeGroup, false); err != nil {
+	if err := in.SignalProcess(t.Context(), id, int(unix.SIGINT), api.ScopeGroup, false); err != nil {
 		t.Fatal(err)
 	}
 	expect("stopped")
@@ -183,12 +183,12 @@ func TestManagedTerminal(t *testing.T) {
 	if r := until(t, in.Client, id, ended); r.ExitCode == nil || *r.ExitCode != 5 {
 		t.Fatalf("%+v", r)
 	}
-	if err := in.Resize(t.Context(), id, 10, 10); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.Resize(t.Context(), id, 10, 10); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 	// A terminal that is started again is a new one of the last size.
 	p = managedShell("stty size; read x")
-	p.TTY, p.Rows, p.Cols, p.Spec.Restart = true, 10, 20, &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 1}
+	p.TTY, p.Rows, p.Cols, p.Spec.Restart = true, 10, 20, &api.Restart{Policy: api.RestartAlways, BackoffMS: 1}
 	id, at = p.ExecID, 0
 	seen.Reset()
 	in.must(t, p)
@@ -198,7 +198,7 @@ func TestManagedTerminal(t *testing.T) {
 	}
 	say("x\n")
 	expect("30 40")
-	if err := in.Resize(t.Context(), in.must(t, managedShell("sleep 100")).ExecID, 10, 10); cloche.CodeOf(err) != cloche.CodeState {
+	if err := in.Resize(t.Context(), in.must(t, managedShell("sleep 100")).ExecID, 10, 10); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
@@ -99,12 +99,12 @@ func TestAtomicImportRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			target := oldTree(t, in)
 			before := in.run(t, "cd "+target+" && "+picture)
-			o := cloche.TarInOptions{Atomic: true}
+			o := api.TarInOptions{Atomic: true}
 			if name == "an external link" {
-				o.Links = cloche.LinksReject
+				o.Links = api.LinksReject
 			}
 			_, err := in.TarIn(t.Context(), target, o, body)
-			if code := cloche.CodeOf(err); code != cloche.CodeInvalid && code != cloche.CodeExists && code != cloche.CodeTooLarge {
+			if code := api.CodeOf(err); code != api.CodeInvalid && code != api.CodeExists && code != api.CodeTooLarge {
 				t.Errorf("got %v", err)
 			}
 			if after := in.run(t, "cd "+target+" && "+picture); after != before {
@@ -117,7 +117,7 @@ func TestAtomicImportRefuses(t *testing.T) {
 func TestAtomicImportMerges(t *testing.T) {
 	in := boot(t, nil)
 	target := oldTree(t, in)
-	rep, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Atomic: true}, pack(t,
+	rep, err := in.TarIn(t.Context(), target, api.TarInOptions{Atomic: true}, pack(t,
 		regular("f", "new"), regular("d/sub/s2", "s2"), member{tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o750, ModTime: time.Unix(77, 0)}, ""},
 		regular("n/e/w", "w"), member{tar.Header{Typeflag: tar.TypeLink, Name: "n/h", Linkname: "n/e/w"}, ""},
 		member{tar.Header{Typeflag: tar.TypeFifo, Name: "fifo"}, ""},
@@ -136,7 +136,7 @@ func TestClearingImportKeeps(t *testing.T) {
 	in := boot(t, nil)
 	target := oldTree(t, in)
 	in.run(t, "cd "+target+" && mkdir -p d/mnt && mount -t tmpfs x d/mnt 2>/dev/null && echo m >d/mnt/m || true")
-	o := cloche.TarInOptions{Clear: true, Keep: []string{"keep/in", "no/such"}}
+	o := api.TarInOptions{Clear: true, Keep: []string{"keep/in", "no/such"}}
 	if _, err := in.TarIn(t.Context(), target, o, pack(t, regular("gone", "now a file"), regular("keep/more", "m"))); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestClearingImportKeeps(t *testing.T) {
 	}
 	// A refused one clears nothing.
 	before := in.run(t, "cd "+target+" && "+picture)
-	if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Clear: true}, pack(t, regular("a", "x"), regular("../x", "x"))); err == nil {
+	if _, err := in.TarIn(t.Context(), target, api.TarInOptions{Clear: true}, pack(t, regular("a", "x"), regular("../x", "x"))); err == nil {
 		t.Fatal("it was taken")
 	}
 	if after := in.run(t, "cd "+target+" && "+picture); after != before {
@@ -157,8 +157,8 @@ func TestClearingImportKeeps(t *testing.T) {
 func TestAtomicImportIntoNothing(t *testing.T) {
 	in := boot(t, nil)
 	dir := t.TempDir()
-	_, err := in.TarIn(t.Context(), dir+"/a/b/c", cloche.TarInOptions{Atomic: true}, pack(t, regular("../x", "x")))
-	if cloche.CodeOf(err) != cloche.CodeInvalid {
+	_, err := in.TarIn(t.Context(), dir+"/a/b/c", api.TarInOptions{Atomic: true}, pack(t, regular("../x", "x")))
+	if api.CodeOf(err) != api.CodeInvalid {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(dir + "/a"); !errors.Is(err, os.ErrNotExist) {
@@ -187,8 +187,8 @@ func TestAtomicImportOnAFullDisk(t *testing.T) {
 		"bytes":  pack(t, regular("f", "new"), regular("big", strings.Repeat("0123456789abcdef", 1<<17))),
 		"inodes": pack(t, many...),
 	} {
-		_, err := other.TarIn(t.Context(), dir, cloche.TarInOptions{Clear: true}, body)
-		if cloche.CodeOf(err) != cloche.CodeNoCapacity {
+		_, err := other.TarIn(t.Context(), dir, api.TarInOptions{Clear: true}, body)
+		if api.CodeOf(err) != api.CodeNoCapacity {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after := other.run(t, "cd "+dir+" && "+picture); after != before {
@@ -206,19 +206,19 @@ func TestImportOwners(t *testing.T) {
 	link := member{tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "f", Uid: 9, Gid: 10}, ""}
 	for owner, want := range map[string]string{"": "0:0 0:0 0:0 1755", "keep": "1234:4321 7:8 9:10 1755", "55:66": "55:66 55:66 55:66 1755"} {
 		target := dir + "/" + strings.ReplaceAll("t"+owner, ":", "-")
-		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned, link)); err != nil {
+		if _, err := in.TarIn(t.Context(), target, api.TarInOptions{Owner: owner, Atomic: owner != ""}, pack(t, sub, owned, link)); err != nil {
 			t.Fatal(err)
 		}
 		if got := in.run(t, "cd "+target+" && echo $(stat -c %u:%g f d l; stat -c %a f)"); got != want {
 			t.Errorf("owner %q: %q, want %q", owner, got, want)
 		}
 	}
-	if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "nobody-of-that-name"}, pack(t)); cloche.CodeOf(err) != cloche.CodeInvalid {
+	if _, err := in.TarIn(t.Context(), dir, api.TarInOptions{Owner: "nobody-of-that-name"}, pack(t)); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("an owner that does not exist: %v", err)
 	}
 	for _, ids := range [][2]int{{agentID, 0}, {0, agentID}, {agentID + 1, 0}, {0, agentID + 1}} {
 		owned.Uid, owned.Gid = ids[0], ids[1]
-		if _, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{Owner: "keep"}, pack(t, owned)); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if _, err := in.TarIn(t.Context(), dir, api.TarInOptions{Owner: "keep"}, pack(t, owned)); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%v as owner and group: %v", ids, err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestImportOwners(t *testing.T) {
 func TestImportTakesGlobalHeaders(t *testing.T) {
 	in := boot(t, nil)
 	global := member{tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": "x"}}, ""}
-	report, err := in.TarIn(t.Context(), t.TempDir(), cloche.TarInOptions{Atomic: true}, pack(t, global, regular("f", "x")))
+	report, err := in.TarIn(t.Context(), t.TempDir(), api.TarInOptions{Atomic: true}, pack(t, global, regular("f", "x")))
 	if err != nil || report.Entries != 1 || len(report.Skipped) != 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -243,11 +243,11 @@ func TestImportNamesSecurityAttributes(t *testing.T) {
 	able.Format, able.PAXRecords = tar.FormatPAX, map[string]string{
 		"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "SCHILY.xattr.user.a": "b",
 	}
-	report, err := in.TarIn(t.Context(), dir, cloche.TarInOptions{}, pack(t, able))
+	report, err := in.TarIn(t.Context(), dir, api.TarInOptions{}, pack(t, able))
 	if err != nil || report.Entries != 1 {
 		t.Fatal(report, err)
 	}
-	if want := []cloche.TarSkip{{Path: "f", Reason: `its attribute "security.capability" is not taken`}}; !slices.Equal(report.Skipped, want) {
+	if want := []api.TarSkip{{Path: "f", Reason: `its attribute "security.capability" is not taken`}}; !slices.Equal(report.Skipped, want) {
 		t.Errorf("skipped are %v, want %v", report.Skipped, want)
 	}
 	if n, err := unix.Listxattr(dir+"/f", nil); err != nil || n != 0 {
@@ -262,7 +262,7 @@ func TestExcludes(t *testing.T) {
 	in.run(t, "cd "+dir+" && mkdir -p .git/o a/.git a/b '*' && touch .git/o/x a/.git/y a/b/z a/bc '*/q' top && ln a/b/z zz && ln -s a/b ab")
 	exclude := []string{".git", "a/b", "*"}
 	var buf bytes.Buffer
-	if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{Exclude: exclude}, &buf); err != nil {
+	if _, err := in.TarOut(t.Context(), dir, api.TarOutOptions{Exclude: exclude}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"a/", "a/.git/", "a/.git/y", "a/bc", "ab", "top", "zz"}
@@ -270,11 +270,11 @@ func TestExcludes(t *testing.T) {
 		t.Errorf("out: %q, want %q", got, want)
 	}
 	buf.Reset()
-	if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{}, &buf); err != nil {
+	if _, err := in.TarOut(t.Context(), dir, api.TarOutOptions{}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	back := t.TempDir()
-	if _, err := in.TarIn(t.Context(), back, cloche.TarInOptions{Exclude: []string{".git", "a/.git", "*", "zz", "a/b"}, Atomic: true}, &buf); err != nil {
+	if _, err := in.TarIn(t.Context(), back, api.TarInOptions{Exclude: []string{".git", "a/.git", "*", "zz", "a/b"}, Atomic: true}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	if got := in.run(t, "cd "+back+" && find . | sort | tr '\\n' ' '"); got != ". ./a ./a/bc ./ab ./top" {
@@ -304,7 +304,7 @@ func TestAbsoluteLinksBecomeRelative(t *testing.T) {
 	in := boot(t, nil)
 	dir := t.TempDir()
 	in.run(t, "cd "+dir+" && mkdir -p a/b && echo f >f && ln -s "+dir+"/f a/b/in && ln -s "+dir+" a/root && ln -s "+dir+"x out && ln -s /usr/bin/env env && ln -s "+dir+"/a/../f dots && ln -s ../f a/rel")
-	links := func(o cloche.TarOutOptions) map[string]string {
+	links := func(o api.TarOutOptions) map[string]string {
 		var buf bytes.Buffer
 		if _, err := in.TarOut(t.Context(), dir, o, &buf); err != nil {
 			t.Fatal(err)
@@ -323,13 +323,13 @@ func TestAbsoluteLinksBecomeRelative(t *testing.T) {
 			}
 		}
 	}
-	got := links(cloche.TarOutOptions{})
+	got := links(api.TarOutOptions{})
 	for name, want := range map[string]string{"a/b/in": "../../f", "a/root": "..", "out": dir + "x", "env": "/usr/bin/env", "dots": dir + "/a/../f", "a/rel": "../f"} {
 		if got[name] != want {
 			t.Errorf("%s leads to %q, want %q", name, got[name], want)
 		}
 	}
-	if got := links(cloche.TarOutOptions{KeepLinks: true}); got["a/b/in"] != dir+"/f" {
+	if got := links(api.TarOutOptions{KeepLinks: true}); got["a/b/in"] != dir+"/f" {
 		t.Errorf("kept: %v", got)
 	}
 }
@@ -341,7 +341,7 @@ func TestHardLinksBecomeCopies(t *testing.T) {
 	in.run(t, "cd "+dir+" && mkdir d && echo content >one && ln one d/two && ln one d/three")
 	for _, copies := range []bool{false, true} {
 		var buf bytes.Buffer
-		if _, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{CopyHardLinks: copies}, &buf); err != nil {
+		if _, err := in.TarOut(t.Context(), dir, api.TarOutOptions{CopyHardLinks: copies}, &buf); err != nil {
 			t.Fatal(err)
 		}
 		files, links := 0, 0
@@ -374,10 +374,10 @@ func TestSparseFilesStaySmall(t *testing.T) {
 	dir := t.TempDir()
 	in.run(t, "cd "+dir+" && mkdir a && truncate -s 64M a/s && printf end >>a/s && truncate -s 3M a/z")
 	var buf bytes.Buffer
-	if _, err := in.TarOut(t.Context(), dir+"/a", cloche.TarOutOptions{}, &buf); err != nil {
+	if _, err := in.TarOut(t.Context(), dir+"/a", api.TarOutOptions{}, &buf); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.TarIn(t.Context(), dir+"/b", cloche.TarInOptions{}, &buf); err != nil {
+	if _, err := in.TarIn(t.Context(), dir+"/b", api.TarInOptions{}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	if got := in.run(t, "cd "+dir+" && cmp a/s b/s && cmp a/z b/z && du -s b | cut -f1"); len(got) > 3 {
@@ -442,7 +442,7 @@ func TestPackKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	var buf bytes.Buffer
-	rep, err := in.TarOut(t.Context(), dir, cloche.TarOutOptions{}, &buf)
+	rep, err := in.TarOut(t.Context(), dir, api.TarOutOptions{}, &buf)
 	if err != nil || rep.Entries != 1504 || rep.Bytes != 2 {
 		t.Errorf("%d entries, %d bytes, %v", rep.Entries, rep.Bytes, err)
 	}

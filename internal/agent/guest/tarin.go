@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
@@ -39,7 +39,7 @@ type unpacker struct {
 	restores bool
 	// modesKept: files are made with the mode that was asked for.
 	modesKept bool
-	report    cloche.TarReport
+	report    api.TarReport
 	// dirs get their modes and times last, when nothing is written in them any
 	// more.
 	dirs []dirEnd
@@ -89,7 +89,7 @@ func (a *Agent) tarIn(p *peer, name, owner string, o wire.Tar) error {
 		return err
 	}
 	if o.KeepOwner && (!a.id.privileged || a.users.single) {
-		return cloche.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
+		return api.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
 			WithHint("leave owner out")
 	}
 	made, err := a.makeTarget(name, u)
@@ -224,7 +224,7 @@ func (x *unpacker) entries(tr *tar.Reader) error {
 
 // badArchive says where in the request it is that something is wrong.
 func badArchive(err error) error {
-	if e, ok := errors.AsType[*cloche.Error](err); ok {
+	if e, ok := errors.AsType[*api.Error](err); ok {
 		e.Field = "body"
 	}
 	return err
@@ -235,14 +235,14 @@ func streamError(err error) error {
 	if errors.Is(err, errGivenUp) {
 		return err
 	}
-	if _, ok := errors.AsType[*cloche.Error](err); ok {
+	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err
 	}
-	return cloche.Invalid("body", "the tar cannot be read: %w", err).WithHint("send an uncompressed tar, and all of it")
+	return api.Invalid("body", "the tar cannot be read: %w", err).WithHint("send an uncompressed tar, and all of it")
 }
 
-func errOutside(name string) *cloche.Error {
-	return cloche.Invalid("body", "the tar names %.200q, which is outside of the directory to unpack in", name).
+func errOutside(name string) *api.Error {
+	return api.Invalid("body", "the tar names %.200q, which is outside of the directory to unpack in", name).
 		WithHint("names in it are relative and without ..")
 }
 
@@ -256,7 +256,7 @@ func unpackError(name string, err error) error {
 
 func (x *unpacker) skip(name, reason string) {
 	if len(x.report.Skipped) < maxSkipped {
-		x.report.Skipped = append(x.report.Skipped, cloche.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
+		x.report.Skipped = append(x.report.Skipped, api.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
 	}
 }
 
@@ -269,14 +269,14 @@ func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 		return nil
 	}
 	if x.strict && x.foreign.holds(e.Path) {
-		if err := x.rules.explain(path.Join(x.base, e.Path), unix.EROFS); errors.Is(err, cloche.ErrDenied) {
+		if err := x.rules.explain(path.Join(x.base, e.Path), unix.EROFS); errors.Is(err, api.ErrDenied) {
 			return err
 		}
-		return cloche.Invalid("body", "the tar has %.200q, which lies in a mount of its own and cannot be put in place with the rest", e.Path).
+		return api.Invalid("body", "the tar has %.200q, which lies in a mount of its own and cannot be put in place with the rest", e.Path).
 			WithHint("exclude it, and import into the mount by itself")
 	}
 	if x.keepOwner && (e.UID >= agentID || e.GID >= agentID) {
-		return cloche.Invalid("body", "%.200q in the tar belongs to %d:%d, which no file in a sandbox can", e.Path, e.UID, e.GID)
+		return api.Invalid("body", "%.200q in the tar belongs to %d:%d, which no file in a sandbox can", e.Path, e.UID, e.GID)
 	}
 	var err error
 	switch e.Kind {
@@ -290,7 +290,7 @@ func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 		return x.hardLink(e)
 	case archive.Device:
 		if x.strict {
-			return cloche.Invalid("body", "%.200q in the tar is a device", e.Path).WithHint("exclude it")
+			return api.Invalid("body", "%.200q in the tar is a device", e.Path).WithHint("exclude it")
 		}
 		fallthrough
 	default:
@@ -336,14 +336,14 @@ func (x *unpacker) makeDir(e archive.Entry) error {
 		}
 	}
 	if len(x.dirs) >= maxDirEnds {
-		return cloche.Errorf(cloche.CodeTooLarge, "the tar has more than %d directories", maxDirEnds).WithHint("unpack it in parts")
+		return api.Errorf(api.CodeTooLarge, "the tar has more than %d directories", maxDirEnds).WithHint("unpack it in parts")
 	}
 	x.dirs = append(x.dirs, end)
 	return nil
 }
 
 // conflict is an entry that is in the way of another kind of thing.
-func (x *unpacker) conflict(e archive.Entry, st *unix.Stat_t) *cloche.Error {
+func (x *unpacker) conflict(e archive.Entry, st *unix.Stat_t) *api.Error {
 	there := "a file"
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -352,9 +352,9 @@ func (x *unpacker) conflict(e archive.Entry, st *unix.Stat_t) *cloche.Error {
 		there = "a symlink"
 	}
 	if x.strict {
-		return cloche.Invalid("body", "%.200q is in the tar as %s and as a %s", e.Path, there, e.Kind).WithHint("make the archive again")
+		return api.Invalid("body", "%.200q is in the tar as %s and as a %s", e.Path, there, e.Kind).WithHint("make the archive again")
 	}
-	return cloche.Errorf(cloche.CodeExists, "%.200q in the tar is a %s, and where it goes is %s", e.Path, e.Kind, there).
+	return api.Errorf(api.CodeExists, "%.200q in the tar is a %s, and where it goes is %s", e.Path, e.Kind, there).
 		WithHint("remove it first, or clear the directory")
 }
 
@@ -457,9 +457,9 @@ func zeros(b []byte) bool {
 }
 
 func (x *unpacker) symlink(e archive.Entry) error {
-	if links := x.options.Links; links != cloche.LinksKeep && links != "" && external(e.Path, e.Target) {
-		if links == cloche.LinksReject {
-			return cloche.Invalid("body", "the symlink %.200q in the tar leads out of the directory, to %.200q", e.Path, e.Target).
+	if links := x.options.Links; links != api.LinksKeep && links != "" && external(e.Path, e.Target) {
+		if links == api.LinksReject {
+			return api.Invalid("body", "the symlink %.200q in the tar leads out of the directory, to %.200q", e.Path, e.Target).
 				WithHint("keep or drop such links with external_symlinks")
 		}
 		x.skip(e.Path, "it is a symlink that leads out of the directory")
@@ -511,8 +511,8 @@ func (x *unpacker) hardLink(e archive.Entry) error {
 	}
 	// Another name of what a rule covers is refused by that rule.
 	missing := x.rules.explain(path.Join(x.base, e.Target), unix.EXDEV)
-	if !errors.Is(missing, cloche.ErrDenied) {
-		missing = cloche.Invalid("body", "the hard link %.200q in the tar is of %.200q, which is no file before it", e.Path, e.Target).
+	if !errors.Is(missing, api.ErrDenied) {
+		missing = api.Invalid("body", "the hard link %.200q in the tar is of %.200q, which is no file before it", e.Path, e.Target).
 			WithHint("an archive has the file itself before its other names")
 	}
 	from, err := x.dir.links.enter(path.Dir(e.Target))

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // An atomic import survives a kill at every moment. Its directory in the target has
@@ -281,8 +281,8 @@ func (g *staging) emptyOld(plan []renaming) bool {
 
 // journalMove is one line of a journal.
 type journalMove struct {
-	Name cloche.Bytes `json:"name"`
-	Look string       `json:"look,omitempty"`
+	Name api.Bytes `json:"name"`
+	Look string    `json:"look,omitempty"`
 }
 
 // journalEnd is the last line, by which it is known to be whole.
@@ -292,7 +292,7 @@ type journalEnd struct {
 }
 
 func encodeJournal(plan []renaming) ([]byte, error) {
-	tooLarge := cloche.Errorf(cloche.CodeTooLarge, "the tar changes more than %d names one by one, or their names are too long together", maxMoves).
+	tooLarge := api.Errorf(api.CodeTooLarge, "the tar changes more than %d names one by one, or their names are too long together", maxMoves).
 		WithHint("unpack it in parts, or clear the directory")
 	if len(plan) > maxMoves {
 		return nil, tooLarge
@@ -300,7 +300,7 @@ func encodeJournal(plan []renaming) ([]byte, error) {
 	var buf bytes.Buffer
 	lines := json.NewEncoder(&buf)
 	for _, m := range plan {
-		if err := lines.Encode(journalMove{cloche.Bytes(m.name), m.look}); err != nil {
+		if err := lines.Encode(journalMove{api.Bytes(m.name), m.look}); err != nil {
 			return nil, err
 		}
 		if buf.Len() > maxJournal {

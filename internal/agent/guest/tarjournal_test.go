@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
@@ -41,7 +41,7 @@ func swapCases() []swapCase {
 	return []swapCase{
 		{"merge", wire.Tar{Atomic: true}, []member{dir, regular("f", "new"), regular("d/sub/s", "s2"), regular("d/sub/t", "t"), regular("n/e/w", "w"), exact, twin, link}},
 		{"clear", wire.Tar{Clear: true}, []member{dir, regular("f", "new"), regular("gone", "a file"), regular("d/x", "x")}},
-		{"clear and keep", wire.Tar{Clear: true, Keep: []cloche.Bytes{cloche.Bytes("keep/in")}}, []member{regular("keep/more", "m"), regular("f", "new")}},
+		{"clear and keep", wire.Tar{Clear: true, Keep: []api.Bytes{api.Bytes("keep/in")}}, []member{regular("keep/more", "m"), regular("f", "new")}},
 		// What comes looks like what is there already.
 		{"the same again", wire.Tar{Atomic: true}, []member{regular("same", "same"), regular("d/sub/s2", "s2")}},
 	}
@@ -385,7 +385,7 @@ func TestJournalBounds(t *testing.T) {
 		long[i].name = strings.Repeat("n", maxJournal>>10)
 	}
 	for _, plan := range [][]renaming{many, long} {
-		if _, err := encodeJournal(plan); cloche.CodeOf(err) != cloche.CodeTooLarge {
+		if _, err := encodeJournal(plan); api.CodeOf(err) != api.CodeTooLarge {
 			t.Errorf("%d moves: %v", len(plan), err)
 		}
 	}

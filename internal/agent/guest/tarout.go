@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -42,7 +42,7 @@ func (w frameWriter) Write(b []byte) (int, error) {
 // packer writes one tar.
 type packer struct {
 	tw      *tar.Writer
-	report  cloche.TarReport
+	report  api.TarReport
 	links   map[[2]uint64]string // nil makes copies of hard links
 	exclude pathSet
 	// roots are the names of the directory itself, in front of which an absolute
@@ -79,7 +79,7 @@ func (a *Agent) tarOut(p *peer, name string, o wire.Tar) error {
 	case unix.S_IFREG:
 		err = k.regular(int(f.Fd()), path.Base(name), &st)
 	default:
-		return cloche.Invalid("path", "pack %.500q: it is neither a file nor a directory", name)
+		return api.Invalid("path", "pack %.500q: it is neither a file nor a directory", name)
 	}
 	if err == nil {
 		err = k.tw.Close()
@@ -95,7 +95,7 @@ func (a *Agent) tarOut(p *peer, name string, o wire.Tar) error {
 
 func (k *packer) skip(name, reason string) {
 	if len(k.report.Skipped) < maxSkipped {
-		k.report.Skipped = append(k.report.Skipped, cloche.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
+		k.report.Skipped = append(k.report.Skipped, api.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
 	}
 }
 
@@ -123,7 +123,7 @@ func (k *packer) directory(d int, prefix string, depth int) error {
 // so what is changed meanwhile cannot lead elsewhere.
 func (k *packer) entry(dir int, e dirent, name string, depth int) error {
 	if k.report.Entries >= maxTarEntries {
-		return cloche.Errorf(cloche.CodeTooLarge, "there are more than %d files, which is the most that a tar may hold", maxTarEntries)
+		return api.Errorf(api.CodeTooLarge, "there are more than %d files, which is the most that a tar may hold", maxTarEntries)
 	}
 	if k.exclude.holds(name) {
 		return nil

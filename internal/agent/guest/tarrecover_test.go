@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestRecoveryLeavesTheLiving: neither an import that holds its lock nor one whose
@@ -174,7 +174,7 @@ func TestImportThatCannotBeTakenBack(t *testing.T) {
 		// A program makes another file where f was, each time it is gone.
 		return os.WriteFile(target+"/f", []byte("a program's"), 0o600)
 	})
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok || !strings.Contains(e.Hint, filepath.Base(staging)+"/old") {
 		t.Fatalf("%v, %+v", err, e)
 	}
@@ -306,7 +306,7 @@ func TestRecoveryHasTheOwnersRights(t *testing.T) {
 		writeJournal(t, staging, []renaming{{"closed/f", look}})
 		must(t, filepath.WalkDir(staging, func(name string, _ fs.DirEntry, _ error) error { return os.Lchown(name, owner, 0) }))
 		must(t, os.Chtimes(staging, time.Time{}, time.Unix(1000, 0)))
-		if _, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Atomic: true}, pack(t, regular("x", "x"))); err != nil {
+		if _, err := in.TarIn(t.Context(), target, api.TarInOptions{Atomic: true}, pack(t, regular("x", "x"))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Lstat(target + "/closed/f"); (err == nil) != want {
@@ -328,7 +328,7 @@ func TestImportAfterAKilledAgent(t *testing.T) {
 	defer w.Close()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Atomic: true}, body)
+		_, err := in.TarIn(t.Context(), target, api.TarInOptions{Atomic: true}, body)
 		ended <- err
 	}()
 	part := pack(t, regular("f", "new"), regular("g", strings.Repeat("more ", 1<<18))).Bytes()
@@ -350,7 +350,7 @@ func TestImportAfterAKilledAgent(t *testing.T) {
 		t.Fatal("nothing is left to recover")
 	}
 	must(t, os.Chtimes(staging[0], time.Time{}, time.Unix(1000, 0)))
-	if _, err := boot(t, nil).TarIn(t.Context(), target, cloche.TarInOptions{Atomic: true}, pack(t)); err != nil {
+	if _, err := boot(t, nil).TarIn(t.Context(), target, api.TarInOptions{Atomic: true}, pack(t)); err != nil {
 		t.Fatal(err)
 	}
 	wantTree(t, target, before)
@@ -363,7 +363,7 @@ func TestImportTakesNoImports(t *testing.T) {
 	name := stagingPrefix + strings.Repeat("0d", 16)
 	for _, atomic := range []bool{false, true} {
 		target := t.TempDir()
-		report, err := in.TarIn(t.Context(), target, cloche.TarInOptions{Atomic: atomic}, pack(t, regular(name+"/journal", "x"), regular("d/"+name+"/old/f", "x"), regular("f", "x")))
+		report, err := in.TarIn(t.Context(), target, api.TarInOptions{Atomic: atomic}, pack(t, regular(name+"/journal", "x"), regular("d/"+name+"/old/f", "x"), regular("f", "x")))
 		if err != nil || report.Entries != 1 || len(report.Skipped) != 2 {
 			t.Fatalf("%+v, %v", report, err)
 		}

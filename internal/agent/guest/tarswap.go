@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // stagingPrefix begins the name of the directory in which an import is put
@@ -94,7 +94,7 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 		return err
 	}
 	if uerr := s.undo(x.keepOwner); uerr != nil {
-		return cloche.Errorf(cloche.CodeInternal, "unpack into %.500q: %v; and what was moved cannot be moved back", target.Name(), err).
+		return api.Errorf(api.CodeInternal, "unpack into %.500q: %v; and what was moved cannot be moved back", target.Name(), err).
 			WithHint("what was there is in %s/%s", g.name, oldName).WithCause(uerr)
 	}
 	return fileError("unpack into", target.Name(), err)
@@ -338,7 +338,7 @@ func (s *swap) merge(dir string) error {
 			}
 			continue
 		case there == unix.S_IFDIR || there != 0 && comes == unix.S_IFDIR:
-			return cloche.Errorf(cloche.CodeExists, "%.200q is a directory in only one of the tar and the place that it goes to", name).
+			return api.Errorf(api.CodeExists, "%.200q is a directory in only one of the tar and the place that it goes to", name).
 				WithHint("remove what is there first, or clear the directory")
 		case there != 0:
 			s.out(name)
@@ -367,7 +367,7 @@ func (s *swap) move(m renaming) error {
 	}
 	err := renameBy(how, from, to, m.name)
 	if errors.Is(err, unix.EEXIST) {
-		return cloche.Errorf(cloche.CodeExists, "%.200q was made while the tar was put in place", m.name).WithHint("import again")
+		return api.Errorf(api.CodeExists, "%.200q was made while the tar was put in place", m.name).WithHint("import again")
 	}
 	if err != nil {
 		return err

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // openTerminal makes a terminal that belongs to u. The path is of its other side.
 func openTerminal(rows, cols uint16, u user) (*os.File, string, error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, "", cloche.Errorf(cloche.CodeUnsupported, "this sandbox has no terminals: %w", fmt.Errorf("open /dev/ptmx: %w", err))
+		return nil, "", api.Errorf(api.CodeUnsupported, "this sandbox has no terminals: %w", fmt.Errorf("open /dev/ptmx: %w", err))
 	}
 	f := os.NewFile(uintptr(fd), "/dev/ptmx")
 	n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -31,7 +31,7 @@ func (a *Agent) doTool(p *peer, req *wire.Request) error {
 	select {
 	case a.tools <- struct{}{}:
 	case <-ctx.Done():
-		return cloche.Errorf(cloche.CodeNoCapacity, "%d file tools are at work in this sandbox, which is the limit", maxTools)
+		return api.Errorf(api.CodeNoCapacity, "%d file tools are at work in this sandbox, which is the limit", maxTools)
 	}
 	defer func() { <-a.tools }()
 	t := req.Tool
@@ -39,7 +39,7 @@ func (a *Agent) doTool(p *peer, req *wire.Request) error {
 		t = &wire.Tool{}
 	}
 	var out any
-	var at *cloche.ToolPlace
+	var at *api.ToolPlace
 	var do func(*place) (any, error)
 	switch {
 	case t.Read != nil:
@@ -53,7 +53,7 @@ func (a *Agent) doTool(p *peer, req *wire.Request) error {
 	case t.Grep != nil:
 		at, do = &t.Grep.ToolPlace, func(pl *place) (any, error) { return toolGrep(ctx, pl, t.Grep) }
 	default:
-		return cloche.Invalid("tool", "the request names no tool")
+		return api.Invalid("tool", "the request names no tool")
 	}
 	pl, err := a.toolPlace(*at, req.User)
 	if err != nil {
@@ -77,7 +77,7 @@ type place struct {
 }
 
 // toolPlace opens what a request is about.
-func (a *Agent) toolPlace(at cloche.ToolPlace, owner string) (*place, error) {
+func (a *Agent) toolPlace(at api.ToolPlace, owner string) (*place, error) {
 	if err := checkPath("root", at.Root); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (a *Agent) toolPlace(at cloche.ToolPlace, owner string) (*place, error) {
 		}
 	}
 	if strings.IndexByte(rel, 0) >= 0 || len(rel) >= unix.PathMax {
-		return nil, cloche.Invalid("path", "path %.200q is none", at.Path)
+		return nil, api.Invalid("path", "path %.200q is none", at.Path)
 	}
 	if rel = strings.Trim(rel, "/"); rel == "" {
 		rel = "."
@@ -145,9 +145,9 @@ func (pl *place) open(rel string) (*os.File, fs.FileInfo, error) {
 	switch {
 	case err != nil:
 	case st.IsDir():
-		err = cloche.Invalid("path", "%.500q is a directory", pl.in(rel)).WithHint("glob says what is in it")
+		err = api.Invalid("path", "%.500q is a directory", pl.in(rel)).WithHint("glob says what is in it")
 	case !st.Mode().IsRegular():
-		err = cloche.Invalid("path", "%.500q is neither a file nor a link to one", pl.in(rel))
+		err = api.Invalid("path", "%.500q is neither a file nor a link to one", pl.in(rel))
 	}
 	if err != nil {
 		f.Close()
@@ -165,6 +165,6 @@ func (pl *place) fail(err error) error {
 }
 
 func outside(name, root string) error {
-	return cloche.Invalid("path", "%.500q is not below %.500q, or a symlink leads out of it", name, root).
+	return api.Invalid("path", "%.500q is not below %.500q, or a symlink leads out of it", name, root).
 		WithHint("name a path below the root, or another root")
 }

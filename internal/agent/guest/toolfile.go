@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -27,16 +27,16 @@ const (
 )
 
 // toolRead reads lines.
-func toolRead(ctx context.Context, pl *place, r *cloche.ToolRead) (cloche.ToolText, error) {
-	out := cloche.ToolText{Path: shown(pl.abs()), FirstLine: max(r.FirstLine, 1)}
+func toolRead(ctx context.Context, pl *place, r *api.ToolRead) (api.ToolText, error) {
+	out := api.ToolText{Path: shown(pl.abs()), FirstLine: max(r.FirstLine, 1)}
 	want := r.Lines
 	switch {
-	case want < 0 || want > cloche.MaxToolLines:
-		return out, cloche.Invalid("lines", "%d lines were asked for", want).WithHint("1 to %d, or leave it out", cloche.MaxToolLines)
+	case want < 0 || want > api.MaxToolLines:
+		return out, api.Invalid("lines", "%d lines were asked for", want).WithHint("1 to %d, or leave it out", api.MaxToolLines)
 	case r.FirstLine < 0:
-		return out, cloche.Invalid("first_line", "first_line is %d", r.FirstLine).WithHint("lines are counted from 1")
+		return out, api.Invalid("first_line", "first_line is %d", r.FirstLine).WithHint("lines are counted from 1")
 	case want == 0:
-		want = cloche.DefaultToolLines
+		want = api.DefaultToolLines
 	}
 	f, st, err := pl.open(pl.rel)
 	if err != nil {
@@ -44,7 +44,7 @@ func toolRead(ctx context.Context, pl *place, r *cloche.ToolRead) (cloche.ToolTe
 	}
 	defer f.Close()
 	out.Size = st.Size()
-	in := bufio.NewReaderSize(f, cloche.MaxToolText+utf8.UTFMax)
+	in := bufio.NewReaderSize(f, api.MaxToolText+utf8.UTFMax)
 	if head, _ := in.Peek(sniffed); bytes.IndexByte(head, 0) >= 0 {
 		out.Binary = true
 		return out, nil
@@ -57,14 +57,14 @@ func toolRead(ctx context.Context, pl *place, r *cloche.ToolRead) (cloche.ToolTe
 		line, err := in.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) && out.Lines == 0 {
 			out.Cut = true
-			out.Lines, text = 1, wholeRunes(line, cloche.MaxToolText)
+			out.Lines, text = 1, wholeRunes(line, api.MaxToolText)
 			err = skipLines(ctx, in, 2)
 			if err != nil {
 				return out, err
 			}
 			break
 		}
-		if len(text)+len(line) > cloche.MaxToolText {
+		if len(text)+len(line) > api.MaxToolText {
 			out.More = true // and the line is not among those that were read
 			break
 		}
@@ -104,7 +104,7 @@ func skipLines(ctx context.Context, in *bufio.Reader, number int) error {
 			return err
 		}
 		if left < 0 || ctx.Err() != nil {
-			return cloche.Errorf(cloche.CodeTooLarge, "line %d is further into the file than is looked", number).
+			return api.Errorf(api.CodeTooLarge, "line %d is further into the file than is looked", number).
 				WithHint("at most %d MiB are looked through; read the bytes instead", maxToolScan>>20)
 		}
 	}
@@ -127,11 +127,11 @@ func wholeRunes(b []byte, n int) []byte {
 func shown(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // toolWrite replaces a file whole, or not at all.
-func toolWrite(pl *place, r *cloche.ToolWrite) (cloche.ToolWritten, error) {
-	out := cloche.ToolWritten{Path: shown(pl.abs()), Size: int64(len(r.Content))}
-	if len(r.Content) > cloche.MaxToolWrite {
-		return out, cloche.Errorf(cloche.CodeTooLarge, "the content has %d bytes", len(r.Content)).
-			WithHint("at most %d; put larger files with the file API", cloche.MaxToolWrite)
+func toolWrite(pl *place, r *api.ToolWrite) (api.ToolWritten, error) {
+	out := api.ToolWritten{Path: shown(pl.abs()), Size: int64(len(r.Content))}
+	if len(r.Content) > api.MaxToolWrite {
+		return out, api.Errorf(api.CodeTooLarge, "the content has %d bytes", len(r.Content)).
+			WithHint("at most %d; put larger files with the file API", api.MaxToolWrite)
 	}
 	old, err := pl.replaceable()
 	if err != nil {
@@ -155,9 +155,9 @@ func (pl *place) replaceable() (*spot, error) {
 	case !s.there && len(s.name) > unix.NAME_MAX:
 		err = unix.ENAMETOOLONG
 	case s.there && kind == unix.S_IFLNK:
-		err = cloche.Invalid("path", "%.500q is a symlink", pl.abs()).WithHint("name the file that it leads to")
+		err = api.Invalid("path", "%.500q is a symlink", pl.abs()).WithHint("name the file that it leads to")
 	case s.there && kind != unix.S_IFREG:
-		err = cloche.Invalid("path", "%.500q is no regular file", pl.abs())
+		err = api.Invalid("path", "%.500q is no regular file", pl.abs())
 	}
 	if err != nil {
 		s.close()
@@ -223,17 +223,17 @@ func (pl *place) unchanged(s *spot) error {
 	if err == nil && idOf(&now) == idOf(&s.st) && now.Size == s.st.Size && now.Mtim == s.st.Mtim {
 		return nil
 	}
-	return cloche.Errorf(cloche.CodeConflict, "%.500q was changed by somebody else meanwhile", pl.abs()).WithHint("read it again")
+	return api.Errorf(api.CodeConflict, "%.500q was changed by somebody else meanwhile", pl.abs()).WithHint("read it again")
 }
 
 // toolEdit replaces text in a file.
-func toolEdit(pl *place, r *cloche.ToolEdit) (cloche.ToolWritten, error) {
-	out := cloche.ToolWritten{Path: shown(pl.abs())}
+func toolEdit(pl *place, r *api.ToolEdit) (api.ToolWritten, error) {
+	out := api.ToolWritten{Path: shown(pl.abs())}
 	switch {
 	case r.Old == "":
-		return out, cloche.Invalid("old", "there is no text to replace").WithHint("write makes a file; old is text that is in it")
+		return out, api.Invalid("old", "there is no text to replace").WithHint("write makes a file; old is text that is in it")
 	case r.Old == r.New:
-		return out, cloche.Invalid("new", "the new text is the old one").WithHint("nothing would be changed")
+		return out, api.Invalid("new", "the new text is the old one").WithHint("nothing would be changed")
 	}
 	old, err := pl.replaceable()
 	if err != nil {
@@ -250,11 +250,11 @@ func toolEdit(pl *place, r *cloche.ToolEdit) (cloche.ToolWritten, error) {
 	n := bytes.Count(content, []byte(r.Old))
 	switch {
 	case n == 0:
-		return out, cloche.Invalid("old", "the text does not occur in %.500q", pl.abs()).WithHint("read the file; blanks and line breaks count")
+		return out, api.Invalid("old", "the text does not occur in %.500q", pl.abs()).WithHint("read the file; blanks and line breaks count")
 	case n > 1 && !r.All:
-		return out, cloche.Invalid("old", "the text occurs %d times in %.500q", n, pl.abs()).WithHint("give more of what stands around it, or set all")
-	case len(content)+n*(len(r.New)-len(r.Old)) > cloche.MaxToolWrite:
-		return out, cloche.Errorf(cloche.CodeTooLarge, "the file would be over %d bytes", cloche.MaxToolWrite)
+		return out, api.Invalid("old", "the text occurs %d times in %.500q", n, pl.abs()).WithHint("give more of what stands around it, or set all")
+	case len(content)+n*(len(r.New)-len(r.Old)) > api.MaxToolWrite:
+		return out, api.Errorf(api.CodeTooLarge, "the file would be over %d bytes", api.MaxToolWrite)
 	}
 	out.Replaced, out.Line = n, 1+bytes.Count(content[:bytes.Index(content, []byte(r.Old))], []byte("\n"))
 	content = bytes.ReplaceAll(content, []byte(r.Old), []byte(r.New))
@@ -269,13 +269,13 @@ func (pl *place) content(s *spot) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, cloche.MaxToolEdit+1))
+	content, err := io.ReadAll(io.LimitReader(f, api.MaxToolEdit+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(content) > cloche.MaxToolEdit {
-		return nil, cloche.Errorf(cloche.CodeTooLarge, "%.500q has %d bytes", pl.abs(), max(s.st.Size, int64(len(content)))).
-			WithHint("at most %d are edited", cloche.MaxToolEdit)
+	if len(content) > api.MaxToolEdit {
+		return nil, api.Errorf(api.CodeTooLarge, "%.500q has %d bytes", pl.abs(), max(s.st.Size, int64(len(content)))).
+			WithHint("at most %d are edited", api.MaxToolEdit)
 	}
 	return content, nil
 }

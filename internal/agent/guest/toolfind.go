@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -42,7 +42,7 @@ type search struct {
 	skip    []string
 	entries int
 	buf     []byte
-	partial cloche.ToolPartial
+	partial api.ToolPartial
 	// enter says whether to go into a directory; file is told of everything else. Both
 	// get the descriptor of the directory that it is in, and how deep that is. An
 	// errEnough ends the search.
@@ -52,13 +52,13 @@ type search struct {
 
 func newSearch(ctx context.Context, skip []string) *search {
 	if skip == nil {
-		skip = cloche.ToolSkip()
+		skip = api.ToolSkip()
 	}
 	return &search{ctx: ctx, skip: skip, buf: make([]byte, direntBytes)}
 }
 
 // enough ends the search and says why.
-func (s *search) enough(why cloche.ToolPartial) error {
+func (s *search) enough(why api.ToolPartial) error {
 	s.partial = why
 	return errEnough
 }
@@ -79,7 +79,7 @@ func (s *search) directory(d int, rel string, depth int) error {
 	}
 	for _, e := range names {
 		if s.ctx.Err() != nil {
-			return s.enough(cloche.PartialTime)
+			return s.enough(api.PartialTime)
 		}
 		if e.kind == unix.DT_UNKNOWN {
 			e.kind = kindAt(d, e.name)
@@ -95,7 +95,7 @@ func (s *search) directory(d int, rel string, depth int) error {
 			continue
 		}
 		if depth >= maxToolDepth {
-			s.partial = cloche.PartialFiles
+			s.partial = api.PartialFiles
 			continue
 		}
 		if err := s.into(d, e.name, below, depth+1); err != nil {
@@ -128,7 +128,7 @@ func (s *search) names(d int) ([]dirent, error) {
 			return all, nil // of one that cannot be read further, what there was
 		}
 		if s.entries += len(list); s.entries > maxToolEntries || len(all)+len(list) > maxToolNames {
-			return nil, s.enough(cloche.PartialFiles)
+			return nil, s.enough(api.PartialFiles)
 		}
 		all = append(all, list...)
 	}
@@ -158,15 +158,15 @@ func (pl *place) top() (*os.File, error) {
 
 func limitOf(asked, most int) (int, error) {
 	if asked < 0 || asked > most {
-		return 0, cloche.Invalid("limit", "%d matches were asked for", asked).WithHint("1 to %d, or leave it out", most)
+		return 0, api.Invalid("limit", "%d matches were asked for", asked).WithHint("1 to %d, or leave it out", most)
 	}
 	return cmp.Or(asked, most), nil
 }
 
 // toolGlob finds files by name.
-func toolGlob(ctx context.Context, pl *place, r *cloche.ToolGlob) (cloche.ToolFiles, error) {
-	out := cloche.ToolFiles{Files: []cloche.ToolFile{}}
-	limit, err := limitOf(r.Limit, cloche.MaxToolGlob)
+func toolGlob(ctx context.Context, pl *place, r *api.ToolGlob) (api.ToolFiles, error) {
+	out := api.ToolFiles{Files: []api.ToolFile{}}
+	limit, err := limitOf(r.Limit, api.MaxToolGlob)
 	if err != nil {
 		return out, err
 	}
@@ -188,9 +188,9 @@ func toolGlob(ctx context.Context, pl *place, r *cloche.ToolGlob) (cloche.ToolFi
 			return
 		}
 		info := describe(name, &st)
-		out.Files = append(out.Files, cloche.ToolFile{Path: shown(pl.in(rel)), Type: info.Type, Size: info.Size, ModTime: info.ModTime})
+		out.Files = append(out.Files, api.ToolFile{Path: shown(pl.in(rel)), Type: info.Type, Size: info.Size, ModTime: info.ModTime})
 		if len(out.Files) >= limit+maxToolKept { // it is the newest that are kept
-			out.Files, out.Partial = newestFiles(out.Files, limit), cloche.PartialMatches
+			out.Files, out.Partial = newestFiles(out.Files, limit), api.PartialMatches
 		}
 	}
 	s.enter = func(at int, name, rel string, depth int) bool {
@@ -207,7 +207,7 @@ func toolGlob(ctx context.Context, pl *place, r *cloche.ToolGlob) (cloche.ToolFi
 		return out, err
 	}
 	if len(out.Files) > limit {
-		out.Partial = cloche.PartialMatches
+		out.Partial = api.PartialMatches
 	}
 	out.Partial = cmp.Or(s.partial, out.Partial)
 	out.Files = newestFiles(out.Files, limit)
@@ -215,8 +215,8 @@ func toolGlob(ctx context.Context, pl *place, r *cloche.ToolGlob) (cloche.ToolFi
 }
 
 // newestFiles sorts files by when they were changed and keeps so many.
-func newestFiles(files []cloche.ToolFile, n int) []cloche.ToolFile {
-	slices.SortFunc(files, func(a, b cloche.ToolFile) int {
+func newestFiles(files []api.ToolFile, n int) []api.ToolFile {
+	slices.SortFunc(files, func(a, b api.ToolFile) int {
 		return cmp.Or(b.ModTime.Compare(a.ModTime), cmp.Compare(a.Path, b.Path))
 	})
 	return files[:min(len(files), n)]
@@ -233,15 +233,15 @@ type grep struct {
 	limit   int
 	seen    int
 	content bytes.Buffer
-	out     cloche.ToolLines
+	out     api.ToolLines
 }
 
 // toolGrep finds lines in text files.
-func toolGrep(ctx context.Context, pl *place, r *cloche.ToolGrep) (cloche.ToolLines, error) {
+func toolGrep(ctx context.Context, pl *place, r *api.ToolGrep) (api.ToolLines, error) {
 	g := &grep{search: newSearch(ctx, r.Skip), pl: pl, all: r.Include == "", named: !strings.Contains(r.Include, "/")}
-	g.out.Matches = []cloche.ToolMatch{}
+	g.out.Matches = []api.ToolMatch{}
 	var err error
-	if g.limit, err = limitOf(r.Limit, cloche.MaxToolGrep); err != nil {
+	if g.limit, err = limitOf(r.Limit, api.MaxToolGrep); err != nil {
 		return g.out, err
 	}
 	if g.re, err = compile(r); err != nil {
@@ -274,10 +274,10 @@ func toolGrep(ctx context.Context, pl *place, r *cloche.ToolGrep) (cloche.ToolLi
 }
 
 // compile makes the expression of a request. It is RE2's, so its time is linear.
-func compile(r *cloche.ToolGrep) (*regexp.Regexp, error) {
+func compile(r *api.ToolGrep) (*regexp.Regexp, error) {
 	text := r.Pattern
-	if text == "" || len(text) > cloche.MaxToolPattern {
-		return nil, cloche.Invalid("pattern", "the pattern has %d bytes", len(text)).WithHint("1 to %d", cloche.MaxToolPattern)
+	if text == "" || len(text) > api.MaxToolPattern {
+		return nil, api.Invalid("pattern", "the pattern has %d bytes", len(text)).WithHint("1 to %d", api.MaxToolPattern)
 	}
 	if r.Fixed {
 		text = regexp.QuoteMeta(text)
@@ -287,7 +287,7 @@ func compile(r *cloche.ToolGrep) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile(text)
 	if err != nil {
-		return nil, cloche.Invalid("pattern", "the pattern is no regular expression: %w", err).
+		return nil, api.Invalid("pattern", "the pattern is no regular expression: %w", err).
 			WithHint("the syntax is RE2's, without look-around and back-references; fixed takes it as plain text")
 	}
 	return re, nil
@@ -312,8 +312,8 @@ func (g *grep) look(at int, e dirent, rel string, _ int) error {
 	if e.kind != unix.DT_REG || !g.wanted(rel, e.name) {
 		return nil
 	}
-	if g.seen++; g.seen > cloche.MaxToolFiles {
-		return g.enough(cloche.PartialFiles)
+	if g.seen++; g.seen > api.MaxToolFiles {
+		return g.enough(api.PartialFiles)
 	}
 	name := shown(g.pl.in(rel))
 	fd, err := unix.Openat(at, e.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -357,10 +357,10 @@ func (g *grep) tell(list *[]string, name string) {
 // lines searches an open file.
 func (g *grep) lines(f io.Reader, name string) error {
 	g.content.Reset()
-	_, err := g.content.ReadFrom(io.LimitReader(f, cloche.MaxToolFile+1))
+	_, err := g.content.ReadFrom(io.LimitReader(f, api.MaxToolFile+1))
 	content := g.content.Bytes()
 	switch {
-	case err != nil, len(content) > cloche.MaxToolFile:
+	case err != nil, len(content) > api.MaxToolFile:
 		g.tell(&g.out.Unread, name)
 		return nil
 	case bytes.IndexByte(content[:min(len(content), sniffed)], 0) >= 0:
@@ -372,17 +372,17 @@ func (g *grep) lines(f io.Reader, name string) error {
 	for line := range bytes.Lines(content) {
 		number++
 		if number%128 == 0 && g.ctx.Err() != nil {
-			return g.enough(cloche.PartialTime)
+			return g.enough(api.PartialTime)
 		}
 		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
-		if !g.re.Match(line[:min(len(line), cloche.MaxToolLine)]) {
+		if !g.re.Match(line[:min(len(line), api.MaxToolLine)]) {
 			continue
 		}
 		if len(g.out.Matches) == g.limit {
-			return g.enough(cloche.PartialMatches)
+			return g.enough(api.PartialMatches)
 		}
-		text, cut := firstChars(line, cloche.MaxToolShown)
-		g.out.Matches = append(g.out.Matches, cloche.ToolMatch{Path: name, Line: number, Text: text, Cut: cut})
+		text, cut := firstChars(line, api.MaxToolShown)
+		g.out.Matches = append(g.out.Matches, api.ToolMatch{Path: name, Line: number, Text: text, Cut: cut})
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -30,12 +30,12 @@ type globState [][]int
 func parseGlob(field, text string) (globPattern, error) {
 	var g globPattern
 	bad := func(why string) (globPattern, error) {
-		return g, cloche.Invalid(field, "%s %.200q %s", field, text, why).WithHint(`such as "*.go", "src/**/*.{c,h}" or "**/test_[a-z]*.py"`)
+		return g, api.Invalid(field, "%s %.200q %s", field, text, why).WithHint(`such as "*.go", "src/**/*.{c,h}" or "**/test_[a-z]*.py"`)
 	}
 	switch {
 	case text == "":
 		return bad("is empty")
-	case len(text) > cloche.MaxToolPattern:
+	case len(text) > api.MaxToolPattern:
 		return bad("is too long")
 	case strings.HasPrefix(text, "/"):
 		return bad("begins with a slash, and patterns are relative to the path")

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // user is who a process runs as.
@@ -47,7 +47,7 @@ func (us *users) lookup(spec string) (user, error) {
 		if spec == "" || us.single && namesRoot(spec) || spec == strconv.FormatUint(uint64(us.self.uid), 10) {
 			return *us.self, nil
 		}
-		return user{}, cloche.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
+		return user{}, api.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
 			WithHint("leave user empty")
 	}
 	if spec == "" || namesRoot(spec) {
@@ -64,7 +64,7 @@ func (us *users) lookup(spec string) (user, error) {
 		}
 	}
 	if us.single && (u.uid != 0 || u.gid != 0) {
-		return user{}, cloche.Invalid("user", "user %q: this sandbox has uid 0 only, because its daemon does not run as root", spec).
+		return user{}, api.Invalid("user", "user %q: this sandbox has uid 0 only, because its daemon does not run as root", spec).
 			WithHint("use root, which has no rights on the host, or a daemon that runs as root; /etc/subuid and newuidmap make no difference")
 	}
 	u.groups = []uint32{u.gid}
@@ -92,7 +92,7 @@ func namesRoot(spec string) bool {
 }
 
 // named adds what the image calls the users and the groups of files.
-func named(files []cloche.FileInfo) []cloche.FileInfo {
+func named(files []api.FileInfo) []api.FileInfo {
 	us, gs := accountNames("/etc/passwd"), accountNames("/etc/group")
 	for i := range files {
 		files[i].User, files[i].Group = us[files[i].UID], gs[files[i].GID]
@@ -127,7 +127,7 @@ func (us *users) account(name string) (user, error) {
 		}
 	}
 	if numErr != nil {
-		return user{}, cloche.Invalid("user", "user %q is not in the image's /etc/passwd", name).
+		return user{}, api.Invalid("user", "user %q is not in the image's /etc/passwd", name).
 			WithHint("use a name from it, or a number")
 	}
 	return user{uid: number, home: "/"}, nil
@@ -143,7 +143,7 @@ func (us *users) group(name string) (uint32, error) {
 			return uint32(gid), nil
 		}
 	}
-	return 0, cloche.Invalid("user", "group %q is not in the image's /etc/group", name).
+	return 0, api.Invalid("user", "group %q is not in the image's /etc/group", name).
 		WithHint("use a name from it, or a number")
 }
 

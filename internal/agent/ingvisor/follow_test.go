@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
 // managed is a managed process that runs a script.
 func managed(script string) agent.Process {
 	s := shell(script)
-	s.Timeout, s.ExecID = 0, cloche.NewID("p-")
+	s.Timeout, s.ExecID = 0, api.NewID("p-")
 	return agent.Process{Start: s}
 }
 
@@ -29,7 +29,7 @@ func BenchmarkFollow(b *testing.B) {
 			b.SetBytes(size)
 			for b.Loop() {
 				p := managed(flood)
-				p.Spec.OnFull = cloche.OnFullBlock
+				p.Spec.OnFull = api.OnFullBlock
 				if _, err := in.StartProcess(b.Context(), p); err != nil {
 					b.Fatal(err)
 				}
@@ -62,12 +62,12 @@ func BenchmarkFollow(b *testing.B) {
 func BenchmarkFirstByte(b *testing.B) {
 	in := boot(b, nil)
 	p := managed("echo hello; exec sleep 1000")
-	p.Spec.Ready = &cloche.Readiness{Log: "hello"}
+	p.Spec.Ready = &api.Readiness{Log: "hello"}
 	if _, err := in.StartProcess(b.Context(), p); err != nil {
 		b.Fatal(err)
 	}
 	enough := errors.New("enough")
-	if err := in.WatchProcesses(b.Context(), func(r cloche.Process) error {
+	if err := in.WatchProcesses(b.Context(), func(r api.Process) error {
 		if r.ReadyAt != nil {
 			return enough
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -73,7 +73,7 @@ func TestStrengthOfProcesses(t *testing.T) {
 	b := boot(t, nil)
 	s := shell("grep -e Cap -e NoNew /proc/self/status; id; echo $$ >/tmp/x; stat -c %u:%g /tmp/x /work; ls /proc/self/fd | wc -l")
 	for _, who := range users(t) {
-		s.User, s.ExecID = who, cloche.NewID("x-")
+		s.User, s.ExecID = who, api.NewID("x-")
 		r, err := b.Exec(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestFilesBelongToTheUser(t *testing.T) {
 			r.Close()
 		}
 	}
-	if _, err := b.Stat(t.Context(), "/no/such"); !errors.Is(err, cloche.ErrNotFound) {
+	if _, err := b.Stat(t.Context(), "/no/such"); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
@@ -63,7 +63,7 @@ func bootWith(t testing.TB, tune func(*agent.Config), change func(*engine.Plan))
 		t.Fatal(err)
 	}
 	plan := engine.Plan{
-		ID: cloche.NewID("sb-"), Owner: "agenttest", Dir: t.TempDir(), Hostname: "agenttest",
+		ID: api.NewID("sb-"), Owner: "agenttest", Dir: t.TempDir(), Hostname: "agenttest",
 		Root:   engine.Root{Image: root},
 		Mounts: []engine.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true, Static: true}, {Source: t.TempDir(), Target: "/work"}},
 		Tmpfs:  []engine.Tmpfs{{Target: "/tmp", SizeBytes: 256 << 20, Mode: 0o1777}},
@@ -167,7 +167,7 @@ func add(w *erofs.Writer, name string, data []byte, mode fs.FileMode) error {
 var environment = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/root", "LANG=C.UTF-8"}
 
 func start(argv ...string) agent.Start {
-	return agent.Start{ExecID: cloche.NewID("x-"), Argv: argv, Env: environment, Cwd: "/", Timeout: 60 * time.Second}
+	return agent.Start{ExecID: api.NewID("x-"), Argv: argv, Env: environment, Cwd: "/", Timeout: 60 * time.Second}
 }
 
 func shell(script string) agent.Start { return start("/bin/sh", "-c", script) }

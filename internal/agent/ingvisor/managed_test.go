@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -29,7 +29,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func (b *box) must(t testing.TB, p agent.Process) cloche.Process {
+func (b *box) must(t testing.TB, p agent.Process) api.Process {
 	t.Helper()
 	r, err := b.StartProcess(within(t, time.Minute), p)
 	if err != nil {
@@ -39,10 +39,10 @@ func (b *box) must(t testing.TB, p agent.Process) cloche.Process {
 }
 
 // until watches a process until its record is as wanted.
-func (b *box) until(t testing.TB, id string, want func(cloche.Process) bool) cloche.Process {
+func (b *box) until(t testing.TB, id string, want func(api.Process) bool) api.Process {
 	t.Helper()
-	var last cloche.Process
-	err := b.WatchProcesses(within(t, time.Minute), func(p cloche.Process) error {
+	var last api.Process
+	err := b.WatchProcesses(within(t, time.Minute), func(p api.Process) error {
 		if p.ExecID == id {
 			if last = p; want(p) {
 				return errFound
@@ -56,8 +56,8 @@ func (b *box) until(t testing.TB, id string, want func(cloche.Process) bool) clo
 	return last
 }
 
-func ended(p cloche.Process) bool { return p.State.Ended() }
-func ready(p cloche.Process) bool { return p.State == cloche.ProcessReady }
+func ended(p api.Process) bool { return p.State.Ended() }
+func ready(p api.Process) bool { return p.State == api.ProcessReady }
 
 // reader reads a process's output to where something stands in it.
 type reader struct {
@@ -95,15 +95,15 @@ func (r *reader) expect(t testing.TB, what string) {
 func TestRestart(t *testing.T) {
 	b := boot(t, nil)
 	p := managed("echo run; exit 2")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartOnFailure, BackoffMS: 200, MaxBackoffMS: 200, MaxRestarts: 3}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartOnFailure, BackoffMS: 200, MaxBackoffMS: 200, MaxRestarts: 3}
 	b.must(t, p)
 	r := b.until(t, p.ExecID, ended)
-	if r.State != cloche.ProcessFailed || r.Restarts != 3 || *r.ExitCode != 2 || r.Position != 16 {
+	if r.State != api.ProcessFailed || r.Restarts != 3 || *r.ExitCode != 2 || r.Position != 16 {
 		t.Fatalf("%+v", r)
 	}
 	// A run kills what the one before has left, so that the next finds its port free.
 	p = managed("(setsid sleep 1000 &) ; echo up; kill -9 $$")
-	p.Spec.Restart = &cloche.Restart{Policy: cloche.RestartAlways, BackoffMS: 200, MaxRestarts: 2}
+	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 200, MaxRestarts: 2}
 	b.must(t, p)
 	b.until(t, p.ExecID, ended)
 	if got := b.run(t, "ps -eo args | grep -c '^sleep 1000' || true"); got != "1" {
@@ -121,12 +121,12 @@ func TestReadinessAndPorts(t *testing.T) {
 	b := boot(t, nil)
 	for name, c := range map[string]struct {
 		script string
-		ready  cloche.Readiness
+		ready  api.Readiness
 	}{
-		"log":    {"sleep 0.2; echo 'listening on 80' >&2; sleep 100", cloche.Readiness{Log: `^listening on \d+$`}},
-		"prompt": {"printf 'ready> '; sleep 100", cloche.Readiness{Log: "^ready> $"}},
-		"port":   {"exec python3 -m http.server --bind 127.0.0.1 8001", cloche.Readiness{Port: 8001}},
-		"http":   {"exec python3 -m http.server --bind 127.0.0.1 --directory /etc 8002", cloche.Readiness{HTTP: &cloche.HTTPProbe{Port: 8002, Path: "/passwd"}}},
+		"log":    {"sleep 0.2; echo 'listening on 80' >&2; sleep 100", api.Readiness{Log: `^listening on \d+$`}},
+		"prompt": {"printf 'ready> '; sleep 100", api.Readiness{Log: "^ready> $"}},
+		"port":   {"exec python3 -m http.server --bind 127.0.0.1 8001", api.Readiness{Port: 8001}},
+		"http":   {"exec python3 -m http.server --bind 127.0.0.1 --directory /etc 8002", api.Readiness{HTTP: &api.HTTPProbe{Port: 8002, Path: "/passwd"}}},
 	} {
 		p := managed(c.script)
 		p.Spec.Ready = &c.ready
@@ -156,10 +156,10 @@ func TestReadinessAndPorts(t *testing.T) {
 			t.Fatalf("%d %q %v", resp.StatusCode, body, err)
 		}
 	}
-	if _, err := b.DialPort(t.Context(), 8003); !errors.Is(err, cloche.ErrUnavailable) {
+	if _, err := b.DialPort(t.Context(), 8003); !errors.Is(err, api.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if _, err := b.DialPort(t.Context(), agent.Port); !errors.Is(err, cloche.ErrDenied) {
+	if _, err := b.DialPort(t.Context(), agent.Port); !errors.Is(err, api.ErrDenied) {
 		t.Fatal(err)
 	}
 }
@@ -167,7 +167,7 @@ func TestReadinessAndPorts(t *testing.T) {
 func TestFollowOverReconnects(t *testing.T) {
 	b := boot(t, nil)
 	p := managed("seq 1 2000000; echo done >&2")
-	p.Spec.OnFull = cloche.OnFullBlock
+	p.Spec.OnFull = api.OnFullBlock
 	b.must(t, p)
 	var out, errs bytes.Buffer
 	position := func() int64 { return int64(out.Len() + errs.Len()) }
@@ -179,7 +179,7 @@ func TestFollowOverReconnects(t *testing.T) {
 			if k.Position != position() || k.Gap != 0 {
 				t.Fatalf("%+v at %d", k, position())
 			}
-			if k.Stream == cloche.Stderr {
+			if k.Stream == api.Stderr {
 				errs.Write(k.Data)
 			} else {
 				out.Write(k.Data)
@@ -193,7 +193,7 @@ func TestFollowOverReconnects(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, cloche.ErrUnavailable) {
+		if !errors.Is(err, api.ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +244,7 @@ func TestStdinOffsets(t *testing.T) {
 			break
 		}
 	}
-	if _, err := b.WriteStdin(t.Context(), p.ExecID, int64(len(data))+1, []byte("x")); !errors.Is(err, cloche.ErrInvalid) {
+	if _, err := b.WriteStdin(t.Context(), p.ExecID, int64(len(data))+1, []byte("x")); !errors.Is(err, api.ErrInvalid) {
 		t.Fatal(err)
 	}
 	if err := b.CloseStdin(t.Context(), p.ExecID); err != nil {
@@ -292,7 +292,7 @@ func TestTerminalJobControl(t *testing.T) {
 	r.expect(t, "interrupted")
 	say(foregroundJob)
 	r.expect(t, "waiting")
-	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGINT), cloche.ScopeGroup, false); err != nil {
+	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGINT), api.ScopeGroup, false); err != nil {
 		t.Fatal(err)
 	}
 	r.expect(t, "interrupted")
@@ -309,7 +309,7 @@ func TestTerminalJobControl(t *testing.T) {
 			t.Fatal("sleep does not run")
 		}
 	}
-	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), cloche.ScopeGroup, false); err != nil && !errors.Is(err, cloche.ErrUnsupported) {
+	if err := b.SignalProcess(t.Context(), p.ExecID, int(unix.SIGUSR1), api.ScopeGroup, false); err != nil && !errors.Is(err, api.ErrUnsupported) {
 		t.Fatal(err)
 	}
 	say("\x03")
@@ -322,9 +322,9 @@ func TestTerminalJobControl(t *testing.T) {
 func TestBlockedProcessIsEnded(t *testing.T) {
 	b := boot(t, nil)
 	p := managed("exec yes")
-	p.Spec.OnFull = cloche.OnFullBlock
+	p.Spec.OnFull = api.OnFullBlock
 	b.must(t, p)
-	full := b.until(t, p.ExecID, func(r cloche.Process) bool { return r.Position >= 2*agent.DefaultRingBytes })
+	full := b.until(t, p.ExecID, func(r api.Process) bool { return r.Position >= 2*agent.DefaultRingBytes })
 	if err := b.SignalProcess(t.Context(), p.ExecID, 15, "", false); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
@@ -22,8 +22,8 @@ import (
 // The rules of these tests, all of the mount at /work.
 var testRules = []struct {
 	path   string
-	access cloche.PathAccess
-}{{"keys", cloche.AccessNone}, {"src", cloche.AccessRead}, {"src/out", cloche.AccessWrite}, {"token", cloche.AccessNone}, {"deep", cloche.AccessWrite}, {"deep/er", cloche.AccessRead}}
+	access api.PathAccess
+}{{"keys", api.AccessNone}, {"src", api.AccessRead}, {"src/out", api.AccessWrite}, {"token", api.AccessNone}, {"deep", api.AccessWrite}, {"deep/er", api.AccessRead}}
 
 // bootRuled boots a sandbox with the rules in force and told to the engine.
 func bootRuled(t testing.TB) *box {
@@ -288,9 +288,9 @@ func TestTarRefusedByRule(t *testing.T) {
 			if err := errors.Join(w.WriteHeader(&c.h), w.Close()); err != nil {
 				t.Fatal(err)
 			}
-			rep, err := b.TarIn(t.Context(), "/work", cloche.TarInOptions{Atomic: atomic}, &buf)
-			e, ok := errors.AsType[*cloche.Error](err)
-			if !ok || e.Code != cloche.CodeDenied || !strings.HasSuffix(e.Rule, c.rule) {
+			rep, err := b.TarIn(t.Context(), "/work", api.TarInOptions{Atomic: atomic}, &buf)
+			e, ok := errors.AsType[*api.Error](err)
+			if !ok || e.Code != api.CodeDenied || !strings.HasSuffix(e.Rule, c.rule) {
 				t.Errorf("%s, atomic %v: %+v, %v", name, atomic, rep, err)
 			}
 		}
@@ -302,7 +302,7 @@ func TestTarRefusedByRule(t *testing.T) {
 		b.Move(t.Context(), "/work/deep", "/work/elsewhere"), b.Move(t.Context(), "/work/deep/er", "/work/plain/er"),
 		b.Move(t.Context(), "/work/plain/file", "/work/deep/er/file"), b.Remove(t.Context(), "/work/deep/er/file", false),
 	} {
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeDenied || !strings.HasSuffix(e.Rule, "rules[5]") {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeDenied || !strings.HasSuffix(e.Rule, "rules[5]") {
 			t.Errorf("%v", err)
 		}
 	}

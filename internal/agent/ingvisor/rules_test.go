@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -19,12 +19,12 @@ import (
 func TestPathRules(t *testing.T) {
 	b := boot(t, nil)
 	b.run(t, `cd /work && mkdir -p secrets/deep src/generated plain && echo s >secrets/deep/key && echo t >token && echo m >src/main.go && echo g >src/generated/g && chmod -R a+rwX .`)
-	rule := func(n, p string, a cloche.PathAccess) agent.Rule {
+	rule := func(n, p string, a api.PathAccess) agent.Rule {
 		return agent.Rule{Name: "mounts[0].rules[" + n + "]", Target: []byte("/work"), Path: []byte(p), Access: a, Make: true}
 	}
 	err := b.Restrict(t.Context(), []agent.Rule{
-		rule("0", "later/on", cloche.AccessNone), rule("1", "secrets", cloche.AccessNone), rule("2", "src", cloche.AccessRead),
-		rule("3", "src/generated", cloche.AccessWrite), rule("4", "token", cloche.AccessNone),
+		rule("0", "later/on", api.AccessNone), rule("1", "secrets", api.AccessNone), rule("2", "src", api.AccessRead),
+		rule("3", "src/generated", api.AccessWrite), rule("4", "token", api.AccessNone),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +79,8 @@ func TestPathRules(t *testing.T) {
 	}
 	denied := func(what, rule string, err error) {
 		t.Helper()
-		e, ok := errors.AsType[*cloche.Error](err)
-		if !ok || e.Code != cloche.CodeDenied || !strings.Contains(e.Rule, rule) || e.Hint == "" {
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Code != api.CodeDenied || !strings.Contains(e.Rule, rule) || e.Hint == "" {
 			t.Errorf("%s: %v (rule %q)", what, err, func() string {
 				if ok {
 					return e.Rule
@@ -111,25 +111,25 @@ func TestPathRules(t *testing.T) {
 	denied("move the directory", "rules[1]", b.Move(ctx, "/work/secrets", "/work/s2"))
 	denied("remove", "rules[1]", b.Remove(ctx, "/work/secrets/deep", true))
 	denied("remove ro", "rules[2]", b.Remove(ctx, "/work/src/main.go", false))
-	_, err = b.TarOut(ctx, "/work/secrets", cloche.TarOutOptions{}, io.Discard)
+	_, err = b.TarOut(ctx, "/work/secrets", api.TarOutOptions{}, io.Discard)
 	denied("tar out", "rules[1]", err)
-	_, err = b.TarIn(ctx, "/work/secrets", cloche.TarInOptions{}, archiveOf(t, "f", "x"))
+	_, err = b.TarIn(ctx, "/work/secrets", api.TarInOptions{}, archiveOf(t, "f", "x"))
 	denied("tar in", "rules[1]", err)
 	for _, atomic := range []bool{false, true} {
-		_, err = b.TarIn(ctx, "/work", cloche.TarInOptions{Atomic: atomic}, archiveOf(t, "plain/ok", "x", "src/f", "x"))
+		_, err = b.TarIn(ctx, "/work", api.TarInOptions{Atomic: atomic}, archiveOf(t, "plain/ok", "x", "src/f", "x"))
 		denied("tar in above ro", "rules[2]", err)
-		_, err = b.TarIn(ctx, "/work", cloche.TarInOptions{Atomic: atomic}, archiveOf(t, "secrets/f", "x"))
+		_, err = b.TarIn(ctx, "/work", api.TarInOptions{Atomic: atomic}, archiveOf(t, "secrets/f", "x"))
 		denied("tar in above none", "rules[1]", err)
 	}
 	var buf bytes.Buffer
 	if err := b.Remove(ctx, "/work/plain/l1", false); err != nil {
 		t.Error(err)
 	}
-	rep, err := b.TarOut(ctx, "/work", cloche.TarOutOptions{}, &buf)
+	rep, err := b.TarOut(ctx, "/work", api.TarOutOptions{}, &buf)
 	if err != nil || bytes.Contains(buf.Bytes(), []byte("secrets/deep/key\x00")) || !bytes.Contains(buf.Bytes(), []byte("main.go")) {
 		t.Errorf("%+v, %v", rep, err)
 	}
-	if err := b.Restrict(ctx, nil); cloche.CodeOf(err) != cloche.CodeState {
+	if err := b.Restrict(ctx, nil); api.CodeOf(err) != api.CodeState {
 		t.Errorf("rules a second time: %v", err)
 	}
 }
@@ -156,12 +156,12 @@ func TestPathRulesRefused(t *testing.T) {
 		prepare string
 		rule    agent.Rule
 	}{
-		"missing":         {"true", agent.Rule{Path: []byte("no/such"), Access: cloche.AccessNone}},
-		"over a symlink":  {"ln -s /etc /work/l", agent.Rule{Path: []byte("l/passwd"), Access: cloche.AccessNone, Make: true}},
-		"a symlink":       {"ln -s /etc /work/l", agent.Rule{Path: []byte("l"), Access: cloche.AccessRead, Make: true}},
-		"through a file":  {"echo >/work/f", agent.Rule{Path: []byte("f/g"), Access: cloche.AccessRead, Make: true}},
-		"dangling":        {"ln -s nowhere /work/l", agent.Rule{Path: []byte("l"), Access: cloche.AccessNone, Make: true}},
-		"no such a mount": {"true", agent.Rule{Target: []byte("/nowhere"), Path: []byte("l"), Access: cloche.AccessNone, Make: true}},
+		"missing":         {"true", agent.Rule{Path: []byte("no/such"), Access: api.AccessNone}},
+		"over a symlink":  {"ln -s /etc /work/l", agent.Rule{Path: []byte("l/passwd"), Access: api.AccessNone, Make: true}},
+		"a symlink":       {"ln -s /etc /work/l", agent.Rule{Path: []byte("l"), Access: api.AccessRead, Make: true}},
+		"through a file":  {"echo >/work/f", agent.Rule{Path: []byte("f/g"), Access: api.AccessRead, Make: true}},
+		"dangling":        {"ln -s nowhere /work/l", agent.Rule{Path: []byte("l"), Access: api.AccessNone, Make: true}},
+		"no such a mount": {"true", agent.Rule{Target: []byte("/nowhere"), Path: []byte("l"), Access: api.AccessNone, Make: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := boot(t, nil)
@@ -171,8 +171,8 @@ func TestPathRulesRefused(t *testing.T) {
 				c.rule.Target = []byte("/work")
 			}
 			err := b.Restrict(t.Context(), []agent.Rule{c.rule})
-			e, ok := errors.AsType[*cloche.Error](err)
-			if !ok || e.Code != cloche.CodeInvalid || e.Field != c.rule.Name || e.Hint == "" {
+			e, ok := errors.AsType[*api.Error](err)
+			if !ok || e.Code != api.CodeInvalid || e.Field != c.rule.Name || e.Hint == "" {
 				t.Errorf("%v", err)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // BenchmarkTar measures archives in and out of a directory that a gofer serves,
@@ -22,7 +22,7 @@ func BenchmarkTar(b *testing.B) {
 	in := boot(b, nil)
 	for name, archive := range map[string][]byte{"small": manyFiles(b, 2000, 4<<10), "big": manyFiles(b, 1, 128<<20)} {
 		in.run(b, "rm -rf /work/src && mkdir /work/src")
-		if _, err := in.TarIn(b.Context(), "/work/src", cloche.TarInOptions{}, bytes.NewReader(archive)); err != nil {
+		if _, err := in.TarIn(b.Context(), "/work/src", api.TarInOptions{}, bytes.NewReader(archive)); err != nil {
 			b.Fatal(err)
 		}
 		host := b.TempDir()
@@ -66,7 +66,7 @@ func BenchmarkTar(b *testing.B) {
 				}
 			}
 		})
-		for _, o := range []cloche.TarInOptions{{}, {Atomic: true}} {
+		for _, o := range []api.TarInOptions{{}, {Atomic: true}} {
 			bench(fmt.Sprintf("in/atomic=%t", o.Atomic), true, func() error {
 				_, err := in.TarIn(b.Context(), "/work/dst", o, bytes.NewReader(archive))
 				return err
@@ -96,7 +96,7 @@ func BenchmarkTar(b *testing.B) {
 			return cmd.Run()
 		})
 		bench("out", false, func() error {
-			_, err := in.TarOut(b.Context(), "/work/src", cloche.TarOutOptions{}, io.Discard)
+			_, err := in.TarOut(b.Context(), "/work/src", api.TarOutOptions{}, io.Discard)
 			return err
 		})
 	}

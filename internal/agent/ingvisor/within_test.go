@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
@@ -17,7 +17,7 @@ func TestFilesOfAUserWithin(t *testing.T) {
 	b := boot(t, nil)
 	b.run(t, "mkdir -p /work/r/d /work/r/hers /work/r/shut /tmp/r; echo x > /work/r/shut/f; echo secret > /work/s; chmod 700 /work/r/shut; chown alice /work/r/hers;"+
 		" ln -s /work/s /work/r/abs; ln -s .. /work/r/up; ln -s /work/r/d /work/r/in; ln -s /proc/self/root/work/s /work/r/proc; ln -s /tmp/r /work/r/tmp; ln -s l /work/r/l")
-	fs := b.Files(cloche.FileAccess{User: "alice", Within: []string{"/work/r", "/tmp/r"}})
+	fs := b.Files(api.FileAccess{User: "alice", Within: []string{"/work/r", "/tmp/r"}})
 	write := func(name string) error {
 		_, err := fs.Write(t.Context(), name, agent.WriteOptions{Parents: true}, strings.NewReader("new"))
 		return err
@@ -26,18 +26,18 @@ func TestFilesOfAUserWithin(t *testing.T) {
 		_, _, err := fs.Read(t.Context(), "/work/r/"+name, 0, -1)
 		_, serr := fs.Stat(t.Context(), "/work/r/"+name, true)
 		for what, err := range map[string]error{"read": err, "stat": serr, "write": write("/work/r/" + name)} {
-			if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Code != cloche.CodeDenied || e.Rule != cloche.RuleWithin {
+			if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeDenied || e.Rule != api.RuleWithin {
 				t.Errorf("%s %s: %v", what, name, err)
 			}
 		}
 	}
 	for name, want := range map[string]string{"shut/f": "EACCES", "new": "EACCES", "in/new": "EACCES", "tmp/new": "EACCES", "l": "ELOOP"} {
 		err := write("/work/r/" + name)
-		if e, ok := errors.AsType[*cloche.Error](err); !ok || e.Errno != want {
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Errno != want {
 			t.Errorf("write %s: %v, want %s", name, err, want)
 		}
 	}
-	if err := errors.Join(write("/work/r/hers/a/f"), fs.MakeDir(t.Context(), "/work/r/hers/m", "", cloche.MakeDirOptions{Exact: true}), write("/work/r/hers/a/f")); err != nil {
+	if err := errors.Join(write("/work/r/hers/a/f"), fs.MakeDir(t.Context(), "/work/r/hers/m", "", api.MakeDirOptions{Exact: true}), write("/work/r/hers/a/f")); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.run(t, "cd /work/r/hers; stat -c %U:%G:%a a a/f m; cat a/f; ls -A a"); got != "alice:alice:755\nalice:alice:644\nalice:alice:755\nnewf" {
@@ -50,10 +50,10 @@ func TestFilesOfAUserWithin(t *testing.T) {
 	if _, err := fs.List(t.Context(), "/work/r/shut", "", 0); err == nil {
 		t.Error("alice lists what is root's")
 	}
-	if err := errors.Join(fs.Move(t.Context(), "/work/r/hers/m", "/work/r/hers/n"), fs.Remove(t.Context(), "/work/r/hers/a", cloche.RemoveFileOptions{Recursive: true})); err != nil {
+	if err := errors.Join(fs.Move(t.Context(), "/work/r/hers/m", "/work/r/hers/n"), fs.Remove(t.Context(), "/work/r/hers/a", api.RemoveFileOptions{Recursive: true})); err != nil {
 		t.Error(err)
 	}
-	root := b.Files(cloche.FileAccess{User: "root", Within: []string{"/work/r"}})
+	root := b.Files(api.FileAccess{User: "root", Within: []string{"/work/r"}})
 	r, _, err := root.Read(t.Context(), "/work/r/shut/f", 0, -1)
 	if err != nil {
 		t.Fatal(err)

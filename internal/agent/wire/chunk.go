@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // ChunkHeaderLen is the length of what stands before the bytes of a KindChunk:
@@ -19,13 +19,13 @@ const ChunkFrameLen = headerLen + ChunkHeaderLen
 // The stream byte of a chunk.
 const (
 	chunkGap    = 0
-	chunkStdout = cloche.FrameStdout
-	chunkStderr = cloche.FrameStderr
+	chunkStdout = api.FrameStdout
+	chunkStderr = api.FrameStderr
 )
 
 // Chunk is the place of a run of output bytes, or of a gap, which has no bytes.
 type Chunk struct {
-	Stream cloche.Stream // empty for a gap
+	Stream api.Stream // empty for a gap
 	// Position and Offset are of the first byte: in all output of the process,
 	// and in the stream. Of a gap Position is the end.
 	Position, Offset int64
@@ -39,9 +39,9 @@ func AppendChunk(b []byte, c Chunk, n int) []byte {
 	b = append(b, byte(KindChunk))
 	b = binary.BigEndian.AppendUint32(b, uint32(ChunkHeaderLen+n))
 	switch c.Stream {
-	case cloche.Stdout:
+	case api.Stdout:
 		b = append(b, chunkStdout)
-	case cloche.Stderr:
+	case api.Stderr:
 		b = append(b, chunkStderr)
 	default:
 		b = append(b, chunkGap)
@@ -66,9 +66,9 @@ func CutChunk(payload []byte) (Chunk, []byte, error) {
 	}
 	switch payload[0] {
 	case chunkStdout:
-		c.Stream = cloche.Stdout
+		c.Stream = api.Stdout
 	case chunkStderr:
-		c.Stream = cloche.Stderr
+		c.Stream = api.Stderr
 	case chunkGap:
 	default:
 		return Chunk{}, nil, fmt.Errorf("read chunk: %w: stream %d", ErrFrame, payload[0])

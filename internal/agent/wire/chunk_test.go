@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func TestChunkThereAndBack(t *testing.T) {
 	now := time.Unix(1_700_000_000, 123)
 	for _, c := range []Chunk{
-		{Stream: cloche.Stdout, Position: 1 << 40, Offset: 7, Time: now},
-		{Stream: cloche.Stderr, Time: now},
+		{Stream: api.Stdout, Position: 1 << 40, Offset: 7, Time: now},
+		{Stream: api.Stderr, Time: now},
 		{Position: 99, Gap: 99, Time: now},
 	} {
 		data := []byte("output")
@@ -33,7 +33,7 @@ func TestChunkThereAndBack(t *testing.T) {
 }
 
 func FuzzCutChunk(f *testing.F) {
-	f.Add(AppendChunk(nil, Chunk{Stream: cloche.Stdout, Position: 5, Offset: 3}, 1)[headerLen:])
+	f.Add(AppendChunk(nil, Chunk{Stream: api.Stdout, Position: 5, Offset: 3}, 1)[headerLen:])
 	f.Add(AppendChunk(nil, Chunk{Position: 5, Gap: 5}, 0)[headerLen:])
 	f.Add(bytes.Repeat([]byte{0xff}, 40))
 	f.Fuzz(func(t *testing.T, in []byte) {

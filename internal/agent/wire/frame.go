@@ -21,9 +21,9 @@ const (
 	KindWelcome Kind = 'W' // agent: Welcome
 	KindRequest Kind = 'Q' // host: Request, the first frame of each stream
 	KindReply   Kind = 'R' // agent: the answer to a request
-	KindFail    Kind = 'F' // agent: a cloche.Error instead of the answer
+	KindFail    Kind = 'F' // agent: a api.Error instead of the answer
 	KindStarted Kind = 'S' // agent: the program has been executed
-	KindExit    Kind = 'X' // agent: cloche.Result without output
+	KindExit    Kind = 'X' // agent: api.Result without output
 	KindStdout  Kind = 'o' // agent: output; streamed: eight bytes of sequence number first
 	KindStderr  Kind = 'e' // agent: the same
 	KindInput   Kind = 'i' // host: stdin
@@ -31,11 +31,11 @@ const (
 	KindData    Kind = 'd' // either: bytes of a file or tar
 	KindLog     Kind = 'l' // agent: LogHeader as JSON, then its bytes in a KindData
 	KindSignal  Kind = 'k' // host: Signal
-	KindResize  Kind = 'z' // host: cloche.Size
+	KindResize  Kind = 'z' // host: api.Size
 	// Since version 2.
 	KindChunk   Kind = 'c' // agent: output of a process with its place; see Chunk
 	KindAck     Kind = 'a' // host: Ack
-	KindProcess Kind = 'p' // agent: cloche.Process
+	KindProcess Kind = 'p' // agent: api.Process
 	KindCancel  Kind = 'q' // host: Empty; no more of this input is to be written
 	// Since version 4.
 	KindIncoming Kind = 'I' // agent: Incoming, the first frame of a stream that it opens

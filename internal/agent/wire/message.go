@@ -3,7 +3,7 @@ package wire
 import (
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Version is the protocol that this build speaks, and MinVersion the oldest that
@@ -71,7 +71,7 @@ const (
 
 // The operations since version 2.
 const (
-	OpStart      Op = "start"       // input follows, up to KindEnd; cloche.Process
+	OpStart      Op = "start"       // input follows, up to KindEnd; api.Process
 	OpWatch      Op = "watch"       // KindProcess frames without end
 	OpFollow     Op = "follow"      // KindChunk frames, then KindEnd; KindAck frames come back
 	OpStdin      Op = "stdin"       // input follows, up to KindEnd or KindCancel; a KindAck for each frame of it, then StdinReply
@@ -84,8 +84,8 @@ const (
 
 // The operations since version 3.
 const (
-	OpPack     Op = "pack"     // KindData frames, then cloche.TarReport
-	OpUnpack   Op = "unpack"   // data follows, up to KindEnd; cloche.TarReport
+	OpPack     Op = "pack"     // KindData frames, then api.TarReport
+	OpUnpack   Op = "unpack"   // data follows, up to KindEnd; api.TarReport
 	OpRestrict Op = "restrict" // once, before anything is started
 	OpLarge    Op = "large"    // Large
 )
@@ -135,16 +135,16 @@ func (o Op) Since() int {
 
 // Request is the first frame of a stream. Which fields count depends on Op.
 type Request struct {
-	Op   Op           `json:"op"`
-	Exec *Exec        `json:"exec,omitempty"`
-	Logs *Logs        `json:"logs,omitempty"`
-	Path cloche.Bytes `json:"path,omitempty"`
-	To   cloche.Bytes `json:"to,omitempty"`
-	User string       `json:"user,omitempty"`
-	Mode uint32       `json:"mode,omitempty"`
+	Op   Op        `json:"op"`
+	Exec *Exec     `json:"exec,omitempty"`
+	Logs *Logs     `json:"logs,omitempty"`
+	Path api.Bytes `json:"path,omitempty"`
+	To   api.Bytes `json:"to,omitempty"`
+	User string    `json:"user,omitempty"`
+	Mode uint32    `json:"mode,omitempty"`
 	// Cursor and Limit page a list.
-	Cursor cloche.Bytes `json:"cursor,omitempty"`
-	Limit  int          `json:"limit,omitempty"`
+	Cursor api.Bytes `json:"cursor,omitempty"`
+	Limit  int       `json:"limit,omitempty"`
 	// Offset and Length are the part of a file to read; a negative Length is the
 	// rest of it.
 	Offset    int64  `json:"offset,omitempty"`
@@ -156,14 +156,14 @@ type Request struct {
 	GraceMS   int64  `json:"grace_ms,omitempty"`
 
 	// Since version 2.
-	Managed *Managed           `json:"managed,omitempty"`
-	Follow  *Follow            `json:"follow,omitempty"`
-	Scope   cloche.SignalScope `json:"scope,omitempty"`
-	Size    *cloche.Size       `json:"size,omitempty"`
-	Port    int                `json:"port,omitempty"`
-	Hold    bool               `json:"hold,omitempty"`
+	Managed *Managed        `json:"managed,omitempty"`
+	Follow  *Follow         `json:"follow,omitempty"`
+	Scope   api.SignalScope `json:"scope,omitempty"`
+	Size    *api.Size       `json:"size,omitempty"`
+	Port    int             `json:"port,omitempty"`
+	Hold    bool            `json:"hold,omitempty"`
 	// Input of an OpStdin that needs no frames; where there is some none follow.
-	Input cloche.Bytes `json:"input,omitempty"`
+	Input api.Bytes `json:"input,omitempty"`
 	// Ended makes an OpForget one of the record alone: nothing is killed, and a
 	// process that has not ended is refused.
 	Ended bool `json:"ended,omitempty"`
@@ -179,7 +179,7 @@ type Request struct {
 
 	// Since version 6.
 	Tool *Tool `json:"tool,omitempty"`
-	// Forestall is that of cloche.SignalRequest. An older agent ignores it.
+	// Forestall is that of api.SignalRequest. An older agent ignores it.
 	Forestall bool `json:"forestall,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
@@ -195,9 +195,9 @@ type Place struct {
 	// User is whose rights are used. Without, they are the agent's, and what is made is
 	// Request.User's.
 	User string `json:"user,omitempty"`
-	// Within and ReadWithin are those of cloche.FileAccess.
-	Within     []cloche.Bytes `json:"within,omitempty"`
-	ReadWithin []cloche.Bytes `json:"read_within,omitempty"`
+	// Within and ReadWithin are those of api.FileAccess.
+	Within     []api.Bytes `json:"within,omitempty"`
+	ReadWithin []api.Bytes `json:"read_within,omitempty"`
 	// Follow has an OpStat describe what a symlink leads to.
 	Follow bool `json:"follow,omitempty"`
 	// Exact has an OpMakeDir make that directory alone, which must be new.
@@ -208,11 +208,11 @@ type Place struct {
 
 // Tool is a file tool; one of the fields is set. Its root is set, and its naming is not.
 type Tool struct {
-	Read  *cloche.ToolRead  `json:"read,omitempty"`
-	Write *cloche.ToolWrite `json:"write,omitempty"`
-	Edit  *cloche.ToolEdit  `json:"edit,omitempty"`
-	Glob  *cloche.ToolGlob  `json:"glob,omitempty"`
-	Grep  *cloche.ToolGrep  `json:"grep,omitempty"`
+	Read  *api.ToolRead  `json:"read,omitempty"`
+	Write *api.ToolWrite `json:"write,omitempty"`
+	Edit  *api.ToolEdit  `json:"edit,omitempty"`
+	Glob  *api.ToolGlob  `json:"glob,omitempty"`
+	Grep  *api.ToolGrep  `json:"grep,omitempty"`
 }
 
 // Listen is where to listen inside, for whom.
@@ -223,10 +223,10 @@ type Listen struct {
 	Port int    `json:"port"`
 	// Socket is the path of a socket to listen at instead, since version 5. It belongs to
 	// User and is for nobody else; empty is root, and for everybody.
-	Socket cloche.Bytes `json:"socket,omitempty"`
-	User   string       `json:"user,omitempty"`
+	Socket api.Bytes `json:"socket,omitempty"`
+	User   string    `json:"user,omitempty"`
 	// Outside are directories in which the socket must not be: others see them too.
-	Outside []cloche.Bytes `json:"outside,omitempty"`
+	Outside []api.Bytes `json:"outside,omitempty"`
 	// HTTP says that a client who waits for an answer when the host is gone gets one
 	// in HTTP.
 	HTTP bool `json:"http,omitempty"`
@@ -275,8 +275,8 @@ type Large struct {
 
 // LargeFile is one of them.
 type LargeFile struct {
-	Path cloche.Bytes `json:"path"`
-	Size int64        `json:"size"`
+	Path api.Bytes `json:"path"`
+	Size int64     `json:"size"`
 }
 
 // CopyHardLinksSince is the version since which an OpPack makes copies of hard links.
@@ -284,16 +284,16 @@ const CopyHardLinksSince = 8
 
 // Tar says how an OpPack or OpUnpack goes about it. Paths are relative and clean.
 type Tar struct {
-	Exclude   []cloche.Bytes `json:"exclude,omitempty"`
-	KeepLinks bool           `json:"keep_links,omitempty"`
-	// CopyHardLinks is that of cloche.TarOutOptions, since version CopyHardLinksSince.
+	Exclude   []api.Bytes `json:"exclude,omitempty"`
+	KeepLinks bool        `json:"keep_links,omitempty"`
+	// CopyHardLinks is that of api.TarOutOptions, since version CopyHardLinksSince.
 	CopyHardLinks bool `json:"copy_hard_links,omitempty"`
 	// The rest is for OpUnpack. KeepOwner takes the archive's owners, not Request.User.
-	KeepOwner bool                 `json:"keep_owner,omitempty"`
-	Atomic    bool                 `json:"atomic,omitempty"`
-	Clear     bool                 `json:"clear,omitempty"`
-	Keep      []cloche.Bytes       `json:"keep,omitempty"`
-	Links     cloche.ExternalLinks `json:"links,omitempty"`
+	KeepOwner bool              `json:"keep_owner,omitempty"`
+	Atomic    bool              `json:"atomic,omitempty"`
+	Clear     bool              `json:"clear,omitempty"`
+	Keep      []api.Bytes       `json:"keep,omitempty"`
+	Links     api.ExternalLinks `json:"links,omitempty"`
 }
 
 // Rule is the access to one path of a mount. Those of one mount come in an order
@@ -302,20 +302,20 @@ type Rule struct {
 	// Name is how the caller knows it, such as "mounts[0].rules[1]".
 	Name string `json:"name"`
 	// Target is where the mount is, Path what is below it.
-	Target cloche.Bytes      `json:"target"`
-	Path   cloche.Bytes      `json:"path"`
-	Access cloche.PathAccess `json:"access"`
+	Target api.Bytes      `json:"target"`
+	Path   api.Bytes      `json:"path"`
+	Access api.PathAccess `json:"access"`
 	// Make makes a directory where nothing is.
 	Make bool `json:"make,omitempty"`
 }
 
 // Managed is what an OpStart says beside the program.
 type Managed struct {
-	Name      string            `json:"name,omitempty"`
-	OpenStdin bool              `json:"open_stdin,omitempty"`
-	Restart   *cloche.Restart   `json:"restart,omitempty"`
-	Ready     *cloche.Readiness `json:"ready,omitempty"`
-	OnFull    cloche.OnFull     `json:"on_full,omitempty"`
+	Name      string         `json:"name,omitempty"`
+	OpenStdin bool           `json:"open_stdin,omitempty"`
+	Restart   *api.Restart   `json:"restart,omitempty"`
+	Ready     *api.Readiness `json:"ready,omitempty"`
+	OnFull    api.OnFull     `json:"on_full,omitempty"`
 }
 
 // Follow chooses what an OpFollow sends.
@@ -334,8 +334,8 @@ type Ack struct {
 // StdinReply says what became of input. A Fail in it comes with the offset up to
 // which the process was given input nevertheless.
 type StdinReply struct {
-	Offset int64         `json:"offset"`
-	Fail   *cloche.Error `json:"fail,omitempty"`
+	Offset int64      `json:"offset"`
+	Fail   *api.Error `json:"fail,omitempty"`
 }
 
 // DialOutcome is what became of a dial.
@@ -355,17 +355,17 @@ type DialReply struct {
 
 // Exec is a program to run.
 type Exec struct {
-	ID        string         `json:"id"`
-	Argv      []cloche.Bytes `json:"argv"`
-	Env       []cloche.Bytes `json:"env,omitempty"`
-	Cwd       cloche.Bytes   `json:"cwd,omitempty"`
-	User      string         `json:"user,omitempty"`
-	TimeoutMS int64          `json:"timeout_ms,omitempty"`
-	MaxOutput int64          `json:"max_output,omitempty"`
-	Combined  bool           `json:"combined,omitempty"`
-	TTY       bool           `json:"tty,omitempty"`
-	Rows      uint16         `json:"rows,omitempty"`
-	Cols      uint16         `json:"cols,omitempty"`
+	ID        string      `json:"id"`
+	Argv      []api.Bytes `json:"argv"`
+	Env       []api.Bytes `json:"env,omitempty"`
+	Cwd       api.Bytes   `json:"cwd,omitempty"`
+	User      string      `json:"user,omitempty"`
+	TimeoutMS int64       `json:"timeout_ms,omitempty"`
+	MaxOutput int64       `json:"max_output,omitempty"`
+	Combined  bool        `json:"combined,omitempty"`
+	TTY       bool        `json:"tty,omitempty"`
+	Rows      uint16      `json:"rows,omitempty"`
+	Cols      uint16      `json:"cols,omitempty"`
 	// Input: KindInput frames follow, closed by KindEnd.
 	Input bool `json:"input,omitempty"`
 	// Key is the same for requests that are the same, and for no others. A request
@@ -376,9 +376,9 @@ type Exec struct {
 
 // Logs choose from the rings.
 type Logs struct {
-	ExecID string        `json:"exec_id,omitempty"`
-	Stream cloche.Stream `json:"stream,omitempty"`
-	Tail   int           `json:"tail,omitempty"`
+	ExecID string     `json:"exec_id,omitempty"`
+	Stream api.Stream `json:"stream,omitempty"`
+	Tail   int        `json:"tail,omitempty"`
 }
 
 // Signal is sent to the process group of a stream's program.
@@ -388,7 +388,7 @@ type Signal struct {
 
 // FileReply answers what concerns one file.
 type FileReply struct {
-	Info cloche.FileInfo `json:"info"`
+	Info api.FileInfo `json:"info"`
 }
 
 // Empty is an answer that says nothing but that it was done.

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // MaxLine is the longest line, its newline included.
@@ -98,8 +98,8 @@ var (
 )
 
 // Parse reads one line without its newline, and checks its own hash.
-func Parse(line []byte) (cloche.AuditRecord, error) {
-	var r cloche.AuditRecord
+func Parse(line []byte) (api.AuditRecord, error) {
+	var r api.AuditRecord
 	body := len(line) - hashTail
 	if body <= 0 || len(line) >= MaxLine || !bytes.HasPrefix(line[body:], []byte(hashField)) || !bytes.HasSuffix(line, []byte(`"}`)) {
 		return r, errForm

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Segments lists the numbers of the older segments of a home, oldest first.
@@ -39,7 +39,7 @@ var errMoved = errors.New("the log was rotated meanwhile")
 
 // VerifyHome checks the whole log of a home, also while it is being written. An
 // error is one of reading; what is wrong with the log is in the report.
-func VerifyHome(ctx context.Context, home string, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func VerifyHome(ctx context.Context, home string, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	for try := 1; ; try++ {
 		report, err := verifyHome(ctx, home, o)
 		if !errors.Is(err, errMoved) || try == verifyTries {
@@ -48,7 +48,7 @@ func VerifyHome(ctx context.Context, home string, o cloche.AuditVerifyOptions) (
 	}
 }
 
-func verifyHome(ctx context.Context, home string, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func verifyHome(ctx context.Context, home string, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	v := newVerifier(o, false)
 	// The head is read first: what it names is in the files by then.
 	anchor, headErr := ReadAnchor(filepath.Join(home, Dir, HeadName))
@@ -110,7 +110,7 @@ func verifyHome(ctx context.Context, home string, o cloche.AuditVerifyOptions) (
 
 // VerifyReader checks lines that were exported. They may begin with any record,
 // and end with any that no anchor names.
-func VerifyReader(ctx context.Context, name string, r io.Reader, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
+func VerifyReader(ctx context.Context, name string, r io.Reader, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	v := newVerifier(o, true)
 	v.begin(name, 0, false)
 	if err := v.read(ctx, r); err != nil {

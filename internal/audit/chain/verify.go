@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // maxFindings bounds the problems, and the notes, that a report lists.
@@ -16,8 +16,8 @@ const maxFindings = 100
 // verifier reads the lines of a log in their order. After a problem it goes on
 // from the line that it stands at, so that one fault is one problem.
 type verifier struct {
-	opts   cloche.AuditVerifyOptions
-	report cloche.AuditReport
+	opts   api.AuditVerifyOptions
+	report api.AuditReport
 	// partial: the log may begin anywhere, as an export does, without the lines that
 	// were never records.
 	partial bool
@@ -31,7 +31,7 @@ type verifier struct {
 
 	at      Head // the last record
 	started bool
-	begun   cloche.AuditRecord // the first one
+	begun   api.AuditRecord // the first one
 	// notYet are places that must be met: the head's and the anchors that were given.
 	notYet []place
 	// loose are the bytes that are no record since the last one.
@@ -73,7 +73,7 @@ func (s *stray) add(line []byte, ended bool, at int64) {
 
 func (s *stray) whole() string { return hex.EncodeToString(s.sum.Sum(nil)) }
 
-func newVerifier(o cloche.AuditVerifyOptions, partial bool) *verifier {
+func newVerifier(o api.AuditVerifyOptions, partial bool) *verifier {
 	v := &verifier{opts: o, partial: partial, removed: map[int64]string{}}
 	for _, a := range o.Anchors {
 		v.notYet = append(v.notYet, place{Head{a.Seq, a.Hash}, "the anchor that was given"})
@@ -89,7 +89,7 @@ func (v *verifier) begin(file string, segment int64, grows bool) {
 
 func (v *verifier) note(seq, line int64, format string, args ...any) {
 	if len(v.report.Notes) < maxFindings {
-		v.report.Notes = append(v.report.Notes, cloche.AuditFinding{Seq: seq, File: v.file, Line: line, Message: fmt.Sprintf(format, args...)})
+		v.report.Notes = append(v.report.Notes, api.AuditFinding{Seq: seq, File: v.file, Line: line, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -100,7 +100,7 @@ func (v *verifier) problem(seq, line int64, format string, args ...any) {
 	}
 	v.report.ProblemCount++
 	if len(v.report.Problems) < maxFindings {
-		v.report.Problems = append(v.report.Problems, cloche.AuditFinding{Seq: seq, File: v.file, Line: line, Message: fmt.Sprintf(format, args...)})
+		v.report.Problems = append(v.report.Problems, api.AuditFinding{Seq: seq, File: v.file, Line: line, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -140,15 +140,15 @@ func (v *verifier) take(line []byte, ended bool) {
 }
 
 // header wants a file to begin with the record of its segment.
-func (v *verifier) header(r *cloche.AuditRecord) {
+func (v *verifier) header(r *api.AuditRecord) {
 	want := v.segment
 	v.segment = 0
 	if want == 0 || r == nil {
 		return
 	}
 	switch c := r.Chain; {
-	case c != nil && c.Kind == cloche.AuditSegment && (c.Segment == want || v.grows && c.Segment > want):
-	case c != nil && c.Kind == cloche.AuditBegin && want == 1:
+	case c != nil && c.Kind == api.AuditSegment && (c.Segment == want || v.grows && c.Segment > want):
+	case c != nil && c.Kind == api.AuditBegin && want == 1:
 	default:
 		v.problem(r.Seq, v.line, "record %d does not begin segment %d: the file was replaced, or its beginning is gone", r.Seq, want)
 	}
@@ -156,10 +156,10 @@ func (v *verifier) header(r *cloche.AuditRecord) {
 
 // stray judges what stood before r that is no record; nil is the end, or a line
 // that explains nothing.
-func (v *verifier) stray(r *cloche.AuditRecord) {
+func (v *verifier) stray(r *api.AuditRecord) {
 	s := v.loose
 	v.loose = stray{}
-	var c *cloche.AuditFact
+	var c *api.AuditFact
 	if r != nil {
 		c = r.Chain
 	}
@@ -174,12 +174,12 @@ func (v *verifier) stray(r *cloche.AuditRecord) {
 		return
 	}
 	switch {
-	case c != nil && (c.Kind == cloche.AuditTorn || c.Kind == cloche.AuditCut) && c.Bytes == s.bytes-1 && s.digest != nil && c.Hash == hex.EncodeToString(s.digest):
+	case c != nil && (c.Kind == api.AuditTorn || c.Kind == api.AuditCut) && c.Bytes == s.bytes-1 && s.digest != nil && c.Hash == hex.EncodeToString(s.digest):
 		v.note(r.Seq, s.at, "a crash left a line without its end, which is on record")
-	case c != nil && c.Kind == cloche.AuditBegin && c.Bytes == s.bytes && c.Hash == s.whole():
+	case c != nil && c.Kind == api.AuditBegin && c.Bytes == s.bytes && c.Hash == s.whole():
 		v.report.UnchainedLines += s.lines
 		v.note(r.Seq, s.at, "the %d lines before record %d are older than the chain: nothing is known of them but that they are as they were then", s.lines, r.Seq)
-	case c != nil && (c.Kind == cloche.AuditTorn || c.Kind == cloche.AuditBegin && c.Bytes > 0):
+	case c != nil && (c.Kind == api.AuditTorn || c.Kind == api.AuditBegin && c.Bytes > 0):
 		v.problem(v.next(), s.at, "what stands before record %d is not what it was: %d bytes were changed", r.Seq, s.bytes)
 	case !v.started && c == nil && r == nil && !v.partial && s.digest != nil:
 		v.problem(1, s.at, "there is no chain: %d lines are no records", s.lines)
@@ -196,7 +196,7 @@ func linesAreNone(n int64) string {
 }
 
 // order wants r to be the record after the last one.
-func (v *verifier) order(r cloche.AuditRecord) {
+func (v *verifier) order(r api.AuditRecord) {
 	if !v.started {
 		v.begun = r
 		v.report.First = r.Seq
@@ -211,7 +211,7 @@ func (v *verifier) order(r cloche.AuditRecord) {
 	case r.Seq == want && r.Prev == v.at.prev():
 	case r.Seq == want:
 		v.problem(want, v.line, "record %d does not follow from record %d: one of them was replaced", want, v.at.Seq)
-	case r.Seq > want && c != nil && (c.Kind == cloche.AuditCut || c.Kind == cloche.AuditSegment) && c.First == want && c.Last == r.Seq-1:
+	case r.Seq > want && c != nil && (c.Kind == api.AuditCut || c.Kind == api.AuditSegment) && c.First == want && c.Last == r.Seq-1:
 		if c.Reason == ReasonStopped {
 			v.note(want, v.line, "records %d to %d were lost when the machine stopped", c.First, c.Last)
 		} else {
@@ -228,23 +228,23 @@ func (v *verifier) order(r cloche.AuditRecord) {
 const ReasonStopped = "the machine stopped before it was on the disk"
 
 // fact reads what the log says of itself.
-func (v *verifier) fact(r cloche.AuditRecord) {
+func (v *verifier) fact(r api.AuditRecord) {
 	c := r.Chain
 	if c == nil {
 		return
 	}
 	switch c.Kind {
-	case cloche.AuditRemoved:
+	case api.AuditRemoved:
 		v.removed[c.Last] = c.Hash
-	case cloche.AuditGap:
+	case api.AuditGap:
 		since := ""
 		if c.Since != nil {
 			since = " from " + c.Since.Format("2006-01-02 15:04:05Z07:00")
 		}
 		v.note(r.Seq, v.line, "%d records could not be written%s: %s", c.Count, since, c.Reason)
-	case cloche.AuditAnchorLost:
+	case api.AuditAnchorLost:
 		v.problem(r.Seq, v.line, "the head was missing before record %d: what was cut off there cannot be seen", r.Seq)
-	case cloche.AuditCut:
+	case api.AuditCut:
 		// With a reader that began right here there is nothing to compare with.
 		if !v.started {
 			v.note(r.Seq, v.line, "records %d to %d are gone", c.First, c.Last)
@@ -266,7 +266,7 @@ func (v *verifier) meet() {
 }
 
 // end judges the whole.
-func (v *verifier) end() cloche.AuditReport {
+func (v *verifier) end() api.AuditReport {
 	v.tail()
 	v.beginning()
 	for _, p := range v.notYet {
@@ -280,7 +280,7 @@ func (v *verifier) end() cloche.AuditReport {
 		}
 	}
 	// Problems are found in the order of the lines, but for those of the whole.
-	slices.SortStableFunc(v.report.Problems, func(a, b cloche.AuditFinding) int { return int(min(max(a.Seq-b.Seq, -1), 1)) })
+	slices.SortStableFunc(v.report.Problems, func(a, b api.AuditFinding) int { return int(min(max(a.Seq-b.Seq, -1), 1)) })
 	v.report.Last, v.report.Hash = v.at.Seq, v.at.Hash
 	v.report.OK = v.report.ProblemCount == 0
 	return v.report

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
 
@@ -76,9 +76,9 @@ func home(t *testing.T, files map[string]string, head *chain.Anchor) string {
 }
 
 // findings are a report's, each as "problem" or "note", record, file and line, and words.
-func findings(r cloche.AuditReport) []string {
+func findings(r api.AuditReport) []string {
 	var all []string
-	for what, list := range map[string][]cloche.AuditFinding{"problem": r.Problems, "note": r.Notes} {
+	for what, list := range map[string][]api.AuditFinding{"problem": r.Problems, "note": r.Notes} {
 		for _, f := range list {
 			all = append(all, fmt.Sprintf("%s %d %s:%d %s", what, f.Seq, f.File, f.Line, f.Message))
 		}
@@ -95,7 +95,7 @@ func TestVerify(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(w *writer) (files map[string]string, head *chain.Anchor)
-		o    func(w *writer) cloche.AuditVerifyOptions
+		o    func(w *writer) api.AuditVerifyOptions
 
 		first, last, records, segments, unchained int64
 		want                                      []string
@@ -321,8 +321,8 @@ func TestVerify(t *testing.T) {
 				text := w.fact(`"kind":"segment","segment":2`) + w.fact(`"kind":"removed","segment":1,"first":1,"last":3,"hash":"`+w.heads[3].Hash+`"`)
 				return map[string]string{chain.Active: text}, anchor(w.head)
 			},
-			o: func(w *writer) cloche.AuditVerifyOptions {
-				return cloche.AuditVerifyOptions{Anchors: []cloche.AuditAnchor{{Seq: 0}, {Seq: 3, Hash: w.heads[3].Hash}, {Seq: 4, Hash: w.heads[4].Hash}, {Seq: 5, Hash: chain.Zero}, {Seq: 9, Hash: chain.Zero}}}
+			o: func(w *writer) api.AuditVerifyOptions {
+				return api.AuditVerifyOptions{Anchors: []api.AuditAnchor{{Seq: 0}, {Seq: 3, Hash: w.heads[3].Hash}, {Seq: 4, Hash: w.heads[4].Hash}, {Seq: 5, Hash: chain.Zero}, {Seq: 9, Hash: chain.Zero}}}
 			},
 			want: []string{
 				"note 3 audit.log:0 the anchor that was given is record 3, which is no longer there",
@@ -339,8 +339,8 @@ func TestVerify(t *testing.T) {
 				w.skip(1)
 				return map[string]string{chain.Active: text + w.event()}, anchor(w.head)
 			},
-			o: func(w *writer) cloche.AuditVerifyOptions {
-				return cloche.AuditVerifyOptions{Anchors: []cloche.AuditAnchor{{Seq: 3, Hash: w.heads[3].Hash}}}
+			o: func(w *writer) api.AuditVerifyOptions {
+				return api.AuditVerifyOptions{Anchors: []api.AuditAnchor{{Seq: 3, Hash: w.heads[3].Hash}}}
 			},
 			want: []string{
 				"problem 3 audit.log:3 records 3 to 3 are missing",
@@ -354,7 +354,7 @@ func TestVerify(t *testing.T) {
 				w.skip(1)
 				return map[string]string{chain.Active: text + w.event()}, anchor(w.head)
 			},
-			o:    func(*writer) cloche.AuditVerifyOptions { return cloche.AuditVerifyOptions{Accept: 3} },
+			o:    func(*writer) api.AuditVerifyOptions { return api.AuditVerifyOptions{Accept: 3} },
 			want: []string{"note 3 audit.log:3 records 3 to 3 are missing (accepted)"},
 		},
 		{
@@ -364,14 +364,14 @@ func TestVerify(t *testing.T) {
 				w.skip(1)
 				return map[string]string{chain.Active: text + w.event()}, anchor(w.head)
 			},
-			o:    func(*writer) cloche.AuditVerifyOptions { return cloche.AuditVerifyOptions{Accept: 2} },
+			o:    func(*writer) api.AuditVerifyOptions { return api.AuditVerifyOptions{Accept: 2} },
 			want: []string{"problem 3 audit.log:3 records 3 to 3 are missing"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &writer{}
 			files, head := c.make(w)
-			var o cloche.AuditVerifyOptions
+			var o api.AuditVerifyOptions
 			if c.o != nil {
 				o = c.o(w)
 			}
@@ -450,7 +450,7 @@ func TestVerifyReader(t *testing.T) {
 	w := &writer{}
 	w.skip(2)
 	text := w.fact(`"kind":"torn","bytes":5,"hash":"`+chain.Zero+`"`) + w.event()
-	r, err := chain.VerifyReader(t.Context(), "x", strings.NewReader(text), cloche.AuditVerifyOptions{})
+	r, err := chain.VerifyReader(t.Context(), "x", strings.NewReader(text), api.AuditVerifyOptions{})
 	want := []string{"note 3 x:0 this file begins with record 3", "note 3 x:1 5 bytes that the record is about are not in this file"}
 	if got := findings(r); err != nil || !r.OK || !slices.Equal(got, want) || r.Segments != 1 || r.Records != 2 {
 		t.Errorf("%q, %+v, %v", got, r, err)
@@ -458,7 +458,7 @@ func TestVerifyReader(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
 	cancel(gone)
-	if _, err := chain.VerifyReader(ctx, "x", strings.NewReader(text), cloche.AuditVerifyOptions{}); !errors.Is(err, gone) {
+	if _, err := chain.VerifyReader(ctx, "x", strings.NewReader(text), api.AuditVerifyOptions{}); !errors.Is(err, gone) {
 		t.Errorf("a reader whose caller has gone: %v", err)
 	}
 }

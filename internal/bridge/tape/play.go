@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Player answers requests out of a recording, each answer once. Its methods are safe
@@ -47,12 +47,12 @@ type Mismatch struct {
 func (m *Mismatch) Error() string { return m.Reason }
 
 // Play opens a recording to be replayed. What is added to it later is not in it.
-func (s *Store) Play(tenant, name string, how cloche.EndpointReplay) (*Player, error) {
+func (s *Store) Play(tenant, name string, how api.EndpointReplay) (*Player, error) {
 	f, err := s.Read(tenant, name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Player{name: name, byOrder: how.Match == cloche.ReplayByOrder, f: f}
+	p := &Player{name: name, byOrder: how.Match == api.ReplayByOrder, f: f}
 	_, _, err = scan(f, func(x Exchange, off int64, size int) error {
 		p.entries = append(p.entries, entry{n: x.N, off: off, size: size, digest: x.Request.digest(), method: x.Request.Method, path: x.Request.Path})
 		return nil

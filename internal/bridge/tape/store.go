@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 const (
@@ -59,12 +59,12 @@ func dirOf(tenant string) string { return "t-" + hex.EncodeToString([]byte(tenan
 func fileOf(tenant, name string) string { return dirOf(tenant) + "/" + name + suffix }
 
 func none(name string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no recording %.80q", name).WithHint("cloche recording ls lists them")
+	return api.Errorf(api.CodeNotFound, "there is no recording %.80q", name).WithHint("cloche recording ls lists them")
 }
 
 func checkName(name string) error {
-	if !cloche.ValidName(name) {
-		return cloche.Invalid("name", "%.80q cannot name a recording", name).WithHint("use 1 to 64 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit")
+	if !api.ValidName(name) {
+		return api.Invalid("name", "%.80q cannot name a recording", name).WithHint("use 1 to 64 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit")
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (s *Store) names(tenant string) (map[string]int64, error) {
 	out := map[string]int64{}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), suffix)
-		if fi, err := e.Info(); err == nil && ok && cloche.ValidName(name) {
+		if fi, err := e.Info(); err == nil && ok && api.ValidName(name) {
 			out[name] = fi.Size()
 		}
 	}
@@ -99,24 +99,24 @@ func (s *Store) room(tenant string) error {
 		bytes += n
 	}
 	if len(all) >= maxPerTenant || bytes >= maxTenantBytes {
-		return cloche.Errorf(cloche.CodeNoCapacity, "there are %d recordings of %d bytes, and at most %d of %d are kept", len(all), bytes, maxPerTenant, int64(maxTenantBytes)).
+		return api.Errorf(api.CodeNoCapacity, "there are %d recordings of %d bytes, and at most %d of %d are kept", len(all), bytes, maxPerTenant, int64(maxTenantBytes)).
 			WithHint("remove some with cloche recording rm")
 	}
 	return nil
 }
 
 // List tells of the recordings of a tenant, by name.
-func (s *Store) List(tenant string) ([]cloche.RecordingInfo, error) {
+func (s *Store) List(tenant string) ([]api.RecordingInfo, error) {
 	s.mu.Lock()
 	all, err := s.names(tenant)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	out := []cloche.RecordingInfo{}
+	out := []api.RecordingInfo{}
 	for name := range all {
 		info, err := s.Info(tenant, name)
-		if cloche.CodeOf(err) == cloche.CodeNotFound {
+		if api.CodeOf(err) == api.CodeNotFound {
 			continue
 		}
 		if err != nil {
@@ -124,18 +124,18 @@ func (s *Store) List(tenant string) ([]cloche.RecordingInfo, error) {
 		}
 		out = append(out, info)
 	}
-	slices.SortFunc(out, func(a, b cloche.RecordingInfo) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b api.RecordingInfo) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
 // Info tells of one.
-func (s *Store) Info(tenant, name string) (cloche.RecordingInfo, error) {
+func (s *Store) Info(tenant, name string) (api.RecordingInfo, error) {
 	f, err := s.Read(tenant, name)
 	if err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
 	defer f.Close()
-	info := cloche.RecordingInfo{Name: name, Tenant: tenant}
+	info := api.RecordingInfo{Name: name, Tenant: tenant}
 	fi, err := f.Stat()
 	if err != nil {
 		return info, fmt.Errorf("look at recording: %w", err)
@@ -169,7 +169,7 @@ func (s *Store) Info(tenant, name string) (cloche.RecordingInfo, error) {
 }
 
 func damaged(name string, err error) error {
-	return cloche.Errorf(cloche.CodeInternal, "recording %s cannot be read", name).WithCause(err)
+	return api.Errorf(api.CodeInternal, "recording %s cannot be read", name).WithCause(err)
 }
 
 // Read opens the file of a recording, as far as it has been made.
@@ -195,7 +195,7 @@ func (s *Store) Remove(tenant, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.active[fileOf(tenant, name)] != nil {
-		return cloche.Errorf(cloche.CodeState, "recording %s is being made", name).WithHint("remove the endpoint that makes it first")
+		return api.Errorf(api.CodeState, "recording %s is being made", name).WithHint("remove the endpoint that makes it first")
 	}
 	if err := s.root.Remove(fileOf(tenant, name)); errors.Is(err, fs.ErrNotExist) {
 		return none(name)
@@ -206,9 +206,9 @@ func (s *Store) Remove(tenant, name string) error {
 }
 
 // Put keeps a recording that was made elsewhere. What is wrong with it is said by line.
-func (s *Store) Put(tenant, name string, r io.Reader) (cloche.RecordingInfo, error) {
+func (s *Store) Put(tenant, name string, r io.Reader) (api.RecordingInfo, error) {
 	if err := checkName(name); err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
 	s.mu.Lock()
 	err := s.room(tenant)
@@ -217,20 +217,20 @@ func (s *Store) Put(tenant, name string, r io.Reader) (cloche.RecordingInfo, err
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
-	part := fileOf(tenant, name) + "." + cloche.NewID("p-") + partSuffix
+	part := fileOf(tenant, name) + "." + api.NewID("p-") + partSuffix
 	f, err := s.root.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return cloche.RecordingInfo{}, fmt.Errorf("make recording: %w", err)
+		return api.RecordingInfo{}, fmt.Errorf("make recording: %w", err)
 	}
 	defer func() { _ = s.root.Remove(part) }() // it was moved, or is nothing
 	defer f.Close()
 	if err := write(f, name, r); err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
 	if err := f.Sync(); err != nil {
-		return cloche.RecordingInfo{}, fmt.Errorf("keep recording: %w", err)
+		return api.RecordingInfo{}, fmt.Errorf("keep recording: %w", err)
 	}
 	s.mu.Lock()
 	if _, err = s.root.Stat(fileOf(tenant, name)); err == nil {
@@ -240,13 +240,13 @@ func (s *Store) Put(tenant, name string, r io.Reader) (cloche.RecordingInfo, err
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return cloche.RecordingInfo{}, err
+		return api.RecordingInfo{}, err
 	}
 	return s.Info(tenant, name)
 }
 
 func exists(name string) error {
-	err := cloche.Errorf(cloche.CodeExists, "there is a recording %s", name).WithHint("choose another name, or remove it with cloche recording rm %s", name)
+	err := api.Errorf(api.CodeExists, "there is a recording %s", name).WithHint("choose another name, or remove it with cloche recording rm %s", name)
 	err.Field = "record"
 	return err
 }
@@ -261,14 +261,14 @@ func write(f *os.File, name string, r io.Reader) error {
 	n := 0
 	_, _, err := scan(io.LimitReader(r, maxBytes+1), func(x Exchange, _ int64, size int) error {
 		if left -= int64(size); left < 0 || n >= maxExchanges {
-			return cloche.Errorf(cloche.CodeTooLarge, "a recording is at most %d bytes and %d exchanges", int64(maxBytes), maxExchanges)
+			return api.Errorf(api.CodeTooLarge, "a recording is at most %d bytes and %d exchanges", int64(maxBytes), maxExchanges)
 		}
 		n++
 		return encode(out, x)
 	})
 	switch {
 	case errors.Is(err, errMalformed), errors.Is(err, errTorn):
-		return cloche.Invalid("body", "this is no recording: %v", err).WithHint("put what cloche recording get wrote")
+		return api.Invalid("body", "this is no recording: %v", err).WithHint("put what cloche recording get wrote")
 	case err != nil:
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/bridge/tape"
 )
 
@@ -70,7 +70,7 @@ func TestReplay(t *testing.T) {
 		tape.Exchange{N: 4, Request: asked("/v1/big", "raw"), Omitted: "it is too large to be kept"},
 		tape.Exchange{N: 5, Request: tape.Request{Method: "GET", Path: "/q", Query: "a=1&key=redacted"}, Response: said("query")},
 	)
-	p, err := s.Play("red", "run", cloche.EndpointReplay{})
+	p, err := s.Play("red", "run", api.EndpointReplay{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", c.request, got, err)
 		}
 	}
-	byOrder, err := s.Play("red", "run", cloche.EndpointReplay{Match: cloche.ReplayByOrder})
+	byOrder, err := s.Play("red", "run", api.EndpointReplay{Match: api.ReplayByOrder})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,16 +129,16 @@ func TestStore(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	for what, err := range map[string]error{
-		"of another tenant": second(s.Info("blue", "run")), "of no name": second(s.Info("red", "../run")), "play": second(s.Play("blue", "run", cloche.EndpointReplay{})),
+		"of another tenant": second(s.Info("blue", "run")), "of no name": second(s.Info("red", "../run")), "play": second(s.Play("blue", "run", api.EndpointReplay{})),
 	} {
-		if c := cloche.CodeOf(err); c != cloche.CodeNotFound && c != cloche.CodeInvalid {
+		if c := api.CodeOf(err); c != api.CodeNotFound && c != api.CodeInvalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if list, err := s.List("blue"); err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := s.Record("red", "run", "sb-2", "model"); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := s.Record("red", "run", "sb-2", "model"); api.CodeOf(err) != api.CodeExists {
 		t.Errorf("by another sandbox: %v", err)
 	}
 
@@ -151,7 +151,7 @@ func TestStore(t *testing.T) {
 	if _, err := s.Put("blue", "mine", bytes.NewReader(data)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.Play("blue", "mine", cloche.EndpointReplay{})
+	p, err := s.Play("blue", "mine", api.EndpointReplay{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	p.Close()
-	if _, err := s.Put("blue", "mine", bytes.NewReader(data)); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := s.Put("blue", "mine", bytes.NewReader(data)); api.CodeOf(err) != api.CodeExists {
 		t.Errorf("twice: %v", err)
 	}
 	for name, text := range map[string]string{
@@ -169,7 +169,7 @@ func TestStore(t *testing.T) {
 		"101":   "{\"recording\":1}\n" + `{"n":1,"request":{"method":"GET","path":"/"},"response":{"status":101}}` + "\n",
 		"back":  "{\"recording\":1}\n" + `{"n":1,"request":{"method":"GET","path":"/"},"response":{"status":200,"chunks":[{"ms":5},{"ms":4}]}}` + "\n",
 	} {
-		if _, err := s.Put("blue", "bad", strings.NewReader(text)); cloche.CodeOf(err) != cloche.CodeInvalid {
+		if _, err := s.Put("blue", "bad", strings.NewReader(text)); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestStore(t *testing.T) {
 	if err := s.Remove("blue", "mine"); err != nil {
 		t.Error(err)
 	}
-	if err := s.Remove("blue", "mine"); cloche.CodeOf(err) != cloche.CodeNotFound {
+	if err := s.Remove("blue", "mine"); api.CodeOf(err) != api.CodeNotFound {
 		t.Error(err)
 	}
 }
@@ -203,10 +203,10 @@ func TestGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Record("red", "run", "sb-1", "model"); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := s.Record("red", "run", "sb-1", "model"); api.CodeOf(err) != api.CodeExists {
 		t.Errorf("twice at once: %v", err)
 	}
-	if err := s.Remove("red", "run"); cloche.CodeOf(err) != cloche.CodeState {
+	if err := s.Remove("red", "run"); api.CodeOf(err) != api.CodeState {
 		t.Errorf("removed while it is made: %v", err)
 	}
 	if info, err := s.Info("red", "run"); err != nil || !info.Active {
@@ -215,7 +215,7 @@ func TestGoesOn(t *testing.T) {
 	n := w.Begin()
 	w.Keep(tape.Exchange{N: n, Request: asked("/b", "x"), Response: said("z")})
 	w.Close()
-	p, err := s.Play("red", "run", cloche.EndpointReplay{})
+	p, err := s.Play("red", "run", api.EndpointReplay{})
 	if err != nil || n != 2 {
 		t.Fatal(n, err)
 	}
@@ -231,7 +231,7 @@ func TestGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty.Close()
-	if _, err := s.Info("red", "empty"); cloche.CodeOf(err) != cloche.CodeNotFound {
+	if _, err := s.Info("red", "empty"); api.CodeOf(err) != api.CodeNotFound {
 		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/peercred"
 )
 
@@ -61,7 +61,7 @@ func decode(b []byte) ([]string, error) {
 	}
 	words := strings.Split(string(b[:len(b)-1]), "\x00")
 	for _, w := range words[1:] {
-		if !cloche.ValidName(w) {
+		if !api.ValidName(w) {
 			return nil, errors.New("an id in a message is none")
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -40,7 +40,7 @@ type Place struct {
 	Value              func(ctx context.Context, name string) (string, error)
 	Opens              bool
 	Ask                func(context.Context, egress.Asked) bool
-	Tell               func(cloche.EgressRecord)
+	Tell               func(api.EgressRecord)
 }
 
 // Ways make no way here, and say so.
@@ -53,7 +53,7 @@ var ErrLost = errors.New("nobody holds the link")
 func New(context.Context, Options) *Ways { return &Ways{} }
 
 func noWay() error {
-	return cloche.Errorf(cloche.CodeUnsupported, "on this system sandboxes run on another machine, whose networks cannot be entered: none has a network").
+	return api.Errorf(api.CodeUnsupported, "on this system sandboxes run on another machine, whose networks cannot be entered: none has a network").
 		WithHint("ask for none, or run the daemon on the machine of the sandboxes")
 }
 
@@ -94,7 +94,7 @@ func (*Way) SetGrant(policy.EgressGrant) error { return noWay() }
 func (*Way) Authority() *intercept.Authority { return nil }
 
 // ReadLog has nothing to read.
-func (*Way) ReadLog(context.Context, cloche.EgressLogOptions, func(cloche.EgressRecord) error) error {
+func (*Way) ReadLog(context.Context, api.EgressLogOptions, func(api.EgressRecord) error) error {
 	return noWay()
 }
 
@@ -102,13 +102,13 @@ func (*Way) ReadLog(context.Context, cloche.EgressLogOptions, func(cloche.Egress
 func (*Way) Mark() int64 { return 0 }
 
 // Since is nothing.
-func (*Way) Since(int64) []cloche.EgressRefusal { return nil }
+func (*Way) Since(int64) []api.EgressRefusal { return nil }
 
 // Record keeps nothing.
-func (*Way) Record(cloche.EgressRecord) {}
+func (*Way) Record(api.EgressRecord) {}
 
 // Used is nothing.
-func (*Way) Used() cloche.EgressLimits { return cloche.EgressLimits{} }
+func (*Way) Used() api.EgressLimits { return api.EgressLimits{} }
 
 // Leave has nothing to leave.
 func (*Way) Leave() error { return nil }

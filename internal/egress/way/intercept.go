@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -78,8 +78,8 @@ func (w *Way) Authority() *intercept.Authority {
 
 // secretUsed records a request that had secrets in it.
 func (w *Way) secretUsed(u intercept.Use) {
-	w.note(cloche.EgressRecord{
-		Kind: cloche.EgressRequest, Time: u.Time, Flow: u.Flow, Name: string(u.Name), Port: int(u.Port), Method: u.Method, Path: u.Path,
+	w.note(api.EgressRecord{
+		Kind: api.EgressRequest, Time: u.Time, Flow: u.Flow, Name: string(u.Name), Port: int(u.Port), Method: u.Method, Path: u.Path,
 		Status: u.Status, Secrets: u.Secrets,
 	})
 }

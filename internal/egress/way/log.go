@@ -16,7 +16,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -47,7 +47,7 @@ func OpenLog(dir string) (*Log, error) {
 	l := &Log{dir: dir, changed: make(chan struct{})}
 	for _, name := range []string{oldFile, logFile} {
 		l.size = 0
-		err := l.scan(name, -1, func(rec cloche.EgressRecord, n int64) error {
+		err := l.scan(name, -1, func(rec api.EgressRecord, n int64) error {
 			l.last = max(l.last, rec.Seq)
 			l.size += n
 			return nil
@@ -61,7 +61,7 @@ func OpenLog(dir string) (*Log, error) {
 
 // scan calls fn with each whole record of a file, up to a size that is negative for
 // all, and with its length. Lines that are no record are passed over.
-func (l *Log) scan(name string, size int64, fn func(cloche.EgressRecord, int64) error) error {
+func (l *Log) scan(name string, size int64, fn func(api.EgressRecord, int64) error) error {
 	f, err := hostfile.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -83,9 +83,9 @@ func (l *Log) scan(name string, size int64, fn func(cloche.EgressRecord, int64) 
 		if err != nil {
 			return fmt.Errorf("read egress log: %w", err)
 		}
-		var rec cloche.EgressRecord
+		var rec api.EgressRecord
 		if json.Unmarshal(line, &rec) != nil {
-			rec = cloche.EgressRecord{}
+			rec = api.EgressRecord{}
 		}
 		if err := fn(rec, int64(len(line))); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (l *Log) scan(name string, size int64, fn func(cloche.EgressRecord, int64) 
 
 // Append numbers a record and writes it. The number is given also on an error, so
 // that a record which could not be written is missed.
-func (l *Log) Append(rec cloche.EgressRecord) (cloche.EgressRecord, error) {
+func (l *Log) Append(rec api.EgressRecord) (api.EgressRecord, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
@@ -158,7 +158,7 @@ func (l *Log) state() (last, size int64, changed <-chan struct{}, closed bool) {
 
 // Read calls fn with the records that o chooses. With Follow it ends with ctx, with
 // the log, or with an error of fn.
-func (l *Log) Read(ctx context.Context, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+func (l *Log) Read(ctx context.Context, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	last, _, changed, closed := l.state()
 	after := o.After
 	if after < 0 {
@@ -193,20 +193,20 @@ func (l *Log) Read(ctx context.Context, o cloche.EgressLogOptions, fn func(cloch
 
 // after lists the chosen records behind a number; the first says how many are not
 // kept any more.
-func (l *Log) after(after int64, o cloche.EgressLogOptions, tail int) ([]cloche.EgressRecord, error) {
+func (l *Log) after(after int64, o api.EgressLogOptions, tail int) ([]api.EgressRecord, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if after >= l.last {
 		return nil, nil
 	}
-	var list []cloche.EgressRecord
+	var list []api.EgressRecord
 	first := int64(0)
 	for _, name := range []string{oldFile, logFile} {
 		size := int64(-1)
 		if name == logFile {
 			size = l.size
 		}
-		err := l.scan(name, size, func(rec cloche.EgressRecord, _ int64) error {
+		err := l.scan(name, size, func(rec api.EgressRecord, _ int64) error {
 			if rec.Seq <= after {
 				return nil
 			}

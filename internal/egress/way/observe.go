@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
@@ -19,21 +19,21 @@ type observer Way
 // Opened implements egress.Observer.
 func (o *observer) Opened(f egress.Flow) {
 	rec := flowRecord(f)
-	rec.Kind, rec.Time = cloche.EgressOpened, f.Started
+	rec.Kind, rec.Time = api.EgressOpened, f.Started
 	(*Way)(o).note(rec)
 }
 
 // Closed implements egress.Observer.
 func (o *observer) Closed(f egress.Flow) {
 	rec := flowRecord(f)
-	rec.Kind, rec.Time, rec.Reason = cloche.EgressClosed, f.Ended, f.Reason
+	rec.Kind, rec.Time, rec.Reason = api.EgressClosed, f.Ended, f.Reason
 	rec.BytesOut, rec.BytesIn, rec.DurationMS = f.BytesOut, f.BytesIn, f.Ended.Sub(f.Started).Milliseconds()
 	(*Way)(o).note(rec)
 }
 
 // flowRecord is what opening and closing have in common.
-func flowRecord(f egress.Flow) cloche.EgressRecord {
-	rec := cloche.EgressRecord{
+func flowRecord(f egress.Flow) api.EgressRecord {
+	rec := api.EgressRecord{
 		Flow: f.ID, Name: string(f.Name), Port: int(f.Port), ResolvedBy: string(f.ResolvedBy), Rule: f.Rule, Protocol: string(f.Protocol),
 	}
 	if f.Addr.IsValid() {
@@ -48,7 +48,7 @@ func flowRecord(f egress.Flow) cloche.EgressRecord {
 // Refused implements egress.Observer.
 func (o *observer) Refused(r egress.Refused) {
 	w := (*Way)(o)
-	ref := cloche.EgressRefusal{
+	ref := api.EgressRefusal{
 		Time: r.Time, Name: shown(r.Name, r.Addr), Port: int(r.Port), Rule: r.Rule, Reason: r.Reason, Allow: r.Allow, Hint: w.hint(r.Allow),
 		Method: r.Method, Path: r.Target, Suppressed: r.Suppressed,
 	}
@@ -57,8 +57,8 @@ func (o *observer) Refused(r egress.Refused) {
 	if again {
 		return
 	}
-	w.note(cloche.EgressRecord{
-		Kind: cloche.EgressRefused, Time: ref.Time, Name: ref.Name, Port: ref.Port, Rule: ref.Rule, Reason: ref.Reason, Hint: ref.Hint,
+	w.note(api.EgressRecord{
+		Kind: api.EgressRefused, Time: ref.Time, Name: ref.Name, Port: ref.Port, Rule: ref.Rule, Reason: ref.Reason, Hint: ref.Hint,
 		Allow: ref.Allow, Method: ref.Method, Path: ref.Path, Suppressed: suppressed,
 	})
 }
@@ -72,7 +72,7 @@ func shown(name string, addr netip.Addr) string {
 
 // note puts a record into the queue. It waits when many are there: what leaves is
 // never faster than what is written down of it.
-func (w *Way) note(rec cloche.EgressRecord) {
+func (w *Way) note(rec api.EgressRecord) {
 	rec = secret.In(w.ways.opts.Redact, rec)
 	rec.Time = rec.Time.UTC()
 	w.pending.Add(1)
@@ -80,13 +80,13 @@ func (w *Way) note(rec cloche.EgressRecord) {
 }
 
 // write puts a record into the log and tells of it. It is called by one goroutine.
-func (w *Way) write(rec cloche.EgressRecord) {
+func (w *Way) write(rec api.EgressRecord) {
 	defer w.pending.Done()
 	rec, err := w.log.Append(rec)
 	if err != nil {
 		w.ways.log.Error("write egress log", "sandbox", w.place.ID, "error", err)
 	}
-	if rec.Kind == cloche.EgressClosed {
+	if rec.Kind == api.EgressClosed {
 		w.saveUsedSometimes()
 	}
 	if w.place.Tell != nil {
@@ -106,7 +106,7 @@ func (w *Way) begin() bool {
 
 // Record adds to the log what somebody else has to say of the way out, and returns
 // when it is in the queue. The way must be open.
-func (w *Way) Record(rec cloche.EgressRecord) {
+func (w *Way) Record(rec api.EgressRecord) {
 	if !w.begin() {
 		return
 	}
@@ -116,7 +116,7 @@ func (w *Way) Record(rec cloche.EgressRecord) {
 
 // ReadLog is Read of the log, with everything in it that had happened before the call:
 // it waits first until what is in the queue is written.
-func (w *Way) ReadLog(ctx context.Context, o cloche.EgressLogOptions, fn func(cloche.EgressRecord) error) error {
+func (w *Way) ReadLog(ctx context.Context, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	if w.begin() {
 		mark := entry{way: w, reached: make(chan struct{})}
 		select {
@@ -147,7 +147,7 @@ const (
 // refusals are the latest refusals of one sandbox.
 type refusals struct {
 	mu    sync.Mutex
-	list  []cloche.EgressRefusal // the latest; list[i] has the number first+i
+	list  []api.EgressRefusal // the latest; list[i] has the number first+i
 	first int64
 	told  map[refusalKey]time.Time
 	// again counts those that were not told because they were the same.
@@ -162,13 +162,13 @@ type refusalKey struct {
 	method, path string
 }
 
-func keyOf(r cloche.EgressRefusal) refusalKey {
+func keyOf(r api.EgressRefusal) refusalKey {
 	return refusalKey{r.Name, r.Port, r.Rule, r.Method, r.Path}
 }
 
 // add remembers a refusal. It reports whether the same was told a moment ago, and
 // otherwise how many were not told since the last that was.
-func (s *refusals) add(r cloche.EgressRefusal) (again bool, suppressed int64) {
+func (s *refusals) add(r api.EgressRefusal) (again bool, suppressed int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.list) == maxSeen {
@@ -198,10 +198,10 @@ func (s *refusals) mark() int64 {
 
 // since lists what came after a mark, each refusal once: the first of its kind, with
 // how many more there were of it and before it.
-func (s *refusals) since(mark int64) []cloche.EgressRefusal {
+func (s *refusals) since(mark int64) []api.EgressRefusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []cloche.EgressRefusal
+	var out []api.EgressRefusal
 	at := map[refusalKey]int{}
 	for _, r := range s.list[min(max(mark-s.first, 0), int64(len(s.list))):] {
 		i, known := at[keyOf(r)]

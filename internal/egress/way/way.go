@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
 	"github.com/cloche-dev/cloche/internal/egress/link"
@@ -44,7 +44,7 @@ type Place struct {
 	Ask func(context.Context, egress.Asked) bool
 	// Tell is told of each record when it was written, of all ways by one goroutine.
 	// Nil is nobody.
-	Tell func(cloche.EgressRecord)
+	Tell func(api.EgressRecord)
 }
 
 // Way is the way out of one sandbox. It is safe for concurrent use.
@@ -279,7 +279,7 @@ func (w *Way) ended(g policy.EgressGrant) {
 		w.ways.log.Error("egress rules", "sandbox", w.place.ID, "error", err)
 	}
 	w.gate.SetRules(set)
-	w.note(cloche.EgressRecord{Kind: cloche.EgressChanged, Time: time.Now(), Reason: "a rule that was for a while has ended"})
+	w.note(api.EgressRecord{Kind: api.EgressChanged, Time: time.Now(), Reason: "a rule that was for a while has ended"})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ends == nil {
@@ -288,16 +288,16 @@ func (w *Way) ended(g policy.EgressGrant) {
 }
 
 // Used is what the sandbox has used of its limits.
-func (w *Way) Used() cloche.EgressLimits {
+func (w *Way) Used() api.EgressLimits {
 	u := w.gate.Usage()
-	return cloche.EgressLimits{Connections: u.Connections, BytesOut: u.BytesOut, BytesIn: u.BytesIn}
+	return api.EgressLimits{Connections: u.Connections, BytesOut: u.BytesOut, BytesIn: u.BytesIn}
 }
 
 // Mark is a point in time for Since.
 func (w *Way) Mark() int64 { return w.seen.mark() }
 
 // Since are the refusals since a mark, oldest first, each once and not too many.
-func (w *Way) Since(mark int64) []cloche.EgressRefusal { return w.seen.since(mark) }
+func (w *Way) Since(mark int64) []api.EgressRefusal { return w.seen.since(mark) }
 
 // Leave ends this process's part in the way, and leaves its link to the holder: the
 // sandbox's packets wait there for the next daemon, as far as there is room.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -52,19 +52,19 @@ func grant(t testing.TB, rules ...string) policy.EgressGrant {
 // told keeps what is told.
 type told struct {
 	mu   sync.Mutex
-	recs []cloche.EgressRecord
+	recs []api.EgressRecord
 }
 
-func (t *told) tell(rec cloche.EgressRecord) {
+func (t *told) tell(rec api.EgressRecord) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.recs = append(t.recs, rec)
 }
 
-func (t *told) kinds() []cloche.EgressKind {
+func (t *told) kinds() []api.EgressKind {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out []cloche.EgressKind
+	var out []api.EgressKind
 	for _, r := range t.recs {
 		out = append(out, r.Kind)
 	}
@@ -187,7 +187,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The log has the first once, and with the next how many it has not.
-	if got := seen.kinds(); !slices.Equal(got, []cloche.EgressKind{cloche.EgressRefused, cloche.EgressRefused}) {
+	if got := seen.kinds(); !slices.Equal(got, []api.EgressKind{api.EgressRefused, api.EgressRefused}) {
 		t.Errorf("told %v", got)
 	}
 	if n := seen.recs[1].Suppressed; n != 1 {
@@ -198,7 +198,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	if err := log.Read(t.Context(), cloche.EgressLogOptions{}, func(r cloche.EgressRecord) error {
+	if err := log.Read(t.Context(), api.EgressLogOptions{}, func(r api.EgressRecord) error {
 		names = append(names, fmt.Sprint(r.Seq, " ", r.Name))
 		return nil
 	}); err != nil || !slices.Equal(names, []string{"1 other.example", "2 8.8.8.8"}) {
@@ -218,20 +218,20 @@ func TestReadLogHasAll(t *testing.T) {
 	late := make(chan struct{})
 	w := open(t, ws, Place{
 		ID: "sb-1", Name: "box", Hostname: "box", Dir: filepath.Join(t.TempDir(), "network"), Grant: grant(t, "web.example"),
-		Tell: func(cloche.EgressRecord) { <-late },
+		Tell: func(api.EgressRecord) { <-late },
 	})
 	for range 3 {
-		w.Record(cloche.EgressRecord{Kind: cloche.EgressChanged})
+		w.Record(api.EgressRecord{Kind: api.EgressChanged})
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.ReadLog(gone, cloche.EgressLogOptions{}, nil); !errors.Is(err, context.Canceled) {
+	if err := w.ReadLog(gone, api.EgressLogOptions{}, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	n := 0
 	read := make(chan error)
 	go func() {
-		read <- w.ReadLog(t.Context(), cloche.EgressLogOptions{}, func(cloche.EgressRecord) error { n++; return nil })
+		read <- w.ReadLog(t.Context(), api.EgressLogOptions{}, func(api.EgressRecord) error { n++; return nil })
 	}()
 	close(late)
 	if err := <-read; err != nil || n != 3 {
@@ -288,7 +288,7 @@ func TestNextDaemon(t *testing.T) {
 		t.Errorf("adopt of what was closed: %v", err)
 	}
 	n := 0
-	if err := w.ReadLog(t.Context(), cloche.EgressLogOptions{Kinds: []cloche.EgressKind{cloche.EgressClosed}}, func(r cloche.EgressRecord) error {
+	if err := w.ReadLog(t.Context(), api.EgressLogOptions{Kinds: []api.EgressKind{api.EgressClosed}}, func(r api.EgressRecord) error {
 		if n++; r.BytesOut != 5 || r.Addr != "127.0.0.1" || r.ResolvedBy != "rule" || r.Protocol != "tcp" {
 			t.Errorf("record %+v", r)
 		}
@@ -385,11 +385,11 @@ func TestLog(t *testing.T) {
 	big := strings.Repeat("x", 2000)
 	const n = 1200
 	for i := range n {
-		kind := cloche.EgressOpened
+		kind := api.EgressOpened
 		if i%2 == 1 {
-			kind = cloche.EgressClosed
+			kind = api.EgressClosed
 		}
-		if rec, err := l.Append(cloche.EgressRecord{Kind: kind, Reason: big}); err != nil || rec.Seq != int64(i+1) {
+		if rec, err := l.Append(api.EgressRecord{Kind: kind, Reason: big}); err != nil || rec.Seq != int64(i+1) {
 			t.Fatalf("record %d: %v", rec.Seq, err)
 		}
 	}
@@ -404,9 +404,9 @@ func TestLog(t *testing.T) {
 	if size > 2*maxLog {
 		t.Errorf("it has %d bytes", size)
 	}
-	read := func(l *Log, o cloche.EgressLogOptions) (seqs []int64, missed int64) {
+	read := func(l *Log, o api.EgressLogOptions) (seqs []int64, missed int64) {
 		t.Helper()
-		if err := l.Read(t.Context(), o, func(r cloche.EgressRecord) error {
+		if err := l.Read(t.Context(), o, func(r api.EgressRecord) error {
 			seqs, missed = append(seqs, r.Seq), missed+r.Missed
 			return nil
 		}); err != nil {
@@ -414,20 +414,20 @@ func TestLog(t *testing.T) {
 		}
 		return seqs, missed
 	}
-	all, _ := read(l, cloche.EgressLogOptions{})
+	all, _ := read(l, api.EgressLogOptions{})
 	if len(all) < 500 || len(all) > 1100 || all[len(all)-1] != n {
 		t.Errorf("%d are kept, the last is %d", len(all), all[len(all)-1])
 	}
-	if got, missed := read(l, cloche.EgressLogOptions{After: 5}); len(got) != len(all) || missed != all[0]-6 {
+	if got, missed := read(l, api.EgressLogOptions{After: 5}); len(got) != len(all) || missed != all[0]-6 {
 		t.Errorf("%d, %d missed", len(got), missed)
 	}
-	if got, missed := read(l, cloche.EgressLogOptions{After: n - 3}); !slices.Equal(got, []int64{n - 2, n - 1, n}) || missed != 0 {
+	if got, missed := read(l, api.EgressLogOptions{After: n - 3}); !slices.Equal(got, []int64{n - 2, n - 1, n}) || missed != 0 {
 		t.Errorf("%v, %d missed", got, missed)
 	}
-	if got, _ := read(l, cloche.EgressLogOptions{Tail: 2, Kinds: []cloche.EgressKind{cloche.EgressOpened}}); !slices.Equal(got, []int64{n - 3, n - 1}) {
+	if got, _ := read(l, api.EgressLogOptions{Tail: 2, Kinds: []api.EgressKind{api.EgressOpened}}); !slices.Equal(got, []int64{n - 3, n - 1}) {
 		t.Errorf("%v", got)
 	}
-	if got, _ := read(l, cloche.EgressLogOptions{After: -1}); len(got) != 0 {
+	if got, _ := read(l, api.EgressLogOptions{After: -1}); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 	// What a crash left half written goes with the next record.
@@ -440,17 +440,17 @@ func TestLog(t *testing.T) {
 	if l, err = OpenLog(dir); err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := l.Append(cloche.EgressRecord{Kind: cloche.EgressChanged}); err != nil || rec.Seq != n+1 {
+	if rec, err := l.Append(api.EgressRecord{Kind: api.EgressChanged}); err != nil || rec.Seq != n+1 {
 		t.Errorf("%+v, %v", rec, err)
 	}
-	if got, _ := read(l, cloche.EgressLogOptions{Tail: 2}); !slices.Equal(got, []int64{n, n + 1}) {
+	if got, _ := read(l, api.EgressLogOptions{Tail: 2}); !slices.Equal(got, []int64{n, n + 1}) {
 		t.Errorf("%v", got)
 	}
 	// Who follows has each, and ends with the log.
 	got := make(chan int64)
 	ended := make(chan error)
 	go func() {
-		ended <- l.Read(t.Context(), cloche.EgressLogOptions{After: -1, Follow: true}, func(r cloche.EgressRecord) error {
+		ended <- l.Read(t.Context(), api.EgressLogOptions{After: -1, Follow: true}, func(r api.EgressRecord) error {
 			got <- r.Seq
 			return nil
 		})
@@ -459,7 +459,7 @@ func TestLog(t *testing.T) {
 	more := func() {
 		t.Helper()
 		_, _, changed, _ := l.state()
-		rec, err := l.Append(cloche.EgressRecord{Kind: cloche.EgressOpened})
+		rec, err := l.Append(api.EgressRecord{Kind: api.EgressOpened})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +492,7 @@ func TestLog(t *testing.T) {
 	if l, err = OpenLog(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Read(ctx, cloche.EgressLogOptions{After: -1, Follow: true}, func(cloche.EgressRecord) error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := l.Read(ctx, api.EgressLogOptions{After: -1, Follow: true}, func(api.EgressRecord) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

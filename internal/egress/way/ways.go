@@ -17,7 +17,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/holder"
 	"github.com/cloche-dev/cloche/internal/egress/link"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
@@ -60,7 +60,7 @@ type Ways struct {
 // entry is a record on its way to the log, or a mark behind those before it.
 type entry struct {
 	way     *Way
-	rec     cloche.EgressRecord
+	rec     api.EgressRecord
 	reached chan struct{} // of a mark: is closed when the writer is there
 }
 
@@ -175,7 +175,7 @@ func (ws *Ways) start(w *Way, ours *os.File) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
-		return cloche.Errorf(cloche.CodeUnavailable, "the daemon is shutting down")
+		return api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	}
 	if ws.gateway == nil {
 		gateway, err := link.New(ws.ctx, link.Options{Log: ws.log})

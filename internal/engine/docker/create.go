@@ -20,7 +20,7 @@ import (
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 )
@@ -75,10 +75,10 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 // check refuses a plan that could not be carried out as it is.
 func (e *Engine) check(p engine.Plan) error {
 	broken := func(what string) error {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the plan has %s", what)
+		return api.Errorf(api.CodeInternal, "create sandbox: the plan has %s", what)
 	}
 	refused := func(what string) error {
-		return cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot give a sandbox %s", e.opts.Name, what).
+		return api.Errorf(api.CodeUnsupported, "engine %s cannot give a sandbox %s", e.opts.Name, what).
 			WithHint("leave it out, or use engine gvisor")
 	}
 	if err := p.Validate(); err != nil {
@@ -121,7 +121,7 @@ func safe(name string) bool {
 // is ever made for one that is missing.
 func (c *creation) checkMounts() error {
 	if len(c.p.Mounts) > 0 && !c.shared {
-		return cloche.Errorf(cloche.CodeUnsupported, "the daemon of engine %s is on another machine: directories of this one cannot be mounted there", c.e.opts.Name).
+		return api.Errorf(api.CodeUnsupported, "the daemon of engine %s is on another machine: directories of this one cannot be mounted there", c.e.opts.Name).
 			WithHint("copy the files into the sandbox, or use a daemon of this machine")
 	}
 	for _, m := range c.p.Mounts {
@@ -144,7 +144,7 @@ func (c *creation) checkRuntime(ctx context.Context) error {
 		return err
 	}
 	if _, ok := info.Runtimes[name]; !ok {
-		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox %s: the daemon of engine %s has no runtime %s", c.p.ID, c.e.opts.Name, name).
+		return api.Errorf(api.CodeUnavailable, "create sandbox %s: the daemon of engine %s has no runtime %s", c.p.ID, c.e.opts.Name, name).
 			WithHint("install it and name it in the daemon's configuration, or change %s.runtime", c.e.opts.Name)
 	}
 	return nil
@@ -160,7 +160,7 @@ func (c *creation) checkLink(ctx context.Context) error {
 		return err
 	}
 	if can := c.e.egress(c.d, info); !can.OK {
-		return cloche.Errorf(cloche.CodeUnsupported, "engine %s cannot give a sandbox a network link: %s", c.e.opts.Name, can.Reason).
+		return api.Errorf(api.CodeUnsupported, "engine %s cannot give a sandbox a network link: %s", c.e.opts.Name, can.Reason).
 			WithHint("make the sandbox without egress, or use engine gvisor")
 	}
 	return nil
@@ -234,12 +234,12 @@ func (c *creation) makeContainer(ctx context.Context) (string, error) {
 			c.made = true
 			return made.ID, nil
 		case errdefs.IsConflict(err) || c.isAnothers(ctx):
-			return "", cloche.Errorf(cloche.CodeExists, "create sandbox %s: it exists already", c.p.ID).WithCause(err)
+			return "", api.Errorf(api.CodeExists, "create sandbox %s: it exists already", c.p.ID).WithCause(err)
 		case errdefs.IsNotFound(err) && try == 0:
 			s.forget() // somebody removed the image
 			continue
 		case errdefs.IsInvalidArgument(err) && len(c.p.Mounts) > 0:
-			return "", cloche.Errorf(cloche.CodeUnsupported, "the daemon of engine %s does not take the directories that are to be mounted: it does not see them", c.e.opts.Name).
+			return "", api.Errorf(api.CodeUnsupported, "the daemon of engine %s does not take the directories that are to be mounted: it does not see them", c.e.opts.Name).
 				WithHint("set %s.shares_host_fs to no where the daemon has files of its own", c.e.opts.Name).WithCause(err)
 		}
 		c.made = true // nobody knows
@@ -361,8 +361,8 @@ func waitReady(out io.Reader) error {
 }
 
 // nobody is the error where no daemon answers.
-func (e *Engine) nobody(what string, problems []cloche.Problem) error {
-	out := cloche.Errorf(cloche.CodeUnavailable, "%s: no %s daemon answers", what, e.opts.Name).
+func (e *Engine) nobody(what string, problems []api.Problem) error {
+	out := api.Errorf(api.CodeUnavailable, "%s: no %s daemon answers", what, e.opts.Name).
 		WithHint("start it; `cloche doctor` says how").WithCause(fmt.Errorf("%v", problems))
 	out.Retryable = true
 	return out

@@ -9,7 +9,7 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -41,7 +41,7 @@ type Options struct {
 	// Runtime is the daemon's name of an OCI runtime; empty is the daemon's choice.
 	Runtime string
 	// RuntimeTier is what the operator says of the Runtime; empty is namespace.
-	RuntimeTier cloche.Tier
+	RuntimeTier api.Tier
 	// SharesHostFS is what the operator says of the daemon's files; empty is ShareAuto.
 	SharesHostFS Sharing
 	// Inner returns the program that plays package inner's roles: static, and one that
@@ -95,16 +95,16 @@ var (
 // New makes an engine. It talks to nobody yet.
 func New(o Options) (*Engine, error) {
 	if o.Name != Docker && o.Name != Podman {
-		return nil, cloche.Errorf(cloche.CodeInternal, "engine %q is neither docker nor podman", o.Name)
+		return nil, api.Errorf(api.CodeInternal, "engine %q is neither docker nor podman", o.Name)
 	}
 	if o.Inner == nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "%s engine: no program for the inside", o.Name)
+		return nil, api.Errorf(api.CodeInternal, "%s engine: no program for the inside", o.Name)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.RuntimeTier == "" {
-		o.RuntimeTier = cloche.TierNamespace
+		o.RuntimeTier = api.TierNamespace
 	}
 	life, end := context.WithCancel(context.Background())
 	return &Engine{
@@ -118,7 +118,7 @@ func New(o Options) (*Engine, error) {
 
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities {
-	return engine.Abilities{Tier: cloche.TierNamespace, Link: true, Pause: true}
+	return engine.Abilities{Tier: api.TierNamespace, Link: true, Pause: true}
 }
 
 // Name implements engine.Engine.

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // classify makes an error of a call one of ours. What the daemon says may name
@@ -19,25 +19,25 @@ func (e *Engine) classify(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
+	if ours, ok := errors.AsType[*api.Error](err); ok {
 		return ours
 	}
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "%s: canceled", what).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "%s: canceled", what).WithCause(err)
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		out := cloche.Errorf(cloche.CodeTimeout, "%s: not done in time", what).WithCause(err)
+		out := api.Errorf(api.CodeTimeout, "%s: not done in time", what).WithCause(err)
 		out.Retryable = true
 		return out
 	case unreachable(err):
-		out := cloche.Errorf(cloche.CodeUnavailable, "%s: the %s daemon does not answer", what, e.opts.Name).
+		out := api.Errorf(api.CodeUnavailable, "%s: the %s daemon does not answer", what, e.opts.Name).
 			WithHint("start it; `cloche doctor` says how").WithCause(err)
 		out.Retryable = true
 		return out
 	case errdefs.IsConflict(err):
-		return cloche.Errorf(cloche.CodeState, "%s: the %s daemon refuses it in this state", what, e.opts.Name).WithCause(err)
+		return api.Errorf(api.CodeState, "%s: the %s daemon refuses it in this state", what, e.opts.Name).WithCause(err)
 	}
-	return cloche.Errorf(cloche.CodeInternal, "%s: the %s engine could not do it", what, e.opts.Name).WithCause(err)
+	return api.Errorf(api.CodeInternal, "%s: the %s engine could not do it", what, e.opts.Name).WithCause(err)
 }
 
 // unreachable says that a call did not come to its end for want of a daemon: it was

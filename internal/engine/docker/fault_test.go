@@ -13,7 +13,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
@@ -41,7 +41,7 @@ func TestFaults(t *testing.T) {
 		t.Helper()
 		i, err := e.Create(ctx, plan(t, images))
 		if err != nil {
-			t.Fatalf("create: %v (%v)", err, err.(*cloche.Error).Unwrap())
+			t.Fatalf("create: %v (%v)", err, err.(*api.Error).Unwrap())
 		}
 		t.Cleanup(func() {
 			if err := i.Close(context.WithoutCancel(ctx)); err != nil {
@@ -66,9 +66,9 @@ func TestFaults(t *testing.T) {
 		}
 		ended(t, i)
 		_, err := i.Dial(ctx)
-		want(t, "dial", err, cloche.CodeSandboxLost)
+		want(t, "dial", err, api.CodeSandboxLost)
 		_, err = e.Recover(ctx, i.State())
-		want(t, "recover", err, cloche.CodeNotFound)
+		want(t, "recover", err, api.CodeNotFound)
 	})
 
 	t.Run("others are not touched", func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	t.Run("a runtime that the daemon does not have", func(t *testing.T) {
-		kata, err := docker.New(docker.Options{Name: docker.Docker, Hosts: []string{d.Host}, Inner: innerProgram, Runtime: "kata", RuntimeTier: cloche.TierMicroVM})
+		kata, err := docker.New(docker.Options{Name: docker.Docker, Hosts: []string{d.Host}, Inner: innerProgram, Runtime: "kata", RuntimeTier: api.TierMicroVM})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestFaults(t *testing.T) {
 		}
 		p := plan(t, images)
 		_, err = kata.Create(ctx, p)
-		want(t, "create", err, cloche.CodeUnavailable)
+		want(t, "create", err, api.CodeUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "no runtime kata") {
 			t.Errorf("create says %v", err)
 		}
@@ -192,12 +192,12 @@ func TestFaults(t *testing.T) {
 		}
 		d.Kill()
 		_, err := e.Create(ctx, plan(t, images))
-		want(t, "create without a daemon", err, cloche.CodeUnavailable)
+		want(t, "create without a daemon", err, api.CodeUnavailable)
 		_, err = i.Dial(ctx)
-		want(t, "dial without a daemon", err, cloche.CodeUnavailable)
+		want(t, "dial without a daemon", err, api.CodeUnavailable)
 		_, err = e.Recover(ctx, i.State())
-		want(t, "recover without a daemon", err, cloche.CodeUnavailable)
-		if err := i.Close(ctx); err == nil || !err.(*cloche.Error).Retryable {
+		want(t, "recover without a daemon", err, api.CodeUnavailable)
+		if err := i.Close(ctx); err == nil || !err.(*api.Error).Retryable {
 			t.Errorf("close without a daemon: %v", err)
 		}
 		if r := e.Probe(ctx); r.Usable || len(r.Problems) == 0 || r.Problems[0].Mend == "" {
@@ -228,7 +228,7 @@ func TestFaults(t *testing.T) {
 			} else {
 				<-gone
 			}
-			if code := cloche.CodeOf(err); err != nil && code != cloche.CodeUnavailable && code != cloche.CodeInternal {
+			if code := api.CodeOf(err); err != nil && code != api.CodeUnavailable && code != api.CodeInternal {
 				t.Errorf("create while the daemon goes: %v", err)
 			}
 			if err := d.Start(); err != nil {
@@ -264,7 +264,7 @@ func TestFaults(t *testing.T) {
 			t.Error("a daemon that hangs is usable")
 		}
 		_, err := e.Create(short, plan(t, images))
-		want(t, "create", err, cloche.CodeTimeout)
+		want(t, "create", err, api.CodeTimeout)
 	})
 }
 
@@ -279,10 +279,10 @@ func imageOf(t testing.TB, d daemon, i engine.Instance) string {
 	return answer.Container.Image
 }
 
-func want(t testing.TB, what string, err error, code cloche.Code) {
+func want(t testing.TB, what string, err error, code api.Code) {
 	t.Helper()
-	if cloche.CodeOf(err) != code {
-		t.Errorf("%s: %v has the code %q, want %q", what, err, cloche.CodeOf(err), code)
+	if api.CodeOf(err) != code {
+		t.Errorf("%s: %v has the code %q, want %q", what, err, api.CodeOf(err), code)
 	}
 }
 

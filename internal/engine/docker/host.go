@@ -16,7 +16,7 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Hosts are where the daemon of an engine is looked for: where chosen says, if it
@@ -59,10 +59,10 @@ func pipes(name string) []string {
 }
 
 // checkHost says what is wrong with a host before anybody talks to it.
-func checkHost(host, certDir string) *cloche.Problem {
+func checkHost(host, certDir string) *api.Problem {
 	u, err := url.Parse(host)
 	if err != nil {
-		return &cloche.Problem{What: "the daemon's host is no URL", Mend: "write unix:///path/of/docker.sock or tcp://host:2376"}
+		return &api.Problem{What: "the daemon's host is no URL", Mend: "write unix:///path/of/docker.sock or tcp://host:2376"}
 	}
 	switch u.Scheme {
 	case "unix":
@@ -73,31 +73,31 @@ func checkHost(host, certDir string) *cloche.Problem {
 		if ip := net.ParseIP(u.Hostname()); certDir != "" || ip != nil && ip.IsLoopback() || u.Hostname() == "localhost" {
 			return nil
 		}
-		return &cloche.Problem{
+		return &api.Problem{
 			What: "the daemon at " + u.Host + " would be talked to without TLS, where everybody on the way could give it orders",
 			Mend: "set its certificates, or forward its socket with ssh -L and use unix://",
 		}
 	case "ssh":
-		return &cloche.Problem{
+		return &api.Problem{
 			What: "the engine does not speak SSH",
 			Mend: "forward the daemon's socket (ssh -nNT -L /run/user/" + strconv.Itoa(os.Getuid()) + "/remote.sock:/var/run/docker.sock " + u.Host + ") and use unix://",
 		}
 	}
-	return &cloche.Problem{What: "the daemon's host has the scheme " + strconv.Quote(u.Scheme), Mend: "use unix:// or tcp://"}
+	return &api.Problem{What: "the daemon's host has the scheme " + strconv.Quote(u.Scheme), Mend: "use unix:// or tcp://"}
 }
 
 // checkPipe lets a pipe of this machine pass, on a system that has them.
-func checkPipe(u *url.URL, system string) *cloche.Problem {
+func checkPipe(u *url.URL, system string) *api.Problem {
 	switch {
 	case system != "windows":
-		return &cloche.Problem{What: "named pipes are for Windows", Mend: "use unix:// or tcp://"}
+		return &api.Problem{What: "named pipes are for Windows", Mend: "use unix:// or tcp://"}
 	case u.Host != "" || !strings.HasPrefix(strings.ToLower(u.Path), "//./pipe/"):
-		return &cloche.Problem{What: "it is no pipe of this machine", Mend: "write npipe:////./pipe/docker_engine"}
+		return &api.Problem{What: "it is no pipe of this machine", Mend: "write npipe:////./pipe/docker_engine"}
 	}
 	return nil
 }
 
-func checkSocket(path string) *cloche.Problem {
+func checkSocket(path string) *api.Problem {
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		conn.Close()
@@ -105,14 +105,14 @@ func checkSocket(path string) *cloche.Problem {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &cloche.Problem{What: "nothing listens at " + path + ": there is no such socket"}
+		return &api.Problem{What: "nothing listens at " + path + ": there is no such socket"}
 	case errors.Is(err, fs.ErrPermission):
-		return &cloche.Problem{
+		return &api.Problem{
 			What: "this user may not use " + path,
 			Mend: "add the user to the group of the socket, which is as good as root there, or run a rootless daemon",
 		}
 	}
-	return &cloche.Problem{What: "nobody answers at " + path}
+	return &api.Problem{What: "nobody answers at " + path}
 }
 
 // daemonAt returns the client for a host.
@@ -141,7 +141,7 @@ func (e *Engine) daemonAt(host string) (*daemon, error) {
 	}
 	c, err := client.New(opts...)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "%s engine: the daemon cannot be talked to", e.opts.Name).WithCause(err)
+		return nil, api.Errorf(api.CodeUnavailable, "%s engine: the daemon cannot be talked to", e.opts.Name).WithCause(err)
 	}
 	d := &daemon{Client: c, host: host}
 	e.daemons[host] = d
@@ -149,8 +149,8 @@ func (e *Engine) daemonAt(host string) (*daemon, error) {
 }
 
 // findDaemon returns the first that answers, or what is wrong with each.
-func (e *Engine) findDaemon(ctx context.Context) (*daemon, []cloche.Problem) {
-	var problems []cloche.Problem
+func (e *Engine) findDaemon(ctx context.Context) (*daemon, []api.Problem) {
+	var problems []api.Problem
 	for _, host := range e.opts.Hosts {
 		if p := checkHost(host, e.opts.CertDir); p != nil {
 			problems = append(problems, *p)
@@ -163,7 +163,7 @@ func (e *Engine) findDaemon(ctx context.Context) (*daemon, []cloche.Problem) {
 		if err == nil {
 			return d, nil
 		}
-		problems = append(problems, cloche.Problem{What: "the daemon at " + host + " does not answer: " + brief(err)})
+		problems = append(problems, api.Problem{What: "the daemon at " + host + " does not answer: " + brief(err)})
 	}
 	return nil, problems
 }

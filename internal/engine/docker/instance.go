@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -54,7 +54,7 @@ var (
 func (e *Engine) instance(d *daemon, rec record, guard *watcher) (*instance, error) {
 	state, err := json.Marshal(rec)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "encode the state of sandbox %s: %w", rec.ID, err)
+		return nil, api.Errorf(api.CodeInternal, "encode the state of sandbox %s: %w", rec.ID, err)
 	}
 	i := &instance{e: e, d: d, rec: rec, state: state, guard: guard, done: make(chan struct{}), gone: make(chan struct{})}
 	e.wg.Go(i.watch)
@@ -120,7 +120,7 @@ func (i *instance) await(ctx context.Context) error {
 
 // ending tells what the status of a first process means.
 func ending(status int64) engine.Ending {
-	if name := cloche.SignalName(int(status - 128)); status > 128 && name != "" {
+	if name := api.SignalName(int(status - 128)); status > 128 && name != "" {
 		return engine.Ending{How: "its agent was killed by signal " + name}
 	}
 	return engine.Ending{How: "its agent ended"}
@@ -166,7 +166,7 @@ func (i *instance) dead() bool {
 }
 
 func (i *instance) lost(what string, cause error) error {
-	return cloche.Errorf(cloche.CodeSandboxLost, "%s: it is dead", what).WithCause(cause)
+	return api.Errorf(api.CodeSandboxLost, "%s: it is dead", what).WithCause(cause)
 }
 
 // Dial implements engine.Instance.
@@ -181,7 +181,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	case !running:
 		return nil, i.lost("dial sandbox "+i.rec.ID, nil)
 	case paused:
-		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	conn, err := i.line.dial(ctx, i)
 	if err == nil {
@@ -192,7 +192,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 			return nil, i.lost("dial sandbox "+i.rec.ID, err)
 		}
 		if errors.Is(err, errRefused) || broken(err) || errdefs.IsConflict(err) {
-			out := cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
+			out := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
 			out.Retryable = true
 			return nil, out
 		}
@@ -216,7 +216,7 @@ func (i *instance) Close(ctx context.Context) error {
 	}
 	if err != nil {
 		out := i.e.classify(ctx, "close sandbox "+i.rec.ID, err)
-		if e, ok := errors.AsType[*cloche.Error](out); ok {
+		if e, ok := errors.AsType[*api.Error](out); ok {
 			e.Retryable = true
 		}
 		return out

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 	"github.com/cloche-dev/cloche/internal/engine/tap"
@@ -27,8 +27,8 @@ var ownKernel = []string{"runc", "io.containerd.runc.v2", "crun"}
 
 // egress says whether a container of the daemon can have a link: the device is made
 // by us, in the container's network namespace.
-func (e *Engine) egress(d *daemon, info system.Info) cloche.Enforcement {
-	no := func(why string) cloche.Enforcement { return cloche.Enforcement{Reason: why} }
+func (e *Engine) egress(d *daemon, info system.Info) api.Enforcement {
+	no := func(why string) api.Enforcement { return api.Enforcement{Reason: why} }
 	path, isSocket := strings.CutPrefix(d.host, "unix://")
 	switch runtime := e.runtime(info); {
 	case !isSocket || !isHere(d.host, info):
@@ -42,7 +42,7 @@ func (e *Engine) egress(d *daemon, info system.Info) cloche.Enforcement {
 	case !seesProcesses(path):
 		return no("the daemon's processes cannot be seen from here: Cloche and the daemon must see the same process numbers")
 	}
-	return cloche.Enforcement{OK: true}
+	return api.Enforcement{OK: true}
 }
 
 // mayEnter says whether this process has the capabilities to enter namespaces and to

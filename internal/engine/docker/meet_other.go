@@ -7,13 +7,13 @@ import (
 
 	"github.com/moby/moby/api/types/system"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // egress: the containers are on another machine.
-func (e *Engine) egress(*daemon, system.Info) cloche.Enforcement {
-	return cloche.Enforcement{Reason: "the containers are on another machine, whose network namespaces cannot be entered from here"}
+func (e *Engine) egress(*daemon, system.Info) api.Enforcement {
+	return api.Enforcement{Reason: "the containers are on another machine, whose network namespaces cannot be entered from here"}
 }
 
 // meeting is where a container fetches a link. There is none here.
@@ -25,4 +25,4 @@ func (*meeting) hand(*engine.Link) error { return errNoLink }
 
 func (*meeting) close() {}
 
-var errNoLink = cloche.Errorf(cloche.CodeUnsupported, "containers on another machine have no network link")
+var errNoLink = api.Errorf(api.CodeUnsupported, "containers on another machine have no network link")

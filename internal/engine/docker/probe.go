@@ -10,7 +10,7 @@ import (
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
@@ -21,20 +21,20 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 	defer cancel()
 	r := engine.Report{
 		Name: e.opts.Name, Tier: e.opts.RuntimeTier,
-		Enforces: map[string]cloche.Enforcement{}, Facts: map[string]string{},
+		Enforces: map[string]api.Enforcement{}, Facts: map[string]string{},
 	}
 	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {
-		r.Enforces[limit] = cloche.Enforcement{Reason: "no daemon answers"}
+		r.Enforces[limit] = api.Enforcement{Reason: "no daemon answers"}
 	}
 	d, problems := e.findDaemon(ctx)
 	if d == nil {
-		r.Problems = append([]cloche.Problem{e.absent()}, problems...)
+		r.Problems = append([]api.Problem{e.absent()}, problems...)
 		return r
 	}
 	r.Facts["host"] = d.host
 	answer, err := d.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		r.Problems = []cloche.Problem{{What: "the daemon at " + d.host + " does not say what it is: " + brief(err), Mend: "look at its log"}}
+		r.Problems = []api.Problem{{What: "the daemon at " + d.host + " does not say what it is: " + brief(err), Mend: "look at its log"}}
 		return r
 	}
 	shared := e.sharesFiles(d.host, answer.Info)
@@ -46,13 +46,13 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 }
 
 // absent is the first of the problems where no daemon answers.
-func (e *Engine) absent() cloche.Problem { return absentOn(runtime.GOOS, e.opts.Name) }
+func (e *Engine) absent() api.Problem { return absentOn(runtime.GOOS, e.opts.Name) }
 
 // absentOn says how the daemon of an engine is started on a system.
-func absentOn(system, name string) cloche.Problem {
-	p := cloche.Problem{What: "no Docker daemon answers", Mend: "start it (systemctl start docker), or name its socket in DOCKER_HOST or the setting docker.host"}
+func absentOn(system, name string) api.Problem {
+	p := api.Problem{What: "no Docker daemon answers", Mend: "start it (systemctl start docker), or name its socket in DOCKER_HOST or the setting docker.host"}
 	if name == Podman {
-		p = cloche.Problem{What: "no Podman service answers", Mend: "start it (systemctl start podman.socket, or podman system service), or name its socket in the setting podman.host"}
+		p = api.Problem{What: "no Podman service answers", Mend: "start it (systemctl start podman.socket, or podman system service), or name its socket in the setting podman.host"}
 	}
 	switch {
 	case system == "linux":
@@ -72,8 +72,8 @@ func (e *Engine) reportSockets(r *engine.Report, d *daemon, info system.Info) {
 		return
 	}
 	// Nothing of a host is mounted.
-	ok := cloche.Enforcement{OK: true}
-	r.Enforces[cloche.EnforcesMountSockets], r.Enforces[cloche.EnforcesReadOnlyMountSockets] = ok, ok
+	ok := api.Enforcement{OK: true}
+	r.Enforces[api.EnforcesMountSockets], r.Enforces[api.EnforcesReadOnlyMountSockets] = ok, ok
 }
 
 // describe makes a report of what a daemon says of itself.
@@ -87,7 +87,7 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	if e.opts.Runtime != "" && e.opts.Runtime != "runc" && e.opts.Runtime != "crun" {
 		r.Facts["runtime"] += " (untested: its tier is what the operator says)"
 	}
-	problem := func(what, mend string) { r.Problems = append(r.Problems, cloche.Problem{What: what, Mend: mend}) }
+	problem := func(what, mend string) { r.Problems = append(r.Problems, api.Problem{What: what, Mend: mend}) }
 	if info.OSType != "linux" {
 		problem("the daemon runs containers of "+info.OSType, "switch it to Linux containers")
 	}
@@ -102,10 +102,10 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	}
 	limit := func(name string, ok bool, controller string) {
 		if ok {
-			r.Enforces[name] = cloche.Enforcement{OK: true}
+			r.Enforces[name] = api.Enforcement{OK: true}
 			return
 		}
-		r.Enforces[name] = cloche.Enforcement{Reason: "the daemon has no cgroup controller for it (" + controller + "): a rootless one needs cgroup v2 with delegation"}
+		r.Enforces[name] = api.Enforcement{Reason: "the daemon has no cgroup controller for it (" + controller + "): a rootless one needs cgroup v2 with delegation"}
 	}
 	limit("cpus", info.CPUCfsQuota, "cpu")
 	limit("memory_bytes", info.MemoryLimit, "memory")
@@ -113,18 +113,18 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	r.Enforces["disk_bytes"] = diskEnforcement(info)
 	r.Enforces["egress"] = e.egress(d, info)
 	e.reportSockets(r, d, info)
-	r.Enforces[cloche.EnforcesKernelFiles] = e.kernelFiles(d, info)
+	r.Enforces[api.EnforcesKernelFiles] = e.kernelFiles(d, info)
 	// A container's root is that of the daemon, and no daemon limits terminals.
-	r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{Reason: tables(info)}
+	r.Enforces[api.EnforcesKernelTables] = api.Enforcement{Reason: tables(info)}
 }
 
 // kernelFiles says whether what tells of the machine in /proc is covered. The daemon's own
 // means empty a file, and programs do not start with an empty /proc/stat.
-func (e *Engine) kernelFiles(d *daemon, info system.Info) cloche.Enforcement {
-	if e.opts.RuntimeTier != cloche.TierNamespace || e.covers(d, info) {
-		return cloche.Enforcement{OK: true}
+func (e *Engine) kernelFiles(d *daemon, info system.Info) api.Enforcement {
+	if e.opts.RuntimeTier != api.TierNamespace || e.covers(d, info) {
+		return api.Enforcement{OK: true}
 	}
-	return cloche.Enforcement{
+	return api.Enforcement{
 		Reason: "/proc/stat and /proc/swaps show what the daemon's machine does; to cover them, Cloche needs root on it and must see the daemon's processes",
 	}
 }
@@ -140,12 +140,12 @@ func tables(info system.Info) string {
 
 // diskEnforcement: few of the daemon's storage drivers bound the layer of one
 // container, and overlay2 does not say whether it can.
-func diskEnforcement(info system.Info) cloche.Enforcement {
+func diskEnforcement(info system.Info) api.Enforcement {
 	switch info.Driver {
 	case "btrfs", "zfs":
-		return cloche.Enforcement{OK: true}
+		return api.Enforcement{OK: true}
 	}
-	return cloche.Enforcement{Reason: "the daemon's storage driver " + info.Driver + " does not bound the layer of one container"}
+	return api.Enforcement{Reason: "the daemon's storage driver " + info.Driver + " does not bound the layer of one container"}
 }
 
 func (e *Engine) runtime(info system.Info) string {

@@ -8,16 +8,16 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // Recover implements engine.Engine. A daemon that does not answer is
-// cloche.CodeUnavailable: nobody knows then what has become of the sandbox.
+// api.CodeUnavailable: nobody knows then what has become of the sandbox.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
 	rec, err := parseRecord(state)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox: %w", err)
+		return nil, api.Errorf(api.CodeNotFound, "recover sandbox: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -63,13 +63,13 @@ func (e *Engine) gone(ctx context.Context, d *daemon, rec record) error {
 }
 
 func notFound(rec record) error {
-	return cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	return api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
 }
 
 // Sweep implements engine.Engine. It looks at each daemon that answers.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !safe(owner) {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: no owner")
+		return api.Errorf(api.CodeInternal, "sweep: no owner")
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

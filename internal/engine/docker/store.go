@@ -21,7 +21,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 )
@@ -146,7 +146,7 @@ var errTakesNoMore = errors.New("the daemon takes no more")
 // brokenImage is the error of an image of ours that cannot be read, whatever it ended
 // with.
 func brokenImage(err error) error {
-	return cloche.Errorf(cloche.CodeInternal, "an image of a sandbox cannot be read").WithCause(err)
+	return api.Errorf(api.CodeInternal, "an image of a sandbox cannot be read").WithCause(err)
 }
 
 // importImage streams a tar to the daemon. Nothing of it is kept on the way.

@@ -9,7 +9,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -63,7 +63,7 @@ func writable(list []engine.Volume) []string {
 // RemoveVolume implements engine.VolumeKeeper.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	if !safe(name) {
-		return cloche.Errorf(cloche.CodeInternal, "remove volume: %q is no name", name)
+		return api.Errorf(api.CodeInternal, "remove volume: %q is no name", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"sync"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // watcherArgv0 is the name under which an executable plays the watcher.
@@ -73,7 +73,7 @@ func (e *Engine) watchOver(host, container string) (*watcher, error) {
 	}
 	if err := cmd.Start(); err != nil {
 		pipe.Close()
-		return nil, cloche.Errorf(cloche.CodeInternal, "the watcher cannot be started").WithCause(err)
+		return nil, api.Errorf(api.CodeInternal, "the watcher cannot be started").WithCause(err)
 	}
 	return &watcher{pipe: pipe, cmd: cmd}, nil
 }

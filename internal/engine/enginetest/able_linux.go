@@ -1,7 +1,7 @@
 package enginetest
 
 import (
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -45,7 +45,7 @@ func testAbilities(s *suite) {
 		if err == nil {
 			s.close(i)
 		}
-		if refused := cloche.CodeOf(err) == cloche.CodeUnsupported; refused == x.says {
+		if refused := api.CodeOf(err) == api.CodeUnsupported; refused == x.says {
 			s.Errorf("%s: it says %t, and create says %v", what, x.says, err)
 		}
 		s.nothingLeft(p)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -26,7 +26,7 @@ type finding struct {
 // host's.
 func testKernelFiles(s *suite) {
 	words := s.plantWords()
-	_, other := s.create(func(p *engine.Plan) { p.Hostname = "other-" + strings.ToLower(cloche.NewID("")) })
+	_, other := s.create(func(p *engine.Plan) { p.Hostname = "other-" + strings.ToLower(api.NewID("")) })
 	words["another sandbox's host name"], words["another sandbox's id"], words["another sandbox's directory"] = other.Hostname, other.ID, other.Dir
 	i, p := s.create(nil)
 	words["the engine's directory"], words["the directory of the sandbox"] = s.stateDir, p.Dir
@@ -57,7 +57,7 @@ func testKernelFiles(s *suite) {
 			s.Errorf("%s can be written", f.Path)
 		}
 	}
-	if told := s.engine.Probe(s.ctx).Enforces[cloche.EnforcesKernelFiles]; !told.OK && !s.OwnKernel {
+	if told := s.engine.Probe(s.ctx).Enforces[api.EnforcesKernelFiles]; !told.OK && !s.OwnKernel {
 		s.Errorf("files of the kernel's are not covered: %s", told.Reason)
 	}
 	if stat := s.exec(i, Inside, "cat", "/proc/stat"); !strings.Contains(stat, "\nctxt 0\n") && !s.OwnKernel {
@@ -93,7 +93,7 @@ func (s *suite) plantWords() map[string]string {
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		words["the host's boot id"] = strings.TrimSpace(string(id))
 	}
-	process := "canary-" + strings.ToLower(cloche.NewID(""))
+	process := "canary-" + strings.ToLower(api.NewID(""))
 	cmd := exec.CommandContext(s.ctx, "sleep", "600")
 	cmd.Args[0] = process
 	if err := cmd.Start(); err != nil {
@@ -113,7 +113,7 @@ func (s *suite) plantWords() map[string]string {
 // plantLoop attaches a file to a loop device, whose name the kernel shows in /sys.
 func (s *suite) plantLoop() (name string, ok bool) {
 	s.Helper()
-	name = "tenant-" + strings.ToLower(cloche.NewID(""))
+	name = "tenant-" + strings.ToLower(api.NewID(""))
 	f, err := os.Create(filepath.Join(s.TempDir(), name))
 	if err != nil {
 		s.Fatal(err)

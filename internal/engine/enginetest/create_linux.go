@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -20,28 +20,28 @@ func testCreateErrors(s *suite) {
 	type testCase struct {
 		name     string
 		change   func(*engine.Plan)
-		want     cloche.Code
+		want     api.Code
 		isolates bool
 	}
 	tests := []testCase{
-		{"unsafe id", func(p *engine.Plan) { p.ID = "../x" }, cloche.CodeInternal, false},
-		{"no size of tmpfs", func(p *engine.Plan) { p.Tmpfs[0].SizeBytes = 0 }, cloche.CodeInternal, true},
-		{"no port", func(p *engine.Plan) { p.Agent.Port = 0 }, cloche.CodeInternal, false},
-		{"no root image", func(p *engine.Plan) { p.Root.Image = "/nonexistent" }, cloche.CodeInternal, true},
-		{"no agent image", func(p *engine.Plan) { p.Agent.Image = "/nonexistent" }, cloche.CodeInternal, true},
-		{"broken root image", func(p *engine.Plan) { p.Root.Image = garbage }, cloche.CodeInternal, true},
-		{"broken agent image", func(p *engine.Plan) { p.Agent.Image = garbage }, cloche.CodeInternal, true},
-		{"no directory", func(p *engine.Plan) { p.Dir = "/nonexistent" }, cloche.CodeInternal, true},
+		{"unsafe id", func(p *engine.Plan) { p.ID = "../x" }, api.CodeInternal, false},
+		{"no size of tmpfs", func(p *engine.Plan) { p.Tmpfs[0].SizeBytes = 0 }, api.CodeInternal, true},
+		{"no port", func(p *engine.Plan) { p.Agent.Port = 0 }, api.CodeInternal, false},
+		{"no root image", func(p *engine.Plan) { p.Root.Image = "/nonexistent" }, api.CodeInternal, true},
+		{"no agent image", func(p *engine.Plan) { p.Agent.Image = "/nonexistent" }, api.CodeInternal, true},
+		{"broken root image", func(p *engine.Plan) { p.Root.Image = garbage }, api.CodeInternal, true},
+		{"broken agent image", func(p *engine.Plan) { p.Agent.Image = garbage }, api.CodeInternal, true},
+		{"no directory", func(p *engine.Plan) { p.Dir = "/nonexistent" }, api.CodeInternal, true},
 		{"no mount source", func(p *engine.Plan) {
 			p.Mounts = []engine.Mount{{Source: "/nonexistent", Target: "/srv/job"}}
-		}, cloche.CodeInternal, true},
-		{"half a link", func(p *engine.Plan) { p.Link = &engine.Link{} }, cloche.CodeInternal, true},
-		{"no agent", func(p *engine.Plan) { p.Agent.Argv = []string{AgentTarget + "/nothing"} }, cloche.CodeInternal, true},
-		{"agent complains", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "agent", "complain"} }, cloche.CodeInternal, false},
-		{"agent ends at once", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "hostname"} }, cloche.CodeInternal, false},
+		}, api.CodeInternal, true},
+		{"half a link", func(p *engine.Plan) { p.Link = &engine.Link{} }, api.CodeInternal, true},
+		{"no agent", func(p *engine.Plan) { p.Agent.Argv = []string{AgentTarget + "/nothing"} }, api.CodeInternal, true},
+		{"agent complains", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "agent", "complain"} }, api.CodeInternal, false},
+		{"agent ends at once", func(p *engine.Plan) { p.Agent.Argv = []string{Inside, "hostname"} }, api.CodeInternal, false},
 	}
 	if !s.engine.Probe(s.ctx).Enforces["egress"].OK {
-		tests = append(tests, testCase{"a link that the engine cannot have", func(p *engine.Plan) { p.Link = s.makeLink() }, cloche.CodeUnsupported, true})
+		tests = append(tests, testCase{"a link that the engine cannot have", func(p *engine.Plan) { p.Link = s.makeLink() }, api.CodeUnsupported, true})
 	}
 	for _, test := range tests {
 		if test.isolates && !s.Isolates {
@@ -68,7 +68,7 @@ func testCreateErrors(s *suite) {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 		defer cancel()
 		_, err := s.engine.Create(ctx, p)
-		s.code("create", err, cloche.CodeTimeout)
+		s.code("create", err, api.CodeTimeout)
 		s.nothingLeft(p)
 	})
 }
@@ -103,7 +103,7 @@ func testCreateCanceled(s *suite) {
 			s.close(i)
 		} else {
 			canceled++
-			s.code("create", err, cloche.CodeCanceled)
+			s.code("create", err, api.CodeCanceled)
 		}
 		s.nothingLeft(p)
 	}

@@ -11,7 +11,7 @@ import (
 
 	erofs "github.com/erofs/go-erofs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -230,7 +230,7 @@ func testMountPoints(s *suite) {
 			if more != nil {
 				s.Errorf("%s: it was mounted", name)
 			}
-		case cloche.CodeOf(err) != cloche.CodeInvalid || !strings.Contains(err.Error(), "symbolic link"):
+		case api.CodeOf(err) != api.CodeInvalid || !strings.Contains(err.Error(), "symbolic link"):
 			s.Errorf("%s: %v (%v)", name, err, errors.Unwrap(err))
 		}
 		if made, err := os.ReadDir(host); err != nil || len(made) > 0 {

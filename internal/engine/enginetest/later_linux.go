@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -105,10 +105,10 @@ func testRecoverDead(s *suite) {
 	s.Kill(s, i.State())
 	s.done(i)
 	_, err := s.engine.Recover(s.ctx, i.State())
-	s.code("recover", err, cloche.CodeNotFound)
+	s.code("recover", err, api.CodeNotFound)
 	s.nothingLeft(p)
 	_, err = s.engine.Recover(s.ctx, i.State())
-	s.code("recover again", err, cloche.CodeNotFound)
+	s.code("recover again", err, api.CodeNotFound)
 }
 
 func testRecoverInLaterProcess(s *suite) {
@@ -137,7 +137,7 @@ func testDieWithParent(s *suite) {
 	state := s.parent(p)
 	s.eventually("the instance's processes are gone", func() bool { return !s.runs(p, state) })
 	_, err := s.engine.Recover(s.ctx, state)
-	s.code("recover", err, cloche.CodeNotFound)
+	s.code("recover", err, api.CodeNotFound)
 	s.nothingLeft(p)
 }
 

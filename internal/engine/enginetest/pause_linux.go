@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -29,7 +29,7 @@ func (s *suite) pauser(i engine.Instance) engine.Pauser {
 	if !ok {
 		s.Skip("needs an engine that pauses: this one does not say that it can")
 	}
-	if err := p.Resume(s.ctx); cloche.CodeOf(err) == cloche.CodeUnsupported {
+	if err := p.Resume(s.ctx); api.CodeOf(err) == api.CodeUnsupported {
 		s.Skipf("needs an instance that pauses: %v", err)
 	}
 	return p
@@ -183,7 +183,7 @@ func testPause(s *suite) {
 	s.pause(p) // is paused already
 	s.still(i, read)
 	_, err := i.Dial(s.ctx)
-	s.code("dial of a paused instance", err, cloche.CodeState)
+	s.code("dial of a paused instance", err, api.CodeState)
 	if _, err := io.WriteString(conn, "meanwhile\n"); err != nil {
 		s.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func testPause(s *suite) {
 		s.Fatalf("recover: %v", err)
 	}
 	_, err = r.Dial(s.ctx)
-	s.code("dial of a paused instance that was recovered", err, cloche.CodeState)
+	s.code("dial of a paused instance that was recovered", err, api.CodeState)
 	s.pause(s.pauser(r))
 	s.still(i, read)
 	s.resume(s.pauser(r))
@@ -231,8 +231,8 @@ func testCloseOfPaused(s *suite) {
 	s.close(i)
 	s.done(i)
 	s.nothingLeft(plan)
-	s.code("pause of a closed instance", p.Pause(s.ctx), cloche.CodeSandboxLost)
-	s.code("resume of a closed instance", p.Resume(s.ctx), cloche.CodeSandboxLost)
+	s.code("pause of a closed instance", p.Pause(s.ctx), api.CodeSandboxLost)
+	s.code("resume of a closed instance", p.Resume(s.ctx), api.CodeSandboxLost)
 	s.nothingLeft(plan)
 }
 
@@ -251,7 +251,7 @@ func testCloseWhilePausing(s *suite) {
 				for range 3 {
 					for _, err := range []error{p.Pause(s.ctx), p.Resume(s.ctx)} {
 						if err != nil {
-							s.code("pause or resume beside a close", err, cloche.CodeSandboxLost)
+							s.code("pause or resume beside a close", err, api.CodeSandboxLost)
 						}
 					}
 				}
@@ -291,7 +291,7 @@ func testPausedInLaterProcess(s *suite) {
 		s.nothingLeft(p)
 	})
 	_, err = i.Dial(s.ctx)
-	s.code("dial of a paused instance", err, cloche.CodeState)
+	s.code("dial of a paused instance", err, api.CodeState)
 	s.resume(s.pauser(i))
 	s.alive(i)
 }
@@ -303,6 +303,6 @@ func testPausedDiesWithParent(s *suite) {
 	state := s.obey(orders{StateDir: s.stateDir, Plan: p, Pause: true})
 	s.eventually("the instance's processes are gone", func() bool { return !s.runs(p, state) })
 	_, err := s.engine.Recover(s.ctx, state)
-	s.code("recover", err, cloche.CodeNotFound)
+	s.code("recover", err, api.CodeNotFound)
 	s.nothingLeft(p)
 }

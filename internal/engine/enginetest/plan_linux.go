@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -16,7 +16,7 @@ const agentPort = 10421
 func Plan(t testing.TB, im Images) engine.Plan {
 	t.Helper()
 	return engine.Plan{
-		ID:       cloche.NewID("sb-"),
+		ID:       api.NewID("sb-"),
 		Owner:    "enginetest",
 		Dir:      t.TempDir(),
 		Hostname: "enginetest",

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -34,7 +34,7 @@ func testWriteRoot(s *suite) {
 		err := w.WriteRoot(s.ctx, &out, func(context.Context) error {
 			s.still(i, read)
 			_, err := i.Dial(s.ctx)
-			s.code("dial while the root is written", err, cloche.CodeState)
+			s.code("dial while the root is written", err, api.CodeState)
 			return nil
 		})
 		if err != nil {
@@ -75,7 +75,7 @@ func testWriteRootWhenCallerDies(s *suite) {
 			return err
 		}
 		_, err = r.Dial(s.ctx)
-		s.code("dial of an instance that stands still", err, cloche.CodeState)
+		s.code("dial of an instance that stands still", err, api.CodeState)
 		s.still(i, read)
 		s.resume(s.pauser(r))
 		s.moves(read)
@@ -99,10 +99,10 @@ func testWriteRootOfClosed(s *suite) {
 		<-i.Done()
 		return nil
 	})
-	s.code("write root of an instance that is closed meanwhile", err, cloche.CodeSandboxLost)
+	s.code("write root of an instance that is closed meanwhile", err, api.CodeSandboxLost)
 	s.close(i)
 	s.nothingLeft(plan)
-	s.code("write root of a closed instance", w.WriteRoot(s.ctx, io.Discard, nil), cloche.CodeSandboxLost)
+	s.code("write root of a closed instance", w.WriteRoot(s.ctx, io.Discard, nil), api.CodeSandboxLost)
 }
 
 // testRootLayer: what one instance changed in its root, another begins with.

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -239,9 +239,9 @@ func (s *suite) alive(i engine.Instance) {
 	}
 }
 
-func (s *suite) code(what string, err error, want cloche.Code) {
+func (s *suite) code(what string, err error, want api.Code) {
 	s.Helper()
-	if got := cloche.CodeOf(err); got != want {
+	if got := api.CodeOf(err); got != want {
 		s.Errorf("%s: error %v (%v) has code %q, want %q", what, err, errors.Unwrap(err), got, want)
 	}
 }
@@ -269,7 +269,7 @@ func testLife(s *suite) {
 	if state == "" || strings.Contains(state, "Port\"") {
 		s.Errorf("state is empty or holds the agent's configuration: %s", state)
 	}
-	if _, err := s.engine.Create(s.ctx, p); cloche.CodeOf(err) != cloche.CodeExists {
+	if _, err := s.engine.Create(s.ctx, p); api.CodeOf(err) != api.CodeExists {
 		s.Errorf("create of an id that exists: %v", err)
 	}
 	s.alive(i)
@@ -282,7 +282,7 @@ func testLife(s *suite) {
 		s.Error("state has changed over the instance's life")
 	}
 	_, err := i.Dial(s.ctx)
-	s.code("dial after close", err, cloche.CodeSandboxLost)
+	s.code("dial after close", err, api.CodeSandboxLost)
 }
 
 func testDialManyTimes(s *suite) {
@@ -305,7 +305,7 @@ func testDoneWhenKilled(s *suite) {
 	s.Kill(s, i.State())
 	s.done(i)
 	_, err := i.Dial(s.ctx)
-	s.code("dial of a dead instance", err, cloche.CodeSandboxLost)
+	s.code("dial of a dead instance", err, api.CodeSandboxLost)
 	s.close(i)
 	s.nothingLeft(p)
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -48,7 +48,7 @@ func testMountSockets(s *suite) {
 	// They may come later, too.
 	listenAt(s, dirs["ro"], "late-")
 	listenAt(s, dirs["rw"], "late-")
-	for dir, key := range map[string]string{"ro": cloche.EnforcesReadOnlyMountSockets, "rw": cloche.EnforcesMountSockets} {
+	for dir, key := range map[string]string{"ro": api.EnforcesReadOnlyMountSockets, "rw": api.EnforcesMountSockets} {
 		if e, told := enforces[key]; !told || !e.OK && e.Reason == "" {
 			s.Errorf("report does not say whether it enforces %s, or why not: %+v", key, e)
 		}

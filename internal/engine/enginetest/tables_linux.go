@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -19,7 +19,7 @@ func testTables(s *suite) {
 	}
 	// What is shared is told of each sandbox, and nothing else is.
 	shares := h.Terms().SingleUser || s.Daemon || s.SharedTables != ""
-	if told := s.engine.Probe(s.ctx).Enforces[cloche.EnforcesKernelTables]; told.OK == shares || shares && told.Reason == "" {
+	if told := s.engine.Probe(s.ctx).Enforces[api.EnforcesKernelTables]; told.OK == shares || shares && told.Reason == "" {
 		s.Errorf("the engine says of the kernel's tables %+v, and that they are shared is %t", told, shares)
 	}
 	users := 3

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/guest"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -78,7 +78,7 @@ type Faults struct {
 	// Close fails with this error and kills nothing.
 	Close error
 	// Problems make the engine unusable.
-	Problems []cloche.Problem
+	Problems []api.Problem
 	// Unenforced are limits that the report says it cannot enforce, with why.
 	Unenforced map[string]string
 }
@@ -201,12 +201,12 @@ func (e *fakeEngine) Probe(context.Context) engine.Report {
 	f := e.m.current()
 	r := engine.Report{
 		SharesHostFS: true,
-		Name:         Name, Tier: cloche.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
-		Enforces: map[string]cloche.Enforcement{},
+		Name:         Name, Tier: api.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
+		Enforces: map[string]api.Enforcement{},
 	}
 	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {
 		why, not := f.Unenforced[limit]
-		r.Enforces[limit] = cloche.Enforcement{OK: !not, Reason: why}
+		r.Enforces[limit] = api.Enforcement{OK: !not, Reason: why}
 	}
 	return r
 }
@@ -222,13 +222,13 @@ func (s state) key() string { return s.Owner + "/" + s.ID }
 func (m *Machine) find(text []byte) (*instance, error) {
 	var s state
 	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i, ok := m.instances[s.key()]
 	if !ok {
-		return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", s.ID)
+		return nil, api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", s.ID)
 	}
 	return i, nil
 }
@@ -244,7 +244,7 @@ func (e *fakeEngine) Recover(ctx context.Context, state []byte) (engine.Instance
 		if err := i.Close(ctx); err != nil {
 			return nil, err
 		}
-		return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", i.ID)
+		return nil, api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", i.ID)
 	default:
 		return i, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
@@ -49,7 +49,7 @@ func plan(t *testing.T) (engine.Plan, []byte) {
 		t.Fatal(err)
 	}
 	return engine.Plan{
-		ID: cloche.NewID("sb-"), Owner: "fake", Dir: t.TempDir(),
+		ID: api.NewID("sb-"), Owner: "fake", Dir: t.TempDir(),
 		Agent: engine.Agent{Argv: []string{"/agent"}, Config: config, Port: agent.Port},
 	}, token
 }
@@ -88,7 +88,7 @@ func TestFaults(t *testing.T) {
 		}
 		m.SetFaults(fake.Faults{Block: step})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if _, err := e.Create(ctx, p); cloche.CodeOf(err) != cloche.CodeTimeout {
+		if _, err := e.Create(ctx, p); api.CodeOf(err) != api.CodeTimeout {
 			t.Errorf("create that blocks at %s: %v", step, err)
 		}
 		cancel()

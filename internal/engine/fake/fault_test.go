@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 )
@@ -81,7 +81,7 @@ func TestCloseFailsAtEveryStep(t *testing.T) {
 		}
 		m.SetFaults(fake.Faults{Block: step})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := i.Close(ctx); cloche.CodeOf(err) != cloche.CodeTimeout {
+		if err := i.Close(ctx); api.CodeOf(err) != api.CodeTimeout {
 			t.Errorf("close that hangs at %s: %v", step, err)
 		}
 		cancel()
@@ -139,7 +139,7 @@ func TestPauseFaults(t *testing.T) {
 	m.SetFaults(fake.Faults{Die: fake.StepPause})
 	err := p.Pause(t.Context())
 	<-i.Done()
-	if err != nil && cloche.CodeOf(err) != cloche.CodeSandboxLost {
+	if err != nil && api.CodeOf(err) != api.CodeSandboxLost {
 		t.Errorf("pause of what dies of it: %v", err)
 	}
 }

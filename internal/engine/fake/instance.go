@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
@@ -51,7 +51,7 @@ var (
 // Create implements engine.Engine.
 func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instance, err error) {
 	if p.ID == "" || p.Owner == "" || strings.ContainsAny(p.ID+p.Owner, "/\x00") || p.Agent.Port <= 0 {
-		return nil, cloche.Errorf(cloche.CodeInternal, "plan: id, owner or port is not usable")
+		return nil, api.Errorf(api.CodeInternal, "plan: id, owner or port is not usable")
 	}
 	i := &instance{state: state{p.Owner, p.ID}, m: e.m, done: make(chan struct{}), streams: map[*stream]struct{}{}}
 	faults := e.m.current()
@@ -59,7 +59,7 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 		return nil, err
 	}
 	if !e.m.add(i) {
-		return nil, cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", p.ID)
+		return nil, api.Errorf(api.CodeExists, "create sandbox: %s exists", p.ID)
 	}
 	started := false
 	defer func() {
@@ -77,16 +77,16 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 		return nil, err
 	}
 	if err := i.hold(p.Link); err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "create sandbox: %w", err)
 	}
 	port, claim, err := freePort(ctx)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "create sandbox: %w", err)
 	}
 	defer claim.Close()
 	ready, err := i.start(p, port)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: start agent: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "create sandbox: start agent: %w", err)
 	}
 	defer ready.Close()
 	started = true
@@ -97,7 +97,7 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 		return nil, err
 	}
 	if faults.Die == StepReady { // it may have said that it is ready before it was killed
-		return nil, cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent died as it was ready")
+		return nil, api.Errorf(api.CodeInternal, "create sandbox: the agent died as it was ready")
 	}
 	e.m.mu.Lock()
 	e.m.created = append(e.m.created, p)
@@ -132,9 +132,9 @@ func (f Faults) at(ctx context.Context, i *instance, s Step) error {
 
 func ended(err error, s Step) error {
 	if errors.Is(err, context.Canceled) {
-		return cloche.Errorf(cloche.CodeCanceled, "%s sandbox: %w", s, err)
+		return api.Errorf(api.CodeCanceled, "%s sandbox: %w", s, err)
 	}
-	return cloche.Errorf(cloche.CodeTimeout, "%s sandbox: %w", s, err)
+	return api.Errorf(api.CodeTimeout, "%s sandbox: %w", s, err)
 }
 
 func (m *Machine) add(i *instance) bool {
@@ -246,12 +246,12 @@ func waitReady(ctx context.Context, f *os.File) error {
 	case ctx.Err() != nil:
 		return ended(ctx.Err(), StepReady)
 	case errors.Is(err, io.EOF):
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent ended before it was ready")
+		return api.Errorf(api.CodeInternal, "create sandbox: the agent ended before it was ready")
 	case err != nil:
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", err)
+		return api.Errorf(api.CodeInternal, "create sandbox: %w", err)
 	case b[0] >= ' ':
 		line, _, _ := strings.Cut(string(b[:n]), "\n")
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: the agent said: %q", line)
+		return api.Errorf(api.CodeInternal, "create sandbox: the agent said: %q", line)
 	}
 	return nil
 }
@@ -277,12 +277,12 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if i.isPaused() {
-		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.ID)
+		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.ID)
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", i.addr)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: %w", i.ID, err)
+		return nil, api.Errorf(api.CodeUnavailable, "dial sandbox %s: %w", i.ID, err)
 	}
 	return i.track(conn.(*net.TCPConn)), nil
 }
@@ -291,7 +291,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 func (i *instance) usable(what string) error {
 	select {
 	case <-i.done:
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.ID)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.ID)
 	default:
 		return nil
 	}
@@ -321,7 +321,7 @@ func (i *instance) Close(ctx context.Context) error {
 		return faults.Close
 	}
 	if err := faults.at(ctx, i, StepKill); err != nil {
-		return &engine.CloseError{Kind: cloche.ResourceProcesses, Err: err}
+		return &engine.CloseError{Kind: api.ResourceProcesses, Err: err}
 	}
 	i.mu.Lock()
 	if i.timer != nil {
@@ -332,10 +332,10 @@ func (i *instance) Close(ctx context.Context) error {
 	select {
 	case <-i.done:
 	case <-ctx.Done():
-		return cloche.Errorf(cloche.CodeTimeout, "close sandbox %s: %w", i.ID, ctx.Err())
+		return api.Errorf(api.CodeTimeout, "close sandbox %s: %w", i.ID, ctx.Err())
 	}
 	if err := faults.at(ctx, i, StepRemove); err != nil {
-		return &engine.CloseError{Kind: cloche.ResourceCgroup, Err: err}
+		return &engine.CloseError{Kind: api.ResourceCgroup, Err: err}
 	}
 	i.m.remove(i)
 	return nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -28,7 +28,7 @@ func BenchmarkCreate(b *testing.B) {
 			var create, echo, closing []time.Duration
 			for b.Loop() {
 				p := enginetest.Plan(b, im)
-				p.ID = cloche.NewID("sb-")
+				p.ID = api.NewID("sb-")
 				if kind == "mount" {
 					p.Mounts = []engine.Mount{{Source: b.TempDir(), Target: "/srv/job"}}
 				}

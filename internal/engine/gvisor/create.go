@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
@@ -366,12 +366,12 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	c.e.log.Warn("create failed", "sandbox", c.plan.ID, "step", step, "error", err,
 		"sentry", c.sentryWords(), "gofer", lastWords(c.goferCrash))
 	if said, ok := errors.AsType[agentError](err); ok {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", said)
+		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
 	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
-	return cloche.Errorf(cloche.CodeInternal, "create sandbox: gVisor could not %s", step).
+	return api.Errorf(api.CodeInternal, "create sandbox: gVisor could not %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
 }
 

@@ -12,7 +12,7 @@ import (
 
 	glog "gvisor.dev/gvisor/pkg/log"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -79,7 +79,7 @@ var _ engine.Engine = (*Engine)(nil)
 // logger is one for the process, and would write to the user's terminal.
 func New(o Options) (*Engine, error) {
 	if o.StateDir == "" {
-		return nil, cloche.Errorf(cloche.CodeInternal, "gvisor engine: no state directory given")
+		return nil, api.Errorf(api.CodeInternal, "gvisor engine: no state directory given")
 	}
 	if o.ExePath == "" {
 		o.ExePath = "/proc/self/exe"
@@ -91,7 +91,7 @@ func New(o Options) (*Engine, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of the gvisor engine: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "make state directory of the gvisor engine: %w", err)
 	}
 	glog.SetTarget(debugLog{o.Logger})
 	e := &Engine{
@@ -113,7 +113,7 @@ func New(o Options) (*Engine, error) {
 
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities {
-	return engine.Abilities{Tier: cloche.TierGVisor, Link: true, Held: true, Pause: true, Layer: true, Refusals: true}
+	return engine.Abilities{Tier: api.TierGVisor, Link: true, Held: true, Pause: true, Layer: true, Refusals: true}
 }
 
 // Name implements engine.Engine.

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 	"github.com/cloche-dev/cloche/internal/hostfile"
@@ -312,10 +312,10 @@ func (e *executables) notes() map[string]note {
 func (e *Engine) SweepExecutables() error {
 	used, err := e.recorded()
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "sweep executables: %w", err)
+		return api.Errorf(api.CodeInternal, "sweep executables: %w", err)
 	}
 	if err := e.executables.sweep(used); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "sweep executables: %w", err)
+		return api.Errorf(api.CodeInternal, "sweep executables: %w", err)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -139,10 +139,10 @@ func (i *instance) Done() <-chan struct{} { return i.sentry.Done() }
 // could hold up the control server.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	if i.sentry.Dead() {
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
+		return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
 	}
 	if i.brake.held() {
-		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	if conn := i.takeBorn(); conn != nil {
 		return held{conn}, nil
@@ -165,7 +165,7 @@ func (held) HoldsBack() {}
 func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
+		return nil, api.Errorf(api.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
 	}
 	defer ours.Close()
 	defer theirs.Close()
@@ -179,7 +179,7 @@ func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	}
 	conn, err := net.FileConn(ours)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
+		return nil, api.Errorf(api.CodeInternal, "dial sandbox %s: %w", i.rec.ID, err)
 	}
 	return conn, nil
 }
@@ -226,20 +226,20 @@ func (i *instance) dropBorn() {
 }
 
 func (i *instance) dialError(ctx context.Context, err error) error {
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
+	if ours, ok := errors.AsType[*api.Error](err); ok {
 		return ours
 	}
 	switch {
 	case i.sentry.Dead():
-		return cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
 	case errors.Is(ctx.Err(), context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "dial sandbox %s: canceled", i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "dial sandbox %s: canceled", i.rec.ID).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "dial sandbox %s: no answer in time", i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeTimeout, "dial sandbox %s: no answer in time", i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return e
 	}
-	e := cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
+	e := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
 	e.Retryable = true
 	return e
 }
@@ -257,17 +257,17 @@ func (i *instance) Close(ctx context.Context) error {
 	i.end()
 	i.kill()
 	if err := i.sentry.Wait(ctx); err != nil {
-		return i.closeError(cloche.ResourceProcesses, "wait for the sentry", err)
+		return i.closeError(api.ResourceProcesses, "wait for the sentry", err)
 	}
 	if i.gofer != nil {
 		if err := i.gofer.Wait(ctx); err != nil {
-			return i.closeError(cloche.ResourceProcesses, "wait for the gofer", err)
+			return i.closeError(api.ResourceProcesses, "wait for the gofer", err)
 		}
 	}
 	<-i.buried // both are dead
 	i.ctl.close()
 	if err := i.group.Remove(ctx); err != nil {
-		return i.closeError(cloche.ResourceCgroup, "remove its cgroup", err)
+		return i.closeError(api.ResourceCgroup, "remove its cgroup", err)
 	}
 	i.driving.Lock() // whoever has it sees that it ended, and notes nothing more
 	removeFiles(i.rec.Dir)
@@ -294,8 +294,8 @@ func (i *instance) end() {
 	}
 }
 
-func (i *instance) closeError(left cloche.ResourceKind, what string, err error) error {
-	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, &engine.CloseError{Kind: left, Err: err})
+func (i *instance) closeError(left api.ResourceKind, what string, err error) error {
+	e := api.Errorf(api.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, &engine.CloseError{Kind: left, Err: err})
 	e.Retryable = true
 	return e
 }
@@ -304,7 +304,7 @@ func (i *instance) closeError(left cloche.ResourceKind, what string, err error) 
 func (i *instance) Stat(context.Context) (engine.Stat, error) {
 	s, err := i.group.Stat()
 	if err != nil {
-		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
+		return engine.Stat{}, api.Errorf(api.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -54,7 +54,7 @@ func TestRecoverOfOtherVersion(t *testing.T) {
 				t.Errorf("state was %s, is %s", state, r.State())
 			}
 			answers(t, r)
-			if code := cloche.CodeOf(r.(engine.Pauser).Pause(t.Context())); code != cloche.CodeUnsupported {
+			if code := api.CodeOf(r.(engine.Pauser).Pause(t.Context())); code != api.CodeUnsupported {
 				t.Errorf("pause: %s", code)
 			}
 			if s, err := r.(engine.Statter).Stat(t.Context()); e.Probe(t.Context()).Enforces["memory_bytes"].OK && (err != nil || s.MemoryBytes == 0) {
@@ -77,7 +77,7 @@ func TestRecoverOfOtherVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code := cloche.CodeOf(r.(engine.Pauser).Resume(t.Context())); code != cloche.CodeUnsupported {
+		if code := api.CodeOf(r.(engine.Pauser).Resume(t.Context())); code != api.CodeUnsupported {
 			t.Errorf("resume: %s", code)
 		}
 		if err := r.Close(t.Context()); err != nil {
@@ -146,7 +146,7 @@ func TestNumbersTakenOver(t *testing.T) {
 				}
 				if how == "recover" {
 					_, err = e.Recover(t.Context(), after)
-					if cloche.CodeOf(err) != cloche.CodeNotFound {
+					if api.CodeOf(err) != api.CodeNotFound {
 						t.Errorf("recover: %v", err)
 					}
 				} else if err := e.Sweep(t.Context(), p.Owner, nil); err != nil {

@@ -15,7 +15,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // mountPoints writes a tar of the directories and files that the image lacks
@@ -81,7 +81,7 @@ func writeMountPoints(out *os.File, root fs.FS, mounts []specs.Mount) error {
 			case err != nil:
 				return fmt.Errorf("read image: %w", err)
 			case info.Mode()&fs.ModeSymlink != 0:
-				return cloche.Errorf(cloche.CodeUnsupported,
+				return api.Errorf(api.CodeUnsupported,
 					"create sandbox: the mount at /%s goes through the symbolic link /%s of the image, and the root is read-only", target, name)
 			case last:
 				continue

@@ -14,7 +14,7 @@ import (
 
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Pause implements engine.Pauser.
@@ -51,25 +51,25 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 		}
 	}()
 	if i.sentry.Dead() || i.asked.Load() {
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
 	}
 	err := do(ctx)
-	ours, classified := errors.AsType[*cloche.Error](err)
+	ours, classified := errors.AsType[*api.Error](err)
 	switch {
 	case err == nil:
 		return nil
 	case classified:
 		return ours
 	case i.sentry.Dead() || i.asked.Load():
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return e
 	}
-	return cloche.Errorf(cloche.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
+	return api.Errorf(api.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
 		WithHint("the daemon's log has the details").WithCause(err)
 }
 
@@ -78,7 +78,7 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 func (i *instance) foreign() bool { return i.rec.GVisor != i.e.version }
 
 func (i *instance) foreignError(what string) error {
-	return cloche.Errorf(cloche.CodeUnsupported, "%s sandbox %s: it was started by another version of cloche", what, i.rec.ID).
+	return api.Errorf(api.CodeUnsupported, "%s sandbox %s: it was started by another version of cloche", what, i.rec.ID).
 		WithHint("it can be used and removed; to have all of it, make it again")
 }
 

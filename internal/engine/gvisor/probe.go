@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -33,7 +33,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	r := engine.Report{
 		SharesHostFS: true,
 		Name:         Name,
-		Tier:         cloche.TierGVisor,
+		Tier:         api.TierGVisor,
 		Enforces:     e.groups.Enforcement(),
 		Facts: map[string]string{
 			"platform": "systrap",
@@ -45,12 +45,12 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	if e.rootless {
 		r.Facts["ids"] = engine.OneUser
 	}
-	r.Enforces["pids"], r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
-	r.Enforces["egress"] = cloche.Enforcement{OK: true}
+	r.Enforces["pids"], r.Enforces["disk_bytes"] = api.Enforcement{OK: true}, api.Enforcement{OK: true}
+	r.Enforces["egress"] = api.Enforcement{OK: true}
 	// The gofer opens no socket of the host, and the sentry no pipe to write in what is read-only.
-	r.Enforces[cloche.EnforcesMountSockets] = cloche.Enforcement{OK: true}
-	r.Enforces[cloche.EnforcesReadOnlyMountSockets] = cloche.Enforcement{OK: true}
-	for _, check := range []func(context.Context, *engine.Report) *cloche.Problem{
+	r.Enforces[api.EnforcesMountSockets] = api.Enforcement{OK: true}
+	r.Enforces[api.EnforcesReadOnlyMountSockets] = api.Enforcement{OK: true}
+	for _, check := range []func(context.Context, *engine.Report) *api.Problem{
 		checkKernel, e.checkExecutable, checkSeccomp, e.checkNamespaces,
 	} {
 		if p := check(ctx, &r); p != nil {
@@ -65,15 +65,15 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 // test's executable does not know.
 const gvisorVersion = "v0.0.0-20260905035102-160fafc42237"
 
-func checkKernel(_ context.Context, r *engine.Report) *cloche.Problem {
+func checkKernel(_ context.Context, r *engine.Report) *api.Problem {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return &cloche.Problem{What: "the kernel's version cannot be read"}
+		return &api.Problem{What: "the kernel's version cannot be read"}
 	}
 	release := unix.ByteSliceToString(u.Release[:])
 	r.Facts["kernel"] = release
 	if olderThan(release, oldestKernel) {
-		return &cloche.Problem{
+		return &api.Problem{
 			What: fmt.Sprintf("the kernel is %s, and the engine needs %s", release, oldestKernel),
 			Mend: "install a newer kernel",
 		}
@@ -93,25 +93,25 @@ func olderThan(release, than string) bool {
 
 // checkExecutable: the sentry executes this file again in an empty root
 // directory, as nobody.
-func (e *Engine) checkExecutable(context.Context, *engine.Report) *cloche.Problem {
+func (e *Engine) checkExecutable(context.Context, *engine.Report) *api.Problem {
 	f, err := os.Open(e.opts.ExePath)
 	if err != nil {
-		return &cloche.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}
+		return &api.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && !e.rootless && info.Mode()&0o001 == 0 {
-		return &cloche.Problem{
+		return &api.Problem{
 			What: "the executable may not be executed by everybody, and the sandbox runs as nobody",
 			Mend: "chmod 755 the executable",
 		}
 	}
 	bin, err := elf.NewFile(f)
 	if err != nil {
-		return &cloche.Problem{What: "the running executable is no ELF file"}
+		return &api.Problem{What: "the running executable is no ELF file"}
 	}
 	for _, p := range bin.Progs {
 		if p.Type == elf.PT_INTERP {
-			return &cloche.Problem{
+			return &api.Problem{
 				What: "the executable is dynamically linked: there is no loader where gVisor executes it",
 				Mend: "build it with CGO_ENABLED=0",
 			}
@@ -120,12 +120,12 @@ func (e *Engine) checkExecutable(context.Context, *engine.Report) *cloche.Proble
 	return nil
 }
 
-func checkSeccomp(context.Context, *engine.Report) *cloche.Problem {
+func checkSeccomp(context.Context, *engine.Report) *api.Problem {
 	if _, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err != nil {
-		return &cloche.Problem{What: "the kernel has no seccomp", Mend: "use a kernel with CONFIG_SECCOMP_FILTER"}
+		return &api.Problem{What: "the kernel has no seccomp", Mend: "use a kernel with CONFIG_SECCOMP_FILTER"}
 	}
 	if scope := sysctl("kernel/yama/ptrace_scope"); scope == "3" {
-		return &cloche.Problem{
+		return &api.Problem{
 			What: "ptrace is switched off for everybody (kernel.yama.ptrace_scope is 3), and the systrap platform needs it to start",
 			Mend: "set kernel.yama.ptrace_scope to 2 or less and reboot",
 		}
@@ -135,24 +135,24 @@ func checkSeccomp(context.Context, *engine.Report) *cloche.Problem {
 
 // checkNamespaces starts a process exactly as a sentry is started and lets it
 // mount.
-func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.Problem {
+func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *api.Problem {
 	ctx, cancel := withTimeout(ctx, probeTimeout)
 	defer cancel()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return &cloche.Problem{What: "/dev/null cannot be opened", Mend: "mount a /dev"}
+		return &api.Problem{What: "/dev/null cannot be opened", Mend: "mount a /dev"}
 	}
 	defer null.Close()
 	// The result is read from a pipe: the exit status may be reaped by others.
 	out, in, err := os.Pipe()
 	if err != nil {
-		return &cloche.Problem{What: "no pipe can be made: " + hostproc.ErrText(err)}
+		return &api.Problem{What: "no pipe can be made: " + hostproc.ErrText(err)}
 	}
 	defer out.Close()
 	c := creation{e: e, executable: e.executables.open(ctx, true)}
 	defer c.executable.close()
 	if err := c.executable.wait(); err != nil {
-		return &cloche.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}
+		return &api.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}
 	}
 	c.sentry.args = []string{early.Probe}
 	c.sentry.add(in)
@@ -171,7 +171,7 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.
 	defer p.Kill()
 	b, err := c.read(ctx, out, 2)
 	if err != nil {
-		return &cloche.Problem{What: "the executable does not start again as a role: its main does not begin with the dispatch of roles"}
+		return &api.Problem{What: "the executable does not start again as a role: its main does not begin with the dispatch of roles"}
 	}
 	errno := syscall.Errno(b[1])
 	switch b[0] {
@@ -180,7 +180,7 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.
 	case early.ProbeMount:
 		return namespaceProblem("nothing can be mounted in a new user namespace", errno)
 	default:
-		return &cloche.Problem{
+		return &api.Problem{
 			What: fmt.Sprintf("ptrace is refused (%v), and the systrap platform needs it", errno),
 			Mend: "allow the ptrace system call: in a container, run it with a seccomp profile that does",
 		}
@@ -188,8 +188,8 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *cloche.
 }
 
 // namespaceProblem names the switch that is in the way, if it can be told.
-func namespaceProblem(what string, err error) *cloche.Problem {
-	p := &cloche.Problem{What: fmt.Sprintf("%s: %v", what, err)}
+func namespaceProblem(what string, err error) *api.Problem {
+	p := &api.Problem{What: fmt.Sprintf("%s: %v", what, err)}
 	switch {
 	case sysctl("user/max_user_namespaces") == "0":
 		p.Mend = "sysctl -w user.max_user_namespaces=15000"

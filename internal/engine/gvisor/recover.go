@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -22,11 +22,11 @@ import (
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
 	rec, err := hostproc.Decode[record](state)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
 	i, err := e.reopen(rec, bytes.Clone(state))
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+		return nil, api.Errorf(api.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
 	}
 	if i != nil {
 		return i, nil
@@ -35,7 +35,7 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 	if err := e.destroy(ctx, rec); err != nil {
 		return nil, err
 	}
-	dead := cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	dead := api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
 	if untold > 0 {
 		return nil, dead.WithCause(untold)
 	}
@@ -82,11 +82,11 @@ func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
+		return api.Errorf(api.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
 	recs, err := e.records.List(owner)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
+		return api.Errorf(api.CodeInternal, "sweep: %w", err)
 	}
 	var errs []error
 	var kept []string // names of cgroups
@@ -128,16 +128,16 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 			continue
 		}
 		if err != nil {
-			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+			return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 		}
 		p.Kill()
 		if err := p.Wait(ctx); err != nil {
-			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
+			return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
 		}
 		p.Close()
 	}
 	if err := g.Remove(ctx); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
@@ -134,7 +134,7 @@ func (p *parked) settle() error {
 // claim tells the sentry what it is going to be, with the files of cmd.
 func (p *parked) claim(cmd *command, title ...string) error {
 	if len(cmd.files) > maxDonated {
-		return cloche.Errorf(cloche.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), maxDonated).
+		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), maxDonated).
 			WithHint("mount fewer directories, or one that holds them")
 	}
 	b, err := json.Marshal(claim{Args: cmd.args, Title: title, Attached: p.fits.attached})
@@ -142,7 +142,7 @@ func (p *parked) claim(cmd *command, title ...string) error {
 		return fmt.Errorf("encode claim: %w", err)
 	}
 	if len(b) > maxClaim {
-		return cloche.Errorf(cloche.CodeInvalid, "create sandbox: its mounts take %d bytes to describe, and %d are allowed", len(b), maxClaim)
+		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts take %d bytes to describe, and %d are allowed", len(b), maxClaim)
 	}
 	var fds []int
 	for _, f := range cmd.files {
@@ -319,7 +319,7 @@ func (e *Engine) spare(f fit) (p *parked, err error) {
 	defer cancel()
 	x := e.executables.open(ctx, f.attached)
 	defer x.close()
-	g, err := e.groups.Make(f.owner, cloche.NewID(sparePrefix))
+	g, err := e.groups.Make(f.owner, api.NewID(sparePrefix))
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -226,7 +226,7 @@ func TestTooManyMounts(t *testing.T) {
 		p.Mounts = append(p.Mounts, engine.Mount{Source: dir, Target: "/srv/m" + strconv.Itoa(n)})
 	}
 	_, err := e.Create(t.Context(), p)
-	if cloche.CodeOf(err) != cloche.CodeInvalid {
+	if api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("create: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
@@ -163,7 +163,7 @@ func TestScopeOutlivesDaemon(t *testing.T) {
 	manager := &systemd{mount: mount.Path, result: "done"}
 	manager.serve(t, b)
 	daemon := sleeper(t)
-	slice := cloche.NewID("cloche-test-") + ".slice"
+	slice := api.NewID("cloche-test-") + ".slice"
 	d := delegation{
 		pid: daemon.Process.Pid, layout: testLayout("cloche-test"), slice: slice, timeout: 10 * time.Second,
 		buses: []bus{{"an absent bus", "unix:path=" + t.TempDir() + "/none"}, b},
@@ -310,7 +310,7 @@ func TestDelegatedControllers(t *testing.T) {
 // TestVacate: a process alone in a group makes room; with others it does not.
 func TestVacate(t *testing.T) {
 	mount := unifiedMount(t)
-	dir := filepath.Join(mount.Path, cloche.NewID("cloche-test-"))
+	dir := filepath.Join(mount.Path, api.NewID("cloche-test-"))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
@@ -238,14 +238,14 @@ func (h *Hierarchy) place(own, parent string) {
 
 // Enforcement says which limits the hierarchies can enforce: "memory_bytes", "cpus" and
 // "pids", each as far as the layout has a use for it.
-func (m Maker) Enforcement() map[string]cloche.Enforcement {
-	out := map[string]cloche.Enforcement{}
+func (m Maker) Enforcement() map[string]api.Enforcement {
+	out := map[string]api.Enforcement{}
 	for limit, controller := range map[string]string{"memory_bytes": Memory, "cpus": CPU, "pids": Pids} {
 		switch {
 		case m.Has(controller):
-			out[limit] = cloche.Enforcement{OK: true}
+			out[limit] = api.Enforcement{OK: true}
 		case len(m.layout.Controllers) == 0 || slices.Contains(m.layout.Controllers, controller):
-			out[limit] = cloche.Enforcement{Reason: m.Reason}
+			out[limit] = api.Enforcement{Reason: m.Reason}
 		}
 	}
 	return out

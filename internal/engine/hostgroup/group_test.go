@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
@@ -257,7 +257,7 @@ func TestEnterComesBack(t *testing.T) {
 			}
 		}
 	})
-	g, err := m.Make("owner", cloche.NewID("g-"))
+	g, err := m.Make("owner", api.NewID("g-"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func unifiedMount(t *testing.T) Mount {
 // controller is needed for that.
 func TestForkIntoUnifiedGroup(t *testing.T) {
 	mount := unifiedMount(t)
-	id := cloche.NewID("g-")
+	id := api.NewID("g-")
 	m := In(testLayout("cloche-test"), Hierarchy{Mount: mount, Root: filepath.Join(mount.Path, "cloche-test")})
 	t.Cleanup(func() { os.Remove(filepath.Join(mount.Path, "cloche-test")) })
 	g, err := m.Make("owner", id)
@@ -504,7 +504,7 @@ func TestFreeze(t *testing.T) {
 	mount := unifiedMount(t)
 	m := In(testLayout("cloche-test"), Hierarchy{Mount: mount, Root: filepath.Join(mount.Path, "cloche-test")})
 	t.Cleanup(func() { os.Remove(filepath.Join(mount.Path, "cloche-test")) })
-	g, err := m.Make("owner", cloche.NewID("g-"))
+	g, err := m.Make("owner", api.NewID("g-"))
 	if err != nil {
 		t.Fatal(err)
 	}

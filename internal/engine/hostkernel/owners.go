@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/idmap"
 )
 
@@ -20,12 +20,12 @@ const ownersMend = "put Cloche's home on ext4, xfs, btrfs or tmpfs: in a contain
 // CheckOwners tries what every sandbox with ids of its own needs of the filesystem that
 // images are unpacked on: a mount that shows files of root as those of the sandbox's root.
 // It is nil where nothing is unpacked.
-func (im *Images) CheckOwners(ids IDs) *cloche.Problem {
+func (im *Images) CheckOwners(ids IDs) *api.Problem {
 	if !ids.Many() {
 		return nil
 	}
 	if err := os.MkdirAll(im.dir, 0o700); err != nil {
-		return &cloche.Problem{What: err.Error()}
+		return &api.Problem{What: err.Error()}
 	}
 	// From files on an overlay the kernel mounts no images.
 	if im.kernel && filesystem(im.dir) != "overlayfs" {
@@ -33,9 +33,9 @@ func (im *Images) CheckOwners(ids IDs) *cloche.Problem {
 	}
 	switch err := mapsOwners(im.dir, ids); {
 	case errors.Is(err, unix.EPERM):
-		return &cloche.Problem{What: fmt.Sprintf("the kernel does not let the daemon map the owners of files: %v", err), Mend: "run it with CAP_SYS_ADMIN, as root of the machine"}
+		return &api.Problem{What: fmt.Sprintf("the kernel does not let the daemon map the owners of files: %v", err), Mend: "run it with CAP_SYS_ADMIN, as root of the machine"}
 	case err != nil:
-		return &cloche.Problem{What: im.noOwners(err), Mend: ownersMend}
+		return &api.Problem{What: im.noOwners(err), Mend: ownersMend}
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func mapsOwners(dir string, ids IDs) error {
 // says why where that is the filesystem's.
 func (im *Images) OwnersError(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		return cloche.Errorf(cloche.CodeUnsupported, "create sandbox: %s", im.noOwners(err)).WithHint("%s", ownersMend).WithCause(err)
+		return api.Errorf(api.CodeUnsupported, "create sandbox: %s", im.noOwners(err)).WithHint("%s", ownersMend).WithCause(err)
 	}
 	return fmt.Errorf("map the ids of the root: %w", err)
 }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // TestCheckOwners on a filesystem that has idmapped mounts, and on one that has none.
@@ -51,7 +51,7 @@ func TestCheckOwners(t *testing.T) {
 		if p := im.CheckOwners(IDs{Size: 1}); p != nil {
 			t.Errorf("with one user: %+v", p)
 		}
-		if err := im.OwnersError(unix.EINVAL); !errors.Is(err, cloche.ErrUnsupported) || !strings.Contains(err.Error(), "overlayfs") {
+		if err := im.OwnersError(unix.EINVAL); !errors.Is(err, api.ErrUnsupported) || !strings.Contains(err.Error(), "overlayfs") {
 			t.Error(err)
 		}
 	}

@@ -1,6 +1,6 @@
 package hostkernel
 
-import "github.com/cloche-dev/cloche"
+import "github.com/cloche-dev/cloche/api"
 
 // resolves is the first version of Landlock by which the agent keeps programs from
 // sockets of the host that have a path.
@@ -23,9 +23,9 @@ type Closing struct {
 const laterSockets = "programs can connect to unix sockets of the host that come to lie in it later, or lie too deep in it to be found"
 
 // ReportSockets adds what is closed to a report.
-func ReportSockets(enforces map[string]cloche.Enforcement, closing Closing) {
-	ok := cloche.Enforcement{OK: true}
-	enforces[cloche.EnforcesMountSockets], enforces[cloche.EnforcesReadOnlyMountSockets] = ok, ok
+func ReportSockets(enforces map[string]api.Enforcement, closing Closing) {
+	ok := api.Enforcement{OK: true}
+	enforces[api.EnforcesMountSockets], enforces[api.EnforcesReadOnlyMountSockets] = ok, ok
 	if ClosesSockets(closing.Landlock) {
 		return
 	}
@@ -36,13 +36,13 @@ func ReportSockets(enforces map[string]cloche.Enforcement, closing Closing) {
 	if closing.Landlock >= 0 {
 		why += "; to keep them from that takes Linux 7.1 with Landlock"
 	}
-	enforces[cloche.EnforcesMountSockets] = cloche.Enforcement{Reason: why}
+	enforces[api.EnforcesMountSockets] = api.Enforcement{Reason: why}
 	if !closing.ReadOnly {
 		if closing.Landlock >= 0 {
 			why += ", or root"
 		} else {
 			why += "; that takes root"
 		}
-		enforces[cloche.EnforcesReadOnlyMountSockets] = cloche.Enforcement{Reason: why}
+		enforces[api.EnforcesReadOnlyMountSockets] = api.Enforcement{Reason: why}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // StepRecord is the step of a creation that writes its record, and so finds out that
@@ -61,24 +61,24 @@ func (u Undo) Run() {
 // own: it is classified already, the caller has gone or waited too long, there is such a
 // sandbox, the machine is full, or the engine is shut down. For any other it is nil.
 func CreateError(ctx context.Context, sandbox, step string, err error) error {
-	if ours, ok := errors.AsType[*cloche.Error](err); ok {
+	if ours, ok := errors.AsType[*api.Error](err); ok {
 		return ours
 	}
-	retryable := func(e *cloche.Error) error {
+	retryable := func(e *api.Error) error {
 		e.Retryable = true
 		return e.WithCause(err)
 	}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(ctx.Err(), context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "create sandbox: canceled while: %s", step).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return retryable(cloche.Errorf(cloche.CodeTimeout, "create sandbox: no answer in time from: %s", step))
+		return retryable(api.Errorf(api.CodeTimeout, "create sandbox: no answer in time from: %s", step))
 	case errors.Is(err, os.ErrExist) && step == StepRecord:
-		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", sandbox).WithCause(err)
+		return api.Errorf(api.CodeExists, "create sandbox: %s exists", sandbox).WithCause(err)
 	case isFull(err):
-		return retryable(cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step))
+		return retryable(api.Errorf(api.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step))
 	case errors.Is(err, ErrClosed):
-		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
+		return api.Errorf(api.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
 	}
 	return nil
 }

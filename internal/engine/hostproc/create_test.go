@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
 
@@ -70,25 +70,25 @@ func TestUndo(t *testing.T) {
 func TestCreateError(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	refused := cloche.Errorf(cloche.CodeUnsupported, "not here")
+	refused := api.Errorf(api.CodeUnsupported, "not here")
 	for _, c := range []struct {
 		ctx       context.Context
 		step      string
 		err       error
-		code      cloche.Code
+		code      api.Code
 		retryable bool
 	}{
-		{t.Context(), "boot", fmt.Errorf("boot: %w", refused), cloche.CodeUnsupported, false},
-		{t.Context(), "boot", context.Canceled, cloche.CodeCanceled, false},
-		{gone, "boot", io.ErrUnexpectedEOF, cloche.CodeCanceled, false},
-		{t.Context(), "boot", fmt.Errorf("wait: %w", context.DeadlineExceeded), cloche.CodeTimeout, true},
-		{t.Context(), hostproc.StepRecord, &os.PathError{Op: "open", Err: unix.EEXIST}, cloche.CodeExists, false},
-		{t.Context(), "boot", os.NewSyscallError("clone", unix.EAGAIN), cloche.CodeNoCapacity, true},
-		{t.Context(), "boot", &os.PathError{Op: "write", Err: unix.ENOSPC}, cloche.CodeNoCapacity, true},
-		{t.Context(), "boot", fmt.Errorf("start: %w", hostproc.ErrClosed), cloche.CodeUnavailable, false},
+		{t.Context(), "boot", fmt.Errorf("boot: %w", refused), api.CodeUnsupported, false},
+		{t.Context(), "boot", context.Canceled, api.CodeCanceled, false},
+		{gone, "boot", io.ErrUnexpectedEOF, api.CodeCanceled, false},
+		{t.Context(), "boot", fmt.Errorf("wait: %w", context.DeadlineExceeded), api.CodeTimeout, true},
+		{t.Context(), hostproc.StepRecord, &os.PathError{Op: "open", Err: unix.EEXIST}, api.CodeExists, false},
+		{t.Context(), "boot", os.NewSyscallError("clone", unix.EAGAIN), api.CodeNoCapacity, true},
+		{t.Context(), "boot", &os.PathError{Op: "write", Err: unix.ENOSPC}, api.CodeNoCapacity, true},
+		{t.Context(), "boot", fmt.Errorf("start: %w", hostproc.ErrClosed), api.CodeUnavailable, false},
 	} {
 		err := hostproc.CreateError(c.ctx, "sb-1", c.step, c.err)
-		e, ok := errors.AsType[*cloche.Error](err)
+		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != c.code || e.Retryable != c.retryable || e != refused && !errors.Is(err, c.err) {
 			t.Errorf("%s: %v is %#v, want %s, retryable %v", c.step, c.err, err, c.code, c.retryable)
 		}

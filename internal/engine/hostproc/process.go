@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/poll"
 )
 
@@ -104,7 +104,7 @@ func (p *Process) reap(pidfd int) string {
 	case err != nil || pid != p.ID.PID:
 		return ""
 	case status.Signaled():
-		return "was killed by signal " + cmp.Or(cloche.SignalName(int(status.Signal())), strconv.Itoa(int(status.Signal())))
+		return "was killed by signal " + cmp.Or(api.SignalName(int(status.Signal())), strconv.Itoa(int(status.Signal())))
 	}
 	return "ended with exit code " + strconv.Itoa(status.ExitStatus())
 }

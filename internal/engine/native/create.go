@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -66,7 +66,7 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, err
 	}
 	if egress := e.egress(); p.Link != nil && !egress.OK {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "create sandbox: engine %s has no network here: %s", e.name, egress.Reason).
+		return nil, api.Errorf(api.CodeUnsupported, "create sandbox: engine %s has no network here: %s", e.name, egress.Reason).
 			WithHint("let the daemon's user open /dev/net/tun, or use engine gvisor")
 	}
 	if c := e.pool.take(p); c != nil {
@@ -118,7 +118,7 @@ func (e *Engine) validate(p engine.Plan) error {
 		return err
 	}
 	if p.Root.Upper != "" {
-		return cloche.Errorf(cloche.CodeUnsupported, "engine %s begins with no layer of a snapshot", e.name).
+		return api.Errorf(api.CodeUnsupported, "engine %s begins with no layer of a snapshot", e.name).
 			WithHint("use engine gvisor for snapshots")
 	}
 	for _, m := range p.Mounts {
@@ -463,7 +463,7 @@ func (c *creation) closeFiles() {
 func (c *creation) classify(ctx context.Context, step string, err error) error {
 	c.e.log.Warn("create failed", "sandbox", c.plan.ID, "step", step, "error", err)
 	if said, ok := errors.AsType[agentError](err); ok {
-		return cloche.Errorf(cloche.CodeInternal, "create sandbox: %w", said)
+		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
 	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
@@ -471,7 +471,7 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if at, ok := errors.AsType[*stepError](err); ok {
 		step = at.what
 	}
-	return cloche.Errorf(cloche.CodeInternal, "create sandbox: the kernel refused to %s", step).
+	return api.Errorf(api.CodeInternal, "create sandbox: the kernel refused to %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
 }
 

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -76,7 +76,7 @@ var (
 // New makes an engine. It starts nothing.
 func New(o Options) (*Engine, error) {
 	if o.StateDir == "" || o.RootsDir == "" {
-		return nil, cloche.Errorf(cloche.CodeInternal, "native engine: no directories given")
+		return nil, api.Errorf(api.CodeInternal, "native engine: no directories given")
 	}
 	name := Name
 	if o.Jail != nil {
@@ -90,7 +90,7 @@ func New(o Options) (*Engine, error) {
 		rootless: os.Geteuid() != 0, boot: hostproc.Boot(), spawner: hostproc.NewSpawner(),
 	}
 	if err := os.MkdirAll(e.records.Dir, 0o700); err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of engine %s: %w", name, err)
+		return nil, api.Errorf(api.CodeInternal, "make state directory of engine %s: %w", name, err)
 	}
 	e.groups = findGroups(!e.rootless, name)
 	e.images = hostkernel.NewImages(o.RootsDir, !e.rootless)
@@ -105,7 +105,7 @@ func New(o Options) (*Engine, error) {
 
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities {
-	return engine.Abilities{Tier: cloche.TierNamespace, Link: true, Pause: true}
+	return engine.Abilities{Tier: api.TierNamespace, Link: true, Pause: true}
 }
 
 // Name implements engine.Engine.

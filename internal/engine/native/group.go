@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
@@ -46,11 +46,11 @@ func limitsPids(m hostgroup.Maker) bool {
 }
 
 // enforcement says which limits can be enforced.
-func (e *Engine) enforcement() map[string]cloche.Enforcement {
+func (e *Engine) enforcement() map[string]api.Enforcement {
 	out := e.groups.Enforcement()
-	out["disk_bytes"] = cloche.Enforcement{OK: true}
+	out["disk_bytes"] = api.Enforcement{OK: true}
 	if e.countsByUser() {
-		out["pids"] = cloche.Enforcement{OK: true}
+		out["pids"] = api.Enforcement{OK: true}
 	}
 	return out
 }

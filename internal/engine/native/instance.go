@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -129,17 +129,17 @@ func (i *instance) Done() <-chan struct{} {
 // Dial implements engine.Instance.
 func (i *instance) Dial(context.Context) (net.Conn, error) {
 	if i.dead() {
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
+		return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
 	}
 	if i.group.Frozen() {
-		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	conn, err := dial(i.rec.Dir)
 	if err != nil {
 		if i.dead() {
-			return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
+			return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
 		}
-		e := cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return nil, e
 	}
@@ -177,7 +177,7 @@ func (i *instance) Close(ctx context.Context) error {
 }
 
 func (i *instance) closeError(what string, err error) error {
-	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
+	e := api.Errorf(api.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
 	e.Retryable = true
 	return e
 }
@@ -186,7 +186,7 @@ func (i *instance) closeError(what string, err error) error {
 func (i *instance) Stat(context.Context) (engine.Stat, error) {
 	s, err := i.group.Stat()
 	if err != nil {
-		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
+		return engine.Stat{}, api.Errorf(api.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
 }

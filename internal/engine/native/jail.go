@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -310,7 +310,7 @@ func jailEnd(how string) string {
 		return ""
 	}
 	if n > 128 {
-		return "was killed by signal " + cmp.Or(cloche.SignalName(n-128), strconv.Itoa(n-128))
+		return "was killed by signal " + cmp.Or(api.SignalName(n-128), strconv.Itoa(n-128))
 	}
 	return how
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
 
@@ -136,7 +136,7 @@ func (c *creation) idmap(ns *os.File) error {
 		// What may only be read can be read as it is, by whom its mode lets.
 		m := c.plan.Mounts[i-1]
 		if !m.ReadOnly {
-			return cloche.Errorf(cloche.CodeUnsupported,
+			return api.Errorf(api.CodeUnsupported,
 				"engine %s cannot map the owners in what is mounted at %s to those of the sandbox: its filesystem does not allow it, or it belongs to another user than the daemon's", c.e.name, m.Target).
 				WithHint("mount it read-only, use a workspace of cloche's own, or engine gvisor").WithCause(err)
 		}

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 )
@@ -40,24 +40,24 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 		}
 	}()
 	if i.dead() || i.asked.Load() {
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
 	}
 	err := do(ctx)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, hostgroup.ErrNoFreezer):
-		return cloche.Errorf(cloche.CodeUnsupported, "%s sandbox %s: %w", what, i.rec.ID, err).
+		return api.Errorf(api.CodeUnsupported, "%s sandbox %s: %w", what, i.rec.ID, err).
 			WithHint("mount cgroup2, or use engine gvisor")
 	case i.dead() || i.asked.Load():
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return e
 	}
-	return cloche.Errorf(cloche.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
+	return api.Errorf(api.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
 		WithHint("the daemon's log has the details").WithCause(err)
 }

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -229,7 +229,7 @@ func TestNativePoolClose(t *testing.T) {
 	}
 	e.Close()
 	wg.Wait()
-	if _, err := e.Create(t.Context(), plan()); cloche.CodeOf(err) != cloche.CodeUnavailable {
+	if _, err := e.Create(t.Context(), plan()); api.CodeOf(err) != api.CodeUnavailable {
 		t.Errorf("create after close: %v", err)
 	}
 	for _, i := range made {

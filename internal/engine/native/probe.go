@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -25,15 +25,15 @@ const probeTimeout = 5 * time.Second
 func (e *Engine) probe(ctx context.Context) engine.Report {
 	r := engine.Report{
 		SharesHostFS: true,
-		Name:         e.name, Tier: cloche.TierNamespace, Enforces: e.enforcement(),
+		Name:         e.name, Tier: api.TierNamespace, Enforces: e.enforcement(),
 		Facts: map[string]string{
 			"rootless": strconv.FormatBool(e.rootless), "cgroup": e.groups.Describe(), "ids": e.ids.Where(), "landlock": strconv.Itoa(hostkernel.LandlockVersion()),
 		},
 	}
 	r.Enforces["egress"] = e.egress()
-	r.Enforces[cloche.EnforcesKernelTables], r.Enforces[cloche.EnforcesKernelFiles] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
+	r.Enforces[api.EnforcesKernelTables], r.Enforces[api.EnforcesKernelFiles] = api.Enforcement{OK: true}, api.Enforcement{OK: true}
 	if e.rootless {
-		r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{
+		r.Enforces[api.EnforcesKernelTables] = api.Enforcement{
 			Reason: "pages of pipes, epoll watches and descriptors on their way in sockets are shared with the daemon's user, and the sandbox gets a quarter of that user's inotify instances, timers, signals and message queues",
 		}
 	}
@@ -44,7 +44,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		r.Facts["root"] = "unpacked images"
 	}
 	if err := hostkernel.CheckFilters(); err != nil {
-		r.Problems = append(r.Problems, cloche.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
+		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
 	}
 	if p := e.try(ctx); p != nil {
 		r.Problems = append(r.Problems, *p)
@@ -54,30 +54,30 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 }
 
 // egress says whether there can be a link.
-func (e *Engine) egress() cloche.Enforcement {
+func (e *Engine) egress() api.Enforcement {
 	if unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil {
-		return cloche.Enforcement{Reason: "the user of the daemon may not open /dev/net/tun"}
+		return api.Enforcement{Reason: "the user of the daemon may not open /dev/net/tun"}
 	}
-	return cloche.Enforcement{OK: true}
+	return api.Enforcement{OK: true}
 }
 
 // try makes the namespaces, a root of memory and the mounts that need most, and says
 // which of it fails.
-func (e *Engine) try(ctx context.Context) *cloche.Problem {
+func (e *Engine) try(ctx context.Context) *api.Problem {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	s, err := newScript()
 	if err != nil {
-		return &cloche.Problem{What: err.Error()}
+		return &api.Problem{What: err.Error()}
 	}
 	defer s.free()
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return &cloche.Problem{What: "no pipe can be made: " + err.Error()}
+		return &api.Problem{What: "no pipe can be made: " + err.Error()}
 	}
 	own, err := e.ids.Take()
 	if err != nil {
-		return &cloche.Problem{What: err.Error()}
+		return &api.Problem{What: err.Error()}
 	}
 	if own.Many() {
 		defer e.ids.Release(own.UID)
@@ -87,7 +87,7 @@ func (e *Engine) try(ctx context.Context) *cloche.Problem {
 	}
 	s.trial(own, fds[0], fds[1])
 	if err := s.close(); err != nil {
-		return &cloche.Problem{What: err.Error()}
+		return &api.Problem{What: err.Error()}
 	}
 	var p *hostproc.Process
 	err = e.spawner.Do(ctx, func() error {
@@ -148,8 +148,8 @@ func (s *script) trial(own hostkernel.IDs, goRead, goOn int) {
 }
 
 // namespaceProblem names the switch that is in the way, if it can be told.
-func namespaceProblem(what string, err error) *cloche.Problem {
-	p := &cloche.Problem{What: fmt.Sprintf("%s: %v", what, err)}
+func namespaceProblem(what string, err error) *api.Problem {
+	p := &api.Problem{What: fmt.Sprintf("%s: %v", what, err)}
 	switch {
 	case errors.Is(err, unix.ENOSYS):
 		p.Mend = "in a container, whose filter may answer so for clone3: give it CAP_SYS_ADMIN or a seccomp profile that allows clone3; elsewhere install a newer kernel"

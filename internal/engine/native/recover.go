@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 )
@@ -20,7 +20,7 @@ import (
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
 	rec, err := hostproc.Decode[record](state)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
 	if !rec.Outlived() {
 		p, above, err := rec.find()
@@ -30,13 +30,13 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 			return i, nil
 		}
 		if !errors.Is(err, os.ErrProcessDone) {
-			return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+			return nil, api.Errorf(api.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
 		}
 	}
 	if err := e.destroy(ctx, rec); err != nil {
 		return nil, err
 	}
-	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	return nil, api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
 }
 
 // find opens the processes of a record. It is os.ErrProcessDone when one of them is dead
@@ -60,11 +60,11 @@ func (rec record) find() (init, above *hostproc.Process, err error) {
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
+		return api.Errorf(api.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
 	recs, err := e.records.List(owner)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
+		return api.Errorf(api.CodeInternal, "sweep: %w", err)
 	}
 	// Cgroups of the owner without a record: of instances whose state directory was
 	// lost.
@@ -110,16 +110,16 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 				continue
 			}
 			if err != nil {
-				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+				return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 			}
 			if err := killAll(ctx, p, n == 0); err != nil {
-				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
+				return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
 			}
 			p.Close()
 		}
 	}
 	if err := g.Remove(ctx); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -272,4 +272,4 @@ func (c *creation) hear(ctx context.Context) error {
 }
 
 // spareName is the name of a new spare, which its groups keep.
-func spareName() string { return cloche.NewID("spare-") }
+func spareName() string { return api.NewID("spare-") }

@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 )
@@ -88,7 +88,7 @@ func (e *Engine) find() (string, error) {
 func (e *Engine) program() (string, error) {
 	path, err := e.find()
 	if err != nil {
-		return "", cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the nsjail binary is not there").WithHint("%s", mend).WithCause(err)
+		return "", api.Errorf(api.CodeUnavailable, "create sandbox: the nsjail binary is not there").WithHint("%s", mend).WithCause(err)
 	}
 	return path, nil
 }
@@ -104,7 +104,7 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 		err = ask(ctx, path)
 	}
 	if err != nil {
-		p := cloche.Problem{What: err.Error(), Mend: mend}
+		p := api.Problem{What: err.Error(), Mend: mend}
 		r.Problems, r.Usable = append(r.Problems, p), false
 	}
 	return r

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 )
@@ -68,7 +68,7 @@ func TestProgramThatIsGone(t *testing.T) {
 	p := enginetest.Plan(t, enginetest.BuildImages(t, t.TempDir()))
 	e := with(t, filepath.Join(t.TempDir(), "nsjail"))
 	_, err := e.Create(t.Context(), p)
-	if cloche.CodeOf(err) != cloche.CodeUnavailable || !strings.Contains(err.Error(), "nsjail") {
+	if api.CodeOf(err) != api.CodeUnavailable || !strings.Contains(err.Error(), "nsjail") {
 		t.Errorf("create without the binary: %v", err)
 	}
 	if left, _ := os.ReadDir(p.Dir); len(left) > 0 {
@@ -122,15 +122,15 @@ func TestProgramsThatDoOtherThings(t *testing.T) {
 				t.Fatalf("not usable: %v", r.Problems)
 			}
 			p := enginetest.Plan(t, images)
-			ctx, want := t.Context(), cloche.CodeInternal
+			ctx, want := t.Context(), api.CodeInternal
 			if name == "nsjail-hangs" {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, 3*time.Second)
 				defer cancel()
-				want = cloche.CodeTimeout
+				want = api.CodeTimeout
 			}
 			_, err := e.Create(ctx, p)
-			if cloche.CodeOf(err) != want || strings.Contains(err.Error(), "execute") {
+			if api.CodeOf(err) != want || strings.Contains(err.Error(), "execute") {
 				t.Errorf("create: %v", err)
 			}
 			if left, _ := os.ReadDir(p.Dir); len(left) > 0 {

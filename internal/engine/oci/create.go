@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -68,7 +68,7 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, err
 	}
 	if egress := e.egress(); p.Link != nil && !egress.OK {
-		return nil, cloche.Errorf(cloche.CodeUnsupported, "create sandbox: the oci engine has no network here: %s", egress.Reason).
+		return nil, api.Errorf(api.CodeUnsupported, "create sandbox: the oci engine has no network here: %s", egress.Reason).
 			WithHint("give the daemon's machine /dev/net/tun, or use engine gvisor")
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx), runtime: newSession(b, p.Dir), sources: noSources()}
@@ -97,7 +97,7 @@ func validate(p engine.Plan) error {
 		return err
 	}
 	if p.Root.Upper != "" {
-		return cloche.Errorf(cloche.CodeUnsupported, "the oci engine begins with no layer of a snapshot").
+		return api.Errorf(api.CodeUnsupported, "the oci engine begins with no layer of a snapshot").
 			WithHint("use engine gvisor for snapshots")
 	}
 	for _, m := range p.Mounts {
@@ -105,7 +105,7 @@ func validate(p engine.Plan) error {
 			return p.RefuseHeld("oci", m)
 		}
 		if kernels(m.Target) {
-			return cloche.Errorf(cloche.CodeUnsupported, "the oci engine mounts nothing of the host's at %s: the runtime makes /proc, /sys and /dev", m.Target).
+			return api.Errorf(api.CodeUnsupported, "the oci engine mounts nothing of the host's at %s: the runtime makes /proc, /sys and /dev", m.Target).
 				WithHint("mount it elsewhere, or use engine gvisor")
 		}
 	}
@@ -446,7 +446,7 @@ func classify(ctx context.Context, sandbox, step string, err error) error {
 	if known := hostproc.CreateError(ctx, sandbox, step, err); known != nil {
 		return known
 	}
-	return cloche.Errorf(cloche.CodeInternal, "create sandbox: it cannot be done: %s", step).
+	return api.Errorf(api.CodeInternal, "create sandbox: it cannot be done: %s", step).
 		WithHint("the daemon's log has the details; cloche doctor tells what this machine lacks").WithCause(err)
 }
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
@@ -89,14 +89,14 @@ type record struct {
 // New makes an engine. It starts nothing.
 func New(o Options) (*Engine, error) {
 	if o.StateDir == "" || o.RootsDir == "" || o.IDsDir == "" {
-		return nil, cloche.Errorf(cloche.CodeInternal, "oci engine: no directories given")
+		return nil, api.Errorf(api.CodeInternal, "oci engine: no directories given")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	for _, dir := range []string{o.StateDir, o.IDsDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, cloche.Errorf(cloche.CodeInternal, "make state directory of the oci engine: %w", err)
+			return nil, api.Errorf(api.CodeInternal, "make state directory of the oci engine: %w", err)
 		}
 	}
 	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: hostproc.Boot(), root: os.Geteuid() == 0}
@@ -119,7 +119,7 @@ func New(o Options) (*Engine, error) {
 
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities {
-	return engine.Abilities{Tier: cloche.TierNamespace, Link: true, Pause: true}
+	return engine.Abilities{Tier: api.TierNamespace, Link: true, Pause: true}
 }
 
 // Name implements engine.Engine.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
@@ -61,7 +61,7 @@ func TestStrangeRuntimes(t *testing.T) {
 				t.Errorf("the report acts on a terminal: %+q", fmt.Sprint(r))
 			}
 			_, err := e.Create(t.Context(), enginetest.Plan(t, enginetest.Images{}))
-			if cloche.CodeOf(err) != cloche.CodeUnavailable {
+			if api.CodeOf(err) != api.CodeUnavailable {
 				t.Errorf("create: %v", err)
 			}
 		})
@@ -83,14 +83,14 @@ func TestWrongRuntimes(t *testing.T) {
 	tests := []struct {
 		name, text string
 		patience   time.Duration // 0: the test's
-		want       cloche.Code
+		want       api.Code
 	}{
-		{"does nothing", head + "exit 0", 0, cloche.CodeInternal},
-		{"fails", head + "echo no >&2; exit 1", 0, cloche.CodeInternal},
-		{"names a process of somebody else's", head + fmt.Sprintf(`[ "$1" = state ] && echo '{"id":"sandbox","status":"created","pid":%d}'; exit 0`, victim.Process.Pid), 0, cloche.CodeInternal},
-		{"says garbage of the state", head + `[ "$1" = state ] && echo '{'; exit 0`, 0, cloche.CodeInternal},
-		{"hangs", head + "sleep 1000", 3 * time.Second, cloche.CodeTimeout},
-		{"hangs when asked for the state", head + `[ "$1" = state ] && sleep 1000; exit 0`, 3 * time.Second, cloche.CodeTimeout},
+		{"does nothing", head + "exit 0", 0, api.CodeInternal},
+		{"fails", head + "echo no >&2; exit 1", 0, api.CodeInternal},
+		{"names a process of somebody else's", head + fmt.Sprintf(`[ "$1" = state ] && echo '{"id":"sandbox","status":"created","pid":%d}'; exit 0`, victim.Process.Pid), 0, api.CodeInternal},
+		{"says garbage of the state", head + `[ "$1" = state ] && echo '{'; exit 0`, 0, api.CodeInternal},
+		{"hangs", head + "sleep 1000", 3 * time.Second, api.CodeTimeout},
+		{"hangs when asked for the state", head + `[ "$1" = state ] && sleep 1000; exit 0`, 3 * time.Second, api.CodeTimeout},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestWrongRuntimes(t *testing.T) {
 				defer cancel()
 			}
 			_, err := e.Create(ctx, p)
-			if cloche.CodeOf(err) != test.want {
+			if api.CodeOf(err) != test.want {
 				t.Errorf("create: %v", err)
 			}
 			for _, dir := range []string{p.Dir, state} {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -79,17 +79,17 @@ func (i *instance) Done() <-chan struct{} { return i.init.Done() }
 // Dial implements engine.Instance.
 func (i *instance) Dial(context.Context) (net.Conn, error) {
 	if i.init.Dead() {
-		return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
+		return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
 	}
 	if i.group.Frozen() {
-		return nil, cloche.Errorf(cloche.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	conn, err := dial(i.rec.Dir)
 	if err != nil {
 		if i.init.Dead() {
-			return nil, cloche.Errorf(cloche.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
+			return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
 		}
-		e := cloche.Errorf(cloche.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return nil, e
 	}
@@ -145,7 +145,7 @@ func (i *instance) letGo() {
 }
 
 func (i *instance) closeError(what string, err error) error {
-	e := cloche.Errorf(cloche.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
+	e := api.Errorf(api.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
 	e.Retryable = true
 	return e
 }
@@ -154,7 +154,7 @@ func (i *instance) closeError(what string, err error) error {
 func (i *instance) Stat(context.Context) (engine.Stat, error) {
 	s, err := i.group.Stat()
 	if err != nil {
-		return engine.Stat{}, cloche.Errorf(cloche.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
+		return engine.Stat{}, api.Errorf(api.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
 	}
 	return s, nil
 }
@@ -183,25 +183,25 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 	}()
 	defer func() { cancel(); <-ended }()
 	if i.init.Dead() || i.asked.Load() {
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
 	}
 	err := do(ctx)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, hostgroup.ErrNoFreezer):
-		return cloche.Errorf(cloche.CodeUnsupported, "%s sandbox %s: this machine has no cgroup hierarchy of version 2 that the daemon can use", what, i.rec.ID).
+		return api.Errorf(api.CodeUnsupported, "%s sandbox %s: this machine has no cgroup hierarchy of version 2 that the daemon can use", what, i.rec.ID).
 			WithHint("mount cgroup2, or use engine gvisor")
 	case i.init.Dead() || i.asked.Load():
-		return cloche.Errorf(cloche.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.Canceled):
-		return cloche.Errorf(cloche.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
+		return api.Errorf(api.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		e := cloche.Errorf(cloche.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
+		e := api.Errorf(api.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
 		e.Retryable = true
 		return e
 	}
-	return cloche.Errorf(cloche.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
+	return api.Errorf(api.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
 		WithHint("the daemon's log has the details").WithCause(err)
 }
 

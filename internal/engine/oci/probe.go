@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 )
@@ -34,14 +34,14 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 // runtime is the runtime that makes new sandboxes.
 func (e *Engine) runtime(ctx context.Context) (binary, error) {
 	if r := e.Probe(ctx); !r.Usable {
-		what := cloche.Problem{What: "nothing is known of it"}
+		what := api.Problem{What: "nothing is known of it"}
 		if len(r.Problems) > 0 {
 			what = r.Problems[0]
 		}
 		if ctx.Err() != nil {
-			return binary{}, cloche.Errorf(cloche.CodeCanceled, "create sandbox: canceled while: find the runtime").WithCause(ctx.Err())
+			return binary{}, api.Errorf(api.CodeCanceled, "create sandbox: canceled while: find the runtime").WithCause(ctx.Err())
 		}
-		return binary{}, cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the oci engine cannot run here: %s", what.What).WithHint("%s", what.Mend)
+		return binary{}, api.Errorf(api.CodeUnavailable, "create sandbox: the oci engine cannot run here: %s", what.What).WithHint("%s", what.Mend)
 	}
 	e.probing.Lock()
 	defer e.probing.Unlock()
@@ -52,7 +52,7 @@ func (e *Engine) runtime(ctx context.Context) (binary, error) {
 type verdict struct {
 	name    string
 	found   binary
-	problem *cloche.Problem
+	problem *api.Problem
 }
 
 // text is a verdict in a line, for people.
@@ -77,7 +77,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		Name:         Name, Tier: tier(e.opts.Runtime), Enforces: e.groups.Enforcement(),
 		Facts: map[string]string{"cgroup": e.groups.Describe(), "ids": e.ids.Where()},
 	}
-	r.Enforces["disk_bytes"] = cloche.Enforcement{OK: true}
+	r.Enforces["disk_bytes"] = api.Enforcement{OK: true}
 	r.Enforces["egress"] = e.egress()
 	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: true, Covers: true, Landlock: hostkernel.LandlockVersion()})
 	names := []string{Runc, Crun, Krun}
@@ -102,14 +102,14 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		}
 	}
 	if e.chosen.path == "" && len(r.Problems) == 0 {
-		r.Problems = append(r.Problems, cloche.Problem{
+		r.Problems = append(r.Problems, api.Problem{
 			What: "there is no runtime that can be used: " + Runc + " is " + verdicts[0].text() + "; " + Crun + " is " + verdicts[1].text(),
 			Mend: "install runc or crun, or name another runtime in the setting oci.runtime",
 		})
 	}
-	r.Enforces[cloche.EnforcesKernelTables], r.Enforces[cloche.EnforcesKernelFiles] = cloche.Enforcement{OK: true}, cloche.Enforcement{OK: true}
+	r.Enforces[api.EnforcesKernelTables], r.Enforces[api.EnforcesKernelFiles] = api.Enforcement{OK: true}, api.Enforcement{OK: true}
 	if e.chosen.path != "" && !hasOwnTables(e.chosen.Name) {
-		r.Enforces[cloche.EnforcesKernelTables] = cloche.Enforcement{
+		r.Enforces[api.EnforcesKernelTables] = api.Enforcement{
 			Reason: "what the kernel counts by user, such as inotify instances and timers, is shared with root: " + e.chosen.Name + " needs a daemon with CAP_SYS_RESOURCE to give a sandbox its own, crun does not",
 		}
 	}
@@ -117,7 +117,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		r.Problems = append(r.Problems, *p)
 	}
 	if err := hostkernel.CheckFilters(); err != nil {
-		r.Problems = append(r.Problems, cloche.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
+		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
 	}
 	r.Usable = len(r.Problems) == 0
 	return r
@@ -130,13 +130,13 @@ func judge(ctx context.Context, name string) verdict {
 	v.found, err = ask(ctx, name)
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		v.problem = &cloche.Problem{What: "it is not installed", Mend: "install the package " + map[string]string{Runc: "runc", Crun: "crun", Krun: "crun, built with libkrun"}[name]}
+		v.problem = &api.Problem{What: "it is not installed", Mend: "install the package " + map[string]string{Runc: "runc", Crun: "crun", Krun: "crun, built with libkrun"}[name]}
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES):
-		v.problem = &cloche.Problem{What: "there is no such program, or the daemon may not start it", Mend: "name another runtime in the setting oci.runtime"}
+		v.problem = &api.Problem{What: "there is no such program, or the daemon may not start it", Mend: "name another runtime in the setting oci.runtime"}
 	case errors.Is(err, errHangs):
-		v.problem = &cloche.Problem{What: fmt.Sprintf("it has not said its version in %s", sayTimeout), Mend: "try it by hand, or name another runtime in the setting oci.runtime"}
+		v.problem = &api.Problem{What: fmt.Sprintf("it has not said its version in %s", sayTimeout), Mend: "try it by hand, or name another runtime in the setting oci.runtime"}
 	case err != nil:
-		v.problem = &cloche.Problem{What: "it does not say what it is: " + err.Error(), Mend: "reinstall it, or name another runtime in the setting oci.runtime"}
+		v.problem = &api.Problem{What: "it does not say what it is: " + err.Error(), Mend: "reinstall it, or name another runtime in the setting oci.runtime"}
 	case name == Krun:
 		v.problem = virtual(v.found)
 	}
@@ -146,30 +146,30 @@ func judge(ctx context.Context, name string) verdict {
 // virtual says why no virtual machine is made of a sandbox. What there is of libkrun
 // passes no descriptors on and gives its machine no socket of ours, so that the agent
 // could not be reached; and without a boot nobody knows whether the machine can.
-func virtual(b binary) *cloche.Problem {
+func virtual(b binary) *api.Problem {
 	if !slices.Contains(b.Features, "LIBKRUN") {
-		return &cloche.Problem{What: "this crun has no handler for virtual machines (libkrun)", Mend: "install a crun that is built with libkrun, and libkrun"}
+		return &api.Problem{What: "this crun has no handler for virtual machines (libkrun)", Mend: "install a crun that is built with libkrun, and libkrun"}
 	}
 	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) != nil {
-		return &cloche.Problem{What: "the daemon may not use /dev/kvm", Mend: "run it on a machine with KVM, as a user that may use it"}
+		return &api.Problem{What: "the daemon may not use /dev/kvm", Mend: "run it on a machine with KVM, as a user that may use it"}
 	}
-	return &cloche.Problem{
+	return &api.Problem{
 		What: "a machine of libkrun's gets none of the descriptors by which the agent is reached",
 		Mend: "for a virtual machine use the docker engine with kata as its runtime",
 	}
 }
 
 // place says what of this machine is in the way of any runtime.
-func (e *Engine) place() *cloche.Problem {
+func (e *Engine) place() *api.Problem {
 	if !e.root {
-		return &cloche.Problem{What: "the oci engine needs root, to prepare what the runtime is given", Mend: "run the daemon as root, or use engine gvisor or native"}
+		return &api.Problem{What: "the oci engine needs root, to prepare what the runtime is given", Mend: "run the daemon as root, or use engine gvisor or native"}
 	}
 	if e.chosen.path == "" {
 		return nil
 	}
 	ids, err := e.ids.Take()
 	if err != nil {
-		return &cloche.Problem{What: err.Error(), Mend: "remove sandboxes"}
+		return &api.Problem{What: err.Error(), Mend: "remove sandboxes"}
 	}
 	defer e.ids.Release(ids.UID)
 	if p := e.images.CheckOwners(ids); p != nil {
@@ -177,22 +177,22 @@ func (e *Engine) place() *cloche.Problem {
 	}
 	ns, err := makeNamespaces(e.chosen, ids)
 	if err != nil {
-		return &cloche.Problem{
+		return &api.Problem{
 			What: fmt.Sprintf("no namespaces can be made: %v", err),
 			Mend: "run it where user namespaces are allowed: sysctl -w user.max_user_namespaces=15000, or in a container with CAP_SYS_ADMIN and a seccomp profile that allows clone and ptrace",
 		}
 	}
 	ns.close()
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
-		return &cloche.Problem{What: "there is no list of system calls for " + runtime.GOARCH, Mend: "use another engine"}
+		return &api.Problem{What: "there is no list of system calls for " + runtime.GOARCH, Mend: "use another engine"}
 	}
 	return nil
 }
 
 // egress says whether there can be a link.
-func (e *Engine) egress() cloche.Enforcement {
+func (e *Engine) egress() api.Enforcement {
 	if unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil {
-		return cloche.Enforcement{Reason: "the user of the daemon may not open /dev/net/tun"}
+		return api.Enforcement{Reason: "the user of the daemon may not open /dev/net/tun"}
 	}
-	return cloche.Enforcement{OK: true}
+	return api.Enforcement{OK: true}
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -21,7 +21,7 @@ import (
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
 	rec, err := hostproc.Decode[record](state)
 	if err != nil {
-		return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox: %w", err)
+		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
 	if !rec.Outlived() && !orphan(rec) {
 		p, err := hostproc.Find(rec.Init)
@@ -33,13 +33,13 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 		if err == nil {
 			p.Abandon()
 		} else if !errors.Is(err, os.ErrProcessDone) {
-			return nil, cloche.Errorf(cloche.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+			return nil, api.Errorf(api.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
 		}
 	}
 	if err := e.destroy(ctx, rec); err != nil {
 		return nil, err
 	}
-	return nil, cloche.Errorf(cloche.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+	return nil, api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
 }
 
 // orphan reports whether an instance must not outlive a process that is dead.
@@ -54,11 +54,11 @@ func orphan(rec record) bool {
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
 	if !engine.SafeName(owner) {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
+		return api.Errorf(api.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
 	}
 	recs, err := e.records.List(owner)
 	if err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "sweep: %w", err)
+		return api.Errorf(api.CodeInternal, "sweep: %w", err)
 	}
 	// Cgroups of the owner without a record: of instances whose state directory was
 	// lost.
@@ -87,19 +87,19 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 	if !rec.Outlived() {
 		p, err := hostproc.Find(rec.Init)
 		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+			return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 		}
 		if err == nil {
 			p.Kill()
 			if err := p.Wait(ctx); err != nil {
-				return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
+				return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
 			}
 			p.Abandon()
 		}
 	}
 	e.forget(ctx, rec)
 	if err := e.removeGroup(ctx, rec, g); err != nil {
-		return cloche.Errorf(cloche.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
 )
 
@@ -46,11 +46,11 @@ type binary struct {
 }
 
 // tier is how strong what this runtime makes is.
-func tier(name string) cloche.Tier {
+func tier(name string) api.Tier {
 	if name == Krun {
-		return cloche.TierMicroVM
+		return api.TierMicroVM
 	}
-	return cloche.TierNamespace
+	return api.TierNamespace
 }
 
 // find looks for a runtime by name or path, without asking it anything.

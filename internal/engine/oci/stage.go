@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
 	"github.com/cloche-dev/cloche/internal/engine/hostproc"
@@ -150,7 +150,7 @@ func (c *creation) openSources() error {
 		}
 		// What may only be read can be read as it is, by whom its mode lets.
 		if err := mapOwners(fd, by); err != nil && !m.ReadOnly {
-			return cloche.Errorf(cloche.CodeUnsupported,
+			return api.Errorf(api.CodeUnsupported,
 				"the oci engine cannot map the owners in what is mounted at %s to those of the sandbox: its filesystem does not allow it, or it belongs to another user than the daemon's", m.Target).
 				WithHint("mount it read-only, use a workspace of cloche's own, or engine gvisor").WithCause(err)
 		}

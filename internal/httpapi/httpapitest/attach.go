@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
@@ -13,9 +13,9 @@ import (
 // guarded by the Core's lock.
 type attachment struct {
 	p         *managed
-	started   cloche.Started
+	started   api.Started
 	next      int64
-	state     cloche.ProcessState
+	state     api.ProcessState
 	ended     bool
 	write     bool
 	exclusive bool
@@ -25,7 +25,7 @@ type attachment struct {
 }
 
 // Attach gives what is kept from Since on.
-func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r cloche.AttachRequest) (httpapi.Attachment, error) {
+func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (httpapi.Attachment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, err := c.process(caller, ref, id)
@@ -43,7 +43,7 @@ func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r c
 	}
 	a.acked = a.stdin
 	if r.Rows > 0 && r.Cols > 0 {
-		if err := p.resize(cloche.Size{Rows: r.Rows, Cols: r.Cols}); err != nil {
+		if err := p.resize(api.Size{Rows: r.Rows, Cols: r.Cols}); err != nil {
 			return nil, err
 		}
 	}
@@ -53,18 +53,18 @@ func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r c
 		}
 		p.writer = a
 	}
-	a.started = cloche.Started{ExecID: id, Position: a.next, StdinOffset: a.stdin}
+	a.started = api.Started{ExecID: id, Position: a.next, StdinOffset: a.stdin}
 	c.change()
 	return a, nil
 }
 
 func inputHeld(id string) error {
-	err := cloche.Errorf(cloche.CodeConflict, "the input of process %q is somebody else's", id)
+	err := api.Errorf(api.CodeConflict, "the input of process %q is somebody else's", id)
 	err.Retryable, err.RetryAfterMS = true, 1000
 	return err
 }
 
-func (a *attachment) Started() cloche.Started { return a.started }
+func (a *attachment) Started() api.Started { return a.started }
 
 func (a *attachment) Recv() (core.AttachEvent, error) {
 	p := a.p
@@ -78,7 +78,7 @@ func (a *attachment) Recv() (core.AttachEvent, error) {
 			return core.AttachEvent{}, io.EOF
 		}
 		if a.closed {
-			return core.AttachEvent{}, cloche.Errorf(cloche.CodeCanceled, "the attach was closed")
+			return core.AttachEvent{}, api.Errorf(api.CodeCanceled, "the attach was closed")
 		}
 		ch := p.c.changed
 		p.c.mu.Unlock()
@@ -95,10 +95,10 @@ func (a *attachment) event() (core.AttachEvent, bool) {
 	}
 	if a.write && a.stdin > a.acked {
 		a.acked = a.stdin
-		return core.AttachEvent{Stdin: &cloche.StdinAck{Offset: a.acked}}, true
+		return core.AttachEvent{Stdin: &api.StdinAck{Offset: a.acked}}, true
 	}
 	if a.next < p.kept {
-		gap := cloche.Gap{Position: p.kept, Bytes: p.kept - a.next}
+		gap := api.Gap{Position: p.kept, Bytes: p.kept - a.next}
 		a.next = p.kept
 		return core.AttachEvent{Gap: &gap}, true
 	}
@@ -116,8 +116,8 @@ func (a *attachment) event() (core.AttachEvent, bool) {
 	}
 	if !p.rec.Running {
 		a.ended = true
-		return core.AttachEvent{Exit: &cloche.Result{
-			ExecID: p.rec.ExecID, ExitCode: p.rec.ExitCode, Signal: p.rec.Signal, Stdout: cloche.Bytes{}, Stderr: cloche.Bytes{},
+		return core.AttachEvent{Exit: &api.Result{
+			ExecID: p.rec.ExecID, ExitCode: p.rec.ExitCode, Signal: p.rec.Signal, Stdout: api.Bytes{}, Stderr: api.Bytes{},
 		}}, true
 	}
 	return core.AttachEvent{}, false
@@ -127,7 +127,7 @@ func (a *attachment) Write(data []byte) error {
 	a.p.c.mu.Lock()
 	defer a.p.c.mu.Unlock()
 	if !a.write {
-		return cloche.Invalid("write", "this attach does not write").WithHint("attach with write")
+		return api.Invalid("write", "this attach does not write").WithHint("attach with write")
 	}
 	end, err := a.p.input(a.stdin, data)
 	if err != nil {
@@ -142,7 +142,7 @@ func (a *attachment) CloseWrite() error {
 	a.p.c.mu.Lock()
 	defer a.p.c.mu.Unlock()
 	if !a.write {
-		return cloche.Invalid("write", "this attach does not write").WithHint("attach with write")
+		return api.Invalid("write", "this attach does not write").WithHint("attach with write")
 	}
 	a.p.closeInput()
 	return nil
@@ -151,7 +151,7 @@ func (a *attachment) CloseWrite() error {
 func (a *attachment) Resize(rows, cols uint16) error {
 	a.p.c.mu.Lock()
 	defer a.p.c.mu.Unlock()
-	return a.p.resize(cloche.Size{Rows: rows, Cols: cols})
+	return a.p.resize(api.Size{Rows: rows, Cols: cols})
 }
 
 func (a *attachment) Signal(name string) error {

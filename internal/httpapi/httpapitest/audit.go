@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -14,9 +14,9 @@ const auditLines = `{"seq":1,"prev":"0000000000000000000000000000000000000000000
 
 // Audit gives two lines, and the second for a verb "exec". Tenant "nobody" is
 // refused.
-func (c *Core) Audit(_ context.Context, _ core.Caller, o cloche.AuditOptions, fn func(line []byte) error) error {
+func (c *Core) Audit(_ context.Context, _ core.Caller, o api.AuditOptions, fn func(line []byte) error) error {
 	if o.Tenant == "nobody" {
-		return cloche.Errorf(cloche.CodeDenied, "it is not for you").WithHint("ask")
+		return api.Errorf(api.CodeDenied, "it is not for you").WithHint("ask")
 	}
 	for i, line := range strings.Split(auditLines, "\n") {
 		if int64(i) < o.After || o.Verb == "exec" && i == 0 {
@@ -30,18 +30,18 @@ func (c *Core) Audit(_ context.Context, _ core.Caller, o cloche.AuditOptions, fn
 }
 
 // VerifyAudit finds one problem and notes the anchors that it was given.
-func (c *Core) VerifyAudit(_ context.Context, _ core.Caller, o cloche.AuditVerifyOptions) (cloche.AuditReport, error) {
-	r := cloche.AuditReport{
+func (c *Core) VerifyAudit(_ context.Context, _ core.Caller, o api.AuditVerifyOptions) (api.AuditReport, error) {
+	r := api.AuditReport{
 		First: 1, Last: 2, Hash: strings.Repeat("0", 64), Records: 2, Segments: 1, UnchainedLines: 1, ProblemCount: 1,
-		Problems: []cloche.AuditFinding{{Seq: 2, File: "audit.log", Line: 2, Message: "record 2 was changed"}},
+		Problems: []api.AuditFinding{{Seq: 2, File: "audit.log", Line: 2, Message: "record 2 was changed"}},
 	}
 	for _, a := range o.Anchors {
-		r.Notes = append(r.Notes, cloche.AuditFinding{Seq: a.Seq, Message: a.Hash})
+		r.Notes = append(r.Notes, api.AuditFinding{Seq: a.Seq, Message: a.Hash})
 	}
 	return r, nil
 }
 
 // AuditUsage is one row.
-func (c *Core) AuditUsage(_ context.Context, _ core.Caller, o cloche.AuditUsageOptions) (cloche.AuditUsage, error) {
-	return cloche.AuditUsage{Rows: []cloche.AuditUsageRow{{Tenant: "local", Label: o.Label, Sandboxes: 2, CPUSeconds: 1.5, GiBSeconds: 2, Seconds: 3, Partial: 1}}}, nil
+func (c *Core) AuditUsage(_ context.Context, _ core.Caller, o api.AuditUsageOptions) (api.AuditUsage, error) {
+	return api.AuditUsage{Rows: []api.AuditUsageRow{{Tenant: "local", Label: o.Label, Sandboxes: 2, CPUSeconds: 1.5, GiBSeconds: 2, Seconds: 3, Partial: 1}}}, nil
 }

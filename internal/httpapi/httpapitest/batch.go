@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // DeleteKeyed forgets the sandbox that was made with a key.
-func (c *Core) DeleteKeyed(ctx context.Context, caller core.Caller, key string) (cloche.Sandbox, error) {
+func (c *Core) DeleteKeyed(ctx context.Context, caller core.Caller, key string) (api.Sandbox, error) {
 	c.mu.Lock()
 	var id string
 	for _, sb := range c.sandboxes {
@@ -19,14 +19,14 @@ func (c *Core) DeleteKeyed(ctx context.Context, caller core.Caller, key string) 
 	}
 	c.mu.Unlock()
 	if id == "" {
-		return cloche.Sandbox{State: cloche.StateDeleted, TerminalReason: cloche.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: Epoch()}, nil
+		return api.Sandbox{State: api.StateDeleted, TerminalReason: api.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: Epoch()}, nil
 	}
 	return c.Delete(ctx, caller, id)
 }
 
 // CreateMany makes one after the other.
-func (c *Core) CreateMany(ctx context.Context, caller core.Caller, b cloche.BatchCreate) (cloche.BatchResult, error) {
-	var out cloche.BatchResult
+func (c *Core) CreateMany(ctx context.Context, caller core.Caller, b api.BatchCreate) (api.BatchResult, error) {
+	var out api.BatchResult
 	for i, spec := range b.Specs {
 		sb, err := c.Create(ctx, caller, spec, nil)
 		note(&out, i, "", sb, err)
@@ -35,8 +35,8 @@ func (c *Core) CreateMany(ctx context.Context, caller core.Caller, b cloche.Batc
 }
 
 // StatusMany gets one after the other.
-func (c *Core) StatusMany(ctx context.Context, caller core.Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
-	var out cloche.BatchResult
+func (c *Core) StatusMany(ctx context.Context, caller core.Caller, sel api.BatchSelect) (api.BatchResult, error) {
+	var out api.BatchResult
 	for i, id := range sel.IDs {
 		sb, err := c.Get(ctx, caller, id)
 		note(&out, i, id, sb, err)
@@ -45,8 +45,8 @@ func (c *Core) StatusMany(ctx context.Context, caller core.Caller, sel cloche.Ba
 }
 
 // DeleteMany deletes one after the other.
-func (c *Core) DeleteMany(ctx context.Context, caller core.Caller, sel cloche.BatchSelect) (cloche.BatchResult, error) {
-	var out cloche.BatchResult
+func (c *Core) DeleteMany(ctx context.Context, caller core.Caller, sel api.BatchSelect) (api.BatchResult, error) {
+	var out api.BatchResult
 	for i, id := range sel.IDs {
 		sb, err := c.Delete(ctx, caller, id)
 		note(&out, i, id, sb, err)
@@ -54,7 +54,7 @@ func (c *Core) DeleteMany(ctx context.Context, caller core.Caller, sel cloche.Ba
 	if sel.Labels == nil {
 		return out, nil
 	}
-	list, err := c.List(ctx, caller, cloche.ListOptions{Labels: sel.Labels})
+	list, err := c.List(ctx, caller, api.ListOptions{Labels: sel.Labels})
 	if err != nil {
 		return out, err
 	}
@@ -65,20 +65,20 @@ func (c *Core) DeleteMany(ctx context.Context, caller core.Caller, sel cloche.Ba
 	return out, nil
 }
 
-func note(out *cloche.BatchResult, i int, id string, sb cloche.Sandbox, err error) {
+func note(out *api.BatchResult, i int, id string, sb api.Sandbox, err error) {
 	if err == nil {
 		out.Succeeded = append(out.Succeeded, sb)
 		return
 	}
-	e, ok := errors.AsType[*cloche.Error](err)
+	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
-		e = cloche.Errorf(cloche.CodeInternal, "%w", err)
+		e = api.Errorf(api.CodeInternal, "%w", err)
 	}
-	out.Failed = append(out.Failed, cloche.BatchFailure{ID: id, Index: i, Error: e})
+	out.Failed = append(out.Failed, api.BatchFailure{ID: id, Index: i, Error: e})
 }
 
 // Extend moves the end.
-func (c *Core) Extend(_ context.Context, caller core.Caller, ref string, x cloche.Extension) (cloche.Sandbox, error) {
+func (c *Core) Extend(_ context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error) {
 	return c.alter(caller, ref, func(sb *sandbox) error {
 		sb.record.Limits.LifetimeMS = x.LifetimeMS
 		return nil

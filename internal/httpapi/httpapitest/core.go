@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -26,11 +26,11 @@ type Core struct {
 	serial    int
 	programs  int
 	removed   []string
-	events    []cloche.Event
-	snapshots []cloche.Snapshot
-	images    []cloche.Image // but the host
+	events    []api.Event
+	snapshots []api.Snapshot
+	images    []api.Image // but the host
 	// workspaces are the named ones, of all tenants.
-	workspaces []cloche.WorkspaceInfo
+	workspaces []api.WorkspaceInfo
 	ring       keyring
 	changed    chan struct{} // closed and replaced at every change
 	// Unready is a string: why Ready says that no work can be taken.
@@ -46,7 +46,7 @@ func New() *Core {
 func Epoch() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 type sandbox struct {
-	record cloche.Sandbox
+	record api.Sandbox
 	files  map[string]file
 	procs  []*process
 	// allowed was added to its egress.
@@ -96,20 +96,20 @@ func (c *Core) change() {
 // Create fails as the profile says: "full" has no capacity, "forbidden" is
 // refused by a rule, "off" is disabled, "fault" is an error without a code,
 // "panic" panics, "stuck" waits for the end of the context.
-func (c *Core) Create(ctx context.Context, caller core.Caller, spec cloche.SandboxSpec, progress func(string)) (cloche.Sandbox, error) {
+func (c *Core) Create(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(string)) (api.Sandbox, error) {
 	switch spec.Profile {
 	case "full":
-		e := cloche.Errorf(cloche.CodeNoCapacity, "all 8 sandboxes are in use")
+		e := api.Errorf(api.CodeNoCapacity, "all 8 sandboxes are in use")
 		e.Retryable, e.RetryAfterMS = true, 1500
-		return cloche.Sandbox{}, e
+		return api.Sandbox{}, e
 	case "forbidden":
-		e := cloche.Errorf(cloche.CodeDenied, "profile %q is not for this caller", spec.Profile).WithHint("allow it with profiles: [forbidden]")
+		e := api.Errorf(api.CodeDenied, "profile %q is not for this caller", spec.Profile).WithHint("allow it with profiles: [forbidden]")
 		e.Rule = "profiles"
-		return cloche.Sandbox{}, e
+		return api.Sandbox{}, e
 	case "off":
-		return cloche.Sandbox{}, cloche.Errorf(cloche.CodeDisabled, "the operator switched sandboxes off")
+		return api.Sandbox{}, api.Errorf(api.CodeDisabled, "the operator switched sandboxes off")
 	case "fault":
-		return cloche.Sandbox{}, errors.New("mount /secret/host/path: no space")
+		return api.Sandbox{}, errors.New("mount /secret/host/path: no space")
 	case "panic":
 		panic("a defect")
 	}
@@ -120,23 +120,23 @@ func (c *Core) Create(ctx context.Context, caller core.Caller, spec cloche.Sandb
 	}
 	if spec.Profile == "stuck" {
 		<-ctx.Done()
-		return cloche.Sandbox{}, ctx.Err()
+		return api.Sandbox{}, ctx.Err()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, sb := range c.sandboxes {
 		if spec.Name != "" && sb.record.Name == spec.Name && sb.record.Tenant == caller.Tenant {
-			return cloche.Sandbox{}, cloche.Errorf(cloche.CodeExists, "a sandbox named %q exists", spec.Name)
+			return api.Sandbox{}, api.Errorf(api.CodeExists, "a sandbox named %q exists", spec.Name)
 		}
 	}
 	c.serial++
 	id := fmt.Sprintf("sb-%d", c.serial)
-	rec := cloche.Sandbox{
-		ID: id, Name: spec.Name, State: cloche.StateRunning, Tenant: caller.Tenant,
-		Profile: cloche.DefaultProfile, Image: cloche.DefaultImage, Engine: "fake", Tier: cloche.TierNone,
-		Network: "none", Cwd: cloche.DefaultWorkspacePath, Labels: maps.Clone(spec.Labels), Env: maps.Clone(spec.Env),
-		Workspace: cloche.Workspace{Path: cloche.DefaultWorkspacePath}, IdempotencyKey: spec.IdempotencyKey,
-		Limits: cloche.Limits{MemoryBytes: 2 << 30, Pids: 1024}, CreatedAt: Epoch(),
+	rec := api.Sandbox{
+		ID: id, Name: spec.Name, State: api.StateRunning, Tenant: caller.Tenant,
+		Profile: api.DefaultProfile, Image: api.DefaultImage, Engine: "fake", Tier: api.TierNone,
+		Network: "none", Cwd: api.DefaultWorkspacePath, Labels: maps.Clone(spec.Labels), Env: maps.Clone(spec.Env),
+		Workspace: api.Workspace{Path: api.DefaultWorkspacePath}, IdempotencyKey: spec.IdempotencyKey,
+		Limits: api.Limits{MemoryBytes: 2 << 30, Pids: 1024}, CreatedAt: Epoch(),
 	}
 	if rec.Name == "" {
 		rec.Name = id
@@ -146,7 +146,7 @@ func (c *Core) Create(ctx context.Context, caller core.Caller, spec cloche.Sandb
 		sb.files[f.Path] = file{data: f.Content, mode: f.Mode}
 	}
 	c.sandboxes[id] = sb
-	c.publish(sb, cloche.EventCreated, nil)
+	c.publish(sb, api.EventCreated, nil)
 	return rec, nil
 }
 
@@ -157,35 +157,35 @@ func (c *Core) find(caller core.Caller, ref string) (*sandbox, error) {
 			return sb, nil
 		}
 	}
-	return nil, cloche.Errorf(cloche.CodeNotFound, "there is no sandbox %q", ref).WithHint("list them with `cloche ls`")
+	return nil, api.Errorf(api.CodeNotFound, "there is no sandbox %q", ref).WithHint("list them with `cloche ls`")
 }
 
 // Get finds a sandbox.
-func (c *Core) Get(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
+func (c *Core) Get(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return sb.record, nil
 }
 
 // Stats measures nothing but a processor.
-func (c *Core) Stats(ctx context.Context, caller core.Caller, ref string) (cloche.SandboxStats, error) {
+func (c *Core) Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.SandboxStats{}, err
+		return api.SandboxStats{}, err
 	}
 	ms := int64(1500)
-	return cloche.SandboxStats{Sandbox: sb.ID, Name: sb.Name, State: sb.State, Engine: sb.Engine, ObservedAt: Epoch(), CPUMS: &ms, Limits: sb.Limits}, nil
+	return api.SandboxStats{Sandbox: sb.ID, Name: sb.Name, State: sb.State, Engine: sb.Engine, ObservedAt: Epoch(), CPUMS: &ms, Limits: sb.Limits}, nil
 }
 
 // List pages by id.
-func (c *Core) List(_ context.Context, caller core.Caller, o cloche.ListOptions) (cloche.SandboxList, error) {
+func (c *Core) List(_ context.Context, caller core.Caller, o api.ListOptions) (api.SandboxList, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []cloche.Sandbox
+	var all []api.Sandbox
 	for _, sb := range c.sandboxes {
 		r := sb.record
 		fits := r.Tenant == caller.Tenant && (len(o.States) == 0 || slices.Contains(o.States, r.State))
@@ -196,8 +196,8 @@ func (c *Core) List(_ context.Context, caller core.Caller, o cloche.ListOptions)
 			all = append(all, r)
 		}
 	}
-	slices.SortFunc(all, func(a, b cloche.Sandbox) int { return strings.Compare(a.ID, b.ID) })
-	l := cloche.SandboxList{Sandboxes: all}
+	slices.SortFunc(all, func(a, b api.Sandbox) int { return strings.Compare(a.ID, b.ID) })
+	l := api.SandboxList{Sandboxes: all}
 	if o.Limit > 0 && len(all) > o.Limit {
 		l.Sandboxes, l.Next = all[:o.Limit], all[o.Limit-1].ID
 	}
@@ -205,41 +205,41 @@ func (c *Core) List(_ context.Context, caller core.Caller, o cloche.ListOptions)
 }
 
 // Delete ends every program and forgets the sandbox.
-func (c *Core) Delete(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
-	_, err := c.end(caller, ref, cloche.StateStopped)
+func (c *Core) Delete(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
+	_, err := c.end(caller, ref, api.StateStopped)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	delete(c.sandboxes, sb.record.ID)
 	c.removed = append(c.removed, sb.record.ID)
-	c.publish(sb, cloche.EventRemoved, nil)
+	c.publish(sb, api.EventRemoved, nil)
 	gone := sb.record
-	gone.State, gone.TerminalReason = cloche.StateDeleted, cloche.EndedDeleted
+	gone.State, gone.TerminalReason = api.StateDeleted, api.EndedDeleted
 	return gone, nil
 }
 
 // Stop ends every program.
-func (c *Core) Stop(_ context.Context, caller core.Caller, ref string, _ *time.Duration) (cloche.Sandbox, error) {
-	return c.end(caller, ref, cloche.StateStopped)
+func (c *Core) Stop(_ context.Context, caller core.Caller, ref string, _ *time.Duration) (api.Sandbox, error) {
+	return c.end(caller, ref, api.StateStopped)
 }
 
 // Kill ends every program.
-func (c *Core) Kill(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
-	return c.end(caller, ref, cloche.StateStopped)
+func (c *Core) Kill(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
+	return c.end(caller, ref, api.StateStopped)
 }
 
-func (c *Core) end(caller core.Caller, ref string, to cloche.State) (cloche.Sandbox, error) {
+func (c *Core) end(caller core.Caller, ref string, to api.State) (api.Sandbox, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	for _, p := range sb.procs {
 		p.signal("KILL")
@@ -249,15 +249,15 @@ func (c *Core) end(caller core.Caller, ref string, to cloche.State) (cloche.Sand
 	}
 	at := Epoch()
 	sb.record.State, sb.record.StoppedAt = to, &at
-	c.publish(sb, cloche.EventStopped, nil)
+	c.publish(sb, api.EventStopped, nil)
 	return sb.record, nil
 }
 
 // Status is always well.
-func (c *Core) Status(context.Context, core.Caller) cloche.Status {
-	return cloche.Status{
+func (c *Core) Status(context.Context, core.Caller) api.Status {
+	return api.Status{
 		Version: "test", Enabled: true, Available: true,
-		Engine: cloche.EngineStatus{Name: "fake", Available: true}, Sandboxes: c.Live(),
+		Engine: api.EngineStatus{Name: "fake", Available: true}, Sandboxes: c.Live(),
 	}
 }
 
@@ -268,19 +268,19 @@ func (c *Core) Ready(context.Context) core.Unready {
 }
 
 // Info is that of a daemon without rules.
-func (c *Core) Info(_ context.Context, caller core.Caller) cloche.Info {
-	return cloche.Info{
-		Version: "test", API: cloche.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator, ScopeEditable: true,
-		NameTemplate: cloche.DefaultNameTemplate, Profiles: []string{cloche.DefaultProfile}, DefaultProfile: cloche.DefaultProfile,
+func (c *Core) Info(_ context.Context, caller core.Caller) api.Info {
+	return api.Info{
+		Version: "test", API: api.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator, ScopeEditable: true,
+		NameTemplate: api.DefaultNameTemplate, Profiles: []string{api.DefaultProfile}, DefaultProfile: api.DefaultProfile,
 	}
 }
 
 // ResolveName takes the launcher's id for the name.
-func (c *Core) ResolveName(ctx context.Context, caller core.Caller, asked cloche.Naming) (cloche.ResolvedName, error) {
+func (c *Core) ResolveName(ctx context.Context, caller core.Caller, asked api.Naming) (api.ResolvedName, error) {
 	if asked.Identity == nil || asked.Identity.LauncherID == "" {
-		return cloche.ResolvedName{}, cloche.Invalid("identity", "nothing says for whom the request is").WithHint("set identity")
+		return api.ResolvedName{}, api.Invalid("identity", "nothing says for whom the request is").WithHint("set identity")
 	}
-	out := cloche.ResolvedName{Name: asked.Identity.LauncherID}
+	out := api.ResolvedName{Name: asked.Identity.LauncherID}
 	if sb, err := c.Get(ctx, caller, out.Name); err == nil {
 		out.Sandbox = sb.ID
 	}
@@ -288,13 +288,13 @@ func (c *Core) ResolveName(ctx context.Context, caller core.Caller, asked cloche
 }
 
 // Doctor reports one engine.
-func (c *Core) Doctor(context.Context, core.Caller) (cloche.Doctor, error) {
-	return cloche.Doctor{
+func (c *Core) Doctor(context.Context, core.Caller) (api.Doctor, error) {
+	return api.Doctor{
 		Version: "test", Host: map[string]string{"kernel": "test"},
-		Engines: []cloche.EngineReport{{
-			Name: "fake", Tier: cloche.TierNone, Usable: true,
-			Enforces: map[string]cloche.Enforcement{"pids": {OK: true}, "cpus": {Reason: "it isolates nothing"}},
-			Problems: []cloche.Problem{{What: "no isolation", Mend: "use another"}},
+		Engines: []api.EngineReport{{
+			Name: "fake", Tier: api.TierNone, Usable: true,
+			Enforces: map[string]api.Enforcement{"pids": {OK: true}, "cpus": {Reason: "it isolates nothing"}},
+			Problems: []api.Problem{{What: "no isolation", Mend: "use another"}},
 		}},
 	}, nil
 }

@@ -5,30 +5,30 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // endpointNamed is the place of an endpoint of a sandbox; -1 is none.
-func endpointNamed(sb cloche.Sandbox, name string) int {
-	return slices.IndexFunc(sb.Endpoints, func(e cloche.Endpoint) bool { return e.Name == name })
+func endpointNamed(sb api.Sandbox, name string) int {
+	return slices.IndexFunc(sb.Endpoints, func(e api.Endpoint) bool { return e.Name == name })
 }
 
-func statusOf(e cloche.Endpoint) cloche.EndpointStatus {
-	return cloche.EndpointStatus{
-		Endpoint: e, State: cloche.EndpointReady, Since: time.Unix(1, 0).UTC(),
-		HostView: cloche.EndpointView{URL: e.Target}, SandboxView: cloche.EndpointView{URL: "http://" + e.Listen, Env: e.Exports(cloche.PhaseRun)},
+func statusOf(e api.Endpoint) api.EndpointStatus {
+	return api.EndpointStatus{
+		Endpoint: e, State: api.EndpointReady, Since: time.Unix(1, 0).UTC(),
+		HostView: api.EndpointView{URL: e.Target}, SandboxView: api.EndpointView{URL: "http://" + e.Listen, Env: e.Exports(api.PhaseRun)},
 	}
 }
 
 func noEndpoint(name string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no endpoint %s", name)
+	return api.Errorf(api.CodeNotFound, "there is no endpoint %s", name)
 }
 
 // Endpoints lists what was added, all of it ready.
-func (c *Core) Endpoints(ctx context.Context, caller core.Caller, ref string) (cloche.EndpointList, error) {
+func (c *Core) Endpoints(ctx context.Context, caller core.Caller, ref string) (api.EndpointList, error) {
 	sb, err := c.Get(ctx, caller, ref)
-	var list cloche.EndpointList
+	var list api.EndpointList
 	for _, e := range sb.Endpoints {
 		list.Endpoints = append(list.Endpoints, statusOf(e))
 	}
@@ -36,23 +36,23 @@ func (c *Core) Endpoints(ctx context.Context, caller core.Caller, ref string) (c
 }
 
 // Endpoint tells of one.
-func (c *Core) Endpoint(ctx context.Context, caller core.Caller, ref, name string) (cloche.EndpointStatus, error) {
+func (c *Core) Endpoint(ctx context.Context, caller core.Caller, ref, name string) (api.EndpointStatus, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	i := endpointNamed(sb, name)
 	if i < 0 {
-		return cloche.EndpointStatus{}, noEndpoint(name)
+		return api.EndpointStatus{}, noEndpoint(name)
 	}
 	return statusOf(sb.Endpoints[i]), nil
 }
 
 // AddEndpoint adds any endpoint, once.
-func (c *Core) AddEndpoint(ctx context.Context, caller core.Caller, ref string, e cloche.Endpoint, replace bool) (cloche.EndpointStatus, error) {
+func (c *Core) AddEndpoint(ctx context.Context, caller core.Caller, ref string, e api.Endpoint, replace bool) (api.EndpointStatus, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.EndpointStatus{}, err
+		return api.EndpointStatus{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,26 +64,26 @@ func (c *Core) AddEndpoint(ctx context.Context, caller core.Caller, ref string, 
 	case replace:
 		own.Endpoints[i] = e
 	default:
-		return cloche.EndpointStatus{}, cloche.Errorf(cloche.CodeExists, "there is an endpoint %s", e.Name)
+		return api.EndpointStatus{}, api.Errorf(api.CodeExists, "there is an endpoint %s", e.Name)
 	}
 	return statusOf(e), nil
 }
 
 // RemoveEndpoint says that one request ended and two were cut off.
-func (c *Core) RemoveEndpoint(ctx context.Context, caller core.Caller, ref, name string, grace *time.Duration) (cloche.EndpointRemoval, error) {
+func (c *Core) RemoveEndpoint(ctx context.Context, caller core.Caller, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.EndpointRemoval{}, err
+		return api.EndpointRemoval{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own := &c.sandboxes[sb.ID].record
 	i := endpointNamed(*own, name)
 	if i < 0 {
-		return cloche.EndpointRemoval{}, noEndpoint(name)
+		return api.EndpointRemoval{}, noEndpoint(name)
 	}
 	own.Endpoints = slices.Delete(slices.Clone(own.Endpoints), i, i+1)
-	return cloche.EndpointRemoval{Drained: 1, Cancelled: 2}, nil
+	return api.EndpointRemoval{Drained: 1, Cancelled: 2}, nil
 }
 
 // ServeEndpoint connects once, says hello, and sends back what it gets to its end.

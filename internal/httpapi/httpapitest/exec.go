@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
@@ -26,15 +26,15 @@ type process struct {
 
 	mu       sync.Mutex
 	sig      string
-	size     cloche.Size
+	size     api.Size
 	resized  chan struct{} // closed at the first Resize
 	sigs     chan struct{} // closed at the first signal
 	left     chan struct{} // closed when the stream was closed
 	leave    func()
 	finished chan struct{}
-	result   cloche.Result
-	log      []cloche.LogEntry
-	offsets  map[cloche.Stream]int64 // "" counts both
+	result   api.Result
+	log      []api.LogEntry
+	offsets  map[api.Stream]int64 // "" counts both
 	sent     atomic.Uint64
 }
 
@@ -48,14 +48,14 @@ func (p *process) signal(name string) {
 }
 
 // write is the program's output. What nobody is there to receive is only logged.
-func (p *process) write(s cloche.Stream, format string, args ...any) bool {
+func (p *process) write(s api.Stream, format string, args ...any) bool {
 	return p.emit(s, fmt.Appendf(nil, format, args...))
 }
 
-func (p *process) emit(s cloche.Stream, data []byte) bool {
+func (p *process) emit(s api.Stream, data []byte) bool {
 	p.mu.Lock()
 	if len(p.log) < 1000 {
-		e := cloche.LogEntry{ExecID: p.id, Stream: s, Offset: p.offsets[s], Position: p.offsets[""], Time: Epoch(), Data: bytes.Clone(data)}
+		e := api.LogEntry{ExecID: p.id, Stream: s, Offset: p.offsets[s], Position: p.offsets[""], Time: Epoch(), Data: bytes.Clone(data)}
 		p.log = append(p.log, e)
 		p.offsets[s] += int64(len(data))
 		p.offsets[""] += int64(len(data))
@@ -76,16 +76,16 @@ func (p *process) emit(s cloche.Stream, data []byte) bool {
 func (p *process) program() int {
 	switch p.argv[0] {
 	case "echo":
-		p.write(cloche.Stdout, "%s\n", strings.Join(p.argv[1:], " "))
+		p.write(api.Stdout, "%s\n", strings.Join(p.argv[1:], " "))
 	case "both": // output of both streams, interleaved
 		for i := range 4 {
-			p.write([]cloche.Stream{cloche.Stdout, cloche.Stderr}[i%2], "%d\n", i)
+			p.write([]api.Stream{api.Stdout, api.Stderr}[i%2], "%d\n", i)
 		}
 	case "cat":
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := p.stdin.Read(buf)
-			if n > 0 && !p.emit(cloche.Stdout, bytes.Clone(buf[:n])) || err != nil {
+			if n > 0 && !p.emit(api.Stdout, bytes.Clone(buf[:n])) || err != nil {
 				return 0
 			}
 		}
@@ -95,14 +95,14 @@ func (p *process) program() int {
 			p.mu.Lock()
 			size := p.size
 			p.mu.Unlock()
-			p.write(cloche.Stdout, "%dx%d\n", size.Rows, size.Cols)
+			p.write(api.Stdout, "%dx%d\n", size.Rows, size.Cols)
 		case <-p.sigs:
 		}
 	case "sleep":
-		p.write(cloche.Stdout, "asleep\n")
+		p.write(api.Stdout, "asleep\n")
 		<-p.sigs
 	case "yes":
-		for p.emit(cloche.Stdout, bytes.Repeat([]byte("y\n"), 16<<10)) {
+		for p.emit(api.Stdout, bytes.Repeat([]byte("y\n"), 16<<10)) {
 			select {
 			case <-p.left:
 				<-p.sigs
@@ -115,7 +115,7 @@ func (p *process) program() int {
 	return 0
 }
 
-func argv(r cloche.ExecRequest) []string {
+func argv(r api.ExecRequest) []string {
 	switch {
 	case r.Python == "print(6*7)":
 		return []string{"echo", "42"}
@@ -126,26 +126,26 @@ func argv(r cloche.ExecRequest) []string {
 }
 
 // start begins a program of a sandbox.
-func (c *Core) start(caller core.Caller, ref string, req cloche.ExecRequest) (*process, error) {
+func (c *Core) start(caller core.Caller, ref string, req api.ExecRequest) (*process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
 		return nil, err
 	}
-	if sb.record.State != cloche.StateRunning {
-		return nil, cloche.Errorf(cloche.CodeState, "sandbox %q is %s", ref, sb.record.State)
+	if sb.record.State != api.StateRunning {
+		return nil, api.Errorf(api.CodeState, "sandbox %q is %s", ref, sb.record.State)
 	}
 	av := argv(req)
 	if len(av) == 0 {
-		return nil, cloche.Invalid("argv", "argv is empty")
+		return nil, api.Invalid("argv", "argv is empty")
 	}
 	if av[0] == "missing" {
-		return nil, cloche.Errorf(cloche.CodeCommandNotFound, "there is no program %q", av[0])
+		return nil, api.Errorf(api.CodeCommandNotFound, "there is no program %q", av[0])
 	}
 	c.serial++
 	p := &process{
-		id: fmt.Sprintf("ex-%d", c.serial), argv: av, out: make(chan core.Event), offsets: map[cloche.Stream]int64{},
+		id: fmt.Sprintf("ex-%d", c.serial), argv: av, out: make(chan core.Event), offsets: map[api.Stream]int64{},
 		resized: make(chan struct{}), sigs: make(chan struct{}), left: make(chan struct{}), finished: make(chan struct{}),
 	}
 	p.leave = sync.OnceFunc(func() { close(p.left) })
@@ -158,7 +158,7 @@ func (c *Core) start(caller core.Caller, ref string, req cloche.ExecRequest) (*p
 		code := p.program()
 		p.stdin.Close()
 		p.mu.Lock()
-		p.result = cloche.Result{ExecID: p.id, Stdout: cloche.Bytes{}, Stderr: cloche.Bytes{}, DurationMS: 1, Signal: p.sig}
+		p.result = api.Result{ExecID: p.id, Stdout: api.Bytes{}, Stderr: api.Bytes{}, DurationMS: 1, Signal: p.sig}
 		if p.sig == "" {
 			p.result.ExitCode = &code
 		}
@@ -208,7 +208,7 @@ func (s *stream) Recv() (core.Event, error) {
 		r := s.result
 		return core.Event{Exit: &r}, nil
 	case <-s.left:
-		return core.Event{}, cloche.Errorf(cloche.CodeCanceled, "the stream was closed")
+		return core.Event{}, api.Errorf(api.CodeCanceled, "the stream was closed")
 	}
 }
 
@@ -226,8 +226,8 @@ func (s *stream) CloseWrite() error { return s.stdinW.Close() }
 func (s *stream) Resize(rows, cols uint16) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.size == (cloche.Size{}) {
-		s.size = cloche.Size{Rows: rows, Cols: cols}
+	if s.size == (api.Size{}) {
+		s.size = api.Size{Rows: rows, Cols: cols}
 		close(s.resized)
 	}
 	return nil
@@ -249,7 +249,7 @@ func (s *stream) Close() error {
 
 // ExecStream starts one of the few programs: echo, both, cat, size, sleep, yes,
 // true, false; "missing" does not exist, and whatever else is true.
-func (c *Core) ExecStream(_ context.Context, caller core.Caller, ref string, req cloche.ExecRequest) (httpapi.Stream, error) {
+func (c *Core) ExecStream(_ context.Context, caller core.Caller, ref string, req api.ExecRequest) (httpapi.Stream, error) {
 	p, err := c.start(caller, ref, req)
 	if err != nil {
 		return nil, err
@@ -258,10 +258,10 @@ func (c *Core) ExecStream(_ context.Context, caller core.Caller, ref string, req
 }
 
 // Exec collects all output. A timeout ends the program.
-func (c *Core) Exec(ctx context.Context, caller core.Caller, ref string, req cloche.ExecRequest) (cloche.Result, error) {
+func (c *Core) Exec(ctx context.Context, caller core.Caller, ref string, req api.ExecRequest) (api.Result, error) {
 	p, err := c.start(caller, ref, req)
 	if err != nil {
-		return cloche.Result{}, err
+		return api.Result{}, err
 	}
 	st := &stream{process: p}
 	defer st.leave()
@@ -281,19 +281,19 @@ func (c *Core) Exec(ctx context.Context, caller core.Caller, ref string, req clo
 		defer t.Stop()
 	}
 	var out, errs []byte
-	var chunks []cloche.Chunk
+	var chunks []api.Chunk
 	for {
 		ev, err := st.Recv()
 		if err != nil {
-			return cloche.Result{}, err
+			return api.Result{}, err
 		}
 		if ev.Exit == nil {
-			if ev.Stream == cloche.Stderr {
+			if ev.Stream == api.Stderr {
 				errs = append(errs, ev.Data...)
 			} else {
 				out = append(out, ev.Data...)
 			}
-			chunks = append(chunks, cloche.Chunk{Stream: ev.Stream, Len: int64(len(ev.Data))})
+			chunks = append(chunks, api.Chunk{Stream: ev.Stream, Len: int64(len(ev.Data))})
 			continue
 		}
 		r := *ev.Exit
@@ -304,20 +304,20 @@ func (c *Core) Exec(ctx context.Context, caller core.Caller, ref string, req clo
 }
 
 // Run removes the sandbox whatever happens.
-func (c *Core) Run(ctx context.Context, caller core.Caller, req cloche.RunRequest) (cloche.RunResult, error) {
+func (c *Core) Run(ctx context.Context, caller core.Caller, req api.RunRequest) (api.RunResult, error) {
 	sb, err := c.Create(ctx, caller, req.Spec, nil)
 	if err != nil {
-		return cloche.RunResult{}, err
+		return api.RunResult{}, err
 	}
 	if !req.Keep {
 		defer c.Remove(ctx, caller, sb.ID)
 	}
 	res, err := c.Exec(ctx, caller, sb.ID, req.Exec)
-	return cloche.RunResult{Sandbox: sb, Result: res}, err
+	return api.RunResult{Sandbox: sb, Result: res}, err
 }
 
 // RunStream removes the sandbox when the stream is closed.
-func (c *Core) RunStream(ctx context.Context, caller core.Caller, req cloche.RunRequest, progress func(string)) (cloche.Sandbox, httpapi.Stream, error) {
+func (c *Core) RunStream(ctx context.Context, caller core.Caller, req api.RunRequest, progress func(string)) (api.Sandbox, httpapi.Stream, error) {
 	sb, err := c.Create(ctx, caller, req.Spec, progress)
 	if err != nil {
 		return sb, nil, err

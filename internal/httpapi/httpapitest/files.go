@@ -14,7 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -24,10 +24,10 @@ type file struct {
 	mode uint32
 }
 
-func (f file) info(p string) cloche.FileInfo {
-	i := cloche.FileInfo{Name: path.Base(p), Type: cloche.TypeFile, Size: int64(len(f.data)), Mode: f.mode, ModTime: Epoch()}
+func (f file) info(p string) api.FileInfo {
+	i := api.FileInfo{Name: path.Base(p), Type: api.TypeFile, Size: int64(len(f.data)), Mode: f.mode, ModTime: Epoch()}
 	if f.dir {
-		i.Type = cloche.TypeDir
+		i.Type = api.TypeDir
 	}
 	if !utf8.ValidString(i.Name) {
 		i.NameBytes = []byte(i.Name)
@@ -38,7 +38,7 @@ func (f file) info(p string) cloche.FileInfo {
 
 // with calls fn with a sandbox's files, under the lock. Within is by name alone: there are
 // no links.
-func (c *Core) with(caller core.Caller, ref string, at cloche.FilePlace, fn func(files map[string]file) error) error {
+func (c *Core) with(caller core.Caller, ref string, at api.FilePlace, fn func(files map[string]file) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
@@ -47,17 +47,17 @@ func (c *Core) with(caller core.Caller, ref string, at cloche.FilePlace, fn func
 	}
 	all := slices.Concat(at.Within, at.ReadWithin)
 	if len(all) > 0 && !slices.ContainsFunc(all, func(dir string) bool { return strings.HasPrefix(path.Clean(at.Path)+"/", dir+"/") }) {
-		e := cloche.Errorf(cloche.CodeDenied, "%q leads out", at.Path)
-		e.Rule = cloche.RuleWithin
+		e := api.Errorf(api.CodeDenied, "%q leads out", at.Path)
+		e.Rule = api.RuleWithin
 		return e
 	}
 	return fn(sb.files)
 }
 
-func noFile(p string) error { return cloche.Errorf(cloche.CodeNotFound, "there is no file %q", p) }
+func noFile(p string) error { return api.Errorf(api.CodeNotFound, "there is no file %q", p) }
 
 // StatFile describes a file.
-func (c *Core) StatFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, _ bool) (info cloche.FileInfo, err error) {
+func (c *Core) StatFile(_ context.Context, caller core.Caller, ref string, at api.FilePlace, _ bool) (info api.FileInfo, err error) {
 	p := at.Path
 	return info, c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[p]
@@ -70,7 +70,7 @@ func (c *Core) StatFile(_ context.Context, caller core.Caller, ref string, at cl
 }
 
 // ListFiles pages by position.
-func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, cursor string, limit int) (l cloche.FileList, err error) {
+func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref string, at api.FilePlace, cursor string, limit int) (l api.FileList, err error) {
 	p := at.Path
 	return l, c.with(caller, ref, at, func(files map[string]file) error {
 		if !files[p].dir {
@@ -93,12 +93,12 @@ func (c *Core) ListFiles(_ context.Context, caller core.Caller, ref string, at c
 
 // ReadFile reads a file. One named "made-up" has size 0 and content, and breaks
 // after it.
-func (c *Core) ReadFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, offset, length int64) (r io.ReadCloser, info cloche.FileInfo, err error) {
+func (c *Core) ReadFile(_ context.Context, caller core.Caller, ref string, at api.FilePlace, offset, length int64) (r io.ReadCloser, info api.FileInfo, err error) {
 	p := at.Path
 	return r, info, c.with(caller, ref, at, func(files map[string]file) error {
 		if path.Base(p) == "made-up" {
-			info = cloche.FileInfo{Name: "made-up", Type: cloche.TypeFile, ModTime: Epoch()}
-			broken := &failing{cloche.Errorf(cloche.CodeSandboxLost, "the sandbox died")}
+			info = api.FileInfo{Name: "made-up", Type: api.TypeFile, ModTime: Epoch()}
+			broken := &failing{api.Errorf(api.CodeSandboxLost, "the sandbox died")}
 			r = io.NopCloser(io.MultiReader(strings.NewReader("some"), broken))
 			return nil
 		}
@@ -107,7 +107,7 @@ func (c *Core) ReadFile(_ context.Context, caller core.Caller, ref string, at cl
 			return noFile(p)
 		}
 		if f.dir {
-			return cloche.Invalid("path", "%q is a directory", p)
+			return api.Invalid("path", "%q is a directory", p)
 		}
 		data := f.data[min(offset, int64(len(f.data))):]
 		if length >= 0 {
@@ -123,11 +123,11 @@ type failing struct{ err error }
 func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
 // WriteFile replaces a file when all of r was read.
-func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, mode uint32, r io.Reader) (info cloche.FileInfo, err error) {
+func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref string, at api.FilePlace, mode uint32, r io.Reader) (info api.FileInfo, err error) {
 	p := at.Path
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return info, cloche.Errorf(cloche.CodeCanceled, "the content of %q did not arrive whole: %w", p, err)
+		return info, api.Errorf(api.CodeCanceled, "the content of %q did not arrive whole: %w", p, err)
 	}
 	return info, c.with(caller, ref, at, func(files map[string]file) error {
 		if !files[path.Dir(p)].dir {
@@ -143,7 +143,7 @@ func (c *Core) WriteFile(_ context.Context, caller core.Caller, ref string, at c
 }
 
 // MakeDir makes a directory.
-func (c *Core) MakeDir(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.MakeDirOptions) error {
+func (c *Core) MakeDir(_ context.Context, caller core.Caller, ref string, at api.FilePlace, o api.MakeDirOptions) error {
 	return c.with(caller, ref, at, func(files map[string]file) error {
 		files[at.Path] = file{dir: true, mode: o.Mode}
 		return nil
@@ -151,7 +151,7 @@ func (c *Core) MakeDir(_ context.Context, caller core.Caller, ref string, at clo
 }
 
 // MoveFile renames a file.
-func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, to string) error {
+func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref string, at api.FilePlace, to string) error {
 	from := at.Path
 	return c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[from]
@@ -165,7 +165,7 @@ func (c *Core) MoveFile(_ context.Context, caller core.Caller, ref string, at cl
 }
 
 // RemoveFile removes a file.
-func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref string, at cloche.FilePlace, o cloche.RemoveFileOptions) error {
+func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref string, at api.FilePlace, o api.RemoveFileOptions) error {
 	p := at.Path
 	return c.with(caller, ref, at, func(files map[string]file) error {
 		f, ok := files[p]
@@ -173,7 +173,7 @@ func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref string, at 
 		case !ok:
 			return noFile(p)
 		case f.dir && !o.Recursive:
-			return cloche.Errorf(cloche.CodeState, "%q is a directory", p)
+			return api.Errorf(api.CodeState, "%q is a directory", p)
 		}
 		maps.DeleteFunc(files, func(name string, _ file) bool { return name == p || strings.HasPrefix(name, p+"/") })
 		return nil
@@ -182,11 +182,11 @@ func (c *Core) RemoveFile(_ context.Context, caller core.Caller, ref string, at 
 
 // TarOut packs a directory. "/broken" breaks after its first entry, and every
 // "*.sock" is skipped.
-func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cloche.TarOutOptions, w io.Writer) (report cloche.TarReport, err error) {
+func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o api.TarOutOptions, w io.Writer) (report api.TarReport, err error) {
 	sum := sha256.New()
 	w = io.MultiWriter(w, sum)
 	defer func() { report.SHA256 = hex.EncodeToString(sum.Sum(nil)) }()
-	return report, c.with(caller, ref, cloche.FilePlace{Path: p}, func(files map[string]file) error {
+	return report, c.with(caller, ref, api.FilePlace{Path: p}, func(files map[string]file) error {
 		if !files[p].dir {
 			return noFile(p)
 		}
@@ -197,7 +197,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cl
 				continue
 			}
 			if strings.HasSuffix(name, ".sock") {
-				report.Skipped = append(report.Skipped, cloche.TarSkip{Path: name, Reason: "is a socket"})
+				report.Skipped = append(report.Skipped, api.TarSkip{Path: name, Reason: "is a socket"})
 				continue
 			}
 			h := &tar.Header{Name: strings.TrimPrefix(name, p+"/"), Mode: int64(f.mode), Size: int64(len(f.data)), ModTime: Epoch()}
@@ -210,7 +210,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cl
 			report.Entries++
 			report.Bytes += h.Size
 			if p == "/broken" {
-				return cloche.Errorf(cloche.CodeSandboxLost, "the sandbox died")
+				return api.Errorf(api.CodeSandboxLost, "the sandbox died")
 			}
 		}
 		return tw.Close()
@@ -218,7 +218,7 @@ func (c *Core) TarOut(_ context.Context, caller core.Caller, ref, p string, o cl
 }
 
 // TarIn unpacks regular files.
-func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o cloche.TarInOptions, r io.Reader) (report cloche.TarReport, err error) {
+func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o api.TarInOptions, r io.Reader) (report api.TarReport, err error) {
 	sum := sha256.New()
 	r = io.TeeReader(r, sum)
 	tr := tar.NewReader(r)
@@ -229,11 +229,11 @@ func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o clo
 			break
 		}
 		if err != nil {
-			return report, cloche.Invalid("body", "the body is not a tar stream: %w", err)
+			return report, api.Invalid("body", "the body is not a tar stream: %w", err)
 		}
 		data, err := io.ReadAll(tr)
 		if err != nil {
-			return report, cloche.Invalid("body", "the body is not a whole tar stream: %w", err)
+			return report, api.Invalid("body", "the body is not a whole tar stream: %w", err)
 		}
 		if slices.Contains(o.Exclude, h.Name) {
 			continue
@@ -246,7 +246,7 @@ func (c *Core) TarIn(_ context.Context, caller core.Caller, ref, p string, o clo
 		return report, err
 	}
 	report.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	return report, c.with(caller, ref, cloche.FilePlace{Path: p}, func(files map[string]file) error {
+	return report, c.with(caller, ref, api.FilePlace{Path: p}, func(files map[string]file) error {
 		if o.Clear {
 			clear(files)
 		}

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // publish is called with the lock held.
-func (c *Core) publish(sb *sandbox, kind cloche.EventKind, p *cloche.Process) {
-	ev := cloche.Event{
+func (c *Core) publish(sb *sandbox, kind api.EventKind, p *api.Process) {
+	ev := api.Event{
 		Cursor: int64(len(c.events) + 1), Time: Epoch(), Kind: kind, Tenant: sb.record.Tenant,
 		Sandbox: sb.record.ID, Name: sb.record.Name,
 	}
@@ -24,9 +24,9 @@ func (c *Core) publish(sb *sandbox, kind cloche.EventKind, p *cloche.Process) {
 }
 
 // Events keeps every event. Kinds that it does not know are refused.
-func (c *Core) Events(ctx context.Context, caller core.Caller, o cloche.EventOptions, fn func(cloche.Event) error) error {
+func (c *Core) Events(ctx context.Context, caller core.Caller, o api.EventOptions, fn func(api.Event) error) error {
 	if slices.Contains(o.Kinds, "nonsense") {
-		return cloche.Invalid("kind", "there is no event %q", "nonsense")
+		return api.Invalid("kind", "there is no event %q", "nonsense")
 	}
 	if err := c.knows(caller, o.Sandbox); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (c *Core) Events(ctx context.Context, caller core.Caller, o cloche.EventOpt
 }
 
 // isOf reports whether caller sees an event, and it is of what ref names.
-func isOf(ev cloche.Event, caller core.Caller, ref string) bool {
+func isOf(ev api.Event, caller core.Caller, ref string) bool {
 	return (ev.Tenant == caller.Tenant || caller.Operator) && (ref == "" || ref == ev.Sandbox || ref == ev.Name)
 }
 
@@ -69,7 +69,7 @@ func isOf(ev cloche.Event, caller core.Caller, ref string) bool {
 func (c *Core) knows(caller core.Caller, ref string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ref == "" || slices.ContainsFunc(c.events, func(ev cloche.Event) bool { return isOf(ev, caller, ref) }) {
+	if ref == "" || slices.ContainsFunc(c.events, func(ev api.Event) bool { return isOf(ev, caller, ref) }) {
 		return nil
 	}
 	_, err := c.find(caller, ref)
@@ -77,7 +77,7 @@ func (c *Core) knows(caller core.Caller, ref string) error {
 }
 
 // Logs has the output of every program. A tail of 7 fails after the first entry.
-func (c *Core) Logs(ctx context.Context, caller core.Caller, ref string, o cloche.LogOptions, fn func(cloche.LogEntry) error) error {
+func (c *Core) Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	next := map[string]int64{}
 	if o.Since != nil {
 		next[o.ExecID] = *o.Since
@@ -98,11 +98,11 @@ func (c *Core) Logs(ctx context.Context, caller core.Caller, ref string, o cloch
 				return err
 			}
 			if o.Tail == 7 {
-				return cloche.Errorf(cloche.CodeSandboxLost, "the sandbox died")
+				return api.Errorf(api.CodeSandboxLost, "the sandbox died")
 			}
 		}
 		if o.Follow && end != "" {
-			return fn(cloche.LogEntry{ExecID: o.ExecID, Stream: cloche.Stdout, Time: Epoch(), Data: cloche.Bytes{}, End: end})
+			return fn(api.LogEntry{ExecID: o.ExecID, Stream: api.Stdout, Time: Epoch(), Data: api.Bytes{}, End: end})
 		}
 		if !o.Follow && (some || o.WaitMS == 0) {
 			return nil
@@ -121,14 +121,14 @@ func (c *Core) Logs(ctx context.Context, caller core.Caller, ref string, o cloch
 }
 
 // logOf is what there is now, and why there will be no more.
-func (c *Core) logOf(caller core.Caller, ref string, o cloche.LogOptions) (all []cloche.LogEntry, end string, ch chan struct{}, err error) {
+func (c *Core) logOf(caller core.Caller, ref string, o api.LogOptions) (all []api.LogEntry, end string, ch chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if sb.record.State == cloche.StateStopped {
+	if sb.record.State == api.StateStopped {
 		end = "stopped"
 	}
 	for _, p := range sb.procs {
@@ -152,7 +152,7 @@ func (c *Core) logOf(caller core.Caller, ref string, o cloche.LogOptions) (all [
 }
 
 // cutLog returns what of an entry was not given yet.
-func cutLog(e cloche.LogEntry, o cloche.LogOptions, next map[string]int64) (cloche.LogEntry, bool) {
+func cutLog(e api.LogEntry, o api.LogOptions, next map[string]int64) (api.LogEntry, bool) {
 	at := e.Position
 	if o.Stream != "" {
 		at = e.Offset

@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // Heartbeat sets an end an hour after the Epoch.
-func (c *Core) Heartbeat(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
+func (c *Core) Heartbeat(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.alter(caller, ref, func(sb *sandbox) error {
 		at := Epoch().Add(time.Hour)
 		sb.record.ExpiresAt = &at
@@ -22,20 +22,20 @@ func (c *Core) Heartbeat(_ context.Context, caller core.Caller, ref string) (clo
 }
 
 // Pause changes the state.
-func (c *Core) Pause(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
+func (c *Core) Pause(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.alter(caller, ref, func(sb *sandbox) error {
-		return c.move(sb, cloche.StateRunning, cloche.StatePaused, cloche.EventPaused)
+		return c.move(sb, api.StateRunning, api.StatePaused, api.EventPaused)
 	})
 }
 
 // Resume changes it back.
-func (c *Core) Resume(_ context.Context, caller core.Caller, ref string) (cloche.Sandbox, error) {
+func (c *Core) Resume(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.alter(caller, ref, func(sb *sandbox) error {
-		return c.move(sb, cloche.StatePaused, cloche.StateRunning, cloche.EventResumed)
+		return c.move(sb, api.StatePaused, api.StateRunning, api.EventResumed)
 	})
 }
 
-func (c *Core) alter(caller core.Caller, ref string, fn func(*sandbox) error) (cloche.Sandbox, error) {
+func (c *Core) alter(caller core.Caller, ref string, fn func(*sandbox) error) (api.Sandbox, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sb, err := c.find(caller, ref)
@@ -43,14 +43,14 @@ func (c *Core) alter(caller core.Caller, ref string, fn func(*sandbox) error) (c
 		err = fn(sb)
 	}
 	if err != nil {
-		return cloche.Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return sb.record, nil
 }
 
-func (c *Core) move(sb *sandbox, from, to cloche.State, kind cloche.EventKind) error {
+func (c *Core) move(sb *sandbox, from, to api.State, kind api.EventKind) error {
 	if sb.record.State != from {
-		return cloche.Errorf(cloche.CodeState, "sandbox %q is %s", sb.record.Name, sb.record.State)
+		return api.Errorf(api.CodeState, "sandbox %q is %s", sb.record.Name, sb.record.State)
 	}
 	sb.record.State = to
 	c.publish(sb, kind, nil)
@@ -58,7 +58,7 @@ func (c *Core) move(sb *sandbox, from, to cloche.State, kind cloche.EventKind) e
 }
 
 // Hold removes the sandbox when it is released.
-func (c *Core) Hold(ctx context.Context, caller core.Caller, spec cloche.SandboxSpec, progress func(string)) (cloche.Sandbox, func(), error) {
+func (c *Core) Hold(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(string)) (api.Sandbox, func(), error) {
 	sb, err := c.Create(ctx, caller, spec, progress)
 	if err != nil {
 		return sb, nil, err
@@ -90,7 +90,7 @@ func (c *Core) DialPort(_ context.Context, caller core.Caller, ref string, port 
 			theirs.Close()
 		}()
 	default:
-		e := cloche.Errorf(cloche.CodeUnavailable, "port %d refuses connections", port)
+		e := api.Errorf(api.CodeUnavailable, "port %d refuses connections", port)
 		e.Retryable = true
 		return nil, e
 	}

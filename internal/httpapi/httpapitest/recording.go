@@ -6,26 +6,26 @@ import (
 	"io"
 	"time"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // kept is the one recording that there is.
-func kept(name string) (cloche.RecordingInfo, error) {
+func kept(name string) (api.RecordingInfo, error) {
 	if name != "data" {
-		return cloche.RecordingInfo{}, cloche.Errorf(cloche.CodeNotFound, "there is no recording %s", name)
+		return api.RecordingInfo{}, api.Errorf(api.CodeNotFound, "there is no recording %s", name)
 	}
-	return cloche.RecordingInfo{Name: name, Tenant: "t", Sandbox: "sb-1", Endpoint: "model", CreatedAt: time.Unix(1, 0).UTC(), Exchanges: 2, Omitted: 1, Bytes: 10, Active: true}, nil
+	return api.RecordingInfo{Name: name, Tenant: "t", Sandbox: "sb-1", Endpoint: "model", CreatedAt: time.Unix(1, 0).UTC(), Exchanges: 2, Omitted: 1, Bytes: 10, Active: true}, nil
 }
 
 // Recordings lists one that is named data.
-func (c *Core) Recordings(context.Context, core.Caller) (cloche.RecordingList, error) {
+func (c *Core) Recordings(context.Context, core.Caller) (api.RecordingList, error) {
 	info, err := kept("data")
-	return cloche.RecordingList{Recordings: []cloche.RecordingInfo{info}}, err
+	return api.RecordingList{Recordings: []api.RecordingInfo{info}}, err
 }
 
 // GetRecording tells of it.
-func (c *Core) GetRecording(_ context.Context, _ core.Caller, name string) (cloche.RecordingInfo, error) {
+func (c *Core) GetRecording(_ context.Context, _ core.Caller, name string) (api.RecordingInfo, error) {
 	return kept(name)
 }
 
@@ -39,12 +39,12 @@ func (c *Core) ReadRecording(_ context.Context, _ core.Caller, name string, w io
 }
 
 // PutRecording takes anything but nothing, which stands for what is there.
-func (c *Core) PutRecording(_ context.Context, _ core.Caller, name string, r io.Reader) (cloche.RecordingInfo, error) {
+func (c *Core) PutRecording(_ context.Context, _ core.Caller, name string, r io.Reader) (api.RecordingInfo, error) {
 	n, err := io.Copy(io.Discard, r)
 	if n == 0 {
-		return cloche.RecordingInfo{}, cloche.Errorf(cloche.CodeExists, "there is a recording %s", name)
+		return api.RecordingInfo{}, api.Errorf(api.CodeExists, "there is a recording %s", name)
 	}
-	return cloche.RecordingInfo{Name: name, CreatedAt: time.Unix(1, 0).UTC(), Bytes: n}, err
+	return api.RecordingInfo{Name: name, CreatedAt: time.Unix(1, 0).UTC(), Bytes: n}, err
 }
 
 // RemoveRecording finds it, every time.

@@ -5,20 +5,20 @@ import (
 	"io"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // skillNamed is the one skill that there is, and whatever was made.
-func skillNamed(caller core.Caller, name string) cloche.Skill {
-	return cloche.Skill{
+func skillNamed(caller core.Caller, name string) api.Skill {
+	return api.Skill{
 		Name: name, Tenant: caller.Tenant, DisplayName: name, Description: "Does it", Instructions: "Do it.", Dir: name, Entry: "SKILL.md",
 		Meta: map[string]any{"license": "MIT"}, CreatedAt: Epoch(), UpdatedAt: Epoch(),
 	}
 }
 
 func noSkill(name string) error {
-	return cloche.Errorf(cloche.CodeNotFound, "there is no skill %q", name).WithHint("cloche skill ls lists the ones that exist")
+	return api.Errorf(api.CodeNotFound, "there is no skill %q", name).WithHint("cloche skill ls lists the ones that exist")
 }
 
 // knownSkill refuses every name but "data".
@@ -30,29 +30,29 @@ func knownSkill(name string) error {
 }
 
 // Skills lists "data", and a package that cannot be read.
-func (c *Core) Skills(_ context.Context, caller core.Caller, texts bool) (cloche.SkillList, error) {
+func (c *Core) Skills(_ context.Context, caller core.Caller, texts bool) (api.SkillList, error) {
 	sk := skillNamed(caller, "data")
 	if !texts {
 		sk.Instructions = ""
 	}
-	return cloche.SkillList{Skills: []cloche.Skill{sk}, Faults: []cloche.SkillFault{{Dir: "bad", Error: cloche.Errorf(cloche.CodeInvalid, "it cannot be read")}}}, nil
+	return api.SkillList{Skills: []api.Skill{sk}, Faults: []api.SkillFault{{Dir: "bad", Error: api.Errorf(api.CodeInvalid, "it cannot be read")}}}, nil
 }
 
 // GetSkill knows "data".
-func (c *Core) GetSkill(_ context.Context, caller core.Caller, name string) (cloche.Skill, error) {
+func (c *Core) GetSkill(_ context.Context, caller core.Caller, name string) (api.Skill, error) {
 	return skillNamed(caller, name), knownSkill(name)
 }
 
 // CreateSkill makes anything that can be a name.
-func (c *Core) CreateSkill(_ context.Context, caller core.Caller, spec cloche.SkillSpec, _ *core.SkillSource) (cloche.Skill, error) {
-	if !cloche.ValidSkillName(spec.Name) {
-		return cloche.Skill{}, cloche.Invalid("name", "the skill is called %q", spec.Name).WithHint("use letters")
+func (c *Core) CreateSkill(_ context.Context, caller core.Caller, spec api.SkillSpec, _ *core.SkillSource) (api.Skill, error) {
+	if !api.ValidSkillName(spec.Name) {
+		return api.Skill{}, api.Invalid("name", "the skill is called %q", spec.Name).WithHint("use letters")
 	}
 	return skillNamed(caller, spec.Name), nil
 }
 
 // UpdateSkill changes "data".
-func (c *Core) UpdateSkill(_ context.Context, caller core.Caller, name string, change cloche.SkillChange) (cloche.Skill, error) {
+func (c *Core) UpdateSkill(_ context.Context, caller core.Caller, name string, change api.SkillChange) (api.Skill, error) {
 	sk := skillNamed(caller, name)
 	if change.Description != nil {
 		sk.Description = *change.Description
@@ -66,8 +66,8 @@ func (c *Core) RemoveSkill(_ context.Context, _ core.Caller, name string) error 
 }
 
 // SkillFiles lists what "data" holds.
-func (c *Core) SkillFiles(_ context.Context, _ core.Caller, name string, o core.SkillFileOptions) (cloche.SkillFileList, error) {
-	l := cloche.SkillFileList{Path: ".", Files: []cloche.SkillFile{{Path: "SKILL.md", Name: "SKILL.md", Type: cloche.TypeFile, Size: 6, ModTime: Epoch()}}}
+func (c *Core) SkillFiles(_ context.Context, _ core.Caller, name string, o core.SkillFileOptions) (api.SkillFileList, error) {
+	l := api.SkillFileList{Path: ".", Files: []api.SkillFile{{Path: "SKILL.md", Name: "SKILL.md", Type: api.TypeFile, Size: 6, ModTime: Epoch()}}}
 	if o.Path != "" {
 		l.Path = o.Path
 	}
@@ -93,28 +93,28 @@ func (c *Core) RemoveSkillFile(_ context.Context, _ core.Caller, name, _ string)
 }
 
 // PreviewSkills says that an archive has the skill "zed".
-func (c *Core) PreviewSkills(_ context.Context, caller core.Caller, archive io.Reader, _ cloche.SkillArchive) (cloche.SkillPreviewList, error) {
+func (c *Core) PreviewSkills(_ context.Context, caller core.Caller, archive io.Reader, _ api.SkillArchive) (api.SkillPreviewList, error) {
 	if err := someArchive(archive); err != nil {
-		return cloche.SkillPreviewList{}, err
+		return api.SkillPreviewList{}, err
 	}
-	return cloche.SkillPreviewList{Skills: []cloche.SkillPreview{{Skill: skillNamed(caller, "zed"), Path: "a/zed"}}}, nil
+	return api.SkillPreviewList{Skills: []api.SkillPreview{{Skill: skillNamed(caller, "zed"), Path: "a/zed"}}}, nil
 }
 
 // InstallSkills says that it installed that.
-func (c *Core) InstallSkills(_ context.Context, caller core.Caller, archive io.Reader, o cloche.SkillArchive) (cloche.SkillList, error) {
+func (c *Core) InstallSkills(_ context.Context, caller core.Caller, archive io.Reader, o api.SkillArchive) (api.SkillList, error) {
 	if err := someArchive(archive); err != nil {
-		return cloche.SkillList{}, err
+		return api.SkillList{}, err
 	}
 	if len(o.Paths) > 0 && !slices.Contains(o.Paths, "a/zed") {
-		return cloche.SkillList{}, cloche.Invalid("paths", "there is no skill at %q in the archive", o.Paths[0])
+		return api.SkillList{}, api.Invalid("paths", "there is no skill at %q in the archive", o.Paths[0])
 	}
-	return cloche.SkillList{Skills: []cloche.Skill{skillNamed(caller, "zed")}}, nil
+	return api.SkillList{Skills: []api.Skill{skillNamed(caller, "zed")}}, nil
 }
 
 // someArchive takes whatever is not empty.
 func someArchive(r io.Reader) error {
 	if n, err := io.Copy(io.Discard, r); err != nil || n == 0 {
-		return cloche.Errorf(cloche.CodeInvalid, "the archive cannot be used: it is empty")
+		return api.Errorf(api.CodeInvalid, "the archive cannot be used: it is empty")
 	}
 	return nil
 }

@@ -5,23 +5,23 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // Diff finds that one file was added, one changed and one removed.
-func (c *Core) Diff(ctx context.Context, caller core.Caller, ref string, o cloche.DiffOptions) (cloche.Diff, error) {
+func (c *Core) Diff(ctx context.Context, caller core.Caller, ref string, o api.DiffOptions) (api.Diff, error) {
 	if _, err := c.Get(ctx, caller, ref); err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
-	d := cloche.Diff{Scope: cloche.DiffWorkspace, Added: 1, Changed: 1, Removed: 1, Bytes: 30}
+	d := api.Diff{Scope: api.DiffWorkspace, Added: 1, Changed: 1, Removed: 1, Bytes: 30}
 	if o.Scope != "" {
 		d.Scope = o.Scope
 	}
-	d.Changes = []cloche.Change{
-		{Path: "a", Kind: cloche.ChangeAdded, Type: cloche.TypeFile, Size: 10},
-		{Path: "b\uFFFD", PathBytes: []byte("b\xff"), Kind: cloche.ChangeChanged, Type: cloche.TypeFile, Size: 20, OldSize: 5},
-		{Path: "c", Kind: cloche.ChangeRemoved, Type: cloche.TypeDir},
+	d.Changes = []api.Change{
+		{Path: "a", Kind: api.ChangeAdded, Type: api.TypeFile, Size: 10},
+		{Path: "b\uFFFD", PathBytes: []byte("b\xff"), Kind: api.ChangeChanged, Type: api.TypeFile, Size: 20, OldSize: 5},
+		{Path: "c", Kind: api.ChangeRemoved, Type: api.TypeDir},
 	}
 	if o.Cursor == "two" {
 		d.Changes = d.Changes[2:]
@@ -32,60 +32,60 @@ func (c *Core) Diff(ctx context.Context, caller core.Caller, ref string, o cloch
 }
 
 // CommitWorkspace wants a sandbox that has stopped.
-func (c *Core) CommitWorkspace(ctx context.Context, caller core.Caller, ref string) (cloche.Diff, error) {
+func (c *Core) CommitWorkspace(ctx context.Context, caller core.Caller, ref string) (api.Diff, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.Diff{}, err
+		return api.Diff{}, err
 	}
-	if sb.State != cloche.StateStopped {
-		return cloche.Diff{}, cloche.Errorf(cloche.CodeState, "sandbox %s is %s", ref, sb.State).WithHint("stop it")
+	if sb.State != api.StateStopped {
+		return api.Diff{}, api.Errorf(api.CodeState, "sandbox %s is %s", ref, sb.State).WithHint("stop it")
 	}
-	return cloche.Diff{Scope: cloche.DiffWorkspace, Added: 1, Changed: 1, Removed: 1, Bytes: 30}, nil
+	return api.Diff{Scope: api.DiffWorkspace, Added: 1, Changed: 1, Removed: 1, Bytes: 30}, nil
 }
 
 // RollbackWorkspace does as CommitWorkspace.
-func (c *Core) RollbackWorkspace(ctx context.Context, caller core.Caller, ref string) (cloche.Diff, error) {
+func (c *Core) RollbackWorkspace(ctx context.Context, caller core.Caller, ref string) (api.Diff, error) {
 	return c.CommitWorkspace(ctx, caller, ref)
 }
 
 // CreateSnapshot remembers that it was asked.
-func (c *Core) CreateSnapshot(ctx context.Context, caller core.Caller, ref string, req cloche.SnapshotRequest) (cloche.Snapshot, error) {
+func (c *Core) CreateSnapshot(ctx context.Context, caller core.Caller, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
-		return cloche.Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.serial++
-	snap := cloche.Snapshot{
+	snap := api.Snapshot{
 		ID: fmt.Sprintf("sn-%d", c.serial), Name: req.Name, Tenant: caller.Tenant, Scope: req.Scope, Sandbox: sb.ID, Image: sb.Image,
 		WorkspacePath: sb.Workspace.Path, SizeBytes: 30, RootBytes: 10, WorkspaceBytes: 20, Consistent: true, Labels: req.Labels,
-		Left: []cloche.TarSkip{{Path: "/srv/data", Reason: "a directory of the host"}}, CreatedAt: Epoch(),
+		Left: []api.TarSkip{{Path: "/srv/data", Reason: "a directory of the host"}}, CreatedAt: Epoch(),
 	}
 	if snap.Name == "" {
 		snap.Name = snap.ID
 	}
 	if snap.Scope == "" {
-		snap.Scope = cloche.SnapshotFiles
+		snap.Scope = api.SnapshotFiles
 	}
 	for _, other := range c.snapshots {
 		if other.Name == snap.Name {
-			return cloche.Snapshot{}, cloche.Errorf(cloche.CodeExists, "a snapshot named %q exists", snap.Name)
+			return api.Snapshot{}, api.Errorf(api.CodeExists, "a snapshot named %q exists", snap.Name)
 		}
 	}
-	c.snapshots = append([]cloche.Snapshot{snap}, c.snapshots...)
+	c.snapshots = append([]api.Snapshot{snap}, c.snapshots...)
 	return snap, nil
 }
 
 // Snapshots lists them.
-func (c *Core) Snapshots(context.Context, core.Caller) (cloche.SnapshotList, error) {
+func (c *Core) Snapshots(context.Context, core.Caller) (api.SnapshotList, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return cloche.SnapshotList{Snapshots: slices.Clone(c.snapshots)}, nil
+	return api.SnapshotList{Snapshots: slices.Clone(c.snapshots)}, nil
 }
 
 // GetSnapshot finds one.
-func (c *Core) GetSnapshot(_ context.Context, _ core.Caller, ref string) (cloche.Snapshot, error) {
+func (c *Core) GetSnapshot(_ context.Context, _ core.Caller, ref string) (api.Snapshot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, snap := range c.snapshots {
@@ -93,7 +93,7 @@ func (c *Core) GetSnapshot(_ context.Context, _ core.Caller, ref string) (cloche
 			return snap, nil
 		}
 	}
-	return cloche.Snapshot{}, cloche.Errorf(cloche.CodeNotFound, "there is no snapshot %q", ref).WithHint("list them")
+	return api.Snapshot{}, api.Errorf(api.CodeNotFound, "there is no snapshot %q", ref).WithHint("list them")
 }
 
 // RemoveSnapshot forgets one.
@@ -104,6 +104,6 @@ func (c *Core) RemoveSnapshot(ctx context.Context, caller core.Caller, ref strin
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.snapshots = slices.DeleteFunc(c.snapshots, func(s cloche.Snapshot) bool { return s.ID == snap.ID })
+	c.snapshots = slices.DeleteFunc(c.snapshots, func(s api.Snapshot) bool { return s.ID == snap.ID })
 	return nil
 }

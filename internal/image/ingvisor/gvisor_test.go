@@ -26,7 +26,7 @@ import (
 	gremote "github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -149,7 +149,7 @@ func (k *kitchen) pull(ref string, c v1.Config, layers ...v1.Layer) image.Rootfs
 }
 
 // boot starts a sandbox of an image and returns what runs commands in it.
-func (k *kitchen) boot(root image.Rootfs, readOnly bool) func(argv ...string) (string, cloche.Result) {
+func (k *kitchen) boot(root image.Rootfs, readOnly bool) func(argv ...string) (string, api.Result) {
 	k.t.Helper()
 	exec, stop := k.start(root, readOnly)
 	k.t.Cleanup(stop)
@@ -157,13 +157,13 @@ func (k *kitchen) boot(root image.Rootfs, readOnly bool) func(argv ...string) (s
 }
 
 // start is boot for who stops the sandbox himself.
-func (k *kitchen) start(root image.Rootfs, readOnly bool) (func(argv ...string) (string, cloche.Result), func()) {
+func (k *kitchen) start(root image.Rootfs, readOnly bool) (func(argv ...string) (string, api.Result), func()) {
 	k.t.Helper()
 	cfg := agent.Config{Token: agent.NewToken(), PidsMax: 64, SingleUser: os.Getuid() != 0, User: root.User}
 	data, err := cfg.Marshal()
 	must(k.t, err)
 	plan := engine.Plan{
-		ID: cloche.NewID("sb-"), Owner: "imagetest", Dir: k.t.TempDir(), Hostname: "imagetest",
+		ID: api.NewID("sb-"), Owner: "imagetest", Dir: k.t.TempDir(), Hostname: "imagetest",
 		Root:   engine.Root{Image: root.Image, ReadOnly: readOnly},
 		Tmpfs:  []engine.Tmpfs{{Target: "/tmp", SizeBytes: 64 << 20, Mode: 0o1777}},
 		Limits: engine.Limits{MemoryBytes: 512 << 20, Pids: cfg.PidsMax, DiskBytes: 64 << 20},
@@ -187,9 +187,9 @@ func (k *kitchen) start(root image.Rootfs, readOnly bool) (func(argv ...string) 
 	for key, value := range root.Env {
 		env = append(env, key+"="+value)
 	}
-	return func(argv ...string) (string, cloche.Result) {
+	return func(argv ...string) (string, api.Result) {
 		k.t.Helper()
-		r, err := c.Exec(k.t.Context(), agent.Start{ExecID: cloche.NewID("x-"), Argv: argv, Env: env, Cwd: "/", Timeout: time.Minute})
+		r, err := c.Exec(k.t.Context(), agent.Start{ExecID: api.NewID("x-"), Argv: argv, Env: env, Cwd: "/", Timeout: time.Minute})
 		if err != nil {
 			k.t.Fatalf("%q: %v", argv, err)
 		}

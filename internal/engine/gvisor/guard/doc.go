@@ -22,7 +22,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // Rules are what a guard is told.
@@ -35,9 +35,9 @@ type Rules struct {
 // Rule is the access to what is at and below Path in the mount at Target. Its
 // number is its place in the list.
 type Rule struct {
-	Target string            `json:"target"`
-	Path   string            `json:"path"`
-	Access cloche.PathAccess `json:"access"`
+	Target string         `json:"target"`
+	Path   string         `json:"path"`
+	Access api.PathAccess `json:"access"`
 }
 
 // at is the rule's absolute path.
@@ -92,7 +92,7 @@ func (r Rules) covering(name string) (int, bool) {
 			found, longest = i, len(at)
 		}
 	}
-	if found >= 0 && r.Rules[found].Access != cloche.AccessNone {
+	if found >= 0 && r.Rules[found].Access != api.AccessNone {
 		// What is mounted below the rule is a matter of its own.
 		for _, t := range r.Targets {
 			if len(t) > longest && within(name, t) {
@@ -107,7 +107,7 @@ func (r Rules) covering(name string) (int, bool) {
 func (r Rules) below(name string) (int, bool) {
 	found := -1
 	for i, rule := range r.Rules {
-		if within(rule.at(), name) && (found < 0 || rule.Access != cloche.AccessWrite && r.Rules[found].Access == cloche.AccessWrite) {
+		if within(rule.at(), name) && (found < 0 || rule.Access != api.AccessWrite && r.Rules[found].Access == api.AccessWrite) {
 			found = i
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 // guard stands behind the system calls of one sentry. It is used by every task at
@@ -94,9 +94,9 @@ func (g *guard) refuses(c call, names []string, change bool, err error) (rule in
 		n, ok := g.rules.covering(name)
 		switch {
 		case !ok:
-		case g.rules.Rules[n].Access == cloche.AccessNone:
+		case g.rules.Rules[n].Access == api.AccessNone:
 			return n, name, true
-		case g.rules.Rules[n].Access != cloche.AccessRead || !change:
+		case g.rules.Rules[n].Access != api.AccessRead || !change:
 		case !c.places[i].shared:
 			return n, name, true
 		case apart && within(names[1], g.rules.Rules[n].Target):
@@ -144,7 +144,7 @@ func (g *guard) tellLayer(t *kernel.Task, layer vfs.VirtualDentry) {
 			continue
 		}
 		name := path.Join(r.Target, strings.TrimPrefix(inside, above))
-		if by, ok := g.rules.covering(name); ok && g.rules.Rules[by].Access != cloche.AccessWrite {
+		if by, ok := g.rules.covering(name); ok && g.rules.Rules[by].Access != api.AccessWrite {
 			n = by
 		} else if by, ok := g.rules.below(name); ok {
 			n = by

@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/api"
 )
 
 func testRules() Rules {
 	return Rules{
 		Targets: []string{"/", "/w", "/w/src/mounted", "/w/keys/mounted", "/w2"},
 		Rules: []Rule{
-			{"/w", "keys", cloche.AccessNone}, {"/w", "src", cloche.AccessRead}, {"/w", "src/out", cloche.AccessWrite},
-			{"/w", "src/out/not", cloche.AccessRead}, {"/w2", "src", cloche.AccessNone},
+			{"/w", "keys", api.AccessNone}, {"/w", "src", api.AccessRead}, {"/w", "src/out", api.AccessWrite},
+			{"/w", "src/out/not", api.AccessRead}, {"/w2", "src", api.AccessNone},
 		},
 	}
 }

@@ -1,0 +1,39 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Bytes are any bytes. In JSON they are a plain string when they are valid
+// UTF-8, which nearly all are, and {"base64": "…"} otherwise, so that a person
+// can read an answer and nothing is ever lost in one.
+type Bytes []byte
+
+type base64Bytes struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (b Bytes) MarshalJSON() ([]byte, error) {
+	if utf8.Valid(b) {
+		return json.Marshal(string(b))
+	}
+	return json.Marshal(base64Bytes{b})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *Bytes) UnmarshalJSON(data []byte) error {
+	var s string
+	if err := json.Unmarshal(data, &s); err == nil {
+		*b = Bytes(s)
+		return nil
+	}
+	var w base64Bytes
+	if err := json.Unmarshal(data, &w); err != nil {
+		return fmt.Errorf(`want a string or {"base64": "…"}: %w`, err)
+	}
+	*b = w.Base64
+	return nil
+}
