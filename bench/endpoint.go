@@ -59,7 +59,7 @@ func (b *bench) endpoints(ctx context.Context) (err error) {
 		return err
 	}
 	caller := filepath.Join(b.dir, "caller")
-	if err := b.goBuild(ctx, caller, "./internal/bridge/caller"); err != nil {
+	if err := b.goBuild(ctx, caller, "./test/caller"); err != nil {
 		return err
 	}
 	target, stop, err := startTarget(ctx, caller)

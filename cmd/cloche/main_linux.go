@@ -7,7 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/guest"
-	"github.com/cloche-dev/cloche/internal/egress/holder"
+	"github.com/cloche-dev/cloche/internal/egress/fdstore"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -20,8 +20,8 @@ func playRole() {
 	gvisor.Dispatch()
 	docker.Dispatch()
 	oci.Dispatch()
-	if os.Args[0] == holder.Argv0 {
-		os.Exit(holder.Main())
+	if os.Args[0] == fdstore.Argv0 {
+		os.Exit(fdstore.Main())
 	}
 	if os.Args[0] == agent.Argv0 || os.Args[0] == "/.cloche/"+agent.Argv0 {
 		os.Exit(guest.Main())

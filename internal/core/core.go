@@ -15,7 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
-	"github.com/cloche-dev/cloche/internal/bridge/tape"
+	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -81,7 +81,7 @@ type Options struct {
 	// Programs is nil in a run without a daemon.
 	Programs *program.Store
 	// Recordings are what endpoints recorded.
-	Recordings *tape.Store
+	Recordings *recording.Store
 	Audit      *audit.Log
 	// Redactor takes known secret values out of command lines before they are cut;
 	// nil knows none. Audit has the same.

@@ -7,12 +7,12 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
-	"github.com/cloche-dev/cloche/internal/bridge"
+	"github.com/cloche-dev/cloche/internal/endpoint"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Opener opens streams to a client that serves an endpoint; see bridge.Opener.
-type Opener = bridge.Opener
+// Opener opens streams to a client that serves an endpoint; see endpoint.Opener.
+type Opener = endpoint.Opener
 
 // Endpoints tells of the endpoints of a sandbox.
 func (s *Service) Endpoints(_ context.Context, caller Caller, ref string) (api.EndpointList, error) {

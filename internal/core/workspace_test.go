@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -80,7 +80,7 @@ func newHouseOf(t *testing.T, programs string) *house {
 	check(err)
 	h.log = log
 	engines := []engine.Engine{h.machine.Engine()}
-	ways := way.New(t.Context(), way.Options{Logger: logger})
+	ways := network.New(t.Context(), network.Options{Logger: logger})
 	m := sandbox.New(sandbox.Options{
 		Dir: filepath.Join(h.dir, "owner"), Owner: "owner", Engines: engines, Images: images, Workspaces: spaces, Snapshots: snaps,
 		AgentImage: imageOfNothing, Logger: logger, Events: func(api.Event) {}, Ways: ways, Ask: h.approvals.Ask,

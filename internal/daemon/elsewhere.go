@@ -7,7 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -82,8 +82,8 @@ var errNoAgent = api.Errorf(api.CodeUnavailable, "this build has no agent for Li
 func ownAgent(context.Context, *image.Store) (string, error) { return "", errNoAgent }
 
 // openWays makes what refuses every way out.
-func openWays(ctx context.Context, _ sandbox.Options, o way.Options) *way.Ways {
-	return way.New(ctx, o)
+func openWays(ctx context.Context, _ sandbox.Options, o network.Options) *network.Ways {
+	return network.New(ctx, o)
 }
 
 // forgetOwner has nothing to do: no engine here keeps records of its own.

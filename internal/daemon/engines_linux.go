@@ -11,14 +11,14 @@ import (
 	"path/filepath"
 
 	"github.com/cloche-dev/cloche/internal/agent/embed"
-	"github.com/cloche-dev/cloche/internal/egress/holder"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/fdstore"
+	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
@@ -104,12 +104,12 @@ func ownAgent(ctx context.Context, images *image.Store) (string, error) {
 
 // openWays makes the ways out of sandboxes. Links that outlive this process have a
 // holder.
-func openWays(ctx context.Context, o sandbox.Options, opts way.Options) *way.Ways {
-	var ways *way.Ways
+func openWays(ctx context.Context, o sandbox.Options, opts network.Options) *network.Ways {
+	var ways *network.Ways
 	if !o.Ephemeral {
-		opts.Holder = holder.NewClient(holder.Options{Dir: o.Dir, Logger: opts.Logger, Again: func() { ways.ParkAgain() }})
+		opts.Holder = fdstore.NewClient(fdstore.Options{Dir: o.Dir, Logger: opts.Logger, Again: func() { ways.ParkAgain() }})
 	}
-	ways = way.New(ctx, opts)
+	ways = network.New(ctx, opts)
 	return ways
 }
 
@@ -121,7 +121,7 @@ func forgetOwner(engines, owner string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		errs = append(errs, hostproc.Forget(filepath.Join(engines, e.Name()), owner))
+		errs = append(errs, pidfd.Forget(filepath.Join(engines, e.Name()), owner))
 	}
 	return errors.Join(errs...)
 }
@@ -129,7 +129,7 @@ func forgetOwner(engines, owner string) error {
 // keepFromOOM has the kernel kill the daemon after everything else of ours when memory
 // runs out. It is no reason not to serve.
 func keepFromOOM(log *slog.Logger) {
-	score, err := hostproc.KeepFromOOM()
+	score, err := pidfd.KeepFromOOM()
 	if err != nil {
 		log.Warn("keep the daemon from being killed first when memory runs out", "error", err)
 		return

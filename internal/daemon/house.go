@@ -18,9 +18,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
-	"github.com/cloche-dev/cloche/internal/bridge/tape"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/network"
+	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -174,7 +174,7 @@ func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 // openManager makes the manager of sandboxes and, below it, their ways out. Links that
 // outlive this process have a holder.
 func (h *house) openManager(ctx context.Context, o sandbox.Options) {
-	ways := openWays(ctx, o, way.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
+	ways := openWays(ctx, o, network.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
 	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
 	o.Ways = ways
 	o.Egress = func(sb api.Sandbox, rec api.EgressRecord) { h.core.Left(sb, rec) }
@@ -339,7 +339,7 @@ func agentImage(images *image.Store) func(context.Context) (string, error) {
 }
 
 // openStores opens what outlives sandboxes beside images.
-func (h *house) openStores() (*workspace.Store, *snapshot.Store, *tape.Store, error) {
+func (h *house) openStores() (*workspace.Store, *snapshot.Store, *recording.Store, error) {
 	workspaces, err := workspace.Open(h.home.dir)
 	if err != nil {
 		return nil, nil, nil, err
@@ -349,7 +349,7 @@ func (h *house) openStores() (*workspace.Store, *snapshot.Store, *tape.Store, er
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	recordings, err := tape.Open(h.home.path("recordings"))
+	recordings, err := recording.Open(h.home.path("recordings"))
 	if err != nil {
 		return nil, nil, nil, err
 	}

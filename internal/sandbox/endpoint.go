@@ -11,7 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
-	"github.com/cloche-dev/cloche/internal/bridge"
+	"github.com/cloche-dev/cloche/internal/endpoint"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
@@ -34,20 +34,20 @@ type endpointTable struct {
 
 	mu sync.Mutex // guards what follows; nothing is called with it
 	// all are those that are open, and declared those on record, in one order.
-	all      []*endpoint
+	all      []*servedEndpoint
 	declared []policy.EndpointGrant
 	// stop ends the keeper, which closes kept; nil where there is none.
 	stop context.CancelFunc
 	kept chan struct{}
 	// share is what all of them have together.
-	share bridge.Share
+	share endpoint.Share
 	// over: the sandbox has ended, and nothing is opened any more.
 	over bool
 }
 
-// endpoint is one that is open.
-type endpoint struct {
-	*bridge.Endpoint
+// servedEndpoint is one that is open.
+type servedEndpoint struct {
+	*endpoint.Endpoint
 	name string
 	// unrecorded counts exchanges that were dropped.
 	unrecorded atomic.Int64
@@ -85,17 +85,17 @@ func (t *endpointTable) specs() []api.Endpoint {
 }
 
 // open are the endpoints that are open now.
-func (t *endpointTable) open() []*endpoint {
+func (t *endpointTable) open() []*servedEndpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.all)
 }
 
 // named is an open one; nil is none.
-func (t *endpointTable) named(name string) *endpoint {
+func (t *endpointTable) named(name string) *servedEndpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := slices.IndexFunc(t.all, func(e *endpoint) bool { return e.name == name }); i >= 0 {
+	if i := slices.IndexFunc(t.all, func(e *servedEndpoint) bool { return e.name == name }); i >= 0 {
 		return t.all[i]
 	}
 	return nil
@@ -108,7 +108,7 @@ func (t *endpointTable) exports(phase string) map[string]string {
 	defer t.mu.Unlock()
 	var out map[string]string
 	for _, g := range t.declared {
-		if i := slices.IndexFunc(t.all, func(e *endpoint) bool { return e.name == g.Spec.Name }); i < 0 || !usable(t.all[i].State()) {
+		if i := slices.IndexFunc(t.all, func(e *servedEndpoint) bool { return e.name == g.Spec.Name }); i < 0 || !usable(t.all[i].State()) {
 			continue // an address that leads nowhere is given to nobody
 		}
 		for k, v := range g.Spec.Exports(phase) {
@@ -127,7 +127,7 @@ func usable(s api.EndpointState) bool {
 }
 
 // put adds an endpoint, or its other declaration.
-func (t *endpointTable) put(g policy.EndpointGrant, e *endpoint) {
+func (t *endpointTable) put(g policy.EndpointGrant, e *servedEndpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if i := slices.IndexFunc(t.declared, func(d policy.EndpointGrant) bool { return d.Spec.Name == g.Spec.Name }); i >= 0 {
@@ -147,10 +147,10 @@ func (t *endpointTable) undeclare(name string) {
 	t.declared = slices.DeleteFunc(slices.Clone(t.declared), func(g policy.EndpointGrant) bool { return g.Spec.Name == name })
 }
 
-func (t *endpointTable) drop(e *endpoint) {
+func (t *endpointTable) drop(e *servedEndpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all = slices.DeleteFunc(slices.Clone(t.all), func(o *endpoint) bool { return o == e })
+	t.all = slices.DeleteFunc(slices.Clone(t.all), func(o *servedEndpoint) bool { return o == e })
 }
 
 // HasSecrets says whether endpoints can be given the values of secrets.
@@ -158,27 +158,27 @@ func (m *Manager) HasSecrets() bool { return m.opts.Secrets != nil }
 
 // endpointSecrets are where endpoints find the values that they add; nil is nowhere.
 // Policy has said which of them may go to the target.
-func (m *Manager) endpointSecrets() bridge.Secrets {
+func (m *Manager) endpointSecrets() endpoint.Secrets {
 	if m.opts.Secrets == nil {
 		return nil
 	}
 	return secretValues(m.opts.Secrets)
 }
 
-// secretValues is a function that is bridge.Secrets.
+// secretValues is a function that is endpoint.Secrets.
 type secretValues func(ctx context.Context, name string) (string, error)
 
-// Value implements bridge.Secrets.
+// Value implements endpoint.Secrets.
 func (f secretValues) Value(ctx context.Context, name, _ string) (string, error) { return f(ctx, name) }
 
 // watchEndpoint is who is told what happens at one endpoint.
 type watchEndpoint struct {
 	m *Manager
 	s *live
-	e *endpoint
+	e *servedEndpoint
 }
 
-// Exchanged implements bridge.Observer.
+// Exchanged implements endpoint.Observer.
 func (w *watchEndpoint) Exchanged(x api.Exchange) {
 	if w.m.exchanges == nil {
 		return
@@ -203,7 +203,7 @@ func (w *watchEndpoint) Exchanged(x api.Exchange) {
 	}
 }
 
-// Changed implements bridge.Observer.
+// Changed implements endpoint.Observer.
 func (w *watchEndpoint) Changed(state api.EndpointState, reason string) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
@@ -242,13 +242,13 @@ func (m *Manager) tellExchange(x api.Exchange) {
 }
 
 // newEndpoint makes an endpoint that serves nothing yet.
-func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGrant) (*endpoint, error) {
-	e := &endpoint{name: g.Spec.Name}
+func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGrant) (*servedEndpoint, error) {
+	e := &servedEndpoint{name: g.Spec.Name}
 	record, play, err := m.tapes(s, g.Spec)
 	if err != nil {
 		return nil, err
 	}
-	e.Endpoint, err = bridge.New(ctx, bridge.Options{
+	e.Endpoint, err = endpoint.New(ctx, endpoint.Options{
 		Record: record, Play: play,
 		Spec: g.Spec, Ranges: g.Ranges, Own: m.opts.OwnAddress, Tenant: s.tenant, Sandbox: s.id, Secrets: m.endpointSecrets(), Redact: m.opts.Redact,
 		Observer: &watchEndpoint{m, s, e}, Share: &s.endpoints.share, Sockets: m.sockets, Logger: m.log,
@@ -266,7 +266,7 @@ func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGra
 }
 
 // bind puts an endpoint in its place inside, and serves it.
-func (m *Manager) bind(ctx context.Context, s *live, e *endpoint, client *agent.Client) error {
+func (m *Manager) bind(ctx context.Context, s *live, e *servedEndpoint, client *agent.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	spec := e.Status().Endpoint
@@ -303,7 +303,7 @@ func (s *live) sharedDirs() []string {
 }
 
 // unbind ends what serves an endpoint; inside it stays.
-func (e *endpoint) unbind() {
+func (e *servedEndpoint) unbind() {
 	e.mu.Lock()
 	ln := e.ln
 	e.ln, e.on = nil, nil
@@ -314,7 +314,7 @@ func (e *endpoint) unbind() {
 }
 
 // shut ends an endpoint. What is under way has the grace.
-func (e *endpoint) shut(ctx context.Context, grace time.Duration) api.EndpointRemoval {
+func (e *servedEndpoint) shut(ctx context.Context, grace time.Duration) api.EndpointRemoval {
 	e.unbind()
 	r := e.Close(ctx, grace)
 	e.serving.Wait()
@@ -348,7 +348,7 @@ func (m *Manager) Endpoints(caller policy.Caller, ref string) (api.EndpointList,
 }
 
 // status is the endpoint's, as both sides see it.
-func (e *endpoint) status() api.EndpointStatus {
+func (e *servedEndpoint) status() api.EndpointStatus {
 	st := withViews(e.Status())
 	st.Counters.Unrecorded = e.unrecorded.Load()
 	return st
@@ -527,7 +527,7 @@ func noEndpoint(s *live, name string) error {
 }
 
 // ServeEndpoint has a client serve an endpoint until detach is called.
-func (m *Manager) ServeEndpoint(caller policy.Caller, ref, name string, o bridge.Opener) (detach func(), err error) {
+func (m *Manager) ServeEndpoint(caller policy.Caller, ref, name string, o endpoint.Opener) (detach func(), err error) {
 	s, err := m.find(caller, policy.VerbServeEndpoint, ref)
 	if err != nil {
 		return nil, err

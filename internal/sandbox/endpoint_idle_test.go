@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // switches counts how often threads of the processes that this one has started were
@@ -56,7 +56,7 @@ func TestEndpointIdle(t *testing.T) {
 	for i := range 3 {
 		var both []api.Endpoint
 		for j := range 2 {
-			e := endpointTo("http://127.0.0.1:1", porttest.Free(t))
+			e := endpointTo("http://127.0.0.1:1", freeport.Free(t))
 			e.Name = fmt.Sprintf("e%d", j)
 			both = append(both, e)
 		}

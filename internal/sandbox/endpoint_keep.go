@@ -7,7 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
-	"github.com/cloche-dev/cloche/internal/bridge"
+	"github.com/cloche-dev/cloche/internal/endpoint"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -62,7 +62,7 @@ func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant,
 		if slices.ContainsFunc(others, func(o api.Endpoint) bool { return o.Port() == port }) {
 			continue
 		}
-		ln, err := client.Listen(ctx, agent.ListenOptions{ID: g.Spec.Name, Port: port, HTTP: !g.Spec.Raw(), Connections: bridge.Fill(g.Spec.Limits).Connections})
+		ln, err := client.Listen(ctx, agent.ListenOptions{ID: g.Spec.Name, Port: port, HTTP: !g.Spec.Raw(), Connections: endpoint.Fill(g.Spec.Limits).Connections})
 		if api.CodeOf(err) == api.CodeConflict {
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 func TestExchangesThatWait(t *testing.T) {
 	const room, all = 3, 10
 	m := &Manager{exchanges: make(chan api.Exchange, room)}
-	e := &endpoint{name: "model"}
+	e := &servedEndpoint{name: "model"}
 	w := &watchEndpoint{m: m, e: e}
 	for i := range all {
 		w.Exchanged(api.Exchange{BytesIn: int64(i), Capture: &api.ExchangeCapture{RequestBody: "0123456789"}})

@@ -5,11 +5,11 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/bridge/tape"
+	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 )
 
 // tapes opens what an endpoint records or replays.
-func (m *Manager) tapes(s *live, spec api.Endpoint) (record *tape.Writer, play *tape.Player, err error) {
+func (m *Manager) tapes(s *live, spec api.Endpoint) (record *recording.Writer, play *recording.Player, err error) {
 	name, replays := strings.CutPrefix(spec.Target, api.TargetReplay)
 	switch {
 	case !replays && spec.Record == "":

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // TestEndpointRecording: a recording goes on over a restart of the daemon, is nobody
@@ -24,7 +24,7 @@ func TestEndpointRecording(t *testing.T) {
 	}
 	var count atomic.Int64
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "answer ", count.Add(1)) })
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	e := endpointTo(target, port)
 	e.Record = "run"
 	sb := w.createWith(m, e)
@@ -39,7 +39,7 @@ func TestEndpointRecording(t *testing.T) {
 		t.Error(got)
 	}
 	other := e
-	other.Name, other.Listen = "other", fmt.Sprint("127.0.0.1:", porttest.Free(t))
+	other.Name, other.Listen = "other", fmt.Sprint("127.0.0.1:", freeport.Free(t))
 	if _, err := add(t, m, sb, other, false); !errors.Is(err, api.ErrExists) {
 		t.Errorf("the same recording once more: %v", err)
 	}

@@ -19,8 +19,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/porttest"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 func endpointTo(target string, port int) api.Endpoint {
@@ -100,7 +100,7 @@ func envOf(t *testing.T, m *sandbox.Manager, sb api.Sandbox, req api.ExecRequest
 func TestEndpointLife(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	one := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "one ", r.Header.Get("X-Sandbox-Id")) })
 	two := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "two") })
 	sb := w.createWith(m, endpointTo(one, port))
@@ -191,7 +191,7 @@ func TestEndpointPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	free := endpointTo("http://127.0.0.1:1", porttest.Free(t))
+	free := endpointTo("http://127.0.0.1:1", freeport.Free(t))
 	free.Name = "free"
 	spec := api.SandboxSpec{Endpoints: []api.Endpoint{free, endpointTo("http://127.0.0.1:1", taken.Addr().(*net.TCPAddr).Port)}}
 	if _, err := m.Create(t.Context(), w.permit(spec), nil); !errors.Is(err, api.ErrConflict) {
@@ -208,7 +208,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 	if err := m.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	reached := make(chan struct{}, 1)
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if len(reached) == 0 {
@@ -256,7 +256,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 func TestEndpointLinkBreaks(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	sb := w.createWith(m, endpointTo(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok") }), port))
 	for range 3 {
 		sandbox.BreakConnections(m, sb.ID)
@@ -274,7 +274,7 @@ func TestEndpointLinkBreaks(t *testing.T) {
 func TestEndpointLinkBreaksUnderWay(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	reached := make(chan struct{}, 1)
 	sb := w.createWith(m, endpointTo(serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		reached <- struct{}{}
@@ -315,7 +315,7 @@ func (served) Close() error { return nil }
 func TestEndpointServed(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	sb := w.createWith(m, endpointTo(api.TargetClient, port))
 	addr := strings.TrimPrefix(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "mine") }), "http://")
 	for range 2 {

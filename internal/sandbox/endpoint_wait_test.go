@@ -12,7 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // TestEndpointAuto: the daemon finds a port that nothing has, says which, and keeps it
@@ -82,8 +82,8 @@ func TestEndpointAuto(t *testing.T) {
 func TestEndpointProbe(t *testing.T) {
 	w := newWorld(t)
 	m := w.manager(false)
-	absent := porttest.Free(t)
-	e := endpointTo("http://127.0.0.1:"+strconv.Itoa(absent), porttest.Free(t))
+	absent := freeport.Free(t)
+	e := endpointTo("http://127.0.0.1:"+strconv.Itoa(absent), freeport.Free(t))
 	e.Probe = true
 	sb := w.createWith(m, e)
 	eventually(t, "it is degraded", func() bool { return stateOf(t, m, sb) == "model degraded" })

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/bridge/tape"
-	"github.com/cloche-dev/cloche/internal/egress/holder"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/fdstore"
+	"github.com/cloche-dev/cloche/internal/egress/network"
+	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -31,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) {
 	fake.Dispatch()
-	if os.Args[0] == holder.Argv0 {
-		os.Exit(holder.Main())
+	if os.Args[0] == fdstore.Argv0 {
+		os.Exit(fdstore.Main())
 	}
 	os.Exit(m.Run())
 }
@@ -64,7 +64,7 @@ type world struct {
 	// held: a holder keeps their links over a restart.
 	held bool
 	// ways are the latest Manager's.
-	ways *way.Ways
+	ways *network.Ways
 
 	mu     sync.Mutex
 	events []api.Event
@@ -113,18 +113,18 @@ func (w *world) manager(ephemeral bool) *sandbox.Manager {
 
 func (w *world) newManager(ephemeral bool) *sandbox.Manager {
 	logger := slog.New(slog.NewTextHandler(cmp.Or(w.log, w.t.Output()), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ways := way.Options{Logger: logger}
+	ways := network.Options{Logger: logger}
 	if w.held {
-		ways.Holder = holder.NewClient(holder.Options{Dir: filepath.Join(w.dir, "owner"), Logger: logger})
+		ways.Holder = fdstore.NewClient(fdstore.Options{Dir: filepath.Join(w.dir, "owner"), Logger: logger})
 	}
-	w.ways = way.New(w.t.Context(), ways)
+	w.ways = network.New(w.t.Context(), ways)
 	own := w.ways
 	w.t.Cleanup(func() {
 		if err := own.Close(); err != nil {
 			w.t.Error(err)
 		}
 	})
-	recordings, err := tape.Open(filepath.Join(w.dir, "recordings"))
+	recordings, err := recording.Open(filepath.Join(w.dir, "recordings"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
-	"github.com/cloche-dev/cloche/internal/bridge"
-	"github.com/cloche-dev/cloche/internal/bridge/tape"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/network"
+	"github.com/cloche-dev/cloche/internal/endpoint"
+	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -68,7 +68,7 @@ type Options struct {
 	Admission policy.Admission
 	// Ways are the ways out; nil makes no sandbox with a network. They are closed after
 	// the Manager.
-	Ways *way.Ways
+	Ways *network.Ways
 	// Secrets reads the value of a secret; nil where there are none. What it returns is
 	// in no record.
 	Secrets func(ctx context.Context, name string) (string, error)
@@ -81,7 +81,7 @@ type Options struct {
 	// sandbox's log. It must not call the Manager. Nil is nobody.
 	Egress func(api.Sandbox, api.EgressRecord)
 	// Recordings are what endpoints record and replay; nil where there are none.
-	Recordings *tape.Store
+	Recordings *recording.Store
 	// OwnAddress says of an address that the daemon listens there, which no endpoint
 	// leads to; nil is none.
 	OwnAddress func(netip.AddrPort) bool
@@ -114,7 +114,7 @@ type Manager struct {
 	// an end.
 	trap func(ctx context.Context, point string) error
 	// sockets are those of all endpoints; nil is no bound.
-	sockets *bridge.Sockets
+	sockets *endpoint.Sockets
 	// exchanges wait to be told.
 	exchanges chan api.Exchange
 	// captured is how much those that wait hold.
@@ -246,7 +246,7 @@ type live struct {
 	image imageFacts
 	// way is its way out; nil without a network, and when that is lost or ended. It is
 	// changed under ops too.
-	way *way.Way
+	way *network.Way
 	// grant is what may leave; nil without a network.
 	grant *policy.EgressGrant
 	// oomSeen is the highest count of kills for memory that was read.
@@ -297,7 +297,7 @@ func New(opts Options) *Manager {
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
 	if opts.EndpointSockets > 0 {
-		m.sockets = bridge.NewSockets(opts.EndpointSockets)
+		m.sockets = endpoint.NewSockets(opts.EndpointSockets)
 	}
 	m.wg.Go(m.reap)
 	m.wg.Go(m.watchSpace)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/egress"
-	"github.com/cloche-dev/cloche/internal/egress/way"
+	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/secret"
@@ -18,10 +18,10 @@ import (
 const networkDir = "network"
 
 // place says whose way it is.
-func (m *Manager) place(s *live) way.Place {
+func (m *Manager) place(s *live) network.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return way.Place{
+	return network.Place{
 		ID: s.id, Name: s.name, Hostname: hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: m.opts.Secrets,
 		Tell: func(rec api.EgressRecord) { m.tellEgress(s, rec) },
 		Ask:  m.asker(s),
@@ -107,7 +107,7 @@ func (m *Manager) adoptWay(ctx context.Context, s *live) {
 		}
 		m.log.Error("recover the network of a sandbox; it goes on without", "sandbox", s.id, "error", err)
 		why = "what it had stored could not be read"
-		if errors.Is(err, way.ErrLost) {
+		if errors.Is(err, network.ErrLost) {
 			why = "what held its link while no daemon ran has ended"
 		}
 	}
@@ -153,7 +153,7 @@ func (m *Manager) endWay(s *live) api.EgressLimits {
 }
 
 // wayOf is the way out of a running sandbox.
-func (s *live) wayOf() (*way.Way, error) {
+func (s *live) wayOf() (*network.Way, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -190,13 +190,13 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 		return policy.EgressGrant{}, err
 	}
 	s.mu.Lock()
-	before, shown, network := s.grant, s.info.Egress, s.info.Network
+	before, shown, nw := s.grant, s.info.Egress, s.info.Network
 	grant.Generation = before.Generation + 1
 	s.grant, s.info.Egress, s.info.Network = &grant, onRecord(grant), grant.Network()
 	// On record first: a daemon that dies now must not come back with rules that were
 	// taken away.
 	if err := s.save(); err != nil {
-		s.grant, s.info.Egress, s.info.Network = before, shown, network
+		s.grant, s.info.Egress, s.info.Network = before, shown, nw
 		s.mu.Unlock()
 		return policy.EgressGrant{}, api.Errorf(api.CodeInternal, "the rules of sandbox %s could not be put on record", s.name).WithCause(err)
 	}
@@ -274,7 +274,7 @@ func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb poli
 	case !granted:
 		return nil
 	}
-	log, err := way.OpenLog(dir)
+	log, err := network.OpenLog(dir)
 	if err != nil {
 		return api.Errorf(api.CodeInternal, "the egress log of sandbox %s cannot be read", s.name).WithCause(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/egress/holder"
-	"github.com/cloche-dev/cloche/internal/egress/link"
+	"github.com/cloche-dev/cloche/internal/egress/fdstore"
+	"github.com/cloche-dev/cloche/internal/egress/netstack"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -32,7 +32,7 @@ func (w *world) ping(sb api.Sandbox) bool {
 		w.t.Fatal(err)
 	}
 	defer guest.Close()
-	plan := link.DefaultPlan()
+	plan := netstack.DefaultPlan()
 	icmp := []byte{8, 0, 0, 0, 0, 1, 0, 1}
 	binary.BigEndian.PutUint16(icmp[2:], ^uint16(8<<8+1+1))
 	ip := []byte{0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 1, 0, 0}
@@ -66,7 +66,7 @@ func killHolder(t *testing.T) {
 		stat, err := os.ReadFile(filepath.Join(filepath.Dir(name), "stat"))
 		var pid, parent int
 		var comm, state string
-		if err != nil || string(cmd) != holder.Argv0+"\x00" {
+		if err != nil || string(cmd) != fdstore.Argv0+"\x00" {
 			continue
 		}
 		if _, err := fmt.Sscan(string(stat), &pid, &comm, &state, &parent); err != nil || parent != os.Getpid() {

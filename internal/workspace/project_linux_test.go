@@ -14,22 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/vmtest"
-	"github.com/cloche-dev/cloche/internal/vmtest/plan"
 	"github.com/cloche-dev/cloche/internal/workspace"
+	"github.com/cloche-dev/cloche/test/vm"
+	"github.com/cloche-dev/cloche/test/vm/plan"
 )
 
 // TestUnderAnotherKernel runs the tests of this package, and those of projects among
 // them, on a filesystem with project quotas: in a virtual machine where this kernel
 // has none.
 func TestUnderAnotherKernel(t *testing.T) {
-	if why := vmtest.Missing(vmtest.EnvKernel, 6, 1); why != "" {
+	if why := vm.Missing(vm.EnvKernel, 6, 1); why != "" {
 		t.Skip(why)
 	}
 	needRoot(t)
 	self, err := os.Executable()
 	must(t, err)
-	passed := vmtest.Test(t, vmtest.Machine{
+	passed := vm.Test(t, vm.Machine{
 		Modules: []string{"loop", "overlay"},
 		Files:   map[string]string{"/test": self},
 		DiskMB:  1024, MemoryMB: 1024,

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 )
@@ -139,7 +139,7 @@ func TestBox(t *testing.T) {
 	h := newHouse(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
 	b.more = []string{
 		"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "LANGBOT_PLUGIN_FILE_STORAGE_DIR=" + uploads, "BOX_BACKEND=auto",
@@ -280,7 +280,7 @@ func TestBoxOfADaemon(t *testing.T) {
 	h := newHouse(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	port := strconv.Itoa(porttest.Free(t))
+	port := strconv.Itoa(freeport.Free(t))
 	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestBoxWithoutToken(t *testing.T) {
 	h := newHouse(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()

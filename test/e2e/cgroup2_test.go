@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche/internal/vmtest"
-	"github.com/cloche-dev/cloche/internal/vmtest/plan"
+	"github.com/cloche-dev/cloche/test/vm"
+	"github.com/cloche-dev/cloche/test/vm/plan"
 )
 
 // guestVar says to a test that it runs in the machine which TestUnderAnotherKernel starts,
@@ -25,7 +25,7 @@ const guestVar = "CLOCHE_TEST_GUEST"
 // root, of a normal user to whom a group was delegated, with all of it or a part, and of
 // root of a container. The machine is emulated, so everything takes long in it.
 func TestUnderAnotherKernel(t *testing.T) {
-	if why := vmtest.Missing(vmtest.EnvKernel, 6, 6); why != "" {
+	if why := vm.Missing(vm.EnvKernel, 6, 6); why != "" {
 		t.Skip(why)
 	}
 	if os.Geteuid() != 0 {
@@ -67,7 +67,7 @@ func TestUnderAnotherKernel(t *testing.T) {
 			Env: []string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", guestVar + "=" + strings.Join(engines, " ")},
 		}
 	}
-	passed := vmtest.Test(t, vmtest.Machine{
+	passed := vm.Test(t, vm.Machine{
 		Modules: []string{"loop", "overlay", "erofs", "tun"},
 		Files:   map[string]string{"/test": self, "/cloche": bin, "/usr/bin/inside": program}, Programs: programs,
 		DiskMB: 1024, MemoryMB: 1536,

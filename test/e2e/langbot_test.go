@@ -4,7 +4,7 @@ package e2e_test
 
 import (
 	"context"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 	"io"
 	"net/http"
 	"os"
@@ -40,7 +40,7 @@ func TestLangBot(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	clients := t.TempDir() // below which the client says that skills lie
 	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients, "BOX__LOCAL__HOST_ROOT=" + filepath.Join(clients, "root")}
 	b.start()
@@ -114,7 +114,7 @@ func TestLangBot(t *testing.T) {
 	})
 	t.Run("stdio", func(t *testing.T) {
 		h.kill9()
-		drive(t, dirs[0], "ws-stdio", strconv.Itoa(porttest.Free(t)), "stdio", h.bin)
+		drive(t, dirs[0], "ws-stdio", strconv.Itoa(freeport.Free(t)), "stdio", h.bin)
 		h.start()
 	})
 }
@@ -178,13 +178,13 @@ func TestLangBotItself(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(porttest.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	box := filepath.Join(b.work, "data", "box") // which LangBot calls ./data/box
 	b.more = []string{"BOX__LOCAL__HOST_ROOT=" + box}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()
-	api := strconv.Itoa(porttest.Free(t))
+	api := strconv.Itoa(freeport.Free(t))
 	place := filepath.Join(box, "place") // both see it, at the same path
 	environ := append(os.Environ(), "HOME="+b.work, "LANGBOT_BOX_CONTROL_TOKEN="+boxToken, "API__PORT="+api,
 		"PLUGIN__ENABLE=false", "BOX__RUNTIME__ENDPOINT=ws://127.0.0.1:"+b.port)

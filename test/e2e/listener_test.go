@@ -25,7 +25,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // manifest is what packaging/kubernetes says of the daemon's container.
@@ -272,7 +272,7 @@ func TestBehindNginx(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := "127.0.0.1:" + strconv.Itoa(porttest.Free(t))
+	front := "127.0.0.1:" + strconv.Itoa(freeport.Free(t))
 	conf, err := os.ReadFile("packaging/nginx/cloche.conf")
 	if err != nil {
 		t.Fatal(err)

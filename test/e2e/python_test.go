@@ -4,7 +4,7 @@ package e2e_test
 
 import (
 	"context"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,7 +124,7 @@ func (v *venv) python(ctx context.Context, t *testing.T, args ...string) *exec.C
 func (h *house) startListening(token string) string {
 	h.t.Helper()
 	for range 3 {
-		addr := "127.0.0.1:" + strconv.Itoa(porttest.Free(h.t))
+		addr := "127.0.0.1:" + strconv.Itoa(freeport.Free(h.t))
 		out, err := os.OpenFile(h.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			h.t.Fatal(err)

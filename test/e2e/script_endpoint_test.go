@@ -33,7 +33,7 @@ var callerOnce = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	out := filepath.Join(filepath.Dir(bin), "caller")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "./internal/bridge/caller")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "./test/caller")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build caller: %w\n%s", err, said)

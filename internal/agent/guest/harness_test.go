@@ -20,7 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 const (
@@ -71,7 +71,7 @@ func boot(t testing.TB, tune func(*agent.Config, *exec.Cmd)) *inside {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: it makes a pid namespace and checks capabilities")
 	}
-	cfg := agent.Config{Token: agent.NewToken(), Port: porttest.Free(t), NoCgroup: true, KernelGuardsInit: true}
+	cfg := agent.Config{Token: agent.NewToken(), Port: freeport.Free(t), NoCgroup: true, KernelGuardsInit: true}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initArgv0}
 	cmd.Env = []string{}

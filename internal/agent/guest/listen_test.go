@@ -20,7 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // serveHTTP answers what connects to l until it ends.
@@ -47,7 +47,7 @@ func listen(t *testing.T, c *agent.Client, port int, isHTTP bool) *agent.Listene
 // TestListen: what connects inside arrives outside, both families, many at once.
 func TestListen(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<17)
 	serveHTTP(t, listen(t, in.Client, port, true), func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -122,7 +122,7 @@ func TestListenRefusals(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	listen(t, in.Client, port, true)
 	if _, err := in.Listen(t.Context(), agent.ListenOptions{ID: "other", Port: port, Connections: 1}); !errors.Is(err, api.ErrConflict) {
 		t.Error(err)
@@ -131,7 +131,7 @@ func TestListenRefusals(t *testing.T) {
 		t.Errorf("from outside: %v", err)
 	}
 	old := boot(t, func(_ *agent.Config, cmd *exec.Cmd) { cmd.Env = append(cmd.Env, onlyVersion1+"=1") })
-	if _, err := old.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: porttest.Free(t), Connections: 1}); api.CodeOf(err) != api.CodeUnsupported {
+	if _, err := old.Listen(t.Context(), agent.ListenOptions{ID: "a", Port: freeport.Free(t), Connections: 1}); api.CodeOf(err) != api.CodeUnsupported {
 		t.Error(err)
 	}
 }
@@ -140,7 +140,7 @@ func TestListenRefusals(t *testing.T) {
 // what comes meanwhile is turned away, and with a new host it goes on.
 func TestListenOutlivesTheHost(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	first := in.connect(t)
 	reached := make(chan struct{})
 	serveHTTP(t, listen(t, first, port, true), func(w http.ResponseWriter, r *http.Request) {
@@ -182,7 +182,7 @@ func TestListenOutlivesTheHost(t *testing.T) {
 // an answer; one that had its answer sees the end of its connection.
 func TestListenAsksTooLate(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	first := in.connect(t)
 	came := make(chan http.ConnState, 16)
 	srv := &http.Server{
@@ -237,7 +237,7 @@ func TestListenAsksTooLate(t *testing.T) {
 // TestListenRaw: each direction ends by itself, and a reset stays one.
 func TestListenRaw(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	l := listen(t, in.Client, port, false)
 	dial := func() (*net.TCPConn, net.Conn) {
 		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
@@ -283,7 +283,7 @@ func TestListenRaw(t *testing.T) {
 // TestListenBounds: more connections than were asked for are turned away.
 func TestListenBounds(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	l, err := in.Listen(t.Context(), agent.ListenOptions{ID: "few", Port: port, Connections: 2})
 	if err != nil {
 		t.Fatal(err)

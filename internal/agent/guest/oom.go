@@ -15,7 +15,7 @@ import (
 type oomScores struct{ proc int }
 
 const (
-	// programScore is the highest there is, the OOMPrograms of package hostproc.
+	// programScore is the highest there is, the OOMPrograms of package pidfd.
 	programScore = "1000"
 	// forkDepth bounds how far below a program is looked for what it has forked.
 	forkDepth = 4

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 func TestDialPort(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	dir := t.TempDir()
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	if err := os.WriteFile(filepath.Join(dir, "file"), body, 0o644); err != nil {

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/porttest"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 func TestReadiness(t *testing.T) {
 	in := boot(t, nil)
-	port := porttest.Free(t)
+	port := freeport.Free(t)
 	serve := "import http.server as h\nclass H(h.BaseHTTPRequestHandler):\n n=0\n def do_GET(s):\n  H.n+=1\n  s.send_response(503 if H.n<3 else 204); s.end_headers()\n def log_message(s,*a): pass\nh.HTTPServer(('127.0.0.1',%d),H).serve_forever()"
 	for name, c := range map[string]struct {
 		script string
@@ -26,7 +26,7 @@ func TestReadiness(t *testing.T) {
 		"after a flood":  {"head -c 3000000 /dev/zero | tr '\\0' x; echo; echo go; sleep 100", api.Readiness{Log: "^go$"}},
 		"carriage":       {"printf 'go\\r\\n'; sleep 100", api.Readiness{Log: "^go$"}},
 		"port":           {fmt.Sprintf("exec python3 -m http.server --bind 127.0.0.1 %d", port), api.Readiness{Port: port, IntervalMS: 20}},
-		"http":           {fmt.Sprintf("exec python3 -c \""+serve+"\"", porttest.Free(t)), api.Readiness{IntervalMS: 20}},
+		"http":           {fmt.Sprintf("exec python3 -c \""+serve+"\"", freeport.Free(t)), api.Readiness{IntervalMS: 20}},
 		"already at end": {"echo go", api.Readiness{Log: "nothing of that"}},
 	} {
 		p := managedShell(c.script)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // shmTarget is a memory filesystem that the daemon makes by itself.
@@ -69,7 +69,7 @@ func (c *creation) ulimits() []*container.Ulimit {
 // this machine's kernel has is asked of this machine: another one's may have more. The last
 // two are empty where nothing better can be put there, see cover.
 func masked() []string {
-	files, dirs := hostkernel.Covers()
+	files, dirs := hostrootfs.Covers()
 	return slices.Concat(files, dirs, []string{"/proc/sys/kernel/random/boot_id", "/proc/vmstat"})
 }
 

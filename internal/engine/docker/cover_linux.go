@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // covers says whether what is the host's can be covered in a daemon's containers. That is
@@ -55,7 +55,7 @@ func (c *creation) cover(ctx context.Context, id string) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		done <- coverIn(ns, hostkernel.StandIns(), c.p.Mounts)
+		done <- coverIn(ns, hostrootfs.StandIns(), c.p.Mounts)
 	}()
 	return <-done
 }
@@ -88,17 +88,17 @@ func mountNamespace(pid int, id string) (*os.File, error) {
 
 // coverIn covers files of /proc and sockets in a mount namespace, which the calling thread
 // enters for good.
-func coverIn(ns *os.File, files []hostkernel.StandIn, mounts []engine.Mount) error {
+func coverIn(ns *os.File, files []hostrootfs.StandIn, mounts []engine.Mount) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
 	}
-	if err := hostkernel.PutStandIns(coverPlace, files); err != nil {
+	if err := hostrootfs.PutStandIns(coverPlace, files); err != nil {
 		return err
 	}
-	var in []hostkernel.Covered
+	var in []hostrootfs.Covered
 	defer func() {
 		for _, m := range in {
 			_ = unix.Close(m.Mount)
@@ -112,10 +112,10 @@ func coverIn(ns *os.File, files []hostkernel.StandIn, mounts []engine.Mount) err
 		if err != nil {
 			return fmt.Errorf("find what is mounted at %s: %w", m.Target, err)
 		}
-		in = append(in, hostkernel.Covered{Mount: fd, Sockets: m.Sockets})
+		in = append(in, hostrootfs.Covered{Mount: fd, Sockets: m.Sockets})
 	}
 	if len(in) == 0 {
 		return nil
 	}
-	return hostkernel.CoverSockets(coverPlace, in)
+	return hostrootfs.CoverSockets(coverPlace, in)
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // limits are those of each process. A daemon's own choice may be more than it is
@@ -28,7 +28,7 @@ func limits(here bool) []*container.Ulimit {
 		out = append(out, &container.Ulimit{Name: l.name, Soft: most, Hard: most})
 	}
 	// What the kernel counts by user is root's of the host in most containers: a part of it.
-	for _, l := range hostkernel.UserLimits() {
+	for _, l := range hostrootfs.UserLimits() {
 		name := map[int]string{unix.RLIMIT_SIGPENDING: "sigpending", unix.RLIMIT_MSGQUEUE: "msgqueue"}[l.Kind]
 		out = append(out, &container.Ulimit{Name: name, Soft: int64(l.Most), Hard: int64(l.Most)})
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // Probe implements engine.Engine. A daemon that hangs is one that does not answer.
@@ -68,7 +68,7 @@ func absentOn(system, name string) api.Problem {
 // root, what is read-only is closed to them by whoever stages it.
 func (e *Engine) reportSockets(r *engine.Report, d *daemon, info system.Info) {
 	if r.SharesHostFS {
-		hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: os.Geteuid() == 0, Covers: e.covers(d, info), Landlock: -1})
+		hostrootfs.ReportSockets(r.Enforces, hostrootfs.Closing{ReadOnly: os.Geteuid() == 0, Covers: e.covers(d, info), Landlock: -1})
 		return
 	}
 	// Nothing of a host is mounted.

@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // groups are the cgroups of a container on this machine.
@@ -113,5 +113,5 @@ func (i *instance) FileHolders(ctx context.Context) ([]int, error) {
 	if _, ours := findGroups(state.Pid, i.rec.Container); !ours {
 		return nil, nil
 	}
-	return hostproc.Tree(state.Pid), nil
+	return pidfd.Tree(state.Pid), nil
 }

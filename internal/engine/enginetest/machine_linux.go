@@ -7,14 +7,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cloche-dev/cloche/internal/vmtest"
-	"github.com/cloche-dev/cloche/internal/vmtest/plan"
+	"github.com/cloche-dev/cloche/test/vm"
+	"github.com/cloche-dev/cloche/test/vm/plan"
 )
 
 // OtherKernel is a machine whose cgroups are of version 2 alone, in which tests of the
 // calling package are run.
 type OtherKernel struct {
-	// Env is the variable of package vmtest that names the kernel; empty is EnvKernel.
+	// Env is the variable of package vm that names the kernel; empty is EnvKernel.
 	Env string
 	// Major and Minor are the oldest version of Linux that the engine works on.
 	Major, Minor int
@@ -42,8 +42,8 @@ type Batch struct {
 // Under runs the tests, each of which becomes one below t. The calling test needs root.
 func (k OtherKernel) Under(t *testing.T) {
 	t.Helper()
-	env := cmp.Or(k.Env, vmtest.EnvKernel)
-	if why := vmtest.Missing(env, k.Major, k.Minor); why != "" {
+	env := cmp.Or(k.Env, vm.EnvKernel)
+	if why := vm.Missing(env, k.Major, k.Minor); why != "" {
 		t.Skip(why)
 	}
 	if os.Geteuid() != 0 {
@@ -58,7 +58,7 @@ func (k OtherKernel) Under(t *testing.T) {
 	}
 	program := filepath.Join(t.TempDir(), "inside")
 	buildProgram(t, program)
-	m := vmtest.Machine{
+	m := vm.Machine{
 		Kernel:   os.Getenv(env),
 		Modules:  []string{"loop", "overlay", "erofs", "tun"},
 		Files:    map[string]string{"/test": self, "/usr/bin/inside": program},
@@ -72,7 +72,7 @@ func (k OtherKernel) Under(t *testing.T) {
 			Env:  append([]string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", "TMPDIR=/tmp", programEnv + "=/usr/bin/inside", slowEnv + "=1"}, r.Env...),
 		})
 	}
-	passed := vmtest.Test(t, m)
+	passed := vm.Test(t, m)
 	for _, r := range k.Batches {
 		for _, name := range r.Must {
 			if !slices.Contains(passed, r.Name+"/"+name) {

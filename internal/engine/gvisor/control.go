@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 const controlSocket = "control.sock"
@@ -81,7 +81,7 @@ func (c *control) get() (*controlConn, error) {
 		return conn, nil
 	}
 	c.mu.Unlock()
-	fd, err := hostproc.Socket(c.path, unix.Connect)
+	fd, err := pidfd.Socket(c.path, unix.Connect)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (c *control) close() {
 // listenControl makes the socket on which the sentry is going to accept. Only
 // who can enter the 0700 directory can connect.
 func listenControl(path string) (*os.File, error) {
-	fd, err := hostproc.Socket(path, unix.Bind)
+	fd, err := pidfd.Socket(path, unix.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("bind control socket: %w", err)
 	}

@@ -20,9 +20,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // maxCrash bounds what is kept of a sentry's last words.
@@ -36,7 +36,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  hostproc.Undo
+	undo  pidfd.Undo
 
 	spec       []byte
 	null       *os.File
@@ -48,7 +48,7 @@ type creation struct {
 	first      *os.File // the connections that the agent is born with
 	spare      *os.File
 	goferCrash *os.File
-	group      *hostgroup.Group
+	group      *cgroup.Group
 	reports    *reports // what the sentry's guard says; nil without rules
 	inst       *instance
 	executable *executable
@@ -63,8 +63,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, err
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
-	step, err := hostproc.TakeSteps(ctx, e.log, p.ID, []hostproc.Step{
-		{Name: hostproc.StepRecord, Do: c.record},
+	step, err := pidfd.TakeSteps(ctx, e.log, p.ID, []pidfd.Step{
+		{Name: pidfd.StepRecord, Do: c.record},
 		{Name: "open files", Do: c.open},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "start processes", Do: c.start},
@@ -101,7 +101,7 @@ func (c *creation) record(ctx context.Context) error {
 		c.killOnUndo(c.parked.proc)
 	}
 	c.rec = record{
-		Head: hostproc.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
+		Head: pidfd.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
 		Port: c.plan.Agent.Port, GVisor: c.e.version, Attached: c.plan.DieWithParent,
 	}
 	if err := c.e.records.Create(c.rec); err != nil {
@@ -125,7 +125,7 @@ func (c *creation) makeGroup(context.Context) error {
 	return c.group.Limit(c.plan.Limits)
 }
 
-func (c *creation) ownGroup(g *hostgroup.Group) {
+func (c *creation) ownGroup(g *cgroup.Group) {
 	c.group = g
 	c.undo.Add(func() {
 		if err := g.Remove(c.clean); err != nil {
@@ -154,7 +154,7 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.e.records.Update(c.rec); err != nil {
 		return err
 	}
-	c.inst.init(c.e, c.rec, hostproc.Encode(c.rec), c.group)
+	c.inst.init(c.e, c.rec, pidfd.Encode(c.rec), c.group)
 	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
 	err := c.parked.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
 	c.sentry.close()
@@ -188,7 +188,7 @@ func (c *creation) fork(ctx context.Context) error {
 				return fmt.Errorf("start gofer: %w", err)
 			}
 			c.killOnUndo(p)
-			_ = hostproc.SetOOMScore(p.ID.PID, hostproc.OOMSandbox())
+			_ = pidfd.SetOOMScore(p.ID.PID, pidfd.OOMSandbox())
 			c.inst.gofer = p
 			return nil
 		})
@@ -197,7 +197,7 @@ func (c *creation) fork(ctx context.Context) error {
 
 // killOnUndo also waits: what comes earlier in the undo stack, the cgroup, must
 // be empty by then.
-func (c *creation) killOnUndo(p *hostproc.Process) {
+func (c *creation) killOnUndo(p *pidfd.Process) {
 	c.undo.Add(func() {
 		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
 		defer cancel()
@@ -368,7 +368,7 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
-	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
+	if known := pidfd.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
 	return api.Errorf(api.CodeInternal, "create sandbox: gVisor could not %s", step).

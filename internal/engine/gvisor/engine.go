@@ -14,8 +14,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Name is what requests call this engine.
@@ -57,9 +57,9 @@ type Options struct {
 type Engine struct {
 	opts     Options
 	log      *slog.Logger
-	records  hostproc.Records[record]
-	spawner  *hostproc.Spawner
-	groups   hostgroup.Maker
+	records  pidfd.Records[record]
+	spawner  *pidfd.Spawner
+	groups   cgroup.Maker
 	rootless bool
 	version  string // gVisor's
 	boot     string // the machine's
@@ -98,11 +98,11 @@ func New(o Options) (*Engine, error) {
 		opts:     o,
 		log:      o.Logger.With("engine", Name),
 		records:  newRecords(o.StateDir),
-		spawner:  hostproc.NewSpawner(),
-		groups:   hostgroup.Find(groupLayout(o.CgroupParent), os.Geteuid() == 0),
+		spawner:  pidfd.NewSpawner(),
+		groups:   cgroup.Find(groupLayout(o.CgroupParent), os.Geteuid() == 0),
 		rootless: os.Geteuid() != 0,
 		version:  gvisorVersion,
-		boot:     hostproc.Boot(),
+		boot:     pidfd.Boot(),
 		executables: &executables{
 			path: o.ExePath, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
 		},

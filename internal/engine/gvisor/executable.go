@@ -22,7 +22,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -270,7 +270,7 @@ func (e *executables) fill(ctx context.Context, own *os.File, path, hash string)
 		return err
 	}
 	if !e.everybody || info.Mode()&0o001 != 0 {
-		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", hostproc.RawFD(own)), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", pidfd.RawFD(own)), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 		if err == nil {
 			return nil
 		}
@@ -362,7 +362,7 @@ func (e *executables) discard(name string) {
 
 func identify(f *os.File) (identity, error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(hostproc.RawFD(f)), &st); err != nil {
+	if err := unix.Fstat(int(pidfd.RawFD(f)), &st); err != nil {
 		return identity{}, fmt.Errorf("look at executable: %w", err)
 	}
 	return identity{

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 )
 
 // GVisorVersion is what the engine takes itself for.
@@ -23,7 +23,7 @@ const (
 // WithoutCgroups makes the engine one of a machine on which no cgroup can be
 // made.
 func (e *Engine) WithoutCgroups() *Engine {
-	e.groups = hostgroup.None("a test has none")
+	e.groups = cgroup.None("a test has none")
 	return e
 }
 
@@ -35,9 +35,9 @@ func (e *Engine) OnUnified(parent string) bool {
 	if err != nil {
 		return false
 	}
-	for _, m := range hostgroup.ParseMounts(string(b)) {
+	for _, m := range cgroup.ParseMounts(string(b)) {
 		if m.Version == 2 {
-			e.groups = hostgroup.In(groupLayout(parent), hostgroup.Hierarchy{Mount: m, Root: filepath.Join(m.Path, parent)})
+			e.groups = cgroup.In(groupLayout(parent), cgroup.Hierarchy{Mount: m, Root: filepath.Join(m.Path, parent)})
 			return os.Geteuid() == 0
 		}
 	}

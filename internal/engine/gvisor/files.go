@@ -14,7 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // open makes or opens every file of the sandbox's processes and writes their
@@ -176,7 +176,7 @@ func (c *creation) openSentry() error {
 	c.sync = r
 	c.sentry.flag("start-sync-fd", w)
 
-	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
+	config, err := pidfd.ConfigPipe(c.plan.Agent.Config)
 	if err != nil {
 		return err
 	}

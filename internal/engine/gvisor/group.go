@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // overhead is what the whole of a sandbox may take above its limit of memory.
@@ -25,20 +25,20 @@ const overhead = 64 << 20
 // sentry still has memory to clear up with. In one common group the kernel kills one
 // after the other and the sentry last, within milliseconds: what a program took belongs
 // to a file that only the sentry can shrink.
-func groupLayout(parent string) hostgroup.Layout {
-	return hostgroup.Layout{
-		Parent: parent, Controllers: []string{hostgroup.Memory, hostgroup.CPU, hostgroup.Usage},
-		Split: func(h hostgroup.Hierarchy) bool { return h.Has(hostgroup.Memory) },
+func groupLayout(parent string) cgroup.Layout {
+	return cgroup.Layout{
+		Parent: parent, Controllers: []string{cgroup.Memory, cgroup.CPU, cgroup.Usage},
+		Split: func(h cgroup.Hierarchy) bool { return h.Has(cgroup.Memory) },
 		Own:   "sentry", Overhead: overhead,
 	}
 }
 
 // adopt moves the sentry's first stub, from which it forks all later ones, into the
 // guest's group.
-func adopt(g *hostgroup.Group, sentry int) error {
+func adopt(g *cgroup.Group, sentry int) error {
 	for _, dir := range g.Guests() {
 		for _, pid := range children(sentry) {
-			err := hostproc.Write(dir, "cgroup.procs", strconv.Itoa(pid))
+			err := pidfd.Write(dir, "cgroup.procs", strconv.Itoa(pid))
 			if err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("move stub into cgroup: %w", err)
 			}

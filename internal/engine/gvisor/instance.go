@@ -18,8 +18,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // instance is one sandbox.
@@ -27,10 +27,10 @@ type instance struct {
 	e      *Engine
 	rec    record
 	state  []byte
-	sentry *hostproc.Process
-	gofer  *hostproc.Process // nil without mounts
+	sentry *pidfd.Process
+	gofer  *pidfd.Process // nil without mounts
 	ctl    *control
-	group  *hostgroup.Group
+	group  *cgroup.Group
 	brake  *sentryBrake
 
 	crash *os.File // what the sentry writes when it crashes; nil if recovered
@@ -65,7 +65,7 @@ var (
 
 // init makes it an instance; its processes are there. The state is what was
 // recorded of it, by this build or an earlier one.
-func (i *instance) init(e *Engine, rec record, state []byte, g *hostgroup.Group) {
+func (i *instance) init(e *Engine, rec record, state []byte, g *cgroup.Group) {
 	i.e, i.rec, i.group = e, rec, g
 	i.state = state
 	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}

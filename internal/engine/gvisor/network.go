@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // linkName is what the link is called inside.
@@ -53,7 +53,7 @@ func (c *creation) holdFar() error {
 	if c.plan.Link == nil {
 		return nil
 	}
-	fd, err := unix.FcntlInt(hostproc.RawFD(c.plan.Link.Far), unix.F_DUPFD_CLOEXEC, 3)
+	fd, err := unix.FcntlInt(pidfd.RawFD(c.plan.Link.Far), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return fmt.Errorf("duplicate link: %w", err)
 	}

@@ -27,7 +27,7 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/poll"
 )
 
@@ -93,7 +93,7 @@ func park() (args []string, keep []any) {
 		giveUp("set up root", err)
 	}
 	_, unmounter := sandboxsetup.ExecProcUmounter()
-	flags = append(flags, "--proc-mount-sync-fd="+strconv.Itoa(int(hostproc.RawFD(unmounter))))
+	flags = append(flags, "--proc-mount-sync-fd="+strconv.Itoa(int(pidfd.RawFD(unmounter))))
 	if err := sandboxsetup.ApplyCapsAllThreads(&specs.LinuxCapabilities{}, nil); err != nil {
 		giveUp("drop capabilities", err)
 	}

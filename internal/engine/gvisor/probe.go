@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // probeTimeout bounds the trial process.
@@ -146,7 +146,7 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *api.Pro
 	// The result is read from a pipe: the exit status may be reaped by others.
 	out, in, err := os.Pipe()
 	if err != nil {
-		return &api.Problem{What: "no pipe can be made: " + hostproc.ErrText(err)}
+		return &api.Problem{What: "no pipe can be made: " + pidfd.ErrText(err)}
 	}
 	defer out.Close()
 	c := creation{e: e, executable: e.executables.open(ctx, true)}
@@ -156,7 +156,7 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *api.Pro
 	}
 	c.sentry.args = []string{early.Probe}
 	c.sentry.add(in)
-	var p *hostproc.Process
+	var p *pidfd.Process
 	err = e.spawner.Do(ctx, func() (err error) {
 		e.isolate(&c.sentry, c.executable, false, -1)
 		p, err = c.sentry.spawn(null)

@@ -2,16 +2,16 @@
 
 package gvisor
 
-import "github.com/cloche-dev/cloche/internal/engine/hostproc"
+import "github.com/cloche-dev/cloche/internal/engine/pidfd"
 
 // record is all there is to know about an instance in order to find it again
 // or to remove it. It is also its State. What has omitempty is not in those that
 // the first builds wrote.
 type record struct {
-	hostproc.Head
-	Port   int         `json:"port"`
-	Sentry hostproc.ID `json:"sentry"`
-	Gofer  hostproc.ID `json:"gofer,omitzero"`
+	pidfd.Head
+	Port   int      `json:"port"`
+	Sentry pidfd.ID `json:"sentry"`
+	Gofer  pidfd.ID `json:"gofer,omitzero"`
 	// GVisor is the version of gVisor that the sentry is.
 	GVisor string `json:"gvisor,omitempty"`
 	// Executable is the hash of the executable that is kept for it.
@@ -21,18 +21,18 @@ type record struct {
 }
 
 // blank is the record of an instance of which only the names are known.
-func blank(owner, id string) record { return record{Head: hostproc.Head{Owner: owner, ID: id}} }
+func blank(owner, id string) record { return record{Head: pidfd.Head{Owner: owner, ID: id}} }
 
-func newRecords(dir string) hostproc.Records[record] {
-	return hostproc.Records[record]{Dir: dir, Blank: blank}
+func newRecords(dir string) pidfd.Records[record] {
+	return pidfd.Records[record]{Dir: dir, Blank: blank}
 }
 
 // processes are the processes of the record that can still be there.
-func (rec record) processes() []hostproc.ID {
+func (rec record) processes() []pidfd.ID {
 	if rec.Outlived() {
 		return nil
 	}
-	return []hostproc.ID{rec.Sentry, rec.Gofer}
+	return []pidfd.ID{rec.Sentry, rec.Gofer}
 }
 
 // recorded are the hashes of the executables that the instances of all owners

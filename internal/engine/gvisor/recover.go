@@ -15,12 +15,12 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := hostproc.Decode[record](state)
+	rec, err := pidfd.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
@@ -49,22 +49,22 @@ func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
 	}
 	i := &instance{}
 	var err error
-	if i.sentry, err = hostproc.Find(rec.Sentry); err != nil {
+	if i.sentry, err = pidfd.Find(rec.Sentry); err != nil {
 		if errors.Is(err, os.ErrProcessDone) {
 			return nil, nil
 		}
 		return nil, err
 	}
 	if rec.Gofer.PID != 0 {
-		i.gofer, err = hostproc.Find(rec.Gofer)
+		i.gofer, err = pidfd.Find(rec.Gofer)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		i.sentry.Abandon()
 		return nil, err
 	}
-	if err != nil || hostproc.Dying(rec.Sentry.PID) {
+	if err != nil || pidfd.Dying(rec.Sentry.PID) {
 		// Without its gofer a sandbox has lost its mounts.
-		for _, p := range []*hostproc.Process{i.sentry, i.gofer} {
+		for _, p := range []*pidfd.Process{i.sentry, i.gofer} {
 			if p != nil {
 				p.Kill()
 				p.Abandon()
@@ -123,7 +123,7 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 	}
 	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
 	for _, id := range ids {
-		p, err := hostproc.Find(id)
+		p, err := pidfd.Find(id)
 		if errors.Is(err, os.ErrProcessDone) {
 			continue
 		}
@@ -148,13 +148,13 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 
 // findProcesses looks for the sentry and the gofer of an instance by what only
 // the engine can have given them: the name of a role, the bundle and the id.
-func findProcesses(rec record) []hostproc.ID {
+func findProcesses(rec record) []pidfd.ID {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
 	roles := []string{early.FirstSentry, early.Sentry, early.FirstGofer, early.Gofer}
-	var found []hostproc.ID
+	var found []pidfd.ID
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
@@ -167,8 +167,8 @@ func findProcesses(rec record) []hostproc.ID {
 		args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
 		if slices.Contains(roles, args[0]) && args[len(args)-1] == rec.ID &&
 			slices.Contains(args, "--bundle="+rec.Dir) {
-			if start, err := hostproc.StartTime(pid); err == nil {
-				found = append(found, hostproc.ID{PID: pid, Start: start})
+			if start, err := pidfd.StartTime(pid); err == nil {
+				found = append(found, pidfd.ID{PID: pid, Start: start})
 			}
 		}
 	}

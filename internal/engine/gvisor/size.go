@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 )
 
 // sizeFlags make free, nproc and their like show what the sandbox may use. They
@@ -25,8 +25,8 @@ func (c *creation) sizeFlags() []string {
 	}
 	if cpus := c.plan.Limits.CPUs; cpus > 0 {
 		flags = append(flags, "--cpu-num="+strconv.Itoa(processors(cpus)),
-			"--cpu-quota="+strconv.FormatInt(int64(cpus*hostgroup.CPUPeriod), 10),
-			"--cpu-period="+strconv.Itoa(hostgroup.CPUPeriod))
+			"--cpu-quota="+strconv.FormatInt(int64(cpus*cgroup.CPUPeriod), 10),
+			"--cpu-period="+strconv.Itoa(cgroup.CPUPeriod))
 	}
 	return flags
 }

@@ -22,17 +22,17 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // parked is a sentry that has been started and has not been told yet whose it is.
 // It lives in the cgroup that is going to be its sandbox's, which has no limits yet.
 type parked struct {
 	fits  fit
-	proc  *hostproc.Process
-	group *hostgroup.Group
+	proc  *pidfd.Process
+	group *cgroup.Group
 	conn  *os.File // it ends when this is closed
 	crash *os.File // its last words
 	hash  string   // of the executable that is kept for it
@@ -67,7 +67,7 @@ func processors(limit float64) int {
 
 // startParked forks a sentry into g. It must be called on the spawner's thread,
 // which has entered the group.
-func (e *Engine) startParked(f fit, g *hostgroup.Group, x *executable, cgroupFD int) (_ *parked, err error) {
+func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *parked, err error) {
 	p := &parked{fits: f, group: g, hash: x.hash, settled: make(chan struct{}), taken: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -104,7 +104,7 @@ func (e *Engine) startParked(f fit, g *hostgroup.Group, x *executable, cgroupFD 
 	// Whatever the sentry forks from now on inherits this: when memory runs out, a
 	// stub is killed and not the sentry, which gets its own value back when it has
 	// forked the first.
-	_ = hostproc.SetOOMScore(p.proc.ID.PID, hostproc.OOMPrograms)
+	_ = pidfd.SetOOMScore(p.proc.ID.PID, pidfd.OOMPrograms)
 	// Lets the sentry fault in much memory at once by locking it for a moment. Only
 	// root can allow it; it is slower otherwise.
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
@@ -125,7 +125,7 @@ func (p *parked) settle() error {
 		}
 		return err
 	}
-	_ = hostproc.SetOOMScore(p.proc.ID.PID, hostproc.OOMSandbox())
+	_ = pidfd.SetOOMScore(p.proc.ID.PID, pidfd.OOMSandbox())
 	// Takes the kernel some milliseconds. No process of a sandbox exists until a
 	// claim has been made, and none but the agent until Create has seen this done.
 	return adopt(p.group, p.proc.ID.PID)
@@ -146,7 +146,7 @@ func (p *parked) claim(cmd *command, title ...string) error {
 	}
 	var fds []int
 	for _, f := range cmd.files {
-		fds = append(fds, int(hostproc.RawFD(f)))
+		fds = append(fds, int(pidfd.RawFD(f)))
 	}
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *spares) take(f fit) *parked {
 		return nil
 	}
 	s.one = nil
-	if p.fits == f && !p.proc.Dead() && !hostproc.Dying(p.proc.ID.PID) {
+	if p.fits == f && !p.proc.Dead() && !pidfd.Dying(p.proc.ID.PID) {
 		return p
 	}
 	s.wg.Go(func() { s.drop(p) })

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // command is a process of the sandbox that is about to be started, with the
@@ -47,11 +47,11 @@ func (c *command) close() {
 
 // spawn starts the process with standard streams on null and an empty
 // environment. It must be called on the spawner's thread.
-func (c *command) spawn(null *os.File) (*hostproc.Process, error) {
+func (c *command) spawn(null *os.File) (*pidfd.Process, error) {
 	fds := make([]uintptr, 0, early.Executable+1+len(c.files))
-	fds = append(fds, null.Fd(), null.Fd(), hostproc.RawFD(cmp.Or(c.stderr, null)), hostproc.RawFD(c.exe))
+	fds = append(fds, null.Fd(), null.Fd(), pidfd.RawFD(cmp.Or(c.stderr, null)), pidfd.RawFD(c.exe))
 	for _, f := range c.files {
-		fds = append(fds, hostproc.RawFD(f))
+		fds = append(fds, pidfd.RawFD(f))
 	}
 	last := len(fds) - 1
 	if c.table > 0 {
@@ -62,8 +62,8 @@ func (c *command) spawn(null *os.File) (*hostproc.Process, error) {
 		}
 		fds = append(fds, null.Fd())
 	}
-	pidfd := -1
-	c.sys.PidFD = &pidfd
+	pfd := -1
+	c.sys.PidFD = &pfd
 	c.sys.Setsid = true
 	args := c.args
 	if args[0] == early.FirstSentry || args[0] == early.FirstGofer {
@@ -75,5 +75,5 @@ func (c *command) spawn(null *os.File) (*hostproc.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return hostproc.New(pid, pidfd)
+	return pidfd.New(pid, pfd)
 }

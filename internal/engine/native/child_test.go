@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // TestChildDiesWithDaemon kills a daemon while a child waits for its ids. The child has
@@ -56,7 +56,7 @@ func dieWithChild(t *testing.T) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	s.trial(hostkernel.IDs{}, fds[0], fds[1])
+	s.trial(hostrootfs.IDs{}, fds[0], fds[1])
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}

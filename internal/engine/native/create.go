@@ -18,9 +18,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // agentSocket is where the agent is dialled, in the plan's directory, and backlog how
@@ -38,18 +38,18 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  hostproc.Undo
+	undo  pidfd.Undo
 
-	ids    hostkernel.IDs
-	group  *hostgroup.Group
+	ids    hostrootfs.IDs
+	group  *cgroup.Group
 	join   []*os.File
 	script *script
 	h      handed
-	child  *hostproc.Process // the agent, or the program above it
-	fds    []int             // what the child is given; closed when it has them
-	kept   []int             // its mounts whose ids are mapped, the root first
-	goOn   int               // the child waits for a byte; -1 once it is told
-	ready  *os.File          // the agent writes a byte when it listens
+	child  *pidfd.Process // the agent, or the program above it
+	fds    []int          // what the child is given; closed when it has them
+	kept   []int          // its mounts whose ids are mapped, the root first
+	goOn   int            // the child waits for a byte; -1 once it is told
+	ready  *os.File       // the agent writes a byte when it listens
 	inst   *instance
 
 	// Of one that was begun before there was a plan, see spare.go.
@@ -76,8 +76,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		}
 	}
 	c := newCreation(ctx, e, p)
-	err := c.do(ctx, []hostproc.Step{
-		{Name: hostproc.StepRecord, Do: c.record},
+	err := c.do(ctx, []pidfd.Step{
+		{Name: pidfd.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "open files", Do: c.open},
 		{Name: "start process", Do: c.start},
@@ -97,8 +97,8 @@ func newCreation(ctx context.Context, e *Engine, p engine.Plan) *creation {
 }
 
 // do takes the steps. After an error nothing is left of what they made.
-func (c *creation) do(ctx context.Context, steps []hostproc.Step) error {
-	failed, err := hostproc.TakeSteps(ctx, c.e.log, c.plan.ID, steps)
+func (c *creation) do(ctx context.Context, steps []pidfd.Step) error {
+	failed, err := pidfd.TakeSteps(ctx, c.e.log, c.plan.ID, steps)
 	if err != nil {
 		err = c.classify(ctx, failed, err)
 		c.rollback()
@@ -132,7 +132,7 @@ func (e *Engine) validate(p engine.Plan) error {
 // record writes down that there is going to be an instance, so that a Sweep after our
 // sudden death knows where to look.
 func (c *creation) record(context.Context) error {
-	c.rec = record{Head: hostproc.Head{
+	c.rec = record{Head: pidfd.Head{
 		ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Boot: c.e.boot, Cgroups: c.e.groups.Dirs(c.plan.Owner, c.plan.ID),
 	}}
 	var err error
@@ -193,7 +193,7 @@ func (c *creation) lend(fd int) (int, error) {
 	return high, nil
 }
 
-func (c *creation) lendFile(f *os.File) (int, error) { return c.lend(int(hostproc.RawFD(f))) }
+func (c *creation) lendFile(f *os.File) (int, error) { return c.lend(int(pidfd.RawFD(f))) }
 
 // open makes or opens all that the child is given.
 func (c *creation) open(context.Context) error {
@@ -219,7 +219,7 @@ func each(do ...func() error) error {
 }
 
 func (c *creation) openConfig() error {
-	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
+	config, err := pidfd.ConfigPipe(c.plan.Agent.Config)
 	if err == nil {
 		c.h.config, err = c.give(config)
 	}
@@ -255,7 +255,7 @@ func (c *creation) openPipes() error {
 // openListener makes the socket on which the agent is going to accept. Only who can
 // enter the 0700 directory can connect, and nothing inside has a name for it.
 func (c *creation) openListener() error {
-	fd, err := hostproc.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
+	fd, err := pidfd.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
 	if err != nil {
 		return fmt.Errorf("bind the agent's socket: %w", err)
 	}
@@ -303,27 +303,27 @@ func (c *creation) openGroups() error {
 
 // fork starts a script in new namespaces, which are made by the first of the ids if they are
 // many, and in the group of version 2 when there is one.
-func (e *Engine) fork(ctx context.Context, s *script, flags uint64, ids hostkernel.IDs, g *hostgroup.Group) (*hostproc.Process, error) {
-	cgroup := -1
+func (e *Engine) fork(ctx context.Context, s *script, flags uint64, ids hostrootfs.IDs, g *cgroup.Group) (*pidfd.Process, error) {
+	group := -1
 	if dir := g.Unified(); dir != "" {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open cgroup: %w", err)
 		}
 		defer func() { _ = unix.Close(fd) }()
-		cgroup = fd
+		group = fd
 	}
-	var p *hostproc.Process
+	var p *pidfd.Process
 	err := e.spawner.Do(ctx, func() error {
-		var pid, pidfd int
+		var pid, pfd int
 		err := ids.Create(func() (err error) {
-			pid, pidfd, err = s.fork(flags, cgroup)
+			pid, pfd, err = s.fork(flags, group)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if p, err = hostproc.New(pid, pidfd); err != nil {
+		if p, err = pidfd.New(pid, pfd); err != nil {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		return err
@@ -465,7 +465,7 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
-	if known := hostproc.CreateError(ctx, c.plan.ID, step, err); known != nil {
+	if known := pidfd.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
 	if at, ok := errors.AsType[*stepError](err); ok {
@@ -483,7 +483,7 @@ func removeFiles(dir string) {
 
 // dial opens a stream to the agent's socket.
 func dial(dir string) (net.Conn, error) {
-	fd, err := hostproc.Socket(filepath.Join(dir, agentSocket), unix.Connect)
+	fd, err := pidfd.Socket(filepath.Join(dir, agentSocket), unix.Connect)
 	if err != nil {
 		return nil, err
 	}

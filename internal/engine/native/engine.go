@@ -14,9 +14,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Name is what requests call this engine.
@@ -54,13 +54,13 @@ type Engine struct {
 	name     string
 	jail     *Jail
 	log      *slog.Logger
-	records  hostproc.Records[record]
-	groups   hostgroup.Maker
-	ids      *hostkernel.IDPool
-	images   *hostkernel.Images
+	records  pidfd.Records[record]
+	groups   cgroup.Maker
+	ids      *hostrootfs.IDPool
+	images   *hostrootfs.Images
 	rootless bool
 	boot     string
-	spawner  *hostproc.Spawner
+	spawner  *pidfd.Spawner
 	pool     *pool
 
 	probing sync.Mutex
@@ -86,15 +86,15 @@ func New(o Options) (*Engine, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{
-		name: name, jail: o.Jail, log: o.Logger.With("engine", name), records: hostproc.Records[record]{Dir: o.StateDir, Blank: blank},
-		rootless: os.Geteuid() != 0, boot: hostproc.Boot(), spawner: hostproc.NewSpawner(),
+		name: name, jail: o.Jail, log: o.Logger.With("engine", name), records: pidfd.Records[record]{Dir: o.StateDir, Blank: blank},
+		rootless: os.Geteuid() != 0, boot: pidfd.Boot(), spawner: pidfd.NewSpawner(),
 	}
 	if err := os.MkdirAll(e.records.Dir, 0o700); err != nil {
 		return nil, api.Errorf(api.CodeInternal, "make state directory of engine %s: %w", name, err)
 	}
 	e.groups = findGroups(!e.rootless, name)
-	e.images = hostkernel.NewImages(o.RootsDir, !e.rootless)
-	e.ids = hostkernel.NewIDPool(cmp.Or(o.IDsDir, o.StateDir), !e.rootless)
+	e.images = hostrootfs.NewImages(o.RootsDir, !e.rootless)
+	e.ids = hostrootfs.NewIDPool(cmp.Or(o.IDsDir, o.StateDir), !e.rootless)
 	spares := max(o.Spares, 0)
 	if e.rootless || e.jail != nil {
 		spares = 0
@@ -113,8 +113,8 @@ func (e *Engine) Name() string { return e.name }
 
 // Terms implements engine.Host.
 func (e *Engine) Terms() engine.Terms {
-	closes := hostkernel.ClosesSockets(hostkernel.LandlockVersion())
-	if u := e.groups.Unified(); e.jail != nil && u != nil && u.Has(hostgroup.Pids) {
+	closes := hostrootfs.ClosesSockets(hostrootfs.LandlockVersion())
+	if u := e.groups.Unified(); e.jail != nil && u != nil && u.Has(cgroup.Pids) {
 		// The program above the agent is in the group too, so the agent can make none.
 		return engine.Terms{CoversSockets: true, ClosesSockets: closes, SingleUser: e.rootless, LimitsPids: true, CountsAgent: true, NoGroups: true}
 	}

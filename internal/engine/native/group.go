@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // overhead is what the agent may take above the limit of memory.
@@ -21,11 +21,11 @@ const maxGroups = 4
 // groupLayout: on version 1 what the agent starts is in a group of its own, where a
 // limit that is reached leaves the agent room to say so. On version 2 the agent gets the
 // instance's group and makes its own in it.
-func groupLayout(name string) hostgroup.Layout {
-	return hostgroup.Layout{
-		Parent: "cloche-" + name, Controllers: []string{hostgroup.Memory, hostgroup.CPU, hostgroup.Usage, hostgroup.Pids}, Bare: true,
-		Split: func(h hostgroup.Hierarchy) bool {
-			return h.Mount.Version == 1 && (h.Has(hostgroup.Memory) || h.Has(hostgroup.Pids))
+func groupLayout(name string) cgroup.Layout {
+	return cgroup.Layout{
+		Parent: "cloche-" + name, Controllers: []string{cgroup.Memory, cgroup.CPU, cgroup.Usage, cgroup.Pids}, Bare: true,
+		Split: func(h cgroup.Hierarchy) bool {
+			return h.Mount.Version == 1 && (h.Has(cgroup.Memory) || h.Has(cgroup.Pids))
 		},
 		Overhead: overhead,
 	}
@@ -34,15 +34,15 @@ func groupLayout(name string) hostgroup.Layout {
 // findGroups looks which hierarchies are mounted and can be used, for the engine of that
 // name: no other has its directory in them. A normal user has what was delegated to it.
 // Nobody is asked for more: the engine gvisor, which is made before, has done that.
-func findGroups(root bool, name string) hostgroup.Maker {
-	return hostgroup.Look(groupLayout(name), root)
+func findGroups(root bool, name string) cgroup.Maker {
+	return cgroup.Look(groupLayout(name), root)
 }
 
 // limitsPids reports whether the groups limit what the agent starts: on version 2 the
 // agent does, in the group that it is given.
-func limitsPids(m hostgroup.Maker) bool {
+func limitsPids(m cgroup.Maker) bool {
 	u := m.Unified()
-	return m.Has(hostgroup.Pids) && (u == nil || !u.Has(hostgroup.Pids))
+	return m.Has(cgroup.Pids) && (u == nil || !u.Has(cgroup.Pids))
 }
 
 // enforcement says which limits can be enforced.
@@ -57,11 +57,11 @@ func (e *Engine) enforcement() map[string]api.Enforcement {
 
 // countsByUser reports whether processes are limited by how many a sandbox's user namespace
 // has, for want of a group: there is one user inside.
-func (e *Engine) countsByUser() bool { return e.rootless && !e.groups.Has(hostgroup.Pids) }
+func (e *Engine) countsByUser() bool { return e.rootless && !e.groups.Has(cgroup.Pids) }
 
 // handOver gives the group of version 2 to the sandbox's root: the agent makes one in it
 // for each process. Nothing else inside can see it.
-func handOver(g *hostgroup.Group, who hostkernel.IDs) error {
+func handOver(g *cgroup.Group, who hostrootfs.IDs) error {
 	dir := g.Unified()
 	if dir == "" {
 		return nil

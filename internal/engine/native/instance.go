@@ -11,8 +11,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // instance is one sandbox.
@@ -21,10 +21,10 @@ type instance struct {
 	rec   record
 	state []byte
 	// init is the agent, the first process: all others die with it.
-	init *hostproc.Process
+	init *pidfd.Process
 	// above is the program that isolates it and ends with it; nil is none.
-	above *hostproc.Process
-	group *hostgroup.Group
+	above *pidfd.Process
+	group *cgroup.Group
 
 	driving sync.Mutex // held by Pause, Resume and Close
 	closed  bool
@@ -41,8 +41,8 @@ var (
 	_ engine.FileHolder = (*instance)(nil)
 )
 
-func newInstance(e *Engine, rec record, p, above *hostproc.Process, g *hostgroup.Group) *instance {
-	i := &instance{e: e, rec: rec, state: hostproc.Encode(rec), init: p, above: above, group: g, buried: make(chan struct{})}
+func newInstance(e *Engine, rec record, p, above *pidfd.Process, g *cgroup.Group) *instance {
+	i := &instance{e: e, rec: rec, state: pidfd.Encode(rec), init: p, above: above, group: g, buried: make(chan struct{})}
 	go i.watch()
 	return i
 }
@@ -193,5 +193,5 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 
 // FileHolders implements engine.FileHolder: its files are mounted for its own processes.
 func (i *instance) FileHolders(context.Context) ([]int, error) {
-	return hostproc.Tree(i.init.ID.PID), nil
+	return pidfd.Tree(i.init.ID.PID), nil
 }

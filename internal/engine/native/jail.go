@@ -18,9 +18,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Jail is a program that isolates in this engine's stead. The engine makes the place,
@@ -43,7 +43,7 @@ type Jailed struct {
 	// Hostname is the sandbox's; empty is none of its own.
 	Hostname string
 	// Root is where the root is, and Empty an empty directory that nobody can write to.
-	// Made has the files that stand for those of /proc, see hostkernel.StandIns.
+	// Made has the files that stand for those of /proc, see hostrootfs.StandIns.
 	Root, Empty, Made string
 	// ReadOnly says that Root is.
 	ReadOnly bool
@@ -89,10 +89,10 @@ const ownThreads = 64
 // group, which the program above the agent is in.
 func (c *creation) limitJail() error {
 	dir := c.group.Unified()
-	if dir == "" || c.plan.Limits.Pids <= 0 || !c.e.groups.Unified().Has(hostgroup.Pids) {
+	if dir == "" || c.plan.Limits.Pids <= 0 || !c.e.groups.Unified().Has(cgroup.Pids) {
 		return nil
 	}
-	if err := hostproc.Write(dir, "pids.max", strconv.FormatInt(c.plan.Limits.Pids+ownThreads, 10)); err != nil {
+	if err := pidfd.Write(dir, "pids.max", strconv.FormatInt(c.plan.Limits.Pids+ownThreads, 10)); err != nil {
 		return fmt.Errorf("set limit: %w", err)
 	}
 	return nil
@@ -134,7 +134,7 @@ func (s *script) stage(p engine.Plan, h *handed) slot {
 	s.do(unix.SYS_CHDIR, jailPlace)
 	s.mkdir("user", 0o777)
 	s.mkdir("empty", 0o555)
-	s.standIns("made", hostkernel.StandIns())
+	s.standIns("made", hostrootfs.StandIns())
 	// The program changes flags and leaves this one out, which would be refused: what is
 	// mounted in a user namespace opens no devices anyway.
 	s.overlay(h, 0)
@@ -149,7 +149,7 @@ func (s *script) stage(p engine.Plan, h *handed) slot {
 }
 
 // imprison leaves the root that was made and becomes the program that takes it.
-func (s *script) imprison(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed, host, tap slot) {
+func (s *script) imprison(e *Engine, p engine.Plan, ids hostrootfs.IDs, h handed, host, tap slot) {
 	s.now = "leave the root"
 	s.do(unix.SYS_FCHDIR, host)
 	s.do(unix.SYS_CHROOT, ".")
@@ -161,7 +161,7 @@ func (s *script) imprison(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed
 	s.do(unix.SYS_CLOSE_RANGE, jailLogFD+1, maxFD, 0)
 	s.quiet(p)
 	j := Jailed{
-		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, Made: jailMade, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: hostkernel.AgentCaps,
+		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, Made: jailMade, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: hostrootfs.AgentCaps,
 		Keep: []int{configFD, readyFD, listenFD}, Log: jailLogFD, Agent: p.Agent.Argv,
 	}
 	if h.guest >= 0 {
@@ -181,7 +181,7 @@ func (s *script) lowPorts() { s.set("/proc/sys/net/ipv4/ip_unprivileged_port_sta
 // findAgent finds the agent, which may be below a program that has started it.
 func (c *creation) findAgent(context.Context) error {
 	// What was executed has memory of its own, and has started no program yet.
-	_ = hostproc.SetOOMScore(c.child.ID.PID, hostproc.OOMSandbox())
+	_ = pidfd.SetOOMScore(c.child.ID.PID, pidfd.OOMSandbox())
 	if c.e.jail == nil {
 		c.inst = newInstance(c.e, c.rec, c.child, nil, c.group)
 		return nil
@@ -197,7 +197,7 @@ func (c *creation) findAgent(context.Context) error {
 		return fmt.Errorf("%d processes are below %s, not the agent alone", len(found), c.e.jail.Name)
 	}
 	c.rec.Init = found[0].ID
-	_ = hostproc.SetOOMScore(c.rec.Init.PID, hostproc.OOMSandbox())
+	_ = pidfd.SetOOMScore(c.rec.Init.PID, pidfd.OOMSandbox())
 	if err := c.e.records.Update(c.rec); err != nil {
 		found[0].Abandon()
 		return err
@@ -208,7 +208,7 @@ func (c *creation) findAgent(context.Context) error {
 
 // children opens the processes that p has started. It is for a p that starts no more
 // of them, or is killed afterwards: what comes later ends with it.
-func children(p *hostproc.Process) ([]*hostproc.Process, error) {
+func children(p *pidfd.Process) ([]*pidfd.Process, error) {
 	number := strconv.Itoa(p.ID.PID)
 	b, err := os.ReadFile("/proc/" + number + "/task/" + number + "/children")
 	if errors.Is(err, os.ErrNotExist) {
@@ -217,7 +217,7 @@ func children(p *hostproc.Process) ([]*hostproc.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []*hostproc.Process
+	var found []*pidfd.Process
 	for f := range bytes.FieldsSeq(b) {
 		pid, err := strconv.Atoi(string(f))
 		if err != nil {
@@ -232,7 +232,7 @@ func children(p *hostproc.Process) ([]*hostproc.Process, error) {
 			_ = unix.Close(fd)
 			continue
 		}
-		q, err := hostproc.New(pid, fd)
+		q, err := pidfd.New(pid, fd)
 		if err != nil {
 			return found, err
 		}
@@ -268,7 +268,7 @@ func parent(number string) string {
 
 // killAll kills a process, which all others of its sandbox die with, and waits. Where
 // it is a program above an agent, that is killed too.
-func killAll(ctx context.Context, p *hostproc.Process, above bool) error {
+func killAll(ctx context.Context, p *pidfd.Process, above bool) error {
 	if !above {
 		p.Kill()
 		return p.Wait(ctx)

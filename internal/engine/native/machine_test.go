@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
-	"github.com/cloche-dev/cloche/internal/vmtest/plan"
+	"github.com/cloche-dev/cloche/test/vm/plan"
 )
 
 // TestUnderAnotherKernel proves the engine where cgroups are of version 2 alone: as root,

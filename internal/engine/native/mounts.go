@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // openRoot makes a mount of the root's image, or finds where it is unpacked.
@@ -67,7 +67,7 @@ func (c *creation) openMounts() error {
 
 // openDevices makes mounts of the device nodes.
 func (c *creation) openDevices() error {
-	for _, d := range hostkernel.Devices() {
+	for _, d := range hostrootfs.Devices() {
 		path := "/dev/" + d.Name
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(d.Major, d.Minor) {
@@ -116,7 +116,7 @@ func (c *creation) idmap(ns *os.File) error {
 	defer func() { _ = closed.Close() }() // of nil too
 	for i, fd := range c.kept {
 		by := ns
-		if i > 0 && hostkernel.Closes(c.plan.Mounts[i-1]) {
+		if i > 0 && hostrootfs.Closes(c.plan.Mounts[i-1]) {
 			if closed == nil {
 				var err error
 				if closed, err = c.ids.Closed(); err != nil {

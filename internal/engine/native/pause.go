@@ -8,7 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 )
 
 var _ engine.Pauser = (*instance)(nil)
@@ -46,7 +46,7 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, hostgroup.ErrNoFreezer):
+	case errors.Is(err, cgroup.ErrNoFreezer):
 		return api.Errorf(api.CodeUnsupported, "%s sandbox %s: %w", what, i.rec.ID, err).
 			WithHint("mount cgroup2, or use engine gvisor")
 	case i.dead() || i.asked.Load():

@@ -21,8 +21,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
 	"github.com/cloche-dev/cloche/internal/engine/native"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // needsPool skips a test where there is no pool, and says why.
@@ -105,7 +105,7 @@ func left(t *testing.T, dir, owner string) (names []string) {
 func gone(t *testing.T, what string, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := hostproc.StartTime(pid); err != nil {
+		if _, err := pidfd.StartTime(pid); err != nil {
 			return
 		}
 		if time.Now().After(end) {
@@ -344,7 +344,7 @@ func TestNativePoolDaemonKilled(t *testing.T) {
 			t.Errorf("left: %s", name)
 		}
 	}
-	if _, err := hostproc.StartTime(pids[last]); err != nil {
+	if _, err := pidfd.StartTime(pids[last]); err != nil {
 		t.Errorf("the sandbox was swept away: %v", err)
 	}
 	if err := e.Sweep(t.Context(), p.Owner, nil); err != nil {

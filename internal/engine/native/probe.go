@@ -13,8 +13,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // probeTimeout bounds the trial process.
@@ -27,7 +27,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 		SharesHostFS: true,
 		Name:         e.name, Tier: api.TierNamespace, Enforces: e.enforcement(),
 		Facts: map[string]string{
-			"rootless": strconv.FormatBool(e.rootless), "cgroup": e.groups.Describe(), "ids": e.ids.Where(), "landlock": strconv.Itoa(hostkernel.LandlockVersion()),
+			"rootless": strconv.FormatBool(e.rootless), "cgroup": e.groups.Describe(), "ids": e.ids.Where(), "landlock": strconv.Itoa(hostrootfs.LandlockVersion()),
 		},
 	}
 	r.Enforces["egress"] = e.egress()
@@ -37,14 +37,14 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 			Reason: "pages of pipes, epoll watches and descriptors on their way in sockets are shared with the daemon's user, and the sandbox gets a quarter of that user's inotify instances, timers, signals and message queues",
 		}
 	}
-	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: !e.rootless, Covers: true, Landlock: hostkernel.LandlockVersion()})
+	hostrootfs.ReportSockets(r.Enforces, hostrootfs.Closing{ReadOnly: !e.rootless, Covers: true, Landlock: hostrootfs.LandlockVersion()})
 	if e.images.Mounted() {
 		r.Facts["root"] = "EROFS by the kernel"
 	} else {
 		r.Facts["root"] = "unpacked images"
 	}
-	if err := hostkernel.CheckFilters(); err != nil {
-		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
+	if err := hostrootfs.CheckFilters(); err != nil {
+		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostrootfs.FilterMend})
 	}
 	if p := e.try(ctx); p != nil {
 		r.Problems = append(r.Problems, *p)
@@ -89,15 +89,15 @@ func (e *Engine) try(ctx context.Context) *api.Problem {
 	if err := s.close(); err != nil {
 		return &api.Problem{What: err.Error()}
 	}
-	var p *hostproc.Process
+	var p *pidfd.Process
 	err = e.spawner.Do(ctx, func() error {
-		var pid, pidfd int
+		var pid, pfd int
 		err := own.Create(func() (err error) {
-			pid, pidfd, err = s.fork(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, -1)
+			pid, pfd, err = s.fork(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, -1)
 			return err
 		})
 		if err == nil {
-			p, err = hostproc.New(pid, pidfd)
+			p, err = pidfd.New(pid, pfd)
 		}
 		return err
 	})
@@ -125,7 +125,7 @@ func (e *Engine) try(ctx context.Context) *api.Problem {
 }
 
 // trial is the script of a process that tries what a sandbox needs.
-func (s *script) trial(own hostkernel.IDs, goRead, goOn int) {
+func (s *script) trial(own hostrootfs.IDs, goRead, goOn int) {
 	s.await(goRead, goOn)
 	s.identity(engine.Plan{}, own)
 	s.now = "mount"

@@ -2,19 +2,19 @@
 
 package native
 
-import "github.com/cloche-dev/cloche/internal/engine/hostproc"
+import "github.com/cloche-dev/cloche/internal/engine/pidfd"
 
 // record is all there is to know about an instance in order to find it again or to
 // remove it. It is also its State.
 type record struct {
-	hostproc.Head
+	pidfd.Head
 	// Init is the first process, the agent; zero before it is started.
-	Init hostproc.ID `json:"init,omitzero"`
+	Init pidfd.ID `json:"init,omitzero"`
 	// Jail is the program above it; zero when there is none.
-	Jail hostproc.ID `json:"jail,omitzero"`
+	Jail pidfd.ID `json:"jail,omitzero"`
 	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
 	IDs uint32 `json:"ids,omitempty"`
 }
 
 // blank is the record of an instance of which only the names are known.
-func blank(owner, id string) record { return record{Head: hostproc.Head{Owner: owner, ID: id}} }
+func blank(owner, id string) record { return record{Head: pidfd.Head{Owner: owner, ID: id}} }

@@ -13,12 +13,12 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := hostproc.Decode[record](state)
+	rec, err := pidfd.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
@@ -41,13 +41,13 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 
 // find opens the processes of a record. It is os.ErrProcessDone when one of them is dead
 // or soon will be.
-func (rec record) find() (init, above *hostproc.Process, err error) {
-	if rec.Jail != (hostproc.ID{}) {
-		if above, err = hostproc.Find(rec.Jail); err != nil {
+func (rec record) find() (init, above *pidfd.Process, err error) {
+	if rec.Jail != (pidfd.ID{}) {
+		if above, err = pidfd.Find(rec.Jail); err != nil {
 			return nil, nil, err
 		}
 	}
-	if init, err = hostproc.Find(rec.Init); err == nil && hostproc.Dying(rec.Init.PID) {
+	if init, err = pidfd.Find(rec.Init); err == nil && pidfd.Dying(rec.Init.PID) {
 		init.Abandon()
 		err = os.ErrProcessDone
 	}
@@ -70,7 +70,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	// lost.
 	for id, dirs := range e.groups.Orphans(owner) {
 		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.has(id) }) {
-			recs = append(recs, record{Head: hostproc.Head{ID: id, Owner: owner, Cgroups: dirs}})
+			recs = append(recs, record{Head: pidfd.Head{ID: id, Owner: owner, Cgroups: dirs}})
 		}
 	}
 	var errs []error
@@ -93,7 +93,7 @@ func (rec record) has(id string) bool {
 
 // was reports whether an instance was the spare of that record.
 func (rec record) was(spare record) bool {
-	return rec.Init != (hostproc.ID{}) && rec.Init == spare.Init
+	return rec.Init != (pidfd.ID{}) && rec.Init == spare.Init
 }
 
 // destroy kills and removes whatever is left of an instance, known by its record
@@ -104,8 +104,8 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 	defer cancel()
 	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
 	if !rec.Outlived() {
-		for n, id := range []hostproc.ID{rec.Jail, rec.Init} {
-			p, err := hostproc.Find(id)
+		for n, id := range []pidfd.ID{rec.Jail, rec.Init} {
+			p, err := pidfd.Find(id)
 			if errors.Is(err, os.ErrProcessDone) {
 				continue
 			}

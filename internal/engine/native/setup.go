@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // Descriptors of the agent, see engine.Agent.
@@ -55,7 +55,7 @@ type source struct {
 }
 
 // write writes the script that makes the place and executes the agent in it.
-func (s *script) write(e *Engine, p engine.Plan, ids hostkernel.IDs, h handed) error {
+func (s *script) write(e *Engine, p engine.Plan, ids hostrootfs.IDs, h handed) error {
 	s.begin(p, h)
 	tap := slot(0)
 	if h.guest >= 0 {
@@ -126,7 +126,7 @@ func (s *script) await(goRead, goOn int) {
 }
 
 // identity leaves the daemon's groups and names and becomes root of the sandbox.
-func (s *script) identity(p engine.Plan, ids hostkernel.IDs) {
+func (s *script) identity(p engine.Plan, ids hostrootfs.IDs) {
 	s.now = "leave the session"
 	s.do(unix.SYS_SETSID)
 	s.try(unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
@@ -134,7 +134,7 @@ func (s *script) identity(p engine.Plan, ids hostkernel.IDs) {
 }
 
 // become makes it root of the user namespace that it is in.
-func (s *script) become(p engine.Plan, ids hostkernel.IDs) {
+func (s *script) become(p engine.Plan, ids hostrootfs.IDs) {
 	s.now = "become root of the sandbox"
 	s.do(unix.SYS_SETRESGID, 0, 0, 0)
 	if ids.Many() {
@@ -231,10 +231,10 @@ func (s *script) pivot() {
 func layer(p engine.Plan) string {
 	size := p.Limits.DiskBytes
 	if p.Root.ReadOnly || size <= 0 {
-		size = hostkernel.NoDiskLimit
+		size = hostrootfs.NoDiskLimit
 	}
 	// A little more for the directories that are there already, at most as many.
-	return strings.Join(hostkernel.TmpfsOptions(size+8*4096, 0o755), ",")
+	return strings.Join(hostrootfs.TmpfsOptions(size+8*4096, 0o755), ",")
 }
 
 // layerFlags are its mount's. Nothing but the kernel goes by that.
@@ -275,11 +275,11 @@ func (s *script) system(mount any, to string) {
 }
 
 // kernel makes /dev and covers what of /proc and /sys is not the sandbox's business.
-func (s *script) kernel(h handed, ids hostkernel.IDs, proc bool) {
+func (s *script) kernel(h handed, ids hostrootfs.IDs, proc bool) {
 	s.now = "make /dev"
 	dev := s.filesystem("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "size=64k", "mode=755", "nr_inodes=64")
 	s.system(dev, "/dev")
-	for i, d := range hostkernel.Devices() {
+	for i, d := range hostrootfs.Devices() {
 		s.makeFile("/dev/"+d.Name, 0o666)
 		s.move(h.devices[i].at, "/dev/"+d.Name)
 	}
@@ -288,7 +288,7 @@ func (s *script) kernel(h handed, ids hostkernel.IDs, proc bool) {
 	}
 	s.mkdir("/dev/pts", 0o755)
 	s.mkdir("/dev/shm", 0o1777)
-	s.move(s.filesystem("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620", "max="+strconv.Itoa(hostkernel.MaxTerminals)), "/dev/pts")
+	s.move(s.filesystem("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620", "max="+strconv.Itoa(hostrootfs.MaxTerminals)), "/dev/pts")
 	if proc {
 		s.boundUser(ids)
 	}
@@ -296,12 +296,12 @@ func (s *script) kernel(h handed, ids hostkernel.IDs, proc bool) {
 }
 
 // boundUser bounds what the sandbox may take of the tables of the daemon's own user.
-func (s *script) boundUser(ids hostkernel.IDs) {
+func (s *script) boundUser(ids hostrootfs.IDs) {
 	if ids.Many() {
 		return
 	}
 	s.now = "bound what is counted by user"
-	for _, set := range hostkernel.UserSettings() {
+	for _, set := range hostrootfs.UserSettings() {
 		s.set(set.Path, set.Value)
 	}
 }
@@ -321,14 +321,14 @@ func (s *script) set(path, value string) {
 // limitUser bounds what is counted by user and limited by process: in the sandbox's own user
 // namespace, and so for all that is in it. Processes are more than the sandbox may have by
 // those of the agent.
-func (s *script) limitUser(e *Engine, p engine.Plan, ids hostkernel.IDs) {
+func (s *script) limitUser(e *Engine, p engine.Plan, ids hostrootfs.IDs) {
 	if ids.Many() {
 		return
 	}
 	s.now = "bound what is counted by user"
-	limits := hostkernel.UserLimits()
+	limits := hostrootfs.UserLimits()
 	if e.countsByUser() && p.Limits.Pids > 0 {
-		limits = append(limits, hostkernel.Limit{Kind: unix.RLIMIT_NPROC, Most: uint64(p.Limits.Pids + ownThreads)})
+		limits = append(limits, hostrootfs.Limit{Kind: unix.RLIMIT_NPROC, Most: uint64(p.Limits.Pids + ownThreads)})
 	}
 	for _, l := range limits {
 		s.do(unix.SYS_PRLIMIT64, 0, l.Kind, binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Most), l.Most), 0)
@@ -356,7 +356,7 @@ func (s *script) cover(proc bool) {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	s.do(unix.SYS_MOUNT, "none", coverDir, "tmpfs", flags, "size=1m,nr_inodes=64,mode=755")
 	s.mkdir(coverEmpty, 0o555)
-	made := hostkernel.StandIns()
+	made := hostrootfs.StandIns()
 	if proc {
 		s.standIns(coverMade, made)
 	}
@@ -370,7 +370,7 @@ func (s *script) cover(proc bool) {
 }
 
 // standIns makes a directory with the files that stand for those of /proc.
-func (s *script) standIns(dir string, made []hostkernel.StandIn) {
+func (s *script) standIns(dir string, made []hostrootfs.StandIn) {
 	s.mkdir(dir, 0o755)
 	for _, f := range made {
 		fd := s.get(unix.SYS_OPENAT, unix.AT_FDCWD, dir+"/"+f.Name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o444)
@@ -381,7 +381,7 @@ func (s *script) standIns(dir string, made []hostkernel.StandIn) {
 
 // keepSys makes the directories that what is kept of /sys goes to.
 func (s *script) keepSys() {
-	for _, name := range hostkernel.KeptSys() {
+	for _, name := range hostrootfs.KeptSys() {
 		s.parents(coverSys+strings.TrimPrefix(name, "/sys"), true)
 	}
 }
@@ -389,12 +389,12 @@ func (s *script) keepSys() {
 // coverSys leaves of /sys what is kept.
 func (s *script) coverSys() {
 	var kept []slot
-	for _, name := range hostkernel.KeptSys() {
+	for _, name := range hostrootfs.KeptSys() {
 		kept = append(kept, s.get(unix.SYS_OPEN_TREE, unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	}
 	s.do(unix.SYS_UMOUNT2, "/sys", unix.MNT_DETACH)
 	s.do(unix.SYS_MOUNT, coverSys, "/sys", 0, unix.MS_BIND, 0)
-	for i, name := range hostkernel.KeptSys() {
+	for i, name := range hostrootfs.KeptSys() {
 		s.move(kept[i], name)
 		s.do(unix.SYS_CLOSE, kept[i])
 	}
@@ -402,9 +402,9 @@ func (s *script) coverSys() {
 
 // coverProc covers what is covered of /proc, and makes of the rest read-only what only the
 // host may change.
-func (s *script) coverProc(made []hostkernel.StandIn) {
+func (s *script) coverProc(made []hostrootfs.StandIn) {
 	readOnly := s.mountAttr(unix.MOUNT_ATTR_RDONLY)
-	for _, name := range hostkernel.ReadOnlyPaths() {
+	for _, name := range hostrootfs.ReadOnlyPaths() {
 		s.do(unix.SYS_MOUNT, name, name, 0, unix.MS_BIND, 0)
 		s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, name, 0, readOnly, unix.MOUNT_ATTR_SIZE_VER0)
 	}
@@ -416,7 +416,7 @@ func (s *script) coverProc(made []hostkernel.StandIn) {
 	s.makeFile(coverFile, 0)
 	s.do(unix.SYS_MOUNT, "/dev/null", coverFile, 0, unix.MS_BIND, 0)
 	s.do(unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, coverFile, 0, readOnly, unix.MOUNT_ATTR_SIZE_VER0)
-	files, dirs := hostkernel.Covers()
+	files, dirs := hostrootfs.Covers()
 	for _, name := range files {
 		over(coverFile, name)
 	}
@@ -460,7 +460,7 @@ func (s *script) places(p engine.Plan, h handed) {
 	for _, t := range p.Tmpfs {
 		s.now = "mount " + t.Target
 		s.parents(t.Target, true)
-		s.move(s.filesystem("tmpfs", plainAttrs, hostkernel.TmpfsOptions(t.SizeBytes, t.Mode)...), t.Target)
+		s.move(s.filesystem("tmpfs", plainAttrs, hostrootfs.TmpfsOptions(t.SizeBytes, t.Mode)...), t.Target)
 	}
 	for i, m := range p.Mounts {
 		s.now = "mount " + m.Target
@@ -487,21 +487,21 @@ func (s *script) weaken(p engine.Plan) {
 	s.limitCore()
 	s.do(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	for c := range unix.CAP_LAST_CAP + 1 {
-		if hostkernel.AgentCaps>>uint(c)&1 == 0 {
+		if hostrootfs.AgentCaps>>uint(c)&1 == 0 {
 			s.try(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		}
 	}
 	inherit := uint64(0)
 	if p.Agent.UID != 0 {
 		s.now = "become the agent's user"
-		inherit = hostkernel.AgentCaps
+		inherit = hostrootfs.AgentCaps
 		s.do(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0)
 		s.do(unix.SYS_SETRESGID, int(p.Agent.UID), int(p.Agent.UID), int(p.Agent.UID))
 		s.do(unix.SYS_SETRESUID, int(p.Agent.UID), int(p.Agent.UID), int(p.Agent.UID))
 	}
 	var data []byte
 	for _, half := range []uint{0, 32} {
-		caps := uint32(hostkernel.AgentCaps >> half)
+		caps := uint32(hostrootfs.AgentCaps >> half)
 		data = binary.NativeEndian.AppendUint32(data, caps)
 		data = binary.NativeEndian.AppendUint32(data, caps)
 		data = binary.NativeEndian.AppendUint32(data, uint32(inherit>>half))

@@ -9,26 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // coverPlace is where the socket that covers others is meanwhile: over a directory that
 // every root has.
 const coverPlace = "/dev"
 
-// coverSockets covers the sockets of a plan's mounts, as hostkernel.CoverSockets does.
+// coverSockets covers the sockets of a plan's mounts, as hostrootfs.CoverSockets does.
 func (s *script) coverSockets(p engine.Plan, h handed) {
 	if !slices.ContainsFunc(p.Mounts, func(m engine.Mount) bool { return len(m.Sockets) > 0 }) {
 		return
 	}
 	s.now = "cover sockets of the host"
-	fs := s.filesystem("tmpfs", 0, hostkernel.InertOptions()...)
-	s.do(unix.SYS_MKNODAT, fs, hostkernel.InertSocket, hostkernel.InertMode, 0)
-	s.do(unix.SYS_MOUNT_SETATTR, fs, "", unix.AT_EMPTY_PATH, s.mountAttr(hostkernel.InertAttrs), unix.MOUNT_ATTR_SIZE_VER0)
+	fs := s.filesystem("tmpfs", 0, hostrootfs.InertOptions()...)
+	s.do(unix.SYS_MKNODAT, fs, hostrootfs.InertSocket, hostrootfs.InertMode, 0)
+	s.do(unix.SYS_MOUNT_SETATTR, fs, "", unix.AT_EMPTY_PATH, s.mountAttr(hostrootfs.InertAttrs), unix.MOUNT_ATTR_SIZE_VER0)
 	s.move(fs, coverPlace)
-	how := hostkernel.HowSocket()
+	how := hostrootfs.HowSocket()
 	howAt := s.bytes(unsafe.Slice((*byte)(unsafe.Pointer(&how)), unsafe.Sizeof(how)))
-	inert, empty := s.text(coverPlace+"/"+hostkernel.InertSocket), s.text("")
+	inert, empty := s.text(coverPlace+"/"+hostrootfs.InertSocket), s.text("")
 	at, cover := s.slot(), s.slot()
 	for i, m := range p.Mounts {
 		for _, name := range m.Sockets {

@@ -18,9 +18,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // A spare is a creation that was begun before there was a plan, as far as it goes: the
@@ -72,8 +72,8 @@ func (k kind) plan(id string) engine.Plan {
 // newSpare begins one and waits until its agent is executed.
 func (e *Engine) newSpare(ctx context.Context, k kind, id string) (*creation, error) {
 	c := newCreation(ctx, e, k.plan(id))
-	err := c.do(ctx, []hostproc.Step{
-		{Name: hostproc.StepRecord, Do: c.record},
+	err := c.do(ctx, []pidfd.Step{
+		{Name: pidfd.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "open files", Do: c.openSpare},
 		{Name: "start process", Do: c.start},
@@ -147,7 +147,7 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 		return errAgentEnded
 	}
 	// It has memory of its own now.
-	_ = hostproc.SetOOMScore(c.child.ID.PID, hostproc.OOMSandbox())
+	_ = pidfd.SetOOMScore(c.child.ID.PID, pidfd.OOMSandbox())
 	c.script.free()
 	c.script = nil
 	for _, f := range append(c.join, c.executed) {
@@ -161,8 +161,8 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	spare := c.rec
 	c.plan, c.clean = p, context.WithoutCancel(ctx)
-	err := c.do(ctx, []hostproc.Step{
-		{Name: hostproc.StepRecord, Do: c.adopt},
+	err := c.do(ctx, []pidfd.Step{
+		{Name: pidfd.StepRecord, Do: c.adopt},
 		{Name: "limit", Do: func(context.Context) error { return c.group.Limit(p.Limits) }},
 		{Name: "open files", Do: c.openRest},
 		{Name: "make the root", Do: c.furnish},
@@ -222,7 +222,7 @@ func (c *creation) openRest(context.Context) error {
 
 // nameListener has the agent's socket listen where openListener's would.
 func (c *creation) nameListener() error {
-	if err := hostproc.Name(c.listener, filepath.Join(c.plan.Dir, agentSocket), unix.Bind); err != nil {
+	if err := pidfd.Name(c.listener, filepath.Join(c.plan.Dir, agentSocket), unix.Bind); err != nil {
 		return fmt.Errorf("bind the agent's socket: %w", err)
 	}
 	if err := unix.Listen(c.listener, backlog); err != nil {
@@ -233,7 +233,7 @@ func (c *creation) nameListener() error {
 
 // furnish has the root made around the agent, and the agent told.
 func (c *creation) furnish(ctx context.Context) error {
-	p, err := c.e.fork(ctx, c.script, 0, hostkernel.IDs{}, &hostgroup.Group{})
+	p, err := c.e.fork(ctx, c.script, 0, hostrootfs.IDs{}, &cgroup.Group{})
 	c.closeFDs()
 	if err != nil {
 		return err

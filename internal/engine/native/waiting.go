@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // wait writes the script of an agent that is executed before there is a plan: in its
 // namespaces and groups, with a /proc, /sys and /dev on a root that holds nothing else.
 // Program is its name in its image. It waits for its configuration, which is a socket.
-func (s *script) wait(p engine.Plan, ids hostkernel.IDs, h handed, program string) error {
+func (s *script) wait(p engine.Plan, ids hostrootfs.IDs, h handed, program string) error {
 	s.begin(p, h)
 	s.identity(p, ids)
 	s.sources(&h)
@@ -50,7 +50,7 @@ func (s *script) wait(p engine.Plan, ids hostkernel.IDs, h handed, program strin
 // furnish writes the script of a process that enters the namespaces of a waiting agent,
 // makes the root that the plan says around it, tells it its configuration and ends.
 // Agent is a pidfd, and tell the other end of its configuration.
-func (s *script) furnish(p engine.Plan, ids hostkernel.IDs, h handed, agent, tell int) error {
+func (s *script) furnish(p engine.Plan, ids hostrootfs.IDs, h handed, agent, tell int) error {
 	s.now = "die with the daemon"
 	s.do(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, int(unix.SIGKILL))
 	tap := slot(0)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 )
 
@@ -57,10 +57,10 @@ func command(j native.Jailed, exists func(string) bool) []string {
 	}
 	// Its own mount of /proc is the last of all, and would lie on what is covered in it.
 	a = append(a, "--disable_proc", "--mount", "none:/proc:proc:")
-	for _, name := range hostkernel.ReadOnlyPaths() {
+	for _, name := range hostrootfs.ReadOnlyPaths() {
 		a = append(a, "--bindmount_ro", name+":"+name)
 	}
-	files, dirs := hostkernel.Covers()
+	files, dirs := hostrootfs.Covers()
 	for _, name := range files {
 		if exists(name) {
 			a = append(a, "--bindmount_ro", "/dev/null:"+name)
@@ -71,7 +71,7 @@ func command(j native.Jailed, exists func(string) bool) []string {
 			a = append(a, "--bindmount_ro", j.Empty+":"+name)
 		}
 	}
-	for _, f := range hostkernel.StandIns() {
+	for _, f := range hostrootfs.StandIns() {
 		if exists(f.Target) {
 			a = append(a, "--bindmount_ro", j.Made+"/"+f.Name+":"+f.Target)
 		}

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 )
 
 func jailed() native.Jailed {
 	return native.Jailed{
-		Hostname: "box", Root: "/run/root", Empty: "/run/empty", Made: "/run/made", IDs: 65536, Caps: hostkernel.AgentCaps,
+		Hostname: "box", Root: "/run/root", Empty: "/run/empty", Made: "/run/made", IDs: 65536, Caps: hostrootfs.AgentCaps,
 		Keep: []int{3, 4, 5, 9}, Log: 14, Agent: []string{"/.agent/agent", "guest"},
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/agent/confine"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // specVersion is of the form that runtimes of every age take.
@@ -25,15 +25,15 @@ const specVersion = "1.0.2"
 
 // bundle describes the sandbox whose root is prepared at stage, in the form of the
 // runtime specification. group is its cgroup below each hierarchy's mount.
-func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec {
-	caps := capabilities(hostkernel.AgentCaps)
+func bundle(p engine.Plan, ids hostrootfs.IDs, stage, group string) *specs.Spec {
+	caps := capabilities(hostrootfs.AgentCaps)
 	process := &specs.Process{
 		User: specs.User{UID: p.Agent.UID, GID: p.Agent.UID, Umask: new(uint32(0o022))},
 		Args: p.Agent.Argv, Env: []string{"HOME=/"}, Cwd: "/", NoNewPrivileges: true,
 		Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 		// One byte: neither a file nor a program of the host's gets what a process had in
 		// memory. A limit of nothing would still start the program.
-		OOMScoreAdj: new(hostproc.OOMSandbox()),
+		OOMScoreAdj: new(pidfd.OOMSandbox()),
 		Rlimits:     []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1, Soft: 1}},
 	}
 	if p.Agent.UID != 0 {
@@ -53,7 +53,7 @@ func bundle(p engine.Plan, ids hostkernel.IDs, stage, group string) *specs.Spec 
 			Resources:     &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
 			Seccomp:       filter(),
 			MaskedPaths:   masked(),
-			ReadonlyPaths: hostkernel.ReadOnlyPaths(),
+			ReadonlyPaths: hostrootfs.ReadOnlyPaths(),
 		},
 	}
 }
@@ -65,12 +65,12 @@ func mounts(p engine.Plan, stage string) []specs.Mount {
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
 		{Destination: "/sys", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=4k", "nr_inodes=16"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=" + strconv.Itoa(hostkernel.MaxTerminals)}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=" + strconv.Itoa(hostrootfs.MaxTerminals)}},
 	}
 	// The processors are the same whoever looks; what else is in a sysfs would be of the
 	// network that it is mounted in.
 	list = append(list, bind(sysProcessors, sysProcessors))
-	for _, f := range hostkernel.StandIns() {
+	for _, f := range hostrootfs.StandIns() {
 		if bindable(f) {
 			list = append(list, bind(filepath.Join(stage, stageMade, f.Name), f.Target))
 		}
@@ -81,7 +81,7 @@ func mounts(p engine.Plan, stage string) []specs.Mount {
 			shm = shm || filepath.Clean(t.Target) == "/dev/shm"
 			list = append(list, specs.Mount{
 				Destination: t.Target, Type: "tmpfs", Source: "tmpfs",
-				Options: append([]string{"nosuid", "nodev"}, hostkernel.TmpfsOptions(t.SizeBytes, t.Mode)...),
+				Options: append([]string{"nosuid", "nodev"}, hostrootfs.TmpfsOptions(t.SizeBytes, t.Mode)...),
 			})
 		}
 	}
@@ -100,14 +100,14 @@ func bind(source, target string) specs.Mount {
 
 // bindable reports whether runtimes take a file of ours in that place: runc does so for a
 // few of /proc and refuses a bundle with any other.
-func bindable(f hostkernel.StandIn) bool {
+func bindable(f hostrootfs.StandIn) bool {
 	return f.Target == "/proc/stat" || f.Target == "/proc/swaps"
 }
 
 // masked are the paths that the runtime covers.
 func masked() []string {
-	files, dirs := hostkernel.Covers()
-	for _, f := range hostkernel.StandIns() {
+	files, dirs := hostrootfs.Covers()
+	for _, f := range hostrootfs.StandIns() {
 		if !bindable(f) {
 			files = append(files, f.Target)
 		}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/engine/tap"
 )
 
@@ -43,10 +43,10 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  hostproc.Undo
+	undo  pidfd.Undo
 
-	ids     hostkernel.IDs
-	group   *hostgroup.Group
+	ids     hostrootfs.IDs
+	group   *cgroup.Group
 	ns      namespaces
 	sources sources
 	stage   *stage
@@ -54,7 +54,7 @@ type creation struct {
 	bundle  string
 	given   []*os.File // what the agent gets, from descriptor 3
 	ready   *os.File   // the agent writes a byte when it listens
-	init    *hostproc.Process
+	init    *pidfd.Process
 	inst    *instance
 }
 
@@ -73,8 +73,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx), runtime: newSession(b, p.Dir), sources: noSources()}
 	defer c.closeFiles()
-	step, err := hostproc.TakeSteps(ctx, e.log, p.ID, []hostproc.Step{
-		{Name: hostproc.StepRecord, Do: c.record},
+	step, err := pidfd.TakeSteps(ctx, e.log, p.ID, []pidfd.Step{
+		{Name: pidfd.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "make namespaces", Do: c.makeNamespaces},
 		{Name: "open files", Do: c.open},
@@ -116,17 +116,17 @@ func validate(p engine.Plan) error {
 // sudden death knows where to look.
 func (c *creation) record(context.Context) error {
 	c.rec = record{
-		Head: hostproc.Head{
+		Head: pidfd.Head{
 			ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Boot: c.e.boot, Cgroups: c.e.groups.Dirs(c.plan.Owner, c.plan.ID),
 		},
 		Runtime: c.runtime.path,
 	}
 	if c.plan.DieWithParent {
-		start, err := hostproc.StartTime(os.Getpid())
+		start, err := pidfd.StartTime(os.Getpid())
 		if err != nil {
 			return fmt.Errorf("find out when this process began: %w", err)
 		}
-		c.rec.Parent = hostproc.ID{PID: os.Getpid(), Start: start}
+		c.rec.Parent = pidfd.ID{PID: os.Getpid(), Start: start}
 	}
 	c.rec.Group = c.e.groupOf(c.rec)
 	var err error
@@ -194,7 +194,7 @@ func (c *creation) makeNamespaces(context.Context) (err error) {
 // open makes all that the agent is given.
 func (c *creation) open(context.Context) error {
 	c.undo.Add(func() { removeFiles(c.plan.Dir) })
-	config, err := hostproc.ConfigPipe(c.plan.Agent.Config)
+	config, err := pidfd.ConfigPipe(c.plan.Agent.Config)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (c *creation) open(context.Context) error {
 	}
 	c.ready = ours
 	c.give(ready)
-	listener, err := hostproc.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
+	listener, err := pidfd.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
 	if err != nil {
 		return fmt.Errorf("bind the agent's socket: %w", err)
 	}
@@ -275,7 +275,7 @@ func (c *creation) openLink() error {
 	}
 	c.give(device)
 	for _, f := range []*os.File{c.plan.Link.Guest, c.plan.Link.Far} {
-		fd, err := unix.FcntlInt(hostproc.RawFD(f), unix.F_DUPFD_CLOEXEC, 0)
+		fd, err := unix.FcntlInt(pidfd.RawFD(f), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("duplicate the link: %w", err)
 		}
@@ -352,7 +352,7 @@ func (c *creation) hold(ctx context.Context) error {
 	if st.Status != "created" {
 		return &runtimeError{verb: "state", err: fmt.Errorf("what it has created is %s", st.Status)}
 	}
-	p, err := hostproc.New(st.PID, -1)
+	p, err := pidfd.New(st.PID, -1)
 	if err != nil {
 		return &runtimeError{verb: "state", err: err}
 	}
@@ -366,7 +366,7 @@ func (c *creation) hold(ctx context.Context) error {
 		if part.Mount.Version != 1 {
 			continue
 		}
-		if err := hostproc.Write(part.Dir, "cgroup.procs", strconv.Itoa(st.PID)); err != nil {
+		if err := pidfd.Write(part.Dir, "cgroup.procs", strconv.Itoa(st.PID)); err != nil {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}
@@ -443,7 +443,7 @@ func (c *creation) closeFiles() {
 
 // classify makes an error of the house of one that happened in a step.
 func classify(ctx context.Context, sandbox, step string, err error) error {
-	if known := hostproc.CreateError(ctx, sandbox, step, err); known != nil {
+	if known := pidfd.CreateError(ctx, sandbox, step, err); known != nil {
 		return known
 	}
 	return api.Errorf(api.CodeInternal, "create sandbox: it cannot be done: %s", step).

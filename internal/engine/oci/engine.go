@@ -12,9 +12,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Name is what requests call this engine.
@@ -53,10 +53,10 @@ type Options struct {
 type Engine struct {
 	opts    Options
 	log     *slog.Logger
-	records hostproc.Records[record]
-	groups  hostgroup.Maker
-	ids     *hostkernel.IDPool
-	images  *hostkernel.Images
+	records pidfd.Records[record]
+	groups  cgroup.Maker
+	ids     *hostrootfs.IDPool
+	images  *hostrootfs.Images
 	boot    string
 	root    bool
 
@@ -73,11 +73,11 @@ var (
 
 // record is what is written down of an instance.
 type record struct {
-	hostproc.Head
+	pidfd.Head
 	// Init is the first process, the agent; zero before the runtime has made it.
-	Init hostproc.ID `json:"init,omitzero"`
+	Init pidfd.ID `json:"init,omitzero"`
 	// Parent is whom the instance must not outlive; zero is nobody.
-	Parent hostproc.ID `json:"parent,omitzero"`
+	Parent pidfd.ID `json:"parent,omitzero"`
 	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
 	IDs uint32 `json:"ids,omitempty"`
 	// Runtime is the path of the program that made it.
@@ -99,21 +99,21 @@ func New(o Options) (*Engine, error) {
 			return nil, api.Errorf(api.CodeInternal, "make state directory of the oci engine: %w", err)
 		}
 	}
-	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: hostproc.Boot(), root: os.Geteuid() == 0}
-	e.records = hostproc.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
-		return record{Head: hostproc.Head{ID: id, Owner: owner}}
+	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: pidfd.Boot(), root: os.Geteuid() == 0}
+	e.records = pidfd.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
+		return record{Head: pidfd.Head{ID: id, Owner: owner}}
 	}}
-	e.groups = hostgroup.None("no cgroup is delegated to the user of the daemon")
+	e.groups = cgroup.None("no cgroup is delegated to the user of the daemon")
 	if e.root {
-		e.groups = hostgroup.Look(hostgroup.Layout{
-			Parent: "cloche-oci", Controllers: []string{hostgroup.Memory, hostgroup.CPU, hostgroup.Usage, hostgroup.Pids}, Bare: true, Overhead: overhead,
-			Split: func(h hostgroup.Hierarchy) bool {
-				return h.Mount.Version == 1 && (h.Has(hostgroup.Memory) || h.Has(hostgroup.Pids))
+		e.groups = cgroup.Look(cgroup.Layout{
+			Parent: "cloche-oci", Controllers: []string{cgroup.Memory, cgroup.CPU, cgroup.Usage, cgroup.Pids}, Bare: true, Overhead: overhead,
+			Split: func(h cgroup.Hierarchy) bool {
+				return h.Mount.Version == 1 && (h.Has(cgroup.Memory) || h.Has(cgroup.Pids))
 			},
 		}, true)
 	}
-	e.ids = hostkernel.NewIDPool(o.IDsDir, e.root)
-	e.images = hostkernel.NewImages(o.RootsDir, e.root)
+	e.ids = hostrootfs.NewIDPool(o.IDsDir, e.root)
+	e.images = hostrootfs.NewImages(o.RootsDir, e.root)
 	return e, nil
 }
 
@@ -128,7 +128,7 @@ func (e *Engine) Name() string { return Name }
 // Terms implements engine.Host.
 func (e *Engine) Terms() engine.Terms {
 	u := e.groups.Unified()
-	return engine.Terms{CoversSockets: true, ClosesSockets: hostkernel.ClosesSockets(hostkernel.LandlockVersion()), LimitsPids: e.groups.Has(hostgroup.Pids) && (u == nil || !u.Has(hostgroup.Pids)), NoGroups: u == nil}
+	return engine.Terms{CoversSockets: true, ClosesSockets: hostrootfs.ClosesSockets(hostrootfs.LandlockVersion()), LimitsPids: e.groups.Has(cgroup.Pids) && (u == nil || !u.Has(cgroup.Pids)), NoGroups: u == nil}
 }
 
 // Close ends what the engine has running in this process. Instances live on, but for

@@ -15,8 +15,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // instance is one sandbox.
@@ -25,8 +25,8 @@ type instance struct {
 	rec   record
 	state []byte
 	// init is the agent, the first process: all others die with it.
-	init    *hostproc.Process
-	group   *hostgroup.Group
+	init    *pidfd.Process
+	group   *cgroup.Group
 	watcher *watcher // nil: it may outlive this process, or this process has not made it
 
 	driving sync.Mutex // held by Pause, Resume and Close
@@ -45,8 +45,8 @@ var (
 	_ engine.Pauser     = (*instance)(nil)
 )
 
-func newInstance(e *Engine, rec record, p *hostproc.Process, g *hostgroup.Group) *instance {
-	i := &instance{e: e, rec: rec, state: hostproc.Encode(rec), init: p, group: g, buried: make(chan struct{})}
+func newInstance(e *Engine, rec record, p *pidfd.Process, g *cgroup.Group) *instance {
+	i := &instance{e: e, rec: rec, state: pidfd.Encode(rec), init: p, group: g, buried: make(chan struct{})}
 	go i.watch()
 	return i
 }
@@ -98,7 +98,7 @@ func (i *instance) Dial(context.Context) (net.Conn, error) {
 
 // dial opens a stream to the agent's socket.
 func dial(dir string) (net.Conn, error) {
-	fd, err := hostproc.Socket(filepath.Join(dir, agentSocket), unix.Connect)
+	fd, err := pidfd.Socket(filepath.Join(dir, agentSocket), unix.Connect)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, hostgroup.ErrNoFreezer):
+	case errors.Is(err, cgroup.ErrNoFreezer):
 		return api.Errorf(api.CodeUnsupported, "%s sandbox %s: this machine has no cgroup hierarchy of version 2 that the daemon can use", what, i.rec.ID).
 			WithHint("mount cgroup2, or use engine gvisor")
 	case i.init.Dead() || i.asked.Load():
@@ -207,5 +207,5 @@ func (i *instance) drive(ctx context.Context, what string, do func(context.Conte
 
 // FileHolders implements engine.FileHolder: its files are mounted for its own processes.
 func (i *instance) FileHolders(context.Context) ([]int, error) {
-	return hostproc.Tree(i.init.ID.PID), nil
+	return pidfd.Tree(i.init.ID.PID), nil
 }

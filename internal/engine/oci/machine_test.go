@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
-	"github.com/cloche-dev/cloche/internal/vmtest"
+	"github.com/cloche-dev/cloche/test/vm"
 )
 
 // TestUnderAnotherKernel proves the engine where cgroups are of version 2 alone, with each
@@ -48,7 +48,7 @@ func TestUnderOlderKernel(t *testing.T) {
 		t.Skip("needs the runtime runc: it is not installed")
 	}
 	enginetest.OtherKernel{
-		Env: vmtest.EnvOlder, Major: 6, Minor: 1, Programs: map[string]string{"/usr/bin/runc": path},
+		Env: vm.EnvOlder, Major: 6, Minor: 1, Programs: map[string]string{"/usr/bin/runc": path},
 		Batches: []enginetest.Batch{{Name: "runc", Pattern: "^TestRunc$/^Inside$", Must: []string{"TestRunc/Inside"}}},
 	}.Under(t)
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // namespaces are those that a runtime is told to enter.
@@ -30,7 +30,7 @@ func (n namespaces) close() {
 // belongs to it. Only a process can make a user namespace: here one that begins to
 // execute program is stopped before its first instruction, and killed when the
 // namespaces are held.
-func makeNamespaces(program binary, ids hostkernel.IDs) (n namespaces, err error) {
+func makeNamespaces(program binary, ids hostrootfs.IDs) (n namespaces, err error) {
 	// Who forked has to wait for it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

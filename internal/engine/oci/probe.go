@@ -15,7 +15,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 )
 
 // Probe implements engine.Engine. A machine that is usable stays so while its runtime
@@ -79,7 +79,7 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	}
 	r.Enforces["disk_bytes"] = api.Enforcement{OK: true}
 	r.Enforces["egress"] = e.egress()
-	hostkernel.ReportSockets(r.Enforces, hostkernel.Closing{ReadOnly: true, Covers: true, Landlock: hostkernel.LandlockVersion()})
+	hostrootfs.ReportSockets(r.Enforces, hostrootfs.Closing{ReadOnly: true, Covers: true, Landlock: hostrootfs.LandlockVersion()})
 	names := []string{Runc, Crun, Krun}
 	if e.opts.Runtime != "" && !slices.Contains(names, e.opts.Runtime) {
 		names = append(names, e.opts.Runtime)
@@ -116,8 +116,8 @@ func (e *Engine) probe(ctx context.Context) engine.Report {
 	if p := e.place(); p != nil {
 		r.Problems = append(r.Problems, *p)
 	}
-	if err := hostkernel.CheckFilters(); err != nil {
-		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostkernel.FilterMend})
+	if err := hostrootfs.CheckFilters(); err != nil {
+		r.Problems = append(r.Problems, api.Problem{What: err.Error(), Mend: hostrootfs.FilterMend})
 	}
 	r.Usable = len(r.Problems) == 0
 	return r

@@ -12,20 +12,20 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine. The runtime is not asked: what is alive is known by
 // the number and the start of its first process.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := hostproc.Decode[record](state)
+	rec, err := pidfd.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
 	if !rec.Outlived() && !orphan(rec) {
-		p, err := hostproc.Find(rec.Init)
-		if err == nil && !hostproc.Dying(rec.Init.PID) {
+		p, err := pidfd.Find(rec.Init)
+		if err == nil && !pidfd.Dying(rec.Init.PID) {
 			i := newInstance(e, rec, p, e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups))
 			i.state = bytes.Clone(state)
 			return i, nil
@@ -44,10 +44,10 @@ func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, er
 
 // orphan reports whether an instance must not outlive a process that is dead.
 func orphan(rec record) bool {
-	if rec.Parent == (hostproc.ID{}) {
+	if rec.Parent == (pidfd.ID{}) {
 		return false
 	}
-	start, err := hostproc.StartTime(rec.Parent.PID)
+	start, err := pidfd.StartTime(rec.Parent.PID)
 	return err != nil || start != rec.Parent.Start
 }
 
@@ -64,7 +64,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	// lost.
 	for id, dirs := range e.groups.Orphans(owner) {
 		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.ID == id }) {
-			rec := record{Head: hostproc.Head{ID: id, Owner: owner, Cgroups: dirs}}
+			rec := record{Head: pidfd.Head{ID: id, Owner: owner, Cgroups: dirs}}
 			rec.Group = e.groupOf(rec)
 			recs = append(recs, rec)
 		}
@@ -85,7 +85,7 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 	defer cancel()
 	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
 	if !rec.Outlived() {
-		p, err := hostproc.Find(rec.Init)
+		p, err := pidfd.Find(rec.Init)
 		if err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
 		}
@@ -132,16 +132,16 @@ func (e *Engine) forget(ctx context.Context, rec record) {
 
 // removeGroup removes our group and those that the runtime made of the same name in
 // hierarchies that the engine has no use for.
-func (e *Engine) removeGroup(ctx context.Context, rec record, g *hostgroup.Group) error {
+func (e *Engine) removeGroup(ctx context.Context, rec record, g *cgroup.Group) error {
 	err := g.Remove(ctx)
 	if info, ierr := os.ReadFile("/proc/self/mountinfo"); ierr == nil && filepath.IsAbs(rec.Group) {
-		for _, m := range hostgroup.ParseMounts(string(info)) {
+		for _, m := range cgroup.ParseMounts(string(info)) {
 			leaf := filepath.Join(m.Path, rec.Group)
 			if _, err := os.Lstat(leaf); err != nil {
 				continue
 			}
 			// A process that was killed leaves the group of the sandbox a moment later.
-			if hostgroup.RemoveTree(ctx, leaf) != nil {
+			if cgroup.RemoveTree(ctx, leaf) != nil {
 				continue
 			}
 			// Those above are shared: they go with the last of them.

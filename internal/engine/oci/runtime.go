@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/engine/hostgroup"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 )
 
 // Runtimes that can be named without a path.
@@ -99,8 +99,8 @@ func (b binary) hide() (mounts []string) {
 	if b.Name != Crun || err != nil {
 		return nil
 	}
-	all := hostgroup.ParseMounts(string(info))
-	if !slices.ContainsFunc(all, func(m hostgroup.Mount) bool { return m.Version == 1 }) {
+	all := cgroup.ParseMounts(string(info))
+	if !slices.ContainsFunc(all, func(m cgroup.Mount) bool { return m.Version == 1 }) {
 		return nil
 	}
 	for _, m := range all {

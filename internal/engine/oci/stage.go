@@ -14,18 +14,18 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/hostkernel"
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // stage is a thread with a mount namespace of its own, in which runtimes are started:
 // what is mounted there nobody else sees, and it is gone with the last process of it.
-type stage struct{ thread *hostproc.Spawner }
+type stage struct{ thread *pidfd.Spawner }
 
 // enterStage makes one. Where the runtime wants it, the hierarchy of version 2 is hidden:
 // crun runs nothing where it sees both versions of cgroups.
 func enterStage(ctx context.Context, hide []string) (*stage, error) {
-	s := &stage{hostproc.NewSpawner()}
+	s := &stage{pidfd.NewSpawner()}
 	err := s.do(ctx, func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 			return fmt.Errorf("make a mount namespace: %w", err)
@@ -86,7 +86,7 @@ const (
 // tree is a root filesystem on its way.
 type tree struct {
 	at  string // where the stage is mounted
-	ids hostkernel.IDs
+	ids hostrootfs.IDs
 	top *os.File // the root, as a path
 }
 
@@ -142,7 +142,7 @@ func (c *creation) openSources() error {
 		}
 		c.sources.mounts = append(c.sources.mounts, source{fd: fd, file: !info.IsDir()})
 		by := c.ns.user
-		if hostkernel.Closes(m) {
+		if hostrootfs.Closes(m) {
 			if by, err = c.ids.Closed(); err != nil {
 				return err
 			}
@@ -248,10 +248,10 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 
 // coverSockets covers the sockets of a plan's mounts.
 func (t *tree) coverSockets(p engine.Plan, mounts []source) error {
-	var in []hostkernel.Covered
+	var in []hostrootfs.Covered
 	for i, m := range p.Mounts {
 		if len(m.Sockets) > 0 {
-			in = append(in, hostkernel.Covered{Mount: mounts[i].fd, Sockets: m.Sockets})
+			in = append(in, hostrootfs.Covered{Mount: mounts[i].fd, Sockets: m.Sockets})
 		}
 	}
 	if in == nil {
@@ -261,7 +261,7 @@ func (t *tree) coverSockets(p engine.Plan, mounts []source) error {
 	if err := os.Mkdir(over, 0o755); err != nil {
 		return fmt.Errorf("cover sockets of the host: %w", err)
 	}
-	return hostkernel.CoverSockets(over, in)
+	return hostrootfs.CoverSockets(over, in)
 }
 
 // standIns makes the files that stand for those of /proc.
@@ -275,7 +275,7 @@ func (t *tree) standIns() error {
 		return err
 	}
 	defer root.Close()
-	for _, f := range hostkernel.StandIns() {
+	for _, f := range hostrootfs.StandIns() {
 		if err := root.WriteFile(f.Name, []byte(f.Text), 0o444); err != nil {
 			return err
 		}
@@ -339,7 +339,7 @@ func (t *tree) overlay(p engine.Plan, root source) error {
 	}
 	size := p.Limits.DiskBytes
 	if p.Root.ReadOnly || size <= 0 {
-		size = hostkernel.NoDiskLimit
+		size = hostrootfs.NoDiskLimit
 	}
 	// A little more for the two directories that are there already.
 	rw, err := t.memory(engine.Tmpfs{SizeBytes: size + 2*4096, Mode: 0o755})
@@ -383,7 +383,7 @@ func (t *tree) memory(m engine.Tmpfs) (int, error) {
 		return -1, fmt.Errorf("make a memory filesystem: %w", err)
 	}
 	defer func() { _ = unix.Close(fs) }()
-	options := append(hostkernel.TmpfsOptions(m.SizeBytes, m.Mode), fmt.Sprintf("uid=%d", t.ids.UID), fmt.Sprintf("gid=%d", t.ids.GID))
+	options := append(hostrootfs.TmpfsOptions(m.SizeBytes, m.Mode), fmt.Sprintf("uid=%d", t.ids.UID), fmt.Sprintf("gid=%d", t.ids.GID))
 	for _, o := range options {
 		key, value, _ := strings.Cut(o, "=")
 		if err := unix.FsconfigSetString(fs, key, value); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/internal/engine/hostproc"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // watcherArgv0 is the name under which an executable plays the watcher.
@@ -41,16 +41,16 @@ func Dispatch() {
 }
 
 // watchOver starts a watcher of a process. It must not end before release.
-func (e *Engine) watchOver(ctx context.Context, p *hostproc.Process) (*watcher, error) {
+func (e *Engine) watchOver(ctx context.Context, p *pidfd.Process) (*watcher, error) {
 	exe := e.opts.ExePath
 	if exe == "" {
 		exe = "/proc/self/exe"
 	}
-	pidfd, err := unix.PidfdOpen(p.ID.PID, 0)
+	pfd, err := unix.PidfdOpen(p.ID.PID, 0)
 	if err != nil {
 		return nil, fmt.Errorf("watch over the sandbox: %w", err)
 	}
-	f := os.NewFile(uintptr(pidfd), "pidfd")
+	f := os.NewFile(uintptr(pfd), "pidfd")
 	defer f.Close()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe) // release ends it, or the end of this process
 	cmd.Args, cmd.Env = []string{watcherArgv0}, []string{}

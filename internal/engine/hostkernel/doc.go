@@ -1,4 +1,0 @@
-// Package hostkernel is what engines share whose sandboxes run on the host's own
-// kernel: images that the kernel mounts, a range of ids for each sandbox, and what of
-// the host's is covered in /proc and /sys. It isolates nothing by itself.
-package hostkernel

@@ -1,6 +1,0 @@
-//go:build linux
-
-package hostproc
-
-// Run is what the first Do starts, on the caller's thread.
-func (s *Spawner) Run() { s.start.Do(s.run) }

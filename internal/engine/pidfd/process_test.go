@@ -1,0 +1,111 @@
+//go:build linux
+
+package pidfd_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+)
+
+// TestMain plays the process that the tests start.
+func TestMain(m *testing.M) {
+	if os.Getenv("HOSTPROC_TEST_WAITS") != "" {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		os.Exit(3)
+	}
+	if os.Getenv(firstVar) != "" {
+		os.Exit(spawnFromFirst())
+	}
+	os.Exit(m.Run())
+}
+
+// start starts a process of ours that ends with exit code 3 when stdin ends.
+func start(t *testing.T) (*pidfd.Process, func()) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{"HOSTPROC_TEST_WAITS=1"}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := pidfd.New(cmd.Process.Pid, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		<-p.Done()
+		p.Close()
+	})
+	return p, func() { stdin.Close() }
+}
+
+func TestProcessEnds(t *testing.T) {
+	for want, end := range map[string]func(*pidfd.Process, func()){
+		"ended with exit code 3":    func(_ *pidfd.Process, eof func()) { eof() },
+		"was killed by signal KILL": func(p *pidfd.Process, _ func()) { p.Kill() },
+	} {
+		t.Run(want, func(t *testing.T) {
+			p, eof := start(t)
+			if p.Dead() {
+				t.Fatal("it is dead already")
+			}
+			end(p, eof)
+			if err := p.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if how := p.How(); how != want || !p.Dead() {
+				t.Errorf("it %q, and is dead: %v", how, p.Dead())
+			}
+			if _, err := pidfd.Find(p.ID); !errors.Is(err, os.ErrProcessDone) {
+				t.Errorf("a dead process is found: %v", err)
+			}
+		})
+	}
+}
+
+// TestFind: the number alone is not the process.
+func TestFind(t *testing.T) {
+	p, _ := start(t)
+	again, err := pidfd.Find(p.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Abandon()
+	for _, id := range []pidfd.ID{{}, {PID: p.ID.PID}, {PID: p.ID.PID, Start: p.ID.Start + "1"}, {PID: -1, Start: "1"}, {PID: 1 << 30, Start: "1"}} {
+		if _, err := pidfd.Find(id); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("%+v is found: %v", id, err)
+		}
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	p, _ := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("waited: %v", err)
+	}
+}
+
+func TestSpawnerCloses(t *testing.T) {
+	s := pidfd.NewSpawner()
+	ran := false
+	if err := s.Do(t.Context(), func() error { ran = true; return nil }); err != nil || !ran {
+		t.Fatalf("ran: %v, %v", ran, err)
+	}
+	s.Close()
+	s.Close()
+	if err := s.Do(t.Context(), func() error { return nil }); !errors.Is(err, pidfd.ErrClosed) {
+		t.Errorf("a closed one does: %v", err)
+	}
+	pidfd.NewSpawner().Close() // one that was never used
+}

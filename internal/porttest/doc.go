@@ -1,2 +1,0 @@
-// Package porttest gives tests ports to listen on.
-package porttest

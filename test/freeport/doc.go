@@ -1,0 +1,2 @@
+// Package freeport gives tests ports to listen on.
+package freeport
