@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Code classifies an Error. The list is closed: a front door maps each code to
+// Code classifies an Error. The list is closed: an API server maps each code to
 // its own status once, and clients may switch over it exhaustively.
 type Code string
 

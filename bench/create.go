@@ -67,19 +67,19 @@ func (b *bench) createSubjects(p *peers) ([]subject, error) {
 		}
 		add(runscImage, "`runsc run`, echo", func(ctx context.Context) (measure, error) { return p.runsc.run(ctx, bundle, said) })
 	}
-	if p.house != nil {
-		add(daemonHost, "one call over the unix socket, echo", func(ctx context.Context) (measure, error) { return p.house.run(ctx, said, echo...) })
+	if p.app != nil {
+		add(daemonHost, "one call over the unix socket, echo", func(ctx context.Context) (measure, error) { return p.app.run(ctx, said, echo...) })
 	}
 	if p.runsc != nil && p.host != nil {
-		bundle, err := p.runsc.hostBundle("host-echo", *p.host, p.house.workspace, echo...)
+		bundle, err := p.runsc.hostBundle("host-echo", *p.host, p.app.workspace, echo...)
 		if err != nil {
 			return nil, err
 		}
 		add(runscHost, "`runsc run`, echo, same image, binds and masks", func(ctx context.Context) (measure, error) { return p.runsc.run(ctx, bundle, said) })
 	}
-	if p.docker != nil && p.house != nil {
+	if p.docker != nil && p.app != nil {
 		add(dockerRun, "`docker run --rm`, echo, workspace", func(ctx context.Context) (measure, error) {
-			return p.docker.run(ctx, p.house.workspace, said, echo...)
+			return p.docker.run(ctx, p.app.workspace, said, echo...)
 		})
 	}
 	return b.processSubjects(p, all)
@@ -101,11 +101,11 @@ func (b *bench) processSubjects(p *peers, all []subject) ([]subject, error) {
 		}
 		add(runscImageTrue, "whole process, true", func(ctx context.Context) (measure, error) { return p.runsc.run(ctx, bundle, "") })
 	}
-	if p.house != nil {
-		add(cliHost, "whole process `cloche run -- true`, no daemon", func(ctx context.Context) (measure, error) { return p.house.cli(ctx, "", "true") })
+	if p.app != nil {
+		add(cliHost, "whole process `cloche run -- true`, no daemon", func(ctx context.Context) (measure, error) { return p.app.cli(ctx, "", "true") })
 	}
 	if p.runsc != nil && p.host != nil {
-		bundle, err := p.runsc.hostBundle("host-true", *p.host, p.house.workspace, "/bin/true")
+		bundle, err := p.runsc.hostBundle("host-true", *p.host, p.app.workspace, "/bin/true")
 		if err != nil {
 			return nil, err
 		}
@@ -144,15 +144,15 @@ func (b *bench) traceCreate(ctx context.Context, p *peers) error {
 		}
 		b.report.Steps = append(b.report.Steps, stepsOfPart{"the engine's part of that", inEngine.medians()})
 	}
-	if p.house != nil {
+	if p.app != nil {
 		var t steps
-		p.house.onStep = func(step string, took time.Duration) { t.add(step, float64(took.Microseconds())/1000) }
+		p.app.onStep = func(step string, took time.Duration) { t.add(step, float64(took.Microseconds())/1000) }
 		for range b.n {
-			if _, err := p.house.run(ctx, word+"\n", "/bin/echo", word); err != nil {
+			if _, err := p.app.run(ctx, word+"\n", "/bin/echo", word); err != nil {
 				return fmt.Errorf("trace host: %w", err)
 			}
 		}
-		p.house.onStep = nil
+		p.app.onStep = nil
 		b.report.Steps = append(b.report.Steps, stepsOfPart{daemonHost, t.medians()})
 	}
 	return nil

@@ -85,7 +85,7 @@ func (b *bench) egress(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.house == nil || p.host == nil {
+	if p.app == nil || p.host == nil {
 		return errors.New("the daemon does not run")
 	}
 	server := &egressServer{}
@@ -93,9 +93,9 @@ func (b *bench) egress(ctx context.Context) (err error) {
 	if err := server.listen(ctx, net.JoinHostPort(egressAddr, egressPort)); err != nil {
 		return err
 	}
-	spec := p.house.spec()
+	spec := p.app.spec()
 	spec.Egress = &api.Egress{Allow: []string{egressHost + ":" + egressPort + " at 127.0.0.0/8"}}
-	sb, err := p.house.client.Create(ctx, spec)
+	sb, err := p.app.client.Create(ctx, spec)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
@@ -162,7 +162,7 @@ func (b *bench) runscNetwork(ctx context.Context, p *peers, server *egressServer
 	}
 	r := *p.runsc
 	r.network, r.netns = "sandbox", filepath.Join("/run/netns", near)
-	bundle, err := r.hostBundle("host-network", *p.host, p.house.workspace, "/bin/sleep", "1000000")
+	bundle, err := r.hostBundle("host-network", *p.host, p.app.workspace, "/bin/sleep", "1000000")
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func slowest(subject string) string { return subject + ", slowest hundredth" }
 
 // endpoints compares what goes through an endpoint with the same without a sandbox.
 func (b *bench) endpoints(ctx context.Context) (err error) {
-	house, err := b.daemon(ctx)
+	app, err := b.daemon(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (b *bench) endpoints(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the caller: %w", err)
 	}
-	e := &endpointBench{house: house, caller: caller, target: target, program: program, bridged: map[string]*client.Sandbox{}}
+	e := &endpointBench{app: app, caller: caller, target: target, program: program, bridged: map[string]*client.Sandbox{}}
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	if err := e.open(ctx, b.missing); err != nil {
 		return err
@@ -121,7 +121,7 @@ func startTarget(ctx context.Context, caller string) (url string, stop func() er
 
 // endpointBench is the sandboxes of the group.
 type endpointBench struct {
-	house          *house
+	app            *app
 	caller, target string
 	program        []byte
 	// bridged have an endpoint, one for each engine; polled has files.
@@ -143,7 +143,7 @@ func (e *endpointBench) create(ctx context.Context, engine string, bridged bool)
 	if bridged {
 		spec.Endpoints = []api.Endpoint{{Name: "model", Target: e.target, Limits: api.EndpointLimits{RequestBytes: largeUp}}}
 	}
-	sb, err := e.house.client.Create(ctx, spec)
+	sb, err := e.app.client.Create(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("create: %w", err)
 	}

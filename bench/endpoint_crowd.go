@@ -36,7 +36,7 @@ func (e *endpointBench) crowds(ctx context.Context, engine string) (rows []count
 		}
 	}()
 	if err := together(crowd, crowdMakers, func(i int) (err error) {
-		boxes[i], err = e.house.client.Create(ctx, api.SandboxSpec{Engine: engine, Endpoints: []api.Endpoint{{Name: "model", Target: e.target}}})
+		boxes[i], err = e.app.client.Create(ctx, api.SandboxSpec{Engine: engine, Endpoints: []api.Endpoint{{Name: "model", Target: e.target}}})
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
 		}

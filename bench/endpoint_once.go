@@ -32,12 +32,12 @@ const (
 func (e *endpointBench) large(ctx context.Context, engine string, sb *client.Sandbox) ([]counted, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	before, err := memoryMB(e.house.pid, "VmRSS")
+	before, err := memoryMB(e.app.pid, "VmRSS")
 	if err != nil {
 		return nil, err
 	}
 	// From here on the kernel notes the most that it holds.
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", e.house.pid), []byte("5"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", e.app.pid), []byte("5"), 0); err != nil {
 		return nil, fmt.Errorf("reset the note of the most memory: %w", err)
 	}
 	up, err := measured(e.inside(ctx, sb, "up", strconv.Itoa(largeUp), insideURL+"/sum"))("total")
@@ -48,7 +48,7 @@ func (e *endpointBench) large(ctx context.Context, engine string, sb *client.San
 	if err != nil {
 		return nil, err
 	}
-	most, err := memoryMB(e.house.pid, "VmHWM")
+	most, err := memoryMB(e.app.pid, "VmHWM")
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
 // look makes sandboxes, counts how often daemon and agents are put on a processor while
 // nobody asks for anything, and what the daemon's memory grew by, and removes them.
 func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (switches int64, mb float64, err error) {
-	before, err := memoryMB(e.house.pid, "VmRSS")
+	before, err := memoryMB(e.app.pid, "VmRSS")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -97,7 +97,7 @@ func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (swi
 	}()
 	var ids []string
 	for range idleBoxes {
-		sb, err := e.house.client.Create(ctx, api.SandboxSpec{Engine: "native", Endpoints: endpoints})
+		sb, err := e.app.client.Create(ctx, api.SandboxSpec{Engine: "native", Endpoints: endpoints})
 		if err != nil {
 			return 0, 0, fmt.Errorf("create: %w", err)
 		}
@@ -106,24 +106,24 @@ func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (swi
 	if err := wait(ctx, settle); err != nil {
 		return 0, 0, err
 	}
-	all, err := e.house.processesIn(ids)
+	all, err := e.app.processesIn(ids)
 	if err != nil {
 		return 0, 0, err
 	}
-	all = append(all, e.house.pid)
+	all = append(all, e.app.pid)
 	began := countSwitches(all)
 	if err := wait(ctx, idleLook); err != nil {
 		return 0, 0, err
 	}
 	switches = countSwitches(all) - began
-	after, err := memoryMB(e.house.pid, "VmRSS")
+	after, err := memoryMB(e.app.pid, "VmRSS")
 	return switches, max(0, after-before), err
 }
 
 // processesIn are those of the host's that are in the groups of native sandboxes: at least
 // one of each. Groups are found by the engine's records, for those of an agent that waited
 // are still called what they were while it did.
-func (h *house) processesIn(ids []string) (pids []int, err error) {
+func (h *app) processesIn(ids []string) (pids []int, err error) {
 	groups, err := h.nativeGroups(ids)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (h *house) processesIn(ids []string) (pids []int, err error) {
 }
 
 // nativeGroups are the names of the groups of native sandboxes, by sandbox.
-func (h *house) nativeGroups(ids []string) (map[string]string, error) {
+func (h *app) nativeGroups(ids []string) (map[string]string, error) {
 	records, err := filepath.Glob(filepath.Join(h.home, "engines", "native", "*.json"))
 	if err != nil {
 		return nil, err

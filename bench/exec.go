@@ -35,7 +35,7 @@ const execRow = 5
 const idle = 50 * time.Millisecond
 
 // spawnInside has the sandbox start a program without anyone outside: what
-// remains of an exec when all of the house is taken away. It prints the mean in
+// remains of an exec when all of the app is taken away. It prints the mean in
 // ms.
 const spawnInside = `
 import os, time
@@ -80,27 +80,27 @@ func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error
 	end := func(f func(context.Context) error) {
 		*undo = append(*undo, func() error { return f(context.WithoutCancel(ctx)) })
 	}
-	if p.house != nil {
-		sb, err := p.house.create(ctx)
+	if p.app != nil {
+		sb, err := p.app.create(ctx)
 		if err != nil {
 			return nil, err
 		}
 		end(sb.Remove)
 		add(daemonExec, "one call over the unix socket, /bin/true of the host, which loads libc through the gofer",
-			func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, "/bin/true") })
+			func(ctx context.Context) (measure, error) { return p.app.execTrue(ctx, sb, "/bin/true") })
 		add(idleExec, "the same call, 50 ms after the one before", func(ctx context.Context) (measure, error) {
 			time.Sleep(idle)
-			return p.house.execTrue(ctx, sb, "/bin/true")
+			return p.app.execTrue(ctx, sb, "/bin/true")
 		})
 		add(insideExec, "a program inside starts /bin/true and waits for it, mean of ten: gVisor alone",
-			func(ctx context.Context) (measure, error) { return p.house.spawnInside(ctx, sb) })
+			func(ctx context.Context) (measure, error) { return p.app.spawnInside(ctx, sb) })
 		if program, err := readBusybox(); err == nil {
 			const inside = "/root/busybox"
 			if err := sb.WriteFile(ctx, inside, program, 0o755); err != nil {
 				return nil, err
 			}
 			add(staticExec, "the same call, static true from the root layer: what the peers below run",
-				func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, inside, "true") })
+				func(ctx context.Context) (measure, error) { return p.app.execTrue(ctx, sb, inside, "true") })
 		}
 	}
 	if p.image != nil {
@@ -114,15 +114,15 @@ func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error
 			return measure{Total: time.Since(began)}, err
 		})
 	}
-	if p.docker != nil && p.house != nil {
-		if sb, err := p.house.createOn(ctx, "docker"); err != nil {
+	if p.docker != nil && p.app != nil {
+		if sb, err := p.app.createOn(ctx, "docker"); err != nil {
 			b.missing(containerExec, err)
 		} else {
 			end(sb.Remove)
 			add(containerExec, "one call over the unix socket into a container of that Docker daemon, /bin/true of the host",
-				func(ctx context.Context) (measure, error) { return p.house.execTrue(ctx, sb, "/bin/true") })
+				func(ctx context.Context) (measure, error) { return p.app.execTrue(ctx, sb, "/bin/true") })
 		}
-		id, err := p.docker.detached(ctx, p.house.workspace)
+		id, err := p.docker.detached(ctx, p.app.workspace)
 		if err != nil {
 			return nil, err
 		}

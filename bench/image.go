@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// imageEngine is our engine with our agent and nothing of the house around: the
+// imageEngine is our engine with our agent and nothing of the app around: the
 // rooms above know only the image host yet, which has host directories, and a
 // workspace, which is one. It is a process that lives on, like a daemon.
 type imageEngine struct {
@@ -41,8 +41,8 @@ type imageAnswer struct {
 
 // newImageEngine starts one; with spare, it has a sentry ready for each next sandbox,
 // as the daemon has.
-func newImageEngine(ctx context.Context, b *bench, image string, spare bool) (*imageEngine, error) {
-	if spare {
+func newImageEngine(ctx context.Context, b *bench, image string, warm bool) (*imageEngine, error) {
+	if warm {
 		return startImageEngine(ctx, b, "image-spare", image, "-spare")
 	}
 	return startImageEngine(ctx, b, "image", image)

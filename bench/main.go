@@ -140,7 +140,7 @@ type bench struct {
 	bin    string // the cloche binary, a copy that no other build replaces
 
 	started *peers // nil until the first group that needs them
-	served  *house // the daemon among them, which some groups need alone
+	served  *app   // the daemon among them, which some groups need alone
 
 	undo []func() error
 }

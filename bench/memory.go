@@ -66,8 +66,8 @@ func (b *bench) memory(ctx context.Context) error {
 			drop: func(context.Context) error { _, err := p.fresh.ask("drop"); return err },
 		})
 	}
-	if p.house != nil {
-		kinds = append(kinds, p.house.idle())
+	if p.app != nil {
+		kinds = append(kinds, p.app.idle())
 	}
 	if p.runsc != nil && p.image != nil {
 		kinds = append(kinds, p.runsc.idle())
@@ -84,7 +84,7 @@ func (b *bench) memory(ctx context.Context) error {
 }
 
 // idle are sandboxes of the daemon.
-func (h *house) idle() kind {
+func (h *app) idle() kind {
 	var held []*client.Sandbox
 	return kind{
 		name: "cloche, host and workspace", exe: h.bin, goalMB: 18,

@@ -42,7 +42,7 @@ type nativeBench struct {
 // native compares the engine of the host's own kernel with bubblewrap and with no
 // isolation at all, counts how many sandboxes it makes in a second, and weighs idle ones.
 func (b *bench) native(ctx context.Context) (err error) {
-	house, err := b.daemon(ctx)
+	app, err := b.daemon(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,14 +55,14 @@ func (b *bench) native(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(context.WithoutCancel(ctx))) }()
-	sb, err := house.createOn(ctx, "native")
+	sb, err := app.createOn(ctx, "native")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
 	subjects := append(n.subjects(), subject{
 		name: nativeExec, how: "one call over the unix socket, /bin/true of the host", row: execRow,
-		run: func(ctx context.Context) (measure, error) { return house.execTrue(ctx, sb, "/bin/true") },
+		run: func(ctx context.Context) (measure, error) { return app.execTrue(ctx, sb, "/bin/true") },
 	})
 	series, err := rounds(ctx, b.n, subjects, b.missing)
 	if err != nil {

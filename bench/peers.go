@@ -11,7 +11,7 @@ import (
 // peers are what the groups run. Each is nil when it is not there; that it is
 // missing has then been noted.
 type peers struct {
-	house  *house
+	app    *app
 	image  *imageEngine // with a sentry ready
 	fresh  *imageEngine // without
 	runsc  *stockRunsc
@@ -44,14 +44,14 @@ func (b *bench) need(ctx context.Context) (*peers, error) {
 		start(b, "Cloche with the EROFS image and nothing ready", &p.fresh, func() (*imageEngine, error) { return newImageEngine(ctx, b, image, false) })
 		start(b, "docker", &p.docker, func() (*docker, error) { return newDocker(ctx, b, program) })
 	}
-	start(b, "Cloche's daemon", &p.house, func() (*house, error) { return b.daemon(ctx) })
+	start(b, "Cloche's daemon", &p.app, func() (*app, error) { return b.daemon(ctx) })
 	start(b, "runsc", &p.runsc, func() (*stockRunsc, error) { return newRunsc(ctx, b, image) })
-	if p.house != nil {
+	if p.app != nil {
 		start(b, "the image host", &p.host, func() (*hostImage, error) {
-			if _, err := p.house.run(ctx, word+"\n", "/bin/echo", word); err != nil {
+			if _, err := p.app.run(ctx, word+"\n", "/bin/echo", word); err != nil {
 				return nil, err
 			}
-			h, err := p.house.hostImage()
+			h, err := p.app.hostImage()
 			return &h, err
 		})
 	}
@@ -62,14 +62,14 @@ func (b *bench) need(ctx context.Context) (*peers, error) {
 }
 
 // daemon is the product alone, for groups that need nothing else.
-func (b *bench) daemon(ctx context.Context) (*house, error) {
+func (b *bench) daemon(ctx context.Context) (*app, error) {
 	if b.served != nil {
 		return b.served, nil
 	}
 	if err := b.product(ctx); err != nil {
 		return nil, err
 	}
-	h, err := newHouse(ctx, b)
+	h, err := newApp(ctx, b)
 	if err != nil {
 		return nil, err
 	}

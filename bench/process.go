@@ -54,10 +54,10 @@ func (b *bench) process(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.house == nil {
+	if p.app == nil {
 		return nil
 	}
-	sb, err := p.house.create(ctx)
+	sb, err := p.app.create(ctx)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (b *bench) images(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.house == nil {
+	if p.app == nil {
 		return nil
 	}
 	img, err := b.newDebian(ctx)
@@ -71,14 +71,14 @@ func (b *bench) images(ctx context.Context) error {
 		return ctx.Err()
 	}
 	b.report.Machine.Peers["Debian image"] = fmt.Sprintf("mmdebstrap's minbase with python3 as one layer: %d MB, %d MB compressed, registry on loopback", img.bytes/1e6, img.packed/1e6)
-	if err := b.imagePulls(ctx, p.house, img); err != nil {
+	if err := b.imagePulls(ctx, p.app, img); err != nil {
 		return err
 	}
 	said := word + "\n"
-	host, image := p.house.spec(), p.house.spec()
+	host, image := p.app.spec(), p.app.spec()
 	image.Image, image.Pull = img.ref, api.PullNever
 	start := func(spec api.SandboxSpec, argv ...string) func(context.Context) (measure, error) {
-		return func(ctx context.Context) (measure, error) { return p.house.runIn(ctx, spec, said, argv...) }
+		return func(ctx context.Context) (measure, error) { return p.app.runIn(ctx, spec, said, argv...) }
 	}
 	got, err := rounds(ctx, b.n, []subject{
 		{name: imageStart, how: "one call over the unix socket, echo, the image is here", run: start(image, "/bin/echo", word)},
@@ -91,7 +91,7 @@ func (b *bench) images(ctx context.Context) error {
 	}
 	b.report.Series = append(b.report.Series, got...)
 	b.report.judge(goals())
-	row, err := b.measureIdle(ctx, p.house.idleIn("cloche, Debian image after python3", image))
+	row, err := b.measureIdle(ctx, p.app.idleIn("cloche, Debian image after python3", image))
 	if err != nil {
 		b.missing("idle memory of the image", err)
 		return ctx.Err()
@@ -101,7 +101,7 @@ func (b *bench) images(ctx context.Context) error {
 }
 
 // imagePulls measures pulls into empty stores.
-func (b *bench) imagePulls(ctx context.Context, h *house, img *debian) error {
+func (b *bench) imagePulls(ctx context.Context, h *app, img *debian) error {
 	subjects := []subject{
 		{name: clochePull, how: "fetch, verify, unpack and merge into one file, nothing of it here before", run: func(ctx context.Context) (measure, error) {
 			if err := h.forget(ctx); err != nil {
@@ -146,7 +146,7 @@ func (b *bench) imagePulls(ctx context.Context, h *house, img *debian) error {
 }
 
 // forget takes away all images of the daemon, and all layers.
-func (h *house) forget(ctx context.Context) error {
+func (h *app) forget(ctx context.Context) error {
 	_, err := h.client.PruneImages(ctx, api.ImagePruneRequest{MaxBytes: new(int64)})
 	return err
 }
@@ -220,7 +220,7 @@ func (b *bench) newDebian(ctx context.Context) (*debian, error) {
 }
 
 // runIn is run in a sandbox of another spec.
-func (h *house) runIn(ctx context.Context, spec api.SandboxSpec, want string, argv ...string) (measure, error) {
+func (h *app) runIn(ctx context.Context, spec api.SandboxSpec, want string, argv ...string) (measure, error) {
 	var m measure
 	began := time.Now()
 	s, err := h.client.RunStream(ctx, api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: argv}}, nil)
@@ -254,7 +254,7 @@ func (h *house) runIn(ctx context.Context, spec api.SandboxSpec, want string, ar
 }
 
 // idleIn are sandboxes of a spec in which python3 has run.
-func (h *house) idleIn(what string, spec api.SandboxSpec) kind {
+func (h *app) idleIn(what string, spec api.SandboxSpec) kind {
 	k := h.idle()
 	var made []string
 	k.name, k.goalMB = what, 0

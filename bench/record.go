@@ -85,7 +85,7 @@ func (b *bench) createsByHome(ctx context.Context) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
-	memory, err := newHouseIn(ctx, b, b.bin, dir)
+	memory, err := newAppIn(ctx, b, b.bin, dir)
 	if err != nil {
 		b.missing(createInMemory, err)
 		return nil

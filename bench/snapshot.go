@@ -41,11 +41,11 @@ func (b *bench) snapshots(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.house == nil {
+	if p.app == nil {
 		return errors.New("the daemon does not run")
 	}
-	c := p.house.client
-	spec := p.house.spec()
+	c := p.app.client
+	spec := p.app.spec()
 	spec.Workspace = nil
 	sb, err := c.Create(ctx, spec)
 	if err != nil {

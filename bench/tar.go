@@ -46,19 +46,19 @@ func (b *bench) tar(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.house == nil {
+	if p.app == nil {
 		return errors.New("the daemon does not run")
 	}
-	spec := p.house.spec()
+	spec := p.app.spec()
 	spec.Limits = api.Limits{}
-	sb, err := p.house.client.Create(ctx, spec)
+	sb, err := p.app.client.Create(ctx, spec)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
 	var all []subject
 	for i, t := range trees() {
-		r := tarRun{house: p.house, sb: sb, dir: "tar" + strconv.Itoa(i), file: filepath.Join(b.dir, "tar"+strconv.Itoa(i)), tree: t}
+		r := tarRun{app: p.app, sb: sb, dir: "tar" + strconv.Itoa(i), file: filepath.Join(b.dir, "tar"+strconv.Itoa(i)), tree: t}
 		if err := r.fill(ctx); err != nil {
 			return err
 		}
@@ -97,14 +97,14 @@ func (b *bench) tar(ctx context.Context) (err error) {
 // tarRun is one tree in the workspace of a sandbox, which is a directory of the
 // host.
 type tarRun struct {
-	house *house
-	sb    *client.Sandbox
-	tree  tree
-	dir   string // in the workspace
-	file  string // the archive, outside of it
+	app  *app
+	sb   *client.Sandbox
+	tree tree
+	dir  string // in the workspace
+	file string // the archive, outside of it
 }
 
-func (r tarRun) local(name string) string { return filepath.Join(r.house.workspace, r.dir, name) }
+func (r tarRun) local(name string) string { return filepath.Join(r.app.workspace, r.dir, name) }
 
 // fill makes the directory and its archive.
 func (r tarRun) fill(ctx context.Context) error {
@@ -157,7 +157,7 @@ func (r tarRun) out(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	report, err := r.house.client.TarOut(ctx, r.sb.ID, "/workspace/"+r.dir+"/src", api.TarOutOptions{}, f)
+	report, err := r.app.client.TarOut(ctx, r.sb.ID, "/workspace/"+r.dir+"/src", api.TarOutOptions{}, f)
 	if err == nil && report.Bytes != int64(r.tree.files)*int64(r.tree.each) {
 		err = fmt.Errorf("the archive has %d bytes of files", report.Bytes)
 	}
@@ -170,6 +170,6 @@ func (r tarRun) in(ctx context.Context, o api.TarInOptions) error {
 		return err
 	}
 	defer f.Close()
-	_, err = r.house.client.TarIn(ctx, r.sb.ID, "/workspace/"+r.dir+"/dst", o, io.Reader(f))
+	_, err = r.app.client.TarIn(ctx, r.sb.ID, "/workspace/"+r.dir+"/dst", o, io.Reader(f))
 	return err
 }

@@ -59,23 +59,23 @@ func (b *bench) versions(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	other, err := newHouseIn(ctx, b, b.against, dir)
+	other, err := newAppIn(ctx, b, b.against, dir)
 	if err != nil {
 		return err
 	}
 	var subjects []subject
 	for _, v := range []struct {
-		house               *house
+		app                 *app
 		exec, create, build string
 	}{{ours, versionExec, versionCreate, versionBuild}, {other, otherExec, otherCreate, otherBuild}} {
-		sb, err := v.house.create(ctx)
+		sb, err := v.app.create(ctx)
 		if err != nil {
-			return fmt.Errorf("create with %s: %w", filepath.Base(v.house.bin), err)
+			return fmt.Errorf("create with %s: %w", filepath.Base(v.app.bin), err)
 		}
 		b.defers(func() error { return sb.Remove(context.WithoutCancel(ctx)) })
 		subjects = append(subjects,
-			subject{name: v.exec, how: "Exec over the socket in a gVisor sandbox", row: 10, run: func(ctx context.Context) (measure, error) { return v.house.execTrue(ctx, sb, "/bin/true") }},
-			subject{name: v.create, how: "Create over the socket and one exec; removed again, not timed", run: createAndEcho(v.house.client, v.house.spec())},
+			subject{name: v.exec, how: "Exec over the socket in a gVisor sandbox", row: 10, run: func(ctx context.Context) (measure, error) { return v.app.execTrue(ctx, sb, "/bin/true") }},
+			subject{name: v.create, how: "Create over the socket and one exec; removed again, not timed", run: createAndEcho(v.app.client, v.app.spec())},
 			subject{name: v.build, how: "20 times mkdir, mv, cc, run and rm in a gVisor sandbox", limit: buildLimit, run: func(ctx context.Context) (measure, error) { return buildSmall(ctx, sb) }},
 		)
 	}

@@ -76,7 +76,7 @@ func (b *bench) workspace(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.house == nil {
+	if p.app == nil {
 		return errors.New("the daemon does not run")
 	}
 	setUp, cancel := context.WithTimeout(ctx, 4*runLimit)
@@ -91,9 +91,9 @@ func (b *bench) workspace(ctx context.Context) (err error) {
 		{plainNamed, api.Workspace{Name: "bench-plain", Drop: true}},
 		{boundedNamed, api.Workspace{Name: "bench-bounded", Drop: true, SizeBytes: workspaceBytes}},
 	} {
-		spec := p.house.spec()
+		spec := p.app.spec()
 		spec.Workspace, spec.Limits = &kind.ws, api.Limits{}
-		sb, err := p.house.client.Create(setUp, spec)
+		sb, err := p.app.client.Create(setUp, spec)
 		if err != nil {
 			return fmt.Errorf("create with workspace %s: %w", kind.name, err)
 		}

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command imagerun runs programs from an EROFS image without host directories,
-// on the gVisor engine, or the native one, and the agent, with nothing of the house
+// on the gVisor engine, or the native one, and the agent, with nothing of the app
 // around them.
 //
 // With -once it runs one program as a whole process. Otherwise it is a daemon
@@ -62,7 +62,7 @@ type settings struct {
 	exe, dir, root               string
 	memory, pids, tmp, shm, disk int64
 	cpus                         float64
-	once, trace, spare           bool
+	once, trace, warm            bool
 	engine                       string
 	waiting                      int
 }
@@ -79,7 +79,7 @@ func main() {
 	flag.Int64Var(&s.tmp, "tmp", 64<<20, "size of /tmp in bytes")
 	flag.Int64Var(&s.shm, "shm", 64<<20, "size of /dev/shm in bytes")
 	flag.BoolVar(&s.once, "once", false, "run the arguments, once")
-	flag.BoolVar(&s.spare, "spare", false, "have a sentry started and parked for the next sandbox, as the daemon does")
+	flag.BoolVar(&s.warm, "spare", false, "have a sentry started and parked for the next sandbox, as the daemon does")
 	flag.StringVar(&s.engine, "engine", gvisor.Name, "the engine: gvisor or native")
 	flag.IntVar(&s.waiting, "waiting", 0, "how many agents of the engine native wait for the next sandboxes")
 	flag.BoolVar(&s.trace, "trace", false, "write the engine's debug log to standard error, as JSON")
@@ -181,16 +181,16 @@ func newRunner(ctx context.Context, s settings) (*runner, error) {
 func (r *runner) open(log *slog.Logger) error {
 	switch r.settings.engine {
 	case gvisor.Name:
-		e, err := gvisor.New(gvisor.Options{StateDir: r.stateDir(), ExePath: r.exe, Spare: r.spare, Logger: log})
+		e, err := gvisor.New(gvisor.Options{StateDir: r.stateDir(), ExePath: r.exe, Warm: r.warm, Logger: log})
 		if err != nil {
 			return err
 		}
-		if r.spare || r.once {
+		if r.warm || r.once {
 			e.Prepare(r.owner, r.cpus, true)
 		}
 		r.engine, r.end = e, e.Close
 	case native.Name:
-		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Spares: r.waiting, Logger: log})
+		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Pool: r.waiting, Logger: log})
 		if err != nil {
 			return err
 		}
@@ -211,13 +211,13 @@ func (r *runner) close(ctx context.Context) error {
 // there, so the last may not be there yet.
 func (r *runner) ready(ctx context.Context) error {
 	for {
-		spares, err := filepath.Glob(filepath.Join(r.stateDir(), "*-spare-*.json"))
-		if err != nil || len(spares) >= r.waiting {
+		pool, err := filepath.Glob(filepath.Join(r.stateDir(), "*-spare-*.json"))
+		if err != nil || len(pool) >= r.waiting {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d agents wait: %w", len(spares), r.waiting, ctx.Err())
+			return fmt.Errorf("%d of %d agents wait: %w", len(pool), r.waiting, ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -15,7 +15,7 @@ func (a *app) boxCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "box",
 		Short: "Run the daemon as LangBot's box runtime",
-		Long: `Run the daemon in the foreground with a door for LangBot, in the place of
+		Long: `Run the daemon in the foreground with an API server for LangBot, in the place of
 "lbp box": its control connection, its relays and its probes. LangBot is told
 of it by box.runtime.endpoint, or starts it itself and speaks over stdio.
 

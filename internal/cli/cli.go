@@ -36,7 +36,7 @@ type Env struct {
 	Getenv func(name string) (string, bool)
 	// Serve runs the daemon until ctx ends; nil where no daemon can run.
 	Serve func(ctx context.Context, opts ServeOptions) error
-	// Box runs the daemon with a door for LangBot until ctx ends; nil where no daemon
+	// Box runs the daemon with an API server for LangBot until ctx ends; nil where no daemon
 	// can run.
 	Box func(ctx context.Context, opts BoxOptions) error
 	// InProcess starts the core in this process for the home and returns a

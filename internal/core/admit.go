@@ -24,7 +24,7 @@ func (s *Service) Authenticate(token string) (caller Caller, live context.Contex
 	return policy.KeyCaller(k), live, nil
 }
 
-// Admit is what a door asks once for each request, before it calls the verb: whether
+// Admit is what an API server asks once for each request, before it calls the verb: whether
 // the caller's key is for that verb, and whether its tenant may ask again yet.
 func (s *Service) Admit(ctx context.Context, caller Caller, verb Verb) error {
 	if err := policy.AuthorizeVerb(caller, verb); err != nil {

@@ -17,7 +17,7 @@ import (
 // TestRatesHold: a tenant gets its burst and then its rate, whatever others do, and
 // the time that it is told to wait is the one after which it gets the next.
 func TestRatesHold(t *testing.T) {
-	h := &house{dir: t.TempDir()}
+	h := &fixture{dir: t.TempDir()}
 	rules := policy.Rules{Rate: &policy.RateRule{Requests: 2, Burst: 5}, Tenants: map[string]policy.TenantRule{"slow": {Rate: &policy.RateRule{Requests: 1, Per: policy.Duration(time.Minute)}}}}
 	synctest.Test(t, func(t *testing.T) {
 		logger := slog.New(slog.DiscardHandler)

@@ -29,7 +29,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Front doors import core and nothing below it; these are the names that they
+// API servers import core and nothing below it; these are the names that they
 // need from there.
 type (
 	// Caller is who asks.
@@ -92,7 +92,7 @@ type Options struct {
 	Approvals *approval.Queue
 	// NoInterception says why no TLS can be opened; nil is that it can.
 	NoInterception *api.Error
-	// ImagePins tells the digests of images that something of the house is made of
+	// ImagePins tells the digests of images that something of Cloche is made of
 	// which Sandboxes does not know; nil is nothing.
 	ImagePins func() ([]string, error)
 	Prober    *Prober

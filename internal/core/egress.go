@@ -171,14 +171,14 @@ var errSame = errors.New("the rules are the same")
 
 // RefreshEgress holds every sandbox with a network to the operator's present rules.
 func (s *Service) RefreshEgress(ctx context.Context) {
-	rules, house := s.rules(), policy.Caller{Tenant: policy.LocalTenant, Operator: true, UID: -1}
+	rules, fixture := s.rules(), policy.Caller{Tenant: policy.LocalTenant, Operator: true, UID: -1}
 	for o := (api.ListOptions{States: []api.State{api.StateRunning, api.StatePaused}, Limit: maxPage}); ; {
-		page := s.opts.Sandboxes.List(house, o)
+		page := s.opts.Sandboxes.List(fixture, o)
 		for _, sb := range page.Sandboxes {
 			if sb.Network != api.NetworkOn || sb.Degraded != "" {
 				continue
 			}
-			_, err := s.opts.Sandboxes.SetEgress(ctx, house, policy.VerbChangeEgress, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
+			_, err := s.opts.Sandboxes.SetEgress(ctx, fixture, policy.VerbChangeEgress, sb.ID, func(g policy.EgressGrant) (policy.EgressGrant, error) {
 				next, err := policy.RefreshEgress(g, policy.SettingsOf(sb), rules, time.Now())
 				if err == nil && reflect.DeepEqual(g, next) {
 					err = errSame

@@ -16,7 +16,7 @@ import (
 )
 
 // networked is a sandbox of a tenant that may reach what the rules say.
-func (h *house) networked(t *testing.T, c core.Caller, rules string) api.Sandbox {
+func (h *fixture) networked(t *testing.T, c core.Caller, rules string) api.Sandbox {
 	t.Helper()
 	h.networkedRules(t, rules)
 	sb, err := h.Create(t.Context(), c, api.SandboxSpec{Name: "box", Network: "on"}, nil)
@@ -27,7 +27,7 @@ func (h *house) networked(t *testing.T, c core.Caller, rules string) api.Sandbox
 }
 
 func TestEgressOfATenant(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	sb := h.networked(t, red, "egress: {allow: ['*.a.org'], deny: [no.a.org]}")
@@ -88,7 +88,7 @@ func TestEgressOfATenant(t *testing.T) {
 	}
 }
 
-func (h *house) networkedRules(t *testing.T, text string) {
+func (h *fixture) networkedRules(t *testing.T, text string) {
 	t.Helper()
 	r, err := policy.ParseRules([]byte(text))
 	if err != nil {
@@ -101,7 +101,7 @@ func (h *house) networkedRules(t *testing.T, text string) {
 }
 
 func TestApprovals(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	sb := h.networked(t, red, "egress: {allow: ['*.a.org']}")

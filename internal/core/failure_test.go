@@ -16,7 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func (h *house) errors(t *testing.T, c core.Caller, o api.ErrorOptions) []api.ErrorRecord {
+func (h *fixture) errors(t *testing.T, c core.Caller, o api.ErrorOptions) []api.ErrorRecord {
 	t.Helper()
 	l, err := h.Errors(t.Context(), c, o)
 	if err != nil {
@@ -28,7 +28,7 @@ func (h *house) errors(t *testing.T, c core.Caller, o api.ErrorOptions) []api.Er
 // TestErrorsAreRemembered: of each stage one, as the caller got it, and no other
 // tenant's.
 func TestErrorsAreRemembered(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	ctx := core.WithRequestID(t.Context(), "rq-red")
@@ -95,7 +95,7 @@ func TestErrorsAreRemembered(t *testing.T) {
 }
 
 func TestOnlyTheNewestErrorsAreRemembered(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	const more = api.KeptErrors + 7
 	for i := range more {
@@ -109,7 +109,7 @@ func TestOnlyTheNewestErrorsAreRemembered(t *testing.T) {
 }
 
 func TestErrorsOfQuotas(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	sb, dir := h.measuredBox(t)
 	if err := os.WriteFile(filepath.Join(dir, "g"), make([]byte, 1<<20+1), 0o600); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestWhyNotAvailable(t *testing.T) {
 		{"the named engine is down", policy.Rules{Engine: fake.Name, MinTier: api.TierNone}, down, api.ReasonEngineDown, "engine fake is not usable: the imaginary kernel"},
 		{"none is there", policy.Rules{}, fake.Faults{}, api.ReasonNoEngine, "no engine is usable: fake"},
 	} {
-		h := newHouse(t)
+		h := newFixture(t)
 		h.machine.SetFaults(tc.faults)
 		if err := h.UseRules(t.Context(), tc.rules, "x"); err != nil {
 			t.Fatal(err)
@@ -160,7 +160,7 @@ func TestWhyNotAvailable(t *testing.T) {
 
 // TestOutputForAModel is cut in the middle, and says so.
 func TestOutputForAModel(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}

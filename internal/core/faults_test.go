@@ -21,7 +21,7 @@ import (
 // Status and Doctor tell what is wrong with the home, the audit log and the policy file,
 // and stop telling when it is over.
 func TestStatusOfFaults(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	tenant := core.Caller{Tenant: "acme"}
 	check := func(what string, available bool, reason api.StatusReason, problems ...string) {
 		t.Helper()

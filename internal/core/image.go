@@ -295,7 +295,7 @@ func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (api.Image
 
 // imagesInUse are the digests of images that must stay: of sandboxes, also of
 // other owners and of those that are stopped and kept, and of whatever else the
-// house has made of images.
+// daemon has made of images.
 func (s *Service) imagesInUse() ([]string, error) {
 	inUse := s.opts.Sandboxes.ImagesInUse()
 	if s.opts.ImagePins == nil {

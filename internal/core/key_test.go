@@ -26,7 +26,7 @@ func errorOf(t *testing.T, err error) *api.Error {
 }
 
 // caller is whoever shows a new key.
-func (h *house) caller(t *testing.T, spec api.KeySpec) (core.Caller, api.NewKey) {
+func (h *fixture) caller(t *testing.T, spec api.KeySpec) (core.Caller, api.NewKey) {
 	t.Helper()
 	k, err := h.CreateKey(t.Context(), operator, spec)
 	if err != nil {
@@ -40,7 +40,7 @@ func (h *house) caller(t *testing.T, spec api.KeySpec) (core.Caller, api.NewKey)
 }
 
 func TestTenantsAreApart(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	mine, err := h.Create(t.Context(), red, api.SandboxSpec{Name: "box"}, nil)
@@ -101,7 +101,7 @@ func TestTenantsAreApart(t *testing.T) {
 }
 
 func TestAKeyIsKeptToItsScope(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	c, k := h.caller(t, api.KeySpec{Tenant: "red", Verbs: []string{"run"}, Profiles: []string{"default"}})
 	if err := h.Admit(t.Context(), c, policy.VerbRun); err != nil {
 		t.Error(err)
@@ -132,7 +132,7 @@ func TestAKeyIsKeptToItsScope(t *testing.T) {
 }
 
 func TestOnlyTheOperatorHasKeys(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	c, k := h.caller(t, api.KeySpec{Tenant: "local"})
 	for _, who := range []core.Caller{c, core.TCPCaller(), core.UnixCaller(4242, 1000)} {
 		_, err1 := h.CreateKey(t.Context(), who, api.KeySpec{Tenant: "red"})
@@ -157,7 +157,7 @@ func TestOnlyTheOperatorHasKeys(t *testing.T) {
 }
 
 func TestRulesChangeWhileItRuns(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, "abc"); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestRulesChangeWhileItRuns(t *testing.T) {
 }
 
 func TestExplainAsAnother(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, k := h.caller(t, api.KeySpec{Tenant: "red", Profiles: []string{"default"}})
 	for _, q := range []api.PolicyQuestion{{}, {Tenant: "red"}, {Key: k.Key.ID}} {
 		a, err := h.ExplainPolicy(t.Context(), red, q)
@@ -212,15 +212,15 @@ func TestExplainAsAnother(t *testing.T) {
 }
 
 // audit is what is on record.
-func (h *house) audit(t *testing.T) string {
+func (h *fixture) audit(t *testing.T) string {
 	t.Helper()
 	return h.files(t, func(p string) bool {
 		return strings.HasPrefix(filepath.Base(p), "audit") || strings.Contains(p, "/audit/")
 	})
 }
 
-// files are the contents of the files of the house.
-func (h *house) files(t *testing.T, want func(path string) bool) string {
+// files are the contents of the files of the fixture.
+func (h *fixture) files(t *testing.T, want func(path string) bool) string {
 	t.Helper()
 	var all strings.Builder
 	err := filepath.WalkDir(h.dir, func(p string, d fs.DirEntry, err error) error {
@@ -237,7 +237,7 @@ func (h *house) files(t *testing.T, want func(path string) bool) string {
 	return all.String()
 }
 
-func (h *house) holds(t *testing.T, texts ...string) {
+func (h *fixture) holds(t *testing.T, texts ...string) {
 	t.Helper()
 	have := h.audit(t)
 	for _, s := range texts {
@@ -248,18 +248,18 @@ func (h *house) holds(t *testing.T, texts ...string) {
 }
 
 // holdsNot wants a secret to be in no file at all.
-func (h *house) holdsNot(t *testing.T, secret string) {
+func (h *fixture) holdsNot(t *testing.T, secret string) {
 	t.Helper()
 	have := h.files(t, func(string) bool { return true })
 	if !strings.Contains(have, "create_key") {
 		t.Error("it was not looked at the right files")
 	}
 	if strings.Contains(have, secret) {
-		t.Error("a file of the house holds the key")
+		t.Error("a file of the home holds the key")
 	}
 }
 
-func (h *house) count(t *testing.T, text string) int {
+func (h *fixture) count(t *testing.T, text string) int {
 	t.Helper()
 	return strings.Count(h.audit(t), text)
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // records are the lines of the audit log as "verb outcome" and their details.
-func (h *house) records(t *testing.T) (lines []string) {
+func (h *fixture) records(t *testing.T) (lines []string) {
 	t.Helper()
 	err := h.Audit(t.Context(), operator, api.AuditOptions{}, func(line []byte) error {
 		var r api.AuditRecord
@@ -49,7 +49,7 @@ func holds(lines []string, parts ...string) bool {
 
 // A create is repeated by its key, by whoever of the tenant has it, and nobody else.
 func TestCreateByKey(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	other, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
@@ -111,7 +111,7 @@ func TestCreateByKey(t *testing.T) {
 
 // What a batch asks for is done each for itself.
 func TestBatches(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	made, err := h.CreateMany(t.Context(), red, api.BatchCreate{Specs: []api.SandboxSpec{
@@ -171,7 +171,7 @@ func TestBatches(t *testing.T) {
 // Who leaves before the answer of a batch leaves nothing behind that it does not
 // know, and finds what it has a key for.
 func TestBatchWhoseCallerLeaves(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	ready, blocked := make(chan struct{}, 8), make(chan struct{})
@@ -202,7 +202,7 @@ func TestBatchWhoseCallerLeaves(t *testing.T) {
 
 // A sandbox lives longer when it is asked for, up to the ceiling of its profile.
 func TestExtend(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	hour := policy.Duration(time.Hour)
 	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Profiles: map[string]policy.ProfileRule{
 		"short": {Ceilings: policy.LimitRule{Lifetime: &hour}},

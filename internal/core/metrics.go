@@ -22,7 +22,7 @@ func (s *Service) Metrics(_ context.Context, caller Caller) (http.Handler, error
 	return s.metrics.Handler(), nil
 }
 
-// Answered counts a request that a front door answered, by the pattern of its route.
+// Answered counts a request that an API server answered, by the pattern of its route.
 func (s *Service) Answered(route string, status int, took time.Duration) {
 	s.metrics.Answered(route, status, took)
 }

@@ -17,7 +17,7 @@ func identity(id string) api.Naming {
 }
 
 // ways are the calls that a forced template holds for.
-func (h *house) ways(ctx context.Context, c core.Caller) map[string]func(ref string, n api.Naming) error {
+func (h *fixture) calls(ctx context.Context, c core.Caller) map[string]func(ref string, n api.Naming) error {
 	req := func(n api.Naming) api.ExecRequest {
 		return api.ExecRequest{Naming: n, Argv: []string{"true"}, Cwd: "/"}
 	}
@@ -38,7 +38,7 @@ func (h *house) ways(ctx context.Context, c core.Caller) map[string]func(ref str
 }
 
 func TestNamesByIdentity(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	mine, err := h.Create(t.Context(), red, api.SandboxSpec{Naming: identity("4_2")}, nil)
@@ -53,12 +53,12 @@ func TestNamesByIdentity(t *testing.T) {
 		if got, err := h.ResolveName(t.Context(), *c, identity("4_2")); err != nil || got.Sandbox != own.ID || got.Name != own.Name {
 			t.Errorf("%s: %+v, %v", c.Tenant, got, err)
 		}
-		for way, do := range h.ways(t.Context(), *c) {
+		for call, do := range h.calls(t.Context(), *c) {
 			if err := do(api.RefByNaming, identity("4_2")); err != nil {
-				t.Errorf("%s: %s: %v", c.Tenant, way, err)
+				t.Errorf("%s: %s: %v", c.Tenant, call, err)
 			}
 			if err := do(api.RefByNaming, identity("42")); api.CodeOf(err) != api.CodeNotFound {
-				t.Errorf("%s: %s of another identity: %v", c.Tenant, way, err)
+				t.Errorf("%s: %s of another identity: %v", c.Tenant, call, err)
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func TestNamesByIdentity(t *testing.T) {
 
 // TestForcedNames: every way to make or to use a sandbox, for every caller.
 func TestForcedNames(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	old, err := h.Create(t.Context(), red, api.SandboxSpec{Name: "old"}, nil)
 	if err != nil {
@@ -105,25 +105,25 @@ func TestForcedNames(t *testing.T) {
 		denied("run", err, "names.force")
 		_, _, err = h.RunStream(t.Context(), c, api.RunRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}, nil)
 		denied("run stream of nobody", err, "names.allow_shared")
-		for way, do := range h.ways(t.Context(), c) {
+		for call, do := range h.calls(t.Context(), c) {
 			for _, ref := range []string{api.RefByNaming, "group_1", mine.ID} {
 				if err := do(ref, identity("1")); err != nil {
-					t.Errorf("%s: %s in %s: %v", c.Tenant, way, ref, err)
+					t.Errorf("%s: %s in %s: %v", c.Tenant, call, ref, err)
 				}
 			}
-			denied(way+" of nobody", do(mine.ID, api.Naming{}), "names.allow_shared")
+			denied(call+" of nobody", do(mine.ID, api.Naming{}), "names.allow_shared")
 			// What there is, what there never was and what another has are the same.
 			for _, ref := range []string{"old", old.ID, "never", "sb-0000000000000000", "group_2"} {
-				denied(way+" in "+ref, do(ref, identity("1")), "names.force")
+				denied(call+" in "+ref, do(ref, identity("1")), "names.force")
 			}
-			denied(way+" by another identity", do(mine.ID, identity("2")), "names.force")
+			denied(call+" by another identity", do(mine.ID, identity("2")), "names.force")
 		}
 	}
 }
 
 // TestExplainKnowsNames of execs.
 func TestExplainKnowsNames(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Naming: identity("1")}, nil); err != nil {
 		t.Fatal(err)
 	}

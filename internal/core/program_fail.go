@@ -128,7 +128,7 @@ func (r *programRun) ofEnd(f *api.ProgramFailure, reason string) {
 	}
 }
 
-// ofError says what an error of the house means for the program.
+// ofError says what an error of Cloche means for the program.
 func (r *programRun) ofError(f *api.ProgramFailure, e *api.Error) {
 	f.Message, f.Hint, f.Code, f.Rule, f.Retryable = e.Message, e.Hint, e.Code, e.Rule, e.Retryable
 	if id := r.sandbox(); id != "" {

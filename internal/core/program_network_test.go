@@ -14,7 +14,7 @@ import (
 // TestSetupHasItsOwnNetwork: what it may reach is in force until it is done, and then what
 // the sandbox itself says, confirmed.
 func TestSetupHasItsOwnNetwork(t *testing.T) {
-	h, dir := newHouse(t), t.TempDir()
+	h, dir := newFixture(t), t.TempDir()
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	h.networkedRules(t, "egress: {allow: ['*.a.org', b.org], deny: [no.a.org]}")
 	for name, tc := range map[string]struct {
@@ -64,7 +64,7 @@ func TestSetupHasItsOwnNetwork(t *testing.T) {
 }
 
 func TestReplaceEgress(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	h.networked(t, red, "egress: {allow: ['*.a.org', b.org]}")
 	if _, err := h.ChangeEgress(t.Context(), operator, "box", api.EgressChange{}); err == nil {
@@ -103,7 +103,7 @@ func TestReplaceEgress(t *testing.T) {
 
 // TestAProgramEndsWithItsKey, whoever else is still there.
 func TestAProgramEndsWithItsKey(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	live, revoke := context.WithCancelCause(t.Context())
 	spec := in("/")
 	spec.Run = *sh("true", "sleep 1000")
@@ -117,12 +117,12 @@ func TestAProgramEndsWithItsKey(t *testing.T) {
 	if err != nil || p.State != api.ProgramCanceled || p.Failure.Code != api.CodeUnauthenticated {
 		t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 }
 
 // TestAFailedSetupIsLeftToBeLookedAt, and goes when the program is cancelled.
 func TestAFailedSetupIsLeftToBeLookedAt(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	spec := in("/")
 	spec.Setup, spec.InspectFailedMS = sh("exit 1"), 3_600_000
 	p := h.ended(t, operator, spec)
@@ -135,7 +135,7 @@ func TestAFailedSetupIsLeftToBeLookedAt(t *testing.T) {
 	if got, err := h.CancelProgram(t.Context(), operator, p.ID); err != nil || got.State != api.ProgramFailed || got.InspectUntil != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 	spec.InspectFailedMS = 1
 	p = h.ended(t, operator, spec)
 	for {

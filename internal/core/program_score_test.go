@@ -11,7 +11,7 @@ import (
 // TestScoreAlways: a run that came to an end is scored although it failed, if that was
 // asked for; where there is nothing to score, nothing is.
 func TestScoreAlways(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for name, tc := range map[string]struct {
 		run    api.ProgramCommand
 		always bool
@@ -35,7 +35,7 @@ func TestScoreAlways(t *testing.T) {
 			if scored := p.Score != nil && string(p.Score.Output) == "scored\n"; scored != tc.scored {
 				t.Errorf("score %+v, want one: %v", p.Score, tc.scored)
 			}
-			h.emptyHouse(t)
+			h.emptyFixture(t)
 		})
 	}
 }
@@ -49,7 +49,7 @@ func kindOf(p api.Program) api.FailureKind {
 
 // TestALifetimeThatIsOver ends a program as expired, which trying again does not mend.
 func TestALifetimeThatIsOver(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	spec := in(t.TempDir())
 	spec.Spec.Limits.LifetimeMS = 4000 // creating it takes a part of that on a busy machine
 	spec.Run = *sh("sleep 1000")
@@ -58,5 +58,5 @@ func TestALifetimeThatIsOver(t *testing.T) {
 	if f == nil || f.Kind != api.FailureExpired || f.Class != api.ClassLimit || f.Retryable {
 		t.Errorf("%s: %+v", p.State, f)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 }

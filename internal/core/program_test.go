@@ -28,7 +28,7 @@ func sh(scripts ...string) *api.ProgramPhase {
 }
 
 // ended runs a program to its end.
-func (h *house) ended(t *testing.T, c core.Caller, spec api.ProgramSpec) api.Program {
+func (h *fixture) ended(t *testing.T, c core.Caller, spec api.ProgramSpec) api.Program {
 	t.Helper()
 	p, err := h.StartProgram(t.Context(), c, spec)
 	if err != nil {
@@ -41,7 +41,7 @@ func (h *house) ended(t *testing.T, c core.Caller, spec api.ProgramSpec) api.Pro
 }
 
 // reaches waits until a program is in a phase in which a command has begun.
-func (h *house) reaches(t *testing.T, id, phase string) {
+func (h *fixture) reaches(t *testing.T, id, phase string) {
 	t.Helper()
 	seen := errors.New("seen")
 	p, err := h.FollowProgram(t.Context(), operator, id, func(s api.ProgramStep) error {
@@ -62,7 +62,7 @@ func in(dir string) api.ProgramSpec {
 }
 
 func TestAProgramHasItsOrder(t *testing.T) {
-	h, dir := newHouse(t), t.TempDir()
+	h, dir := newFixture(t), t.TempDir()
 	state := filepath.Join(dir, "state")
 	spec := in(dir)
 	look := func(phase string) string {
@@ -115,7 +115,7 @@ score tool state=7 url=http://127.0.0.1:23131 both=
 	if got, err := h.Program(t.Context(), operator, p.ID); err != nil || !reflect.DeepEqual(*got.Spec, before) || !reflect.DeepEqual(spec, before) {
 		t.Errorf("the request on record is not the one that came: %+v, %v", got.Spec, err)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 	h.holds(t, `"run_program"`, p.ID)
 }
 
@@ -132,8 +132,8 @@ func clone(t *testing.T, spec api.ProgramSpec) (out api.ProgramSpec) {
 	return out
 }
 
-// emptyHouse wants no sandbox to be left.
-func (h *house) emptyHouse(t *testing.T) {
+// emptyFixture wants no sandbox to be left.
+func (h *fixture) emptyFixture(t *testing.T) {
 	t.Helper()
 	if l, err := h.List(t.Context(), operator, api.ListOptions{}); err != nil || len(l.Sandboxes) != 0 {
 		t.Errorf("%d sandboxes are left, %v", len(l.Sandboxes), err)
@@ -142,7 +142,7 @@ func (h *house) emptyHouse(t *testing.T) {
 
 // TestFailuresAreTyped makes every phase fail in every way.
 func TestFailuresAreTyped(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	phases := map[string]func(*api.ProgramSpec, *api.ProgramPhase){
 		api.PhaseSetup:     func(s *api.ProgramSpec, p *api.ProgramPhase) { s.Setup = p },
 		api.PhasePostSetup: func(s *api.ProgramSpec, p *api.ProgramPhase) { s.PostSetup = p },
@@ -210,14 +210,14 @@ func TestFailuresAreTyped(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(dir, "never")); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("a later command ran: %v", err)
 				}
-				h.emptyHouse(t)
+				h.emptyFixture(t)
 			})
 		}
 	}
 }
 
 // second waits until the second command of the present phase runs.
-func (h *house) second(t *testing.T, id string) {
+func (h *fixture) second(t *testing.T, id string) {
 	t.Helper()
 	seen := errors.New("seen")
 	_, err := h.FollowProgram(t.Context(), operator, id, func(s api.ProgramStep) error {
@@ -245,7 +245,7 @@ func (h *house) second(t *testing.T, id string) {
 	t.Fatal("nothing runs")
 }
 
-func (h *house) sandboxOf(t *testing.T, id string) string {
+func (h *fixture) sandboxOf(t *testing.T, id string) string {
 	t.Helper()
 	p, err := h.Program(t.Context(), operator, id)
 	if err != nil || p.Sandbox == nil {
@@ -254,7 +254,7 @@ func (h *house) sandboxOf(t *testing.T, id string) string {
 	return p.Sandbox.ID
 }
 
-func (h *house) killSandboxOf(t *testing.T, id string) {
+func (h *fixture) killSandboxOf(t *testing.T, id string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(h.dir, "owner", "sandboxes", h.sandboxOf(t, id), "sandbox.json"))
 	if err != nil {
@@ -267,18 +267,18 @@ func (h *house) killSandboxOf(t *testing.T, id string) {
 }
 
 func TestACreateThatFails(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.machine.SetFaults(fake.Faults{Create: map[fake.Step]error{fake.StepStart: errors.New("no machine")}})
 	p := h.ended(t, operator, in("/"))
 	if f := p.Failure; f == nil || f.Phase != api.PhaseCreate || f.Class != api.ClassInfra || !f.Retryable || p.Sandbox != nil {
 		t.Errorf("%+v", p.Failure)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 }
 
 // TestACleanupThatFails is no failure of what had succeeded.
 func TestACleanupThatFails(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepKill: errors.New("stuck")}})
 	p := h.ended(t, operator, in("/"))
 	if p.State != api.ProgramSucceeded || p.Failure != nil || p.Cleanup == nil {
@@ -287,7 +287,7 @@ func TestACleanupThatFails(t *testing.T) {
 }
 
 func TestNothingBeginsThatIsNotGranted(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	for name, tc := range map[string]struct {
 		change func(*api.ProgramSpec)
@@ -319,7 +319,7 @@ func TestNothingBeginsThatIsNotGranted(t *testing.T) {
 			t.Errorf("%s: field %s: %v", name, e.Field, e)
 		}
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 	h.holds(t, `"run_program"`, `"refused"`)
 	if l, err := h.Programs(t.Context(), red, 0); err != nil || len(l.Programs) != 0 {
 		t.Errorf("%+v, %v", l, err)
@@ -329,7 +329,7 @@ func TestNothingBeginsThatIsNotGranted(t *testing.T) {
 // TestProgramsMeet: two programs in one sandbox wait for each other, while a third sets
 // something up there.
 func TestProgramsMeet(t *testing.T) {
-	h, dir := newHouse(t), t.TempDir()
+	h, dir := newFixture(t), t.TempDir()
 	box, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -364,7 +364,7 @@ func TestProgramsMeet(t *testing.T) {
 
 // TestACancelledProgramLeavesNothingRunning in a sandbox that stays.
 func TestACancelledProgramLeavesNothingRunning(t *testing.T) {
-	h, dir := newHouse(t), t.TempDir()
+	h, dir := newFixture(t), t.TempDir()
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +402,7 @@ func TestACancelledProgramLeavesNothingRunning(t *testing.T) {
 }
 
 func TestHandlersOfTheCaller(t *testing.T) {
-	h, dir := newHouse(t), t.TempDir()
+	h, dir := newFixture(t), t.TempDir()
 	spec := in(dir)
 	spec.Handlers = []api.ProgramHandler{{Name: "one", Wait: true}, {Name: "two", Wait: true}}
 	spec.Run = *sh("cat made")
@@ -458,7 +458,7 @@ func TestHandlersOfTheCaller(t *testing.T) {
 }
 
 func TestAKeyIsOneProgram(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	spec := in("/")
@@ -499,7 +499,7 @@ func TestAKeyIsOneProgram(t *testing.T) {
 // TestTheDaemonEnds in the middle of a program: that is on record, of the one that goes
 // in good order and of the one that is killed.
 func TestTheDaemonEnds(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	spec := in("/")
 	spec.Run = *sh("true", "sleep 1000")
 	p, err := h.StartProgram(t.Context(), operator, spec)
@@ -516,11 +516,11 @@ func TestTheDaemonEnds(t *testing.T) {
 	if err != nil || p.State != api.ProgramFailed || p.Failure.Kind != api.FailureInterrupted || p.Failure.Phase != api.PhaseRun || !p.Failure.Retryable {
 		t.Errorf("%s %+v, %v", p.State, p.Failure, err)
 	}
-	h.emptyHouse(t)
+	h.emptyFixture(t)
 	if _, err := h.StartProgram(t.Context(), operator, spec); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("after the end: %v", err)
 	}
-	next := newHouseOf(t, killed)
+	next := newFixtureOf(t, killed)
 	next.RecoverPrograms(t.Context())
 	p, err = next.Program(t.Context(), operator, p.ID)
 	if err != nil || p.State != api.ProgramFailed || p.Failure.Kind != api.FailureInterrupted || p.Failure.Phase != api.PhaseRun || p.EndedAt == nil ||
@@ -531,7 +531,7 @@ func TestTheDaemonEnds(t *testing.T) {
 
 // copyOfPrograms is what is on disk of programs now. A draft that took its name while
 // it was copied makes the copy begin again.
-func (h *house) copyOfPrograms(t *testing.T) string {
+func (h *fixture) copyOfPrograms(t *testing.T) string {
 	t.Helper()
 	for {
 		dir := filepath.Join(t.TempDir(), "programs")

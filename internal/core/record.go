@@ -19,7 +19,7 @@ import (
 // requestIDKey is the context's key of the request id.
 type requestIDKey struct{}
 
-// WithRequestID returns a context whose audit records carry id. A front door
+// WithRequestID returns a context whose audit records carry id. An API server
 // sets it once for each request.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
@@ -106,7 +106,7 @@ func (s *Service) Ended(sb api.Sandbox) {
 	}
 }
 
-// Happened records what the house did to a sandbox by itself: an end that nobody
+// Happened records what Cloche did to a sandbox by itself: an end that nobody
 // asked for has its reason in the event.
 func (s *Service) Happened(h api.Event) {
 	if h.Reason == "" || h.Kind != api.EventStopped && h.Kind != api.EventRemoved {

@@ -67,7 +67,7 @@ func (s *Service) RemoveRecording(ctx context.Context, caller Caller, name strin
 	return s.done(context.WithoutCancel(ctx), caller, verb, "", d, s.classed("remove a recording", err))
 }
 
-// classed gives an error of the house's a code; one that has one keeps it.
+// classed gives an error of Cloche's a code; one that has one keeps it.
 func (s *Service) classed(what string, err error) error {
 	if err == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // verbReload is how audit calls a change of the rules, which nobody asks for over
-// a door.
+// an API server.
 const verbReload policy.Verb = "reload_policy"
 
 // UseRules puts other rules into force: every request that is decided from now on

@@ -19,7 +19,7 @@ func at(path string) api.ToolPlace { return api.ToolPlace{Path: path} }
 // imaginary machine has at its own path, that has more
 // of everything than a model gets.
 func TestToolsKeepToTheirBounds(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	dir := t.TempDir()
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Workspace: &api.Workspace{Dir: dir, Path: dir}}, nil); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func second[T any](_ T, err error) error { return err }
 
 // TestToolsAreOnRecord: every use of a tool, and which of them may be whose.
 func TestToolsAreOnRecord(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})
 	blue, _ := h.caller(t, api.KeySpec{Tenant: "blue"})
 	ctx := t.Context()

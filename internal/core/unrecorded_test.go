@@ -22,11 +22,11 @@ import (
 // cannot be written, and why.
 func verbsWithoutRecord() map[string]string {
 	const (
-		looks  = "they change nothing and bring out no content of files"
-		ends   = "an end is never held up by an audit log that cannot be written"
-		input  = "belong to a process or an attach that is on record"
-		house  = "no caller asks for it"
-		refuse = "it is its parts, which are here by themselves"
+		looks   = "they change nothing and bring out no content of files"
+		ends    = "an end is never held up by an audit log that cannot be written"
+		input   = "belong to a process or an attach that is on record"
+		fixture = "no caller asks for it"
+		refuse  = "it is its parts, which are here by themselves"
 	)
 	out := map[string]string{
 		"Logs": "what a process wrote is kept by the daemon, and the process is on record with its start",
@@ -36,10 +36,10 @@ func verbsWithoutRecord() map[string]string {
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List " +
 			"ListFiles Metrics PreviewSkills Processes Program Programs Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
-		ends:   "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
-		input:  "ResizeProcess WriteStdin",
-		house:  "Answered Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
-		refuse: "CreateMany RunStream Hold AnswerApproval ContinueProgram",
+		ends:    "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
+		input:   "ResizeProcess WriteStdin",
+		fixture: "Answered Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueProgram",
 	} {
 		for name := range strings.FieldsSeq(names) {
 			out[name] = why
@@ -52,7 +52,7 @@ func verbsWithoutRecord() map[string]string {
 // nothing is done, or is in the list of those that are served. A method that is in
 // neither fails the test.
 func TestNothingWithoutARecord(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	ctx := t.Context()
 	sb, err := h.Create(ctx, operator, api.SandboxSpec{Name: "box", Egress: &api.Egress{Allow: []string{"a.example"}}}, nil)
 	if err != nil {
@@ -208,7 +208,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("%d bytes came out", out.Len())
 	}
-	// They need more than this house has, and have their own tests or take the same steps.
+	// They need more than this fixture has, and have their own tests or take the same steps.
 	elsewhere := map[string]string{
 		"BuildImage": "image", "RemoveImage": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
 		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartProgram": "program",
@@ -261,7 +261,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 
 // A disk without room is told as that, not as an internal error, whichever verb meets it.
 func TestFullDiskIsTold(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}

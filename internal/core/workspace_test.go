@@ -37,12 +37,12 @@ func TestMain(m *testing.M) {
 
 var operator = core.InProcessCaller(os.Geteuid())
 
-// house is a Service over an imaginary machine.
-type house struct {
+// fixture is a Service over an imaginary machine.
+type fixture struct {
 	*core.Service
 	machine *fake.Machine
 	dir     string
-	// approvals is the queue of the house.
+	// approvals is the queue of the fixture.
 	approvals *approval.Queue
 	log       *audit.Log
 	rules     policy.Rules
@@ -50,15 +50,15 @@ type house struct {
 	full string
 }
 
-func newHouse(t *testing.T) *house {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newHouseOf(t, "")
+	return newFixtureOf(t, "")
 }
 
-// newHouseOf is a house that finds these programs; empty is none.
-func newHouseOf(t *testing.T, programs string) *house {
+// newFixtureOf is a fixture that finds these programs; empty is none.
+func newFixtureOf(t *testing.T, programs string) *fixture {
 	t.Helper()
-	h := &house{machine: fake.NewMachine(""), dir: t.TempDir(), approvals: approval.New(nil)}
+	h := &fixture{machine: fake.NewMachine(""), dir: t.TempDir(), approvals: approval.New(nil)}
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -80,10 +80,10 @@ func newHouseOf(t *testing.T, programs string) *house {
 	check(err)
 	h.log = log
 	engines := []engine.Engine{h.machine.Engine()}
-	ways := network.New(t.Context(), network.Options{Logger: logger})
+	networks := network.New(t.Context(), network.Options{Logger: logger})
 	m := sandbox.New(sandbox.Options{
 		Dir: filepath.Join(h.dir, "owner"), Owner: "owner", Engines: engines, Images: images, Workspaces: spaces, Snapshots: snaps,
-		AgentImage: imageOfNothing, Logger: logger, Events: func(api.Event) {}, Ways: ways, Ask: h.approvals.Ask,
+		AgentImage: imageOfNothing, Logger: logger, Events: func(api.Event) {}, Networks: networks, Ask: h.approvals.Ask,
 	})
 	check(m.Recover(t.Context()))
 	keys, err := key.Open(context.Background(), h.dir)
@@ -101,7 +101,7 @@ func newHouseOf(t *testing.T, programs string) *house {
 	t.Cleanup(func() {
 		h.machine.SetFaults(fake.Faults{})
 		ctx := context.WithoutCancel(t.Context())
-		if err := errors.Join(h.ClosePrograms(ctx), kept.Close(), m.Close(ctx), ways.Close(), h.machine.Close(ctx), log.Close(), keys.Close()); err != nil {
+		if err := errors.Join(h.ClosePrograms(ctx), kept.Close(), m.Close(ctx), networks.Close(), h.machine.Close(ctx), log.Close(), keys.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -119,7 +119,7 @@ func imageOfNothing(context.Context) (string, error) { return "/dev/null", nil }
 
 // measuredBox is a sandbox whose workspace is a directory with a measured bound
 // of 1 MiB. On the imaginary machine it is seen at its own path.
-func (h *house) measuredBox(t *testing.T) (sb api.Sandbox, dir string) {
+func (h *fixture) measuredBox(t *testing.T) (sb api.Sandbox, dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	sb, err := h.Create(t.Context(), operator, api.SandboxSpec{
@@ -134,12 +134,12 @@ func (h *house) measuredBox(t *testing.T) (sb api.Sandbox, dir string) {
 	return sb, dir
 }
 
-func (h *house) sh(t *testing.T, script string) (api.Result, error) {
+func (h *fixture) sh(t *testing.T, script string) (api.Result, error) {
 	t.Helper()
 	return h.Exec(t.Context(), operator, "box", api.ExecRequest{Argv: []string{"/bin/sh", "-c", script}, Cwd: "/"})
 }
 
-func (h *house) gone(t *testing.T) bool {
+func (h *fixture) gone(t *testing.T) bool {
 	t.Helper()
 	_, err := h.Get(t.Context(), operator, "box")
 	return errors.Is(err, api.ErrNotFound)
@@ -156,7 +156,7 @@ func over(t *testing.T, err error, phase api.QuotaPhase, used int64) {
 }
 
 func TestMeasuredBefore(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	_, dir := h.measuredBox(t)
 	if _, err := h.sh(t, "head -c 1048576 /dev/zero > "+dir+"/f"); err != nil {
 		t.Fatalf("as much as it may hold: %v", err)
@@ -181,7 +181,7 @@ func TestMeasuredBefore(t *testing.T) {
 // quota and not of that.
 func TestMeasuredAfter(t *testing.T) {
 	for _, fails := range []bool{false, true} {
-		h := newHouse(t)
+		h := newFixture(t)
 		_, dir := h.measuredBox(t)
 		if fails {
 			h.machine.SetFaults(fake.Faults{Close: errors.New("no close")})
@@ -200,7 +200,7 @@ func TestMeasuredAfter(t *testing.T) {
 }
 
 func TestMeasuredAfterAProcess(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	_, dir := h.measuredBox(t)
 	start := func(script string) api.Process {
 		t.Helper()
@@ -224,7 +224,7 @@ func TestMeasuredAfterAProcess(t *testing.T) {
 // One tenant's workspaces are not there for another, in the words of what is
 // missing, and nobody but the operator reaches over.
 func TestWorkspacesOfTenants(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	alice, bob := core.UnixCaller(1001, 0), core.UnixCaller(1002, 0)
 	if _, err := h.CreateWorkspace(t.Context(), alice, api.WorkspaceSpec{Name: "data"}); err != nil {
 		t.Fatal(err)

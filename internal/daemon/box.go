@@ -19,7 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/langbot"
 )
 
-// box is the door while it is open.
+// box is the API server while it is open.
 type box struct {
 	server *langbot.Server
 	http   *http.Server
@@ -31,8 +31,8 @@ type box struct {
 // boxHeaderTimeout bounds how long the header of a request may take.
 const boxHeaderTimeout = 10 * time.Second
 
-// openBox opens the door for LangBot, where the configuration has one.
-func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
+// openBox opens the API server for LangBot, where the configuration has one.
+func (h *app) openBox(ctx context.Context, cfg Config) (*box, error) {
 	if cfg.Box == nil {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func (h *house) openBox(ctx context.Context, cfg Config) (*box, error) {
 	token := strings.TrimSpace(os.Getenv("LANGBOT_BOX_CONTROL_TOKEN"))
 	wd, err := os.Getwd()
 	if err != nil {
-		return nil, fmt.Errorf("open the box door: %w", err)
+		return nil, fmt.Errorf("open the LangBot API server: %w", err)
 	}
 	server, err := langbot.New(ctx, langbot.Options{
 		Core: langbot.FromCore(h.core), Dir: h.home.path("box"), SkillsDir: cmp.Or(cfg.SkillsDir, h.home.path("skills")), WorkDir: wd, Token: token,
@@ -128,7 +128,7 @@ func isOn(v string) bool {
 	return false
 }
 
-// ended tells when the door is closed by itself; nil never is.
+// ended tells when the API server is closed by itself; nil never is.
 func (b *box) ended() <-chan error {
 	if b == nil {
 		return nil

@@ -159,7 +159,7 @@ func hostPort(v string) (string, bool) {
 	return "write an address with its port, such as 127.0.0.1:5410", ok
 }
 
-// boxAt is the door for LangBot at an address; nil without one.
+// boxAt is the API server for LangBot at an address; nil without one.
 func boxAt(v string) (*Box, bool) {
 	if v == "" {
 		return nil, true

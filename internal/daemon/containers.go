@@ -16,7 +16,7 @@ import (
 )
 
 // openContainers makes the engines that have daemons of their own.
-func (h *house) openContainers(cfg Config) ([]engine.Engine, error) {
+func (h *app) openContainers(cfg Config) ([]engine.Engine, error) {
 	var engines []engine.Engine
 	for _, o := range []docker.Options{
 		{
@@ -57,7 +57,7 @@ func removeVolume(ctx context.Context, engines []engine.Engine) func(name, volum
 }
 
 // prober makes what asks the engines what they can do here.
-func (h *house) prober(engines []engine.Engine) *core.Prober {
+func (h *app) prober(engines []engine.Engine) *core.Prober {
 	p := core.NewProber(engines, func() *api.Problem { return workspace.StageProblem(h.home.ownerDir()) })
 	h.closers = append(h.closers, func(context.Context) error { p.Close(); return nil })
 	return p

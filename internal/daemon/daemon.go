@@ -1,5 +1,5 @@
 // Package daemon knows everything and decides nothing: it reads the
-// configuration, wires the rooms, runs the doors and closes all in reverse. The
+// configuration, wires the packages, runs the listeners and closes all in reverse. The
 // same wiring serves as daemon and inside a single run.
 package daemon
 

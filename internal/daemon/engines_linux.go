@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package daemon
 
@@ -28,7 +28,7 @@ type kernels = *gvisor.Engine
 
 // openEngines makes the engines of this build, in the order in which "auto" tries
 // them.
-func (h *house) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine, error) {
+func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine, error) {
 	log := h.log
 	if !ephemeral {
 		keepFromOOM(log)
@@ -42,7 +42,7 @@ func (h *house) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engin
 	if ephemeral {
 		waiting = 0
 	}
-	nat, err := native.New(native.Options{StateDir: h.home.path("engines", native.Name), RootsDir: h.home.path("roots"), Spares: waiting, Logger: log})
+	nat, err := native.New(native.Options{StateDir: h.home.path("engines", native.Name), RootsDir: h.home.path("roots"), Pool: waiting, Logger: log})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make engine native: %w", err)
 	}
@@ -74,7 +74,7 @@ func (h *house) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engin
 // gvisorEngine is the first engine of this build, and what "auto" tries first. A
 // daemon keeps the executable that its sandboxes are started from.
 func gvisorEngine(h *home, ephemeral, ready bool, log *slog.Logger) (*gvisor.Engine, error) {
-	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), Spare: !ephemeral, Logger: log}
+	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), Warm: !ephemeral, Logger: log}
 	if !ephemeral {
 		opts.KeepDir = h.path("bin")
 	}
@@ -102,15 +102,15 @@ func ownAgent(ctx context.Context, images *image.Store) (string, error) {
 	return images.AgentImageFile(ctx, "/proc/self/exe")
 }
 
-// openWays makes the ways out of sandboxes. Links that outlive this process have a
-// holder.
-func openWays(ctx context.Context, o sandbox.Options, opts network.Options) *network.Ways {
-	var ways *network.Ways
+// openNetworks makes the networks of sandboxes. Links that outlive this process have a
+// fd store.
+func openNetworks(ctx context.Context, o sandbox.Options, opts network.Options) *network.Networks {
+	var networks *network.Networks
 	if !o.Ephemeral {
-		opts.Holder = fdstore.NewClient(fdstore.Options{Dir: o.Dir, Logger: opts.Logger, Again: func() { ways.ParkAgain() }})
+		opts.Store = fdstore.NewClient(fdstore.Options{Dir: o.Dir, Logger: opts.Logger, Again: func() { networks.ParkAgain() }})
 	}
-	ways = network.New(ctx, opts)
-	return ways
+	networks = network.New(ctx, opts)
+	return networks
 }
 
 // forgetOwner removes the records that the engines in a directory have of an owner.

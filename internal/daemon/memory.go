@@ -10,7 +10,7 @@ import (
 )
 
 // memoryListener accepts the connections that its own dial makes. It is the
-// door of an in-process core: no address, so nobody else can knock.
+// API server of an in-process core: no address, so nobody else can knock.
 type memoryListener struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -15,7 +15,7 @@ import (
 
 // useSecrets puts the sources of a policy file in force, and reads those that cost
 // little, so that what is written down from now on is without their values.
-func (h *house) useSecrets(ctx context.Context, rules policy.Rules) {
+func (h *app) useSecrets(ctx context.Context, rules policy.Rules) {
 	sources := make(map[string]secret.Source, len(rules.Secrets))
 	for _, s := range rules.Secrets {
 		sources[s.Name] = secret.Source{Env: s.From.Env, File: s.From.File, Exec: slices.Clone(s.From.Exec)}

@@ -40,12 +40,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		defer cancel()
 		err = errors.Join(err, h.close(closing))
 	}()
-	doors, listen, err := h.openDoors(ctx, cfg.Listen)
+	listeners, listen, err := h.openListeners(ctx, cfg.Listen)
 	if err != nil {
 		return err
 	}
-	defer doors.close()
-	server, err := h.server(cfg, doors, listen)
+	defer listeners.close()
+	server, err := h.server(cfg, listeners, listen)
 	if err != nil {
 		return err
 	}
@@ -56,12 +56,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	served := make(chan error, len(doors))
+	served := make(chan error, len(listeners))
 	var wg sync.WaitGroup
 	defer h.followRules(ctx)()
 	gone, stopWatch := h.watchHome(ctx)
 	defer stopWatch()
-	for _, d := range doors {
+	for _, d := range listeners {
 		wg.Go(func() { served <- server.Serve(d) })
 	}
 	select {
@@ -79,8 +79,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-// server makes what serves the doors.
-func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Server, error) {
+// server makes what serves the listeners.
+func (h *app) server(cfg Config, listeners listeners, listen []string) (*httpapi.Server, error) {
 	o := httpapi.Options{
 		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Answered: h.core.Answered,
 		Deadlines: cfg.Deadlines,
@@ -93,7 +93,7 @@ func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Serve
 	if certificate != nil {
 		o.Certificate = certificate.get
 	} else {
-		h.warnOfClearText(doors)
+		h.warnOfClearText(listeners)
 	}
 	if o.Token, err = h.token(cfg.Token, listen); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (h *house) server(cfg Config, doors doors, listen []string) (*httpapi.Serve
 }
 
 // watchHome sends the error that says that the home is gone, until stop has returned.
-func (h *house) watchHome(ctx context.Context) (gone <-chan error, stop func()) {
+func (h *app) watchHome(ctx context.Context) (gone <-chan error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	found := make(chan error, 1)
 	var wg sync.WaitGroup
@@ -119,7 +119,7 @@ func (h *house) watchHome(ctx context.Context) (gone <-chan error, stop func()) 
 
 // followRules keeps the rules in force the same as the policy file, until stop has
 // returned. A HUP signal makes it look at once.
-func (h *house) followRules(ctx context.Context) (stop func()) {
+func (h *app) followRules(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hup := make(chan os.Signal, 1)
 	notifyReload(hup)
@@ -222,7 +222,7 @@ func (l *socketListener) Close() error {
 
 // token is what TCP callers must show: the given one, or the one in the home,
 // which is made when it is first needed.
-func (h *house) token(given string, listen []string) (string, error) {
+func (h *app) token(given string, listen []string) (string, error) {
 	needed := false
 	for _, addr := range listen {
 		needed = needed || strings.HasPrefix(addr, "tcp://")
@@ -249,7 +249,7 @@ func (h *house) token(given string, listen []string) (string, error) {
 
 // InProcess is a core inside this process, whose sandboxes die with it.
 type InProcess struct {
-	house    *house
+	app      *app
 	server   *httpapi.Server
 	listener *memoryListener
 	wg       sync.WaitGroup
@@ -265,7 +265,7 @@ func Begin(ctx context.Context, cfg Config) (*InProcess, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.close(ctx))
 	}
-	in := &InProcess{house: h, server: server, listener: newMemoryListener()}
+	in := &InProcess{app: h, server: server, listener: newMemoryListener()}
 	in.wg.Go(func() {
 		if err := server.ServeAs(in.listener, core.InProcessCaller(os.Getuid())); err != nil {
 			h.log.Error("serve in process", "error", err)
@@ -283,5 +283,5 @@ func (in *InProcess) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func (in *InProcess) Close(ctx context.Context) error {
 	err := in.server.Shutdown(ctx)
 	in.wg.Wait()
-	return errors.Join(err, in.house.close(ctx))
+	return errors.Join(err, in.app.close(ctx))
 }

@@ -126,7 +126,7 @@ func TestDNSOverAStream(t *testing.T) {
 
 // TestTargetsAreCut: what is told of a refused request is bounded.
 func TestTargetsAreCut(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{"GET " + apiHost + "/v1/*"}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{"GET " + apiHost + "/v1/*"}})
 	w.route(apiHost, 80, plainServer(t, http.NotFoundHandler()))
 	path := "/" + strings.Repeat("x", 2000)
 	do(t, w.client(false), newRequest(t, "GET", "http://"+apiHost+path, nil, nil))

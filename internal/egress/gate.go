@@ -1,4 +1,4 @@
-// Package egress is the one way out of a sandbox: every connection has a name and
+// Package egress is the one network of a sandbox: every connection has a name and
 // a rule that allows it, or it does not exist. It knows nothing of how packets
 // come in; the package link brings them.
 //
@@ -78,7 +78,7 @@ type Usage struct {
 	BytesOut, BytesIn int64
 }
 
-// Gate is the way out of one sandbox. Its methods are safe for any number of
+// Gate is the network of one sandbox. Its methods are safe for any number of
 // goroutines.
 type Gate struct {
 	ctx      context.Context // of all flows

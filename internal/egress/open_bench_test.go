@@ -13,7 +13,7 @@ import (
 // answer. The opened one searches the answer for the value of its secret.
 func BenchmarkHTTPS(b *testing.B) {
 	secret := keySecret(apiHost)
-	w := newTown(b, townOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(b, testnetOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
 	const large = 8 << 20
 	answer := make([]byte, large)
 	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -31,9 +31,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/upstream"
 )
 
-// town is some hosts with certificates of a root of their own, and a gate to them
+// test network is some hosts with certificates of a root of their own, and a gate to them
 // that opens TLS.
-type town struct {
+type testnet struct {
 	t         testing.TB
 	gate      *egress.Gate
 	table     *resolver.Table
@@ -60,16 +60,16 @@ const (
 	otherHost   = "other.example.com"
 )
 
-type townOptions struct {
+type testnetOptions struct {
 	rules    []string
 	secrets  []intercept.Secret
 	requests []string
 	limits   egress.Limits
 }
 
-func newTown(t testing.TB, o townOptions) *town {
+func newTestnet(t testing.TB, o testnetOptions) *testnet {
 	t.Helper()
-	w := &town{t: t, ended: make(chan struct{}, 100), servers: map[string]string{}, addrs: map[string]netip.Addr{}, values: map[string]string{"key": secretValue}}
+	w := &testnet{t: t, ended: make(chan struct{}, 100), servers: map[string]string{}, addrs: map[string]netip.Addr{}, values: map[string]string{"key": secretValue}}
 	w.makeRoot()
 	var err error
 	if w.authority, err = intercept.NewAuthority("test"); err != nil {
@@ -119,27 +119,27 @@ func newTown(t testing.TB, o townOptions) *town {
 	return w
 }
 
-func (w *town) value(context.Context, string) (string, error) {
+func (w *testnet) value(context.Context, string) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.values["key"], w.fails
 }
 
-func (w *town) Opened(egress.Flow) {}
-func (w *town) Closed(f egress.Flow) {
+func (w *testnet) Opened(egress.Flow) {}
+func (w *testnet) Closed(f egress.Flow) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = append(w.closed, f)
 	w.ended <- struct{}{}
 }
-func (w *town) Refused(r egress.Refused) {
+func (w *testnet) Refused(r egress.Refused) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refused = append(w.refused, r)
 }
 
 // LookupNetIP implements upstream.Resolver: each host has a public address.
-func (w *town) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+func (w *testnet) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	host = strings.TrimSuffix(host, ".")
@@ -150,7 +150,7 @@ func (w *town) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 }
 
 // DialContext implements upstream.ContextDialer.
-func (w *town) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (w *testnet) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	w.mu.Lock()
 	to, ok := w.servers[address]
 	w.mu.Unlock()
@@ -161,19 +161,19 @@ func (w *town) DialContext(ctx context.Context, network, address string) (net.Co
 	return d.DialContext(ctx, network, to)
 }
 
-func (w *town) makeRoot() {
+func (w *testnet) makeRoot() {
 	var err error
 	if w.rootKey, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		w.t.Fatal(err)
 	}
 	own := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root of the town"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root of the test network"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	w.root = w.sign(own, own, w.rootKey)
 }
 
-func (w *town) sign(cert, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+func (w *testnet) sign(cert, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	der, err := x509.CreateCertificate(rand.Reader, cert, parent, key.Public(), w.rootKey)
 	if err != nil {
 		w.t.Fatal(err)
@@ -186,7 +186,7 @@ func (w *town) sign(cert, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509
 }
 
 // host puts a TLS server at port of name. Certified is what its certificate says.
-func (w *town) host(name, certified string, port int, h http.Handler, http2 bool) *httptest.Server {
+func (w *testnet) host(name, certified string, port int, h http.Handler, http2 bool) *httptest.Server {
 	w.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -206,7 +206,7 @@ func (w *town) host(name, certified string, port int, h http.Handler, http2 bool
 	return s
 }
 
-func (w *town) route(name string, port int, where string) {
+func (w *testnet) route(name string, port int, where string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a, ok := w.addrs[name]
@@ -224,7 +224,7 @@ func (o opening) Accept() (egress.Conn, error) { return resettable{o.c}, nil }
 func (o opening) Refuse()                      { resettable{o.c}.Reset() }
 
 // serveDoor lets clients into the gate that can be told of a proxy.
-func (w *town) serveDoor() {
+func (w *testnet) serveDoor() {
 	for {
 		c, err := w.door.Accept()
 		if err != nil {
@@ -234,7 +234,7 @@ func (w *town) serveDoor() {
 	}
 }
 
-func (w *town) enter(c *net.TCPConn) {
+func (w *testnet) enter(c *net.TCPConn) {
 	defer c.Close()
 	var head []byte
 	one := make([]byte, 1)
@@ -263,7 +263,7 @@ func (w *town) enter(c *net.TCPConn) {
 }
 
 // client is one inside the sandbox.
-func (w *town) client(http2 bool) *http.Client {
+func (w *testnet) client(http2 bool) *http.Client {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.authority.Certificate())
 	roots.AddCert(w.root)

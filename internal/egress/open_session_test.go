@@ -25,7 +25,7 @@ func (c *sessionCache) Put(key string, s *tls.ClientSessionState) {
 // could be resumed on another connection. A host whose TLS is not opened decides itself.
 func TestOpenedTLSIsNotResumed(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		w := newTown(t, townOptions{rules: []string{apiHost, otherHost}, requests: []string{apiHost}})
+		w := newTestnet(t, testnetOptions{rules: []string{apiHost, otherHost}, requests: []string{apiHost}})
 		w.host(apiHost, apiHost, 443, &seen{}, false)
 		w.host(otherHost, otherHost, 443, &seen{}, false)
 		for host, opened := range map[string]bool{apiHost: true, otherHost: false} {

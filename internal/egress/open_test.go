@@ -61,7 +61,7 @@ func TestPlaceholderBecomesTheValueOnItsWay(t *testing.T) {
 	}{{"1 to 1", false, false}, {"2 to 2", true, true}, {"2 to 1", true, false}, {"1 to 2", false, true}} {
 		t.Run(v.name, func(t *testing.T) {
 			secret := keySecret(apiHost)
-			w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+			w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 			site := &seen{}
 			w.host(apiHost, apiHost, 443, site, v.server)
 			basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+secret.Placeholder))
@@ -98,7 +98,7 @@ func TestPlaceholderBecomesTheValueOnItsWay(t *testing.T) {
 func TestWhereASecretDoesNotGo(t *testing.T) {
 	secret := keySecret(apiHost)
 	secret.Headers = []string{"Authorization"}
-	w := newTown(t, townOptions{
+	w := newTestnet(t, testnetOptions{
 		rules: []string{apiHost, otherHost, apiHost + ":8443"}, secrets: []intercept.Secret{secret},
 		requests: []string{otherHost},
 	})
@@ -143,7 +143,7 @@ func TestWhereASecretDoesNotGo(t *testing.T) {
 
 func TestPlaceholderInTheClear(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{
+	w := newTestnet(t, testnetOptions{
 		rules: []string{apiHost}, secrets: []intercept.Secret{secret}, requests: []string{"GET " + apiHost},
 	})
 	site := &seen{}
@@ -168,7 +168,7 @@ func TestPlaceholderInTheClear(t *testing.T) {
 // placeholder there, and nothing else.
 func TestRedirectLosesTheSecret(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
 	other := &seen{}
 	w.host(apiHost, apiHost, 443, http.RedirectHandler("https://"+otherHost+"/there", http.StatusTemporaryRedirect), false)
 	w.host(otherHost, otherHost, 443, other, false)
@@ -185,7 +185,7 @@ func TestRedirectLosesTheSecret(t *testing.T) {
 }
 
 func TestOnlyTheRequestsThatAreAllowed(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost, apiHost + ":8443"}, requests: []string{"GET,HEAD " + apiHost + "/v1/*,/health", "POST " + apiHost + "/v1/ask"}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost, apiHost + ":8443"}, requests: []string{"GET,HEAD " + apiHost + "/v1/*,/health", "POST " + apiHost + "/v1/ask"}})
 	site := &seen{}
 	w.host(apiHost, apiHost, 443, site, true)
 	w.host(apiHost, apiHost, 8443, site, false)
@@ -216,7 +216,7 @@ func TestOnlyTheRequestsThatAreAllowed(t *testing.T) {
 // TestAuthorityInside: what a request inside says of its host must be the host.
 func TestAuthorityInside(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
-		w := newTown(t, townOptions{rules: []string{apiHost, otherHost}, requests: []string{apiHost}})
+		w := newTestnet(t, testnetOptions{rules: []string{apiHost, otherHost}, requests: []string{apiHost}})
 		site := &seen{}
 		w.host(apiHost, apiHost, 443, site, http2)
 		for host, want := range map[string]int{otherHost: 403, apiHost: 200, apiHost + ":443": 200, apiHost + ":444": 403, "API.example.COM": 200, "a@" + apiHost: 403} {
@@ -236,7 +236,7 @@ func TestAuthorityInside(t *testing.T) {
 func TestValueDoesNotComeBack(t *testing.T) {
 	secret := keySecret(apiHost)
 	secret.Query = true
-	w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 	w.values["key"] = "v%/+ alue with more"
 	var coding, asked string
 	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -286,7 +286,7 @@ func TestValueDoesNotComeBack(t *testing.T) {
 func TestStreamsAreNotHeldUp(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		secret := keySecret(apiHost)
-		w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+		w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 		w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			http.NewResponseController(rw).EnableFullDuplex()
 			rw.WriteHeader(200)
@@ -321,7 +321,7 @@ func TestStreamsAreNotHeldUp(t *testing.T) {
 // is sent.
 func TestHostThatIsNotWhatItSays(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 	site := &seen{}
 	w.host(apiHost, otherHost, 443, site, false)
 	status, body, _ := do(t, w.client(true), newRequest(t, "GET", "https://"+apiHost+"/", map[string]string{"Authorization": secret.Placeholder}, nil))
@@ -332,7 +332,7 @@ func TestHostThatIsNotWhatItSays(t *testing.T) {
 
 func TestSecretThatCannotBeRead(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 	site := &seen{}
 	w.host(apiHost, apiHost, 443, site, false)
 	c := w.client(true)
@@ -366,10 +366,10 @@ func TestSecretThatCannotBeRead(t *testing.T) {
 // TestOtherHostsAreNotOpened: their certificates are their own.
 func TestOtherHostsAreNotOpened(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost, otherHost}, secrets: []intercept.Secret{secret}})
 	w.host(otherHost, otherHost, 443, &seen{}, true)
 	w.host(apiHost, apiHost, 443, &seen{}, true)
-	for host, issuer := range map[string]string{otherHost: "root of the town", apiHost: "cloche egress of test"} {
+	for host, issuer := range map[string]string{otherHost: "root of the test network", apiHost: "cloche egress of test"} {
 		res, err := w.client(true).Get("https://" + host + "/")
 		if err != nil {
 			t.Fatal(err)
@@ -382,7 +382,7 @@ func TestOtherHostsAreNotOpened(t *testing.T) {
 }
 
 func TestClientThatDoesNotTrustUs(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{apiHost}})
 	w.host(apiHost, apiHost, 443, &seen{}, true)
 	c := w.client(true)
 	c.Transport.(*http.Transport).TLSClientConfig.RootCAs = nil
@@ -400,11 +400,11 @@ func TestClientThatDoesNotTrustUs(t *testing.T) {
 // TestOpenedFlowEnds: when rules change, the budget is used up or the gate closes,
 // an opened flow ends at once, with all that hangs on it.
 func TestOpenedFlowEnds(t *testing.T) {
-	for name, end := range map[string]func(*town){
-		"rules": func(w *town) { w.gate.SetRules(nil) },
-		"close": func(w *town) { w.gate.Close() },
+	for name, end := range map[string]func(*testnet){
+		"rules": func(w *testnet) { w.gate.SetRules(nil) },
+		"close": func(w *testnet) { w.gate.Close() },
 	} {
-		w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}})
+		w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{apiHost}})
 		arrived, gone := make(chan struct{}, 8), make(chan struct{}, 8)
 		w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			arrived <- struct{}{}
@@ -441,7 +441,7 @@ func TestOpenedFlowEnds(t *testing.T) {
 }
 
 func TestBudgetOfOpenedFlows(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}, limits: egress.Limits{BytesIn: 100_000}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{apiHost}, limits: egress.Limits{BytesIn: 100_000}})
 	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Write(make([]byte, 1<<20))
 	}), false)
@@ -459,7 +459,7 @@ func TestBudgetOfOpenedFlows(t *testing.T) {
 }
 
 func TestCompressedAnswerGoesThrough(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{apiHost}})
 	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept-Encoding") != "gzip" {
 			t.Errorf("asked for %q", r.Header.Get("Accept-Encoding"))
@@ -478,7 +478,7 @@ func TestCompressedAnswerGoesThrough(t *testing.T) {
 // into an informational answer or a trailer does not tell it.
 func TestValueInHeads(t *testing.T) {
 	secret := keySecret(apiHost)
-	w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 	w.values["key"] = "sk-LiveSecret1"
 	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, value, _ := strings.Cut(r.Header.Get("Authorization"), " ")

@@ -27,7 +27,7 @@ func plainServer(t *testing.T, h http.Handler) string {
 func TestWebSocketInside(t *testing.T) {
 	for _, http2 := range []bool{false, true} { // of the host
 		secret := keySecret(apiHost)
-		w := newTown(t, townOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
+		w := newTestnet(t, testnetOptions{rules: []string{apiHost}, secrets: []intercept.Secret{secret}})
 		w.host(apiHost, apiHost, 443, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") != "Bearer "+secretValue {
 				http.Error(rw, "who are you", http.StatusUnauthorized)
@@ -60,7 +60,7 @@ func TestWebSocketInside(t *testing.T) {
 // TestOnlyWebSocketsUpgradeInside: no other change of protocol goes to a host that is
 // opened, and a WebSocket begins with GET and without a body.
 func TestOnlyWebSocketsUpgradeInside(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost}, requests: []string{apiHost}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost}, requests: []string{apiHost}})
 	got := make(chan http.Header, 1)
 	w.host(apiHost, apiHost, 443, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }), false)
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestOnlyWebSocketsUpgradeInside(t *testing.T) {
 
 // TestNeitherHTTPNorTLSToAnOpenedHost: a rule for a port makes no way around.
 func TestNeitherHTTPNorTLSToAnOpenedHost(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost + ":22"}, requests: []string{apiHost}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost + ":22"}, requests: []string{apiHost}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestNeitherHTTPNorTLSToAnOpenedHost(t *testing.T) {
 // TestRulesOfRequestsThatComeLater: a flow in progress to a host that is opened from
 // now on ends, others go on, and the next request is judged.
 func TestRulesOfRequestsThatComeLater(t *testing.T) {
-	w := newTown(t, townOptions{rules: []string{apiHost, otherHost}})
+	w := newTestnet(t, testnetOptions{rules: []string{apiHost, otherHost}})
 	arrived, leave := make(chan struct{}, 2), make(chan struct{})
 	slow := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		arrived <- struct{}{}

@@ -38,7 +38,7 @@ func TestResponseIsBrokenOff(t *testing.T) {
 	}
 }
 
-// said is an answer of the bridge's own.
+// said is an answer of the endpoint's own.
 type said struct {
 	Error struct {
 		Type, Code, Message string

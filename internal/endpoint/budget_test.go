@@ -25,7 +25,7 @@ func closedPort(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// status asks once and returns the status with the bridge's own error.
+// status asks once and returns the status with the endpoint's own error.
 func (in *inside) status(ctx context.Context, t *testing.T, path, body string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -96,7 +96,7 @@ func (c *capturing) took(b []byte) {
 	c.out = c.more(c.out, b)
 }
 
-// headers are a header of each line, without the values that open doors.
+// headers are a header of each line, without the values that grant access.
 func (c *capturing) headers(h http.Header) string {
 	var lines []string
 	for name, values := range h {

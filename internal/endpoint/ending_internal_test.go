@@ -174,7 +174,7 @@ func TestRawConnectionsLeaveNothing(t *testing.T) {
 	}
 }
 
-// Of what the bridge refuses it closes the connection where the rest of the request is not
+// Of what the endpoint refuses it closes the connection where the rest of the request is not
 // read: that is not to be taken for another request. Other refusals leave it open.
 func TestRefusalsClose(t *testing.T) {
 	x := &exchange{e: &Endpoint{}, up: &upstream{}}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// The codes of what the bridge itself says.
+// The codes of what the endpoint itself says.
 const (
 	codeMalformed    = "malformed_request"
 	codeMisdirected  = "misdirected"
@@ -133,7 +133,7 @@ func codeOf(ctx context.Context, err error) string {
 	return codeReset
 }
 
-// answer writes what the bridge itself says, with what there is to say of this request.
+// answer writes what the endpoint itself says, with what there is to say of this request.
 // It holds nothing of the host's.
 func answer(w http.ResponseWriter, code, detail, id string) int {
 	f := faultOf(code)
@@ -150,7 +150,7 @@ func answer(w http.ResponseWriter, code, detail, id string) int {
 	return f.status
 }
 
-// bodyOf is the body of an answer of the bridge's own.
+// bodyOf is the body of an answer of the endpoint's own.
 func bodyOf(code, detail, id string) []byte {
 	f := faultOf(code)
 	var body struct {

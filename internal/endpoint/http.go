@@ -42,9 +42,9 @@ type exchange struct {
 	idle  *time.Timer
 	// held is how much memory it holds of the share.
 	held atomic.Int64
-	// tape is what is kept of it; nil is nothing.
-	tape *taping
-	w    *answering
+	// recording is what is kept of it; nil is nothing.
+	recording *taping
+	w         *answering
 	// capture is what of it goes on record beside its outline; nil is nothing.
 	capture *capturing
 	// body is the request's where it may come again, repeated what it is then the same
@@ -118,7 +118,7 @@ func pathForRecord(target string) string {
 	return p
 }
 
-// refuse answers with an error of the bridge's own. What the client still sends of a
+// refuse answers with an error of the endpoint's own. What the client still sends of a
 // request that is wrong is not read as another.
 func (x *exchange) refuse(code string) {
 	x.code = code
@@ -270,7 +270,7 @@ func (x *exchange) forward(r *http.Request) {
 	case ok:
 		on = &once{x: x, key: key, again: again, on: on}
 	}
-	x.startTape(r)
+	x.startRecording(r)
 	x.startCapture(r)
 	proxy := &httputil.ReverseProxy{
 		Transport: on, FlushInterval: -1, BufferPool: x, ErrorLog: x.e.server.ErrorLog,
@@ -405,7 +405,7 @@ func (t *telling) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(t.x.e.rates.piece(b))
 	t.x.out.Add(int64(n))
 	t.x.e.bytesOut.Add(int64(n))
-	t.x.tape.took(b[:n])
+	t.x.recording.took(b[:n])
 	t.x.capture.took(b[:n])
 	if n > 0 {
 		if perr := t.x.paced(n); perr != nil && err == nil {
@@ -489,7 +489,7 @@ func (x *exchange) responded(res *http.Response) error {
 	if l := res.Header["Location"]; len(l) == 1 {
 		l[0] = x.location(l[0])
 	}
-	x.tape.answered(res)
+	x.recording.answered(res)
 	x.capture.answered(res)
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		x.idle.Stop()

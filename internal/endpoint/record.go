@@ -28,14 +28,14 @@ type taping struct {
 	omitted string
 }
 
-// startTape begins to keep a request that goes on to the target, if it is to be.
-func (x *exchange) startTape(r *http.Request) {
+// startRecording begins to keep a request that goes on to the target, if it is to be.
+func (x *exchange) startRecording(r *http.Request) {
 	if x.e.o.Record == nil {
 		return
 	}
-	x.tape = &taping{x: x, n: x.e.o.Record.Begin(), whole: r.Body == nil || r.Body == http.NoBody}
-	if !x.tape.whole {
-		r.Body = &tapedBody{ReadCloser: r.Body, t: x.tape}
+	x.recording = &taping{x: x, n: x.e.o.Record.Begin(), whole: r.Body == nil || r.Body == http.NoBody}
+	if !x.recording.whole {
+		r.Body = &tapedBody{ReadCloser: r.Body, t: x.recording}
 	}
 }
 
@@ -95,10 +95,10 @@ func (t *taping) took(b []byte) {
 	}
 }
 
-// keep puts the exchange into the recording, when it is over. What the bridge itself
+// keep puts the exchange into the recording, when it is over. What the endpoint itself
 // answered is in none.
 func (x *exchange) keep() {
-	t := x.tape
+	t := x.recording
 	if t == nil {
 		return
 	}
@@ -263,8 +263,8 @@ func (x *exchange) await(ms64 int64) bool {
 	}
 }
 
-// closeTapes ends what is recorded and replayed.
-func (e *Endpoint) closeTapes() {
+// closeRecordings ends what is recorded and replayed.
+func (e *Endpoint) closeRecordings() {
 	var errs []error
 	if e.o.Record != nil {
 		errs = append(errs, e.o.Record.Close())

@@ -1,4 +1,4 @@
-// Package engine is the contract between the house and what isolates a
+// Package engine is the contract between Cloche and what isolates a
 // sandbox. An engine does one thing: it makes an isolated place from a Plan,
 // starts the agent in it and hands back a stream to it. All else is done by the
 // agent, so it is the same on every engine.
@@ -216,7 +216,7 @@ type Plan struct {
 	Limits Limits
 	// Agent is the first process.
 	Agent Agent
-	// Link is the way out; nil gives the instance a loopback device and nothing
+	// Link is the network; nil gives the instance a loopback device and nothing
 	// else. An engine whose Report does not enforce "egress" refuses it with
 	// api.CodeUnsupported.
 	Link *Link

@@ -100,7 +100,7 @@ func (l *Log) Publish(e api.Event) {
 	l.last = e.Cursor
 	l.events = append(l.events, e)
 	l.counts[owner(e)]++
-	if o := owner(e); o != house {
+	if o := owner(e); o != fixture {
 		l.thin(o)
 	}
 	l.drop(len(l.events) - l.maxEvents)
@@ -155,7 +155,7 @@ func (l *Log) thin(owner string) {
 func thinned(events []api.Event, counts map[string]int, each int) []api.Event {
 	return slices.DeleteFunc(events, func(e api.Event) bool {
 		o := owner(e)
-		if o == house || counts[o] <= each {
+		if o == fixture || counts[o] <= each {
 			return false
 		}
 		counts[o]--
@@ -163,9 +163,9 @@ func thinned(events []api.Event, counts map[string]int, each int) []api.Event {
 	})
 }
 
-// house is the owner of what the daemon tells of itself, its images and its rules. No
+// daemon is the owner of what the daemon tells of itself, its images and its rules. No
 // caller can fill the list with it, so it has no share of its own.
-const house = ""
+const fixture = ""
 
 // owner is whose event e is.
 func owner(e api.Event) string {
@@ -173,7 +173,7 @@ func owner(e api.Event) string {
 		return "sandbox " + e.Sandbox
 	}
 	if e.Tenant == "" {
-		return house
+		return fixture
 	}
 	return "tenant " + e.Tenant
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
 )
 
-// BenchmarkDoor measures what door and client add, over a core that does nothing.
-func BenchmarkDoor(b *testing.B) {
+// BenchmarkListener measures what API server and client add, over a core that does nothing.
+func BenchmarkListener(b *testing.B) {
 	dir, err := os.MkdirTemp("", "cl")
 	if err != nil {
 		b.Fatal(err)

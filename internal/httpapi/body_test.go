@@ -216,7 +216,7 @@ func TestRefusalsOverTCP(t *testing.T) {
 }
 
 // logged is the line about one request.
-func logged(h *house, id string) string {
+func logged(h *fixture, id string) string {
 	for line := range strings.Lines(h.log.String()) {
 		if strings.Contains(line, id) {
 			return line

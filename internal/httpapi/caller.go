@@ -27,8 +27,8 @@ const (
 	viaKnown
 )
 
-// door is through which listener a connection came.
-type door struct {
+// API server is through which listener a connection came.
+type listener struct {
 	via    via
 	caller core.Caller
 	// uid of a unix peer in the daemon's own namespaces. It is -1 of every other peer,
@@ -38,23 +38,23 @@ type door struct {
 	tcp *net.TCPConn
 }
 
-// doorListener marks the connections of one listener.
-type doorListener struct {
+// listenerListener marks the connections of one listener.
+type listenerListener struct {
 	net.Listener
-	door door
+	listener listener
 }
 
-func (l doorListener) Accept() (net.Conn, error) {
+func (l listenerListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	d := l.door
+	d := l.listener
 	if d.via == viaUnix {
 		d.uid = peerUID(c)
 	}
 	d.tcp, _ = c.(*net.TCPConn)
-	return doorConn{c, d}, nil
+	return listenerConn{c, d}, nil
 }
 
 // peerUID is the uid of the process that connected. It is -1 when it cannot be known,
@@ -72,27 +72,27 @@ func peerUID(c net.Conn) int {
 	return uid
 }
 
-type doorConn struct {
+type listenerConn struct {
 	net.Conn
-	door door
+	listener listener
 }
 
 // CloseWrite lets net/http end an answer gently to a caller that still sends.
-func (c doorConn) CloseWrite() error {
+func (c listenerConn) CloseWrite() error {
 	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return cw.CloseWrite()
 	}
 	return nil
 }
 
-type doorKey struct{}
+type listenerKey struct{}
 
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	if over, ok := c.(*tls.Conn); ok {
 		c = over.NetConn()
 	}
-	if dc, ok := c.(doorConn); ok {
-		return context.WithValue(ctx, doorKey{}, dc.door)
+	if dc, ok := c.(listenerConn); ok {
+		return context.WithValue(ctx, listenerKey{}, dc.listener)
 	}
 	return ctx
 }
@@ -101,13 +101,13 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 // checked before the token, so that a page that reaches this port by a name of its own
 // or from another origin learns nothing, not even whether a guess of the token was
 // right.
-func (s *Server) addressed(r *http.Request) (door, error) {
-	d, ok := r.Context().Value(doorKey{}).(door)
+func (s *Server) addressed(r *http.Request) (listener, error) {
+	d, ok := r.Context().Value(listenerKey{}).(listener)
 	if !ok {
-		return door{}, api.Errorf(api.CodeUnauthenticated, "the connection has no known origin")
+		return listener{}, api.Errorf(api.CodeUnauthenticated, "the connection has no known origin")
 	}
 	if name := hostName(r.Host); d.via == viaTCP && !s.hostAllowed(name) {
-		return door{}, api.Errorf(api.CodeDenied, "this daemon is not known by the host name %q of the request", clip(name, 255)).
+		return listener{}, api.Errorf(api.CodeDenied, "this daemon is not known by the host name %q of the request", clip(name, 255)).
 			WithHint("call it by its address or as localhost, or have the operator put the name into hosts of settings.yaml (cloche serve --host-name)")
 	}
 	return d, s.checkOrigin(r)
@@ -115,7 +115,7 @@ func (s *Server) addressed(r *http.Request) (door, error) {
 
 // admit names the caller of a request, or refuses it. live, where it is not nil, ends
 // when the caller's right to be here does.
-func (s *Server) admit(r *http.Request, d door) (caller core.Caller, live context.Context, err error) {
+func (s *Server) admit(r *http.Request, d listener) (caller core.Caller, live context.Context, err error) {
 	switch d.via {
 	case viaKnown:
 		return d.caller, nil, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-// Core is what this door needs of the house: core's verbs. A context that ends
+// Core is what this API server needs of Cloche: core's verbs. A context that ends
 // while a Run or a Create is under way makes core undo what it made; core needs
 // no caller for that.
 type Core interface {

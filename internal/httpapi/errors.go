@@ -16,7 +16,7 @@ import (
 // statusClientGone is what proxies use for a request whose caller left.
 const statusClientGone = 499
 
-// status is the one mapping of codes for this door.
+// status is the one mapping of codes for this API server.
 func status(c api.Code) int {
 	switch c {
 	case api.CodeInvalid:

@@ -50,8 +50,8 @@ func StatusOf(c api.Code) int { return status(c) }
 
 // ServeKnown serves one request of a known caller.
 func (s *Server) ServeKnown(w http.ResponseWriter, r *http.Request, caller core.Caller) {
-	d := door{via: viaKnown, caller: caller}
-	s.edge(w, r.WithContext(context.WithValue(r.Context(), doorKey{}, d)))
+	d := listener{via: viaKnown, caller: caller}
+	s.edge(w, r.WithContext(context.WithValue(r.Context(), listenerKey{}, d)))
 }
 
 // Hasten makes the server notice a vanished peer sooner.

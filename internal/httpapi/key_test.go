@@ -12,7 +12,7 @@ import (
 )
 
 // newKey makes a key as the operator.
-func (h *house) newKey(spec api.KeySpec) api.NewKey {
+func (h *fixture) newKey(spec api.KeySpec) api.NewKey {
 	h.t.Helper()
 	k, err := h.client().CreateKey(h.t.Context(), spec)
 	if err != nil {

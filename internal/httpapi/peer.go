@@ -30,7 +30,7 @@ type peer struct {
 
 func (s *Server) peerOf(r request) peer {
 	p := peer{limit: s.vanished, every: s.pingEvery}
-	if d, ok := r.Context().Value(doorKey{}).(door); ok {
+	if d, ok := r.Context().Value(listenerKey{}).(listener); ok {
 		p.tcp = d.tcp
 	}
 	return p

@@ -1,4 +1,4 @@
-// Package httpapi is the native front door: the /v1 API over HTTP and WebSocket.
+// Package httpapi is the native API server: the /v1 API over HTTP and WebSocket.
 // It names the caller, decodes, calls core and encodes; it decides nothing.
 package httpapi
 
@@ -162,14 +162,14 @@ func New(o Options) (*Server, error) {
 func (s *Server) Serve(ln net.Listener) error {
 	switch addr := ln.Addr().(type) {
 	case *net.UnixAddr:
-		return s.serve(ln, door{via: viaUnix})
+		return s.serve(ln, listener{via: viaUnix})
 	case *net.TCPAddr:
 		if s.token == nil {
 			ln.Close()
 			return api.Errorf(api.CodeInvalid, "serve %s: there is no token", addr).
 				WithHint("TCP is only served with a token; set CLOCHE_TOKEN, or listen at a unix socket")
 		}
-		return s.serve(ln, door{via: viaTCP})
+		return s.serve(ln, listener{via: viaTCP})
 	}
 	ln.Close()
 	return fmt.Errorf("serve %s: want a unix or a TCP listener", ln.Addr().Network())
@@ -178,15 +178,15 @@ func (s *Server) Serve(ln net.Listener) error {
 // ServeAs serves a listener inside this process, every connection of which is
 // known to be of one caller, until Shutdown.
 func (s *Server) ServeAs(ln net.Listener, caller core.Caller) error {
-	return s.serve(ln, door{via: viaKnown, caller: caller})
+	return s.serve(ln, listener{via: viaKnown, caller: caller})
 }
 
-func (s *Server) serve(ln net.Listener, d door) error {
+func (s *Server) serve(ln net.Listener, d listener) error {
 	var err error
 	if d.via == viaTCP && s.overTLS {
-		err = s.http.ServeTLS(doorListener{ln, d}, "", "")
+		err = s.http.ServeTLS(listenerListener{ln, d}, "", "")
 	} else {
-		err = s.http.Serve(doorListener{ln, d})
+		err = s.http.Serve(listenerListener{ln, d})
 	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

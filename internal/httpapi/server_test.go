@@ -23,8 +23,8 @@ import (
 
 const token = "0123456789abcdef-test"
 
-// house is a server on a unix socket and on TCP.
-type house struct {
+// fixture is a server on a unix socket and on TCP.
+type fixture struct {
 	t      *testing.T
 	core   *httpapitest.Core
 	server *httpapi.Server
@@ -33,17 +33,17 @@ type house struct {
 	log    *lockedBuffer
 }
 
-func open(t *testing.T) *house { return openWith(t, func(*httpapi.Options) {}) }
+func open(t *testing.T) *fixture { return openWith(t, func(*httpapi.Options) {}) }
 
 // openWith opens one with other options.
-func openWith(t *testing.T, change func(*httpapi.Options)) *house {
+func openWith(t *testing.T, change func(*httpapi.Options)) *fixture {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cl") // a unix socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	h := &house{t: t, core: httpapitest.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
+	h := &fixture{t: t, core: httpapitest.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
 	o := httpapi.Options{
 		Core: h.core, Token: token, Origins: []string{"HTTPS://tools.example:443"}, Hosts: []string{"Box.example.:7070", "*.wild.example", "tools.example"},
 		Version: "test", MaxBody: 1 << 20, Logger: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -79,7 +79,7 @@ func openWith(t *testing.T, change func(*httpapi.Options)) *house {
 	return h
 }
 
-func (h *house) client() *client.Client {
+func (h *fixture) client() *client.Client {
 	c, err := client.New(client.Options{Host: "unix://" + h.unix})
 	if err != nil {
 		h.t.Fatal(err)
@@ -88,7 +88,7 @@ func (h *house) client() *client.Client {
 	return c
 }
 
-func (h *house) tcpClient(tok string) *client.Client {
+func (h *fixture) tcpClient(tok string) *client.Client {
 	c, err := client.New(client.Options{Host: "tcp://" + h.tcp, Token: tok})
 	if err != nil {
 		h.t.Fatal(err)
@@ -98,12 +98,12 @@ func (h *house) tcpClient(tok string) *client.Client {
 }
 
 // do sends one request over the unix socket.
-func (h *house) do(method, path string, header http.Header, body io.Reader) (*http.Response, []byte) {
+func (h *fixture) do(method, path string, header http.Header, body io.Reader) (*http.Response, []byte) {
 	h.t.Helper()
 	return h.send("unix", h.unix, "", method, path, header, body)
 }
 
-func (h *house) send(network, addr, host, method, path string, header http.Header, body io.Reader) (*http.Response, []byte) {
+func (h *fixture) send(network, addr, host, method, path string, header http.Header, body io.Reader) (*http.Response, []byte) {
 	h.t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -133,7 +133,7 @@ func (h *house) send(network, addr, host, method, path string, header http.Heade
 }
 
 // errorOf decodes an error's body, which every error must have.
-func (h *house) errorOf(resp *http.Response, data []byte) *api.Error {
+func (h *fixture) errorOf(resp *http.Response, data []byte) *api.Error {
 	h.t.Helper()
 	var b struct{ Error *api.Error }
 	if err := json.Unmarshal(data, &b); err != nil || b.Error == nil {
@@ -145,7 +145,7 @@ func (h *house) errorOf(resp *http.Response, data []byte) *api.Error {
 	return b.Error
 }
 
-func (h *house) await(ok func() bool) {
+func (h *fixture) await(ok func() bool) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

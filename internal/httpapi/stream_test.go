@@ -20,7 +20,7 @@ import (
 
 // ws is a WebSocket without the manners of the client package.
 type ws struct {
-	h    *house
+	h    *fixture
 	conn *websocket.Conn
 	ctx  context.Context
 }
@@ -30,7 +30,7 @@ type message struct {
 	data []byte
 }
 
-func (h *house) dialWS(path string) *ws {
+func (h *fixture) dialWS(path string) *ws {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	h.t.Cleanup(cancel)
@@ -193,11 +193,11 @@ func TestStreamOrder(t *testing.T) {
 }
 
 func TestExecStream(t *testing.T) {
-	for _, door := range []string{"unix", "tcp"} {
-		t.Run(door, func(t *testing.T) {
+	for _, listener := range []string{"unix", "tcp"} {
+		t.Run(listener, func(t *testing.T) {
 			h := open(t)
 			c := h.client()
-			if door == "tcp" {
+			if listener == "tcp" {
 				c = h.tcpClient(token)
 			}
 			sb, err := c.Create(t.Context(), api.SandboxSpec{})

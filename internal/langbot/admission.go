@@ -183,7 +183,7 @@ func (s *Server) unmet(cfg *settings, c choice, report api.EngineReport) map[str
 }
 
 func (s *Server) reportOf(ctx context.Context, name string) api.EngineReport {
-	reports, err := s.core.Engines(ctx, house())
+	reports, err := s.core.Engines(ctx, fixture())
 	if err != nil {
 		return api.EngineReport{}
 	}

@@ -35,12 +35,12 @@ func strict() api.EngineReport {
 	}
 }
 
-// needsGrants is a door where grants are needed, with an engine that holds what the
+// needsGrants is an API server where grants are needed, with an engine that holds what the
 // unsafe switch does not forgive, and the directory that relative paths begin at.
-func needsGrants(t *testing.T, change func(*Options)) (*door, string) {
+func needsGrants(t *testing.T, change func(*Options)) (*server, string) {
 	t.Helper()
 	work := t.TempDir()
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.WorkDir, o.UnsafeStorage, o.Config = work, true, `{"backend":"nsjail","local":{"host_root":"b"},"admission":{"required":true}}`
 		if change != nil {
 			change(o)

@@ -1,4 +1,4 @@
-// Package langbot is the front door for LangBot: it speaks what LangBot's own box
+// Package langbot is the API server for LangBot: it speaks what LangBot's own box
 // runtime speaks, over WebSocket and over stdio, and translates that into core's
 // verbs. What LangBot calls a session is a sandbox here, and what it calls a
 // workspace with its instance is a tenant.
@@ -31,7 +31,7 @@ const (
 	dropTimeout = time.Minute
 )
 
-// Core is what this door needs of the house.
+// Core is what this API server needs of Cloche.
 type Core interface {
 	Sandboxes
 	Rules
@@ -127,7 +127,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Server is the runtime: its sessions, and the doors to them. It is safe for
+// Server is the runtime: its sessions, and its listeners. It is safe for
 // concurrent use.
 type Server struct {
 	o     Options
@@ -278,8 +278,8 @@ func (p placement) caller() core.Caller {
 	return c
 }
 
-// house is the caller for what no workspace asks.
-func house() core.Caller { return core.InProcessCaller(os.Getuid()) }
+// daemon is the caller for what no workspace asks.
+func fixture() core.Caller { return core.InProcessCaller(os.Getuid()) }
 
 // choice asks which engine a session would get now, and whether it would get the limits
 // that LangBot always sends.
@@ -292,7 +292,7 @@ func (s *Server) choice(ctx context.Context) choice {
 		Engine: c.engine, Network: api.NetworkNone, ReadOnlyRoot: new(true),
 		Limits: api.Limits{CPUs: usualCPUs, MemoryBytes: usualMemoryMB << 20, Pids: usualPids},
 	}
-	answer, err := s.core.ExplainPolicy(ctx, house(), api.PolicyQuestion{Verb: "create", Spec: usual})
+	answer, err := s.core.ExplainPolicy(ctx, fixture(), api.PolicyQuestion{Verb: "create", Spec: usual})
 	if err != nil {
 		return c // a create has the last word
 	}
@@ -311,11 +311,11 @@ func unheldLimit(e *api.Error) bool {
 // engine is choice without the limits.
 func (s *Server) engine(ctx context.Context) choice {
 	cfg := s.settings()
-	status := s.core.Status(ctx, house())
+	status := s.core.Status(ctx, fixture())
 	if !status.Enabled {
 		return choice{reason: "the operator's rules switch sandboxes off"}
 	}
-	reports, err := s.core.Engines(ctx, house())
+	reports, err := s.core.Engines(ctx, fixture())
 	if err != nil {
 		return choice{reason: err.Error()}
 	}

@@ -34,7 +34,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 		}
 		return nil
 	}
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	d.core.refuse = noGroups
 	got := d.must("box_get_backend_info", nil, obj{})
 	if reason, _ := got["reason"].(string); got["available"] != false || !strings.Contains(reason, "no cgroup is delegated") || !strings.Contains(reason, "ALLOW_UNENFORCED_LIMITS") {
@@ -45,7 +45,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 	d.must("box_init", nil, obj{"compat": obj{"allow_unenforced_limits": true}})
 	d.refused("BoxBackendUnavailableError: ", "box_create_session", p, obj{"session_id": "s"})
 
-	d = newDoor(t, func(o *Options) { o.Environ = []string{"BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true"} })
+	d = newServer(t, func(o *Options) { o.Environ = []string{"BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true"} })
 	d.core.refuse = noGroups
 	if got := d.must("box_get_backend_info", nil, obj{}); got["available"] != true {
 		t.Errorf("%v", got)
@@ -63,7 +63,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 // What the operator's rules made of a session is in its answer, also after a restart.
 func TestAdjustedSessionsSaySo(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	d.core.adjusted = []api.Adjustment{{Field: limitMemory, Asked: "512MiB", Used: "256MiB", Rule: "profiles.default.max"}}
 	made := d.must("box_create_session", p, obj{"session_id": "s", "persistent": true})
 	if text := fmt.Sprint(made["adjusted"]); !strings.Contains(text, "256MiB") || !strings.Contains(text, "profiles.default.max") {
@@ -90,7 +90,7 @@ func TestNetworkOfTheOperator(t *testing.T) {
 		"a profile":           {[]string{"BOX__NETWORK__PROFILE=bots"}, "bots", nil},
 		"a profile and rules": {[]string{"BOX__NETWORK__PROFILE=bots", `BOX__NETWORK__ALLOW=["pypi.org"]`}, "bots", &api.Egress{Allow: []string{"pypi.org"}}},
 	} {
-		d := newDoor(t, func(o *Options) { o.Environ = c.environ })
+		d := newServer(t, func(o *Options) { o.Environ = c.environ })
 		// A client does not say so.
 		d.must("box_init", nil, obj{"network": obj{"profile": "loose", "allow": []string{"10.0.0.1:22"}}})
 		on := d.core.live[d.must("box_create_session", p, obj{"session_id": "on", "network": "on"})["backend_session_id"].(string)]
@@ -107,7 +107,7 @@ func TestNetworkOfTheOperator(t *testing.T) {
 // Where the operator's template names every sandbox, a session says who it is.
 func TestForcedNames(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 3}
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	d.core.forced = true
 	spec := d.core.live[d.must("box_create_session", p, obj{"session_id": "a b"})["backend_session_id"].(string)]
 	if spec.Identity == nil || spec.Identity.LauncherID != "g3-a-b" || spec.Identity.LauncherType == "" {
@@ -122,7 +122,7 @@ func TestForcedNames(t *testing.T) {
 
 func TestLongCommands(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	d.must("box_exec", p, obj{"session_id": "s", "cmd": "x"})
 	long := "printf %s '" + strings.Repeat("x", 455_000) + "' | wc -c; wc -c; exit 3"
 	d.must("box_exec", p, obj{"session_id": "s", "cmd": long})
@@ -148,7 +148,7 @@ func TestLongCommands(t *testing.T) {
 
 func TestRefusalsEndTheErrorOutput(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	r := d.must("box_exec", p, obj{"session_id": "s", "cmd": "refused"})
 	if want := "curl: (7) no\ncloche: b.example:22 was not let out: no rule allows it; allow b.example:22 (and 1 more)"; r["stderr"] != want {
 		t.Errorf("%q", r["stderr"])
@@ -191,7 +191,7 @@ func TestProcessGoesOnBehindALongLine(t *testing.T) {
 func TestModeOfDirectories(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	root := resolved(t.TempDir())
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.Environ = []string{"BOX__LOCAL__HOST_ROOT=" + root, "BOX__LOCAL__DIRECTORY_MODE=2750"}
 	})
 	own := filepath.Join(root, "default", "tenants", p.durable())
@@ -224,7 +224,7 @@ func TestModeOfDirectories(t *testing.T) {
 		}
 	}
 	// A client does not say it.
-	d = newDoor(t, func(o *Options) { o.Environ = []string{"BOX__LOCAL__HOST_ROOT=" + filepath.Join(root, "other")} })
+	d = newServer(t, func(o *Options) { o.Environ = []string{"BOX__LOCAL__HOST_ROOT=" + filepath.Join(root, "other")} })
 	d.must("box_init", nil, obj{"local": obj{"host_root": filepath.Join(root, "other"), "directory_mode": "0755"}})
 	d.must("box_create_session", p, obj{"session_id": "s"})
 	if _, err := os.Stat(filepath.Join(root, "other", "default", "tenants")); err == nil {

@@ -83,7 +83,7 @@ func TestDigestOfADirectory(t *testing.T) {
 // A mount that says what is in it is that, or is none.
 func TestMountsWithADigest(t *testing.T) {
 	root := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })
+	d := newServer(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })
 	p := &placement{"inst-1", "ws-1", 1}
 	dir, manifest := filepath.Join(root, "package"), filepath.Join(root, "manifest.json")
 	digest := sealedDir(t, dir)
@@ -144,7 +144,7 @@ func TestMountsWithADigest(t *testing.T) {
 // A quota of a workspace is held by the kernel where it can, and looked after elsewhere.
 func TestQuotaOfAWorkspace(t *testing.T) {
 	root := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })
+	d := newServer(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })
 	p := &placement{"inst-1", "ws-1", 1}
 	made := func(id string, more obj) api.Workspace {
 		t.Helper()

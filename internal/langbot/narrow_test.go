@@ -21,7 +21,7 @@ import (
 )
 
 // upgrade asks for a WebSocket at a path, and is the status of the answer.
-func (d *door) upgrade(path string, headers ...string) int {
+func (d *server) upgrade(path string, headers ...string) int {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.url+path, nil)
 	if err != nil {
@@ -55,7 +55,7 @@ func TestPeersWithoutToken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := ""
-			d := newDoor(t, func(o *Options) {
+			d := newServer(t, func(o *Options) {
 				o.Peer = c.peer
 				if c.peer != nil {
 					o.Peer = func(local, remote string) error { asked = local; return c.peer(local, remote) }
@@ -79,7 +79,7 @@ func TestPeersWithoutToken(t *testing.T) {
 	}
 	// With a token nobody is asked about.
 	token := strings.Repeat("t", 32)
-	d := newDoor(t, func(o *Options) { o.Token, o.Peer = token, nil })
+	d := newServer(t, func(o *Options) { o.Token, o.Peer = token, nil })
 	if got := d.upgrade("/rpc/ws", headerToken, token); got != http.StatusSwitchingProtocols {
 		t.Errorf("with the token: %d", got)
 	}
@@ -88,7 +88,7 @@ func TestPeersWithoutToken(t *testing.T) {
 // TestClientsWithoutHeaders: a client older than workspaces, which sends no header, is one
 // workspace of its own where there is no token. A web page sends none of LangBot's either.
 func TestClientsWithoutHeaders(t *testing.T) {
-	dial := func(d *door, path string, more ...string) (*websocket.Conn, error) {
+	dial := func(d *server, path string, more ...string) (*websocket.Conn, error) {
 		t.Helper()
 		h := http.Header{}
 		for i := 0; i < len(more); i += 2 {
@@ -101,7 +101,7 @@ func TestClientsWithoutHeaders(t *testing.T) {
 		return conn, err
 	}
 	var log bytes.Buffer
-	d := newDoor(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	d := newServer(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	const relay = "/v1/sessions/a%20b/managed-process/p/ws"
 	if _, err := dial(d, relay); err == nil {
 		t.Error("a relay before any action")
@@ -141,7 +141,7 @@ func TestClientsWithoutHeaders(t *testing.T) {
 		"a header without others": {nil, []string{headerWorkspace, "ws-1"}},
 	} {
 		log.Reset()
-		d := newDoor(t, func(o *Options) {
+		d := newServer(t, func(o *Options) {
 			if o.Logger = slog.New(slog.NewTextHandler(&log, nil)); c.change != nil {
 				c.change(o)
 			}
@@ -174,7 +174,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 // TestNothingButAConnectionPins: an instance that only asked, or that came for a relay, is
 // not the one that is served from then on.
 func TestNothingButAConnectionPins(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+"/rpc/ws", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestNothingButAConnectionPins(t *testing.T) {
 
 // hostDirs asks for a session with a directory of the host, once as its workspace and once
 // as one more mount, and says whether both were granted; they must agree.
-func (d *door) hostDirs(dir string) bool {
+func (d *server) hostDirs(dir string) bool {
 	d.t.Helper()
 	p := &placement{"inst-1", "ws-1", 1}
 	d.seq++
@@ -216,7 +216,7 @@ func (d *door) hostDirs(dir string) bool {
 func TestClientOnlyNarrowsDirectories(t *testing.T) {
 	all := obj{"local": obj{"host_root": "/", "allowed_mount_roots": []string{"/"}}}
 	t.Run("nothing is granted", func(t *testing.T) {
-		d := newDoor(t, nil)
+		d := newServer(t, nil)
 		elsewhere := t.TempDir()
 		for _, config := range []obj{
 			{}, all, {"local": obj{"host_root": elsewhere}}, {"local": obj{"skills_root": elsewhere + "/skills"}},
@@ -255,7 +255,7 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 		if err := os.Symlink(other, root+"/link"); err != nil {
 			t.Fatal(err)
 		}
-		d := newDoor(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"host_root":%q}}`, root) })
+		d := newServer(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"host_root":%q}}`, root) })
 		for _, c := range []struct {
 			config obj
 			can    []string
@@ -300,7 +300,7 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 	t.Run("the client's own working directory", func(t *testing.T) {
 		root := filepath.Join(resolved(t.TempDir()), "data", "box")
 		var log bytes.Buffer
-		d := newDoor(t, func(o *Options) {
+		d := newServer(t, func(o *Options) {
 			o.Environ, o.Logger = []string{"BOX__LOCAL__HOST_ROOT=" + root}, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		// As LangBot's own configuration has it.
@@ -334,7 +334,7 @@ func TestClientOnlyNarrowsDirectories(t *testing.T) {
 		}
 	})
 	t.Run("the operator's own pipe", func(t *testing.T) {
-		d := newDoor(t, nil)
+		d := newServer(t, nil)
 		root := resolved(t.TempDir())
 		if _, err := d.s.initialize(t.Context(), []byte(fmt.Sprintf(`{"local":{"host_root":%q}}`, root)), true); err != nil {
 			t.Fatal(err)
@@ -369,7 +369,7 @@ func TestClientStaysInTheTier(t *testing.T) {
 		"no such backend":         {`{}`, "host", nil, nil, choice{reason: "there is no backend host"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, func(o *Options) { o.Config, o.Environ = c.config, c.environ })
+			d := newServer(t, func(o *Options) { o.Config, o.Environ = c.config, c.environ })
 			d.core.engines, d.core.weak = reports, map[string]bool{}
 			for _, e := range c.weak {
 				d.core.weak[e] = true

@@ -12,7 +12,7 @@ import (
 // TestSessionWithoutRecordIsUndone: a session of which no record can be written is none,
 // and its sandbox is not left.
 func TestSessionWithoutRecordIsUndone(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", p, obj{"session_id": "before"})
 	if err := os.RemoveAll(d.opts.Dir); err != nil {
@@ -32,7 +32,7 @@ func TestSessionWithoutRecordIsUndone(t *testing.T) {
 // TestRecordsHoldNoEnvironment: what a client sends as the environment of a session, or as
 // its command, is in no record.
 func TestRecordsHoldNoEnvironment(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	const canary = "canary-of-the-environment"
 	d.must("box_create_session", p, obj{"session_id": "s", "env": obj{"A": canary}, "cmd": "echo " + canary})
@@ -56,7 +56,7 @@ func TestRecordsHoldNoEnvironment(t *testing.T) {
 // TestPausedSessionGoesOn: a session whose sandbox somebody paused is used again, and not
 // made anew.
 func TestPausedSessionGoesOn(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	ref := d.must("box_create_session", p, obj{"session_id": "s"})["backend_session_id"]
 	d.core.mu.Lock()

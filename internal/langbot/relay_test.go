@@ -98,10 +98,10 @@ func (a *fakeAttach) Close() error {
 	return nil
 }
 
-// relayed is a door with a session "s" and a process "p" in it.
-func relayed(t *testing.T) (*door, *placement, *fakeProcess) {
+// relayed is an API server with a session "s" and a process "p" in it.
+func relayed(t *testing.T) (*server, *placement, *fakeProcess) {
 	t.Helper()
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	place := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", place, obj{"session_id": "s"})
 	d.must("box_start_managed_process", place, obj{"session_id": "s", "spec": obj{"process_id": "p", "command": "x"}})
@@ -109,7 +109,7 @@ func relayed(t *testing.T) (*door, *placement, *fakeProcess) {
 }
 
 // relay is one client of the relay at a path, with the headers of a placement.
-func (d *door) relay(place *placement, path string, more ...string) (*websocket.Conn, *http.Response, error) {
+func (d *server) relay(place *placement, path string, more ...string) (*websocket.Conn, *http.Response, error) {
 	h := d.header(append([]string{headerWorkspace, place.Workspace, headerGeneration, fmt.Sprint(place.Generation)}, more...)...)
 	conn, r, err := websocket.Dial(d.t.Context(), d.url+path, &websocket.DialOptions{HTTPHeader: h, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // read and closed where it is used
 	if err == nil {
@@ -124,7 +124,7 @@ func (p placement) relayPath(session, process string) string {
 }
 
 // attached is a client that the process has.
-func (d *door) attached(place *placement) *websocket.Conn {
+func (d *server) attached(place *placement) *websocket.Conn {
 	d.t.Helper()
 	conn, _, err := d.relay(place, place.relayPath("s", "p")) //nolint:bodyclose // the library's own
 	if err != nil {
@@ -283,13 +283,13 @@ func TestARelayIsTakenOver(t *testing.T) {
 
 // A relay ends with what it is at, and says nothing of the process's end to it.
 func TestWhatEndsARelay(t *testing.T) {
-	for name, end := range map[string]func(*door, *placement){
-		"the session is deleted": func(d *door, p *placement) { d.must("box_delete_session", p, obj{"session_id": "s"}) },
-		"the process is stopped": func(d *door, p *placement) {
+	for name, end := range map[string]func(*server, *placement){
+		"the session is deleted": func(d *server, p *placement) { d.must("box_delete_session", p, obj{"session_id": "s"}) },
+		"the process is stopped": func(d *server, p *placement) {
 			d.must("box_stop_managed_process", p, obj{"session_id": "s", "process_id": "p"})
 		},
-		"a newer generation": func(d *door, p *placement) { d.must("box_status", &placement{p.Instance, p.Workspace, 2}, obj{}) },
-		"another takes its place": func(d *door, p *placement) {
+		"a newer generation": func(d *server, p *placement) { d.must("box_status", &placement{p.Instance, p.Workspace, 2}, obj{}) },
+		"another takes its place": func(d *server, p *placement) {
 			d.must("box_start_managed_process", p, obj{"session_id": "s", "spec": obj{"process_id": "p", "command": "y"}})
 		},
 	} {

@@ -25,7 +25,7 @@ import (
 
 func TestWhoIsLetIn(t *testing.T) {
 	token := strings.Repeat("t", 32)
-	d := newDoor(t, func(o *Options) { o.Token = token })
+	d := newServer(t, func(o *Options) { o.Token = token })
 	get := func(path string, more ...string) int {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+path, nil)
 		for i := 0; i < len(more); i += 2 {
@@ -78,7 +78,7 @@ func TestWhoIsLetIn(t *testing.T) {
 }
 
 func TestActionsThatAreRefused(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 2}
 	d.refused("ValueError: Action __heartbeat not found", "__heartbeat", nil, obj{})
 	d.refused("PermissionError: Action box_status requires a trusted Workspace context", "box_status", nil, obj{})
@@ -105,7 +105,7 @@ func TestActionsThatAreRefused(t *testing.T) {
 
 func TestSessionsAreReusedOrNot(t *testing.T) {
 	roots := t.TempDir()
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q},"limits":{"max_sessions":3}}`, roots)
 	})
 	p := &placement{"inst-1", "ws-1", 1}
@@ -183,7 +183,7 @@ func TestSessionsAreReusedOrNot(t *testing.T) {
 
 // A newer generation ends what the older ones do and have.
 func TestGenerations(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	old, now := &placement{"inst-1", "ws-1", 1}, &placement{"inst-1", "ws-1", 2}
 	d.must("box_create_session", old, obj{"session_id": "s"})
 	d.core.hold = make(chan struct{})
@@ -282,7 +282,7 @@ func TestWhichEngine(t *testing.T) {
 // A configuration that is wrong changes nothing, and one that is good changes what is
 // made from now on.
 func TestInit(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Config = `{"backend":"docker"}` })
+	d := newServer(t, func(o *Options) { o.Config = `{"backend":"docker"}` })
 	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true}}
 	p := &placement{"inst-1", "ws-1", 1}
 	choiceIs := func(backend, source string) {
@@ -318,7 +318,7 @@ func TestInit(t *testing.T) {
 func TestGrants(t *testing.T) {
 	work := t.TempDir()
 	enforced := map[string]api.Enforcement{"memory_bytes": {OK: true}, "pids": {OK: true}, "cpus": {OK: true}}
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.WorkDir, o.UnsafeStorage, o.Config = work, true, `{"backend":"nsjail","local":{"host_root":"b"},"admission":{"required":true,"max_timeout_sec":7}}`
 	})
 	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true, Tier: api.TierNamespace, Enforces: enforced}}
@@ -428,7 +428,7 @@ func TestUploads(t *testing.T) {
 
 func TestSharedWorkspaceMarker(t *testing.T) {
 	work := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}` })
+	d := newServer(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}` })
 	dir := filepath.Join(work, "b", "default")
 	name := func(c string) string { return markerPrefix + strings.Repeat(c, 32) }
 	if err := os.WriteFile(filepath.Join(dir, name("a")), []byte("random"), 0o600); err != nil {
@@ -452,7 +452,7 @@ func TestSharedWorkspaceMarker(t *testing.T) {
 
 // What a persistent session is outlives the runtime, and what is not does not.
 func TestSessionsAfterARestart(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 3}
 	kept := d.must("box_create_session", p, obj{"session_id": "kept", "persistent": true})
 	d.must("box_create_session", p, obj{"session_id": "not"})
@@ -487,7 +487,7 @@ func TestSessionsAfterARestart(t *testing.T) {
 }
 
 func TestTooMuchAtOnce(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	d.core.hold = make(chan struct{})
 	p := &placement{"inst-1", "ws-1", 1}
 	for range maxActions + 1 {

@@ -21,7 +21,7 @@ import (
 )
 
 // unused makes it so that nobody used a session for so long.
-func (d *door) unused(p *placement, id string, long time.Duration) {
+func (d *server) unused(p *placement, id string, long time.Duration) {
 	d.t.Helper()
 	x, err := d.s.lookup(*p, id)
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *door) unused(p *placement, id string, long time.Duration) {
 }
 
 // ids are the sessions of a placement.
-func (d *door) ids(p *placement) string {
+func (d *server) ids(p *placement) string {
 	d.t.Helper()
 	var out []string
 	for _, x := range d.must("box_get_sessions", p, obj{})["sessions"].([]any) {
@@ -44,7 +44,7 @@ func (d *door) ids(p *placement) string {
 
 // An idle session ends, unless it is persistent, in use, or has a process that runs.
 func TestIdleSessionsEnd(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Config = `{"session_ttl_sec":60,"limits":{"max_sessions":5}}` })
+	d := newServer(t, func(o *Options) { o.Config = `{"session_ttl_sec":60,"limits":{"max_sessions":5}}` })
 	p := &placement{"inst-1", "ws-1", 1}
 	for _, id := range []string{"fresh", "idle", "persistent", "busy", "used"} {
 		d.must("box_create_session", p, obj{"session_id": id, "persistent": id == "persistent"})
@@ -86,7 +86,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 
 // A session that is being ended still counts, and nobody waits for another's.
 func TestSessionsDoNotWaitForEachOther(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Config = `{"limits":{"max_sessions":2}}` })
+	d := newServer(t, func(o *Options) { o.Config = `{"limits":{"max_sessions":2}}` })
 	p := &placement{"inst-1", "ws-1", 1}
 	goOn := d.core.holds(&d.core.holdCreate)
 	slow := d.send("box_create_session", p, obj{"session_id": "slow"})
@@ -128,7 +128,7 @@ func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 // Two execs of a session run at the same time, and nothing else waits for them: not its
 // processes, and not its end.
 func TestNothingWaitsForAnExec(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", p, obj{"session_id": "s"})
 	d.core.hold = make(chan struct{})
@@ -155,7 +155,7 @@ func TestNothingWaitsForAnExec(t *testing.T) {
 // names none, and each engine's section, whether it was chosen or not.
 func TestWhatASandboxIsAskedToBe(t *testing.T) {
 	work := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"allowed_mount_roots":"."}}` })
+	d := newServer(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"allowed_mount_roots":"."}}` })
 	d.core.engines = []api.EngineReport{{Name: "docker", Usable: true}}
 	p := &placement{"inst-1", "ws-1", 1}
 	made := func(id string, more obj) api.SandboxSpec {
@@ -223,7 +223,7 @@ func TestDirectoriesAtTheStart(t *testing.T) {
 
 // box_shutdown waits for what is being made, and takes it.
 func TestShutdownTakesWhatIsBeingMade(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	goOn := d.core.holds(&d.core.holdCreate)
 	made := d.send("box_create_session", p, obj{"session_id": "s"})
@@ -253,7 +253,7 @@ func TestShutdownTakesWhatIsBeingMade(t *testing.T) {
 
 // What an older generation made after a newer one had come is taken away.
 func TestNothingIsLeftOfAnOldGeneration(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	old, now := &placement{"inst-1", "ws-1", 1}, &placement{"inst-1", "ws-1", 2}
 	goOn := d.core.holds(&d.core.holdCreate)
 	made := d.send("box_create_session", old, obj{"session_id": "s", "persistent": true})
@@ -272,7 +272,7 @@ func TestNothingIsLeftOfAnOldGeneration(t *testing.T) {
 
 // Processes that ended are told of for a while, and only so many of them.
 func TestEndedProcessesAreForgotten(t *testing.T) {
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.Config = `{"limits":{"max_completed_processes":2,"completed_process_retention_sec":100,"max_managed_processes":3}}`
 	})
 	p := &placement{"inst-1", "ws-1", 1}
@@ -311,7 +311,7 @@ func TestEndedProcessesAreForgotten(t *testing.T) {
 
 // The end of the error output is kept, however much came at once.
 func TestErrorOutputOfAProcess(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", p, obj{"session_id": "s"})
 	d.must("box_start_managed_process", p, obj{"session_id": "s", "spec": obj{"command": "x"}})
@@ -328,7 +328,7 @@ func TestErrorOutputOfAProcess(t *testing.T) {
 
 // A message may have 16 MiB, and one of 17 ends its connection and nothing else.
 func TestLargeMessages(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	frame := func(n int) []byte {
 		head, tail := `{"seq_id":7,"action":"__ping","data":{"x":"`, `"}}`
 		return []byte(head + strings.Repeat("x", n-len(head)-len(tail)) + tail)
@@ -352,7 +352,7 @@ func TestLargeMessages(t *testing.T) {
 // leaves its sessions.
 func TestAClientLeaves(t *testing.T) {
 	files := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.FileDir = files })
+	d := newServer(t, func(o *Options) { o.FileDir = files })
 	p := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", p, obj{"session_id": "s"})
 	key := strings.Repeat("0", 16) + "-x.zip"
@@ -396,7 +396,7 @@ func TestAClientLeaves(t *testing.T) {
 func TestWhoChoosesTheBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	var log bytes.Buffer
-	d := newDoor(t, func(o *Options) {
+	d := newServer(t, func(o *Options) {
 		o.Config, o.Environ = `{"backend":"docker"}`, []string{"BOX_BACKEND=nsjail"}
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
@@ -408,7 +408,7 @@ func TestWhoChoosesTheBackend(t *testing.T) {
 	if got := d.must("box_status", p, obj{}); got["backend_choice"].(obj)["source"] != fromEnvironment || got["backend"].(obj)["name"] != "nsjail" {
 		t.Errorf("%v", got)
 	}
-	d = newDoor(t, nil)
+	d = newServer(t, nil)
 	d.core.engines = []api.EngineReport{{Name: "nsjail", Usable: true}}
 	if got := d.must("box_get_backend_info", nil, obj{}); got["name"] != "fake" || got["available"] != true {
 		t.Errorf("nobody chose: %v", got)
@@ -441,7 +441,7 @@ func TestWhoChoosesTheBackend(t *testing.T) {
 // What a workspace occupies is counted without following what leads out of it.
 func TestStorageOfAWorkspace(t *testing.T) {
 	work := t.TempDir()
-	d := newDoor(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}` })
+	d := newServer(t, func(o *Options) { o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}` })
 	p := &placement{"inst-1", "ws-1", 1}
 	if got := d.must("box_get_storage_analysis", p, obj{}); got["size_bytes"] != 0.0 || len(got["directories"].([]any)) != 4 {
 		t.Errorf("%v", got)

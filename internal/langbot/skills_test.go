@@ -25,9 +25,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
-// withSkills is a door to a house that keeps skills, and the directory that relative
+// withSkills is an API server to a fixture that keeps skills, and the directory that relative
 // paths begin at.
-func withSkills(t *testing.T) (*door, string) {
+func withSkills(t *testing.T) (*server, string) {
 	t.Helper()
 	work := t.TempDir()
 	log, err := audit.Open(audit.Options{Home: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -36,16 +36,16 @@ func withSkills(t *testing.T) (*door, string) {
 	}
 	t.Cleanup(func() { _ = log.Close() })
 	store := skill.Open(filepath.Join(work, "b", "skills"))
-	house := core.New(core.Options{Skills: store, Audit: log, Logger: slog.New(slog.DiscardHandler), Rules: policy.Rules{}})
-	d := newDoor(t, func(o *Options) {
+	fixture := core.New(core.Options{Skills: store, Audit: log, Logger: slog.New(slog.DiscardHandler), Rules: policy.Rules{}})
+	d := newServer(t, func(o *Options) {
 		o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}`
-		o.Core.(*fakeCore).SkillVerbs, o.Core.(*fakeCore).SkillFileVerbs = house, house
+		o.Core.(*fakeCore).SkillVerbs, o.Core.(*fakeCore).SkillFileVerbs = fixture, fixture
 	})
 	return d, work
 }
 
 // upload sends a file as the client does, and returns its key.
-func (d *door) upload(data []byte) string {
+func (d *server) upload(data []byte) string {
 	d.t.Helper()
 	sum := sha256.Sum256(data)
 	key := hex.EncodeToString(sum[:])[:16] + "-" + hex.EncodeToString(sum[16:]) + ".zip"
@@ -94,7 +94,7 @@ func skillText(name string) string {
 }
 
 // names are those of the skills of a placement.
-func (d *door) names(p *placement) string {
+func (d *server) names(p *placement) string {
 	d.t.Helper()
 	var out []string
 	for _, s := range d.must("box_list_skills", p, obj{})["skills"].([]any) {

@@ -13,7 +13,7 @@ import (
 
 // What can be had, and if not why, is the same by every way to ask; the sessions that
 // there are stay listed. That nobody answers is what the client sees of it, which is
-// LangBot's to say here, and client.Client's in the house.
+// LangBot's to say here, and client.Client's in the fixture.
 func TestWhyThereIsNoBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	broken := api.EngineReport{Name: "docker", Problems: []api.Problem{{What: "no daemon answers"}}}
@@ -33,7 +33,7 @@ func TestWhyThereIsNoBackend(t *testing.T) {
 		"local, neither is found":    {config: `{"backend":"local"}`, change: func(f *fakeCore) { f.engines = []api.EngineReport{broken} }, named: "fake"},
 		"no such backend":            {config: `{"backend":"host"}`, change: func(*fakeCore) {}, reason: "there is no backend host"},
 	} {
-		d := newDoor(t, nil)
+		d := newServer(t, nil)
 		d.must("box_create_session", p, obj{"session_id": "before"})
 		if c.config != "" {
 			var config obj

@@ -21,7 +21,7 @@ import (
 // An id that is made the same as another's gets nothing of the other's sandbox, also
 // where it is what is answered, and after a restart.
 func TestIDsThatCollide(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	pairs := [][2]string{{"群A1", "组A1"}, {"a b", "a/b"}, {"c d", "c-d"}, {"--e--", "e"}, {"../f", "..:f"}, {"g-h", "g h"}}
 	for _, pair := range pairs {
@@ -64,7 +64,7 @@ func TestIDsThatCollide(t *testing.T) {
 }
 
 func TestExecResults(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	for cmd, want := range map[string]obj{
 		"x":        {"status": "completed", "exit_code": 0.0, "stdout": "sb-1 x", "stderr": ""},
@@ -141,7 +141,7 @@ func TestShapesOfAnswers(t *testing.T) {
 // A message in many pieces is one message, pings are answered while actions run, and an
 // answer that is too large is an error.
 func TestControlMessages(t *testing.T) {
-	d := newDoor(t, nil)
+	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 1}
 	d.must("box_create_session", p, obj{"session_id": "s"})
 	d.core.hold = make(chan struct{})
@@ -202,7 +202,7 @@ func TestARelayIsToldOfTheEnd(t *testing.T) {
 }
 
 // pipes is a runtime on a pipe: what it is sent, its answers by line, and how it ended.
-func pipes(t *testing.T, d *door) (in *io.PipeWriter, out *lineReader, ended chan error) {
+func pipes(t *testing.T, d *server) (in *io.PipeWriter, out *lineReader, ended chan error) {
 	t.Helper()
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
@@ -230,11 +230,11 @@ func (l lineLimit) Write(p []byte) (int, error) {
 }
 
 func TestControlOverAPipe(t *testing.T) {
-	open := newDoor(t, nil)
+	open := newServer(t, nil)
 	if err := open.s.ServeStdio(t.Context(), strings.NewReader(""), io.Discard); err == nil || !strings.Contains(err.Error(), "LANGBOT_BOX_TRUSTED_INSTANCE_UUID") {
 		t.Errorf("without an instance: %v", err)
 	}
-	d := newDoor(t, func(o *Options) { o.Instance = "inst-1" })
+	d := newServer(t, func(o *Options) { o.Instance = "inst-1" })
 	in, out, ended := pipes(t, d)
 	place := `"context":{"instance_uuid":"inst-1","workspace_uuid":"ws-1"}`
 	send := func(message string) {

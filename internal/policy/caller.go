@@ -9,7 +9,7 @@ import (
 // LocalTenant is the tenant of the operator.
 const LocalTenant = "local"
 
-// The doors through which a caller comes.
+// The listeners through which a caller comes.
 const (
 	ViaUnix      = "unix"
 	ViaTCP       = "tcp"

@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// TestEndpointAuto: an endpoint may leave its port to the house, several may, and only
+// TestEndpointAuto: an endpoint may leave its port to the fixture, several may, and only
 // by that one word.
 func TestEndpointAuto(t *testing.T) {
 	operator := policy.InProcessCaller(0)

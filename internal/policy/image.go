@@ -426,7 +426,7 @@ func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 	return nil
 }
 
-// granted is the rule that allows an image, of images or of the house; empty is
+// granted is the rule that allows an image, of images or of Cloche; empty is
 // none. A digest alone is what it is called here, but for names that the operator
 // wants to be another digest.
 func (j imageJudge) granted(n imageName) (rule string) {

@@ -17,7 +17,7 @@ const (
 	maxFileBytes = 32 << 20
 )
 
-// reservedTargets are paths inside that the house itself mounts. They and all
+// reservedTargets are paths inside that Cloche itself mounts. They and all
 // below them can hold nothing of a request's.
 func reservedTargets() []string {
 	return []string{"/proc", "/sys", "/dev", "/.cloche", "/.cloche-trust"}

@@ -53,7 +53,7 @@ type limit struct {
 	field string
 	// key is its name in the policy file.
 	key string
-	// enforced is its name in an engine's report; empty when the house enforces
+	// enforced is its name in an engine's report; empty when Cloche enforces
 	// it itself, whatever the engine.
 	enforced string
 	// least is the smallest value that can work, hard the largest that is

@@ -33,7 +33,7 @@ func (s *Scope) permitsProfile(name string) bool {
 func (c Caller) keyRule() string { return "key:" + c.Key }
 
 // AuthorizeVerb says whether the key that caller showed, if any, is for a verb. A
-// door asks before it looks at anything else, so that a refusal says nothing of
+// API server asks before it looks at anything else, so that a refusal says nothing of
 // what there is.
 func AuthorizeVerb(caller Caller, verb Verb) error {
 	if caller.Scope.permits(verb) {

@@ -10,7 +10,7 @@ import (
 )
 
 // shadowed warns of rules that change nothing: another one, or a fixed one of the
-// house, decides before them. Most often something else was meant.
+// daemon, decides before them. Most often something else was meant.
 func shadowed(r Rules, report reporter) {
 	shadowedImages(r, report)
 	shadowedRegistries(r, report)

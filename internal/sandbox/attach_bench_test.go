@@ -14,11 +14,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// benchWorld is a sandbox on the imaginary machine, for what happens on this
+// benchFixture is a sandbox on the imaginary machine, for what happens on this
 // side of an agent.
-func benchWorld(b *testing.B) (*sandbox.Manager, api.Sandbox) {
+func benchFixture(b *testing.B) (*sandbox.Manager, api.Sandbox) {
 	b.Helper()
-	w := newWorld(b)
+	w := newFixture(b)
 	m := w.manager(false)
 	return m, w.create(m, "bench")
 }
@@ -49,7 +49,7 @@ func benchAttach(b *testing.B, m *sandbox.Manager, sb api.Sandbox, r api.AttachR
 func BenchmarkAttachFirstByte(b *testing.B) {
 	for _, write := range []bool{false, true} {
 		b.Run(fmt.Sprintf("write=%t", write), func(b *testing.B) {
-			m, sb := benchWorld(b)
+			m, sb := benchFixture(b)
 			spec := shell("p", "echo hello; exec sleep 600")
 			spec.OpenStdin = true
 			benchStart(b, m, sb, spec)
@@ -69,7 +69,7 @@ func BenchmarkAttachFirstByte(b *testing.B) {
 func BenchmarkFollowers(b *testing.B) {
 	for _, n := range []int{1, 200} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			m, sb := benchWorld(b)
+			m, sb := benchFixture(b)
 			benchStart(b, m, sb, cat("p"))
 			var mu sync.Mutex
 			var begun time.Time
@@ -119,7 +119,7 @@ func BenchmarkFollowers(b *testing.B) {
 
 // BenchmarkOutput is what one attach takes of a flood, the log on disk included.
 func BenchmarkOutput(b *testing.B) {
-	m, sb := benchWorld(b)
+	m, sb := benchFixture(b)
 	const size = 256 << 20
 	b.SetBytes(size)
 	for b.Loop() {

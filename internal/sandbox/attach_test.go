@@ -48,7 +48,7 @@ func drain(a *sandbox.Attachment) (string, *api.Result, error) {
 
 // The last of an input may be what is refused: nobody writes again to hear of it.
 func TestAttachEndsWithItsInput(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -90,7 +90,7 @@ func cat(id string) api.ProcessSpec {
 }
 
 func TestAttach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -161,7 +161,7 @@ func TestAttach(t *testing.T) {
 }
 
 func TestOneWriter(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -197,7 +197,7 @@ func TestOneWriter(t *testing.T) {
 		}
 		a.Close()
 	}
-	// Every way out frees the slot: a context that ends is one.
+	// Every return frees the slot: a context that ends is one.
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := m.Attach(ctx, operator, "dev", "cat", api.AttachRequest{Exclusive: true}); err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestOneWriter(t *testing.T) {
 }
 
 func TestReadersAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -237,7 +237,7 @@ func TestReadersAreBounded(t *testing.T) {
 
 // Who does not read holds up neither the process nor the others.
 func TestSlowReadersHoldUpNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	const size = 24 << 20
@@ -269,7 +269,7 @@ func TestSlowReadersHoldUpNobody(t *testing.T) {
 }
 
 func TestAttachInputIsBoundedAndWakes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("deaf", "exec sleep 600")
@@ -320,7 +320,7 @@ func TestAttachInputIsBoundedAndWakes(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("sh", "stty -echo; echo ready; while read -r x; do stty size; done; exit 7")
@@ -353,7 +353,7 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestAttachTellsStates(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("x", "read -r _; echo serving; read -r _; exit 1")
@@ -387,7 +387,7 @@ func TestAttachTellsStates(t *testing.T) {
 }
 
 func TestAttachSeesRemovalAndTheEndOfItsSandbox(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	for _, id := range []string{"a", "b"} {

@@ -17,7 +17,7 @@ import (
 )
 
 // keyed creates with an idempotency key, as core does.
-func (w *world) keyed(ctx context.Context, m *sandbox.Manager, key, digest string) (api.Sandbox, bool, error) {
+func (w *fixture) keyed(ctx context.Context, m *sandbox.Manager, key, digest string) (api.Sandbox, bool, error) {
 	permit := w.permit(api.SandboxSpec{IdempotencyKey: key})
 	return m.Keyed(ctx, operator, key, digest, func(ctx context.Context) (api.Sandbox, error) {
 		return m.Create(ctx, permit, nil)
@@ -35,7 +35,7 @@ func wantDeletedError(t *testing.T, err error) {
 // One key is one sandbox, for all who ask at once and over a restart; another
 // request with it is refused; when the sandbox is gone, nothing comes of the key.
 func TestOneSandboxForOneKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.manager(false)
 	var wg sync.WaitGroup
 	ids := make([]string, 8)
@@ -104,7 +104,7 @@ func TestOneSandboxForOneKey(t *testing.T) {
 }
 
 // stopAtEngine makes the first create stop before its engine step until it is let go.
-func (w *world) stopAtEngine() (reached chan struct{}, letGo func()) {
+func (w *fixture) stopAtEngine() (reached chan struct{}, letGo func()) {
 	reached, gate := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	w.trap = func(ctx context.Context, point string) error {
@@ -131,7 +131,7 @@ func TestCreationBelongsToItsWaiters(t *testing.T) {
 	noGoroutinesLeft(t)
 	for _, all := range []bool{false, true} {
 		t.Run(fmt.Sprintf("all leave is %v", all), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached, letGo := w.stopAtEngine()
 			defer letGo()
 			m := w.manager(false)
@@ -174,7 +174,7 @@ func TestCreationBelongsToItsWaiters(t *testing.T) {
 // come, also over a restart.
 func TestDeleteBeforeItsCreate(t *testing.T) {
 	noGoroutinesLeft(t)
-	w := newWorld(t)
+	w := newFixture(t)
 	reached, letGo := w.stopAtEngine()
 	m := w.manager(false)
 	done := make(chan error, 1)
@@ -209,7 +209,7 @@ func TestDeleteDuringItsCreate(t *testing.T) {
 	noGoroutinesLeft(t)
 	for _, point := range createPoints(t) {
 		t.Run(point, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached, deleted := make(chan struct{}), make(chan error, 1)
 			var once sync.Once
 			w.trap = func(ctx context.Context, p string) error {
@@ -243,7 +243,7 @@ func TestDeleteDuringItsCreate(t *testing.T) {
 
 // A creation that fails leaves its key free.
 func TestFailedCreateFreesItsKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	w.machine.SetFaults(fake.Faults{Create: map[fake.Step]error{fake.StepStart: errWanted}})
 	if _, _, err := w.keyed(t.Context(), m, "k", "d"); err == nil {
@@ -262,7 +262,7 @@ func TestBurstOfCreates(t *testing.T) {
 	if testing.Short() {
 		n = 48
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admission = policy.Admission{Starting: 4}
 	var mu sync.Mutex
 	inside, most := 0, 0
@@ -315,10 +315,10 @@ func TestBurstOfCreates(t *testing.T) {
 	w.nothingLeft(m)
 }
 
-// That a sandbox is removed is said when nothing is left of it, also where its grave
+// That a sandbox is removed is said when nothing is left of it, also where its tombstone
 // is dug already: by its id, by its key and by who asks a second time.
 func TestRemovedIsSaidWhenNothingIsLeft(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var mended atomic.Bool
 	w.trap = func(_ context.Context, p string) error {
 		if p == "after erase" && !mended.Load() {

@@ -16,7 +16,7 @@ import (
 // looked at, changed and ended as any other: nothing is locked while they run, and
 // only execs count as execs.
 func TestControlOfAFullSandbox(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{ExecID: "long", Shell: "echo up; exec sleep 600"}))

@@ -150,7 +150,7 @@ func (c *creation) run(ctx context.Context) (err error) {
 		{"mounts", c.stageMounts},
 		{"agent", c.prepareAgent},
 		{"secrets", c.holdSecrets},
-		{"network", c.openWay},
+		{"network", c.openNetwork},
 		{"engine", c.startEngine},
 		{"connect", c.connect},
 		{"rules", c.restrict},
@@ -354,7 +354,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 		return api.Errorf(api.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
 	}
 	inst, err := eng.Create(ctx, c.plan)
-	if herr := c.handWay(ctx); err == nil && herr != nil {
+	if herr := c.handNetwork(ctx); err == nil && herr != nil {
 		err = errors.Join(herr, inst.Close(context.WithoutCancel(ctx)))
 	}
 	if err != nil {

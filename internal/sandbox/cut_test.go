@@ -19,10 +19,10 @@ import (
 // whoever sees the end. Without a write that was cut off nothing is looked for.
 func TestCutWrites(t *testing.T) {
 	const name = ".cloche-0123456789abcdef"
-	ends := map[string]func(w *world, m *sandbox.Manager){
-		"stop":   func(w *world, m *sandbox.Manager) { _, _ = m.Stop(t.Context(), operator, "x", nil) },
-		"remove": func(w *world, m *sandbox.Manager) { _ = m.Remove(t.Context(), operator, "x") },
-		"crash": func(w *world, m *sandbox.Manager) {
+	ends := map[string]func(w *fixture, m *sandbox.Manager){
+		"stop":   func(w *fixture, m *sandbox.Manager) { _, _ = m.Stop(t.Context(), operator, "x", nil) },
+		"remove": func(w *fixture, m *sandbox.Manager) { _ = m.Remove(t.Context(), operator, "x") },
+		"crash": func(w *fixture, m *sandbox.Manager) {
 			sandbox.Crash(m)
 			_ = w.machine.Close(context.WithoutCancel(t.Context()))
 			w.manager(false)
@@ -38,7 +38,7 @@ func TestCutWrites(t *testing.T) {
 				title += " without a write"
 			}
 			t.Run(title, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				m := w.manager(false)
 				if _, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Workspace: &api.Workspace{Name: "kept"}}), nil); err != nil {
 					t.Fatal(err)

@@ -33,7 +33,7 @@ func open(t *testing.T, gate string) {
 const shortGrace = 300 * time.Millisecond
 
 // impatient is a daemon's Manager that waits little for a late agent.
-func (w *world) impatient(grace time.Duration) *sandbox.Manager {
+func (w *fixture) impatient(grace time.Duration) *sandbox.Manager {
 	w.t.Helper()
 	m := w.newManager(false)
 	sandbox.SetDeadlineGrace(m, grace, time.Second)
@@ -94,7 +94,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.impatient(shortGrace)
 			sb := w.create(m, "box")
 			marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
@@ -113,7 +113,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 
 // TestDeadlineOfNextDaemon: a daemon knows the deadlines of the one before.
 func TestDeadlineOfNextDaemon(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.impatient(shortGrace)
 	sb := w.create(first, "box")
 	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
@@ -139,7 +139,7 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 
 // TestDeadlineIsMet: an agent that keeps its timeouts keeps its sandbox, whoever listens.
 func TestDeadlineIsMet(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.impatient(3 * time.Second)
 	sb := w.create(m, "box")
 	none := func(what string) {
@@ -172,7 +172,7 @@ func TestDeadlineIsMet(t *testing.T) {
 
 // TestDeadlineStandsStill: a pause costs a program nothing, and saves no agent.
 func TestDeadlineStandsStill(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")
 	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")
@@ -209,7 +209,7 @@ func TestDeadlineStandsStill(t *testing.T) {
 
 // TestDeadlineOfProcess: a managed process has one too, for each of its runs.
 func TestDeadlineOfProcess(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")
 	marker, gate := api.NewID("stuck-"), filepath.Join(t.TempDir(), "go")

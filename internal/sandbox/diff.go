@@ -162,7 +162,7 @@ func (m *Manager) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	return m.goOn(s, still, nil)
 }
 
-// hiddenPaths are the places of a root at which the house puts something: what is
+// hiddenPaths are the places of a root at which Cloche puts something: what is
 // made there, and on the way there, is not the sandbox's doing.
 func hiddenPaths(info api.Sandbox) map[string]bool {
 	hidden := map[string]bool{".": true}

@@ -244,7 +244,7 @@ func (m *Manager) tellExchange(x api.Exchange) {
 // newEndpoint makes an endpoint that serves nothing yet.
 func (m *Manager) newEndpoint(ctx context.Context, s *live, g policy.EndpointGrant) (*servedEndpoint, error) {
 	e := &servedEndpoint{name: g.Spec.Name}
-	record, play, err := m.tapes(s, g.Spec)
+	record, play, err := m.recordings(s, g.Spec)
 	if err != nil {
 		return nil, err
 	}

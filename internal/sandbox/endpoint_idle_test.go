@@ -51,7 +51,7 @@ func switches(t *testing.T) (n int64, processes int) {
 // TestEndpointIdle: the agents of sandboxes whose endpoints nobody uses do nothing at
 // all, for as long as one looks. What a poll would do it does within that time.
 func TestEndpointIdle(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	for i := range 3 {
 		var both []api.Endpoint

@@ -21,7 +21,7 @@ func (c *creation) openEndpoints(ctx context.Context) error {
 		c.m.closeEndpoints(ctx, c.s)
 		return nil
 	})
-	// A port that the house chooses is none that another endpoint asks for.
+	// A port that Cloche chooses is none that another endpoint asks for.
 	slices.SortStableFunc(grants, func(a, b policy.EndpointGrant) int { return boolInt(a.Auto) - boolInt(b.Auto) })
 	for _, g := range grants {
 		g, err := c.m.findPort(ctx, c.s, g, c.client)
@@ -45,12 +45,12 @@ func (c *creation) openEndpoints(ctx context.Context) error {
 	return nil
 }
 
-// The ports that the house chooses from: below those that an operating system gives
+// The ports that Cloche chooses from: below those that an operating system gives
 // to whoever connects.
 const autoFirst, autoLast = 13132, 13387
 
 // findPort finds one that nothing inside has, for an endpoint that leaves it to the
-// house, and takes it. The grant that comes back says which.
+// daemon, and takes it. The grant that comes back says which.
 func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant, client *agent.Client) (policy.EndpointGrant, error) {
 	if g.Spec.Listen != api.EndpointListenAuto {
 		return g, nil

@@ -49,7 +49,7 @@ func ask(port int) string {
 	return strconv.Itoa(resp.StatusCode) + " " + string(body)
 }
 
-func (w *world) createWith(m *sandbox.Manager, e ...api.Endpoint) api.Sandbox {
+func (w *fixture) createWith(m *sandbox.Manager, e ...api.Endpoint) api.Sandbox {
 	w.t.Helper()
 	sb, err := m.Create(w.t.Context(), w.permit(api.SandboxSpec{Name: "box", Endpoints: e, Env: map[string]string{"OPENAI_BASE_URL": "https://elsewhere.example", "OWN": "1"}}), nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func envOf(t *testing.T, m *sandbox.Manager, sb api.Sandbox, req api.ExecRequest
 // TestEndpointLife: it is there with the sandbox, is exported to processes and to
 // nothing else, is switched, taken away and added again, and goes with the sandbox.
 func TestEndpointLife(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	port := freeport.Free(t)
 	one := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "one ", r.Header.Get("X-Sandbox-Id")) })
@@ -184,7 +184,7 @@ func TestEndpointLife(t *testing.T) {
 
 // TestEndpointPortTaken: a create whose port is taken leaves nothing.
 func TestEndpointPortTaken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,7 +203,7 @@ func TestEndpointPortTaken(t *testing.T) {
 // TestEndpointOutlivesTheDaemon: while no daemon serves it there is an answer that says
 // so, and with the next it goes on.
 func TestEndpointOutlivesTheDaemon(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.newManager(false)
 	if err := m.Recover(t.Context()); err != nil {
 		t.Fatal(err)
@@ -254,7 +254,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 // TestEndpointLinkBreaks: the connection to the sandbox is cut, and made again by
 // whoever keeps the endpoints, with nobody asking.
 func TestEndpointLinkBreaks(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	port := freeport.Free(t)
 	sb := w.createWith(m, endpointTo(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok") }), port))
@@ -269,10 +269,10 @@ func TestEndpointLinkBreaks(t *testing.T) {
 	}
 }
 
-// TestEndpointLinkBreaksUnderWay: who waits for an answer when the connection to the
+// TestEndpointLinkBreaksUnderNetwork: who waits for an answer when the connection to the
 // sandbox is cut gets one, and so does who watches.
-func TestEndpointLinkBreaksUnderWay(t *testing.T) {
-	w := newWorld(t)
+func TestEndpointLinkBreaksUnderNetwork(t *testing.T) {
+	w := newFixture(t)
 	m := w.manager(false)
 	port := freeport.Free(t)
 	reached := make(chan struct{}, 1)
@@ -313,7 +313,7 @@ func (served) Close() error { return nil }
 // TestEndpointServed: a client comes, goes and comes back, and the sandbox is there all
 // the time.
 func TestEndpointServed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	port := freeport.Free(t)
 	sb := w.createWith(m, endpointTo(api.TargetClient, port))

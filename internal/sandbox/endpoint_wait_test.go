@@ -18,7 +18,7 @@ import (
 // TestEndpointAuto: the daemon finds a port that nothing has, says which, and keeps it
 // whatever becomes of the daemon and the target.
 func TestEndpointAuto(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	one := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "one") })
 	two := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "two") })
@@ -80,7 +80,7 @@ func TestEndpointAuto(t *testing.T) {
 // TestEndpointProbe: one that is to be proven is ready when its target has been reached,
 // and programs that wait for it begin then.
 func TestEndpointProbe(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	absent := freeport.Free(t)
 	e := endpointTo("http://127.0.0.1:"+strconv.Itoa(absent), freeport.Free(t))

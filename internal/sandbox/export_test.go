@@ -153,7 +153,7 @@ func BreakConnections(m *Manager, id string) {
 	conns := []*agentConn{s.agent}
 	s.mu.Unlock()
 	s.procs.mu.Lock()
-	c := s.procs.crew
+	c := s.procs.collectors
 	s.procs.mu.Unlock()
 	if c != nil {
 		c.links.mu.Lock()

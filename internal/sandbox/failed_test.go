@@ -37,7 +37,7 @@ func TestLostRecord(t *testing.T) {
 				name += " without a description"
 			}
 			t.Run(name, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				m := w.manager(false)
 				other := w.create(m, "other")
 				sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Workspace: &api.Workspace{Name: "kept"}}), nil)
@@ -102,7 +102,7 @@ func TestLostRecord(t *testing.T) {
 	}
 }
 
-func instances(w *world) []string {
+func instances(w *fixture) []string {
 	ids := w.machine.Left()
 	slices.Sort(ids)
 	return ids
@@ -120,7 +120,7 @@ func count(all []string, what string) (n int) {
 // A stop ends what runs of a sandbox whose record is lost, and keeps its files and the
 // record as it is.
 func TestStopLostRecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	record := filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "sandbox.json")
@@ -148,7 +148,7 @@ func TestStopLostRecord(t *testing.T) {
 // What a creation left that never finished goes, also with a part of a record in it, and
 // so does the rest of a removal. Files without a description stay.
 func TestUnfinishedCreation(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	at := func(elem ...string) string {
 		return filepath.Join(append([]string{w.dir, "owner", "sandboxes"}, elem...)...)
 	}
@@ -188,7 +188,7 @@ func TestUnfinishedCreation(t *testing.T) {
 // A sandbox that could not be reached when the daemon began runs no more once it is
 // removed.
 func TestRemoveUnreached(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	sandbox.Crash(m)

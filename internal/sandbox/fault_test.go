@@ -32,9 +32,9 @@ func everything(t *testing.T) api.SandboxSpec {
 }
 
 // points are all the points that do passes, in their order.
-func points(t *testing.T, do func(w *world, m *sandbox.Manager, begin func())) []string {
+func points(t *testing.T, do func(w *fixture, m *sandbox.Manager, begin func())) []string {
 	t.Helper()
-	w := newWorld(t)
+	w := newFixture(t)
 	var mu sync.Mutex
 	var seen []string
 	w.trap = func(_ context.Context, point string) error {
@@ -54,7 +54,7 @@ func points(t *testing.T, do func(w *world, m *sandbox.Manager, begin func())) [
 }
 
 func createPoints(t *testing.T) []string {
-	all := points(t, func(w *world, m *sandbox.Manager, _ func()) {
+	all := points(t, func(w *fixture, m *sandbox.Manager, _ func()) {
 		if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func createPoints(t *testing.T) []string {
 }
 
 func removePoints(t *testing.T) []string {
-	return points(t, func(w *world, m *sandbox.Manager, begin func()) {
+	return points(t, func(w *fixture, m *sandbox.Manager, begin func()) {
 		w.create(m, "x")
 		begin()
 		if err := m.Remove(t.Context(), operator, "x"); err != nil {
@@ -88,7 +88,7 @@ func TestFaultAtEveryPointOfACreate(t *testing.T) {
 				name = point + " hangs"
 			}
 			t.Run(name, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				armed := true
@@ -122,7 +122,7 @@ func TestFaultAtEveryPointOfACreate(t *testing.T) {
 
 // trapAt makes w's daemons stop dead at a point, once. reached is closed when
 // one has; what hangs ends with an error when free is called.
-func (w *world) trapAt(point string) (reached chan struct{}, free func()) {
+func (w *fixture) trapAt(point string) (reached chan struct{}, free func()) {
 	reached = make(chan struct{})
 	freed := make(chan struct{})
 	var once sync.Once
@@ -146,7 +146,7 @@ func TestCrashAtEveryPointOfACreate(t *testing.T) {
 	noGoroutinesLeft(t)
 	for _, point := range createPoints(t) {
 		t.Run(point, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached, free := w.trapAt(point)
 			first := w.manager(false)
 			var wg sync.WaitGroup
@@ -174,7 +174,7 @@ func TestCrashAtEveryPointOfACreate(t *testing.T) {
 	// would wait for that to end.
 	for _, step := range []fake.Step{fake.StepRecord, fake.StepReady} {
 		t.Run("engine "+string(step), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			first := w.manager(false)
 			reached, freed := make(chan struct{}), make(chan struct{})
 			w.machine.SetFaults(fake.Faults{At: func(s fake.Step) {
@@ -220,7 +220,7 @@ func TestCrashAtEveryPointOfAnEnd(t *testing.T) {
 				name = "rm " + point
 			}
 			t.Run(name, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				reached, free := w.trapAt(point)
 				first := w.manager(false)
 				w.create(first, "x")
@@ -262,7 +262,7 @@ func TestFaultAtEveryPointOfAnEnd(t *testing.T) {
 	for _, point := range removePoints(t) {
 		t.Run("rm "+point, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			var once sync.Once
 			w.trap = func(_ context.Context, p string) (err error) {
 				if p == point {
@@ -284,7 +284,7 @@ func TestFaultAtEveryPointOfAnEnd(t *testing.T) {
 	for _, step := range fake.CloseSteps() {
 		t.Run("engine "+string(step), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			w.create(m, "x")
 			w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{step: errWanted}})
@@ -300,7 +300,7 @@ func TestFaultAtEveryPointOfAnEnd(t *testing.T) {
 
 // A record that the first version wrote is adopted, and rewritten as it is used.
 func TestRecordOfTheFirstVersion(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.manager(false)
 	sb := w.create(first, "x")
 	if err := first.Close(t.Context()); err != nil {
@@ -324,7 +324,7 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 // The lifetime is that of a sandbox that runs: how long it took to make it takes
 // nothing away, and a restart of the daemon neither.
 func TestLifetimeBeginsWithRunning(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var made time.Time
 	w.trap = func(_ context.Context, point string) error {
 		if point == "before record" {
@@ -392,7 +392,7 @@ func TestCyclesLeakNothing(t *testing.T) {
 	if testing.Short() {
 		cycles = 50
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.log = io.Discard // a test keeps what is logged to it
 	m := w.manager(false)
 	cycle := func() {

@@ -32,10 +32,10 @@ const (
 	minRetry, maxRetry = 50 * time.Millisecond, 2 * time.Second
 )
 
-// crew is what works for the managed processes of one sandbox: one goroutine
+// collectors is what works for the managed processes of one sandbox: one goroutine
 // that watches their states, and one for each that takes its output out of the
 // sandbox. The Manager waits for who leads it, and who leads it for the others.
-type crew struct {
+type collectors struct {
 	// ctx ends with the Manager, or a moment after the sandbox.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -47,8 +47,8 @@ type crew struct {
 	done chan struct{}
 }
 
-// join runs f as part of the crew, unless that has gone home.
-func (t *processTable) join(c *crew, f func()) bool {
+// join runs f as part of the collectors, unless that has gone home.
+func (t *processTable) join(c *collectors, f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.closed || c.ctx.Err() != nil {
@@ -58,26 +58,26 @@ func (t *processTable) join(c *crew, f func()) bool {
 	return true
 }
 
-// crewOf returns the crew of a sandbox, which it puts together if there is none.
-func (m *Manager) crewOf(s *live) *crew {
+// collectorsOf returns the collectors of a sandbox, which it puts together if there is none.
+func (m *Manager) collectorsOf(s *live) *collectors {
 	s.mu.Lock()
 	inst, token := s.inst, s.token
 	s.mu.Unlock()
 	t := &s.procs
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.crew == nil {
-		c := &crew{links: links{inst: inst, token: token}, done: make(chan struct{})}
+	if t.collectors == nil {
+		c := &collectors{links: links{inst: inst, token: token}, done: make(chan struct{})}
 		c.ctx, c.cancel = context.WithCancel(m.ctx)
-		t.crew = c
-		m.background(func() { m.leadCrew(s, c) })
+		t.collectors = c
+		m.background(func() { m.leadCollectors(s, c) })
 	}
-	return t.crew
+	return t.collectors
 }
 
-// leadCrew ends when the Manager closes, or when the sandbox has ended and all
+// leadCollectors ends when the Manager closes, or when the sandbox has ended and all
 // that its processes wrote and became is on record.
-func (m *Manager) leadCrew(s *live, c *crew) {
+func (m *Manager) leadCollectors(s *live, c *collectors) {
 	defer close(c.done)
 	defer c.cancel()
 	defer c.links.close()
@@ -118,7 +118,7 @@ func (m *Manager) settleAll(s *live) {
 // settleProcesses waits until the records of a sandbox that has ended are final.
 func (m *Manager) settleProcesses(s *live) {
 	s.procs.mu.Lock()
-	c := s.procs.crew
+	c := s.procs.collectors
 	s.procs.mu.Unlock()
 	if c == nil {
 		return
@@ -242,7 +242,7 @@ func (m *Manager) finishLog(s *live, p *process) {
 }
 
 // watchStates hears what becomes of the processes of a sandbox.
-func (m *Manager) watchStates(ctx context.Context, s *live, c *crew) {
+func (m *Manager) watchStates(ctx context.Context, s *live, c *collectors) {
 	conn, free := c.links.take()
 	defer free()
 	var again retry
@@ -268,7 +268,7 @@ func (m *Manager) heard(s *live, said api.Process) {
 		m.met(s, said.ExecID)
 	}
 	s.procs.mu.Lock()
-	p, c := s.procs.byID[said.ExecID], s.procs.crew
+	p, c := s.procs.byID[said.ExecID], s.procs.collectors
 	s.procs.mu.Unlock()
 	if p == nil || c == nil {
 		return
@@ -322,7 +322,7 @@ func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said api.
 // collect begins to take the output of a process out of the sandbox, unless
 // somebody does.
 func (m *Manager) collect(s *live, p *process) {
-	c := m.crewOf(s)
+	c := m.collectorsOf(s)
 	p.mu.Lock()
 	if p.stopped != nil || p.collected || p.removed {
 		p.mu.Unlock()
@@ -348,10 +348,10 @@ func (m *Manager) collect(s *live, p *process) {
 
 // collectOutput copies the output of a process into its log until the process
 // has ended for good and all of it is there.
-func (m *Manager) collectOutput(ctx context.Context, s *live, c *crew, p *process) {
+func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *process) {
 	conn, free := c.links.take()
 	defer free()
-	in := intake{warn: func(err error) {
+	in := collector{warn: func(err error) {
 		m.log.Error("write log", "sandbox", s.id, "process", p.id, "error", err)
 	}}
 	log, release, err := p.openLog()
@@ -457,8 +457,8 @@ func (m *Manager) missing(ctx context.Context, s *live, p *process) {
 	}
 }
 
-// intake puts what an agent sends into a log.
-type intake struct {
+// collector puts what an agent sends into a log.
+type collector struct {
 	log    *spool.Log
 	warn   func(error)
 	warned bool
@@ -467,7 +467,7 @@ type intake struct {
 
 // take appends one chunk. What the log has already is left out, and what
 // contradicts it ends the call: an agent is not trusted to count.
-func (in *intake) take(c agent.Chunk) error {
+func (in *collector) take(c agent.Chunk) error {
 	r := spool.Record{Stream: c.Stream, Position: c.Position, Offset: c.Offset, Time: c.Time, Data: c.Data}
 	if c.Gap > 0 || len(c.Data) == 0 {
 		r.Stream, r.Offset, r.Data = "", 0, nil

@@ -43,9 +43,9 @@ var operator = policy.InProcessCaller(os.Geteuid())
 // that isolates nothing.
 var rules = policy.Rules{Engine: fake.Name, MinTier: api.TierNone}
 
-// world is one home on one imaginary machine. Managers come and go in it, as
+// fixture is one home on one imaginary machine. Managers come and go in it, as
 // daemons do.
-type world struct {
+type fixture struct {
 	used    []usedBy // guarded by mu: what was told of ended sandboxes
 	t       testing.TB
 	dir     string
@@ -64,13 +64,13 @@ type world struct {
 	// held: a holder keeps their links over a restart.
 	held bool
 	// ways are the latest Manager's.
-	ways *network.Ways
+	networks *network.Networks
 
 	mu     sync.Mutex
 	events []api.Event
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -81,7 +81,7 @@ func newWorld(t testing.TB) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, dir: dir, machine: fake.NewMachine(""), lost: make(chan api.Sandbox, 16)}
+	w := &fixture{t: t, dir: dir, machine: fake.NewMachine(""), lost: make(chan api.Sandbox, 16)}
 	var err error
 	if w.images, err = image.Open(filepath.Join(dir, "images")); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func newWorld(t testing.TB) *world {
 }
 
 // manager starts a daemon's Manager, which the test's end closes.
-func (w *world) manager(ephemeral bool) *sandbox.Manager {
+func (w *fixture) manager(ephemeral bool) *sandbox.Manager {
 	w.t.Helper()
 	m := w.newManager(ephemeral)
 	w.t.Cleanup(func() { _ = m.Close(context.WithoutCancel(w.t.Context())) })
@@ -111,14 +111,14 @@ func (w *world) manager(ephemeral bool) *sandbox.Manager {
 	return m
 }
 
-func (w *world) newManager(ephemeral bool) *sandbox.Manager {
+func (w *fixture) newManager(ephemeral bool) *sandbox.Manager {
 	logger := slog.New(slog.NewTextHandler(cmp.Or(w.log, w.t.Output()), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ways := network.Options{Logger: logger}
+	networks := network.Options{Logger: logger}
 	if w.held {
-		ways.Holder = fdstore.NewClient(fdstore.Options{Dir: filepath.Join(w.dir, "owner"), Logger: logger})
+		networks.Store = fdstore.NewClient(fdstore.Options{Dir: filepath.Join(w.dir, "owner"), Logger: logger})
 	}
-	w.ways = network.New(w.t.Context(), ways)
-	own := w.ways
+	w.networks = network.New(w.t.Context(), networks)
+	own := w.networks
 	w.t.Cleanup(func() {
 		if err := own.Close(); err != nil {
 			w.t.Error(err)
@@ -130,7 +130,7 @@ func (w *world) newManager(ephemeral bool) *sandbox.Manager {
 	}
 	w.t.Cleanup(func() { recordings.Close() })
 	m := sandbox.New(sandbox.Options{
-		Ways: w.ways, Recordings: recordings,
+		Networks: w.networks, Recordings: recordings,
 		Dir: filepath.Join(w.dir, "owner"), Owner: "owner", Ephemeral: ephemeral,
 		Engines: []engine.Engine{w.machine.Engine()}, Images: w.images, Workspaces: w.spaces, Snapshots: w.snaps,
 		AgentImage: func(context.Context) (string, error) { return "/dev/null", nil },
@@ -155,14 +155,14 @@ func (w *world) newManager(ephemeral bool) *sandbox.Manager {
 }
 
 // forgetEvents drops what was kept for the test's own sake.
-func (w *world) forgetEvents() {
+func (w *fixture) forgetEvents() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events, w.used = nil, nil
 }
 
 // kinds are the events of sandboxes so far, without their processes'.
-func (w *world) kinds() []string {
+func (w *fixture) kinds() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var kinds []string
@@ -176,7 +176,7 @@ func (w *world) kinds() []string {
 
 // permit asks policy, as core does. Limits that the imaginary machine cannot
 // enforce are defaults, so they are only reported.
-func (w *world) permit(spec api.SandboxSpec) policy.Permit {
+func (w *fixture) permit(spec api.SandboxSpec) policy.Permit {
 	w.t.Helper()
 	reports := []api.EngineReport{w.machine.Engine().Probe(w.t.Context())}
 	facts := policy.Facts{Engines: reports, Home: w.dir, HardQuota: workspace.HardQuota(w.dir)}
@@ -192,7 +192,7 @@ func (w *world) permit(spec api.SandboxSpec) policy.Permit {
 	return p
 }
 
-func (w *world) create(m *sandbox.Manager, name string) api.Sandbox {
+func (w *fixture) create(m *sandbox.Manager, name string) api.Sandbox {
 	w.t.Helper()
 	sb, err := m.Create(w.t.Context(), w.permit(api.SandboxSpec{Name: name}), nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func permitExec(t *testing.T, sb api.Sandbox, req api.ExecRequest) policy.ExecPe
 }
 
 // nothingLeft fails when a sandbox's directory or instance is still there.
-func (w *world) nothingLeft(m *sandbox.Manager) {
+func (w *fixture) nothingLeft(m *sandbox.Manager) {
 	w.t.Helper()
 	if list := m.List(operator, api.ListOptions{}); len(list.Sandboxes) != 0 {
 		w.t.Errorf("sandboxes are listed: %v", list.Sandboxes)

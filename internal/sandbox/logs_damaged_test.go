@@ -29,7 +29,7 @@ func TestDamagedProcessLog(t *testing.T) {
 	for _, which := range []string{"first", "middle", "last"} {
 		for name, damage := range damages {
 			t.Run(which+"/"+name, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				m := w.manager(false)
 				sb := w.create(m, "dev")
 				const small, large = 3000, 40 << 20
@@ -81,7 +81,7 @@ func TestDamagedProcessLog(t *testing.T) {
 func TestDamagedSavedProcesses(t *testing.T) {
 	for name, content := range map[string]string{"empty": "", "torn": `[{"exec_id":"x-1","ar`, "of zeros": strings.Repeat("\x00", 512), "another type": `{"a":1}`} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			sb := w.create(m, "dev")
 			run(t, m, sb, "web", "echo out")

@@ -19,7 +19,7 @@ import (
 // The same questions have the same answers for an exec and for a managed
 // process, while their sandbox runs and when it has been stopped.
 func TestLogsFromAnyOffset(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	// In this order, because what comes first is on record before the next is written.
@@ -132,7 +132,7 @@ func (l *lines) has(line string) bool {
 // Following a sandbox shows each line of each process once, those that begin
 // later included, and ends with it.
 func TestFollowEverything(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("before"))
@@ -199,7 +199,7 @@ func TestFollowEverything(t *testing.T) {
 }
 
 func TestLongPoll(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -225,7 +225,7 @@ func TestLongPoll(t *testing.T) {
 // A follower that is stuck ends when its caller goes, and one of a daemon that
 // closes does too.
 func TestFollowersEndInBoundedTime(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))

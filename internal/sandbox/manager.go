@@ -29,7 +29,7 @@ import (
 )
 
 // Options are what a Manager works with. All fields but Ended, Events, Used,
-// Refused, Retention, Ways, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
+// Refused, Retention, Networks, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
 // and Exchanged are required.
 type Options struct {
 	// Dir is the owner's directory: 0700, and locked by the caller for as long as
@@ -66,9 +66,9 @@ type Options struct {
 	Retention Retention
 	// Admission bounds how many sandboxes are made at once; zero is the default.
 	Admission policy.Admission
-	// Ways are the ways out; nil makes no sandbox with a network. They are closed after
+	// Networks makes the networks of sandboxes; nil makes no sandbox with a network. They are closed after
 	// the Manager.
-	Ways *network.Ways
+	Networks *network.Networks
 	// Secrets reads the value of a secret; nil where there are none. What it returns is
 	// in no record.
 	Secrets func(ctx context.Context, name string) (string, error)
@@ -129,9 +129,9 @@ type Manager struct {
 	closer workspace.Closer
 	// gate lets sandboxes be made, so many at a time.
 	gate *gate
-	// graves are those that are no more, and claims the keys of those that are.
-	graves *graveyard
-	claims claims
+	// tombstones are those that are no more, and claims the keys of those that are.
+	tombstones *tombstones
+	claims     claims
 	// maxLiving and maxEnded bound the processes of one sandbox; tests make them
 	// small.
 	maxLiving, maxEnded int
@@ -244,9 +244,9 @@ type live struct {
 	trusts bool
 	// image is what its image brings to every process.
 	image imageFacts
-	// way is its way out; nil without a network, and when that is lost or ended. It is
+	// network is its network; nil without a network, and when that is lost or ended. It is
 	// changed under ops too.
-	way *network.Way
+	network *network.Network
 	// grant is what may leave; nil without a network.
 	grant *policy.EgressGrant
 	// oomSeen is the highest count of kills for memory that was read.
@@ -292,7 +292,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), graves: newGraveyard(opts),
+		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: newTombstones(opts),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -348,7 +348,7 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 	}
 	m.mu.Unlock()
 	if s == nil {
-		return nil, m.graves.missing(caller, ref)
+		return nil, m.tombstones.missing(caller, ref)
 	}
 	if err := policy.Authorize(caller, verb, ref, s.tenant, s.profile); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 )
 
 func TestLife(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	if sb.State != api.StateRunning || sb.Name != "dev" || sb.Engine != fake.Name || sb.Workspace.Path != "/workspace" {
@@ -68,7 +68,7 @@ func TestLife(t *testing.T) {
 }
 
 func TestZeroPermitsStartNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	if _, err := m.Create(t.Context(), policy.Permit{}, nil); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("create with no permit: %v", err)
@@ -90,7 +90,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 		"dial":   {Dial: wanted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			w.machine.SetFaults(f)
 			_, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x"}), nil)
@@ -107,7 +107,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 		"file below a file": {Files: []api.File{{Path: "/etc/passwd/x"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			if _, err := m.Create(t.Context(), w.permit(spec), nil); err == nil {
 				t.Error("create succeeded")
@@ -120,7 +120,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 func TestCanceledCreateLeavesNothing(t *testing.T) {
 	for _, step := range []fake.Step{fake.StepRecord, fake.StepStart, fake.StepReady} {
 		t.Run(string(step), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			w.machine.SetFaults(fake.Faults{Block: step})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestCanceledCreateLeavesNothing(t *testing.T) {
 
 // A teardown that fails is retried, and does not hide the first error.
 func TestFailedTeardownIsRetried(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	w.machine.SetFaults(fake.Faults{Dial: errors.New("no dial"), Close: errors.New("no close")})
 	_, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x"}), nil)
@@ -163,7 +163,7 @@ func TestFailedTeardownIsRetried(t *testing.T) {
 }
 
 func TestNamesAndQuota(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -203,7 +203,7 @@ func TestNamesAndQuota(t *testing.T) {
 }
 
 func TestDeathIsSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "echo up; exec sleep 600"}))
@@ -237,7 +237,7 @@ func TestDeathIsSeen(t *testing.T) {
 }
 
 func TestStreamEndsWithItsSandbox(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	st, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "echo up; exec sleep 60"}))
@@ -260,9 +260,9 @@ func TestStreamEndsWithItsSandbox(t *testing.T) {
 	}
 }
 
-// A second daemon finds the world of the first.
+// A second daemon finds the fixture of the first.
 func TestRecover(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.manager(false)
 	living, dying := w.create(first, "living"), w.create(first, "dying")
 	stopped := w.create(first, "stopped")
@@ -308,7 +308,7 @@ func TestRecover(t *testing.T) {
 }
 
 func TestEphemeralManagerTakesItsSandboxesAlong(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(true)
 	w.create(m, "x")
 	if plans := w.machine.Plans(); len(plans) != 1 || !plans[0].DieWithParent {
@@ -324,7 +324,7 @@ func TestEphemeralManagerTakesItsSandboxesAlong(t *testing.T) {
 }
 
 func TestListPages(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	for i, l := range []string{"a", "b", "a"} {
 		spec := api.SandboxSpec{Name: "n" + string(rune('0'+i)), Labels: map[string]string{"team": l}}
@@ -352,7 +352,7 @@ func TestListPages(t *testing.T) {
 }
 
 // killByRecord kills an instance behind the back of every Manager.
-func killByRecord(t *testing.T, w *world, id string) {
+func killByRecord(t *testing.T, w *fixture, id string) {
 	t.Helper()
 	state := sandbox.EngineStateForTest(t, filepath.Join(w.dir, "owner", "sandboxes", id))
 	if err := w.machine.Kill(state); err != nil {

@@ -28,8 +28,8 @@ func AdoptMoved(from, to string) error {
 			errs = append(errs, fmt.Errorf("take over sandbox %s: %w", id, err))
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(to, graveFile)); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(filepath.Join(from, graveFile), filepath.Join(to, graveFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(to, tombstoneFile)); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(filepath.Join(from, tombstoneFile), filepath.Join(to, tombstoneFile)); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

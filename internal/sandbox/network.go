@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
-// networkDir is where a sandbox's way out keeps what outlives the daemon.
+// networkDir is where a sandbox's network keeps what outlives the daemon.
 const networkDir = "network"
 
 // place says whose way it is.
@@ -43,28 +43,28 @@ func (m *Manager) asker(s *live) func(context.Context, egress.Asked) bool {
 	}
 }
 
-// openWay makes the way out, if the permit has one.
-func (c *creation) openWay(ctx context.Context) error {
+// openNetwork makes the network, if the permit has one.
+func (c *creation) openNetwork(ctx context.Context) error {
 	grant, ok := c.permit.Egress()
 	if !ok {
 		return nil
 	}
-	if c.m.opts.Ways == nil {
+	if c.m.opts.Networks == nil {
 		return api.Errorf(api.CodeUnsupported, "network %q was asked for, and no sandbox has one here", api.NetworkOn)
 	}
 	c.s.mu.Lock()
 	c.s.grant, c.s.trusts = &grant, c.permit.Opens()
 	c.s.info.Network = grant.Network()
 	c.s.mu.Unlock()
-	w, err := c.m.opts.Ways.Open(ctx, c.m.place(c.s))
+	w, err := c.m.opts.Networks.Open(ctx, c.m.place(c.s))
 	if err != nil {
 		return err
 	}
 	c.s.mu.Lock()
-	c.s.way = w
+	c.s.network = w
 	c.s.mu.Unlock()
 	c.s.undo.push("network", func(context.Context) error {
-		c.m.endWay(c.s)
+		c.m.endNetwork(c.s)
 		return nil
 	})
 	c.plan.Link = w.Link()
@@ -79,17 +79,17 @@ func (c *creation) openWay(ctx context.Context) error {
 	return nil
 }
 
-// handWay ends what the engine needed of the way.
-func (c *creation) handWay(ctx context.Context) error {
+// handNetwork ends what the engine needed of the way.
+func (c *creation) handNetwork(ctx context.Context) error {
 	if c.plan.Link == nil {
 		return nil
 	}
-	return c.s.way.Handed(ctx)
+	return c.s.network.Handed(ctx)
 }
 
-// adoptWay takes back the way out of a sandbox that lives. One that cannot be taken
+// adoptNetwork takes back the network of a sandbox that lives. One that cannot be taken
 // back is lost: the sandbox goes on without a network, and says so.
-func (m *Manager) adoptWay(ctx context.Context, s *live) {
+func (m *Manager) adoptNetwork(ctx context.Context, s *live) {
 	s.mu.Lock()
 	lost := s.grant == nil || s.info.Degraded != "" || s.info.State == api.StateStopping || s.info.State == api.StateDeleting
 	s.mu.Unlock()
@@ -97,11 +97,11 @@ func (m *Manager) adoptWay(ctx context.Context, s *live) {
 		return
 	}
 	why := "this build has no network"
-	if m.opts.Ways != nil {
-		w, err := m.opts.Ways.Adopt(ctx, m.place(s))
+	if m.opts.Networks != nil {
+		w, err := m.opts.Networks.Adopt(ctx, m.place(s))
 		if err == nil {
 			s.mu.Lock()
-			s.way = w
+			s.network = w
 			s.mu.Unlock()
 			return
 		}
@@ -120,28 +120,28 @@ func (m *Manager) adoptWay(ctx context.Context, s *live) {
 	m.tell(s, api.EventDegraded, s.info.Degraded)
 }
 
-// sweepWays lets go of the links of sandboxes that are no more.
-func (m *Manager) sweepWays(ctx context.Context) error {
-	if m.opts.Ways == nil {
+// sweepNetworks lets go of the links of sandboxes that are no more.
+func (m *Manager) sweepNetworks(ctx context.Context) error {
+	if m.opts.Networks == nil {
 		return nil
 	}
 	var keep []string
 	for _, s := range m.all() {
 		s.mu.Lock()
-		if s.way != nil {
+		if s.network != nil {
 			keep = append(keep, s.id)
 		}
 		s.mu.Unlock()
 	}
-	return m.opts.Ways.Sweep(ctx, keep)
+	return m.opts.Networks.Sweep(ctx, keep)
 }
 
-// endWay ends the way out of a sandbox whose instance is no more, and returns what
+// endNetwork ends the network of a sandbox whose instance is no more, and returns what
 // went through it. The log stays. The caller holds s.ops, or has a creation.
-func (m *Manager) endWay(s *live) api.EgressLimits {
+func (m *Manager) endNetwork(s *live) api.EgressLimits {
 	s.mu.Lock()
-	w := s.way
-	s.way = nil
+	w := s.network
+	s.network = nil
 	s.mu.Unlock()
 	if w == nil {
 		return api.EgressLimits{}
@@ -152,8 +152,8 @@ func (m *Manager) endWay(s *live) api.EgressLimits {
 	return w.Used()
 }
 
-// wayOf is the way out of a running sandbox.
-func (s *live) wayOf() (*network.Way, error) {
+// networkOf is the network of a running sandbox.
+func (s *live) networkOf() (*network.Network, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -162,10 +162,10 @@ func (s *live) wayOf() (*network.Way, error) {
 	case s.grant == nil:
 		return nil, api.Errorf(api.CodeState, "sandbox %s has no network", s.name).
 			WithHint("a sandbox gets one when it is created: network %q", api.NetworkOn)
-	case s.way == nil:
+	case s.network == nil:
 		return nil, api.Errorf(api.CodeState, "sandbox %s is degraded: %s", s.name, s.info.Degraded).WithHint("make another")
 	}
-	return s.way, nil
+	return s.network, nil
 }
 
 // SetEgress replaces what may leave a sandbox. Connections in progress are judged
@@ -178,7 +178,7 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 	}
 	s.ops.Lock()
 	defer s.ops.Unlock()
-	w, err := s.wayOf()
+	w, err := s.networkOf()
 	if err != nil {
 		return policy.EgressGrant{}, err
 	}
@@ -231,7 +231,7 @@ func (m *Manager) SettleEgress(ctx context.Context, caller policy.Caller, verb p
 	// Nobody changes the rules meanwhile.
 	s.ops.Lock()
 	defer s.ops.Unlock()
-	w, err := s.wayOf()
+	w, err := s.networkOf()
 	if err != nil {
 		return 0, err
 	}
@@ -250,8 +250,8 @@ func (m *Manager) Egress(caller policy.Caller, verb policy.Verb, ref string) (po
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.way != nil:
-		return s.way.Grant(), s.way.Used(), nil
+	case s.network != nil:
+		return s.network.Grant(), s.network.Used(), nil
 	case s.grant != nil:
 		return *s.grant, api.EgressLimits{}, nil
 	}
@@ -266,7 +266,7 @@ func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb poli
 		return err
 	}
 	s.mu.Lock()
-	w, granted, dir := s.way, s.grant != nil, filepath.Join(s.dir, networkDir)
+	w, granted, dir := s.network, s.grant != nil, filepath.Join(s.dir, networkDir)
 	s.mu.Unlock()
 	switch {
 	case w != nil:
@@ -303,7 +303,7 @@ func (m *Manager) tellEgress(s *live, rec api.EgressRecord) {
 // refusals are what was not let out from now on until they are asked for.
 func (s *live) refusals() func() []api.EgressRefusal {
 	s.mu.Lock()
-	w := s.way
+	w := s.network
 	s.mu.Unlock()
 	if w == nil {
 		return func() []api.EgressRefusal { return nil }

@@ -25,7 +25,7 @@ import (
 
 // ping sends an echo request to the resolver's address over a sandbox's end of its
 // link, and reports whether an answer comes.
-func (w *world) ping(sb api.Sandbox) bool {
+func (w *fixture) ping(sb api.Sandbox) bool {
 	w.t.Helper()
 	guest, err := w.machine.Link(sandbox.EngineStateForTest(w.t, filepath.Join(w.dir, "owner", "sandboxes", sb.ID)))
 	if err != nil {
@@ -84,17 +84,17 @@ func killHolder(t *testing.T) {
 }
 
 // restart ends a daemon and begins the next.
-func (w *world) restart(m *sandbox.Manager) *sandbox.Manager {
+func (w *fixture) restart(m *sandbox.Manager) *sandbox.Manager {
 	w.t.Helper()
 	ctx := context.WithoutCancel(w.t.Context())
-	if err := errors.Join(m.Close(ctx), w.ways.Close()); err != nil {
+	if err := errors.Join(m.Close(ctx), w.networks.Close()); err != nil {
 		w.t.Fatal(err)
 	}
 	return w.manager(false)
 }
 
 func TestNetworkOverRestarts(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.held = true
 	m := w.manager(false)
 	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Egress: &api.Egress{Allow: []string{"a.example"}}}), nil)
@@ -134,7 +134,7 @@ func TestNetworkOverRestarts(t *testing.T) {
 
 	// When what held the links dies with the daemon, the network is closed for good.
 	ctx := context.WithoutCancel(t.Context())
-	if err := errors.Join(m.Close(ctx), w.ways.Close()); err != nil {
+	if err := errors.Join(m.Close(ctx), w.networks.Close()); err != nil {
 		t.Fatal(err)
 	}
 	killHolder(t)
@@ -164,7 +164,7 @@ func TestNetworkOverRestarts(t *testing.T) {
 // long as its record; one without a network has none of it.
 func TestNetworkEndsWithItsSandbox(t *testing.T) {
 	noGoroutinesLeft(t)
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	none := w.create(m, "none")
 	if _, err := w.machine.Link(sandbox.EngineStateForTest(t, filepath.Join(w.dir, "owner", "sandboxes", none.ID))); err == nil {

@@ -126,7 +126,7 @@ type saved struct {
 	Removal  *struct{ By string }
 }
 
-func (w *world) saved(id string) (s saved) {
+func (w *fixture) saved(id string) (s saved) {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.sandboxes(), id, "sandbox.json"))
 	if err == nil {
@@ -138,10 +138,10 @@ func (w *world) saved(id string) (s saved) {
 	return s
 }
 
-func (w *world) sandboxes() string { return filepath.Join(w.dir, "owner", "sandboxes") }
+func (w *fixture) sandboxes() string { return filepath.Join(w.dir, "owner", "sandboxes") }
 
 // only is the one sandbox directory.
-func (w *world) only() string {
+func (w *fixture) only() string {
 	w.t.Helper()
 	entries, err := os.ReadDir(w.sandboxes())
 	if err != nil || len(entries) != 1 {
@@ -153,7 +153,7 @@ func (w *world) only() string {
 
 // journal has what a create in w does told, in the order of its points, the steps of the
 // engine and the names in its directory.
-func (w *world) journal(t *testing.T, at func(what string)) *journal {
+func (w *fixture) journal(t *testing.T, at func(what string)) *journal {
 	j := newJournal(t)
 	tell := func(what string) {
 		if what == "after directory" {
@@ -182,7 +182,7 @@ func (w *world) journal(t *testing.T, at func(what string)) *journal {
 // that was created only when its record is whole: whatever of that a crash leaves, the next
 // daemon knows which of the two it has.
 func TestOrderOfACreate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	j := w.journal(t, func(what string) {
 		switch what {
 		case "after directory", "engine start", "before record":
@@ -206,7 +206,7 @@ func TestOrderOfACreate(t *testing.T) {
 // A create that fails when its record is there takes that back before it ends anything:
 // what a crash leaves of the undo is not a sandbox that was lost.
 func TestOrderOfAnUndo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.trap = func(_ context.Context, point string) error {
 		if point == "after record" {
 			return errWanted
@@ -228,10 +228,10 @@ func TestOrderOfAnUndo(t *testing.T) {
 }
 
 // A removal is on record before anything ends, with who asked for it. The workspace is the
-// sandbox's until nothing runs that could write to it, the grave is there before the record
+// sandbox's until nothing runs that could write to it, the tombstone is there before the record
 // goes, and the directory goes as a whole before anything in it does.
 func TestOrderOfARemoval(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	id, killed := "", false
 	j := w.journal(t, func(what string) {
 		switch what {
@@ -267,7 +267,7 @@ func TestOrderOfARemoval(t *testing.T) {
 
 // A stop is on record before anything ends, and its end when nothing runs any more.
 func TestOrderOfAStop(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	id := ""
 	j := w.journal(t, func(what string) {
 		if strings.HasPrefix(what, "engine k") || what == "engine remove" {
@@ -291,7 +291,7 @@ func TestOrderOfAStop(t *testing.T) {
 // What is kept of a process that could not be started, or is removed, goes as a whole: its
 // id is free at once, and the next daemon removes what is left.
 func TestOrderOfADiscard(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	start(t, m, sb, shell("first", "exec sleep 600"))
@@ -334,7 +334,7 @@ func TestOrderOfADiscard(t *testing.T) {
 // the engine had made already is ended with it.
 func TestHandoverFails(t *testing.T) {
 	noGoroutinesLeft(t)
-	w := newWorld(t)
+	w := newFixture(t)
 	w.held = true
 	m := w.manager(false)
 	// No holder can be started where something is in the way of its socket.

@@ -46,7 +46,7 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 	done, inst := s.info.State == to, s.inst
 	s.mu.Unlock()
 	if done {
-		// Who asks for a pause has one now, also if the house owed it the end of its own.
+		// Who asks for a pause has one now, also if Cloche owed it the end of its own.
 		s.oweResume(false)
 		return s.snapshot(), nil
 	}
@@ -77,7 +77,7 @@ func (s *live) settle(to api.State, unsettled bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, was := s.info.State, s.unsettled
-	// One that the house itself makes stand still is not left so.
+	// One that Cloche itself makes stand still is not left so.
 	s.unsettled = unsettled || s.standing && to == api.StatePaused
 	if to != before {
 		if err := s.move(to, ""); err != nil {

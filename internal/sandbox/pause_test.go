@@ -20,7 +20,7 @@ import (
 )
 
 // calls are how often the engine was asked to pause and resume a sandbox.
-func (w *world) calls(id string) fake.Calls {
+func (w *fixture) calls(id string) fake.Calls {
 	w.t.Helper()
 	c, err := w.machine.Calls(sandbox.EngineStateForTest(w.t, filepath.Join(w.dir, "owner", "sandboxes", id)))
 	if err != nil {
@@ -30,7 +30,7 @@ func (w *world) calls(id string) fake.Calls {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Limits: api.Limits{IdleMS: 3_600_000}}), nil)
 	if err != nil {
@@ -82,7 +82,7 @@ func TestPauseAndResume(t *testing.T) {
 
 // The timeout of an exec that is under way stands still while it is paused.
 func TestPauseHoldsTimeouts(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	// pausedFor is how an exec ends that stands still for longer than its timeout, and
@@ -136,7 +136,7 @@ func TestPauseHoldsTimeouts(t *testing.T) {
 func TestEndsOfAPausedSandbox(t *testing.T) {
 	for _, how := range []string{"stop", "kill", "rm", "die", "close"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Persistent: new(false)}), nil)
 			if err != nil {
@@ -203,7 +203,7 @@ func logsOf(t *testing.T, m *sandbox.Manager) string {
 
 // A pause or resume that fails leaves the sandbox as it was.
 func TestFaultsOfPauseAndResume(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	works := func() {
@@ -249,7 +249,7 @@ func TestFaultsOfPauseAndResume(t *testing.T) {
 // A paused sandbox is as paused for the next daemon; one in whose pause or
 // resume the daemon was killed runs.
 func TestPauseAndTheNextDaemon(t *testing.T) {
-	pausing := points(t, func(w *world, m *sandbox.Manager, begin func()) {
+	pausing := points(t, func(w *fixture, m *sandbox.Manager, begin func()) {
 		w.create(m, "x")
 		begin()
 		if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
@@ -264,7 +264,7 @@ func TestPauseAndTheNextDaemon(t *testing.T) {
 	}
 	for _, point := range append(pausing, "") {
 		t.Run("killed "+point, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached, free := w.trapAt(point)
 			first := w.manager(false)
 			sb := w.create(first, "x")
@@ -315,7 +315,7 @@ func TestPauseAndTheNextDaemon(t *testing.T) {
 // A sandbox that is not persistent is stopped with its grace when the daemon is
 // shut down, and a named workspace outlives it and its record.
 func TestShutdownFlushes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.manager(false)
 	spec := api.SandboxSpec{Name: "x", Persistent: new(false), Workspace: &api.Workspace{Name: "kept"}}
 	sb, err := first.Create(t.Context(), w.permit(spec), nil)
@@ -382,7 +382,7 @@ const defaultGrace = 10 * time.Second
 
 // A transient sandbox goes, with all that it holds, when its holder does.
 func TestTransientGoesWithItsHolder(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Transient: true}), nil)
 	if err != nil {
@@ -402,7 +402,7 @@ func TestTransientGoesWithItsHolder(t *testing.T) {
 
 // unwritable keeps the record of a sandbox from being replaced until the returned
 // function is called.
-func (w *world) unwritable(id string) (undo func()) {
+func (w *fixture) unwritable(id string) (undo func()) {
 	w.t.Helper()
 	path := filepath.Join(w.dir, "owner", "sandboxes", id, "sandbox.json")
 	kept := path + ".kept"
@@ -419,7 +419,7 @@ func (w *world) unwritable(id string) (undo func()) {
 // A pause that the daemon takes for a snapshot or a look at the root ends by itself,
 // also when the record cannot be written from any point on, and the record is right
 // when it can be.
-func TestStandstillEndsWithoutARecord(t *testing.T) {
+func TestQuiesceEndsWithoutARecord(t *testing.T) {
 	takes := map[string]func(m *sandbox.Manager) error{
 		"diff": func(m *sandbox.Manager) error {
 			_, err := m.Diff(t.Context(), operator, "x", api.DiffOptions{Scope: api.DiffRoot})
@@ -435,7 +435,7 @@ func TestStandstillEndsWithoutARecord(t *testing.T) {
 	for what, take := range takes {
 		for _, point := range []string{"before hold", "before pause", "after pause", "copying", "before resume", "after resume"} {
 			t.Run(what+" "+point, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				var mu sync.Mutex
 				var sb api.Sandbox
 				var undo func()
@@ -479,7 +479,7 @@ func TestStandstillEndsWithoutARecord(t *testing.T) {
 
 // A resume that a caller asks for needs no record, and a pause is not begun without.
 func TestPauseAndResumeWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	undo := w.unwritable(sb.ID)
@@ -500,11 +500,11 @@ func TestPauseAndResumeWithoutARecord(t *testing.T) {
 	undo()
 }
 
-// A standstill whose end fails is ended in the background; a pause that somebody asks
+// A quiesce whose end fails is ended in the background; a pause that somebody asks
 // for meanwhile is kept.
-func TestStandstillIsResumedLater(t *testing.T) {
+func TestQuiesceIsResumedLater(t *testing.T) {
 	for _, kept := range []bool{false, true} {
-		w := newWorld(t)
+		w := newFixture(t)
 		m := w.manager(false)
 		w.create(m, "x")
 		w.machine.SetFaults(fake.Faults{Fail: map[fake.Step]error{fake.StepResume: errWanted}})
@@ -531,7 +531,7 @@ func TestStandstillIsResumedLater(t *testing.T) {
 // the caller that were there first.
 func TestRemovalKeepsItsReasonForTheNextDaemon(t *testing.T) {
 	for _, persistent := range []bool{false, true} {
-		w := newWorld(t)
+		w := newFixture(t)
 		reached, free := w.trapAt("removing")
 		first := w.manager(false)
 		spec := api.SandboxSpec{Name: "x", Persistent: &persistent}

@@ -21,7 +21,7 @@ import (
 // written to. Its log has every byte once, and an attach goes on where the one
 // before it stopped.
 func TestProcessesOutliveTheDaemon(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("count", `i=0; while read -r x; do i=$((i+1)); echo "$i $x"; done; echo end $i; exit 6`)
@@ -118,7 +118,7 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 // Connections to the agent break all the time, and neither output nor input is
 // lost or repeated; nor is the end missed.
 func TestBrokenConnections(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
@@ -175,7 +175,7 @@ func TestBrokenConnections(t *testing.T) {
 // What ends while no daemon looks is found out by the next: its exit, its output,
 // and how much of that the agent could not keep.
 func TestWhatHappenedWithoutADaemon(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	const size = 16 << 20
@@ -214,7 +214,7 @@ func TestWhatHappenedWithoutADaemon(t *testing.T) {
 // A start of which the daemon never heard the end is found out about, and one
 // that never came about is not shown.
 func TestStartsThatTheDaemonDidNotSurvive(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, shell("real", "echo real; exec sleep 600"))
@@ -263,7 +263,7 @@ func TestNothingLeaks(t *testing.T) {
 	if testing.Short() {
 		cycles = 100
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, shell("stays", "exec sleep 600"))

@@ -51,7 +51,7 @@ func collected(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string) {
 }
 
 func TestEndedProcessesDoNotCount(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sandbox.SetProcessBounds(m, 2, 3)
 	sb := w.create(m, "dev")
@@ -92,7 +92,7 @@ func TestEndedProcessesDoNotCount(t *testing.T) {
 // Who reads the log of an ended process reads it to its end, whatever is started
 // meanwhile; what it left running is not ended with its record.
 func TestReadersKeepAnEndedProcess(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sandbox.SetProcessBounds(m, 8, 2)
 	sb := w.create(m, "dev")
@@ -129,7 +129,7 @@ func TestReadersKeepAnEndedProcess(t *testing.T) {
 // A removal writes nothing of the processes that it removes, however many; who
 // reads one of them is told of its end.
 func TestRemovalDoesNotSettleOnDisk(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var sb api.Sandbox
 	written := -1
 	w.trap = func(_ context.Context, point string) error {
@@ -176,7 +176,7 @@ func TestRemovalDoesNotSettleOnDisk(t *testing.T) {
 }
 
 func TestEndedProcessesAreKeptForAWhile(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.retention = sandbox.Retention{For: 300 * time.Millisecond}
 	m := w.manager(false)
 	sb := w.create(m, "dev")

@@ -82,7 +82,7 @@ func output(t *testing.T, m *sandbox.Manager, sb api.Sandbox, o api.LogOptions) 
 }
 
 // processEvents are the kinds of the events of one process, in their order.
-func (w *world) processEvents(id string) []string {
+func (w *fixture) processEvents(id string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var kinds []string
@@ -97,7 +97,7 @@ func (w *world) processEvents(id string) []string {
 func code(err error) api.Code { return api.CodeOf(err) }
 
 func TestProcessLife(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("web", "echo out; echo err >&2; exec sleep 600")
@@ -156,7 +156,7 @@ func TestProcessLife(t *testing.T) {
 }
 
 func TestZeroProcessPermit(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	if _, err := m.StartProcess(t.Context(), operator, sb.ID, policy.ProcessPermit{}); !errors.Is(err, api.ErrDenied) {
@@ -167,7 +167,7 @@ func TestZeroProcessPermit(t *testing.T) {
 // A program that cannot be executed is an error of its start, leaves nothing and
 // disturbs nobody.
 func TestFailedStartsDisturbNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	pids := map[string]int{}
@@ -223,7 +223,7 @@ func TestFailedStartsDisturbNobody(t *testing.T) {
 }
 
 func TestReadyAndRestart(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("server", "read -r _; echo serving; exec sleep 600")
@@ -270,7 +270,7 @@ func TestReadyAndRestart(t *testing.T) {
 }
 
 func TestStdinHasOffsets(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	spec := shell("cat", "exec cat")
@@ -332,7 +332,7 @@ func TestStdinHasOffsets(t *testing.T) {
 
 // A program that does not read holds up nobody but who writes to it.
 func TestStdinThatNobodyReads(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	for _, id := range []string{"deaf", "cat"} {
@@ -364,7 +364,7 @@ func TestStdinThatNobodyReads(t *testing.T) {
 func TestProcessesOfAnEndedSandbox(t *testing.T) {
 	for _, how := range []string{"stop", "kill", "die"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			sb := w.create(m, "dev")
 			start(t, m, sb, shell("done", "echo done; exit 4"))
@@ -445,7 +445,7 @@ func TestProcessesOfAnEndedSandbox(t *testing.T) {
 }
 
 func TestExecWithAnIDOfTheCallers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	file := filepath.Join(t.TempDir(), "runs")
@@ -477,7 +477,7 @@ func TestExecWithAnIDOfTheCallers(t *testing.T) {
 }
 
 func TestDialPort(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	w.create(m, "dev")
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -30,8 +30,8 @@ type processTable struct {
 	// when that is done.
 	busy map[string]chan struct{}
 	seen seenExecs
-	// crew collects and watches; nil until there is something to watch.
-	crew *crew
+	// collectors collects and watches; nil until there is something to watch.
+	collectors *collectors
 	// followers are told of every process that begins.
 	followers map[*follower]struct{}
 	// due is when the records of ended ones must be looked at; zero is never.

@@ -16,7 +16,7 @@ import (
 // maxParallel bounds the sandboxes that are adopted at once.
 const maxParallel = 8
 
-// Recover finds the world of an earlier daemon again: it adopts what lives,
+// Recover finds the fixture of an earlier daemon again: it adopts what lives,
 // marks what died as lost, finishes the ends and removals that were begun, and
 // removes what a creation left half done. What has no record that can be read is kept, and
 // listed as failed. It is called once, before anything
@@ -34,7 +34,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			}
 		}
 	})
-	if err := m.graves.load(); err != nil {
+	if err := m.tombstones.load(); err != nil {
 		m.log.Error("read which sandboxes are no more", "error", err)
 	}
 	found := finds{keep: map[string][]string{}}
@@ -54,7 +54,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			found.errs = append(found.errs, fmt.Errorf("sweep engine %s: %w", eng.Name(), err))
 		}
 	}
-	if err := m.sweepWays(ctx); err != nil {
+	if err := m.sweepNetworks(ctx); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep links: %w", err))
 	}
 	if err := m.sweepWorkspaces(); err != nil {
@@ -133,7 +133,7 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	inst, name, paused := s.inst, s.info.Engine, s.info.State == api.StatePaused
 	s.mu.Unlock()
 	if inst != nil {
-		m.adoptWay(ctx, s)
+		m.adoptNetwork(ctx, s)
 		m.adoptDeadlines(s, paused)
 		found.keeps(name, id)
 		m.attend(s, inst)

@@ -67,7 +67,7 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 		failed = l.kind
 	}
 	s.mu.Lock()
-	inst, way, named := s.inst, s.way, s.info.Workspace.Name != "" && !s.detached
+	inst, network, named := s.inst, s.network, s.info.Workspace.Name != "" && !s.detached
 	s.mu.Unlock()
 	var runs, group, disk, mounts int
 	if inst != nil {
@@ -83,7 +83,7 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 		api.ResourceListeners: len(s.endpoints.open()), api.ResourceProcesses: runs, api.ResourceCgroup: group,
 		api.ResourceMounts: mounts, api.ResourceDisk: disk,
 	}
-	if way != nil {
+	if network != nil {
 		count[api.ResourceNetwork] = 1
 	}
 	if named {

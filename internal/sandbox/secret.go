@@ -96,7 +96,7 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 	return nil
 }
 
-// placeholders are the secrets that are put in on the way out. The caller holds s.mu.
+// placeholders are the secrets that are put in on the network. The caller holds s.mu.
 func (s *live) placeholders() []intercept.Secret {
 	var out []intercept.Secret
 	for _, h := range s.secrets {
@@ -107,9 +107,9 @@ func (s *live) placeholders() []intercept.Secret {
 	return out
 }
 
-// planTrust makes room for the files, if the way out opens TLS.
+// planTrust makes room for the files, if the network opens TLS.
 func (c *creation) planTrust() {
-	if c.s.way.Authority() != nil {
+	if c.s.network.Authority() != nil {
 		c.plan.Tmpfs = append(c.plan.Tmpfs, engine.Tmpfs{Target: trustTarget, SizeBytes: trustBytes, Mode: 0o755})
 	}
 }
@@ -117,7 +117,7 @@ func (c *creation) planTrust() {
 // writeTrust writes the files into the sandbox, in which nothing has run yet.
 func (c *creation) writeTrust(ctx context.Context) error {
 	c.s.mu.Lock()
-	w := c.s.way
+	w := c.s.network
 	c.s.mu.Unlock()
 	if w == nil || w.Authority() == nil {
 		return nil

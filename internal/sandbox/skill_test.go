@@ -18,7 +18,7 @@ import (
 // TestSkillThatVanished: a skill that is gone when the sandbox is made is left out, with
 // an event, and the others are there. Nothing is made in its place.
 func TestSkillThatVanished(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	var skills []policy.SkillFact
 	for _, name := range []string{"stays", "goes"} {

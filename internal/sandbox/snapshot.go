@@ -202,7 +202,7 @@ func (t *taking) take(ctx context.Context) error {
 	return err
 }
 
-// takeRoot writes the root, and copies the workspace in the same standstill.
+// takeRoot writes the root, and copies the workspace in the same quiesce.
 func (t *taking) takeRoot(ctx context.Context) error {
 	f, err := t.draft.RootTar()
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 )
 
 // inWorkspace is where the host has a file of a private workspace.
-func (w *world) inWorkspace(sb api.Sandbox, name string) string {
+func (w *fixture) inWorkspace(sb api.Sandbox, name string) string {
 	return filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "workspace", name)
 }
 
-func (w *world) write(path, text string) {
+func (w *fixture) write(path, text string) {
 	w.t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		w.t.Fatal(err)
@@ -35,7 +35,7 @@ func (w *world) write(path, text string) {
 	}
 }
 
-func (w *world) read(path string) string {
+func (w *fixture) read(path string) string {
 	w.t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -54,7 +54,7 @@ func permitSnapshot(t *testing.T, req api.SnapshotRequest) policy.SnapshotPermit
 }
 
 // kept are the snapshots on disk, whole or not.
-func (w *world) kept() []string {
+func (w *fixture) kept() []string {
 	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dir, "snapshots", policy.LocalTenant))
 	if err != nil && !os.IsNotExist(err) {
@@ -89,7 +89,7 @@ func rootTar(t *testing.T, name, text string) []byte {
 // TestSnapshotAndBack: the sandbox stands still while its files are copied, goes on
 // afterwards, and another begins with copies of them.
 func TestSnapshotAndBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	root := rootTar(t, "added", "in the root")
 	w.machine.SetFaults(fake.Faults{Root: root})
 	var during []api.State
@@ -147,7 +147,7 @@ func TestSnapshotAndBack(t *testing.T) {
 // TestSnapshotOverAnotherImage: the root of the host image lies over the machine as it is
 // now, and that of any other image over no other digest.
 func TestSnapshotOverAnotherImage(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})
 	m := w.manager(false)
 	w.create(m, "x")
@@ -184,7 +184,7 @@ func TestSnapshotOverAnotherImage(t *testing.T) {
 // TestSnapshotOfOthers: of a sandbox that has ended there is the workspace, and of a
 // paused one as well.
 func TestSnapshotOfOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
 	w.write(w.inWorkspace(sb, "f"), "content")
@@ -224,7 +224,7 @@ func TestSnapshotOfOthers(t *testing.T) {
 // TestFaultsOfASnapshot: what fails leaves nothing behind, and the sandbox runs.
 func TestFaultsOfASnapshot(t *testing.T) {
 	var point string
-	w := newWorld(t)
+	w := newFixture(t)
 	w.trap = func(_ context.Context, p string) error {
 		if p == point {
 			return errWanted
@@ -274,7 +274,7 @@ func TestFaultsOfASnapshot(t *testing.T) {
 func TestEndsDuringASnapshot(t *testing.T) {
 	for _, how := range []string{"kill", "stop", "rm"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached := make(chan struct{})
 			w.trap = func(ctx context.Context, point string) error {
 				if point == "copying" {
@@ -319,7 +319,7 @@ func TestEndsDuringASnapshot(t *testing.T) {
 func TestSnapshotAndTheNextDaemon(t *testing.T) {
 	for _, scope := range []api.SnapshotScope{api.SnapshotFiles, api.SnapshotWorkspace} {
 		t.Run(string(scope), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			reached, free := w.trapAt("copying")
 			first := w.manager(false)
 			sb := w.create(first, "x")
@@ -350,7 +350,7 @@ func TestSnapshotAndTheNextDaemon(t *testing.T) {
 }
 
 // layered makes a sandbox with a layer, in which it is as if it had written a file.
-func (w *world) layered(m *sandbox.Manager, name, space string) api.Sandbox {
+func (w *fixture) layered(m *sandbox.Manager, name, space string) api.Sandbox {
 	w.t.Helper()
 	if err := workspace.LayersUsable(); err != nil {
 		w.t.Skipf("needs root and an overlay filesystem: %v", err)
@@ -364,7 +364,7 @@ func (w *world) layered(m *sandbox.Manager, name, space string) api.Sandbox {
 }
 
 func TestCommitAndRollback(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	in := filepath.Join(w.dir, "workspaces", policy.LocalTenant, "space", "f")
 	w.layered(m, "x", "space")
@@ -431,7 +431,7 @@ func TestCommitAndRollback(t *testing.T) {
 func TestCommitAndTheNextDaemon(t *testing.T) {
 	for _, how := range []string{"daemon", "rm"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			first := w.manager(false)
 			sb := w.layered(first, "x", "space")
 			if _, err := first.Kill(t.Context(), operator, "x"); err != nil {
@@ -461,7 +461,7 @@ func TestCommitAndTheNextDaemon(t *testing.T) {
 
 // TestDiffOfTheRoot reads what the engine writes, by pages, and is not taken in.
 func TestDiffOfTheRoot(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	w.create(m, "x")
 	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})

@@ -15,7 +15,7 @@ import (
 
 // small is a sandbox whose workspace may hold 2 MiB, and nothing of the kernel's holds it
 // to that.
-func (w *world) small(m *sandbox.Manager, change func(*api.SandboxSpec)) (sb api.Sandbox, dir string) {
+func (w *fixture) small(m *sandbox.Manager, change func(*api.SandboxSpec)) (sb api.Sandbox, dir string) {
 	w.t.Helper()
 	spec := api.SandboxSpec{Name: "small", Limits: api.Limits{DiskBytes: 4 << 20}}
 	if change != nil {
@@ -59,7 +59,7 @@ func stopsForQuota(t *testing.T, m *sandbox.Manager, bound string) {
 func TestWatchedWorkspace(t *testing.T) {
 	for _, quota := range []api.QuotaMode{"", api.QuotaWatched, api.QuotaMeasured} {
 		t.Run("quota "+string(quota), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			m := w.manager(false)
 			_, dir := w.small(m, func(s *api.SandboxSpec) {
 				if quota != "" {
@@ -89,7 +89,7 @@ func TestWatchedWorkspace(t *testing.T) {
 
 // Files count, and not only what is in them.
 func TestWatchedWorkspaceOfManyFiles(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	_, dir := w.small(m, func(s *api.SandboxSpec) {
 		s.Workspace = &api.Workspace{Quota: api.QuotaWatched, Inodes: 20, SizeBytes: 2 << 20}
@@ -110,7 +110,7 @@ func TestWatchedWorkspaceOfManyFiles(t *testing.T) {
 // A daemon that comes later holds the bounds of the sandboxes that it finds, and a paused
 // one is looked at when it runs again.
 func TestWatchGoesOn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	_, dir := w.small(m, nil)
 	if _, err := m.Pause(t.Context(), operator, "small"); err != nil {

@@ -57,8 +57,8 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 func (s *live) measurable() (inst engine.Instance, engineName string, in, out *int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.way != nil {
-		used := s.way.Used()
+	if s.network != nil {
+		used := s.network.Used()
 		in, out = &used.BytesIn, &used.BytesOut
 	}
 	return s.inst, s.info.Engine, in, out

@@ -13,7 +13,7 @@ import (
 // TestStats: what can be measured of a sandbox that runs is, with the time, and what cannot
 // is no zero. Of one that has ended nothing is.
 func TestStats(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "box")
 	if err := os.WriteFile(filepath.Join(w.dir, "owner", "sandboxes", sb.ID, "workspace", "big"), make([]byte, 1<<20), 0o600); err != nil {

@@ -242,7 +242,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		if err := m.endUnreached(ctx, s); err != nil {
 			return leaves(api.ResourceProcesses, err)
 		}
-		m.endWay(s)
+		m.endNetwork(s)
 		m.removeCutWrites(ctx, s)
 		return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
 	}
@@ -267,7 +267,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.finish(ending{reason: "the sandbox was ended"})
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
-	last.net = m.endWay(s)
+	last.net = m.endNetwork(s)
 	m.used(s, last)
 	m.settleProcesses(s)
 	m.removeCutWrites(ctx, s)
@@ -291,7 +291,7 @@ func (m *Manager) clean(ctx context.Context, s *live) {
 func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbRemove, ref)
 	if err != nil {
-		if sb, ok := m.graves.of(caller, ref); ok {
+		if sb, ok := m.tombstones.of(caller, ref); ok {
 			return sb, nil
 		}
 		return api.Sandbox{}, err
@@ -305,11 +305,11 @@ func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {
 		return api.Sandbox{}, false
 	}
-	return m.graves.of(caller, id)
+	return m.tombstones.of(caller, id)
 }
 
 // listed reports whether there is a sandbox with this id. One that is being removed has
-// its grave already, and is there until nothing is left of it.
+// its tombstone already, and is there until nothing is left of it.
 func (m *Manager) listed(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -411,10 +411,10 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	s.gone = true
 	s.mu.Unlock()
-	// Its grave is there before its record goes, so that at every moment one of them
+	// Its tombstone is there before its record goes, so that at every moment one of them
 	// says what became of its key.
 	if s.isAnnounced() {
-		if err := m.graves.bury(s.epitaph()); err != nil {
+		if err := m.tombstones.bury(s.tombstone()); err != nil {
 			m.log.Error("a restart will forget that a sandbox was removed", "sandbox", s.id, "error", err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // An extension that cannot be put on record is none: the sandbox has the lifetime that it
 // had.
 func TestFailedExtend(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	sb, err := m.Create(t.Context(), w.permit(api.SandboxSpec{Name: "x", Limits: api.Limits{LifetimeMS: time.Hour.Milliseconds()}}), nil)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestFailedExtend(t *testing.T) {
 // A sandbox that was made although the last who waited for it had gone is removed, and its
 // key is free.
 func TestUnwantedSandboxIsRemoved(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	begun, letGo := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,7 +17,7 @@ type usedBy struct {
 // TestUsedIsToldOnce: however a sandbox ends, what it used is told once, with its
 // labels, and memory that nobody bounded is no number.
 func TestUsedIsToldOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	for _, end := range []func(id string) error{
 		func(id string) error { _, err := m.Stop(t.Context(), operator, id, nil); return err },

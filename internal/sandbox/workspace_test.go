@@ -16,7 +16,7 @@ import (
 
 // nobodyHasAWorkspace fails when a named workspace is still held, or the disk of
 // one has a loop device.
-func (w *world) nobodyHasAWorkspace() {
+func (w *fixture) nobodyHasAWorkspace() {
 	w.t.Helper()
 	list, err := w.spaces.List(func(string) bool { return true })
 	if err != nil {
@@ -42,7 +42,7 @@ func (w *world) nobodyHasAWorkspace() {
 // to be done with it then, at the removal.
 func TestWorkspaceIsGivenUp(t *testing.T) {
 	for _, drop := range []bool{false, true} {
-		w := newWorld(t)
+		w := newFixture(t)
 		m := w.manager(false)
 		spec := everything(t)
 		spec.Workspace.Drop = drop
@@ -84,7 +84,7 @@ func TestWorkspaceIsGivenUp(t *testing.T) {
 // A workspace that is dropped goes with a failed creation no more than any other:
 // it was there before.
 func TestWorkspaceSurvivesAFailedCreate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.manager(false)
 	if _, err := m.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestWorkspaceSurvivesAFailedCreate(t *testing.T) {
 
 // The next daemon finds out who still has what.
 func TestWorkspaceAfterACrash(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.manager(false)
 	if _, err := first.Create(t.Context(), w.permit(everything(t)), nil); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package workspace
 
@@ -26,7 +26,7 @@ type Dir struct {
 	managed bool
 	// room is where the whole of the disk is mounted that the directory is part of;
 	// empty for one that has none.
-	room string
+	space string
 	// overfull, which may be nil, is an error when more is in the directory than its
 	// bounds allow: those of a project do not hold this process.
 	overfull func() error

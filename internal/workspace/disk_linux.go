@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package workspace
 
@@ -71,13 +71,13 @@ const (
 func makeDisk(path string, b Bounds, keep durability) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return noRoom(fmt.Errorf("make disk: %w", err))
+		return noSpace(fmt.Errorf("make disk: %w", err))
 	}
 	defer func() {
 		err = errors.Join(err, f.Close())
 		if err != nil {
 			_ = os.Remove(path)
-			err = noRoom(err)
+			err = noSpace(err)
 		}
 	}()
 	if err := ext4.Make(f, b.shape(keep)); err != nil {
@@ -154,7 +154,7 @@ func openDisk(path, staging string, keep durability) (dir *Dir, err error) {
 	if dir, err = newDir(f, true); err != nil {
 		return nil, err
 	}
-	dir.room, dir.closed = at, s.Close
+	dir.space, dir.closed = at, s.Close
 	return dir, nil
 }
 
@@ -224,13 +224,13 @@ func diskUsage(path string, b Bounds) (used Bounds, err error) {
 	if err != nil {
 		return used, err
 	}
-	room, err := b.shape(durable).Room()
+	space, err := b.shape(durable).Space()
 	if err != nil {
 		return used, err
 	}
 	return Bounds{
-		SizeBytes: max(0, room.FreeBytes-diskOwn*ext4.BlockSize-free.FreeBytes),
-		Inodes:    max(0, room.FreeInodes-diskOwn-free.FreeInodes),
+		SizeBytes: max(0, space.FreeBytes-diskOwn*ext4.BlockSize-free.FreeBytes),
+		Inodes:    max(0, space.FreeInodes-diskOwn-free.FreeInodes),
 	}, nil
 }
 

@@ -167,7 +167,7 @@ func TestFilesOfAnyOwner(t *testing.T) {
 }
 
 // A home that is full is said to be that, and leaves nothing.
-func TestNoRoom(t *testing.T) {
+func TestNoSpace(t *testing.T) {
 	needDisks(t)
 	home := tempDir(t)
 	must(t, unix.Mount("tmpfs", home, "tmpfs", 0, "size=1m,mode=0700"))

@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package workspace
 
@@ -51,10 +51,10 @@ func LayersUsable() error {
 // layerAt is where a layer over the directory lies: at path, or on the disk of a
 // workspace with bounds, which then hold for both together.
 func (d *Dir) layerAt(path string) string {
-	if d.room == "" {
+	if d.space == "" {
 		return path
 	}
-	return filepath.Join(d.room, diskLayer)
+	return filepath.Join(d.space, diskLayer)
 }
 
 // MakeLayer makes an empty layer over lower at path, the parent of which only this
@@ -73,7 +73,7 @@ func MakeLayer(ctx context.Context, path string, lower *Dir) (*Layer, error) {
 		return nil, fmt.Errorf("open parent of layer: %w", err)
 	}
 	defer parent.Close()
-	if lower.room == "" { // only this user gets to a disk
+	if lower.space == "" { // only this user gets to a disk
 		if err := ours(parent, 0o077); err != nil {
 			return nil, fmt.Errorf("make layer: parent: %w", err)
 		}
@@ -91,7 +91,7 @@ func MakeLayer(ctx context.Context, path string, lower *Dir) (*Layer, error) {
 // gone: a commit that has begun is finished, everything else is discarded. Whoever
 // calls is the only one who has the workspace to write, or finds nothing.
 func (d *Dir) DropLayer(ctx context.Context) error {
-	if d.room == "" {
+	if d.space == "" {
 		return nil
 	}
 	l, err := OpenLayer("", d)

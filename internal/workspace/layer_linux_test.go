@@ -556,9 +556,9 @@ func TestLayerWithinBounds(t *testing.T) {
 	}
 }
 
-// TestCommitWithoutRoom: a commit that could stop halfway is refused before it has
+// TestCommitWithoutSpace: a commit that could stop halfway is refused before it has
 // changed anything, and all that is refused can be rolled back.
-func TestCommitWithoutRoom(t *testing.T) {
+func TestCommitWithoutSpace(t *testing.T) {
 	o, _ := boundOver(t, workspace.Bounds{SizeBytes: 4 << 20, Inodes: 1000})
 	must(t, os.Mkdir(filepath.Join(o.lower, "d"), 0o755))
 	o.mount()

@@ -79,7 +79,7 @@ func (t *tenant) plain(name string) (*Dir, error) {
 			WithHint("remove what lies in its place, or choose another name").WithCause(err)
 	}
 	if err != nil {
-		return nil, noRoom(fmt.Errorf("open workspace %s: %w", name, err))
+		return nil, noSpace(fmt.Errorf("open workspace %s: %w", name, err))
 	}
 	return newDir(f, true)
 }

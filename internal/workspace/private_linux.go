@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package workspace
 
@@ -23,7 +23,7 @@ func Private(path string) (*Dir, error) {
 	defer parent.Close()
 	f, err := ensureFiles(parent, filepath.Base(path), 0o777)
 	if err != nil {
-		return nil, noRoom(fmt.Errorf("make private workspace: %w", err))
+		return nil, noSpace(fmt.Errorf("make private workspace: %w", err))
 	}
 	return newDir(f, true)
 }

@@ -1,4 +1,4 @@
-//go:build !elsewhere
+//go:build !remoteonly
 
 package workspace
 
@@ -85,7 +85,7 @@ func makeProjectIn(own *os.Root, name string, b Bounds) (id uint32, err error) {
 		return 0, nil
 	}
 	if err := own.Mkdir(name, 0o700); err != nil {
-		return 0, noRoom(fmt.Errorf("make project: %w", err))
+		return 0, noSpace(fmt.Errorf("make project: %w", err))
 	}
 	err = inDir(own, name, func(dir *os.File) (err error) {
 		if id, err = takeProject(dir); err != nil {
@@ -96,7 +96,7 @@ func makeProjectIn(own *os.Root, name string, b Bounds) (id uint32, err error) {
 		return setProjectQuota(dir, id, b)
 	})
 	if err != nil {
-		return 0, noRoom(errors.Join(err, ignoreMissing(own.Remove(name))))
+		return 0, noSpace(errors.Join(err, ignoreMissing(own.Remove(name))))
 	}
 	return id, nil
 }
@@ -166,13 +166,13 @@ func openProjectAt(path string, id uint32) (*Dir, error) {
 	defer root.Close()
 	f, err := ensureFiles(root, diskFiles, 0o777)
 	if err != nil {
-		return nil, noRoom(fmt.Errorf("open files of project: %w", err))
+		return nil, noSpace(fmt.Errorf("open files of project: %w", err))
 	}
 	dir, err := newDir(f, true)
 	if err != nil {
 		return nil, err
 	}
-	dir.room, dir.overfull = path, func() error { return overfull(f, id) }
+	dir.space, dir.overfull = path, func() error { return overfull(f, id) }
 	return dir, nil
 }
 

@@ -316,7 +316,7 @@ func testPrivateProjectRemoval(t *testing.T) {
 	if free, err := workspace.ProjectIsFree(home, id); free || err != nil {
 		t.Errorf("the id of a workspace is free: %v", err)
 	}
-	deep := filepath.Join(d.Path(), "a", "b", "c") // what is nested is moved on its way out
+	deep := filepath.Join(d.Path(), "a", "b", "c") // what is nested is moved on its network
 	must(t, os.MkdirAll(deep, 0o700))
 	must(t, os.WriteFile(filepath.Join(deep, "f"), []byte("x"), 0o600))
 	held, err := os.Open(filepath.Join(deep, "f"))

@@ -198,7 +198,7 @@ func (t *tenant) write(r *record) error {
 		return fmt.Errorf("encode record: %w", err)
 	}
 	if err := hostfile.Replace(t.own, r.Name+recordExt, data); err != nil {
-		return noRoom(fmt.Errorf("write record of workspace %s: %w", r.Name, err))
+		return noSpace(fmt.Errorf("write record of workspace %s: %w", r.Name, err))
 	}
 	return nil
 }

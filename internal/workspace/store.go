@@ -31,9 +31,9 @@ func Open(home string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// noRoom is err, as api.CodeNoCapacity where it says that the home's disk is
+// noSpace is err, as api.CodeNoCapacity where it says that the home's disk is
 // full.
-func noRoom(err error) error {
+func noSpace(err error) error {
 	if !hostfile.IsFull(err) {
 		return err
 	}

@@ -86,8 +86,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// world is one filesystem with a home on it, in this process's mount namespace.
-type world struct {
+// fixture is one filesystem with a home on it, in this process's mount namespace.
+type fixture struct {
 	t                 *testing.T
 	kind, binary, dir string
 	daemon            *exec.Cmd
@@ -101,7 +101,7 @@ func TestInNamespace(t *testing.T) {
 	if kind == "" {
 		t.Skip("is run by TestPowerCuts, in a mount namespace of its own")
 	}
-	w := &world{t: t, kind: kind, binary: os.Getenv("CRASH_BINARY"), dir: filepath.Join(os.Getenv("CRASH_TEMP"), "w")}
+	w := &fixture{t: t, kind: kind, binary: os.Getenv("CRASH_BINARY"), dir: filepath.Join(os.Getenv("CRASH_TEMP"), "w")}
 	must(t, syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	must(t, syscall.Mount("proc", "/proc", "proc", 0, ""))
 	must(t, os.Mkdir(w.dir, 0o700))
@@ -130,7 +130,9 @@ func TestInNamespace(t *testing.T) {
 	w.tryStates(entries, states, seed)
 }
 
-func (w *world) at(elem ...string) string { return filepath.Join(append([]string{w.dir}, elem...)...) }
+func (w *fixture) at(elem ...string) string {
+	return filepath.Join(append([]string{w.dir}, elem...)...)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -139,7 +141,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (w *world) run(name string, args ...string) {
+func (w *fixture) run(name string, args ...string) {
 	w.t.Helper()
 	if out, err := exec.CommandContext(w.t.Context(), name, args...).CombinedOutput(); err != nil {
 		w.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
@@ -148,7 +150,7 @@ func (w *world) run(name string, args ...string) {
 
 // makeBase makes the filesystem, with a home in which a sandbox has been: the image that
 // all are made of is there.
-func (w *world) makeBase() {
+func (w *fixture) makeBase() {
 	f, err := os.Create(w.at("base"))
 	must(w.t, err)
 	must(w.t, errors.Join(f.Truncate(512<<20), f.Close()))
@@ -167,14 +169,14 @@ func (w *world) makeBase() {
 }
 
 // mount mounts a file by a loop device, which goes with the mount.
-func (w *world) mount(file string) {
+func (w *fixture) mount(file string) {
 	w.run("mount", "-t", w.kind, "-o", "loop,noatime", file, w.at("home"))
 }
 
-func (w *world) unmount() { w.run("umount", w.at("home")) }
+func (w *fixture) unmount() { w.run("umount", w.at("home")) }
 
 // start starts a daemon on the home, and waits until it answers.
-func (w *world) start() {
+func (w *fixture) start() {
 	w.t.Helper()
 	home := w.at("home", "h")
 	log, err := os.OpenFile(w.at("log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -205,13 +207,13 @@ func (w *world) start() {
 }
 
 // policy is a file with the rules: the engine is the one that starts soonest.
-func (w *world) policy() string {
+func (w *fixture) policy() string {
 	path := w.at("policy.yaml")
 	must(w.t, os.WriteFile(path, []byte("version: 1\nengine: native\nmin_tier: namespace\n"), 0o600))
 	return path
 }
 
-func (w *world) stop(sig os.Signal) {
+func (w *fixture) stop(sig os.Signal) {
 	w.t.Helper()
 	must(w.t, w.c.Close())
 	must(w.t, w.daemon.Process.Signal(sig))
@@ -250,7 +252,7 @@ func (h history) promised(mark int64) (facts map[string]string, unsure map[strin
 }
 
 // recordRun uses a daemon for a while on a disk that is recorded.
-func (w *world) recordRun() []entry {
+func (w *fixture) recordRun() []entry {
 	w.run("cp", "--sparse=always", w.at("base"), w.at("image"))
 	r, err := startRecorder(w.t.Context(), w.at("image"), w.at("record"), w.at("fuse"))
 	must(w.t, err)
@@ -384,7 +386,7 @@ func cuts(entries []entry, n int, chance *rand.Rand) []cut {
 }
 
 // tryStates starts a daemon on each state.
-func (w *world) tryStates(entries []entry, n int, seed uint64) {
+func (w *fixture) tryStates(entries []entry, n int, seed uint64) {
 	chance := rand.New(rand.NewPCG(seed, 1))
 	all := cuts(entries, n, chance)
 	durable, err := os.OpenFile(w.at("base"), os.O_RDWR, 0)
@@ -427,7 +429,7 @@ func (w *world) tryStates(entries []entry, n int, seed uint64) {
 }
 
 // check starts a daemon on the image and compares what it has with what was promised.
-func (w *world) check(mark int64) (bad []string) {
+func (w *fixture) check(mark int64) (bad []string) {
 	w.mount(w.at("image"))
 	defer w.unmount()
 	w.start()
@@ -451,7 +453,7 @@ func (w *world) check(mark int64) (bad []string) {
 }
 
 // look is what a daemon has, and what is wrong with it by itself.
-func (w *world) look() (have map[string]string, bad []string) {
+func (w *fixture) look() (have map[string]string, bad []string) {
 	ctx := w.t.Context()
 	have = map[string]string{}
 	wrong := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }

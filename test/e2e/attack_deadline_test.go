@@ -37,7 +37,7 @@ func TestAttackDeadline(t *testing.T) {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
 	onEnginesAnyUser(t, func(t *testing.T, engine string) {
-		h := newHouse(t)
+		h := newFixture(t)
 		c, err := client.New(client.Options{Host: "unix://" + h.socket()})
 		if err != nil {
 			t.Fatal(err)

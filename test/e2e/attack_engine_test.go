@@ -81,7 +81,7 @@ func TestAttackEngines(t *testing.T) {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
 	nsjailHere(t)
-	h := newHouse(t)
+	h := newFixture(t)
 	for _, e := range attackedEngines() {
 		e.run(t, func(t *testing.T) {
 			// A subtest may end by h.t's FailNow, which must be its own.
@@ -115,7 +115,7 @@ func TestAttackEngines(t *testing.T) {
 }
 
 // alive asserts that a sandbox answers.
-func (h *house) alive(sandbox string) {
+func (h *fixture) alive(sandbox string) {
 	h.t.Helper()
 	if got := h.must("exec", sandbox, "--", "echo", "here"); got != "here\n" {
 		h.t.Errorf("%s says %q", sandbox, got)
@@ -123,7 +123,7 @@ func (h *house) alive(sandbox string) {
 }
 
 // attackEngine makes one attack, in the common sandbox or in one of its own.
-func (h *house) attackEngine(engine string, a attack) {
+func (h *fixture) attackEngine(engine string, a attack) {
 	h.t.Helper()
 	if slices.Contains(a.flags, "--memory") {
 		h.needs(engine, "memory_bytes")
@@ -154,7 +154,7 @@ func (h *house) attackEngine(engine string, a attack) {
 
 // floodOutput writes what no terminal, no line and no memory should see. What is kept
 // has a bound, what is not is counted, and the daemon does not grow.
-func (h *house) floodOutput() {
+func (h *fixture) floodOutput() {
 	h.t.Helper()
 	before := h.peak()
 	out, status := h.try("exec", "--json", "attacker", "--", "python3", "-c", `
@@ -184,7 +184,7 @@ for fd in (1, 2):
 }
 
 // peak is the memory of the daemon, at its highest since the last call.
-func (h *house) peak() int64 {
+func (h *fixture) peak() int64 {
 	h.t.Helper()
 	dir := fmt.Sprintf("/proc/%d/", h.daemon.Process.Pid)
 	b, err := os.ReadFile(dir + "status")
@@ -204,7 +204,7 @@ func (h *house) peak() int64 {
 
 // floodExecs asks for more than may be under way at once. Those that are too many are
 // refused, in words that a program understands, and the others are not disturbed.
-func (h *house) floodExecs() {
+func (h *fixture) floodExecs() {
 	h.t.Helper()
 	const asked, most = 250, 192
 	var mu sync.Mutex
@@ -274,7 +274,7 @@ func refusal(c net.Conn) error {
 
 // fillByArchives sends archives that say more than they are, and more than there is
 // room for.
-func (h *house) fillByArchives(engine string) {
+func (h *fixture) fillByArchives(engine string) {
 	h.t.Helper()
 	h.must("create", "--engine", engine, "--name", "small", "--disk", "64MiB")
 	for _, c := range []struct {

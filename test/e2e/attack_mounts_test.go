@@ -292,7 +292,7 @@ func TestAttackMounts(t *testing.T) {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
 	onEnginesAnyUser(t, func(t *testing.T, engine string) {
-		h := newHouse(t)
+		h := newFixture(t)
 		rules := engine == "gvisor" // the others refuse rules on paths of mounts
 		for _, c := range []struct {
 			name      string
@@ -359,7 +359,7 @@ func TestAttackMounts(t *testing.T) {
 }
 
 // attackMounts makes the attacks as a user of a sandbox.
-func (h *house) attackMounts(engine, user, top string, rules bool) (string, int) {
+func (h *fixture) attackMounts(engine, user, top string, rules bool) (string, int) {
 	h.t.Helper()
 	cmd := h.command("exec", "--user", user, "--timeout", "100s", "attacker", "--", "python3", "-")
 	var in bytes.Buffer

@@ -21,7 +21,7 @@ import (
 // takes all memory of its sandbox and ends by it, and the sandbox goes on.
 func TestOutOfMemory(t *testing.T) {
 	nsjailHere(t)
-	h := newHouse(t)
+	h := newFixture(t)
 	daemon := h.oomScore(h.daemon.Process.Pid)
 	want := 0 // what this process has, which it was born with
 	if mayLowerOOM(t) {
@@ -95,7 +95,7 @@ func mayLowerOOM(t *testing.T) bool {
 }
 
 // keepers are the processes on the host by which a sandbox is kept.
-func (h *house) keepers(engine, sandbox string) map[string]int {
+func (h *fixture) keepers(engine, sandbox string) map[string]int {
 	h.t.Helper()
 	var box struct{ ID string }
 	if err := json.Unmarshal([]byte(h.must("inspect", "--json", sandbox)), &box); err != nil {
@@ -132,7 +132,7 @@ func (h *house) keepers(engine, sandbox string) map[string]int {
 }
 
 // oomScore is the value of a process; of one that has ended it is that of a program.
-func (h *house) oomScore(pid int) int {
+func (h *fixture) oomScore(pid int) int {
 	h.t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -28,7 +28,7 @@ type setIDWriter struct {
 	name string
 	// do writes in dir, which is a path inside. What has been there is "own", a file that
 	// is set-id already, and "shared", a directory that is set-group-ID.
-	do func(*house, *client.Client, string) error
+	do func(*fixture, *client.Client, string) error
 	// want are the modes that what it writes has in a directory of the host; a mode of 0 is
 	// a file that must not be there.
 	want map[string]uint32
@@ -40,25 +40,25 @@ type setIDWriter struct {
 
 // setIDWriters are all the ways by which a file comes to be in a sandbox's directory.
 func setIDWriters() []setIDWriter {
-	write := func(a api.FileAccess, name string, mode uint32) func(*house, *client.Client, string) error {
-		return func(h *house, c *client.Client, dir string) error {
+	write := func(a api.FileAccess, name string, mode uint32) func(*fixture, *client.Client, string) error {
+		return func(h *fixture, c *client.Client, dir string) error {
 			_, err := c.Files("box", a).Write(h.t.Context(), path.Join(dir, name), []byte("#!/bin/sh\n"), mode)
 			return err
 		}
 	}
-	makeDir := func(a api.FileAccess, mode uint32) func(*house, *client.Client, string) error {
-		return func(h *house, c *client.Client, dir string) error {
+	makeDir := func(a api.FileAccess, mode uint32) func(*fixture, *client.Client, string) error {
+		return func(h *fixture, c *client.Client, dir string) error {
 			return c.Files("box", a).MakeDir(h.t.Context(), path.Join(dir, "d"), api.MakeDirOptions{Mode: mode})
 		}
 	}
-	untar := func(o api.TarInOptions) func(*house, *client.Client, string) error {
-		return func(h *house, c *client.Client, dir string) error {
+	untar := func(o api.TarInOptions) func(*fixture, *client.Client, string) error {
+		return func(h *fixture, c *client.Client, dir string) error {
 			_, err := c.TarIn(h.t.Context(), "box", dir, o, bytes.NewReader(setIDTar(h.t)))
 			return err
 		}
 	}
-	python := func(program string) func(*house, *client.Client, string) error {
-		return func(h *house, _ *client.Client, dir string) error {
+	python := func(program string) func(*fixture, *client.Client, string) error {
+		return func(h *fixture, _ *client.Client, dir string) error {
 			out, status := h.try("exec", "box", "--", "python3", "-c", setIDPrelude+program, dir)
 			if status != 0 {
 				return fmt.Errorf("status %d: %s", status, out)
@@ -83,21 +83,21 @@ func setIDWriters() []setIDWriter {
 		{name: "tar at once", do: untar(api.TarInOptions{Atomic: true}), want: tarred, kept: inRoot},
 		{name: "tar into an empty directory", do: untar(api.TarInOptions{Clear: true}), want: map[string]uint32{"a": 0o755, "own": 0, "shared": 0o770}},
 		{name: "tar with owners", do: untar(api.TarInOptions{Owner: api.OwnerKeep}), want: map[string]uint32{"a": 0o755, "d/x": 0o750}, kept: inRoot},
-		{name: "tool write", want: map[string]uint32{"own": 0o755}, do: func(h *house, c *client.Client, dir string) error {
+		{name: "tool write", want: map[string]uint32{"own": 0o755}, do: func(h *fixture, c *client.Client, dir string) error {
 			_, err := c.WriteText(h.t.Context(), "box", api.ToolWrite{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Content: "other"})
 			return err
 		}},
-		{name: "tool edit", want: map[string]uint32{"own": 0o755}, do: func(h *house, c *client.Client, dir string) error {
+		{name: "tool edit", want: map[string]uint32{"own": 0o755}, do: func(h *fixture, c *client.Client, dir string) error {
 			_, err := c.EditText(h.t.Context(), "box", api.ToolEdit{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Old: "own", New: "other"})
 			return err
 		}},
-		{name: "move from the root", refused: true, want: map[string]uint32{"f": 0}, do: func(h *house, c *client.Client, dir string) error {
+		{name: "move from the root", refused: true, want: map[string]uint32{"f": 0}, do: func(h *fixture, c *client.Client, dir string) error {
 			if _, err := c.WriteFile(h.t.Context(), "box", "/var/tmp/s", []byte("x"), 0o4755); err != nil {
 				h.t.Error(err)
 			}
 			return c.MoveFile(h.t.Context(), "box", "/var/tmp/s", path.Join(dir, "f"))
 		}},
-		{name: "cp", want: map[string]uint32{"d/a": 0o755}, do: func(h *house, _ *client.Client, dir string) error {
+		{name: "cp", want: map[string]uint32{"d/a": 0o755}, do: func(h *fixture, _ *client.Client, dir string) error {
 			from := h.t.TempDir()
 			if err := errors.Join(os.WriteFile(filepath.Join(from, "a"), nil, 0o755), unix.Chmod(filepath.Join(from, "a"), 0o4755)); err != nil {
 				return err
@@ -105,7 +105,7 @@ func setIDWriters() []setIDWriter {
 			h.must("cp", from, "box:"+path.Join(dir, "d"))
 			return nil
 		}},
-		{name: "cp of a tar", want: map[string]uint32{"a": 0o755, "d/x": 0o750}, do: func(h *house, _ *client.Client, dir string) error {
+		{name: "cp of a tar", want: map[string]uint32{"a": 0o755, "d/x": 0o750}, do: func(h *fixture, _ *client.Client, dir string) error {
 			cmd := h.command("cp", "-", "box:"+dir)
 			cmd.Stdin = bytes.NewReader(setIDTar(h.t))
 			out, err := cmd.CombinedOutput()
@@ -306,7 +306,7 @@ func TestAttackSetID(t *testing.T) {
 		t.Cleanup(func() { _ = d.Close() })
 		t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestAttackSetID(t *testing.T) {
 
 // setIDInMount has one writer write into a directory of the host. With strict the bit of a
 // directory that is set-group-ID already may go, too.
-func (h *house) setIDInMount(c *client.Client, w setIDWriter, strict bool, host, inside string) {
+func (h *fixture) setIDInMount(c *client.Client, w setIDWriter, strict bool, host, inside string) {
 	h.t.Helper()
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(host, "shared"), 0o755), os.Chmod(host, 0o755), unix.Chmod(filepath.Join(host, "shared"), 0o2755),
@@ -402,7 +402,7 @@ func (h *house) setIDInMount(c *client.Client, w setIDWriter, strict bool, host,
 }
 
 // setIDInRoot has one writer write into the sandbox's root.
-func (h *house) setIDInRoot(c *client.Client, w setIDWriter, dir string) {
+func (h *fixture) setIDInRoot(c *client.Client, w setIDWriter, dir string) {
 	h.t.Helper()
 	h.must("exec", "box", "--", "mkdir", "-p", dir)
 	if err := w.do(h, c, dir); err != nil {

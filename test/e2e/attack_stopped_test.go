@@ -68,7 +68,7 @@ func TestAttackStopped(t *testing.T) {
 		{"native", "agent"}, {"gvisor", "cloche-sentry "}, {"gvisor", goferPart}, {"gvisor", holderPart}, {"gvisor", "daemon"},
 	} {
 		t.Run(tc.engine+"/"+strings.TrimSpace(tc.part), func(t *testing.T) {
-			h := newHouse(t)
+			h := newFixture(t)
 			c, err := client.New(client.Options{Host: "unix://" + h.socket(), Silence: stoppedDeadline, NoReconnect: true})
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestAttackStopped(t *testing.T) {
 // stoppedPart is a part that does not answer.
 type stoppedPart struct {
 	*testing.T
-	h    *house
+	h    *fixture
 	c    *client.Client
 	part string
 	// marker is in the arguments of the process that runs inside.

@@ -20,15 +20,15 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// house is one home with its daemon, attacked from inside and outside.
-type house struct {
+// fixture is one home with its daemon, attacked from inside and outside.
+type fixture struct {
 	*scriptState
 	t *testing.T
 }
 
-// newHouse starts a daemon in a home of its own. What is left of it in the end
+// newFixture starts a daemon in a home of its own. What is left of it in the end
 // is an error of the test.
-func newHouse(t *testing.T) *house {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts sandboxes and attacks them")
@@ -41,18 +41,18 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t}
+	h := &fixture{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t}
 	t.Cleanup(h.tearDown)
 	h.start()
 	return h
 }
 
-func (h *house) socket() string { return filepath.Join(h.home, "cloche.sock") }
+func (h *fixture) socket() string { return filepath.Join(h.home, "cloche.sock") }
 
-func (h *house) log() string { return filepath.Join(h.home, "daemon.log") }
+func (h *fixture) log() string { return filepath.Join(h.home, "daemon.log") }
 
 // start starts the daemon and waits until it answers.
-func (h *house) start() {
+func (h *fixture) start() {
 	h.t.Helper()
 	if err := h.begin(); err != nil {
 		h.t.Fatal(err)
@@ -60,7 +60,7 @@ func (h *house) start() {
 }
 
 // revive starts a daemon in place of one that an earlier subtest ended, since it hung.
-func (h *house) revive() {
+func (h *fixture) revive() {
 	h.t.Helper()
 	if h.daemon == nil {
 		h.start()
@@ -68,7 +68,7 @@ func (h *house) revive() {
 }
 
 // begin is start for any goroutine.
-func (h *house) begin() error {
+func (h *fixture) begin() error {
 	log, err := os.OpenFile(h.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (h *house) begin() error {
 }
 
 // lastWords ends a daemon that hangs, and is what it was doing.
-func (h *house) lastWords() string {
+func (h *fixture) lastWords() string {
 	_ = h.daemon.Process.Signal(syscall.SIGQUIT)
 	late := time.AfterFunc(patience, func() { _ = h.daemon.Process.Kill() })
 	_ = h.daemon.Wait()
@@ -102,7 +102,7 @@ func (h *house) lastWords() string {
 }
 
 // kill9 kills the daemon.
-func (h *house) kill9() {
+func (h *fixture) kill9() {
 	_ = h.daemon.Process.Kill()
 	_ = h.daemon.Wait()
 	h.daemon = nil
@@ -119,7 +119,7 @@ func limit(args []string) time.Duration {
 }
 
 // command is a client's command, killed when it takes longer than its limit.
-func (h *house) command(args ...string) *exec.Cmd {
+func (h *fixture) command(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit(args))
 	h.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, h.bin, args...)
@@ -128,14 +128,14 @@ func (h *house) command(args ...string) *exec.Cmd {
 }
 
 // try runs a command and returns what it wrote and its exit status.
-func (h *house) try(args ...string) (string, int) {
+func (h *fixture) try(args ...string) (string, int) {
 	cmd := h.command(args...)
 	out, _ := cmd.CombinedOutput()
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
 // needs skips a test of what an engine does not hold here, and says why it does not.
-func (h *house) needs(engine, limit string) {
+func (h *fixture) needs(engine, limit string) {
 	h.t.Helper()
 	var d api.Doctor
 	if err := json.Unmarshal([]byte(h.must("doctor", "--json")), &d); err != nil {
@@ -149,7 +149,7 @@ func (h *house) needs(engine, limit string) {
 }
 
 // must is try of what has to succeed.
-func (h *house) must(args ...string) string {
+func (h *fixture) must(args ...string) string {
 	h.t.Helper()
 	out, status := h.try(args...)
 	if status < 0 {
@@ -162,7 +162,7 @@ func (h *house) must(args ...string) string {
 }
 
 // python runs a program as uid 0 in a sandbox.
-func (h *house) python(sandbox, program string) string {
+func (h *fixture) python(sandbox, program string) string {
 	h.t.Helper()
 	file := filepath.Join(h.t.TempDir(), "attack.py")
 	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
@@ -173,7 +173,7 @@ func (h *house) python(sandbox, program string) string {
 }
 
 // left asserts that nothing but the daemon is there any more.
-func (h *house) left() {
+func (h *fixture) left() {
 	h.t.Helper()
 	var left []string
 	clean := poll(func() bool {
@@ -186,7 +186,7 @@ func (h *house) left() {
 }
 
 // names lists the sandboxes.
-func (h *house) names() []string {
+func (h *fixture) names() []string {
 	h.t.Helper()
 	var l struct {
 		Sandboxes []struct{ Name, State string }
@@ -202,7 +202,7 @@ func (h *house) names() []string {
 }
 
 // post sends one request over a connection of its own.
-func (h *house) post(path, body string) (net.Conn, error) {
+func (h *fixture) post(path, body string) (net.Conn, error) {
 	c, err := net.Dial("unix", h.socket())
 	if err != nil {
 		return nil, err
@@ -214,7 +214,7 @@ func (h *house) post(path, body string) (net.Conn, error) {
 // Whoever makes a user namespace has every capability in it. They reach neither
 // the agent nor the cgroups that hold the limit.
 func TestAttackUserNamespace(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.must("create", "--name", "box", "--pids", "64")
 	out := h.python("box", `
 import ctypes, os, sys
@@ -272,7 +272,7 @@ print("ESCAPED: processes" if made >= 64 else "held", made)
 // Processes inside can connect to the agent's port. They get no answer and keep
 // nobody out.
 func TestAttackAgentPort(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.must("create", "--name", "box")
 	done := make(chan string, 1)
 	go func() {
@@ -319,7 +319,7 @@ print("attacked")
 // What a sandbox leaves in its workspace is neither followed nor waited for, and
 // it can all be removed.
 func TestAttackWorkspaceContent(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.must("create", "--name", "box")
 	h.python("box", `
 import os, socket
@@ -356,7 +356,7 @@ open("bottom", "w").close()
 
 // A one-shot whose caller hangs up is gone soon, however far it had come.
 func TestAttackCallerHangsUp(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for _, reached := range []string{"creating", "running"} {
 		c, err := h.post("/v1/run", `{"exec":{"argv":["sleep","1000"]}}`)
 		if err != nil {
@@ -380,7 +380,7 @@ func TestAttackCallerHangsUp(t *testing.T) {
 // A daemon that is killed at any moment of creates and removals leaves nothing
 // that the next one does not find or clear, and what runs goes on.
 func TestAttackDaemonKilled(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.must("create", "--name", "keep")
 	h.must("exec", "keep", "--", "sh", "-c", "echo kept > f")
 	for i := range 6 {
@@ -419,7 +419,7 @@ func TestAttackDaemonKilled(t *testing.T) {
 
 // Sandboxes that come and go leave the daemon as it was.
 func TestAttackCycles(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	cycle := func() {
 		h.must("create", "--name", "box")
 		h.must("exec", "box", "--", "true")
@@ -451,7 +451,7 @@ func TestAttackHomeOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to give a directory to somebody else")
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	home := t.TempDir()
 	if err := os.Chown(home, 65534, 65534); err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func TestAttackFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to mount a small disk")
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.must("create", "--name", "box")
 	h.must("rm", "-f", "box") // the images are made
 	records := filepath.Join(h.home, "engines", "gvisor")

@@ -136,10 +136,10 @@ func line(ctx context.Context, t *testing.T, relay *websocket.Conn, text string)
 // TestBox has a runtime for LangBot run, with everything that its environment can say,
 // in front of real sandboxes, and kills it.
 func TestBox(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
 	b.more = []string{
 		"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "LANGBOT_PLUGIN_FILE_STORAGE_DIR=" + uploads, "BOX_BACKEND=auto",
@@ -277,7 +277,7 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 
 // TestBoxOfADaemon: any daemon serves LangBot at an address of its settings.
 func TestBoxOfADaemon(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
 	port := strconv.Itoa(freeport.Free(t))
@@ -286,7 +286,7 @@ func TestBoxOfADaemon(t *testing.T) {
 	}
 	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", boxToken)
 	h.start()
-	b := &boxRuntime{house: h, port: port, work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{fixture: h, port: port, work: t.TempDir(), token: boxToken}
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()
 	for path, want := range map[string]string{"/healthz": `"live":true`, "/readyz": `"ready":true`} {
@@ -311,10 +311,10 @@ func TestBoxOfADaemon(t *testing.T) {
 // TestBoxOverStdio: nothing but answers comes out, and the end of the input is the
 // runtime's.
 func TestBoxOverStdio(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	b := &boxRuntime{house: h, work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{fixture: h, work: t.TempDir(), token: boxToken}
 	args := []string{"box", "-s", "--host", "127.0.0.1", "--ws-control-port", "0"}
 	untrusted := exec.Command(b.bin, args...)
 	untrusted.Env = b.environ()
@@ -366,10 +366,10 @@ func TestBoxOverStdio(t *testing.T) {
 // TestBoxWithoutToken: the default is open to the daemon's own user alone, and what a
 // client sends opens nothing of the host.
 func TestBoxWithoutToken(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.needs("gvisor", "cpus")
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-func forgedLines(t *testing.T, w *town) {
+func forgedLines(t *testing.T, w *testnet) {
 	w.must("create", "--name", "forger", "--allow", "allowed.test")
 	w.attack("forger", `
 fake = b'{"seq":999,"kind":"opened","name":"bank.test"}'
@@ -47,7 +47,7 @@ for method in (b'GET\x1b[2J', b'A' * 31):
 	w.none(asksResolver, toAllowed80)
 }
 
-func rulesCut(t *testing.T, w *town) {
+func rulesCut(t *testing.T, w *testnet) {
 	w.must("create", "--name", "cut", "--allow", "db.test:5432")
 	cmd := w.command("exec", "--timeout", "20s", "cut", "--", "python3", "-c", `
 import socket, time
@@ -94,7 +94,7 @@ except OSError as e:
 	w.none(asksResolver, toDatabase)
 }
 
-func daemonDies(t *testing.T, w *town) {
+func daemonDies(t *testing.T, w *testnet) {
 	w.must("start", "--name", "beat", "box", "--", "python3", "-c", `
 import socket, time
 socket.setdefaulttimeout(1)
@@ -143,7 +143,7 @@ while True:
 }
 
 // killHolder kills what holds links for a home's daemons.
-func (w *town) killHolder() {
+func (w *testnet) killHolder() {
 	w.t.Helper()
 	killed := false
 	for _, p := range w.processes() {
@@ -160,7 +160,7 @@ func (w *town) killHolder() {
 // TestFloodsOfFlows: what a sandbox leaves unread or half open is held in bounds, by
 // the daemon that all sandboxes share, and others go on.
 func TestFloodsOfFlows(t *testing.T) {
-	w := newTown(t, "version: 1\nmin_tier: namespace\n", "")
+	w := newTestnet(t, "version: 1\nmin_tier: namespace\n", "")
 	for _, engine := range []string{"gvisor", "native"} { // the others have the links of native
 		t.Run(engine, func(t *testing.T) {
 			w.t = t
@@ -171,7 +171,7 @@ func TestFloodsOfFlows(t *testing.T) {
 	w.t = t
 }
 
-func (w *town) floodFlows(engine string) {
+func (w *testnet) floodFlows(engine string) {
 	w.t.Helper()
 	w.must("create", "--engine", engine, "--name", "flood", "--allow", "db.test:5433", "--allow", "db.test:5434", "--allow", "allowed.test")
 	w.must("create", "--engine", engine, "--name", "other", "--allow", "allowed.test")

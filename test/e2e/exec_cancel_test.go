@@ -17,7 +17,7 @@ import (
 // TestCallersThatLeave gives up execs at every moment of their first milliseconds, and
 // kills their callers. What was to end has ended, and what was to go on goes on.
 func TestCallersThatLeave(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
 	if err != nil {
 		t.Fatal(err)

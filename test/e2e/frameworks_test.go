@@ -35,7 +35,7 @@ func TestFrameworks(t *testing.T) {
 					t.Skipf("needs the packages %q: set %s to a directory into whose directory %s pip installed them", framework.needs, frameworksVar, framework.name)
 				}
 			}
-			h := frameworkHouse(t)
+			h := frameworkFixture(t)
 			// Imports alone take a loaded machine most of a minute.
 			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
 			defer cancel()
@@ -56,7 +56,7 @@ func TestHarbor(t *testing.T) {
 			t.Skipf("needs Harbor and pytest: set %s to a directory into whose directory harbor pip installed them, with a link there to its python", frameworksVar)
 		}
 	}
-	h := frameworkHouse(t)
+	h := frameworkFixture(t)
 	src, err := filepath.Abs(filepath.Join("sdk", "python"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,10 +69,10 @@ func TestHarbor(t *testing.T) {
 	runFramework(t, h, cmd, t.TempDir())
 }
 
-// frameworkHouse is a daemon for which a spec that says nothing works without a registry.
-func frameworkHouse(t *testing.T) *house {
+// frameworkFixture is a daemon for which a spec that says nothing works without a registry.
+func frameworkFixture(t *testing.T) *fixture {
 	t.Helper()
-	h := newHouse(t)
+	h := newFixture(t)
 	h.kill9()
 	policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\n"
 	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
@@ -83,7 +83,7 @@ func frameworkHouse(t *testing.T) *house {
 }
 
 // runFramework runs a framework's tests, after which the daemon must have nothing left.
-func runFramework(t *testing.T, h *house, cmd *exec.Cmd, dir string) {
+func runFramework(t *testing.T, h *fixture, cmd *exec.Cmd, dir string) {
 	t.Helper()
 	cmd.Dir = dir
 	cmd.Env = append(cmd.Env,

@@ -34,13 +34,13 @@ func TestLangBot(t *testing.T) {
 	if len(dirs) == 0 {
 		t.Skipf("needs the package langbot-plugin: set %s to directories into which pip installed it", langbotVar)
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	script, err := filepath.Abs(filepath.Join("test", "e2e", "testdata", "langbot_client.py"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	clients := t.TempDir() // below which the client says that skills lie
 	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients, "BOX__LOCAL__HOST_ROOT=" + filepath.Join(clients, "root")}
 	b.start()
@@ -119,9 +119,9 @@ func TestLangBot(t *testing.T) {
 	})
 }
 
-// boxRuntime is "cloche box" as the daemon of a house.
+// boxRuntime is "cloche box" as the daemon of a fixture.
 type boxRuntime struct {
-	*house
+	*fixture
 	port, work string
 	// token is the control token; empty if there is none.
 	token string
@@ -176,9 +176,9 @@ func TestLangBotItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.kill9()
-	b := &boxRuntime{house: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	box := filepath.Join(b.work, "data", "box") // which LangBot calls ./data/box
 	b.more = []string{"BOX__LOCAL__HOST_ROOT=" + box}
 	b.start()

@@ -79,7 +79,7 @@ func packagesToLaunch(t *testing.T) (*packageIndex, string) {
 
 // launchOn runs each server on an engine.
 func launchOn(t *testing.T, engine, index, uv string) {
-	h := newHouse(t)
+	h := newFixture(t)
 	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
 	if err != nil {
 		t.Fatal(err)

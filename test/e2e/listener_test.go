@@ -256,7 +256,7 @@ func TestBehindNginx(t *testing.T) {
 	if err != nil {
 		t.Skip("needs nginx in PATH")
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.kill9()
 	token := strings.Repeat("k", 40)
 	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("hosts: [box.example.org]\n"), 0o600); err != nil {

@@ -31,7 +31,7 @@ func TestMCPServerOutlivesTheDaemon(t *testing.T) {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Skipf("needs the server's package: npm install %s: %v\n%s", mcpServer, err, out)
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
 	if err != nil {
 		t.Fatal(err)

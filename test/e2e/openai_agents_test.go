@@ -31,7 +31,7 @@ func checkOpenAIAgents(t *testing.T, dir string) {
 			t.Skipf("needs the packages openai-agents, pytest and setuptools: set %s to a directory into which pip installed them", openaiVar)
 		}
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.kill9()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()

@@ -209,7 +209,7 @@ func TestDoctorInContainer(t *testing.T) {
 	}
 }
 
-// tryEngine has an engine run what looks for a way out.
+// tryEngine has an engine run what looks for a network.
 func (b *boxed) tryEngine(engine string) {
 	b.Helper()
 	b.run(0, "cloche", "create", "--engine", engine, "--name", engine)

@@ -28,7 +28,7 @@ func TestPipInstallsInHost(t *testing.T) {
 	}
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
-	h := newHouse(t)
+	h := newFixture(t)
 	program := `set -e
 pip install --disable-pip-version-check cowsay
 cowsay -t 'said inside'

@@ -27,7 +27,7 @@ func TestPython(t *testing.T) {
 			t.Skipf("needs the packages httpx, pytest, setuptools and PyYAML: set %s to a directory into which pip installed them", pypiVar)
 		}
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.kill9()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
 	defer cancel()
@@ -50,7 +50,7 @@ func TestPython(t *testing.T) {
 type suite struct{ env, tests []string }
 
 // check runs suites at the same time, after which the daemon must have nothing left.
-func (v *venv) check(ctx context.Context, t *testing.T, h *house, suites map[string]suite) {
+func (v *venv) check(ctx context.Context, t *testing.T, h *fixture, suites map[string]suite) {
 	t.Helper()
 	var all sync.WaitGroup
 	for name, run := range suites {
@@ -121,7 +121,7 @@ func (v *venv) python(ctx context.Context, t *testing.T, args ...string) *exec.C
 
 // startListening starts the daemon at its socket and at a port, whose address it
 // returns when it answers there. A port that somebody else got first is tried no more.
-func (h *house) startListening(token string) string {
+func (h *fixture) startListening(token string) string {
 	h.t.Helper()
 	for range 3 {
 		addr := "127.0.0.1:" + strconv.Itoa(freeport.Free(h.t))

@@ -19,7 +19,7 @@ import (
 
 // leftovers [dir…] asserts that no sandbox has left anything: no process but the
 // daemon, no mount, no loop device, no cgroup, no directory of a sandbox in the home. What is on
-// its way out is waited for. As arguments come more directories to hold empty.
+// its network is waited for. As arguments come more directories to hold empty.
 func cmdLeftovers(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("usage: leftovers [dir...]")
@@ -98,9 +98,9 @@ func (s *scriptState) ofSandboxes() []process {
 			ready = p.pid
 		}
 	}
-	spares := s.spares()
+	pool := s.pool()
 	return slices.DeleteFunc(all, func(p process) bool {
-		if slices.ContainsFunc(spares, func(r spare) bool { return r.Init.PID == p.pid && p.parent == s.daemon.Process.Pid }) {
+		if slices.ContainsFunc(pool, func(r warm) bool { return r.Init.PID == p.pid && p.parent == s.daemon.Process.Pid }) {
 			return true
 		}
 		return p.pid == s.daemon.Process.Pid || ready != 0 && (p.pid == ready || p.parent == ready)
@@ -108,21 +108,21 @@ func (s *scriptState) ofSandboxes() []process {
 }
 
 // spare is the record of an agent that the engine native keeps ready.
-type spare struct {
+type warm struct {
 	file string
 	Init struct{ PID int }
 	IDs  uint32
 }
 
 // spares are those of the daemon that runs.
-func (s *scriptState) spares() []spare {
+func (s *scriptState) pool() []warm {
 	if s.daemon == nil {
 		return nil
 	}
-	var found []spare
+	var found []warm
 	files, _ := filepath.Glob(filepath.Join(s.home, "engines", "native", "*-spare-*.json"))
 	for _, f := range files {
-		r := spare{file: f}
+		r := warm{file: f}
 		if b, err := os.ReadFile(f); err == nil && json.Unmarshal(b, &r) == nil {
 			found = append(found, r)
 		}
@@ -214,7 +214,7 @@ func (s *scriptState) leftGroups() []string {
 // leftDirs are directories of sandboxes and dead owners in the home.
 func (s *scriptState) leftDirs() []string {
 	left := slices.Concat(within(filepath.Join(s.home, "engines", "*")), within(filepath.Join(s.home, "owners", "*", "sandboxes")))
-	for _, r := range s.spares() {
+	for _, r := range s.pool() {
 		ids := filepath.Join(filepath.Dir(r.file), fmt.Sprint("ids-", r.IDs))
 		left = slices.DeleteFunc(left, func(entry string) bool { return entry == "entry "+r.file || entry == "entry "+ids })
 	}

@@ -22,7 +22,7 @@ func TestVerifiers(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "verifiers", "__init__.py")); dir == "" || err != nil {
 		t.Skipf("needs the verifiers package: set %s to a directory into which pip installed it", verifiersVar)
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	src, err := filepath.Abs(filepath.Join("sdk", "python"))
 	if err != nil {
 		t.Fatal(err)

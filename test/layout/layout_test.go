@@ -22,10 +22,10 @@ func TestMain(m *testing.M) {
 
 const module = "github.com/cloche-dev/cloche"
 
-// rooms is the import table of the house: which of our packages each package
+// imports is the import table of the fixture: which of our packages each package
 // may import. A package that is not in it may not exist. ARCHITECTURE.md tells
 // why it is cut this way.
-var rooms = map[string][]string{
+var imports = map[string][]string{
 	"api":                         {},
 	"client":                      {"api", "internal/reverse"},
 	"internal/reverse":            {},
@@ -192,7 +192,7 @@ func sources(t *testing.T) (*token.FileSet, []sourceFile) {
 func TestImportTable(t *testing.T) {
 	_, files := sources(t)
 	for _, f := range files {
-		allowed, ok := rooms[f.pkg]
+		allowed, ok := imports[f.pkg]
 		if !ok {
 			t.Errorf("%s: package %q is not in the import table", f.path, f.pkg)
 			continue
@@ -214,7 +214,7 @@ func TestImportTable(t *testing.T) {
 			}
 		}
 	}
-	for pkg := range rooms {
+	for pkg := range imports {
 		if !slices.ContainsFunc(files, func(f sourceFile) bool { return f.pkg == pkg }) {
 			t.Errorf("the import table names %q, which does not exist", pkg)
 		}

@@ -22,7 +22,7 @@ type Agent struct {
 	users     *users
 	procs     *processes
 	repeats   *repeats
-	door      *door
+	conns     *conns
 	rules     restrictions
 	listeners listeners
 	// confined makes the sockets that programs connect to; nil is any thread.
@@ -74,7 +74,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	if logs <= 0 {
 		logs = agent.DefaultLogBytes
 	}
-	a := &Agent{token: cfg.Token, versions: versions, id: id, users: us, repeats: newRepeats(), door: newDoor(), tools: make(chan struct{}, maxTools), given: given}
+	a := &Agent{token: cfg.Token, versions: versions, id: id, users: us, repeats: newRepeats(), conns: newConns(), tools: make(chan struct{}, maxTools), given: given}
 	a.wg.Go(t.reap)
 	ps := &processes{
 		table: t, groups: g, users: us, clock: newClock(), budget: &budget{max: logs}, ring: ring, port: portOf(cfg),

@@ -23,10 +23,10 @@ import (
 type Options struct {
 	// Dir is the owner's directory, 0700, in which the socket is.
 	Dir string
-	// Program plays the holder when it is started as Argv0; empty is the running
+	// Program plays the fd store when it is started as Argv0; empty is the running
 	// executable.
 	Program string
-	// Again is told, by a goroutine of the Client's, that a holder has ended: by itself,
+	// Again is told, by a goroutine of the Client's, that an fd store has ended: by itself,
 	// for it held nothing, or it died and the links that it had are to be put again. Nil
 	// is nobody.
 	Again func()
@@ -34,10 +34,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// callTimeout bounds one question to the holder.
+// callTimeout bounds one question to the fd store.
 const callTimeout = 5 * time.Second
 
-// Client is the daemon's side of a holder, which it finds or starts when it is first
+// Client is the daemon's side of an fd store, which it finds or starts when it is first
 // needed. It is safe for concurrent use.
 type Client struct {
 	opts Options
@@ -46,8 +46,8 @@ type Client struct {
 	mu     sync.Mutex
 	conn   int // -1 is none
 	closed bool
-	wg     sync.WaitGroup // the watch over the holder
-	watch  int            // a second connection, which ends when the holder does
+	wg     sync.WaitGroup // the watch over the fd store
+	watch  int            // a second connection, which ends when the fd store does
 }
 
 // NewClient makes a Client. It does nothing yet.
@@ -61,15 +61,15 @@ func NewClient(o Options) *Client {
 	return &Client{opts: o, log: o.Logger, conn: -1, watch: -1}
 }
 
-// Put gives the holder a duplicate of a link, in the place of any that it has under
+// Put gives the fd store a duplicate of a link, in the place of any that it has under
 // that id.
 func (c *Client) Put(ctx context.Context, id string, link *os.File) error {
 	words, _, err := c.call(ctx, true, link, verbPut, id)
 	return said("put", words, err)
 }
 
-// Take is a duplicate of a link that the holder goes on holding. ErrNone says that it
-// has none, or that there is no holder.
+// Take is a duplicate of a link that the fd store goes on holding. ErrNone says that it
+// has none, or that there is no fd store.
 func (c *Client) Take(ctx context.Context, id string) (*os.File, error) {
 	words, file, err := c.call(ctx, false, nil, verbTake, id)
 	if err = said("take", words, err); err == nil && file == nil {
@@ -82,7 +82,7 @@ func (c *Client) Take(ctx context.Context, id string) (*os.File, error) {
 	return file, err
 }
 
-// Drop lets the holder forget links.
+// Drop lets the fd store forget links.
 func (c *Client) Drop(ctx context.Context, ids ...string) error {
 	for some := range slices.Chunk(ids, 200) {
 		words, _, err := c.call(ctx, false, nil, append([]string{verbDrop}, some...)...)
@@ -93,7 +93,7 @@ func (c *Client) Drop(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// Keep lets the holder forget all links but those.
+// Keep lets the fd store forget all links but those.
 func (c *Client) Keep(ctx context.Context, ids []string) error {
 	held, err := c.List(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Client) Keep(ctx context.Context, ids []string) error {
 	return c.Drop(ctx, held...)
 }
 
-// List is the ids of what the holder has. Without a holder it has nothing.
+// List is the ids of what the fd store has. Without an fd store it has nothing.
 func (c *Client) List(ctx context.Context) ([]string, error) {
 	var all []string
 	for {
@@ -138,8 +138,8 @@ func said(what string, words []string, err error) error {
 	return fmt.Errorf("%s link: the holder said: %.100q", what, words[0])
 }
 
-// call asks once, and again when the holder that was known is no more. Without a
-// holder it starts one, or is ErrNone.
+// call asks once, and again when the fd store that was known is no more. Without a
+// fd store it starts one, or is ErrNone.
 func (c *Client) call(ctx context.Context, start bool, file *os.File, words ...string) ([]string, *os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +177,7 @@ func (c *Client) hangUp() {
 	}
 }
 
-// connect finds the holder, or starts one where start says so. The caller holds c.mu.
+// connect finds the fd store, or starts one where start says so. The caller holds c.mu.
 func (c *Client) connect(start bool) error {
 	dir, err := os.Open(c.opts.Dir)
 	if err != nil {
@@ -223,7 +223,7 @@ func dial(path string) (int, error) {
 	return fd, nil
 }
 
-// start makes the socket anew and starts a holder that listens at it.
+// start makes the socket anew and starts an fd store that listens at it.
 func (c *Client) start(path string) (*exec.Cmd, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -240,7 +240,7 @@ func (c *Client) start(path string) (*exec.Cmd, error) {
 	if err := unix.Listen(fd, maxConns); err != nil {
 		return nil, os.NewSyscallError("listen", err)
 	}
-	// What this process has inherited is none of the holder's business, which would
+	// What this process has inherited is none of the fd store's business, which would
 	// keep it open for long: from now on nothing of it goes on.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // before Linux 5.11 it does
 	cmd := &exec.Cmd{
@@ -253,7 +253,7 @@ func (c *Client) start(path string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// look opens the connection by which the end of the holder is seen. The caller holds
+// look opens the connection by which the end of the fd store is seen. The caller holds
 // c.mu.
 func (c *Client) look(path string, child *exec.Cmd) error {
 	if c.watch >= 0 {
@@ -273,7 +273,7 @@ func (c *Client) look(path string, child *exec.Cmd) error {
 	return nil
 }
 
-// mourn waits for the end of the holder, or of the Client.
+// mourn waits for the end of the fd store, or of the Client.
 func (c *Client) mourn(fd int, child *exec.Cmd) {
 	_, _, _ = receive(fd) // nothing is ever said on it
 	c.mu.Lock()
@@ -293,7 +293,7 @@ func (c *Client) mourn(fd int, child *exec.Cmd) {
 	}
 }
 
-// Close ends the Client. The holder goes on with what it has, or ends soon when it
+// Close ends the Client. The fd store goes on with what it has, or ends soon when it
 // has nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// listenFD is the descriptor of the socket that a holder is started with.
+	// listenFD is the descriptor of the socket that an fd store is started with.
 	listenFD = 3
-	// patience is how long a holder stays that holds nothing, while somebody is there
+	// patience is how long an fd store stays that holds nothing, while somebody is there
 	// or nobody was yet. Another is started in less.
 	patience = 3 * time.Second
 	// rounds is how often it looks whether the links still have another end.
@@ -27,7 +27,7 @@ const (
 	maxConns = 8
 )
 
-// Main is the life of a holder. It returns its exit status.
+// Main is the life of an fd store. It returns its exit status.
 func Main() int {
 	debug.SetGCPercent(20) // it does next to nothing, and should be next to nothing
 	// Who stops the daemon by its terminal or group does not mean its links.

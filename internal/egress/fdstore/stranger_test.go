@@ -86,7 +86,7 @@ func takeAs(uid int, path string) error {
 const envTake = "HOLDER_TAKE"
 
 // TestNamespacedGetNothing: a process of another user or process namespace with the
-// holder's own uid, as root of a sandbox may have, is not answered and takes no link.
+// fd store's own uid, as root of a sandbox may have, is not answered and takes no link.
 func TestNamespacedGetNothing(t *testing.T) {
 	if path := os.Getenv(envTake); path != "" {
 		if err := takeAs(-1, path); err != nil {

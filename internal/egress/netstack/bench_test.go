@@ -80,7 +80,7 @@ func BenchmarkIdleLinks(b *testing.B) {
 func question(b *testing.B) []byte {
 	b.Helper()
 	tap := &tap{t: b}
-	h := build(b, houseOptions{rules: []string{"pypi.org"}, tap: tap.between})
+	h := build(b, fixtureOptions{rules: []string{"pypi.org"}, tap: tap.between})
 	if _, err := h.lookup("pypi.org"); err != nil {
 		b.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func BenchmarkThroughput(b *testing.B) {
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			h := build(b, houseOptions{rules: []string{bench.rule}})
+			h := build(b, fixtureOptions{rules: []string{bench.rule}})
 			h.serve("a.example.com", bench.port, bench.server)
 			b.SetBytes(size)
 			for b.Loop() {
@@ -172,7 +172,7 @@ type bare struct{ io.Reader }
 // BenchmarkConnect is from connect to the first byte of a server that speaks
 // first: over the link, and without it.
 func BenchmarkConnect(b *testing.B) {
-	h := build(b, houseOptions{rules: []string{"a.example.com:9"}})
+	h := build(b, fixtureOptions{rules: []string{"a.example.com:9"}})
 	h.serve("a.example.com", 9, func(c net.Conn) { c.Write([]byte{1}) })
 	addr, err := h.lookup("a.example.com")
 	if err != nil {

@@ -122,8 +122,8 @@ func (l *log) wait(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// house is a gateway with one link, and a sandbox's stack at its other end.
-type house struct {
+// fixture is a gateway with one link, and a sandbox's stack at its other end.
+type fixture struct {
 	t       testing.TB
 	gateway *Gateway
 	link    *Link
@@ -137,7 +137,7 @@ type house struct {
 	ended   sync.Once
 }
 
-type houseOptions struct {
+type fixtureOptions struct {
 	rules  []string
 	limits egress.Limits
 	idle   time.Duration
@@ -164,9 +164,9 @@ func compile(t testing.TB, rules ...string) *rule.Set {
 	return set
 }
 
-func build(t testing.TB, o houseOptions) *house {
+func build(t testing.TB, o fixtureOptions) *fixture {
 	t.Helper()
-	h := &house{
+	h := &fixture{
 		t: t, names: &names{addrs: map[string][]netip.Addr{}}, ports: &ports{to: map[string]string{}}, log: &log{changed: make(chan struct{})},
 	}
 	var err error
@@ -208,7 +208,7 @@ func build(t testing.TB, o houseOptions) *house {
 // end ends the sandbox and then its link, as daemons do. The other way round the
 // sandbox's end would read nothing without rest, for a pair whose other end is
 // closed always has nothing to read.
-func (h *house) end() {
+func (h *fixture) end() {
 	h.ended.Do(func() {
 		h.guest.Destroy()
 		if err := h.link.Close(); err != nil {
@@ -254,7 +254,7 @@ func guestStack(t testing.TB, theirs *os.File) *stack.Stack {
 
 // serve runs f for each connection to a server on loopback to which name at port
 // leads, and returns when it listens.
-func (h *house) serve(name string, port uint16, f func(net.Conn)) {
+func (h *fixture) serve(name string, port uint16, f func(net.Conn)) {
 	h.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -278,7 +278,7 @@ func (h *house) serve(name string, port uint16, f func(net.Conn)) {
 }
 
 // route leads name at port to where; the real address seems to be a public one.
-func (h *house) route(name string, port uint16, where string) {
+func (h *fixture) route(name string, port uint16, where string) {
 	h.names.mu.Lock()
 	real := netip.AddrFrom4([4]byte{93, 184, 215, byte(len(h.names.addrs) + 1)})
 	if a := h.names.addrs[name]; a != nil {
@@ -292,14 +292,14 @@ func (h *house) route(name string, port uint16, where string) {
 }
 
 // dial connects from inside the sandbox.
-func (h *house) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
+func (h *fixture) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return gonet.DialContextTCP(ctx, h.guest, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(to.Addr().As4()), Port: to.Port()}, ipv4.ProtocolNumber)
 }
 
 // dialName asks for a name and connects to what it got.
-func (h *house) dialName(name string, port uint16) (*gonet.TCPConn, error) {
+func (h *fixture) dialName(name string, port uint16) (*gonet.TCPConn, error) {
 	h.t.Helper()
 	addr, err := h.lookup(name)
 	if err != nil {
@@ -309,7 +309,7 @@ func (h *house) dialName(name string, port uint16) (*gonet.TCPConn, error) {
 }
 
 // lookup asks our resolver, as a Go program inside would.
-func (h *house) lookup(name string) (netip.Addr, error) {
+func (h *fixture) lookup(name string) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	addrs, err := h.resolver("udp").LookupNetIP(ctx, "ip4", name+".")
@@ -319,7 +319,7 @@ func (h *house) lookup(name string) (netip.Addr, error) {
 	return addrs[0].Unmap(), nil
 }
 
-func (h *house) resolver(network string) *net.Resolver {
+func (h *fixture) resolver(network string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		to := tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(DefaultPlan().Gateway.As4()), Port: 53}
 		if network == "tcp" {

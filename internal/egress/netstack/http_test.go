@@ -31,7 +31,7 @@ import (
 )
 
 // client is an HTTP client inside the sandbox.
-func (h *house) client() *http.Client {
+func (h *fixture) client() *http.Client {
 	tr := &http.Transport{
 		DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
 			host, port, err := net.SplitHostPort(addr)
@@ -51,7 +51,7 @@ func (h *house) client() *http.Client {
 }
 
 // site is an HTTP server that says which host it was asked for.
-func (h *house) site(secure bool, names ...string) *httptest.Server {
+func (h *fixture) site(secure bool, names ...string) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %s", r.Method, r.Host, r.URL.Path, body)
@@ -86,7 +86,7 @@ func fetch(t *testing.T, c *http.Client, method, url, body string) (int, string,
 }
 
 func TestBareNameCarriesHTTPAndTLS(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"pypi.org", "*.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"pypi.org", "*.example.com"}})
 	h.site(false, "pypi.org", "a.b.example.com")
 	h.site(true, "pypi.org")
 	c := h.client()
@@ -114,7 +114,7 @@ func TestBareNameCarriesHTTPAndTLS(t *testing.T) {
 }
 
 func TestEveryRequestOnAConnectionIsJudged(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com", "b.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com", "b.example.com"}})
 	h.site(false, "a.example.com", "b.example.com")
 	c, err := h.dialName("a.example.com", 80)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestEveryRequestOnAConnectionIsJudged(t *testing.T) {
 }
 
 func TestDeniedPortIsToldWhy(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com"}})
 	_, err := h.lookup("a.example.com")
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestDeniedPortIsToldWhy(t *testing.T) {
 
 func TestPrivateAddressIsRefusedUnlessListed(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.100.100.200", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00:ec2::254"} {
-		h := build(t, houseOptions{rules: []string{"rebind.example.com", "listed.example.com at 127.0.0.0/8"}})
+		h := build(t, fixtureOptions{rules: []string{"rebind.example.com", "listed.example.com at 127.0.0.0/8"}})
 		s := h.site(false, "listed.example.com")
 		h.names.addrs["rebind.example.com"] = []netip.Addr{netip.MustParseAddr(addr)}
 		status, body, err := fetch(t, h.client(), "GET", "http://rebind.example.com/", "")
@@ -200,7 +200,7 @@ func TestPrivateAddressIsRefusedUnlessListed(t *testing.T) {
 }
 
 func TestOnlyPublicAddressesOfSeveralAreDialled(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"mixed.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"mixed.example.com"}})
 	h.site(false, "mixed.example.com")
 	h.names.addrs["mixed.example.com"] = append([]netip.Addr{netip.MustParseAddr("192.168.1.1")}, h.names.addrs["mixed.example.com"]...)
 	if status, _, err := fetch(t, h.client(), "GET", "http://mixed.example.com/", ""); err != nil || status != 200 {
@@ -212,7 +212,7 @@ func TestOnlyPublicAddressesOfSeveralAreDialled(t *testing.T) {
 }
 
 func TestFirstBytesMustAgree(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com", "b.example.com"}, limits: egress.Limits{First: 300 * time.Millisecond}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com", "b.example.com"}, limits: egress.Limits{First: 300 * time.Millisecond}})
 	got := make(chan []byte, 16)
 	h.serve("a.example.com", 443, func(c net.Conn) {
 		b, _ := io.ReadAll(c)
@@ -254,7 +254,7 @@ func TestFirstBytesMustAgree(t *testing.T) {
 }
 
 func TestHTTP2WithoutTLSIsRefusedInItsOwnWords(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com"}})
 	h.site(false, "a.example.com")
 	c, err := h.dialName("a.example.com", 80)
 	if err != nil {
@@ -270,7 +270,7 @@ func TestHTTP2WithoutTLSIsRefusedInItsOwnWords(t *testing.T) {
 }
 
 func TestWebSocketGoesOnAsBytes(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"ws.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"ws.example.com"}})
 	h.serve("ws.example.com", 80, func(c net.Conn) {
 		r := bufio.NewReader(c)
 		req, err := http.ReadRequest(r)
@@ -301,7 +301,7 @@ func TestWebSocketGoesOnAsBytes(t *testing.T) {
 }
 
 func TestRulesChangeUnderFlows(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com:7", "b.example.com:7"}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com:7", "b.example.com:7"}})
 	echo := func(c net.Conn) { io.Copy(c, c) }
 	h.serve("a.example.com", 7, echo)
 	h.serve("b.example.com", 7, echo)
@@ -341,7 +341,7 @@ func TestRulesChangeUnderFlows(t *testing.T) {
 }
 
 func TestBudgets(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com:7"}, limits: egress.Limits{BytesOut: 1000, Flows: 2}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com:7"}, limits: egress.Limits{BytesOut: 1000, Flows: 2}})
 	h.serve("a.example.com", 7, func(c net.Conn) { io.Copy(c, c) })
 	c1, err := h.dialName("a.example.com", 7)
 	if err != nil {
@@ -377,7 +377,7 @@ func TestUpstreamProxyIsAskedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := &upstream.Proxy{Address: "proxy.corp:3128", Authorization: func(context.Context) (string, error) { return "Basic c2VjcmV0", nil }}
-	h := build(t, houseOptions{rules: []string{"a.example.com", "no.example.com"}, proxy: proxy})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com", "no.example.com"}, proxy: proxy})
 	s := h.site(false, "a.example.com")
 	h.ports.to["proxy.corp:3128"] = l.Addr().String()
 	var wg sync.WaitGroup
@@ -456,7 +456,7 @@ func selfSigned(t *testing.T) tls.Certificate {
 }
 
 func TestTLSHelloInSmallPieces(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com"}})
 	h.serve("a.example.com", 443, func(c net.Conn) {
 		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{selfSigned(t)}})
 		io.Copy(s, s)

@@ -23,7 +23,7 @@ import (
 )
 
 func TestOpaqueFlowServerSpeaksFirst(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"smtp.example.com:587"}})
+	h := build(t, fixtureOptions{rules: []string{"smtp.example.com:587"}})
 	h.serve("smtp.example.com", 587, func(c net.Conn) {
 		io.WriteString(c, "220 hello\r\n")
 		b, _ := io.ReadAll(c)
@@ -53,7 +53,7 @@ func TestOpaqueFlowServerSpeaksFirst(t *testing.T) {
 }
 
 func TestLargeTransferBothWays(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"echo.example.com:7"}})
+	h := build(t, fixtureOptions{rules: []string{"echo.example.com:7"}})
 	h.serve("echo.example.com", 7, func(c net.Conn) { io.Copy(c, c); c.(*net.TCPConn).CloseWrite() })
 	c, err := h.dialName("echo.example.com", 7)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestLargeTransferBothWays(t *testing.T) {
 // list, while it tries what a program would try.
 func TestNothingLeaves(t *testing.T) {
 	tap := &tap{t: t}
-	h := build(t, houseOptions{tap: tap.between})
+	h := build(t, fixtureOptions{tap: tap.between})
 	for _, network := range []string{"udp", "tcp"} {
 		_, err := h.resolver(network).LookupNetIP(t.Context(), "ip", "secret-data.example.com.")
 		if err == nil {
@@ -124,7 +124,7 @@ func TestNothingLeaves(t *testing.T) {
 }
 
 func TestAddressWithoutNameGoesNowhere(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"*", "203.0.114.9:7000"}})
+	h := build(t, fixtureOptions{rules: []string{"*", "203.0.114.9:7000"}})
 	h.serve("a.example.com", 80, func(c net.Conn) { io.Copy(io.Discard, c) })
 	if _, err := h.lookup("a.example.com"); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestAddressWithoutNameGoesNowhere(t *testing.T) {
 }
 
 func TestUDPIsUnreachableAtOnce(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"quic.example.com"}})
+	h := build(t, fixtureOptions{rules: []string{"quic.example.com"}})
 	addr, err := h.lookup("quic.example.com")
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestUDPIsUnreachableAtOnce(t *testing.T) {
 }
 
 func TestLinkSleepsAndWakes(t *testing.T) {
-	h := build(t, houseOptions{rules: []string{"a.example.com:7"}, idle: 50 * time.Millisecond})
+	h := build(t, fixtureOptions{rules: []string{"a.example.com:7"}, idle: 50 * time.Millisecond})
 	h.serve("a.example.com", 7, func(c net.Conn) { io.Copy(c, c) })
 	if h.link.Awake() {
 		t.Fatal("awake before the first packet")
@@ -202,7 +202,7 @@ func TestLinkSleepsAndWakes(t *testing.T) {
 
 func TestLinkIsDoneWhenTheOtherEndIsGone(t *testing.T) {
 	for _, awake := range []bool{false, true} {
-		h := build(t, houseOptions{})
+		h := build(t, fixtureOptions{})
 		if awake {
 			h.lookup("nothing.example.com")
 		}

@@ -69,7 +69,7 @@ func (p *tap) wait() {
 }
 
 // sendUDP sends a datagram and returns the error that comes back for it.
-func (h *house) sendUDP(to netip.AddrPort) tcpip.Error {
+func (h *fixture) sendUDP(to netip.AddrPort) tcpip.Error {
 	h.t.Helper()
 	var q waiter.Queue
 	ep, err := h.guest.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, &q)

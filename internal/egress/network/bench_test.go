@@ -18,17 +18,17 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/fdstore"
 )
 
-// BenchmarkIdleWays makes 1,000 whole ways, each of which was asked for a name once,
-// and says what they take here and in the holder.
-func BenchmarkIdleWays(b *testing.B) {
+// BenchmarkIdleNetworks makes 1,000 whole networks, each of which was asked for a name once,
+// and says what they take here and in the fd store.
+func BenchmarkIdleNetworks(b *testing.B) {
 	const n = 1000
 	for b.Loop() {
 		dir := b.TempDir()
 		before := held()
-		ws := New(b.Context(), Options{Holder: fdstore.NewClient(fdstore.Options{Dir: dir})})
-		ways := make([]*Way, n)
+		ws := New(b.Context(), Options{Store: fdstore.NewClient(fdstore.Options{Dir: dir})})
+		networks := make([]*Network, n)
 		ends := make([]int, n)
-		for i := range ways {
+		for i := range networks {
 			w, err := ws.Open(b.Context(), Place{ID: fmt.Sprintf("sb-%d", i), Dir: filepath.Join(dir, strconv.Itoa(i)), Grant: grant(b, "a.example", "b.example:22")})
 			if err != nil {
 				b.Fatal(err)
@@ -44,11 +44,11 @@ func BenchmarkIdleWays(b *testing.B) {
 				b.Fatal(err)
 			}
 			ask(b, w, "a.example")
-			ways[i] = w
+			networks[i] = w
 		}
 		b.ReportMetric(held()-before, "MB-here")
-		b.ReportMetric(resident(b, holderOf(b)), "MB-holder")
-		for i, w := range ways {
+		b.ReportMetric(resident(b, storeOf(b)), "MB-holder")
+		for i, w := range networks {
 			_ = unix.Close(ends[i])
 			if err := w.Close(); err != nil {
 				b.Fatal(err)
@@ -60,8 +60,8 @@ func BenchmarkIdleWays(b *testing.B) {
 	}
 }
 
-// holderOf is the number of the holder that this test has started.
-func holderOf(b *testing.B) string {
+// storeOf is the number of the fd store that this test has started.
+func storeOf(b *testing.B) string {
 	b.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, name := range all {

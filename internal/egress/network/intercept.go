@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 
@@ -20,7 +20,7 @@ const authorityFile = "authority.pem"
 
 // intercept makes what opens TLS, where something must be seen inside; nil where
 // nothing must.
-func (w *Way) intercept(g policy.EgressGrant) (*intercept.Interceptor, error) {
+func (w *Network) intercept(g policy.EgressGrant) (*intercept.Interceptor, error) {
 	requests, err := g.RequestRules()
 	if err != nil {
 		return nil, fmt.Errorf("compile rules of requests: %w", err)
@@ -31,7 +31,7 @@ func (w *Way) intercept(g policy.EgressGrant) (*intercept.Interceptor, error) {
 	authority := w.Authority()
 	if authority == nil {
 		// For rules that come later too. Programs that run do not trust it then, so to
-		// these hosts they have no way: a new sandbox has.
+		// these hosts they have no network: a new sandbox has.
 		if authority, err = loadAuthority(w.place.Dir, w.place.ID); err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (w *Way) intercept(g policy.EgressGrant) (*intercept.Interceptor, error) {
 		w.mu.Unlock()
 	}
 	return intercept.New(intercept.Options{
-		Authority: authority, Secrets: w.place.Secrets, Requests: requests, Roots: w.ways.opts.Roots, Value: w.place.Value, Used: w.secretUsed,
+		Authority: authority, Secrets: w.place.Secrets, Requests: requests, Roots: w.networks.opts.Roots, Value: w.place.Value, Used: w.secretUsed,
 	})
 }
 
@@ -70,14 +70,14 @@ func loadAuthority(dir, label string) (*intercept.Authority, error) {
 
 // Authority is whom the programs of the sandbox must trust; nil where no TLS is
 // opened.
-func (w *Way) Authority() *intercept.Authority {
+func (w *Network) Authority() *intercept.Authority {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.authority
 }
 
 // secretUsed records a request that had secrets in it.
-func (w *Way) secretUsed(u intercept.Use) {
+func (w *Network) secretUsed(u intercept.Use) {
 	w.note(api.EgressRecord{
 		Kind: api.EgressRequest, Time: u.Time, Flow: u.Flow, Name: string(u.Name), Port: int(u.Port), Method: u.Method, Path: u.Path,
 		Status: u.Status, Secrets: u.Secrets,

@@ -1,6 +1,6 @@
-// Package network makes the way out of a sandbox whole: the link with its gate, the
+// Package network makes the network of a sandbox whole: the link with its gate, the
 // table of names and the log on disk, the files of /etc that speak of it, and the
-// holder that keeps the link while no daemon runs.
+// fd store that keeps the link while no daemon runs.
 package network
 
 import (

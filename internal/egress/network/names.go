@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 

@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 
@@ -13,14 +13,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
-// observer is a Way as its gate sees it.
-type observer Way
+// observer is a Network as its gate sees it.
+type observer Network
 
 // Opened implements egress.Observer.
 func (o *observer) Opened(f egress.Flow) {
 	rec := flowRecord(f)
 	rec.Kind, rec.Time = api.EgressOpened, f.Started
-	(*Way)(o).note(rec)
+	(*Network)(o).note(rec)
 }
 
 // Closed implements egress.Observer.
@@ -28,7 +28,7 @@ func (o *observer) Closed(f egress.Flow) {
 	rec := flowRecord(f)
 	rec.Kind, rec.Time, rec.Reason = api.EgressClosed, f.Ended, f.Reason
 	rec.BytesOut, rec.BytesIn, rec.DurationMS = f.BytesOut, f.BytesIn, f.Ended.Sub(f.Started).Milliseconds()
-	(*Way)(o).note(rec)
+	(*Network)(o).note(rec)
 }
 
 // flowRecord is what opening and closing have in common.
@@ -47,12 +47,12 @@ func flowRecord(f egress.Flow) api.EgressRecord {
 
 // Refused implements egress.Observer.
 func (o *observer) Refused(r egress.Refused) {
-	w := (*Way)(o)
+	w := (*Network)(o)
 	ref := api.EgressRefusal{
 		Time: r.Time, Name: shown(r.Name, r.Addr), Port: int(r.Port), Rule: r.Rule, Reason: r.Reason, Allow: r.Allow, Hint: w.hint(r.Allow),
 		Method: r.Method, Path: r.Target, Suppressed: r.Suppressed,
 	}
-	ref = secret.In(w.ways.opts.Redact, ref)
+	ref = secret.In(w.networks.opts.Redact, ref)
 	again, suppressed := w.seen.add(ref)
 	if again {
 		return
@@ -72,19 +72,19 @@ func shown(name string, addr netip.Addr) string {
 
 // note puts a record into the queue. It waits when many are there: what leaves is
 // never faster than what is written down of it.
-func (w *Way) note(rec api.EgressRecord) {
-	rec = secret.In(w.ways.opts.Redact, rec)
+func (w *Network) note(rec api.EgressRecord) {
+	rec = secret.In(w.networks.opts.Redact, rec)
 	rec.Time = rec.Time.UTC()
 	w.pending.Add(1)
-	w.ways.queue <- entry{way: w, rec: rec}
+	w.networks.queue <- entry{network: w, rec: rec}
 }
 
 // write puts a record into the log and tells of it. It is called by one goroutine.
-func (w *Way) write(rec api.EgressRecord) {
+func (w *Network) write(rec api.EgressRecord) {
 	defer w.pending.Done()
 	rec, err := w.log.Append(rec)
 	if err != nil {
-		w.ways.log.Error("write egress log", "sandbox", w.place.ID, "error", err)
+		w.networks.log.Error("write egress log", "sandbox", w.place.ID, "error", err)
 	}
 	if rec.Kind == api.EgressClosed {
 		w.saveUsedSometimes()
@@ -94,8 +94,8 @@ func (w *Way) write(rec api.EgressRecord) {
 	}
 }
 
-// begin counts an entry in that is about to be queued, unless the way is closed.
-func (w *Way) begin() bool {
+// begin counts an entry in that is about to be queued, unless the network is closed.
+func (w *Network) begin() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.closed {
@@ -104,23 +104,23 @@ func (w *Way) begin() bool {
 	return !w.closed
 }
 
-// Record adds to the log what somebody else has to say of the way out, and returns
-// when it is in the queue. The way must be open.
-func (w *Way) Record(rec api.EgressRecord) {
+// Record adds to the log what somebody else has to say of the network, and returns
+// when it is in the queue. The network must be open.
+func (w *Network) Record(rec api.EgressRecord) {
 	if !w.begin() {
 		return
 	}
 	rec.Time = time.Now().UTC()
-	w.ways.queue <- entry{way: w, rec: rec}
+	w.networks.queue <- entry{network: w, rec: rec}
 }
 
 // ReadLog is Read of the log, with everything in it that had happened before the call:
 // it waits first until what is in the queue is written.
-func (w *Way) ReadLog(ctx context.Context, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
+func (w *Network) ReadLog(ctx context.Context, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	if w.begin() {
-		mark := entry{way: w, reached: make(chan struct{})}
+		mark := entry{network: w, reached: make(chan struct{})}
 		select {
-		case w.ways.queue <- mark:
+		case w.networks.queue <- mark:
 		case <-ctx.Done():
 			w.pending.Done()
 			return ctx.Err()

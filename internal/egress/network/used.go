@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 
@@ -28,7 +28,7 @@ func readUsed(dir string) egress.Usage {
 }
 
 // saveUsedSometimes is saveUsed for each flow that ends.
-func (w *Way) saveUsedSometimes() {
+func (w *Network) saveUsedSometimes() {
 	w.mu.Lock()
 	due := time.Since(w.saved) >= saveEvery
 	w.mu.Unlock()
@@ -38,7 +38,7 @@ func (w *Way) saveUsedSometimes() {
 }
 
 // saveUsed writes down what was used, if that has changed.
-func (w *Way) saveUsed() {
+func (w *Network) saveUsed() {
 	now := w.gate.Usage()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,7 +47,7 @@ func (w *Way) saveUsed() {
 	}
 	w.saved = time.Now()
 	if err := writeUsed(w.place.Dir, now); err != nil {
-		w.ways.log.Warn("write what was used of the network", "sandbox", w.place.ID, "error", err)
+		w.networks.log.Warn("write what was used of the network", "sandbox", w.place.ID, "error", err)
 		return
 	}
 	w.used = now

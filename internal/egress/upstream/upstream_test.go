@@ -18,7 +18,7 @@ import (
 )
 
 // world is a resolver and a dialer of a network that does not exist.
-type world struct {
+type fixture struct {
 	addrs map[string][]string
 	// hosts answers a connection; a nil function never does.
 	hosts map[string]func(net.Conn)
@@ -29,7 +29,7 @@ type world struct {
 	wg     sync.WaitGroup
 }
 
-func (w *world) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+func (w *fixture) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	w.mu.Lock()
 	w.asked = append(w.asked, network+" "+host)
 	w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *world) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	return out, nil
 }
 
-func (w *world) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (w *fixture) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	w.mu.Lock()
 	w.dialed = append(w.dialed, address)
 	w.mu.Unlock()
@@ -73,7 +73,7 @@ func public(a netip.Addr) *rule.Refusal {
 }
 
 func TestHost(t *testing.T) {
-	w := &world{
+	w := &fixture{
 		addrs: map[string][]string{
 			"good.org.":   {"2606:4700::1", "93.184.215.14"},
 			"mixed.org.":  {"127.0.0.1", "10.0.0.1", "93.184.215.14"},
@@ -116,7 +116,7 @@ func TestHost(t *testing.T) {
 // and none for ever.
 func TestSlowAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
+		w := &fixture{
 			addrs: map[string][]string{"slow.org.": {"93.184.215.1", "93.184.215.2"}, "dead.org.": {"93.184.215.1"}},
 			hosts: map[string]func(net.Conn){"93.184.215.1:80": nil, "93.184.215.2:80": hello},
 		}
@@ -138,7 +138,7 @@ func TestSlowAddress(t *testing.T) {
 func TestProxy(t *testing.T) {
 	answer := "HTTP/1.1 200 Connection established\r\nX: y\r\n\r\n220 early"
 	var head string
-	w := &world{addrs: map[string][]string{"direct.org.": {"93.184.215.14"}}, hosts: map[string]func(net.Conn){
+	w := &fixture{addrs: map[string][]string{"direct.org.": {"93.184.215.14"}}, hosts: map[string]func(net.Conn){
 		"93.184.215.14:443": hello,
 		"proxy:3128": func(c net.Conn) {
 			b := make([]byte, 4096)
@@ -192,7 +192,7 @@ func TestProxy(t *testing.T) {
 
 func TestSilentProxyIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{hosts: map[string]func(net.Conn){"proxy:3128": func(c net.Conn) { io.Copy(io.Discard, c) }}}
+		w := &fixture{hosts: map[string]func(net.Conn){"proxy:3128": func(c net.Conn) { io.Copy(io.Discard, c) }}}
 		d := &upstream.Dialer{Resolver: w, Dialer: w, Proxy: &upstream.Proxy{Address: "proxy:3128"}, Timeout: 3 * time.Second}
 		start := time.Now()
 		if _, err := d.Host(t.Context(), "a.org", 443, public); err == nil || time.Since(start) != 3*time.Second {

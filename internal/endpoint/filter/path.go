@@ -20,7 +20,7 @@ const (
 	Plain
 	// Model is one whose body says what the provider may do.
 	Model
-	// Denied is to a part of the API that is a way out, or that is not known.
+	// Denied is to a part of the API that is a network, or that is not known.
 	Denied
 )
 

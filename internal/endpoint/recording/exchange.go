@@ -54,7 +54,7 @@ type Request struct {
 	Method string `json:"method"`
 	// Path is below the target, as it was sent.
 	Path string `json:"path"`
-	// Query is without what opens doors.
+	// Query is without the values that grant access.
 	Query string `json:"query,omitempty"`
 	Body  Chunk  `json:"body,omitzero"`
 }
@@ -148,7 +148,7 @@ func token(s string) bool {
 // control is true for what no value of a header holds.
 func control(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
-// perHop is true for headers that are the connection's, and for the bridge's own.
+// perHop is true for headers that are the connection's, and for the endpoint's own.
 func perHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Te", "Trailer":
@@ -168,10 +168,10 @@ func Headers(h http.Header) http.Header {
 	return out
 }
 
-// doors are parameters of queries that open them.
-var doors = []string{"key", "api_key", "api-key", "apikey", "token", "access_token", "auth", "authorization", "password", "secret", "sig", "signature"}
+// credentials are parameters of queries that grant access.
+var credentials = []string{"key", "api_key", "api-key", "apikey", "token", "access_token", "auth", "authorization", "password", "secret", "sig", "signature"}
 
-// Query is one without the values that open doors; everything else of it stays as it
+// Query is one without the values that grant access; everything else of it stays as it
 // is.
 func Query(raw string) string {
 	parts := strings.Split(raw, "&")
@@ -181,7 +181,7 @@ func Query(raw string) string {
 		if err != nil {
 			plain = name
 		}
-		for _, d := range doors {
+		for _, d := range credentials {
 			if ok && strings.EqualFold(plain, d) {
 				parts[i] = name + "=redacted"
 			}

@@ -8,7 +8,7 @@
 // in it. What the engine makes has labels with the owner and the sandbox, and
 // nothing without them is ever touched.
 //
-// The root filesystem is the house's: the image is given to the daemon once, under
+// The root filesystem is Cloche's: the image is given to the daemon once, under
 // its hash, as an image of one layer. So policy, digests and what an image says of
 // itself are the same as on every engine, and the daemon pulls nothing. The agent
 // lies in a volume, read-only, beside a program of our own (package inner).

@@ -19,8 +19,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
-// standstill is how long the suite looks at something that must not move.
-const standstill = 300 * time.Millisecond
+// quiesce is how long the suite looks at something that must not move.
+const quiesce = 300 * time.Millisecond
 
 // pauser skips a test when the engine does not pause.
 func (s *suite) pauser(i engine.Instance) engine.Pauser {
@@ -105,12 +105,12 @@ func (s *suite) still(i engine.Instance, read func() int) {
 		return 0
 	}
 	n, cpu := read(), used()
-	<-time.After(standstill)
+	<-time.After(quiesce)
 	if m := read(); m != n {
 		s.Errorf("paused, and the program has counted from %d to %d", n, m)
 	}
-	if more := used() - cpu; more > standstill/10 {
-		s.Errorf("paused, and it took %v of processor time in %v", more, standstill)
+	if more := used() - cpu; more > quiesce/10 {
+		s.Errorf("paused, and it took %v of processor time in %v", more, quiesce)
 	}
 }
 
@@ -187,7 +187,7 @@ func testPause(s *suite) {
 	if _, err := io.WriteString(conn, "meanwhile\n"); err != nil {
 		s.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(standstill))
+	_ = conn.SetReadDeadline(time.Now().Add(quiesce))
 	if line, err := answers.ReadString('\n'); !errors.Is(err, os.ErrDeadlineExceeded) {
 		s.Errorf("a paused instance answered %q, %v", line, err)
 	}

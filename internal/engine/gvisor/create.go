@@ -42,11 +42,11 @@ type creation struct {
 	null       *os.File
 	sentry     command // what the parked sentry is given
 	gofer      command
-	parked     *parked  // nil until there is one
+	pooled     *pooled  // nil until there is one
 	sync       *os.File // the sentry writes a byte when its control server is up
 	ready      *os.File // the agent writes a byte when it listens
 	first      *os.File // the connections that the agent is born with
-	spare      *os.File
+	warm       *os.File
 	goferCrash *os.File
 	group      *cgroup.Group
 	reports    *reports // what the sentry's guard says; nil without rules
@@ -78,12 +78,12 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		c.rollback()
 		return nil, err
 	}
-	c.inst.crash, c.parked.crash = c.parked.crash, nil
+	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
 	c.inst.reports, c.reports = c.reports, nil
 	c.inst.asked.Store(false)
 	c.closeFiles()
-	if e.opts.Spare {
-		e.spares.make(fitOf(p), refillPause)
+	if e.opts.Warm {
+		e.pool.make(fitOf(p), refillPause)
 	}
 	return c.inst, nil
 }
@@ -95,10 +95,10 @@ func (c *creation) record(ctx context.Context) error {
 	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
 	// Where they are is not the same in every daemon's life.
 	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
-	if c.parked = c.e.spares.take(fitOf(c.plan)); c.parked != nil {
-		groups = c.parked.group.Paths()
-		c.ownGroup(c.parked.group)
-		c.killOnUndo(c.parked.proc)
+	if c.pooled = c.e.pool.take(fitOf(c.plan)); c.pooled != nil {
+		groups = c.pooled.group.Paths()
+		c.ownGroup(c.pooled.group)
+		c.killOnUndo(c.pooled.proc)
 	}
 	c.rec = record{
 		Head: pidfd.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
@@ -144,8 +144,8 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.fork(ctx); err != nil {
 		return err
 	}
-	c.inst.sentry = c.parked.proc
-	c.rec.Executable = c.parked.hash
+	c.inst.sentry = c.pooled.proc
+	c.rec.Executable = c.pooled.hash
 	c.rec.Sentry = c.inst.sentry.ID
 	if c.inst.gofer != nil {
 		c.rec.Gofer = c.inst.gofer.ID
@@ -156,24 +156,24 @@ func (c *creation) start(ctx context.Context) error {
 	}
 	c.inst.init(c.e, c.rec, pidfd.Encode(c.rec), c.group)
 	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
-	err := c.parked.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
+	err := c.pooled.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
 	c.sentry.close()
 	return err
 }
 
 func (c *creation) fork(ctx context.Context) error {
 	defer c.gofer.close()
-	if c.parked != nil && len(c.plan.Mounts) == 0 {
+	if c.pooled != nil && len(c.plan.Mounts) == 0 {
 		return nil
 	}
 	return c.e.spawner.Do(ctx, func() error {
 		return c.group.Enter(func(cgroupFD int) error {
-			if c.parked == nil {
-				p, err := c.e.startParked(fitOf(c.plan), c.group, c.executable, cgroupFD)
+			if c.pooled == nil {
+				p, err := c.e.startPooled(fitOf(c.plan), c.group, c.executable, cgroupFD)
 				if err != nil {
 					return err
 				}
-				c.parked = p
+				c.pooled = p
 				c.killOnUndo(p.proc)
 			}
 			if len(c.plan.Mounts) == 0 {
@@ -284,19 +284,19 @@ func (c *creation) waitAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spare, err := net.FileConn(c.spare)
+	warm, err := net.FileConn(c.warm)
 	if err != nil {
 		first.Close()
 		return err
 	}
-	c.inst.keepBorn(first, spare)
+	c.inst.keepBorn(first, warm)
 	return nil
 }
 
 // waitGroup takes the result of moving the first stub.
 func (c *creation) waitGroup(context.Context) error {
-	<-c.parked.settled
-	return c.parked.unsettled
+	<-c.pooled.settled
+	return c.pooled.unsettled
 }
 
 // agentError is what the agent said instead of becoming ready. It comes from
@@ -334,9 +334,9 @@ func (c *creation) rollback() {
 	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.Dead() {
 		<-c.inst.buried
 	}
-	if c.parked != nil {
-		c.parked.closeFiles()
-		<-c.parked.settled
+	if c.pooled != nil {
+		c.pooled.closeFiles()
+		<-c.pooled.settled
 	}
 	c.closeFiles()
 	c.sentry.close()
@@ -344,13 +344,13 @@ func (c *creation) rollback() {
 }
 
 func (c *creation) closeFiles() {
-	for _, f := range []*os.File{c.null, c.sync, c.ready, c.first, c.spare, c.goferCrash} {
+	for _, f := range []*os.File{c.null, c.sync, c.ready, c.first, c.warm, c.goferCrash} {
 		if f != nil {
 			f.Close()
 		}
 	}
-	if c.parked != nil {
-		c.parked.closeFiles()
+	if c.pooled != nil {
+		c.pooled.closeFiles()
 	}
 	if c.reports != nil {
 		c.reports.close()
@@ -376,10 +376,10 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 }
 
 func (c *creation) sentryWords() string {
-	if c.parked == nil {
+	if c.pooled == nil {
 		return ""
 	}
-	return lastWords(c.parked.crash)
+	return lastWords(c.pooled.crash)
 }
 
 // lastWords is what a process wrote to its standard error, without the zeros

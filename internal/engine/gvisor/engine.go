@@ -45,10 +45,10 @@ type Options struct {
 	// CgroupParent is the name of the cgroup under which the engine makes its
 	// own; empty is "cloche".
 	CgroupParent string
-	// Spare keeps a sentry at hand that has been started and is nobody's yet, so that
+	// Warm keeps a sentry at hand that has been started and is nobody's yet, so that
 	// a sandbox does not wait for the start. The next one is started when the last
 	// has been taken. It ends with this process.
-	Spare bool
+	Warm bool
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }
@@ -65,7 +65,7 @@ type Engine struct {
 	boot     string // the machine's
 
 	executables *executables
-	spares      *spares
+	pool        *pool
 
 	probing sync.Mutex
 	probed  engine.Report
@@ -107,7 +107,7 @@ func New(o Options) (*Engine, error) {
 			path: o.ExePath, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
 		},
 	}
-	e.spares = &spares{e: e, quit: make(chan struct{})}
+	e.pool = &pool{e: e, quit: make(chan struct{})}
 	return e, nil
 }
 
@@ -122,7 +122,7 @@ func (e *Engine) Name() string { return Name }
 // Close ends the engine's own goroutines, and a sentry that is nobody's. Instances
 // that were created with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
-	e.spares.close()
+	e.pool.close()
 	e.spawner.Close()
 	return nil
 }

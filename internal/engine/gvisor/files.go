@@ -33,7 +33,7 @@ func (c *creation) open(context.Context) error {
 		return err
 	}
 	c.sentry.args = append(c.sentry.args, baseFlags(c.plan.Dir)...)
-	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(parkedCrash))
+	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(pooledCrash))
 	confs := mountConfs(c.plan)
 	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs.String())
 	if c.plan.DieWithParent {
@@ -188,7 +188,7 @@ func (c *creation) openSentry() error {
 	c.ready = r
 	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(w)+":4")
 
-	for n, mine := range []**os.File{&c.first, &c.spare} {
+	for n, mine := range []**os.File{&c.first, &c.warm} {
 		ours, theirs, err := socketPair()
 		if err != nil {
 			return err

@@ -40,9 +40,9 @@ type instance struct {
 	// first and spare are the connections that the agent was born with, for the
 	// first two Dials. They are sockets of the host's and need no network stack on
 	// their way.
-	bornLock     sync.Mutex
-	first, spare net.Conn
-	expiry       *time.Timer
+	bornLock    sync.Mutex
+	first, warm net.Conn
+	expiry      *time.Timer
 
 	driving sync.Mutex    // held by Pause and Resume
 	ending  chan struct{} // closed when Close begins
@@ -188,10 +188,10 @@ func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 // agent waits for a stranger's token. The spare one waits for as long as it takes.
 const firstLife = 3 * time.Second
 
-func (i *instance) keepBorn(first, spare net.Conn) {
+func (i *instance) keepBorn(first, warm net.Conn) {
 	i.bornLock.Lock()
 	defer i.bornLock.Unlock()
-	i.first, i.spare = first, spare
+	i.first, i.warm = first, warm
 	i.expiry = time.AfterFunc(firstLife, i.dropFirst)
 }
 
@@ -205,7 +205,7 @@ func (i *instance) takeBorn() net.Conn {
 		i.expiry.Stop()
 		return conn
 	}
-	conn, i.spare = i.spare, nil
+	conn, i.warm = i.warm, nil
 	return conn
 }
 

@@ -102,7 +102,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	// Cgroups of the owner without a record: of instances whose state directory
 	// was lost, and of sentries that were nobody's when their daemon died.
 	for id, dirs := range e.groups.Orphans(owner) {
-		if !engine.Keeps(keep, id) && !slices.Contains(kept, id) && !e.spares.holds(id) {
+		if !engine.Keeps(keep, id) && !slices.Contains(kept, id) && !e.pool.holds(id) {
 			rec := blank(owner, id)
 			rec.Cgroups = dirs
 			errs = append(errs, e.destroy(ctx, rec))

@@ -29,7 +29,7 @@ const exitGuard = 114
 // files by then.
 func Dispatch() {
 	switch os.Args[0] {
-	case early.Parked:
+	case early.Pooled:
 		quietStart()
 		registerSignals()
 		fillSentryPrograms()

@@ -24,7 +24,7 @@ func BenchmarkFirstOutput(b *testing.B) {
 		b.Skip("needs bwrap, which is not here")
 	}
 	images := enginetest.BuildImages(b, b.TempDir())
-	cold, ready := newEngine(b, b.TempDir()), withSpares(b, b.TempDir(), 1)
+	cold, ready := newEngine(b, b.TempDir()), withPool(b, b.TempDir(), 1)
 	took := map[string][]time.Duration{}
 	since := func(what string, began time.Time) { took[what] = append(took[what], time.Since(began)) }
 	for b.Loop() {

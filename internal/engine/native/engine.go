@@ -40,11 +40,11 @@ type Options struct {
 	IDsDir string
 	// Jail is a program that isolates in the engine's stead; nil is none.
 	Jail *Jail
-	// Spares is how many agents are kept that wait in namespaces of their own for the next
+	// Pool is how many agents are kept that wait in namespaces of their own for the next
 	// sandboxes of an owner, so that those do not wait for the kernel to make them. They
 	// are made after the first sandbox, and again when one was taken; they end with this
 	// process. There are none with a Jail, or where the daemon is not root's.
-	Spares int
+	Pool int
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }
@@ -95,11 +95,11 @@ func New(o Options) (*Engine, error) {
 	e.groups = findGroups(!e.rootless, name)
 	e.images = hostrootfs.NewImages(o.RootsDir, !e.rootless)
 	e.ids = hostrootfs.NewIDPool(cmp.Or(o.IDsDir, o.StateDir), !e.rootless)
-	spares := max(o.Spares, 0)
+	pool := max(o.Pool, 0)
 	if e.rootless || e.jail != nil {
-		spares = 0
+		pool = 0
 	}
-	e.pool = newPool(e, spares)
+	e.pool = newPool(e, pool)
 	return e, nil
 }
 

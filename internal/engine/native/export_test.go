@@ -20,7 +20,7 @@ func (e *Engine) Fill(p engine.Plan) bool {
 		return false
 	}
 	// The pool's own goroutine is waited for: a spare that it has half made is not yet in
-	// Spares, and would be missed.
+	// Pool, and would be missed.
 	_, begun := filled.LoadOrStore(e, true)
 	for ; !begun; time.Sleep(time.Millisecond) {
 		e.pool.mu.Lock()
@@ -36,11 +36,11 @@ func (e *Engine) Fill(p engine.Plan) bool {
 	e.pool.mu.Lock()
 	e.pool.making = true
 	e.pool.mu.Unlock()
-	return len(e.Spares()) > 0
+	return len(e.Pool()) > 0
 }
 
-// Spares are the processes of those that wait.
-func (e *Engine) Spares() (pids []int) {
+// Pool are the processes of those that wait.
+func (e *Engine) Pool() (pids []int) {
 	e.pool.mu.Lock()
 	defer e.pool.mu.Unlock()
 	for _, c := range e.pool.ready {

@@ -30,13 +30,13 @@ func TestMain(m *testing.M) {
 // newEngine makes an engine whose log goes to the test's.
 func newEngine(t testing.TB, stateDir string) *native.Engine {
 	t.Helper()
-	return withSpares(t, stateDir, 0)
+	return withPool(t, stateDir, 0)
 }
 
-// withSpares makes one that keeps so many agents waiting.
-func withSpares(t testing.TB, stateDir string, n int) *native.Engine {
+// withPool makes one that keeps so many agents waiting.
+func withPool(t testing.TB, stateDir string, n int) *native.Engine {
 	t.Helper()
-	e, err := native.New(native.Options{StateDir: stateDir, RootsDir: stateDir + "-roots", Spares: n, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	e, err := native.New(native.Options{StateDir: stateDir, RootsDir: stateDir + "-roots", Pool: n, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

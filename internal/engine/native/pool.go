@@ -134,10 +134,10 @@ func (s *pool) one() bool {
 		s.mu.Unlock()
 		return false
 	}
-	k, name := s.kind, spareName()
+	k, name := s.kind, warmName()
 	s.names[name] = true
 	s.mu.Unlock()
-	c, err := s.e.newSpare(s.ctx, k, name)
+	c, err := s.e.newWarm(s.ctx, k, name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {

@@ -42,7 +42,7 @@ type pooled struct {
 
 func (e pooled) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	waiting := e.Fill(p)
-	pids := e.Spares()
+	pids := e.Pool()
 	i, err := e.Engine.Create(ctx, p)
 	if err == nil && (!waiting || !slices.Contains(pids, enginetest.InitPID(i.State()))) {
 		e.t.Errorf("sandbox %s was made of nothing that waited", p.ID)
@@ -54,7 +54,7 @@ func (e pooled) Create(ctx context.Context, p engine.Plan) (engine.Instance, err
 func TestNativePoolEngine(t *testing.T) {
 	needsPool(t)
 	enginetest.Run(t, enginetest.Setup{
-		New:      func(t testing.TB, dir string) engine.Engine { return pooled{withSpares(t, dir, 1), t} },
+		New:      func(t testing.TB, dir string) engine.Engine { return pooled{withPool(t, dir, 1), t} },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
 		Kill:     enginetest.KillInit,
 		PID:      enginetest.InitPID,
@@ -69,7 +69,7 @@ func filled(t *testing.T, n int) (*native.Engine, string, func() engine.Plan) {
 	t.Helper()
 	needsPool(t)
 	dir := t.TempDir()
-	e := withSpares(t, dir, n)
+	e := withPool(t, dir, n)
 	images := enginetest.BuildImages(t, t.TempDir())
 	owner := "pool-" + strconv.Itoa(os.Getpid()) + "-" + filepath.Base(filepath.Dir(dir))
 	plan := func() engine.Plan {
@@ -77,8 +77,8 @@ func filled(t *testing.T, n int) (*native.Engine, string, func() engine.Plan) {
 		p.Owner = owner
 		return p
 	}
-	if e.Fill(plan()); len(e.Spares()) != n {
-		t.Fatalf("%d wait, want %d", len(e.Spares()), n)
+	if e.Fill(plan()); len(e.Pool()) != n {
+		t.Fatalf("%d wait, want %d", len(e.Pool()), n)
 	}
 	return e, dir, plan
 }
@@ -135,7 +135,7 @@ func hostname(t *testing.T, i engine.Instance) {
 // one all the same.
 func TestNativePoolExhausted(t *testing.T) {
 	e, dir, plan := filled(t, 2)
-	waiting := e.Spares()
+	waiting := e.Pool()
 	seen := map[string]bool{network(t, os.Getpid()): true}
 	var made []engine.Instance
 	for n := range 4 {
@@ -156,7 +156,7 @@ func TestNativePoolExhausted(t *testing.T) {
 		if n == 0 {
 			continue // another engine would end what waits beside it
 		}
-		if err := withSpares(t, dir, 0).Sweep(t.Context(), plan().Owner, func(id string) bool { return slices.Contains(ids(made), id) }); err != nil {
+		if err := withPool(t, dir, 0).Sweep(t.Context(), plan().Owner, func(id string) bool { return slices.Contains(ids(made), id) }); err != nil {
 			t.Fatal(err)
 		}
 		hostname(t, i)
@@ -187,7 +187,7 @@ func ids(all []engine.Instance) (names []string) {
 // own sweep takes none that lives.
 func TestNativePoolDeath(t *testing.T) {
 	e, dir, plan := filled(t, 2)
-	waiting := e.Spares()
+	waiting := e.Pool()
 	if err := e.Sweep(t.Context(), plan().Owner, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestNativePoolDeath(t *testing.T) {
 // its way hangs.
 func TestNativePoolClose(t *testing.T) {
 	e, dir, plan := filled(t, 3)
-	waiting := e.Spares()
+	waiting := e.Pool()
 	var wg sync.WaitGroup
 	made := make([]engine.Instance, 4)
 	for n := range made {
@@ -252,16 +252,16 @@ func TestNativePoolClose(t *testing.T) {
 // TestNativePoolRefills: who makes sandboxes finds agents that wait, without asking.
 func TestNativePoolRefills(t *testing.T) {
 	needsPool(t)
-	e := withSpares(t, t.TempDir(), 2)
+	e := withPool(t, t.TempDir(), 2)
 	images := enginetest.BuildImages(t, t.TempDir())
 	i, err := e.Create(t.Context(), enginetest.Plan(t, images))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer i.Close(context.WithoutCancel(t.Context()))
-	for end := time.Now().Add(time.Minute); len(e.Spares()) != 2; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); len(e.Pool()) != 2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d wait after a minute, want 2", len(e.Spares()))
+			t.Fatalf("%d wait after a minute, want 2", len(e.Pool()))
 		}
 	}
 }
@@ -280,7 +280,7 @@ func daemon(orders string) error {
 	if err := json.Unmarshal([]byte(orders), &o); err != nil {
 		return err
 	}
-	e, err := native.New(native.Options{StateDir: o.Dir, RootsDir: o.Dir + "-roots", Spares: 2})
+	e, err := native.New(native.Options{StateDir: o.Dir, RootsDir: o.Dir + "-roots", Pool: 2})
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func daemon(orders string) error {
 		return err
 	}
 	e.Fill(o.Plan)
-	if err := json.NewEncoder(os.Stdout).Encode(append(e.Spares(), enginetest.InitPID(i.State()))); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(append(e.Pool(), enginetest.InitPID(i.State()))); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, os.Stdin)
@@ -335,7 +335,7 @@ func TestNativePoolDaemonKilled(t *testing.T) {
 	for _, pid := range pids[:last] {
 		gone(t, "without a daemon", pid)
 	}
-	e := withSpares(t, dir, 0)
+	e := withPool(t, dir, 0)
 	if err := e.Sweep(t.Context(), p.Owner, func(id string) bool { return id == p.ID }); err != nil {
 		t.Fatal(err)
 	}

@@ -92,8 +92,8 @@ func (rec record) has(id string) bool {
 }
 
 // was reports whether an instance was the spare of that record.
-func (rec record) was(spare record) bool {
-	return rec.Init != (pidfd.ID{}) && rec.Init == spare.Init
+func (rec record) was(warm record) bool {
+	return rec.Init != (pidfd.ID{}) && rec.Init == warm.Init
 }
 
 // destroy kills and removes whatever is left of an instance, known by its record

@@ -441,7 +441,7 @@ func (c *creation) closeFiles() {
 	}
 }
 
-// classify makes an error of the house of one that happened in a step.
+// classify makes an error of Cloche of one that happened in a step.
 func classify(ctx context.Context, sandbox, step string, err error) error {
 	if known := pidfd.CreateError(ctx, sandbox, step, err); known != nil {
 		return known

@@ -154,9 +154,9 @@ func (p *plan) inGroup(group int64) (have, used int64) {
 	return have, used
 }
 
-// Room is what an empty filesystem of this shape has to give: a little more than
+// Space is what an empty filesystem of this shape has to give: a little more than
 // the shape asks for, where that leaves blocks over.
-func (s Shape) Room() (Usage, error) {
+func (s Shape) Space() (Usage, error) {
 	p, err := lay(s)
 	if err != nil {
 		return Usage{}, err

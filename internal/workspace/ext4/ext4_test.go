@@ -76,8 +76,8 @@ func TestUsageOfAnEmptyOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if room, err := s.Room(); err != nil || room != u {
-			t.Errorf("%+v: room for %+v, and %+v is free: %v", s, room, u, err)
+		if space, err := s.Space(); err != nil || space != u {
+			t.Errorf("%+v: room for %+v, and %+v is free: %v", s, space, u, err)
 		}
 		if over := u.FreeBytes - s.SizeBytes; over < 0 || over > 9<<20 {
 			t.Errorf("%+v: %d bytes are free", s, u.FreeBytes)
@@ -158,9 +158,9 @@ func TestMakeAnyShape(t *testing.T) {
 			if out, err := exec.CommandContext(t.Context(), fsck, "-fn", path).CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
-			room, err := s.Room()
-			if err != nil || room.FreeBytes < s.SizeBytes || room.FreeInodes < s.Inodes {
-				t.Errorf("room for %+v: %v", room, err)
+			space, err := s.Space()
+			if err != nil || space.FreeBytes < s.SizeBytes || space.FreeInodes < s.Inodes {
+				t.Errorf("room for %+v: %v", space, err)
 			}
 		})
 	}

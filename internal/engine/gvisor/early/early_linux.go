@@ -15,7 +15,7 @@ func init() {
 	case len(a) == 4 && a[0] == "/proc/self/exe" && a[1] == "umount" && a[2] == "--sync-fd=3":
 		unmountOnSync(a[3])
 	case len(a) > 2 && a[0] == FirstSentry:
-		again(Parked, setup, 0)
+		again(Pooled, setup, 0)
 	case len(a) == 1 && a[0] == Probe:
 		probe()
 	case len(a) > 2 && a[0] == FirstGofer:

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// graveTime is how long it is known of a sandbox that it was removed, and of an
+	// tombstoneTime is how long it is known of a sandbox that it was removed, and of an
 	// idempotency key that nothing comes of it any more.
-	graveTime = 24 * time.Hour
-	// maxGraves and maxKeyGraves bound those of one tenant without and with a key; the
+	tombstoneTime = 24 * time.Hour
+	// maxTombstones and maxKeyTombstones bound those of one tenant without and with a key; the
 	// oldest go first.
-	maxGraves, maxKeyGraves = 10_000, 100_000
-	// graveFile is where they are when no daemon runs, and maxGraveLine the longest
+	maxTombstones, maxKeyTombstones = 10_000, 100_000
+	// tombstoneFile is where they are when no daemon runs, and maxTombstoneLine the longest
 	// line of it that is read.
-	graveFile    = "removed.ndjson"
-	maxGraveLine = 16 << 10
-	// spareGraves is how many lines the file may hold that mean nothing any more,
+	tombstoneFile    = "removed.ndjson"
+	maxTombstoneLine = 16 << 10
+	// spareTombstones is how many lines the file may hold that mean nothing any more,
 	// beside as many as mean something.
-	spareGraves = 4096
+	spareTombstones = 4096
 )
 
-// epitaph is what is known of a sandbox that is no more, or of a key of which nothing
+// tombstone is what is known of a sandbox that is no more, or of a key of which nothing
 // is to come. It is immutable.
-type epitaph struct {
+type tombstone struct {
 	At time.Time
 	// Sandbox has no id where none was made.
 	Sandbox api.Sandbox
@@ -45,44 +45,44 @@ type epitaph struct {
 }
 
 // expired reports whether it is forgotten.
-func (e *epitaph) expired(at time.Time) bool { return !at.Before(e.At.Add(graveTime)) }
+func (e *tombstone) expired(at time.Time) bool { return !at.Before(e.At.Add(tombstoneTime)) }
 
-// epitaph is what stays known of a sandbox that is being removed.
-func (s *live) epitaph() *epitaph {
+// tombstone is what stays known of a sandbox that is being removed.
+func (s *live) tombstone() *tombstone {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.info
-	return &epitaph{At: now(), Digest: s.digest, Sandbox: api.Sandbox{
+	return &tombstone{At: now(), Digest: s.digest, Sandbox: api.Sandbox{
 		ID: i.ID, Name: i.Name, State: api.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
 		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: api.Workspace{Path: i.Workspace.Path},
 		QueueMS: i.QueueMS, StartMS: i.StartMS, CreatedAt: i.CreatedAt, StoppedAt: i.StoppedAt,
 	}}
 }
 
-// graveyard knows the sandboxes that were removed within graveTime. It is safe for
+// store of tombstones knows the sandboxes that were removed within tombstoneTime. It is safe for
 // concurrent use.
-type graveyard struct {
+type tombstones struct {
 	path string // empty keeps nothing on disk
 
 	mu    sync.Mutex
-	byID  map[string]*epitaph
-	byKey map[nameKey]*epitaph
+	byID  map[string]*tombstone
+	byKey map[nameKey]*tombstone
 	// plain and keyed are those of each tenant in the order of their time.
-	plain, keyed map[string][]*epitaph
+	plain, keyed map[string][]*tombstone
 	// lines is how many the file has.
 	lines int
 }
 
-func newGraveyard(o Options) *graveyard {
-	g := &graveyard{byID: map[string]*epitaph{}, byKey: map[nameKey]*epitaph{}, plain: map[string][]*epitaph{}, keyed: map[string][]*epitaph{}}
+func newTombstones(o Options) *tombstones {
+	g := &tombstones{byID: map[string]*tombstone{}, byKey: map[nameKey]*tombstone{}, plain: map[string][]*tombstone{}, keyed: map[string][]*tombstone{}}
 	if !o.Ephemeral && o.Dir != "" {
-		g.path = filepath.Join(o.Dir, graveFile)
+		g.path = filepath.Join(o.Dir, tombstoneFile)
 	}
 	return g
 }
 
 // load reads what an earlier daemon knew. It is called before anything is buried.
-func (g *graveyard) load() error {
+func (g *tombstones) load() error {
 	if g.path == "" {
 		return nil
 	}
@@ -103,8 +103,8 @@ func (g *graveyard) load() error {
 
 // read takes in every line that can be read: the last may be torn by a crash, and
 // nothing depends on one that was damaged. The caller holds g.mu.
-func (g *graveyard) read(r io.Reader) {
-	lines := bufio.NewReaderSize(r, maxGraveLine)
+func (g *tombstones) read(r io.Reader) {
+	lines := bufio.NewReaderSize(r, maxTombstoneLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		for errors.Is(err, bufio.ErrBufferFull) {
@@ -115,18 +115,18 @@ func (g *graveyard) read(r io.Reader) {
 			return
 		}
 		g.lines++
-		var e epitaph
+		var e tombstone
 		if len(line) > 0 && json.Unmarshal(line, &e) == nil && !e.At.IsZero() {
 			g.add(&e)
 		}
 	}
 }
 
-// add puts an epitaph into the tables. The caller holds g.mu.
-func (g *graveyard) add(e *epitaph) {
-	list, most := g.plain, maxGraves
+// add puts a tombstone into the tables. The caller holds g.mu.
+func (g *tombstones) add(e *tombstone) {
+	list, most := g.plain, maxTombstones
 	if e.Sandbox.IdempotencyKey != "" {
-		list, most = g.keyed, maxKeyGraves
+		list, most = g.keyed, maxKeyTombstones
 		g.byKey[nameKey{e.Sandbox.Tenant, e.Sandbox.IdempotencyKey}] = e
 	}
 	if e.Sandbox.ID != "" {
@@ -140,8 +140,8 @@ func (g *graveyard) add(e *epitaph) {
 	}
 }
 
-// drop takes an epitaph out of the maps. The caller holds g.mu.
-func (g *graveyard) drop(e *epitaph) {
+// drop takes a tombstone out of the maps. The caller holds g.mu.
+func (g *tombstones) drop(e *tombstone) {
 	if g.byID[e.Sandbox.ID] == e {
 		delete(g.byID, e.Sandbox.ID)
 	}
@@ -152,8 +152,8 @@ func (g *graveyard) drop(e *epitaph) {
 
 // forget drops what has expired, and says when the next will have; a zero time is
 // never. The caller holds g.mu.
-func (g *graveyard) forget(at time.Time) (next time.Time) {
-	for _, lists := range []map[string][]*epitaph{g.plain, g.keyed} {
+func (g *tombstones) forget(at time.Time) (next time.Time) {
+	for _, lists := range []map[string][]*tombstone{g.plain, g.keyed} {
 		for tenant, list := range lists {
 			n := 0
 			for n < len(list) && list[n].expired(at) {
@@ -165,9 +165,9 @@ func (g *graveyard) forget(at time.Time) (next time.Time) {
 				delete(lists, tenant)
 				continue
 			case n > 0:
-				lists[tenant] = append([]*epitaph(nil), list[n:]...)
+				lists[tenant] = append([]*tombstone(nil), list[n:]...)
 			}
-			if until := lists[tenant][0].At.Add(graveTime); next.IsZero() || until.Before(next) {
+			if until := lists[tenant][0].At.Add(tombstoneTime); next.IsZero() || until.Before(next) {
 				next = until
 			}
 		}
@@ -177,7 +177,7 @@ func (g *graveyard) forget(at time.Time) (next time.Time) {
 
 // tidy forgets what is due at some time, and says when the next is; a zero time is
 // never.
-func (g *graveyard) tidy(at time.Time) (next time.Time) {
+func (g *tombstones) tidy(at time.Time) (next time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if next = g.forget(at); next.IsZero() {
@@ -190,9 +190,9 @@ func (g *graveyard) tidy(at time.Time) (next time.Time) {
 	return next
 }
 
-// bury keeps an epitaph, in any case in memory; the error is that it will not
+// bury keeps a tombstone, in any case in memory; the error is that it will not
 // outlive this process.
-func (g *graveyard) bury(e *epitaph) error {
+func (g *tombstones) bury(e *tombstone) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if old := g.byID[e.Sandbox.ID]; old != nil && e.Sandbox.ID != "" {
@@ -206,7 +206,7 @@ func (g *graveyard) bury(e *epitaph) error {
 	if err != nil {
 		return fmt.Errorf("encode removed sandbox: %w", err)
 	}
-	if g.lines > 2*g.known()+spareGraves {
+	if g.lines > 2*g.known()+spareTombstones {
 		return g.rewrite()
 	}
 	f, err := os.OpenFile(g.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -226,8 +226,8 @@ func (g *graveyard) bury(e *epitaph) error {
 }
 
 // known counts what is known. The caller holds g.mu.
-func (g *graveyard) known() (n int) {
-	for _, lists := range []map[string][]*epitaph{g.plain, g.keyed} {
+func (g *tombstones) known() (n int) {
+	for _, lists := range []map[string][]*tombstone{g.plain, g.keyed} {
 		for _, list := range lists {
 			n += len(list)
 		}
@@ -236,11 +236,11 @@ func (g *graveyard) known() (n int) {
 }
 
 // rewrite leaves only what is still known in the file. The caller holds g.mu.
-func (g *graveyard) rewrite() error {
+func (g *tombstones) rewrite() error {
 	g.forget(now())
 	var all bytes.Buffer
 	lines := 0
-	for _, lists := range []map[string][]*epitaph{g.plain, g.keyed} {
+	for _, lists := range []map[string][]*tombstone{g.plain, g.keyed} {
 		for _, list := range lists {
 			for _, e := range list {
 				line, err := json.Marshal(e)
@@ -252,7 +252,7 @@ func (g *graveyard) rewrite() error {
 			}
 		}
 	}
-	if err := hostfile.ReplaceIn(filepath.Dir(g.path), graveFile, all.Bytes()); err != nil {
+	if err := hostfile.ReplaceIn(filepath.Dir(g.path), tombstoneFile, all.Bytes()); err != nil {
 		return fmt.Errorf("rewrite list of removed sandboxes: %w", err)
 	}
 	g.lines = lines
@@ -260,7 +260,7 @@ func (g *graveyard) rewrite() error {
 }
 
 // of is the last record of a sandbox that caller could see, by its id.
-func (g *graveyard) of(caller policy.Caller, id string) (api.Sandbox, bool) {
+func (g *tombstones) of(caller policy.Caller, id string) (api.Sandbox, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.byID[id]
@@ -271,7 +271,7 @@ func (g *graveyard) of(caller policy.Caller, id string) (api.Sandbox, bool) {
 }
 
 // keyOf is what became of a key; nil is nothing yet.
-func (g *graveyard) keyOf(tenant, key string) *epitaph {
+func (g *tombstones) keyOf(tenant, key string) *tombstone {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if e := g.byKey[nameKey{tenant, key}]; e != nil && !e.expired(now()) {
@@ -282,7 +282,7 @@ func (g *graveyard) keyOf(tenant, key string) *epitaph {
 
 // missing is the error for a sandbox that is not on record: it says so, of one that
 // was there and is removed, and why that ended.
-func (g *graveyard) missing(caller policy.Caller, ref string) error {
+func (g *tombstones) missing(caller policy.Caller, ref string) error {
 	sb, ok := g.of(caller, ref)
 	if !ok {
 		return policy.NoSandbox(ref)

@@ -71,8 +71,8 @@ func (t *told) kinds() []api.EgressKind {
 	return out
 }
 
-// ask asks the resolver of a way for a name.
-func ask(t testing.TB, w *Way, name string) (netip.Addr, int) {
+// ask asks the resolver of a network for a name.
+func ask(t testing.TB, w *Network, name string) (netip.Addr, int) {
 	t.Helper()
 	q, err := new(dns.Msg).SetQuestion(name+".", dns.TypeA).Pack()
 	if err != nil {
@@ -130,8 +130,8 @@ func echo(t testing.TB) uint16 {
 	return netip.MustParseAddrPort(l.Addr().String()).Port()
 }
 
-// open makes the way of one sandbox and does with it what a create does.
-func open(t testing.TB, ws *Ways, p Place) *Way {
+// open makes the network of one sandbox and does with it what a create does.
+func open(t testing.TB, ws *Networks, p Place) *Network {
 	t.Helper()
 	w, err := ws.Open(t.Context(), p)
 	if err != nil {
@@ -146,7 +146,7 @@ func open(t testing.TB, ws *Ways, p Place) *Way {
 	return w
 }
 
-func newWays(t testing.TB, o Options) *Ways {
+func newNetworks(t testing.TB, o Options) *Networks {
 	t.Helper()
 	ws := New(t.Context(), o)
 	t.Cleanup(func() {
@@ -158,7 +158,7 @@ func newWays(t testing.TB, o Options) *Ways {
 }
 
 func TestRefusalsAreTold(t *testing.T) {
-	ws := newWays(t, Options{})
+	ws := newNetworks(t, Options{})
 	seen := &told{}
 	dir := filepath.Join(t.TempDir(), "network")
 	w := open(t, ws, Place{ID: "sb-1", Name: "box", Hostname: "box", Dir: dir, Grant: grant(t, "web.example"), Tell: seen.tell})
@@ -214,7 +214,7 @@ func TestRefusalsAreTold(t *testing.T) {
 // TestReadLogHasAll: a reader of the log sees all that happened before it came, however
 // late the writer is.
 func TestReadLogHasAll(t *testing.T) {
-	ws := newWays(t, Options{})
+	ws := newNetworks(t, Options{})
 	late := make(chan struct{})
 	w := open(t, ws, Place{
 		ID: "sb-1", Name: "box", Hostname: "box", Dir: filepath.Join(t.TempDir(), "network"), Grant: grant(t, "web.example"),
@@ -240,17 +240,19 @@ func TestReadLogHasAll(t *testing.T) {
 }
 
 // TestNextDaemon: after one daemon the next has the same link, the same names, what
-// was used, and the log. When the holder has gone with the first, it has none.
+// was used, and the log. When the fd store has gone with the first, it has none.
 func TestNextDaemon(t *testing.T) {
 	dir := t.TempDir()
 	port := echo(t)
-	again := func() *Ways { return New(t.Context(), Options{Holder: fdstore.NewClient(fdstore.Options{Dir: dir})}) }
+	again := func() *Networks {
+		return New(t.Context(), Options{Store: fdstore.NewClient(fdstore.Options{Dir: dir})})
+	}
 	p := Place{ID: "sb-1", Dir: filepath.Join(dir, "network"), Grant: grant(t, fmt.Sprintf("web.example:%d", port), "b.example")}
 	first := again()
 	w := open(t, first, p)
 	b, _ := ask(t, w, "b.example")
 	web, _ := ask(t, w, "web.example")
-	flow := func(w *Way) {
+	flow := func(w *Network) {
 		t.Helper()
 		o := newOpening(t)
 		var wg sync.WaitGroup
@@ -305,10 +307,10 @@ func TestNextDaemon(t *testing.T) {
 	}
 }
 
-// TestDamagedNamesAreNoNames: a way whose table cannot be believed is not opened.
+// TestDamagedNamesAreNoNames: a network whose table cannot be believed is not opened.
 func TestDamagedNamesAreNoNames(t *testing.T) {
 	dir := t.TempDir()
-	ws := New(t.Context(), Options{Holder: fdstore.NewClient(fdstore.Options{Dir: dir})})
+	ws := New(t.Context(), Options{Store: fdstore.NewClient(fdstore.Options{Dir: dir})})
 	p := Place{ID: "sb-1", Dir: filepath.Join(dir, "network"), Grant: grant(t, "a.example")}
 	w := open(t, ws, p)
 	ask(t, w, "a.example")
@@ -328,7 +330,7 @@ func TestDamagedNamesAreNoNames(t *testing.T) {
 
 // TestRulesChange: those that are set hold at once, those that are temporary end.
 func TestRulesChange(t *testing.T) {
-	ws := newWays(t, Options{})
+	ws := newNetworks(t, Options{})
 	w := open(t, ws, Place{ID: "sb-1", Dir: filepath.Join(t.TempDir(), "network")})
 	defer w.Close()
 	if _, code := ask(t, w, "a.example"); code != dns.RcodeRefused {

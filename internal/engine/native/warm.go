@@ -69,13 +69,13 @@ func (k kind) plan(id string) engine.Plan {
 	}
 }
 
-// newSpare begins one and waits until its agent is executed.
-func (e *Engine) newSpare(ctx context.Context, k kind, id string) (*creation, error) {
+// newWarm begins one and waits until its agent is executed.
+func (e *Engine) newWarm(ctx context.Context, k kind, id string) (*creation, error) {
 	c := newCreation(ctx, e, k.plan(id))
 	err := c.do(ctx, []pidfd.Step{
 		{Name: pidfd.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
-		{Name: "open files", Do: c.openSpare},
+		{Name: "open files", Do: c.openWarm},
 		{Name: "start process", Do: c.start},
 		{Name: "make ids", Do: c.mapIDs},
 		{Name: "wait for execution", Do: c.awaitExecution},
@@ -86,8 +86,8 @@ func (e *Engine) newSpare(ctx context.Context, k kind, id string) (*creation, er
 	return c, nil
 }
 
-// openSpare opens what an agent is given whatever the plan says.
-func (c *creation) openSpare(context.Context) error {
+// openWarm opens what an agent is given whatever the plan says.
+func (c *creation) openWarm(context.Context) error {
 	err := each(c.openPipes, c.openConversation, c.openGroups, c.openAgent, c.openDevices)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 
 // finish makes of a spare the instance that a plan says.
 func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, error) {
-	spare := c.rec
+	warm := c.rec
 	c.plan, c.clean = p, context.WithoutCancel(ctx)
 	err := c.do(ctx, []pidfd.Step{
 		{Name: pidfd.StepRecord, Do: c.adopt},
@@ -169,8 +169,8 @@ func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, 
 		{Name: "wait for agent", Do: c.hear},
 		{Name: "find agent", Do: c.findAgent},
 	})
-	c.e.records.Remove(spare)
-	c.e.pool.forget(spare.ID)
+	c.e.records.Remove(warm)
+	c.e.pool.forget(warm.ID)
 	c.e.pool.fill(p)
 	if err != nil {
 		return nil, err
@@ -271,5 +271,5 @@ func (c *creation) hear(ctx context.Context) error {
 	return err
 }
 
-// spareName is the name of a new spare, which its groups keep.
-func spareName() string { return api.NewID("spare-") }
+// warmName is the name of a new spare, which its groups keep.
+func warmName() string { return api.NewID("spare-") }

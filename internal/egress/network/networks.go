@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 
@@ -25,11 +25,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Options are what Ways work with.
+// Options are what Networks work with.
 type Options struct {
-	// Holder keeps links for the next daemon; nil is for sandboxes that end with this
+	// Store keeps links for the next daemon; nil is for sandboxes that end with this
 	// process.
-	Holder *fdstore.Client
+	Store *fdstore.Client
 	// Logger receives what nobody waits for; nil discards it.
 	Logger *slog.Logger
 	// Own says whether a public address is this machine's; nil asks the machine.
@@ -42,9 +42,9 @@ type Options struct {
 	Roots *x509.CertPool
 }
 
-// Ways are the ways out of the sandboxes of one owner. One without any costs
+// Networks are the networks of the sandboxes of one owner. One without any costs
 // nothing but memory for itself.
-type Ways struct {
+type Networks struct {
 	opts  Options
 	log   *slog.Logger
 	ctx   context.Context // of flows and log lines
@@ -52,14 +52,14 @@ type Ways struct {
 	wg    sync.WaitGroup // the writer of records
 
 	mu      sync.Mutex
-	gateway *netstack.Gateway // nil until the first way
-	open    map[string]*Way
+	gateway *netstack.Gateway // nil until the first network
+	open    map[string]*Network
 	closed  bool
 }
 
-// entry is a record on its way to the log, or a mark behind those before it.
+// entry is a record on its network to the log, or a mark behind those before it.
 type entry struct {
-	way     *Way
+	network *Network
 	rec     api.EgressRecord
 	reached chan struct{} // of a mark: is closed when the writer is there
 }
@@ -67,24 +67,24 @@ type entry struct {
 // maxQueue is how many records may wait; whoever has another waits with it.
 const maxQueue = 1024
 
-// New makes Ways. Of ctx it keeps the values; Close ends them.
-func New(ctx context.Context, o Options) *Ways {
+// New makes Networks. Of ctx it keeps the values; Close ends them.
+func New(ctx context.Context, o Options) *Networks {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Redact == nil {
 		o.Redact = func(text string) string { return text }
 	}
-	return &Ways{opts: o, log: o.Logger, ctx: context.WithoutCancel(ctx), open: map[string]*Way{}}
+	return &Networks{opts: o, log: o.Logger, ctx: context.WithoutCancel(ctx), open: map[string]*Network{}}
 }
 
-// Open makes the way out of a new sandbox. On an error nothing is left but files in
-// the way's directory.
-func (ws *Ways) Open(ctx context.Context, p Place) (*Way, error) {
+// Open makes the network of a new sandbox. On an error nothing is left but files in
+// the network's directory.
+func (ws *Networks) Open(ctx context.Context, p Place) (*Network, error) {
 	if err := os.Mkdir(p.Dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make directory of the network: %w", err)
 	}
-	w := &Way{ways: ws, place: p, grant: p.Grant}
+	w := &Network{networks: ws, place: p, grant: p.Grant}
 	if err := errors.Join(w.writeFiles(), w.prepare(ws.ctx)); err != nil {
 		return nil, fmt.Errorf("make network: %w", err)
 	}
@@ -99,7 +99,7 @@ func (ws *Ways) Open(ctx context.Context, p Place) (*Way, error) {
 	if w.far, err = w.link.Duplicate(); err != nil {
 		return nil, errors.Join(err, theirs.Close(), w.Close())
 	}
-	if ws.opts.Holder != nil {
+	if ws.opts.Store != nil {
 		// Beside the engine's work, for the first one starts a process.
 		w.parked = make(chan error, 1)
 		w.pending.Go(func() { w.parked <- ws.park(ctx, w) })
@@ -107,18 +107,18 @@ func (ws *Ways) Open(ctx context.Context, p Place) (*Way, error) {
 	return w, nil
 }
 
-// park gives the holder a duplicate of a link.
-func (ws *Ways) park(ctx context.Context, w *Way) error {
+// park gives the fd store a duplicate of a link.
+func (ws *Networks) park(ctx context.Context, w *Network) error {
 	dup, err := w.link.Duplicate()
 	if err != nil {
 		return err
 	}
 	defer dup.Close()
-	return ws.opts.Holder.Put(ctx, w.place.ID, dup)
+	return ws.opts.Store.Put(ctx, w.place.ID, dup)
 }
 
-// ParkAgain gives a new holder the links that one had which has died.
-func (ws *Ways) ParkAgain() {
+// ParkAgain gives a new fd store the links that one had which has died.
+func (ws *Networks) ParkAgain() {
 	ws.mu.Lock()
 	open := slices.Collect(maps.Values(ws.open))
 	ws.mu.Unlock()
@@ -146,18 +146,18 @@ func (ws *Ways) ParkAgain() {
 // ErrLost says that nobody has the link of a sandbox any more.
 var ErrLost = errors.New("nobody holds the link")
 
-// Adopt takes back the way of a sandbox that an earlier daemon made: what was an
+// Adopt takes back the network of a sandbox that an earlier daemon made: what was an
 // address of a name is that again. ErrLost is for one whose link is gone; it cannot
 // be made again as long as the sandbox lives.
-func (ws *Ways) Adopt(ctx context.Context, p Place) (*Way, error) {
-	if ws.opts.Holder == nil {
+func (ws *Networks) Adopt(ctx context.Context, p Place) (*Network, error) {
+	if ws.opts.Store == nil {
 		return nil, ErrLost
 	}
-	w := &Way{ways: ws, place: p, grant: p.Grant}
+	w := &Network{networks: ws, place: p, grant: p.Grant}
 	if err := w.prepare(ws.ctx); err != nil {
 		return nil, fmt.Errorf("recover network: %w", err)
 	}
-	ours, err := ws.opts.Holder.Take(ctx, p.ID)
+	ours, err := ws.opts.Store.Take(ctx, p.ID)
 	if errors.Is(err, fdstore.ErrNone) {
 		return nil, ErrLost
 	}
@@ -171,7 +171,7 @@ func (ws *Ways) Adopt(ctx context.Context, p Place) (*Way, error) {
 }
 
 // start begins to serve a link; the first one starts what all of them need.
-func (ws *Ways) start(w *Way, ours *os.File) error {
+func (ws *Networks) start(w *Network, ours *os.File) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
@@ -197,7 +197,7 @@ func (ws *Ways) start(w *Way, ours *os.File) error {
 }
 
 // dialer opens the real connections of a sandbox.
-func (ws *Ways) dialer(g policy.EgressGrant) *upstream.Dialer {
+func (ws *Networks) dialer(g policy.EgressGrant) *upstream.Dialer {
 	d := &upstream.Dialer{}
 	if len(g.Hosts) > 0 {
 		d.Hosts = make(map[rule.Name][]netip.Addr, len(g.Hosts))
@@ -219,41 +219,41 @@ func (ws *Ways) dialer(g policy.EgressGrant) *upstream.Dialer {
 }
 
 // write writes records until the queue is closed.
-func (ws *Ways) write() {
+func (ws *Networks) write() {
 	for e := range ws.queue {
 		if e.reached != nil {
 			close(e.reached)
-			e.way.pending.Done()
+			e.network.pending.Done()
 			continue
 		}
-		e.way.write(e.rec)
+		e.network.write(e.rec)
 	}
 }
 
-func (ws *Ways) forget(w *Way) {
+func (ws *Networks) forget(w *Network) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	delete(ws.open, w.place.ID)
 }
 
-// unpark takes the duplicate of a link back from the holder.
-func (ws *Ways) unpark(w *Way) error {
-	if ws.opts.Holder == nil {
+// unpark takes the duplicate of a link back from the fd store.
+func (ws *Networks) unpark(w *Network) error {
+	if ws.opts.Store == nil {
 		return nil
 	}
-	return ws.opts.Holder.Drop(ws.ctx, w.place.ID)
+	return ws.opts.Store.Drop(ws.ctx, w.place.ID)
 }
 
-// Sweep has the holder let go of the links of all sandboxes but those in keep.
-func (ws *Ways) Sweep(ctx context.Context, keep []string) error {
-	if ws.opts.Holder == nil {
+// Sweep has the fd store let go of the links of all sandboxes but those in keep.
+func (ws *Networks) Sweep(ctx context.Context, keep []string) error {
+	if ws.opts.Store == nil {
 		return nil
 	}
-	return ws.opts.Holder.Keep(ctx, keep)
+	return ws.opts.Store.Keep(ctx, keep)
 }
 
-// Close leaves all ways that are open to the holder, and ends what served them.
-func (ws *Ways) Close() error {
+// Close leaves all networks that are open to the fd store, and ends what served them.
+func (ws *Networks) Close() error {
 	ws.mu.Lock()
 	was, gateway := ws.closed, ws.gateway
 	ws.closed = true
@@ -271,8 +271,8 @@ func (ws *Ways) Close() error {
 		close(ws.queue)
 		ws.wg.Wait()
 	}
-	if ws.opts.Holder != nil {
-		errs = append(errs, ws.opts.Holder.Close())
+	if ws.opts.Store != nil {
+		errs = append(errs, ws.opts.Store.Close())
 	}
 	return errors.Join(errs...)
 }

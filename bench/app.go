@@ -18,8 +18,8 @@ import (
 	"github.com/cloche-dev/cloche/client"
 )
 
-// house is the product: its daemon, and its command line without one.
-type house struct {
+// app is the product: its daemon, and its command line without one.
+type app struct {
 	bin       string
 	home      string // of the daemon
 	runHome   string // of runs without a daemon
@@ -30,13 +30,13 @@ type house struct {
 	onStep func(step string, took time.Duration)
 }
 
-func newHouse(ctx context.Context, b *bench) (*house, error) {
-	return newHouseIn(ctx, b, b.bin, b.dir)
+func newApp(ctx context.Context, b *bench) (*app, error) {
+	return newAppIn(ctx, b, b.bin, b.dir)
 }
 
-// newHouseIn is a daemon of the executable bin with its home and socket in dir.
-func newHouseIn(ctx context.Context, b *bench, bin, dir string) (*house, error) {
-	h := &house{
+// newAppIn is a daemon of the executable bin with its home and socket in dir.
+func newAppIn(ctx context.Context, b *bench, bin, dir string) (*app, error) {
+	h := &app{
 		bin: bin, home: filepath.Join(dir, "home"), runHome: filepath.Join(dir, "run-home"), workspace: filepath.Join(dir, "workspace"),
 	}
 	if err := os.Mkdir(h.workspace, 0o755); err != nil {
@@ -66,7 +66,7 @@ func newHouseIn(ctx context.Context, b *bench, bin, dir string) (*house, error) 
 	return h, nil
 }
 
-func (h *house) spec() api.SandboxSpec {
+func (h *app) spec() api.SandboxSpec {
 	return api.SandboxSpec{
 		Workspace: &api.Workspace{Dir: h.workspace},
 		Limits:    api.Limits{CPUs: limitCPUs, MemoryBytes: limitMemory, Pids: limitPids},
@@ -74,7 +74,7 @@ func (h *house) spec() api.SandboxSpec {
 }
 
 // run is one call over the daemon's socket: create, run, remove.
-func (h *house) run(ctx context.Context, want string, argv ...string) (measure, error) {
+func (h *app) run(ctx context.Context, want string, argv ...string) (measure, error) {
 	var m measure
 	step, last := "", time.Now()
 	note := func(next string) {
@@ -119,7 +119,7 @@ func (h *house) run(ctx context.Context, want string, argv ...string) (measure, 
 }
 
 // cli is `cloche run` as a whole process, without a daemon.
-func (h *house) cli(ctx context.Context, want string, argv ...string) (measure, error) {
+func (h *app) cli(ctx context.Context, want string, argv ...string) (measure, error) {
 	args := []string{
 		h.bin, "run", "--quiet", "--home", h.runHome, "--workspace", h.workspace, "--memory", strconv.Itoa(limitMemory),
 		"--cpus", strconv.Itoa(limitCPUs), "--pids", strconv.Itoa(limitPids), "--",
@@ -128,19 +128,19 @@ func (h *house) cli(ctx context.Context, want string, argv ...string) (measure, 
 }
 
 // create makes a sandbox that stays until it is removed.
-func (h *house) create(ctx context.Context) (*client.Sandbox, error) {
+func (h *app) create(ctx context.Context) (*client.Sandbox, error) {
 	return h.client.Create(ctx, h.spec())
 }
 
 // createOn is create on an engine that is not the usual one.
-func (h *house) createOn(ctx context.Context, engine string) (*client.Sandbox, error) {
+func (h *app) createOn(ctx context.Context, engine string) (*client.Sandbox, error) {
 	spec := h.spec()
 	spec.Engine = engine
 	return h.client.Create(ctx, spec)
 }
 
 // execTrue is the round trip of a collected exec.
-func (h *house) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string) (measure, error) {
+func (h *app) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string) (measure, error) {
 	began := time.Now()
 	res, err := sb.Exec(ctx, argv...)
 	took := time.Since(began)
@@ -151,7 +151,7 @@ func (h *house) execTrue(ctx context.Context, sb *client.Sandbox, argv ...string
 }
 
 // spawnInside is what a program costs that another inside starts.
-func (h *house) spawnInside(ctx context.Context, sb *client.Sandbox) (measure, error) {
+func (h *app) spawnInside(ctx context.Context, sb *client.Sandbox) (measure, error) {
 	res, err := sb.Exec(ctx, "python3", "-c", spawnInside)
 	if err != nil {
 		return measure{}, err
@@ -172,7 +172,7 @@ type hostImage struct {
 }
 
 // hostImage is known after the first sandbox.
-func (h *house) hostImage() (hostImage, error) {
+func (h *app) hostImage() (hostImage, error) {
 	records, err := filepath.Glob(filepath.Join(h.home, "images", "host*.json"))
 	if err != nil || len(records) == 0 {
 		return hostImage{}, errors.Join(errors.New("find the daemon's image host: no record"), err)

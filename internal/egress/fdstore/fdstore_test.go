@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// client makes a Client over a directory; the holder that it starts, if any, dies
+// client makes a Client over a directory; the fd store that it starts, if any, dies
 // with the test.
 func client(t *testing.T, dir string, again func()) *Client {
 	t.Helper()
@@ -43,7 +43,7 @@ func client(t *testing.T, dir string, again func()) *Client {
 	return c
 }
 
-// pid is the one child of this test that plays the holder; 0 is none.
+// pid is the one child of this test that plays the fd store; 0 is none.
 func pid(t testing.TB) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -149,7 +149,7 @@ func TestOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestNobodyIsStartedToTake: who holds nothing needs no holder.
+// TestNobodyIsStartedToTake: who holds nothing needs no fd store.
 func TestNobodyIsStartedToTake(t *testing.T) {
 	dir := t.TempDir()
 	c := client(t, dir, nil)
@@ -190,8 +190,8 @@ func TestManyLinks(t *testing.T) {
 	}
 }
 
-// TestHolderThatDies is told, and the next question starts another.
-func TestHolderThatDies(t *testing.T) {
+// TestStoreThatDies is told, and the next question starts another.
+func TestStoreThatDies(t *testing.T) {
 	again := make(chan struct{}, 1)
 	c := client(t, t.TempDir(), func() { again <- struct{}{} })
 	near, far := pair(t)
@@ -224,8 +224,8 @@ func TestHolderThatDies(t *testing.T) {
 	same(t, f, far, "hello")
 }
 
-// TestHolderInheritsNothing: what the daemon was started with stays its own.
-func TestHolderInheritsNothing(t *testing.T) {
+// TestStoreInheritsNothing: what the daemon was started with stays its own.
+func TestStoreInheritsNothing(t *testing.T) {
 	var fds [2]int
 	if err := unix.Pipe(fds[:]); err != nil { // outlives execve
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestHolderInheritsNothing(t *testing.T) {
 	}
 }
 
-// startServer runs a holder in this process, which looks often whether its links have
+// startServer runs an fd store in this process, which looks often whether its links have
 // another end. While somebody is there it waits for longer than any test takes.
 func startServer(t *testing.T) (path string, ended chan int) {
 	t.Helper()
@@ -276,7 +276,7 @@ func startServer(t *testing.T) (path string, ended chan int) {
 	return path, ended
 }
 
-// TestEndsByItself: a holder stays while somebody is there or it holds a link that
+// TestEndsByItself: an fd store stays while somebody is there or it holds a link that
 // has another end, and no longer.
 func TestEndsByItself(t *testing.T) {
 	path, ended := startServer(t)

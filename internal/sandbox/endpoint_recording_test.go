@@ -17,7 +17,7 @@ import (
 // TestEndpointRecording: a recording goes on over a restart of the daemon, is nobody
 // else's to make meanwhile, and answers when the sandbox and the service are gone.
 func TestEndpointRecording(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.newManager(false)
 	if err := m.Recover(t.Context()); err != nil {
 		t.Fatal(err)

@@ -35,19 +35,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of a town. All of them lead to the test, and the public ones are
+// The addresses of a test network. All of them lead to the test, and the public ones are
 // public to the daemon, for no interface has them.
 const (
-	townAllowed = "93.184.215.14"
-	townEvil    = "93.184.215.66"
-	townOwn     = "93.184.216.34" // is the machine's own
+	testnetAllowed = "93.184.215.14"
+	testnetEvil    = "93.184.215.66"
+	testnetOwn     = "93.184.216.34" // is the machine's own
 )
 
-// town is a network of the test's own, with a daemon in it. The test plays the whole
+// test network is a network of the test's own, with a daemon in it. The test plays the whole
 // world outside: the machine's resolver, web servers and everything else; and it sees
 // every packet that leaves the daemon.
-type town struct {
-	*house
+type testnet struct {
+	*fixture
 	do   chan func() // run in the network
 	over chan struct{}
 
@@ -57,19 +57,19 @@ type town struct {
 	mu       sync.Mutex
 	zone     map[string]func(asked int) []string
 	asked    []string
-	requests []townRequest
+	requests []testnetRequest
 	received int64 // bytes that reached port 5432
 	sent     map[string]int
 	marked   int64
 }
 
-// townRequest is what a web server of the town was asked.
-type townRequest struct {
+// testnetRequest is what a web server of the test network was asked.
+type testnetRequest struct {
 	at, sni, host, target, authorization string
 }
 
-// newTown starts a town whose daemon has this policy and these settings.
-func newTown(t *testing.T, policy, settings string) *town {
+// newTestnet starts a test network whose daemon has this policy and these settings.
+func newTestnet(t *testing.T, policy, settings string) *testnet {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts sandboxes and attacks them")
@@ -88,9 +88,9 @@ func newTown(t *testing.T, policy, settings string) *town {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &town{
-		house: &house{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t},
-		do:    make(chan func()), over: make(chan struct{}), sent: map[string]int{}, zone: map[string]func(int) []string{},
+	w := &testnet{
+		fixture: &fixture{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t},
+		do:      make(chan func()), over: make(chan struct{}), sent: map[string]int{}, zone: map[string]func(int) []string{},
 	}
 	t.Cleanup(w.tearDown)
 	for name, text := range map[string]string{"policy.yaml": policy, "settings.yaml": settings} {
@@ -98,9 +98,9 @@ func newTown(t *testing.T, policy, settings string) *town {
 			t.Fatal(err)
 		}
 	}
-	w.knows("allowed.test", townAllowed)
-	w.knows("evil.test", townEvil)
-	w.knows("db.test", townAllowed)
+	w.knows("allowed.test", testnetAllowed)
+	w.knows("evil.test", testnetEvil)
+	w.knows("db.test", testnetAllowed)
 	if err := w.found(filepath.Join(t.TempDir(), "resolv.conf")); err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +109,8 @@ func newTown(t *testing.T, policy, settings string) *town {
 	return w
 }
 
-// found makes the network and a thread in it, which ends with the town.
-func (w *town) found(resolv string) error {
+// found makes the network and a thread in it, which ends with the test network.
+func (w *testnet) found(resolv string) error {
 	if err := os.WriteFile(resolv, []byte("nameserver 127.0.0.53\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (w *town) found(resolv string) error {
 }
 
 // inside runs f in the network and fails the test if it fails.
-func (w *town) inside(f func() error) {
+func (w *testnet) inside(f func() error) {
 	w.t.Helper()
 	done := make(chan error)
 	w.do <- func() { done <- f() }
@@ -142,7 +142,7 @@ func (w *town) inside(f func() error) {
 	}
 }
 
-func (w *town) settle() {
+func (w *testnet) settle() {
 	w.t.Helper()
 	ip := func(args string) {
 		w.t.Helper()
@@ -154,7 +154,7 @@ func (w *town) settle() {
 		})
 	}
 	ip("link set lo up")
-	ip("addr add " + townOwn + "/32 dev lo")
+	ip("addr add " + testnetOwn + "/32 dev lo")
 	for _, range4 := range []string{"93.184.215.0/24", "8.8.8.0/24", "1.1.1.0/24", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "168.63.129.16/32"} {
 		ip("route add local " + range4 + " dev lo")
 	}
@@ -171,29 +171,29 @@ func (w *town) settle() {
 	w.inside(w.begin)
 }
 
-// revive is house.revive, in the network.
-func (w *town) revive() {
+// revive is fixture.revive, in the network.
+func (w *testnet) revive() {
 	w.t.Helper()
 	if w.daemon == nil {
 		w.inside(w.begin)
 	}
 }
 
-// knows makes a name of the town's resolver.
-func (w *town) knows(name string, addrs ...string) {
+// knows makes a name of the test network's resolver.
+func (w *testnet) knows(name string, addrs ...string) {
 	w.answers(name, func(int) []string { return addrs })
 }
 
 // answers is knows for answers that change. An answer that is no address is another
 // name of the same host.
-func (w *town) answers(name string, f func(asked int) []string) {
+func (w *testnet) answers(name string, f func(asked int) []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.zone[name+"."] = f
 }
 
 // ServeDNS implements dns.Handler. What is asked for is on record.
-func (w *town) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
+func (w *testnet) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := new(dns.Msg).SetReply(q)
@@ -231,8 +231,8 @@ func (w *town) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
 }
 
 // ServeHTTP implements http.Handler. /to/URL leads elsewhere, /ws becomes an echo.
-func (w *town) ServeHTTP(out http.ResponseWriter, r *http.Request) {
-	q := townRequest{host: r.Host, target: r.RequestURI, authorization: r.Header.Get("Authorization")}
+func (w *testnet) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	q := testnetRequest{host: r.Host, target: r.RequestURI, authorization: r.Header.Get("Authorization")}
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		q.at = a.String()
 	}
@@ -262,8 +262,8 @@ func (w *town) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 }
 
 // listen is the world.
-func (w *town) listen() error {
-	cert, root, err := townCertificate("allowed.test", "evil.test")
+func (w *testnet) listen() error {
+	cert, root, err := testnetCertificate("allowed.test", "evil.test")
 	if err != nil {
 		return err
 	}
@@ -339,7 +339,7 @@ func (w *town) listen() error {
 }
 
 // sink speaks first and then counts what comes.
-func (w *town) sink(c net.Conn) {
+func (w *testnet) sink(c net.Conn) {
 	io.WriteString(c, "ready\n")
 	buf := make([]byte, 64<<10)
 	for {
@@ -355,7 +355,7 @@ func (w *town) sink(c net.Conn) {
 
 // watch notes where packets go that leave anybody in the network: beginnings of TCP
 // connections, and everything else but the resolver's answers.
-func (w *town) watch() error {
+func (w *testnet) watch() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(bytesorder.BigEndian.Uint16([]byte{0, unix.ETH_P_ALL})<<8|unix.ETH_P_ALL>>8))
 	if err != nil {
 		return fmt.Errorf("watch packets: %w", err)
@@ -380,7 +380,7 @@ func (w *town) watch() error {
 	return nil
 }
 
-func (w *town) see(b []byte) {
+func (w *testnet) see(b []byte) {
 	if len(b) < 20 {
 		return
 	}
@@ -414,7 +414,7 @@ func (w *town) see(b []byte) {
 }
 
 // left forgets what was seen, and returns what of it was none of these.
-func (w *town) gone(but ...string) []string {
+func (w *testnet) gone(but ...string) []string {
 	w.t.Helper()
 	n := w.marks.Add(1)
 	_, _ = w.mark.Write([]byte("mark")) // an earlier one was refused, which is what this would say
@@ -441,8 +441,8 @@ func (w *town) gone(but ...string) []string {
 	return out
 }
 
-// heard forgets what the town was asked, and returns it.
-func (w *town) heard() (names []string, requests []townRequest) {
+// heard forgets what the test network was asked, and returns it.
+func (w *testnet) heard() (names []string, requests []testnetRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	names, requests = w.asked, w.requests
@@ -452,7 +452,7 @@ func (w *town) heard() (names []string, requests []townRequest) {
 
 // attack runs a Python program in a sandbox. It says LEAK for what it should not
 // have been able to do.
-func (w *town) attack(sandbox, program string) string {
+func (w *testnet) attack(sandbox, program string) string {
 	w.t.Helper()
 	out := w.python(sandbox, attackPrelude+program+"\nprint('over')\n")
 	if strings.Contains(out, "LEAK") || !strings.Contains(out, "over") {
@@ -526,7 +526,7 @@ def talk(data, host='allowed.test', port=80):
     return out
 `
 
-func townCertificate(names ...string) (cert tls.Certificate, root []byte, err error) {
+func testnetCertificate(names ...string) (cert tls.Certificate, root []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return cert, nil, err

@@ -21,7 +21,7 @@ import (
 // newSparing is an engine that keeps a sentry ready.
 func newSparing(t testing.TB, stateDir string) *gvisor.Engine {
 	t.Helper()
-	e, err := gvisor.New(gvisor.Options{StateDir: stateDir, Logger: logger, Spare: true})
+	e, err := gvisor.New(gvisor.Options{StateDir: stateDir, Logger: logger, Warm: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +29,9 @@ func newSparing(t testing.TB, stateDir string) *gvisor.Engine {
 	return e
 }
 
-// parkedSentries are the numbers of this process's children that are parked, or on
+// pooledSentries are the numbers of this process's children that are parked, or on
 // their way.
-func parkedSentries(t testing.TB) []int {
+func pooledSentries(t testing.TB) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
@@ -77,15 +77,15 @@ func sentryOf(t testing.TB, i engine.Instance) (pid int, cgroups []string) {
 	return s.Sentry.PID, s.Cgroups
 }
 
-// TestEngineWithSpare: a sandbox whose sentry was started before anybody asked for
+// TestEngineWithWarm: a sandbox whose sentry was started before anybody asked for
 // it is as good as any other, and its daemon's death is none of its business.
-func TestEngineWithSpare(t *testing.T) {
+func TestEngineWithWarm(t *testing.T) {
 	usable(t)
 	enginetest.Run(t, enginetest.Setup{
 		New: func(t testing.TB, dir string) engine.Engine {
-			e, before := newSparing(t, dir), len(parkedSentries(t))
+			e, before := newSparing(t, dir), len(pooledSentries(t))
 			e.Prepare("enginetest", 2, false)
-			eventually(t, "a sentry is ready", func() bool { return len(parkedSentries(t)) > before })
+			eventually(t, "a sentry is ready", func() bool { return len(pooledSentries(t)) > before })
 			return e
 		},
 		Images: enginetest.BuildImages(t, t.TempDir()), Kill: kill, Isolates: true, Survives: true,
@@ -93,9 +93,9 @@ func TestEngineWithSpare(t *testing.T) {
 	})
 }
 
-// TestSpare: the sentry that is ready becomes the next sandbox's, one for the sandbox
+// TestWarm: the sentry that is ready becomes the next sandbox's, one for the sandbox
 // after it is started, and nothing of it is left when the engine is closed.
-func TestSpare(t *testing.T) {
+func TestWarm(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())
 	e := newSparing(t, t.TempDir())
@@ -109,15 +109,15 @@ func TestSpare(t *testing.T) {
 		if try == 10 {
 			t.Fatalf("the sentry is %d, and %d was ready", pid, ready)
 		}
-		eventually(t, "a sentry is ready", func() bool { return len(parkedSentries(t)) == 1 })
-		ready = parkedSentries(t)[0]
+		eventually(t, "a sentry is ready", func() bool { return len(pooledSentries(t)) == 1 })
+		ready = pooledSentries(t)[0]
 		i = create(t, e, im, nil)
 		pid, cgroups = sentryOf(t, i)
 	}
 	if err := enginetest.Echo(t.Context(), i, "hello"); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the next one is ready", func() bool { return len(parkedSentries(t)) == 1 })
+	eventually(t, "the next one is ready", func() bool { return len(pooledSentries(t)) == 1 })
 	for _, dir := range cgroups {
 		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if sentry, serr := os.ReadFile(filepath.Join(dir, "sentry", "cgroup.procs")); serr == nil {
@@ -131,7 +131,7 @@ func TestSpare(t *testing.T) {
 	if err := e.Sweep(t.Context(), "enginetest", func(id string) bool { return id == planID(t, i) }); err != nil {
 		t.Error(err)
 	}
-	if len(parkedSentries(t)) != 1 {
+	if len(pooledSentries(t)) != 1 {
 		t.Error("the sentry was swept away")
 	}
 	if err := enginetest.Echo(t.Context(), i, "again"); err != nil {
@@ -143,7 +143,7 @@ func TestSpare(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := parkedSentries(t); len(left) > 0 {
+	if left := pooledSentries(t); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	for _, dir := range cgroups {
@@ -162,9 +162,9 @@ func planID(t testing.TB, i engine.Instance) string {
 	return s.ID
 }
 
-// TestSpareThatDoesNotFit: a sentry is one owner's, has that many processors and dies
+// TestWarmThatDoesNotFit: a sentry is one owner's, has that many processors and dies
 // with the engine or not; whoever needs another gets another.
-func TestSpareThatDoesNotFit(t *testing.T) {
+func TestWarmThatDoesNotFit(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())
 	for name, change := range map[string]func(*engine.Plan){
@@ -174,8 +174,8 @@ func TestSpareThatDoesNotFit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newSparing(t, t.TempDir())
 			e.Prepare("enginetest", 2, false)
-			eventually(t, "a sentry is ready", func() bool { return len(parkedSentries(t)) == 1 })
-			ready := parkedSentries(t)[0]
+			eventually(t, "a sentry is ready", func() bool { return len(pooledSentries(t)) == 1 })
+			ready := pooledSentries(t)[0]
 			i := create(t, e, im, change)
 			if pid, _ := sentryOf(t, i); pid == ready {
 				t.Error("it got the sentry that was not for it")
@@ -184,28 +184,28 @@ func TestSpareThatDoesNotFit(t *testing.T) {
 				t.Error(err)
 			}
 			e.Close()
-			if left := parkedSentries(t); len(left) > 0 {
+			if left := pooledSentries(t); len(left) > 0 {
 				t.Errorf("left: %v", left)
 			}
 		})
 	}
 }
 
-// TestSpareThatDied: a sentry that somebody killed is replaced.
-func TestSpareThatDied(t *testing.T) {
+// TestWarmThatDied: a sentry that somebody killed is replaced.
+func TestWarmThatDied(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())
 	e := newSparing(t, t.TempDir())
 	e.Prepare("enginetest", 2, false)
-	eventually(t, "a sentry is ready", func() bool { return len(parkedSentries(t)) == 1 })
-	p, err := os.FindProcess(parkedSentries(t)[0])
+	eventually(t, "a sentry is ready", func() bool { return len(pooledSentries(t)) == 1 })
+	p, err := os.FindProcess(pooledSentries(t)[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is gone", func() bool { return len(parkedSentries(t)) == 0 })
+	eventually(t, "it is gone", func() bool { return len(pooledSentries(t)) == 0 })
 	i := create(t, e, im, nil)
 	if err := enginetest.Echo(t.Context(), i, "hello"); err != nil {
 		t.Error(err)

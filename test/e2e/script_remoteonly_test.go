@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestElsewhere drives a daemon as it is on systems that are not Linux, built for this one:
+// TestRemoteOnly drives a daemon as it is on systems that are not Linux, built for this one:
 // its sandboxes run on another machine, in containers, and nothing of this one's files and
 // network is theirs. What that build has in common with the others' is all but sockets and
 // calls of files.
-func TestElsewhere(t *testing.T) {
+func TestRemoteOnly(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it builds another binary and starts a Docker daemon")
 	}
@@ -21,13 +21,13 @@ func TestElsewhere(t *testing.T) {
 		t.Skip("needs dockerd (package docker.io) and root, to start a Docker daemon of its own")
 	}
 	binary(t) // and so the agent is there
-	dir, err := os.MkdirTemp("", "cloche-elsewhere-")
+	dir, err := os.MkdirTemp("", "cloche-remoteonly-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bin := filepath.Join(dir, "cloche")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "elsewhere", "-o", bin, "./cmd/cloche")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "remoteonly", "-o", bin, "./cmd/cloche")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if given := os.Getenv("CLOCHE_ELSEWHERE_BIN"); given != "" {
 		cmd = exec.CommandContext(t.Context(), "cp", given, bin)
@@ -35,5 +35,5 @@ func TestElsewhere(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	runFiles(t, bin, []string{"test/e2e/testdata/elsewhere/docker.txtar"}, scriptTime)
+	runFiles(t, bin, []string{"test/e2e/testdata/remoteonly/docker.txtar"}, scriptTime)
 }

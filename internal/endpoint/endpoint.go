@@ -46,7 +46,7 @@ type Options struct {
 	Spec api.Endpoint
 	// Ranges are those, not public, in which the target may be.
 	Ranges []netip.Prefix
-	// Own says of an address that it is the house's, which is never a target; nil is none.
+	// Own says of an address that it is Cloche's, which is never a target; nil is none.
 	Own func(netip.AddrPort) bool
 	// Tenant and Sandbox, its id, go on record; the target is told the latter.
 	Tenant, Sandbox string
@@ -203,7 +203,7 @@ func (e *Endpoint) Enter(state api.EndpointState, reason string) {
 	}
 }
 
-// failed counts an error of the bridge, and degrades the endpoint for those that
+// failed counts an error of the endpoint, and degrades the endpoint for those that
 // say that the target cannot be had.
 func (e *Endpoint) failed(code string) {
 	e.mu.Lock()
@@ -289,7 +289,7 @@ func (e *Endpoint) Close(ctx context.Context, grace time.Duration) api.EndpointR
 	}
 	e.wg.Wait()
 	e.upstream.Load().retire()
-	e.closeTapes()
+	e.closeRecordings()
 	e.Enter(api.EndpointClosed, "")
 	return api.EndpointRemoval{Drained: max(0, began-cut), Cancelled: cut}
 }

@@ -1,4 +1,4 @@
-//go:build linux && !elsewhere
+//go:build linux && !remoteonly
 
 package network
 
@@ -24,11 +24,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Place says whose way it is and where it keeps what outlives this process.
+// Place says whose network it is and where it keeps what outlives this process.
 type Place struct {
 	// ID and Name are the sandbox's; Hostname is what it calls itself.
 	ID, Name, Hostname string
-	// Dir is the way's own, 0700, and made when it is missing. Whoever made the Place
+	// Dir is the network's own, 0700, and made when it is missing. Whoever made the Place
 	// removes it with the sandbox.
 	Dir string
 	// Grant is what may leave.
@@ -42,22 +42,22 @@ type Place struct {
 	// Ask waits for a word about a connection of which no rule speaks, where Grant says
 	// so, and says whether it is let out; nil is nobody who could.
 	Ask func(context.Context, egress.Asked) bool
-	// Tell is told of each record when it was written, of all ways by one goroutine.
+	// Tell is told of each record when it was written, of all networks by one goroutine.
 	// Nil is nobody.
 	Tell func(api.EgressRecord)
 }
 
-// Way is the way out of one sandbox. It is safe for concurrent use.
-type Way struct {
-	ways  *Ways
-	place Place
-	gate  *egress.Gate
-	link  *netstack.Link
-	log   *Log
+// Network is the network of one sandbox. It is safe for concurrent use.
+type Network struct {
+	networks *Networks
+	place    Place
+	gate     *egress.Gate
+	link     *netstack.Link
+	log      *Log
 	// guest is the sandbox's end, and far a duplicate of the link's; both are for the
 	// engine, until Handed.
 	guest, far *os.File
-	// parked is what became of giving the holder a duplicate.
+	// parked is what became of giving the fd store a duplicate.
 	parked chan error
 	seen   refusals
 	// pending counts the records that are not written yet.
@@ -73,7 +73,7 @@ type Way struct {
 	saved     time.Time
 }
 
-// The names of the files in a way's directory.
+// The names of the files in a network's directory.
 const (
 	namesFile  = "names"
 	resolvFile = "resolv.conf"
@@ -83,12 +83,12 @@ const (
 )
 
 // prepare makes the gate, over what the directory holds of an earlier life.
-func (w *Way) prepare(ctx context.Context) error {
+func (w *Network) prepare(ctx context.Context) error {
 	store, entries, err := resolver.OpenFile(filepath.Join(w.place.Dir, namesFile))
 	if err != nil {
 		return err
 	}
-	table, err := resolver.NewTable(redactedNames{store, w.ways.opts.Redact}, entries)
+	table, err := resolver.NewTable(redactedNames{store, w.networks.opts.Redact}, entries)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (w *Way) prepare(ctx context.Context) error {
 	}
 	w.used = readUsed(w.place.Dir)
 	w.gate = egress.New(ctx, egress.Options{
-		Rules: rules, Table: table, Upstream: w.ways.dialer(w.place.Grant), Observer: (*observer)(w), Intercept: opened, Own: w.ways.opts.Own, Ask: w.place.Ask,
+		Rules: rules, Table: table, Upstream: w.networks.dialer(w.place.Grant), Observer: (*observer)(w), Intercept: opened, Own: w.networks.opts.Own, Ask: w.place.Ask,
 		Used: w.used,
 	})
 	w.bound(w.place.Grant)
@@ -113,7 +113,7 @@ func (w *Way) prepare(ctx context.Context) error {
 }
 
 // rules compiles what a grant allows now.
-func (w *Way) rules(g policy.EgressGrant) (*rule.Set, error) {
+func (w *Network) rules(g policy.EgressGrant) (*rule.Set, error) {
 	set, err := rule.Compile(g.RulesAt(time.Now()))
 	if err != nil {
 		return nil, fmt.Errorf("compile egress rules: %w", err)
@@ -122,7 +122,7 @@ func (w *Way) rules(g policy.EgressGrant) (*rule.Set, error) {
 }
 
 // writeFiles writes what the sandbox reads of its network.
-func (w *Way) writeFiles() error {
+func (w *Network) writeFiles() error {
 	root, err := os.OpenRoot(w.place.Dir)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (w *Way) writeFiles() error {
 
 // Mounts are the files of the sandbox's /etc that speak of its network. They are
 // mounts so that a read-only root has them too, and a snapshot of the root has not.
-func (w *Way) Mounts() []engine.Mount {
+func (w *Network) Mounts() []engine.Mount {
 	at := func(name string) engine.Mount {
 		return engine.Mount{Source: filepath.Join(w.place.Dir, name), Target: "/etc/" + name, ReadOnly: true, Static: true}
 	}
@@ -152,7 +152,7 @@ func (w *Way) Mounts() []engine.Mount {
 }
 
 // Link is what the engine is given. It is valid until Handed.
-func (w *Way) Link() *engine.Link {
+func (w *Network) Link() *engine.Link {
 	plan := netstack.DefaultPlan()
 	return &engine.Link{
 		Guest: w.guest, Far: w.far, Address: plan.Guest, Gateway: plan.Gateway,
@@ -161,8 +161,8 @@ func (w *Way) Link() *engine.Link {
 }
 
 // Handed is called once, when the engine has the link or will never have it. It
-// returns when the holder has its duplicate.
-func (w *Way) Handed(ctx context.Context) error {
+// returns when the fd store has its duplicate.
+func (w *Network) Handed(ctx context.Context) error {
 	w.mu.Lock()
 	guest, far := w.guest, w.far
 	w.guest, w.far = nil, nil
@@ -184,7 +184,7 @@ func (w *Way) Handed(ctx context.Context) error {
 }
 
 // Grant is what may leave. What has ended by itself may still be in it.
-func (w *Way) Grant() policy.EgressGrant {
+func (w *Network) Grant() policy.EgressGrant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.grant
@@ -192,7 +192,7 @@ func (w *Way) Grant() policy.EgressGrant {
 
 // SetGrant puts other rules in force. Flows in progress are judged again: those that
 // the new rules do not allow are being reset when it returns; see Settle.
-func (w *Way) SetGrant(g policy.EgressGrant) error {
+func (w *Network) SetGrant(g policy.EgressGrant) error {
 	set, err := w.rules(g)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (w *Way) SetGrant(g policy.EgressGrant) error {
 	w.schedule()
 	w.mu.Unlock()
 	if !reflect.DeepEqual(old.Hosts, g.Hosts) || !reflect.DeepEqual(old.Upstream, g.Upstream) {
-		w.gate.SetUpstream(w.ways.dialer(g))
+		w.gate.SetUpstream(w.networks.dialer(g))
 	}
 	w.bound(g)
 	w.gate.SetRules(set)
@@ -220,7 +220,7 @@ func (w *Way) SetGrant(g policy.EgressGrant) error {
 }
 
 // bound puts in force what a grant says beside its rules.
-func (w *Way) bound(g policy.EgressGrant) {
+func (w *Network) bound(g policy.EgressGrant) {
 	most := g.Budget()
 	w.gate.SetBudget(egress.Usage{Connections: most.Connections, BytesOut: most.BytesOut, BytesIn: most.BytesIn})
 	w.gate.SetAsk(g.Ask)
@@ -228,11 +228,11 @@ func (w *Way) bound(g policy.EgressGrant) {
 
 // Settle returns when the flows that SetGrant had reset are gone, or with ctx. What is
 // let out then is what the rules in force allow, and nothing else.
-func (w *Way) Settle(ctx context.Context) error { return w.gate.Settle(ctx) }
+func (w *Network) Settle(ctx context.Context) error { return w.gate.Settle(ctx) }
 
 // schedule sets the timer for the end of the next temporary rule. The caller holds
 // w.mu.
-func (w *Way) schedule() {
+func (w *Network) schedule() {
 	w.unschedule()
 	now := time.Now()
 	at, ok := w.grant.NextEnd(now)
@@ -264,7 +264,7 @@ func (w *Way) schedule() {
 }
 
 // unschedule stops the timer. The caller holds w.mu.
-func (w *Way) unschedule() {
+func (w *Network) unschedule() {
 	if w.ends != nil && w.ends.Stop() {
 		w.pending.Done() // it will not do so itself any more
 	}
@@ -272,11 +272,11 @@ func (w *Way) unschedule() {
 }
 
 // ended puts in force what is left when a temporary rule has ended.
-func (w *Way) ended(g policy.EgressGrant) {
+func (w *Network) ended(g policy.EgressGrant) {
 	set, err := w.rules(g)
 	if err != nil {
 		// They were compiled before. To let nothing out is never wrong.
-		w.ways.log.Error("egress rules", "sandbox", w.place.ID, "error", err)
+		w.networks.log.Error("egress rules", "sandbox", w.place.ID, "error", err)
 	}
 	w.gate.SetRules(set)
 	w.note(api.EgressRecord{Kind: api.EgressChanged, Time: time.Now(), Reason: "a rule that was for a while has ended"})
@@ -288,26 +288,26 @@ func (w *Way) ended(g policy.EgressGrant) {
 }
 
 // Used is what the sandbox has used of its limits.
-func (w *Way) Used() api.EgressLimits {
+func (w *Network) Used() api.EgressLimits {
 	u := w.gate.Usage()
 	return api.EgressLimits{Connections: u.Connections, BytesOut: u.BytesOut, BytesIn: u.BytesIn}
 }
 
 // Mark is a point in time for Since.
-func (w *Way) Mark() int64 { return w.seen.mark() }
+func (w *Network) Mark() int64 { return w.seen.mark() }
 
 // Since are the refusals since a mark, oldest first, each once and not too many.
-func (w *Way) Since(mark int64) []api.EgressRefusal { return w.seen.since(mark) }
+func (w *Network) Since(mark int64) []api.EgressRefusal { return w.seen.since(mark) }
 
-// Leave ends this process's part in the way, and leaves its link to the holder: the
+// Leave ends this process's part in the network, and leaves its link to the fd store: the
 // sandbox's packets wait there for the next daemon, as far as there is room.
-func (w *Way) Leave() error { return w.close(false) }
+func (w *Network) Leave() error { return w.close(false) }
 
-// Close ends the way and waits for all that goes on in it. It is idempotent. What
+// Close ends the network and waits for all that goes on in it. It is idempotent. What
 // its directory holds stays.
-func (w *Way) Close() error { return w.close(true) }
+func (w *Network) Close() error { return w.close(true) }
 
-func (w *Way) close(drop bool) error {
+func (w *Network) close(drop bool) error {
 	w.mu.Lock()
 	was := w.closed
 	w.closed = true
@@ -328,15 +328,15 @@ func (w *Way) close(drop bool) error {
 	w.pending.Wait()
 	w.saveUsed()
 	w.log.Close()
-	w.ways.forget(w)
+	w.networks.forget(w)
 	if drop {
-		errs = append(errs, w.ways.unpark(w))
+		errs = append(errs, w.networks.unpark(w))
 	}
 	return errors.Join(errs...)
 }
 
 // hint is how somebody lets it out.
-func (w *Way) hint(allow string) string {
+func (w *Network) hint(allow string) string {
 	if allow == "" {
 		return ""
 	}

@@ -1,4 +1,4 @@
-//go:build darwin || windows || elsewhere
+//go:build darwin || windows || remoteonly
 
 package daemon
 
@@ -24,7 +24,7 @@ func (kernels) Prepare(string, float64, bool) {}
 
 // openEngines makes the engines of this build: those whose sandboxes run on another
 // machine, be it a virtual one. The others say why they are not here.
-func (h *house) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) {
+func (h *app) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) {
 	containers, err := h.openContainers(cfg)
 	if err != nil {
 		return kernels{}, nil, err
@@ -81,8 +81,8 @@ var errNoAgent = api.Errorf(api.CodeUnavailable, "this build has no agent for Li
 // ownAgent: this executable cannot play the agent.
 func ownAgent(context.Context, *image.Store) (string, error) { return "", errNoAgent }
 
-// openWays makes what refuses every way out.
-func openWays(ctx context.Context, _ sandbox.Options, o network.Options) *network.Ways {
+// openNetworks makes what refuses every network.
+func openNetworks(ctx context.Context, _ sandbox.Options, o network.Options) *network.Networks {
 	return network.New(ctx, o)
 }
 

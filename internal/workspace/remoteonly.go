@@ -1,4 +1,4 @@
-//go:build darwin || windows || elsewhere
+//go:build darwin || windows || remoteonly
 
 package workspace
 

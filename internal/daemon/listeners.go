@@ -17,19 +17,19 @@ import (
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
 
-// doors are listeners.
-type doors []net.Listener
+// listeners are listeners.
+type listeners []net.Listener
 
-func (d doors) close() {
+func (d listeners) close() {
 	for _, ln := range d {
 		ln.Close()
 	}
 }
 
-// openDoors listens at the socket in the home and at every address that is named, or at
+// openListeners listens at the socket in the home and at every address that is named, or at
 // none. It returns the addresses too. Where another address is named, a home that can
 // hold no socket is no error.
-func (h *house) openDoors(ctx context.Context, named []string) (open doors, listen []string, err error) {
+func (h *app) openListeners(ctx context.Context, named []string) (open listeners, listen []string, err error) {
 	own := "unix://" + h.home.path("cloche.sock")
 	for i, addr := range append([]string{own}, named...) {
 		if i > 0 && sameSocket(own, addr) {
@@ -46,7 +46,7 @@ func (h *house) openDoors(ctx context.Context, named []string) (open doors, list
 		}
 		open, listen = append(open, ln), append(listen, addr)
 	}
-	h.doors.Store(&open)
+	h.listeners.Store(&open)
 	return open, listen, nil
 }
 
@@ -66,7 +66,7 @@ func sameSocket(a, b string) bool {
 // ownNames are the names by which this machine's TCP addresses may be called without
 // more settings: its own, as the system and its file of hosts have them, and those in
 // the addresses. No other machine is asked.
-func (h *house) ownNames(listen []string) []string {
+func (h *app) ownNames(listen []string) []string {
 	var out []string
 	if name, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(name, ".")
@@ -139,10 +139,10 @@ func socketDirs(cfg Config) []string {
 	return slices.Compact(out)
 }
 
-// isDoor says whether an address leads to this daemon's own API, which is no service
-// to lend to a sandbox. A door at every address is one at any.
-func (h *house) isDoor(to netip.AddrPort) bool {
-	open := h.doors.Load()
+// isListener says whether an address leads to this daemon's own API, which is no service
+// to lend to a sandbox. An API server at every address is one at any.
+func (h *app) isListener(to netip.AddrPort) bool {
+	open := h.listeners.Load()
 	if open == nil {
 		return false
 	}
@@ -159,7 +159,7 @@ func (h *house) isDoor(to netip.AddrPort) bool {
 }
 
 // warnOfClearText says what a TCP address that others can reach means.
-func (h *house) warnOfClearText(open doors) {
+func (h *app) warnOfClearText(open listeners) {
 	for _, ln := range open {
 		if a, ok := ln.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 			h.log.Warn("tokens cross the network in clear text: set tls.cert and tls.key, or put TLS in front of this address", "listen", ln.Addr().String())

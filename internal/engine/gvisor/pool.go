@@ -29,7 +29,7 @@ import (
 
 // parked is a sentry that has been started and has not been told yet whose it is.
 // It lives in the cgroup that is going to be its sandbox's, which has no limits yet.
-type parked struct {
+type pooled struct {
 	fits  fit
 	proc  *pidfd.Process
 	group *cgroup.Group
@@ -65,10 +65,10 @@ func processors(limit float64) int {
 	return min(max(int(math.Ceil(limit)), 2), runtime.NumCPU())
 }
 
-// startParked forks a sentry into g. It must be called on the spawner's thread,
+// startPooled forks a sentry into g. It must be called on the spawner's thread,
 // which has entered the group.
-func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *parked, err error) {
-	p := &parked{fits: f, group: g, hash: x.hash, settled: make(chan struct{}), taken: make(chan struct{})}
+func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *pooled, err error) {
+	p := &pooled{fits: f, group: g, hash: x.hash, settled: make(chan struct{}), taken: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			p.closeFiles()
@@ -117,7 +117,7 @@ func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int
 }
 
 // settle waits until the sentry is parked.
-func (p *parked) settle() error {
+func (p *pooled) settle() error {
 	var b [1]byte
 	if _, err := p.conn.Read(b[:]); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -132,7 +132,7 @@ func (p *parked) settle() error {
 }
 
 // claim tells the sentry what it is going to be, with the files of cmd.
-func (p *parked) claim(cmd *command, title ...string) error {
+func (p *pooled) claim(cmd *command, title ...string) error {
 	if len(cmd.files) > maxDonated {
 		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), maxDonated).
 			WithHint("mount fewer directories, or one that holds them")
@@ -164,7 +164,7 @@ func (p *parked) claim(cmd *command, title ...string) error {
 	return nil
 }
 
-func (p *parked) closeFiles() {
+func (p *pooled) closeFiles() {
 	for _, f := range []*os.File{p.conn, p.crash} {
 		if f != nil {
 			f.Close()
@@ -173,7 +173,7 @@ func (p *parked) closeFiles() {
 }
 
 // discard ends a sentry that was never claimed and removes its group.
-func (p *parked) discard(ctx context.Context) error {
+func (p *pooled) discard(ctx context.Context) error {
 	p.proc.Kill()
 	<-p.settled
 	if err := p.proc.Wait(ctx); err != nil {
@@ -185,11 +185,11 @@ func (p *parked) discard(ctx context.Context) error {
 }
 
 // spares keeps a parked sentry at hand for the next sandbox.
-type spares struct {
+type pool struct {
 	e *Engine
 
 	mu     sync.Mutex
-	one    *parked
+	one    *pooled
 	making bool
 	closed bool
 	quit   chan struct{}
@@ -200,12 +200,12 @@ type spares struct {
 // is started for the one after it.
 const refillPause = 150 * time.Millisecond
 
-// sparePrefix begins the names of the cgroups of parked sentries, which stay what
+// warmPrefix begins the names of the cgroups of parked sentries, which stay what
 // they are when the sentry is claimed: a group of version 2 cannot be renamed.
-const sparePrefix = "spare-"
+const warmPrefix = "spare-"
 
 // take returns a sentry that fits, or nil.
-func (s *spares) take(f fit) *parked {
+func (s *pool) take(f fit) *pooled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.one
@@ -220,7 +220,7 @@ func (s *spares) take(f fit) *parked {
 	return nil
 }
 
-func (s *spares) drop(p *parked) {
+func (s *pool) drop(p *pooled) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	if err := p.discard(ctx); err != nil {
@@ -229,7 +229,7 @@ func (s *spares) drop(p *parked) {
 }
 
 // make starts a sentry after a pause, unless there is one. It does not wait.
-func (s *spares) make(f fit, pause time.Duration) {
+func (s *pool) make(f fit, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.making || s.one != nil {
@@ -242,7 +242,7 @@ func (s *spares) make(f fit, pause time.Duration) {
 		case <-s.quit:
 			return
 		}
-		p, err := s.e.spare(f)
+		p, err := s.e.warm(f)
 		if err != nil {
 			// Who creates a sandbox next meets the same, and is told.
 			s.e.log.Debug("start a sentry beforehand", "error", err)
@@ -263,7 +263,7 @@ func (s *spares) make(f fit, pause time.Duration) {
 }
 
 // watch takes away a spare that dies, or that cannot be used, while nobody wants it.
-func (s *spares) watch(p *parked) {
+func (s *pool) watch(p *pooled) {
 	select {
 	case <-p.settled:
 	case <-p.taken:
@@ -292,14 +292,14 @@ func (s *spares) watch(p *parked) {
 }
 
 // holds reports whether the group with this name is a spare's.
-func (s *spares) holds(name string) bool {
+func (s *pool) holds(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.making && strings.HasPrefix(name, sparePrefix) ||
+	return s.making && strings.HasPrefix(name, warmPrefix) ||
 		s.one != nil && slices.ContainsFunc(s.one.group.Paths(), func(dir string) bool { return filepath.Base(dir) == name })
 }
 
-func (s *spares) close() {
+func (s *pool) close() {
 	s.mu.Lock()
 	if !s.closed {
 		s.closed = true
@@ -314,12 +314,12 @@ func (s *spares) close() {
 }
 
 // spare starts a sentry for nobody yet.
-func (e *Engine) spare(f fit) (p *parked, err error) {
+func (e *Engine) warm(f fit) (p *pooled, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), bootTimeout)
 	defer cancel()
 	x := e.executables.open(ctx, f.attached)
 	defer x.close()
-	g, err := e.groups.Make(f.owner, api.NewID(sparePrefix))
+	g, err := e.groups.Make(f.owner, api.NewID(warmPrefix))
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +333,7 @@ func (e *Engine) spare(f fit) (p *parked, err error) {
 	}
 	err = e.spawner.Do(ctx, func() error {
 		return g.Enter(func(cgroupFD int) (err error) {
-			p, err = e.startParked(f, g, x, cgroupFD)
+			p, err = e.startPooled(f, g, x, cgroupFD)
 			return err
 		})
 	})
@@ -343,5 +343,5 @@ func (e *Engine) spare(f fit) (p *parked, err error) {
 // Prepare starts the sentry of the next sandbox of this owner, without waiting for
 // it: one with that limit of processors, which dies with this process or does not.
 func (e *Engine) Prepare(owner string, cpus float64, dieWithParent bool) {
-	e.spares.make(fit{owner: owner, cpus: processors(cpus), attached: dieWithParent}, 0)
+	e.pool.make(fit{owner: owner, cpus: processors(cpus), attached: dieWithParent}, 0)
 }

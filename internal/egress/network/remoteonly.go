@@ -1,4 +1,4 @@
-//go:build darwin || windows || elsewhere
+//go:build darwin || windows || remoteonly
 
 package network
 
@@ -17,9 +17,9 @@ import (
 )
 
 // On this system sandboxes run on another machine, be it a virtual one, whose networks
-// cannot be entered: no sandbox has a way out.
+// cannot be entered: no sandbox has a network.
 
-// Options are what Ways work with.
+// Options are what Networks work with.
 type Options struct {
 	// Logger receives what nobody waits for; nil discards it.
 	Logger *slog.Logger
@@ -31,7 +31,7 @@ type Options struct {
 	Redact func(string) string
 }
 
-// Place says whose way it would be.
+// Place says whose network it would be.
 type Place struct {
 	ID, Name, Hostname string
 	Dir                string
@@ -43,75 +43,75 @@ type Place struct {
 	Tell               func(api.EgressRecord)
 }
 
-// Ways make no way here, and say so.
-type Ways struct{}
+// Networks make no network here, and say so.
+type Networks struct{}
 
 // ErrLost says that nobody has the link of a sandbox any more.
 var ErrLost = errors.New("nobody holds the link")
 
-// New makes Ways.
-func New(context.Context, Options) *Ways { return &Ways{} }
+// New makes Networks.
+func New(context.Context, Options) *Networks { return &Networks{} }
 
-func noWay() error {
+func noNetwork() error {
 	return api.Errorf(api.CodeUnsupported, "on this system sandboxes run on another machine, whose networks cannot be entered: none has a network").
 		WithHint("ask for none, or run the daemon on the machine of the sandboxes")
 }
 
 // Open is refused.
-func (*Ways) Open(context.Context, Place) (*Way, error) { return nil, noWay() }
+func (*Networks) Open(context.Context, Place) (*Network, error) { return nil, noNetwork() }
 
 // Adopt finds none.
-func (*Ways) Adopt(context.Context, Place) (*Way, error) { return nil, ErrLost }
+func (*Networks) Adopt(context.Context, Place) (*Network, error) { return nil, ErrLost }
 
 // Sweep has nothing to let go of.
-func (*Ways) Sweep(context.Context, []string) error { return nil }
+func (*Networks) Sweep(context.Context, []string) error { return nil }
 
 // Close has nothing to close.
-func (*Ways) Close() error { return nil }
+func (*Networks) Close() error { return nil }
 
-// Way is the way out of one sandbox. There is none.
-type Way struct{}
+// Network is the network of one sandbox. There is none.
+type Network struct{}
 
 // Link is none.
-func (*Way) Link() *engine.Link { return nil }
+func (*Network) Link() *engine.Link { return nil }
 
 // Mounts are none.
-func (*Way) Mounts() []engine.Mount { return nil }
+func (*Network) Mounts() []engine.Mount { return nil }
 
 // Handed is refused.
-func (*Way) Handed(context.Context) error { return noWay() }
+func (*Network) Handed(context.Context) error { return noNetwork() }
 
 // Settle is refused.
-func (*Way) Settle(context.Context) error { return noWay() }
+func (*Network) Settle(context.Context) error { return noNetwork() }
 
 // Grant lets nothing out.
-func (*Way) Grant() policy.EgressGrant { return policy.EgressGrant{} }
+func (*Network) Grant() policy.EgressGrant { return policy.EgressGrant{} }
 
 // SetGrant is refused.
-func (*Way) SetGrant(policy.EgressGrant) error { return noWay() }
+func (*Network) SetGrant(policy.EgressGrant) error { return noNetwork() }
 
 // Authority is none.
-func (*Way) Authority() *intercept.Authority { return nil }
+func (*Network) Authority() *intercept.Authority { return nil }
 
 // ReadLog has nothing to read.
-func (*Way) ReadLog(context.Context, api.EgressLogOptions, func(api.EgressRecord) error) error {
-	return noWay()
+func (*Network) ReadLog(context.Context, api.EgressLogOptions, func(api.EgressRecord) error) error {
+	return noNetwork()
 }
 
 // Mark is of nothing.
-func (*Way) Mark() int64 { return 0 }
+func (*Network) Mark() int64 { return 0 }
 
 // Since is nothing.
-func (*Way) Since(int64) []api.EgressRefusal { return nil }
+func (*Network) Since(int64) []api.EgressRefusal { return nil }
 
 // Record keeps nothing.
-func (*Way) Record(api.EgressRecord) {}
+func (*Network) Record(api.EgressRecord) {}
 
 // Used is nothing.
-func (*Way) Used() api.EgressLimits { return api.EgressLimits{} }
+func (*Network) Used() api.EgressLimits { return api.EgressLimits{} }
 
 // Leave has nothing to leave.
-func (*Way) Leave() error { return nil }
+func (*Network) Leave() error { return nil }
 
 // Close has nothing to close.
-func (*Way) Close() error { return nil }
+func (*Network) Close() error { return nil }

@@ -8,8 +8,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 )
 
-// tapes opens what an endpoint records or replays.
-func (m *Manager) tapes(s *live, spec api.Endpoint) (record *recording.Writer, play *recording.Player, err error) {
+// recordings opens what an endpoint records or replays.
+func (m *Manager) recordings(s *live, spec api.Endpoint) (record *recording.Writer, play *recording.Player, err error) {
 	name, replays := strings.CutPrefix(spec.Target, api.TargetReplay)
 	switch {
 	case !replays && spec.Record == "":

@@ -14,27 +14,27 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func graveOf(id, key string) *epitaph {
-	return &epitaph{At: now(), Sandbox: api.Sandbox{
+func tombstoneOf(id, key string) *tombstone {
+	return &tombstone{At: now(), Sandbox: api.Sandbox{
 		ID: id, Name: id, Tenant: policy.LocalTenant, IdempotencyKey: key, State: api.StateDeleted, TerminalReason: api.EndedIdle,
 	}}
 }
 
 // What was removed is known for a day, over restarts and whatever a crash left of
 // the file's last line; then its key is free.
-func TestGravesLastADay(t *testing.T) {
+func TestTombstonesLastADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		g := newGraveyard(Options{Dir: dir})
+		g := newTombstones(Options{Dir: dir})
 		for i := range 3 {
-			if err := g.bury(graveOf(fmt.Sprintf("sb-%d", i), fmt.Sprintf("k-%d", i))); err != nil {
+			if err := g.bury(tombstoneOf(fmt.Sprintf("sb-%d", i), fmt.Sprintf("k-%d", i))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := g.bury(graveOf("", "never")); err != nil {
+		if err := g.bury(tombstoneOf("", "never")); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(dir, graveFile)
+		path := filepath.Join(dir, tombstoneFile)
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -44,14 +44,14 @@ func TestGravesLastADay(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(23 * time.Hour)
-		second := newGraveyard(Options{Dir: dir})
+		second := newTombstones(Options{Dir: dir})
 		if err := second.load(); err != nil {
 			t.Fatal(err)
 		}
-		if err := second.bury(graveOf("sb-9", "k-9")); err != nil { // behind the torn line
+		if err := second.bury(tombstoneOf("sb-9", "k-9")); err != nil { // behind the torn line
 			t.Fatal(err)
 		}
-		third := newGraveyard(Options{Dir: dir})
+		third := newTombstones(Options{Dir: dir})
 		if err := third.load(); err != nil {
 			t.Fatal(err)
 		}
@@ -80,36 +80,36 @@ func TestGravesLastADay(t *testing.T) {
 }
 
 // The file does not grow without end, and neither does what is known of one tenant.
-func TestGravesAreBounded(t *testing.T) {
+func TestTombstonesAreBounded(t *testing.T) {
 	dir := t.TempDir()
-	g := newGraveyard(Options{Dir: dir})
-	for i := range maxGraves + 10 {
-		g.add(graveOf(fmt.Sprintf("sb-%d", i), ""))
+	g := newTombstones(Options{Dir: dir})
+	for i := range maxTombstones + 10 {
+		g.add(tombstoneOf(fmt.Sprintf("sb-%d", i), ""))
 	}
-	if n := g.known(); n != maxGraves || len(g.byID) != maxGraves {
+	if n := g.known(); n != maxTombstones || len(g.byID) != maxTombstones {
 		t.Errorf("%d are known", n)
 	}
 	if _, ok := g.of(anyone, "sb-9"); ok {
 		t.Error("the oldest is still known")
 	}
-	g = newGraveyard(Options{Dir: dir})
-	g.lines = 3*spareGraves + 1
-	if err := g.bury(graveOf("sb-1", "k")); err != nil {
+	g = newTombstones(Options{Dir: dir})
+	g.lines = 3*spareTombstones + 1
+	if err := g.bury(tombstoneOf("sb-1", "k")); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, graveFile))
+	data, err := os.ReadFile(filepath.Join(dir, tombstoneFile))
 	if err != nil || bytes.Count(data, []byte("\n")) != 1 || !strings.Contains(string(data), `"sb-1"`) {
 		t.Errorf("the file after a rewrite: %q, %v", data, err)
 	}
 }
 
 // Whatever is in the file, reading it ends, and what is whole is found.
-func FuzzGraves(f *testing.F) {
+func FuzzTombstones(f *testing.F) {
 	f.Add([]byte("{}\n\n{\"At\":1}\n"))
-	f.Add([]byte(strings.Repeat("x", maxGraveLine+7) + "\n"))
+	f.Add([]byte(strings.Repeat("x", maxTombstoneLine+7) + "\n"))
 	f.Add([]byte("{\"At\":\"2030-01-01T00:00:00Z\",\"Sandbox\":{\"id\":\"a\"}}"))
 	f.Fuzz(func(t *testing.T, junk []byte) {
-		g := newGraveyard(Options{Ephemeral: true})
+		g := newTombstones(Options{Ephemeral: true})
 		whole := fmt.Appendf(bytes.Clone(junk), "\n{\"At\":%q,\"Sandbox\":{\"id\":\"sb-whole\"}}\n", time.Now().Format(time.RFC3339))
 		g.read(bytes.NewReader(whole))
 		if g.byID["sb-whole"] == nil {

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package fdstore is a tiny process that keeps descriptors of network links while
-// no daemon runs, and the daemon's side of it. The holder decides nothing and reads
+// no daemon runs, and the daemon's side of it. The fd store decides nothing and reads
 // no packet: it gives what it was given to whoever may open its socket.
 package fdstore
 
@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/peercred"
 )
 
-// Argv0 is the name under which the executable plays the holder.
+// Argv0 is the name under which the executable plays the fd store.
 const Argv0 = "cloche-holder"
 
 const (
@@ -26,7 +26,7 @@ const (
 	socketName = "links.sock"
 	// maxMessage bounds a message; Keep sends its ids in several.
 	maxMessage = 16 << 10
-	// maxLinks bounds what one holder keeps.
+	// maxLinks bounds what one fd store keeps.
 	maxLinks = 16384
 )
 
@@ -43,7 +43,7 @@ const (
 	wordNone = "none"
 )
 
-// ErrNone says that the holder has no such link.
+// ErrNone says that the fd store has no such link.
 var ErrNone = errors.New("the holder has no such link")
 
 func encode(words ...string) []byte {

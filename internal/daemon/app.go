@@ -42,8 +42,8 @@ const usualCPUs = 2
 // ephemeralPrefix begins the name of an in-process run's owner.
 const ephemeralPrefix = "r-"
 
-// house is everything, wired. Closers run in reverse.
-type house struct {
+// app is everything, wired. Closers run in reverse.
+type app struct {
 	home *home
 	// ruleFile has the operator's rules, and began is what it said at the start.
 	ruleFile rulefile.File
@@ -57,15 +57,15 @@ type house struct {
 	// machine's.
 	roots   *x509.CertPool
 	manager *sandbox.Manager
-	// doors are where this daemon listens; nil until it does.
-	doors   atomic.Pointer[doors]
-	log     *slog.Logger
-	closers []func(context.Context) error
+	// listeners are where this daemon listens; nil until it does.
+	listeners atomic.Pointer[listeners]
+	log       *slog.Logger
+	closers   []func(context.Context) error
 }
 
-// build wires the rooms. With ephemeral, the sandboxes die with this process.
-func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error) {
-	h = &house{secrets: secret.New(cfg.logger())}
+// build wires the packages. With ephemeral, the sandboxes die with this process.
+func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) {
+	h = &app{secrets: secret.New(cfg.logger())}
 	logger := h.secrets.Logger()
 	h.log = logger
 	defer func() {
@@ -110,7 +110,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
 		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
 		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
-		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isDoor,
+		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(),
 	}
 	var approvals *approval.Queue // of a daemon, where somebody can answer
@@ -144,7 +144,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *house, err error
 }
 
 // openEvents opens the list of events, which holds no values of secrets.
-func (h *house) openEvents() (*event.Log, error) {
+func (h *app) openEvents() (*event.Log, error) {
 	events, err := event.Open(event.Options{
 		Path:  h.home.path("events.ndjson"),
 		Clean: func(e api.Event) api.Event { return secret.In(h.secrets.Redact, e) },
@@ -157,7 +157,7 @@ func (h *house) openEvents() (*event.Log, error) {
 
 // listen has what happens to sandboxes published and recorded, and what they ask put
 // where somebody can answer.
-func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
+func (h *app) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 	approvals := approval.New(func(a api.Approval) { h.core.Asked(a) })
 	o.Ask = approvals.Ask
 	o.Events = func(e api.Event) {
@@ -171,19 +171,19 @@ func (h *house) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 	return approvals
 }
 
-// openManager makes the manager of sandboxes and, below it, their ways out. Links that
-// outlive this process have a holder.
-func (h *house) openManager(ctx context.Context, o sandbox.Options) {
-	ways := openWays(ctx, o, network.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
-	h.closers = append(h.closers, func(context.Context) error { return ways.Close() })
-	o.Ways = ways
+// openManager makes the manager of sandboxes and, below it, their networks. Links that
+// outlive this process have an fd store.
+func (h *app) openManager(ctx context.Context, o sandbox.Options) {
+	networks := openNetworks(ctx, o, network.Options{Logger: h.log, Redact: h.secrets.Redact, Roots: h.roots})
+	h.closers = append(h.closers, func(context.Context) error { return networks.Close() })
+	o.Networks = networks
 	o.Egress = func(sb api.Sandbox, rec api.EgressRecord) { h.core.Left(sb, rec) }
 	h.manager = sandbox.New(o)
 	h.closers = append(h.closers, h.manager.Close)
 }
 
 // openPrograms opens the record of programs, which only a daemon has.
-func (h *house) openPrograms(ephemeral bool) (*program.Store, error) {
+func (h *app) openPrograms(ephemeral bool) (*program.Store, error) {
 	if ephemeral {
 		return nil, nil
 	}
@@ -195,14 +195,14 @@ func (h *house) openPrograms(ephemeral bool) (*program.Store, error) {
 }
 
 // openImages opens the store of images, which all owners share.
-func (h *house) openImages() (*image.Store, error) {
+func (h *app) openImages() (*image.Store, error) {
 	return image.OpenWith(h.home.path("images"), image.Options{Registries: image.RegistryConfig{
 		Mirrors: h.rules.Mirrors(), Insecure: h.rules.InsecureRegistries(),
 	}})
 }
 
 // imagePins are the images that sandboxes of any owner and snapshots are made of.
-func (h *house) imagePins(snapshots *snapshot.Store) ([]string, error) {
+func (h *app) imagePins(snapshots *snapshot.Store) ([]string, error) {
 	pins, err := sandbox.RecordedImages(h.home.path("owners"))
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func (h *house) imagePins(snapshots *snapshot.Store) ([]string, error) {
 
 // recover finds the world of an earlier daemon again. What cannot be found or
 // cleaned now does not keep the daemon from serving.
-func (h *house) recover(ctx context.Context, gv kernels) {
+func (h *app) recover(ctx context.Context, gv kernels) {
 	if err := h.manager.Recover(ctx); err != nil {
 		h.log.Error("recover sandboxes", "error", err)
 	}
@@ -228,7 +228,7 @@ func (h *house) recover(ctx context.Context, gv kernels) {
 
 // takeOver ends what dead owners of the home left, and adopts the sandboxes of a home
 // that was moved. What fails does not keep the daemon from serving.
-func (h *house) takeOver(ctx context.Context, engines []engine.Engine, workspaces *workspace.Store, ephemeral bool) {
+func (h *app) takeOver(ctx context.Context, engines []engine.Engine, workspaces *workspace.Store, ephemeral bool) {
 	if err := h.home.sweepDead(ctx, engines, workspaces); err != nil {
 		h.log.Error("sweep what dead runs left", "error", err)
 	}
@@ -246,7 +246,7 @@ func (h *house) takeOver(ctx context.Context, engines []engine.Engine, workspace
 
 // enter opens the home, reads the operator's rules and becomes an owner, whose
 // name it returns. A daemon then reads the keys, which are its alone.
-func (h *house) enter(ctx context.Context, cfg Config, ephemeral bool) (owner string, err error) {
+func (h *app) enter(ctx context.Context, cfg Config, ephemeral bool) (owner string, err error) {
 	if h.home, err = openHome(cfg.Home); err != nil {
 		return "", err
 	}
@@ -305,7 +305,7 @@ func retention(r policy.RetentionRule) sandbox.Retention {
 }
 
 // close undoes build in reverse.
-func (h *house) close(ctx context.Context) error {
+func (h *app) close(ctx context.Context) error {
 	var errs []error
 	for _, c := range slices.Backward(h.closers) {
 		errs = append(errs, c(ctx))
@@ -339,7 +339,7 @@ func agentImage(images *image.Store) func(context.Context) (string, error) {
 }
 
 // openStores opens what outlives sandboxes beside images.
-func (h *house) openStores() (*workspace.Store, *snapshot.Store, *recording.Store, error) {
+func (h *app) openStores() (*workspace.Store, *snapshot.Store, *recording.Store, error) {
 	workspaces, err := workspace.Open(h.home.dir)
 	if err != nil {
 		return nil, nil, nil, err

@@ -12,10 +12,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
-// standstill is a sandbox whose processes stand still because its root is about to
+// quiesce is a sandbox whose processes stand still because its root is about to
 // be written. To what pauses and resumes sandboxes it is a pauser: so the agent's
 // timers, the record and what follows a daemon's death are as with any pause.
-type standstill struct {
+type quiesce struct {
 	inst engine.Pauser
 	root engine.RootWriter
 	w    io.Writer
@@ -33,7 +33,7 @@ type standstill struct {
 var errNotNow = errors.New("the sandbox goes on")
 
 // Pause implements engine.Pauser: it returns when everything stands still.
-func (p *standstill) Pause(context.Context) error {
+func (p *quiesce) Pause(context.Context) error {
 	reached := make(chan struct{})
 	p.begun = true
 	go func() { // ended by end, which whoever made it calls
@@ -53,7 +53,7 @@ func (p *standstill) Pause(context.Context) error {
 
 // Resume implements engine.Pauser. The instance goes on by itself when its root is
 // written; it is asked again in case that failed.
-func (p *standstill) Resume(ctx context.Context) error {
+func (p *quiesce) Resume(ctx context.Context) error {
 	if p.begun {
 		p.end(errNotNow)
 		<-p.done
@@ -62,7 +62,7 @@ func (p *standstill) Resume(ctx context.Context) error {
 }
 
 // end lets the root be written, or not, unless that is decided already.
-func (p *standstill) end(err error) {
+func (p *quiesce) end(err error) {
 	select {
 	case p.proceed <- err:
 	default:
@@ -71,7 +71,7 @@ func (p *standstill) end(err error) {
 
 // standStill makes the processes of a running sandbox stand still, for its root to
 // be written to w. The caller holds s.ops and calls goOn.
-func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*standstill, error) {
+func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
 	s.mu.Lock()
 	info, inst := s.info, s.inst
 	s.mu.Unlock()
@@ -92,7 +92,7 @@ func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*stands
 			return nil, err
 		}
 	}
-	still := &standstill{inst: pauser, root: root, w: w, ctx: ctx, proceed: make(chan error, 1), done: make(chan struct{})}
+	still := &quiesce{inst: pauser, root: root, w: w, ctx: ctx, proceed: make(chan error, 1), done: make(chan struct{})}
 	return still, m.pauseForNow(ctx, s, still)
 }
 
@@ -193,7 +193,7 @@ func rootGone(info api.Sandbox) error {
 
 // goOn lets the root be written, unless something has gone wrong meanwhile, and the
 // sandbox go on. The caller holds s.ops.
-func (m *Manager) goOn(s *live, still *standstill, err error) error {
+func (m *Manager) goOn(s *live, still *quiesce, err error) error {
 	still.end(err)
 	<-still.done
 	if rerr := m.resumeNow(still.ctx, s, still); rerr != nil {

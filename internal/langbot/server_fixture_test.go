@@ -21,7 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-// fakeCore is a house without walls.
+// fakeCore is a fixture without walls.
 type fakeCore struct {
 	// weak are the engines below the operator's tier; floors are what that was asked against.
 	weak   map[string]bool
@@ -296,8 +296,8 @@ func (f *fakeCore) Attach(_ context.Context, _ core.Caller, ref, id string, r ap
 	return p.attach(r.Since), nil
 }
 
-// door is a server with a client's connection.
-type door struct {
+// API server is a server with a client's connection.
+type server struct {
 	t    *testing.T
 	s    *Server
 	core *fakeCore
@@ -307,9 +307,9 @@ type door struct {
 	opts Options
 }
 
-func newDoor(t *testing.T, change func(*Options)) *door {
+func newServer(t *testing.T, change func(*Options)) *server {
 	t.Helper()
-	d := &door{t: t, core: newFakeCore()}
+	d := &server{t: t, core: newFakeCore()}
 	d.opts = Options{Core: d.core, Dir: t.TempDir(), WorkDir: t.TempDir(), Peer: func(_, _ string) error { return nil }}
 	if change != nil {
 		change(&d.opts)
@@ -318,7 +318,7 @@ func newDoor(t *testing.T, change func(*Options)) *door {
 	return d
 }
 
-func (d *door) start() {
+func (d *server) start() {
 	d.t.Helper()
 	var err error
 	if d.s, err = New(d.t.Context(), d.opts); err != nil {
@@ -334,7 +334,7 @@ func (d *door) start() {
 	})
 }
 
-func (d *door) header(more ...string) http.Header {
+func (d *server) header(more ...string) http.Header {
 	h := http.Header{}
 	h.Set(headerInstance, "inst-1")
 	for i := 0; i < len(more); i += 2 {
@@ -343,7 +343,7 @@ func (d *door) header(more ...string) http.Header {
 	return h
 }
 
-func (d *door) dial() *websocket.Conn {
+func (d *server) dial() *websocket.Conn {
 	d.t.Helper()
 	conn, _, err := websocket.Dial(d.t.Context(), d.url+"/rpc/ws", &websocket.DialOptions{HTTPHeader: d.header()}) //nolint:bodyclose // the library's own
 	if err != nil {
@@ -355,7 +355,7 @@ func (d *door) dial() *websocket.Conn {
 }
 
 // send asks for something without waiting for it.
-func (d *door) send(action string, place *placement, data any) int {
+func (d *server) send(action string, place *placement, data any) int {
 	d.t.Helper()
 	if d.conn == nil {
 		d.conn = d.dial()
@@ -382,7 +382,7 @@ type reply struct {
 	Data    map[string]any `json:"data"`
 }
 
-func (d *door) recv() reply {
+func (d *server) recv() reply {
 	d.t.Helper()
 	_, raw, err := d.conn.Read(d.t.Context())
 	if err != nil {
@@ -395,7 +395,7 @@ func (d *door) recv() reply {
 	return r
 }
 
-func (d *door) ask(action string, place *placement, data any) reply {
+func (d *server) ask(action string, place *placement, data any) reply {
 	d.t.Helper()
 	id := d.send(action, place, data)
 	r := d.recv()
@@ -406,7 +406,7 @@ func (d *door) ask(action string, place *placement, data any) reply {
 }
 
 // must is ask for what succeeds.
-func (d *door) must(action string, place *placement, data any) map[string]any {
+func (d *server) must(action string, place *placement, data any) map[string]any {
 	d.t.Helper()
 	r := d.ask(action, place, data)
 	if r.Code != 0 {
@@ -416,7 +416,7 @@ func (d *door) must(action string, place *placement, data any) map[string]any {
 }
 
 // refused is ask for what fails in a way.
-func (d *door) refused(want, action string, place *placement, data any) {
+func (d *server) refused(want, action string, place *placement, data any) {
 	d.t.Helper()
 	if r := d.ask(action, place, data); r.Code == 0 || !strings.HasPrefix(r.Message, want) || len(r.Data) != 0 {
 		d.t.Errorf("%s: %+v, want %s", action, r, want)

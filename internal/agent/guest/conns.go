@@ -27,17 +27,17 @@ const (
 	maxPerSession = 2048
 )
 
-// door counts who is connected.
-type door struct {
+// conns counts who is connected.
+type conns struct {
 	mu        sync.Mutex
 	strangers []net.Conn
 	sessions  []net.Conn
 }
 
-func newDoor() *door { return &door{} }
+func newConns() *conns { return &conns{} }
 
 // admit adds a connection to a list and closes the oldest of it when it is full.
-func (d *door) admit(list *[]net.Conn, most int, conn net.Conn) {
+func (d *conns) admit(list *[]net.Conn, most int, conn net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(*list) >= most {
@@ -47,7 +47,7 @@ func (d *door) admit(list *[]net.Conn, most int, conn net.Conn) {
 	*list = append(*list, conn)
 }
 
-func (d *door) leave(list *[]net.Conn, conn net.Conn) {
+func (d *conns) leave(list *[]net.Conn, conn net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	*list = slices.DeleteFunc(*list, func(c net.Conn) bool { return c == conn })
@@ -56,10 +56,10 @@ func (d *door) leave(list *[]net.Conn, conn net.Conn) {
 // handle serves one connection.
 func (a *Agent) handle(conn net.Conn) {
 	defer conn.Close()
-	a.door.admit(&a.door.strangers, maxStrangers, conn)
+	a.conns.admit(&a.conns.strangers, maxStrangers, conn)
 	_ = conn.SetDeadline(time.Now().Add(strangerTime))
 	version, err := welcome(conn, a.token, a.versions)
-	a.door.leave(&a.door.strangers, conn)
+	a.conns.leave(&a.conns.strangers, conn)
 	if err != nil {
 		return
 	}
@@ -79,8 +79,8 @@ func (a *Agent) handleSpare(conn net.Conn) {
 
 // converse serves a connection that has shown the token.
 func (a *Agent) converse(conn net.Conn, version int) {
-	a.door.admit(&a.door.sessions, maxSessions, conn)
-	defer a.door.leave(&a.door.sessions, conn)
+	a.conns.admit(&a.conns.sessions, maxSessions, conn)
+	defer a.conns.leave(&a.conns.sessions, conn)
 	heard := &agent.Hearing{Conn: conn}
 	mux, err := yamux.Server(wire.Coalesce(heard), agent.MuxConfig())
 	if err != nil {

@@ -38,9 +38,9 @@ import (
 // one knows nothing of any sandbox, and becomes one sandbox's and no other's.
 
 const (
-	// parkedSocket and parkedCrash are its descriptors when it starts.
-	parkedSocket = early.Executable + 1
-	parkedCrash  = early.Executable + 2
+	// pooledSocket and pooledCrash are its descriptors when it starts.
+	pooledSocket = early.Executable + 1
+	pooledCrash  = early.Executable + 2
 	// firstDonated is the number of the first descriptor that it is given with its
 	// command line: above all that it has opened until then, and far enough below
 	// those that gVisor wants for itself, which begin at 253.
@@ -54,8 +54,8 @@ const (
 	maxClaim = 128 << 10
 	// titleRoom is how long that may be, in bytes.
 	titleRoom = 2048
-	// exitParked is the exit code of one that could not be set up.
-	exitParked = 115
+	// exitPooled is the exit code of one that could not be set up.
+	exitPooled = 115
 )
 
 // claim says what a parked sentry is going to be.
@@ -78,8 +78,8 @@ func park() (args []string, keep []any) {
 	if err != nil {
 		giveUp("read number of processors", err)
 	}
-	unix.CloseOnExec(parkedSocket)
-	unix.CloseOnExec(parkedCrash)
+	unix.CloseOnExec(pooledSocket)
+	unix.CloseOnExec(pooledCrash)
 	checked := make(chan struct{})
 	go func() {
 		defer close(checked)
@@ -103,7 +103,7 @@ func park() (args []string, keep []any) {
 		giveUp("start platform", err)
 	}
 	<-checked
-	if _, err := unix.Write(parkedSocket, []byte{'\n'}); err != nil {
+	if _, err := unix.Write(pooledSocket, []byte{'\n'}); err != nil {
 		os.Exit(0) // there is nobody any more
 	}
 	c, err := awaitClaim()
@@ -160,7 +160,7 @@ func awaitClaim() (claim, error) {
 	var n, oobn, flags int
 	for {
 		var err error
-		n, oobn, flags, _, err = unix.Recvmsg(parkedSocket, b, oob, unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(pooledSocket, b, oob, unix.MSG_CMSG_CLOEXEC)
 		if err == nil {
 			break
 		}
@@ -203,7 +203,7 @@ func awaitClaim() (claim, error) {
 			return claim{}, err
 		}
 	}
-	_ = unix.Close(parkedSocket)
+	_ = unix.Close(pooledSocket)
 	return c, nil
 }
 
@@ -213,7 +213,7 @@ func attach() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	if events, err := poll.Events(parkedSocket, 0, 0); err == nil && events&unix.POLLHUP != 0 {
+	if events, err := poll.Events(pooledSocket, 0, 0); err == nil && events&unix.POLLHUP != 0 {
 		os.Exit(0)
 	}
 	return nil
@@ -255,5 +255,5 @@ func setTitle(title []string) {
 // giveUp says why, in the file that the engine reads a sentry's last words from.
 func giveUp(what string, err error) {
 	_, _ = os.Stderr.WriteString("park: " + what + ": " + err.Error() + "\n")
-	os.Exit(exitParked)
+	os.Exit(exitPooled)
 }
