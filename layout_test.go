@@ -106,6 +106,7 @@ var rooms = map[string][]string{
 		"internal/hostfile", "internal/httpapi", "internal/image", "internal/key", "internal/langbot", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",
 	},
 	"test/crash":     {"", "client"},
+	"test/words":     {},
 	"bench":          {"", "client", "internal/hostfile"},
 	"bench/goclient": {"", "client"},
 	"bench/imagerun": {"", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
