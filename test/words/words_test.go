@@ -145,8 +145,8 @@ func lower(t *testing.T, allowed map[string]int, found map[string][]string) {
 	}
 }
 
-// proseOf returns the prose of each file of the repository that has some. Everything else in
-// the file is replaced, so that lines keep their numbers.
+// proseOf returns the prose of each file that has some. Line breaks outside prose are kept, so
+// that lines keep their numbers.
 func proseOf(t *testing.T) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -177,7 +177,7 @@ func proseOf(t *testing.T) map[string][]byte {
 		if err != nil {
 			return err
 		}
-		out[path] = only(text)
+		out[path] = repeated.ReplaceAll(only(text), []byte{0})
 		return nil
 	})
 	if err != nil {
@@ -211,6 +211,9 @@ func masked(text []byte) []byte {
 	}
 	return out
 }
+
+// repeated masked bytes say no more than one, and take time to search.
+var repeated = regexp.MustCompile(`\x00+`)
 
 var code = regexp.MustCompile("(?sm)^```.*?^```|``.+?``|`[^`]+`")
 
