@@ -17,11 +17,11 @@ func (a *app) errorsCommand() *cobra.Command {
 	var o api.ErrorOptions
 	c := &cobra.Command{
 		Use:   "errors",
-		Short: "Show the newest errors of creates and execs",
-		Long: `Show the newest errors that callers got of creates, execs and starts of processes,
-the newest first: yours, and to the operator those of all tenants. The daemon
-remembers 50 of each tenant while it runs; "cloche audit tail" has all that was
-asked. A command that fails is no error.`,
+		Short: "Show recent errors of creates and execs",
+		Long: `Show recent errors of creates, execs and starts of processes, newest first:
+yours, or for the operator those of all tenants. The daemon remembers 50 of each
+tenant while it runs; "cloche audit tail" has every request. A command that
+fails isn't an error.`,
 		Example: "  cloche errors\n  cloche errors --tenant red --limit 5 --json",
 		GroupID: groupLook,
 		Args:    exactly(0, "none"),
@@ -51,8 +51,8 @@ asked. A command that fails is no error.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&o.Tenant, "tenant", "", "those of this `tenant` alone, for the operator")
-	c.Flags().IntVar(&o.Limit, "limit", api.KeptErrors, "how many")
+	c.Flags().StringVar(&o.Tenant, "tenant", "", "only errors of this `tenant`, for the operator")
+	c.Flags().IntVar(&o.Limit, "limit", api.KeptErrors, "the number of errors")
 	return c
 }
 
@@ -60,10 +60,10 @@ func (a *app) guidanceCommand() *cobra.Command {
 	var o api.GuidanceOptions
 	c := &cobra.Command{
 		Use:   "guidance [flags] [SANDBOX]",
-		Short: "Print what to tell a model of its sandbox",
-		Long: `Print text for the system prompt of a model that has a tool for commands: where
-the workspace is, what the network reaches, which limits hold and which skills
-there are. It is about SANDBOX, or about one as it would be made for you.`,
+		Short: "Print text about a sandbox for a model's prompt",
+		Long: `Print text for the system prompt of a model that can run commands: the path of
+the workspace, what the network reaches, the limits, and the skills. It
+describes SANDBOX, or a sandbox as it would be created for you.`,
 		Example:           "  cloche guidance box\n  cloche guidance --profile network_basic --all-skills",
 		GroupID:           groupLook,
 		Args:              atMostOne,
@@ -87,24 +87,24 @@ there are. It is about SANDBOX, or about one as it would be made for you.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&o.Profile, "profile", "", "the `profile` of a sandbox that would be made (default the daemon's)")
-	c.Flags().BoolVar(&o.AllSkills, "all-skills", false, "it would be made with every skill of yours")
+	c.Flags().StringVar(&o.Profile, "profile", "", "the `profile` of the assumed sandbox (default the daemon's)")
+	c.Flags().BoolVar(&o.AllSkills, "all-skills", false, "assume that it has all your skills")
 	return c
 }
 
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Say whether sandboxes can be had, and if not why",
-		Long: `Say whether a sandbox could be had now. If not, the reason is one of: disabled,
+		Short: "Show whether a sandbox is available",
+		Long: `Show whether a sandbox is available now. If not, the reason is one of: disabled,
 engine_down (the engine that the operator named), no_engine (none is named, and
-none can be used), disk_full (the file system of the daemon's home has no space
-or no inodes left), audit_failing (the audit log cannot be written, and what
-needs a record is refused), never_connected (no daemon answers), failing (it
-answers with an error). A program that uses the Go client may also see
+none can be used), disk_full (the filesystem of the daemon's home has no space
+or inodes left), audit_failing (the audit log can't be written, and operations
+that need a record are refused), never_connected (no daemon answers), failing
+(it answers with an error). A program with the Go client can also get
 connection_lost.
 
-Exit status: 0 when a sandbox could be had, 1 when not.`,
+Exit status: 0 a sandbox is available, 1 not.`,
 		Example: "  cloche status\n  cloche status --json",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),
@@ -175,7 +175,7 @@ func (a *app) printLines(text string) error {
 type charsFlag struct{ n int64 }
 
 func (f *charsFlag) register(flags *pflag.FlagSet) {
-	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut each stream to `N` characters in its middle, for a model to read; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
+	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut the middle of each stream to `N` characters, for a model; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
 }
 
 // value is the flag's, nil where it was not given.

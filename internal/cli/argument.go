@@ -121,7 +121,7 @@ func parseEnv(assignments []string, lookup func(string) (string, bool)) (map[str
 	for _, a := range assignments {
 		k, v, given := strings.Cut(a, "=")
 		if k == "" {
-			return nil, api.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to pass on the value it has here")
+			return nil, api.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to use its value from this environment")
 		}
 		if !given {
 			if v, given = lookup(k); !given {

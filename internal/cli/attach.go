@@ -24,25 +24,25 @@ func (a *app) attachCommand() *cobra.Command {
 	var keys string
 	c := &cobra.Command{
 		Use:   "attach [flags] SANDBOX PROCESS",
-		Short: "Join a process that runs",
-		Long: `Join a process: its output comes here as it is written, and what is typed or
-piped in here is its input, where that is open and nobody else has it. Any number
-may read, one may write. The process is never ended by what becomes of this
-program.
+		Short: "Attach to a running process",
+		Long: `Attach to a process: print its output as it is written, and send it what is
+typed or piped in here, if its input is open and no other client has it. Any
+number of clients can read, one can write. The process keeps running when this
+program ends.
 
-A process with a terminal first shows its recent screen. The detach keys leave it
-running; so does an interrupt where the process has no terminal. With --since
-output comes from that position on instead; negative counts from the end.
+A process with a terminal first shows its recent screen. The detach keys leave
+it running; so does an interrupt if the process has no terminal. --since starts
+at that position of the output instead; a negative one counts from the end.
 
-The end of the input here leaves the process's open, unless --close-stdin is
-given. --exclusive keeps every other writer out meanwhile: it is for programs
+The end of the input here doesn't close the process's input, unless
+--close-stdin is given. --exclusive keeps other writers out: it is for programs
 that speak a protocol over their standard input and output.
 
-A process with a terminal has this one for its own. What any other writes cannot
-act on a terminal here: control characters are shown, but for colours, unless
---raw is given.
+A process with a terminal uses this one. For other processes, control characters
+are printed and have no effect on a terminal, except for colours, unless --raw
+is given.
 
-A connection that breaks is made again, with nothing lost or repeated. The exit
+A broken connection is reconnected, with nothing lost or repeated. The exit
 status is the process's; 0 after the detach keys, 128+n after signal n.`,
 		Example: `  cloche attach build repl
   cloche attach --read-only --since 0 build worker
@@ -64,12 +64,12 @@ status is the process's; 0 after the detach keys, 128+n after signal n.`,
 			return a.attach(c.Context(), processArg(args), f)
 		},
 	}
-	c.Flags().BoolVar(&f.exclusive, "exclusive", false, "keep every other writer out")
+	c.Flags().BoolVar(&f.exclusive, "exclusive", false, "keep other writers out")
 	c.Flags().BoolVar(&f.readOnly, "read-only", false, "read the output only")
-	c.Flags().BoolVar(&f.closeStdin, "close-stdin", false, "close the process's input when the input here ends")
+	c.Flags().BoolVar(&f.closeStdin, "close-stdin", false, "close the process's input when this input ends")
 	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
-	c.Flags().Int64Var(&since, "since", 0, "begin at this `POSITION` of the output (default the present)")
-	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "what to type to leave a terminal's process; '' is nothing")
+	c.Flags().Int64Var(&since, "since", 0, "start at this `POSITION` of the output (default now)")
+	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "keys that detach from a terminal; '' for no keys")
 	return c
 }
 

@@ -21,13 +21,13 @@ import (
 func (a *app) auditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "The record of what was asked and what became of it",
-		Long: `The record of what was asked, by whom, what was decided by which rule, and what
-became of it. Each record holds the hash of the one before, so that a record which
-was changed, removed or moved shows.
+		Short: "Read and verify the audit log",
+		Long: `The audit log records each request, its caller, the decision with its rule, and
+the outcome. Each record has the hash of the previous one, so that a changed,
+removed or moved record is detected.
 
-It is for the operator; the rule "audit: {tenants: [NAME]}" lets a tenant read its
-own records.`,
+It is for the operator; the rule "audit: {tenants: [NAME]}" lets a tenant read
+its own records.`,
 		Example: "  cloche audit tail -f\n  cloche audit verify\n  cloche audit export > audit.ndjson",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
@@ -44,10 +44,10 @@ type auditFilter struct {
 }
 
 func (f *auditFilter) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.since, "since", "", "only from this `SEQ|TIME|DURATION` on: what came after record SEQ, or a time, or a duration before now")
+	flags.StringVar(&f.since, "since", "", "only from this `SEQ|TIME|DURATION` on: after record SEQ, a time, or a duration before now")
 	flags.StringVar(&f.until, "until", "", "only before this `TIME|DURATION`")
 	flags.StringVar(&f.o.Tenant, "tenant", "", "only those of this `TENANT`")
-	flags.StringVar(&f.o.Sandbox, "sandbox", "", "only those of this `SANDBOX`: an id, or a name for all that had it")
+	flags.StringVar(&f.o.Sandbox, "sandbox", "", "only those of this `SANDBOX`: an id, or a name for all sandboxes with it")
 	flags.StringVar(&f.o.Verb, "verb", "", "only this `VERB`, such as exec")
 	flags.StringVar(&f.o.Outcome, "outcome", "", "only this `OUTCOME`: granted, ok, refused or failed")
 }
@@ -87,9 +87,9 @@ func (a *app) auditTailCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tail [flags]",
 		Short: "Show the last records",
-		Long: `Show the last records, oldest first: one line each with its time, number, outcome,
-tenant, verb, sandbox, and what there is to say. With --follow go on with what is
-recorded next. With --json each line is as the log has it.`,
+		Long: `Show the last records, oldest first: one line each with time, number, outcome,
+tenant, verb, sandbox, and details. --follow continues with new records. With
+--json each line is as the log has it.`,
 		Example: "  cloche audit tail -n 100\n  cloche audit tail -f --outcome refused\n  cloche audit tail --since 1h --verb exec --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -108,8 +108,8 @@ recorded next. With --json each line is as the log has it.`,
 			})
 		},
 	}
-	c.Flags().BoolVarP(&f.o.Follow, "follow", "f", false, "go on with what is recorded next")
-	c.Flags().IntVarP(&f.o.Tail, "lines", "n", 20, "how many `RECORDS`; 0 is all")
+	c.Flags().BoolVarP(&f.o.Follow, "follow", "f", false, "continue with new records")
+	c.Flags().IntVarP(&f.o.Tail, "lines", "n", 20, "the number of `RECORDS`; 0 is all")
 	f.register(c.Flags())
 	return c
 }
@@ -170,14 +170,13 @@ func (a *app) auditExportCommand() *cobra.Command {
 	var to string
 	c := &cobra.Command{
 		Use:   "export [flags]",
-		Short: "Write records as they are, to be kept elsewhere",
-		Long: `Write records as the log has them, one line of JSON each. What is written can be
-verified without a daemon: "cloche audit verify FILE". A choice by tenant,
-sandbox, verb or outcome leaves records out, which a verification then misses;
---since does not.
+		Short: "Export records of the audit log",
+		Long: `Write records as the log has them, one line of JSON each. "cloche audit verify
+FILE" verifies them without a daemon. A filter by tenant, sandbox, verb or
+outcome omits records, which a verification reports as missing; --since doesn't.
 
-Note the last number and hash, or keep the file where this machine cannot change
-it: that is what proves later that nothing was cut off.`,
+Keep the last number and hash, or the file, where this machine can't change it:
+it proves later that no record was cut off.`,
 		Example: "  cloche audit export > audit.ndjson\n  cloche audit export --since 1200 -o next.ndjson",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -227,9 +226,9 @@ func (a *app) auditUsageCommand() *cobra.Command {
 	var label string
 	c := &cobra.Command{
 		Use:   "usage [flags]",
-		Short: "Sum what ended sandboxes used",
-		Long: `Sum what ended sandboxes used, by tenant, and with --label by the values of a
-label: processor time, memory by time (the limit in force), and time.`,
+		Short: "Sum the resource use of ended sandboxes",
+		Long: `Sum the resource use of ended sandboxes by tenant, and with --label by the
+values of a label: CPU time, memory by time (the limit in force), and time.`,
 		Example: "  cloche audit usage --since 720h\n  cloche audit usage --label team --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -250,8 +249,8 @@ label: processor time, memory by time (the limit in force), and time.`,
 		},
 	}
 	c.Flags().StringVar(&label, "label", "", "sum by the values of the label with this `KEY`")
-	c.Flags().StringVar(&f.since, "since", "", "only what ended from this `TIME|DURATION` on")
-	c.Flags().StringVar(&f.until, "until", "", "only what ended before this `TIME|DURATION`")
+	c.Flags().StringVar(&f.since, "since", "", "only sandboxes that ended from this `TIME|DURATION` on")
+	c.Flags().StringVar(&f.until, "until", "", "only sandboxes that ended before this `TIME|DURATION`")
 	c.Flags().StringVar(&f.o.Tenant, "tenant", "", "only of this `TENANT`")
 	return c
 }

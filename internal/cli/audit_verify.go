@@ -22,16 +22,15 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 	var o api.AuditVerifyOptions
 	c := &cobra.Command{
 		Use:   "verify [flags] [HOME|FILE|-]",
-		Short: "Prove that nobody changed the log, or name the first bad record",
-		Long: `Prove that nobody changed the log, or name the first bad record and exit with 1.
-Without an argument the daemon reads its own log. With a home's directory, or a
-file or standard input that "cloche audit export" wrote, nothing but the files is
-needed.
+		Short: "Verify the audit log",
+		Long: `Verify that the log was not changed. Otherwise name the first bad record and
+exit with 1. Without an argument the daemon reads its own log. A home directory,
+or a file or standard input from "cloche audit export", needs no daemon.
 
-The chain proves that records were not changed, removed or moved since. It does
-not prove that against somebody who can write the whole home: they can write
-another chain. Against them there are anchors: the last number and hash, which
-this verb prints, kept elsewhere and given to --anchor later.`,
+The chain proves that no record was changed, removed or moved. It doesn't prove
+this against an attacker who can write the whole home and so another chain. An
+anchor does: keep the last number and hash, which this command prints,
+elsewhere, and pass them to --anchor later.`,
 		Example: "  cloche audit verify\n  cloche audit verify --anchor 1200:0d6a… /var/lib/cloche\n  cloche audit export | cloche audit verify -",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -68,8 +67,8 @@ this verb prints, kept elsewhere and given to --anchor later.`,
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&anchors, "anchor", nil, "a record that was noted before, `SEQ:HASH` (repeatable)")
-	c.Flags().Int64Var(&o.Accept, "accept", 0, "problems up to the record `SEQ` are known: note them only")
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "an anchor from an earlier run, `SEQ:HASH` (repeatable)")
+	c.Flags().Int64Var(&o.Accept, "accept", 0, "report problems up to the record `SEQ` as notes")
 	return c
 }
 

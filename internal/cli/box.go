@@ -15,17 +15,17 @@ func (a *app) boxCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "box",
 		Short: "Run the daemon as LangBot's box runtime",
-		Long: `Run the daemon in the foreground with an API server for LangBot, in the place of
-"lbp box": its control connection, its relays and its probes. LangBot is told
-of it by box.runtime.endpoint, or starts it itself and speaks over stdio.
+		Long: `Run the daemon in the foreground with LangBot's API, as a replacement for "lbp
+box": its control connection, its relays and its probes. Set
+box.runtime.endpoint in LangBot, or let LangBot start it over stdio.
 
-Sandboxes of persistent sessions live on when it ends, and the next one with the
-same home finds them again. The sandboxes are those of any daemon: "cloche ls" in
-the same home lists them.
+Sandboxes of persistent sessions keep running when it ends, and the next daemon
+with the same home finds them. They are ordinary sandboxes: "cloche ls" in the
+same home lists them.
 
-Without --host it listens at every address where LANGBOT_BOX_CONTROL_TOKEN is set.
-Where it is not, it listens for this machine alone, and serves only the user that
-it runs as, and root. What a client says of directories and engines narrows what
+With LANGBOT_BOX_CONTROL_TOKEN and without --host it listens at every address.
+Without the token it listens for this machine only, and serves only its own user
+and root. A client can only narrow the directories and engines that
 LANGBOT_BOX_CONFIG, BOX__LOCAL__* and BOX_BACKEND grant.`,
 		Example: "  cloche box\n  LANGBOT_BOX_CONTROL_TOKEN=$(cat token) cloche box --host 0.0.0.0\n  cloche box -s --ws-control-port 5411",
 		GroupID: groupHost,
@@ -48,9 +48,9 @@ LANGBOT_BOX_CONFIG, BOX__LOCAL__* and BOX_BACKEND grant.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.Address, "host", "", "listen at this `address` of the machine")
-	flags.BoolVarP(&stdio, "stdio-control", "s", false, "have the control connection on stdin and stdout")
+	flags.BoolVarP(&stdio, "stdio-control", "s", false, "use stdin and stdout as the control connection")
 	flags.IntVar(&o.Port, "ws-control-port", usualBoxPort, "listen at this `port`")
-	flags.StringVar(&o.Config, "config", "", "the operator's rules, a YAML `file` (default: policy.yaml in the home)")
+	flags.StringVar(&o.Config, "config", "", "the policy, a YAML `file` (default: policy.yaml in the home)")
 	flags.StringVar(&o.Settings, "settings", "", "the daemon's own settings, a YAML `file` (default: settings.yaml in the home)")
 	return c
 }

@@ -134,30 +134,30 @@ func (a *app) root() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
 		Use:   "cloche",
-		Short: "Run code that you do not trust, on a machine you care about",
+		Short: "Run untrusted code in sandboxes",
 		Long: strings.TrimSpace(`
-Cloche runs code that you do not trust in a sandbox of its own.
+Cloche runs untrusted code in sandboxes.
 
-"cloche run -- COMMAND" needs nothing else: it makes a sandbox, runs the command
-in it and removes it. The other verbs work on the sandboxes of a daemon, which
-"cloche serve" starts.
+"cloche run -- COMMAND" needs nothing else: it creates a sandbox, runs the
+command in it and removes it. The other commands use the sandboxes of a daemon,
+which "cloche serve" starts.
 
-Exit status: that of the command; 124 it ran into its timeout, 125 Cloche itself
-failed, 126 policy refused or the command is not executable, 127 the command was
-not found, 128+n signal n ended the command.
+Exit status: the status of the command; 124 a timeout, 125 an error of Cloche,
+126 the policy refused or the command is not executable, 127 the command was not
+found, 128+n signal n ended the command.
 
-With --json a verb writes its result to standard output as JSON, one document for
-each sandbox that it was given, and an error to standard error as
-{"error": {"code": …, "message": …, "hint": …}}.
+--json writes the result to standard output as JSON, one document for each
+sandbox that was given, and an error to standard error as {"error": {"code": …,
+"message": …, "hint": …}}.
 
---output json is the same, yaml has the same documents, and name a name for each
-result. --format executes a Go template for each, with the fields of the Go
-package and functions such as json, join and upper.
+--output json is the same, yaml writes the same documents, and name writes a
+name for each result. --format executes a Go template for each result, with the
+fields of the Go package and functions such as json, join and upper.
 
-Environment: CLOCHE_HOST (as --host; https://HOST:PORT where the daemon speaks
-TLS), CLOCHE_TOKEN (the token that a tcp:// or https:// host asks for),
-CLOCHE_CA_FILE (certificates by which an https:// host is verified, beside the
-system's), CLOCHE_HOME (as --home). "cloche config show" lists those of a daemon.`),
+Environment: CLOCHE_HOST (as --host; https://HOST:PORT for a daemon with TLS),
+CLOCHE_TOKEN (the token for a tcp:// or https:// host), CLOCHE_CA_FILE
+(certificates to verify an https:// host, in addition to the system's),
+CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`),
 		Args: a.unknownVerb,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {

@@ -13,7 +13,7 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "config",
-		Short:   "See what a daemon is configured with",
+		Short:   "Show the daemon's configuration",
 		Long:    "See what a daemon is configured with, and where each value comes from.",
 		Example: "  cloche config show",
 		GroupID: groupHost,
@@ -28,17 +28,17 @@ func (a *app) configShowCommand() *cobra.Command {
 	var o ServeOptions
 	c := &cobra.Command{
 		Use:   "show",
-		Short: "Print every setting, its value and where that comes from",
-		Long: `Print what "cloche serve" with the same flags and in the same environment would be
-configured with: each key, its value, and whether that is from a flag, the
-environment, a file or the default; then the keys of the policy file that are set.
-It needs no daemon. A token is shown as set or unset.
+		Short: "Print every setting with its value and source",
+		Long: `Print the configuration of "cloche serve" with the same flags and environment:
+each key, its value, and its source: a flag, the environment, a file or the
+default. Then print the keys of the policy file that are set. It needs no
+daemon. A token is shown as set or unset.
 
-A key is set in the environment by CLOCHE__ and the key in capitals, with two
-underscores for each dot: CLOCHE__LOG__LEVEL, CLOCHE__POLICY__MAX_SANDBOXES. Lists
-have commas between their values, or are YAML.
+The environment variable of a key is CLOCHE__ and the key in capitals, with two
+underscores for each dot: CLOCHE__LOG__LEVEL, CLOCHE__POLICY__MAX_SANDBOXES.
+Lists have commas between their values, or are YAML.
 
-Exit status: 0 a daemon would take it, 125 it would not, and the error says why.`,
+Exit status: 0 the configuration is valid, 125 it isn't, and the error says why.`,
 		Example: "  cloche config show\n  CLOCHE__POLICY__MAX_SANDBOXES=20 cloche config show --json",
 		Args:    exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {

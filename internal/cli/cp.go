@@ -29,21 +29,22 @@ func (a *app) cpCommand() *cobra.Command {
 	var o tarFlags
 	c := &cobra.Command{
 		Use:   "cp SRC DST",
-		Short: "Copy files into a sandbox or out of it",
-		Long: `Copy a file or a directory between this machine and a sandbox, whose paths are
-written SANDBOX:PATH. A relative PATH begins at the sandbox's working directory.
-As DST a directory that exists gets the copy inside of it; anything else becomes
-the copy. "DIR/." is the content of a directory without the directory itself.
+		Short: "Copy files into or out of a sandbox",
+		Long: `Copy a file or a directory between this machine and a sandbox. A path in a
+sandbox is SANDBOX:PATH. A relative PATH starts at the sandbox's working
+directory.
 
-As SRC or DST "-" is a tar stream on standard input or output. A local path with
-a colon is written with a slash, as in ./a:b.
+If DST is an existing directory, the copy is created inside it; otherwise DST is
+the name of the copy. "DIR/." is the content of a directory without the
+directory itself. As SRC or DST, "-" is a tar stream on standard input or
+output. Write a local path with a colon with a slash, as in ./a:b.
 
-With --atomic a directory or tar stream is put in place in the sandbox when all of
-it has arrived and was found good, or not at all. --clear removes what was in the
-directory before, so that it holds what SRC holds.
+With --atomic a directory or tar stream is put in place in the sandbox after all
+of it was received and validated, or not at all. --clear removes the existing
+files of the directory, so that it has only what SRC has.
 
-What comes out of a sandbox is not trusted: links that lead out of the copy,
-devices and set-id bits are left out, and what is left out is named.`,
+Files from a sandbox are untrusted: links that lead out of the copy, devices and
+set-id bits are omitted and reported.`,
 		Example: `  cloche cp ./src build:
   cloche cp build:/workspace/out.csv .
   cloche cp build:/workspace - | tar tf -

@@ -20,11 +20,11 @@ type tarFlags struct {
 }
 
 func (f *tarFlags) register(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.exclude, "exclude", nil, "leave out the `PATH`, relative to the directory that is copied, with all below it; it is literal, not a pattern (repeatable)")
-	flags.BoolVar(&f.copyLinks, "copy-hard-links", false, "write a file of the sandbox again for each further name that it has, in place of a hard link, which some programs refuse in a tar stream")
-	flags.StringVar(&f.owner, "owner", "", `the owner of what is made in the sandbox, "NAME|UID[:GID]", or "keep" for the numbers in a tar stream (default: the sandbox's user)`)
-	flags.BoolVar(&f.atomic, "atomic", false, "put a directory or tar stream in place in the sandbox as a whole or not at all")
-	flags.BoolVar(&f.clear, "clear", false, "remove what is in the directory of the sandbox before, as part of --atomic")
+	flags.StringArrayVar(&f.exclude, "exclude", nil, "omit the `PATH`, relative to the copied directory, with everything below; literal, not a pattern (repeatable)")
+	flags.BoolVar(&f.copyLinks, "copy-hard-links", false, "write a copy of a file instead of each hard link, which some programs refuse in a tar stream")
+	flags.StringVar(&f.owner, "owner", "", `the owner of the files in the sandbox, "NAME|UID[:GID]", or "keep" for the numbers in a tar stream (default: the sandbox's user)`)
+	flags.BoolVar(&f.atomic, "atomic", false, "put a directory or tar stream in place in the sandbox atomically")
+	flags.BoolVar(&f.clear, "clear", false, "remove the existing files of the directory in the sandbox, as part of --atomic")
 }
 
 // check makes the paths clean and refuses what would have no effect.

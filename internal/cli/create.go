@@ -15,14 +15,15 @@ func (a *app) createCommand() *cobra.Command {
 	var count int
 	c := &cobra.Command{
 		Use:   "create",
-		Short: "Make a sandbox that stays",
-		Long: `Make a sandbox and print its name. It lives in the daemon until "cloche stop",
-"cloche kill" or "cloche rm". What policy changed or this machine cannot enforce
-is said on standard error; "cloche inspect" shows it again.
+		Short: "Create a sandbox",
+		Long: `Create a sandbox and print its name. It runs in the daemon until "cloche stop",
+"cloche kill" or "cloche rm". Changes by the policy and limits that this machine
+can't enforce are printed on standard error; "cloche inspect" shows them too.
 
-With --idempotency-key a create can be repeated until it is answered: all with one
-key get the same sandbox. With --count it makes many, each for itself: those that
-could not be made are told on standard error, and the status is that of the first.`,
+With --idempotency-key you can repeat a create until it is answered: all creates
+with one key return the same sandbox. --count creates several, independently:
+failed ones are reported on standard error, and the exit status is the first
+failure's.`,
 		Example: `  cloche create --name build --workspace ./src
   cloche create --label team=research --memory 1GiB --json
   cloche create --idempotency-key rollout-17
@@ -42,8 +43,8 @@ could not be made are told on standard error, and the status is that of the firs
 		},
 	}
 	f.register(c.Flags())
-	c.Flags().StringVar(&f.key, "idempotency-key", "", "a `KEY` of the caller's for this creation: repeated with it, it returns the same sandbox")
-	c.Flags().IntVar(&count, "count", 1, "make so many, with -2 and so on after their names and keys, a `NUMBER`")
+	c.Flags().StringVar(&f.key, "idempotency-key", "", "your `KEY` for this create: a create with the same key returns the same sandbox")
+	c.Flags().IntVar(&count, "count", 1, "create this `NUMBER`, with -2 and so on after their names and keys")
 	return c
 }
 

@@ -22,7 +22,7 @@ func parseDetachKeys(s string) ([]byte, error) {
 	}
 	bad := func(why string) ([]byte, error) {
 		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", clip(s), why).
-			WithHint("write keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],q; '' is none")
+			WithHint("write keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],q; '' for no keys")
 	}
 	var keys []byte
 	for key := range strings.SplitSeq(s, ",") {

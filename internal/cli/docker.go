@@ -101,7 +101,7 @@ func (f *dockerFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "as --mount")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "not there: see cloche port-forward")
 	flags.StringVar(&f.network, "network", "", "as --net")
-	flags.StringArrayVar(&f.envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment, or NAME to pass on the value it has here (repeatable)")
+	flags.StringArrayVar(&f.envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment, or NAME to use its value from this environment (repeatable)")
 	for _, name := range []string{"volume", "publish", "network"} {
 		_ = flags.MarkHidden(name) // it is there
 	}

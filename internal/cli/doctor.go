@@ -14,12 +14,12 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what this machine can do, and how to mend what it cannot",
-		Long: `Try what each engine needs and say what is missing and how to mend it. The last
-lines are a verdict for each engine. It asks the daemon where one listens, and
-looks for itself otherwise.
+		Short: "Check this machine, and say how to fix problems",
+		Long: `Check what each engine needs, and say what is missing and how to fix it. The
+last lines are a verdict for each engine. It asks a running daemon, and
+otherwise checks itself.
 
-Exit status: 0 when a sandbox could be made now, 1 when not.`,
+Exit status: 0 a sandbox can be created now, 1 not.`,
 		Example: "  cloche doctor\n  cloche doctor --json",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),

@@ -18,14 +18,15 @@ import (
 func (a *app) egressCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",
-		Short: "What may leave a sandbox, and what did",
-		Long: `What may leave a sandbox, what did, and what was not let out. A sandbox with a
-network reaches the names that its rules allow, and nothing else.
+		Short: "Manage a sandbox's network rules",
+		Long: `Show and change the network rules of a sandbox, and show allowed and refused
+connections. A sandbox with a network reaches the names that its rules allow,
+and nothing else.
 
-A rule is HOST, which is HTTP and TLS on ports 80 and 443 that name the same host;
-HOST:PORT, which is any protocol on that port; IP:PORT; or @BUNDLE. A host is a
-name, "*." before a name, or "*". "HOST at RANGE" lets the host be in a range that
-is not public.`,
+A rule is HOST: HTTP and TLS on ports 80 and 443 that name the same host;
+HOST:PORT: any protocol on that port; IP:PORT; or @BUNDLE. HOST is a name, "*."
+before a name, or "*". "HOST at RANGE" allows an address in a range that isn't
+public.`,
 		Example: "  cloche create --name box --allow pypi.org\n  cloche egress log -f box\n  cloche egress allow box files.pythonhosted.org --for 10m",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
@@ -40,9 +41,10 @@ is not public.`,
 
 func (a *app) egressRulesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "rules SANDBOX",
-		Short:             "Show the rules that are in force in a sandbox",
-		Long:              "Show the rules that are in force in a sandbox, when those end that are for a\nwhile, and what the operator holds back. With --json also what was used of the\nlimits.",
+		Use:   "rules SANDBOX",
+		Short: "Show the rules in force",
+		Long: `Show the rules in force in a sandbox, the end of temporary ones, and the
+operator's denials. With --json also the used part of the limits.`,
 		Example:           "  cloche egress rules box",
 		Args:              exactly(1, "a sandbox"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -99,11 +101,10 @@ func (a *app) egressLogCommand() *cobra.Command {
 	var o api.EgressLogOptions
 	c := &cobra.Command{
 		Use:   "log [flags] SANDBOX",
-		Short: "Show what left a sandbox and what did not",
-		Long: `Show what left a sandbox and what did not, oldest first: one line each with its
-time, kind, where to, and what there is to say. With --follow go on with what
-happens next, until the sandbox ends. The log stays as long as the sandbox's
-record does.
+		Short: "Show allowed and refused connections",
+		Long: `Show the allowed and refused connections of a sandbox, oldest first: one line
+each with time, kind, destination, and details. --follow continues with new ones
+until the sandbox ends. The log is kept as long as the sandbox's record.
 
 Kinds are opened, closed, refused, request and changed.`,
 		Example:           "  cloche egress log box\n  cloche egress log -f --kind refused box\n  cloche egress log --json -n 100 box",
@@ -124,8 +125,8 @@ Kinds are opened, closed, refused, request and changed.`,
 			})
 		},
 	}
-	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what happens next")
-	c.Flags().IntVarP(&o.Tail, "lines", "n", 0, "only so many of the last `RECORDS` (default all that are kept)")
+	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "continue with new events")
+	c.Flags().IntVarP(&o.Tail, "lines", "n", 0, "only the last `RECORDS` (default all that are kept)")
 	c.Flags().StringArrayVar(&kinds, "kind", nil, "only this `KIND` (repeatable: any may match)")
 	return c
 }
@@ -196,19 +197,20 @@ func hostPort(name string, port int) string {
 func (a *app) egressAllowCommand() *cobra.Command {
 	return a.egressChangeCommand(&cobra.Command{
 		Use:   "allow [flags] SANDBOX RULE...",
-		Short: "Let more out of a running sandbox",
-		Long: `Let more out of a running sandbox, for good or for a while. The operator may
-allow whatever the policy does not hold back; others what the policy lets them
-ask for.`,
+		Short: "Add rules that allow connections",
+		Long: `Add rules that allow connections of a running sandbox, permanently or for a
+time. The operator can allow everything that the policy doesn't deny; other
+callers what the policy lets them request.`,
 		Example: "  cloche egress allow box pypi.org\n  cloche egress allow box db.example.com:5432 --for 10m\n  cloche egress allow box \"db.corp:5432 at 10.1.0.0/16\"",
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Allow: rules} }, true)
 }
 
 func (a *app) egressDenyCommand() *cobra.Command {
 	return a.egressChangeCommand(&cobra.Command{
-		Use:     "deny [flags] SANDBOX RULE...",
-		Short:   "Hold something back in a running sandbox",
-		Long:    "Hold something back in a running sandbox, whatever else allows it. Connections\nto it are reset.",
+		Use:   "deny [flags] SANDBOX RULE...",
+		Short: "Add rules that deny connections",
+		Long: `Deny connections of a running sandbox, whatever else allows them. Open
+connections are reset.`,
 		Example: "  cloche egress deny box \"*.example.com\"\n  cloche egress deny box @github-read --for 1h",
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Deny: rules} }, true)
 }
@@ -216,10 +218,10 @@ func (a *app) egressDenyCommand() *cobra.Command {
 func (a *app) egressRemoveCommand() *cobra.Command {
 	return a.egressChangeCommand(&cobra.Command{
 		Use:   "remove SANDBOX RULE...",
-		Short: "Take rules of a running sandbox away",
-		Long: `Take rules of a running sandbox away, as "cloche egress rules" shows them. One
-that denies is written with "deny " before it. Connections that no other rule
-allows are reset.`,
+		Short: "Remove rules",
+		Long: `Remove rules of a running sandbox, as "cloche egress rules" shows them. Write
+"deny " before a rule that denies. Connections that no other rule allows are
+reset.`,
 		Example: "  cloche egress remove box pypi.org\n  cloche egress remove box \"deny *.example.com\"",
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Remove: rules} }, false)
 }
@@ -229,11 +231,11 @@ func (a *app) egressSetCommand() *cobra.Command {
 	var network string
 	c := &cobra.Command{
 		Use:   "set [flags] SANDBOX",
-		Short: "Replace all that may leave a running sandbox",
-		Long: `Replace all that may leave a running sandbox that was made with a network. When
-it returns, the new rules are in force and no connection is left that they do not
-allow. With --net none nothing leaves from then on: no name is answered for and
-no connection is made, as if the sandbox had been made without a network.`,
+		Short: "Replace all rules",
+		Long: `Replace all network rules of a running sandbox that was created with a network.
+When it returns, the new rules are in force and no connection is open that they
+don't allow. With --net none the sandbox resolves no name and makes no
+connection, as if it had been created without a network.`,
 		Example: "  cloche egress set --net none box\n  cloche egress set --allow api.example.com box",
 		Args:    exactly(1, "a sandbox"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -290,7 +292,7 @@ func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) 
 		})
 	}
 	if timed {
-		c.Flags().StringVar(&length, "for", "", "take it away again after this `duration`, such as 10m")
+		c.Flags().StringVar(&length, "for", "", "remove it after this `duration`, such as 10m")
 	}
 	return c
 }
@@ -308,10 +310,10 @@ func (a *app) approvalsCommand() *cobra.Command {
 	var o api.ApprovalOptions
 	c := &cobra.Command{
 		Use:   "approvals [flags] [SANDBOX]",
-		Short: "List what sandboxes want out and wait for",
-		Long: `List what sandboxes that were made with --ask want out, of which no rule speaks.
-A question waits for ten minutes; the connection itself for half a minute of
-them.`,
+		Short: "List connections that wait for approval",
+		Long: `List the connections of sandboxes with --ask that no rule covers. An approval
+request stays open for ten minutes; the connection itself is held for half a
+minute.`,
 		Example:           "  cloche egress approvals\n  cloche egress approvals --all box",
 		Args:              atMostOne,
 		ValidArgsFunction: a.completeSandboxes,
@@ -338,16 +340,17 @@ them.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&o.All, "all", false, "those that were answered or ended a short while ago too")
+	c.Flags().BoolVar(&o.All, "all", false, "also those that were decided or ended recently")
 	return c
 }
 
 func (a *app) approveCommand() *cobra.Command {
 	var length string
 	c := &cobra.Command{
-		Use:     "approve [flags] ID...",
-		Short:   "Let out what a sandbox waits for",
-		Long:    "Let out what a sandbox waits for: its rule is put into force there, for good or\nfor a while.",
+		Use:   "approve [flags] ID...",
+		Short: "Approve connections",
+		Long: `Approve connections that a sandbox waits for: their rules are put into force
+there, permanently or for a time.`,
 		Example: "  cloche egress approve ap-0123456789 --for 10m",
 		Args:    approvalIDs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
@@ -360,15 +363,16 @@ func (a *app) approveCommand() *cobra.Command {
 			return a.answer(c, args, answer)
 		},
 	}
-	c.Flags().StringVar(&length, "for", "", "take the rule away again after this `duration`, such as 10m")
+	c.Flags().StringVar(&length, "for", "", "remove the rule after this `duration`, such as 10m")
 	return c
 }
 
 func (a *app) rejectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "reject ID...",
-		Short:   "Refuse what a sandbox waits for",
-		Long:    "Refuse what a sandbox waits for. The same is refused at once for ten minutes.",
+		Use:   "reject ID...",
+		Short: "Reject connections",
+		Long: `Reject connections that a sandbox waits for. The same connections are refused
+for ten minutes.`,
 		Example: "  cloche egress reject ap-0123456789",
 		Args:    approvalIDs,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -17,10 +17,10 @@ type egressFlags struct {
 }
 
 func (f *egressFlags) register(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.allow, "allow", nil, "let this out, a `RULE` such as pypi.org, \"*.example.com\", db.example.com:5432 or @npm; several with commas (repeatable)")
-	flags.StringArrayVar(&f.deny, "deny", nil, "hold this back whatever is allowed, a `RULE` (repeatable)")
-	flags.StringArrayVar(&f.requests, "allow-request", nil, "let only such requests reach a host, `[METHODS ]HOST[/PATHS]` such as \"GET api.example.com/v1/*\" (repeatable)")
-	flags.BoolVar(&f.ask, "ask", false, "let a connection of which no rule speaks wait for \"cloche egress approve\"")
+	flags.StringArrayVar(&f.allow, "allow", nil, "allow connections by a `RULE` such as pypi.org, \"*.example.com\", db.example.com:5432 or @npm; several with commas (repeatable)")
+	flags.StringArrayVar(&f.deny, "deny", nil, "deny connections by a `RULE`, whatever is allowed (repeatable)")
+	flags.StringArrayVar(&f.requests, "allow-request", nil, "limit the requests to a host: `[METHODS ]HOST[/PATHS]` such as \"GET api.example.com/v1/*\" (repeatable)")
+	flags.BoolVar(&f.ask, "ask", false, "hold connections that no rule covers until approved with \"cloche egress approve\"")
 }
 
 // egress is what was asked for; nil is nothing.

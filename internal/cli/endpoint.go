@@ -16,7 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-const endpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; with record=NAME after it what goes through is kept, and the target replay:NAME answers so again (repeatable)"
+const endpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; record=NAME after it records the exchanges, and the target replay:NAME replays them (repeatable)"
 
 // parseEndpoint reads NAME=TARGET[@[ADDRESS:]PORT][,PRESET...].
 func parseEndpoint(text string) (api.Endpoint, error) {
@@ -133,11 +133,11 @@ func parseEndpoints(texts []string) ([]api.Endpoint, error) {
 func (a *app) endpointCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoint",
-		Short: "Services of the host inside a sandbox",
-		Long: `Services of the daemon's host that a sandbox finds at addresses of its own
-loopback, whatever its network is: a model, tools, a database. A sandbox without
-any network reaches these and nothing else. What the target may be, the policy
-file says in its endpoints.`,
+		Short: "Manage services of the host inside a sandbox",
+		Long: `An endpoint is a service of the daemon's host at an address of the sandbox's
+loopback: a model, tools, a database. A sandbox without a network reaches its
+endpoints and nothing else. The policy file lists the permitted targets in
+"endpoints".`,
 		Example: "  cloche endpoint add build model=http://127.0.0.1:8080@127.0.0.1:13131,openai\n  cloche endpoint ls build\n  cloche endpoint rm build model",
 		GroupID: groupProcess,
 		Args:    a.unknownVerb,
@@ -151,7 +151,7 @@ func (a *app) endpointListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "ls SANDBOX",
 		Short:             "List the endpoints of a sandbox",
-		Long:              "List the endpoints of a sandbox, with their states and what went through them.",
+		Long:              "List the endpoints of a sandbox, with their states and traffic.",
 		Example:           "  cloche endpoint ls build\n  cloche endpoint ls --json build",
 		Args:              exactly(1, "SANDBOX"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -187,23 +187,31 @@ func (a *app) endpointAddCommand() *cobra.Command {
 	var f endpointFlags
 	c := &cobra.Command{
 		Use:   "add [flags] SANDBOX NAME=TARGET[@LISTEN][,PRESET...]",
-		Short: "Put an endpoint into a running sandbox",
-		Long: `Put an endpoint into a running sandbox. TARGET is http://HOST[:PORT][/BASE] or
-https, of which requests reach what is below BASE; tcp://HOST:PORT for bytes as
-they are; unix:///SOCKET or unix+tcp:///SOCKET for a socket of the host's files;
-client or client+tcp, which "cloche endpoint serve" serves; replay:NAME, where a
-recording answers. LISTEN is 127.0.0.1:PORT inside (default
-` + api.DefaultEndpointListen + `), or "auto" for a port that is free, which is printed, or the
-path of a socket inside, such as /run/model.sock, which is everybody's inside, or
-with user=NAME after it that user's alone. A
-PRESET, openai or anthropic, gives the processes that are started from now on the
-variables that its SDK reads. Among the presets can be
-record=NAME, which keeps what goes through as a recording; match=order, by which
-a recording gives its answers in their order, not by what is asked; pace, by
-which they take as long as they took; body-filter=FILTER; once, with which a
-request that an SDK tries again gets the answer to the first; audit=headers or
-audit=body, with which these go on record; and probe, with which it is ready when
-its target has been connected to, and not before.`,
+		Short: "Add an endpoint to a running sandbox",
+		Long: `Add an endpoint to a running sandbox.
+
+TARGET is one of:
+
+- http://HOST[:PORT][/BASE] or https: requests reach paths below BASE
+- tcp://HOST:PORT: bytes
+- unix:///SOCKET or unix+tcp:///SOCKET: a socket of the host
+- client or client+tcp: served by "cloche endpoint serve"
+- replay:NAME: answered from a recording
+
+LISTEN is 127.0.0.1:PORT inside (default ` + api.DefaultEndpointListen + `); "auto" for a free
+port, which is printed; or the path of a socket inside, such as /run/model.sock,
+which every user inside can use, or with user=NAME only that user.
+
+PRESET is one of:
+
+- openai, anthropic: new processes get the variables of this SDK
+- record=NAME: record the exchanges
+- match=order: a recording answers in order, not by the content of the request
+- pace: a recording answers at the recorded speed
+- body-filter=FILTER: as --body-filter
+- once: a request that an SDK retries gets the first answer
+- audit=headers, audit=body: put these into the audit log
+- probe: the endpoint is ready only after a connection to its target`,
 		Example:           "  cloche endpoint add build model=http://127.0.0.1:8080,openai\n  cloche endpoint add --replace build model=http://127.0.0.1:8081,openai\n  cloche endpoint add build db=tcp://127.0.0.1:5432@5432",
 		Args:              exactly(2, "SANDBOX and NAME=TARGET"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -232,7 +240,7 @@ its target has been connected to, and not before.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&replace, "replace", false, "give the endpoint of that name this target; what is under way goes on to the old one")
+	c.Flags().BoolVar(&replace, "replace", false, "change the target of the endpoint of that name; requests in progress continue at the old one")
 	f.add(c.Flags())
 	return c
 }
@@ -245,14 +253,14 @@ type endpointFlags struct {
 }
 
 func (f *endpointFlags) add(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for processes that are started from now on; {base}, {host} and {port} in it are the address (repeatable)")
+	flags.StringArrayVar(&f.env, "env", nil, "`NAME=VALUE` for processes that start from now on; {base}, {host} and {port} in it are the address (repeatable)")
 	flags.StringArrayVar(&f.headers, "header", nil, "a header to set on every request, `NAME=VALUE` (repeatable)")
 	flags.StringArrayVar(&f.secrets, "secret-header", nil, "a header to set to the value of a secret, `NAME=SECRET` (repeatable)")
-	flags.StringArrayVar(&f.methods, "method", nil, "let only this `METHOD` through (repeatable)")
-	flags.StringArrayVar(&f.paths, "path", nil, "let only this `PATH` through, or all below it with a /* at its end (repeatable)")
-	flags.Float64Var(&f.perSecond, "requests-per-second", 0, "refuse what comes more often than this `NUMBER`; a second's worth may come at once")
-	flags.StringVar(&f.filter, "body-filter", "", "what becomes of requests that have a model's provider do something by itself, such as search the web: `strip` takes that out, refuse refuses them, off lets them through (default strip with a preset)")
-	flags.StringVar(&f.bytes, "bytes-per-second", "", "let no more through than this `SIZE`, such as 1MiB; the rest waits")
+	flags.StringArrayVar(&f.methods, "method", nil, "allow only this `METHOD` (repeatable)")
+	flags.StringArrayVar(&f.paths, "path", nil, "allow only this `PATH`, or everything below it with /* at its end (repeatable)")
+	flags.Float64Var(&f.perSecond, "requests-per-second", 0, "refuse more requests than this `NUMBER`, with a burst of one second")
+	flags.StringVar(&f.filter, "body-filter", "", "what to do with requests for capabilities of a model's provider, such as web search: `strip` removes them, refuse refuses the request, off passes them (default strip with a preset)")
+	flags.StringVar(&f.bytes, "bytes-per-second", "", "limit the traffic to this `SIZE`, such as 1MiB; more bytes wait")
 }
 
 // fill puts what was asked for into an endpoint.
@@ -286,9 +294,9 @@ func (a *app) endpointRemoveCommand() *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "rm [flags] SANDBOX NAME",
-		Short: "Take an endpoint away",
-		Long: `Take an endpoint away. Nothing new begins; what is under way has the grace to end,
-and the rest is cut off.`,
+		Short: "Remove an endpoint",
+		Long: `Remove an endpoint. New requests are refused; requests in progress have a grace
+period, and then are cut off.`,
 		Example:           "  cloche endpoint rm build model\n  cloche endpoint rm --grace 0 build model",
 		Args:              exactly(2, "SANDBOX and NAME"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -316,7 +324,7 @@ and the rest is cut off.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&grace, "grace", "", "how long what is under way may take to end, a `duration` (default 5s)")
+	c.Flags().StringVar(&grace, "grace", "", "the grace period of requests in progress, a `duration` (default 5s)")
 	return c
 }
 
@@ -324,10 +332,10 @@ func (a *app) endpointServeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve SANDBOX NAME ADDRESS",
 		Short: "Serve an endpoint from this machine",
-		Long: `Serve an endpoint whose target is client or client+tcp from this machine, which
-may be another than the daemon's: each connection goes on to ADDRESS, HOST:PORT or
-PORT of this machine. It goes on until it is interrupted, which is status 0, or
-until the endpoint ends.`,
+		Long: `Serve an endpoint with the target client or client+tcp from this machine, which
+need not be the daemon's. Each connection is forwarded to ADDRESS: HOST:PORT, or
+PORT of this machine. It ends when it is interrupted, with status 0, or when the
+endpoint ends.`,
 		Example:           "  cloche endpoint add build model=client,openai\n  cloche endpoint serve build model 127.0.0.1:8080",
 		Args:              exactly(3, "SANDBOX, NAME and ADDRESS"),
 		ValidArgsFunction: a.completeSandboxes,

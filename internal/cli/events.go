@@ -30,19 +30,19 @@ func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use:   "events [flags] [SANDBOX]",
-		Short: "Show what happened to sandboxes and their processes",
+		Short: "Show events of sandboxes and their processes",
 		Long: `Show the events that are kept, of one sandbox or of all, oldest first: one line
-each with its time, kind, sandbox, and what there is to say. With --follow go on
-with what happens next; a connection that breaks is made again, with no event
-lost or repeated.
+each with time, kind, sandbox, and details. --follow continues with new events;
+a broken connection is reconnected, with no event lost or repeated.
 
---since takes the cursor of the last event that is known (a field of --json), a
-time, a duration before now, or "now" for none of those that are kept.
+--since takes the cursor of the last known event (a field of --json), a time, a
+duration before now, or "now" for new events only.
 
 Kinds are sandbox.created, expiring, paused, resumed, stopping, stopped, lost,
-removed, oom, adopted and degraded; process.started, ready, not_ready, restarted,
-exited and failed; endpoint., image., egress., approval., policy. and audit.
-kinds; and refused. "--kind process" is all that begin so.`,
+removed, oom, adopted and degraded; process.started, ready, not_ready,
+restarted, exited and failed; endpoint., image., egress., approval., policy. and
+audit. kinds; and refused. "--kind process" selects all kinds that start with
+it.`,
 		Example: `  cloche events
   cloche events -f --since now --kind process build
   cloche events --since 1h --kind refused --json`,
@@ -71,9 +71,9 @@ kinds; and refused. "--kind process" is all that begin so.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&endpoint, "endpoint", "", "only what happened to the sandbox's endpoint of this `NAME`")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens next")
-	c.Flags().StringVar(&from, "since", "", "only what came after this `CURSOR|TIME|DURATION|now` (default all that are kept)")
+	c.Flags().StringVar(&endpoint, "endpoint", "", "only events of the sandbox's endpoint of this `NAME`")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
+	c.Flags().StringVar(&from, "since", "", "only events after this `CURSOR|TIME|DURATION|now` (default all that are kept)")
 	c.Flags().StringArrayVar(&kinds, "kind", nil, "only this `KIND` (repeatable: any may match)")
 	return c
 }

@@ -19,17 +19,17 @@ func (a *app) execCommand() *cobra.Command {
 	var who namingFlags
 	c := &cobra.Command{
 		Use:   "exec [flags] SANDBOX -- COMMAND [ARG...]",
-		Short: "Run a command in a sandbox that lives",
-		Long: `Run a command in a sandbox that lives. Input, output, signals and the exit status
-are as with "cloche run". When this program dies the command goes on, and
-"cloche logs" shows its output. With --cancel-with-caller the command and all that
-it started are killed then.
+		Short: "Run a command in a running sandbox",
+		Long: `Run a command in a running sandbox. Input, output, signals and the exit status
+are as with "cloche run". If this program dies, the command continues, and
+"cloche logs" shows its output. With --cancel-with-caller the command and its
+children are killed then.
 
-SANDBOX is a name or an id. "-" is the one that --identity, with the operator's
-template or --name-template, means.
+SANDBOX is a name or an id. "-" is the sandbox of --identity, with the
+operator's template or --name-template.
 
-With --json the output is collected and the result written as JSON. Input is then
-passed on only with -i.`,
+With --json the output is collected and the result written as JSON. Input is
+then passed on only with -i.`,
 		Example: `  cloche exec build -- make test
   cloche exec -i -t build -- bash
   cloche exec --env CI=1 --timeout 5m build -- ./run.sh
@@ -74,7 +74,7 @@ passed on only with -i.`,
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	c.Flags().StringArrayVarP(&env, "env", "e", nil, "`NAME=VALUE` for the command, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().StringArrayVarP(&env, "env", "e", nil, "`NAME=VALUE` for the command, or NAME to use its value from this environment (repeatable)")
 	c.Flags().StringArrayVar(&waits, "wait-endpoint", nil, "wait until the endpoint of this `NAME` is ready (repeatable)")
 	c.Flags().StringArrayVar(&envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment (repeatable)")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command as \"cloche start\" does, and print its id")
@@ -82,7 +82,7 @@ passed on only with -i.`,
 	c.Flags().StringVarP(&user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
 	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
-	c.Flags().BoolVar(&cancel, "cancel-with-caller", false, "kill the command when this program ends, or its connection, before the command does")
+	c.Flags().BoolVar(&cancel, "cancel-with-caller", false, "kill the command when this program or its connection ends")
 	chars.register(c.Flags())
 	who.register(c.Flags())
 	at.register(c.Flags())
@@ -91,7 +91,7 @@ passed on only with -i.`,
 }
 
 // phaseUsage is of the flag that says what a process is for.
-const phaseUsage = "the phase of a program that it belongs to, such as `setup`: what endpoints give to its environment (default run)"
+const phaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
 
 // execArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
 // everything behind it is the command's.

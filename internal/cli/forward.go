@@ -28,11 +28,11 @@ type forward struct {
 func (a *app) portForwardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
-		Short: "Reach ports inside a sandbox from this machine",
-		Long: `Listen on ports of this machine's loopback address, 127.0.0.1, and carry each
-connection to a port inside the sandbox, at its 127.0.0.1. It needs no network in
-the sandbox. LOCAL 0 is any free port; without LOCAL it is the same as REMOTE.
-What listens is printed. It goes on until it is interrupted, which is status 0.`,
+		Short: "Forward local ports into a sandbox",
+		Long: `Listen on ports of this machine's loopback address, 127.0.0.1, and forward each
+connection to a port of 127.0.0.1 in the sandbox. The sandbox needs no network.
+LOCAL 0 is any free port; without LOCAL it is the same as REMOTE. The local
+addresses are printed. It runs until it is interrupted, with status 0.`,
 		Example:           "  cloche port-forward build 8080:8000\n  cloche port-forward build 0:5432 9229",
 		GroupID:           groupProcess,
 		Args:              forwardArgs,

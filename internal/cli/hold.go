@@ -16,13 +16,14 @@ func (a *app) holdCommand() *cobra.Command {
 	var f specFlags
 	c := &cobra.Command{
 		Use:   "hold [flags]",
-		Short: "Make a sandbox that ends with this program",
-		Long: `Make a sandbox, print its name, and hold it: it is removed, with all it holds,
-when this program ends, whatever ends it. That is an interrupt or, where standard
-input is a pipe, the end of that: a program that starts this one holds the
-sandbox by keeping the pipe open. The other verbs work on it meanwhile.
+		Short: "Create a sandbox that is removed with this program",
+		Long: `Create a sandbox, print its name, and hold it. The sandbox and all its files are
+removed when this program ends for any reason: an interrupt or, if standard
+input is a pipe, the end of the pipe. A program that starts this one holds the
+sandbox by keeping the pipe open. Other commands can use the sandbox meanwhile.
 
-The status is 0 when it was let go, and 125 when the sandbox was lost before.`,
+The exit status is 0 after a regular end, and 125 if the sandbox was lost
+before.`,
 		Example: "  cloche hold --name scratch --memory 512m",
 		GroupID: groupRun,
 		Args:    exactly(0, "none: the name goes with --name"),

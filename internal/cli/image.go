@@ -16,10 +16,10 @@ import (
 func (a *app) imageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
-		Short: "Root filesystems that a sandbox can have",
-		Long: `Root filesystems that a sandbox can have: "host", which shows this machine's own
-tools, and images of registries, archives, directories and programs of this
-machine. Where no daemon listens, these verbs work on the home directly.`,
+		Short: "Manage images",
+		Long: `Images are root filesystems of sandboxes: "host", with this machine's own tools,
+and images from registries, archives, directories and programs of this machine.
+Without a daemon, these commands use the home directly.`,
 		Example: "  cloche image ls\n  cloche image pull python:3.11-slim",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
@@ -56,7 +56,7 @@ func (a *app) imageListCommand() *cobra.Command {
 		Aliases:    []string{"list"},
 		SuggestFor: []string{"images"},
 		Short:      "List images",
-		Long:       "List the images that are here and that a create can name.",
+		Long:       "List the local images that a create can use.",
 		Example:    "  cloche image ls\n  cloche image ls --json",
 		Args:       exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -136,10 +136,10 @@ func (a *app) imagePullCommand() *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:   "pull [flags] IMAGE",
-		Short: "Fetch an image from its registry",
-		Long: `Fetch an image from its registry, also when one of that name is here. How far it
-is stands on standard error. Logins are those of the Docker configuration of the
-user that the daemon runs as. A pull that was broken off is continued by the next.`,
+		Short: "Pull an image from its registry",
+		Long: `Pull an image from its registry, also if a local one has that name. Progress is
+printed on standard error. Logins come from the Docker configuration of the
+daemon's user. An interrupted pull is continued by the next one.`,
 		Example: "  cloche image pull python:3.11-slim\n  cloche image pull --platform linux/arm64 registry.example/team/tool@sha256:…",
 		Args:    exactly(1, "one image"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -150,7 +150,7 @@ user that the daemon runs as. A pull that was broken off is continued by the nex
 		},
 	}
 	c.Flags().StringVar(&req.Platform, "platform", "", "the `OS/ARCH` of the image (default the daemon's)")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no progress")
 	return c
 }
 
@@ -179,10 +179,11 @@ func (a *app) imageInspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:        "inspect IMAGE...",
 		SuggestFor: []string{"show"},
-		Short:      "Show everything that is known of images",
-		Long:       "Show what is known of each image that is here as JSON: digests, configuration,\nlayers, and what of it could not be kept.",
-		Example:    "  cloche image inspect python:3.11-slim",
-		Args:       atLeast(1, "images"),
+		Short:      "Show details of images",
+		Long: `Show each local image as JSON: digests, configuration, layers, and what was
+omitted.`,
+		Example: "  cloche image inspect python:3.11-slim",
+		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withImages(c, func(ctx context.Context, conn *connection) error {
 				for _, arg := range args {
@@ -215,9 +216,9 @@ func (a *app) imageRemoveCommand() *cobra.Command {
 		Aliases:    []string{"remove", "delete"},
 		SuggestFor: []string{"rmi", "del"},
 		Short:      "Remove images",
-		Long: `Remove images: by a name that name, and the image with its last one; by a digest
-the image with all its names. An image that a sandbox or a snapshot is made of
-stays, also when the sandbox is stopped.`,
+		Long: `Remove images. A name removes that name, and the image with its last name; a
+digest removes the image with all its names. An image that a sandbox or a
+snapshot uses is kept, also for a stopped sandbox.`,
 		Example: "  cloche image rm python:3.11-slim",
 		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -247,10 +248,10 @@ func (a *app) imagePruneCommand() *cobra.Command {
 	var dryRun, all bool
 	c := &cobra.Command{
 		Use:   "prune [flags]",
-		Short: "Make images occupy less",
-		Long: `Make images occupy at most --max, or what the policy file bounds them to. First
-go layers that are kept to spare a later pull, then images that nothing is made
-of, those first that were not used for the longest time.`,
+		Short: "Remove unused images",
+		Long: `Remove images until they use at most --max, or the limit of the policy file.
+Layers that are kept for later pulls are removed first, then unused images, the
+least recently used first.`,
 		Example: "  cloche image prune --max 10GiB\n  cloche image prune --max 0 --dry-run",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -273,9 +274,9 @@ of, those first that were not used for the longest time.`,
 			return a.withImages(c, func(ctx context.Context, conn *connection) error { return a.prune(ctx, conn, req) })
 		},
 	}
-	c.Flags().StringVar(&most, "max", "", "what images may occupy, a `SIZE` such as 10GiB; 0 keeps only what is in use")
-	c.Flags().BoolVarP(&all, "all", "a", false, "keep only what is in use: --max 0")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "tell what would go, and remove nothing")
+	c.Flags().StringVar(&most, "max", "", "the maximum disk use of images, a `SIZE` such as 10GiB; 0 keeps only images in use")
+	c.Flags().BoolVarP(&all, "all", "a", false, "keep only images in use: --max 0")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be removed, and remove nothing")
 	return c
 }
 

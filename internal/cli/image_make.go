@@ -16,11 +16,11 @@ func (a *app) imageImportCommand() *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:   "import [flags] FILE|DIR|-",
-		Short: "Make an image of an archive or a directory",
-		Long: `Make an image of an archive: a tar of an OCI layout, what "docker save" writes, or
-a tar of a root filesystem, compressed or not; or of a directory, which is an OCI
-layout or a root filesystem. What it is is seen by itself. - is standard input. It
-is streamed to the daemon, wherever that is.`,
+		Short: "Import an image from an archive or a directory",
+		Long: `Import an image from an archive: a tar of an OCI layout, the output of "docker
+save", or a tar of a root filesystem, compressed or not; or from a directory: an
+OCI layout or a root filesystem. The form is detected. - is standard input. The
+data is streamed to the daemon, also to a remote one.`,
 		Example: `  docker save my/tool | cloche image import -
   cloche image import --name base:1 ./rootfs
   cloche image import --name tool --format oci-archive tool.tar.gz`,
@@ -34,11 +34,11 @@ is streamed to the daemon, wherever that is.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&o.Name, "name", "", "what the image is called (default: what it is called in the archive)")
-	c.Flags().StringVar(&format, "format", "", "what it must be: oci-archive, docker-archive or tar")
-	c.Flags().StringVar(&o.Ref, "ref", "", "the one of several images that is meant, by its `NAME` in the archive")
+	c.Flags().StringVar(&o.Name, "name", "", "the name of the image (default: its name in the archive)")
+	c.Flags().StringVar(&format, "format", "", "the required form: oci-archive, docker-archive or tar")
+	c.Flags().StringVar(&o.Ref, "ref", "", "which of several images, by its `NAME` in the archive")
 	c.Flags().StringVar(&o.Platform, "platform", "", "the `OS/ARCH` of the image (default the daemon's)")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no progress")
 	return c
 }
 
@@ -85,10 +85,10 @@ func (a *app) imageBuildCommand() *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:   "build [flags] NAME PATH...",
-		Short: "Make an image of this machine's programs",
-		Long: `Make an image of programs of the daemon's machine, each with the libraries and the
-interpreter that it needs, and of directories, each whole. What programs load by
-other means, such as plugins, has to be named too.`,
+		Short: "Build an image from this machine's programs",
+		Long: `Build an image from programs of the daemon's machine, each with its libraries
+and interpreter, and from whole directories. Name files that programs load by
+other means too, such as plugins.`,
 		Example: `  cloche image build base /bin/sh /usr/bin/env /usr/bin/git
   cloche image build --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
 		Args: atLeast(2, "a name and paths"),
@@ -102,10 +102,10 @@ other means, such as plugins, has to be named too.`,
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&command, "cmd", nil, "an `ARGUMENT` of what runs when nobody says what (repeatable)")
+	c.Flags().StringArrayVar(&command, "cmd", nil, "an `ARGUMENT` of the default command (repeatable)")
 	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for every process (repeatable)")
 	c.Flags().StringVar(&user, "user", "", "the user of its processes, `NAME|UID[:GID]`")
 	c.Flags().StringVar(&dir, "workdir", "", "the working directory, a `PATH`")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "tell nothing of how far it is")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no progress")
 	return c
 }

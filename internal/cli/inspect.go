@@ -12,11 +12,11 @@ func (a *app) inspectCommand() *cobra.Command {
 	var processes bool
 	c := &cobra.Command{
 		Use:   "inspect SANDBOX[/PROCESS]...",
-		Short: "Show everything that is on record about sandboxes",
+		Short: "Show the records of sandboxes",
 		Long: `Show the record of each sandbox as JSON: what was granted, what was adjusted,
-what this machine cannot enforce, when its lease ends. SANDBOX/PROCESS is the
-record of one process. With --processes show instead each process that was
-started in it, and how it ended. With --json each document is one line.`,
+what this machine can't enforce, when its lease ends. SANDBOX/PROCESS is the
+record of one process. --processes shows the processes that were started in it,
+and how they ended. With --json each document is one line.`,
 		Example:           "  cloche inspect build\n  cloche inspect build/worker\n  cloche inspect --processes build",
 		GroupID:           groupLook,
 		Args:              names,

@@ -14,10 +14,10 @@ import (
 func (a *app) keyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
-		Short: "API keys for callers over TCP",
-		Long: `API keys for callers over TCP. A key is one tenant's: its holder sees that
-tenant's sandboxes and nothing else, and may do what the key is for. Only the
-operator makes, lists and revokes keys.`,
+		Short: "Manage API keys for callers over TCP",
+		Long: `An API key belongs to one tenant: its holder sees that tenant's sandboxes and
+nothing else, and can do what the key permits. Only the operator creates, lists
+and revokes keys.`,
 		Example: "  cloche key create --tenant acme > acme.key\n  CLOCHE_TOKEN=$(cat acme.key) cloche --host tcp://127.0.0.1:7070 ls",
 		GroupID: groupHost,
 		Args:    a.unknownVerb,
@@ -32,13 +32,12 @@ func (a *app) keyCreateCommand() *cobra.Command {
 	var expires string
 	c := &cobra.Command{
 		Use:   "create [flags] --tenant TENANT",
-		Short: "Make an API key and print it",
-		Long: `Make an API key and print it, once: the daemon keeps only its hash. Send it as
-CLOCHE_TOKEN. Without --verb it is for everything that a tenant may do; without
---profile for sandboxes of every profile; without --expires until it is revoked.
-
-Verbs are called as in "cloche events" and the audit log, such as create, exec or
-read_file; "observe" stands for all those that change nothing.`,
+		Short: "Create an API key and print it",
+		Long: `Create an API key and print it once: the daemon keeps only its hash. Send it as
+CLOCHE_TOKEN. Without --verb it permits everything that a tenant can do; without
+--profile sandboxes of every profile; without --expires it is valid until it is
+revoked. Verbs are those of "cloche events" and the audit log, such as create,
+exec or read_file; "observe" is all read-only ones.`,
 		Example: "  cloche key create --tenant acme --name ci --expires 720h > ci.key\n  cloche key create --tenant acme --verb observe\n  cloche key create --tenant acme --verb run --profile offline_readonly",
 		Args:    exactly(0, "none: the tenant goes with --tenant"),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -59,11 +58,11 @@ read_file; "observe" stands for all those that change nothing.`,
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.createKey(ctx, conn, spec) })
 		},
 	}
-	c.Flags().StringVar(&spec.Tenant, "tenant", "", "whose key it is, a `NAME`")
-	c.Flags().StringVar(&spec.Name, "name", "", "what it is for, a `NAME`")
-	c.Flags().StringArrayVar(&spec.Verbs, "verb", nil, "the only `VERB` that it is for (repeatable)")
-	c.Flags().StringArrayVar(&spec.Profiles, "profile", nil, "the only `PROFILE` of sandboxes that it may make and use (repeatable)")
-	c.Flags().StringVar(&expires, "expires", "", "how long it is good for, a `duration` such as 720h")
+	c.Flags().StringVar(&spec.Tenant, "tenant", "", "the tenant, a `NAME`")
+	c.Flags().StringVar(&spec.Name, "name", "", "a `NAME` that describes it")
+	c.Flags().StringArrayVar(&spec.Verbs, "verb", nil, "a `VERB` that it permits (repeatable)")
+	c.Flags().StringArrayVar(&spec.Profiles, "profile", nil, "a `PROFILE` of sandboxes that it can create and use (repeatable)")
+	c.Flags().StringVar(&expires, "expires", "", "its validity, a `duration` such as 720h")
 	return c
 }
 
@@ -84,9 +83,10 @@ func (a *app) createKey(ctx context.Context, conn *connection, spec api.KeySpec)
 
 func (a *app) keyListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "ls",
-		Short:   "List API keys",
-		Long:    "List API keys, newest first: whose they are, what they are for and when they were\nlast used. Those that were revoked or expired stay in the list for 30 days.",
+		Use:   "ls",
+		Short: "List API keys",
+		Long: `List API keys, newest first: tenant, permissions and last use. Revoked and
+expired keys stay in the list for 30 days.`,
 		Example: "  cloche key ls\n  cloche key ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -142,9 +142,10 @@ func keyRow(k api.Key, now time.Time) []string {
 
 func (a *app) keyRevokeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "revoke ID...",
-		Short:   "End API keys at once",
-		Long:    "End API keys at once, by their ids. What is under way by them is given up; the\nsandboxes of their tenants live on.",
+		Use:   "revoke ID...",
+		Short: "Revoke API keys",
+		Long: `Revoke API keys by their ids, at once. Their requests in progress are cancelled;
+the sandboxes of their tenants keep running.`,
 		Example: "  cloche key revoke key-4k2mwd7e3x9qv0ha",
 		Args:    atLeast(1, "ids of keys"),
 		RunE: func(c *cobra.Command, args []string) error {

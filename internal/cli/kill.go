@@ -11,10 +11,10 @@ func (a *app) killCommand() *cobra.Command {
 		Use:   "kill SANDBOX[/PROCESS]...",
 		Short: "Kill sandboxes, or single processes",
 		Long: `Kill every process of a sandbox at once. The record, the logs and a named
-workspace stay; "cloche rm" removes them. SANDBOX/PROCESS, or SANDBOX PROCESS, is
-one process and what it started: its sandbox goes on.
+workspace stay; "cloche rm" removes them. SANDBOX/PROCESS, or SANDBOX PROCESS,
+kills one process and its children; the sandbox keeps running.
 
-Nothing is killed when an argument names nothing.`,
+If an argument doesn't exist, nothing is killed.`,
 		Example:           "  cloche kill runaway\n  cloche kill build/worker",
 		GroupID:           groupRun,
 		Args:              names,

@@ -24,20 +24,21 @@ func (a *app) logsCommand() *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",
-		Short: "Show what the processes of a sandbox wrote",
-		Long: `Show the output that is kept of the processes of a sandbox, or of one of them:
-standard output on standard output, and standard error on standard error. Where
-output is missing, a line on standard error says how much.
+		Short: "Show the output of a sandbox's processes",
+		Long: `Show the kept output of the processes of a sandbox, or of one of them: standard
+output on standard output, and standard error on standard error. A line on
+standard error reports missing output.
 
---since takes a byte to begin at, a time, or a duration before now. The byte
-counts both streams together in their order, or the one that --stream names; a
-negative one counts from the end. It needs a PROCESS.
+--since takes a byte offset, a time, or a duration before now. The offset counts
+both streams together in order, or the one of --stream; a negative one counts
+from the end. It needs a PROCESS.
 
-With --follow go on with what is written until the process, or the sandbox, has
-ended. A connection that breaks is made again, with nothing lost or repeated.
+--follow continues with new output until the process, or the sandbox, ends. A
+broken connection is reconnected, with nothing lost or repeated.
 
-On a terminal, control characters of the output are shown and do not act, but for
-colours; --raw passes them on. Elsewhere every byte is as it was written.
+On a terminal, control characters of the output are printed and have no effect,
+except for colours; --raw passes them through. Pipes and files get the original
+bytes.
 
 With --json each run of bytes is one document with its offset and time.`,
 		Example: `  cloche logs build
@@ -65,10 +66,10 @@ With --json each run of bytes is one document with its offset and time.`,
 			})
 		},
 	}
-	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what is written next")
-	c.Flags().StringVar(&f.from, "since", "", "begin at this `OFFSET|TIME|DURATION`")
-	c.Flags().StringVar(&f.until, "until", "", "leave out what was written after this `TIME|DURATION`")
-	c.Flags().BoolVarP(&f.times, "timestamps", "t", false, "begin each line with the time at which it was written")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "continue with new output")
+	c.Flags().StringVar(&f.from, "since", "", "start at this `OFFSET|TIME|DURATION`")
+	c.Flags().StringVar(&f.until, "until", "", "omit output after this `TIME|DURATION`")
+	c.Flags().BoolVarP(&f.times, "timestamps", "t", false, "prefix each line with its time")
 	c.Flags().StringVar(&f.stream, "stream", "", "only `stdout|stderr`")
 	c.Flags().IntVarP(&f.tail, "tail", "n", 0, "only the last `N` lines (default all that is kept)")
 	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)

@@ -21,9 +21,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
-		Long: `List the sandboxes that live, newest first; with --all also those that have
-ended and are still on record. EXPIRES is when the lease ends if nobody uses the
-sandbox before.`,
+		Long: `List running sandboxes, newest first; with --all also ended ones that are on
+record. EXPIRES is the end of the lease without further use.`,
 		Example: "  cloche ls\n  cloche ls -a --label team=research\n  cloche ls --state lost --json",
 		GroupID: groupLook,
 		Args:    exactly(0, "none"),
@@ -40,9 +39,9 @@ sandbox before.`,
 		},
 	}
 	c.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `KEY=VALUE` (repeatable: all must match)")
-	c.Flags().StringArrayVar(&states, "state", nil, "only those in this `state` (repeatable: any may match)")
+	c.Flags().StringArrayVar(&states, "state", nil, "only sandboxes in this `state` (repeatable: any may match)")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
-	c.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	c.Flags().BoolVarP(&all, "all", "a", false, "also ended ones")
 	return c
 }
 

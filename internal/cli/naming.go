@@ -20,7 +20,7 @@ type namingFlags struct {
 
 func (f *namingFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+api.DefaultNameTemplate+" (default the operator's, or that one)")
-	flags.StringArrayVar(&f.identity, "identity", nil, "for whom this is, `NAME=VALUE` for the template: launcher_type, launcher_id, sender_id, query_id or a variable of your own (repeatable)")
+	flags.StringArrayVar(&f.identity, "identity", nil, "the identity for the name template, `NAME=VALUE`: launcher_type, launcher_id, sender_id, query_id or your own variable (repeatable)")
 }
 
 func (f *namingFlags) naming() (api.Naming, error) {
@@ -72,9 +72,9 @@ func (a *app) nameCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "name",
 		Short: "Print the name that a template gives",
-		Long: `Print the name of the sandbox that a template and an identity mean, whether there
-is one or not. "cloche create", "exec" and "start" take the same flags, the latter
-two with "-" for the sandbox; other verbs take the name.`,
+		Long: `Print the sandbox name of a template and an identity, whether the sandbox exists
+or not. "cloche create", "exec" and "start" take the same flags, the latter two
+with "-" for the sandbox; other commands take the name.`,
 		Example: "  cloche name --identity launcher_type=group --identity launcher_id=42\n  cloche logs $(cloche name --identity launcher_id=42)",
 		GroupID: groupLook,
 		Args:    exactly(0, "none: who it is goes with --identity"),
@@ -105,9 +105,9 @@ two with "-" for the sandbox; other verbs take the name.`,
 func (a *app) infoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "info",
-		Short: "Say who you are to the daemon, and what it lets you choose",
-		Long: `Say who you are to the daemon, how it names sandboxes, whether the operator forces
-that on everyone, and what it takes at most.`,
+		Short: "Show your tenant and what the daemon lets you choose",
+		Long: `Show your tenant, how the daemon names sandboxes, whether the operator forces
+names, and the limits of requests.`,
 		Example: "  cloche info\n  cloche info --json",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),

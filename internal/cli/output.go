@@ -162,4 +162,4 @@ func (o output) flush() error {
 }
 
 // rawUsage is that of the flag --raw.
-const rawUsage = "on a terminal, pass control characters of the output on as they are (default: show them)"
+const rawUsage = "on a terminal, pass control characters of the output through (default: print them)"

@@ -10,11 +10,10 @@ import (
 func (a *app) pauseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause SANDBOX...",
-		Short: "Make the processes of sandboxes stand still",
-		Long: `Make every process of a sandbox stand still, keeping its memory. Calls into it
-are refused until "cloche resume"; "cloche stop", "cloche kill" and "cloche rm"
-work. Its idle time and the timeouts of its processes stand still with it; its
-lifetime goes on.`,
+		Short: "Pause sandboxes",
+		Long: `Pause every process of a sandbox and keep its memory. Calls into it are refused
+until "cloche resume"; "cloche stop", "cloche kill" and "cloche rm" work. Its
+idle time and the timeouts of its processes are paused too; its lifetime isn't.`,
 		Example:           "  cloche pause build",
 		GroupID:           groupRun,
 		Args:              names,
@@ -31,8 +30,8 @@ func (a *app) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
 		Aliases:           []string{"unpause"},
-		Short:             "Let the processes of paused sandboxes go on",
-		Long:              "Let every process of a paused sandbox go on where it stood.",
+		Short:             "Resume paused sandboxes",
+		Long:              "Resume every process of a paused sandbox.",
 		Example:           "  cloche resume build",
 		GroupID:           groupRun,
 		Args:              names,
@@ -49,8 +48,8 @@ func (a *app) heartbeatCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "heartbeat SANDBOX...",
 		Short: "Renew the leases of sandboxes",
-		Long: `Begin the idle time of sandboxes anew, as every use of them does. It needs no
-process inside. A lifetime (--lifetime) is not renewed by it; see "cloche extend".`,
+		Long: `Restart the idle time of sandboxes, as every use of them does. It needs no
+process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 		Example:           "  cloche heartbeat build",
 		GroupID:           groupRun,
 		Args:              names,
@@ -67,10 +66,10 @@ func (a *app) extendCommand() *cobra.Command {
 	var text string
 	c := &cobra.Command{
 		Use:   "extend --lifetime DURATION SANDBOX...",
-		Short: "Let sandboxes live longer",
-		Long: `Let sandboxes live so long from now on, up to the ceiling of their profile, and
-begin their idle time anew. It never brings an end nearer, and changes nothing for
-a sandbox whose lifetime is not bounded.`,
+		Short: "Extend the lifetime of sandboxes",
+		Long: `Set the rest of the lifetime of sandboxes, up to the ceiling of their profile,
+and restart their idle time. It never shortens a lifetime, and changes nothing
+for a sandbox without one.`,
 		Example:           "  cloche extend --lifetime 2h build",
 		GroupID:           groupRun,
 		Args:              names,
@@ -85,6 +84,6 @@ a sandbox whose lifetime is not bounded.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&text, "lifetime", "", "how long from now on, a `duration` such as 2h")
+	c.Flags().StringVar(&text, "lifetime", "", "the time from now on, a `duration` such as 2h")
 	return c
 }

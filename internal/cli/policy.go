@@ -19,10 +19,10 @@ const maxPolicyFile = 2 << 20
 func (a *app) policyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Check the operator's rules, and ask what they say",
-		Long: `Check the operator's rules, and ask what they say to a request. A daemon takes a
-changed policy file by itself, or at once when it gets a HUP signal; one that has
-errors it does not take, and keeps the rules it has.`,
+		Short: "Check and explain the policy",
+		Long: `Check the policy file, and explain its decisions. A daemon reloads a changed
+policy file by itself, or at once on a HUP signal. It doesn't use a file with
+errors, and keeps the current policy.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy explain --tenant acme --image debian:12",
 		GroupID: groupHost,
 		Args:    a.unknownVerb,
@@ -35,12 +35,12 @@ errors it does not take, and keeps the rules it has.`,
 func (a *app) policyCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
-		Short: "Find what is wrong with a policy file",
-		Long: `Find everything that is wrong with a policy file, with line and column, and warn
-of rules that do nothing because another goes before them. FILE "-" is standard
+		Short: "Check a policy file",
+		Long: `Report all errors of a policy file with line and column, and warn about rules
+that have no effect because another one takes precedence. FILE "-" is standard
 input. It needs no daemon.
 
-Exit status: 0 a daemon would take the file, 1 it would not.`,
+Exit status: 0 the file is valid, 1 it isn't.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy check --json - < policy.yaml",
 		Args:    exactly(1, "one file"),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.checkPolicy(args[0]) },
@@ -122,16 +122,16 @@ func (a *app) policyExplainCommand() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "explain [flags] [-- COMMAND...]",
-		Short: "Say what policy would do with a request, and why",
-		Long: `Say whether a request would be granted, by which rules, what would be changed in
-it, or which rule would refuse it. It is decided as the request itself would be;
-nothing is done. The flags are those of "cloche create". How often a tenant may
-ask is not judged.
+		Short: "Explain the decision about a request",
+		Long: `Say whether a request would be granted, by which rules, with which changes, or
+which rule would refuse it. The decision is the request's own; nothing is
+executed. The flags are those of "cloche create". The tenant's rate isn't
+checked.
 
-The running daemon is asked. With --file a policy file is, and what only a look at
-the machine could tell is assumed, and said.
+It asks the running daemon. With --file it uses a policy file; checks that need
+the machine are assumed to pass, and reported.
 
-Exit status: 0 it would be granted, 126 it would be refused.`,
+Exit status: 0 the request would be granted, 126 it would be refused.`,
 		Example: "  cloche policy explain --tenant acme --mount /srv/data:/data:ro\n  cloche policy explain --file policy.yaml --profile strict --memory 8GiB\n  cloche policy explain --key key-4k2mwd7e3x9qv0ha --verb exec --sandbox box -- ls\n  cloche policy explain --tenant acme --verb add_endpoint --sandbox box --endpoint model=http://127.0.0.1:8080",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := f.question(c.Flags().Changed, a, args)
@@ -158,11 +158,11 @@ Exit status: 0 it would be granted, 126 it would be refused.`,
 			c.Flags().AddFlag(flag)
 		}
 	})
-	c.Flags().StringVar(&f.file, "file", "", "ask this policy `FILE` instead of a daemon")
-	c.Flags().StringVar(&f.verb, "verb", "", "what is asked, a `VERB` as in \"cloche events\" (default create, or run with a command)")
-	c.Flags().StringVar(&f.tenant, "tenant", "", "as which tenant, a `NAME` (default as you)")
+	c.Flags().StringVar(&f.file, "file", "", "use this policy `FILE` instead of a daemon")
+	c.Flags().StringVar(&f.verb, "verb", "", "the operation, a `VERB` as in \"cloche events\" (default create, or run with a command)")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "the tenant, a `NAME` (default your own)")
 	c.Flags().StringVar(&f.key, "key", "", "as a caller with this API key, by its `ID`")
-	c.Flags().StringVar(&f.sandbox, "sandbox", "", "the sandbox that it is about, for verbs on one that exists")
+	c.Flags().StringVar(&f.sandbox, "sandbox", "", "the sandbox, for operations on an existing one")
 	return c
 }
 

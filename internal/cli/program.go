@@ -25,13 +25,14 @@ const maxProgramUpload = 20 << 20
 func (a *app) programCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "program",
-		Short: "Programs: set up, run and score in phases, in one call",
-		Long: `Programs of evaluation harnesses. A program is a sandbox and what is done in it,
-in phases with a fixed order: its files, setup, post_setup, handlers, the state,
-channels, run and score. Setup may have a network of its own; when it is done the
-rules of the run are put in force, and confirmed, before anything else begins.
-The daemon does all of it, and takes the sandbox away, whatever becomes of the
-client. docs/programs.md has the form of the file.`,
+		Short: "Run programs in phases: set up, run and score",
+		Long: `A program, as evaluation harnesses need it, is a sandbox and its commands in
+phases with a fixed order: files, setup, post_setup, handlers, state, channels,
+run and score. Setup can have its own network; after it, the rules of the run
+are put into force and confirmed before the next phase.
+
+The daemon executes all of it, and removes the sandbox, also if the client ends.
+docs/programs.md describes the file.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --json rollout.yaml > result.json\n  cloche program ls",
 		GroupID: groupRun,
 		Args:    a.unknownVerb,
@@ -48,18 +49,18 @@ func (a *app) programRunCommand() *cobra.Command {
 	var detach, quiet bool
 	c := &cobra.Command{
 		Use:   "run [flags] FILE",
-		Short: "Run a program that a YAML file describes",
-		Long: `Run a program that a YAML file describes, show its phases on standard error, and
-print what scored it, or the output of its last command. An unknown key in the
-file is an error with its line and column. FILE "-" is standard input. Files and
-directories that it names with "from" are of this machine, beside the file.
+		Short: "Run a program from a YAML file",
+		Long: `Run a program from a YAML file, show its phases on standard error, and print the
+score, or the output of its last command. An unknown key in the file is an error
+with line and column. FILE "-" is standard input. Files and directories in
+"from" are on this machine, relative to the file.
 
-An interrupt cancels the program and waits until its sandbox is gone. With
---detach only its id is printed, and it goes on. With --json the whole record is
-written.
+An interrupt cancels the program and waits until its sandbox is removed. With
+--detach only its id is printed, and it continues. With --json the whole record
+is written.
 
-Exit status: 0 the program succeeded; that of the command that failed; 124 it ran
-into a timeout, 125 something else failed, 126 policy refused.`,
+Exit status: 0 the program succeeded; the status of the command that failed; 124
+a timeout, 125 another failure, 126 the policy refused.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --key rollout-17 --env SEED=17 rollout.yaml",
 		Args:    exactly(1, "one file"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -94,9 +95,9 @@ into a timeout, 125 something else failed, 126 policy refused.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&key, "key", "", "an idempotency `KEY`: a run that is repeated with it is the same program")
-	c.Flags().StringVar(&sandbox, "sandbox", "", "run in this `SANDBOX`, which exists and stays, instead of one that the file describes")
-	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for all commands, or NAME to pass on the value it has here (repeatable)")
+	c.Flags().StringVar(&key, "key", "", "an idempotency `KEY`: a run with the same key is the same program")
+	c.Flags().StringVar(&sandbox, "sandbox", "", "run in this existing `SANDBOX`, which stays, instead of the one in the file")
+	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for all commands, or NAME to use its value from this environment (repeatable)")
 	c.Flags().BoolVar(&detach, "detach", false, "print the program's id and do not wait")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show the phases")
 	return c
@@ -356,7 +357,7 @@ func (a *app) programListCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().IntVarP(&limit, "limit", "n", 0, "only so many of the newest `PROGRAMS` (default 100)")
+	c.Flags().IntVarP(&limit, "limit", "n", 0, "only the newest `PROGRAMS` (default 100)")
 	return c
 }
 
@@ -378,9 +379,10 @@ func (a *app) oneProgramCommand(c *cobra.Command, do func(context.Context, *conn
 
 func (a *app) programInspectCommand() *cobra.Command {
 	return a.oneProgramCommand(&cobra.Command{
-		Use:     "inspect PROGRAM",
-		Short:   "Show what is on record about a program",
-		Long:    "Show what is on record about a program, as JSON: what was asked for, each\nphase with its commands and their output, and what became of it.",
+		Use:   "inspect PROGRAM",
+		Short: "Show the record of a program",
+		Long: `Show the record of a program as JSON: the request, each phase with its commands
+and their output, and the result.`,
 		Example: "  cloche program inspect pg-0123456789abcdef",
 	}, func(ctx context.Context, conn *connection, id string) error {
 		p, err := conn.Program(ctx, id)
@@ -393,9 +395,10 @@ func (a *app) programInspectCommand() *cobra.Command {
 
 func (a *app) programWaitCommand() *cobra.Command {
 	return a.oneProgramCommand(&cobra.Command{
-		Use:     "wait PROGRAM",
-		Short:   "Wait for the end of a program",
-		Long:    "Wait for the end of a program, and print its result and end as\n\"cloche program run\" does. An interrupt leaves the program running.",
+		Use:   "wait PROGRAM",
+		Short: "Wait for the end of a program",
+		Long: `Wait for the end of a program, print its result and exit as "cloche program run"
+does. An interrupt leaves the program running.`,
 		Example: "  cloche program wait pg-0123456789abcdef",
 	}, func(ctx context.Context, conn *connection, id string) error {
 		p, err := conn.WaitProgram(ctx, id, a.showSteps(false))
@@ -409,8 +412,8 @@ func (a *app) programWaitCommand() *cobra.Command {
 func (a *app) programCancelCommand() *cobra.Command {
 	return a.oneProgramCommand(&cobra.Command{
 		Use:     "cancel PROGRAM",
-		Short:   "End a program",
-		Long:    "End a program, and return when the sandbox that it made is gone. Its record stays.",
+		Short:   "Cancel a program",
+		Long:    "Cancel a program, and return when its sandbox is removed. Its record stays.",
 		Example: "  cloche program cancel pg-0123456789abcdef",
 	}, func(ctx context.Context, conn *connection, id string) error {
 		p, err := conn.CancelProgram(ctx, id)
@@ -429,8 +432,8 @@ func (a *app) programContinueCommand() *cobra.Command {
 	var failed string
 	c := &cobra.Command{
 		Use:   "continue [flags] PROGRAM HANDLER",
-		Short: "Let a program go on that waits for a handler",
-		Long: `Let a program go on that waits for a handler of the caller's, or, with --failed,
+		Short: "Continue a program that waits for a handler",
+		Long: `Continue a program that waits for a handler of the caller, or, with --failed,
 end it with that reason.`,
 		Example: "  cloche program continue pg-0123456789abcdef seed",
 		Args:    exactly(2, "the id of a program and the name of a handler"),
@@ -444,6 +447,6 @@ end it with that reason.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&failed, "failed", "", "the `REASON` why it must not go on")
+	c.Flags().StringVar(&failed, "failed", "", "the `REASON` of the failure")
 	return c
 }

@@ -23,14 +23,14 @@ func (a *app) psCommand() *cobra.Command {
 		Use:   "ps [SANDBOX]",
 		Short: "List the processes of a sandbox, or the sandboxes",
 		Long: `List the processes of a sandbox in the order of their start: managed ones, and
-the commands of execs. Those that have ended are on record too; the last ten of
-them are shown, and all with --all.
+the commands of execs. Of the ended processes the last ten are shown, with --all
+all that are on record.
 
-STATE is what the process is doing now. A starting one runs and is not ready yet;
-backoff has ended and is about to be started again; failed was restarted as often
-as it may be, or could not be executed; unknown ended with nobody to see how.
-LAST-STDERR is the last line of its error output, or of its output where it has a
-terminal. On a terminal the last columns are cut to fit.
+STATE is the current state. starting: it runs and isn't ready yet; backoff: it
+ended and will be restarted; failed: it reached its maximum number of restarts,
+or could not be executed; unknown: its end wasn't observed. LAST-STDERR is the
+last line of its error output, or of its output if it has a terminal. On a
+terminal the last columns are cut to fit.
 
 Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 		Example: "  cloche ps build\n  cloche ps --all --json build\n  cloche ps -q build",
@@ -57,7 +57,7 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 			})
 		},
 	}
-	c.Flags().BoolVarP(&all, "all", "a", false, "all that have ended, not only the last ten")
+	c.Flags().BoolVarP(&all, "all", "a", false, "all ended processes, not only the last ten")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
 	return c
 }

@@ -15,10 +15,10 @@ import (
 func (a *app) recordingCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recording",
-		Short: "What endpoints recorded, to be replayed",
-		Long: `What went through endpoints that were made with record=NAME. An endpoint with the
-target replay:NAME answers out of it: an agent runs again as it ran, without the
-model. A recording is a file of JSON lines that can be kept beside tests.`,
+		Short: "Manage recordings of endpoints",
+		Long: `A recording has the exchanges of an endpoint with record=NAME. An endpoint with
+the target replay:NAME answers from it: an agent runs again as before, without
+the model. A recording is a file of JSON lines that you can keep beside tests.`,
 		Example: "  cloche run --endpoint model=http://127.0.0.1:8080,openai,record=first -- python3 agent.py\n  cloche run --endpoint model=replay:first,openai -- python3 agent.py",
 		GroupID: groupProcess,
 		Args:    a.unknownVerb,
@@ -30,9 +30,10 @@ model. A recording is a file of JSON lines that can be kept beside tests.`,
 
 func (a *app) recordingListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "ls",
-		Short:   "List recordings",
-		Long:    "List your recordings, by name. OMITTED are exchanges of which no answer is kept.",
+		Use:   "ls",
+		Short: "List recordings",
+		Long: `List your recordings, by name. OMITTED counts exchanges without a recorded
+answer.`,
 		Example: "  cloche recording ls\n  cloche recording ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,8 +62,8 @@ func (a *app) recordingListCommand() *cobra.Command {
 func (a *app) recordingGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "get NAME",
-		Short:   "Write a recording out",
-		Long:    "Write a recording to the standard output as JSON lines, as far as it was made.",
+		Short:   "Download a recording",
+		Long:    "Write a recording to standard output as JSON lines, as far as it exists.",
 		Example: "  cloche recording get first > first.jsonl",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -81,8 +82,8 @@ func (a *app) recordingGetCommand() *cobra.Command {
 func (a *app) recordingPutCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "put NAME FILE",
-		Short:   "Keep a recording that was made elsewhere",
-		Long:    "Keep a recording that \"cloche recording get\" wrote. A FILE of - is the standard\ninput.",
+		Short:   "Upload a recording",
+		Long:    `Store a recording from "cloche recording get". A FILE of - is standard input.`,
 		Example: "  cloche recording put first testdata/first.jsonl",
 		Args:    exactly(2, "NAME and FILE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -114,7 +115,7 @@ func (a *app) recordingRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Short:   "Remove recordings",
-		Long:    "Remove recordings. Endpoints that replay one go on.",
+		Long:    "Remove recordings. Endpoints that replay one continue.",
 		Example: "  cloche recording rm first",
 		Args:    atLeast(1, "recordings"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -24,17 +24,17 @@ func (a *app) rmCommand() *cobra.Command {
 		Use:     "rm [SANDBOX[/PROCESS]...]",
 		Aliases: []string{"delete", "remove"},
 		Short:   "Remove sandboxes with their logs and private workspaces",
-		Long: `Remove sandboxes that have ended, with their records, logs and private
-workspaces. Named workspaces and directories of the host stay. SANDBOX/PROCESS is
-one process of a sandbox, with its record and its log. With --force what still
-runs is killed first, and what does not exist is no error.
+		Long: `Remove ended sandboxes with their records, logs and private workspaces. Named
+workspaces and directories of the host stay. SANDBOX/PROCESS is one process of a
+sandbox, with its record and log. With --force, running sandboxes are killed
+first, and a missing one is no error.
 
-A removal that fails is tried again by the daemon until it succeeds: "cloche ls"
-shows the sandbox as deleting, "cloche inspect" what is left of it, and another
-"cloche rm -f" tries at once.
+The daemon retries a failed removal until it succeeds: "cloche ls" shows the
+sandbox as deleting, "cloche inspect" what is left, and another "cloche rm -f"
+retries at once.
 
---idempotency-key removes what a create with that key made, or is going to make:
-a create that arrives after its delete makes nothing for 24 hours.`,
+--idempotency-key removes the sandbox of a create with that key, or prevents it:
+a create that arrives within 24 hours after its delete creates nothing.`,
 		Example:           "  cloche rm build\n  cloche rm -f --label run=42\n  cloche rm -f --idempotency-key rollout-17\n  cloche rm build/worker",
 		GroupID:           groupRun,
 		Args:              cobra.ArbitraryArgs,
@@ -70,9 +70,9 @@ a create that arrives after its delete makes nothing for 24 hours.`,
 			})
 		},
 	}
-	c.Flags().BoolVarP(&force, "force", "f", false, "kill what still runs; no error for what does not exist")
-	c.Flags().StringArrayVar(&labels, "label", nil, "all with this label, `KEY=VALUE` (repeatable: all must match)")
-	c.Flags().StringVar(&key, "idempotency-key", "", "what was or will be created with this `KEY` (needs --force)")
+	c.Flags().BoolVarP(&force, "force", "f", false, "kill running sandboxes; a missing one is no error")
+	c.Flags().StringArrayVar(&labels, "label", nil, "all sandboxes with this label, `KEY=VALUE` (repeatable: all must match)")
+	c.Flags().StringVar(&key, "idempotency-key", "", "the sandbox of a create with this `KEY` (needs --force)")
 	return c
 }
 

@@ -15,6 +15,14 @@ import (
 // maxCollectedStdin bounds the input of a command whose result is JSON.
 const maxCollectedStdin = 16 << 20
 
+// checkRunArgv accepts no command where an image has one of its own.
+func checkRunArgv(image string, args []string) error {
+	if len(args) == 0 && image != "" && image != api.DefaultImage {
+		return nil
+	}
+	return checkArgv(args)
+}
+
 func (a *app) runCommand() *cobra.Command {
 	var f specFlags
 	var at attachFlags
@@ -22,24 +30,26 @@ func (a *app) runCommand() *cobra.Command {
 	var chars charsFlag
 	c := &cobra.Command{
 		Use:   "run [flags] [-- COMMAND [ARG...]]",
-		Short: "Run one command in a sandbox of its own",
-		Long: `Make a sandbox, run one command in it and remove it. It uses the daemon where
-one listens; otherwise it does the same in this process, and needs nothing else.
+		Short: "Run a command in a new sandbox",
+		Long: `Create a sandbox, run one command in it and remove it. It uses a running daemon;
+otherwise it does the same in this process, and needs nothing else.
 
-The command is executed as it is, by no shell. With --image and no command, the
-image's own runs: its entrypoint and its default arguments. They stand before no
-command that is given. An image that is not here is fetched first.
+The command is executed without a shell. With --image and no command, the
+image's own command runs: its entrypoint and default arguments. They are never
+added to a command that you give. A missing image is pulled first.
 
-Standard input is passed on when it is not a terminal, or with -i or -t. Signals
-are passed on to the command; a second interrupt within a second kills it. What
-policy changed or this machine cannot enforce is said on standard error.
+Standard input is passed on if it isn't a terminal, or with -i or -t. Signals
+are passed to the command; a second interrupt within a second kills it. Changes
+by the policy and limits that this machine can't enforce are printed on standard
+error.
 
-On a terminal, control characters of the output are shown and do not act, but for
-colours; --raw passes them on, and so does -t, which gives the command a terminal.
+On a terminal, control characters of the output are printed and have no effect,
+except for colours. --raw passes them through, and so does -t, which gives the
+command a terminal.
 
-With --detach the command is a managed process in a sandbox that stays, whose name
-is printed: "cloche logs" and "cloche ps" show the process, "cloche rm -f" ends
-both. It needs a daemon.
+With --detach the command is a managed process in a sandbox that stays. The name
+of the sandbox is printed: "cloche logs" and "cloche ps" show the process,
+"cloche rm -f" ends both. It needs a daemon.
 
 With --json the output is collected and the result written as JSON: the sandbox
 and how the command ended. Input is then passed on only with -i.`,
@@ -49,12 +59,7 @@ and how the command ended. Input is then passed on only with -i.`,
   cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
   generate | cloche run -- sort | head`,
 		GroupID: groupRun,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 && f.image != "" && f.image != api.DefaultImage {
-				return nil
-			}
-			return checkArgv(args)
-		},
+		Args: func(_ *cobra.Command, args []string) error { return checkRunArgv(f.image, args) },
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("rm") {
 				if rm && (keep || detach) {
@@ -121,10 +126,10 @@ func imageMeant(err error, req api.RunRequest) error {
 }
 
 func (f *attachFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on even when it is a terminal")
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
 	flags.BoolVar(&f.raw, "raw", false, rawUsage)
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings: only what the command writes")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings, only the output of the command")
 }
 
 func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err error) {

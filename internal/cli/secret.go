@@ -12,10 +12,10 @@ import (
 func (a *app) secretCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
-		Short: "Secrets that sandboxes may have",
-		Long: `Secrets that sandboxes may have, by name. The operator says in the policy file
-where each value is, to which hosts it may go and who may use it; a sandbox gets
-one with --secret of "run" and "create". No command shows a value.`,
+		Short: "List secrets for sandboxes",
+		Long: `Secrets are available to sandboxes by name. The policy file has the source of
+each value, the hosts that may receive it and the callers that can use it; "run"
+and "create" request one with --secret. No command shows a value.`,
 		Example: "  cloche secret ls\n  cloche run --net on --allow api.openai.com --secret openai=OPENAI_API_KEY -- python3 ask.py",
 		GroupID: groupHost,
 		Args:    a.unknownVerb,
@@ -27,9 +27,10 @@ one with --secret of "run" and "create". No command shows a value.`,
 
 func (a *app) secretListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "ls",
-		Short:   "List the secrets that you may use",
-		Long:    "List the secrets that you may use: their names, the hosts that their values may go\nto, and whether programs get a placeholder or the value itself.",
+		Use:   "ls",
+		Short: "List the secrets that you can use",
+		Long: `List the secrets that you can use: their names, the hosts that may receive their
+values, and whether programs get a placeholder or the value itself.`,
 		Example: "  cloche secret ls\n  cloche secret ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -12,18 +12,18 @@ func (a *app) serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
-		Long: `Run the daemon in the foreground until it gets INT or TERM. Sandboxes live on
-when it ends, and the next one with the same home finds them again.
+		Long: `Run the daemon in the foreground until it gets INT or TERM. Sandboxes keep
+running when it ends, and the next daemon with the same home finds them.
 
-It listens on a socket in its home that only its own user can open, and where
---listen says. A tcp:// address asks every caller for the token in CLOCHE_TOKEN,
-takes calls by names that are its own or that --host-name adds, and speaks TLS
-with --tls-cert and --tls-key. GET /healthz and /readyz ask for no token. --config
-names a file with the operator's rules. With --json the log is JSON lines.
+It listens on a socket in its home that only its own user can open, and at the
+addresses of --listen. A tcp:// address needs the token in CLOCHE_TOKEN from
+every caller, accepts the machine's own names and those of --host-name, and uses
+TLS with --tls-cert and --tls-key. GET /healthz and /readyz need no token.
+--config names the policy file. With --json the log is JSON lines.
 
-What no flag says, the environment may: CLOCHE__LISTEN, CLOCHE__LOG__LEVEL and so
-on; then settings.yaml in the home, or the file that --settings names. "cloche
-config show" says what holds, and why.`,
+Settings without a flag come from the environment: CLOCHE__LISTEN,
+CLOCHE__LOG__LEVEL and so on; then from settings.yaml in the home, or the file
+of --settings. "cloche config show" prints each setting with its source.`,
 		Example: "  cloche serve\n  cloche serve --home /srv/cloche --config /etc/cloche.yaml\n  CLOCHE_TOKEN=$(cat token) cloche serve --listen tcp://127.0.0.1:7070\n  cloche serve --listen tcp://:7070 --host-name box.example.org --tls-cert cert.pem --tls-key key.pem",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),
@@ -42,11 +42,11 @@ config show" says what holds, and why.`,
 }
 
 func (o *ServeOptions) register(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&o.Listen, "listen", nil, "listen here too, `unix:///PATH | tcp://HOST:PORT` (repeatable; the socket in the home is always there)")
-	flags.StringArrayVar(&o.HostNames, "host-name", nil, "take calls over TCP by this `name`, such as box.example.org or *.example.org (repeatable; addresses, localhost and the machine's own names always are)")
-	flags.StringArrayVar(&o.Origins, "origin", nil, "take calls of browser pages of this `origin`, such as https://tools.example.org (repeatable)")
-	flags.StringVar(&o.TLSCert, "tls-cert", "", "speak TLS at tcp:// addresses, with the certificates in this `file`")
+	flags.StringArrayVar(&o.Listen, "listen", nil, "also listen here, `unix:///PATH | tcp://HOST:PORT` (repeatable; the socket in the home is always there)")
+	flags.StringArrayVar(&o.HostNames, "host-name", nil, "accept calls over TCP to this host `name`, such as box.example.org or *.example.org (repeatable; addresses, localhost and the machine's own names always are)")
+	flags.StringArrayVar(&o.Origins, "origin", nil, "accept calls from browser pages of this `origin`, such as https://tools.example.org (repeatable)")
+	flags.StringVar(&o.TLSCert, "tls-cert", "", "use TLS at tcp:// addresses, with the certificates in this `file`")
 	flags.StringVar(&o.TLSKey, "tls-key", "", "the key of --tls-cert, a `file` of mode 0600")
-	flags.StringVar(&o.Config, "config", "", "the operator's rules, a YAML `file` (default: policy.yaml in the home)")
+	flags.StringVar(&o.Config, "config", "", "the policy, a YAML `file` (default: policy.yaml in the home)")
 	flags.StringVar(&o.Settings, "settings", "", "the daemon's own settings, a YAML `file` (default: settings.yaml in the home)")
 }

@@ -21,14 +21,14 @@ func (a *app) shellCommand() *cobra.Command {
 	var who namingFlags
 	c := &cobra.Command{
 		Use:   "shell [flags] SANDBOX",
-		Short: "Open a shell in a sandbox that lives",
-		Long: `Open bash, or sh where there is no bash, in a sandbox that lives: with a terminal
-where this is one, and otherwise as a filter that reads commands from standard
-input. With --json the result follows on standard output when the shell ends.
+		Short: "Open a shell in a running sandbox",
+		Long: `Open bash, or sh if there is no bash, in a running sandbox: with a terminal if
+this is one, and otherwise as a filter that reads commands from standard input.
+With --json the result follows on standard output when the shell ends.
 
-With a terminal the detach keys leave the shell running, and so does a terminal
-that is closed; "cloche attach" comes back to it, and shows its screen. A shell
-that ends leaves no record.`,
+With a terminal, the detach keys leave the shell running, and so does a closed
+terminal; "cloche attach" reconnects and shows its screen. A shell that ends
+leaves no record.`,
 		Example:           "  cloche shell build\n  echo 'ls -l' | cloche shell build\n  cloche shell --detach-keys ctrl-],q build",
 		GroupID:           groupRun,
 		Args:              exactly(1, "one sandbox"),
@@ -62,7 +62,7 @@ that ends leaves no record.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "what to type to leave the shell running; '' is nothing")
+	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "keys that detach and leave the shell running; '' for no keys")
 	who.register(c.Flags())
 	return c
 }

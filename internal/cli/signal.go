@@ -23,12 +23,12 @@ func (a *app) signalCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "signal [flags] SANDBOX PROCESS SIGNAL",
 		Short: "Send a signal to a process",
-		Long: `Send a signal, such as TERM, SIGHUP or 9, to a process and every process that it
-started, however they detached themselves. --scope group is its process group, or
-what is in the foreground of its terminal; --scope process is itself alone.
+		Long: `Send a signal, such as TERM, SIGHUP or 9, to a process and all its children,
+with detached ones. --scope group is its process group, or the foreground group
+of its terminal; --scope process is the process alone.
 
-A signal that ends a process (TERM, KILL, INT, QUIT, HUP) ends its restart policy
-too. A process that has ended gets no signal: that is an error.`,
+A signal that ends a process (TERM, KILL, INT, QUIT, HUP) also ends its restart
+policy. A signal to a process that has ended is an error.`,
 		Example:           "  cloche signal build worker TERM\n  cloche signal --scope process build web HUP",
 		GroupID:           groupProcess,
 		Args:              oneProcess(1, "SANDBOX PROCESS SIGNAL"),
@@ -56,7 +56,7 @@ too. A process that has ended gets no signal: that is an error.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&scope, "scope", "", "who gets it: `tree|group|process` (default tree)")
+	c.Flags().StringVar(&scope, "scope", "", "which processes get it: `tree|group|process` (default tree)")
 	return c
 }
 

@@ -19,15 +19,15 @@ import (
 // may be, so that the daemon says so.
 const maxInstructions = 1<<20 + 1
 
-const skillUsage = "a skill of yours, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
+const skillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
 
 func (a *app) skillCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skill",
-		Short: "Packages of files that tell an agent how to do something",
-		Long: `Packages of files with a SKILL.md that tell an agent how to do something. They
-belong to you, not to a sandbox; "cloche run --skill NAME" gives one to a sandbox,
-at .skills/NAME below its workspace.`,
+		Short: "Manage skills: instructions and files for agents",
+		Long: `A skill is a package of files with a SKILL.md that tells an agent how to do
+something. Skills belong to you, not to a sandbox; "cloche run --skill NAME"
+mounts one at .skills/NAME in the workspace.`,
 		Example: "  cloche skill add ./pdf\n  cloche run --skill pdf -- cat .skills/pdf/SKILL.md\n  cloche skill ls",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
@@ -41,7 +41,7 @@ func (a *app) skillListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List skills",
-		Long:    "List your skills, the one changed last first, and packages that cannot be read.",
+		Long:    "List your skills, last changed first, and packages that can't be read.",
 		Example: "  cloche skill ls\n  cloche skill ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -82,9 +82,9 @@ func (a *app) skillAddCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add [flags] DIR|ZIP|-",
 		Short: "Install skills from a directory or a zip",
-		Long: `Install the skill in a directory or a zip archive; - is an archive on the
-standard input. What has several takes --only for each that is wanted. Symlinks
-are refused, and so is more than 20 MiB as an archive or 64 MiB unpacked.`,
+		Long: `Install the skill in a directory or a zip archive; - is an archive on standard
+input. If there are several, --only selects them. Symlinks are refused, and so
+is more than 20 MiB as an archive or 64 MiB unpacked.`,
 		Example: "  cloche skill add ./pdf\n  cloche skill add --subdir skills --only pdf --only xlsx repo.zip\n  cloche skill add --preview repo.zip",
 		Args:    exactly(1, "DIR, ZIP or -"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -120,9 +120,9 @@ are refused, and so is more than 20 MiB as an archive or 64 MiB unpacked.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&o.Subdir, "subdir", "", "look for skills below this directory of the archive, a `PATH`")
+	c.Flags().StringVar(&o.Subdir, "subdir", "", "search skills below this directory of the archive, a `PATH`")
 	c.Flags().StringArrayVar(&o.Paths, "only", nil, "install the skill at this `PATH`, as --preview shows it (repeatable)")
-	c.Flags().BoolVar(&preview, "preview", false, "only tell which skills there are")
+	c.Flags().BoolVar(&preview, "preview", false, "only list the skills")
 	return c
 }
 
@@ -171,8 +171,8 @@ func (a *app) openSkill(name string) (io.ReadCloser, error) {
 func (a *app) skillShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
-		Short:   "Show what a skill says, and who signed it",
-		Long:    "Show what a skill says of itself, who signed it, and its instructions.",
+		Short:   "Show a skill and its signature",
+		Long:    "Show a skill's description, its signer and its instructions.",
 		Example: "  cloche skill show pdf\n  cloche skill show --json pdf",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -211,9 +211,10 @@ func printableLines(s string) string {
 func (a *app) skillEditCommand() *cobra.Command {
 	var displayName, description, instructions string
 	c := &cobra.Command{
-		Use:     "edit NAME",
-		Short:   "Change what a skill says of itself",
-		Long:    "Change what a skill says of itself. What else its front matter says stays.",
+		Use:   "edit NAME",
+		Short: "Edit a skill",
+		Long: `Change the description, display name or instructions of a skill. Other front
+matter stays.`,
 		Example: "  cloche skill edit --description 'Reads and writes PDF files' pdf\n  cloche skill edit --instructions new.md pdf",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -250,8 +251,8 @@ func (a *app) skillEditCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&displayName, "display-name", "", "what people read, a `TEXT`; empty takes it away")
-	c.Flags().StringVar(&description, "description", "", "when to use it, a `TEXT`; empty takes it away")
+	c.Flags().StringVar(&displayName, "display-name", "", "the name for people, a `TEXT`; an empty one removes it")
+	c.Flags().StringVar(&description, "description", "", "when to use it, a `TEXT`; an empty one removes it")
 	c.Flags().StringVar(&instructions, "instructions", "", "the Markdown below the front matter, a `FILE`; - is the standard input")
 	return c
 }
@@ -295,9 +296,9 @@ func (a *app) skillFilesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "files NAME [PATH]",
 		Short: "List, read, write or remove files of a skill",
-		Long: `List a directory of a skill. With --read a file is written to the standard
-output, with --write the standard input is put in its place, with --rm it is
-removed. Files that are read and written are text of at most 1 MiB.`,
+		Long: `List a directory of a skill. --read writes a file to standard output, --write
+replaces it with standard input, --rm removes it. Files that are read and
+written are text of at most 1 MiB.`,
 		Example: "  cloche skill files pdf\n  cloche skill files --read pdf scripts/run.py\n  cloche skill files --write pdf scripts/run.py < run.py",
 		Args:    skillPathArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -323,10 +324,10 @@ removed. Files that are read and written are text of at most 1 MiB.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&read, "read", false, "write the file to the standard output")
-	c.Flags().BoolVar(&write, "write", false, "put the standard input in the place of the file")
-	c.Flags().BoolVar(&remove, "rm", false, "remove the file, or the directory with all that is in it")
-	c.Flags().BoolVar(&o.Hidden, "all", false, "list what begins with a dot as well")
+	c.Flags().BoolVar(&read, "read", false, "write the file to standard output")
+	c.Flags().BoolVar(&write, "write", false, "replace the file with standard input")
+	c.Flags().BoolVar(&remove, "rm", false, "remove the file, or the directory with all its files")
+	c.Flags().BoolVar(&o.Hidden, "all", false, "also list names with a leading dot")
 	c.Flags().IntVar(&o.Limit, "limit", 0, "list at most this `NUMBER`, up to 1000 (default 200)")
 	c.MarkFlagsMutuallyExclusive("read", "write", "rm")
 	return c

@@ -14,10 +14,10 @@ import (
 func (a *app) snapshotCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Snapshots of the files of sandboxes",
-		Long: `Snapshots of the files of sandboxes: what was changed in the root and a copy of
-the workspace. "cloche run --snapshot" and "cloche create --snapshot" begin with
-one, in a copy of their own. Mounts, /tmp, /dev/shm and processes are in none.`,
+		Short: "Manage snapshots of files",
+		Long: `A snapshot has the files of a sandbox: the changes in the root and a copy of the
+workspace. "cloche run --snapshot" and "cloche create --snapshot" start from a
+copy of it. Mounts, /tmp, /dev/shm and processes aren't in it.`,
 		Example: "  cloche snapshot create build --name deps\n  cloche run --snapshot deps -- make test",
 		GroupID: groupRun,
 		Args:    a.unknownVerb,
@@ -33,10 +33,10 @@ func (a *app) snapshotCreateCommand() *cobra.Command {
 	var labels []string
 	c := &cobra.Command{
 		Use:   "create [flags] SANDBOX",
-		Short: "Make a snapshot of the files of a sandbox",
-		Long: `Make a snapshot of the files of a sandbox, and print its name. The sandbox stands
-still meanwhile, as one that is paused, so that all files are of one moment. Of a
-sandbox that has ended only the workspace is left to be had.`,
+		Short: "Create a snapshot of a sandbox's files",
+		Long: `Create a snapshot of a sandbox's files, and print its name. The sandbox is
+paused meanwhile, so that all files are from one moment. For an ended sandbox
+only the workspace is available.`,
 		Example:           "  cloche snapshot create build\n  cloche snapshot create --name deps --scope workspace build",
 		Args:              exactly(1, "one sandbox"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -50,7 +50,7 @@ sandbox that has ended only the workspace is left to be had.`,
 		},
 	}
 	c.Flags().StringVar(&req.Name, "name", "", "the snapshot's `NAME` (default its id)")
-	c.Flags().StringVar(&scope, "scope", "", "what it holds: workspace, root or files, which is both (default files)")
+	c.Flags().StringVar(&scope, "scope", "", "the content: workspace, root or files, which is both (default files)")
 	c.Flags().StringArrayVar(&labels, "label", nil, "`KEY=VALUE` to find it by (repeatable)")
 	return c
 }
@@ -79,7 +79,7 @@ func (a *app) snapshotListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List snapshots",
-		Long:    "List the snapshots, newest first. Where no daemon listens, those of the home.",
+		Long:    "List the snapshots, newest first. Without a daemon, those of the home.",
 		Example: "  cloche snapshot ls\n  cloche snapshot ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -103,9 +103,10 @@ func (a *app) snapshotListCommand() *cobra.Command {
 
 func (a *app) snapshotInspectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "inspect SNAPSHOT...",
-		Short:   "Show everything that is on record about snapshots",
-		Long:    "Show the record of each snapshot as JSON: of what it was made, what it holds, and\nwhat of the sandbox is not in it and why.",
+		Use:   "inspect SNAPSHOT...",
+		Short: "Show the records of snapshots",
+		Long: `Show the record of each snapshot as JSON: its source, its content, and what was
+omitted and why.`,
 		Example: "  cloche snapshot inspect deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -132,9 +133,10 @@ func (a *app) snapshotInspectCommand() *cobra.Command {
 
 func (a *app) snapshotRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm SNAPSHOT...",
-		Short:   "Remove snapshots",
-		Long:    "Remove snapshots. Sandboxes that began with one keep their copies of its files.",
+		Use:   "rm SNAPSHOT...",
+		Short: "Remove snapshots",
+		Long: `Remove snapshots. Sandboxes that started from one keep their copies of its
+files.`,
 		Example: "  cloche snapshot rm deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -155,10 +157,10 @@ func (a *app) diffCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "diff [flags] SANDBOX",
 		Short: "Show which files a sandbox changed",
-		Long: `Show which files a sandbox changed: A added, C changed, D removed, with the
-present size and the path. A sandbox that was made with --layered shows its
-workspace, running or not; with --root any sandbox that runs shows its root
-filesystem, and stands still for that moment.`,
+		Long: `Show which files a sandbox changed: A added, C changed, D removed, with size and
+path. For a sandbox that was created with --layered this is its workspace,
+running or not. With --root it is the root filesystem of a running sandbox,
+which is paused for that moment.`,
 		Example:           "  cloche diff build\n  cloche diff --root --summary build",
 		GroupID:           groupLook,
 		Args:              exactly(1, "one sandbox"),
@@ -174,8 +176,8 @@ filesystem, and stands still for that moment.`,
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.diff(ctx, conn, args[0], o, summary) })
 		},
 	}
-	c.Flags().BoolVar(&root, "root", false, "the root filesystem, and not the workspace")
-	c.Flags().BoolVar(&summary, "summary", false, "only how many there are")
+	c.Flags().BoolVar(&root, "root", false, "the root filesystem instead of the workspace")
+	c.Flags().BoolVar(&summary, "summary", false, "only the number of changes")
 	return c
 }
 
@@ -231,16 +233,17 @@ func (a *app) printCounts(d api.Diff) error {
 }
 
 func (a *app) commitCommand() *cobra.Command {
-	return a.settleCommand("commit", "Keep what a sandbox wrote to its layered workspace", `Make what a sandbox wrote to its workspace part of the workspace. The sandbox was
-made with --layered and has ended; --stop ends it first. What was begun is
-finished, also when the daemon dies.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
+	return a.settleCommand("commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
+with --layered and have ended; --stop ends it first. A commit that has started
+is completed, also after a crash of the daemon.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.CommitWorkspace(ctx, ref)
 	})
 }
 
 func (a *app) rollbackCommand() *cobra.Command {
-	return a.settleCommand("rollback", "Forget what a sandbox wrote to its layered workspace", `Forget what a sandbox wrote to its workspace. The sandbox was made with --layered
-and has ended; --stop ends it first. "cloche rm" forgets it as well.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
+	return a.settleCommand("rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
+with --layered and have ended; --stop ends it first. "cloche rm" discards them
+too.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.RollbackWorkspace(ctx, ref)
 	})
 }

@@ -29,20 +29,20 @@ func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{
 		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",
-		Short: "Start a process that outlives its clients",
-		Long: `Start a managed process in a sandbox and print its id. It goes on without this
-program: "cloche logs" reads its output from anywhere, "cloche attach" joins it,
+		Short: "Start a process in the background",
+		Long: `Start a managed process in a sandbox and print its id. It keeps running without
+this program: "cloche logs" reads its output, "cloche attach" connects to it,
 "cloche wait" waits for its end, "cloche signal" and "cloche rm" end it.
 
-The start is done when the command has been executed; it does not wait until it
-is ready. With --wait-ready this program does: its status is 0 when the process
-is ready, 124 when that took too long (it goes on), and 125 or the process's own
-when it ended before.
+The command returns when the program has been executed, not when it is ready.
+With --wait-ready it waits: its status is 0 when the process is ready, 124 after
+a timeout (the process continues), and 125 or the process's own status if the
+process ended before.
 
-An id that is repeated with the same command returns the process that has it, so
-a start whose answer was lost can be repeated.
+The same id with the same command returns the existing process, so you can
+repeat a start whose answer was lost.
 
-A command that cannot be executed is an error, 126 or 127, and leaves nothing.`,
+A command that can't be executed is an error, 126 or 127, and leaves nothing.`,
 		Example: `  cloche start --name web --ready-port 8000 build -- python3 -m http.server 8000
   cloche start --id worker --restart on-failure:5 build -- ./worker
   cloche start --id mcp --open-stdin build -- node server.js
@@ -70,15 +70,15 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.id, "id", "", "the process's `ID` in its sandbox; the daemon chooses one when it is not given")
 	flags.StringVar(&f.name, "name", "", "a `NAME` for people; it need not be unique")
 	flags.BoolVar(&f.tty, "tty", false, "give the process a terminal")
-	flags.BoolVar(&f.openStdin, "open-stdin", false, `keep its input open, for "cloche stdin" and "cloche attach" (a terminal's always is)`)
-	flags.StringVar(&f.restart, "restart", "", "when it is started again: `never|on-failure[:N]|always`, N times in a row at most (default never)")
-	flags.IntVar(&f.readyPort, "ready-port", 0, "it is ready when something inside accepts connections on this `PORT`")
-	flags.StringVar(&f.readyLog, "ready-log", "", "it is ready when a line of its output matches this `REGEXP`")
-	flags.StringVar(&f.readyHTTP, "ready-http", "", "it is ready when this `PORT[/PATH]` inside answers a GET with a status below 400")
-	flags.StringVar(&f.readyWithin, "ready-timeout", "", "report it as not ready after this `duration`; it goes on (default 5m)")
+	flags.BoolVar(&f.openStdin, "open-stdin", false, `keep its input open, for "cloche stdin" and "cloche attach" (always open for a terminal)`)
+	flags.StringVar(&f.restart, "restart", "", "when to restart it: `never|on-failure[:N]|always`, N times in a row at most (default never)")
+	flags.IntVar(&f.readyPort, "ready-port", 0, "ready when this `PORT` inside accepts connections")
+	flags.StringVar(&f.readyLog, "ready-log", "", "ready when a line of its output matches this `REGEXP`")
+	flags.StringVar(&f.readyHTTP, "ready-http", "", "ready when this `PORT[/PATH]` inside answers a GET with a status below 400")
+	flags.StringVar(&f.readyWithin, "ready-timeout", "", "report it as not ready after this `duration`; it continues (default 5m)")
 	flags.BoolVar(&f.waitReady, "wait-ready", false, "wait until it is ready")
-	flags.StringVar(&f.onFull, "on-full", "", "what happens to output that nobody takes away: `drop|block` (default drop: the oldest is lost)")
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the process, or NAME to pass on the value it has here (repeatable)")
+	flags.StringVar(&f.onFull, "on-full", "", "what to do with output that isn't read: `drop|block` (default drop: the oldest is lost)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the process, or NAME to use its value from this environment (repeatable)")
 	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
 	flags.StringVar(&f.phase, "phase", "", phaseUsage)
 	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")

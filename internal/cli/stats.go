@@ -35,17 +35,16 @@ func (a *app) statsCommand() *cobra.Command {
 	var once, all bool
 	c := &cobra.Command{
 		Use:   "stats [flags] [SANDBOX...]",
-		Short: "Show what sandboxes use now",
-		Long: `Show the processor, memory, processes, workspace and network that sandboxes use,
-of all that run or of those that are named, again every second until it is
-interrupted. With --no-stream, and where the output is not a terminal, it is shown
-once.
+		Short: "Show the resource use of sandboxes",
+		Long: `Show the CPU, memory, processes, workspace and network use of all running
+sandboxes or of the named ones, every second until it is interrupted. With
+--no-stream, and if the output isn't a terminal, it is shown once.
 
-CPU is the share of one core since the measurement before, a second earlier.
-WORKSPACE is what the files of a private or named workspace occupy. NET is what
-came in and went out over the network link. "-" is what the engine or this machine
-cannot measure. With --json each measurement is one document, with the time at
-which each sandbox was observed.`,
+CPU is the share of one core since the previous measurement, a second earlier.
+WORKSPACE is the disk use of a private or named workspace. NET is the traffic in
+and out over the network link. "-" means that the engine or this machine can't
+measure it. With --json each measurement is one document, with the time at which
+each sandbox was observed.`,
 		Example:           "  cloche stats\n  cloche stats --no-stream build\n  cloche stats --no-stream --json",
 		GroupID:           groupLook,
 		Args:              cobra.ArbitraryArgs,
@@ -79,7 +78,7 @@ which each sandbox was observed.`,
 		},
 	}
 	c.Flags().BoolVar(&once, "no-stream", false, "show it once")
-	c.Flags().BoolVarP(&all, "all", "a", false, "also those that do not run")
+	c.Flags().BoolVarP(&all, "all", "a", false, "also those that aren't running")
 	return c
 }
 

@@ -14,11 +14,10 @@ func (a *app) stdinCommand() *cobra.Command {
 	var end bool
 	c := &cobra.Command{
 		Use:   "stdin [flags] SANDBOX PROCESS",
-		Short: "Give a process input",
-		Long: `Give a process what comes on standard input, and end when all of it was written
-to the process. Its input stays open for more; with --close it is closed then. A
-terminal is read up to its end (ctrl-d), but with --close nothing is read from
-one.
+		Short: "Send input to a process",
+		Long: `Send standard input to a process, and end when all of it was written to the
+process. The process's input stays open for more; --close closes it. A terminal
+is read up to its end (ctrl-d), but with --close nothing is read from one.
 
 The process must have been started with --open-stdin or --tty.`,
 		Example:           "  echo 'print(6*7)' | cloche stdin build repl\n  cloche stdin --close build repl < /dev/null",

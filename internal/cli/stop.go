@@ -15,11 +15,11 @@ func (a *app) stopCommand() *cobra.Command {
 		Use:   "stop SANDBOX[/PROCESS]...",
 		Short: "Stop sandboxes, or single processes",
 		Long: `Send TERM to every process, wait for the grace period, flush files, then kill
-what is left. The record, the logs and a named workspace stay; "cloche rm"
-removes them. SANDBOX/PROCESS, or SANDBOX PROCESS, is one process and what it
-started: its sandbox goes on.
+the rest. The record, the logs and a named workspace stay; "cloche rm" removes
+them. SANDBOX/PROCESS, or SANDBOX PROCESS, stops one process and its children;
+the sandbox keeps running.
 
-Nothing is stopped when an argument names nothing.`,
+If an argument doesn't exist, nothing is stopped.`,
 		Example:           "  cloche stop build\n  cloche stop build/worker\n  cloche stop --grace 30s build test",
 		GroupID:           groupRun,
 		Args:              names,
@@ -42,6 +42,6 @@ Nothing is stopped when an argument names nothing.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&grace, "grace", "", "how long processes may take to end after TERM, such as 30s (default 10s)")
+	c.Flags().StringVar(&grace, "grace", "", "the grace period after TERM, such as 30s (default 10s)")
 	return c
 }

@@ -31,10 +31,10 @@ func (f *toolFlags) place(path string) (api.ToolPlace, error) {
 func (a *app) toolCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tool",
-		Short: "Read, change and search files in a sandbox as a model does",
-		Long: `Read, write and edit text files of a sandbox and search in them, with the bounds
-that a model wants. The tools stay in the sandbox's workspace, or in --root: a
-path or a symlink that leads out of it is refused. They need nothing of the image.`,
+		Short: "Read, edit and search files in a sandbox",
+		Long: `Read, write, edit and search text files of a sandbox, with limits for a model.
+The tools stay in the sandbox's workspace, or in --root: a path or a symlink
+that leads outside is refused. They need no program of the image.`,
 		Example: "  cloche tool read box main.py\n  cloche tool grep box 'func [A-Z]' --include '*.go'",
 		GroupID: groupRun,
 		Args:    a.unknownVerb,
@@ -49,7 +49,7 @@ path or a symlink that leads out of it is refused. They need nothing of the imag
 func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
 	f := &toolFlags{}
 	c.ValidArgsFunction = a.completeSandboxes
-	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside that the tool does not leave (default the workspace)")
+	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside to which the tool is limited (default the workspace)")
 	f.who.register(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := checkText("arguments", args...); err != nil {
@@ -92,12 +92,12 @@ func (a *app) toolReadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "read SANDBOX PATH",
 		Short:   "Print lines of a text file",
-		Long:    "Print lines of a text file, at most 50 KiB of them, and none of what is\nno text.",
+		Long:    "Print lines of a text file, at most 50 KiB. A file that isn't text is refused.",
 		Example: "  cloche tool read box main.py\n  cloche tool read --first 200 --lines 50 box log.txt",
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
-	c.Flags().IntVar(&r.FirstLine, "first", 1, "begin at this line")
-	c.Flags().IntVar(&r.Lines, "lines", api.DefaultToolLines, "how many lines")
+	c.Flags().IntVar(&r.FirstLine, "first", 1, "start at this line")
+	c.Flags().IntVar(&r.Lines, "lines", api.DefaultToolLines, "the number of lines")
 	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		r.ToolPlace = at
 		t, err := conn.ReadText(ctx, args[0], r)
@@ -115,7 +115,7 @@ func (a *app) toolWriteCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "write SANDBOX PATH",
 		Short:   "Write a text file from standard input",
-		Long:    "Write what comes on standard input to a file, whole or not at all. Missing\ndirectories are made.",
+		Long:    "Write standard input to a file, atomically. Missing directories are created.",
 		Example: "  cloche tool write box notes/today.md < today.md",
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
@@ -138,13 +138,14 @@ func (a *app) toolWriteCommand() *cobra.Command {
 func (a *app) toolEditCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use:     "edit SANDBOX PATH OLD NEW",
-		Short:   "Replace text in a file",
-		Long:    "Replace OLD, which must occur once in the file, by NEW; with --all wherever it\noccurs. A file that somebody else changes meanwhile is left alone.",
+		Use:   "edit SANDBOX PATH OLD NEW",
+		Short: "Replace text in a file",
+		Long: `Replace OLD, which must occur once in the file, with NEW; with --all every
+occurrence. A file that another process changes meanwhile is left unchanged.`,
 		Example: "  cloche tool edit box main.py 'retries = 3' 'retries = 5'",
 		Args:    fromTo(4, 4, "a sandbox, a path, the old text and the new"),
 	}
-	c.Flags().BoolVar(&all, "all", false, "wherever it occurs")
+	c.Flags().BoolVar(&all, "all", false, "every occurrence")
 	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		w, err := conn.EditText(ctx, args[0], api.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
 		return w, fmt.Sprintf("%s:%d: replaced %d", w.Path, w.Line, w.Replaced), err
@@ -156,13 +157,13 @@ func (a *app) toolGlobCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "glob SANDBOX PATTERN [PATH]",
 		Short: "Find files by name",
-		Long: `Find files below PATH, or the workspace, by name: "*" and "?" are characters of a
-name, "[a-z]" is one of these, "{a,b}" either, and "**" any number of directories.
-The file that changed last comes first. No symlink is followed.`,
+		Long: `Find files below PATH, or the workspace, by name: "*" and "?" match characters
+of a name, "[a-z]" one of these, "{a,b}" either, and "**" any number of
+directories. The last changed file comes first. No symlink is followed.`,
 		Example: "  cloche tool glob box '**/*.{go,mod}'\n  cloche tool glob box --limit 5 '*' src",
 		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
 	}
-	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGlob, "how many at most")
+	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGlob, "the maximum number of files")
 	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Glob(ctx, args[0], g)
@@ -180,16 +181,16 @@ func (a *app) toolGrepCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "grep SANDBOX PATTERN [PATH]",
 		Short: "Find lines in text files",
-		Long: `Find lines of the file PATH, or of the text files below it or the workspace, that
-match PATTERN, a regular expression in RE2 syntax. No symlink is followed but PATH
-itself. Files that are no text are named.`,
+		Long: `Find lines of the file PATH, or of the text files below it or the workspace,
+that match PATTERN, a regular expression in RE2 syntax. No symlink is followed
+except for PATH itself. Files that aren't text are named.`,
 		Example: "  cloche tool grep box 'TODO|FIXME' --include '*.py'\n  cloche tool grep -F box 'a[0]' main.c",
 		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
 	}
 	c.Flags().BoolVarP(&g.Fixed, "fixed", "F", false, "PATTERN is plain text")
-	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "let small and capital letters be the same")
-	c.Flags().StringVar(&g.Include, "include", "", "look only into files of this `pattern`, as of glob")
-	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGrep, "how many lines at most")
+	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "ignore case")
+	c.Flags().StringVar(&g.Include, "include", "", "search only files that match this `pattern`, as for glob")
+	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGrep, "the maximum number of lines")
 	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Grep(ctx, args[0], g)

@@ -22,7 +22,7 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Long:    "Print the version of this program, and that of the daemon where one answers.",
+		Long:    "Print the version of this program, and of the daemon if one answers.",
 		Example: "  cloche version\n  cloche version --json",
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),

@@ -16,12 +16,12 @@ func (a *app) waitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wait [flags] SANDBOX PROCESS",
 		Short: "Wait for the end of a process",
-		Long: `Wait until a process has ended, and end with its exit status: 128+n when signal n
-ended it, 125 when nobody knows how it ended, with the reason on standard error.
-With --ready wait only until it is ready, which is status 0; one that ends before
-is an error even when it ends well.
+		Long: `Wait until a process has ended, and exit with its status: 128+n after signal n,
+125 if its end wasn't observed, with the reason on standard error. With --ready
+wait only until it is ready, with status 0; a process that ends before is an
+error even with status 0.
 
-When the time of --timeout is up the status is 124. The process goes on.`,
+After --timeout the status is 124. The process continues.`,
 		Example:           "  cloche wait build worker\n  cloche wait --ready --timeout 30s build web && curl localhost:8000",
 		GroupID:           groupProcess,
 		Args:              oneProcess(0, "SANDBOX PROCESS"),
@@ -50,7 +50,7 @@ When the time of --timeout is up the status is 124. The process goes on.`,
 		},
 	}
 	c.Flags().BoolVar(&ready, "ready", false, "wait until it is ready, or has ended")
-	c.Flags().StringVar(&timeout, "timeout", "", "wait no longer than this `duration`, such as 30s; 0 is without end")
+	c.Flags().StringVar(&timeout, "timeout", "", "wait at most this `duration`, such as 30s; 0 waits indefinitely")
 	return c
 }
 

@@ -21,10 +21,10 @@ type workspaceFlags struct {
 }
 
 func (f *workspaceFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: kept under a name, or a directory of this machine (it has a slash or begins with a dot)")
-	flags.StringVar(&f.size, "workspace-size", "", "limit of what the workspace holds, a `SIZE` such as 1GiB; what is written beyond it fails (default for a private one: its part of --disk)")
-	flags.Int64Var(&f.inodes, "workspace-inodes", 0, "limit of the files and directories in it, a `NUMBER`")
-	flags.StringVar(&f.quota, "workspace-quota", "", "how the limit holds: hard, while a process writes, measured, before and after each command, or watched, which stops the sandbox of a private one soon after it is passed (default hard for a size)")
+	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: a named workspace, or a directory of this machine (with a slash or a leading dot)")
+	flags.StringVar(&f.size, "workspace-size", "", "limit of the workspace, a `SIZE` such as 1GiB; writes beyond it fail (default for a private one: its part of --disk)")
+	flags.Int64Var(&f.inodes, "workspace-inodes", 0, "limit of files and directories, a `NUMBER`")
+	flags.StringVar(&f.quota, "workspace-quota", "", "how the limit is enforced: hard, while a process writes; measured, before and after each command; or watched, which stops the sandbox soon after a private workspace exceeds it (default hard for a size)")
 	flags.BoolVar(&f.drop, "workspace-drop", false, "remove a named workspace with the sandbox")
 }
 
@@ -69,10 +69,11 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 func (a *app) workspaceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workspace",
-		Short: "Directories that outlive their sandboxes",
-		Long: `Directories that outlive their sandboxes. One sandbox has such a workspace to
-write, or any number have it read-only: "cloche run --workspace NAME[:PATH][:ro]".
-It is made when it is first named; made by itself it can have a limit.`,
+		Short: "Manage named workspaces",
+		Long: `A named workspace is a directory that outlives its sandboxes. One sandbox can
+have it writable, or any number read-only: "cloche run --workspace
+NAME[:PATH][:ro]". It is created when a sandbox first names it; "cloche
+workspace create" can set a size.`,
 		Example: "  cloche workspace create --size 2GiB data\n  cloche run --workspace data -- sh -c 'date >> log'\n  cloche workspace ls",
 		GroupID: groupLook,
 		Args:    a.unknownVerb,
@@ -88,9 +89,9 @@ func (a *app) workspaceCreateCommand() *cobra.Command {
 	var labels []string
 	c := &cobra.Command{
 		Use:   "create [flags] NAME",
-		Short: "Make a workspace",
-		Long: `Make a workspace. With --size the kernel holds it to that: what is written beyond
-it fails with "no space left on device". That takes a daemon that runs as root.`,
+		Short: "Create a workspace",
+		Long: `Create a workspace. With --size the kernel enforces the size: a write beyond it
+fails with "no space left on device". This needs a daemon that runs as root.`,
 		Example: "  cloche workspace create data\n  cloche workspace create --size 2GiB --inodes 100000 --label team=research data",
 		Args:    exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -118,8 +119,8 @@ it fails with "no space left on device". That takes a daemon that runs as root.`
 			})
 		},
 	}
-	c.Flags().StringVar(&size, "size", "", "limit of what it holds, a `SIZE` such as 2GiB")
-	c.Flags().Int64Var(&inodes, "inodes", 0, "limit of the files and directories in it, a `NUMBER` (default one for each 16 KiB of its size)")
+	c.Flags().StringVar(&size, "size", "", "limit of its content, a `SIZE` such as 2GiB")
+	c.Flags().Int64Var(&inodes, "inodes", 0, "limit of files and directories, a `NUMBER` (default one for each 16 KiB of its size)")
 	c.Flags().StringArrayVar(&labels, "label", nil, "a label, `KEY=VALUE` (repeatable)")
 	return c
 }
@@ -128,8 +129,8 @@ func (a *app) workspaceListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List workspaces",
-		Long: `List the named workspaces. USED is shown of those that have a limit; what others
-hold only a walk could tell.`,
+		Long: `List the named workspaces. USED is shown for those with a limit; for others it
+would need a walk of all files.`,
 		Example: "  cloche workspace ls\n  cloche workspace ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -176,8 +177,8 @@ func (a *app) workspaceInspectCommand() *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "inspect NAME...",
-		Short:   "Show everything that is on record about workspaces",
-		Long:    "Show the record of each workspace as JSON: limit, fill, holders.",
+		Short:   "Show the records of workspaces",
+		Long:    "Show the record of each workspace as JSON: limit, use, sandboxes.",
 		Example: "  cloche workspace inspect data",
 		Args:    workspaceNames,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -205,8 +206,8 @@ func (a *app) workspaceRemoveCommand() *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "rm NAME...",
-		Short:   "Remove workspaces with all that is in them",
-		Long:    "Remove workspaces with all that is in them. One that a sandbox has stays.",
+		Short:   "Remove workspaces with all their files",
+		Long:    "Remove workspaces with all their files. A workspace in use is kept.",
 		Example: "  cloche workspace rm data",
 		Args:    workspaceNames,
 		RunE: func(c *cobra.Command, args []string) error {

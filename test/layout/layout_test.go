@@ -116,6 +116,7 @@ var imports = map[string][]string{
 	"test/crash":     {"api", "client"},
 	"test/e2e":       {},
 	"test/layout":    {},
+	"test/words":     {},
 	"bench":          {"api", "client", "internal/hostfile"},
 	"bench/goclient": {"api", "client"},
 	"bench/imagerun": {"api", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},

@@ -242,11 +242,11 @@ class _EndpointMust(TypedDict):
     name: str
     """Unique in the sandbox: a small letter, then small letters, digits and dashes, at most 63."""
     target: str
-    """Http://HOST[:PORT][/BASE] or https, of which requests reach what is below BASE; tcp://HOST:PORT; unix:///SOCKET and unix+tcp:///SOCKET, the path of a socket of the host; or client and client+tcp, which whoever serves the endpoint gets."""
+    """Http://HOST[:PORT][/BASE] or https, of which requests reach what is below BASE; tcp://HOST:PORT; unix:///SOCKET and unix+tcp:///SOCKET, the path of a socket of the host; or client and client+tcp, for the client that serves the endpoint."""
 
 
 class Endpoint(_EndpointMust, total=False):
-    """A service of the host's that a sandbox finds at an address of its own loopback."""
+    """A service of the host at an address of the sandbox's loopback."""
 
     listen: str
     """127.0.0.1:PORT inside; 127.0.0.1:13131 when it is missing. localhost reaches it too. With loopback:auto the daemon finds a port, and shows the address here. Or unix:///SOCKET, the path of a socket inside, outside of workspaces and mounts."""
@@ -317,11 +317,11 @@ class EndpointHTTP(TypedDict, total=False):
     secret_headers: dict[str, str]
     """Set to the values of secrets: header to the name of a secret."""
     pass_headers: list[str]
-    """Headers of the sandbox's that go on although they are taken out otherwise."""
+    """Headers of the sandbox that pass, although they are removed by default."""
     body_filter: Literal["off", "strip", "refuse"]
     """What becomes of requests to a model's API that have the provider do something by itself, such as search the web; strip with a preset and off without when it is missing."""
     once: bool
-    """A request that comes again, with the same Idempotency-Key or counted by an SDK in X-Stainless-Retry-Count, gets the answer to the first, and goes on for a while when who asked has left."""
+    """A repeated request, with the same Idempotency-Key or counted by an SDK in X-Stainless-Retry-Count, gets the first answer; a request continues for a time after its client disconnects."""
     event_keepalive_ms: int
     """A comment is sent in a stream of events when the target said nothing for so long, between two events; never when it is missing."""
     allow_origin: bool
@@ -466,7 +466,7 @@ class SandboxSpec(TypedDict, total=False):
     """Those of the caller's tenant that it has, each at .skills below its workspace."""
     workspace: Workspace
     endpoints: list[Endpoint]
-    """Services of the host's at addresses of its loopback."""
+    """Services of the host at addresses of its loopback."""
     files: list[File]
     """Written before anything runs."""
     limits: Limits
@@ -525,10 +525,10 @@ class Sandbox(_SandboxMust, total=False):
     observed_at: str
     """When the state was last known to be so; only in answers that look at a sandbox, and older than the answer where its agent was asked and does not answer."""
     reason: str
-    """Why it is lost or failed, or what stopped it when nobody asked for that."""
+    """Why it is lost or failed, or what stopped it without a request."""
     terminal_reason: TerminalReason
     ended_by: str
-    """The tenant and the origin of who asked for that end; missing is nobody."""
+    """The tenant and the origin of the caller who requested the end; missing if no caller did."""
     teardown: Teardown
     idempotency_key: str
     """The one that it was created with."""
@@ -554,7 +554,7 @@ class Sandbox(_SandboxMust, total=False):
     """What the sandbox has lost that it was created with, such as its network."""
     transient: bool
     expires_at: str
-    """When its lease ends if nobody uses it before."""
+    """When its lease ends without further use."""
     stopped_at: str
 
 
@@ -665,7 +665,7 @@ class ProcessSpec(TypedDict, total=False):
     restart: Restart
     ready: Readiness
     on_full: Literal["drop", "block"]
-    """What happens to output that nobody takes out of the sandbox: the oldest is dropped, or the process is held up."""
+    """What to do with output that isn't read from the sandbox: drop the oldest, or block the process."""
 
 
 class _RestartMust(TypedDict):
@@ -1088,7 +1088,7 @@ class Event(_EventMust, total=False):
     """The name of the endpoint, for events of one."""
     reason: str
     caller: str
-    """The tenant and the origin of who asked for it, for the end and the removal of a sandbox; missing is nobody."""
+    """The tenant and the origin of the caller, for the end and the removal of a sandbox; missing if no caller requested it."""
     expires_at: str
     """When an expiring sandbox will be ended."""
     verb: str
@@ -1141,7 +1141,7 @@ class _SkillMust(TypedDict):
     tenant: str
     display_name: str
     dir: str
-    """The directory of the package, relative to that of the tenant's skills."""
+    """The directory of the package, relative to the tenant's directory of skills."""
     entry: str
     """The file that describes it: SKILL.md or skill.md."""
     created_at: str
@@ -1168,7 +1168,7 @@ class _SkillPreviewMust(TypedDict):
     tenant: str
     display_name: str
     dir: str
-    """The directory of the package, relative to that of the tenant's skills."""
+    """The directory of the package, relative to the tenant's directory of skills."""
     entry: str
     """The file that describes it: SKILL.md or skill.md."""
     created_at: str
@@ -1293,7 +1293,7 @@ class _SnapshotMust(TypedDict):
     image: str
     size_bytes: int
     consistent: bool
-    """All of it is of one moment, because the sandbox stood still."""
+    """All files are from one moment, because the sandbox was paused."""
     created_at: str
 
 
@@ -1496,7 +1496,7 @@ class Egress(TypedDict, total=False):
     requests: list[RequestRule]
     """Narrow HTTP to hosts that allow speaks of too, whose TLS is opened."""
     ask: bool
-    """Lets a connection of which no rule speaks wait for somebody to approve it."""
+    """Holds connections that no rule covers until approved."""
     limits: EgressLimits
 
 
@@ -1537,7 +1537,7 @@ class EgressRefusal(_EgressRefusalMust, total=False):
     port: int
     """Missing for a question for a name."""
     hint: str
-    """One sentence on how to mend it."""
+    """One sentence on how to fix it."""
     allow: str
     """The smallest rule that would let it out."""
     method: str
@@ -2060,7 +2060,7 @@ class PolicyAnswer(_PolicyAnswerMust, total=False):
     unenforced: list[Unenforced]
     """Default limits that the engine could not enforce."""
     assumed: list[str]
-    """What was taken for granted, where nobody looked; a daemon looks."""
+    """What was assumed without a check; a daemon checks it."""
 
 
 class _PolicyStepMust(TypedDict):
@@ -2108,7 +2108,7 @@ class WorkspaceInfo(_WorkspaceInfoMust, total=False):
 
     labels: dict[str, str]
     size_bytes: int
-    """Its bound; missing when there is none."""
+    """Its bound; missing without one."""
     inodes: int
     enforced: Literal["kernel", "engine", "measured", "watched"]
     """What holds the bounds."""
@@ -2142,7 +2142,7 @@ class EngineStatus(_EngineStatusMust, total=False):
     """The engine that auto chooses."""
 
     reason: str
-    """Why not, and how to mend it."""
+    """Why not, and how to fix it."""
 
 
 class ToolRead(TypedDict, total=False):
@@ -2167,7 +2167,7 @@ class _ToolTextMust(TypedDict):
     first_line: int
     lines: int
     size: int
-    """That of the file."""
+    """The size of the file."""
 
 
 class ToolText(_ToolTextMust, total=False):
@@ -2351,7 +2351,7 @@ class ErrorRecord(_ErrorRecordMust, total=False):
     request_id: str
     """The one under which the daemon logged the request."""
     query_id: str
-    """That of the request's identity."""
+    """The query_id of the request's identity."""
     sandbox: str
     """Its id, where there was one."""
 
@@ -2401,7 +2401,7 @@ class _StatusMust(TypedDict):
     enabled: bool
     """The operator's switch."""
     available: bool
-    """A create would find a usable engine now, room in the daemon's home, and an audit log that can be written."""
+    """A create would find a usable engine, space in the daemon's home, and a writable audit log."""
     engine: EngineStatus
     profile: str
     """The one of requests that name none."""
@@ -2641,7 +2641,7 @@ PathAccess: TypeAlias = Literal["none", "ro", "rw"]
 EndpointState: TypeAlias = Literal["binding", "ready", "degraded", "draining", "closed", "failed"]
 
 ProcessState: TypeAlias = Literal["starting", "running", "ready", "backoff", "exited", "failed", "unknown"]
-"""Where a process is in its life; unknown is a process whose sandbox died or cannot be reached, so that nobody saw how it ended."""
+"""The state of a process; unknown is a process whose sandbox died or can't be reached, so that its end wasn't observed."""
 
 EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.paused", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.failed", "record.unreadable", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
 """What happened."""
@@ -2662,7 +2662,7 @@ SecretMode: TypeAlias = Literal["placeholder", "env"]
 """How a secret gets to programs: as a placeholder that is replaced on the way to its hosts, or as the value itself."""
 
 StatusReason: TypeAlias = Literal["disabled", "engine_down", "no_engine", "disk_full", "audit_failing", "never_connected", "connection_lost", "failing"]
-"""Why no sandbox can be had: `disabled` by the operator; `engine_down`, the engine that the operator named cannot be used; `no_engine`, none is named and none of all can be used; `disk_full`, the file system of the daemon's home has no space or no inodes left; `audit_failing`, the audit log cannot be written and what needs a record is refused. A client that gets no answer says `never_connected`, `connection_lost` or `failing`; a daemon does not."""
+"""Why no sandbox is available: `disabled` by the operator; `engine_down`, the engine that the operator named cannot be used; `no_engine`, none is named and no engine can be used; `disk_full`, the file system of the daemon's home has no space or no inodes left; `audit_failing`, the audit log cannot be written and what needs a record is refused. A client that gets no answer says `never_connected`, `connection_lost` or `failing`; a daemon does not."""
 
 ErrorStage: TypeAlias = Literal["build", "quota_before", "execution", "quota_after"]
 """What was to be done when the error came of it."""
