@@ -12,12 +12,14 @@ import (
 	"testing/iotest"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/longtest"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // What the end of a sandbox cuts off of a write leaves no file in its named workspace,
 // whoever sees the end. Without a write that was cut off nothing is looked for.
 func TestCutWrites(t *testing.T) {
+	longtest.Skip(t, "it makes a sandbox for each end")
 	const name = ".cloche-0123456789abcdef"
 	ends := map[string]func(w *world, m *sandbox.Manager){
 		"stop":   func(w *world, m *sandbox.Manager) { _, _ = m.Stop(t.Context(), operator, "x", nil) },

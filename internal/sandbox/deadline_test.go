@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/longtest"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
@@ -66,6 +67,7 @@ func shellWithin(script string, timeout int64) cloche.ExecRequest {
 // TestDeadlineBehindTheAgent: a program whose agent does not answer any more is over when
 // its timeout is, with all that it has started.
 func TestDeadlineBehindTheAgent(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines")
 	for name, exec := range map[string]func(*testing.T, *sandbox.Manager, cloche.Sandbox, string, string) cloche.Result{
 		"exec": func(t *testing.T, m *sandbox.Manager, sb cloche.Sandbox, script, gate string) cloche.Result {
 			open(t, gate)
