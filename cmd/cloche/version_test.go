@@ -48,7 +48,8 @@ func TestMakeSetsTheVersion(t *testing.T) {
 		t.Skip("needs make")
 	}
 	bin := filepath.Join(t.TempDir(), "cloche")
-	build := exec.CommandContext(t.Context(), "make", "-s", "build", "VERSION=v9.8.7-1-gabcdef0", "BIN="+bin)
+	// The agent that other tests embed stays as it is.
+	build := exec.CommandContext(t.Context(), "make", "-s", "build", "VERSION=v9.8.7-1-gabcdef0", "BIN="+bin, "AGENT="+bin+"-agent")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("make build: %v\n%s", err, out)
