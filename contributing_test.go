@@ -1,6 +1,7 @@
 package cloche_test
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path"
@@ -146,11 +147,11 @@ func TestWorkflows(t *testing.T) {
 			t.Errorf("it does not run on %s", event)
 		}
 	}
-	want := map[string]string{"check": "make check", "all": `sudo env "PATH=$PATH" .ci/run`}
+	want := map[string]string{"check": "make check", "all": ".ci/run"}
 	for name, job := range w.Jobs {
 		ran, goVersion := "", ""
 		for _, s := range job.Steps {
-			ran += s.Run
+			ran = cmp.Or(s.Run, ran) // the last one
 			if strings.HasPrefix(s.Uses, "actions/setup-go@") {
 				goVersion, _ = s.With["go-version-file"].(string)
 			}
