@@ -1,32 +1,54 @@
 # The build in the order that it needs: the agent first, then what embeds it.
-GOARCH ?= $(shell go env GOARCH)
-AGENT   = internal/agent/embed/bin/cloche-agent-linux-$(GOARCH)
+GOARCH  ?= $(shell go env GOARCH)
+AGENT    = internal/agent/embed/bin/cloche-agent-linux-$(GOARCH)
+BIN      = bin/cloche
+# Where no tag is known, the program takes its version from Go's build information.
+VERSION := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
+LDFLAGS  = -s -w$(if $(VERSION), -X main.release=$(VERSION))
+PYTHON   = python3
 
-.PHONY: build agent check test docs dist clean
+.PHONY: build agent help check fmt lint generate docs test e2e dist clean
 
-build: agent ## the cloche binary, with the agent inside
-	CGO_ENABLED=0 go build -ldflags "-s -w" -o bin/cloche ./cmd/cloche
+build: agent ## build bin/cloche with the agent inside
+	CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/cloche
 
-agent: ## the small static agent that the binary embeds
+agent: ## build the small static agent that the binary embeds
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -ldflags "-s -w -buildid=" -o $(AGENT) ./cmd/cloche-agent
 
-test: ## what the README calls the test command
-	CGO_ENABLED=0 go test -timeout 60m ./...
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-check: ## format, vet, layout, cross builds and lint: before each commit
+check: ## before each commit: format, vet, layout, cross builds, lint and the fast tests
 	.ci/run check
 
-docs: ## the pages of docs/cli
-	go test ./internal/cli -update
+fmt: ## format Go, and Python where ruff is installed
+	gofmt -w $$(git ls-files '*.go')
+	@if command -v ruff >/dev/null; then cd sdk/python && ruff format . && ruff check --fix .; else echo "ruff is not installed: Python is not formatted"; fi
 
-dist: build ## a tarball to unpack over /usr/local
+lint: agent ## lint Go
+	.ci/run lint
+
+generate: docs ## write all generated files: Go, Python and docs
+	CGO_ENABLED=0 go generate ./...
+	cd sdk/python && $(PYTHON) tools/unasync.py && $(PYTHON) tools/wire.py
+
+docs: agent ## write docs/cli, docs/policy.schema.json and the table in docs/engines.md
+	CGO_ENABLED=0 go test ./internal/cli ./internal/policy ./internal/daemon -run '^(TestDocsAreFresh|TestSchemaIsFresh|TestTableOfEngines)$$' -update
+
+test: agent ## run all tests
+	CGO_ENABLED=0 go test -timeout 60m ./...
+
+e2e: agent ## run the tests of the built binary
+	CGO_ENABLED=0 go test -timeout 60m ./test/e2e
+
+dist: build ## build a tarball to unpack over /usr/local
 	rm -rf dist/tree && mkdir -p dist/tree/bin dist/tree/lib/systemd/system dist/tree/lib/systemd/user dist/tree/share/doc/cloche
-	install -m 755 bin/cloche dist/tree/bin/cloche
+	install -m 755 $(BIN) dist/tree/bin/cloche
 	install -m 644 packaging/systemd/cloche.service dist/tree/lib/systemd/system/cloche.service
 	install -m 644 packaging/systemd/cloche-user.service dist/tree/lib/systemd/user/cloche.service
 	install -m 644 LICENSE README.md SECURITY.md dist/tree/share/doc/cloche
 	tar -C dist/tree --owner=0 --group=0 --numeric-owner --sort=name -czf dist/cloche-linux-$(GOARCH).tar.gz .
 	rm -rf dist/tree
 
-clean:
-	rm -rf bin dist $(AGENT)
+clean: ## remove what builds leave
+	rm -rf bin dist $(AGENT) sdk/python/build sdk/python/dist sdk/python/*.egg-info

@@ -87,6 +87,8 @@ func goTool(ctx context.Context, limit time.Duration, args ...string) ([]byte, e
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
+	// A test that is slow notices changes too.
+	cmd.Env = append(os.Environ(), "CLOCHE_TEST_SLOW=1")
 	// Children of a test that hangs end with it, or this would wait for them.
 	setGroup(cmd)
 	cmd.WaitDelay = 5 * time.Second

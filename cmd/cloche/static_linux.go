@@ -49,7 +49,8 @@ func becomeStatic() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	build := exec.CommandContext(ctx, goTool(), "build", "-buildvcs=false", "-o", exe, ".")
+	// What it says of itself is what this would.
+	build := exec.CommandContext(ctx, goTool(), "build", "-buildvcs=false", "-ldflags=-X main.release="+version(), "-o", exe, ".")
 	build.Dir, build.Env = source, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the static binary: %w\n%s", err, strings.TrimSpace(string(out)))

@@ -59,7 +59,7 @@ and how the command ended. Input is then passed on only with -i.`,
   cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
   generate | cloche run -- sort | head`,
 		GroupID: groupRun,
-		Args: func(_ *cobra.Command, args []string) error { return checkRunArgv(f.image, args) },
+		Args:    func(_ *cobra.Command, args []string) error { return checkRunArgv(f.image, args) },
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("rm") {
 				if rm && (keep || detach) {

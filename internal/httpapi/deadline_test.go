@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // stuck is a core some verbs of which never return by themselves.
@@ -67,6 +68,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestDeadlines: a request ends by its deadline whatever its verb does, with an error that
 // says what did not answer.
 func TestDeadlines(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines")
 	const limit = time.Second
 	s := &stuck{freed: make(chan struct{}), tried: make(chan error, 1)}
 	h := openWith(t, func(o *httpapi.Options) {

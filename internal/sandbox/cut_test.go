@@ -13,11 +13,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // What the end of a sandbox cuts off of a write leaves no file in its named workspace,
 // whoever sees the end. Without a write that was cut off nothing is looked for.
 func TestCutWrites(t *testing.T) {
+	longtest.Skip(t, "it makes a sandbox for each end")
 	const name = ".cloche-0123456789abcdef"
 	ends := map[string]func(w *fixture, m *sandbox.Manager){
 		"stop":   func(w *fixture, m *sandbox.Manager) { _, _ = m.Stop(t.Context(), operator, "x", nil) },

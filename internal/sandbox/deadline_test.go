@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // stuck is a program that waits for a file, stops its agent, which the imaginary machine
@@ -66,6 +67,7 @@ func shellWithin(script string, timeout int64) api.ExecRequest {
 // TestDeadlineBehindTheAgent: a program whose agent does not answer any more is over when
 // its timeout is, with all that it has started.
 func TestDeadlineBehindTheAgent(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines")
 	for name, exec := range map[string]func(*testing.T, *sandbox.Manager, api.Sandbox, string, string) api.Result{
 		"exec": func(t *testing.T, m *sandbox.Manager, sb api.Sandbox, script, gate string) api.Result {
 			open(t, gate)

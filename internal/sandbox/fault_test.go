@@ -19,6 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/workspace"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // everything is a spec of which each step of a create has something to do.
@@ -80,6 +81,7 @@ var errWanted = errors.New("wanted")
 // Whatever step of a create fails, before or after what it does, nothing is
 // left of it and the name is free again.
 func TestFaultAtEveryPointOfACreate(t *testing.T) {
+	longtest.Skip(t, "it makes a sandbox for each fault")
 	noGoroutinesLeft(t)
 	for _, point := range createPoints(t) {
 		for _, hang := range []bool{false, true} {
@@ -143,6 +145,7 @@ func (w *fixture) trapAt(point string) (reached chan struct{}, free func()) {
 // A daemon that is killed at any point of a create leaves nothing that the next
 // one does not clear, and what is complete is kept.
 func TestCrashAtEveryPointOfACreate(t *testing.T) {
+	longtest.Skip(t, "it makes a sandbox for each crash")
 	noGoroutinesLeft(t)
 	for _, point := range createPoints(t) {
 		t.Run(point, func(t *testing.T) {

@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // What is lost of the saved output of a process that has ended is a gap in its
 // logs, under the daemon that saw it end and under the next one, and a follower
 // comes to the end.
 func TestDamagedProcessLog(t *testing.T) {
+	longtest.Skip(t, "it makes a sandbox for each kind of damage")
 	damages := map[string]func(path string) error{
 		"empty":   func(path string) error { return os.Truncate(path, 0) },
 		"removed": os.Remove,

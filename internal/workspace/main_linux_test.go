@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // TestMain gives root's tests a mount namespace of their own, so that nothing
@@ -43,6 +45,7 @@ func needRoot(t *testing.T) {
 // TestAsNormalUser runs the tests of this package again as a user who is not
 // root.
 func TestAsNormalUser(t *testing.T) {
+	longtest.Skip(t, "it runs the tests of this package again")
 	needRoot(t)
 	tmp, err := os.MkdirTemp("", "cloche-workspace-")
 	must(t, err)

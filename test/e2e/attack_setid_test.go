@@ -21,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // setIDWriter writes files with set-id bits, or file capabilities, below a directory.
@@ -287,6 +288,7 @@ with open("/proc/self/status") as f:
 // of the host, on every engine. The host sees none of them, and the rest of each mode is as
 // it was asked for. In the sandbox's own root the file calls keep them.
 func TestAttackSetID(t *testing.T) {
+	longtest.Skip(t, "it starts daemons and sandboxes")
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the attack is about files that root owns")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // mcpServer is the reference server of the protocol's own project.
@@ -22,6 +23,7 @@ const mcpServer = "@modelcontextprotocol/server-everything@2026.8.31"
 // speaks to it with the official SDK, through an exclusive attach: before the
 // daemon is killed and after it has come back, in one session of the protocol.
 func TestMCPServerOutlivesTheDaemon(t *testing.T) {
+	longtest.Skip(t, "it fetches a package and starts sandboxes")
 	dir := t.TempDir()
 	node, err := exec.LookPath("node")
 	if err != nil {

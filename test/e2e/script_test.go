@@ -24,6 +24,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 const scriptDir = "test/e2e/testdata/script"
@@ -238,8 +239,11 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	return bin, os.Chmod(dir, 0o755)
 })
 
+// binary is the built binary. Every test end to end asks for it, so this is where a run
+// with -short skips them.
 func binary(t *testing.T) string {
 	t.Helper()
+	longtest.Skip(t, "it runs the built binary")
 	built.Store(true)
 	bin, err := buildOnce()
 	if err != nil {

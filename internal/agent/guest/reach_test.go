@@ -15,11 +15,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // TestWithinWhileItChanges has somebody exchange a directory for a link that leads out, and
 // a file for one, as fast as can be. Nothing outside is ever read, changed or removed.
 func TestWithinWhileItChanges(t *testing.T) {
+	longtest.Skip(t, "it runs against races")
 	in := boot(t, nil)
 	top := placedTree(t)
 	for _, name := range []string{"root/swap", "root/spare"} {

@@ -23,6 +23,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // swapCase is an import into fillTarget's tree.
@@ -217,6 +218,7 @@ func wantTree(t *testing.T, target, want string) {
 // recovery alone; by one that ends at any step itself, and the next; and the next import
 // puts its archive in place.
 func TestRecoveryAfterEveryStep(t *testing.T) {
+	longtest.Skip(t, "it recovers after each step")
 	for _, c := range swapCases() {
 		t.Run(c.name, func(t *testing.T) {
 			var after string
@@ -238,6 +240,7 @@ func TestRecoveryAfterEveryStep(t *testing.T) {
 }
 
 func TestRecoveryOfRecoveries(t *testing.T) {
+	longtest.Skip(t, "it recovers after each step")
 	for _, c := range []swapCase{swapCases()[1], swapCases()[3]} {
 		t.Run(c.name, func(t *testing.T) {
 			for n := 1; ; n++ {
@@ -379,6 +382,7 @@ func writeJournal(t *testing.T, staging string, plan []renaming) {
 
 // TestJournalBounds: a plan that could not be read again is refused before anything moves.
 func TestJournalBounds(t *testing.T) {
+	longtest.Skip(t, "it writes the largest journal")
 	many := make([]renaming, maxMoves+1)
 	long := make([]renaming, 1<<10)
 	for i := range long {

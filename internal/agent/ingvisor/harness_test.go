@@ -19,6 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,7 @@ func boot(t testing.TB, tune func(*agent.Config)) *box {
 // bootWith is boot with a plan that change has changed.
 func bootWith(t testing.TB, tune func(*agent.Config), change func(*engine.Plan)) *box {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	dir := t.TempDir()
 	e, err := gvisor.New(gvisor.Options{StateDir: filepath.Join(dir, "state"), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // daemon is one of the test's own.
@@ -24,6 +25,7 @@ type daemon struct{ *dockertest.Daemon }
 // start starts one, or skips the test where it cannot be started.
 func start(t testing.TB, begin func() (*dockertest.Daemon, error)) daemon {
 	t.Helper()
+	longtest.Skip(t, "it starts a daemon of containers")
 	d, err := begin()
 	if errors.Is(err, dockertest.ErrAbsent) {
 		t.Skipf("needs a daemon: %v", err)

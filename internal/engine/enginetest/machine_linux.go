@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cloche-dev/cloche/test/longtest"
 	"github.com/cloche-dev/cloche/test/vm"
 	"github.com/cloche-dev/cloche/test/vm/plan"
 )
@@ -49,9 +50,7 @@ func (k OtherKernel) Under(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to make the machine's disk")
 	}
-	if testing.Short() {
-		t.Skip("needs a run without -short: it starts a machine")
-	}
+	longtest.Skip(t, "it starts a machine")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

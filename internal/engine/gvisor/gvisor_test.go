@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -47,6 +48,7 @@ func newEngine(t testing.TB, stateDir string) *gvisor.Engine {
 // usable skips a test where gVisor cannot run, and says why.
 func usable(t testing.TB) {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	r := newEngine(t, t.TempDir()).Probe(t.Context())
 	t.Logf("%+v", r)
 	if !r.Usable {

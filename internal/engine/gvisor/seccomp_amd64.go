@@ -695,7 +695,7 @@ func sentryPrograms(table map[string]precompiledseccomp.Program) {
 			0x00000020,
 			0x00000010,
 			0x65000015,
-			0x000032e1,
+			0x00000000,
 			0x00000020,
 			0x00000014,
 			0x63000015,

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/native"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 func TestMain(m *testing.M) {
@@ -47,6 +48,7 @@ func withPool(t testing.TB, stateDir string, n int) *native.Engine {
 // usable skips a test where the engine cannot run, and says why.
 func usable(t testing.TB) {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	r := newEngine(t, t.TempDir()).Probe(t.Context())
 	t.Logf("%+v", r)
 	if !r.Usable {

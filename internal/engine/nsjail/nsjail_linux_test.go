@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 func TestMain(m *testing.M) {
@@ -37,6 +38,7 @@ func newEngine(t testing.TB, stateDir string) *nsjail.Engine {
 // usable skips a test where the engine cannot run, and says why.
 func usable(t testing.TB) {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	r := newEngine(t, t.TempDir()).Probe(t.Context())
 	t.Logf("%+v", r)
 	if !r.Usable {

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // runtimeEnv names the runtime to a process of the suite.
@@ -46,6 +47,7 @@ func newEngine(t testing.TB, runtime, stateDir string) *oci.Engine {
 // usable skips a test where a runtime cannot run, and says why.
 func usable(t testing.TB, runtime string) {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	r := newEngine(t, runtime, t.TempDir()).Probe(t.Context())
 	t.Logf("%+v", r)
 	if !r.Usable {

@@ -31,6 +31,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 func TestMain(m *testing.M) {
@@ -56,6 +57,7 @@ type kitchen struct {
 
 func open(t testing.TB) *kitchen {
 	t.Helper()
+	longtest.Skip(t, "it starts sandboxes")
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	t.Setenv("HOME", homeOf(t))
 	dir := t.TempDir()
