@@ -40,10 +40,10 @@ type Config struct {
 	// the agent is not counted. 0 is none. It needs a cgroup v2 hierarchy inside
 	// that belongs to the sandbox; without one the agent refuses to start.
 	PidsMax int64 `json:"pids_max,omitempty"`
-	// CPUs and MemoryBytes are limits that the engine enforces from outside. Where the
-	// kernel is the sandbox's own, the agent shows them to programs, which size
-	// themselves by them: in the cgroup files and as the CPUs of the affinity mask. 0
-	// shows none.
+	// CPUs and MemoryBytes are limits that the engine enforces from outside. The agent
+	// shows them to programs, which size themselves by them: in the files of the cgroups
+	// that it makes and, where the kernel is the sandbox's own, as the CPUs of the
+	// affinity mask. 0 shows none.
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	// RingBytes, twice, are kept of each process's output; 0 is DefaultRingBytes.

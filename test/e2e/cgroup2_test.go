@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,18 @@ func TestLimitsOfVersion2(t *testing.T) {
 			if engine != "gvisor" { // whose processes are its own kernel's to count
 				run(0, "resource temporarily unavailable", "/usr/bin/inside", "forks")
 			}
+			// A program reads its limits in its own group: below that of the sandbox, or with
+			// nsjail that one, which the agent and nsjail are in too.
+			group, memory := "/job/x1", "134217728"
+			if engine == "nsjail" {
+				group, memory = "/", strconv.Itoa(128<<20+48<<20)
+			}
+			run(0, "0::"+group, "/usr/bin/inside", "cat", "/proc/self/cgroup")
+			dir := filepath.Join("/sys/fs/cgroup", group)
+			run(0, "100000 100000", "/usr/bin/inside", "cat", dir+"/cpu.max")
+			run(0, memory, "/usr/bin/inside", "cat", dir+"/memory.max")
+			run(1, "", "/usr/bin/inside", "write", dir+"/cpu.max", "max")
+			run(1, "", "/usr/bin/inside", "write", dir+"/cgroup.procs", "0")
 			if left := groupsLeft(); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}

@@ -49,6 +49,8 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 			return nil, fmt.Errorf("adopt orphans: %w", err)
 		}
 	}
+	limits := givenGroups(given)
+	rootGroups(limits)
 	g, err := cgroups(cfg, id)
 	if err != nil {
 		return nil, err
@@ -78,7 +80,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	a.wg.Go(t.reap)
 	ps := &processes{
 		table: t, groups: g, users: us, clock: newClock(), budget: &budget{max: logs}, ring: ring, port: portOf(cfg),
-		pool: newPool(t, g, id, givenGroups(given)), byID: map[string]*process{},
+		pool: newPool(t, g, id, limits), byID: map[string]*process{},
 	}
 	ps.feed = newFeed(func() []*process {
 		all, _ := ps.chosen("")
@@ -113,6 +115,9 @@ func cgroups(cfg agent.Config, id identity) (*groups, error) {
 	g, err := openGroups(cfg.PidsMax, shown, id)
 	if err != nil && cfg.PidsMax > 0 {
 		return nil, fmt.Errorf("enforce the pids limit: %w", err)
+	}
+	if err == nil && cfg.KernelGuardsInit && cfg.PidsMax > 0 {
+		g.shown = limitsOf(cfg).handDown(g.job)
 	}
 	if err != nil {
 		return nil, nil // trees are walked instead

@@ -23,8 +23,9 @@ const cgroupDir = "/sys/fs/cgroup"
 
 // shownLimits are limits that the engine enforces from outside, as programs read them:
 // the JVM, Node and Rust's libraries take the size of their pools and heaps from these
-// files. They enforce nothing in a kernel of the sandbox's own. All of it is best
-// effort: a sandbox without it works, and its programs see the machine's size.
+// files. They enforce nothing in a kernel of the sandbox's own, and in the host's what
+// the engine enforces anyway. All of it is best effort: a sandbox without it works, and
+// its programs see the machine's size.
 type shownLimits struct {
 	cpus   float64 // 0 shows none
 	memory int64   // bytes; 0 shows none
@@ -74,6 +75,29 @@ func (l shownLimits) open(root, job int) shownLimits {
 	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, cgroupDir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return shownLimits{}
 	}
+	return l
+}
+
+// handDown gives the groups below job the limits on a kernel that is the host's, where the
+// engine shows the hierarchy. Programs such as the JVM and Go read the files of their own
+// group alone. The group of the engine's, above, holds whatever these say. The agent has
+// left it for one beside job, without which the kernel hands nothing down.
+func (l shownLimits) handDown(job int) shownLimits {
+	give := func(controller string) bool {
+		for _, dir := range []string{"..", "."} {
+			if writeAt(job, dir+"/cgroup.subtree_control", "+"+controller) != nil {
+				return false
+			}
+		}
+		return true
+	}
+	if l.cpus > 0 && !give("cpu") {
+		l.cpus = 0
+	}
+	if l.memory > 0 && !give("memory") {
+		l.memory = 0
+	}
+	l.write(job)
 	return l
 }
 

@@ -24,7 +24,7 @@ func (g *Group) Limit(l engine.Limits) error {
 	for _, p := range g.Parts {
 		whole := engine.Limits{CPUs: l.CPUs, MemoryBytes: l.MemoryBytes}
 		if p.split {
-			if err := p.limit(filepath.Join(p.Dir, guestGroup), engine.Limits{MemoryBytes: l.MemoryBytes, Pids: l.Pids}); err != nil {
+			if err := p.limit(filepath.Join(p.Dir, guestGroup), engine.Limits{CPUs: l.CPUs, MemoryBytes: l.MemoryBytes, Pids: l.Pids}); err != nil {
 				return err
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // covers says whether what is the host's can be covered in a daemon's containers. That is
@@ -52,12 +52,11 @@ func (c *creation) cover(ctx context.Context, id string) error {
 		return fmt.Errorf("enter the container's mounts: %w", err)
 	}
 	defer ns.Close()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		done <- coverIn(ns, hostrootfs.StandIns(), c.p.Mounts)
-	}()
-	return <-done
+	// The thread ends with this. It is not the first one, whose mounts stand for those of
+	// this process.
+	thread := pidfd.NewSpawner()
+	defer thread.Close()
+	return thread.Do(ctx, func() error { return coverIn(ns, hostrootfs.StandIns(), c.p.Mounts) })
 }
 
 // mountNamespace is that of a process, if the process is in a container. Its cgroup has

@@ -124,6 +124,7 @@ func Run(t *testing.T, s Setup) {
 		{"MemoryLimit", testMemoryLimit, s.Isolates},
 		{"SocketMemory", testSocketMemory, s.Isolates},
 		{"CPULimit", testCPULimit, s.Isolates},
+		{"LimitsSeen", testLimitsSeen, s.Isolates},
 		{"PidsLimitForAgent", testPidsLimit, s.Isolates},
 	}
 	for _, test := range tests {

@@ -9,7 +9,7 @@ import (
 // belongs to its own namespaces. Every other one is covered.
 func keptProc() []string {
 	return []string{
-		"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "swaps", "sys", "sysvipc", "thread-self",
+		"cgroups", "cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "swaps", "sys", "sysvipc", "thread-self",
 		"uptime", "version", "vmstat",
 	}
 }
@@ -20,7 +20,7 @@ func keptProc() []string {
 // not there is passed over by the engines.
 func Covers() (files, dirs []string) {
 	files = []string{
-		"/proc/buddyinfo", "/proc/cgroups", "/proc/cmdline", "/proc/config.gz", "/proc/consoles", "/proc/crypto", "/proc/devices", "/proc/diskstats",
+		"/proc/buddyinfo", "/proc/cmdline", "/proc/config.gz", "/proc/consoles", "/proc/crypto", "/proc/devices", "/proc/diskstats",
 		"/proc/dma", "/proc/execdomains", "/proc/fb", "/proc/interrupts", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore",
 		"/proc/key-users", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/locks",
 		"/proc/mdstat", "/proc/misc", "/proc/modules", "/proc/mtrr", "/proc/pagetypeinfo", "/proc/partitions", "/proc/sched_debug", "/proc/schedstat",
@@ -78,6 +78,9 @@ func otherProc(proc string) (files, dirs []string) {
 func KeptSys() []string {
 	return []string{"/sys/devices/system/cpu", "/sys/devices/virtual/net", "/sys/class/net"}
 }
+
+// ShownGroups is where programs look for their cgroups.
+const ShownGroups = "/sys/fs/cgroup"
 
 // ReadOnlyPaths may be read and not written.
 func ReadOnlyPaths() []string { return []string{"/proc/sys"} }

@@ -28,12 +28,38 @@ type StandIn struct {
 // StandIns are files that programs expect and whose content would be the host's. Each
 // has the form of the kernel's, with counters that stand still.
 func StandIns() []StandIn {
-	return []StandIn{
+	made := []StandIn{
 		{"stat", "/proc/stat", quietStat(readOnline(), bootTime())},
 		{"vmstat", "/proc/vmstat", "pgpgin 0\npgpgout 0\npswpin 0\npswpout 0\npgfault 0\npgmajfault 0\n"},
 		{"swaps", "/proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"},
 		{"boot_id", "/proc/sys/kernel/random/boot_id", randomUUID() + "\n"},
 	}
+	if text := controllers(readCgroups()); text != "" {
+		made = append(made, StandIn{"cgroups", "/proc/cgroups", text})
+	}
+	return made
+}
+
+// controllers is a /proc/cgroups with the controllers of this one, each with one group. The
+// JVM reads no limits where the file does not list them.
+func controllers(cgroups string) string {
+	var b strings.Builder
+	for line := range strings.Lines(cgroups) {
+		f := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "#"):
+			b.WriteString(line)
+		case len(f) == 4:
+			b.WriteString(f[0] + "\t" + f[1] + "\t1\t" + f[3] + "\n")
+		}
+	}
+	return b.String()
+}
+
+// readCgroups is this machine's /proc/cgroups; empty is none.
+func readCgroups() string {
+	b, _ := os.ReadFile("/proc/cgroups")
+	return string(b)
 }
 
 // PutStandIns puts them in their places in the calling thread's mount namespace, by way of a

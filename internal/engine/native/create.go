@@ -198,7 +198,7 @@ func (c *creation) lendFile(f *os.File) (int, error) { return c.lend(int(pidfd.R
 // open makes or opens all that the child is given.
 func (c *creation) open(context.Context) error {
 	c.undo.Add(func() { removeFiles(c.plan.Dir) })
-	err := each(c.openConfig, c.openPipes, c.openListener, c.openLink, c.openGroups, c.openRoot, c.openAgent, c.openMounts, c.openDevices, c.openJail)
+	err := each(c.openConfig, c.openPipes, c.openListener, c.openLink, c.openGroups, c.openShown, c.openRoot, c.openAgent, c.openMounts, c.openDevices, c.openJail)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -78,6 +79,18 @@ func (c *creation) openDevices() error {
 			return err
 		}
 		c.h.devices = append(c.h.devices, s)
+	}
+	return nil
+}
+
+// openShown makes mounts of the groups that programs may read.
+func (c *creation) openShown() error {
+	for _, g := range c.e.groups.Shown(c.group) {
+		s := source{path: g.Path, attrs: quietAttrs | unix.MOUNT_ATTR_RDONLY, file: g.File}
+		if err := c.detach(&s); err != nil {
+			return err
+		}
+		c.h.shown, c.h.names = append(c.h.shown, s), append(c.h.names, path.Join(hostrootfs.ShownGroups, g.Name))
 	}
 	return nil
 }

@@ -40,6 +40,8 @@ type handed struct {
 	devices                                     []source // one for each name in devices
 	join                                        []int    // "tasks" of version 1 that the child joins
 	groups                                      []int    // what the agent puts its processes into
+	shown                                       []source // what programs see of their cgroups
+	names                                       []string // where each of shown is in /sys
 }
 
 // source is what is mounted: a detached mount that the engine has made, or a path
@@ -193,6 +195,9 @@ func (s *script) sources(h *handed) {
 	for i := range h.devices {
 		open(&h.devices[i])
 	}
+	for i := range h.shown {
+		open(&h.shown[i])
+	}
 }
 
 // root makes the root filesystem and leaves the host's behind. What is mounted later
@@ -292,7 +297,7 @@ func (s *script) kernel(h handed, ids hostrootfs.IDs, proc bool) {
 	if proc {
 		s.boundUser(ids)
 	}
-	s.cover(proc)
+	s.cover(h, proc)
 }
 
 // boundUser bounds what the sandbox may take of the tables of the daemon's own user.
@@ -351,7 +356,7 @@ const (
 // and /sys by one that has what is kept of it. Each is a copy of one mount, for a filesystem
 // of its own costs the kernel a hundred times as much, and costs it for each other sandbox
 // again when a group of memory ends.
-func (s *script) cover(proc bool) {
+func (s *script) cover(h handed, proc bool) {
 	s.now = "cover what is the host's in /proc and /sys"
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	s.do(unix.SYS_MOUNT, "none", coverDir, "tmpfs", flags, "size=1m,nr_inodes=64,mode=755")
@@ -360,9 +365,9 @@ func (s *script) cover(proc bool) {
 	if proc {
 		s.standIns(coverMade, made)
 	}
-	s.keepSys()
+	s.keepSys(h)
 	s.do(unix.SYS_MOUNT, "none", coverDir, 0, unix.MS_REMOUNT|unix.MS_RDONLY|flags, 0)
-	s.coverSys()
+	s.coverSys(h)
 	if proc {
 		s.coverProc(made)
 	}
@@ -379,15 +384,22 @@ func (s *script) standIns(dir string, made []hostrootfs.StandIn) {
 	}
 }
 
-// keepSys makes the directories that what is kept of /sys goes to.
-func (s *script) keepSys() {
+// keepSys makes the places where what is kept of /sys is mounted.
+func (s *script) keepSys(h handed) {
 	for _, name := range hostrootfs.KeptSys() {
 		s.parents(coverSys+strings.TrimPrefix(name, "/sys"), true)
 	}
+	for i, name := range h.names {
+		at := coverSys + strings.TrimPrefix(name, "/sys")
+		s.parents(at, !h.shown[i].file)
+		if h.shown[i].file {
+			s.makeFile(at, 0o444)
+		}
+	}
 }
 
-// coverSys leaves of /sys what is kept.
-func (s *script) coverSys() {
+// coverSys leaves of /sys what is kept, and shows the sandbox's own cgroups in it.
+func (s *script) coverSys(h handed) {
 	var kept []slot
 	for _, name := range hostrootfs.KeptSys() {
 		kept = append(kept, s.get(unix.SYS_OPEN_TREE, unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
@@ -397,6 +409,9 @@ func (s *script) coverSys() {
 	for i, name := range hostrootfs.KeptSys() {
 		s.move(kept[i], name)
 		s.do(unix.SYS_CLOSE, kept[i])
+	}
+	for i, name := range h.names {
+		s.move(h.shown[i].at, name)
 	}
 }
 

@@ -88,7 +88,7 @@ func (e *Engine) newWarm(ctx context.Context, k kind, id string) (*creation, err
 
 // openWarm opens what an agent is given whatever the plan says.
 func (c *creation) openWarm(context.Context) error {
-	err := each(c.openPipes, c.openConversation, c.openGroups, c.openAgent, c.openDevices)
+	err := each(c.openPipes, c.openConversation, c.openGroups, c.openShown, c.openAgent, c.openDevices)
 	if err != nil {
 		return err
 	}

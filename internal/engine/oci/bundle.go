@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/agent/confine"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
@@ -24,8 +25,9 @@ import (
 const specVersion = "1.0.2"
 
 // bundle describes the sandbox whose root is prepared at stage, in the form of the
-// runtime specification. group is its cgroup below each hierarchy's mount.
-func bundle(p engine.Plan, ids hostrootfs.IDs, stage, group string) *specs.Spec {
+// runtime specification. group is its cgroup below each hierarchy's mount, and shown what
+// its programs see of it.
+func bundle(p engine.Plan, ids hostrootfs.IDs, stage, group string, shown []cgroup.Shown) *specs.Spec {
 	caps := capabilities(hostrootfs.AgentCaps)
 	process := &specs.Process{
 		User: specs.User{UID: p.Agent.UID, GID: p.Agent.UID, Umask: new(uint32(0o022))},
@@ -41,7 +43,7 @@ func bundle(p engine.Plan, ids hostrootfs.IDs, stage, group string) *specs.Spec 
 	}
 	mapping := []specs.LinuxIDMapping{{HostID: ids.UID, Size: ids.Size}}
 	return &specs.Spec{
-		Version: specVersion, Process: process, Hostname: p.Hostname, Mounts: mounts(p, stage),
+		Version: specVersion, Process: process, Hostname: p.Hostname, Mounts: mounts(p, stage, shown),
 		Root: &specs.Root{Path: filepath.Join(stage, stageRoot), Readonly: p.Root.ReadOnly},
 		Linux: &specs.Linux{
 			UIDMappings: mapping, GIDMappings: mapping, CgroupsPath: group,
@@ -60,7 +62,7 @@ func bundle(p engine.Plan, ids hostrootfs.IDs, stage, group string) *specs.Spec 
 
 // mounts are those that the runtime makes, in their order: what the kernel gives each
 // sandbox, and what of the plan is in that.
-func mounts(p engine.Plan, stage string) []specs.Mount {
+func mounts(p engine.Plan, stage string, shown []cgroup.Shown) []specs.Mount {
 	list := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
 		{Destination: "/sys", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=4k", "nr_inodes=16"}},
@@ -70,6 +72,11 @@ func mounts(p engine.Plan, stage string) []specs.Mount {
 	// The processors are the same whoever looks; what else is in a sysfs would be of the
 	// network that it is mounted in.
 	list = append(list, bind(sysProcessors, sysProcessors))
+	// Not the runtime's own mount of cgroups: on version 1 it shows groups of the runtime's,
+	// which have no limits.
+	for _, g := range shown {
+		list = append(list, bind(filepath.Join(stage, stageGroups, g.Name), filepath.Join(hostrootfs.ShownGroups, g.Name)))
+	}
 	for _, f := range hostrootfs.StandIns() {
 		if bindable(f) {
 			list = append(list, bind(filepath.Join(stage, stageMade, f.Name), f.Target))

@@ -296,13 +296,13 @@ func (c *creation) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	t := &tree{at: c.cover, ids: c.ids}
-	if err := c.stage.do(ctx, func() error { return t.build(c.plan, c.sources, c.ns) }); err != nil {
+	if err := c.stage.do(ctx, func() error { return t.build(c.plan, c.sources, c.ns, c.e.groups.Shown(c.group)) }); err != nil {
 		return err
 	}
 	if err := os.Mkdir(c.runtime.state, 0o700); err != nil {
 		return fmt.Errorf("make the runtime's directory: %w", err)
 	}
-	c.bundle, err = writeBundle(c.plan.Dir, bundle(c.plan, c.ids, c.cover, c.rec.Group))
+	c.bundle, err = writeBundle(c.plan.Dir, bundle(c.plan, c.ids, c.cover, c.rec.Group, c.e.groups.Shown(c.group)))
 	return err
 }
 
@@ -383,6 +383,9 @@ func (c *creation) hold(ctx context.Context) error {
 }
 
 func (c *creation) start(ctx context.Context) error {
+	if err := c.putStandIns(ctx); err != nil {
+		return err
+	}
 	return c.stage.do(ctx, func() error { return c.runtime.work(ctx, nil, "start") })
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
@@ -79,6 +80,8 @@ const (
 	stageUser = "user"
 	stageNet  = "net"
 	stageMade = "made"
+	// stageGroups has what programs see of their cgroups.
+	stageGroups = "groups"
 
 	stageInert = "inert"
 )
@@ -189,7 +192,7 @@ func mapOwners(fd int, user *os.File) error {
 }
 
 // build makes the root at a directory of the stage. It runs on the stage's thread.
-func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
+func (t *tree) build(p engine.Plan, s sources, n namespaces, shown []cgroup.Shown) error {
 	if err := t.overlay(p, s.root); err != nil {
 		return err
 	}
@@ -201,6 +204,9 @@ func (t *tree) build(p engine.Plan, s sources, n namespaces) error {
 		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("show namespace: %w", err)
 		}
+	}
+	if err := t.groups(shown); err != nil {
+		return fmt.Errorf("show cgroups: %w", err)
 	}
 	if err := t.standIns(); err != nil {
 		return fmt.Errorf("make files of /proc: %w", err)
@@ -262,6 +268,32 @@ func (t *tree) coverSockets(p engine.Plan, mounts []source) error {
 		return fmt.Errorf("cover sockets of the host: %w", err)
 	}
 	return hostrootfs.CoverSockets(over, in)
+}
+
+// groups mounts what programs see of their cgroups. One of version 2 is the directory itself.
+func (t *tree) groups(shown []cgroup.Shown) error {
+	if err := os.Mkdir(filepath.Join(t.at, stageGroups), 0o755); err != nil {
+		return err
+	}
+	for _, g := range shown {
+		at := filepath.Join(t.at, stageGroups, g.Name)
+		dir := at
+		if g.File {
+			dir = filepath.Dir(at)
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if g.File {
+			if err := unix.Mknod(at, unix.S_IFREG|0o444, 0); err != nil {
+				return err
+			}
+		}
+		if err := unix.Mount(g.Path, at, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // standIns makes the files that stand for those of /proc.
