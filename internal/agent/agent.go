@@ -52,7 +52,7 @@ type Config struct {
 	// The oldest that have ended give way first; one that runs keeps 64 KiB.
 	LogBytes int64 `json:"log_bytes,omitempty"`
 	// SingleUser says that uid 0 is the only one that files can belong to
-	// (rootless): another user of an exec is refused.
+	// (rootless): another user of an exec is that one under another number.
 	SingleUser bool `json:"single_user,omitempty"`
 	// User runs what names no user: "name", "uid" or "uid:gid"; empty is root.
 	User string `json:"user,omitempty"`

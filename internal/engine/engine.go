@@ -329,7 +329,7 @@ type Limits struct {
 }
 
 // OneUser says for people which users sandboxes of a daemon without root have.
-const OneUser = "uid 0 only, which is the daemon's user; ranges of /etc/subuid are not used without root"
+const OneUser = "one, which is the daemon's user: uid 0 inside, and each other user under another number; ranges of /etc/subuid are not used without root"
 
 // Host is an Engine whose instances run on the host's own kernel: what the agent does
 // by itself elsewhere is done otherwise there.
@@ -342,7 +342,7 @@ type Host interface {
 // them it is started as uid 0, is guarded by the kernel as the first process of its
 // namespace, and must keep from the kernel what it starts.
 type Terms struct {
-	// SingleUser says that uid 0 is the only one inside.
+	// SingleUser says that there is one id inside, which is root's.
 	SingleUser bool
 	// LimitsPids says that the engine enforces Limits.Pids, by the descriptors that
 	// the agent puts its processes into.

@@ -49,8 +49,8 @@ func (c *creation) resolveImage(ctx context.Context) error {
 }
 
 // takeUser gives processes the image's user where the request names none. A
-// daemon without privilege has sandboxes with uid 0 only: there an image that
-// wants another one gets that, and it is said. The caller holds s.mu.
+// daemon without privilege has sandboxes with one id: there an image that wants
+// another user gets root, which all of the image's files are open to, and it is said. The caller holds s.mu.
 func (c *creation) takeUser(wanted string) {
 	if c.s.info.User != "" {
 		return
@@ -64,7 +64,7 @@ func (c *creation) takeUser(wanted string) {
 		c.s.info.User = "root"
 		c.s.info.Unenforced = append(c.s.info.Unenforced, api.Unenforced{
 			Field:  "user",
-			Reason: "the image wants another user, and a rootless sandbox has uid 0 only, which has no rights on the host",
+			Reason: "the image wants another user, and a rootless sandbox has one id: its processes are root, which has no rights on the host, unless a user is named",
 		})
 	}
 }

@@ -102,9 +102,13 @@ type span struct {
 
 // Filter is the profile as the kernel takes it, for programs of an agent with these
 // threads that is not asked.
-func Filter(agent Threads) ([]unix.SockFilter, error) { return filter(agent, false) }
+func Filter(agent Threads) ([]unix.SockFilter, error) { return filter(agent, asking{}) }
 
-func filter(agent Threads, asks bool) ([]unix.SockFilter, error) {
+// asking says for which calls the agent is asked: those that give a file its mode, and
+// setns.
+type asking struct{ modes, joins bool }
+
+func filter(agent Threads, asks asking) ([]unix.SockFilter, error) {
 	p := &program{}
 	p.load(offArch)
 	p.equal(auditArch, 1, 0)
@@ -114,8 +118,11 @@ func filter(agent Threads, asks bool) ([]unix.SockFilter, error) {
 		p.add(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, foreign, 0, 1)
 		p.fail(unix.ENOSYS)
 	}
-	for _, r := range rules(agent, asks) {
+	for _, r := range rules(agent, asks.modes) {
 		p.branch(r.nr, func() { r.code(p) })
+	}
+	if asks.joins {
+		p.branch(unix.SYS_SETNS, func() { p.ret(unix.SECCOMP_RET_USER_NOTIF) })
 	}
 	p.tree(spans())
 	return p.code, p.err

@@ -250,7 +250,7 @@ func TestHugePages(t *testing.T) {
 // TestAskedModes has the filter of an agent that answers: what is there already is asked
 // for, what would be made with the bits is refused, and nothing else has changed.
 func TestAskedModes(t *testing.T) {
-	code, err := filter(Threads{1, 9}, true)
+	code, err := filter(Threads{1, 9}, asking{modes: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,6 +275,26 @@ func TestAskedModes(t *testing.T) {
 		for _, args := range [][]uint64{nil, {3, 4, 0o4755, 0o4755}, {3, 0o102, 0o4755}, {3, 0o4755}, {3, 4, 0o102, 0o4755}} {
 			if got, want := runWith(code, auditArch, nr, args...), judged(t, nr, args...); got != want {
 				t.Errorf("call %d with %o: %#x, and %#x where nobody is asked", nr, args, got, want)
+			}
+		}
+	}
+}
+
+// TestAskedJoins has the filter of an agent whose programs are shown other numbers: it is asked
+// for setns alone.
+func TestAskedJoins(t *testing.T) {
+	code, err := filter(Threads{1, 9}, asking{joins: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for nr := range uint32(2000) {
+		for _, args := range [][]uint64{nil, {3, unix.CLONE_NEWUSER}, {3, 0}} {
+			want := judged(t, nr, args...)
+			if nr == unix.SYS_SETNS {
+				want = unix.SECCOMP_RET_USER_NOTIF
+			}
+			if got := runWith(code, auditArch, nr, args...); got != want {
+				t.Errorf("call %d with %d: %#x, want %#x", nr, args, got, want)
 			}
 		}
 	}

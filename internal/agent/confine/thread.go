@@ -55,26 +55,27 @@ func Thread(agent Threads) error {
 	if err := prepare(); err != nil {
 		return err
 	}
-	_, err := install(agent, false)
+	_, err := install(agent, asking{})
 	return err
 }
 
-// AskingThread is Thread for an agent that answers for calls, see Questions. Where the kernel
+// AskingThread is Thread for an agent that answers for calls, see Questions. With joins,
+// threads for which it reports true may enter a user namespace. Where the kernel
 // takes no such filter, or another one of the thread asks already, it is Thread, and the
 // questions are nil.
-func AskingThread(agent Threads) (*Questions, error) {
+func AskingThread(agent Threads, joins func(thread int) bool) (*Questions, error) {
 	if err := prepare(); err != nil {
 		return nil, err
 	}
-	listener, err := install(agent, true)
+	listener, err := install(agent, asking{modes: true, joins: joins != nil})
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINVAL) {
-		_, err = install(agent, false)
+		_, err = install(agent, asking{})
 		return nil, err
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &Questions{listener}, nil
+	return &Questions{listener, joins}, nil
 }
 
 // prepare does what comes before a filter.
@@ -87,13 +88,13 @@ func prepare() error {
 
 // install puts the filter on the calling thread. The descriptor is where its questions
 // come.
-func install(agent Threads, asks bool) (int, error) {
+func install(agent Threads, asks asking) (int, error) {
 	code, err := filter(agent, asks)
 	if err != nil {
 		return -1, err
 	}
 	var flags uintptr
-	if asks {
+	if asks.modes {
 		flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
 	}
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: unsafe.SliceData(code)}

@@ -55,7 +55,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	us := &users{single: cfg.SingleUser, normal: cfg.User}
+	us := &users{single: cfg.SingleUser, normal: cfg.User, adopts: cfg.SingleUser && id.userNS >= 0}
 	if !id.privileged {
 		us.self = &user{uid: uint32(os.Getuid()), gid: uint32(os.Getgid()), home: "/"}
 	}
@@ -65,7 +65,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	}
 	t := newTable()
 	if cfg.Confine {
-		if t.confined, err = confineThread(); err != nil {
+		if t.confined, err = confineThread(id.only, func(pid int) bool { return t.child(pid) != nil }); err != nil {
 			return nil, fmt.Errorf("confine processes: %w", err)
 		}
 	}

@@ -21,6 +21,8 @@ import (
 type confined struct {
 	jobs chan confinedJob
 	oom  oomScores
+	// joining are the launchers that may enter a user namespace.
+	joining joining
 }
 
 // confinedJob is a fork, or what make does.
@@ -39,7 +41,9 @@ type forked struct {
 
 // confine starts the thread. It lives as long as the agent, which is the sandbox's
 // first process.
-func confineThread() (*confined, error) {
+// alive says whether a process is a child that has not been reaped. Only where joins is set
+// a program may be shown another number than its own.
+func confineThread(joins bool, alive func(pid int) bool) (*confined, error) {
 	c := &confined{jobs: make(chan confinedJob), oom: openOOMScores()}
 	began := make(chan error)
 	go func() {
@@ -54,8 +58,13 @@ func confineThread() (*confined, error) {
 		}
 		var asked *confine.Questions
 		if err == nil {
-			asked, err = confine.AskingThread(agent)
+			var may func(int) bool
+			if joins {
+				may = func(thread int) bool { return alive(thread) && c.joining.has(thread) }
+			}
+			asked, err = confine.AskingThread(agent, may)
 		}
+		c.joining.asked = asked != nil
 		if asked != nil {
 			go answerModes(asked)
 		}

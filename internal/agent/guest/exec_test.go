@@ -147,17 +147,6 @@ func TestSameNameTwiceIsRefused(t *testing.T) {
 	}
 }
 
-func TestSingleUser(t *testing.T) {
-	in := boot(t, func(c *agent.Config, _ *execCmd) { c.SingleUser = true })
-	in.run(t, "true")
-	s := shell(":")
-	s.User = "1000"
-	var ce *api.Error
-	if _, err := in.Exec(t.Context(), s); !errors.As(err, &ce) || ce.Field != "user" || ce.Hint == "" {
-		t.Fatalf("got %v", err)
-	}
-}
-
 func TestTimeoutKillsTheTreeAndKeepsOutput(t *testing.T) {
 	for name, tune := range map[string]func(*agent.Config, *execCmd){"walk": nil, "cgroups": withGroups(t)} {
 		t.Run(name, func(t *testing.T) {

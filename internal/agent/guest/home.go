@@ -22,7 +22,7 @@ func (u user) writableHome() string {
 	if u.home == "" || !onReadOnly(u.home) {
 		return u.home
 	}
-	dir := tmpHome + strconv.FormatUint(uint64(u.uid), 10)
+	dir := tmpHome + strconv.FormatUint(uint64(u.ids().uid), 10)
 	if err := u.own(dir); err != nil {
 		return u.home
 	}

@@ -226,7 +226,7 @@ func (id identity) as(u user, fn func() error) error {
 // kernel judges what fn does as it judges them. fn must not start goroutines that use
 // files.
 func (id identity) with(u user, fn func() error) error {
-	if !id.privileged || id.only {
+	if !id.privileged || id.only && u.root() {
 		return fn()
 	}
 	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
@@ -239,7 +239,7 @@ func (id identity) with(u user, fn func() error) error {
 			err = fmt.Errorf("become uid %d: %w", u.uid, err)
 		}
 		back := setEffective(uid, gid)
-		if back == nil {
+		if back == nil && !id.only {
 			back = setThreadGroups(groups)
 		}
 		if back != nil {
@@ -253,14 +253,16 @@ func (id identity) with(u user, fn func() error) error {
 
 // weaken gives the calling thread the groups, the ids and the capabilities of u's programs.
 func (id identity) weaken(u user) error {
-	if err := setThreadGroups(u.groups); err != nil {
-		return err
+	if !id.only {
+		if err := setThreadGroups(u.groups); err != nil {
+			return err
+		}
 	}
 	if err := setEffective(u.uid, u.gid); err != nil {
 		return err
 	}
 	kept := uint64(0)
-	if u.uid == 0 {
+	if u.root() {
 		kept = id.caps()
 	}
 	s, err := permitted()

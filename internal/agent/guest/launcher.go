@@ -27,6 +27,7 @@ import (
 type launcher struct {
 	// Set before the fork.
 	holder  bool  // only keeps a user namespace, until command's other end closes
+	opens   *byte // only opens this, with the agent's descriptors, and waits for its end; nil is none
 	userNS  int32 // -1: none
 	stdin   int32
 	stdout  int32
@@ -163,6 +164,9 @@ func (l *launcher) forkWith(mem []byte, flags uint64) (int, error) {
 //go:nosplit
 //go:nocheckptr
 func launcherMain(l *launcher) {
+	if l.opens != nil {
+		l.open()
+	}
 	if l.holder {
 		syscall.RawSyscall(unix.SYS_CLOSE, uintptr(l.outcome), 0, 0)
 	} else {

@@ -76,7 +76,7 @@ func (a *Agent) placedAt(req *wire.Request) (*placing, error) {
 		}
 		pl.rights = func(fn func() error) error { return a.id.with(u, fn) }
 		pl.makes = pl.rights
-		if u.uid != 0 {
+		if !u.root() {
 			pl.user = &u
 		}
 	} else {

@@ -22,6 +22,8 @@ type parked struct {
 	mem   []byte
 	pid   int
 	group *group // nil without cgroups
+	// pooled: the pool waits to be told what became of it.
+	pooled bool
 	// confined has forked it; nil is any thread.
 	confined *confined
 	stdin    *os.File
@@ -38,6 +40,8 @@ type pool struct {
 	id     identity
 	limits [maxLimits]int32 // of the engine's groups
 	noFile unix.Rlimit
+	// numbers are the namespaces of users of a sandbox with one id.
+	numbers *numbers
 
 	ready chan made
 	// taken gets what became of each launcher that was taken: the child that it
@@ -58,7 +62,7 @@ type made struct {
 }
 
 func newPool(t *table, g *groups, id identity, limits [maxLimits]int32) *pool {
-	p := &pool{table: t, groups: g, id: id, limits: limits, noFile: fileLimit(), ready: make(chan made), taken: make(chan *child, 1), wanted: make(chan struct{}, 1), quit: make(chan struct{})}
+	p := &pool{table: t, groups: g, id: id, limits: limits, noFile: fileLimit(), numbers: newNumbers(t), ready: make(chan made), taken: make(chan *child, 1), wanted: make(chan struct{}, 1), quit: make(chan struct{})}
 	p.wg.Go(p.run)
 	return p
 }
@@ -78,7 +82,10 @@ func fileLimit() unix.Rlimit {
 
 func (p *pool) run() {
 	for {
-		l, err := p.park()
+		l, err := p.park(p.id.userNS)
+		if l != nil {
+			l.pooled = true
+		}
 		select {
 		case p.ready <- made{l, err}:
 			p.rest(<-p.taken)
@@ -145,14 +152,36 @@ func (p *pool) take() (*parked, error) {
 	}
 }
 
+// takeFor returns a launcher for programs of a user. One for the namespace of a number is
+// made when it is asked for.
+func (p *pool) takeFor(u user) (*parked, error) {
+	if u.shown == nil {
+		return p.take()
+	}
+	var l *parked
+	err := p.numbers.with(*u.shown, func(userNS int) (err error) {
+		l, err = p.park(userNS)
+		return err
+	})
+	return l, err
+}
+
+// settle says what became of a launcher that was taken: the child that it started, nil for
+// none.
+func (p *pool) settle(l *parked, started *child) {
+	if l == nil || l.pooled {
+		p.taken <- started
+	}
+}
+
 // close ends the parked launcher. take fails from now on.
 func (p *pool) close() {
 	close(p.quit)
 	p.wg.Wait()
 }
 
-// park makes a launcher.
-func (p *pool) park() (_ *parked, err error) {
+// park makes a launcher that enters a user namespace before it executes; -1 is none.
+func (p *pool) park(userNS int) (_ *parked, err error) {
 	l := &parked{command: -1, outcome: -1}
 	var childEnds []int
 	defer func() {
@@ -196,7 +225,7 @@ func (p *pool) park() (_ *parked, err error) {
 	}
 	l.command, l.outcome = parent[3], parent[4]
 	*l.launcher = launcher{
-		userNS: int32(p.id.userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
+		userNS: int32(userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
 		command: int32(child[3]), outcome: int32(child[4]),
 		groupFDs: p.limits, noFile: p.noFile, setCaps: p.id.privileged, bound: p.id.caps(), setIDs: p.id.privileged && !p.id.only,
 	}
@@ -328,13 +357,21 @@ func (l *parked) start(x launch) error {
 		l.launcher.tty = *one
 	}
 	groups := make([]uint32, len(x.user.groups)+1)
-	copy(groups, x.user.groups)
+	ids, n := x.user.ids(), copy(groups, x.user.groups)
+	if x.user.shown != nil {
+		groups[0], n = ids.gid, 1
+		l.bound = 0
+	}
 	pin.Pin(&groups[0])
-	l.groups, l.nGroups = &groups[0], uintptr(len(x.user.groups))
-	l.uid, l.gid, l.combined = uintptr(x.user.uid), uintptr(x.user.gid), x.combined
+	l.groups, l.nGroups = &groups[0], uintptr(n)
+	l.uid, l.gid, l.combined = uintptr(ids.uid), uintptr(ids.gid), x.combined
 	l.caps = 0
-	if x.user.uid == 0 {
+	if x.user.root() {
 		l.caps = l.bound
+	}
+	if l.confined != nil && x.user.shown != nil {
+		l.confined.joining.add(l)
+		defer l.confined.joining.remove(l)
 	}
 	if _, err := unix.Write(l.command, []byte{1}); errors.Is(err, unix.EPIPE) {
 		return &launchError{stageParking, errKilled}

@@ -183,10 +183,10 @@ func (ps *processes) launchOnce(p *process, l launch) (*run, error) {
 			return nil, err
 		}
 	}
-	k, err := ps.pool.take()
+	k, err := ps.pool.takeFor(l.user)
 	if err != nil {
-		if !errors.Is(err, errStopping) {
-			ps.pool.taken <- nil
+		if l.user.shown == nil && !errors.Is(err, errStopping) {
+			ps.pool.settle(nil, nil)
 		}
 		r.closeTTY()
 		return nil, startError(err, l)
@@ -199,12 +199,12 @@ func (ps *processes) launchOnce(p *process, l launch) (*run, error) {
 		err = k.start(l)
 	}
 	if err != nil {
-		ps.pool.taken <- nil
+		ps.pool.settle(k, nil)
 		ps.pool.discard(k)
 		r.closeTTY()
 		return nil, startError(err, l)
 	}
-	ps.pool.taken <- c
+	ps.pool.settle(k, c)
 	stdin, stdout, stderr := k.stdin, k.stdout, k.stderr
 	k.stdin, k.stdout, k.stderr, k.group = nil, nil, nil, nil
 	ps.pool.release(k)

@@ -75,6 +75,9 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 	if l.user, err = ps.users.lookup(x.User); err != nil {
 		return l, err
 	}
+	if l.user.shown != nil {
+		ps.users.adopt(l.cwd, l.user.shown.uid)
+	}
 	l.env = l.user.environment(l.env)
 	l.paths = candidates(l.argv[0], expandPath(l.env))
 	if x.TTY && !has(l.env, "TERM") {
@@ -167,6 +170,9 @@ func startError(err error, l launch) error {
 	case stageCwd:
 		return cwdError(l.cwd, le.err)
 	case stageIDs:
+		if l.user.shown != nil {
+			return noNumber(l.user, le.err)
+		}
 		if errors.Is(le.err, unix.EINVAL) {
 			return api.Invalid("user", "uid %d or gid %d does not exist in this sandbox", l.user.uid, l.user.gid)
 		}

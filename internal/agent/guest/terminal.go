@@ -28,7 +28,7 @@ func openTerminal(rows, cols uint16, u user) (*os.File, string, error) {
 		err = resize(f, rows, cols)
 	}
 	path := "/dev/pts/" + strconv.FormatUint(uint64(n), 10)
-	if err == nil && u.uid != 0 {
+	if err == nil && !u.root() {
 		if err = unix.Chown(path, int(u.uid), int(u.gid)); errors.Is(err, unix.EPERM) {
 			err = nil // a terminal of the agent's own user
 		}

@@ -22,6 +22,20 @@ type user struct {
 	groups   []uint32
 	name     string
 	home     string
+	// shown is set for a user of a sandbox with one id only: uid and gid are then those of
+	// root, without its capabilities, and this is what programs see in their place.
+	shown *shownIDs
+}
+
+// root reports whether programs of the user have root's capabilities.
+func (u user) root() bool { return u.uid == 0 && u.shown == nil }
+
+// ids are what the user's programs see.
+func (u user) ids() shownIDs {
+	if u.shown != nil {
+		return *u.shown
+	}
+	return shownIDs{u.uid, u.gid}
 }
 
 const (
@@ -31,8 +45,10 @@ const (
 
 // users resolves names with the image's own /etc/passwd and /etc/group.
 type users struct {
-	single bool   // only uid 0
+	single bool   // there is one id, which is root's
 	normal string // for an empty name
+	// adopts: the kernel has more ids than the sandbox, and files may belong to them.
+	adopts bool
 	// self is set for an agent without privilege: who it is.
 	self *user
 }
@@ -63,9 +79,8 @@ func (us *users) lookup(spec string) (user, error) {
 			return user{}, err
 		}
 	}
-	if us.single && (u.uid != 0 || u.gid != 0) {
-		return user{}, api.Invalid("user", "user %q: this sandbox has uid 0 only, because its daemon does not run as root", spec).
-			WithHint("use root, which has no rights on the host, or a daemon that runs as root; /etc/subuid and newuidmap make no difference")
+	if us.single {
+		return us.shown(u, spec)
 	}
 	u.groups = []uint32{u.gid}
 	if u.name != "" {
@@ -80,6 +95,21 @@ func (us *users) lookup(spec string) (user, error) {
 		}
 	}
 	return u, nil
+}
+
+// shown is a user of a sandbox with one id only, as that id under another number.
+func (us *users) shown(u user, spec string) (user, error) {
+	if u.uid == 0 && u.gid == 0 {
+		return user{groups: []uint32{0}, name: u.name, home: u.home}, nil
+	}
+	if u.uid == 0 {
+		return user{}, api.Invalid("user", "user %q: root of this sandbox has no other group, because its daemon does not run as root", spec).
+			WithHint("use root, another user with that group, or a daemon that runs as root")
+	}
+	if u.home != "/" {
+		us.adopt(u.home, u.uid)
+	}
+	return user{groups: []uint32{0}, name: u.name, home: u.home, shown: &shownIDs{u.uid, u.gid}}, nil
 }
 
 // namesRoot reports whether a user is named that needs no account of the image.

@@ -119,7 +119,7 @@ func testReach(s *suite) {
 func testUID(s *suite) {
 	const uid = 4321
 	if h, ok := s.engine.(engine.Host); ok && h.Terms().SingleUser {
-		s.Skip("needs more users than one: here the engine has only root inside")
+		s.Skip("needs more ids than one: here the engine has only root's inside")
 	}
 	i, _ := s.create(func(p *engine.Plan) { p.Agent.UID = uid })
 	status := s.exec(i, Inside, "cat", "/proc/1/status")

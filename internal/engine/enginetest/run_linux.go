@@ -116,6 +116,7 @@ func Run(t *testing.T, s Setup) {
 		{"LinkEnds", testLinkEnds, true},
 		{"LinkAlone", testLinkAlone, s.Isolates},
 		{"UID", testUID, s.Isolates},
+		{"Numbers", testNumbers, s.Isolates},
 		{"Mounts", testMounts, s.Isolates},
 		{"MountPoints", testMountPoints, s.Isolates},
 		{"MountSockets", testMountSockets, s.Isolates},

@@ -21,3 +21,12 @@ func Devices() []Device {
 const AgentCaps uint64 = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP |
 	1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_SYS_ADMIN
+
+// AgentCaps are those of an agent of these ids. Where there is one only, the kernel asks for
+// one more of who shows it to a program under another number.
+func (i IDs) AgentCaps() uint64 {
+	if i.Many() {
+		return AgentCaps
+	}
+	return AgentCaps | 1<<unix.CAP_SETFCAP
+}

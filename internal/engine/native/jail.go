@@ -161,7 +161,7 @@ func (s *script) imprison(e *Engine, p engine.Plan, ids hostrootfs.IDs, h handed
 	s.do(unix.SYS_CLOSE_RANGE, jailLogFD+1, maxFD, 0)
 	s.quiet(p)
 	j := Jailed{
-		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, Made: jailMade, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: hostrootfs.AgentCaps,
+		Hostname: p.Hostname, Root: jailRoot, Empty: jailEmpty, Made: jailMade, ReadOnly: p.Root.ReadOnly, UID: p.Agent.UID, IDs: ids.Size, Caps: ids.AgentCaps(),
 		Keep: []int{configFD, readyFD, listenFD}, Log: jailLogFD, Agent: p.Agent.Argv,
 	}
 	if h.guest >= 0 {

@@ -90,7 +90,7 @@ func (s *script) write(e *Engine, p engine.Plan, ids hostrootfs.IDs, h handed) e
 		return s.close()
 	}
 	s.limitUser(e, p, ids)
-	s.weaken(p)
+	s.weaken(p, ids)
 	s.execute(p, h, tap)
 	return s.close()
 }
@@ -497,26 +497,27 @@ func (s *script) readOnly(p engine.Plan) {
 }
 
 // weaken takes from the first process what it does not need.
-func (s *script) weaken(p engine.Plan) {
+func (s *script) weaken(p engine.Plan, ids hostrootfs.IDs) {
 	s.now = "give up capabilities"
+	keep := ids.AgentCaps()
 	s.limitCore()
 	s.do(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	for c := range unix.CAP_LAST_CAP + 1 {
-		if hostrootfs.AgentCaps>>uint(c)&1 == 0 {
+		if keep>>uint(c)&1 == 0 {
 			s.try(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		}
 	}
 	inherit := uint64(0)
 	if p.Agent.UID != 0 {
 		s.now = "become the agent's user"
-		inherit = hostrootfs.AgentCaps
+		inherit = keep
 		s.do(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0)
 		s.do(unix.SYS_SETRESGID, int(p.Agent.UID), int(p.Agent.UID), int(p.Agent.UID))
 		s.do(unix.SYS_SETRESUID, int(p.Agent.UID), int(p.Agent.UID), int(p.Agent.UID))
 	}
 	var data []byte
 	for _, half := range []uint{0, 32} {
-		caps := uint32(hostrootfs.AgentCaps >> half)
+		caps := uint32(keep >> half)
 		data = binary.NativeEndian.AppendUint32(data, caps)
 		data = binary.NativeEndian.AppendUint32(data, caps)
 		data = binary.NativeEndian.AppendUint32(data, uint32(inherit>>half))

@@ -33,7 +33,7 @@ func (s *script) wait(p engine.Plan, ids hostrootfs.IDs, h handed, program strin
 	s.network(p, 0)
 	s.quietDevices()
 	s.kernel(h, ids, true)
-	s.weaken(p)
+	s.weaken(p, ids)
 	s.handOver(h, 0)
 	for _, fd := range []int{tapFD, guestFD, farFD} {
 		// No file that the agent opens is to be where its link comes.

@@ -51,6 +51,8 @@ func act(what string, args []string) error {
 		return huge(len(args) > 0 && args[0] == "confined")
 	case "reach":
 		return reach()
+	case "number", "numbered", "number-ids":
+		return number(what, args)
 	case "interfaces":
 		return interfaces()
 	case "connect":

@@ -27,7 +27,7 @@ func reach() error {
 		return fmt.Errorf("the first process has no threads in /proc")
 	}
 	for _, dir := range threads {
-		tid, err := number(filepath.Base(dir))
+		tid, err := parseNumber(filepath.Base(dir))
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func reach() error {
 	return nil
 }
 
-func number(text string) (n uintptr, err error) {
+func parseNumber(text string) (n uintptr, err error) {
 	_, err = fmt.Sscan(text, &n)
 	return n, err
 }
