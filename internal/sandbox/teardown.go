@@ -80,7 +80,10 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (c
 	if inst != nil && s.snapshot().State == cloche.StateStopping {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		if err := inst.Close(ctx); err != nil {
+		left := byEngine(ctx, inst)
+		err := inst.Close(ctx)
+		left()
+		if err != nil {
 			m.log.Warn("kill", "sandbox", s.id, "error", err)
 		}
 	}
@@ -105,7 +108,7 @@ func whyAsked(cause cloche.TerminalReason, caller policy.Caller) why {
 // is of what could not be done while the caller waited, and goes on.
 func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (cloche.Sandbox, error) {
 	defer s.interruptSnapshot()()
-	s.ops.Lock()
+	s.lockOps(ctx)
 	first, err := m.beginEnd(s, w)
 	if err != nil {
 		s.ops.Unlock()
@@ -242,17 +245,19 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		if err := m.endUnreached(ctx, s); err != nil {
 			return leaves(cloche.ResourceProcesses, err)
 		}
-		m.endWay(s)
+		m.endWay(ctx, s)
 		m.removeCutWrites(ctx, s)
 		return leaves(cloche.ResourceLeases, m.detachWorkspace(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	err := m.at(ctx, "before close")
+	left := byEngine(ctx, inst)
 	last := measure(ctx, inst)
 	if err == nil {
 		err = inst.Close(ctx)
 	}
+	left()
 	if err == nil {
 		err = m.at(ctx, "after close")
 	}
@@ -267,7 +272,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.finish(ending{reason: "the sandbox was ended"})
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
-	last.net = m.endWay(s)
+	last.net = m.endWay(ctx, s)
 	m.used(s, last)
 	m.settleProcesses(s)
 	m.removeCutWrites(ctx, s)
