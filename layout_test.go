@@ -98,7 +98,7 @@ var rooms = map[string][]string{
 	"internal/program":                  {"", "internal/hostfile"},
 	"internal/httpapi":                  {"", "api", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
 	"internal/httpapi/httpapitest":      {"", "internal/core", "internal/httpapi"},
-	"internal/langbot":                  {"", "internal/core", "internal/hostfile"},
+	"internal/langbot":                  {"", "internal/await", "internal/core", "internal/hostfile"},
 	"internal/programfile":              {""},
 	"internal/cli":                      {"", "client", "internal/audit/chain", "internal/programfile"},
 	"internal/daemon": {

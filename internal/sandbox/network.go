@@ -148,7 +148,7 @@ func (m *Manager) endWay(ctx context.Context, s *live) cloche.EgressLimits {
 	if w == nil {
 		return cloche.EgressLimits{}
 	}
-	defer await.For(ctx, "the sandbox's network, or the holder of its link")()
+	defer await.For(ctx, "the sandbox's network or the holder of its link")()
 	if err := w.Close(); err != nil {
 		m.log.Warn("close network", "sandbox", s.id, "error", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -44,6 +45,10 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 // context cuts the grace short.
 func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 	return func(ctx context.Context) {
+		s.mu.Lock()
+		inst := s.inst
+		s.mu.Unlock()
+		defer await.Of(ctx, named(inst, theAgent))()
 		m.thaw(ctx, s)
 		client, err := m.agentOf(ctx, s)
 		if err == nil {
