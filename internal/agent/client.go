@@ -165,7 +165,7 @@ func (c *Client) openIdle(ctx context.Context, req wire.Request) (*call, error) 
 func (c *Client) openSince(ctx context.Context, version int, req wire.Request) (*call, error) {
 	return c.begin(ctx, req, version, c.slots, func() func() {
 		c.nudge.begin()
-		left, answered := c.Attend(), await.For(ctx, "the sandbox's agent")
+		left, answered := c.Attend(), await.Of(ctx, c.named)
 		return func() {
 			c.nudge.end()
 			left()

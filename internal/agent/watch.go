@@ -24,19 +24,29 @@ type watch struct {
 	// still says that the agent cannot answer and is not to be given up: its sandbox is
 	// paused.
 	still func() bool
+	// name is how errors name the agent; nil is as usual.
+	name func() string
 
 	mu      sync.Mutex
 	waiting int
 	running bool
-	heard   atomic.Int64 // pings that were answered
-	silent  atomic.Bool
+	heard   atomic.Int64           // pings that were answered
+	silent  atomic.Pointer[string] // the name of an agent that was given up
 }
 
 // Watch has the connection ended when calls wait on it and the agent has answered no ping
-// for silence; 0 is never. While still is true that time does not pass. It is called once,
-// before the first call.
-func (c *Client) Watch(silence time.Duration, still func() bool) {
-	c.watch.silence, c.watch.still = silence, still
+// for silence; 0 is never. While still is true that time does not pass. name is how errors
+// name the agent at the moment. It is called once, before the first call.
+func (c *Client) Watch(silence time.Duration, still func() bool, name func() string) {
+	c.watch.silence, c.watch.still, c.watch.name = silence, still, name
+}
+
+// named is how errors name the agent.
+func (c *Client) named() string {
+	if c.watch.name == nil {
+		return "the sandbox's agent"
+	}
+	return c.watch.name()
 }
 
 // Attend watches the agent as if a call waited, until done is called.
@@ -59,10 +69,11 @@ func (c *Client) Attend() (done func()) {
 // Silent is the error of a connection that was ended because the agent did not answer;
 // nil is one that was not.
 func (c *Client) Silent() error {
-	if !c.watch.silent.Load() {
+	name := c.watch.silent.Load()
+	if name == nil {
 		return nil
 	}
-	e := api.Errorf(api.CodeUnavailable, "the sandbox's agent has not answered for %s", c.watch.silence).
+	e := api.Errorf(api.CodeUnavailable, "%s has not answered for %s", *name, c.watch.silence).
 		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
 	e.Retryable = true
 	return e.WithCause(ErrSilent)
@@ -93,7 +104,7 @@ func (c *Client) heed() {
 			since, heard = time.Now(), now
 		}
 		if time.Since(since) >= w.silence {
-			w.silent.Store(true)
+			w.silent.Store(new(c.named()))
 			_ = c.session.Close() // it was open
 			return
 		}

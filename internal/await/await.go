@@ -18,7 +18,7 @@ type Notes struct {
 }
 
 type note struct {
-	part  string
+	part  func() string
 	since time.Time
 }
 
@@ -33,6 +33,12 @@ func With(ctx context.Context) (context.Context, *Notes) {
 // For notes that the call of ctx waits for a part, such as "the agent", until done is
 // called. It does nothing for a context without notes.
 func For(ctx context.Context, part string) (done func()) {
+	return Of(ctx, func() string { return part })
+}
+
+// Of is For with a part whose name is made when it is asked for: it may say what the part
+// does at that moment.
+func Of(ctx context.Context, part func() string) (done func()) {
 	n, ok := ctx.Value(notesKey{}).(*Notes)
 	if !ok {
 		return func() {}
@@ -55,13 +61,13 @@ func For(ctx context.Context, part string) (done func()) {
 // since when; part is empty if none was noted. Of several parts, Last returns the newest.
 func (n *Notes) Last() (part string, since time.Time) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	w := n.last
 	if len(n.open) > 0 {
 		w = n.open[len(n.open)-1]
 	}
+	n.mu.Unlock()
 	if w == nil {
 		return "", time.Time{}
 	}
-	return w.part, w.since
+	return w.part(), w.since
 }

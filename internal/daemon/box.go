@@ -45,7 +45,7 @@ func (h *app) openBox(ctx context.Context, cfg Config) (*box, error) {
 	server, err := langbot.New(ctx, langbot.Options{
 		Core: langbot.FromCore(h.core), Dir: h.home.path("box"), SkillsDir: cmp.Or(cfg.SkillsDir, h.home.path("skills")), WorkDir: wd, Token: token,
 		Instance: os.Getenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID"), Config: os.Getenv("LANGBOT_BOX_CONFIG"), Environ: os.Environ(),
-		Peer:    sameUser,
+		Peer: sameUser, Deadlines: langbot.Deadlines{Call: cfg.Deadlines.Call, Change: cfg.Deadlines.Change, Work: cfg.Deadlines.Work},
 		FileDir: fileStorage(), UnsafeStorage: isOn(os.Getenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS")), Redact: h.secrets.Redact, Logger: h.log,
 	})
 	if err != nil {

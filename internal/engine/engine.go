@@ -84,6 +84,13 @@ type FileHolder interface {
 	FileHolders(ctx context.Context) (pids []int, err error)
 }
 
+// Stoppable is an Instance that can say which of its processes on this machine are stopped.
+type Stoppable interface {
+	// Stopped names the instance's own processes that a signal or a debugger has stopped,
+	// such as "sentry". It looks at them, and asks none. A paused instance has none.
+	Stopped() []string
+}
+
 // Mortal is an Instance that can say how it ended.
 type Mortal interface {
 	// Ending is what was seen of the end. It is for after Done.

@@ -11,7 +11,9 @@ import (
 type action struct {
 	// host: it needs no workspace. sandbox: it needs a grant, where grants are needed.
 	host, sandbox bool
-	do            func(s *Server, ctx context.Context, c call) (any, error)
+	// pace is its deadline.
+	pace pace
+	do   func(s *Server, ctx context.Context, c call) (any, error)
 }
 
 // call is one action with for whom it is.
@@ -24,25 +26,25 @@ type call struct {
 // actions are all of them.
 func actions() map[string]action {
 	all := map[string]action{
-		"__ping":       {host: true, do: func(*Server, context.Context, call) (any, error) { return nil, nil }},
-		"__file_chunk": {host: true, do: func(_ *Server, _ context.Context, c call) (any, error) { return nil, c.peer.uploads.take(c.data) }},
+		"__ping":       {host: true, pace: paceNone, do: func(*Server, context.Context, call) (any, error) { return nil, nil }},
+		"__file_chunk": {host: true, pace: paceNone, do: func(_ *Server, _ context.Context, c call) (any, error) { return nil, c.peer.uploads.take(c.data) }},
 		"box_init": {host: true, do: func(s *Server, ctx context.Context, c call) (any, error) {
 			return s.initialize(ctx, c.data, c.peer != nil && c.peer.operator)
 		}},
 		"box_health":               {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return s.health(ctx) }},
 		"box_get_backend_info":     {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return s.backendInfo(ctx), nil }},
-		"box_shutdown":             {host: true, do: func(s *Server, ctx context.Context, _ call) (any, error) { return nil, s.shutdown(ctx) }},
+		"box_shutdown":             {host: true, pace: paceChange, do: func(s *Server, ctx context.Context, _ call) (any, error) { return nil, s.shutdown(ctx) }},
 		"box_status":               {do: func(s *Server, ctx context.Context, c call) (any, error) { return s.status(ctx, c.place), nil }},
-		"box_get_storage_analysis": {do: (*Server).storage},
-		"box_exec":                 {sandbox: true, do: (*Server).doExec},
-		"box_create_session":       {sandbox: true, do: (*Server).doCreate},
+		"box_get_storage_analysis": {pace: paceWork, do: (*Server).storage},
+		"box_exec":                 {sandbox: true, pace: paceExec, do: (*Server).doExec},
+		"box_create_session":       {sandbox: true, pace: paceWork, do: (*Server).doCreate},
 		"box_get_session":          {sandbox: true, do: (*Server).doGet},
 		"box_get_sessions":         {do: (*Server).doList},
-		"box_delete_session":       {sandbox: true, do: (*Server).doDelete},
+		"box_delete_session":       {sandbox: true, pace: paceChange, do: (*Server).doDelete},
 
-		"box_start_managed_process": {sandbox: true, do: (*Server).doStart},
+		"box_start_managed_process": {sandbox: true, pace: paceChange, do: (*Server).doStart},
 		"box_get_managed_process":   {sandbox: true, do: (*Server).doGetProcess},
-		"box_stop_managed_process":  {sandbox: true, do: (*Server).doStop},
+		"box_stop_managed_process":  {sandbox: true, pace: paceChange, do: (*Server).doStop},
 
 		"box_upsert_sandbox_admission_grant": {host: true, do: func(s *Server, ctx context.Context, c call) (any, error) { return s.admit(ctx, c.data) }},
 		"box_revoke_sandbox_admission_grant": {host: true, do: func(s *Server, ctx context.Context, c call) (any, error) { return s.revoke(ctx, c.data) }},

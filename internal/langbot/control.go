@@ -189,9 +189,8 @@ func (p *peer) take(frame []byte) {
 		return
 	}
 	p.wg.Go(func() {
-		defer p.active.Add(-1)
 		began := time.Now()
-		data, err := p.s.do(p.ctx, p, req)
+		data, err := p.within(req, func() { p.active.Add(-1) })
 		if err != nil {
 			p.s.log.Info("box action failed", "action", clipped(req.action), "error", err, "took", time.Since(began))
 		}

@@ -121,6 +121,8 @@ type Options struct {
 	FileDir string
 	// UnsafeStorage has the checks of storage pass that nothing here enforces.
 	UnsafeStorage bool
+	// Deadlines are how long actions are served; zero is the defaults.
+	Deadlines Deadlines
 	// Redact takes the values of secrets out of errors; nil knows none.
 	Redact func(string) string
 	// Logger is never given a token or an environment; nil discards.
@@ -138,6 +140,8 @@ type Server struct {
 	store *store
 	ops   keyed
 	grant *grants
+	// deadlines are those of the options, or their defaults.
+	deadlines Deadlines
 
 	refusals refusals
 	// localOnce: it was told once what the backend local stands for.
@@ -200,7 +204,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, core: o.Core, log: o.Logger, pin: p, store: st, sessions: map[string]*session{}, control: map[*wsConn]struct{}{},
-		grant: newGrants(),
+		grant: newGrants(), deadlines: o.Deadlines.filled(),
 	}
 	given := []byte("{}")
 	if o.Config != "" {

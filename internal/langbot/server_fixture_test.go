@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
@@ -46,6 +47,10 @@ type fakeCore struct {
 	// every remove; slow is told of each that waits.
 	holdCreate, holdRemove chan struct{}
 	slow                   chan string
+	// holdProcess is the same for the verbs on processes, whose context is not heeded.
+	holdProcess chan struct{}
+	// part is what everything that waits says that it waits for.
+	part string
 	// refuse, where it is set, says what is wrong with a spec.
 	refuse func(api.SandboxSpec) error
 	// forced: a template of the operator's names every sandbox.
@@ -66,8 +71,8 @@ func newFakeCore() *fakeCore {
 	return &fakeCore{byID: map[string]*fakeProcess{}, live: map[string]api.SandboxSpec{}, tenants: map[string]string{}, entered: make(chan struct{}, 1), slow: make(chan string, 16)}
 }
 
-func (f *fakeCore) Create(_ context.Context, c core.Caller, spec api.SandboxSpec, _ func(string)) (api.Sandbox, error) {
-	f.wait("create", &f.holdCreate)
+func (f *fakeCore) Create(ctx context.Context, c core.Caller, spec api.SandboxSpec, _ func(string)) (api.Sandbox, error) {
+	f.wait(ctx, "create", &f.holdCreate)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
@@ -101,11 +106,14 @@ func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (api.S
 }
 
 // wait waits where that is asked for.
-func (f *fakeCore) wait(what string, hold *chan struct{}) {
+func (f *fakeCore) wait(ctx context.Context, what string, hold *chan struct{}) {
 	f.mu.Lock()
-	until := *hold
+	until, part := *hold, f.part
 	f.mu.Unlock()
 	if until != nil {
+		if part != "" {
+			defer await.For(ctx, part)()
+		}
 		f.slow <- what
 		<-until
 	}
@@ -123,8 +131,8 @@ func (f *fakeCore) holds(hold *chan struct{}) (goOn func()) {
 	return func() { set(nil); close(until) }
 }
 
-func (f *fakeCore) Remove(_ context.Context, _ core.Caller, ref string) error {
-	f.wait("remove", &f.holdRemove)
+func (f *fakeCore) Remove(ctx context.Context, _ core.Caller, ref string) error {
+	f.wait(ctx, "remove", &f.holdRemove)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.live, ref)
@@ -218,7 +226,8 @@ func (f *fakeCore) KeepSkills(core.Caller, string) {}
 
 func gone() error { return api.Errorf(api.CodeNotFound, "there is no such process") }
 
-func (f *fakeCore) StartProcess(_ context.Context, _ core.Caller, ref string, spec api.ProcessSpec) (api.Process, error) {
+func (f *fakeCore) StartProcess(ctx context.Context, _ core.Caller, ref string, spec api.ProcessSpec) (api.Process, error) {
+	f.wait(ctx, "start", &f.holdProcess)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := newFakeProcess()
@@ -242,7 +251,8 @@ func (f *fakeCore) process(ref, id string) (*fakeProcess, error) {
 	return nil, gone()
 }
 
-func (f *fakeCore) GetProcess(_ context.Context, _ core.Caller, ref, id string) (api.Process, error) {
+func (f *fakeCore) GetProcess(ctx context.Context, _ core.Caller, ref, id string) (api.Process, error) {
+	f.wait(ctx, "get", &f.holdProcess)
 	p, err := f.process(ref, id)
 	if err != nil {
 		return api.Process{}, err

@@ -79,6 +79,7 @@ func (s *Server) skillInfos(p placement, all []api.Skill) any {
 // request to the client.
 func skillActions() map[string]action {
 	out := map[string]action{}
+	long := map[string]pace{"box_preview_skill_zip": paceWork, "box_install_skill_zip": paceWork}
 	for name, do := range map[string]func(*Server, context.Context, call) (any, error){
 		"box_list_skills": (*Server).listSkills, "box_get_skill": (*Server).getSkill, "box_create_skill": (*Server).createSkill,
 		"box_update_skill": (*Server).updateSkill, "box_delete_skill": (*Server).deleteSkill, "box_scan_skill_directory": (*Server).scanSkill,
@@ -86,7 +87,7 @@ func skillActions() map[string]action {
 		"box_write_skill_file": (*Server).writeSkillFile, "box_preview_skill_zip": (*Server).previewSkills,
 		"box_install_skill_zip": (*Server).installSkills,
 	} {
-		out[name] = action{do: func(s *Server, ctx context.Context, c call) (any, error) {
+		out[name] = action{pace: long[name], do: func(s *Server, ctx context.Context, c call) (any, error) {
 			data, err := do(s, ctx, c)
 			if e, ok := errors.AsType[*api.Error](err); ok {
 				return nil, failed(classValidation, "%w", e)

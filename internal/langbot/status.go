@@ -129,7 +129,9 @@ func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
-	ready := s.readiness(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), s.deadlines.Call)
+	defer cancel()
+	ready := s.readiness(ctx)
 	code := http.StatusOK
 	if !ready.Ready {
 		code = http.StatusServiceUnavailable

@@ -42,6 +42,9 @@ type agentConn struct {
 	// quiet is since when the agent is known not to answer; zero is that it does, or was
 	// not asked.
 	quiet time.Time
+	// failure is what the last call that dialled in vain got, and failed when.
+	failure error
+	failed  time.Time
 }
 
 // semaphore is a lock that is waited for with a context. Its zero value is free.
@@ -80,15 +83,20 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	if client, err := c.current(); client != nil || err != nil {
 		return client, err
 	}
-	defer await.For(ctx, "the sandbox's agent")()
+	name := named(c.inst, theAgent)
+	defer await.Of(ctx, name)()
+	asked := now()
 	if err := c.dialing.lock(ctx); err != nil {
 		return nil, canceledCall(err)
 	}
 	defer c.dialing.unlock()
 	if client, err := c.current(); client != nil || err != nil {
-		return client, err // whoever dialled before
+		return client, err // another call dialled before
 	}
-	begun := now()
+	if err := c.failedSince(asked); err != nil {
+		return nil, err // it dialled in vain, and this one would too
+	}
+	begun, caller := now(), ctx
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	// A greeting can get stuck on its way (see agent's nudger), and then another
@@ -107,7 +115,11 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 		}
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			c.missed(begun)
-			return nil, api.Errorf(api.CodeSandboxLost, "the sandbox's agent does not answer").WithCause(err)
+			err := api.Errorf(api.CodeSandboxLost, "%s does not answer", name()).WithCause(err)
+			if caller.Err() == nil {
+				c.failedNow(err)
+			}
+			return nil, err
 		}
 	}
 }
@@ -132,6 +144,23 @@ func (c *agentConn) current() (*agent.Client, error) {
 	default:
 	}
 	return c.client, nil
+}
+
+// failedNow notes that a call dialled in vain.
+func (c *agentConn) failedNow(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure, c.failed = err, now()
+}
+
+// failedSince is the error of a call that dialled in vain and ended after a time, or nil.
+func (c *agentConn) failedSince(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed.Before(t) {
+		return nil
+	}
+	return c.failure
 }
 
 // missed notes that the agent has not answered since then.
@@ -165,7 +194,7 @@ func (c *agentConn) adopt(client *agent.Client) error {
 		return api.Errorf(api.CodeState, "the sandbox has ended")
 	}
 	if c.still != nil {
-		client.Watch(c.silence, c.still)
+		client.Watch(c.silence, c.still, named(c.inst, theAgent))
 	}
 	c.client, c.quiet = client, time.Time{}
 	return nil

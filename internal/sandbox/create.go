@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -353,7 +354,9 @@ func (c *creation) startEngine(ctx context.Context) error {
 	if eng == nil {
 		return api.Errorf(api.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
 	}
+	started := await.For(ctx, "the engine "+eng.Name())
 	inst, err := eng.Create(ctx, c.plan)
+	started()
 	if herr := c.handNetwork(ctx); err == nil && herr != nil {
 		err = errors.Join(herr, inst.Close(context.WithoutCancel(ctx)))
 	}

@@ -46,6 +46,8 @@ type deadlines struct {
 	bad  bool // the file cannot be written, which was told
 	free []int64
 	next int64 // the first slot that was never used
+	// asked counts the calls that wait for the end of a program.
+	asked map[string]int
 }
 
 // deadline is of one program.
@@ -56,6 +58,9 @@ type deadline struct {
 	left    time.Duration // while held
 	timer   *time.Timer   // nil while held
 	slot    int64         // -1: not in the file
+	// unknown says that the agent, which answers, has not known the program when it was asked
+	// before, though a call waits for it.
+	unknown bool
 	// restarts is how often a managed process had been started again when at was set.
 	restarts int
 }
@@ -86,6 +91,18 @@ func (m *Manager) setDeadline(s *live, id string, timeout time.Duration) {
 		}
 	}
 	m.armLocked(s, d)
+}
+
+// ask notes that a call waits for the end of a program, or by -1 that it waits no more.
+func (t *deadlines) ask(id string, by int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked == nil {
+		t.asked = map[string]int{}
+	}
+	if t.asked[id] += by; t.asked[id] <= 0 {
+		delete(t.asked, id)
+	}
 }
 
 // openDeadlines opens the file. The caller holds deadlines.mu.
@@ -253,7 +270,15 @@ func (m *Manager) overdue(s *live, d *deadline) {
 		return // it was paused meanwhile, or is over
 	}
 	switch {
-	case err == nil && (rec == nil || rec.State.Ended() || !rec.Managed && !rec.Running):
+	case err == nil && rec == nil:
+		// It is over, unless it has not begun: the agent may be waiting for a file of it.
+		if wanted, again := m.wanted(s, d); again {
+			return
+		} else if !wanted {
+			m.met(s, d.id)
+			return
+		}
+	case err == nil && (rec.State.Ended() || !rec.Managed && !rec.Running):
 		m.met(s, d.id)
 		return
 	case err == nil && rec.Managed && (!rec.Running || rec.Restarts != d.restarts):
@@ -267,6 +292,21 @@ func (m *Manager) overdue(s *live, d *deadline) {
 		return
 	}
 	m.condemn(s, fmt.Sprintf("its agent did not end %s within %s of its timeout", d.id, m.deadlineGrace), err)
+}
+
+// wanted reports whether a call waits for a program that the agent does not know. The first
+// time the agent is to be asked again, for its answer to the call may be on its way.
+func (m *Manager) wanted(s *live, d *deadline) (wanted, again bool) {
+	t := &s.deadlines
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wanted = t.asked[d.id] > 0
+	if !wanted || d.unknown || t.byID[d.id] != d || d.timer == nil {
+		return wanted, false
+	}
+	d.unknown, d.left = true, m.deadlineLook
+	m.armLocked(s, d)
+	return true, true
 }
 
 // askAbout asks the agent what became of a program; nil is one that it does not know.

@@ -152,7 +152,7 @@ func (m *Manager) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	defer s.use()()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
 	still, err := m.standStill(ctx, s, w)

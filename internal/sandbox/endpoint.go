@@ -394,7 +394,7 @@ func (m *Manager) AddEndpoint(ctx context.Context, caller policy.Caller, ref str
 		return api.EndpointStatus{}, err
 	}
 	t, g := &s.endpoints, permit.Grant()
-	t.ops.Lock()
+	t.lock(ctx)
 	defer t.ops.Unlock()
 	for _, old := range t.grants() {
 		if old.Spec.Name == g.Spec.Name {
@@ -500,7 +500,7 @@ func (m *Manager) RemoveEndpoint(ctx context.Context, caller policy.Caller, ref,
 		return api.EndpointRemoval{}, err
 	}
 	t := &s.endpoints
-	t.ops.Lock()
+	t.lock(ctx)
 	e := t.named(name)
 	if !slices.ContainsFunc(t.specs(), func(o api.Endpoint) bool { return o.Name == name }) {
 		t.ops.Unlock()

@@ -43,7 +43,7 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 	before, begun, refusals := m.oomKills(ctx, s), time.Now(), s.refusals()
 	m.setDeadline(s, start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
-	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && ctx.Err() == nil && !s.diedWithin(err) {
+	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && !errors.Is(err, agent.ErrSilent) && ctx.Err() == nil && !s.diedWithin(err) {
 		// The answer was lost with the connection. It can be asked for again.
 		if client, err = m.agentOf(ctx, s); err == nil {
 			res, err = client.Exec(ctx, start)
@@ -110,11 +110,13 @@ func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) 
 	}
 	s.execs++
 	s.mu.Unlock()
+	s.deadlines.ask(start.ExecID, 1)
 	release, over := s.use(), make(chan struct{})
 	s.procs.tellFollowers(source{id: start.ExecID, over: over})
 	return start, func() {
 		close(over)
 		release()
+		s.deadlines.ask(start.ExecID, -1)
 		s.mu.Lock()
 		s.execs--
 		s.mu.Unlock()

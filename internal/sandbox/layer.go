@@ -100,7 +100,7 @@ func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb po
 	if err := s.mayOpenLayer(); err != nil { // before it waits for a stop
 		return api.Diff{}, err
 	}
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	if err := s.mayOpenLayer(); err != nil {
 		return api.Diff{}, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/egress"
 	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/image"
@@ -63,8 +64,8 @@ func (c *creation) openNetwork(ctx context.Context) error {
 	c.s.mu.Lock()
 	c.s.network = w
 	c.s.mu.Unlock()
-	c.s.undo.push("network", func(context.Context) error {
-		c.m.endNetwork(c.s)
+	c.s.undo.push("network", func(ctx context.Context) error {
+		c.m.endNetwork(ctx, c.s)
 		return nil
 	})
 	c.plan.Link = w.Link()
@@ -84,6 +85,7 @@ func (c *creation) handNetwork(ctx context.Context) error {
 	if c.plan.Link == nil {
 		return nil
 	}
+	defer await.For(ctx, "the holder of network links")()
 	return c.s.network.Handed(ctx)
 }
 
@@ -138,7 +140,7 @@ func (m *Manager) sweepNetworks(ctx context.Context) error {
 
 // endNetwork ends the network of a sandbox whose instance is no more, and returns what
 // went through it. The log stays. The caller holds s.ops, or has a creation.
-func (m *Manager) endNetwork(s *live) api.EgressLimits {
+func (m *Manager) endNetwork(ctx context.Context, s *live) api.EgressLimits {
 	s.mu.Lock()
 	w := s.network
 	s.network = nil
@@ -146,6 +148,7 @@ func (m *Manager) endNetwork(s *live) api.EgressLimits {
 	if w == nil {
 		return api.EgressLimits{}
 	}
+	defer await.For(ctx, "the sandbox's network or the holder of its link")()
 	if err := w.Close(); err != nil {
 		m.log.Warn("close network", "sandbox", s.id, "error", err)
 	}
@@ -176,7 +179,7 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 	if err != nil {
 		return policy.EgressGrant{}, err
 	}
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	w, err := s.networkOf()
 	if err != nil {
@@ -229,7 +232,7 @@ func (m *Manager) SettleEgress(ctx context.Context, caller policy.Caller, verb p
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	// Nobody changes the rules meanwhile.
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	w, err := s.networkOf()
 	if err != nil {

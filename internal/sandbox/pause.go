@@ -37,7 +37,7 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 	if err := s.mayChange(verb, to); err != nil {
 		return api.Sandbox{}, err
 	}
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	if err := s.mayChange(verb, to); err != nil {
 		return api.Sandbox{}, err
@@ -108,7 +108,7 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 		err = m.at(ctx, "before pause")
 	}
 	if err == nil {
-		err = bounded(ctx, pauseTimeout, p.Pause)
+		err = driven(ctx, s, p.Pause)
 	}
 	if err == nil {
 		err = m.at(ctx, "after pause")
@@ -131,7 +131,7 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
 	if tried {
-		if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
+		if err := driven(ctx, s, p.Resume); err != nil {
 			// It stays paused, as far as is known, until it is resumed in the background,
 			// by a caller, by a stop, or by the next daemon.
 			m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
@@ -160,7 +160,7 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	}
 	err := m.at(ctx, "before resume")
 	if err == nil {
-		err = bounded(ctx, pauseTimeout, p.Resume)
+		err = driven(ctx, s, p.Resume)
 	}
 	if err == nil {
 		err = m.at(ctx, "after resume")
@@ -271,7 +271,7 @@ func (m *Manager) thaw(ctx context.Context, s *live) {
 	if !ok {
 		return
 	}
-	if err := bounded(ctx, pauseTimeout, p.Resume); err != nil {
+	if err := driven(ctx, s, p.Resume); err != nil {
 		m.log.Warn("resume before a stop", "sandbox", s.id, "error", err)
 		return
 	}
@@ -320,6 +320,15 @@ func bounded(ctx context.Context, timeout time.Duration, act func(context.Contex
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return act(ctx)
+}
+
+// driven pauses or resumes the instance of a sandbox.
+func driven(ctx context.Context, s *live, act func(context.Context) error) error {
+	s.mu.Lock()
+	inst := s.inst
+	s.mu.Unlock()
+	defer byEngine(ctx, inst)()
+	return bounded(ctx, pauseTimeout, act)
 }
 
 // pauseError classifies what kept a sandbox from being paused or resumed.

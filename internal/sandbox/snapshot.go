@@ -40,7 +40,7 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	defer s.use()()
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	s.ops.Lock()
+	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
 	scope, left, err := s.snapshotScope(permit.Request().Scope)

@@ -191,7 +191,7 @@ func (m *Manager) insist(ctx context.Context, s *live, p *process, patient bool,
 		if ctx.Err() != nil {
 			return canceledCall(ctx.Err())
 		}
-		if !patient && tries > 0 {
+		if !patient && (tries > 0 || errors.Is(err, agent.ErrSilent)) {
 			return s.explain(err)
 		}
 		if !again.pause(ctx, s.ended) {

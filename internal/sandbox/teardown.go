@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -44,6 +45,10 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 // context cuts the grace short.
 func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 	return func(ctx context.Context) {
+		s.mu.Lock()
+		inst := s.inst
+		s.mu.Unlock()
+		defer await.Of(ctx, named(inst, theAgent))()
 		m.thaw(ctx, s)
 		client, err := m.agentOf(ctx, s)
 		if err == nil {
@@ -80,7 +85,10 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (a
 	if inst != nil && s.snapshot().State == api.StateStopping {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		if err := inst.Close(ctx); err != nil {
+		left := byEngine(ctx, inst)
+		err := inst.Close(ctx)
+		left()
+		if err != nil {
 			m.log.Warn("kill", "sandbox", s.id, "error", err)
 		}
 	}
@@ -105,7 +113,7 @@ func whyAsked(cause api.TerminalReason, caller policy.Caller) why {
 // is of what could not be done while the caller waited, and goes on.
 func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (api.Sandbox, error) {
 	defer s.interruptSnapshot()()
-	s.ops.Lock()
+	s.lockOps(ctx)
 	first, err := m.beginEnd(s, w)
 	if err != nil {
 		s.ops.Unlock()
@@ -242,17 +250,19 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		if err := m.endUnreached(ctx, s); err != nil {
 			return leaves(api.ResourceProcesses, err)
 		}
-		m.endNetwork(s)
+		m.endNetwork(ctx, s)
 		m.removeCutWrites(ctx, s)
 		return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	err := m.at(ctx, "before close")
+	left := byEngine(ctx, inst)
 	last := measure(ctx, inst)
 	if err == nil {
 		err = inst.Close(ctx)
 	}
+	left()
 	if err == nil {
 		err = m.at(ctx, "after close")
 	}
@@ -267,7 +277,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.finish(ending{reason: "the sandbox was ended"})
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
-	last.net = m.endNetwork(s)
+	last.net = m.endNetwork(ctx, s)
 	m.used(s, last)
 	m.settleProcesses(s)
 	m.removeCutWrites(ctx, s)

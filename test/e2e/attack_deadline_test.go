@@ -37,12 +37,7 @@ func TestAttackDeadline(t *testing.T) {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
 	onEnginesAnyUser(t, func(t *testing.T, engine string) {
-		h := newFixture(t)
-		c, err := client.New(client.Options{Host: "unix://" + h.socket()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
+		h, c := attacked(t, client.Options{})
 		// They take half a minute each, most of which is the grace: at the same time.
 		var wg sync.WaitGroup
 		for name, f := range map[string]func(*stuckAgent){
@@ -58,13 +53,31 @@ func TestAttackDeadline(t *testing.T) {
 			}
 			wg.Go(func() {
 				t.Run(name, func(t *testing.T) {
-					f(&stuckAgent{T: t, c: c, sb: sb, marker: fmt.Sprintf("86400.%09d", rand.IntN(1e9)), gvisor: engine == "gvisor"})
+					f(newStuckAgent(t, c, sb))
 				})
 			})
 		}
 		wg.Wait()
 		h.left()
 	})
+}
+
+// attacked is a daemon whose sandboxes are attacked from outside, and a client of it.
+func attacked(t *testing.T, o client.Options) (*fixture, *client.Client) {
+	t.Helper()
+	h := newFixture(t)
+	o.Host = "unix://" + h.socket()
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return h, c
+}
+
+func newStuckAgent(t *testing.T, c *client.Client, sb *client.Sandbox) *stuckAgent {
+	t.Helper()
+	return &stuckAgent{T: t, c: c, sb: sb, marker: fmt.Sprintf("86400.%09d", rand.IntN(1e9)), gvisor: sb.Engine == "gvisor"}
 }
 
 // stuckAgent is a sandbox whose agent answers nothing any more.

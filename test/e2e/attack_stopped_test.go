@@ -3,13 +3,14 @@
 package e2e_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -25,11 +26,14 @@ import (
 )
 
 // stoppedDeadline is every deadline of the daemon's in TestAttackStopped, and
-// stoppedSlack how much later a loaded machine may tell of it. The log has how late the
-// latest was.
+// stoppedSlack how much later a loaded machine may tell of it. The log has how many calls
+// were later than stoppedPromise, and how late the latest was.
 const (
 	stoppedDeadline = 8 * time.Second
 	stoppedSlack    = 20 * time.Second
+	stoppedPromise  = time.Second
+	// redial is how long the daemon tries to reach an agent that was given up.
+	redial = 10 * time.Second
 )
 
 // goferPart is how the process begins that reads host files for a gVisor sandbox.
@@ -38,57 +42,28 @@ const goferPart = "cloche-gofer "
 // holderPart is how the process begins that keeps links for the next daemon.
 const holderPart = "cloche-holder"
 
-// stoppedVerbs are calls about a sandbox, one of every kind that asks a part of it. Those
-// that end it come last, and by themselves.
-func stoppedVerbs() (together, last []string) {
-	const js = `{"argv":["true"]}`
-	return []string{
-		"GET /v1/sandboxes", "GET /v1/sandboxes/box", "GET /v1/sandboxes/box/processes", "GET /v1/sandboxes/box/processes/web", "GET /v1/sandboxes/box/endpoints",
-		"GET /v1/sandboxes/box/egress", "GET /v1/sandboxes/box/logs?exec_id=web&follow=true", "GET /v1/sandboxes/box/logs",
-		"GET /v1/sandboxes/box/files?path=/etc/passwd", "GET /v1/sandboxes/box/files/stat?path=/etc", "GET /v1/sandboxes/box/files/list?path=/etc",
-		"GET /v1/sandboxes/box/tar?path=/etc", "GET /v1/status", "GET /v1/doctor", "GET /v1/metrics", "GET /v1/images", "GET /v1/workspaces",
-		"GET /v1/snapshots", "GET /v1/programs", "GET /v1/approvals", "GET /v1/errors", "GET /v1/guidance", "GET /healthz", "GET /readyz",
-		"POST /v1/sandboxes/box/exec " + js, "POST /v1/sandboxes/box/processes " + js, `POST /v1/sandboxes/box/processes/web/wait {"timeout_ms":60000}`,
-		`POST /v1/sandboxes/box/processes/web/signal {"signal":"HUP"}`, `POST /v1/sandboxes/box/processes/web/resize {"rows":9,"cols":9}`,
-		"POST /v1/sandboxes/box/files/mkdir?path=/workspace/new", "POST /v1/sandboxes/box/files/move?path=/workspace/a&to=/workspace/b",
-		"PUT /v1/sandboxes/box/files?path=/workspace/f text", "PUT /v1/sandboxes/box/tar?path=/workspace tar", "DELETE /v1/sandboxes/box/files?path=/workspace/f",
-		`POST /v1/sandboxes/box/tools/read {"path":"/etc/passwd"}`, `POST /v1/sandboxes/box/tools/glob {"pattern":"/etc/*"}`,
-		`POST /v1/sandboxes/box/endpoints {"name":"data","target":"http://127.0.0.1:9"}`, "POST /v1/sandboxes/box/heartbeat", "GET /v1/sandboxes/box/diff",
-		`POST /v1/batch/status {"ids":["box"]}`, "POST /v1/sandboxes/box/snapshots {}",
-	}, []string{"POST /v1/sandboxes/box/pause", "POST /v1/sandboxes/box/resume", `POST /v1/sandboxes/box/stop {"grace_ms":1000}`, "POST /v1/sandboxes/box/kill", "DELETE /v1/sandboxes/box"}
-}
-
-// TestAttackStopped: no call hangs when a part that it asks is stopped from outside, and
-// no list has what does not exist.
+// TestAttackStopped asks for every operation of the API while a part of the daemon or of a
+// sandbox is stopped from outside: no call hangs, and no list has what does not exist. In
+// the first run nothing is stopped: so every call is a good one.
 func TestAttackStopped(t *testing.T) {
 	for _, name := range []string{"CALL", "CHANGE", "WORK", "TRANSFER", "AGENT"} {
 		t.Setenv("CLOCHE__DEADLINES__"+name, stoppedDeadline.String())
 	}
-	for _, tc := range []struct{ engine, part string }{
-		{"native", "agent"}, {"gvisor", "cloche-sentry "}, {"gvisor", goferPart}, {"gvisor", holderPart}, {"gvisor", "daemon"},
+	for _, tc := range []struct {
+		engine, part string
+		// named is how errors name the part, and many how many of them do at least.
+		named string
+		many  int
+	}{
+		{"gvisor", "nothing", "", 0}, {"native", "agent", "agent (stopped: its agent)", 20}, {"gvisor", "cloche-sentry ", "(stopped: its sentry", 20}, {"gvisor", goferPart, "(stopped: its gofer)", 5},
+		{"gvisor", holderPart, "holder of", 1}, {"gvisor", "daemon", "the daemon at", 100},
 	} {
 		t.Run(tc.engine+"/"+strings.TrimSpace(tc.part), func(t *testing.T) {
-			h := newFixture(t)
-			c, err := client.New(client.Options{Host: "unix://" + h.socket(), Silence: stoppedDeadline, NoReconnect: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = c.Close() })
-			marker := fmt.Sprintf("86400.%09d", rand.IntN(1e9))
-			spec := api.SandboxSpec{Name: "box", Engine: tc.engine, Network: "on", Egress: &api.Egress{Allow: []string{"example.org"}}}
-			sb, err := c.Create(t.Context(), spec)
-			if err != nil && (tc.engine != "gvisor" || os.Geteuid() != 0) {
-				t.Skipf("needs an engine %s with a network that works for this user: %v", tc.engine, err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := sb.StartProcess(t.Context(), api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "web", Argv: []string{"sleep", marker}}}); err != nil {
-				t.Fatal(err)
-			}
-			s := &stoppedPart{T: t, h: h, c: c, part: tc.part, marker: marker}
-			s.stop(sb)
-			s.all()
+			h, c := attacked(t, client.Options{Silence: stoppedDeadline, NoReconnect: true})
+			s := &stoppedPart{T: t, h: h, c: c, engine: tc.engine, part: tc.part, answers: slices.Contains([]string{"nothing", goferPart, holderPart}, tc.part), boxes: map[string]*stuckAgent{}}
+			s.setUp()
+			s.stop()
+			s.all(tc.named, tc.many)
 		})
 	}
 }
@@ -96,27 +71,120 @@ func TestAttackStopped(t *testing.T) {
 // stoppedPart is a part that does not answer.
 type stoppedPart struct {
 	*testing.T
-	h    *fixture
-	c    *client.Client
-	part string
-	// marker is in the arguments of the process that runs inside.
-	marker string
+	h *fixture
+	c *client.Client
+	// engine is that of the sandboxes.
+	engine, part string
+	// answers says that the agents do, whatever is stopped.
+	answers bool
+	// boxes are the sandboxes that run, by their names.
+	boxes map[string]*stuckAgent
+	// program waits for its handler, and key is good.
+	program, key string
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// latest is how late the latest call was, and late counts those later than promised.
 	latest time.Duration
+	late   int
+	// named counts the errors that name the part, and gone are the sandboxes that a call
+	// has removed.
+	named int
+	gone  []string
+}
+
+// setUp makes all that the calls ask about.
+func (s *stoppedPart) setUp() {
+	s.Helper()
+	ctx := s.Context()
+	first := true
+	for _, name := range []string{"box", "box-stop", "box-kill", "box-remove", "box-key", "box-batch", "box-pause", "box-resume", "box-exec", "box-program", "box-wait", "box-snapshot"} {
+		spec := api.SandboxSpec{Name: name, Engine: s.engine}
+		if name == "box" || name == "box-stop" || name == "box-remove" {
+			spec.Network, spec.Egress = api.NetworkOn, &api.Egress{Allow: []string{"example.org"}}
+		}
+		if name == "box-key" {
+			spec.IdempotencyKey = name
+		}
+		sb, err := s.c.Create(ctx, spec)
+		if err != nil && first && (s.engine != "gvisor" || os.Geteuid() != 0) {
+			s.Skipf("needs an engine %s with a network that works for this user: %v", s.engine, err)
+		}
+		s.must(err)
+		first = false
+		a := newStuckAgent(s.T, s.c, sb)
+		s.boxes[name] = a
+		s.must(did(sb.StartProcess(ctx, api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "web", Argv: []string{"sleep", a.marker}}, OpenStdin: true})))
+	}
+	for name, box := range map[string]string{"gone": "box", "tty": "box"} {
+		s.must(did(s.c.StartProcess(ctx, box, api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: name, Argv: []string{"sleep", "1000"}, TTY: name == "tty"}})))
+	}
+	for i, name := range []string{"data", "gone", "served"} {
+		e := api.Endpoint{Name: name, Target: "http://127.0.0.1:9", Listen: fmt.Sprint("127.0.0.1:", 7100+i)}
+		if name == "served" {
+			e.Target = "client"
+		}
+		s.must(did(s.c.AddEndpoint(ctx, "box", e)))
+	}
+	for _, name := range []string{"kept", "gone", "moved", "edited"} {
+		s.must(did(s.c.WriteFile(ctx, "box", "/workspace/"+name, []byte("text"), 0)))
+	}
+	s.must(s.c.MakeDir(ctx, "box", "/workspace/unpacked", 0))
+	for _, name := range []string{"kept", "gone"} {
+		s.must(did(s.c.CreateWorkspace(ctx, api.WorkspaceSpec{Name: name})))
+		s.must(did(s.c.CreateSkill(ctx, api.SkillSpec{Name: name, Description: "d"})))
+		s.must(did(s.c.CreateSnapshot(ctx, "box", api.SnapshotRequest{Name: name, Scope: api.SnapshotWorkspace})))
+		s.must(did(s.c.ImportImage(ctx, bytes.NewReader(rootTar(name)), api.ImportOptions{Name: name})))
+	}
+	s.must(s.c.WriteSkillFile(ctx, "kept", "gone.md", strings.NewReader("text")))
+	for _, name := range []string{"box-layer", "box-diff"} {
+		_, err := s.c.Create(ctx, api.SandboxSpec{Name: name, Engine: s.engine, Workspace: &api.Workspace{Name: name, Layered: true}})
+		if errors.Is(err, api.ErrUnsupported) && (s.part != "nothing" || os.Geteuid() != 0) {
+			s.Logf("without a layered workspace: %v", err)
+			continue
+		}
+		s.must(err)
+		s.must(did(s.c.Kill(ctx, name)))
+	}
+	if _, err := s.c.Pause(ctx, "box-resume"); !errors.Is(err, api.ErrUnsupported) || os.Geteuid() == 0 {
+		s.must(err)
+	}
+	k, err := s.c.CreateKey(ctx, api.KeySpec{Tenant: "other"})
+	s.must(err)
+	run := api.ProgramPhase{Commands: []api.ProgramCommand{{Argv: []string{"true"}}}}
+	p, err := s.c.StartProgram(ctx, api.ProgramSpec{Sandbox: "box-wait", Handlers: []api.ProgramHandler{{Name: "hold", Wait: true}}, Run: run})
+	s.must(err)
+	s.key, s.program = k.Key.ID, p.ID
+	if !poll(func() bool {
+		p, err := s.c.Program(ctx, s.program)
+		return err == nil && p.Handler != ""
+	}) {
+		s.Fatal("the program does not wait for its handler")
+	}
+}
+
+func (s *stoppedPart) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
 }
 
 // stop stops the part, and lets it go on at the end of the test.
-func (s *stoppedPart) stop(sb *client.Sandbox) {
+func (s *stoppedPart) stop() {
 	s.Helper()
 	var pids []int
 	switch s.part {
+	case "nothing":
+		return
 	case "daemon":
 		pids = []int{s.h.daemon.Process.Pid}
 	case "agent":
-		a := &stuckAgent{T: s.T, c: s.c, sb: sb, marker: s.marker}
-		if !poll(func() bool { pids = []int{a.find()}; return pids[0] > 1 }) {
-			s.Fatalf("the agent is not found among %v", a.processes())
+		for _, a := range s.boxes {
+			pid := 0
+			if !poll(func() bool { pid = a.find(); return pid > 1 }) {
+				s.Fatalf("the agent is not found among %v", a.processes())
+			}
+			pids = append(pids, pid)
 		}
 	default:
 		for _, p := range s.h.processes() {
@@ -125,147 +193,193 @@ func (s *stoppedPart) stop(sb *client.Sandbox) {
 			}
 		}
 		if len(pids) == 0 {
-			s.Skipf("needs a process %s of its own for this sandbox, and here is none", s.part)
+			s.Skipf("needs a process %s of its own for a sandbox, and here is none", s.part)
 		}
 	}
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			s.Fatal(err)
-		}
+		s.must(syscall.Kill(pid, syscall.SIGSTOP))
 		s.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	}
 }
 
-// all makes every call, and looks at what the lists say meanwhile.
-func (s *stoppedPart) all() {
-	together, last := stoppedVerbs()
-	// A gofer that is stopped holds up programs as a slow disk does, and a holder none. What
-	// waits for a program waits on.
-	waits := s.part == goferPart || s.part == holderPart
-	if waits {
-		together = slices.DeleteFunc(together, func(v string) bool {
-			return strings.Contains(v, "/exec ") || strings.Contains(v, "/wait ") || strings.Contains(v, "follow=true")
-		})
-	}
+// all makes every call at the same time, and looks at what the lists say afterwards.
+func (s *stoppedPart) all(named string, many int) {
+	ops := operations(s.T)
 	var wg sync.WaitGroup
-	for _, verb := range together {
-		wg.Go(func() { s.call(verb) })
-	}
-	for name, f := range map[string]func(context.Context) error{
-		"exec stream": func(ctx context.Context) error {
-			st, err := s.c.ExecStream(ctx, "box", api.ExecRequest{Argv: []string{"sleep", "1000"}})
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			_, err = st.Recv()
-			return err
-		},
-		"attach": func(ctx context.Context) error {
-			a, err := s.c.Attach(ctx, "box", "web", api.AttachRequest{})
-			if err != nil {
-				return err
-			}
-			defer a.Close()
-			_, err = a.Recv()
-			return err
-		},
-		"port": func(ctx context.Context) error { _, err := s.c.DialPort(ctx, "box", 1); return err },
-	} {
-		if !waits || name == "port" {
-			wg.Go(func() { s.within(name, 2*stoppedDeadline, f) })
+	for id, call := range s.calls() {
+		if s.part == "daemon" && call.by == nil {
+			continue
 		}
+		wg.Go(func() {
+			err := s.call(id, ops[id], call)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if named != "" && strings.Contains(fmt.Sprint(err), named) {
+				s.named++
+			}
+		})
 	}
 	wg.Wait()
 	if s.part != "daemon" {
-		list, err := s.c.List(s.Context(), api.ListOptions{})
-		if err != nil || len(list.Sandboxes) != 1 || list.Sandboxes[0].Name != "box" || list.Sandboxes[0].ObservedAt.IsZero() {
-			s.Errorf("the list has %+v, %v", list.Sandboxes, err)
-		}
+		s.lists()
 	}
-	for _, verb := range last {
-		s.call(verb)
+	if s.named < many {
+		s.Errorf("%d errors name the part that is stopped as %q, want %d", s.named, named, many)
 	}
-	s.Logf("the latest call was %s behind its deadline", s.latest)
+	s.Logf("of %d calls %d were more than %s behind their deadline, the latest %s; %d errors name the part", len(ops), s.late, stoppedPromise, s.latest, s.named)
 }
 
-// call makes one call as "METHOD /path body".
-func (s *stoppedPart) call(verb string) {
-	method, rest, _ := strings.Cut(verb, " ")
-	path, body, _ := strings.Cut(rest, " ")
-	most := stoppedDeadline
-	switch {
-	case strings.Contains(path, "/stop"):
-		most += time.Second
-	case strings.Contains(path, "exec"), strings.Contains(path, "/wait"):
-		// An agent is given up after its silence, and then dialled once more.
-		most = 3 * stoppedDeadline
+// lists looks for what does not exist, and for what was not observed.
+func (s *stoppedPart) lists() {
+	list, err := s.c.List(s.Context(), api.ListOptions{})
+	if err != nil {
+		s.Error(err)
 	}
-	s.within(verb, most, func(ctx context.Context) error {
-		if s.part == "daemon" {
-			return s.byClient(ctx, path)
+	for _, sb := range list.Sandboxes {
+		a, ours := s.boxes[sb.Name]
+		switch {
+		case slices.Contains(s.gone, sb.Name):
+			s.Errorf("%s was removed, and is listed as %s", sb.Name, sb.State)
+		case sb.ObservedAt.IsZero():
+			s.Errorf("%s is listed, and not when that was observed", sb.Name)
+		case ours && sb.State == api.StateRunning && len(a.processes()) == 0:
+			s.Errorf("%s is listed as running, and no process of it is there", sb.Name)
+		case !ours && !strings.HasPrefix(sb.Name, "made") && sb.Name != "box-layer" && sb.Name != "box-diff":
+			s.Errorf("%s is listed, which nobody made", sb.Name)
 		}
-		req, err := http.NewRequestWithContext(ctx, method, "http://cloche"+path, bytes.NewBufferString(body))
-		if err != nil {
-			return err
+	}
+	processes, err := s.c.Processes(s.Context(), "box")
+	if err != nil {
+		s.Error(err)
+	}
+	for _, p := range processes {
+		if p.ObservedAt.IsZero() || slices.Contains(s.gone, p.ExecID) {
+			s.Errorf("the list of processes has %+v", p)
 		}
-		switch body {
-		case "text":
-			req.Header.Set("Content-Type", "application/octet-stream")
-		case "tar":
-			req.Header.Set("Content-Type", "application/x-tar")
-		case "":
-			req.Body = nil
-		default:
-			req.Header.Set("Content-Type", "application/json")
-		}
-		one := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.h.socket())
-		}}}
-		resp, err := one.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		data, err := io.ReadAll(resp.Body)
-		var e struct{ Error *api.Error }
-		if json.Unmarshal(data, &e) == nil && e.Error != nil {
-			if e.Error.Code == api.CodeInternal {
-				s.Errorf("%s: %v", verb, e.Error)
-			}
-			return e.Error
-		}
-		return err
-	})
+	}
 }
 
-// byClient is a call of a daemon that does not answer: it is the client that ends it.
-func (s *stoppedPart) byClient(ctx context.Context, path string) error {
-	var err error
-	switch {
-	case strings.HasSuffix(path, "/exec"):
-		_, err = s.c.Exec(ctx, "box", api.ExecRequest{Argv: []string{"true"}})
-	case strings.HasSuffix(path, "/stop"):
-		_, err = s.c.Stop(ctx, "box", api.StopOptions{})
-	case strings.HasSuffix(path, "/wait"):
-		_, err = s.c.WaitProcess(ctx, "box", "web", api.WaitRequest{})
-	case strings.Contains(path, "/logs"):
-		err = s.c.Logs(ctx, "box", api.LogOptions{ExecID: "web", Follow: true}, func(api.LogEntry) error { return nil })
-	case strings.Contains(path, "/files"):
-		_, err = s.c.ReadFile(ctx, "box", "/etc/passwd")
-	case strings.Contains(path, "/sandboxes/box"):
-		_, err = s.c.Get(ctx, "box")
-	default:
-		_, err = s.c.List(ctx, api.ListOptions{})
+// call makes one call.
+func (s *stoppedPart) call(id string, op operation, call stoppedCall) error {
+	most := stoppedDeadline + call.own
+	if op.deadline == "wait" {
+		most += redial
 	}
-	if !errors.Is(err, api.ErrUnavailable) {
-		s.Errorf("%s: a daemon that is stopped: %v", path, err)
+	make := func(ctx context.Context) error { return s.byHTTP(ctx, op, call) }
+	if s.part == "daemon" {
+		most = stoppedDeadline
+		make = func(ctx context.Context) error { return s.byClient(ctx, op, call) }
+	} else if call.path == "" {
+		make = func(ctx context.Context) error { return call.by(ctx, s.c) }
+	}
+	err := s.within(id, most, make)
+	switch code := api.CodeOf(err); {
+	case s.part == "daemon":
+		if !errors.Is(err, api.ErrUnavailable) {
+			s.Errorf("%s of a daemon that is stopped: %v", id, err)
+		}
+	case err != nil && code == api.CodeInternal:
+		s.Errorf("%s: %v", id, err)
+	case s.part == "nothing" && err != nil && !slices.Contains(call.may, code) && (os.Geteuid() == 0 || code != api.CodeUnsupported && code != api.CodeNotFound):
+		s.Errorf("%s where nothing is stopped: %v", id, err)
+	case err == nil && strings.HasPrefix(id, "remove"):
+		s.mu.Lock()
+		s.gone = append(s.gone, map[string]string{"removeSandbox": "box-remove", "removeSandboxByKey": "box-key", "removeProcess": "gone"}[id])
+		s.mu.Unlock()
 	}
 	return err
 }
 
+// filled is a path or a body with what the set-up made.
+func (s *stoppedPart) filled(text string) string {
+	return strings.NewReplacer("{key}", s.key, "{program}", s.program, "{engine}", s.engine, "{follow}", fmt.Sprint(!s.answers)).Replace(text)
+}
+
+// byHTTP makes a call over a connection of its own.
+func (s *stoppedPart) byHTTP(ctx context.Context, op operation, call stoppedCall) error {
+	body := []byte(s.filled(call.body))
+	switch call.body {
+	case "tar":
+		body = rootTar()
+	case "zip":
+		body = skillZip()
+	}
+	req, err := http.NewRequestWithContext(ctx, op.method, "http://cloche"+s.filled(call.path), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if len(body) > 0 {
+		req.Header.Set("Content-Type", op.kind)
+	}
+	one := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.h.socket())
+	}}}
+	resp, err := one.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	var e struct{ Error *api.Error }
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	if json.Unmarshal(lines[len(lines)-1], &e) == nil && e.Error != nil {
+		return e.Error
+	}
+	if err == nil && resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s: %s", resp.Status, data)
+	}
+	return err
+}
+
+// byClient makes a call by a Go client of its own, and looks that what it asks for first is
+// the operation.
+func (s *stoppedPart) byClient(ctx context.Context, op operation, call stoppedCall) error {
+	asked := &askedConns{asked: map[string]bool{}}
+	c, err := client.New(client.Options{Host: "unix://" + s.h.socket(), Silence: stoppedDeadline, NoReconnect: true, Dial: asked.dial})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = call.by(ctx, c)
+	asked.mu.Lock()
+	defer asked.mu.Unlock()
+	for line := range maps.Keys(asked.asked) {
+		method, rest, _ := strings.Cut(line, " ")
+		path, _, _ := strings.Cut(rest, " ")
+		if op.is(method, path) {
+			return err
+		}
+	}
+	return fmt.Errorf("the client asked for %v, and not for %s %s", slices.Collect(maps.Keys(asked.asked)), op.method, op.path)
+}
+
+// askedConns notes the first lines of what is written to connections.
+type askedConns struct {
+	mu    sync.Mutex
+	asked map[string]bool
+}
+
+func (a *askedConns) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	return &askedConn{Conn: conn, of: a}, err
+}
+
+type askedConn struct {
+	net.Conn
+	of *askedConns
+}
+
+// Write implements net.Conn.
+func (c *askedConn) Write(p []byte) (int, error) {
+	line, _, _ := bytes.Cut(p, []byte("\r\n"))
+	c.of.mu.Lock()
+	c.of.asked[string(line)] = true
+	c.of.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
 // within makes a call that ends by itself.
-func (s *stoppedPart) within(name string, most time.Duration, f func(context.Context) error) {
+func (s *stoppedPart) within(name string, most time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.Context(), most+stoppedSlack)
 	defer cancel()
 	begun := time.Now()
@@ -276,6 +390,45 @@ func (s *stoppedPart) within(name string, most time.Duration, f func(context.Con
 	}
 	s.mu.Lock()
 	s.latest = max(s.latest, took-most)
+	if took > most+stoppedPromise {
+		s.late++
+	}
 	s.mu.Unlock()
-	s.Logf("%s", fmt.Sprintf("%-60.60s %8s %v", name, took.Round(time.Millisecond), err))
+	s.Logf("%-20s %8s of %4s %v", name, took.Round(time.Millisecond), most, err)
+	return err
+}
+
+// streamed reads a stream to the end.
+func (s *stoppedPart) streamed(st *client.Stream, err error) error {
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	for {
+		ev, err := st.Recv()
+		if err != nil || ev.Exit != nil {
+			return err
+		}
+	}
+}
+
+// hold makes a sandbox that ends with its caller.
+func (s *stoppedPart) hold(ctx context.Context, c *client.Client) error {
+	held, err := c.Hold(ctx, api.SandboxSpec{Name: "made-held", Engine: s.engine}, nil)
+	if err != nil {
+		return err
+	}
+	return held.Close()
+}
+
+// rootTar is the archive of a root filesystem with one file, whose content is text.
+func rootTar(text ...string) []byte {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	content := strings.Join(text, "")
+	if w.WriteHeader(&tar.Header{Name: "file", Mode: 0o644, Size: int64(len(content))}) == nil {
+		_, _ = w.Write([]byte(content))
+	}
+	_ = w.Close()
+	return out.Bytes()
 }

@@ -5,7 +5,9 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,22 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 )
+
+// connections counts those to a unix socket, also those that were not accepted yet.
+func connections(t *testing.T, socket string) (n int) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		const listens = "00010000" // among the flags
+		if f := strings.Fields(line); len(f) == 8 && f[7] == socket && f[3] != listens {
+			n++
+		}
+	}
+	return n
+}
 
 // TestCallersThatLeave gives up execs at every moment of their first milliseconds, and
 // kills their callers. What was to end has ended, and what was to go on goes on.
@@ -40,16 +58,22 @@ func TestCallersThatLeave(t *testing.T) {
 		}
 		return ids
 	}
-	// none waits until nothing runs, and looks again after whatever was under way before.
+	// noticed waits until the daemon is done with the requests of all callers that have left.
+	noticed := func(t *testing.T) {
+		t.Helper()
+		if !poll(func() bool {
+			_ = c.Close() // its idle connections
+			return connections(t, h.socket()) == 0
+		}) {
+			t.Fatalf("the daemon has %d connections", connections(t, h.socket()))
+		}
+	}
+	// none waits until nothing runs, and nothing can come.
 	none := func(t *testing.T) {
 		t.Helper()
-		for range 2 {
-			if !poll(func() bool { return len(running()) == 0 }) {
-				t.Fatalf("execs go on that were given up: %q", running())
-			}
-			if r, err := c.Shell(t.Context(), sb.ID, "sleep 0.2"); err != nil || !r.OK() {
-				t.Fatal(r, err)
-			}
+		noticed(t)
+		if !poll(func() bool { return len(running()) == 0 }) {
+			t.Fatalf("execs go on that were given up: %q", running())
 		}
 	}
 	// giveUp asks for execs, each of which it gives up after 0 to 5 ms.
@@ -105,9 +129,7 @@ func TestCallersThatLeave(t *testing.T) {
 					none(t)
 					continue
 				}
-				if r, err := c.Shell(t.Context(), sb.ID, "sleep 1"); err != nil || !r.OK() {
-					t.Fatal(r, err)
-				}
+				noticed(t)
 				left := running()
 				if len(left) != 1 {
 					t.Fatalf("%q run, want the exec whose caller was killed", left)

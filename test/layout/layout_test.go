@@ -107,7 +107,7 @@ var imports = map[string][]string{
 	"internal/program":                  {"api", "internal/hostfile"},
 	"internal/httpapi":                  {"api", "api/openapi", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
 	"internal/httpapi/httpapitest":      {"api", "internal/core", "internal/httpapi"},
-	"internal/langbot":                  {"api", "internal/core", "internal/hostfile"},
+	"internal/langbot":                  {"api", "internal/await", "internal/core", "internal/hostfile"},
 	"internal/programfile":              {"api"},
 	"internal/cli":                      {"api", "client", "internal/audit/chain", "internal/programfile"},
 	"internal/daemon": {

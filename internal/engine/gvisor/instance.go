@@ -61,6 +61,7 @@ var (
 	_ engine.Mortal     = (*instance)(nil)
 	_ engine.Refuser    = (*instance)(nil)
 	_ engine.FileHolder = (*instance)(nil)
+	_ engine.Stoppable  = (*instance)(nil)
 )
 
 // init makes it an instance; its processes are there. The state is what was
@@ -107,6 +108,17 @@ func (i *instance) watch() {
 func (i *instance) Ending() engine.Ending {
 	<-i.buried // follows the death at once
 	return i.last
+}
+
+// Stopped implements engine.Stoppable.
+func (i *instance) Stopped() (names []string) {
+	if i.sentry.Stopped() {
+		names = append(names, "sentry")
+	}
+	if i.gofer != nil && i.gofer.Stopped() {
+		names = append(names, "gofer")
+	}
+	return names
 }
 
 // brief keeps the begin and the end of what a process said last: a crash names

@@ -39,6 +39,7 @@ var (
 	_ engine.Mortal   = (*instance)(nil)
 
 	_ engine.FileHolder = (*instance)(nil)
+	_ engine.Stoppable  = (*instance)(nil)
 )
 
 func newInstance(e *Engine, rec record, p, above *pidfd.Process, g *cgroup.Group) *instance {
@@ -86,6 +87,17 @@ func (i *instance) watchBoth() {
 		i.last.How = "its " + i.e.name + " " + how
 	}
 	i.last.LastWords = lastWords(i.rec.Dir)
+}
+
+// Stopped implements engine.Stoppable.
+func (i *instance) Stopped() (names []string) {
+	if i.init.Stopped() {
+		names = append(names, "agent")
+	}
+	if i.above != nil && i.above.Stopped() {
+		names = append(names, i.e.name)
+	}
+	return names
 }
 
 // dead reports whether a process of the two is.

@@ -42,6 +42,7 @@ var (
 	_ engine.Mortal   = (*instance)(nil)
 
 	_ engine.FileHolder = (*instance)(nil)
+	_ engine.Stoppable  = (*instance)(nil)
 	_ engine.Pauser     = (*instance)(nil)
 )
 
@@ -49,6 +50,14 @@ func newInstance(e *Engine, rec record, p *pidfd.Process, g *cgroup.Group) *inst
 	i := &instance{e: e, rec: rec, state: pidfd.Encode(rec), init: p, group: g, buried: make(chan struct{})}
 	go i.watch()
 	return i
+}
+
+// Stopped implements engine.Stoppable.
+func (i *instance) Stopped() []string {
+	if i.init.Stopped() {
+		return []string{"agent"}
+	}
+	return nil
 }
 
 // watch tells of a death that nobody asked for.

@@ -154,6 +154,16 @@ func (p *Process) Dead() bool {
 	}
 }
 
+// Stopped reports whether a signal or a debugger has stopped the process. One that is dead
+// is not stopped.
+func (p *Process) Stopped() bool {
+	fields, err := stat(p.ID.PID)
+	if err != nil || p.Dead() || string(fields[19]) != p.ID.Start {
+		return false
+	}
+	return string(fields[0]) == "T" || string(fields[0]) == "t"
+}
+
 // Descriptor is the number of the pidfd, for a call by who knows that it is not closed
 // meanwhile.
 func (p *Process) Descriptor() int { return int(RawFD(p.fd)) }
@@ -170,17 +180,27 @@ func (p *Process) Abandon() {
 
 // StartTime is when the process with a number was started, as in ID.
 func StartTime(pid int) (string, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	fields, err := stat(pid)
 	if err != nil {
 		return "", err
+	}
+	return string(fields[19]), nil
+}
+
+// stat is the fields of /proc/pid/stat from the state on, which is the third; there are
+// at least 20.
+func stat(pid int) ([][]byte, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil, err
 	}
 	// The command, in parentheses, may hold anything; fields are counted after it.
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
 	if i < 0 || len(fields) < 20 {
-		return "", fmt.Errorf("read start time of %d: malformed", pid)
+		return nil, fmt.Errorf("read the state of process %d: malformed", pid)
 	}
-	return string(fields[19]), nil
+	return fields, nil
 }
 
 // Dying reports whether a process that is not dead yet will soon be: it has given up

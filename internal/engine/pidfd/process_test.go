@@ -7,7 +7,9 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
@@ -70,6 +72,29 @@ func TestProcessEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStopped: a process that a signal has stopped is seen to be.
+func TestStopped(t *testing.T) {
+	p, _ := start(t)
+	is := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); p.Stopped() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("it is not seen that stopped is %t", want)
+			}
+		}
+	}
+	is(false)
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := syscall.Kill(p.ID.PID, sig); err != nil {
+			t.Fatal(err)
+		}
+		is(sig == syscall.SIGSTOP)
+	}
+	p.Kill()
+	<-p.Done()
+	is(false)
 }
 
 // TestFind: the number alone is not the process.

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import cloche
+from cloche.errors import DaemonSilent
 
 PATIENCE = 60.0
 
@@ -248,6 +249,89 @@ def listener_of(home: str) -> int:
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(f"{home}/cloche.sock")
         return int(struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+
+
+SILENCE = 2.0
+
+# Some of each kind: what is short, what takes long, what waits for a program with and without a timeout.
+CALLS: dict[str, Callable[[cloche.SandboxHandle, cloche.SandboxClient], object]] = {
+    "get": lambda _, client: client.get("box"),
+    "exec": lambda box, _: box.exec("sleep", ["1000"]),
+    "exec with a timeout": lambda box, _: box.exec("sleep", ["1000"], timeout=900),
+    "exec that ends with its caller": lambda box, _: box.exec("sleep", ["1000"], cancel_with_caller=True),
+    "run": lambda _, client: client.run(["sleep", "1000"]),
+    "create": lambda _, client: client.create(),
+    "read": lambda box, _: box.files.read("/etc/passwd"),
+    "write": lambda box, _: box.files.write("f", b"x" * (8 << 20)),
+    "list": lambda _, client: client.list(),
+    "request": lambda _, client: client.request("GET", "/v1/status"),
+}
+
+
+@pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")
+def test_a_daemon_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call waits longer than `silence` for a daemon that answers nothing, whatever it is for, and a command
+    may take longer than that while the daemon answers."""
+    monkeypatch.delenv("CLOCHE_HOST", raising=False)
+    home = tempfile.mkdtemp(prefix="cl-")
+    ended: dict[str, tuple[float, object]] = {}
+
+    def note(name: str, begun: float, result: object) -> None:
+        ended[name] = (time.monotonic() - begun, result)
+
+    def wait_for(name: str, call: Callable[[], object]) -> None:
+        begun = time.monotonic()
+        try:
+            note(name, begun, call())
+        except Exception as e:
+            note(name, begun, e)
+
+    async def wait_without_thread(begun: float) -> None:
+        async with cloche.AsyncSandboxClient(f"unix://{home}/cloche.sock", silence=SILENCE) as client:
+            box = await client.get("box")
+            running.set()
+            try:
+                note("async exec", begun, await box.exec("sleep", ["1000"]))
+            except Exception as e:
+                note("async exec", begun, e)
+
+    try:
+        cloche.local(home).close()
+        pid = listener_of(home)
+        client = cloche.SandboxClient(f"unix://{home}/cloche.sock", silence=SILENCE)
+        box = client.create(name="box")
+        assert box.exec("sleep", [str(2 * SILENCE)]).ok
+        running = threading.Event()
+        waits = {
+            name: threading.Thread(target=wait_for, args=(name, lambda c=call: c(box, client)))
+            for name, call in CALLS.items()
+        }
+        begun = time.monotonic()
+        waits["async exec"] = threading.Thread(target=lambda: asyncio.run(wait_without_thread(begun)))
+        long = ["exec", "exec with a timeout", "exec that ends with its caller", "async exec"]
+        for name in long:
+            waits[name].start()
+        assert running.wait(PATIENCE)
+        wait_until(lambda: sum(p["running"] for p in box.processes()) == len(long), "the commands do not run")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for name in waits.keys() - set(long):
+                waits[name].start()
+            for t in waits.values():
+                t.join(PATIENCE)
+            for name in waits:
+                took, e = ended.get(name, (PATIENCE, "nothing: it hangs"))
+                print(f"{name}: {took:.2f} s")
+                assert isinstance(e, DaemonSilent) and "has answered nothing for 2 seconds" in str(e), (name, e)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert client.get("box").exec("true").ok
+        box.remove()
+        client.close()
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not daemons_of(home), "the daemon goes on")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.mark.skipif(not os.environ.get("CLOCHE_BIN"), reason="needs the binary: set CLOCHE_BIN")

@@ -329,10 +329,10 @@ def test_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_is_closed_has_no_connections_and_can_be_used_again() -> None:
     with stranger(OK) as (client, s):
         client.version()
-        http_client = client._t._http
-        assert http_client is not None
+        assert client._t._pulse is not None
+        [exchange] = client._t._pulse._free
         client.close()
-        assert http_client.is_closed and client._t._http is None
+        assert exchange.http.is_closed and client._t._pulse is None
         client.version()
         assert len(s.asked) == 2
 

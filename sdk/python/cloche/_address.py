@@ -23,8 +23,12 @@ from cloche.errors import (
 CONNECT_SECONDS = 10.0
 """How long a connection may take."""
 
-SILENCE_SECONDS = 330.0
-"""How long an answer may be silent where the client says nothing else: longer than the daemon's own
+SILENCE_SECONDS = 30.0
+"""How long a daemon may answer nothing at all where the client says nothing else. It is asked for a sign
+of life while a call waits, so a call that takes long is no silence."""
+
+ANSWER_SECONDS = 330.0
+"""How long the answer of a daemon that gives signs of life may be silent: longer than the daemon's own
 deadlines for calls, changes and transfers."""
 
 WORK_SECONDS = 2760.0
@@ -213,14 +217,20 @@ def not_reached(host: str, cause: BaseException) -> ClocheError:
     )
 
 
+def silent(host: str, seconds: float | None) -> DaemonSilent:
+    """The error for a daemon that answers nothing, for so many seconds where that is known."""
+    how_long = "as long as this client waits" if seconds is None else f"{seconds:g} seconds"
+    return DaemonSilent(
+        "unavailable",
+        f"the daemon at {host} has answered nothing for {how_long}",
+        hint="it may be stopped or overloaded; what was asked may be done yet, so look before you ask again",
+    )
+
+
 def broken(host: str, cause: BaseException) -> ConnectionBroken:
     """The error for an answer that did not come whole."""
     if type(cause).__name__ == "ReadTimeout":
-        return DaemonSilent(
-            "unavailable",
-            f"the daemon at {host} has answered nothing for so long as this client waits",
-            hint="what was asked may be done yet, so look before you ask again",
-        )
+        return silent(host, None)
     return ConnectionBroken(
         "unavailable", f"the connection to {host} broke: {type(cause).__name__}", retryable=True
     )

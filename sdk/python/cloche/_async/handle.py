@@ -105,7 +105,7 @@ class AsyncSandboxHandle:
         try:
             # One that ends with its caller has ended with the connection.
             again = not request.get("cancel_with_caller")
-            silence = _address.of_program(timeout, _address.SILENCE_SECONDS)
+            silence = _address.of_program(timeout, _address.ANSWER_SECONDS)
             answer = await self._t.json("POST", self._path("exec"), request, repeat=again, silence=silence)
         except ClocheError:
             raise

@@ -33,6 +33,31 @@ async def aside(work: Callable[[], None]) -> None:
     await asyncio.to_thread(work)
 
 
+class Background:
+    """Work beside the calls of one client, which is begun and ended many times."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins it, unless it is under way."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._work())
+            _kept.add(self._task)
+            self._task.add_done_callback(_done)
+
+    def stop(self) -> None:
+        """Ends it."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def sleep(self, seconds: float) -> None:
+        """What the work waits with."""
+        await asyncio.sleep(seconds)
+
+
 class Handle(Protocol):
     """What a ``with`` ends."""
 

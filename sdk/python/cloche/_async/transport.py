@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from cloche import _address
+from cloche._async.pulse import AsyncPulse
 from cloche.errors import ClocheError, ConnectionBroken, DaemonSilent, invalid
 from cloche.spec import default_host
 
@@ -37,10 +38,10 @@ class AsyncTransport:
         self._token = _address.check_token(token or os.environ.get("CLOCHE_TOKEN", ""))
         self._asked = verify
         self._verify = _address.trusted(verify) if self._base.startswith("https:") else verify
-        self._http: httpx.AsyncClient | None = None
+        self._pulse: AsyncPulse | None = None
         self._pid = 0
         # Never closed: to close TLS here would end it for the process that has the connections.
-        self._of_parents: list[httpx.AsyncClient] = []
+        self._of_parents: list[AsyncPulse] = []
 
     def daemon(self) -> Daemon:
         """The same daemon, for connections that are no calls."""
@@ -55,41 +56,45 @@ class AsyncTransport:
             raise invalid("verify", text, "name the authorities by CLOCHE_CA_FILE")
         return _of_address, (type(self), self.host, self._asked)
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self) -> AsyncPulse:
         self._forget_parent()
-        if self._http is None:
+        if self._pulse is None:
             self._pid = os.getpid()
-            import socket
+            self._pulse = AsyncPulse(self._connect, self._base + "/healthz", self._silence)
+        return self._pulse
 
-            import httpx  # takes longer than all the rest of a start
+    def _connect(self) -> httpx.AsyncClient:
+        """Makes a client with one connection."""
+        import socket
 
-            headers = {"User-Agent": "cloche-python", "Accept-Encoding": "identity", "TE": ""}
-            if self._token:
-                headers["Authorization"] = f"Bearer {self._token}"
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60)
-            # Calls may wait for hours, so it is TCP that finds out who is gone.
-            options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-            self._http = httpx.AsyncClient(
-                transport=httpx.AsyncHTTPTransport(
-                    uds=self._socket,
-                    verify=self._verify,
-                    limits=limits,
-                    socket_options=None if self._socket else options,
-                    trust_env=False,
-                ),
-                headers=headers,
-                timeout=httpx.Timeout(None, connect=_address.CONNECT_SECONDS),
-                follow_redirects=False,
+        import httpx  # takes longer than all the rest of a start
+
+        headers = {"User-Agent": "cloche-python", "Accept-Encoding": "identity", "TE": ""}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        # Calls may wait for hours, so TCP too finds out who is gone.
+        options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(
+                uds=self._socket,
+                # Without https the authorities need not be read.
+                verify=self._verify if self._base.startswith("https:") else False,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=60),
+                socket_options=None if self._socket else options,
                 trust_env=False,
-            )
-        return self._http
+            ),
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=_address.CONNECT_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
 
     def _forget_parent(self) -> None:
         """Drops connections that a process before a fork made. Two processes that use one connection
         get each other's answers."""
-        if self._http is not None and self._pid != os.getpid():
-            self._of_parents.append(self._http)
-            self._http = None
+        if self._pulse is not None and self._pid != os.getpid():
+            self._of_parents.append(self._pulse)
+            self._pulse = None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -103,26 +108,40 @@ class AsyncTransport:
         accept: str = "application/json",
         silence: float | None = 0,
     ) -> AsyncIterator[httpx.Response]:
-        """An answer whose body is read by the caller. `silence` is how many seconds may pass without
-        any of it: 0 is the client's own bound, None is none."""
-        http = self._open()
+        """An answer whose body is read by the caller. It ends when the daemon answers nothing any more,
+        and `silence` is how many seconds may pass without any of it from a daemon that does: 0 is the usual
+        bound, None is none."""
+        pulse = self._open()
         import httpx
 
         headers = {"Accept": accept}
         if content is not None:
             headers["Content-Type"] = kind
-        bound = self._silence if silence == 0 else silence
+        bound = _address.ANSWER_SECONDS if silence == 0 else silence
+        if self._silence is None:
+            bound = None if silence == 0 else silence
         timeout = httpx.Timeout(None, connect=_address.CONNECT_SECONDS, read=bound)
         url = self._base + _address.encode_query(path, query)
-        try:
-            async with http.stream(method, url, content=content, headers=headers, timeout=timeout) as answer:
-                if answer.status_code >= 300:
-                    raise await _refusal(answer)
-                yield answer
-        except (httpx.ConnectError, httpx.ConnectTimeout) as e:
-            raise _address.not_reached(self.host, e) from e
-        except (httpx.TransportError, httpx.StreamError) as e:
-            raise _address.broken(self.host, e) from e
+        async with pulse.watched() as exchange:
+            try:
+                async with exchange.http.stream(
+                    method,
+                    url,
+                    content=content,
+                    headers=headers,
+                    timeout=timeout,
+                    extensions=exchange.extensions,
+                ) as answer:
+                    pulse.hear()
+                    if answer.status_code >= 300:
+                        raise await _refusal(answer)
+                    yield answer
+            except (httpx.ConnectError, httpx.ConnectTimeout) as e:
+                raise _address.not_reached(self.host, e) from e
+            except (httpx.TransportError, httpx.StreamError) as e:
+                if exchange.silent:
+                    raise _address.silent(self.host, self._silence) from e
+                raise _address.broken(self.host, e) from e
 
     async def call(
         self,
@@ -181,9 +200,9 @@ class AsyncTransport:
     async def aclose(self) -> None:
         """Ends every connection. It can be used again."""
         self._forget_parent()
-        http, self._http = self._http, None
-        if http is not None:
-            await http.aclose()
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            await pulse.aclose()
 
 
 def _of_address(kind: type[AsyncTransport], host: str, verify: bool) -> AsyncTransport:

@@ -30,9 +30,10 @@ class SandboxClient:
     `host` is ``unix:///path``, ``tcp://host:port``, or an http or https address; empty is
     ``CLOCHE_HOST``, or else the socket of this user's daemon. `token` is shown to daemons over TCP; empty
     is ``CLOCHE_TOKEN``. `verify` is what https is checked against: ``True`` is
-    the system's authorities and those in the file ``CLOCHE_CA_FILE``. After `silence` seconds without any of
-    an answer a call is a `cloche.errors.DaemonSilent`; None waits for ever. What may take long, such as a
-    create, has 46 minutes, and a command without a timeout has no such bound.
+    the system's authorities and those in the file ``CLOCHE_CA_FILE``. When the
+    daemon answers nothing at all for `silence` seconds, every call that waits for it is a
+    `cloche.errors.DaemonSilent`; None waits for ever. A call that takes long is no silence: meanwhile the
+    daemon is asked for a sign of life.
 
     Making one connects to nothing. At first use, or at the beginning of a ``with``, a daemon that is not
     there or does not know this caller is a `cloche.SandboxUnavailable`. Nothing ever runs on this machine
