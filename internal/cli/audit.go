@@ -77,7 +77,7 @@ func (f *auditFilter) options(now time.Time) (cloche.AuditOptions, error) {
 	switch o.Outcome {
 	case "", "granted", "ok", "refused", "failed":
 	default:
-		return o, cloche.Invalid("outcome", "--outcome %q is none", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+		return o, cloche.Invalid("outcome", "--outcome %q does not exist", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
 	}
 	return o, nil
 }

@@ -116,7 +116,7 @@ Kinds are opened, closed, refused, request and changed.`,
 			}
 			for _, k := range kinds {
 				if !slices.Contains(cloche.EgressKinds(), cloche.EgressKind(k)) {
-					return cloche.Invalid("kind", "--kind %q is none", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
+					return cloche.Invalid("kind", "--kind %q does not exist", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
 				}
 				o.Kinds = append(o.Kinds, cloche.EgressKind(k))
 			}

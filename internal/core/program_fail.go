@@ -124,7 +124,7 @@ func (r *programRun) ofEnd(f *cloche.ProgramFailure, reason string) {
 			f.Message = reason
 		}
 	default:
-		f.Kind, f.Class, f.Message = cloche.FailureEnded, cloche.ClassUser, "somebody ended the sandbox"
+		f.Kind, f.Class, f.Message = cloche.FailureEnded, cloche.ClassUser, "the sandbox was ended by a caller"
 	}
 }
 

@@ -95,7 +95,7 @@ func fullDisk(err error) error {
 	}
 	e := cloche.Errorf(cloche.CodeNoCapacity, "the disk is full where Cloche keeps its state").WithCause(err)
 	e.Retryable = true
-	return e.WithHint("make room there, of bytes or of inodes, and try again")
+	return e.WithHint("free space or inodes there, and try again")
 }
 
 // Ended records that a sandbox ended without being asked to.
@@ -160,7 +160,7 @@ func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
 
 // meaning is what a rule says, in a sentence about a path.
 var meaning = map[cloche.PathAccess]string{
-	cloche.AccessNone:  "a rule lets nobody use",
+	cloche.AccessNone:  "a rule denies",
 	cloche.AccessRead:  "a rule lets be read only",
 	cloche.AccessWrite: "a rule keeps in its place",
 }

@@ -69,7 +69,7 @@ func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (cloche.Im
 		if _, ok := errors.AsType[*cloche.Error](err); !ok && ctx.Err() != nil {
 			return cloche.Image{}, fromContext(ctx, ref, err)
 		}
-		return cloche.Image{}, hinted(err, "the image is damaged or made wrongly: whoever built it has to push it again, or use another")
+		return cloche.Image{}, hinted(err, "the image is damaged or invalid: push it again, or use another one")
 	}
 	p.report.say(cloche.PullProgress{Phase: cloche.PullDone})
 	return r.image(ref.Familiar()), nil

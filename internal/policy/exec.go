@@ -180,7 +180,7 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 // execPhase is one in which programs run commands.
 func execPhase(x *ExecPermit, _ Settings, _ *profile) *cloche.Error {
 	if p := x.req.Phase; p != "" && !slices.Contains(cloche.ExecPhases(), p) {
-		return cloche.Invalid("phase", "phase %s is none in which a program runs commands", show(p)).
+		return cloche.Invalid("phase", "phase %s does not run commands", show(p)).
 			WithHint("one of %s, or leave it out", strings.Join(cloche.ExecPhases(), ", "))
 	}
 	return nil

@@ -146,7 +146,7 @@ func checkFiles(d *decision) *cloche.Error {
 			return err
 		}
 		if by, dup := taken[f.Path]; dup {
-			return cloche.Invalid(field+".path", "%s.path %s is also that of %s", field, show(f.Path), by).
+			return cloche.Invalid(field+".path", "%s.path %s is also the path of %s", field, show(f.Path), by).
 				WithHint("write each file once")
 		}
 		taken[f.Path] = field

@@ -359,7 +359,7 @@ func (sh *shelf) room(ctx context.Context, limit, more int64) error {
 		return err
 	}
 	if used+more > limit || entries > maxEntries {
-		return cloche.Errorf(cloche.CodeTooMany, "no room for this: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
+		return cloche.Errorf(cloche.CodeTooMany, "too much: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
 			WithHint("remove one with: cloche skill rm NAME")
 	}
 	return nil

@@ -109,7 +109,7 @@ func (d *Draft) Commit(snap cloche.Snapshot, q Quota) error {
 
 // full is the error about a tenant that has all it may have.
 func full(rule, format string, args ...any) error {
-	e := cloche.Errorf(cloche.CodeTooMany, "no room for another snapshot: "+format, args...)
+	e := cloche.Errorf(cloche.CodeTooMany, "too many snapshots: "+format, args...)
 	e.Rule = rule
 	return e.WithHint("remove one with: cloche snapshot rm NAME")
 }

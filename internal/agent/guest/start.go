@@ -159,7 +159,7 @@ func startError(err error, l launch) error {
 	le, ok := errors.AsType[*launchError](err)
 	if !ok {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) {
-			return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no room for another process: %w", err)
+			return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no resources for another process: %w", err)
 		}
 		return internal("start process", err)
 	}
@@ -220,7 +220,7 @@ func execError(l launch, err error) error {
 	case errors.Is(err, unix.E2BIG):
 		return tooBig(l, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN):
-		return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no room to execute %.200q: %w", name, err)
+		return cloche.Errorf(cloche.CodeNoCapacity, "the sandbox has no resources to execute %.200q: %w", name, err)
 	default:
 		return cloche.Errorf(cloche.CodeNotExecutable, "program %.200q cannot be executed: %w", name, err).
 			WithHint("it is neither a program for this machine nor a script with a #! line")

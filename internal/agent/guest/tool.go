@@ -94,7 +94,7 @@ func (a *Agent) toolPlace(at cloche.ToolPlace, owner string) (*place, error) {
 		}
 	}
 	if strings.IndexByte(rel, 0) >= 0 || len(rel) >= unix.PathMax {
-		return nil, cloche.Invalid("path", "path %.200q is none", at.Path)
+		return nil, cloche.Invalid("path", "path %.200q is not valid", at.Path)
 	}
 	if rel = strings.Trim(rel, "/"); rel == "" {
 		rel = "."

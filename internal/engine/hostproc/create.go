@@ -76,7 +76,7 @@ func CreateError(ctx context.Context, sandbox, step string, err error) error {
 	case errors.Is(err, os.ErrExist) && step == StepRecord:
 		return cloche.Errorf(cloche.CodeExists, "create sandbox: %s exists", sandbox).WithCause(err)
 	case isFull(err):
-		return retryable(cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step))
+		return retryable(cloche.Errorf(cloche.CodeNoCapacity, "create sandbox: the machine has no resources for it (%s)", step))
 	case errors.Is(err, ErrClosed):
 		return cloche.Errorf(cloche.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
 	}
