@@ -6,7 +6,7 @@ package cloche
 // APIVersion is the prefix of every path of the native API.
 const APIVersion = "v1"
 
-// Defaults that more than one room needs to know.
+// Defaults that more than one package needs.
 const (
 	// DefaultProfile is the profile of a request that names none.
 	DefaultProfile = "agent"
