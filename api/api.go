@@ -32,7 +32,7 @@ package api
 // APIVersion is the prefix of every path of the native API.
 const APIVersion = "v1"
 
-// Defaults that more than one package needs to know.
+// Defaults that more than one package needs.
 const (
 	// DefaultProfile is the profile of a request that names none.
 	DefaultProfile = "agent"

@@ -24,8 +24,8 @@ type Egress struct {
 	Deny []string `json:"deny,omitempty"`
 	// Requests narrow HTTP to hosts that Allow speaks of too. Their TLS is opened.
 	Requests []RequestRule `json:"requests,omitempty"`
-	// Ask lets a connection of which no rule speaks wait for somebody to approve it,
-	// instead of refusing it at once.
+	// Ask holds connections that no rule covers until approved, instead of refusing
+	// them at once.
 	Ask    bool         `json:"ask,omitempty"`
 	Limits EgressLimits `json:"limits,omitzero"`
 }
@@ -61,7 +61,7 @@ type EgressRefusal struct {
 	// Rule is the rule that refused.
 	Rule   string `json:"rule"`
 	Reason string `json:"reason"`
-	// Hint is one sentence on how to mend it; empty when there is nothing to say.
+	// Hint is one sentence on how to fix it; empty when there is nothing to say.
 	Hint string `json:"hint,omitempty"`
 	// Allow is the smallest rule that would let it out; empty where none can.
 	Allow string `json:"allow,omitempty"`
@@ -184,7 +184,7 @@ type EgressRules struct {
 	Egress Egress `json:"egress"`
 	// Temporary are the rules that end by themselves.
 	Temporary []TemporaryRule `json:"temporary,omitempty"`
-	// Operator are the rules that deny and that nobody who asks can take away.
+	// Operator are the operator's rules that deny; callers can't remove them.
 	Operator []string `json:"operator,omitempty"`
 	// Used is what has been used of the limits.
 	Used EgressLimits `json:"used,omitzero"`
@@ -216,7 +216,7 @@ type Approval struct {
 	Asked int64 `json:"asked"`
 	// ExpiresAt is when it ends without a word.
 	ExpiresAt time.Time `json:"expires_at"`
-	// AnsweredAt and AnsweredBy are set when somebody gave one.
+	// AnsweredAt and AnsweredBy are set after a decision.
 	AnsweredAt *time.Time `json:"answered_at,omitempty"`
 	AnsweredBy string     `json:"answered_by,omitempty"`
 }
@@ -229,7 +229,7 @@ const (
 	ApprovalPending  ApprovalState = "pending"
 	ApprovalApproved ApprovalState = "approved"
 	ApprovalRejected ApprovalState = "rejected"
-	// ApprovalExpired: nobody gave a word in time, or the sandbox ended.
+	// ApprovalExpired: no decision in time, or the sandbox ended.
 	ApprovalExpired ApprovalState = "expired"
 )
 

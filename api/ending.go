@@ -12,7 +12,7 @@ const (
 	ClassInfra Class = "infra"
 	// ClassUser: the request is wrong, was refused or was taken back.
 	ClassUser Class = "user"
-	// ClassLimit: something that is bounded was used up: memory, time, a quota, room.
+	// ClassLimit: something that is bounded was used up: memory, time, a quota, space.
 	ClassLimit Class = "limit"
 )
 
@@ -23,13 +23,13 @@ type TerminalReason string
 
 // The reasons.
 const (
-	// EndedStopped, EndedKilled and EndedDeleted: somebody asked for that.
+	// EndedStopped, EndedKilled and EndedDeleted: a caller requested it.
 	EndedStopped TerminalReason = "stopped"
 	EndedKilled  TerminalReason = "killed"
 	EndedDeleted TerminalReason = "deleted"
 	// EndedTTL: its lifetime is over.
 	EndedTTL TerminalReason = "ttl"
-	// EndedIdle: nobody used it for its idle time.
+	// EndedIdle: it was not used for its idle time.
 	EndedIdle TerminalReason = "idle"
 	// EndedLease: what held it is gone: its connection, or the call that it was made for.
 	EndedLease TerminalReason = "lease_expired"
@@ -39,7 +39,7 @@ const (
 	EndedQuota TerminalReason = "quota"
 	// EndedOOM: its memory limit killed it.
 	EndedOOM TerminalReason = "oom"
-	// EndedLost: it died, and nobody asked for that.
+	// EndedLost: it died without a request.
 	EndedLost TerminalReason = "lost"
 	// EndedError: it could not be created.
 	EndedError TerminalReason = "error"

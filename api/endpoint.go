@@ -20,15 +20,15 @@ const (
 	MaxEndpoints = 16
 )
 
-// The targets that are not addresses: whoever may use the sandbox attaches and gets
+// The targets that are not addresses: a client of the sandbox attaches and gets
 // the connections; see Endpoint.Target.
 const (
 	TargetClient    = "client"
 	TargetClientTCP = "client+tcp"
 )
 
-// Endpoint is a service of the host's that a sandbox finds at an address of its own
-// loopback, whatever its network is.
+// Endpoint is a service of the host at an address of the sandbox's loopback, with or
+// without a network.
 type Endpoint struct {
 	// Name is unique in the sandbox: a letter, then letters, digits and "-", all small.
 	Name string `json:"name"`
@@ -42,8 +42,8 @@ type Endpoint struct {
 	ListenUser string `json:"listen_user,omitempty"`
 	// Target is where it leads: "http://HOST[:PORT][/BASE]" or https, of which requests
 	// reach what is below BASE; "tcp://HOST:PORT" for bytes as they are; "unix:///SOCKET"
-	// and "unix+tcp:///SOCKET" for the same at a socket of the host's files; or "client" and
-	// "client+tcp", where somebody attaches to the endpoint and serves it; or
+	// and "unix+tcp:///SOCKET" for the same at a socket of the host; or "client" and
+	// "client+tcp", where a client attaches to the endpoint and serves it; or
 	// "replay:NAME", where a recording answers.
 	Target string `json:"target"`
 	// Phases are those of a program in which its environment is given to processes:
@@ -62,8 +62,8 @@ type Endpoint struct {
 	Probe bool `json:"probe,omitempty"`
 	// Limits bound it.
 	Limits EndpointLimits `json:"limits,omitzero"`
-	// Record names the recording in which what goes through is kept; empty is none. There
-	// is none of the name yet.
+	// Record names the recording in which what goes through is kept; empty records nothing. The
+	// name must be new.
 	Record string `json:"record,omitempty"`
 	// Replay says how a recording answers, where it is the target; nil is as the zero
 	// value says.
@@ -90,7 +90,7 @@ type EndpointHTTP struct {
 	// "refuse" refuses them, "off" lets them through. Empty is "strip" with a preset, and
 	// "off" without.
 	BodyFilter string `json:"body_filter,omitempty"`
-	// Once has a request that comes again, while it goes on or after its answer did not
+	// Once has a repeated request, while it goes on or after its answer did not
 	// arrive, get the answer to the first: those with the same Idempotency-Key and body,
 	// and those that an SDK counts in X-Stainless-Retry-Count. A request then goes on
 	// for a while when who asked has left.
@@ -259,7 +259,7 @@ type ExchangeCapture struct {
 	ResponseBody   string `json:"response_body,omitempty"`
 	// Cut: something is longer than what is here.
 	Cut bool `json:"cut,omitempty"`
-	// Omitted says what is not here, and why.
+	// Omitted says what is missing, and why.
 	Omitted []string `json:"omitted,omitempty"`
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Code classifies an Error. The list is closed: an API server maps each code to
+// Code classifies an Error. The list is closed: an API maps each code to
 // its own status once, and clients may switch over it exhaustively.
 type Code string
 
@@ -22,7 +22,7 @@ const (
 	CodeNotFound Code = "not_found"
 	// CodeExists: a thing of that name exists.
 	CodeExists Code = "already_exists"
-	// CodeConflict: somebody else has what was asked for, such as the input of a
+	// CodeConflict: another caller has what was requested, such as the input of a
 	// process.
 	CodeConflict Code = "conflict"
 	// CodeState: the thing exists but is in a state that does not allow this.
@@ -31,11 +31,11 @@ const (
 	CodeTooLarge Code = "too_large"
 	// CodeQuota: a workspace holds more than it may; Quota says how much.
 	CodeQuota Code = "quota_exceeded"
-	// CodeNoCapacity: the server is full; RetryAfter says when to come again.
+	// CodeNoCapacity: the server is full; RetryAfter says when to retry.
 	CodeNoCapacity Code = "no_capacity"
 	// CodeTooMany: the caller's tenant asks too often, or has as many as it may, or as
 	// many wait to be made as may wait; Rule names the limit, and RetryAfter says when
-	// to come again.
+	// to retry.
 	CodeTooMany Code = "too_many"
 	// CodeUnsupported: the engine or this build cannot do what was asked.
 	CodeUnsupported Code = "unsupported"
@@ -73,7 +73,7 @@ func Codes() []Code {
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
-	// Hint is one sentence on how to mend it; empty when there is nothing to say.
+	// Hint is one sentence on how to fix it; empty when there is nothing to say.
 	Hint string `json:"hint,omitempty"`
 	// Field is the part of the request that is wrong, as a path: "limits.pids".
 	Field string `json:"field,omitempty"`
@@ -143,8 +143,7 @@ func (e *Error) WithCause(err error) *Error {
 	return e
 }
 
-// Judge is the class of e: that of why its sandbox ended, where it says so, or of
-// its code.
+// Judge is the class of e: the class of its TerminalReason, or else of its code.
 func (e *Error) Judge() Class {
 	if e.TerminalReason != "" {
 		return e.TerminalReason.Class()

@@ -23,8 +23,8 @@ type Event struct {
 	Endpoint string `json:"endpoint,omitempty"`
 	// Reason says why, in one sentence.
 	Reason string `json:"reason,omitempty"`
-	// Caller is the tenant and the origin of who asked for it, for the end and the removal
-	// of a sandbox; empty is nobody.
+	// Caller is the tenant and the origin of the caller, for the end and the removal
+	// of a sandbox; empty if no caller requested it.
 	Caller string `json:"caller,omitempty"`
 	// ExpiresAt is when an expiring sandbox will be ended.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`

@@ -29,8 +29,8 @@ type ErrorRecord struct {
 	Stage   ErrorStage `json:"stage"`
 	Code    Code       `json:"code"`
 	Message string     `json:"message"`
-	// RequestID is the one under which the daemon logged the request, QueryID that of
-	// the caller's identity.
+	// RequestID finds the request in the daemon's log. QueryID is the query id of the
+	// caller's identity.
 	RequestID string `json:"request_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
 	Tenant    string `json:"tenant"`

@@ -28,7 +28,7 @@ type FileAccess struct {
 	// name of the image's, or UID[:GID]. What is made is that user's. Empty is no user of the
 	// sandbox's: everything is allowed that the sandbox allows, and what is made is its user's.
 	User string
-	// Within are directories, absolute, out of which no path leads and no symlink on it: that
+	// Within are absolute directories. A path or symlink that leads out of them
 	// is CodeDenied with RuleWithin. Empty, together with ReadWithin, is everywhere.
 	Within []string
 	// ReadWithin are such directories in which nothing is changed: that is CodeDenied with
@@ -36,7 +36,7 @@ type FileAccess struct {
 	ReadWithin []string
 }
 
-// IsZero is true for the access that whoever names none has.
+// IsZero is true for the default access.
 func (a FileAccess) IsZero() bool {
 	return a.User == "" && len(a.Within) == 0 && len(a.ReadWithin) == 0
 }

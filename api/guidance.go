@@ -32,7 +32,7 @@ type GuidanceSkill struct {
 type GuidanceOptions struct {
 	// Sandbox is the id or the name of one that exists.
 	Sandbox string
-	// Profile is that of one that is yet to be made; empty is the default.
+	// Profile is for a sandbox that does not exist yet; empty is the default.
 	Profile string
 	// AllSkills has it made with every skill of the caller's.
 	AllSkills bool

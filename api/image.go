@@ -207,8 +207,8 @@ var ErrHostImage = errors.New("the host image is in no registry")
 
 // ParseImageRef reads a reference as people write it: "python", "python:3.11",
 // "ghcr.io/owner/name@sha256:…". An error is CodeInvalid with the field "image".
-// DefaultImage is no reference, and nothing that is one names it: whoever has a
-// reference may ask its registry.
+// DefaultImage is no reference, and no reference names it: a registry can be asked
+// for every reference.
 func ParseImageRef(s string) (ImageRef, error) {
 	bad := func(why string) (ImageRef, error) {
 		shown := s

@@ -19,7 +19,7 @@ type LogOptions struct {
 	// Follow goes on with what is written next, until the chosen process, or the
 	// sandbox, has ended. The last entry says why in End.
 	Follow bool
-	// WaitMS waits so long for a first entry where there is none, at most a
+	// WaitMS waits so long for a first entry if there is no entry yet, at most a
 	// minute: a long poll.
 	WaitMS int64
 }

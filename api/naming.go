@@ -21,8 +21,8 @@ const DefaultNameTemplate = "{launcher_type}_{launcher_id}"
 const RefByNaming = "-"
 
 // Identity is for whom a request is made. Each value is text of any script; the
-// same values always give the same name, and other values another. What is not
-// known is left empty.
+// same values always give the same name, and other values another. Leave unknown values
+// empty.
 type Identity struct {
 	// LauncherType is the kind of conversation, such as "person" or "group"; where it
 	// is not known the variable is "query".
@@ -80,7 +80,7 @@ type InfoLimits struct {
 // ResolvedName is the sandbox that a Naming means.
 type ResolvedName struct {
 	Name string `json:"name"`
-	// Sandbox is the id of the caller's live or kept sandbox of that name; empty where
-	// there is none.
+	// Sandbox is the id of the caller's live or kept sandbox of that name; empty if
+	// it does not exist.
 	Sandbox string `json:"sandbox,omitempty"`
 }

@@ -52,8 +52,8 @@ type PolicyAnswer struct {
 	Adjusted []Adjustment `json:"adjusted,omitempty"`
 	// Unenforced are default limits that the engine could not enforce.
 	Unenforced []Unenforced `json:"unenforced,omitempty"`
-	// Assumed says what was taken for granted because nobody looked, where the
-	// question was answered without a daemon.
+	// Assumed says what was assumed without a check, if the question was
+	// answered without a daemon.
 	Assumed []string `json:"assumed,omitempty"`
 }
 

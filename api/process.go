@@ -18,7 +18,7 @@ type ProcessSpec struct {
 	Restart *Restart `json:"restart,omitempty"`
 	// Ready says when it counts as ready; nil is never.
 	Ready *Readiness `json:"ready,omitempty"`
-	// OnFull says what happens to output that nobody takes out of the sandbox;
+	// OnFull says what happens to output that isn't read from the sandbox;
 	// empty is OnFullDrop.
 	OnFull OnFull `json:"on_full,omitempty"`
 }
@@ -72,8 +72,7 @@ type HTTPProbe struct {
 // DefaultReadyTimeoutMS is five minutes.
 const DefaultReadyTimeoutMS = 300_000
 
-// OnFull is what happens when the sandbox holds all the output that it may, and
-// nobody takes it out.
+// OnFull is what happens when the sandbox's output buffer is full.
 type OnFull string
 
 // The ways.
@@ -98,8 +97,8 @@ const (
 	ProcessExited ProcessState = "exited"
 	// ProcessFailed: it could not be executed, or was restarted as often as it may.
 	ProcessFailed ProcessState = "failed"
-	// ProcessUnknown: its sandbox died or cannot be reached, and nobody saw how it
-	// ended; Reason says why.
+	// ProcessUnknown: its sandbox died or can't be reached, so its end was not
+	// observed; Reason says why.
 	ProcessUnknown ProcessState = "unknown"
 )
 
@@ -183,7 +182,7 @@ type SignalRequest struct {
 
 // KilledMemory is for how long a sandbox remembers a KILL for an id that no process has.
 // An exec that comes with that id meanwhile is not started. The answer to the signal is
-// CodeNotFound all the same. A sandbox remembers the last 1024 such ids.
+// still CodeNotFound. A sandbox remembers the last 1024 such ids.
 const KilledMemory = 2 * time.Minute
 
 // SignalScope is who gets a signal.

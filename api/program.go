@@ -70,7 +70,7 @@ type ProgramSpec struct {
 	// Files and Dirs are the program's own, and are there before anything runs.
 	Files []File       `json:"files,omitempty"`
 	Dirs  []ProgramDir `json:"dirs,omitempty"`
-	// Env is for the commands of all phases; that of a phase goes before it.
+	// Env is for the commands of all phases; a phase's own overrides it.
 	Env map[string]string `json:"env,omitempty"`
 	// Cwd and User are those of all commands that name none; empty is the sandbox's.
 	Cwd  string `json:"cwd,omitempty"`
@@ -87,8 +87,8 @@ type ProgramSpec struct {
 	// next phase begins when those with a readiness are ready.
 	Channels []ProcessSpec `json:"channels,omitempty"`
 	Run      ProgramPhase  `json:"run"`
-	// Score judges what run left. It is not run when a phase before it failed, but for
-	// a failure of run with ScoreAlways.
+	// Score judges what run left. It is not run when a phase before it failed, except
+	// for a failure of run with ScoreAlways.
 	Score       *ProgramPhase `json:"score,omitempty"`
 	ScoreAlways bool          `json:"score_always,omitempty"`
 	// ScoreFile is a file that score writes and that is the result beside its output.
@@ -271,7 +271,7 @@ type ProgramFailure struct {
 	Class Class       `json:"class"`
 	// Retryable is true when the same program may succeed later unchanged.
 	Retryable bool `json:"retryable"`
-	// Command is the number of the phase's command, from 0; null is none of them.
+	// Command is the number of the phase's command, from 0; null is no command.
 	Command *int   `json:"command,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
@@ -293,7 +293,7 @@ const (
 	FailureLost FailureKind = "lost"
 	// FailureExpired: its lifetime was over.
 	FailureExpired FailureKind = "expired"
-	// FailureEnded: somebody stopped or removed it.
+	// FailureEnded: a caller stopped or removed it.
 	FailureEnded FailureKind = "ended"
 	// FailurePolicy: policy refused.
 	FailurePolicy FailureKind = "policy"
@@ -305,7 +305,7 @@ const (
 	FailureCanceled FailureKind = "canceled"
 	// FailureInterrupted: the daemon ended meanwhile.
 	FailureInterrupted FailureKind = "interrupted"
-	// FailureCapacity: the machine or the tenant had no room.
+	// FailureCapacity: the machine or the tenant had no capacity.
 	FailureCapacity FailureKind = "capacity"
 	FailureInternal FailureKind = "internal"
 )
@@ -324,7 +324,7 @@ type ProgramStep struct {
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 	Phase string    `json:"phase"`
-	// State is that of the phase, or "waiting" where a handler waits.
+	// State is the phase's state, or "waiting" where a handler waits.
 	State string `json:"state"`
 	// Command is the number of the command that begins, from 0; null for the phase.
 	Command *int   `json:"command,omitempty"`

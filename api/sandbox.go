@@ -51,8 +51,8 @@ type SandboxSpec struct {
 	// Skills are those of the caller's tenant that the sandbox has, each at SkillsDir
 	// below its workspace.
 	Skills []SkillUse `json:"skills,omitempty"`
-	// Endpoints are services of the host's at addresses of its loopback, whatever its
-	// network is.
+	// Endpoints are services of the host at addresses of its loopback, with or
+	// without a network.
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	// Files are written before anything runs.
 	Files []File `json:"files,omitempty"`
@@ -105,8 +105,8 @@ type Limits struct {
 	// LifetimeMS ends the sandbox so long after it began to run, whatever it does.
 	LifetimeMS int64 `json:"lifetime_ms,omitempty"`
 	// IdleMS ends the sandbox when so long no call has used it. Calls under way and
-	// attached clients count as use, lists and gets do not, and processes that
-	// nobody watches do not either.
+	// attached clients count as use; lists, gets and processes without a client
+	// do not.
 	IdleMS int64 `json:"idle_ms,omitempty"`
 }
 
@@ -117,8 +117,8 @@ type State string
 const (
 	StateCreating State = "creating"
 	StateRunning  State = "running"
-	// StatePaused: its processes stand still. Its idle time stands still with
-	// them, and so do the timeouts of its processes; its lifetime goes on.
+	// StatePaused: its processes, its idle time and the timeouts of its processes
+	// are paused; its lifetime is not.
 	StatePaused State = "paused"
 	// StateStopping: it is being ended. Where that failed, Teardown says how and when
 	// it is tried again.
@@ -151,15 +151,15 @@ type Sandbox struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	State State  `json:"state"`
-	// Reason says why a sandbox is lost or failed, or what stopped it when nobody
-	// asked for that.
+	// Reason says why a sandbox is lost or failed, or what stopped it without a
+	// request.
 	Reason string `json:"reason,omitempty"`
 	// ObservedAt is when the state was last known to be so; only in answers that look at
 	// a sandbox. It is older than the answer where its agent was asked and does not answer.
 	ObservedAt time.Time `json:"observed_at,omitzero"`
 	// TerminalReason is why it ended or is being ended.
 	TerminalReason TerminalReason `json:"terminal_reason,omitempty"`
-	// EndedBy is the tenant and the origin of who asked for that end; empty is nobody.
+	// EndedBy is the tenant and the origin of the caller who requested the end; empty if none did.
 	EndedBy string `json:"ended_by,omitempty"`
 	// Teardown is how far its end is, when that did not succeed at once, and what was
 	// left in the answer to a removal.
@@ -206,7 +206,7 @@ type Sandbox struct {
 	// from then until it ran, an image that had to be fetched first not counted.
 	QueueMS int64 `json:"queue_ms"`
 	StartMS int64 `json:"start_ms"`
-	// ExpiresAt is when its lease ends if nobody uses it before.
+	// ExpiresAt is when its lease ends without further use.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	StoppedAt *time.Time `json:"stopped_at,omitempty"`
 }

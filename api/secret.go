@@ -13,7 +13,7 @@ const (
 )
 
 // SecretUse is a secret that a sandbox is to have: a name that the operator's rules
-// know. The value is in no answer of ours.
+// know. No answer has the value.
 type SecretUse struct {
 	// Name is the secret's in the operator's rules.
 	Name string `json:"name"`

@@ -41,7 +41,7 @@ type Skill struct {
 	Instructions string `json:"instructions,omitempty"`
 	// Meta are the other keys of the front matter.
 	Meta map[string]any `json:"meta,omitempty"`
-	// Dir is the directory of the package, relative to that of the tenant's skills,
+	// Dir is the directory of the package, relative to the tenant's skills,
 	// and Entry the file in it that describes it: SKILL.md or skill.md.
 	Dir   string `json:"dir"`
 	Entry string `json:"entry"`
@@ -85,7 +85,7 @@ type SkillChange struct {
 
 // SkillUse is one skill that a sandbox has, at SkillsDir below its workspace.
 type SkillUse struct {
-	// Name is that of a skill of the caller's tenant, or AllSkills.
+	// Name is the name of a skill of the caller's tenant, or AllSkills.
 	Name string `json:"name"`
 	// Access is AccessRead or AccessWrite; empty is AccessRead.
 	Access PathAccess `json:"access,omitempty"`
@@ -109,7 +109,7 @@ type SkillFile struct {
 
 // SkillFileList is what a directory of a skill holds, sorted by name.
 type SkillFileList struct {
-	// Path is the directory, "." that of the package.
+	// Path is the directory, "." for the package itself.
 	Path  string      `json:"path"`
 	Files []SkillFile `json:"files"`
 	// Truncated says that there are more than were asked for.

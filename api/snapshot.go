@@ -42,8 +42,8 @@ type Snapshot struct {
 	SizeBytes      int64 `json:"size_bytes"`
 	RootBytes      int64 `json:"root_bytes,omitempty"`
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
-	// Consistent is true when the sandbox stood still while it was made: all of it
-	// is of one moment.
+	// Consistent is true when the sandbox was paused while it was made: all of it
+	// is from one moment.
 	Consistent bool `json:"consistent"`
 	// Left names what of the sandbox is not in it, and why: mounts, special files.
 	Left      []TarSkip         `json:"left,omitempty"`

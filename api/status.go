@@ -5,10 +5,10 @@ type Status struct {
 	Version string `json:"version"`
 	// Enabled is the operator's switch.
 	Enabled bool `json:"enabled"`
-	// Available: a create would find a usable engine now, room in the daemon's home,
+	// Available: a create would find a usable engine now, space in the daemon's home,
 	// and an audit log that can be written.
 	Available bool `json:"available"`
-	// Reason says why no sandbox can be had, and Message the same for people; empty
+	// Reason says why no sandbox is available, and Message the same for people; empty
 	// where one can.
 	Reason  StatusReason `json:"reason,omitempty"`
 	Message string       `json:"message,omitempty"`
@@ -27,7 +27,7 @@ type Status struct {
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// StatusReason says why no sandbox can be had.
+// StatusReason says why no sandbox is available.
 type StatusReason string
 
 // The reasons. A daemon says one of the first five, a client that gets no answer from
@@ -57,12 +57,12 @@ const (
 type EngineStatus struct {
 	Name      string `json:"name"`
 	Available bool   `json:"available"`
-	// Reason says why not, and how to mend it.
+	// Reason says why not, and how to fix it.
 	Reason string `json:"reason,omitempty"`
 }
 
 // What an engine may keep programs from in directories of the host: to connect or send to
-// a unix socket of the host's that lies there. EnforcesMountSockets is about directories
+// a unix socket of the host there. EnforcesMountSockets is about directories
 // to write, EnforcesReadOnlyMountSockets about those to read, where it holds for opening a
 // named pipe to write as well.
 const (
@@ -76,7 +76,7 @@ const (
 const EnforcesKernelTables = "kernel_tables"
 
 // EnforcesKernelFiles is that no file of /proc tells a sandbox what others on the machine do,
-// but for sums that system calls tell as well: memory, load and time since the start.
+// except for sums that system calls tell as well: memory, load and time since the start.
 const EnforcesKernelFiles = "kernel_files"
 
 // EngineReport is what an engine can do on this machine.
@@ -84,7 +84,7 @@ type EngineReport struct {
 	Name   string `json:"name"`
 	Tier   Tier   `json:"tier"`
 	Usable bool   `json:"usable"`
-	// Problems say what is missing, each with how to mend it.
+	// Problems say what is missing, each with its fix.
 	Problems []Problem `json:"problems,omitempty"`
 	// Enforces says for each limit whether it can be enforced: "cpus",
 	// "memory_bytes", "pids", "disk_bytes"; and "egress", whether a sandbox can have a

@@ -27,7 +27,7 @@ type TarInOptions struct {
 	// the whole archive was found good. Otherwise what came before the first error
 	// stays.
 	Atomic bool
-	// Clear removes what was in the directory before, but for Keep and for what is
+	// Clear removes what was in the directory before, except for Keep and for what is
 	// mounted in it. It implies Atomic.
 	Clear bool
 	// Keep are paths that Clear leaves as they are.

@@ -89,7 +89,7 @@ type ToolWritten struct {
 	Line     int `json:"line,omitempty"`
 }
 
-// ToolEdit replaces text in a file. What is changed by somebody else meanwhile is
+// ToolEdit replaces text in a file. A concurrent change by another process is
 // CodeConflict.
 type ToolEdit struct {
 	ToolPlace

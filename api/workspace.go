@@ -109,7 +109,7 @@ type WorkspaceInfo struct {
 	Name   string            `json:"name"`
 	Tenant string            `json:"tenant"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// SizeBytes and Inodes are its bounds; 0 is none.
+	// SizeBytes and Inodes are its bounds; 0 means unbounded.
 	SizeBytes int64       `json:"size_bytes,omitempty"`
 	Inodes    int64       `json:"inodes,omitempty"`
 	Enforced  QuotaHolder `json:"enforced,omitempty"`

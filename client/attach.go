@@ -14,7 +14,7 @@ import (
 type AttachEvent struct {
 	// Stream is where Data came from.
 	Stream api.Stream
-	// Position is that of the first byte of Data; see api.LogEntry.
+	// Position is the position of the first byte of Data; see api.LogEntry.
 	Position int64
 	// Data is valid until the next Recv.
 	Data []byte
@@ -27,8 +27,8 @@ type AttachEvent struct {
 }
 
 // Attachment is a client's place at a process. One goroutine at a time may call
-// Recv; the other methods may be called from any. Somebody must call Recv, for
-// it is what learns that input arrived and that the connection broke.
+// Recv; the other methods may be called from any. The caller must call
+// Recv, which learns that input arrived and that the connection broke.
 //
 // A connection that breaks is made again by Recv, after 3 s, doubling to 60 s.
 // The attach goes on at the same position, and input that the process may not
@@ -47,7 +47,7 @@ type Attachment struct {
 
 	mu      sync.Mutex
 	req     api.AttachRequest // of the next connection
-	link    *attachLink       // nil while there is none
+	link    *attachLink       // nil without a connection
 	in      pending
 	end     error         // what Recv returns for good
 	changed chan struct{} // closed and replaced when anything here does
@@ -90,7 +90,7 @@ func (c *Client) Attach(ctx context.Context, ref, id string, r api.AttachRequest
 func (a *Attachment) Started() api.Started { return a.started }
 
 // Recv waits for the next event. After the event with Exit it returns io.EOF. It
-// ends with an error of the daemon that no waiting mends, or with the context.
+// ends with an error of the daemon that is not retryable, or with the context.
 func (a *Attachment) Recv() (AttachEvent, error) {
 	if len(a.unread) > 0 {
 		ev := a.unread[0]

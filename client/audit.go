@@ -62,7 +62,7 @@ func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.Au
 	})
 }
 
-// VerifyAudit has the daemon prove that nobody changed its audit log. What is wrong
+// VerifyAudit has the daemon verify its audit log. What is wrong
 // with the log is in the report; the error is one of the call.
 func (c *Client) VerifyAudit(ctx context.Context, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	q := url.Values{}

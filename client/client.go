@@ -48,14 +48,14 @@ type Options struct {
 	// TLS is the configuration for an "https://" host; nil is the system's.
 	TLS *tls.Config
 	// CAFile is a file of PEM certificates by which an "https://" host is verified,
-	// beside the system's or those of TLS; empty is none.
+	// in addition to the system's or those of TLS; empty adds none.
 	CAFile string
 	// UserAgent is added to the daemon's log; empty is "cloche-go".
 	UserAgent string
 	// Silence is how long the daemon may answer nothing while a call waits, whatever the
 	// call is for: then it ends with an error of code unavailable. The daemon is asked for a
 	// sign of life meanwhile, so calls that take long are no silence. 0 is
-	// DefaultSilence, and less is for ever.
+	// DefaultSilence, and less waits indefinitely.
 	Silence time.Duration
 	// NoReconnect ends what is followed, and attachments, with the error of the
 	// connection that broke. Without it they make a new one, after 3 s, doubling to
@@ -67,14 +67,14 @@ type Options struct {
 }
 
 // Client is one daemon as one caller sees it. It is safe for concurrent use and
-// holds nothing but idle connections. Make one with New or FromEnv.
+// holds only idle connections. Make one with New or FromEnv.
 type Client struct {
 	host  string
 	base  string
 	token string
 	agent string
 	http  *http.Client
-	// silence is that of the options, or its default.
+	// silence is Options.Silence, or its default.
 	silence time.Duration
 
 	noReconnect bool

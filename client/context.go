@@ -8,8 +8,8 @@ import (
 
 type contextKey struct{}
 
-// NewContext returns a context that carries c, for code that is handed its
-// runtime by whoever starts it.
+// NewContext returns a context that carries c, for code that gets its
+// runtime from its caller.
 func NewContext(ctx context.Context, c *Client) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }

@@ -16,7 +16,7 @@ const (
 	EnvHome  = "CLOCHE_HOME"
 	// EnvCAFile is Options.CAFile.
 	EnvCAFile = "CLOCHE_CA_FILE"
-	// EnvSilence is Options.Silence, such as 45s; 0 is for ever.
+	// EnvSilence is Options.Silence, such as 45s; 0 waits indefinitely.
 	EnvSilence = "CLOCHE_SILENCE"
 )
 

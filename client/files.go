@@ -191,7 +191,7 @@ func (f Files) Remove(ctx context.Context, path string, o api.RemoveFileOptions)
 	return f.c.call(ctx, http.MethodDelete, p, q, nil, nil)
 }
 
-// all are the files of a sandbox for whoever names no access.
+// all are the files of a sandbox with the default access.
 func (c *Client) all(ref string) Files { return c.Files(ref, api.FileAccess{}) }
 
 // ReadFile is Files.Read without an access.

@@ -21,7 +21,7 @@ func WithPullProgress(ctx context.Context, fn func(api.PullProgress)) context.Co
 
 func wantsPull(ctx context.Context) bool { return ctx.Value(pullKey{}) != nil }
 
-// tellPull tells whoever wants to know of ctx's pulls.
+// tellPull reports progress to the observer of ctx's pulls.
 func tellPull(ctx context.Context, p *api.PullProgress) {
 	if fn, ok := ctx.Value(pullKey{}).(func(api.PullProgress)); ok && fn != nil && p != nil {
 		fn(*p)

@@ -25,8 +25,8 @@ func (c *Client) Extend(ctx context.Context, ref string, lifetime time.Duration)
 	return sb, c.call(ctx, http.MethodPost, p, nil, api.Extension{LifetimeMS: lifetime.Milliseconds()}, &sb)
 }
 
-// Pause makes a sandbox's processes stand still. Its idle time stands still with
-// them; its lifetime goes on.
+// Pause pauses a sandbox's processes and its idle time. Its lifetime is not
+// paused.
 func (c *Client) Pause(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/pause")
 }

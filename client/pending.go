@@ -14,7 +14,7 @@ type pending struct {
 	told   bool   // that was said
 }
 
-// add keeps as much of p as there is room for.
+// add keeps as much of p as fits.
 func (q *pending) add(p []byte) int {
 	n := min(len(p), maxPending-len(q.kept))
 	q.kept = append(q.kept, p[:n]...)
@@ -41,7 +41,7 @@ func (q *pending) next() (data []byte, end bool) {
 // daemon counts from where the present one began.
 func (q *pending) ack(offset int64) {
 	if offset > q.base+int64(len(q.kept)) {
-		// That is somebody else's input: what comes next belongs behind it.
+		// That is another client's input: what comes next belongs behind it.
 		q.base, q.kept, q.sent = offset, q.kept[q.sent:], 0
 		return
 	}

@@ -139,7 +139,7 @@ func (c *Client) Delete(ctx context.Context, ref string) (api.Sandbox, error) {
 	return sb, c.call(ctx, http.MethodDelete, p, nil, nil, &sb)
 }
 
-// Stop ends a sandbox in good order: TERM to every process, the grace period,
+// Stop ends a sandbox gracefully: TERM to every process, the grace period,
 // files flushed, then KILL. The record and the logs stay until Remove.
 func (c *Client) Stop(ctx context.Context, ref string, o api.StopOptions) (api.Sandbox, error) {
 	var sb api.Sandbox

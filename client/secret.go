@@ -8,7 +8,7 @@ import (
 )
 
 // Secrets returns the secrets that the caller may ask for by name, without their
-// values, which nobody is told.
+// values, which no call returns.
 func (c *Client) Secrets(ctx context.Context) (api.SecretList, error) {
 	var l api.SecretList
 	return l, c.call(ctx, http.MethodGet, "/secrets", nil, nil, &l)

@@ -15,7 +15,7 @@ const archiveType = "application/zip"
 
 // SkillFileOptions choose what SkillFiles lists.
 type SkillFileOptions struct {
-	// Path is the directory; "" is that of the skill.
+	// Path is the directory; "" is the skill's own.
 	Path string
 	// Hidden lists what begins with a dot as well.
 	Hidden bool

@@ -63,8 +63,8 @@ func (c *Client) settle(ctx context.Context, ref, verb string) (api.Diff, error)
 	return d, c.call(ctx, http.MethodPost, p, nil, nil, &d)
 }
 
-// CreateSnapshot makes a snapshot of the files of a sandbox, whose processes stand
-// still meanwhile. SandboxSpec.Snapshot begins a sandbox with it.
+// CreateSnapshot makes a snapshot of the files of a sandbox, which is paused
+// meanwhile. SandboxSpec.Snapshot starts a sandbox from it.
 func (c *Client) CreateSnapshot(ctx context.Context, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
 	var snap api.Snapshot
 	p, err := sandboxPath(ref, "/snapshots")

@@ -22,7 +22,7 @@ func (c *Client) Status(ctx context.Context) (api.Status, error) {
 	return s, c.call(ctx, http.MethodGet, "/status", nil, nil, &s)
 }
 
-// Standing is Status for whoever asks again and again and wants no error: a daemon
+// Standing is Status for callers that poll and want no error: a daemon
 // that cannot be asked is a status too, with the reason why. What it says of engine and
 // sandboxes is then nothing.
 func (c *Client) Standing(ctx context.Context) api.Status {

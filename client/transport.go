@@ -21,7 +21,7 @@ import (
 )
 
 // ErrNotRunning is the cause of an error for a daemon that is not there: no
-// socket, or nobody listening at it. It is never the cause where a daemon
+// socket, or no listener at it. It is never the cause where a daemon
 // exists and refuses this caller.
 var ErrNotRunning = errors.New("no daemon is listening")
 
@@ -53,7 +53,7 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, in
 
 // callKeyed is call for a request that makes something under an id that the
 // caller chose, which makes it safe to repeat. When the connection breaks, so
-// that nobody knows whether it was done, it is sent a second time.
+// that the outcome is unknown, it is sent a second time.
 func (c *Client) callKeyed(ctx context.Context, id, path string, in, out any) error {
 	err := c.call(ctx, http.MethodPost, path, nil, in, out)
 	if id != "" && errors.Is(err, errBroken) && !errors.Is(err, errSilent) && ctx.Err() == nil {

@@ -34,7 +34,7 @@ func (l *Log) missed(err error, locked bool) {
 	l.failed.err = err
 	l.failed.reason = "they could not be written"
 	if isFull(err) {
-		l.failed.reason = "there was no room"
+		l.failed.reason = "there was no space"
 	}
 	if locked && l.known != nil {
 		// The head's file has its room already.
@@ -54,9 +54,9 @@ func (l *Log) missed(err error, locked bool) {
 		return
 	}
 	l.failed.now = true
-	does := "what needs a record is refused until there is room"
+	does := "operations that need a record are refused until there is space"
 	if l.opts.Degrade && isFull(err) {
-		does = "requests are served without a record until there is room, and counted"
+		does = "requests are served without a record until there is space, and counted"
 	}
 	l.opts.Logger.Error("the audit log cannot be written: "+does, "error", err)
 	l.alarm(api.EventAuditFailing, "the audit log cannot be written: "+does)

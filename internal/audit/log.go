@@ -141,7 +141,7 @@ func (l *Log) open() (err error) {
 	}
 	if isFull(err) {
 		l.at = position{}
-		l.opts.Logger.Error("the audit log has no room", "error", err)
+		l.opts.Logger.Error("the audit log has no space", "error", err)
 		return nil
 	}
 	return err

@@ -153,7 +153,7 @@ func (a *app) printStatus(st api.Status) error {
 func problemLines(indent string, p api.Problem) string {
 	text := fmt.Sprintf("%sproblem: %s\n", indent, oneLine(p.What))
 	if p.Mend != "" {
-		text += fmt.Sprintf("%smend: %s\n", indent, oneLine(p.Mend))
+		text += fmt.Sprintf("%sfix: %s\n", indent, oneLine(p.Mend))
 	}
 	return text
 }

@@ -77,7 +77,7 @@ func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 	switch o.Outcome {
 	case "", "granted", "ok", "refused", "failed":
 	default:
-		return o, api.Invalid("outcome", "--outcome %q is none", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+		return o, api.Invalid("outcome", "--outcome %q does not exist", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
 	}
 	return o, nil
 }

@@ -35,7 +35,7 @@ func auditLines() []string {
 	var out []string
 	var head chain.Head
 	for _, body := range []string{
-		`"time":"2020-11-21T09:30:00Z","tenant":"","verb":"audit","chain":{"kind":"gap","count":3,"reason":"there was no room"}`,
+		`"time":"2020-11-21T09:30:00Z","tenant":"","verb":"audit","chain":{"kind":"gap","count":3,"reason":"there was no space"}`,
 		`"time":"2020-11-21T09:30:00Z","tenant":"t\u001b[2J","verb":"create","sandbox":"sb-1","outcome":"refused","code":"denied","rule":"mounts","details":{"argv":"a\u000a2020 forged"}`,
 		`"time":"2020-11-21T09:30:00Z","tenant":"t","verb":"usage","sandbox":"sb-1","outcome":"ok","usage":{"cpu_seconds":1.5,"gib_seconds":2,"seconds":3}`,
 	} {
@@ -51,7 +51,7 @@ func TestAuditTail(t *testing.T) {
 	f.audit = auditLines()
 	home := f.listen()
 	stamp := time.Date(2020, 11, 21, 9, 30, 0, 0, time.UTC).Local().Format("2006-01-02T15:04:05.000Z07:00")
-	want := stamp + " 1 - - audit - gap 3 records could not be written there was no room\n" +
+	want := stamp + " 1 - - audit - gap 3 records could not be written there was no space\n" +
 		stamp + " 2 refused t\uFFFD[2J create sb-1 code=denied rule=mounts argv=a 2020 forged\n" +
 		stamp + " 3 ok t usage sb-1 cpu=1.500s memory=2.0GiBs time=3.0s\n"
 	if got := runCLI(t, homeEnv(home), nil, nil, "audit", "tail", "--verb", "exec", "--outcome", "ok", "--tenant", "t", "--sandbox", "sb-1"); got != (result{0, want, ""}) {
@@ -65,7 +65,7 @@ func TestAuditTail(t *testing.T) {
 	}
 	for args, says := range map[string]string{
 		"tail --outcome good": "outcomes are", "tail -n -3": "less than none", "tail --since yesterday": "neither a number", "tail --until 7": "neither a time",
-		"tail x": "want none", "verify a b": "one home or file", "verify --anchor 7": "is none", "verify --anchor 7:abc": "is none", "usage --since 7": "number of a record",
+		"tail x": "want none", "verify a b": "one home or file", "verify --anchor 7": "is not valid", "verify --anchor 7:abc": "is not valid", "usage --since 7": "number of a record",
 		"export -o /": "does not exist yet",
 	} {
 		if got := runCLI(t, homeEnv(home), nil, nil, append([]string{"audit"}, strings.Fields(args)...)...); got.status != 125 || !strings.Contains(got.err, says) {
@@ -96,7 +96,7 @@ func TestAuditExportVerifiesOffline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("note: 3 records could not be written: there was no room (audit.ndjson line 1)\nthe chain is whole: 3 records, 1 to 3 (files: 1)\nanchor: 3:%s\n", last.Hash)
+	want := fmt.Sprintf("note: 3 records could not be written: there was no space (audit.ndjson line 1)\nthe chain is whole: 3 records, 1 to 3 (files: 1)\nanchor: 3:%s\n", last.Hash)
 	if got := runCLI(t, nowhere, nil, nil, "audit", "verify", file, "--anchor", "3:"+last.Hash); got != (result{0, want, ""}) {
 		t.Errorf("%+v\nwant %s", got, want)
 	}

@@ -316,7 +316,7 @@ func TestDoctor(t *testing.T) {
 	}
 	f.status.Available = false
 	got := runCLI(t, homeEnv(home), nil, nil, "doctor")
-	if got.status != 1 || !strings.Contains(got.out, "mend: enable them") || !strings.HasSuffix(got.out, "\ngvisor: not usable: no user namespaces\n") {
+	if got.status != 1 || !strings.Contains(got.out, "fix: enable them") || !strings.HasSuffix(got.out, "\ngvisor: not usable: no user namespaces\n") {
 		t.Errorf("%+v", got)
 	}
 }

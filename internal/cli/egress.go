@@ -116,7 +116,7 @@ Kinds are opened, closed, refused, request and changed.`,
 			}
 			for _, k := range kinds {
 				if !slices.Contains(api.EgressKinds(), api.EgressKind(k)) {
-					return api.Invalid("kind", "--kind %q is none", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
+					return api.Invalid("kind", "--kind %q does not exist", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
 				}
 				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}

@@ -112,7 +112,7 @@ func endpointOption(e *api.Endpoint, option string) string {
 		e.Audit = &api.EndpointAudit{Capture: value}
 		return ""
 	case said:
-		return "has an option " + strconv.Quote(clip(key)) + ", which is none of user, record, match, pace, probe, once, audit and body-filter"
+		return "has an option " + strconv.Quote(clip(key)) + ", which is not one of user, record, match, pace, probe, once, audit and body-filter"
 	}
 	e.Presets = append(e.Presets, option)
 	return ""

@@ -38,18 +38,16 @@ The command is executed without a shell. With --image and no command, the
 image's own command runs: its entrypoint and default arguments. They are never
 added to a command that you give. A missing image is pulled first.
 
-Standard input is passed on if it isn't a terminal, or with -i or -t. Signals
-are passed to the command; a second interrupt within a second kills it. Changes
-by the policy and limits that this machine can't enforce are printed on standard
-error.
+Standard input is passed on if it isn't a terminal, or with -i or -t. Signals are
+passed on too; a second interrupt within a second kills the command. Changes by
+the policy and unenforced limits are printed on standard error.
 
 On a terminal, control characters of the output are printed and have no effect,
-except for colours. --raw passes them through, and so does -t, which gives the
-command a terminal.
+except for colours. --raw and -t pass them through; -t also gives a terminal.
 
-With --detach the command is a managed process in a sandbox that stays. The name
-of the sandbox is printed: "cloche logs" and "cloche ps" show the process,
-"cloche rm -f" ends both. It needs a daemon.
+With --detach the command is a managed process in a sandbox that stays and whose
+name is printed: "cloche logs" and "cloche ps" show it, "cloche rm -f" ends both.
+It needs a daemon.
 
 With --json the output is collected and the result written as JSON: the sandbox
 and how the command ended. Input is then passed on only with -i.`,

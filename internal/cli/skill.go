@@ -186,7 +186,7 @@ func (a *app) skillShowCommand() *cobra.Command {
 				}
 				signed := sk.SignedBy
 				if signed == "" {
-					signed = "nobody that the operator trusts"
+					signed = "no key that the operator trusts"
 				}
 				_, err = fmt.Fprintf(a.stdio.Out, "name:         %s\ndisplay name: %s\ndescription:  %s\ndirectory:    %s\nsigned by:    %s\nchanged:      %s\n\n%s\n",
 					printable(sk.Name), printable(sk.DisplayName), printable(strings.Join(strings.Fields(sk.Description), " ")), printable(sk.Dir), signed, sk.UpdatedAt.Format(time.RFC3339), printableLines(sk.Instructions))

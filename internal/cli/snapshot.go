@@ -66,7 +66,7 @@ func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, re
 		return a.printJSON(snap)
 	}
 	if !snap.Consistent {
-		a.warn("snapshot %s: the sandbox could not stand still, so its files may be of several moments", snap.Name)
+		a.warn("snapshot %s: the sandbox could not be paused, so its files may be from several moments", snap.Name)
 	}
 	for _, skip := range snap.Left {
 		a.warn("snapshot %s leaves out %s: %s", snap.Name, printable(skip.Path), printable(skip.Reason))

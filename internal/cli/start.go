@@ -170,7 +170,7 @@ func parseRestart(s string) (*api.Restart, error) {
 		if bounded {
 			n, err := strconv.Atoi(count)
 			if err != nil || n < 1 {
-				return bad("has a number that is none, or less than 1")
+				return bad("has an invalid number, or one less than 1")
 			}
 			r.MaxRestarts = n
 		}

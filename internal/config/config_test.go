@@ -127,7 +127,7 @@ func TestUnknownKeys(t *testing.T) {
 	}
 	for text, says := range map[string]string{
 		"nope: 1": "line 1, column 1: nope", "log: {size: warn}": "log.size", "home: /x": "home", "log: warn": "keys with values", "listen: a": "a list",
-		"listen: [a, [b]]": "single values", "listen: [null]": "single values", "log: {level: [a]}": "one value", "rules: a\nrules: b": "line 2, column 1: rules: the key is here twice",
+		"listen: [a, [b]]": "single values", "listen: [null]": "single values", "log: {level: [a]}": "one value", "rules: a\nrules: b": "line 2, column 1: rules: duplicate key",
 		"- a": "keys with values", "a: [": "cannot be read", "rules: a\n---\nrules: b": "more than one", "log:\n  level: loud": "loud", "listen:": "no value",
 	} {
 		_, _, err := config.Resolve(keys(), config.Input{File: []byte(text)})

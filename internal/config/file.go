@@ -58,7 +58,7 @@ func (r *reader) mapping(path string, n ast.Node) error {
 			name = path + "." + name
 		}
 		if seen[name] {
-			return wrong(name, iter.Key(), "the key is here twice")
+			return wrong(name, iter.Key(), "duplicate key")
 		}
 		seen[name] = true
 		if err := r.value(name, iter.Key(), iter.Value()); err != nil {

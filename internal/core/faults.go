@@ -43,7 +43,7 @@ func (f faults) blocks() (reason api.StatusReason, message string) {
 func (f faults) problems() []api.Problem {
 	var out []api.Problem
 	if f.home != "" {
-		out = append(out, api.Problem{What: "the file system of the daemon's home " + f.home, Mend: "remove what is not needed, or make it larger"})
+		out = append(out, api.Problem{What: "the file system of the daemon's home " + f.home, Mend: "remove unneeded files, or make it larger"})
 	}
 	if f.audit {
 		does := "requests are served without a record, and counted"

@@ -95,7 +95,7 @@ func fullDisk(err error) error {
 	}
 	e := api.Errorf(api.CodeNoCapacity, "the disk is full where Cloche keeps its state").WithCause(err)
 	e.Retryable = true
-	return e.WithHint("make room there, of bytes or of inodes, and try again")
+	return e.WithHint("free space or inodes there, and try again")
 }
 
 // Ended records that a sandbox ended without being asked to.
@@ -160,7 +160,7 @@ func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
 
 // meaning is what a rule says, in a sentence about a path.
 var meaning = map[api.PathAccess]string{
-	api.AccessNone:  "a rule lets nobody use",
+	api.AccessNone:  "a rule denies",
 	api.AccessRead:  "a rule lets be read only",
 	api.AccessWrite: "a rule keeps in its place",
 }

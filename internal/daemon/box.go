@@ -40,7 +40,7 @@ func (h *app) openBox(ctx context.Context, cfg Config) (*box, error) {
 	token := strings.TrimSpace(os.Getenv("LANGBOT_BOX_CONTROL_TOKEN"))
 	wd, err := os.Getwd()
 	if err != nil {
-		return nil, fmt.Errorf("open the LangBot API server: %w", err)
+		return nil, fmt.Errorf("open the LangBot listener: %w", err)
 	}
 	server, err := langbot.New(ctx, langbot.Options{
 		Core: langbot.FromCore(h.core), Dir: h.home.path("box"), SkillsDir: cmp.Or(cfg.SkillsDir, h.home.path("skills")), WorkDir: wd, Token: token,
@@ -65,7 +65,7 @@ func (h *app) openBox(ctx context.Context, cfg Config) (*box, error) {
 	}
 	b := &box{server: server, failed: make(chan error, 2), http: &http.Server{Handler: server.Handler(), ReadHeaderTimeout: boxHeaderTimeout}}
 	if err != nil {
-		h.log.Warn("relays and probes are not served, for their address cannot be had", "address", at, "error", err)
+		h.log.Warn("relays and probes are not served, because their address is not available", "address", at, "error", err)
 	} else {
 		if token == "" {
 			h.log.Info("there is no control token, so only the user that the daemon runs as is served, from this machine: set LANGBOT_BOX_CONTROL_TOKEN for others")

@@ -57,7 +57,7 @@ func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	}
 	defer dir.Close()
 	if err := hostfile.Guarded(dir); err != nil {
-		return nil, api.Errorf(api.CodeDenied, "the directory %s %w, and whoever connects would be taken for its owner", dir.Name(), err).
+		return nil, api.Errorf(api.CodeDenied, "the directory %s %w, and every process that connects would count as its owner", dir.Name(), err).
 			WithHint("listen in a directory that only you can enter, or at tcp://127.0.0.1:7070, where a token is shown")
 	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)

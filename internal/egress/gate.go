@@ -282,7 +282,7 @@ func (g *Gate) Flows() int {
 	return len(g.flows) + g.polite
 }
 
-var errClosed = errors.New("the sandbox's way out was closed")
+var errClosed = errors.New("the sandbox's network was closed")
 
 // Close resets all flows and waits until they are gone. It is idempotent.
 // Whatever comes after it is refused.

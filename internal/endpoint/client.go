@@ -56,7 +56,7 @@ func (e *Endpoint) Attach(o Opener) (detach func(), err error) {
 		a.end()
 		e.upstream.Load().retire()
 		if left == 0 && !e.draining() {
-			e.Enter(api.EndpointDegraded, "nobody is attached to serve it")
+			e.Enter(api.EndpointDegraded, "no client is attached to serve it")
 		}
 	}, nil
 }
@@ -64,7 +64,7 @@ func (e *Endpoint) Attach(o Opener) (detach func(), err error) {
 // maxClients bounds those who are attached to one endpoint.
 const maxClients = 16
 
-var errUnattached = &codedError{codeUnattached, errors.New("nobody is attached")}
+var errUnattached = &codedError{codeUnattached, errors.New("no client is attached")}
 
 // reverse opens a stream to the client whose turn it is.
 func (e *Endpoint) reverse(ctx context.Context) (net.Conn, error) {

@@ -78,7 +78,7 @@ func faultOf(code string) fault {
 	case codeDraining:
 		return fault{503, "this endpoint is being taken away", 0, ""}
 	case codeUnattached:
-		return fault{503, "nobody is attached to serve this endpoint", 1, "nobody is attached to serve it"}
+		return fault{503, "no client is attached to serve this endpoint", 1, "no client is attached to serve it"}
 	case codeUnreachable:
 		return fault{502, "the service behind this endpoint cannot be reached", 1, "its target cannot be reached"}
 	case codeTargetDenied:
@@ -96,7 +96,7 @@ func faultOf(code string) fault {
 	case codeReplay:
 		return fault{422, "the recording does not answer this", 0, ""}
 	case codeSecret:
-		return fault{500, "what the host adds to the request cannot be had", 0, "a secret of it cannot be had"}
+		return fault{500, "a header that the host adds is not available", 0, "one of its secrets is not available"}
 	}
 	return fault{502, "the request failed", 0, ""}
 }

@@ -317,7 +317,7 @@ func (b *repeatBook) awaited(p *repeated) bool {
 	return p.waiters > 0
 }
 
-var errAbandoned = errors.New("nobody waits for the answer any more")
+var errAbandoned = errors.New("no client waits for the answer any more")
 
 // joined is a body of which a part was read already.
 type joined struct {

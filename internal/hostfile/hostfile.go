@@ -11,7 +11,7 @@ import (
 )
 
 // ErrLocked says that somebody else has the lock of a file.
-var ErrLocked = errors.New("somebody else has the lock")
+var ErrLocked = errors.New("another process has the lock")
 
 // CreateTemp makes a file with a name that begins with prefix and that nobody has. It is
 // opened as OpenFile does.

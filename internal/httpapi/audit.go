@@ -34,7 +34,7 @@ func (s *Server) verifyAudit(w http.ResponseWriter, r request) error {
 		n, hash, ok := strings.Cut(text, ":")
 		seq, err := strconv.ParseInt(n, 10, 64)
 		if !ok || err != nil || seq < 1 || !isHash(hash) {
-			q.fail("anchor", "anchor %q is none", clip(text, 80)).WithHint("want the number of a record and its hash, such as 17:0123…")
+			q.fail("anchor", "anchor %q is not valid", clip(text, 80)).WithHint("want the number of a record and its hash, such as 17:0123…")
 			break
 		}
 		o.Anchors = append(o.Anchors, api.AuditAnchor{Seq: seq, Hash: hash})

@@ -34,7 +34,7 @@ func platform(s string) (v1.Platform, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 || len(parts) > 3 || len(s) > 64 || parts[0] != "linux" || parts[1] == "" {
-		return v1.Platform{}, api.Invalid("platform", "platform %q is none that an image can be for", clip(s)).
+		return v1.Platform{}, api.Invalid("platform", "platform %q does not exist for images", clip(s)).
 			WithHint(`write it as "linux/amd64" or "linux/arm/v7"`)
 	}
 	p := v1.Platform{OS: parts[0], Architecture: parts[1]}

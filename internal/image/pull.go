@@ -69,7 +69,7 @@ func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (api.Image
 		if _, ok := errors.AsType[*api.Error](err); !ok && ctx.Err() != nil {
 			return api.Image{}, fromContext(ctx, ref, err)
 		}
-		return api.Image{}, hinted(err, "the image is damaged or made wrongly: whoever built it has to push it again, or use another")
+		return api.Image{}, hinted(err, "the image is damaged or invalid: push it again, or use another one")
 	}
 	p.report.say(api.PullProgress{Phase: api.PullDone})
 	return r.image(ref.Familiar()), nil

@@ -109,7 +109,7 @@ func (s *Store) Create(w Wish) (api.Key, string, error) {
 	s.prune(at)
 	if len(s.keys) >= maxKeys {
 		s.mu.Unlock()
-		return api.Key{}, "", api.Errorf(api.CodeNoCapacity, "no room for another key: there are %d", maxKeys).
+		return api.Key{}, "", api.Errorf(api.CodeNoCapacity, "too many keys: there are %d", maxKeys).
 			WithHint("revoke those that are not used; one that is revoked stays on record for %d days", int(keptDead.Hours()/24))
 	}
 	s.add(k, hashOf(text))

@@ -231,7 +231,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func startError(err error) error {
 	var f *failure
 	if errors.As(err, &f) {
-		return api.Invalid("config", "%s", f.text).WithHint("mend the box section of the configuration")
+		return api.Invalid("config", "%s", f.text).WithHint("fix the box section of the configuration")
 	}
 	return err
 }
@@ -302,7 +302,7 @@ func (s *Server) choice(ctx context.Context) choice {
 	}
 	if r := answer.Refusal; r != nil && unheldLimit(r) {
 		c.available = false
-		c.reason = r.Message + "; LangBot sends limits with every session: mend that, or set BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true to run sessions without the limits that cannot be enforced"
+		c.reason = r.Message + "; LangBot sends limits with every session: fix that, or set BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true to run sessions without the limits that cannot be enforced"
 	}
 	return c
 }

@@ -117,7 +117,7 @@ func (s *boxSpec) check() error {
 	case s.Network != "off" && s.Network != "on":
 		return wrong("network", "%.40q is neither off nor on", s.Network)
 	case !isMode(s.HostPathMode):
-		return wrong("host_path_mode", "%.40q is none of none, ro and rw", s.HostPathMode)
+		return wrong("host_path_mode", "%.40q is not one of none, ro and rw", s.HostPathMode)
 	case !(s.CPUs > 0):
 		return wrong("cpus", "it must be more than 0")
 	case s.MemoryMB < 32:

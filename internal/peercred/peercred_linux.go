@@ -48,7 +48,7 @@ func UIDOf(fd int) (int, error) {
 func sameNamespaces(pid int) error {
 	// A /proc of another process namespace has other numbers.
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return errors.Join(errors.New("/proc is not that of this process namespace"), err)
+		return errors.Join(errors.New("/proc does not belong to this process namespace"), err)
 	}
 	for _, ns := range []string{"user", "pid"} {
 		same, err := sameNamespace(pid, ns)

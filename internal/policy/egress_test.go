@@ -225,7 +225,7 @@ func TestEgressFileErrors(t *testing.T) {
 		"profile":        {"profiles: {x: {egress: {allow: ['::1']}}}", "profiles.x.egress.allow[0]", "IPv6"},
 		"tenant":         {"tenants: {x: {egress: {limits: {bytes_in: -1}}}}", "", ""},
 		"key":            {"egress: {alow: []}", "egress.alow", "no key"},
-		"twice":          {"egress: {allow: [], allow: []}", "egress.allow", "twice"},
+		"twice":          {"egress: {allow: [], allow: []}", "egress.allow", "duplicate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.ParseRules([]byte(c.text))

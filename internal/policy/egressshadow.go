@@ -71,7 +71,7 @@ func shadowedEgress(r Rules, report reporter) {
 				}
 			}
 			if slices.ContainsFunc(w.rules, requests.Opaque) {
-				report(warning(w.field, "%s %s is refused to whoever asks: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
+				report(warning(w.field, "%s %s is always refused: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
 					WithHint("write it without port, which is HTTP and TLS on 80 and 443"))
 			}
 		}

@@ -272,7 +272,7 @@ func parseTarget(s string) (t endpointTarget, wrong string) {
 	t.port = uint16(n)
 	if a, err := netip.ParseAddr(t.host); err == nil {
 		if rule.Never(a) {
-			return t, "has an address that is no target for anybody"
+			return t, "has an address that is never a target"
 		}
 		t.host = a.String()
 	} else if name, err := rule.ParseName(t.host); err != nil && t.host != "localhost" {
@@ -336,7 +336,7 @@ func cleanPhases(field string, e *api.Endpoint) *api.Error {
 	for i, p := range e.Phases {
 		if !slices.Contains(all, p) || slices.Contains(e.Phases[:i], p) {
 			one := at(under(field, "phases"), i)
-			return api.Invalid(one, "%s %s is not a phase, or is here twice", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
+			return api.Invalid(one, "%s %s is not a phase, or is a duplicate", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
 		}
 	}
 	return nil
@@ -347,7 +347,7 @@ func cleanEndpointEnv(field string, e *api.Endpoint) *api.Error {
 	for i, p := range e.Presets {
 		if _, ok := presets[p]; !ok || slices.Contains(e.Presets[:i], p) {
 			one := at(under(field, "presets"), i)
-			return api.Invalid(one, "%s %s is not a preset, or is here twice", one, show(p)).
+			return api.Invalid(one, "%s %s is not a preset, or is a duplicate", one, show(p)).
 				WithHint("write some of %s", strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 		}
 	}
@@ -394,7 +394,7 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 	}
 	field = under(field, "http.secret_headers")
 	if !available {
-		return unsupported(field, "secrets cannot be had here, and the endpoint needs some").
+		return unsupported(field, "secrets are not available here, and the endpoint needs some").
 			WithHint("leave secret_headers out, and let the service behind the endpoint add them")
 	}
 	for _, header := range slices.Sorted(maps.Keys(e.HTTP.SecretHeaders)) {

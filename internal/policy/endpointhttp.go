@@ -90,7 +90,7 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !headerToken(name) || housesHeader(canonical) {
 			return api.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
-				WithHint("write the name of a header of the request itself; how it is sent, and who sends it, is for Cloche to say")
+				WithHint("write the name of an end-to-end header; Cloche sets headers about the connection and the client")
 		}
 		if by := seen[canonical]; by != "" {
 			return api.Invalid(one, "%s: header %s is in %s too", one, show(name), by).WithHint("say it once")

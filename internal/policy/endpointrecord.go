@@ -23,7 +23,7 @@ func cleanRecording(field string, e *api.Endpoint) *api.Error {
 		return nil
 	}
 	if one := under(field, "replay"); !replays {
-		return api.Invalid(one, "%s is for the target of a recording, and %s is none", one, show(e.Target)).WithHint("leave it out, or write replay:NAME as the target")
+		return api.Invalid(one, "%s is for the target of a recording, and %s is not one", one, show(e.Target)).WithHint("leave it out, or write replay:NAME as the target")
 	}
 	if one, m := under(field, "replay.match"), e.Replay.Match; m != "" && m != api.ReplayByDigest && m != api.ReplayByOrder {
 		return api.Invalid(one, "%s is %s", one, show(m)).WithHint("write digest or order")

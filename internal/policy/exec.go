@@ -180,7 +180,7 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 // execPhase is one in which programs run commands.
 func execPhase(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if p := x.req.Phase; p != "" && !slices.Contains(api.ExecPhases(), p) {
-		return api.Invalid("phase", "phase %s is none in which a program runs commands", show(p)).
+		return api.Invalid("phase", "phase %s does not run commands", show(p)).
 			WithHint("one of %s, or leave it out", strings.Join(api.ExecPhases(), ", "))
 	}
 	return nil

@@ -146,7 +146,7 @@ func checkFiles(d *decision) *api.Error {
 			return err
 		}
 		if by, dup := taken[f.Path]; dup {
-			return api.Invalid(field+".path", "%s.path %s is also that of %s", field, show(f.Path), by).
+			return api.Invalid(field+".path", "%s.path %s is also the path of %s", field, show(f.Path), by).
 				WithHint("write each file once")
 		}
 		taken[f.Path] = field

@@ -209,7 +209,7 @@ func nameOf(text string, id *api.Identity, rule NameRule) (string, *api.Error) {
 	}
 	values := t.values(id)
 	if shared(values) && !rule.AllowShared {
-		return "", denied(ruleSharedName, "identity", "the template %s names a sandbox that nobody in particular has: the request does not say for whom it is", show(text)).
+		return "", denied(ruleSharedName, "identity", "the template %s names a sandbox for no particular user: the request has no identity", show(text)).
 			WithHint("set %s in identity; the smallest rule that would allow it is `names: {allow_shared: true}`", strings.Join(t.wants(), " or "))
 	}
 	return t.name(values), nil
@@ -471,7 +471,7 @@ func shadowedNames(r Rules, report reporter) {
 	}
 	for _, v := range t.wants() {
 		if !slices.Contains([]string{varLauncherType, varLauncherID, varSenderID, varQueryID}, v) {
-			report(warning("names.template", "{%s} in the forced template %s is none of the identity's own: whoever makes requests chooses its value", v, show(text)).
+			report(warning("names.template", "{%s} in the forced template %s isn't part of the verified identity: the caller chooses its value", v, show(text)).
 				WithHint("use {launcher_type}, {launcher_id}, {sender_id} or {query_id}"))
 		}
 	}

@@ -186,14 +186,14 @@ func (d *decision) secretMode(field string, use *api.SecretUse, r SecretRule) *a
 			WithHint("write %q or %q, or leave it out for what the operator's rule says", api.SecretPlaceholder, api.SecretEnv)
 	}
 	if !slices.Contains(modes, use.Mode) {
-		return denied(keyed("secrets", r.Name)+".mode", field+".mode", "secret %s may be had as %s, and not as %s", show(use.Name), modes[0], use.Mode).
+		return denied(keyed("secrets", r.Name)+".mode", field+".mode", "secret %s is available as %s, and not as %s", show(use.Name), modes[0], use.Mode).
 			WithHint("leave mode out; the smallest rule that would allow it is `mode: %s` at the secret", modeEither)
 	}
 	if use.Mode != api.SecretPlaceholder {
 		return nil
 	}
 	if d.spec.Network != networkOn {
-		return denied(keyed("secrets", r.Name)+".mode", field, "secret %s is put in the place of its placeholder on the way out, and this sandbox has no network", show(use.Name)).
+		return denied(keyed("secrets", r.Name)+".mode", field, "secret %s replaces its placeholder in requests, and this sandbox has no network", show(use.Name)).
 			WithHint("ask for a network, with egress to %s", strings.Join(r.canonicalHosts(), ", "))
 	}
 	if d.facts.NoInterception != nil {
@@ -232,7 +232,7 @@ func checkTrust(d *decision) *api.Error {
 	for _, name := range TrustVariables() {
 		if _, own := d.spec.Env[name]; own {
 			d.unenforced = append(d.unenforced, api.Unenforced{
-				Field: "env." + name, Reason: "TLS is opened on the way out, and programs that go by this variable of the request's own may not trust that",
+				Field: "env." + name, Reason: "TLS is opened, and programs that use this variable of the request may not trust it",
 			})
 		}
 	}

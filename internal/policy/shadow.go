@@ -159,7 +159,7 @@ func shadowedLimits(r Rules, report reporter) {
 		p, _ := resolveProfile(name, r)
 		for _, l := range limits() {
 			if _, ok := l.ruled(&rule.Ceilings); ok && p.locks(l.field) {
-				report(warning(field+".ceilings."+l.key, "%s.ceilings.%s changes nothing but the default: %s is locked", field, l.key, l.field).
+				report(warning(field+".ceilings."+l.key, "%s.ceilings.%s changes only the default: %s is locked", field, l.key, l.field).
 					WithHint("set %s.defaults.%s, or unlock it", field, l.key))
 			}
 		}

@@ -91,7 +91,7 @@ func (d *document) mapping(path string, n ast.Node, t reflect.Type) {
 			one = path + "." + one
 		}
 		if first, twice := seen[name]; twice {
-			d.report(at, api.Invalid(one, "the key %s is here twice, first in line %d", show(name), first.line).WithHint("keep one of them"))
+			d.report(at, api.Invalid(one, "duplicate key %s, first in line %d", show(name), first.line).WithHint("keep one of them"))
 			continue
 		}
 		seen[name] = at

@@ -69,11 +69,11 @@ func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, rules Rules) (
 	}
 	p.bytesLeft = p.maxBytes - facts.Bytes
 	if facts.Count >= p.maxCount {
-		return SnapshotPermit{}, tooMany(countRule, "no room for another snapshot: there are %d, and %s is %d", facts.Count, countRule, p.maxCount).
+		return SnapshotPermit{}, tooMany(countRule, "too many snapshots: there are %d, and %s is %d", facts.Count, countRule, p.maxCount).
 			WithHint("remove one with: cloche snapshot rm NAME")
 	}
 	if p.bytesLeft <= 0 {
-		return SnapshotPermit{}, tooMany(bytesRule, "no room for another snapshot: they have %d bytes, and %s is %d", facts.Bytes, bytesRule, p.maxBytes).
+		return SnapshotPermit{}, tooMany(bytesRule, "too many bytes in snapshots: they have %d bytes, and %s is %d", facts.Bytes, bytesRule, p.maxBytes).
 			WithHint("remove one with: cloche snapshot rm NAME")
 	}
 	return p, nil

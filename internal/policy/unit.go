@@ -48,7 +48,7 @@ func parseSize(s string) (Size, error) {
 	}[unit]
 	n, err := strconv.ParseFloat(digits, 64)
 	if !ok || err != nil || math.IsNaN(n) || n < 0 || n*scale > 1<<50 {
-		return 0, fmt.Errorf("size %s is none: write bytes or a unit, such as 1048576, 512MiB or 2GiB", show(s))
+		return 0, fmt.Errorf("size %s is not valid: write bytes or a unit, such as 1048576, 512MiB or 2GiB", show(s))
 	}
 	return Size(n * scale), nil
 }
@@ -57,7 +57,7 @@ func parseSize(s string) (Size, error) {
 func parseDuration(s string) (Duration, error) {
 	v, err := time.ParseDuration(strings.TrimSpace(s))
 	if err != nil || v < 0 || v > maxTimeoutMS*time.Millisecond {
-		return 0, fmt.Errorf("time %s is none: write a number with a unit, such as 90s, 5m or 1h30m", show(s))
+		return 0, fmt.Errorf("time %s is not valid: write a number with a unit, such as 90s, 5m or 1h30m", show(s))
 	}
 	return Duration(v), nil
 }

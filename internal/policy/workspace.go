@@ -145,7 +145,7 @@ func checkWorkspaceBound(d *decision) *api.Error {
 	case w.Inodes == 0:
 		w.Inodes = usualInodesOf(w.SizeBytes)
 	case w.Inodes > most && d.demanded[fieldWorkspaceInodes] && d.profile.ruled[fieldWorkspaceInodes] == "":
-		return api.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has room for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
+		return api.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has space for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
 			WithHint("ask for at most %d, one for each %s, or for a larger workspace", most, formatSize(inodeBytes))
 	}
 	w.Inodes = min(w.Inodes, most)
@@ -220,9 +220,9 @@ func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 		e := unsupported(field, "%s was asked for, and this machine cannot hold a workspace to it: %s", field, reason)
 		if rule := d.profile.ruled[field]; rule != "" {
 			e.Rule = rule
-			return e.WithHint("the operator's rule %s demands this; mend what is missing, or remove the rule", rule)
+			return e.WithHint("the operator's rule %s requires this; fix what is missing, or remove the rule", rule)
 		}
-		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
+		return e.WithHint("fix what is missing, ask for workspace.quota %q, which checks before and after each command, or %q, which checks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
 	}
 	w.SizeBytes, w.Inodes = 0, 0
 	d.unenforced = append(d.unenforced, api.Unenforced{Field: fieldWorkspaceSize, Reason: reason})

@@ -169,7 +169,7 @@ func (r *reader) mapping(path string, n ast.MapNode, depth int) (any, error) {
 		if _, twice := out[name]; twice {
 			p := iter.Key().GetToken().Position
 			r.where[at] = place{p.Line, p.Column}
-			return nil, r.wrong(at, "the key is here twice")
+			return nil, r.wrong(at, "duplicate key")
 		}
 		r.note(at, iter.Key())
 		v, err := r.node(at, iter.Value(), depth+1)

@@ -75,7 +75,7 @@ func TestParseSaysWhere(t *testing.T) {
 		"run: x\nsetupp: y\n":                           "line 2, column 1: setupp: there is no such key here",
 		"run:\n  commands: [a]\n  timeout: 5\n":         "line 3, column 3: run.timeout: there is no such key",
 		"run:\n  - {shel: a}\n":                         "line 2, column 6: run.commands[0].shel: there is no such key",
-		"run: x\nrun: y\n":                              "line 2, column 1: run: the key is here twice",
+		"run: x\nrun: y\n":                              "line 2, column 1: run: duplicate key",
 		"run: x\nkeep: maybe\n":                         "line 2, column 1: keep: \"maybe\" is no true or false",
 		"run: x\ninspect_failed_ms: soon\n":             "line 2, column 1: inspect_failed_ms: \"soon\" is no whole number",
 		"run: x\nspec:\n  env: [a]\n":                   "line 3, column 3: spec.env: keys with values are expected",

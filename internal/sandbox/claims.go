@@ -38,7 +38,7 @@ type making struct {
 }
 
 // errUnwanted ends a creation that nobody waits for any more.
-var errUnwanted = errors.New("nobody waits for it any more")
+var errUnwanted = errors.New("no caller waits for it any more")
 
 // digestOf is the digest of the request that a key stands for; empty where there is
 // no such claim.
@@ -199,13 +199,13 @@ func (m *Manager) unmake(id string, deleted bool) {
 	}
 	w := why{cause: api.EndedDeleted}
 	if !deleted {
-		w = why{cause: api.EndedLease, text: "nobody waited for it any more"}
+		w = why{cause: api.EndedLease, text: "no caller waited for it any more"}
 		s.mu.Lock()
 		s.info.IdempotencyKey, s.digest = "", ""
 		s.mu.Unlock()
 	}
 	if _, err := m.remove(m.ctx, s, w); err != nil {
-		m.log.Error("remove a sandbox that nobody waits for; it is being retried", "sandbox", id, "error", err)
+		m.log.Error("remove an abandoned sandbox; it is being retried", "sandbox", id, "error", err)
 	}
 }
 

@@ -217,7 +217,7 @@ func classify(step string, err error) error {
 	if hostfile.IsFull(err) {
 		e := api.Errorf(api.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
 		e.Retryable = true
-		return e.WithHint("make room where Cloche keeps its state, and try again")
+		return e.WithHint("free space where Cloche keeps its state, and try again")
 	}
 	return api.Errorf(api.CodeInternal, "creating the sandbox failed at step %s", step).WithCause(err)
 }

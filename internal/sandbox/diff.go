@@ -39,7 +39,7 @@ func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o 
 	}
 	after, err := base64.RawURLEncoding.DecodeString(o.Cursor)
 	if err != nil {
-		return api.Diff{}, api.Invalid("cursor", "the cursor is none of this list").WithHint("give the next of the page before, or none")
+		return api.Diff{}, api.Invalid("cursor", "the cursor does not belong to this list").WithHint("give the next of the page before, or none")
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()

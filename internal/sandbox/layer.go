@@ -204,7 +204,7 @@ func diskError(s *live, what string, err error) error {
 	case hostfile.IsFull(err):
 		e := api.Errorf(api.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
 		e.Retryable = true
-		return e.WithHint("make room where Cloche keeps its state, and try again")
+		return e.WithHint("free space where Cloche keeps its state, and try again")
 	case errors.Is(err, context.Canceled):
 		return api.Errorf(api.CodeCanceled, "the files of sandbox %s were not %s: it was canceled", s.name, what).WithCause(err)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -147,8 +147,8 @@ func (m *Manager) add(s *live, p *process) error {
 		err = api.Errorf(api.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.name).
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	case read >= m.maxEnded:
-		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can make room", read, s.name).
-			WithHint("come again when fewer are read, or remove ended processes")
+		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can be removed", read, s.name).
+			WithHint("retry when fewer are read, or remove ended processes")
 	default:
 		// The first processes of a sandbox have room for long logs; thousands of long
 		// ones would fill the machine's disk.

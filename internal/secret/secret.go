@@ -139,7 +139,7 @@ func (s *Store) Value(ctx context.Context, name string) (string, error) {
 func unavailable(name string, cause error) *api.Error {
 	e := api.Errorf(api.CodeUnavailable, "the secret %s cannot be read now", name).WithCause(cause)
 	e.Retryable = true
-	return e.WithHint("the daemon's log says why; a file must belong to the daemon's user and be readable by nobody else")
+	return e.WithHint("the daemon's log says why; a file must belong to the daemon's user and be readable by no other user")
 }
 
 // read reads the value.

@@ -359,7 +359,7 @@ func (sh *shelf) room(ctx context.Context, limit, more int64) error {
 		return err
 	}
 	if used+more > limit || entries > maxEntries {
-		return api.Errorf(api.CodeTooMany, "no room for this: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
+		return api.Errorf(api.CodeTooMany, "too much: the skills of the tenant have %d bytes in %d files, and may have %d in %d", used, entries, limit, maxEntries).
 			WithHint("remove one with: cloche skill rm NAME")
 	}
 	return nil

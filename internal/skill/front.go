@@ -127,7 +127,7 @@ func plain(v any, depth int) error {
 	case nil, string, bool, int, int64, uint64:
 	case float64:
 		if v != v || v-v != 0 {
-			return badFront("it has a number that is none")
+			return badFront("it has an invalid number")
 		}
 	case map[string]any:
 		for _, e := range v {

@@ -109,7 +109,7 @@ func (d *Draft) Commit(snap api.Snapshot, q Quota) error {
 
 // full is the error about a tenant that has all it may have.
 func full(rule, format string, args ...any) error {
-	e := api.Errorf(api.CodeTooMany, "no room for another snapshot: "+format, args...)
+	e := api.Errorf(api.CodeTooMany, "too many snapshots: "+format, args...)
 	e.Rule = rule
 	return e.WithHint("remove one with: cloche snapshot rm NAME")
 }

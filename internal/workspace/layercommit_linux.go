@@ -108,7 +108,7 @@ func (l *Layer) fits(ctx context.Context, lower *Dir) error {
 		return fmt.Errorf("begin commit: %w", err)
 	}
 	if have := int64(free.Bavail) * free.Bsize; need > have {
-		e := api.Errorf(api.CodeNoCapacity, "a commit may take %d bytes more in directories, and there is room for %d", need, have)
+		e := api.Errorf(api.CodeNoCapacity, "a commit may take %d bytes more in directories, and there is space for %d", need, have)
 		return e.WithHint("roll the workspace back; or take a snapshot of it and begin with that in a larger one")
 	}
 	return nil

@@ -81,7 +81,7 @@ func (d *Dir) makeBelow(rel string, owner int, made *Made) (*Dir, error) {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(next.Fd()), &st); err != nil || int(st.Uid) != owner {
 			_ = next.Close()
-			return nil, api.Errorf(api.CodeDenied, "the directory %q was made by somebody else meanwhile", clip(name)).
+			return nil, api.Errorf(api.CodeDenied, "the directory %q was made by another process meanwhile", clip(name)).
 				WithHint("ask again").WithCause(err)
 		}
 		at = next
@@ -120,7 +120,7 @@ func makeError(name string, err error) error {
 		return e.WithHint("its disk is read-only: mount it to read")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		e.Code = api.CodeNoCapacity
-		return e.WithHint("make room on its disk")
+		return e.WithHint("free space on its disk")
 	}
 	return e.WithHint("make it first")
 }

@@ -42,7 +42,7 @@ func Measure(ctx context.Context, d *Dir, limit Bounds) error {
 		defer top.Close()
 		err = m.dir(top, 1)
 	case errors.Is(err, unix.EACCES):
-		err = m.unmeasurable("nobody may look into it")
+		err = m.unmeasurable("it can't be read")
 	}
 	switch {
 	case err == nil:
@@ -83,7 +83,7 @@ func (m *measurement) dir(f *os.File, depth int) error {
 			m.partial = true
 			return nil
 		case errors.Is(err, unix.EACCES):
-			return m.unmeasurable("it has directories that nobody may look into")
+			return m.unmeasurable("it has directories that can't be read")
 		case err == nil:
 			err = m.add(&st)
 		}
@@ -101,7 +101,7 @@ func (m *measurement) dir(f *os.File, depth int) error {
 			m.partial = true
 			return nil
 		case errors.Is(err, unix.EACCES):
-			return m.unmeasurable("it has directories that nobody may look into")
+			return m.unmeasurable("it has directories that can't be read")
 		case err != nil:
 			return err
 		}

@@ -63,7 +63,7 @@ func (t *tenant) make(w Wish, found *record, err error) (*record, error) {
 		return nil, err
 	}
 	if limit := cmp.Or(w.Max, DefaultMax); len(names) >= limit {
-		e := api.Errorf(api.CodeTooMany, "no room for another workspace: there are %d, and max_workspaces_per_tenant is %d", len(names), limit)
+		e := api.Errorf(api.CodeTooMany, "too many workspaces: there are %d, and max_workspaces_per_tenant is %d", len(names), limit)
 		e.Rule = "max_workspaces_per_tenant"
 		return nil, e.WithHint("remove one with: cloche workspace rm NAME")
 	}

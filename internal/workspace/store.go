@@ -39,5 +39,5 @@ func noSpace(err error) error {
 	}
 	e := api.Errorf(api.CodeNoCapacity, "the workspace could not be made ready: the disk is full").WithCause(err)
 	e.Retryable = true
-	return e.WithHint("make room where Cloche keeps its state, and try again")
+	return e.WithHint("free space where Cloche keeps its state, and try again")
 }

@@ -79,7 +79,7 @@ func (b Bounds) Any() bool { return b.SizeBytes > 0 || b.Inodes > 0 }
 // limit went into its filesystem.
 func Unseen(limit Bounds) *api.Error {
 	e := api.Errorf(api.CodeQuota, "the workspace cannot be counted, and its filesystem has lost more than the %d bytes or %d inodes that it may hold", limit.SizeBytes, limit.Inodes).
-		WithHint("keep fewer files in it, and no directories that nobody may read; or use a workspace whose quota is hard")
+		WithHint("keep fewer files in it, and no unreadable directories; or use a workspace whose quota is hard")
 	e.Quota = &api.QuotaExcess{Unit: api.QuotaBytes, Used: limit.SizeBytes, Limit: limit.SizeBytes}
 	return e
 }

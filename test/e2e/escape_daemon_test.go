@@ -153,7 +153,7 @@ func (w *testnet) killHolder() {
 		}
 	}
 	if !killed {
-		w.t.Fatal("nobody holds the links")
+		w.t.Fatal("no process holds the links")
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package words checks the English of the documentation and of comments. It counts the
-// phrases that docs/style.md tells authors to avoid, and compares each file's count with
-// the allowance of that file.
+// Package words checks the English of the documentation, of comments and of messages. It
+// counts the phrases that docs/style.md tells authors to avoid, and compares each file's
+// count with the allowance of that file.
 //
 // testdata/banned.txt has the phrases, and testdata/allowed.txt the allowances. A file
 // without an allowance may have no banned phrase. An allowance that is higher than the
@@ -193,8 +193,10 @@ func proseIn(path string) func([]byte) []byte {
 		return func(text []byte) []byte { return text }
 	case strings.HasSuffix(path, ".md"):
 		return markdown
-	case strings.HasSuffix(path, ".go"):
+	case strings.HasSuffix(path, "_test.go"):
 		return goComments
+	case strings.HasSuffix(path, ".go"):
+		return goMessages
 	case strings.HasSuffix(path, ".py"):
 		return pythonComments
 	}
@@ -226,8 +228,14 @@ func markdown(text []byte) []byte {
 	return out
 }
 
-// goComments shows the comments of a Go file, without their markers.
-func goComments(text []byte) []byte {
+// goComments shows the comments of a Go file.
+func goComments(text []byte) []byte { return goProse(text, false) }
+
+// goMessages shows the comments of a Go file, and the strings with a space in them.
+func goMessages(text []byte) []byte { return goProse(text, true) }
+
+// goProse shows comments without their markers, and messages without their quotes.
+func goProse(text []byte, messages bool) []byte {
 	out := masked(text)
 	var s scanner.Scanner
 	files := token.NewFileSet()
@@ -238,10 +246,13 @@ func goComments(text []byte) []byte {
 		if tok == token.EOF {
 			return out
 		}
+		at := file.Offset(pos)
+		if messages && tok == token.STRING && strings.Contains(literal, " ") {
+			copy(out[at+1:], text[at+1:at+len(literal)-1])
+		}
 		if tok != token.COMMENT || strings.HasPrefix(literal, "//go:") || strings.HasPrefix(literal, "//nolint") {
 			continue
 		}
-		at := file.Offset(pos)
 		copy(out[at:], "  ")
 		copy(out[at+2:], text[at+2:at+len(literal)])
 		indent(out, text, at)
@@ -282,7 +293,10 @@ func TestProse(t *testing.T) {
 	}{
 		"markdown":           {"a.md", "one\nIt stands\nstill.", []string{`line 2: "stands still": write pause`}},
 		"code of markdown":   {"a.md", "`stand still`\n```sh\nstand still\n```\n", nil},
-		"Go":                 {"a.go", "package a\n\n// It stands\n// still.\nvar a = \"stand still\"", []string{`line 3: "stands still": write pause`}},
+		"Go":                 {"a_test.go", "package a\n\n// It stands\n// still.\nvar a = \"stand still\"", []string{`line 3: "stands still": write pause`}},
+		"message":            {"a.go", "package a\n\nvar a = \"to stand still\"", []string{`line 3: "stand still": write pause`}},
+		"word":               {"a.go", "package a\n\nvar a = \"standstill\"", nil},
+		"string of a test":   {"a_test.go", "package a\n\nvar a = \"to stand still\"", nil},
 		"indented Go":        {"a.go", "package a\n\nfunc a() {\n\t// It stands\n\t// still.\n}\n", []string{`line 4: "stands still": write pause`}},
 		"comments with code": {"a.go", "package a\n\nvar a = 1 // It stands\nvar b = 2 // still.\n", nil},
 		"Python":             {"a.py", "x = 'stand still' # stands still\n\"\"\"To stand\nstill.\"\"\"\n", []string{`line 1: "stands still": write pause`, `line 2: "stand still": write pause`}},

@@ -162,7 +162,7 @@ func startError(err error, l launch) error {
 	le, ok := errors.AsType[*launchError](err)
 	if !ok {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) {
-			return api.Errorf(api.CodeNoCapacity, "the sandbox has no room for another process: %w", err)
+			return api.Errorf(api.CodeNoCapacity, "the sandbox has no resources for another process: %w", err)
 		}
 		return internal("start process", err)
 	}
@@ -226,7 +226,7 @@ func execError(l launch, err error) error {
 	case errors.Is(err, unix.E2BIG):
 		return tooBig(l, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN):
-		return api.Errorf(api.CodeNoCapacity, "the sandbox has no room to execute %.200q: %w", name, err)
+		return api.Errorf(api.CodeNoCapacity, "the sandbox has no resources to execute %.200q: %w", name, err)
 	default:
 		return api.Errorf(api.CodeNotExecutable, "program %.200q cannot be executed: %w", name, err).
 			WithHint("it is neither a program for this machine nor a script with a #! line")

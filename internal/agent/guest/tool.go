@@ -94,7 +94,7 @@ func (a *Agent) toolPlace(at api.ToolPlace, owner string) (*place, error) {
 		}
 	}
 	if strings.IndexByte(rel, 0) >= 0 || len(rel) >= unix.PathMax {
-		return nil, api.Invalid("path", "path %.200q is none", at.Path)
+		return nil, api.Invalid("path", "path %.200q is not valid", at.Path)
 	}
 	if rel = strings.Trim(rel, "/"); rel == "" {
 		rel = "."

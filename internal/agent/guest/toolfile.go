@@ -223,7 +223,7 @@ func (pl *place) unchanged(s *spot) error {
 	if err == nil && idOf(&now) == idOf(&s.st) && now.Size == s.st.Size && now.Mtim == s.st.Mtim {
 		return nil
 	}
-	return api.Errorf(api.CodeConflict, "%.500q was changed by somebody else meanwhile", pl.abs()).WithHint("read it again")
+	return api.Errorf(api.CodeConflict, "%.500q was changed by another process meanwhile", pl.abs()).WithHint("read it again")
 }
 
 // toolEdit replaces text in a file.

@@ -62,7 +62,7 @@ func decode(b []byte) ([]string, error) {
 	words := strings.Split(string(b[:len(b)-1]), "\x00")
 	for _, w := range words[1:] {
 		if !api.ValidName(w) {
-			return nil, errors.New("an id in a message is none")
+			return nil, errors.New("an id in a message is not valid")
 		}
 	}
 	return words, nil

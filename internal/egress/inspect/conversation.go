@@ -54,7 +54,7 @@ var ErrAnswered = errors.New("a request was refused and answered")
 // responses to earlier ones are still to come.
 var ErrRefused = errors.New("a request was refused and will be answered")
 
-var errUnasked = errors.New("the server sent what nobody asked for")
+var errUnasked = errors.New("the server sent an answer without a request")
 
 func (c *Conversation) begin() {
 	c.once.Do(func() { c.room, c.done = make(chan struct{}, maxPending), make(chan struct{}) })

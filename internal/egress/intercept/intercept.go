@@ -64,7 +64,7 @@ type Interceptor struct {
 // New makes an Interceptor.
 func New(o Options) (*Interceptor, error) {
 	if o.Authority == nil || len(o.Secrets) > 0 && o.Value == nil {
-		return nil, errors.New("make interceptor: it has no authority, or nobody to ask for values")
+		return nil, errors.New("make interceptor: it has no authority, or no source of values")
 	}
 	i := &Interceptor{
 		authority: o.Authority, roots: o.Roots, secrets: slices.Clone(o.Secrets), requests: o.Requests, value: o.Value, used: o.Used,

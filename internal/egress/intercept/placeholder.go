@@ -111,7 +111,7 @@ func foundIn(s Secret, h http.Header, target string) string {
 
 // errValue is a secret whose value cannot be had now, or cannot stand where it is
 // wanted.
-var errValue = errors.New("the value of a secret is not to be had")
+var errValue = errors.New("the value of a secret is not available")
 
 // substitution is what was put into one request.
 type substitution struct {

@@ -144,7 +144,7 @@ func (ws *Networks) ParkAgain() {
 }
 
 // ErrLost says that nobody has the link of a sandbox any more.
-var ErrLost = errors.New("nobody holds the link")
+var ErrLost = errors.New("no process holds the link")
 
 // Adopt takes back the network of a sandbox that an earlier daemon made: what was an
 // address of a name is that again. ErrLost is for one whose link is gone; it cannot

@@ -47,7 +47,7 @@ type Place struct {
 type Networks struct{}
 
 // ErrLost says that nobody has the link of a sandbox any more.
-var ErrLost = errors.New("nobody holds the link")
+var ErrLost = errors.New("no process holds the link")
 
 // New makes Networks.
 func New(context.Context, Options) *Networks { return &Networks{} }

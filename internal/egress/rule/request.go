@@ -80,13 +80,13 @@ func (r Request) Canonical() (Request, error) {
 	}
 	for _, m := range r.Methods {
 		if m == "" || len(m) > maxMethod || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" || m == "CONNECT" {
-			return bad("the method "+quote(m)+" is none that can be allowed", "write GET, POST and the like, in capital letters")
+			return bad("the method "+quote(m)+" can't be allowed", "write GET, POST and the like, in capital letters")
 		}
 	}
 	for _, p := range r.Paths {
 		below := strings.TrimSuffix(p, "/*")
 		if len(p) > maxPath || !strings.HasPrefix(p, "/") || strings.ContainsAny(p, "?#,") || strings.ContainsFunc(p, unseen) || strings.Contains(below, "*") || below != "" && !plainPath(below) {
-			return bad("the path "+quote(p)+" is none that can be compared", `write a path such as "/v1/models", or "/v1/*" for all below it`)
+			return bad("the path "+quote(p)+" can't be compared", `write a path such as "/v1/models", or "/v1/*" for all below it`)
 		}
 	}
 	r.Methods, r.Paths = slices.Clone(r.Methods), slices.Clone(r.Paths)

@@ -97,7 +97,7 @@ func (p *Proxy) ask(ctx context.Context, conn net.Conn, to string) (net.Conn, er
 		value, err := p.Authorization(ctx)
 		switch {
 		case err != nil:
-			return nil, errors.New("connect by upstream proxy: its authorization is not to be had")
+			return nil, errors.New("connect by upstream proxy: its authorization is not available")
 		case strings.ContainsAny(value, "\r\n\x00"):
 			return nil, errors.New("connect by upstream proxy: its authorization has a byte in it that no field may have")
 		case value != "":

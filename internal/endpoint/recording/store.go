@@ -408,7 +408,7 @@ func (w *Writer) resume(f *os.File, name, sandbox, endpoint string) error {
 	}
 	if errors.Is(err, errTorn) {
 		if err := f.Truncate(end); err != nil {
-			return fmt.Errorf("mend recording: %w", err)
+			return fmt.Errorf("repair recording: %w", err)
 		}
 	}
 	if fi, err := f.Stat(); err == nil {

@@ -112,7 +112,7 @@ func checkSocket(path string) *api.Problem {
 			Mend: "add the user to the group of the socket, which is as good as root there, or run a rootless daemon",
 		}
 	}
-	return &api.Problem{What: "nobody answers at " + path}
+	return &api.Problem{What: "no daemon answers at " + path}
 }
 
 // daemonAt returns the client for a host.

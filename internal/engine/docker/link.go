@@ -25,7 +25,7 @@ type line struct {
 }
 
 // errRefused says that nobody listens at the agent's port.
-var errRefused = errors.New("nobody listens at the agent's port")
+var errRefused = errors.New("no process listens at the agent's port")
 
 // dial opens a stream.
 func (l *line) dial(ctx context.Context, i *instance) (net.Conn, error) {

@@ -36,7 +36,7 @@ func parseRecord(state []byte) (record, error) {
 		return r, fmt.Errorf("read state: %w", err)
 	}
 	if r.Version < 1 || r.Container == "" || r.Host == "" || !safe(r.ID) || !safe(r.Owner) {
-		return r, fmt.Errorf("read state: it is none of this engine's")
+		return r, fmt.Errorf("read state: it does not belong to this engine")
 	}
 	return r, nil
 }

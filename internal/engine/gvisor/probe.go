@@ -101,7 +101,7 @@ func (e *Engine) checkExecutable(context.Context, *engine.Report) *api.Problem {
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && !e.rootless && info.Mode()&0o001 == 0 {
 		return &api.Problem{
-			What: "the executable may not be executed by everybody, and the sandbox runs as nobody",
+			What: "not every user can execute the executable, and the sandbox runs as the user nobody",
 			Mend: "chmod 755 the executable",
 		}
 	}

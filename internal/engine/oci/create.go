@@ -105,7 +105,7 @@ func validate(p engine.Plan) error {
 			return p.RefuseHeld("oci", m)
 		}
 		if kernels(m.Target) {
-			return api.Errorf(api.CodeUnsupported, "the oci engine mounts nothing of the host's at %s: the runtime makes /proc, /sys and /dev", m.Target).
+			return api.Errorf(api.CodeUnsupported, "the oci engine mounts no host directory at %s: the runtime makes /proc, /sys and /dev", m.Target).
 				WithHint("mount it elsewhere, or use engine gvisor")
 		}
 	}

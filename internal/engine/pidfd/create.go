@@ -76,7 +76,7 @@ func CreateError(ctx context.Context, sandbox, step string, err error) error {
 	case errors.Is(err, os.ErrExist) && step == StepRecord:
 		return api.Errorf(api.CodeExists, "create sandbox: %s exists", sandbox).WithCause(err)
 	case isFull(err):
-		return retryable(api.Errorf(api.CodeNoCapacity, "create sandbox: the machine has no room for it (%s)", step))
+		return retryable(api.Errorf(api.CodeNoCapacity, "create sandbox: the machine has no resources for it (%s)", step))
 	case errors.Is(err, ErrClosed):
 		return api.Errorf(api.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
 	}

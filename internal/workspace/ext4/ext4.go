@@ -200,11 +200,11 @@ func ReadUsage(r io.ReaderAt) (Usage, error) {
 	}
 	le := binary.LittleEndian
 	if le.Uint16(sb[56:]) != superMagic {
-		return Usage{}, fmt.Errorf("read ext4 superblock: there is none")
+		return Usage{}, fmt.Errorf("read ext4 superblock: it is missing")
 	}
 	blocks, free := int64(le.Uint32(sb[4:])), int64(le.Uint32(sb[12:]))
 	if le.Uint32(sb[24:]) != 2 || free > blocks {
-		return Usage{}, fmt.Errorf("read ext4 superblock: it is not one of ours")
+		return Usage{}, fmt.Errorf("read ext4 superblock: Cloche did not create it")
 	}
 	reserve := min(blocks/reservePart, maxReserve)
 	return Usage{FreeBytes: max(free-reserve, 0) * BlockSize, FreeInodes: int64(le.Uint32(sb[16:]))}, nil
