@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -310,8 +312,21 @@ func (i *instance) kill() {
 	if i.cmd.Process.Signal(syscall.SIGSTOP) != nil {
 		return
 	}
+	// The signal stops the threads one after another. An agent that still runs reports the
+	// death of its programs, as if they had been killed alone.
+	_ = waitStopped(i.cmd.Process.Pid)
 	killBelow(i.cmd.Process.Pid)
 	_ = i.cmd.Process.Kill() // dead already is fine
+}
+
+// waitStopped waits until a child is stopped or has ended, and leaves its status to be waited for.
+func waitStopped(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Close implements engine.Instance.
