@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) errorsCommand() *cobra.Command {
@@ -164,7 +165,7 @@ func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 // printLines writes text of a daemon's with its line breaks.
 func (a *app) printLines(text string) error {
 	for line := range strings.Lines(text) {
-		if _, err := fmt.Fprintln(a.stdio.Out, printable(strings.TrimSuffix(line, "\n"))); err != nil {
+		if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
 			return outputError(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // joinFlags say how a process is joined.
@@ -144,12 +145,12 @@ func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
 	if len(recent.output) == 0 {
 		return nil
 	}
-	screen := recentScreen(recent.output, recent.cut, int(j.tty.rows), int(j.tty.cols), &j.modes, drawTimeout)
+	screen := terminal.RecentScreen(recent.output, recent.cut, int(j.tty.rows), int(j.tty.cols), &j.modes, terminal.DrawTimeout)
 	if _, err := a.stdio.Out.Write([]byte(screen)); err != nil {
 		_ = remote.Close()
 		return outputError(err)
 	}
-	if j.write && (recent.cut || j.modes.alternate()) {
+	if j.write && (recent.cut || j.modes.Alternate()) {
 		j.redraw()
 	}
 	return nil
@@ -157,8 +158,8 @@ func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
 
 // takeTerminal finds out whether process and caller both have a terminal.
 func (j *join) takeTerminal(p api.Process) error {
-	_, in := terminal(j.app.stdio.In)
-	_, out := terminal(j.app.stdio.Out)
+	_, in := terminalOf(j.app.stdio.In)
+	_, out := terminalOf(j.app.stdio.Out)
 	if !p.TTY || !in || !out {
 		return nil
 	}
@@ -194,14 +195,14 @@ type history struct {
 
 // read fetches it and returns the position behind it.
 func (h *history) read(ctx context.Context, conn *connection, ref processRef) (int64, bool) {
-	since := int64(-maxHistory)
+	since := int64(-terminal.MaxHistory)
 	at, any := int64(0), false
 	err := conn.Logs(ctx, ref.sandbox, api.LogOptions{ExecID: ref.process, Since: &since}, func(e api.LogEntry) error {
 		if e.Gap > 0 || !any && e.Position > 0 {
 			h.cut = true
 		}
 		h.output = append(h.output, e.Data...)
-		if over := len(h.output) - maxHistory; over > 0 {
+		if over := len(h.output) - terminal.MaxHistory; over > 0 {
 			h.output, h.cut = append(h.output[:0], h.output[over:]...), true
 		}
 		at, any = e.Position+int64(len(e.Data)), true

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -121,7 +122,7 @@ func (a *app) auditRecord(r api.AuditRecord, line []byte) error {
 	if !a.json {
 		text = auditText(r)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, printable(text)); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(text)); err != nil {
 		return outputError(err)
 	}
 	return nil
@@ -262,7 +263,7 @@ func (a *app) usageTable(u api.AuditUsage, label string) error {
 	}
 	head := []string{"TENANT", "SANDBOXES", "CPU-SECONDS", "GIB-SECONDS", "SECONDS", "IN", "OUT"}
 	if label != "" {
-		head = slices.Insert(head, 1, strings.ToUpper(printable(label)))
+		head = slices.Insert(head, 1, strings.ToUpper(terminal.Printable(label)))
 	}
 	var rows [][]string
 	var partial int64

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) auditVerifyCommand() *cobra.Command {
@@ -133,13 +134,13 @@ func (a *app) auditReportText(r api.AuditReport) error {
 		}
 	}
 	for _, f := range r.Notes {
-		fmt.Fprintf(&b, "note: %s%s\n", printable(f.Message), printable(where(f)))
+		fmt.Fprintf(&b, "note: %s%s\n", terminal.Printable(f.Message), terminal.Printable(where(f)))
 	}
 	for i, f := range r.Problems {
 		if i == 0 {
 			fmt.Fprintf(&b, "first bad record: %d\n", f.Seq)
 		}
-		fmt.Fprintf(&b, "problem: %s%s\n", printable(f.Message), printable(where(f)))
+		fmt.Fprintf(&b, "problem: %s%s\n", terminal.Printable(f.Message), terminal.Printable(where(f)))
 	}
 	if n := r.ProblemCount - int64(len(r.Problems)); n > 0 {
 		fmt.Fprintf(&b, "and %d more problems\n", n)
@@ -150,7 +151,7 @@ func (a *app) auditReportText(r api.AuditReport) error {
 	}
 	fmt.Fprintf(&b, "%s: %d records, %d to %d (files: %d)\n", verdict, r.Records, r.First, r.Last, r.Segments)
 	if r.OK && r.Last > 0 {
-		fmt.Fprintf(&b, "anchor: %d:%s\n", r.Last, printable(r.Hash))
+		fmt.Fprintf(&b, "anchor: %d:%s\n", r.Last, terminal.Printable(r.Hash))
 	}
 	_, err := io.WriteString(a.stdio.Out, b.String())
 	return err

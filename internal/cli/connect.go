@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // teardownTimeout bounds the end of an in-process core.
@@ -54,7 +55,7 @@ func (a *app) explicitHost() string {
 func (a *app) defaultSocket() (string, error) {
 	home, err := filepath.Abs(a.homeDir())
 	if err != nil {
-		return "", api.Invalid("home", "home %s: %w", printable(a.homeDir()), err)
+		return "", api.Invalid("home", "home %s: %w", terminal.Printable(a.homeDir()), err)
 	}
 	return filepath.Join(home, client.SocketName), nil
 }
@@ -73,7 +74,7 @@ func (a *app) daemon() (*connection, error) {
 		return nil, err
 	}
 	if absent {
-		return nil, api.Errorf(api.CodeUnavailable, "no daemon listens at %s", printable(socket)).WithHint("%s", a.startHint())
+		return nil, api.Errorf(api.CodeUnavailable, "no daemon listens at %s", terminal.Printable(socket)).WithHint("%s", a.startHint())
 	}
 	return a.dial("unix://" + filepath.ToSlash(socket))
 }
@@ -96,7 +97,7 @@ func (a *app) startHint() string {
 		return `start one on a Linux machine with "cloche serve", and name it with --host or CLOCHE_HOST`
 	}
 	if a.home != "" {
-		return `start one with "cloche serve --home ` + printable(a.home) + `", or name another with --host or CLOCHE_HOST`
+		return `start one with "cloche serve --home ` + terminal.Printable(a.home) + `", or name another with --host or CLOCHE_HOST`
 	}
 	return `start one with "cloche serve", or name another with --host or CLOCHE_HOST`
 }
@@ -122,7 +123,7 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 		return a.dial("unix://" + filepath.ToSlash(socket))
 	}
 	if a.env.InProcess == nil {
-		return nil, api.Errorf(api.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", printable(socket)).
+		return nil, api.Errorf(api.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", terminal.Printable(socket)).
 			WithHint(`start "cloche serve" on a Linux machine, and name it with --host or CLOCHE_HOST`)
 	}
 	c, stop, err := a.env.InProcess(ctx, a.homeDir(), sandbox)
@@ -167,10 +168,10 @@ func nobodyListens(socket string) (bool, error) {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return true, nil
 	case errors.Is(err, fs.ErrPermission):
-		return false, api.Errorf(api.CodeUnauthenticated, "the daemon's socket %s refuses this user: %w", printable(socket), err).
+		return false, api.Errorf(api.CodeUnauthenticated, "the daemon's socket %s refuses this user: %w", terminal.Printable(socket), err).
 			WithHint("run as the user who started the daemon, or choose a home of your own with --home")
 	}
-	return false, api.Errorf(api.CodeUnavailable, "connect to the daemon's socket %s: %w", printable(socket), err).
+	return false, api.Errorf(api.CodeUnavailable, "connect to the daemon's socket %s: %w", terminal.Printable(socket), err).
 		WithHint("choose another home with --home, or name the daemon with --host")
 }
 

@@ -36,8 +36,8 @@ func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
 	if !asked {
 		return nil, nil
 	}
-	in, inOK := terminal(a.stdio.In)
-	out, outOK := terminal(a.stdio.Out)
+	in, inOK := terminalOf(a.stdio.In)
+	out, outOK := terminalOf(a.stdio.Out)
 	if !inOK || !outOK {
 		return nil, api.Invalid("tty", "--tty needs a terminal on standard input and output").WithHint("leave -t out when input or output is a file or a pipe")
 	}
@@ -57,7 +57,7 @@ func (a *app) wantStdin(f attachFlags) bool {
 	if a.stdio.In == nil {
 		return false
 	}
-	_, tty := terminal(a.stdio.In)
+	_, tty := terminalOf(a.stdio.In)
 	return f.interactive || f.tty || !tty
 }
 
@@ -213,7 +213,7 @@ func (t *attachment) resize() {
 // changed looks at the terminal and reports whether it has another size than it
 // had when this was last asked.
 func (t *terminalSize) changed(stream any) bool {
-	out, ok := terminal(stream)
+	out, ok := terminalOf(stream)
 	if !ok {
 		return false
 	}

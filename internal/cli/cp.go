@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // defaultMaxCopy bounds a directory that is copied out of a sandbox, whose size
@@ -146,7 +147,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (api.TarReport, e
 		return c.dirIn(ctx, src, ref, dst)
 	}
 	if !info.Mode().IsRegular() {
-		return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cat FILE | cloche exec SANDBOX -- tee PATH")
+		return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", terminal.Printable(src)).WithHint("pipe it: cat FILE | cloche exec SANDBOX -- tee PATH")
 	}
 	f, err := os.Open(src)
 	if err != nil {
@@ -169,7 +170,7 @@ func (c *copier) target(ctx context.Context, ref, dst, base string, onlyContent 
 	info, _, err := c.stat(ctx, ref, clean)
 	switch {
 	case errors.Is(err, api.ErrNotFound) && wantDir && !onlyContent:
-		return "", api.Invalid("dst", "%s is not a directory of the sandbox", printable(dst)).WithHint("make it first: cloche exec SANDBOX -- mkdir -p %s", printable(dst))
+		return "", api.Invalid("dst", "%s is not a directory of the sandbox", terminal.Printable(dst)).WithHint("make it first: cloche exec SANDBOX -- mkdir -p %s", terminal.Printable(dst))
 	case errors.Is(err, api.ErrNotFound):
 		return clean, nil
 	case err != nil:
@@ -217,7 +218,7 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, 
 		return api.TarReport{}, err
 	}
 	if dst == "-" {
-		if _, tty := terminal(c.app.stdio.Out); tty {
+		if _, tty := terminalOf(c.app.stdio.Out); tty {
 			return api.TarReport{}, api.Invalid("dst", "an archive is no text for a terminal").WithHint("send standard output to a file or a pipe")
 		}
 		return c.conn.TarOut(ctx, ref, src, c.tar.out(), c.app.stdio.Out)
@@ -228,12 +229,12 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, 
 		return api.TarReport{}, localError("write", dst, lerr)
 	}
 	if lerr != nil && info.Type != api.TypeDir && os.IsPathSeparator(dst[len(dst)-1]) {
-		return api.TarReport{}, api.Invalid("dst", "%s is not a directory", printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
+		return api.TarReport{}, api.Invalid("dst", "%s is not a directory", terminal.Printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
 	}
 	if isDir && !onlyContent {
 		base, ok := localName(path.Base(src))
 		if !ok || base == "." || path.Base(src) == "/" {
-			return api.TarReport{}, api.Invalid("src", "the copy of %s has no name here", printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
+			return api.TarReport{}, api.Invalid("src", "the copy of %s has no name here", terminal.Printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
 		}
 		dst = filepath.Join(dst, base)
 	}
@@ -243,7 +244,7 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, 
 	case api.TypeFile:
 		return c.fileOut(ctx, ref, src, dst, info)
 	}
-	return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", printable(src)).WithHint("pipe it: cloche exec SANDBOX -- cat PATH")
+	return api.TarReport{}, api.Invalid("src", "%s is neither a file nor a directory", terminal.Printable(src)).WithHint("pipe it: cloche exec SANDBOX -- cat PATH")
 }
 
 // stat describes what a path leads to, following links as the sandbox itself
@@ -260,7 +261,7 @@ func (c *copier) stat(ctx context.Context, ref, p string) (api.FileInfo, string,
 			p = path.Join(path.Dir(p), info.LinkTarget)
 		}
 	}
-	return api.FileInfo{}, p, api.Invalid("path", "%s is a link that goes in circles", printable(p))
+	return api.FileInfo{}, p, api.Invalid("path", "%s is a link that goes in circles", terminal.Printable(p))
 }
 
 // dirOut unpacks a directory of a sandbox here.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) createCommand() *cobra.Command {
@@ -95,7 +96,7 @@ func (a *app) announceSandbox(sb api.Sandbox) error {
 		return a.printJSON(sb)
 	}
 	a.warnGranted(sb.Adjusted, sb.Unenforced)
-	if _, err := fmt.Fprintln(a.stdio.Out, printable(sb.Name)); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sb.Name)); err != nil {
 		return outputError(err)
 	}
 	return nil

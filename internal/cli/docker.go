@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxEnvFile bounds a file of --env-file.
@@ -188,7 +189,7 @@ func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, err
 		return nil, localError("read", name, err)
 	}
 	if len(data) > maxEnvFile {
-		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", printable(name), formatSize(maxEnvFile)).
+		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", terminal.Printable(name), formatSize(maxEnvFile)).
 			WithHint("bring a large value as a file, with --file")
 	}
 	var out []string
@@ -201,7 +202,7 @@ func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, err
 		}
 		k, _, given := strings.Cut(line, "=")
 		if k == "" || strings.ContainsAny(k, " \t") {
-			return nil, api.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, printable(name)).WithHint("write NAME=VALUE")
+			return nil, api.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, terminal.Printable(name)).WithHint("write NAME=VALUE")
 		}
 		if _, here := lookup(k); given || here {
 			out = append(out, line)
@@ -279,7 +280,7 @@ func (a *app) runDetached(ctx context.Context, req api.RunRequest, f attachFlags
 	if !f.quiet {
 		a.warnGranted(sb.Adjusted, sb.Unenforced)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, printable(sb.Name)); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sb.Name)); err != nil {
 		return outputError(err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -58,10 +59,10 @@ func (a *app) printDoctor(d api.Doctor, st api.Status) error {
 		return a.printJSON(d)
 	}
 	out := a.stdio.Out
-	fmt.Fprintf(out, "cloche %s\n", printable(d.Version))
+	fmt.Fprintf(out, "cloche %s\n", terminal.Printable(d.Version))
 	printFacts(a, "", d.Host)
 	for _, e := range d.Engines {
-		fmt.Fprintf(out, "\nengine %s, tier %s\n", printable(e.Name), printable(string(e.Tier)))
+		fmt.Fprintf(out, "\nengine %s, tier %s\n", terminal.Printable(e.Name), terminal.Printable(string(e.Tier)))
 		printFacts(a, "  ", e.Facts)
 		// What holds in an engine that starts nothing is no news.
 		if e.Usable {
@@ -83,7 +84,7 @@ func (a *app) printDoctor(d api.Doctor, st api.Status) error {
 		fmt.Fprintln(out, "disabled: the operator's rules switch sandboxes off")
 	}
 	for _, e := range d.Engines {
-		fmt.Fprintln(out, printable(verdict(e)))
+		fmt.Fprintln(out, terminal.Printable(verdict(e)))
 	}
 	return nil
 }
@@ -100,10 +101,10 @@ func (a *app) printLimits(limits map[string]api.Enforcement) {
 		}
 	}
 	if len(held) > 0 {
-		fmt.Fprintf(a.stdio.Out, "  enforced: %s\n", printable(strings.Join(held, ", ")))
+		fmt.Fprintf(a.stdio.Out, "  enforced: %s\n", terminal.Printable(strings.Join(held, ", ")))
 	}
 	for fields, reason := range byReason(missing) {
-		fmt.Fprintf(a.stdio.Out, "  not enforced: %s: %s\n", printable(fields), printable(reason))
+		fmt.Fprintf(a.stdio.Out, "  not enforced: %s: %s\n", terminal.Printable(fields), terminal.Printable(reason))
 	}
 }
 
@@ -120,6 +121,6 @@ func verdict(e api.EngineReport) string {
 
 func printFacts(a *app, indent string, facts map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(facts)) {
-		fmt.Fprintf(a.stdio.Out, "%s%s: %s\n", indent, printable(k), printable(facts[k]))
+		fmt.Fprintf(a.stdio.Out, "%s%s: %s\n", indent, terminal.Printable(k), terminal.Printable(facts[k]))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) egressCommand() *cobra.Command {
@@ -138,7 +139,7 @@ func (a *app) egressRecord(r api.EgressRecord) error {
 	if r.Missed > 0 {
 		a.note("%d records before this one are no longer kept", r.Missed)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, printable(egressText(r))); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(egressText(r))); err != nil {
 		return outputError(err)
 	}
 	return nil
@@ -401,7 +402,7 @@ func (a *app) answer(c *cobra.Command, ids []string, answer api.ApprovalAnswer) 
 				}
 				continue
 			}
-			if _, err := fmt.Fprintln(a.stdio.Out, printable(p.ID+" "+string(p.State)+": "+p.Rule+" in "+cmp.Or(p.SandboxName, p.Sandbox))); err != nil {
+			if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ID+" "+string(p.State)+": "+p.Rule+" in "+cmp.Or(p.SandboxName, p.Sandbox))); err != nil {
 				return outputError(err)
 			}
 		}

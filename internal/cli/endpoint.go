@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 const endpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; record=NAME after it records the exchanges, and the target replay:NAME replays them (repeatable)"
@@ -235,7 +236,7 @@ PRESET is one of:
 				if a.json {
 					return a.printJSON(st)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, printable(st.SandboxView.URL))
+				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(st.SandboxView.URL))
 				return err
 			})
 		},
@@ -365,7 +366,7 @@ func (a *app) serveEndpoint(ctx context.Context, conn *connection, ref, name, ad
 		if err := a.printJSON(map[string]string{"endpoint": name, "serves": address}); err != nil {
 			return err
 		}
-	} else if _, err := fmt.Fprintf(a.stdio.Out, "%s -> %s\n", name, printable(address)); err != nil {
+	} else if _, err := fmt.Fprintf(a.stdio.Out, "%s -> %s\n", name, terminal.Printable(address)); err != nil {
 		return outputError(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })

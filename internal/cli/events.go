@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // eventKinds are the kinds that can be asked for.
@@ -148,7 +149,7 @@ func (a *app) event(e api.Event, after time.Time) error {
 		name = cmp.Or(e.Image, "-")
 	}
 	line := fmt.Sprintf("%s %s %s %s", e.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), e.Kind, name, eventDetail(e))
-	if _, err := fmt.Fprintln(a.stdio.Out, strings.TrimRight(printable(line), " ")); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, strings.TrimRight(terminal.Printable(line), " ")); err != nil {
 		return outputError(err)
 	}
 	return nil

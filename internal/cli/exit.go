@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"unicode"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // The exit statuses that are Cloche's own; every other one is the command's.
@@ -85,29 +84,14 @@ func printError(w io.Writer, err error, asJSON bool) {
 			return
 		}
 	}
-	fmt.Fprintf(w, "cloche: %s\n", printable(e.Message))
+	fmt.Fprintf(w, "cloche: %s\n", terminal.Printable(e.Message))
 	if e.Hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", printable(e.Hint))
+		fmt.Fprintf(w, "hint: %s\n", terminal.Printable(e.Hint))
 	}
 	if e.Rule != "" {
-		fmt.Fprintf(w, "rule: %s\n", printable(e.Rule))
+		fmt.Fprintf(w, "rule: %s\n", terminal.Printable(e.Rule))
 	}
 	if e.Code == api.CodeInternal && e.RequestID != "" {
-		fmt.Fprintf(w, "request: %s\n", printable(e.RequestID))
+		fmt.Fprintf(w, "request: %s\n", terminal.Printable(e.RequestID))
 	}
-}
-
-// printable keeps text that a sandbox may have influenced from moving the
-// cursor, forging further lines on the caller's terminal, or being read in another
-// order than it has.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0), unicode.Is(unicode.Bidi_Control, r):
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxForwarded bounds the connections of one forward. More wait to be accepted.
@@ -82,7 +83,7 @@ func (a *app) forwardPorts(ctx context.Context, conn *connection, ref string, pa
 		return err
 	}
 	if sb.State != api.StateRunning {
-		return api.Errorf(api.CodeState, "sandbox %s is %s, and nothing in it answers", printable(ref), sb.State).
+		return api.Errorf(api.CodeState, "sandbox %s is %s, and nothing in it answers", terminal.Printable(ref), sb.State).
 			WithHint("forward the ports of one that is running")
 	}
 	var forwards []*forward

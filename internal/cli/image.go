@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) imageCommand() *cobra.Command {
@@ -71,7 +72,7 @@ func (a *app) imageListCommand() *cobra.Command {
 				}
 				if quiet {
 					for _, im := range list.Images {
-						if _, err := fmt.Fprintln(a.stdio.Out, printable(im.Name)); err != nil {
+						if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(im.Name)); err != nil {
 							return err
 						}
 					}
@@ -171,7 +172,7 @@ func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(co
 			a.warn("%s: %s", img.Name, note)
 		}
 	}
-	_, err = fmt.Fprintf(a.stdio.Out, "%s %s\n", printable(img.Name), printable(img.Digest))
+	_, err = fmt.Fprintf(a.stdio.Out, "%s %s\n", terminal.Printable(img.Name), terminal.Printable(img.Digest))
 	return err
 }
 
@@ -290,7 +291,7 @@ func (a *app) prune(ctx context.Context, conn *connection, req api.ImagePruneReq
 		return a.printJSON(out)
 	}
 	for _, im := range out.Removed {
-		fmt.Fprintf(a.stdio.Out, "%s %s\n", printable(im.Name), printable(im.Digest))
+		fmt.Fprintf(a.stdio.Out, "%s %s\n", terminal.Printable(im.Name), terminal.Printable(im.Digest))
 	}
 	verb := "freed"
 	if req.DryRun {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // holdBack is how long a key that may begin the detach keys waits for the next
@@ -37,7 +38,7 @@ type join struct {
 	cooked *term.State // what it was before
 	keys   []byte
 	// modes is the output's alone until the output has ended.
-	modes   terminalModes
+	modes   terminal.Modes
 	out     output
 	signals chan os.Signal
 
@@ -102,7 +103,7 @@ func (j *join) restore() {
 	if j.cooked == nil {
 		return
 	}
-	_, _ = io.WriteString(j.app.stdio.Out, j.modes.leave())
+	_, _ = io.WriteString(j.app.stdio.Out, j.modes.Leave())
 	_ = term.Restore(int(j.tty.file.Fd()), j.cooked)
 	j.app.raw.Store(false)
 	j.cooked = nil
@@ -154,7 +155,7 @@ func (j *join) pumpOutput() (*api.Result, error) {
 			return nil, err
 		}
 		if j.tty != nil {
-			j.modes.feed(ev.Data)
+			j.modes.Feed(ev.Data)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) keyCommand() *cobra.Command {
@@ -75,7 +76,7 @@ func (a *app) createKey(ctx context.Context, conn *connection, spec api.KeySpec)
 		return a.printJSON(k)
 	}
 	a.note("key %s of tenant %s; it is shown this once", k.Key.ID, k.Key.Tenant)
-	if _, err := fmt.Fprintln(a.stdio.Out, printable(k.Secret)); err != nil {
+	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(k.Secret)); err != nil {
 		return outputError(err)
 	}
 	return nil

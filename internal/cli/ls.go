@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxListPage is the largest page of a list.
@@ -74,7 +75,7 @@ func (a *app) list(ctx context.Context, conn *connection, o api.ListOptions, qui
 		return a.printJSON(list)
 	case quiet:
 		for _, sb := range list.Sandboxes {
-			fmt.Fprintln(a.stdio.Out, printable(sb.ID))
+			fmt.Fprintln(a.stdio.Out, terminal.Printable(sb.ID))
 		}
 		return nil
 	}

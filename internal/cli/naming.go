@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // namingFlags say which sandbox is meant by who asks, as they were typed.
@@ -91,7 +92,7 @@ with "-" for the sandbox; other commands take the name.`,
 				if a.json {
 					return a.printJSON(r)
 				}
-				if _, err := fmt.Fprintln(a.stdio.Out, printable(r.Name)); err != nil {
+				if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(r.Name)); err != nil {
 					return outputError(err)
 				}
 				return nil
@@ -152,7 +153,7 @@ func (a *app) printInfo(i api.Info) error {
 		{"tenant's limits", limit(i.Limits.Sandboxes, "sandboxes") + ", " + rate},
 		{"of one exec", fmt.Sprintf("%s of arguments, %s of input, %s kept of each stream", formatSize(i.Limits.ArgvBytes), formatSize(i.Limits.StdinBytes), formatSize(i.Limits.OutputBytes))},
 	} {
-		fmt.Fprintf(&b, "%s: %s\n", l[0], printable(l[1]))
+		fmt.Fprintf(&b, "%s: %s\n", l[0], terminal.Printable(l[1]))
 	}
 	if _, err := fmt.Fprint(a.stdio.Out, b.String()); err != nil {
 		return outputError(err)

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // showing writes what a program wrote to a terminal that is not the program's own.
@@ -98,7 +99,7 @@ func (s *showing) colour(data []byte) (n int, pass bool) {
 	for i, b := range data[1:] {
 		switch {
 		case i == 0 && b == '[':
-		case i > 0 && i < maxSequence-1 && (b >= '0' && b <= '9' || b == ';' || b == ':'):
+		case i > 0 && i < terminal.MaxSequence-1 && (b >= '0' && b <= '9' || b == ';' || b == ':'):
 		case i > 0 && b == 'm':
 			params := string(data[2 : i+1])
 			s.tinted = params != "" && params != "0"
@@ -129,7 +130,7 @@ type output struct{ out, err io.Writer }
 // program's for this time, nothing passes that would act on it.
 func (a *app) output(own bool) output {
 	guard := func(w io.Writer) io.Writer {
-		if _, tty := terminal(w); tty && !own {
+		if _, tty := terminalOf(w); tty && !own {
 			return &showing{w: w}
 		}
 		return w

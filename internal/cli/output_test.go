@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"github.com/cloche-dev/cloche/internal/terminal"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func passThrough(t *testing.T, p []byte, cuts []byte) string {
 		if m, err := s.Write(p[:n]); m != n || err != nil {
 			t.Fatalf("took %d of %d: %v", m, n, err)
 		}
-		if len(s.held) > maxSequence {
+		if len(s.held) > terminal.MaxSequence {
 			t.Fatalf("%d bytes are held", len(s.held))
 		}
 		p = p[n:]

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // packDir writes the content of a local directory as a tar archive, names
@@ -166,7 +167,7 @@ func (p *packer) file(name string, h *tar.Header) error {
 		return fmt.Errorf("send %s: %w", name, err)
 	}
 	if n < h.Size {
-		return api.Errorf(api.CodeInvalid, "%s shrank while it was read", printable(name)).WithHint("copy it when nothing writes to it")
+		return api.Errorf(api.CodeInvalid, "%s shrank while it was read", terminal.Printable(name)).WithHint("copy it when nothing writes to it")
 	}
 	p.report.Entries++
 	p.report.Bytes += n
@@ -175,7 +176,7 @@ func (p *packer) file(name string, h *tar.Header) error {
 
 // localError classifies what went wrong with a file of the caller's machine.
 func localError(verb, name string, err error) error {
-	e := api.Errorf(api.CodeInvalid, "%s %s: %w", verb, printable(name), withoutPath(err))
+	e := api.Errorf(api.CodeInvalid, "%s %s: %w", verb, terminal.Printable(name), withoutPath(err))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.Hint = "the path is one of this machine; check its spelling"

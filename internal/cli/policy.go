@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxPolicyFile is more than any policy file may have.
@@ -84,7 +85,7 @@ func (a *app) printProblems(file string, problems []api.PolicyProblem) error {
 		if p.Hint != "" {
 			hint = " (" + p.Hint + ")"
 		}
-		if _, err := fmt.Fprintf(a.stdio.Out, "%s:%d:%d: %s: %s\n", printable(file), p.Line, p.Column, kind, printable(p.Message+hint)); err != nil {
+		if _, err := fmt.Fprintf(a.stdio.Out, "%s:%d:%d: %s: %s\n", terminal.Printable(file), p.Line, p.Column, kind, terminal.Printable(p.Message+hint)); err != nil {
 			return outputError(err)
 		}
 	}
@@ -224,7 +225,9 @@ func (a *app) printAnswer(p api.PolicyAnswer) error {
 
 func answerText(p api.PolicyAnswer) string {
 	var b strings.Builder
-	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
+	line := func(format string, args ...any) {
+		b.WriteString(terminal.Printable(fmt.Sprintf(format, args...)) + "\n")
+	}
 	who := "tenant " + p.Tenant
 	if p.Operator {
 		who = "the operator"

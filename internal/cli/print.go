@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // printJSON writes one document on one line: several form JSON lines.
@@ -69,7 +70,7 @@ func isControl(r rune) bool { return r >= 0x7f && r < 0xa0 }
 
 // warn writes one line for a person.
 func (a *app) warn(format string, args ...any) {
-	fmt.Fprintf(a.stdio.Err, "cloche: %s\n", printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stdio.Err, "cloche: %s\n", terminal.Printable(fmt.Sprintf(format, args...)))
 }
 
 // note writes one line about what stands around it, where that is not Cloche's
@@ -79,7 +80,7 @@ func (a *app) note(format string, args ...any) {
 	if a.raw.Load() {
 		end = "\r\n"
 	}
-	fmt.Fprintf(a.stdio.Err, "[cloche: %s]%s", printable(fmt.Sprintf(format, args...)), end)
+	fmt.Fprintf(a.stdio.Err, "[cloche: %s]%s", terminal.Printable(fmt.Sprintf(format, args...)), end)
 }
 
 // newline ends the line that a program on the terminal may have left open.
@@ -123,14 +124,14 @@ func (a *app) warnSkipped(skipped []api.TarSkip) {
 	}
 }
 
-// terminal returns the file behind a stream when it is a terminal.
-func terminal(stream any) (*os.File, bool) {
+// terminalOf returns the file behind a stream when it is a terminal.
+func terminalOf(stream any) (*os.File, bool) {
 	f, ok := stream.(*os.File)
 	return f, ok && f != nil && term.IsTerminal(int(f.Fd()))
 }
 
 // showProgress is whether a person looks at standard error.
 func (a *app) showProgress() bool {
-	_, tty := terminal(a.stdio.Err)
+	_, tty := terminalOf(a.stdio.Err)
 	return tty && !a.json
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // processRef is a process as it is named on the command line.
@@ -63,8 +64,8 @@ func (c *connection) find(ctx context.Context, r processRef) (api.Process, error
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return p, api.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), printable(r.sandbox), clip(r.process)).
-			WithHint(`give an id, as "cloche ps --all %s" lists them`, printable(r.sandbox))
+		return p, api.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), terminal.Printable(r.sandbox), clip(r.process)).
+			WithHint(`give an id, as "cloche ps --all %s" lists them`, terminal.Printable(r.sandbox))
 	}
 	return p, err
 }
@@ -113,7 +114,7 @@ func (a *app) completeProcess(c *cobra.Command, args []string, typed string) ([]
 		list, err := conn.Processes(ctx, args[0])
 		var ids []string
 		for _, p := range list {
-			ids = append(ids, cobra.CompletionWithDesc(p.ExecID, printable(clip(strings.Join(p.Argv, " ")))))
+			ids = append(ids, cobra.CompletionWithDesc(p.ExecID, terminal.Printable(clip(strings.Join(p.Argv, " ")))))
 		}
 		return ids, err
 	})

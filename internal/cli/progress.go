@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"github.com/cloche-dev/cloche/internal/terminal"
 	"io"
 	"sync"
 	"time"
@@ -62,7 +63,7 @@ func (p *progress) draw(w io.Writer) {
 		p.mu.Lock()
 		step := p.step
 		p.mu.Unlock()
-		fmt.Fprintf(w, "\r\x1b[K%c %s %s", "|/-\\"[turn%4], printable(step), formatAge(time.Since(began)))
+		fmt.Fprintf(w, "\r\x1b[K%c %s %s", "|/-\\"[turn%4], terminal.Printable(step), formatAge(time.Since(began)))
 		select {
 		case <-p.quit:
 			fmt.Fprint(w, "\r\x1b[K")

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // recentlyEnded is how many processes that have ended ps shows without --all.
@@ -72,7 +73,7 @@ func (a *app) listProcesses(all []api.Process, every, quiet bool) error {
 		return a.printJSON(api.ProcessList{Processes: append([]api.Process{}, list...)})
 	case quiet:
 		for _, p := range list {
-			fmt.Fprintln(a.stdio.Out, printable(p.ExecID))
+			fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ExecID))
 		}
 		return nil
 	}
@@ -81,7 +82,7 @@ func (a *app) listProcesses(all []api.Process, every, quiet bool) error {
 	for _, p := range list {
 		rows = append(rows, processRow(p, time.Now()))
 	}
-	if f, ok := terminal(a.stdio.Out); ok {
+	if f, ok := terminalOf(a.stdio.Out); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
 			fit(header, rows, width)
 		}

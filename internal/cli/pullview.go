@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // pullView tells of a pull: at a terminal with a line for each layer that is
@@ -87,7 +88,7 @@ func phaseText(p api.PullPhase) string {
 // plain writes a line where nothing is drawn again.
 func (v *pullView) plain(format string, args ...any) {
 	if !v.redraw {
-		fmt.Fprintf(v.w, "%s\n", printable(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(v.w, "%s\n", terminal.Printable(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -98,7 +99,7 @@ func (v *pullView) draw() {
 	}
 	var b strings.Builder
 	v.rewind(&b)
-	fmt.Fprintf(&b, "%s: %s\r\n", printable(v.image), v.state)
+	fmt.Fprintf(&b, "%s: %s\r\n", terminal.Printable(v.image), v.state)
 	v.drawn = 1
 	for i, digest := range v.order {
 		if i == maxLayerLines {
@@ -144,9 +145,9 @@ func shortDigest(digest string) string {
 	const shown = 12
 	_, hex, ok := strings.Cut(digest, ":")
 	if !ok || len(hex) < shown {
-		return printable(clip(digest))
+		return terminal.Printable(clip(digest))
 	}
-	return printable(hex[:shown])
+	return terminal.Printable(hex[:shown])
 }
 
 // createView tells a person what a create is doing. It is for one goroutine.

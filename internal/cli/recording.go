@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) recordingCommand() *cobra.Command {
@@ -104,7 +105,7 @@ func (a *app) recordingPutCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(info)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, printable(info.Name))
+				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(info.Name))
 				return err
 			})
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // removed is the JSON result of rm.
@@ -104,7 +105,7 @@ func (r *removal) done(ref string) error {
 	if r.a.json {
 		return r.a.printJSON(removed{ref})
 	}
-	if _, err := fmt.Fprintln(r.a.stdio.Out, printable(ref)); err != nil {
+	if _, err := fmt.Fprintln(r.a.stdio.Out, terminal.Printable(ref)); err != nil {
 		return outputError(err)
 	}
 	return nil

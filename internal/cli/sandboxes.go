@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // completionTimeout keeps a shell's prompt responsive.
@@ -48,7 +49,7 @@ func (a *app) eachOf(ctx context.Context, conn *connection, refs []string, doing
 				return err
 			}
 		default:
-			fmt.Fprintln(a.stdio.Out, printable(ref))
+			fmt.Fprintln(a.stdio.Out, terminal.Printable(ref))
 		}
 		if ctx.Err() != nil {
 			break

@@ -42,8 +42,8 @@ leaves no record.`,
 			if err != nil {
 				return err
 			}
-			_, in := terminal(a.stdio.In)
-			_, out := terminal(a.stdio.Out)
+			_, in := terminalOf(a.stdio.In)
+			_, out := terminalOf(a.stdio.Out)
 			attached := !in || !out || a.json
 			var stdin api.Bytes
 			if a.json {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // signalled is the JSON result of signal.
@@ -51,7 +52,7 @@ policy. A signal to a process that has ended is an error.`,
 				if a.json {
 					return a.printJSON(signalled{ref.sandbox, ref.process, name})
 				}
-				fmt.Fprintln(a.stdio.Out, printable(ref.process))
+				fmt.Fprintln(a.stdio.Out, terminal.Printable(ref.process))
 				return nil
 			})
 		},

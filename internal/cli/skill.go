@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxInstructions bounds what is read of a file for a skill, one byte over what it
@@ -55,10 +56,10 @@ func (a *app) skillListCommand() *cobra.Command {
 				}
 				var rows [][]string
 				for _, sk := range list.Skills {
-					rows = append(rows, []string{printable(sk.Name), formatAge(time.Since(sk.UpdatedAt)) + " ago", printable(firstWords(sk.Description))})
+					rows = append(rows, []string{terminal.Printable(sk.Name), formatAge(time.Since(sk.UpdatedAt)) + " ago", terminal.Printable(firstWords(sk.Description))})
 				}
 				for _, f := range list.Faults {
-					rows = append(rows, []string{printable(f.Dir), "-", "cannot be read: " + printable(f.Error.Message)})
+					rows = append(rows, []string{terminal.Printable(f.Dir), "-", "cannot be read: " + terminal.Printable(f.Error.Message)})
 				}
 				return writeTable(a.stdio.Out, []string{"NAME", "CHANGED", "DESCRIPTION"}, rows)
 			})
@@ -112,7 +113,7 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 					return a.printJSON(list)
 				}
 				for _, sk := range list.Skills {
-					if _, err := fmt.Fprintln(a.stdio.Out, printable(sk.Name)); err != nil {
+					if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sk.Name)); err != nil {
 						return outputError(err)
 					}
 				}
@@ -140,7 +141,7 @@ func (a *app) printPreviews(list api.SkillPreviewList) error {
 		if at == "" {
 			at = "."
 		}
-		rows = append(rows, []string{printable(at), printable(pv.Name), state, printable(firstWords(pv.Description))})
+		rows = append(rows, []string{terminal.Printable(at), terminal.Printable(pv.Name), state, terminal.Printable(firstWords(pv.Description))})
 	}
 	return writeTable(a.stdio.Out, []string{"PATH", "NAME", "STATE", "DESCRIPTION"}, rows)
 }
@@ -189,7 +190,7 @@ func (a *app) skillShowCommand() *cobra.Command {
 					signed = "no key that the operator trusts"
 				}
 				_, err = fmt.Fprintf(a.stdio.Out, "name:         %s\ndisplay name: %s\ndescription:  %s\ndirectory:    %s\nsigned by:    %s\nchanged:      %s\n\n%s\n",
-					printable(sk.Name), printable(sk.DisplayName), printable(strings.Join(strings.Fields(sk.Description), " ")), printable(sk.Dir), signed, sk.UpdatedAt.Format(time.RFC3339), printableLines(sk.Instructions))
+					terminal.Printable(sk.Name), terminal.Printable(sk.DisplayName), terminal.Printable(strings.Join(strings.Fields(sk.Description), " ")), terminal.Printable(sk.Dir), signed, sk.UpdatedAt.Format(time.RFC3339), printableLines(sk.Instructions))
 				if err != nil {
 					return outputError(err)
 				}
@@ -203,7 +204,7 @@ func (a *app) skillShowCommand() *cobra.Command {
 func printableLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {
-		lines[i] = printable(strings.TrimRight(l, "\r"))
+		lines[i] = terminal.Printable(strings.TrimRight(l, "\r"))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -246,7 +247,7 @@ matter stays.`,
 				if a.json {
 					return a.printJSON(sk)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, printable(sk.Name))
+				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(sk.Name))
 				return err
 			})
 		},
@@ -359,7 +360,7 @@ func (a *app) printSkillFiles(list api.SkillFileList) error {
 		if f.Type == api.TypeFile {
 			size = formatSize(f.Size)
 		}
-		rows = append(rows, []string{printable(f.Path), string(f.Type), size})
+		rows = append(rows, []string{terminal.Printable(f.Path), string(f.Type), size})
 	}
 	if list.Truncated {
 		rows = append(rows, []string{"…", "more", "-"})

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func (a *app) snapshotCommand() *cobra.Command {
@@ -69,9 +70,9 @@ func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, re
 		a.warn("snapshot %s: the sandbox could not be paused, so its files may be from several moments", snap.Name)
 	}
 	for _, skip := range snap.Left {
-		a.warn("snapshot %s leaves out %s: %s", snap.Name, printable(skip.Path), printable(skip.Reason))
+		a.warn("snapshot %s leaves out %s: %s", snap.Name, terminal.Printable(skip.Path), terminal.Printable(skip.Reason))
 	}
-	_, err = fmt.Fprintln(a.stdio.Out, printable(snap.Name))
+	_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(snap.Name))
 	return err
 }
 
@@ -192,7 +193,7 @@ func (a *app) diff(ctx context.Context, conn *connection, ref string, o api.Diff
 		all = withChanges(d, all.Changes)
 		if !a.json && !summary {
 			for _, ch := range d.Changes {
-				fmt.Fprintf(a.stdio.Out, "%s %10d %s\n", letters[ch.Kind], ch.Size, printable(slash(ch)))
+				fmt.Fprintf(a.stdio.Out, "%s %10d %s\n", letters[ch.Kind], ch.Size, terminal.Printable(slash(ch)))
 			}
 		}
 		if d.Next == "" || summary {

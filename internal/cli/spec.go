@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxFlagFiles bounds the content of all --file flags together: it is sent in
@@ -242,7 +243,7 @@ func readFlagFile(src string, left int64) (api.File, error) {
 		return api.File{}, localError("read", src, err)
 	}
 	if info.IsDir() {
-		return api.File{}, api.Invalid("files", "--file: %s is a directory", printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
+		return api.File{}, api.Invalid("files", "--file: %s is a directory", terminal.Printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
 	}
 	f, err := os.Open(src)
 	if err != nil {
@@ -268,7 +269,7 @@ func readFlagFile(src string, left int64) (api.File, error) {
 func absoluteHere(field, path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", api.Invalid(field, "%s: make %s absolute: %w", field, printable(path), err)
+		return "", api.Invalid(field, "%s: make %s absolute: %w", field, terminal.Printable(path), err)
 	}
 	return abs, nil
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // startFlags are the flags of "start" as they were typed.
@@ -129,7 +130,7 @@ func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error
 // giveTerminal asks for a terminal like the one here, where there is one.
 func (a *app) giveTerminal(req *api.ExecRequest) {
 	req.TTY, req.Rows, req.Cols = true, 24, 80
-	f, ok := terminal(a.stdio.Out)
+	f, ok := terminalOf(a.stdio.Out)
 	if !ok {
 		return
 	}
@@ -261,7 +262,7 @@ func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec 
 		return err
 	}
 	if !a.json {
-		fmt.Fprintln(a.stdio.Out, printable(p.ExecID))
+		fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ExecID))
 	}
 	var end error
 	if waitReady {

@@ -50,7 +50,7 @@ each sandbox was observed.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			f, tty := terminal(a.stdio.Out)
+			f, tty := terminalOf(a.stdio.Out)
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				s := statsView{app: a, conn: conn, refs: args, all: all}
 				if _, err := s.measure(ctx); err != nil {

@@ -44,7 +44,7 @@ The process must have been started with --open-stdin or --tty.`,
 // stdinFor is what is sent. Who closes an input from a terminal has nothing more
 // to say: waiting for a ctrl-d would look like a hang.
 func (a *app) stdinFor(end bool) io.Reader {
-	_, tty := terminal(a.stdio.In)
+	_, tty := terminalOf(a.stdio.In)
 	if a.stdio.In == nil || end && tty {
 		return strings.NewReader("")
 	}

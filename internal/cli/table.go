@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"github.com/cloche-dev/cloche/internal/terminal"
 	"io"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 	fmt.Fprintln(tw, strings.Join(header, "\t"))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = terminal.Printable(row[i])
 		}
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // target is what an argument of a verb names: a sandbox, or one process of it.
@@ -52,8 +53,8 @@ func (c *connection) targets(ctx context.Context, args []string) ([]target, erro
 // exist.
 func (a *app) eachSandbox(ctx context.Context, args []string, doing string, do func(context.Context, *connection, string) (any, error)) error {
 	return a.eachTarget(ctx, args, doing, do, func(_ context.Context, _ *connection, r processRef) (any, error) {
-		return nil, api.Invalid("sandbox", "%s is a process of sandbox %s, and this verb is for whole sandboxes", printable(r.process), printable(r.sandbox)).
-			WithHint(`"cloche signal %s STOP" stops a process until CONT`, printable(r.String()))
+		return nil, api.Invalid("sandbox", "%s is a process of sandbox %s, and this verb is for whole sandboxes", terminal.Printable(r.process), terminal.Printable(r.sandbox)).
+			WithHint(`"cloche signal %s STOP" stops a process until CONT`, terminal.Printable(r.String()))
 	})
 }
 

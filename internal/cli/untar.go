@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // Bounds of an unpacking: what a sandbox sends is not trusted to end.
@@ -131,7 +132,7 @@ func (u *untar) dir(name string, h *tar.Header) error {
 
 func (u *untar) file(name string, h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > u.maxBytes-u.report.Bytes {
-		return api.Errorf(api.CodeTooLarge, "%s would make more than %s", printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
+		return api.Errorf(api.CodeTooLarge, "%s would make more than %s", terminal.Printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
 	}
 	if err := u.clear(name); err != nil {
 		return u.failed(name, err)
@@ -176,7 +177,7 @@ func (u *untar) symlink(name string, h *tar.Header) error {
 		}
 	}
 	if !inside || up > strings.Count(filepath.ToSlash(name), "/") {
-		u.skip(h.Name, "it is a link to "+printable(clip(h.Linkname))+", which may lead out of the copy")
+		u.skip(h.Name, "it is a link to "+terminal.Printable(clip(h.Linkname))+", which may lead out of the copy")
 		return nil
 	}
 	if err := u.clear(name); err != nil {
@@ -264,7 +265,7 @@ func (u *untar) times(name string, t time.Time) {
 }
 
 func (u *untar) failed(name string, err error) error {
-	return api.Errorf(api.CodeInvalid, "write %s: %w", printable(filepath.Join(u.root.Name(), name)), err)
+	return api.Errorf(api.CodeInvalid, "write %s: %w", terminal.Printable(filepath.Join(u.root.Name(), name)), err)
 }
 
 func (u *untar) skip(name, reason string) {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // versions is the JSON result of version.
@@ -37,9 +38,9 @@ func (a *app) printVersion(v versions) error {
 	if a.json {
 		return a.printJSON(v)
 	}
-	fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", printable(v.Version), v.API)
+	fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", terminal.Printable(v.Version), v.API)
 	if v.Daemon != "" {
-		fmt.Fprintf(a.stdio.Out, "daemon %s\n", printable(v.Daemon))
+		fmt.Fprintf(a.stdio.Out, "daemon %s\n", terminal.Printable(v.Daemon))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // viewFlags choose how a result is written.
@@ -139,7 +140,7 @@ func nameView(doc any) ([]byte, error) {
 		if name == "" {
 			return nil, api.Invalid("output", "this result has no name").WithHint("--output json shows all of it")
 		}
-		fmt.Fprintln(&out, printable(name))
+		fmt.Fprintln(&out, terminal.Printable(name))
 	}
 	return out.Bytes(), nil
 }
@@ -256,7 +257,7 @@ func templateView(text string) (view, error) {
 			for part := range strings.Lines(line.String() + "\n") {
 				cells := strings.Split(strings.TrimSuffix(part, "\n"), "\t")
 				for i := range cells {
-					cells[i] = printable(cells[i])
+					cells[i] = terminal.Printable(cells[i])
 				}
 				fmt.Fprintln(&out, strings.Join(cells, "\t"))
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // workspaceFlags are the flags about the workspace of a sandbox, as they were
@@ -114,7 +115,7 @@ fails with "no space left on device". This needs a daemon that runs as root.`,
 				if a.json {
 					return a.printJSON(info)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, printable(info.Name))
+				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(info.Name))
 				return err
 			})
 		},

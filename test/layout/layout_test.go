@@ -109,7 +109,8 @@ var imports = map[string][]string{
 	"internal/httpapi/httpapitest":      {"api", "internal/core", "internal/httpapi"},
 	"internal/langbot":                  {"api", "internal/await", "internal/core", "internal/hostfile"},
 	"internal/programfile":              {"api"},
-	"internal/cli":                      {"api", "client", "internal/audit/chain", "internal/programfile"},
+	"internal/cli":                      {"api", "client", "internal/audit/chain", "internal/programfile", "internal/terminal"},
+	"internal/terminal":                 {},
 	"internal/daemon": {
 		"api", "internal/endpoint/recording", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/fdstore", "internal/egress/network", "internal/engine", "internal/engine/docker", "internal/engine/gvisor", "internal/engine/pidfd", "internal/engine/native", "internal/engine/nsjail", "internal/engine/oci", "internal/event",
 		"internal/hostfile", "internal/httpapi", "internal/image", "internal/key", "internal/langbot", "internal/policy", "internal/program", "internal/rulefile", "internal/sandbox", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace",

@@ -1,4 +1,7 @@
-package cli
+// Package terminal reads what programs write to terminals. It follows escape sequences and
+// private modes, draws the recent output as a screen, and makes untrusted text safe to print.
+// Output is untrusted: all that is kept or drawn is bounded.
+package terminal
 
 import (
 	"fmt"
@@ -13,20 +16,20 @@ import (
 // terminal may measure, and how long drawing may take: output is made by
 // programs that nobody trusts.
 const (
-	maxHistory    = 256 << 10
+	MaxHistory    = 256 << 10
 	maxScreenRows = 512
 	maxScreenCols = 1024
-	drawTimeout   = 500 * time.Millisecond
+	DrawTimeout   = 500 * time.Millisecond
 )
 
 // maxStep is how much text is drawn between two looks at the clock.
 const maxStep = 4 << 10
 
-// recentScreen returns what makes a real terminal of this size look as if it had
+// RecentScreen returns what makes a real terminal of this size look as if it had
 // been there for the recent output, which may begin anywhere (cut) in what there
 // was. The modes are those that the output left. What takes longer than within to draw
 // is shown as text.
-func recentScreen(history []byte, cut bool, rows, cols int, modes *terminalModes, within time.Duration) string {
+func RecentScreen(history []byte, cut bool, rows, cols int, modes *Modes, within time.Duration) string {
 	if cut {
 		history = history[wholeFrom(history):]
 	}
@@ -34,14 +37,14 @@ func recentScreen(history []byte, cut bool, rows, cols int, modes *terminalModes
 	if len(history) == 0 || rows < 1 || cols < 1 {
 		return ""
 	}
-	modes.feed(history)
+	modes.Feed(history)
 	from, before := skim(history, rows)
 	lines, x, y, ok := emulate(append([]byte(before), history[from:]...), rows, cols, within)
 	if !ok {
 		return modes.enter() + plainScreen(history, rows)
 	}
 	var b strings.Builder
-	if modes.alternate() {
+	if modes.Alternate() {
 		b.WriteString(modes.enter() + "\x1b[H\x1b[2J")
 	} else {
 		// What the terminal shows now goes up into its history, not away.
@@ -134,7 +137,7 @@ func plainScreen(history []byte, rows int) string {
 	all := strings.Split(strings.ReplaceAll(string(history), "\r", ""), "\n")
 	all = all[max(0, len(all)-rows):]
 	for i, line := range all {
-		all[i] = printable(strings.ToValidUTF8(line, "\uFFFD"))
+		all[i] = Printable(strings.ToValidUTF8(line, "\uFFFD"))
 	}
 	return "\r\n" + strings.Join(all, "\r\n")
 }

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"fmt"
@@ -43,8 +43,8 @@ func TestRecentScreenLooksTheSame(t *testing.T) {
 			if !ok {
 				t.Fatal("the emulator gave up")
 			}
-			var modes terminalModes
-			got, x, y := shown(t, recentScreen([]byte(output), false, rows, cols, &modes, time.Minute), rows, cols)
+			var modes Modes
+			got, x, y := shown(t, RecentScreen([]byte(output), false, rows, cols, &modes, time.Minute), rows, cols)
 			for i := range want {
 				want[i], got[i] = strings.TrimRight(want[i], " "), strings.TrimRight(got[i], " ")
 			}
@@ -56,7 +56,7 @@ func TestRecentScreenLooksTheSame(t *testing.T) {
 }
 
 func TestRecentScreenKeepsWhatWasThere(t *testing.T) {
-	e := recentScreen([]byte("$ "), false, 5, 20, new(terminalModes), drawTimeout)
+	e := RecentScreen([]byte("$ "), false, 5, 20, new(Modes), DrawTimeout)
 	if !strings.HasPrefix(e, "\x1b[5;1H\r\n\r\n\r\n\r\n\r\n") || strings.Contains(e, "\x1b[2J") {
 		t.Errorf("%q: the old screen is erased and not pushed up", e)
 	}
@@ -64,7 +64,7 @@ func TestRecentScreenKeepsWhatWasThere(t *testing.T) {
 
 // TestHostileOutput: drawing ends soon, whatever it is given.
 func TestHostileOutput(t *testing.T) {
-	const much = maxHistory / 4
+	const much = MaxHistory / 4
 	for name, output := range map[string]string{
 		"repeat":         strings.Repeat("x\x1b[65535b", much/9),
 		"line feeds":     strings.Repeat("\n", much),
@@ -86,9 +86,9 @@ func TestHostileOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			got := recentScreen([]byte(output), true, 100, 300, new(terminalModes), drawTimeout)
+			got := RecentScreen([]byte(output), true, 100, 300, new(Modes), DrawTimeout)
 			// Generous: the clock is looked at often, and a race detector is slow.
-			if d := time.Since(began); d > 20*drawTimeout {
+			if d := time.Since(began); d > 20*DrawTimeout {
 				t.Errorf("drawn after %v", d)
 			}
 			if len(got) > 64<<20 {
@@ -107,11 +107,11 @@ func TestPlainScreen(t *testing.T) {
 
 func TestRecentScreenWithoutSize(t *testing.T) {
 	for _, size := range [][2]int{{0, 80}, {24, 0}, {-1, -1}} {
-		if got := recentScreen([]byte("x"), false, size[0], size[1], new(terminalModes), drawTimeout); got != "" {
+		if got := RecentScreen([]byte("x"), false, size[0], size[1], new(Modes), DrawTimeout); got != "" {
 			t.Errorf("%v: %q", size, got)
 		}
 	}
-	if got := recentScreen(nil, false, 24, 80, new(terminalModes), drawTimeout); got != "" {
+	if got := RecentScreen(nil, false, 24, 80, new(Modes), DrawTimeout); got != "" {
 		t.Errorf("no output: %q", got)
 	}
 }
@@ -123,7 +123,7 @@ func FuzzRecentScreen(f *testing.F) {
 		if len(output) > 4096 {
 			return
 		}
-		recentScreen(output, true, int(rows), int(cols), new(terminalModes), drawTimeout)
+		RecentScreen(output, true, int(rows), int(cols), new(Modes), DrawTimeout)
 	})
 }
 
@@ -201,9 +201,9 @@ func FuzzSkim(f *testing.F) {
 }
 
 func BenchmarkRecentScreen(b *testing.B) {
-	text := []byte(strings.Repeat("\x1b[32mok\x1b[m  some line of a test that ran   0.01s\r\n", maxHistory/48))
+	text := []byte(strings.Repeat("\x1b[32mok\x1b[m  some line of a test that ran   0.01s\r\n", MaxHistory/48))
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		recentScreen(text, true, 50, 200, new(terminalModes), drawTimeout)
+		RecentScreen(text, true, 50, 200, new(Modes), DrawTimeout)
 	}
 }

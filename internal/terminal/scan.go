@@ -1,9 +1,9 @@
-package cli
+package terminal
 
 import "strings"
 
-// maxSequence bounds what is kept of one escape sequence.
-const maxSequence = 64
+// MaxSequence bounds what is kept of one escape sequence.
+const MaxSequence = 64
 
 // scanState is where in an escape sequence a scanner stands.
 type scanState uint8
@@ -61,7 +61,7 @@ func (s *scanner) step(b byte) (found token, params string, final byte) {
 	case s.state == inSequence && b >= 0x40 && b < 0x7f:
 		s.state = inText
 		return tokenSequence, string(s.seq), b
-	case len(s.seq) < maxSequence:
+	case len(s.seq) < MaxSequence:
 		s.seq = append(s.seq, b)
 	default:
 		s.seq[0] = '!' // no number, and no private marker

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"maps"
@@ -25,11 +25,11 @@ func modeDefault(mode int) (on, known bool) {
 // maxKeyboards is how deep the stack of keyboard protocols is followed.
 const maxKeyboards = 16
 
-// terminalModes follows which modes of a terminal its output has switched: a
+// Modes follows which modes of a terminal its output has switched: a
 // terminal that joins late is put into them, and one that leaves is put back,
 // without a word from the program. The zero value is a terminal that nobody
 // switched. It costs one look at each byte and never grows.
-type terminalModes struct {
+type Modes struct {
 	switched map[int]bool // differs from the default
 	keypad   bool
 	style    string // of the cursor, as a parameter
@@ -39,8 +39,8 @@ type terminalModes struct {
 	scan scanner
 }
 
-// feed reads output.
-func (m *terminalModes) feed(p []byte) {
+// Feed reads output.
+func (m *Modes) Feed(p []byte) {
 	for _, b := range p {
 		switch found, params, final := m.scan.step(b); {
 		case found == tokenSequence:
@@ -53,10 +53,10 @@ func (m *terminalModes) feed(p []byte) {
 	}
 }
 
-func (m *terminalModes) reset() { *m = terminalModes{scan: m.scan} }
+func (m *Modes) reset() { *m = Modes{scan: m.scan} }
 
 // sequence acts on one whole control sequence.
-func (m *terminalModes) sequence(params string, final byte) {
+func (m *Modes) sequence(params string, final byte) {
 	marker := byte(0)
 	if params != "" && params[0] >= '<' && params[0] <= '?' {
 		marker, params = params[0], params[1:]
@@ -99,7 +99,7 @@ func number(s string) string {
 	return ""
 }
 
-func (m *terminalModes) turn(mode int, on bool) {
+func (m *Modes) turn(mode int, on bool) {
 	standard, known := modeDefault(mode)
 	switch {
 	case !known:
@@ -113,13 +113,13 @@ func (m *terminalModes) turn(mode int, on bool) {
 	}
 }
 
-// alternate is whether a full-screen program has the terminal.
-func (m *terminalModes) alternate() bool {
+// Alternate is whether a full-screen program has the terminal.
+func (m *Modes) Alternate() bool {
 	return m.switched[47] || m.switched[1047] || m.switched[1049]
 }
 
 // enter puts a terminal that nobody switched into these modes.
-func (m *terminalModes) enter() string {
+func (m *Modes) enter() string {
 	var b strings.Builder
 	for _, mode := range slices.Sorted(maps.Keys(m.switched)) {
 		standard, _ := modeDefault(mode)
@@ -140,8 +140,8 @@ func (m *terminalModes) enter() string {
 	return b.String()
 }
 
-// leave puts the terminal back. It writes nothing where nothing was switched.
-func (m *terminalModes) leave() string {
+// Leave puts the terminal back. It writes nothing where nothing was switched.
+func (m *Modes) Leave() string {
 	var b strings.Builder
 	if n := len(m.keyboard); n > 0 {
 		b.WriteString("\x1b[<" + strconv.Itoa(n) + "u")
@@ -155,7 +155,7 @@ func (m *terminalModes) leave() string {
 	if m.keypad {
 		b.WriteString("\x1b>")
 	}
-	if m.alternate() {
+	if m.Alternate() {
 		// What follows is for the screen of before, whose region is the whole.
 		b.WriteString("\x1b[r")
 	}

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"strings"
@@ -25,15 +25,15 @@ func TestTerminalModes(t *testing.T) {
 		"questions change none": {"\x1b[?25$p\x1b[?u\x1b[>q\x1b[c", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var whole, bytewise terminalModes
-			whole.feed([]byte(tc.output))
+			var whole, bytewise Modes
+			whole.Feed([]byte(tc.output))
 			for i := range len(tc.output) {
-				bytewise.feed([]byte{tc.output[i]})
+				bytewise.Feed([]byte{tc.output[i]})
 			}
 			if got := whole.enter(); got != tc.enter {
 				t.Errorf("enter %q, want %q", got, tc.enter)
 			}
-			if got := whole.leave(); got != tc.leave {
+			if got := whole.Leave(); got != tc.leave {
 				t.Errorf("leave %q, want %q", got, tc.leave)
 			}
 			if bytewise.enter() != whole.enter() {
@@ -48,19 +48,19 @@ func FuzzTerminalModes(f *testing.F) {
 	f.Add([]byte("\x1b[?1049h\x1b[>4;2m\x1b="), 3)
 	f.Add([]byte("\x1b]0;x\x07\x1b[>1u\x1b[<3u\x1b[!p\x1bc"), 7)
 	f.Fuzz(func(t *testing.T, output []byte, cut int) {
-		var m, parts, late terminalModes
-		m.feed(output)
+		var m, parts, late Modes
+		m.Feed(output)
 		cut = min(max(cut, 0), len(output))
-		parts.feed(output[:cut])
-		parts.feed(output[cut:])
-		if m.enter() != parts.enter() || m.leave() != parts.leave() {
+		parts.Feed(output[:cut])
+		parts.Feed(output[cut:])
+		if m.enter() != parts.enter() || m.Leave() != parts.Leave() {
 			t.Errorf("%q cut at %d: %q, whole: %q", output, cut, parts.enter(), m.enter())
 		}
-		late.feed([]byte(m.enter()))
+		late.Feed([]byte(m.enter()))
 		if late.enter() != m.enter() {
 			t.Errorf("%q: who enters late is in %q, want %q", output, late.enter(), m.enter())
 		}
-		late.feed([]byte(m.leave()))
+		late.Feed([]byte(m.Leave()))
 		if left := late.enter(); left != "" {
 			t.Errorf("%q: %q is left", output, left)
 		}

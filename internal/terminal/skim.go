@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"slices"
@@ -21,11 +21,11 @@ func skim(output []byte, rows int) (from int, before string) {
 		return 0, ""
 	}
 	var pen penScanner
-	var modes terminalModes
+	var modes Modes
 	for _, b := range output[:s.from] {
 		pen.step(b)
 	}
-	modes.feed(output[:s.from])
+	modes.Feed(output[:s.from])
 	return s.from, modes.enter() + pen.String()
 }
 

@@ -1,0 +1,21 @@
+package terminal
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Printable keeps text that a sandbox may have influenced from moving the
+// cursor, forging further lines on the caller's terminal, or being read in another
+// order than it has.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r < 0x20 || r == 0x7f || (r >= 0x80 && r < 0xa0), unicode.Is(unicode.Bidi_Control, r):
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
