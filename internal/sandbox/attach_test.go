@@ -425,3 +425,28 @@ func TestAttachSeesRemovalAndTheEndOfItsSandbox(t *testing.T) {
 	}
 	w.nothingLeft(m)
 }
+
+// An attach that writes says that the sandbox is paused, holds no input afterwards, and
+// succeeds when the sandbox runs again.
+func TestAttachToAPausedSandbox(t *testing.T) {
+	w := newFixture(t)
+	m := w.manager(false)
+	sb := w.create(m, "x")
+	start(t, m, sb, cat("p"))
+	if _, err := m.Pause(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Attach(t.Context(), operator, "x", "p", api.AttachRequest{Write: true}); api.CodeOf(err) != api.CodeState {
+		t.Errorf("while it is paused: %v, want %s", err, api.CodeState)
+	}
+	if _, err := m.Resume(t.Context(), operator, "x"); err != nil {
+		t.Fatal(err)
+	}
+	a := attach(t, m, sb, "p", api.AttachRequest{Write: true})
+	if err := a.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	if _, exit, err := drain(a); err != nil || exit == nil || !exit.OK() {
+		t.Errorf("when it runs again: %+v, %v", exit, err)
+	}
+}

@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
@@ -35,4 +37,20 @@ func TestExchangesThatWait(t *testing.T) {
 	}
 	// Where nobody is told, nothing waits.
 	(&watchEndpoint{m: &Manager{}, e: e}).Exchanged(api.Exchange{})
+}
+
+// The records that wait when the Manager closes are told, and what they hold is free again.
+func TestExchangesAreToldAtTheEnd(t *testing.T) {
+	var told []int64
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := &Manager{ctx: ctx, exchanges: make(chan api.Exchange, 3), opts: Options{Exchanged: func(x api.Exchange) { told = append(told, x.BytesIn) }}}
+	w := &watchEndpoint{m: m, e: &servedEndpoint{name: "model"}}
+	for i := range 3 {
+		w.Exchanged(api.Exchange{BytesIn: int64(i), Capture: &api.ExchangeCapture{RequestBody: "0123456789"}})
+	}
+	m.tellExchanges()
+	if !slices.Equal(told, []int64{0, 1, 2}) || m.captured.Load() != 0 {
+		t.Errorf("told %v, and %d bytes are held", told, m.captured.Load())
+	}
 }

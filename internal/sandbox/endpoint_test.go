@@ -134,6 +134,9 @@ func TestEndpointLife(t *testing.T) {
 	if got := ask(port); got != "200 two" {
 		t.Error(got)
 	}
+	if now, _ := m.Get(operator, sb.ID); len(now.Endpoints) != 1 || now.Endpoints[0].Target != two {
+		t.Errorf("on record after the switch: %+v", now.Endpoints)
+	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -156,3 +156,29 @@ func TestHasNoFiles(t *testing.T) {
 		t.Error("a record does not count as a file")
 	}
 }
+
+// An attach and a detach are changes of a process, since its record counts the readers.
+func TestAttachIsAChange(t *testing.T) {
+	p := newProcess(t.TempDir(), processRecord{Process: api.Process{ExecID: "x", State: api.ProcessRunning}})
+	a := &Attachment{}
+	for _, c := range []struct {
+		name   string
+		do     func()
+		want   int
+		writer bool
+	}{
+		{"attach", func() { _, _ = p.join(a, true) }, 1, true},
+		{"detach", func() { p.detach(a) }, 0, false},
+	} {
+		_, changed := p.snapshot()
+		c.do()
+		select {
+		case <-changed:
+		default:
+			t.Errorf("%s: no change", c.name)
+		}
+		if rec, _ := p.snapshot(); rec.Readers != c.want || rec.Writer != c.writer {
+			t.Errorf("%s: %d readers, writer %t", c.name, rec.Readers, rec.Writer)
+		}
+	}
+}

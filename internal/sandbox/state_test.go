@@ -58,7 +58,7 @@ func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
 			if ctx.Err() != nil {
 				t.Error("the caller's cancellation reached an undo")
 			}
-			if name == "b" && fail {
+			if name != "c" && fail {
 				return errors.New("no")
 			}
 			done = append(done, name)
@@ -67,11 +67,11 @@ func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := u.run(ctx); err == nil || !strings.Contains(err.Error(), "undo b") {
-		t.Errorf("run: %v, want the name of the step that failed", err)
+	if err := u.run(ctx); err == nil || !strings.Contains(err.Error(), "undo b: no\nundo a: no") {
+		t.Errorf("run: %v, want the names of the steps that failed", err)
 	}
 	fail = false
-	if err := u.run(ctx); err != nil || !slices.Equal(done, []string{"c", "a", "b"}) || len(u) != 0 {
+	if err := u.run(ctx); err != nil || !slices.Equal(done, []string{"c", "b", "a"}) || len(u) != 0 {
 		t.Errorf("undone %v, %v, left %d", done, err, len(u))
 	}
 }
