@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// modeDefaults are the private modes of a terminal that a program switches, and
-// whether each is on in a terminal that nobody switched. Others are left alone.
+// modeDefault returns whether a private mode of a terminal is on by default, and whether it is
+// known. Unknown modes are left unchanged.
 func modeDefault(mode int) (on, known bool) {
 	switch mode {
 	case 7, 25: // wrap at the margin, show the cursor
@@ -25,10 +25,9 @@ func modeDefault(mode int) (on, known bool) {
 // maxKeyboards is how deep the stack of keyboard protocols is followed.
 const maxKeyboards = 16
 
-// terminalModes follows which modes of a terminal its output has switched: a
-// terminal that joins late is put into them, and one that leaves is put back,
-// without a word from the program. The zero value is a terminal that nobody
-// switched. It costs one look at each byte and never grows.
+// terminalModes tracks which modes of a terminal its output has changed. A terminal that attaches
+// later is put into these modes, and one that detaches is restored, without help from the program.
+// The zero value is a terminal with default modes. It examines each byte once and never grows.
 type terminalModes struct {
 	switched map[int]bool // differs from the default
 	keypad   bool
@@ -118,7 +117,7 @@ func (m *terminalModes) alternate() bool {
 	return m.switched[47] || m.switched[1047] || m.switched[1049]
 }
 
-// enter puts a terminal that nobody switched into these modes.
+// enter returns the sequence that puts a terminal with default modes into these modes.
 func (m *terminalModes) enter() string {
 	var b strings.Builder
 	for _, mode := range slices.Sorted(maps.Keys(m.switched)) {

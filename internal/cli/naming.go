@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// namingFlags say which sandbox is meant by who asks, as they were typed.
+// namingFlags are the flags that select a sandbox by identity, as they were typed.
 type namingFlags struct {
 	template string
 	identity []string

@@ -1,6 +1,8 @@
-// Package sandbox owns live sandboxes: it assembles one from a Permit, keeps
-// its state, talks to its agent, and takes it apart again. It owns every
-// goroutine that a sandbox needs.
+// Package sandbox manages live sandboxes: it assembles a sandbox from a policy.Permit, keeps its
+// state, communicates with its agent, and tears it down. It owns every goroutine that a sandbox
+// needs.
+//
+// Create a Manager with [New]. [Manager.Recover] takes over the sandboxes of an earlier daemon.
 package sandbox
 
 import (
