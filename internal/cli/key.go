@@ -52,7 +52,7 @@ exec or read_file; "observe" is all read-only ones.`,
 					return err
 				}
 				if spec.ExpiresInMS == 0 {
-					return api.Invalid("expires_in_ms", "--expires 0 would be a key for nobody").WithHint("leave it out for a key without an end")
+					return api.Invalid("expires_in_ms", "--expires 0 would be a key that is never valid").WithHint("leave it out for a key without an end")
 				}
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.createKey(ctx, conn, spec) })

@@ -60,7 +60,7 @@ func (s *Service) RevokeKey(ctx context.Context, caller Caller, id string) (api.
 	k, err := s.opts.Keys.Revoke(id)
 	if _, said := errors.AsType[*api.Error](err); err != nil && !said {
 		err = api.Errorf(api.CodeInternal, "the key %s is revoked for as long as this daemon runs, and that could not be written: %w", k.ID, err).
-			WithHint("mend the home's disk, and revoke it again")
+			WithHint("fix the disk of the home directory, and revoke the key again")
 	}
 	return k, s.done(context.WithoutCancel(ctx), caller, policy.VerbRevokeKey, "", d, err)
 }

@@ -124,7 +124,7 @@ func (r *programRun) ofEnd(f *api.ProgramFailure, reason string) {
 			f.Message = reason
 		}
 	default:
-		f.Kind, f.Class, f.Message = api.FailureEnded, api.ClassUser, "somebody ended the sandbox"
+		f.Kind, f.Class, f.Message = api.FailureEnded, api.ClassUser, "a caller ended the sandbox"
 	}
 }
 

@@ -272,7 +272,7 @@ type errHandler struct{ text string }
 func (e *errHandler) Error() string { return e.text }
 
 // errHandlerTime means that the time of a handler is over.
-var errHandlerTime = errors.New("nobody continued the program in time")
+var errHandlerTime = errors.New("the program was not continued in time")
 
 // wait waits until the caller continues the program.
 func (r *programRun) wait(ctx context.Context, h api.ProgramHandler) error {

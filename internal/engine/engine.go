@@ -174,7 +174,7 @@ type Untold int64
 
 // Error implements error.
 func (n Untold) Error() string {
-	return strconv.FormatInt(int64(n), 10) + " refusals were told to nobody"
+	return strconv.FormatInt(int64(n), 10) + " refusals were not reported"
 }
 
 // Stat is the present resource usage of an instance.

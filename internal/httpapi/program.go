@@ -25,7 +25,7 @@ func (s *Server) runProgram(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if detach && spec.CancelWithCaller {
-		return api.Invalid("cancel_with_caller", "nobody waits for a program that is detached").
+		return api.Invalid("cancel_with_caller", "no caller waits for a detached program").
 			WithHint("leave detach out and wait, or leave cancel_with_caller out")
 	}
 	p, err := s.core.StartProgram(core.WithLive(r.Context(), r.live), r.caller, spec)

@@ -85,7 +85,7 @@ func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLi
 		return EgressGrant{}, err
 	}
 	if len(next.Requests) > 0 && len(g.Requests)+len(g.Demanded) == 0 {
-		return EgressGrant{}, api.Errorf(api.CodeState, "requests are narrowed, and the programs of this sandbox trust nobody who opens their TLS").
+		return EgressGrant{}, api.Errorf(api.CodeState, "requests are narrowed, and the programs of this sandbox do not trust intercepted TLS").
 			WithHint("ask for egress.requests when the sandbox is created")
 	}
 	return SucceedEgress(next, g, used, s, rules, now)

@@ -274,7 +274,7 @@ func parseTarget(s string) (t endpointTarget, wrong string) {
 	t.port = uint16(n)
 	if a, err := netip.ParseAddr(t.host); err == nil {
 		if rule.Never(a) {
-			return t, "has an address that is no target for anybody"
+			return t, "has an address that is never allowed as a target"
 		}
 		t.host = a.String()
 	} else if name, err := rule.ParseName(t.host); err != nil && t.host != "localhost" {

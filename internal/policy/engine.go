@@ -96,9 +96,9 @@ func (d *decision) autoEngine() (api.EngineReport, *api.Error) {
 	e := api.Errorf(api.CodeUnavailable, "no engine is usable: %s", strings.Join(reasons, "; "))
 	e.Field = "engine"
 	if weaker != "" && d.caller.Operator {
-		return api.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it; the smallest rule that accepts less is `min_tier: %s`", weaker)
+		return api.EngineReport{}, e.WithHint("`cloche doctor` says how to fix it; the smallest rule that accepts less is `min_tier: %s`", weaker)
 	}
-	return api.EngineReport{}, e.WithHint("`cloche doctor` says how to mend it")
+	return api.EngineReport{}, e.WithHint("`cloche doctor` says how to fix it")
 }
 
 // takeEngine accepts a report if it is usable and strong enough.
@@ -110,7 +110,7 @@ func (d *decision) takeEngine(r api.EngineReport) *api.Error {
 	if !r.Usable {
 		e := api.Errorf(api.CodeUnavailable, "engine %s is not usable: %s", r.Name, d.problems(r))
 		e.Field = "engine"
-		return e.WithHint("`cloche doctor` says how to mend it")
+		return e.WithHint("`cloche doctor` says how to fix it")
 	}
 	d.because("engine", d.engineBy())
 	d.engine = r

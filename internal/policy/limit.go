@@ -340,9 +340,9 @@ func checkEnforcement(d *decision) *api.Error {
 			e := unsupported(l.field, "%s is %s, and engine %s cannot enforce that here: %s", l.field, l.format(v), d.engine.Name, reason)
 			if rule := d.profile.ruled[l.field]; rule != "" {
 				e.Rule = rule
-				return e.WithHint("the operator's rule %s demands this limit; mend what is missing, or remove the rule", rule)
+				return e.WithHint("the operator's rule %s demands this limit; fix what is missing, or remove the rule", rule)
 			}
-			return e.WithHint("mend what is missing, or leave %s out and run without that limit", l.field)
+			return e.WithHint("fix what is missing, or leave %s out and run without that limit", l.field)
 		}
 		l.set(&granted, 0)
 		d.unenforced = append(d.unenforced, api.Unenforced{Field: l.field, Reason: reason})

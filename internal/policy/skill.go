@@ -66,7 +66,7 @@ func DecideSkillChange(name string, rules Rules) error {
 	if len(rules.Skills.SignedBy) == 0 {
 		return nil
 	}
-	return denied(ruleSigned, "", "the skill %s cannot be changed in its place: the operator wants skills as somebody signed them", show(name)).
+	return denied(ruleSigned, "", "the skill %s cannot be changed in its place: the operator requires signed skills", show(name)).
 		WithHint("remove it, and install an archive with what was signed")
 }
 
@@ -144,11 +144,11 @@ func (d *decision) skill(field string, use *api.SkillUse) (HostDir, *api.Error) 
 	signed := len(d.rules.Skills.SignedBy) > 0
 	switch {
 	case signed && write:
-		return HostDir{}, denied(ruleSigned, field+".access", "the skill %s was asked for to write, and the operator wants skills as somebody signed them", show(use.Name)).
+		return HostDir{}, denied(ruleSigned, field+".access", "the skill %s was asked for to write, and the operator requires signed skills", show(use.Name)).
 			WithHint("ask for it to read")
 	case signed && fact.SignedBy == "":
 		return HostDir{}, denied(ruleSigned, field+".name", "the skill %s is not as a key signed it that the operator trusts", show(use.Name)).
-			WithHint("install it with the files SKILL.sum and SKILL.sum.minisig of whoever made it")
+			WithHint("install it with the files SKILL.sum and SKILL.sum.minisig of its author")
 	case write && !d.caller.Operator && !d.rules.Skills.Write:
 		return HostDir{}, denied(ruleSkillWrite, field+".access", "the skill %s was asked for to write, and no rule grants that", show(use.Name)).
 			WithHint("ask for it to read; the smallest rule that would allow it is `skills: {write: true}`")

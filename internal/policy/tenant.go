@@ -110,15 +110,15 @@ func (q Quota) Check(own, all int, operator bool) error {
 func (q Quota) check(own, all int, operator bool) *api.Error {
 	if q.Tenant > 0 && own >= q.Tenant {
 		return tooMany(q.rule, "no room for another sandbox: %d are live and %s is %d", own, q.rule, q.Tenant).
-			WithHint("remove one, or come again later")
+			WithHint("remove one, or retry later")
 	}
 	if q.Total <= 0 || all < q.Total {
 		return nil
 	}
-	e := api.Errorf(api.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("come again later")
+	e := api.Errorf(api.CodeNoCapacity, "no capacity for another sandbox: the server is full").WithHint("retry later")
 	if operator {
 		e = api.Errorf(api.CodeNoCapacity, "no capacity for another sandbox: %d are live and max_sandboxes is %d", all, q.Total).
-			WithHint("remove one, or come again later")
+			WithHint("remove one, or retry later")
 	}
 	e.Rule, e.Retryable, e.RetryAfterMS = "max_sandboxes", true, retryAfterMS
 	return e

@@ -99,7 +99,7 @@ func cleanWindows(field, p string) (string, *api.Error) {
 	case strings.HasPrefix(rest, `\\`):
 		return "", denied("blocked_path:windows_share", field, "%s %s is a share of another machine", field, show(p)).WithHint(hint)
 	default:
-		return "", api.Invalid(field, "%s %s has no drive, or is relative to where somebody stands on it", field, show(p)).WithHint(hint)
+		return "", api.Invalid(field, "%s %s has no drive, or is relative to the current directory of its drive", field, show(p)).WithHint(hint)
 	}
 	out := "/" + strings.ToLower(rest[:2])
 	for element := range strings.SplitSeq(rest[3:], `\`) {

@@ -218,9 +218,9 @@ func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 		e := unsupported(field, "%s was asked for, and this machine cannot hold a workspace to it: %s", field, reason)
 		if rule := d.profile.ruled[field]; rule != "" {
 			e.Rule = rule
-			return e.WithHint("the operator's rule %s demands this; mend what is missing, or remove the rule", rule)
+			return e.WithHint("the operator's rule %s demands this; fix what is missing, or remove the rule", rule)
 		}
-		return e.WithHint("mend what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
+		return e.WithHint("fix what is missing, ask for workspace.quota %q, which looks before and after each command, or %q, which looks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
 	}
 	w.SizeBytes, w.Inodes = 0, 0
 	d.unenforced = append(d.unenforced, api.Unenforced{Field: fieldWorkspaceSize, Reason: reason})

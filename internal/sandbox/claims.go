@@ -199,7 +199,7 @@ func (m *Manager) unmake(id string, deleted bool) {
 	}
 	w := why{cause: api.EndedDeleted}
 	if !deleted {
-		w = why{cause: api.EndedLease, text: "nobody waited for it any more"}
+		w = why{cause: api.EndedLease, text: "no caller waited for it any more"}
 		s.mu.Lock()
 		s.info.IdempotencyKey, s.digest = "", ""
 		s.mu.Unlock()

@@ -20,7 +20,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	case <-inst.Done():
 	}
 	last := lastOf(inst)
-	end := ending{reason: "the sandbox died and nobody saw how"}
+	end := ending{reason: "the sandbox died and the cause was not observed"}
 	if last.How != "" {
 		end.reason = "the sandbox died: " + plain(last.How, maxSaid)
 	}

@@ -87,7 +87,7 @@ func (g *gate) full(tenant string) *api.Error {
 		return nil
 	}
 	err := api.Errorf(api.CodeTooMany, "%d sandboxes wait to be made already", g.queued).
-		WithHint("come again when some of them run; the operator's setting max_queued bounds how many may wait")
+		WithHint("retry when some of them run; the operator's setting max_queued bounds how many may wait")
 	err.Rule, err.Retryable = "settings.max_queued", true
 	wait := min(max(time.Duration(g.queued/max(g.limits.Starting, 1))*g.took, time.Second), maxRetryAfter)
 	err.RetryAfterMS = wait.Milliseconds()

@@ -147,7 +147,7 @@ func (m *Manager) add(s *live, p *process) error {
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	case read >= m.maxEnded:
 		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can make room", read, s.name).
-			WithHint("come again when fewer are read, or remove ended processes")
+			WithHint("retry when fewer are read, or remove ended processes")
 	default:
 		// The first processes of a sandbox can have long logs. With thousands of processes, long
 		// logs would fill the machine's disk.

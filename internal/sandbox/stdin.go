@@ -113,7 +113,7 @@ func (p *process) explainInput(err error) error {
 // a connection which is dead and has not been missed yet.
 func inputHeld(id string) error {
 	err := api.Errorf(api.CodeConflict, "another attach holds the input of process %s", id).
-		WithHint("attach without writing, or come again when that one has detached")
+		WithHint("attach without writing, or retry when that one has detached")
 	err.Retryable, err.RetryAfterMS = true, 1000
 	return err
 }
