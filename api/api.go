@@ -1,11 +1,11 @@
-// Package api has the types of Cloche's API: what the HTTP API, the Go client, the CLI and the
-// daemon exchange. It imports the standard library only.
+// Package api defines the types of Cloche's API, which the HTTP API, the Go client, the CLI and the
+// daemon exchange. It imports only the standard library.
 //
-// A sandbox is a place for code that its owner does not trust. It has a root filesystem from an
-// image, a workspace for the caller's files, limits, and no network unless rules give it one. A
-// [SandboxSpec] describes it, and a [Sandbox] is what the daemon made of the description. An
-// [ExecRequest] runs one program in a sandbox and ends with a [Result]. A [Process] is a program
-// that outlives the call that started it.
+// A sandbox runs code that its owner does not trust. It has a root filesystem from an image, a
+// workspace for the caller's files, limits, and no network unless rules allow it. A [SandboxSpec]
+// describes the sandbox to create, and a [Sandbox] is the record of what the daemon created. An
+// [ExecRequest] runs one program in a sandbox and returns a [Result]. A [Process] is a program that
+// keeps running after the call that started it.
 //
 // Package client sends these types to a daemon:
 //
@@ -20,31 +20,30 @@
 //	defer c.Remove(context.WithoutCancel(ctx), sb.ID)
 //	result, err := c.Exec(ctx, sb.ID, api.ExecRequest{Python: "print(6*7)"})
 //
-// Every error of the API is an [Error] with one of a closed list of [Code] values. Its message
-// says what is wrong, its hint what to do about it. A program that ran and failed is no error: its
-// exit status is in the Result.
+// Every error of the API is an [Error] with a [Code] from a closed list. Its message says what is
+// wrong, and its hint says what to do. A program that runs and fails is not an error: the Result
+// has its exit status.
 //
-// Sizes are in bytes and times in milliseconds unless the name of a field says otherwise. Ids
-// begin with their kind, as sb- for a sandbox. openapi/openapi.yaml describes the same types
-// for other languages; a test compares the two.
+// Sizes are in bytes and times in milliseconds unless the field name says otherwise. IDs start with
+// their kind, such as sb- for a sandbox. openapi/openapi.yaml describes the same types for other
+// languages, and a test compares the two.
 package api
 
 // APIVersion is the prefix of every path of the native API.
 const APIVersion = "v1"
 
-// Defaults that more than one package needs.
+// Defaults that more than one package uses.
 const (
-	// DefaultProfile is the profile of a request that names none.
+	// DefaultProfile is the profile of a request that does not name one.
 	DefaultProfile = "agent"
-	// DefaultImage is the image of a request that names none: a read-only view
-	// of the tools of the machine that Cloche runs on.
+	// DefaultImage is the image of a request that does not name one. It is a read-only view of
+	// the tools installed on the machine that runs Cloche.
 	DefaultImage = "host"
-	// DefaultWorkspacePath is where a workspace is mounted when the request
-	// does not say.
+	// DefaultWorkspacePath is the mount path of a workspace when the request does not set one.
 	DefaultWorkspacePath = "/workspace"
-	// DefaultMaxOutput is how many bytes of each output stream an exec keeps
-	// when the request does not say.
+	// DefaultMaxOutput is the number of bytes of each output stream that an exec keeps by
+	// default.
 	DefaultMaxOutput = 1 << 20
-	// MaxMaxOutput is the largest max_output_bytes that a request may ask for.
+	// MaxMaxOutput is the largest max_output_bytes that a request can set.
 	MaxMaxOutput = 64 << 20
 )

@@ -2,175 +2,179 @@ package api
 
 import "time"
 
-// AuditRecord is one line of the audit log. Each holds the hash of the one
-// before, so that a line which is changed, taken out or moved shows.
+// AuditRecord is one line of the audit log. Each record holds the hash of the previous one, so a
+// line that was changed, removed or moved is detected.
 type AuditRecord struct {
-	// Seq counts the records of one home from 1.
+	// Seq counts the records of one home directory from 1.
 	Seq int64 `json:"seq"`
-	// Prev is the Hash of the record before, 64 zeros for the first.
+	// Prev is the Hash of the previous record, or 64 zeros for the first record.
 	Prev      string    `json:"prev"`
 	Time      time.Time `json:"time"`
 	RequestID string    `json:"request_id,omitempty"`
 	Tenant    string    `json:"tenant"`
-	// Caller says who it was beyond the tenant: "unix uid 1000".
+	// Caller identifies the caller in addition to the tenant, such as "unix uid 1000".
 	Caller  string `json:"caller,omitempty"`
 	Verb    string `json:"verb"`
 	Sandbox string `json:"sandbox,omitempty"`
-	// Outcome is granted, ok, refused or failed; empty in records about the log.
+	// Outcome is "granted", "ok", "refused" or "failed". It is empty in records about the log
+	// itself.
 	Outcome string `json:"outcome,omitempty"`
 	// Code is the code of the error, if there was one.
 	Code Code `json:"code,omitempty"`
-	// Rule is the rule that refused.
+	// Rule is the rule that refused the request.
 	Rule    string            `json:"rule,omitempty"`
 	Details map[string]string `json:"details,omitempty"`
-	// Truncated is set when a part was too long and was cut.
+	// Truncated is set when a part of the record was too long and was cut.
 	Truncated bool `json:"truncated,omitempty"`
-	// Chain is what the log says of itself; its verb is AuditChainVerb.
+	// Chain is a record about the log itself. The verb of such a record is AuditChainVerb.
 	Chain *AuditFact `json:"chain,omitempty"`
-	// Usage is what a sandbox used, in the record of its end.
+	// Usage is what the sandbox used. Only the record of a sandbox's end has it.
 	Usage *AuditUsed `json:"usage,omitempty"`
-	// Hash is the SHA-256, in hexadecimal, of the line up to this field.
+	// Hash is the SHA-256 of the line up to this field, in hexadecimal.
 	Hash string `json:"hash"`
 }
 
 // AuditChainVerb is the verb of the records that the log writes about itself.
 const AuditChainVerb = "audit"
 
-// AuditFact is one thing that happened to the log itself.
+// AuditFact is one event of the audit log itself.
 type AuditFact struct {
 	Kind AuditFactKind `json:"kind"`
-	// Segment is the one that begins, or the last of those that were removed.
+	// Segment is the segment that begins, or the last segment that was removed.
 	Segment int64 `json:"segment,omitempty"`
-	// First and Last are the records that were removed, or that are missing.
+	// First and Last are the first and last record that were removed or are missing.
 	First int64 `json:"first,omitempty"`
 	Last  int64 `json:"last,omitempty"`
-	// Hash is that of record Last when it was removed, and otherwise the SHA-256 of
-	// the bytes that Bytes counts.
+	// Hash is the hash of record Last when records were removed, and otherwise the SHA-256 of the
+	// bytes that Bytes counts.
 	Hash string `json:"hash,omitempty"`
-	// Bytes and Lines are what stands unchained before this record.
+	// Bytes and Lines count what is kept before this record outside the hash chain.
 	Bytes int64 `json:"bytes,omitempty"`
 	Lines int64 `json:"lines,omitempty"`
-	// Count is how many records could not be written, from Since to Until.
+	// Count is the number of records that could not be written between Since and Until.
 	Count int64      `json:"count,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
-	// Reason says why, in one sentence.
+	// Reason explains the event in one sentence.
 	Reason string `json:"reason,omitempty"`
 }
 
-// AuditFactKind is what happened to the log.
+// AuditFactKind is the kind of an AuditFact.
 type AuditFactKind string
 
-// The kinds of facts.
+// Kinds of facts.
 const (
-	// AuditBegin is the first record of a home.
+	// AuditBegin is the first record of a home directory.
 	AuditBegin AuditFactKind = "begin"
-	// AuditSegment is the first record of every further file.
+	// AuditSegment is the first record of each later file.
 	AuditSegment AuditFactKind = "segment"
-	// AuditRemoved tells how far old files were removed, by the operator's rule. The
-	// record comes before the removal, and is repeated in every later file.
+	// AuditRemoved says up to which record old files were removed under the operator's retention
+	// rule. The record is written before the removal and repeated in every later file.
 	AuditRemoved AuditFactKind = "removed"
 	// AuditGap counts records that could not be written.
 	AuditGap AuditFactKind = "gap"
-	// AuditTorn is about a line that a crash left without its end.
+	// AuditTorn reports a line that a crash left incomplete.
 	AuditTorn AuditFactKind = "torn"
-	// AuditCut: the log was found shorter than it had been.
+	// AuditCut reports that the log is shorter than it was.
 	AuditCut AuditFactKind = "cut"
-	// AuditAnchorLost: what says how long the log had been was found missing.
+	// AuditAnchorLost reports that the file that records the length of the log is missing.
 	AuditAnchorLost AuditFactKind = "anchor_lost"
 )
 
-// AuditUsed is what one sandbox used from its create to its end.
+// AuditUsed is what one sandbox used from its creation to its end.
 type AuditUsed struct {
 	CPUSeconds float64 `json:"cpu_seconds"`
-	// GiBSeconds is memory by time: the limit in force, where there was one.
+	// GiBSeconds is memory multiplied by time. It uses the memory limit in force, if there was
+	// one.
 	GiBSeconds float64 `json:"gib_seconds"`
 	Seconds    float64 `json:"seconds"`
-	// BytesIn and BytesOut crossed its network link.
+	// BytesIn and BytesOut count the bytes that crossed the sandbox's network link.
 	BytesIn  int64 `json:"bytes_in,omitempty"`
 	BytesOut int64 `json:"bytes_out,omitempty"`
-	// Partial is set when a part could not be measured, and is 0 for that.
+	// Partial is set when some value could not be measured. That value is 0.
 	Partial bool              `json:"partial,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// AuditOptions choose records. Those of one field that is set must all match.
+// AuditOptions selects audit records. A record must match every field that is set.
 type AuditOptions struct {
-	// After is the number of the last record that the reader has.
+	// After is the sequence number of the last record that the reader has.
 	After int64
-	// Tail is only so many of the last that match, 1 to 100 000; 0 is all.
+	// Tail selects only the last Tail matching records, 1 to 100 000; 0 selects all.
 	Tail int
-	// Limit is the size of a page; 0 is all. Next page: After the last one's Seq.
+	// Limit is the page size; 0 means no limit. To get the next page, set After to the Seq of the
+	// last record.
 	Limit int
-	// Since and Until bound the time; zero does not.
+	// Since and Until limit the time range. A zero value is no limit.
 	Since, Until time.Time
-	// Tenant, Verb and Outcome are compared whole. Sandbox is an id, or a name: then it is
-	// all sandboxes that had it. One that no record is of is an error of CodeNotFound.
+	// Tenant, Verb and Outcome must match exactly. Sandbox is an ID, or a name, which selects
+	// every sandbox that had that name. A Sandbox without any record is an error with
+	// CodeNotFound.
 	Tenant, Sandbox, Verb, Outcome string
-	// Follow goes on with what is recorded next.
+	// Follow continues with new records as they are written.
 	Follow bool
 }
 
-// AuditVerifyOptions say what a verification knows beforehand.
+// AuditVerifyOptions configures a verification.
 type AuditVerifyOptions struct {
-	// Anchors are records that were noted elsewhere before.
+	// Anchors are hashes of records that were stored elsewhere earlier.
 	Anchors []AuditAnchor
-	// Accept is the number of the last record up to which problems are known: they
-	// are told as notes.
+	// Accept is the sequence number up to which problems are already known. They are reported as
+	// notes.
 	Accept int64
 }
 
-// AuditAnchor is the number of a record and its hash.
+// AuditAnchor is the sequence number of a record and its hash.
 type AuditAnchor struct {
 	Seq  int64  `json:"seq"`
 	Hash string `json:"hash"`
 }
 
-// AuditReport is what a verification found.
+// AuditReport is the result of a verification.
 type AuditReport struct {
-	// OK: there are no problems.
+	// OK is true when there are no problems.
 	OK bool `json:"ok"`
-	// First and Last are the numbers of the first and the last record that are there.
+	// First and Last are the sequence numbers of the first and the last record present.
 	First int64 `json:"first"`
 	Last  int64 `json:"last"`
-	// Hash is the last record's: note it elsewhere with Last, as an anchor.
+	// Hash is the hash of the last record. Store it elsewhere together with Last, as an anchor.
 	Hash     string `json:"hash"`
 	Records  int64  `json:"records"`
 	Segments int64  `json:"segments"`
-	// UnchainedLines are older than the chain.
+	// UnchainedLines counts lines that are older than the hash chain.
 	UnchainedLines int64 `json:"unchained_lines,omitempty"`
-	// ProblemCount counts all problems; Problems are the first of them. The first of
-	// all names the first bad record.
+	// ProblemCount counts all problems, and Problems holds the first ones. The first problem
+	// names the first bad record.
 	ProblemCount int64          `json:"problem_count"`
 	Problems     []AuditFinding `json:"problems,omitempty"`
-	// Notes are what is on record as lost or removed, and what cannot be checked.
+	// Notes list what is recorded as lost or removed, and what cannot be checked.
 	Notes []AuditFinding `json:"notes,omitempty"`
 }
 
-// AuditFinding is one thing that a verification found.
+// AuditFinding is one finding of a verification.
 type AuditFinding struct {
-	// Seq is the number of the record that is wrong or missing.
+	// Seq is the sequence number of the record that is wrong or missing.
 	Seq int64 `json:"seq"`
-	// File is the name of the file, and Line counts in it from 1.
+	// File is the name of the file. Line counts from 1 in that file.
 	File    string `json:"file,omitempty"`
 	Line    int64  `json:"line,omitempty"`
 	Message string `json:"message"`
 }
 
-// AuditUsageOptions choose what usage is summed.
+// AuditUsageOptions selects the usage to sum up.
 type AuditUsageOptions struct {
 	Since, Until time.Time
 	Tenant       string
-	// Label is the key by whose values it is summed; empty is by tenant alone.
+	// Label is the label key to group by, in addition to the tenant. Empty groups by tenant only.
 	Label string
 }
 
-// AuditUsage is a ledger of ended sandboxes.
+// AuditUsage is the usage of ended sandboxes.
 type AuditUsage struct {
 	Rows []AuditUsageRow `json:"rows"`
 }
 
-// AuditUsageRow is the sum of one tenant, and of one value of a label.
+// AuditUsageRow is the sum for one tenant and, if a label was given, one value of the label.
 type AuditUsageRow struct {
 	Tenant     string  `json:"tenant"`
 	Label      string  `json:"label,omitempty"`
@@ -180,6 +184,6 @@ type AuditUsageRow struct {
 	Seconds    float64 `json:"seconds"`
 	BytesIn    int64   `json:"bytes_in"`
 	BytesOut   int64   `json:"bytes_out"`
-	// Partial counts the sandboxes of which a part could not be measured.
+	// Partial counts the sandboxes with a value that could not be measured.
 	Partial int64 `json:"partial,omitempty"`
 }

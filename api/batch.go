@@ -1,47 +1,46 @@
 package api
 
-// Bounds of one batch.
+// Limits of one batch.
 const (
-	// MaxBatch is how many ids, keys or matches a batch may have.
+	// MaxBatch is the maximum number of IDs, keys or matches in a batch.
 	MaxBatch = 1000
-	// MaxBatchCreate is how many sandboxes one batch may make.
+	// MaxBatchCreate is the maximum number of sandboxes that one batch can create.
 	MaxBatchCreate = 512
 )
 
-// BatchCreate makes many sandboxes in one call.
+// BatchCreate creates many sandboxes in one call.
 type BatchCreate struct {
 	Specs []SandboxSpec `json:"specs"`
-	// Count makes each of the specs so often; 0 is once. From the second on their
-	// names and idempotency keys get "-2" and so on at the end, where they have any.
+	// Count is how many sandboxes to create from each spec; 0 means 1. From the second one on,
+	// names and idempotency keys that are set get the suffix "-2", "-3" and so on.
 	Count int `json:"count,omitempty"`
 }
 
-// BatchSelect chooses sandboxes. For a status only IDs may be set, for a removal
-// any of them.
+// BatchSelect selects sandboxes. A status request can only set IDs. A removal can set any field.
 type BatchSelect struct {
-	// IDs are ids or names.
+	// IDs are IDs or names.
 	IDs []string `json:"ids,omitempty"`
-	// IdempotencyKeys are keys of creations, also of those that never came or are not
-	// done: nothing comes of them for 24 hours.
+	// IdempotencyKeys are keys of creations. They can belong to creations that never arrived or
+	// are still in progress: for 24 hours, such a key does not create a sandbox.
 	IdempotencyKeys []string `json:"idempotency_keys,omitempty"`
-	// Labels choose all of the caller's own tenant that have every one of them.
+	// Labels selects the sandboxes of the caller's tenant that have all of these labels.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// BatchResult is what became of a batch, each part for itself.
+// BatchResult is the result of a batch. Each part succeeds or fails independently.
 type BatchResult struct {
-	// Succeeded are the records, in the order of the request.
+	// Succeeded are the records of the parts that succeeded, in the order of the request.
 	Succeeded []Sandbox `json:"succeeded"`
-	// Failed are the others.
+	// Failed are the parts that failed.
 	Failed []BatchFailure `json:"failed"`
 }
 
 // BatchFailure is one part of a batch that failed.
 type BatchFailure struct {
-	// ID is what the request called it; empty for a sandbox that was to be made.
+	// ID is the ID or name in the request. It is empty for a sandbox that was to be created.
 	ID string `json:"id,omitempty"`
-	// Index is its place in the request, from 0: for a creation with a Count, the
-	// first so many are of the first spec.
+	// Index is the position in the request, from 0. In a creation with a Count, the first Count
+	// positions belong to the first spec.
 	Index int    `json:"index"`
 	Error *Error `json:"error"`
 }

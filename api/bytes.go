@@ -6,9 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bytes are any bytes. In JSON they are a plain string when they are valid
-// UTF-8, which nearly all are, and {"base64": "…"} otherwise, so that a person
-// can read an answer and nothing is ever lost in one.
+// Bytes are arbitrary bytes. In JSON, valid UTF-8 is a plain string, which people can read, and all
+// other content is {"base64": "…"}, so nothing is lost.
 type Bytes []byte
 
 type base64Bytes struct {

@@ -2,254 +2,257 @@ package api
 
 import "time"
 
-// The values of SandboxSpec.Network.
+// Values of SandboxSpec.Network.
 const (
-	// NetworkNone is a sandbox with its own loopback and nothing else.
+	// NetworkNone gives the sandbox only its own loopback interface.
 	NetworkNone = "none"
-	// NetworkOn is a sandbox with a link, on which all goes by the rules of Egress.
+	// NetworkOn gives the sandbox a network link. The rules of Egress apply to all its traffic.
 	NetworkOn = "on"
 )
 
-// Egress is what may leave a sandbox. The zero value lets nothing out, questions
-// for names included.
+// Egress says which connections can leave a sandbox. The zero value allows none, DNS queries
+// included.
 type Egress struct {
-	// Allow are rules, each HOST[:PORT][ at RANGE[,RANGE]] or @NAME for a bundle of
-	// them. A host is a name, "*." before one, "*" or an IPv4 address; without port
-	// it is 80 and 443, where what is sent must be HTTP or TLS that names the same
-	// host, and with one it is any protocol. The ranges are those, not public, in
-	// which the host may be. Nil is the profile's list, an empty one lets nothing out.
+	// Allow lists rules of the form HOST[:PORT][ at RANGE[,RANGE]], or @NAME for a bundle of
+	// rules. HOST is a name, "*." followed by a name, "*" or an IPv4 address. Without a port the
+	// rule covers ports 80 and 443, and the traffic must be HTTP or TLS that names the same host.
+	// With a port it covers any protocol. RANGE is a non-public address range that the host may
+	// resolve to. Nil means the profile's list; an empty list allows nothing.
 	Allow []string `json:"allow,omitzero"`
-	// Deny are rules without ranges. What one speaks of is held back, whatever Allow
-	// says.
+	// Deny lists rules without ranges. A connection that a deny rule matches is refused, even
+	// when Allow matches it too.
 	Deny []string `json:"deny,omitempty"`
-	// Requests narrow HTTP to hosts that Allow speaks of too. Their TLS is opened.
+	// Requests limit which HTTP requests can reach hosts that Allow also covers. The TLS
+	// connections of these hosts are intercepted.
 	Requests []RequestRule `json:"requests,omitempty"`
-	// Ask holds connections that no rule covers until approved, instead of refusing
-	// them at once.
+	// Ask holds a connection that no rule covers until it is approved, instead of refusing it at
+	// once.
 	Ask    bool         `json:"ask,omitempty"`
 	Limits EgressLimits `json:"limits,omitzero"`
 }
 
-// RequestRule lets only some requests reach a host. Of several rules for a host one
-// must allow the request.
+// RequestRule allows only some requests to a host. When a host has several rules, one of them must
+// allow the request.
 type RequestRule struct {
-	// Host is a name, or "*." before one.
+	// Host is a name, or "*." followed by a name.
 	Host string `json:"host"`
-	// Methods are names such as "GET"; empty is all.
+	// Methods are HTTP methods such as "GET". Empty allows all.
 	Methods []string `json:"methods,omitempty"`
-	// Paths begin with "/". One that ends in "/*" is everything below it, every other
-	// is that path alone; empty is all.
+	// Paths begin with "/". A path that ends in "/*" covers everything below it. Any other path
+	// covers only itself. Empty allows all.
 	Paths []string `json:"paths,omitempty"`
 }
 
-// EgressLimits bound what leaves a sandbox in its life. Zero is no bound of the
-// caller's own.
+// EgressLimits limits what leaves a sandbox over its whole lifetime. Zero means that the caller
+// sets no limit.
 type EgressLimits struct {
 	Connections int64 `json:"connections,omitempty"`
-	// BytesOut and BytesIn count what is inside the connections.
+	// BytesOut and BytesIn count the payload of connections.
 	BytesOut int64 `json:"bytes_out,omitempty"`
 	BytesIn  int64 `json:"bytes_in,omitempty"`
 }
 
-// EgressRefusal is one thing that was not let out.
+// EgressRefusal is one connection, query or request that was refused.
 type EgressRefusal struct {
 	Time time.Time `json:"time"`
-	// Name is the host as far as it is known, or the address that was connected to.
+	// Name is the host name if it is known, or the address that was connected to.
 	Name string `json:"name"`
-	// Port is 0 for a question for a name.
+	// Port is 0 for a DNS query.
 	Port int `json:"port,omitempty"`
-	// Rule is the rule that refused.
+	// Rule is the rule that refused it.
 	Rule   string `json:"rule"`
 	Reason string `json:"reason"`
-	// Hint is one sentence on how to fix it; empty when there is nothing to say.
+	// Hint says how to fix it, in one sentence. It can be empty.
 	Hint string `json:"hint,omitempty"`
-	// Allow is the smallest rule that would let it out; empty where none can.
+	// Allow is the smallest rule that would allow it. It is empty if no rule can.
 	Allow string `json:"allow,omitempty"`
-	// Method and Path are those of a request; Path is cut.
+	// Method and Path are those of an HTTP request. Path may be truncated.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
-	// Suppressed is how many refusals before this one are not told, of a flood.
+	// Suppressed counts the refusals just before this one that were not reported because there
+	// were too many.
 	Suppressed int64 `json:"suppressed,omitempty"`
 }
 
-// EgressRecord is one line of the log of what left a sandbox and what did not.
+// EgressRecord is one line of the log of allowed and refused egress.
 type EgressRecord struct {
 	// Seq counts the records of one sandbox from 1.
 	Seq  int64      `json:"seq"`
 	Time time.Time  `json:"time"`
 	Kind EgressKind `json:"kind"`
-	// Flow is the id of the connection; empty where there was none.
+	// Flow is the ID of the connection. It is empty if there was no connection.
 	Flow string `json:"flow,omitempty"`
-	// Name is the host that was asked for, or the address where none was.
+	// Name is the requested host, or the address if no host was named.
 	Name string `json:"name,omitempty"`
 	Port int    `json:"port,omitempty"`
-	// Addr is the real address; empty where a proxy knows it alone, and for what
-	// went nowhere.
+	// Addr is the actual address. It is empty if only a proxy knows it, or if no connection was
+	// made.
 	Addr string `json:"addr,omitempty"`
-	// ResolvedBy says who found Addr: "cloche", "upstream" or "rule".
+	// ResolvedBy says what resolved Addr: "cloche", "upstream" or "rule".
 	ResolvedBy string `json:"resolved_by,omitempty"`
 	// Protocol is "http", "tls" or "tcp".
 	Protocol string `json:"protocol,omitempty"`
-	// Rule is the one that allowed or refused.
+	// Rule is the rule that allowed or refused it.
 	Rule string `json:"rule,omitempty"`
-	// Reason is why it was refused, or why it ended otherwise than by either side.
+	// Reason says why it was refused, or why the connection was ended by neither of its two
+	// sides.
 	Reason string `json:"reason,omitempty"`
 	Hint   string `json:"hint,omitempty"`
 	Allow  string `json:"allow,omitempty"`
-	// BytesOut and BytesIn are known when it is closed.
+	// BytesOut and BytesIn are set when the connection is closed.
 	BytesOut int64 `json:"bytes_out,omitempty"`
 	BytesIn  int64 `json:"bytes_in,omitempty"`
-	// DurationMS is how long it was open.
+	// DurationMS is how long the connection was open.
 	DurationMS int64 `json:"duration_ms,omitempty"`
-	// Method, Path and Status are those of a request that was seen.
+	// Method, Path and Status are those of a request that was intercepted.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
 	Status int    `json:"status,omitempty"`
-	// Secrets are the names of those that were put into it.
+	// Secrets are the names of the secrets that were inserted into the request.
 	Secrets []string `json:"secrets,omitempty"`
-	// Suppressed is how many refusals before this one are not told, of a flood.
+	// Suppressed counts the refusals just before this one that were not recorded because there
+	// were too many.
 	Suppressed int64 `json:"suppressed,omitempty"`
-	// Missed is set on the first record of a reader who asked for older ones: so
-	// many are not kept any more.
+	// Missed is set on the first record for a reader that asked for older ones. It counts the
+	// records that are no longer kept.
 	Missed int64 `json:"missed,omitempty"`
 }
 
-// EgressKind is what a record of egress is about.
+// EgressKind is the kind of an egress record.
 type EgressKind string
 
-// The kinds.
+// Kinds of egress records.
 const (
-	// EgressOpened: a connection was let out.
+	// EgressOpened records that a connection was allowed.
 	EgressOpened EgressKind = "opened"
-	// EgressClosed: it ended, or could not be made.
+	// EgressClosed records that a connection ended or could not be made.
 	EgressClosed EgressKind = "closed"
-	// EgressRefused: something was not let out.
+	// EgressRefused records a refusal.
 	EgressRefused EgressKind = "refused"
-	// EgressRequest: a request inside opened TLS was answered.
+	// EgressRequest records an answered request inside intercepted TLS.
 	EgressRequest EgressKind = "request"
-	// EgressChanged: other rules are in force.
+	// EgressChanged records that the rules changed.
 	EgressChanged EgressKind = "changed"
 )
 
-// EgressKinds lists every kind, in the order of their declaration.
+// EgressKinds returns every kind, in the order of declaration.
 func EgressKinds() []EgressKind {
 	return []EgressKind{EgressOpened, EgressClosed, EgressRefused, EgressRequest, EgressChanged}
 }
 
-// EgressLogOptions choose records of egress.
+// EgressLogOptions selects egress records.
 type EgressLogOptions struct {
-	// Kinds is any of these; empty is all.
+	// Kinds selects records of any of these kinds. Empty selects all.
 	Kinds []EgressKind
-	// After is the number of the last record that the reader has; 0 is all that are
-	// kept, negative none of them.
+	// After is the sequence number of the last record that the reader has. 0 selects all records
+	// that are kept, and a negative value selects none of them.
 	After int64
-	// Tail is only so many of the last that match; 0 is all.
+	// Tail selects only the last Tail matching records; 0 selects all.
 	Tail int
-	// Follow goes on with what happens next, until the sandbox ends.
+	// Follow continues with new records until the sandbox ends.
 	Follow bool
 }
 
-// EgressChange changes the rules of a running sandbox. Connections in progress are
-// judged again.
+// EgressChange changes the rules of a running sandbox. The new rules also apply to open
+// connections.
 type EgressChange struct {
-	// Allow and Deny are added, in the form of Egress.
+	// Allow and Deny are rules to add, in the same form as in Egress.
 	Allow []string `json:"allow,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
-	// Remove are rules of either kind that are taken away, as they are in force. A rule
-	// that denies is written with "deny " before it.
+	// Remove lists allow or deny rules to remove, written as they are in force. Write "deny "
+	// before a deny rule.
 	Remove []string `json:"remove,omitempty"`
-	// ForMS takes what is added away again so much later; 0 is never.
+	// ForMS removes the added rules again after this time; 0 means never.
 	ForMS int64 `json:"for_ms,omitempty"`
 }
 
-// EgressPolicy is the whole of what may leave a sandbox, in the place of whatever could
-// before.
+// EgressPolicy replaces all egress rules of a sandbox.
 type EgressPolicy struct {
-	// Network is NetworkNone or NetworkOn; empty is NetworkOn where Egress is given,
-	// and the profile's otherwise.
+	// Network is NetworkNone or NetworkOn. Empty means NetworkOn if Egress is set, and the
+	// profile's value otherwise.
 	Network string `json:"network,omitempty"`
-	// Egress is what may leave over it; nil is the profile's.
+	// Egress is the new rules; nil means the profile's.
 	Egress *Egress `json:"egress,omitempty"`
 }
 
-// EgressRules are what is in force in a sandbox.
+// EgressRules are the rules in force in a sandbox.
 type EgressRules struct {
 	Network string `json:"network"`
-	// Generation counts the changes of these rules since the sandbox was made, and
-	// Applied is the one that is enforced: where both are the same, no connection that
-	// these rules do not allow is left.
+	// Generation counts the rule changes since the sandbox was created. Applied is the generation
+	// that is enforced. When the two are equal, no connection that these rules forbid is still
+	// open.
 	Generation int64 `json:"generation"`
 	Applied    int64 `json:"applied"`
-	// Egress is all of it together, what ends by itself included.
+	// Egress is all rules in force, including temporary ones.
 	Egress Egress `json:"egress"`
-	// Temporary are the rules that end by themselves.
+	// Temporary lists the rules that expire.
 	Temporary []TemporaryRule `json:"temporary,omitempty"`
-	// Operator are the operator's rules that deny; callers can't remove them.
+	// Operator lists the operator's deny rules, which callers cannot remove.
 	Operator []string `json:"operator,omitempty"`
-	// Used is what has been used of the limits.
+	// Used is how much of the limits has been used.
 	Used EgressLimits `json:"used,omitzero"`
 }
 
-// TemporaryRule is a rule that ends by itself.
+// TemporaryRule is a rule that expires.
 type TemporaryRule struct {
 	Rule string `json:"rule"`
-	// Deny says that it is one that denies.
+	// Deny is set for a deny rule.
 	Deny      bool      `json:"deny,omitempty"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// Approval is something that a sandbox wants out and that waits for a word.
+// Approval is a held connection of a sandbox, which waits for approval.
 type Approval struct {
 	ID      string `json:"id"`
 	Tenant  string `json:"tenant"`
 	Sandbox string `json:"sandbox"`
 	// SandboxName is the sandbox's name.
 	SandboxName string `json:"sandbox_name"`
-	// Name and Port are where it wants to go.
+	// Name and Port are the destination.
 	Name string `json:"name"`
 	Port int    `json:"port"`
-	// Rule is the smallest rule that lets it out.
+	// Rule is the smallest rule that allows it.
 	Rule    string        `json:"rule"`
 	State   ApprovalState `json:"state"`
 	AskedAt time.Time     `json:"asked_at"`
-	// Asked is how many connections have asked for it.
+	// Asked counts the connections that asked for this destination.
 	Asked int64 `json:"asked"`
-	// ExpiresAt is when it ends without a word.
+	// ExpiresAt is when it expires if it is not answered.
 	ExpiresAt time.Time `json:"expires_at"`
-	// AnsweredAt and AnsweredBy are set after a decision.
+	// AnsweredAt and AnsweredBy are set once it is answered.
 	AnsweredAt *time.Time `json:"answered_at,omitempty"`
 	AnsweredBy string     `json:"answered_by,omitempty"`
 }
 
-// ApprovalState is what became of an Approval.
+// ApprovalState is the state of an Approval.
 type ApprovalState string
 
-// The states.
+// States of an approval.
 const (
 	ApprovalPending  ApprovalState = "pending"
 	ApprovalApproved ApprovalState = "approved"
 	ApprovalRejected ApprovalState = "rejected"
-	// ApprovalExpired: no decision in time, or the sandbox ended.
+	// ApprovalExpired means that it was not answered in time, or that the sandbox ended.
 	ApprovalExpired ApprovalState = "expired"
 )
 
-// ApprovalList is what waits, and what was answered a short while ago, oldest first.
+// ApprovalList lists pending and recently answered approvals, oldest first.
 type ApprovalList struct {
 	Approvals []Approval `json:"approvals"`
 }
 
-// ApprovalOptions choose approvals.
+// ApprovalOptions selects approvals.
 type ApprovalOptions struct {
-	// Sandbox is an id or a name; empty is all that the caller sees.
+	// Sandbox is an ID or a name. Empty selects all that the caller can see.
 	Sandbox string
-	// All are those that were answered too.
+	// All includes answered approvals.
 	All bool
 }
 
-// ApprovalAnswer is the word that an Approval waits for.
+// ApprovalAnswer answers an Approval.
 type ApprovalAnswer struct {
-	// Approve lets it out, and false does not.
+	// Approve allows the connection. False refuses it.
 	Approve bool `json:"approve"`
-	// ForMS takes the rule that lets it out away again so much later; 0 is never.
+	// ForMS removes the allow rule again after this time; 0 means never.
 	ForMS int64 `json:"for_ms,omitempty"`
 }

@@ -2,57 +2,59 @@ package api
 
 import "time"
 
-// Class says whose matter an error is, for callers that count or retry by that.
+// Class says who is responsible for an error, for callers that count errors or decide about
+// retries.
 type Class string
 
-// The classes.
+// Classes of errors.
 const (
-	// ClassInfra: the machine or the service failed, and what was asked for may work
-	// elsewhere or later.
+	// ClassInfra means that the machine or the service failed. The request may succeed elsewhere
+	// or later.
 	ClassInfra Class = "infra"
-	// ClassUser: the request is wrong, was refused or was taken back.
+	// ClassUser means that the request is invalid, was refused or was canceled.
 	ClassUser Class = "user"
-	// ClassLimit: something that is bounded was used up: memory, time, a quota, space.
+	// ClassLimit means that a limit was reached: memory, time, a quota or disk space.
 	ClassLimit Class = "limit"
 )
 
-// TerminalReason is why a sandbox ended, for programs; Sandbox.Reason says it for
-// people. It never changes once it is set: what is removed after it was lost is
-// still lost.
+// TerminalReason says why a sandbox ended, in a form for programs. Sandbox.Reason is the text for
+// people. It never changes once it is set: a sandbox that is removed after it was lost is still
+// lost.
 type TerminalReason string
 
-// The reasons.
+// Reasons for the end of a sandbox.
 const (
-	// EndedStopped, EndedKilled and EndedDeleted: a caller requested it.
+	// EndedStopped, EndedKilled and EndedDeleted mean that a caller requested it.
 	EndedStopped TerminalReason = "stopped"
 	EndedKilled  TerminalReason = "killed"
 	EndedDeleted TerminalReason = "deleted"
-	// EndedTTL: its lifetime is over.
+	// EndedTTL means that its lifetime is over.
 	EndedTTL TerminalReason = "ttl"
-	// EndedIdle: it was not used for its idle time.
+	// EndedIdle means that it was not used for its idle time.
 	EndedIdle TerminalReason = "idle"
-	// EndedLease: what held it is gone: its connection, or the call that it was made for.
+	// EndedLease means that the connection that held it, or the call that it was created for,
+	// ended.
 	EndedLease TerminalReason = "lease_expired"
-	// EndedShutdown: it is not persistent, and the daemon was shut down.
+	// EndedShutdown means that it is not persistent and the daemon was shut down.
 	EndedShutdown TerminalReason = "shutdown"
-	// EndedQuota: its workspace held more than it may.
+	// EndedQuota means that its workspace exceeded its quota.
 	EndedQuota TerminalReason = "quota"
-	// EndedOOM: its memory limit killed it.
+	// EndedOOM means that its memory limit killed it.
 	EndedOOM TerminalReason = "oom"
-	// EndedLost: it died without a request.
+	// EndedLost means that it ended without a request.
 	EndedLost TerminalReason = "lost"
-	// EndedError: it could not be created.
+	// EndedError means that it could not be created.
 	EndedError TerminalReason = "error"
 )
 
-// TerminalReasons lists every reason, in the order of their declaration.
+// TerminalReasons returns every reason, in the order of declaration.
 func TerminalReasons() []TerminalReason {
 	return []TerminalReason{
 		EndedStopped, EndedKilled, EndedDeleted, EndedTTL, EndedIdle, EndedLease, EndedShutdown, EndedQuota, EndedOOM, EndedLost, EndedError,
 	}
 }
 
-// Class is whose matter such an end is.
+// Class returns the class of errors that this reason causes.
 func (r TerminalReason) Class() Class {
 	switch r {
 	case EndedLost, EndedError, EndedShutdown:
@@ -64,7 +66,7 @@ func (r TerminalReason) Class() Class {
 	return ClassUser
 }
 
-// Class is whose matter errors of this code are.
+// Class returns the class of errors with this code.
 func (c Code) Class() Class {
 	switch c {
 	case CodeUnavailable, CodeSandboxLost, CodeTimeout, CodeInternal:
@@ -77,61 +79,60 @@ func (c Code) Class() Class {
 	return ClassUser
 }
 
-// Teardown is how far the end of a sandbox is that did not succeed at once, or what
-// it came to. It is tried six times within half a minute, and from then on again and
-// again until nothing is left; another delete tries at once what is still left.
+// Teardown is the progress of a teardown that did not succeed at once, or its result. The daemon
+// tries six times within half a minute and then keeps retrying until nothing is left. Another
+// delete retries at once what is left.
 type Teardown struct {
-	// Attempts is how often it was tried.
+	// Attempts is the number of attempts.
 	Attempts int `json:"attempts"`
-	// Error says what went wrong the last time; empty when nothing did.
+	// Error is the error of the last attempt. It is empty if there was none.
 	Error string `json:"error,omitempty"`
-	// NextAt is when it will be tried again.
+	// NextAt is the time of the next attempt.
 	NextAt *time.Time `json:"next_at,omitempty"`
-	// Resources are all that a sandbox can leave behind, each with what remains.
+	// Resources lists every kind of resource that a sandbox can leave behind, with how many
+	// remain.
 	Resources []Resource `json:"resources"`
 }
 
-// Resource is what remains of one kind of thing that a sandbox had.
+// Resource is the state of one kind of resource that a sandbox had.
 type Resource struct {
 	Kind ResourceKind `json:"kind"`
-	// Remaining counts what is still there; 0 is nothing. Where it cannot be counted,
-	// 1 stands for something.
+	// Remaining is how many remain; 0 is none. It is 1 if there are some that cannot be counted.
 	Remaining int `json:"remaining"`
-	// Error says why it is still there, where that was seen.
+	// Error says why some remain, if that is known.
 	Error string `json:"error,omitempty"`
 }
 
-// ResourceKind is a kind of thing that a sandbox has of its machine.
+// ResourceKind is a kind of resource that a sandbox uses on its machine.
 type ResourceKind string
 
-// The kinds.
+// Kinds of resources, in the order in which a teardown releases them.
 const (
-	// ResourceProcesses are the processes, with their namespaces.
+	// ResourceProcesses are processes, with their namespaces.
 	ResourceProcesses ResourceKind = "processes"
 	ResourceCgroup    ResourceKind = "cgroup"
 	// ResourceMounts are mounts below the sandbox's directory.
 	ResourceMounts ResourceKind = "mounts"
-	// ResourceNetwork is its link and the connections over it.
+	// ResourceNetwork is the network link and the connections over it.
 	ResourceNetwork ResourceKind = "network"
-	// ResourceListeners are those of its endpoints.
+	// ResourceListeners are the listeners of the sandbox's endpoints.
 	ResourceListeners ResourceKind = "listeners"
-	// ResourceDisk is its directory: files, logs and the private workspace. What has
-	// ended and was not removed keeps that.
+	// ResourceDisk is the sandbox's directory: files, logs and the private workspace. An ended
+	// sandbox keeps it until it is removed.
 	ResourceDisk ResourceKind = "disk"
-	// ResourceLeases is a named workspace that it has.
+	// ResourceLeases is the lease on a named workspace.
 	ResourceLeases ResourceKind = "leases"
 )
 
-// ResourceKinds lists every kind, in the order in which a teardown ends them.
+// ResourceKinds returns every kind, in the order in which a teardown releases them.
 func ResourceKinds() []ResourceKind {
 	return []ResourceKind{
 		ResourceListeners, ResourceProcesses, ResourceCgroup, ResourceNetwork, ResourceMounts, ResourceLeases, ResourceDisk,
 	}
 }
 
-// Extension is the body of extend.
+// Extension is the body of an extend request.
 type Extension struct {
-	// LifetimeMS is how long the sandbox may live from now on. It never brings the end
-	// nearer.
+	// LifetimeMS is the lifetime from now on. It never shortens the lifetime.
 	LifetimeMS int64 `json:"lifetime_ms"`
 }

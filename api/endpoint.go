@@ -9,172 +9,180 @@ import (
 )
 
 const (
-	// EndpointListenAuto leaves the port to the daemon, which says what it chose.
+	// EndpointListenAuto lets the daemon choose the port and report it.
 	EndpointListenAuto = "loopback:auto"
-	// EndpointListenSocket begins the address of a socket; its path follows.
+	// EndpointListenSocket is the prefix of the address of a socket. The path follows.
 	EndpointListenSocket = "unix://"
-	// DefaultEndpointListen is where an endpoint is inside when the request does not
-	// say.
+	// DefaultEndpointListen is the address of an endpoint inside the sandbox when the request
+	// does not set one.
 	DefaultEndpointListen = "127.0.0.1:13131"
-	// MaxEndpoints is how many endpoints a sandbox may have.
+	// MaxEndpoints is the maximum number of endpoints of a sandbox.
 	MaxEndpoints = 16
 )
 
-// The targets that are not addresses: a client of the sandbox attaches and gets
-// the connections; see Endpoint.Target.
+// Targets that are not addresses. A client that can use the sandbox attaches to the endpoint and
+// serves its connections. See Endpoint.Target.
 const (
 	TargetClient    = "client"
 	TargetClientTCP = "client+tcp"
 )
 
-// Endpoint is a service of the host at an address of the sandbox's loopback, with or
-// without a network.
+// Endpoint makes a service of the host available to a sandbox at an address of the sandbox's
+// loopback, whatever its network is.
 type Endpoint struct {
-	// Name is unique in the sandbox: a letter, then letters, digits and "-", all small.
+	// Name is unique in the sandbox: a lower-case letter, then lower-case letters, digits and
+	// "-".
 	Name string `json:"name"`
-	// Listen is the address inside, "127.0.0.1:PORT"; empty is DefaultEndpointListen.
-	// "localhost" reaches it too, and it is there before anything runs. What was
-	// EndpointListenAuto is the address that was found, once there is one. Or it is
-	// "unix:///SOCKET", a path inside, outside of workspaces and mounts.
+	// Listen is the address inside the sandbox, "127.0.0.1:PORT". Empty means
+	// DefaultEndpointListen. "localhost" reaches it too, and it accepts connections before any
+	// process runs. EndpointListenAuto is replaced by the chosen address. Listen can also be
+	// "unix:///SOCKET", a path inside the sandbox outside of workspaces and mounts.
 	Listen string `json:"listen,omitempty"`
-	// ListenUser is the user inside who alone may connect to a socket, which is that
-	// user's; empty is everybody.
+	// ListenUser is the only user inside the sandbox that can connect to the socket, and its
+	// owner. Empty allows every user.
 	ListenUser string `json:"listen_user,omitempty"`
-	// Target is where it leads: "http://HOST[:PORT][/BASE]" or https, of which requests
-	// reach what is below BASE; "tcp://HOST:PORT" for bytes as they are; "unix:///SOCKET"
-	// and "unix+tcp:///SOCKET" for the same at a socket of the host; or "client" and
-	// "client+tcp", where a client attaches to the endpoint and serves it; or
-	// "replay:NAME", where a recording answers.
+	// Target is where the endpoint leads:
+	//
+	//   - "http://HOST[:PORT][/BASE]", or https: requests reach only what is below BASE.
+	//   - "tcp://HOST:PORT": raw bytes.
+	//   - "unix:///SOCKET" and "unix+tcp:///SOCKET": the same two at a socket on the host.
+	//   - "client" and "client+tcp": a client attaches to the endpoint and serves it.
+	//   - "replay:NAME": a recording answers.
 	Target string `json:"target"`
-	// Phases are those of a program in which its environment is given to processes:
-	// "setup", "post_setup" and "run"; empty is the last two. A process that belongs to
-	// no program is in "run".
+	// Phases are the program phases in which processes get the endpoint's environment: "setup",
+	// "post_setup" and "run". Empty means the last two. A process that belongs to no program is
+	// in "run".
 	Phases []string `json:"phases,omitempty"`
-	// Presets add the variables that a kind of SDK reads: "openai", "anthropic".
+	// Presets add the variables that an SDK reads: "openai", "anthropic".
 	Presets []string `json:"presets,omitempty"`
-	// Env is given to processes too, as they are started. In a value "{base}" is the
-	// address as a URL, "{host}" and "{port}" are its parts; of a socket there is "{path}".
+	// Env is also set for processes when they start. In a value, "{base}" is the address as a
+	// URL, and "{host}" and "{port}" are its parts. For a socket, "{path}" is its path.
 	Env  map[string]string `json:"env,omitempty"`
 	HTTP *EndpointHTTP     `json:"http,omitempty"`
-	// Audit says what of each request goes on record beside its outline; nil is nothing.
+	// Audit says what to record of each request in addition to its outline. Nil adds nothing.
 	Audit *EndpointAudit `json:"audit,omitempty"`
-	// Probe: it is ready when the target has been connected to once, and not before.
+	// Probe makes the endpoint ready only after one connection to the target succeeded.
 	Probe bool `json:"probe,omitempty"`
-	// Limits bound it.
+	// Limits are the endpoint's limits.
 	Limits EndpointLimits `json:"limits,omitzero"`
-	// Record names the recording in which what goes through is kept; empty records nothing. The
-	// name must be new.
+	// Record names the recording that keeps all exchanges. Empty records nothing. A recording of
+	// that name must not exist yet.
 	Record string `json:"record,omitempty"`
-	// Replay says how a recording answers, where it is the target; nil is as the zero
-	// value says.
+	// Replay configures a recording that is the target. Nil means the zero value.
 	Replay *EndpointReplay `json:"replay,omitempty"`
 }
 
-// EndpointHTTP says how requests go on to a target that speaks HTTP.
+// EndpointHTTP says how requests are forwarded to an HTTP target.
 type EndpointHTTP struct {
-	// Methods that are let through; empty is all but CONNECT and TRACE, which never are.
+	// Methods are the allowed methods. Empty allows all except CONNECT and TRACE, which are never
+	// allowed.
 	Methods []string `json:"methods,omitempty"`
-	// Paths begin with "/". One that ends in "/*" is everything below it, every other
-	// is that path alone; empty is all.
+	// Paths begin with "/". A path that ends in "/*" covers everything below it. Any other path
+	// covers only itself. Empty allows all.
 	Paths []string `json:"paths,omitempty"`
-	// SetHeaders are set on every request, whatever it brought.
+	// SetHeaders are set on every request and replace the ones it has.
 	SetHeaders map[string]string `json:"set_headers,omitempty"`
-	// SecretHeaders are set to the values of secrets, which are named here: header to
-	// secret.
+	// SecretHeaders are headers that are set to the value of a secret. The map is from header
+	// name to secret name.
 	SecretHeaders map[string]string `json:"secret_headers,omitempty"`
-	// PassHeaders go on although a sandbox's are taken out otherwise: such as
-	// "Authorization", "Cookie" and "X-Api-Key".
+	// PassHeaders are headers that are forwarded although they are otherwise removed from a
+	// sandbox's requests, such as "Authorization", "Cookie" and "X-Api-Key".
 	PassHeaders []string `json:"pass_headers,omitempty"`
-	// BodyFilter is what becomes of requests to a model's API that have the provider do
-	// something by itself, such as search the web: "strip" takes that out of them,
-	// "refuse" refuses them, "off" lets them through. Empty is "strip" with a preset, and
-	// "off" without.
+	// BodyFilter handles requests to a model's API that make the provider do something itself,
+	// such as a web search. "strip" removes that part, "refuse" refuses the request, and "off"
+	// forwards it. Empty is "strip" with a preset and "off" without.
 	BodyFilter string `json:"body_filter,omitempty"`
-	// Once has a repeated request, while it goes on or after its answer did not
-	// arrive, get the answer to the first: those with the same Idempotency-Key and body,
-	// and those that an SDK counts in X-Stainless-Retry-Count. A request then goes on
-	// for a while when who asked has left.
+	// Once answers a repeated request with the answer to the first one, while the first is in
+	// progress or after its answer did not arrive. Requests are repeated if they have the same
+	// Idempotency-Key and body, or if an SDK counts them in X-Stainless-Retry-Count. With Once, a
+	// request continues for a while after its client disconnects.
 	Once bool `json:"once,omitempty"`
-	// EventKeepAliveMS has a comment be sent in a stream of events when the target said
-	// nothing for so long, between two events; 0 is never.
+	// EventKeepAliveMS sends a comment between two events of an event stream when the target has
+	// been silent for this long; 0 means never.
 	EventKeepAliveMS int64 `json:"event_keepalive_ms,omitempty"`
-	// AllowOrigin lets pages of other origins, in a browser inside, use it.
+	// AllowOrigin allows pages of other origins, in a browser inside the sandbox, to use the
+	// endpoint.
 	AllowOrigin bool `json:"allow_origin,omitempty"`
 }
 
-// EndpointAudit says what of requests and answers goes on record beside their outline.
-// Values of headers that hold credentials, and those of secrets, never do.
+// EndpointAudit says what to record of requests and answers in addition to their outline. Values of
+// secrets and of headers that hold credentials are never recorded.
 type EndpointAudit struct {
 	// Capture is CaptureHeaders, or CaptureBody for headers and bodies.
 	Capture string `json:"capture"`
-	// MaxBytes is how much of each body; 0 is 2 KiB, and 8 KiB is the most.
+	// MaxBytes is the number of bytes to record of each body; 0 is 2 KiB, and the maximum is 8
+	// KiB.
 	MaxBytes int `json:"max_bytes,omitempty"`
-	// RedactHeaders are more headers without their values.
+	// RedactHeaders are further headers whose values are not recorded.
 	RedactHeaders []string `json:"redact_headers,omitempty"`
 }
 
-// What of requests can go on record.
+// Values of EndpointAudit.Capture.
 const (
 	CaptureHeaders = "headers"
 	CaptureBody    = "body"
 )
 
-// EndpointLimits bound an endpoint. Zero is the default that each names.
+// EndpointLimits limits an endpoint. Zero is the default that each field names.
 type EndpointLimits struct {
-	// Connections at once; 0 is 256.
+	// Connections is the maximum number of open connections; 0 is 256.
 	Connections int `json:"connections,omitempty"`
-	// Active requests at once, and no more connections to the target; 0 is 64. As many
-	// wait, and what comes then is refused.
+	// Active is the maximum number of active requests, and of connections to the target; 0 is 64.
+	// The same number of requests can wait, and further ones are refused.
 	Active int `json:"active,omitempty"`
-	// RequestBytes bounds the body of a request; 0 is 64 MiB.
+	// RequestBytes limits the body of a request; 0 is 64 MiB.
 	RequestBytes int64 `json:"request_bytes,omitempty"`
-	// ResponseBytes bounds the body of a response; 0 is no bound.
+	// ResponseBytes limits the body of a response; 0 is no limit.
 	ResponseBytes int64 `json:"response_bytes,omitempty"`
-	// RequestsPerSecond bounds how often: what comes before its time is refused, and a
-	// second's worth may come at once. Raw connections count as requests. 0 is no bound.
+	// RequestsPerSecond limits the request rate. The burst is one second's worth, and requests
+	// above the rate are refused. A raw connection counts as one request. 0 is no limit.
 	RequestsPerSecond float64 `json:"requests_per_second,omitempty"`
-	// BytesPerSecond bounds how much moves, in both directions together: what is over it
-	// waits. 0 is no bound.
+	// BytesPerSecond limits the throughput of both directions together. Traffic above it is
+	// delayed. 0 is no limit.
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
-	// ConnectMS bounds connecting to the target; 0 is 5 s.
+	// ConnectMS limits the time to connect to the target; 0 is 5 s.
 	ConnectMS int64 `json:"connect_ms,omitempty"`
-	// HeaderMS is how long the target may take to begin its response; 0 is 5 min.
+	// HeaderMS limits the time until the target begins its response; 0 is 5 min.
 	HeaderMS int64 `json:"header_ms,omitempty"`
-	// IdleMS ends an exchange on which nothing moved for so long; 0 is 5 min.
+	// IdleMS ends an exchange without traffic after this time; 0 is 5 min.
 	IdleMS int64 `json:"idle_ms,omitempty"`
 }
 
-// EndpointState is where an endpoint is in its life.
+// EndpointState is the state of an endpoint.
 type EndpointState string
 
-// The states.
+// States of an endpoint.
 const (
-	// EndpointBinding: the sandbox is being reached.
+	// EndpointBinding means that the daemon is connecting to the sandbox.
 	EndpointBinding EndpointState = "binding"
-	// EndpointReady: connections are taken inside.
+	// EndpointReady means that the endpoint accepts connections inside the sandbox.
 	EndpointReady EndpointState = "ready"
-	// EndpointDegraded: it is there, and the last that was tried failed; Reason says why.
+	// EndpointDegraded means that the endpoint accepts connections but its last exchange failed.
+	// Reason says why.
 	EndpointDegraded EndpointState = "degraded"
-	// EndpointDraining: nothing new is taken, and what is under way may end.
+	// EndpointDraining means that no new connections are accepted and exchanges in progress can
+	// finish.
 	EndpointDraining EndpointState = "draining"
 	EndpointClosed   EndpointState = "closed"
-	// EndpointFailed: it could not be put in its place; Reason says why.
+	// EndpointFailed means that the listener could not be created. Reason says why.
 	EndpointFailed EndpointState = "failed"
 )
 
-// EndpointStatus is what is known of an endpoint of a sandbox.
+// EndpointStatus is the status of an endpoint of a sandbox.
 type EndpointStatus struct {
-	// Endpoint is what was granted, with its defaults.
+	// Endpoint is what was granted, with defaults filled in.
 	Endpoint Endpoint      `json:"endpoint"`
 	State    EndpointState `json:"state"`
-	// Reason is why it is degraded or failed, Since is when it came into its state.
+	// Reason says why it is degraded or failed. Since is when it entered its state.
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
-	// HostView is where the service is for who runs beside the daemon.
+	// HostView is the service as seen from the daemon's machine.
 	HostView EndpointView `json:"host_view"`
-	// SandboxView is where it is for processes inside, with what is exported to them.
+	// SandboxView is the service as seen from processes inside the sandbox, with the environment
+	// that they get.
 	SandboxView EndpointView `json:"sandbox_view"`
-	// Attached is how many clients serve it; only with a client as its target.
+	// Attached is the number of clients that serve the endpoint. It is only set when the target
+	// is a client.
 	Attached int              `json:"attached,omitempty"`
 	Counters EndpointCounters `json:"counters"`
 }
@@ -182,41 +190,42 @@ type EndpointStatus struct {
 // EndpointView is an endpoint as it is seen from one side.
 type EndpointView struct {
 	URL string `json:"url,omitempty"`
-	// Env is given to processes.
+	// Env is set in the environment of processes.
 	Env map[string]string `json:"env,omitempty"`
 }
 
 // EndpointCounters count since the daemon began to serve the endpoint.
 type EndpointCounters struct {
-	// Connections and Active are how many there are now.
+	// Connections and Active are the present numbers.
 	Connections int64 `json:"connections"`
 	Active      int64 `json:"active"`
-	// Requests is how many there were, and for tcp how many connections.
+	// Requests counts requests, or connections for tcp.
 	Requests int64 `json:"requests"`
 	BytesIn  int64 `json:"bytes_in"`
 	BytesOut int64 `json:"bytes_out"`
-	// Upstream is how many connections to the target were opened.
+	// Upstream counts the connections that were opened to the target.
 	Upstream int64 `json:"upstream"`
-	// Errors count what failed, by code.
+	// Errors counts errors by code.
 	Errors map[string]int64 `json:"errors,omitempty"`
-	// Unrecorded is how many exchanges are not in the audit log, which could not keep up.
+	// Unrecorded counts exchanges that are missing from the audit log because it could not keep
+	// up.
 	Unrecorded int64 `json:"unrecorded,omitempty"`
 }
 
-// EndpointList is the endpoints of a sandbox, by name.
+// EndpointList lists the endpoints of a sandbox, sorted by name.
 type EndpointList struct {
 	Endpoints []EndpointStatus `json:"endpoints"`
 }
 
-// EndpointRemoval says what became of what was under way.
+// EndpointRemoval says what happened to the exchanges in progress.
 type EndpointRemoval struct {
-	// Drained ended by themselves, Cancelled were cut off.
+	// Drained counts exchanges that finished. Cancelled counts those that were cut off.
 	Drained   int64 `json:"drained"`
 	Cancelled int64 `json:"cancelled"`
 }
 
-// Exchange is one request that went through an endpoint, or one connection of raw
-// TCP. It holds no query, no body and no value of a header.
+// Exchange is one request that went through an endpoint, or one raw TCP connection. It holds no
+// query, no body and no header value.
 type Exchange struct {
 	ID       string    `json:"id"`
 	Tenant   string    `json:"tenant"`
@@ -224,9 +233,10 @@ type Exchange struct {
 	Endpoint string    `json:"endpoint"`
 	Time     time.Time `json:"time"`
 	Method   string    `json:"method,omitempty"`
-	// Path has no query, and is cut.
+	// Path has no query and may be truncated.
 	Path string `json:"path,omitempty"`
-	// Status is what the sandbox got, Upstream what the target said; 0 is nothing.
+	// Status is what the sandbox received, and Upstream is what the target answered; 0 is no
+	// answer.
 	Status   int   `json:"status,omitempty"`
 	Upstream int   `json:"upstream_status,omitempty"`
 	BytesIn  int64 `json:"bytes_in"`
@@ -236,34 +246,35 @@ type Exchange struct {
 	DurationMS  int64 `json:"duration_ms"`
 	// Outcome is "ok", "client_cancel", "upstream_error", "bridge_error" or "denied".
 	Outcome string `json:"outcome"`
-	// Code is the bridge's own error.
+	// Code is the error of the endpoint itself.
 	Code string `json:"code,omitempty"`
-	// Injected are the names of headers that the host set.
+	// Injected are the names of the headers that the daemon set.
 	Injected []string `json:"injected,omitempty"`
-	// Filtered are the JSON paths of what was taken out of the request.
+	// Filtered are the JSON paths of what was removed from the request.
 	Filtered []string `json:"filtered,omitempty"`
-	// Peer is who connected to a socket, as the sandbox tells it.
+	// Peer is the process that connected to a socket, as the sandbox reports it.
 	Peer *ExchangePeer `json:"peer,omitempty"`
-	// Repeated: the answer was that to a request before it, which was the same.
+	// Repeated is set when the request got the answer of an earlier, equal request.
 	Repeated bool `json:"repeated,omitempty"`
-	// Capture is more of it, where the endpoint's Audit says so.
+	// Capture holds more of the exchange, if the endpoint's Audit asks for it.
 	Capture *ExchangeCapture `json:"capture,omitempty"`
 }
 
-// ExchangeCapture is what was noted of a request and its answer.
+// ExchangeCapture is what was recorded of a request and its answer.
 type ExchangeCapture struct {
-	// Headers are one to a line, sorted: those that the target got, and its own.
+	// The headers are one per line, sorted: those that the target received, and those that it
+	// sent.
 	RequestHeader  string `json:"request_header,omitempty"`
 	ResponseHeader string `json:"response_header,omitempty"`
 	RequestBody    string `json:"request_body,omitempty"`
 	ResponseBody   string `json:"response_body,omitempty"`
-	// Cut: something is longer than what is here.
+	// Cut is set when something was truncated.
 	Cut bool `json:"cut,omitempty"`
-	// Omitted says what is missing, and why.
+	// Omitted says what was left out, and why.
 	Omitted []string `json:"omitted,omitempty"`
 }
 
-// Size is how many bytes it holds; nil holds none.
+// Size returns the number of bytes that c holds. It is 0 for nil.
 func (c *ExchangeCapture) Size() int64 {
 	if c == nil {
 		return 0
@@ -271,13 +282,13 @@ func (c *ExchangeCapture) Size() int64 {
 	return int64(len(c.RequestHeader) + len(c.ResponseHeader) + len(c.RequestBody) + len(c.ResponseBody))
 }
 
-// ExchangePeer is a process inside.
+// ExchangePeer is a process inside the sandbox.
 type ExchangePeer struct {
 	UID uint32 `json:"uid"`
 	PID int    `json:"pid"`
 }
 
-// The filters of requests to a model's API.
+// Values of EndpointHTTP.BodyFilter.
 const (
 	BodyFilterOff    = "off"
 	BodyFilterStrip  = "strip"
@@ -292,7 +303,7 @@ func ValidEndpointName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// Port is the port inside, 0 where Listen names none.
+// Port returns the port inside the sandbox, or 0 if Listen has none.
 func (e Endpoint) Port() int {
 	listen := e.Listen
 	if listen == "" {
@@ -309,7 +320,7 @@ func (e Endpoint) Port() int {
 	return int(n)
 }
 
-// Socket is the path of the socket inside, empty where it is a port.
+// Socket returns the path of the socket inside the sandbox, or "" if Listen is a port.
 func (e Endpoint) Socket() string {
 	path, ok := strings.CutPrefix(e.Listen, EndpointListenSocket)
 	if !ok {
@@ -318,13 +329,12 @@ func (e Endpoint) Socket() string {
 	return path
 }
 
-// Raw reports whether bytes go through as they are, and not as HTTP.
+// Raw reports whether bytes are forwarded unchanged, and not as HTTP.
 func (e Endpoint) Raw() bool {
 	return e.Target == TargetClientTCP || strings.HasPrefix(e.Target, "tcp://") || strings.HasPrefix(e.Target, "unix+tcp://")
 }
 
-// Exports is what a process of a phase finds in its environment, beside what it is
-// given otherwise.
+// Exports returns the variables that the endpoint adds to the environment of a process in a phase.
 func (e Endpoint) Exports(phase string) map[string]string {
 	if !e.inPhase(phase) {
 		return nil
@@ -346,8 +356,8 @@ func (e Endpoint) Exports(phase string) map[string]string {
 	return out
 }
 
-// inPhase: what channels and the score do is done for the run, and the caller's own
-// handlers have the host's view of an endpoint.
+// inPhase reports whether processes of a phase get the environment. Channels and score count as the
+// run. The caller's own handlers have the host's view of an endpoint.
 func (e Endpoint) inPhase(phase string) bool {
 	if phase == PhaseChannels || phase == PhaseScore {
 		phase = PhaseRun
@@ -358,8 +368,8 @@ func (e Endpoint) inPhase(phase string) bool {
 	return slices.Contains(e.Phases, phase)
 }
 
-// EndpointPresets are the variables of each preset. An SDK wants a key to begin
-// with; the one here opens nothing, and is taken out on the way.
+// EndpointPresets returns the variables of each preset. An SDK does not start without a key, so a
+// preset sets one. This key is not valid anywhere, and the endpoint removes it from requests.
 func EndpointPresets() map[string]map[string]string {
 	return map[string]map[string]string{
 		"openai":    {"OPENAI_BASE_URL": "{base}/v1", "OPENAI_API_KEY": "cloche"},

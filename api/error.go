@@ -6,59 +6,58 @@ import (
 	"time"
 )
 
-// Code classifies an Error. The list is closed: an API maps each code to
-// its own status once, and clients may switch over it exhaustively.
+// Code classifies an Error. The list is closed: an API server maps each code to one HTTP status,
+// and clients can switch over it exhaustively.
 type Code string
 
-// The codes.
+// Error codes.
 const (
-	// CodeInvalid: the request itself is wrong; Field names the part.
+	// CodeInvalid means that the request is invalid. Field names the part that is wrong.
 	CodeInvalid Code = "invalid_argument"
-	// CodeUnauthenticated: no caller could be established.
+	// CodeUnauthenticated means that the caller could not be authenticated.
 	CodeUnauthenticated Code = "unauthenticated"
-	// CodeDenied: policy refused; Rule names the rule.
+	// CodeDenied means that policy refused the request. Rule names the rule.
 	CodeDenied Code = "denied"
-	// CodeNotFound: the named thing does not exist, or not for this caller.
+	// CodeNotFound means that the named object does not exist, or not for this caller.
 	CodeNotFound Code = "not_found"
-	// CodeExists: a thing of that name exists.
+	// CodeExists means that an object of that name already exists.
 	CodeExists Code = "already_exists"
-	// CodeConflict: another caller has what was requested, such as the input of a
+	// CodeConflict means that another caller holds what was requested, such as the input of a
 	// process.
 	CodeConflict Code = "conflict"
-	// CodeState: the thing exists but is in a state that does not allow this.
+	// CodeState means that the object exists but its state does not allow this operation.
 	CodeState Code = "wrong_state"
-	// CodeTooLarge: a body, file or field is over a limit of the server.
+	// CodeTooLarge means that a body, file or field exceeds a limit of the server.
 	CodeTooLarge Code = "too_large"
-	// CodeQuota: a workspace holds more than it may; Quota says how much.
+	// CodeQuota means that a workspace exceeds its quota. Quota says by how much.
 	CodeQuota Code = "quota_exceeded"
-	// CodeNoCapacity: the server is full; RetryAfter says when to retry.
+	// CodeNoCapacity means that the server is full. RetryAfter says when to retry.
 	CodeNoCapacity Code = "no_capacity"
-	// CodeTooMany: the caller's tenant asks too often, or has as many as it may, or as
-	// many wait to be made as may wait; Rule names the limit, and RetryAfter says when
-	// to retry.
+	// CodeTooMany means that the caller's tenant reached a limit: requests per second, sandboxes,
+	// or creations that wait. Rule names the limit, and RetryAfter says when to retry.
 	CodeTooMany Code = "too_many"
-	// CodeUnsupported: the engine or this build cannot do what was asked.
+	// CodeUnsupported means that the engine or this build does not support the request.
 	CodeUnsupported Code = "unsupported"
-	// CodeCommandNotFound: the program of an exec does not exist inside.
+	// CodeCommandNotFound means that the program of an exec does not exist in the sandbox.
 	CodeCommandNotFound Code = "command_not_found"
-	// CodeNotExecutable: the program of an exec exists but cannot be executed.
+	// CodeNotExecutable means that the program of an exec exists but cannot be executed.
 	CodeNotExecutable Code = "not_executable"
-	// CodeUnavailable: no runtime is attached or no engine is usable now.
+	// CodeUnavailable means that no runtime is attached or no engine can be used now.
 	CodeUnavailable Code = "unavailable"
-	// CodeDisabled: the operator switched this off.
+	// CodeDisabled means that the operator disabled this.
 	CodeDisabled Code = "disabled"
-	// CodeSandboxLost: the sandbox died while it was being used.
+	// CodeSandboxLost means that the sandbox died while it was in use.
 	CodeSandboxLost Code = "sandbox_lost"
-	// CodeTimeout: the server gave up waiting; nothing is known of the outcome.
+	// CodeTimeout means that the server stopped waiting. The outcome is unknown.
 	CodeTimeout Code = "deadline_exceeded"
-	// CodeCanceled: the caller went away.
+	// CodeCanceled means that the caller canceled the request or disconnected.
 	CodeCanceled Code = "canceled"
-	// CodeInternal: a defect or a fault of the machine; RequestID finds it in
-	// the daemon's log.
+	// CodeInternal means a defect or a fault of the machine. Search the daemon's log for
+	// RequestID.
 	CodeInternal Code = "internal"
 )
 
-// Codes lists every code, in the order of their declaration.
+// Codes returns every code, in the order of declaration.
 func Codes() []Code {
 	return []Code{
 		CodeInvalid, CodeUnauthenticated, CodeDenied, CodeNotFound, CodeExists, CodeConflict, CodeState,
@@ -67,54 +66,53 @@ func Codes() []Code {
 	}
 }
 
-// Error is the one error type that crosses the API. Message says what was
-// asked and what is wrong; Hint says what would be right. Neither ever holds a
-// secret or, for a foreign tenant, a path of the host.
+// Error is the error type of the API. Message says what was requested and what is wrong. Hint says
+// what to do. Neither contains secrets or, for other tenants, paths of the host.
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
-	// Hint is one sentence on how to fix it; empty when there is nothing to say.
+	// Hint says how to fix the error, in one sentence. It can be empty.
 	Hint string `json:"hint,omitempty"`
-	// Field is the part of the request that is wrong, as a path: "limits.pids".
+	// Field is the path of the part of the request that is wrong, such as "limits.pids".
 	Field string `json:"field,omitempty"`
-	// Rule is the policy rule that refused: always with CodeDenied, and with limits
-	// that a rule sets.
+	// Rule is the policy rule that refused the request. It is always set with CodeDenied and for
+	// limits that a rule sets.
 	Rule string `json:"rule,omitempty"`
-	// Errno is the kernel's name of what became of a file in a sandbox, such as EACCES or
-	// EISDIR; empty where it was not the kernel that refused.
+	// Errno is the kernel's error name for a file operation in a sandbox, such as EACCES or
+	// EISDIR. It is empty if the error did not come from the kernel.
 	Errno string `json:"errno,omitempty"`
-	// Quota is what was measured; only with CodeQuota.
+	// Quota is the measured excess. It is only set with CodeQuota.
 	Quota *QuotaExcess `json:"quota,omitempty"`
-	// Class says whose matter it is. The server sets it in every answer.
+	// Class says who is responsible. The server sets it in every answer.
 	Class Class `json:"class,omitempty"`
-	// TerminalReason is why the sandbox ended that the request was for; empty when it
-	// has not, or that is not known.
+	// TerminalReason says why the sandbox of the request ended. It is empty if the sandbox has
+	// not ended or the reason is unknown.
 	TerminalReason TerminalReason `json:"terminal_reason,omitempty"`
-	// Retryable is true when the same request may succeed later unchanged.
+	// Retryable is true when the same request may succeed later.
 	Retryable bool `json:"retryable,omitempty"`
-	// RetryAfterMS is how long to wait before that, in milliseconds; 0 is unknown.
+	// RetryAfterMS is how long to wait before a retry, in milliseconds; 0 is unknown.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
-	// RequestID is the id under which the daemon logged the request.
+	// RequestID is the ID of the request in the daemon's log.
 	RequestID string `json:"request_id,omitempty"`
 
 	cause error
 }
 
-// Errorf makes an Error. A %w in the format becomes the cause, which errors.Is
-// and errors.As see on this side of the wire and which is never sent.
+// Errorf returns an Error. The operand of %w becomes the cause, which errors.Is and errors.As can
+// find locally. The cause is never sent over the API.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// Invalid makes a CodeInvalid error for one field of a request.
+// Invalid returns a CodeInvalid error for one field of a request.
 func Invalid(field, format string, args ...any) *Error {
 	e := Errorf(CodeInvalid, format, args...)
 	e.Field = field
 	return e
 }
 
-// Error implements error: the message, then the hint.
+// Error implements error. It returns the message, then the hint.
 func (e *Error) Error() string {
 	if e.Hint == "" {
 		return e.Message
@@ -125,7 +123,7 @@ func (e *Error) Error() string {
 // Unwrap returns the local cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is makes errors.Is(err, ErrUnavailable) and its like compare codes.
+// Is reports whether target is an Error with the same code, as in errors.Is(err, ErrUnavailable).
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Message == "" && t.Code == e.Code
@@ -137,13 +135,14 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return e
 }
 
-// WithCause sets the local cause, which is never sent, and returns e.
+// WithCause sets the local cause, which is never sent over the API, and returns e.
 func (e *Error) WithCause(err error) *Error {
 	e.cause = err
 	return e
 }
 
-// Judge is the class of e: the class of its TerminalReason, or else of its code.
+// Judge returns the class of e: the class of the sandbox's terminal reason if it is set, and
+// otherwise the class of the code.
 func (e *Error) Judge() Class {
 	if e.TerminalReason != "" {
 		return e.TerminalReason.Class()
@@ -151,11 +150,10 @@ func (e *Error) Judge() Class {
 	return e.Code.Class()
 }
 
-// RetryAfter is RetryAfterMS as a duration.
+// RetryAfter returns RetryAfterMS as a duration.
 func (e *Error) RetryAfter() time.Duration { return time.Duration(e.RetryAfterMS) * time.Millisecond }
 
-// CodeOf returns the code of err: "" for nil, CodeInternal for an error that
-// carries none.
+// CodeOf returns the code of err: "" for nil, and CodeInternal for an error without a code.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -166,7 +164,7 @@ func CodeOf(err error) Code {
 	return CodeInternal
 }
 
-// Targets for errors.Is; each matches every Error of its code.
+// Targets for errors.Is. Each matches every Error with its code.
 var (
 	ErrInvalid         = &Error{Code: CodeInvalid}
 	ErrUnauthenticated = &Error{Code: CodeUnauthenticated}

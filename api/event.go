@@ -2,48 +2,48 @@ package api
 
 import "time"
 
-// Event is one thing that happened, most often to a sandbox. Events are kept for a while
-// and counted, so that a reader can leave and come back for those it missed.
+// Event is one event, most often of a sandbox. The daemon keeps events for a while and numbers
+// them, so a reader can disconnect and later read the events it missed.
 type Event struct {
-	// Cursor orders events; it grows and is never used twice by one home.
+	// Cursor orders events. It increases, and a home directory never uses a cursor twice.
 	Cursor  int64     `json:"cursor"`
 	Time    time.Time `json:"time"`
 	Kind    EventKind `json:"kind"`
 	Tenant  string    `json:"tenant"`
 	Sandbox string    `json:"sandbox,omitempty"`
-	// Name is the sandbox's.
+	// Name is the name of the sandbox.
 	Name string `json:"name,omitempty"`
-	// Process is the record as it was, for events of a process.
+	// Process is the process's record at that time, for process events.
 	Process *Process `json:"process,omitempty"`
-	// Image is the reference of an image, for events of one.
+	// Image is the image reference, for image events.
 	Image string `json:"image,omitempty"`
-	// Pull is how far the pull of it is.
+	// Pull is the progress of the image's pull.
 	Pull *PullProgress `json:"pull,omitempty"`
-	// Endpoint is the name of the endpoint, for events of one.
+	// Endpoint is the name of the endpoint, for endpoint events.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Reason says why, in one sentence.
+	// Reason explains the event in one sentence.
 	Reason string `json:"reason,omitempty"`
-	// Caller is the tenant and the origin of the caller, for the end and the removal
-	// of a sandbox; empty if no caller requested it.
+	// Caller is the tenant and the origin of the caller that ended or removed the sandbox. It is
+	// empty if no caller did.
 	Caller string `json:"caller,omitempty"`
 	// ExpiresAt is when an expiring sandbox will be ended.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	// Verb and Rule are what was refused and by which rule.
+	// Verb and Rule are the refused operation and the rule that refused it.
 	Verb string `json:"verb,omitempty"`
 	Rule string `json:"rule,omitempty"`
-	// Egress is what was not let out, for EventEgressRefused.
+	// Egress is the refusal, for EventEgressRefused.
 	Egress *EgressRefusal `json:"egress,omitempty"`
-	// Approval is the one that waits or was answered.
+	// Approval is the approval that is pending or was answered.
 	Approval *Approval `json:"approval,omitempty"`
-	// Missed is set on the first event of a reader whose cursor is older than
-	// what is kept: so many events are gone.
+	// Missed is set on the first event for a reader whose cursor is older than the oldest event.
+	// It counts the events that are no longer kept.
 	Missed int64 `json:"missed,omitempty"`
 }
 
-// EventKind is what happened.
+// EventKind is the kind of an event.
 type EventKind string
 
-// The kinds.
+// Kinds of events.
 const (
 	EventCreated  EventKind = "sandbox.created"
 	EventExpiring EventKind = "sandbox.expiring"
@@ -56,12 +56,14 @@ const (
 	EventOOM      EventKind = "sandbox.oom"
 	EventAdopted  EventKind = "sandbox.adopted"
 	EventRefused  EventKind = "refused"
-	// EventFailed is told once by each daemon of a sandbox whose record it cannot read.
+	// EventFailed reports a sandbox whose record the daemon cannot read. Each daemon reports it
+	// once.
 	EventFailed EventKind = "sandbox.failed"
-	// EventRecord is told once by each daemon of a record of anything else, such as a
-	// workspace, that it cannot read. What the record is about is kept; Reason names the file.
+	// EventRecord reports any other record, such as a workspace's, that the daemon cannot read.
+	// Each daemon reports it once. The daemon keeps the object that the record describes. Reason
+	// names the file.
 	EventRecord EventKind = "record.unreadable"
-	// EventDegraded is told when a sandbox has lost a part of what it was created with.
+	// EventDegraded reports that a sandbox has lost something that it was created with.
 	EventDegraded EventKind = "sandbox.degraded"
 
 	EventProcessStarted   EventKind = "process.started"
@@ -71,8 +73,9 @@ const (
 	EventProcessExited    EventKind = "process.exited"
 	EventProcessFailed    EventKind = "process.failed"
 
-	// EventEndpointBinding is told when an endpoint is to be put in its place, or again
-	// because the sandbox was out of reach; then what was under way has ended.
+	// EventEndpointBinding reports that the daemon is about to create the endpoint's listener, or
+	// to create it again because the sandbox was unreachable. In the second case the exchanges in
+	// progress have ended.
 	EventEndpointBinding  EventKind = "endpoint.binding"
 	EventEndpointReady    EventKind = "endpoint.ready"
 	EventEndpointDegraded EventKind = "endpoint.degraded"
@@ -80,34 +83,34 @@ const (
 	EventEndpointClosed   EventKind = "endpoint.closed"
 	EventEndpointFailed   EventKind = "endpoint.failed"
 
-	// EventImagePulling is told when a pull begins, and every few seconds.
+	// EventImagePulling is sent when a pull begins, and then every few seconds.
 	EventImagePulling EventKind = "image.pulling"
 	EventImagePulled  EventKind = "image.pulled"
 	EventImageFailed  EventKind = "image.failed"
 	EventImageRemoved EventKind = "image.removed"
 
-	// EventEgressRefused is told when something was not let out of a sandbox, of a
-	// flood only sometimes.
+	// EventEgressRefused reports refused egress. If there are too many refusals, only some are
+	// reported.
 	EventEgressRefused EventKind = "egress.refused"
-	// EventEgressChanged is told when other rules are in force in a sandbox.
+	// EventEgressChanged reports that the egress rules of a sandbox changed.
 	EventEgressChanged EventKind = "egress.changed"
-	// EventApprovalAsked is told when something begins to wait for a word, and
-	// EventApprovalAnswered when it waits no more.
+	// EventApprovalAsked reports a new pending approval. EventApprovalAnswered reports that it is
+	// no longer pending.
 	EventApprovalAsked    EventKind = "approval.asked"
 	EventApprovalAnswered EventKind = "approval.answered"
 
-	// EventPolicyReloaded is told when the daemon begins to use other rules,
-	// EventPolicyRejected when it found some that are no good and kept the old.
+	// EventPolicyReloaded reports that the daemon uses new rules. EventPolicyRejected reports
+	// that new rules are invalid and the daemon keeps the old ones.
 	EventPolicyReloaded EventKind = "policy.reloaded"
 	EventPolicyRejected EventKind = "policy.rejected"
 
-	// EventAuditFailing is told when records cannot be written any more,
-	// EventAuditRecovered when they can again.
+	// EventAuditFailing reports that audit records cannot be written. EventAuditRecovered reports
+	// that they can be written again.
 	EventAuditFailing   EventKind = "audit.failing"
 	EventAuditRecovered EventKind = "audit.recovered"
 )
 
-// EventKinds lists every kind, in the order of their declaration.
+// EventKinds returns every kind, in the order of declaration.
 func EventKinds() []EventKind {
 	return []EventKind{
 		EventCreated, EventExpiring, EventPaused, EventResumed, EventStopping, EventStopped, EventLost, EventRemoved, EventOOM,
@@ -118,17 +121,17 @@ func EventKinds() []EventKind {
 	}
 }
 
-// EventOptions choose events.
+// EventOptions selects events.
 type EventOptions struct {
-	// Sandbox is an id or a name; empty is all that the caller sees.
+	// Sandbox is an ID or a name. Empty selects all that the caller can see.
 	Sandbox string
-	// Endpoint is the name of one of Sandbox's; empty is all that happened.
+	// Endpoint is the name of an endpoint of Sandbox. Empty selects all events.
 	Endpoint string
-	// Kinds is any of these; empty is all.
+	// Kinds selects events of any of these kinds. Empty selects all.
 	Kinds []EventKind
-	// After is the cursor of the last event that the reader has; 0 is all that
-	// are kept, negative none of them.
+	// After is the cursor of the last event that the reader has. 0 selects all events that are
+	// kept, and a negative value selects none of them.
 	After int64
-	// Follow goes on with what happens next.
+	// Follow continues with new events as they happen.
 	Follow bool
 }

@@ -4,8 +4,8 @@ import "time"
 
 // FileInfo describes one file inside a sandbox.
 type FileInfo struct {
-	// Name is the last element of the path. Names are bytes on Linux: one that
-	// is not UTF-8 has its raw form in NameBytes and a readable one here.
+	// Name is the last element of the path. Names on Linux are bytes: for a name that is not
+	// UTF-8, NameBytes holds the raw name, and Name a readable form.
 	Name      string   `json:"name"`
 	NameBytes []byte   `json:"name_bytes,omitempty"`
 	Type      FileType `json:"type"`
@@ -13,8 +13,8 @@ type FileInfo struct {
 	Mode      uint32   `json:"mode"`
 	UID       uint32   `json:"uid"`
 	GID       uint32   `json:"gid"`
-	// User and Group are what the image calls them; empty where it has no name for one, and
-	// of files that are written.
+	// User and Group are the names that the image has for the owner. They are empty if the image
+	// has none, and for files that are written.
 	User    string    `json:"user,omitempty"`
 	Group   string    `json:"group,omitempty"`
 	ModTime time.Time `json:"mod_time"`
@@ -22,61 +22,63 @@ type FileInfo struct {
 	LinkTarget string `json:"link_target,omitempty"`
 }
 
-// FileAccess says as whom files are used, and where.
+// FileAccess says as which user files are accessed, and in which directories.
 type FileAccess struct {
-	// User is whose rights are used, as the kernel judges those of that user's programs: a
-	// name of the image's, or UID[:GID]. What is made is that user's. Empty is no user of the
-	// sandbox's: everything is allowed that the sandbox allows, and what is made is its user's.
+	// User is the user whose permissions apply, as the kernel enforces them for that user's
+	// programs: a user name of the image, or UID[:GID]. This user owns what is created. If User
+	// is empty, the access has no user's permission checks: everything that the sandbox allows is
+	// allowed, and the sandbox's user owns what is created.
 	User string
-	// Within are absolute directories. A path or symlink that leads out of them
-	// is CodeDenied with RuleWithin. Empty, together with ReadWithin, is everywhere.
+	// Within lists absolute directories. A path or a symlink that leads out of them is CodeDenied
+	// with RuleWithin. If both Within and ReadWithin are empty, every path is allowed.
 	Within []string
-	// ReadWithin are such directories in which nothing is changed: that is CodeDenied with
-	// RuleReadWithin. Of several that hold a path, in both lists, the deepest decides.
+	// ReadWithin lists directories like Within that are read-only. A change there is CodeDenied
+	// with RuleReadWithin. If several directories of both lists contain a path, the deepest one
+	// decides.
 	ReadWithin []string
 }
 
-// IsZero is true for the default access.
+// IsZero reports whether a is the default access.
 func (a FileAccess) IsZero() bool {
 	return a.User == "" && len(a.Within) == 0 && len(a.ReadWithin) == 0
 }
 
-// FilePlace is a path in a sandbox, and how it is used.
+// FilePlace is a path in a sandbox and how to access it.
 type FilePlace struct {
 	// Path is absolute.
 	Path string
 	FileAccess
 }
 
-// The rules of errors that a FileAccess refused. It is the caller's own.
+// Rules of errors for access that FileAccess refused. The caller itself set these limits.
 const (
 	RuleWithin     = "within"
 	RuleReadWithin = "read_within"
 )
 
-// MaxFileWithin is how many directories one FileAccess names.
+// MaxFileWithin is the maximum number of directories in one FileAccess.
 const MaxFileWithin = 64
 
-// MakeDirOptions say how a directory is made.
+// MakeDirOptions configures the creation of a directory.
 type MakeDirOptions struct {
 	// Mode holds the permission bits; 0 is 0755.
 	Mode uint32
-	// Exact makes that directory alone: those above it must be there, and it must not.
+	// Exact creates only that directory: its parents must exist, and it must not exist.
 	Exact bool
 }
 
-// RemoveFileOptions say what is removed.
+// RemoveFileOptions configures a removal.
 type RemoveFileOptions struct {
-	// Recursive removes a directory with what is in it.
+	// Recursive removes a directory with its content.
 	Recursive bool
-	// KeepDirs refuses a directory, also an empty one.
+	// KeepDirs refuses to remove a directory, even an empty one.
 	KeepDirs bool
 }
 
-// FileType is what kind of file it is.
+// FileType is the type of a file.
 type FileType string
 
-// The types.
+// File types.
 const (
 	TypeFile    FileType = "file"
 	TypeDir     FileType = "dir"

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// NewID returns prefix followed by 80 random bits in lower-case base 32, such
-// as "sb-4k2mwd7e3x9qv0ha". Ids are safe as file names and host names.
+// NewID returns prefix followed by 80 random bits in lower-case base 32, such as
+// "sb-4k2mwd7e3x9qv0ha". IDs are safe as file names and host names.
 func NewID(prefix string) string {
 	var b [10]byte
 	rand.Read(b[:]) // never fails since Go 1.24
 	return prefix + strings.ToLower(idEncoding.EncodeToString(b[:]))
 }
 
-// idEncoding is Crockford's alphabet: no letter that can be misread.
+// idEncoding uses Crockford's alphabet, which has no letters that look alike.
 var idEncoding = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
 
-// MaxNameLen is the longest name of a sandbox or workspace, in bytes.
+// MaxNameLen is the maximum length of a sandbox or workspace name, in bytes.
 const MaxNameLen = 63
 
-// ValidName reports whether s may name a sandbox or a workspace: 1 to 63 of
-// a-z, 0-9, '-', '_' and '.', beginning with a letter or digit.
+// ValidName reports whether s is a valid name of a sandbox or a workspace: 1 to 63 of a-z, 0-9,
+// '-', '_' and '.', beginning with a letter or digit.
 func ValidName(s string) bool {
 	if s == "" || len(s) > MaxNameLen {
 		return false

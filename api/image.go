@@ -8,59 +8,58 @@ import (
 	"time"
 )
 
-// Image is one root filesystem that a create can name.
+// Image is a root filesystem that a create can name.
 type Image struct {
-	// Name is what requests call it, as short as it can be: "host", "python:3.11".
+	// Name is the shortest name that requests can use, such as "host" or "python:3.11".
 	Name string `json:"name"`
-	// Digest is of the manifest for this platform; an image that came without a
-	// manifest has the digest of its configuration.
+	// Digest is the digest of the manifest for this platform. An image without a manifest has the
+	// digest of its configuration.
 	Digest string `json:"digest,omitempty"`
-	// SizeBytes is what it occupies under the home; 0 for host.
+	// SizeBytes is the disk space that it uses below the home directory. It is 0 for host.
 	SizeBytes   int64  `json:"size_bytes"`
 	Description string `json:"description,omitempty"`
-	// IndexDigest is of the list of platforms that the manifest was chosen from: a
-	// reference pinned to it is this image.
+	// IndexDigest is the digest of the multi-platform index that the manifest was selected from.
+	// A reference pinned to this digest is this image.
 	IndexDigest string `json:"index_digest,omitempty"`
-	// Platform is "linux/amd64" and the like.
+	// Platform is a platform such as "linux/amd64".
 	Platform string `json:"platform,omitempty"`
-	// Source says how it came here: "registry", "oci", "docker-archive", "tar",
+	// Source says where the image came from: "registry", "oci", "docker-archive", "tar",
 	// "directory", "build".
 	Source string `json:"source,omitempty"`
-	// Config is what the image says about how it wants to be run.
+	// Config is the image's run configuration.
 	Config *ImageConfig `json:"config,omitempty"`
 	Layers []ImageLayer `json:"layers,omitempty"`
-	// Notes say what of the image could not be kept.
+	// Notes say which parts of the image could not be kept.
 	Notes     []string   `json:"notes,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
 	PulledAt  *time.Time `json:"pulled_at,omitempty"`
-	// UsedAt is when it was last used, to the hour.
+	// UsedAt is when it was last used, with a resolution of one hour.
 	UsedAt *time.Time `json:"used_at,omitempty"`
 }
 
-// ImageConfig is the part of an image's configuration that Cloche honours.
+// ImageConfig is the part of an image's configuration that Cloche supports.
 type ImageConfig struct {
 	Env        []string `json:"env,omitempty"`
 	User       string   `json:"user,omitempty"`
 	WorkingDir string   `json:"working_dir,omitempty"`
-	// Entrypoint and Cmd together are the command of a run that names none. They
-	// are never put before a command that is given.
+	// Entrypoint and Cmd together are the default command of a run. They are never put before a
+	// command that the caller gives.
 	Entrypoint []string          `json:"entrypoint,omitempty"`
 	Cmd        []string          `json:"cmd,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	StopSignal string            `json:"stop_signal,omitempty"`
 }
 
-// Command is what runs when nobody says what to run; empty when the image does
-// not say either.
+// Command returns the default command of a run. It is empty if the image has none.
 func (c ImageConfig) Command() []string {
 	return append(append([]string(nil), c.Entrypoint...), c.Cmd...)
 }
 
 // ImageLayer is one layer of an image, lowest first.
 type ImageLayer struct {
-	// Digest is of the layer as it was transferred.
+	// Digest is the digest of the layer as it was transferred.
 	Digest string `json:"digest,omitempty"`
-	// DiffID is of the uncompressed tar.
+	// DiffID is the digest of the uncompressed tar.
 	DiffID    string `json:"diff_id"`
 	SizeBytes int64  `json:"size_bytes"`
 }
@@ -70,27 +69,27 @@ type ImageList struct {
 	Images []Image `json:"images"`
 }
 
-// PullPolicy says when an image is fetched.
+// PullPolicy says when an image is pulled.
 type PullPolicy string
 
-// The policies of a pull.
+// Pull policies.
 const (
-	PullMissing PullPolicy = "missing" // when it is not here
+	PullMissing PullPolicy = "missing" // when it is missing here
 	PullNever   PullPolicy = "never"
-	PullAlways  PullPolicy = "always" // also to see whether it has changed there
+	PullAlways  PullPolicy = "always" // even if it exists here, to get a newer version
 )
 
-// PullRequest asks for an image from its registry.
+// PullRequest pulls an image from its registry.
 type PullRequest struct {
 	Image string `json:"image"`
-	// Platform is "linux/amd64" and the like; empty is this machine's.
+	// Platform is a platform such as "linux/amd64". Empty is this machine's platform.
 	Platform string `json:"platform,omitempty"`
 }
 
-// PullPhase is what a pull is doing.
+// PullPhase is a phase of a pull.
 type PullPhase string
 
-// The phases of a pull. Download and Unpack are told for each layer and overlap.
+// Phases of a pull. Download and Unpack are reported for each layer and overlap.
 const (
 	PullResolve  PullPhase = "resolve"
 	PullWait     PullPhase = "wait" // for another pull of the same image
@@ -100,84 +99,80 @@ const (
 	PullDone     PullPhase = "done"
 )
 
-// PullProgress is how far a pull is.
+// PullProgress is the progress of a pull.
 type PullProgress struct {
 	Image string    `json:"image"`
 	Phase PullPhase `json:"phase"`
-	// Layer is the digest of the layer that the numbers are of.
+	// Layer is the digest of the layer that the numbers belong to.
 	Layer string `json:"layer,omitempty"`
-	// Bytes have been transferred of TotalBytes; both are 0 where there is nothing
-	// to count.
+	// Bytes of TotalBytes have been transferred. Both are 0 if there is nothing to count.
 	Bytes      int64 `json:"bytes,omitempty"`
 	TotalBytes int64 `json:"total_bytes,omitempty"`
 }
 
-// ImageFormat is what an archive with an image is.
+// ImageFormat is the format of an archive that contains an image.
 type ImageFormat string
 
-// The formats of an import. Each may be compressed.
+// Formats of an import. Each can be compressed.
 const (
 	FormatOCIArchive    ImageFormat = "oci-archive"    // a tar of an OCI layout
 	FormatDockerArchive ImageFormat = "docker-archive" // what `docker save` writes
 	FormatTar           ImageFormat = "tar"            // a root filesystem
 )
 
-// ImportOptions say how an archive becomes an image.
+// ImportOptions configures the import of an archive as an image.
 type ImportOptions struct {
-	// Name is what the image will be called; empty is the name that it has in the
-	// archive.
+	// Name is the name of the new image. Empty is the name in the archive.
 	Name string
-	// Format is what the archive must be; empty takes what it is.
+	// Format is the required format. Empty detects it.
 	Format ImageFormat
-	// Ref chooses one image of an archive with several, by the name it has there.
+	// Ref selects one image of an archive with several, by its name in the archive.
 	Ref string
-	// Platform is "linux/amd64" and the like; empty is the daemon's.
+	// Platform is a platform such as "linux/amd64". Empty is the daemon's platform.
 	Platform string
 }
 
-// ImageBuildRequest asks for an image of programs of the daemon's machine.
+// ImageBuildRequest builds an image from programs of the daemon's machine.
 type ImageBuildRequest struct {
 	Name string `json:"name"`
-	// Paths are absolute: programs, each with the libraries and the interpreter that
-	// it needs, and directories, each whole.
+	// Paths are absolute paths: programs, which are copied with their libraries and interpreters,
+	// and directories, which are copied completely.
 	Paths []string `json:"paths"`
-	// Config is how the image wants to be run.
+	// Config is the run configuration of the new image.
 	Config *ImageConfig `json:"config,omitempty"`
 }
 
-// ImagePruneRequest asks for space.
+// ImagePruneRequest removes unused images to free disk space.
 type ImagePruneRequest struct {
-	// MaxBytes is what images may occupy afterwards; 0 keeps only what is in use, and
-	// nil is the operator's own bound.
+	// MaxBytes is how much disk space images can use afterwards. 0 keeps only images in use, and
+	// nil is the operator's limit.
 	MaxBytes *int64 `json:"max_bytes,omitempty"`
-	// DryRun tells what would go.
+	// DryRun reports what would be removed and removes nothing.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// ImagePruneResult is what a prune did.
+// ImagePruneResult is the result of a prune.
 type ImagePruneResult struct {
-	// Removed are the images that are gone, those first that were not used for the
-	// longest time.
+	// Removed lists the images that were removed, least recently used first.
 	Removed []Image `json:"removed"`
-	// FreedBytes counts layers too that were kept to spare a later pull.
+	// FreedBytes also counts layers that were kept to make a later pull faster.
 	FreedBytes int64 `json:"freed_bytes"`
-	// UsedBytes is what images and such layers occupy now.
+	// UsedBytes is the disk space that images and such layers use now.
 	UsedBytes int64 `json:"used_bytes"`
 }
 
-// DefaultRegistry is where an image is looked for when its reference names no
-// registry.
+// DefaultRegistry is the registry of a reference that does not name one.
 const DefaultRegistry = "docker.io"
 
 // ImageRef is a reference to an OCI image, with every default filled in.
 type ImageRef struct {
-	// Registry is a host, with a port where one was given.
+	// Registry is a host, with a port if the reference has one.
 	Registry string
-	// Repository is the path there: "library/python".
+	// Repository is the path in the registry, such as "library/python".
 	Repository string
-	// Tag is empty only when Digest is set.
+	// Tag is empty only if Digest is set.
 	Tag string
-	// Digest is "sha256:" and 64 digits, or empty.
+	// Digest is "sha256:" and 64 hexadecimal digits, or empty.
 	Digest string
 }
 
@@ -189,8 +184,8 @@ const (
 	digestLen = len("sha256:") + 64
 )
 
-// The patterns are compiled when they are asked for: the agent in each sandbox has
-// this package too, and knows no images.
+// The patterns are compiled on first use: the agent in each sandbox also contains this package and
+// never uses images.
 var (
 	refHostPattern = pattern(`^` + refHost + `$`)
 	refNamePattern = pattern(`^` + refPart + `(?:/` + refPart + `)*$`)
@@ -201,14 +196,14 @@ func pattern(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// ErrHostImage is the cause of the error about a reference that gives DefaultImage a
-// tag, a digest or a registry.
+// ErrHostImage is the cause of an error about a reference that adds a tag, a digest or a registry
+// to DefaultImage.
 var ErrHostImage = errors.New("the host image is in no registry")
 
-// ParseImageRef reads a reference as people write it: "python", "python:3.11",
-// "ghcr.io/owner/name@sha256:…". An error is CodeInvalid with the field "image".
-// DefaultImage is no reference, and no reference names it: a registry can be asked
-// for every reference.
+// ParseImageRef parses a reference in its usual forms: "python", "python:3.11",
+// "ghcr.io/owner/name@sha256:…". An error is CodeInvalid with the field "image". DefaultImage is
+// not a reference, and no reference names it, so a parsed reference can always be sent to its
+// registry.
 func ParseImageRef(s string) (ImageRef, error) {
 	bad := func(why string) (ImageRef, error) {
 		shown := s
@@ -265,23 +260,23 @@ func ParseImageRef(s string) (ImageRef, error) {
 	if r.Tag == "" && r.Digest == "" {
 		r.Tag = "latest"
 	}
-	// What is written in full must be a reference too, so that the bounds are of it.
+	// Check the limits on the full reference.
 	if len(r.Repository) > maxRepo || len(r.String()) > maxRef {
 		return bad("in full it must have at most 512 characters, and 255 in its name")
 	}
 	return r, nil
 }
 
-// ValidDigest is true for "sha256:" and 64 of 0-9a-f.
+// ValidDigest reports whether s is "sha256:" followed by 64 of 0-9a-f.
 func ValidDigest(s string) bool {
 	return len(s) == digestLen && strings.HasPrefix(s, "sha256:") && strings.Trim(s[len("sha256:"):], "0123456789abcdef") == ""
 }
 
-// String is the reference in full: two references to the same image in the same
-// place have the same text.
+// String returns the full reference. Two references to the same image in the same registry have the
+// same text.
 func (r ImageRef) String() string { return r.Registry + "/" + r.Repository + r.suffix() }
 
-// Familiar is the reference as people write it.
+// Familiar returns the short form of the reference, such as "python:3.11".
 func (r ImageRef) Familiar() string {
 	if r.Registry != DefaultRegistry {
 		return r.String()

@@ -1,46 +1,45 @@
 package api
 
-// Mount is one directory of the host, seen inside.
+// Mount mounts a directory of the host in the sandbox.
 type Mount struct {
-	// Source is an absolute path on the daemon's host. A missing one that is to be
-	// writable is made, below a directory that policy grants.
+	// Source is an absolute path on the daemon's host. If it is missing and the mount is
+	// writable, it is created, below a directory that policy allows.
 	Source string `json:"source"`
-	// Target is an absolute path inside.
+	// Target is an absolute path inside the sandbox.
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// Rules narrow what may be done below Target. The longest prefix that covers a
-	// path decides; a path that none covers has the mount's own access. Changes that
-	// others make in a mount with rules are seen late or never while the sandbox
-	// runs: nobody uncovers a path by putting another file there.
+	// Rules limit access below Target. The longest prefix that covers a path decides, and a path
+	// that no rule covers has the mount's own access. In a mount with rules, changes made outside
+	// the sandbox appear late or never while the sandbox runs, so replacing a file cannot expose
+	// a hidden path.
 	Rules []PathRule `json:"rules,omitempty"`
-	// Globs are patterns that a prefix cannot say. An engine that cannot enforce
-	// them refuses the create.
+	// Globs are patterns for what a prefix cannot express. An engine that cannot enforce them
+	// refuses the create.
 	Globs []PathGlob `json:"globs,omitempty"`
 }
 
-// PathAccess is what may be done with a path.
+// PathAccess is the access to a path.
 type PathAccess string
 
-// The accesses, weakest first. Inside, what is below "none" is EACCES to every
-// program, and so is a change of what is "ro". Both are CodeDenied to a caller of the
-// file calls, and all of it is on record.
+// Access levels, weakest first. Inside the sandbox, any access below "none" fails with EACCES, and
+// so does a change below "ro". File calls fail with CodeDenied. Both are recorded.
 const (
 	AccessNone  PathAccess = "none"
 	AccessRead  PathAccess = "ro"
 	AccessWrite PathAccess = "rw"
 )
 
-// PathRule is the access to one directory or file of a mount and all below it.
+// PathRule sets the access to a directory or file of a mount and everything below it.
 type PathRule struct {
-	// Path is relative to the mount: "secrets", "src/generated".
+	// Path is relative to the mount, such as "secrets" or "src/generated".
 	Path   string     `json:"path"`
 	Access PathAccess `json:"access"`
 }
 
-// PathGlob is the access to what matches a pattern.
+// PathGlob sets the access to the paths that match a pattern.
 type PathGlob struct {
-	// Pattern is relative to the mount: * matches within one element, ** any
-	// number of them: "**/.env".
+	// Pattern is relative to the mount: * matches within one path element, and ** matches any
+	// number of elements, as in "**/.env".
 	Pattern string     `json:"pattern"`
 	Access  PathAccess `json:"access"`
 }

@@ -1,86 +1,84 @@
 package api
 
-// Naming says which sandbox is meant by who asks for it, instead of by a name. A
-// server that speaks for many users sets it from what it knows of them itself;
-// what an agent or a model wrote has no part in it.
+// Naming selects a sandbox by the identity of the request instead of by name. A server that acts
+// for many users sets it from its own data. It must not contain values that an agent or a model
+// chose.
 type Naming struct {
-	// NameTemplate is the sandbox's name with variables, such as
-	// "{launcher_type}_{launcher_id}"; empty is the operator's, or
-	// DefaultNameTemplate. Only in a request that names no sandbox otherwise. An
-	// operator's forced template goes before it.
+	// NameTemplate is the sandbox name with variables, such as "{launcher_type}_{launcher_id}".
+	// Empty is the operator's template, or DefaultNameTemplate. Use it only in a request that
+	// does not name a sandbox in another way. A template that the operator forces takes
+	// precedence.
 	NameTemplate string `json:"name_template,omitempty"`
-	// Identity has the values of the variables.
+	// Identity holds the values of the variables.
 	Identity *Identity `json:"identity,omitempty"`
 }
 
-// DefaultNameTemplate is the template of requests that have an identity and no
-// template, where the operator has none either.
+// DefaultNameTemplate is the template of requests with an identity and no template, if the operator
+// does not set one.
 const DefaultNameTemplate = "{launcher_type}_{launcher_id}"
 
-// RefByNaming stands where a sandbox is named, and leaves it to Naming.
+// RefByNaming is used in place of a sandbox name or ID to select the sandbox by Naming.
 const RefByNaming = "-"
 
-// Identity is for whom a request is made. Each value is text of any script; the
-// same values always give the same name, and other values another. Leave unknown values
-// empty.
+// Identity says for whom a request is made. Each value is text in any script. The same values
+// always give the same name, and different values a different name. Leave unknown values empty.
 type Identity struct {
-	// LauncherType is the kind of conversation, such as "person" or "group"; where it
-	// is not known the variable is "query".
+	// LauncherType is the kind of conversation, such as "person" or "group". If it is empty, the
+	// variable is "query".
 	LauncherType string `json:"launcher_type,omitempty"`
-	// LauncherID is the conversation; else the variable is QueryID.
+	// LauncherID is the conversation. If it is empty, the variable is QueryID.
 	LauncherID string `json:"launcher_id,omitempty"`
-	// SenderID is who wrote; else the variable is LauncherID, then QueryID.
+	// SenderID is the author of the message. If it is empty, the variable is LauncherID, then
+	// QueryID.
 	SenderID string `json:"sender_id,omitempty"`
-	// QueryID is the single request.
+	// QueryID is the individual request.
 	QueryID string `json:"query_id,omitempty"`
-	// Variables are further ones. They never stand for one of the four above, nor for
-	// "global", which is always "global".
+	// Variables are further variables. They never replace one of the four above, nor "global",
+	// which is always "global".
 	Variables map[string]string `json:"variables,omitempty"`
 }
 
-// Info is what a caller may know of the daemon and of itself before it asks for
-// anything.
+// Info is what a caller can learn about the daemon and about itself before any other request.
 type Info struct {
 	Version string `json:"version"`
-	// API is the version of the paths, such as "v1".
+	// API is the version of the API paths, such as "v1".
 	API string `json:"api"`
-	// Tenant is the caller's, and Operator whether it is the operator.
+	// Tenant is the caller's tenant. Operator says whether the caller is the operator.
 	Tenant   string `json:"tenant"`
 	Operator bool   `json:"operator"`
-	// ScopeForced: the operator's template names every sandbox, and a request must
-	// show for whom it is. ScopeEditable: a request may bring a template, or a name,
-	// of its own.
+	// ScopeForced means that the operator's template names every sandbox, and a request must have
+	// an identity. ScopeEditable means that a request can set its own template or name.
 	ScopeForced   bool `json:"scope_forced"`
 	ScopeEditable bool `json:"scope_editable"`
-	// NameTemplate is the one of requests that bring none.
+	// NameTemplate is the template of requests without one.
 	NameTemplate string `json:"name_template"`
-	// Profiles are the ones that the caller may ask for.
+	// Profiles are the profiles that the caller can use.
 	Profiles []string `json:"profiles"`
-	// DefaultProfile is the one of requests that name none.
+	// DefaultProfile is the profile of requests that do not name one.
 	DefaultProfile string     `json:"default_profile"`
 	Limits         InfoLimits `json:"limits"`
 }
 
-// InfoLimits are bounds of requests and of the caller's tenant.
+// InfoLimits are limits of requests and of the caller's tenant.
 type InfoLimits struct {
-	// NameBytes is the longest name.
+	// NameBytes is the maximum length of a name.
 	NameBytes int `json:"name_bytes"`
-	// ArgvBytes and StdinBytes bound one exec, and OutputBytes what is kept of each of
-	// its streams.
+	// ArgvBytes and StdinBytes limit one exec. OutputBytes limits what is kept of each output
+	// stream.
 	ArgvBytes   int64 `json:"argv_bytes"`
 	StdinBytes  int64 `json:"stdin_bytes"`
 	OutputBytes int64 `json:"output_bytes"`
-	// Sandboxes is how many the tenant may have live; 0 is unlimited.
+	// Sandboxes is the maximum number of live sandboxes of the tenant; 0 is unlimited.
 	Sandboxes int `json:"sandboxes"`
-	// RequestsPerSecond and Burst are how often the tenant may ask; 0 is unlimited.
+	// RequestsPerSecond and Burst are the tenant's request rate; 0 is unlimited.
 	RequestsPerSecond float64 `json:"requests_per_second"`
 	Burst             int     `json:"burst"`
 }
 
-// ResolvedName is the sandbox that a Naming means.
+// ResolvedName is the sandbox that a Naming selects.
 type ResolvedName struct {
 	Name string `json:"name"`
-	// Sandbox is the id of the caller's live or kept sandbox of that name; empty if
-	// it does not exist.
+	// Sandbox is the ID of the caller's live or kept sandbox of that name. It is empty if there
+	// is none.
 	Sandbox string `json:"sandbox,omitempty"`
 }

@@ -1,12 +1,11 @@
 package api
 
-// PolicyProblem is one thing that is wrong with a policy file, or that was
-// probably meant otherwise.
+// PolicyProblem is an error in a policy file, or a probable mistake.
 type PolicyProblem struct {
 	// Line and Column count from 1; 0 is unknown.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Warning is true for what a daemon accepts.
+	// Warning is true for a problem that the daemon accepts.
 	Warning bool `json:"warning,omitempty"`
 	// Key is the path of the key, such as "mounts[0].root".
 	Key     string `json:"key,omitempty"`
@@ -14,61 +13,61 @@ type PolicyProblem struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// PolicyQuestion asks what policy would say to a request. Nothing is done.
+// PolicyQuestion asks how policy would judge a request. Nothing is executed.
 type PolicyQuestion struct {
-	// Verb is what would be asked, as audit and events name it; empty is "create".
+	// Verb is the operation, as audit records and events name it. Empty is "create".
 	Verb string `json:"verb,omitempty"`
 	// Spec is the sandbox, for "create" and "run".
 	Spec SandboxSpec `json:"spec"`
-	// Sandbox is an id or name, for every verb on a sandbox that exists.
+	// Sandbox is an ID or a name, for every operation on an existing sandbox.
 	Sandbox string `json:"sandbox,omitempty"`
 	// Exec is the program, for "run", "exec" and "start_process".
 	Exec *ExecRequest `json:"exec,omitempty"`
-	// Endpoint is what would be put into the sandbox, for "add_endpoint".
+	// Endpoint is the endpoint to add, for "add_endpoint".
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
-	// Tenant and Key say as whom, for the operator to ask: a tenant, or the id of an
-	// API key with its scopes. Both empty is the caller itself.
+	// Tenant and Key let the operator ask on behalf of a tenant, or of an API key with its
+	// scopes, by the key's ID. If both are empty, the question is for the caller itself.
 	Tenant string `json:"tenant,omitempty"`
 	Key    string `json:"key,omitempty"`
 }
 
-// PolicyAnswer is what policy would say, and why.
+// PolicyAnswer is the decision of policy, with its reasons.
 type PolicyAnswer struct {
 	Allowed bool   `json:"allowed"`
 	Verb    string `json:"verb"`
-	// Tenant is whose request was judged, Operator that it is the operator's.
+	// Tenant is the tenant whose request was judged. Operator says that it is the operator's
+	// request.
 	Tenant   string `json:"tenant"`
 	Operator bool   `json:"operator,omitempty"`
-	// Steps are the checks in their order, up to the one that refuses.
+	// Steps are the checks in order, up to the one that refuses.
 	Steps []PolicyStep `json:"steps"`
-	// Grants are the rules by which parts of it are allowed that are not so to
-	// everyone.
+	// Grants are the rules that allow parts of the request that are not allowed to everyone.
 	Grants []PolicyGrant `json:"grants,omitempty"`
 	// Refusal is the error that the request would get.
 	Refusal *Error `json:"refusal,omitempty"`
-	// Spec is what would be granted, with every default filled in.
+	// Spec is the sandbox that would be granted, with defaults filled in.
 	Spec *SandboxSpec `json:"spec,omitempty"`
-	// Adjusted are the values that a lock or a clamp would change.
+	// Adjusted lists values that a lock or a clamp would change.
 	Adjusted []Adjustment `json:"adjusted,omitempty"`
-	// Unenforced are default limits that the engine could not enforce.
+	// Unenforced lists default limits that the engine could not enforce.
 	Unenforced []Unenforced `json:"unenforced,omitempty"`
-	// Assumed says what was assumed without a check, if the question was
-	// answered without a daemon.
+	// Assumed lists what was assumed without a check, when the question is answered without a
+	// daemon.
 	Assumed []string `json:"assumed,omitempty"`
 }
 
 // PolicyStep is one check.
 type PolicyStep struct {
-	// Name is the check's, and the rule of a refusal that has no narrower one.
+	// Name is the name of the check. It is also the rule of a refusal without a more specific
+	// rule.
 	Name    string `json:"name"`
 	Refused bool   `json:"refused,omitempty"`
 }
 
-// PolicyGrant says by which rule a part of a request is allowed.
+// PolicyGrant names the rule that allows a part of a request.
 type PolicyGrant struct {
 	// Field is the part of the request, such as "image" or "mounts[0].source".
 	Field string `json:"field"`
-	// Rule is the key of the policy file, or what stands for one: "operator",
-	// "builtin".
+	// Rule is a key of the policy file, or "operator" or "builtin".
 	Rule string `json:"rule"`
 }

@@ -2,68 +2,67 @@ package api
 
 import "time"
 
-// ProcessSpec starts a managed process: one that outlives every client, whose
-// output can be read from any offset, and whose exit record is kept. ExecID
-// names it in its sandbox (see ValidName); empty lets the server choose. A start
-// that repeats an id with the same spec returns the process that has it, so a
-// lost answer can be asked for again.
+// ProcessSpec starts a managed process. A managed process keeps running when its clients
+// disconnect, its output can be read from any offset, and its exit record is kept. ExecID is its ID
+// in the sandbox (see ValidName); if it is empty, the server chooses one. A start that repeats an
+// ID with the same spec returns the existing process, so a client that lost the answer can retry.
 type ProcessSpec struct {
 	ExecRequest
-	// Name is for people; it need not be unique.
+	// Name is for people. It does not have to be unique.
 	Name string `json:"name,omitempty"`
-	// OpenStdin keeps the input open, after Stdin was written, until it is
-	// closed. A terminal's always is.
+	// OpenStdin keeps the input open after Stdin was written, until it is closed. The input of a
+	// terminal is always open.
 	OpenStdin bool `json:"open_stdin,omitempty"`
-	// Restart says what happens when it ends; nil is RestartNever.
+	// Restart is the restart policy. Nil is RestartNever.
 	Restart *Restart `json:"restart,omitempty"`
-	// Ready says when it counts as ready; nil is never.
+	// Ready is the readiness check. Nil is none.
 	Ready *Readiness `json:"ready,omitempty"`
-	// OnFull says what happens to output that isn't read from the sandbox;
-	// empty is OnFullDrop.
+	// OnFull says what happens to output that the daemon does not read out of the sandbox. Empty
+	// is OnFullDrop.
 	OnFull OnFull `json:"on_full,omitempty"`
 }
 
-// Restart is a restart policy. The process keeps its id, its log and the
-// offsets in it; each run begins with the same argv and environment. A signal
-// on request, remove and stop end it for good.
+// Restart is a restart policy. The process keeps its ID, its log and the log's offsets. Each run
+// starts with the same argv and environment. A signal request that ends the process, a remove and a
+// stop end the policy too.
 type Restart struct {
 	Policy RestartPolicy `json:"policy"`
-	// MaxRestarts in a row without having run for ten back-offs, and for ten
-	// seconds at least; 0 is no bound. Such a run lets the back-off begin anew too.
+	// MaxRestarts is the maximum number of consecutive restarts; 0 is no limit. A run that lasts
+	// ten back-offs, and at least ten seconds, resets the count and the back-off.
 	MaxRestarts int `json:"max_restarts,omitempty"`
-	// BackoffMS is the wait before the first restart; it doubles up to
-	// MaxBackoffMS. 0 is 500 and 30 000.
+	// BackoffMS is the wait before the first restart. It doubles up to MaxBackoffMS. The defaults
+	// for 0 are 500 and 30 000.
 	BackoffMS    int64 `json:"backoff_ms,omitempty"`
 	MaxBackoffMS int64 `json:"max_backoff_ms,omitempty"`
 }
 
-// RestartPolicy is when a process is started again.
+// RestartPolicy says when a process is restarted.
 type RestartPolicy string
 
-// The restart policies.
+// Restart policies.
 const (
 	RestartNever     RestartPolicy = "never"
 	RestartOnFailure RestartPolicy = "on-failure"
 	RestartAlways    RestartPolicy = "always"
 )
 
-// Readiness says how to see that a process is ready. Exactly one of Port, Log
-// and HTTP is set. It is judged inside the sandbox.
+// Readiness says how to detect that a process is ready. Exactly one of Port, Log and HTTP is set.
+// The check runs inside the sandbox.
 type Readiness struct {
-	// Port: something accepts TCP connections at 127.0.0.1 on it.
+	// Port is ready when something accepts TCP connections at 127.0.0.1 on this port.
 	Port int `json:"port,omitempty"`
-	// Log: a line of its output matches this regular expression (RE2).
+	// Log is a regular expression (RE2). The process is ready when a line of its output matches.
 	Log string `json:"log,omitempty"`
-	// HTTP: a GET of this path at 127.0.0.1 is answered with a status below 400.
+	// HTTP is ready when a GET of this path at 127.0.0.1 returns a status below 400.
 	HTTP *HTTPProbe `json:"http,omitempty"`
-	// TimeoutMS after the start it is reported as not ready, and goes on; 0 is
-	// DefaultReadyTimeoutMS.
+	// TimeoutMS is how long after the start the process is reported as not ready. The process
+	// keeps running. 0 is DefaultReadyTimeoutMS.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
-	// IntervalMS is the time between two tries; 0 is 200.
+	// IntervalMS is the time between two checks; 0 is 200.
 	IntervalMS int64 `json:"interval_ms,omitempty"`
 }
 
-// HTTPProbe is a request that tells whether a server is ready.
+// HTTPProbe is a request that checks whether a server is ready.
 type HTTPProbe struct {
 	Port int    `json:"port"`
 	Path string `json:"path,omitempty"`
@@ -72,33 +71,35 @@ type HTTPProbe struct {
 // DefaultReadyTimeoutMS is five minutes.
 const DefaultReadyTimeoutMS = 300_000
 
-// OnFull is what happens when the sandbox's output buffer is full.
+// OnFull says what happens when the sandbox holds the maximum of output and the daemon does not
+// read it.
 type OnFull string
 
-// The ways.
+// Values of OnFull.
 const (
-	// OnFullDrop drops the oldest bytes; a reader finds a gap that says how many.
+	// OnFullDrop drops the oldest bytes. A reader gets a gap with their number.
 	OnFullDrop OnFull = "drop"
-	// OnFullBlock holds the process up until the daemon reads again.
+	// OnFullBlock blocks the process until the daemon reads again.
 	OnFullBlock OnFull = "block"
 )
 
-// ProcessState is where a process is in its life.
+// ProcessState is the state of a process.
 type ProcessState string
 
-// The states.
+// States of a process.
 const (
 	ProcessStarting ProcessState = "starting"
 	ProcessRunning  ProcessState = "running"
 	ProcessReady    ProcessState = "ready"
-	// ProcessBackoff: it ended and is about to be started again.
+	// ProcessBackoff means that it ended and will be restarted.
 	ProcessBackoff ProcessState = "backoff"
-	// ProcessExited: it ended, and Process says how.
+	// ProcessExited means that it ended. Process says how.
 	ProcessExited ProcessState = "exited"
-	// ProcessFailed: it could not be executed, or was restarted as often as it may.
+	// ProcessFailed means that it could not be executed, or reached its maximum number of
+	// restarts.
 	ProcessFailed ProcessState = "failed"
-	// ProcessUnknown: its sandbox died or can't be reached, so its end was not
-	// observed; Reason says why.
+	// ProcessUnknown means that its sandbox died or is unreachable and its exit was not observed.
+	// Reason says why.
 	ProcessUnknown ProcessState = "unknown"
 )
 
@@ -107,94 +108,89 @@ func (s ProcessState) Ended() bool {
 	return s == ProcessExited || s == ProcessFailed || s == ProcessUnknown
 }
 
-// Process is what is on record about one process of a sandbox: of an exec, or a
-// managed one.
+// Process is the record of one process of a sandbox: of an exec or a managed process.
 type Process struct {
 	ExecID string       `json:"exec_id"`
 	Name   string       `json:"name,omitempty"`
 	Argv   []string     `json:"argv"`
 	State  ProcessState `json:"state"`
-	// Managed: it was started by a ProcessSpec.
+	// Managed is set for a process that was started by a ProcessSpec.
 	Managed bool `json:"managed,omitempty"`
-	// PID is its number inside the sandbox while it runs.
+	// PID is its process ID inside the sandbox while it runs.
 	PID int  `json:"pid,omitempty"`
 	TTY bool `json:"tty,omitempty"`
-	// StartedAt is when its present or last run began.
+	// StartedAt is when the present or last run began.
 	StartedAt time.Time  `json:"started_at"`
 	ReadyAt   *time.Time `json:"ready_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	// Running is true until the exit is known.
 	Running bool `json:"running"`
-	// ExitCode is null until it is known, and when a signal ended the process.
+	// ExitCode is nil until it is known, and if a signal ended the process.
 	ExitCode *int   `json:"exit_code"`
 	Signal   string `json:"signal,omitempty"`
 	TimedOut bool   `json:"timed_out,omitempty"`
 	OOM      bool   `json:"oom,omitempty"`
-	// Reason explains a state that nothing else does: why it failed, is unknown or
-	// is not ready.
+	// Reason explains why the process failed, is unknown or is not ready, if no other field does.
 	Reason string `json:"reason,omitempty"`
 	// Restarts counts the runs after the first.
 	Restarts int `json:"restarts,omitempty"`
-	// LastStderr is the last line of its error output, cut to 256 bytes; of its
-	// output where it has a terminal.
+	// LastStderr is the last line of stderr, truncated to 256 bytes. With a terminal, it is the
+	// last line of the output.
 	LastStderr string `json:"last_stderr,omitempty"`
-	// Position is how many bytes of output it has written, both streams together.
+	// Position is the number of output bytes that it has written to both streams together.
 	Position int64 `json:"position"`
-	// StdinOffset is how many bytes of input it has been given.
+	// StdinOffset is the number of input bytes that it has been given.
 	StdinOffset int64 `json:"stdin_offset,omitempty"`
 	StdinOpen   bool  `json:"stdin_open,omitempty"`
-	// ObservedAt is when this was last known to be so; only in a list. It is older than
-	// the list where the sandbox's agent does not answer.
+	// ObservedAt is when this record was last known to be current. It is only set in lists. It is
+	// older than the list if the sandbox's agent does not answer.
 	ObservedAt time.Time `json:"observed_at,omitzero"`
-	// Readers and Writer say who is attached.
+	// Readers and Writer say how many attached clients read, and whether one writes.
 	Readers int  `json:"readers,omitempty"`
 	Writer  bool `json:"writer,omitempty"`
 }
 
-// ProcessList is the processes of one sandbox in the order of their start.
+// ProcessList lists the processes of one sandbox in the order of their start.
 type ProcessList struct {
 	Processes []Process `json:"processes"`
 }
 
-// WaitRequest waits for a process. An answer comes when it has ended, or is
-// ready where that was asked for, or when the time is up, whichever is first:
-// the record tells which.
+// WaitRequest waits for a process. The answer is sent when the process has ended, when it is ready
+// (if Ready is set) or when the time is up. The record says which.
 type WaitRequest struct {
-	// Ready waits for readiness too.
+	// Ready also waits for readiness.
 	Ready bool `json:"ready,omitempty"`
-	// TimeoutMS is how long; 0 is as long as the server lets a request wait, a
-	// minute.
+	// TimeoutMS is the maximum wait; 0 is the server's maximum, one minute.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 }
 
-// SignalRequest sends a signal, and ends any restart policy when the signal is
-// one that ends a process.
+// SignalRequest sends a signal. A signal that ends a process also ends its restart policy.
 type SignalRequest struct {
-	// Signal is its name, such as "TERM".
+	// Signal is the signal's name, such as "TERM".
 	Signal string `json:"signal"`
-	// Scope says who gets it; empty is ScopeTree.
+	// Scope says which processes get it. Empty is ScopeTree.
 	Scope SignalScope `json:"scope,omitempty"`
-	// Forestall is for a caller that gave up a start whose answer it does not have: where
-	// no process has the id, a KILL also refuses the start of a managed process under that
-	// id during KilledMemory. An exec is refused without it.
+	// Forestall is for a caller that gave up on a start and did not get its answer. If no process
+	// has the ID, a KILL also refuses the start of a managed process with that ID during
+	// KilledMemory. An exec is refused without Forestall too.
 	Forestall bool `json:"forestall,omitempty"`
 }
 
-// KilledMemory is for how long a sandbox remembers a KILL for an id that no process has.
-// An exec that comes with that id meanwhile is not started. The answer to the signal is
-// still CodeNotFound. A sandbox remembers the last 1024 such ids.
+// KilledMemory is how long a sandbox remembers a KILL for an ID that no process has. An exec with
+// that ID is not started during that time. The answer to the signal is still CodeNotFound. A
+// sandbox remembers the last 1024 such IDs.
 const KilledMemory = 2 * time.Minute
 
-// SignalScope is who gets a signal.
+// SignalScope says which processes get a signal.
 type SignalScope string
 
-// The scopes.
+// Scopes of a signal.
 const (
-	// ScopeTree: every process that it started, however they detached themselves.
+	// ScopeTree is the process and every process that it started, detached ones included.
 	ScopeTree SignalScope = "tree"
-	// ScopeGroup: its process group; of a terminal, the foreground group.
+	// ScopeGroup is its process group. For a terminal it is the foreground group.
 	ScopeGroup SignalScope = "group"
-	// ScopeProcess: itself alone.
+	// ScopeProcess is the process only.
 	ScopeProcess SignalScope = "process"
 )
 
@@ -203,23 +199,21 @@ type StdinAck struct {
 	Offset int64 `json:"offset"`
 }
 
-// AttachRequest joins a process. Its output comes from Since on and then as it
-// is written; the process is neither held up nor ended by what becomes of the
-// attach.
+// AttachRequest attaches to a process. The output begins at Since and continues as it is written.
+// An attach that is slow or breaks neither blocks nor ends the process.
 type AttachRequest struct {
-	// Since is the position to begin at; negative counts from the end, and nil is
-	// the end.
+	// Since is the position to begin at. A negative value counts from the end, and nil is the
+	// end.
 	Since *int64 `json:"since,omitempty"`
-	// Write takes the process's input. Only one attach at a time has it.
+	// Write lets the attach write the process's input. Only one attach at a time can do that.
 	Write bool `json:"write,omitempty"`
-	// Exclusive refuses every other attach that is exclusive or writes, and every
-	// other write of input, while it lasts: a peer that speaks a protocol over
-	// stdio needs that. It implies Write.
+	// Exclusive refuses other attaches that write or are exclusive, and all other writes of
+	// input, for as long as this attach lasts. Use it for protocols over stdio. It implies Write.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// StdinOffset is the offset of the first byte of input that the caller will
-	// send; nil is the present end. Bytes that were given already are ignored.
+	// StdinOffset is the offset of the first input byte that the caller will send. Nil is the
+	// present end. Bytes that the process already has are ignored.
 	StdinOffset *int64 `json:"stdin_offset,omitempty"`
-	// Rows and Cols resize the terminal first, where both are set.
+	// Rows and Cols resize the terminal first, if both are set.
 	Rows uint16 `json:"rows,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
 }

@@ -2,9 +2,8 @@ package api
 
 import "time"
 
-// The phases of a program, in their order. Of an endpoint's Phases only setup,
-// post_setup and run can be named: channels and score have the environment of run, and
-// handlers have none of it.
+// Phases of a program, in their order. Endpoint.Phases can name only setup, post_setup and run:
+// channels and score have the environment of run, and handlers have none of it.
 const (
 	PhaseCreate    = "create"
 	PhaseFiles     = "files"
@@ -19,7 +18,7 @@ const (
 	PhaseOutputs   = "outputs"
 )
 
-// Phases lists all phases in their order.
+// Phases returns all phases in their order.
 func Phases() []string {
 	return []string{
 		PhaseCreate, PhaseFiles, PhaseSetup, PhaseNetwork, PhasePostSetup, PhaseHandlers, PhaseState, PhaseChannels, PhaseRun,
@@ -27,71 +26,71 @@ func Phases() []string {
 	}
 }
 
-// ExecPhases lists the phases that processes can belong to.
+// ExecPhases returns the phases that processes can belong to.
 func ExecPhases() []string {
 	return []string{PhaseSetup, PhasePostSetup, PhaseHandlers, PhaseChannels, PhaseRun, PhaseScore}
 }
 
 const (
-	// DefaultSetupTimeoutMS bounds each command of every phase but run, which has no
-	// bound of its own: the sandbox's lifetime is.
+	// DefaultSetupTimeoutMS limits each command of every phase except run, which is limited only
+	// by the sandbox's lifetime.
 	DefaultSetupTimeoutMS = 300_000
-	// DefaultHandlerTimeoutMS is how long a program waits for a handler of the caller's.
+	// DefaultHandlerTimeoutMS is how long a program waits for a handler of the caller.
 	DefaultHandlerTimeoutMS = 300_000
-	// DefaultProgramOutput bounds each stream of a command of a program, and each output
-	// file, whose size the request does not say.
+	// DefaultProgramOutput limits each output stream of a program's commands, and each output
+	// file without a size limit in the request.
 	DefaultProgramOutput = 256 << 10
 )
 
-// ProgramSpec is a program in a sandbox: what is installed, what is checked, what is
-// run and how it is scored, in phases with a fixed order: files and directories, setup,
-// post_setup, handlers, state, channels, run, score. Before setup is done no state is in
-// the sandbox. Exactly one of Spec and Sandbox is set.
+// ProgramSpec describes a program in a sandbox: what to install, what to check, what to run and how
+// to score it. The phases have a fixed order: files and directories, setup, post_setup, handlers,
+// state, channels, run, score. State files are only written after setup is done. Exactly one of
+// Spec and Sandbox is set.
 type ProgramSpec struct {
-	// IdempotencyKey makes a request that is sent again the same program: with the same
-	// content it is that program, with another it is refused. See ValidIdempotencyKey.
+	// IdempotencyKey makes a repeated request safe: with the same content it returns the same
+	// program, and with different content it is refused. See ValidIdempotencyKey.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// Name is for people; it need not be unique.
+	// Name is for people. It does not have to be unique.
 	Name   string            `json:"name,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Spec is the sandbox that is made for the program, and removed afterwards. Its
-	// network and egress are in force from the end of setup on.
+	// Spec is the sandbox to create for the program and to remove afterwards. Its network and
+	// egress take effect after setup.
 	Spec *SandboxSpec `json:"spec,omitempty"`
-	// Sandbox is one that exists, by id or name. It stays, and several programs may run
-	// in it at once: only their setups wait for each other.
+	// Sandbox is the ID or name of an existing sandbox. It is not removed. Several programs can
+	// run in it at once; only their setup phases wait for each other.
 	Sandbox string `json:"sandbox,omitempty"`
-	// Keep leaves the sandbox that was made for the program.
+	// Keep keeps the sandbox that was created for the program.
 	Keep bool `json:"keep,omitempty"`
-	// InspectFailedMS leaves it for so long when a phase before run failed.
+	// InspectFailedMS keeps the sandbox for this time if a phase before run failed.
 	InspectFailedMS int64 `json:"inspect_failed_ms,omitempty"`
-	// CancelWithCaller cancels the program when the call that waits for it ends before.
-	// Otherwise the program goes on.
+	// CancelWithCaller cancels the program when the call that waits for it ends first. Otherwise
+	// the program continues.
 	CancelWithCaller bool `json:"cancel_with_caller,omitempty"`
-	// Files and Dirs are the program's own, and are there before anything runs.
+	// Files and Dirs are the program's own. They are written before any command runs.
 	Files []File       `json:"files,omitempty"`
 	Dirs  []ProgramDir `json:"dirs,omitempty"`
-	// Env is for the commands of all phases; a phase's own overrides it.
+	// Env is for the commands of all phases. A phase's own Env takes precedence.
 	Env map[string]string `json:"env,omitempty"`
-	// Cwd and User are those of all commands that name none; empty is the sandbox's.
+	// Cwd and User are for all commands that do not set them. Empty is the sandbox's.
 	Cwd  string `json:"cwd,omitempty"`
 	User string `json:"user,omitempty"`
-	// Setup installs. It alone may have a network of its own.
+	// Setup installs what the program needs. Only this phase can have its own network.
 	Setup *ProgramPhase `json:"setup,omitempty"`
-	// PostSetup sees what setup made, under the rules of the run.
+	// PostSetup checks the result of setup, under the network rules of the run.
 	PostSetup *ProgramPhase `json:"post_setup,omitempty"`
-	// Handlers are the caller's own, in their order.
+	// Handlers are the caller's own steps, in their order.
 	Handlers []ProgramHandler `json:"handlers,omitempty"`
-	// State is written after all of them.
+	// State is written after all handlers.
 	State []File `json:"state,omitempty"`
-	// Channels are processes that the run uses. They are started in their order; the
-	// next phase begins when those with a readiness are ready.
+	// Channels are processes that the run uses. They are started in order. The next phase begins
+	// when those with a readiness check are ready.
 	Channels []ProcessSpec `json:"channels,omitempty"`
 	Run      ProgramPhase  `json:"run"`
-	// Score judges what run left. It is not run when a phase before it failed, except
-	// for a failure of run with ScoreAlways.
+	// Score judges the result of run. It is not run if an earlier phase failed, except after a
+	// failure of run with ScoreAlways.
 	Score       *ProgramPhase `json:"score,omitempty"`
 	ScoreAlways bool          `json:"score_always,omitempty"`
-	// ScoreFile is a file that score writes and that is the result beside its output.
+	// ScoreFile is a file that score writes. It is part of the score, in addition to the output.
 	ScoreFile string `json:"score_file,omitempty"`
 	// Outputs are files that are read at the end, also after a failure.
 	Outputs []ProgramOutputSpec `json:"outputs,omitempty"`
@@ -99,28 +98,29 @@ type ProgramSpec struct {
 
 // ProgramDir is a directory of a program.
 type ProgramDir struct {
-	// Path is where it is inside; it is made.
+	// Path is its path inside the sandbox. It is created.
 	Path string `json:"path"`
-	// Archive is a tar of what is in it, compressed by gzip or not.
+	// Archive is a tar of its content, optionally compressed with gzip.
 	Archive Bytes `json:"archive"`
 }
 
-// ProgramPhase is what a phase does: commands, one after the other, until one fails.
+// ProgramPhase is a list of commands. They run one after the other until one fails.
 type ProgramPhase struct {
 	Commands []ProgramCommand `json:"commands"`
-	// Env goes over the program's.
+	// Env takes precedence over the program's.
 	Env map[string]string `json:"env,omitempty"`
-	// TimeoutMS bounds each command that has none of its own; 0 is the phase's default:
-	// DefaultSetupTimeoutMS, and none for run.
+	// TimeoutMS limits each command that does not set its own timeout. 0 is the phase's default:
+	// DefaultSetupTimeoutMS, and no limit for run.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
-	// MaxOutputBytes of each stream of a command are kept; 0 is DefaultProgramOutput.
+	// MaxOutputBytes is how many bytes of each output stream of a command are kept; 0 is
+	// DefaultProgramOutput.
 	MaxOutputBytes int64 `json:"max_output_bytes,omitempty"`
-	// Network and Egress are what may leave during setup, and are no other phase's to
-	// say. Without both it is what the sandbox's own say.
+	// Network and Egress are the network rules during setup. Other phases cannot set them. If
+	// neither is set, the sandbox's own rules apply.
 	Network string  `json:"network,omitempty"`
 	Egress  *Egress `json:"egress,omitempty"`
-	// Snapshot is the name of a snapshot of files that is made after setup or
-	// post_setup: a program whose Spec begins with it needs no such phase.
+	// Snapshot is the name of a snapshot of files that is made after setup or post_setup. A
+	// program whose Spec begins with that snapshot does not need the phase.
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
@@ -131,186 +131,187 @@ type ProgramCommand struct {
 	Shell  string   `json:"shell,omitempty"`
 	Python string   `json:"python,omitempty"`
 	Stdin  Bytes    `json:"stdin,omitempty"`
-	// TimeoutMS is its own; 0 is the phase's.
+	// TimeoutMS is the command's timeout; 0 is the phase's.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 }
 
-// ProgramHandler is a step of the caller's: commands inside, or a pause in which the
-// caller does what it likes with the sandbox, from outside, until it continues the
-// program. No endpoint gives anything to the environment of its commands.
+// ProgramHandler is a step of the caller: commands inside the sandbox, or a pause during which the
+// caller works with the sandbox from outside until it continues the program. The commands do not
+// get the environment of endpoints.
 type ProgramHandler struct {
 	// Name is unique in the program; see ValidName.
 	Name     string           `json:"name"`
 	Commands []ProgramCommand `json:"commands,omitempty"`
-	// Wait is the pause, for at most TimeoutMS; 0 is DefaultHandlerTimeoutMS. TimeoutMS
-	// bounds each command too.
+	// Wait pauses the program for at most TimeoutMS; 0 is DefaultHandlerTimeoutMS. TimeoutMS also
+	// limits each command.
 	Wait      bool  `json:"wait,omitempty"`
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 }
 
 // ProgramContinue ends the pause of a handler.
 type ProgramContinue struct {
-	// Handler is its name.
+	// Handler is the handler's name.
 	Handler string `json:"handler"`
-	// Failed says why the program must not go on; empty lets it.
+	// Failed says why the program must not continue. Empty continues it.
 	Failed string `json:"failed,omitempty"`
 }
 
-// ProgramOutputSpec is a file to be read back.
+// ProgramOutputSpec is a file to read at the end.
 type ProgramOutputSpec struct {
 	Path string `json:"path"`
-	// MaxBytes are read of it; 0 is DefaultProgramOutput.
+	// MaxBytes is how many bytes to read; 0 is DefaultProgramOutput.
 	MaxBytes int64 `json:"max_bytes,omitempty"`
 }
 
-// ProgramState is what became of a program.
+// ProgramState is the state of a program.
 type ProgramState string
 
-// The states.
+// States of a program.
 const (
 	ProgramRunning ProgramState = "running"
-	// ProgramWaiting: a handler waits for the caller.
+	// ProgramWaiting means that a handler waits for the caller.
 	ProgramWaiting   ProgramState = "waiting"
 	ProgramSucceeded ProgramState = "succeeded"
 	ProgramFailed    ProgramState = "failed"
 	ProgramCanceled  ProgramState = "canceled"
 )
 
-// Ended reports whether nothing more will happen.
+// Ended reports whether the program has ended.
 func (s ProgramState) Ended() bool {
 	return s == ProgramSucceeded || s == ProgramFailed || s == ProgramCanceled
 }
 
-// Program is what is on record about a program.
+// Program is the record of a program.
 type Program struct {
 	ID      string       `json:"id"`
 	Name    string       `json:"name,omitempty"`
 	Tenant  string       `json:"tenant"`
 	Profile string       `json:"profile,omitempty"`
 	State   ProgramState `json:"state"`
-	// Phase is the present or last one.
+	// Phase is the present or last phase.
 	Phase string `json:"phase,omitempty"`
-	// Handler is the one that waits for the caller.
+	// Handler is the handler that waits for the caller.
 	Handler string            `json:"handler,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Spec is the request as it came; lists leave it out.
+	// Spec is the request as it was sent. Lists omit it.
 	Spec *ProgramSpec `json:"spec,omitempty"`
-	// Sandbox is the sandbox as it was last seen, null until there is one. Made: the
-	// program made it.
+	// Sandbox is the last known record of the sandbox, nil until there is one. Made is set when
+	// the program created it.
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 	Made    bool     `json:"made,omitempty"`
-	// Phases are those that were begun, in their order.
+	// Phases are the phases that were started, in their order.
 	Phases []ProgramPhaseRecord `json:"phases"`
-	// ReadyAt is when all before run had succeeded; never set where it did not.
+	// ReadyAt is when all phases before run had succeeded. It is unset if they did not.
 	ReadyAt *time.Time `json:"ready_at,omitempty"`
-	// Failure is why it failed or was cancelled.
+	// Failure says why the program failed or was cancelled.
 	Failure *ProgramFailure `json:"failure,omitempty"`
-	// Score is what score said; null where it was not run to its end.
+	// Score is the result of score, nil if score was not completed.
 	Score   *ProgramScore   `json:"score,omitempty"`
 	Outputs []ProgramOutput `json:"outputs,omitempty"`
-	// Cleanup is what went wrong when the sandbox was taken away. It makes no failure of
-	// a success, and is being retried.
+	// Cleanup is an error of the sandbox's removal. It does not make a successful program fail,
+	// and the removal is retried.
 	Cleanup *Error `json:"cleanup,omitempty"`
-	// InspectUntil is when a sandbox is removed that was left after a failure.
+	// InspectUntil is when a sandbox that was kept after a failure is removed.
 	InspectUntil *time.Time `json:"inspect_until,omitempty"`
 	CreatedAt    time.Time  `json:"created_at"`
 	EndedAt      *time.Time `json:"ended_at,omitempty"`
 }
 
-// ProgramPhaseRecord is what became of a phase.
+// ProgramPhaseRecord is the record of a phase.
 type ProgramPhaseRecord struct {
 	Phase string `json:"phase"`
 	// State is "running", "succeeded" or "failed".
 	State      string    `json:"state"`
 	StartedAt  time.Time `json:"started_at"`
 	DurationMS int64     `json:"duration_ms"`
-	// Commands are those that were begun.
+	// Commands are the commands that were started.
 	Commands []ProgramCommandRecord `json:"commands,omitempty"`
-	// Egress is what was put in force, and confirmed, in the phase network.
+	// Egress is the set of rules that was applied and confirmed in the phase network.
 	Egress *EgressRules `json:"egress,omitempty"`
-	// Snapshot is the id of the one that was made after the phase.
+	// Snapshot is the ID of the snapshot that was made after the phase.
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// ProgramCommandRecord is what became of a command.
+// ProgramCommandRecord is the record of a command.
 type ProgramCommandRecord struct {
-	// Handler is the one that it belongs to, Channel the process that it is.
+	// Handler is the handler that the command belongs to. Channel is the process that it is.
 	Handler string `json:"handler,omitempty"`
 	Channel string `json:"channel,omitempty"`
-	// Command is what was run, cut; a script is its text.
+	// Command is the command line or the script, truncated.
 	Command   string    `json:"command"`
 	StartedAt time.Time `json:"started_at"`
-	// Result is null where it is not known.
+	// Result is nil if it is not known.
 	Result *Result `json:"result,omitempty"`
 }
 
-// ProgramScore is what score said.
+// ProgramScore is the result of score.
 type ProgramScore struct {
-	// ExitCode and Output are of its last command; Output is its standard output.
+	// ExitCode and Output are those of the last command. Output is its standard output.
 	ExitCode *int  `json:"exit_code"`
 	Output   Bytes `json:"output"`
-	// File is what ScoreFile holds.
+	// File is the content of ScoreFile.
 	File *ProgramOutput `json:"file,omitempty"`
 }
 
-// ProgramOutput is a file that was read back.
+// ProgramOutput is a file that was read at the end.
 type ProgramOutput struct {
 	Path    string `json:"path"`
 	Content Bytes  `json:"content"`
-	// Size is the file's; Truncated that Content is its beginning.
+	// Size is the file's size. Truncated means that Content is only its beginning.
 	Size      int64 `json:"size"`
 	Truncated bool  `json:"truncated,omitempty"`
-	// Error is why it could not be read.
+	// Error says why the file could not be read.
 	Error *Error `json:"error,omitempty"`
 }
 
-// ProgramFailure is why a program did not succeed.
+// ProgramFailure says why a program did not succeed.
 type ProgramFailure struct {
 	Kind  FailureKind `json:"kind"`
 	Phase string      `json:"phase"`
 	Class Class       `json:"class"`
-	// Retryable is true when the same program may succeed later unchanged.
+	// Retryable is true when the same program may succeed later.
 	Retryable bool `json:"retryable"`
-	// Command is the number of the phase's command, from 0; null is no command.
+	// Command is the number of the failed command in its phase, from 0. It is nil if no command
+	// failed.
 	Command *int   `json:"command,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
-	// Code and Rule are those of the error that it came of.
+	// Code and Rule are those of the error that caused the failure.
 	Code Code   `json:"code,omitempty"`
 	Rule string `json:"rule,omitempty"`
 }
 
-// FailureKind is what went wrong.
+// FailureKind is the kind of a failure.
 type FailureKind string
 
-// The kinds.
+// Kinds of failures.
 const (
-	// FailureExit: a command ended with another status than 0, or by a signal.
+	// FailureExit means that a command ended with a status other than 0, or by a signal.
 	FailureExit    FailureKind = "exit"
 	FailureTimeout FailureKind = "timeout"
 	FailureOOM     FailureKind = "oom"
-	// FailureLost: the sandbox died.
+	// FailureLost means that the sandbox died.
 	FailureLost FailureKind = "lost"
-	// FailureExpired: its lifetime was over.
+	// FailureExpired means that the sandbox's lifetime was over.
 	FailureExpired FailureKind = "expired"
-	// FailureEnded: a caller stopped or removed it.
+	// FailureEnded means that a caller stopped or removed the sandbox.
 	FailureEnded FailureKind = "ended"
-	// FailurePolicy: policy refused.
+	// FailurePolicy means that policy refused a request.
 	FailurePolicy FailureKind = "policy"
-	// FailureRequest: what was asked for cannot be done, such as a program that the
-	// image does not have.
+	// FailureRequest means that the request cannot be carried out, for example because the image
+	// does not have the program.
 	FailureRequest FailureKind = "request"
-	// FailureHandler: the caller said that its handler failed.
+	// FailureHandler means that the caller reported a failure of its handler.
 	FailureHandler  FailureKind = "handler"
 	FailureCanceled FailureKind = "canceled"
-	// FailureInterrupted: the daemon ended meanwhile.
+	// FailureInterrupted means that the daemon ended during the program.
 	FailureInterrupted FailureKind = "interrupted"
-	// FailureCapacity: the machine or the tenant had no capacity.
+	// FailureCapacity means that the machine or the tenant had no free capacity.
 	FailureCapacity FailureKind = "capacity"
 	FailureInternal FailureKind = "internal"
 )
 
-// FailureKinds lists every kind.
+// FailureKinds returns every kind.
 func FailureKinds() []FailureKind {
 	return []FailureKind{
 		FailureExit, FailureTimeout, FailureOOM, FailureLost, FailureExpired, FailureEnded, FailurePolicy, FailureRequest,
@@ -318,22 +319,22 @@ func FailureKinds() []FailureKind {
 	}
 }
 
-// ProgramStep is one thing that happened in a program, for who follows it.
+// ProgramStep is one step of a program, for callers that follow it.
 type ProgramStep struct {
 	// Seq counts the steps from 1.
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 	Phase string    `json:"phase"`
-	// State is the phase's state, or "waiting" where a handler waits.
+	// State is the state of the phase, or "waiting" if a handler waits.
 	State string `json:"state"`
-	// Command is the number of the command that begins, from 0; null for the phase.
+	// Command is the number of the command that begins, from 0. It is nil for the phase itself.
 	Command *int   `json:"command,omitempty"`
 	Text    string `json:"text,omitempty"`
-	// Sandbox is the id of the sandbox, once there is one.
+	// Sandbox is the ID of the sandbox, if there is one yet.
 	Sandbox string `json:"sandbox,omitempty"`
 }
 
-// ProgramMessage is one line of a followed program: a step, or last the program or the
+// ProgramMessage is one line of a followed program: a step or, at the end, the program or the
 // error.
 type ProgramMessage struct {
 	Step    *ProgramStep `json:"step,omitempty"`
@@ -341,7 +342,7 @@ type ProgramMessage struct {
 	Error   *Error       `json:"error,omitempty"`
 }
 
-// ProgramList is programs, newest first.
+// ProgramList lists programs, newest first.
 type ProgramList struct {
 	Programs []Program `json:"programs"`
 }

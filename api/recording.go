@@ -2,47 +2,48 @@ package api
 
 import "time"
 
-// TargetReplay begins the target of an endpoint that answers out of a recording, whose
+// TargetReplay is the prefix of an endpoint target that answers from a recording. The recording's
 // name follows.
 const TargetReplay = "replay:"
 
-// How the answers of a recording are found; see EndpointReplay.Match.
+// Values of EndpointReplay.Match.
 const (
 	ReplayByDigest = "digest"
 	ReplayByOrder  = "order"
 )
 
-// EndpointReplay says how an endpoint answers out of a recording.
+// EndpointReplay says how an endpoint answers from a recording.
 type EndpointReplay struct {
-	// Match is "digest", which is what empty means: a request gets the next answer to one
-	// of the same method, path, query and body, where JSON is compared by what it says.
-	// "order" gives the first request the first answer and so on, as long as method and
-	// path are the same.
+	// Match is "digest" (the default) or "order". With "digest", a request gets the next recorded
+	// answer to a request with the same method, path, query and body; JSON bodies are compared by
+	// value. With "order", the first request gets the first answer and so on, as long as method
+	// and path are the same.
 	Match string `json:"match,omitempty"`
-	// Pace has answers take as long as they took.
+	// Pace makes each answer take as long as it took when it was recorded.
 	Pace bool `json:"pace,omitempty"`
 }
 
-// RecordingInfo is what is known of a recording: the exchanges that went through an
-// endpoint, which another endpoint can replay.
+// RecordingInfo describes a recording: the exchanges of an endpoint, which another endpoint can
+// replay.
 type RecordingInfo struct {
 	// Name is unique for its tenant.
 	Name   string `json:"name"`
 	Tenant string `json:"tenant,omitempty"`
-	// Sandbox and Endpoint are where it was made; empty of one that was put here.
+	// Sandbox and Endpoint say where it was made. They are empty for a recording that was
+	// uploaded.
 	Sandbox   string    `json:"sandbox,omitempty"`
 	Endpoint  string    `json:"endpoint,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	// Exchanges is how many it holds, Omitted how many it does not, being too large, cut
-	// off before an answer, or not to be kept.
+	// Exchanges is the number of exchanges that it holds. Omitted counts those that it does not
+	// hold because they were too large, were cut off before an answer, or must not be kept.
 	Exchanges int   `json:"exchanges"`
 	Omitted   int   `json:"omitted,omitempty"`
 	Bytes     int64 `json:"bytes"`
-	// Active: it is being made.
+	// Active is set while the recording is being made.
 	Active bool `json:"active,omitempty"`
 }
 
-// RecordingList is recordings, by name.
+// RecordingList lists recordings, sorted by name.
 type RecordingList struct {
 	Recordings []RecordingInfo `json:"recordings"`
 }

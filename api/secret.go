@@ -1,51 +1,51 @@
 package api
 
-// SecretMode is how a secret gets to a program.
+// SecretMode says how programs use a secret.
 type SecretMode string
 
-// The modes.
+// Modes of secrets.
 const (
-	// SecretPlaceholder: programs see a text that stands for the value, which takes its
-	// place on the way to the hosts that the secret is bound to.
+	// SecretPlaceholder gives programs a placeholder. The daemon replaces it with the value in
+	// requests to the hosts that the secret is bound to.
 	SecretPlaceholder SecretMode = "placeholder"
-	// SecretEnv: programs see the value itself, in their environment.
+	// SecretEnv gives programs the value itself, in their environment.
 	SecretEnv SecretMode = "env"
 )
 
-// SecretUse is a secret that a sandbox is to have: a name that the operator's rules
-// know. No answer has the value.
+// SecretUse requests a secret for a sandbox by its name in the operator's rules. No answer of the
+// API contains the value.
 type SecretUse struct {
-	// Name is the secret's in the operator's rules.
+	// Name is the secret's name in the operator's rules.
 	Name string `json:"name"`
-	// Env is the variable that processes find it in; empty is the name in upper case,
-	// with '_' for everything that is no letter or digit.
+	// Env is the environment variable that holds it. Empty is the name in upper case, with '_'
+	// for every character that is not a letter or digit.
 	Env string `json:"env,omitempty"`
-	// Mode is empty for what the operator's rule says.
+	// Mode is the mode. Empty is the mode of the operator's rule.
 	Mode SecretMode `json:"mode,omitempty"`
 }
 
-// Secret is what a caller is told of a secret that it may use.
+// Secret describes a secret that the caller can use.
 type Secret struct {
 	Name string `json:"name"`
-	// Hosts are those that the value may go to: HOST, or HOST:PORT for a port other
-	// than 443.
+	// Hosts are the hosts that the value can be sent to: HOST, or HOST:PORT for a port other than
+	// 443.
 	Hosts []string `json:"hosts,omitempty"`
-	// Modes are those that the rule allows, the usual one first.
+	// Modes are the modes that the rule allows, the default first.
 	Modes []SecretMode `json:"modes"`
-	// Headers are the only ones in which a placeholder is replaced; empty is any.
+	// Headers are the only headers in which a placeholder is replaced. Empty is any header.
 	Headers []string `json:"headers,omitempty"`
-	// Query says that a placeholder in the query of a request is replaced too.
+	// Query means that a placeholder in the query of a request is replaced too.
 	Query bool `json:"query,omitempty"`
-	// From is the kind of the source: "env", "file" or "exec"; only operators are told.
+	// From is the kind of the source: "env", "file" or "exec". Only operators see it.
 	From string `json:"from,omitempty"`
 }
 
-// SecretList is every secret that a caller may use, in order of names.
+// SecretList lists every secret that the caller can use, sorted by name.
 type SecretList struct {
 	Secrets []Secret `json:"secrets"`
 }
 
-// SecretVariable is the variable of a secret for which a request names none.
+// SecretVariable returns the default environment variable of a secret.
 func SecretVariable(name string) string {
 	out := []byte(name)
 	for i, c := range out {

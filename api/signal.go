@@ -1,7 +1,7 @@
 package api
 
-// The numbers are Linux's on every architecture that Cloche runs on; the
-// sandbox is Linux wherever the client is.
+// The numbers are those of Linux on every architecture that Cloche supports. The sandbox runs
+// Linux, whatever the client runs.
 var signalNumbers = map[string]int{
 	"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8,
 	"KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15,

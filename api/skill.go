@@ -5,15 +5,15 @@ import (
 	"unicode"
 )
 
-// SkillsDir is where a sandbox has its skills, below the path of its workspace:
-// each in a directory of its name.
+// SkillsDir is the directory below the workspace with the sandbox's skills. Each skill has a
+// directory of its name.
 const SkillsDir = ".skills"
 
-// MaxSkillName is the longest name of a skill, in characters.
+// MaxSkillName is the maximum length of a skill's name, in characters.
 const MaxSkillName = 64
 
-// ValidSkillName reports whether s may name a skill: 1 to 64 letters and digits of
-// any script, '-' and '_'.
+// ValidSkillName reports whether s is a valid skill name: 1 to 64 letters and digits of any script,
+// '-' and '_'.
 func ValidSkillName(s string) bool {
 	n := 0
 	for _, c := range s {
@@ -27,47 +27,46 @@ func ValidSkillName(s string) bool {
 	return n > 0
 }
 
-// Skill is a package of files with a SKILL.md, of which an agent reads what it can
-// do and how.
+// Skill is a package of files with a SKILL.md that tells an agent what it can do and how.
 type Skill struct {
-	// Name is unique among the tenant's. See ValidSkillName.
+	// Name is unique in the tenant. See ValidSkillName.
 	Name   string `json:"name"`
 	Tenant string `json:"tenant"`
-	// DisplayName is Name where the package gives none.
+	// DisplayName is Name if the package does not set one.
 	DisplayName string `json:"display_name"`
 	Description string `json:"description,omitempty"`
-	// Instructions are the Markdown below the front matter; lists leave them out
-	// unless they are asked for.
+	// Instructions are the Markdown after the front matter. Lists omit them unless they are
+	// requested.
 	Instructions string `json:"instructions,omitempty"`
 	// Meta are the other keys of the front matter.
 	Meta map[string]any `json:"meta,omitempty"`
-	// Dir is the directory of the package, relative to the tenant's skills,
-	// and Entry the file in it that describes it: SKILL.md or skill.md.
+	// Dir is the directory of the package, relative to the tenant's skill directory. Entry is the
+	// file in it that describes the skill: SKILL.md or skill.md.
 	Dir   string `json:"dir"`
 	Entry string `json:"entry"`
-	// PythonProject is true where the package says what it needs of Python.
+	// PythonProject is true if the package declares its Python requirements.
 	PythonProject bool `json:"python_project,omitempty"`
-	// SignedBy is the id of the key that signed the package as it is, among those that
-	// the operator trusts.
+	// SignedBy is the ID of the operator-trusted key whose signature matches the package's
+	// present content.
 	SignedBy  string    `json:"signed_by,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// SkillList is the answer of GET /v1/skills, the one changed last first.
+// SkillList is the answer of GET /v1/skills, most recently changed first.
 type SkillList struct {
 	Skills []Skill `json:"skills"`
-	// Faults are the packages that cannot be read.
+	// Faults lists the packages that cannot be read.
 	Faults []SkillFault `json:"faults,omitempty"`
 }
 
-// SkillFault is a package that cannot be read, and why.
+// SkillFault names a package that cannot be read, and the reason.
 type SkillFault struct {
 	Dir   string `json:"dir"`
 	Error *Error `json:"error"`
 }
 
-// SkillSpec is what a caller asks for when a skill is made of text.
+// SkillSpec describes a skill to create from text.
 type SkillSpec struct {
 	Name         string `json:"name"`
 	DisplayName  string `json:"display_name,omitempty"`
@@ -75,15 +74,15 @@ type SkillSpec struct {
 	Instructions string `json:"instructions,omitempty"`
 }
 
-// SkillChange changes what a skill says of itself; nil leaves a part as it is. What
-// else the front matter says stays, to the byte.
+// SkillChange changes the description of a skill. A nil field leaves that part unchanged. The rest
+// of the front matter is kept byte for byte.
 type SkillChange struct {
 	DisplayName  *string `json:"display_name,omitempty"`
 	Description  *string `json:"description,omitempty"`
 	Instructions *string `json:"instructions,omitempty"`
 }
 
-// SkillUse is one skill that a sandbox has, at SkillsDir below its workspace.
+// SkillUse makes a skill available in a sandbox, at SkillsDir below its workspace.
 type SkillUse struct {
 	// Name is the name of a skill of the caller's tenant, or AllSkills.
 	Name string `json:"name"`
@@ -91,51 +90,51 @@ type SkillUse struct {
 	Access PathAccess `json:"access,omitempty"`
 }
 
-// AllSkills in a SkillUse stands for every skill of the caller's tenant when the
-// sandbox is created.
+// AllSkills in a SkillUse stands for every skill that the caller's tenant has when the sandbox is
+// created.
 const AllSkills = "*"
 
 // SkillFile is one file or directory of a skill.
 type SkillFile struct {
-	// Path is relative to the package, Name its last part.
+	// Path is relative to the package. Name is its last element.
 	Path string   `json:"path"`
 	Name string   `json:"name"`
 	Type FileType `json:"type"`
-	// Size is 0 for what is no file.
+	// Size is 0 for anything but a regular file.
 	Size       int64     `json:"size"`
 	Executable bool      `json:"executable,omitempty"`
 	ModTime    time.Time `json:"mod_time"`
 }
 
-// SkillFileList is what a directory of a skill holds, sorted by name.
+// SkillFileList is the content of a directory of a skill, sorted by name.
 type SkillFileList struct {
-	// Path is the directory, "." for the package itself.
+	// Path is the directory. "." is the package's top directory.
 	Path  string      `json:"path"`
 	Files []SkillFile `json:"files"`
-	// Truncated says that there are more than were asked for.
+	// Truncated means that there are more files than requested.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// SkillArchive says what of a zip archive to take, and what to call it.
+// SkillArchive says which skills of a zip archive to install, and their directory names.
 type SkillArchive struct {
-	// Filename names the directories of packages: they begin with it, without its
-	// extension. Empty is the name of each skill.
+	// Filename, without its extension, is the prefix of the package directories. If it is empty,
+	// each directory has the name of its skill.
 	Filename string `json:"filename,omitempty"`
-	// Suffix ends the names of directories where Filename begins them.
+	// Suffix is the suffix of directory names that begin with Filename.
 	Suffix string `json:"suffix,omitempty"`
-	// Subdir is the directory of the archive below which packages are looked for.
+	// Subdir is the directory of the archive to search for packages.
 	Subdir string `json:"subdir,omitempty"`
-	// Paths are those of the previews to install; empty is the only one that there is.
+	// Paths selects the previews to install. Empty is allowed if there is only one.
 	Paths []string `json:"paths,omitempty"`
 }
 
-// SkillPreview is a skill that an archive has.
+// SkillPreview is a skill in an archive.
 type SkillPreview struct {
-	// Skill is as it would be; its Dir is where it would go.
+	// Skill is the skill as it would be installed. Its Dir is the target directory.
 	Skill
-	// Path is the directory of the archive in which it is, "" its top.
+	// Path is its directory in the archive. "" is the top directory.
 	Path string `json:"path"`
-	// Taken is true where a skill of this name, or its directory, is there already.
+	// Taken is true if a skill with this name, or its directory, already exists.
 	Taken bool `json:"taken,omitempty"`
 }
 

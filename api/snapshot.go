@@ -2,50 +2,50 @@ package api
 
 import "time"
 
-// SnapshotScope is what a snapshot holds.
+// SnapshotScope says what a snapshot contains.
 type SnapshotScope string
 
-// The scopes.
+// Scopes of snapshots.
 const (
-	// SnapshotWorkspace is the files of the workspace.
+	// SnapshotWorkspace contains the files of the workspace.
 	SnapshotWorkspace SnapshotScope = "workspace"
-	// SnapshotRoot is what was changed in the root filesystem.
+	// SnapshotRoot contains the changes to the root filesystem.
 	SnapshotRoot SnapshotScope = "root"
-	// SnapshotFiles is both.
+	// SnapshotFiles contains both.
 	SnapshotFiles SnapshotScope = "files"
 )
 
-// SnapshotRequest asks for a snapshot of a sandbox. Mounts, /tmp, /dev/shm and
-// processes are in none.
+// SnapshotRequest creates a snapshot of a sandbox. A snapshot never contains mounts, /tmp, /dev/shm
+// or processes.
 type SnapshotRequest struct {
-	// Name must be unique among the tenant's snapshots; empty is the new id.
+	// Name must be unique among the tenant's snapshots. Empty is the new ID.
 	Name string `json:"name,omitempty"`
-	// Scope is SnapshotFiles when it is empty.
+	// Scope is the content of the snapshot. Empty is SnapshotFiles.
 	Scope  SnapshotScope     `json:"scope,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Snapshot is what is on record about one snapshot.
+// Snapshot is the record of one snapshot.
 type Snapshot struct {
 	ID     string        `json:"id"`
 	Name   string        `json:"name"`
 	Tenant string        `json:"tenant"`
 	Scope  SnapshotScope `json:"scope"`
-	// Sandbox is the id of the one that it was made of.
+	// Sandbox is the ID of the sandbox that it was made from.
 	Sandbox string `json:"sandbox"`
-	// Image and ImageDigest are of the root filesystem that it belongs to.
+	// Image and ImageDigest identify the root filesystem that it belongs to.
 	Image       string `json:"image"`
 	ImageDigest string `json:"image_digest,omitempty"`
 	// WorkspacePath is where the workspace was mounted.
 	WorkspacePath string `json:"workspace_path,omitempty"`
-	// SizeBytes is what it occupies; RootBytes and WorkspaceBytes are the parts.
+	// SizeBytes is the disk space that it uses. RootBytes and WorkspaceBytes are its two parts.
 	SizeBytes      int64 `json:"size_bytes"`
 	RootBytes      int64 `json:"root_bytes,omitempty"`
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
-	// Consistent is true when the sandbox was paused while it was made: all of it
-	// is from one moment.
+	// Consistent is true if the sandbox was paused while the snapshot was made, so that all files
+	// are from the same moment.
 	Consistent bool `json:"consistent"`
-	// Left names what of the sandbox is not in it, and why: mounts, special files.
+	// Left lists what was left out, and why: mounts, special files.
 	Left      []TarSkip         `json:"left,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	CreatedAt time.Time         `json:"created_at"`
@@ -56,10 +56,10 @@ type SnapshotList struct {
 	Snapshots []Snapshot `json:"snapshots"`
 }
 
-// ChangeKind is what became of a path.
+// ChangeKind is the kind of a change to a path.
 type ChangeKind string
 
-// The kinds.
+// Kinds of changes.
 const (
 	ChangeAdded   ChangeKind = "added"
 	ChangeChanged ChangeKind = "changed"
@@ -68,19 +68,19 @@ const (
 
 // Change is one path that a run changed.
 type Change struct {
-	// Path is relative to where the change is: the workspace, or the root.
+	// Path is relative to the workspace or the root, depending on the change.
 	Path string `json:"path"`
-	// PathBytes is the raw path when it is not UTF-8.
+	// PathBytes is the raw path if it is not UTF-8.
 	PathBytes []byte     `json:"path_bytes,omitempty"`
 	Kind      ChangeKind `json:"kind"`
 	Type      FileType   `json:"type,omitempty"`
-	// Size is the present size of a file, OldSize what it was before, where that is
-	// known without a walk.
+	// Size is the present size of a file. OldSize is its earlier size, if that is known without a
+	// walk of the directory tree.
 	Size    int64 `json:"size"`
 	OldSize int64 `json:"old_size,omitempty"`
 }
 
-// DiffScope is where changes are looked for.
+// DiffScope says where to look for changes.
 type DiffScope string
 
 // The scopes of a diff.
@@ -89,22 +89,22 @@ const (
 	DiffRoot      DiffScope = "root"
 )
 
-// DiffOptions choose a part of a diff.
+// DiffOptions selects a part of a diff.
 type DiffOptions struct {
-	// Scope is DiffWorkspace when it is empty.
+	// Scope says where to look. Empty is DiffWorkspace.
 	Scope DiffScope
-	// Limit is the size of a page, 1 to 10000; 0 is 1000.
+	// Limit is the page size, 1 to 10000; 0 is 1000.
 	Limit int
-	// Cursor is Diff.Next of the page before.
+	// Cursor is Diff.Next of the previous page.
 	Cursor string
 }
 
-// Diff is one page of what a run changed, sorted by path.
+// Diff is one page of the changes of a sandbox, sorted by path.
 type Diff struct {
 	Scope   DiffScope `json:"scope"`
 	Changes []Change  `json:"changes"`
-	// Added, Changed and Removed count all pages; Bytes is the size of what was
-	// added and changed.
+	// Added, Changed and Removed are totals over all pages. Bytes is the total size of added and
+	// changed files.
 	Added   int64 `json:"added"`
 	Changed int64 `json:"changed"`
 	Removed int64 `json:"removed"`

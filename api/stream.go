@@ -1,17 +1,16 @@
 package api
 
-// The streamed exec speaks these messages over a WebSocket. Every message is
-// one frame. Text frames hold JSON of ClientMessage and ServerMessage. Binary
-// frames carry bytes: from the client, stdin; from the server, one byte that is
-// 1 for stdout and 2 for stderr, eight bytes of sequence number (big endian),
-// then the output. Sequence numbers count the output frames of both streams
+// The streamed exec sends these messages over a WebSocket, one message per frame. Text frames hold
+// ClientMessage and ServerMessage as JSON. Binary frames hold bytes. From the client, they are
+// stdin. From the server, they are one byte (1 for stdout, 2 for stderr), an eight-byte sequence
+// number (big endian) and the output. Sequence numbers count the output frames of both streams
 // together from 0, in the order in which the agent read them.
 //
-// An attach to a process speaks the same, but the number in an output frame is
-// the position of its first byte (see LogEntry.Position).
+// An attach to a process uses the same messages, but the number in an output frame is the position
+// of its first byte (see LogEntry.Position).
 
-// ClientMessage is a text frame to the server. The first frame of a stream is a
-// ClientMessage with Exec, Run, Attach or Hold.
+// ClientMessage is a text frame to the server. The first frame of a stream is a ClientMessage with
+// Exec, Run, Attach or Hold.
 type ClientMessage struct {
 	Exec *ExecRequest `json:"exec,omitempty"`
 	Run  *RunRequest  `json:"run,omitempty"`
@@ -23,7 +22,7 @@ type ClientMessage struct {
 	Signal string `json:"signal,omitempty"`
 	// Resize changes the terminal.
 	Resize *Size `json:"resize,omitempty"`
-	// CloseStdin ends the program's input.
+	// CloseStdin closes the program's input.
 	CloseStdin bool `json:"close_stdin,omitempty"`
 }
 
@@ -33,50 +32,48 @@ type Size struct {
 	Cols uint16 `json:"cols"`
 }
 
-// ServerMessage is a text frame to the client. A stream ends with Exit or
-// Error, after which the server closes.
+// ServerMessage is a text frame to the client. A stream ends with Exit or Error. After that the
+// server closes the connection.
 type ServerMessage struct {
-	// Step reports progress of a create, such as "image" or "engine".
+	// Step is the progress of a create, such as "image" or "engine".
 	Step string `json:"step,omitempty"`
-	// Pull is how far the image of a create, or the one that was asked for, is.
+	// Pull is the progress of pulling the image of a create, or of the requested pull.
 	Pull *PullProgress `json:"pull,omitempty"`
-	// Image is the last line of a pull, an import or a build.
+	// Image is the last message of a pull, an import or a build.
 	Image *Image `json:"image,omitempty"`
 	// Sandbox is sent once by a run, when the sandbox is ready.
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
-	// Started is sent once, when the program has been executed or the attach is
-	// made.
+	// Started is sent once, when the program has been executed or the client is attached.
 	Started *Started `json:"started,omitempty"`
-	// Gap says that output is missing before the next frame.
+	// Gap means that output is missing before the next frame.
 	Gap *Gap `json:"gap,omitempty"`
-	// Stdin acknowledges input of an attach that has been written to the process.
+	// Stdin acknowledges input of an attach that was written to the process.
 	Stdin *StdinAck `json:"stdin,omitempty"`
-	// Process is the record of an attached process whenever its state changes.
+	// Process is the record of an attached process. It is sent whenever the state changes.
 	Process *Process `json:"process,omitempty"`
-	// Exit is the result, without the output that was streamed.
+	// Exit is the result without the streamed output.
 	Exit  *Result `json:"exit,omitempty"`
 	Error *Error  `json:"error,omitempty"`
 }
 
-// Started says that the program has been executed.
+// Started means that the program has been executed.
 type Started struct {
 	ExecID string `json:"exec_id"`
-	// Position is where the output of an attach begins, StdinOffset where its
-	// input does.
+	// Position is where the output of an attach begins. StdinOffset is where its input begins.
 	Position    int64 `json:"position,omitempty"`
 	StdinOffset int64 `json:"stdin_offset,omitempty"`
 }
 
-// Gap is output that is no longer kept: Bytes before Position.
+// Gap is output that is no longer kept: the given number of Bytes before Position.
 type Gap struct {
 	Position int64 `json:"position"`
 	Bytes    int64 `json:"bytes"`
 }
 
-// The stream byte of an output frame.
+// Values of the stream byte of an output frame.
 const (
 	FrameStdout byte = 1
 	FrameStderr byte = 2
-	// FrameHeaderLen is the length of what stands before the output.
+	// FrameHeaderLen is the length of the header before the output.
 	FrameHeaderLen = 9
 )

@@ -1,47 +1,45 @@
 package api
 
-// TarOutOptions choose what an archive of a directory holds.
+// TarOutOptions configures the export of a directory as a tar archive.
 type TarOutOptions struct {
-	// Exclude are paths below the directory that are left out with all below them.
-	// They are literal, never patterns.
+	// Exclude lists paths below the directory to leave out, with everything below them. They are
+	// literal paths, not patterns.
 	Exclude []string
-	// KeepLinks leaves symlinks as they are. Otherwise one that is absolute and
-	// leads to something in the directory is made relative, so that it leads there
-	// wherever the archive is unpacked.
+	// KeepLinks leaves symlinks unchanged. Otherwise an absolute symlink to something in the
+	// directory is made relative, so that it works wherever the archive is unpacked.
 	KeepLinks bool
-	// CopyHardLinks writes the content of a file again for each further name that it has.
-	// Otherwise the further names are hard links, which some readers of archives refuse.
+	// CopyHardLinks writes the content of a file again for each further name. Otherwise further
+	// names are hard links, which some archive readers refuse.
 	CopyHardLinks bool
 }
 
-// TarInOptions say how an archive is unpacked into a directory.
+// TarInOptions configures the import of a tar archive into a directory.
 type TarInOptions struct {
-	// Exclude is as in TarOutOptions, of the paths in the archive.
+	// Exclude is as in TarOutOptions, for paths in the archive.
 	Exclude []string
-	// Owner gets what is made: a name, a uid or uid:gid of the sandbox, or
-	// OwnerKeep; empty is the sandbox's user.
+	// Owner is the owner of the created files: a name, a uid or uid:gid of the sandbox, or
+	// OwnerKeep. Empty is the sandbox's user.
 	Owner string
-	// Links says what becomes of symlinks that lead out of the directory.
+	// Links says how to handle symlinks that lead out of the directory.
 	Links ExternalLinks
-	// Atomic unpacks beside what is there, and puts all of it in place only when
-	// the whole archive was found good. Otherwise what came before the first error
-	// stays.
+	// Atomic unpacks beside the present content and moves everything into place only after the whole
+	// archive was found valid. Otherwise, what came before the first error stays.
 	Atomic bool
-	// Clear removes what was in the directory before, except for Keep and for what is
-	// mounted in it. It implies Atomic.
+	// Clear removes the earlier content of the directory, except for Keep and for mounts in it.
+	// It implies Atomic.
 	Clear bool
-	// Keep are paths that Clear leaves as they are.
+	// Keep lists paths that Clear does not remove.
 	Keep []string
 }
 
-// OwnerKeep as TarInOptions.Owner takes the numeric owners of the archive.
+// OwnerKeep, as TarInOptions.Owner, uses the numeric owners in the archive.
 const OwnerKeep = "keep"
 
-// ExternalLinks is what becomes of symlinks that lead out of an archive.
+// ExternalLinks says how to handle symlinks that lead out of an archive.
 type ExternalLinks string
 
-// The choices. Inside a sandbox such a link leads to no more than what its
-// programs reach anyway, and a Python environment is full of them.
+// Values of ExternalLinks. Inside a sandbox, such a link leads only to what its programs can reach
+// anyway, and Python environments contain many of them.
 const (
 	LinksKeep   ExternalLinks = "keep" // also when empty
 	LinksDrop   ExternalLinks = "drop" // left out and reported
@@ -52,9 +50,9 @@ const (
 type TarReport struct {
 	Entries int64 `json:"entries"`
 	Bytes   int64 `json:"bytes"`
-	// SHA256 is of the archive as it was sent, in hexadecimal.
+	// SHA256 is the hash of the archive as it was sent, in hexadecimal.
 	SHA256 string `json:"sha256,omitempty"`
-	// Skipped lists what was left out and why; at most 1000 are named.
+	// Skipped lists what was left out and why, at most 1000 entries.
 	Skipped []TarSkip `json:"skipped,omitempty"`
 }
 

@@ -5,18 +5,18 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultOutputChars is how much of each stream of an exec is usually enough for a
-// model to read, in characters.
+// DefaultOutputChars is the number of characters of each stream of an exec that is usually enough
+// for a model.
 const DefaultOutputChars = 4000
 
-// MaxOutputChars is the largest ExecRequest.MaxOutputChars.
+// MaxOutputChars is the maximum of ExecRequest.MaxOutputChars.
 const MaxOutputChars = MaxMaxOutput
 
-// TruncateText cuts text to at most limit Unicode characters, and says whether it
-// did. What goes is in the middle, where a notice says how many characters were left
-// out; the notice counts too, and of what it leaves the beginning gets three fifths,
-// rounded down, and the end the rest. Where there is no room for more than the
-// notice, that is cut. Bytes that are not UTF-8 count as a character each.
+// TruncateText truncates text to at most limit Unicode characters and reports whether it did. It
+// removes the middle and puts a notice there that says how many characters were removed. The notice
+// counts towards the limit. The beginning gets three fifths of the rest, rounded down, and the end
+// gets what remains. If limit is not larger than the notice, the notice itself is truncated. Each
+// byte that is not UTF-8 counts as one character.
 func TruncateText(text string, limit int) (string, bool) {
 	limit = max(limit, 0)
 	if len(text) <= limit {
@@ -26,10 +26,10 @@ func TruncateText(text string, limit int) (string, bool) {
 	if n <= limit {
 		return text, false
 	}
-	// How long the notice is depends on how much is left out, and that on how long the
-	// notice is. The first is the longest, of a text of which nothing is left; each that
-	// follows is as long or shorter, so there is room from the first on or never, and it
-	// ends where two are the same.
+	// The length of the notice depends on the number of removed characters, and that number
+	// depends on the length of the notice. The first notice, which counts the whole text as
+	// removed, is the longest. Each later one is as long or shorter. So the notice fits in the
+	// first iteration or never, and the loop ends when two iterations give the same number.
 	omitted := n
 	for {
 		notice := truncationNotice(omitted)
@@ -49,7 +49,7 @@ func truncationNotice(omitted int) string {
 	return "\n\n... [" + strconv.Itoa(omitted) + " characters truncated] ...\n\n"
 }
 
-// offsetOf is where the character with that number begins.
+// offsetOf returns the byte offset of the character with that number.
 func offsetOf(text string, number int) int {
 	at := 0
 	for range number {
@@ -59,7 +59,7 @@ func offsetOf(text string, number int) int {
 	return at
 }
 
-// offsetFromEnd is where the last characters, so many, begin.
+// offsetFromEnd returns the byte offset at which the last number characters begin.
 func offsetFromEnd(text string, number int) int {
 	at := len(text)
 	for range number {

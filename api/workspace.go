@@ -2,60 +2,61 @@ package api
 
 import "time"
 
-// Workspace chooses the workspace. At most one of Name and Dir is set; with
-// neither it is private to the sandbox and removed with it.
+// Workspace selects the workspace. At most one of Name and Dir is set. If neither is set, the
+// workspace is private to the sandbox and removed with it.
 type Workspace struct {
-	// Name is a workspace kept by the daemon; it is made when it does not exist.
-	// One sandbox has it to write, or any number have it read-only.
+	// Name is the name of a workspace that the daemon keeps. It is created if it does not exist.
+	// One sandbox can have it writable, or any number can have it read-only.
 	Name string `json:"name,omitempty"`
 	// Dir is a directory of the host, under the same rules as Mount.Source.
 	Dir string `json:"dir,omitempty"`
-	// Path is where it is mounted; empty is DefaultWorkspacePath.
+	// Path is the mount path. Empty is DefaultWorkspacePath.
 	Path     string `json:"path,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// SizeBytes and Inodes bound it; 0 is the profile's default, which for a private
-	// one is a part of Limits.DiskBytes. For a named one that exists they must be what
-	// it has, or 0.
+	// SizeBytes and Inodes limit its size. 0 is the profile's default, which for a private
+	// workspace is a share of Limits.DiskBytes. For an existing named workspace they must be
+	// equal to its limits, or 0.
 	SizeBytes int64 `json:"size_bytes,omitempty"`
 	Inodes    int64 `json:"inodes,omitempty"`
-	// Quota says how a bound must hold; empty is QuotaHard for a bound that was asked
-	// for, and for the default of a private one whatever holds it at no cost.
+	// Quota says how the limit is enforced. Empty is QuotaHard for a requested limit. For the
+	// default limit of a private workspace, empty is any mode that is available without extra
+	// cost.
 	Quota QuotaMode `json:"quota,omitempty"`
-	// Drop removes a named workspace with the sandbox that had it to write.
+	// Drop removes a named workspace together with the sandbox that had it writable.
 	Drop bool `json:"drop,omitempty"`
-	// Layered keeps what the sandbox writes apart from what was there before, until
-	// it is committed or rolled back.
+	// Layered keeps what the sandbox writes separate from the earlier content, until it is
+	// committed or rolled back.
 	Layered bool `json:"layered,omitempty"`
-	// Enforced says, in answers, what holds the bound.
+	// Enforced says, in answers, what enforces the limit.
 	Enforced QuotaHolder `json:"enforced,omitempty"`
-	// Volume says, in answers, that it is a volume of the engine's, which shares no
-	// files with the daemon: nothing bounds it, and it is in no snapshot.
+	// Volume says, in answers, that the workspace is a volume of the engine, which shares no
+	// files with the daemon. It has no limit, and snapshots do not contain it.
 	Volume bool `json:"volume,omitempty"`
 	// Rules and Globs are as in Mount.
 	Rules []PathRule `json:"rules,omitempty"`
 	Globs []PathGlob `json:"globs,omitempty"`
 }
 
-// QuotaMode is how a bound must hold.
+// QuotaMode says how a limit is enforced.
 type QuotaMode string
 
-// The modes.
+// Quota modes.
 const (
-	// QuotaHard is enforced while a process writes, with ENOSPC; where nothing can
-	// do that, the create is refused.
+	// QuotaHard is enforced on each write, with ENOSPC. If this is not possible, the create is
+	// refused.
 	QuotaHard QuotaMode = "hard"
-	// QuotaMeasured is checked before and after each exec: too much before refuses
-	// it, too much after removes the sandbox.
+	// QuotaMeasured is checked before and after each exec. Excess before the exec refuses it, and
+	// excess after the exec removes the sandbox.
 	QuotaMeasured QuotaMode = "measured"
-	// QuotaWatched is for private ones, and is looked at while processes write: soon
-	// after it holds too much, the sandbox is stopped.
+	// QuotaWatched is for private workspaces. It is measured while processes write, and soon after the
+	// workspace exceeds its limit the sandbox is stopped.
 	QuotaWatched QuotaMode = "watched"
 )
 
-// QuotaHolder is what holds a bound.
+// QuotaHolder is what enforces a limit.
 type QuotaHolder string
 
-// What can hold one.
+// Values of QuotaHolder.
 const (
 	HeldByKernel  QuotaHolder = "kernel"
 	HeldByEngine  QuotaHolder = "engine"
@@ -63,68 +64,69 @@ const (
 	HeldByWatch   QuotaHolder = "watched"
 )
 
-// QuotaPhase is when too much was found.
+// QuotaPhase is when an excess was found.
 type QuotaPhase string
 
-// The phases.
+// Phases of a quota check.
 const (
-	// QuotaBefore: nothing was run.
+	// QuotaBefore means that no program was run.
 	QuotaBefore QuotaPhase = "before"
-	// QuotaAfter: something was run, and the sandbox is being removed.
+	// QuotaAfter means that a program was run, and the sandbox is being removed.
 	QuotaAfter QuotaPhase = "after"
-	// QuotaDuring: something runs, and the sandbox is being stopped.
+	// QuotaDuring means that a program is running, and the sandbox is being stopped.
 	QuotaDuring QuotaPhase = "during"
 )
 
-// QuotaUnit is what there is too much of.
+// QuotaUnit is the unit of a limit.
 type QuotaUnit string
 
-// The units.
+// Quota units.
 const (
 	QuotaBytes  QuotaUnit = "bytes"
 	QuotaInodes QuotaUnit = "inodes"
 )
 
-// QuotaExcess says by how much a measured workspace is over its bound.
+// QuotaExcess says by how much a measured workspace exceeds its limit.
 type QuotaExcess struct {
 	Phase QuotaPhase `json:"phase"`
 	Unit  QuotaUnit  `json:"unit"`
-	// Used is what was counted until it was more than Limit: there may be more.
+	// Used is what was counted until it exceeded Limit. There may be more.
 	Used  int64 `json:"used"`
 	Limit int64 `json:"limit"`
 }
 
-// WorkspaceSpec is what a caller asks for when a workspace is made explicitly.
+// WorkspaceSpec describes a workspace to create.
 type WorkspaceSpec struct {
-	// Name must be unique among the tenant's. See ValidName.
+	// Name must be unique in the tenant. See ValidName.
 	Name string `json:"name"`
-	// SizeBytes and Inodes bound it; 0 is the default profile's.
+	// SizeBytes and Inodes limit its size; 0 is the default profile's limit.
 	SizeBytes int64             `json:"size_bytes,omitempty"`
 	Inodes    int64             `json:"inodes,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// WorkspaceInfo is what is on record about one named workspace.
+// WorkspaceInfo is the record of one named workspace.
 type WorkspaceInfo struct {
 	Name   string            `json:"name"`
 	Tenant string            `json:"tenant"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// SizeBytes and Inodes are its bounds; 0 means unbounded.
+	// SizeBytes and Inodes are its limits; 0 is no limit.
 	SizeBytes int64       `json:"size_bytes,omitempty"`
 	Inodes    int64       `json:"inodes,omitempty"`
 	Enforced  QuotaHolder `json:"enforced,omitempty"`
-	// Engine is the one that keeps it as a volume; empty is that the daemon keeps it.
+	// Engine is the engine that keeps it as a volume. It is empty if the daemon keeps it.
 	Engine string `json:"engine,omitempty"`
-	// UsedBytes and UsedInodes are what it holds; nil where that would take a walk.
+	// UsedBytes and UsedInodes are its present usage. They are nil if they could only be found by
+	// a walk of the directory tree.
 	UsedBytes  *int64 `json:"used_bytes,omitempty"`
 	UsedInodes *int64 `json:"used_inodes,omitempty"`
-	// Sandboxes are the ids of those that have it now.
+	// Sandboxes are the IDs of the sandboxes that use it now.
 	Sandboxes []string  `json:"sandboxes,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	// UsedAt is when a sandbox last took it.
+	// UsedAt is when a sandbox last started to use it.
 	UsedAt *time.Time `json:"used_at,omitempty"`
-	// State is empty for one that can be used. Any other can only be removed, and Reason
-	// says why.
+	// State is empty for a usable workspace. A workspace in any other state can only be removed,
+	// and Reason says why.
 	State  WorkspaceState `json:"state,omitempty"`
 	Reason string         `json:"reason,omitempty"`
 }
@@ -132,12 +134,12 @@ type WorkspaceInfo struct {
 // WorkspaceState says why a workspace cannot be used.
 type WorkspaceState string
 
-// The states. The files of both are kept until they are removed by name.
+// States of a workspace that cannot be used. Its files are kept until it is removed by name.
 const (
-	// WorkspaceFailed is one whose record cannot be read.
+	// WorkspaceFailed means that its record cannot be read.
 	WorkspaceFailed WorkspaceState = "failed"
-	// WorkspaceOrphaned is a disk or a project that no record tells of. Its name is the id
-	// that the workspace had.
+	// WorkspaceOrphaned means that it is a disk or a project without a record. Its name is the
+	// workspace's ID.
 	WorkspaceOrphaned WorkspaceState = "orphaned"
 )
 

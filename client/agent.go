@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Errors returns the newest errors of creates, execs and starts of processes, the newest
-// first: the caller's own, and all tenants' to the operator.
+// Errors returns the newest errors of creates, execs and process starts, newest first. A caller
+// gets its own errors. The operator gets those of all tenants.
 func (c *Client) Errors(ctx context.Context, o api.ErrorOptions) (api.ErrorList, error) {
 	q := url.Values{}
 	if o.Tenant != "" {
@@ -23,7 +23,7 @@ func (c *Client) Errors(ctx context.Context, o api.ErrorOptions) (api.ErrorList,
 	return l, c.call(ctx, http.MethodGet, "/errors", q, nil, &l)
 }
 
-// Guidance returns what to tell a model of its sandbox: text for a system prompt.
+// Guidance returns a description of a sandbox for a model, as text for a system prompt.
 func (c *Client) Guidance(ctx context.Context, o api.GuidanceOptions) (api.Guidance, error) {
 	q := url.Values{}
 	if o.Sandbox != "" {
@@ -39,13 +39,13 @@ func (c *Client) Guidance(ctx context.Context, o api.GuidanceOptions) (api.Guida
 	return g, c.call(ctx, http.MethodGet, "/guidance", q, nil, &g)
 }
 
-// ReadText reads lines of a text file in a sandbox, bounded as a model wants it. It and
-// the four below work in the sandbox's workspace, or in the root that is given.
+// ReadText reads lines of a text file in a sandbox, with limits that suit a model. ReadText,
+// WriteText, EditText, Glob and Grep work in the sandbox's workspace, or in the given root.
 func (c *Client) ReadText(ctx context.Context, ref string, r api.ToolRead) (api.ToolText, error) {
 	return callTool[api.ToolText](ctx, c, ref, "read", r.ToolPlace, r)
 }
 
-// WriteText replaces a text file in a sandbox, or makes it and its directories.
+// WriteText replaces a text file in a sandbox, or creates it with its parent directories.
 func (c *Client) WriteText(ctx context.Context, ref string, w api.ToolWrite) (api.ToolWritten, error) {
 	return callTool[api.ToolWritten](ctx, c, ref, "write", w.ToolPlace, w, "content", w.Content)
 }
@@ -55,7 +55,7 @@ func (c *Client) EditText(ctx context.Context, ref string, e api.ToolEdit) (api.
 	return callTool[api.ToolWritten](ctx, c, ref, "edit", e.ToolPlace, e, "old", e.Old, "new", e.New)
 }
 
-// Glob finds files in a sandbox by name, that which changed last first.
+// Glob finds files in a sandbox by name, most recently changed first.
 func (c *Client) Glob(ctx context.Context, ref string, g api.ToolGlob) (api.ToolFiles, error) {
 	return callTool[api.ToolFiles](ctx, c, ref, "glob", g.ToolPlace, g, "pattern", g.Pattern)
 }
@@ -65,7 +65,7 @@ func (c *Client) Grep(ctx context.Context, ref string, g api.ToolGrep) (api.Tool
 	return callTool[api.ToolLines](ctx, c, ref, "grep", g.ToolPlace, g, "pattern", g.Pattern, "include", g.Include)
 }
 
-// callTool calls a file tool; texts are names and values that must arrive as they are.
+// callTool calls a file tool. texts are pairs of names and values that must be valid UTF-8.
 func callTool[Out any](ctx context.Context, c *Client, ref, name string, at api.ToolPlace, in any, texts ...string) (out Out, err error) {
 	p, err := sandboxPath(ref, "/tools/"+name)
 	if err != nil {

@@ -9,59 +9,58 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// AttachEvent is one thing that an attach said. One of Data, Gap, Process and
-// Exit is set.
+// AttachEvent is one message of an attach. One of Data, Gap, Process and Exit is set.
 type AttachEvent struct {
-	// Stream is where Data came from.
+	// Stream is the stream that Data belongs to.
 	Stream api.Stream
-	// Position is the position of the first byte of Data; see api.LogEntry.
+	// Position is the position of the first byte of Data. See api.LogEntry.
 	Position int64
 	// Data is valid until the next Recv.
 	Data []byte
-	// Gap says that output is missing before the next Data.
+	// Gap means that output is missing before the next Data.
 	Gap *api.Gap
-	// Process is the record when its state has changed.
+	// Process is the record. It is sent when its state has changed.
 	Process *api.Process
-	// Exit is how the process ended. It comes last.
+	// Exit is the result of the process. It comes last.
 	Exit *api.Result
 }
 
-// Attachment is a client's place at a process. One goroutine at a time may call
-// Recv; the other methods may be called from any. The caller must call
-// Recv, which learns that input arrived and that the connection broke.
+// Attachment is a client's attachment to a process. Only one goroutine at a time can call Recv. The
+// other methods can be called from any goroutine. The caller must keep calling Recv, because Recv
+// detects acknowledged input and broken connections.
 //
-// A connection that breaks is made again by Recv, after 3 s, doubling to 60 s.
-// The attach goes on at the same position, and input that the process may not
-// have got is sent again, with its offset, so that the process gets it once.
-// Until then Signal and Resize fail with an error that says Retryable.
+// Recv replaces a connection that breaks, after a wait of 3 s that doubles up to 60 s. The attach
+// continues at the same position. Input that the process may not have received is sent again with
+// its offset, so the process gets it once. Until then Signal and Resize fail with a retryable
+// error.
 //
-// An Attachment lives no longer than the context that it was made with. The
-// process is neither held up nor ended by what becomes of it.
+// An Attachment ends when the context that it was created with ends. It neither blocks nor ends the
+// process.
 type Attachment struct {
 	c       *Client
 	path    string
 	ctx     context.Context
 	cancel  context.CancelFunc
 	started api.Started
-	wg      sync.WaitGroup // of feed
+	wg      sync.WaitGroup // for feed
 
 	mu      sync.Mutex
-	req     api.AttachRequest // of the next connection
-	link    *attachLink       // nil without a connection
+	req     api.AttachRequest // for the next connection
+	link    *attachLink       // nil while there is no connection
 	in      pending
-	end     error         // what Recv returns for good
-	changed chan struct{} // closed and replaced when anything here does
+	end     error         // the final error of Recv
+	changed chan struct{} // closed and replaced when a field here changes
 
-	// Of Recv alone.
-	next   int64 // position of the byte that comes next
+	// Only Recv uses these fields.
+	next   int64 // position of the next byte
 	wait   backoff
-	why    error // what broke the last connection
+	why    error // the error that broke the last connection
 	unread []AttachEvent
 }
 
-// Attach joins a process. Its output comes from Since on, and an attach to one
-// that has ended gives what is kept, and the exit. The first connection that
-// fails is an error at once.
+// Attach attaches to a process. The output begins at Since. For a process that has ended, the
+// attach returns the kept output and the exit. If the first connection fails, Attach returns the
+// error at once.
 func (c *Client) Attach(ctx context.Context, ref, id string, r api.AttachRequest) (*Attachment, error) {
 	path, err := processPath(ref, id, "/attach")
 	if err != nil {
@@ -86,11 +85,11 @@ func (c *Client) Attach(ctx context.Context, ref, id string, r api.AttachRequest
 	return a, nil
 }
 
-// Started says where output and input began.
+// Started returns where output and input began.
 func (a *Attachment) Started() api.Started { return a.started }
 
-// Recv waits for the next event. After the event with Exit it returns io.EOF. It
-// ends with an error of the daemon that is not retryable, or with the context.
+// Recv waits for the next event. After the event with Exit it returns io.EOF. It ends with an error
+// of the daemon that a retry cannot fix, or when the context ends.
 func (a *Attachment) Recv() (AttachEvent, error) {
 	if len(a.unread) > 0 {
 		ev := a.unread[0]
@@ -127,8 +126,8 @@ func (a *Attachment) Recv() (AttachEvent, error) {
 	}
 }
 
-// Copy writes all output to stdout and stderr, either of which may be nil, and
-// returns how the process ended.
+// Copy writes all output to stdout and stderr, either of which can be nil, and returns the result
+// of the process.
 func (a *Attachment) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	for {
 		ev, err := a.Recv()
@@ -147,9 +146,9 @@ func (a *Attachment) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	}
 }
 
-// Write gives the process p as input. It returns when p is on its way, of which
-// up to 1 MiB is kept until the process has it; then it blocks, unless there is
-// no connection: that is an error that says Retryable.
+// Write sends p to the process as input. It returns when p is buffered: up to 1 MiB is kept until
+// the process has received it. When the buffer is full, Write blocks, or fails with a retryable
+// error if there is no connection.
 func (a *Attachment) Write(p []byte) (int, error) {
 	n := 0
 	for {
@@ -175,7 +174,7 @@ func (a *Attachment) Write(p []byte) (int, error) {
 	}
 }
 
-// writable is called with the lock held.
+// writable must be called with the lock held.
 func (a *Attachment) writable() error {
 	switch {
 	case !a.req.Write && !a.in.closed:
@@ -188,7 +187,7 @@ func (a *Attachment) writable() error {
 	return a.end
 }
 
-// CloseWrite ends the process's input, after what was written.
+// CloseWrite closes the process's input after everything that was written.
 func (a *Attachment) CloseWrite() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,16 +202,15 @@ func (a *Attachment) CloseWrite() error {
 	return nil
 }
 
-// Acknowledged is the offset behind the last byte of input that the process is
-// known to have.
+// Acknowledged returns the offset after the last input byte that the process is known to have
+// received.
 func (a *Attachment) Acknowledged() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.in.base
 }
 
-// Resize changes the process's terminal. The size is asked for again by a new
-// connection.
+// Resize changes the size of the process's terminal. A new connection sends the size again.
 func (a *Attachment) Resize(rows, cols uint16) error {
 	a.mu.Lock()
 	a.req.Rows, a.req.Cols = rows, cols
@@ -220,7 +218,7 @@ func (a *Attachment) Resize(rows, cols uint16) error {
 	return a.send(resizeMessage(rows, cols))
 }
 
-// Signal sends a signal, named as in Result.Signal, to the process's group.
+// Signal sends a signal to the process group. name is as in Result.Signal.
 func (a *Attachment) Signal(name string) error {
 	m, err := signalMessage(name)
 	if err != nil {
@@ -229,8 +227,8 @@ func (a *Attachment) Signal(name string) error {
 	return a.send(m)
 }
 
-// Close leaves the process, which goes on. Input that was not acknowledged may
-// be lost. A Recv or Write in progress returns. It is idempotent.
+// Close detaches from the process, which continues. Input that was not acknowledged may be lost. A
+// Recv or Write in progress returns. Close is idempotent.
 func (a *Attachment) Close() error {
 	a.finish(api.Errorf(api.CodeCanceled, "the attach was closed"))
 	a.wg.Wait()
@@ -262,7 +260,7 @@ func (a *Attachment) state() (*attachLink, error) {
 	return a.link, a.end
 }
 
-// finish ends the Attachment for good; the first reason stays.
+// finish ends the Attachment. Only the first error is kept.
 func (a *Attachment) finish(err error) {
 	a.mu.Lock()
 	if a.end == nil {
@@ -278,7 +276,7 @@ func (a *Attachment) finish(err error) {
 	a.cancel()
 }
 
-// drop gives a broken connection up.
+// drop gives up a broken connection.
 func (a *Attachment) drop(l *attachLink) {
 	a.mu.Lock()
 	if a.link == l {

@@ -14,9 +14,9 @@ import (
 // attachLink is one connection of an Attachment.
 type attachLink struct {
 	conn    *websocket.Conn
-	stop    func() bool // ends the watch over the Attachment's context
+	stop    func() bool // stops watching the Attachment's context
 	started api.Started
-	silent  *time.Timer // runs while somebody reads, and ends the connection
+	silent  *time.Timer // runs during a read, and ends a silent connection
 	buf     []byte
 }
 
@@ -26,14 +26,14 @@ func (l *attachLink) close() {
 	l.conn.CloseNow()
 }
 
-// hangUp answers the daemon's close, which follows its last message.
+// hangUp answers the daemon's close frame, which follows its last message.
 func (l *attachLink) hangUp() {
 	l.stop()
 	l.silent.Stop()
 	l.conn.Close(websocket.StatusNormalClosure, "")
 }
 
-// read returns the next message, whose bytes are valid until the one after.
+// read returns the next message. Its bytes are valid until the next call.
 func (l *attachLink) read(ctx context.Context) (websocket.MessageType, []byte, error) {
 	l.silent.Reset(silence)
 	defer l.silent.Stop()
@@ -57,7 +57,7 @@ func (l *attachLink) read(ctx context.Context) (websocket.MessageType, []byte, e
 	}
 }
 
-// connect makes a connection and the attach on it.
+// connect opens a connection and attaches on it.
 func (a *Attachment) connect() (*attachLink, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, socketTimeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (a *Attachment) connect() (*attachLink, error) {
 		return nil, a.late(err)
 	}
 	l.conn = conn
-	// One watch for all reads, which then need none each.
+	// One context watch serves all reads, so each read does not need its own.
 	l.stop = context.AfterFunc(a.ctx, func() { conn.CloseNow() })
 	l.silent = time.AfterFunc(silence, func() { conn.CloseNow() })
 	a.mu.Lock()
@@ -101,7 +101,7 @@ func (a *Attachment) connect() (*attachLink, error) {
 	}
 }
 
-// late tells the deadline of a handshake from that of the caller's context.
+// late distinguishes the deadline of a handshake from the one of the caller's context.
 func (a *Attachment) late(err error) error {
 	if api.CodeOf(err) == api.CodeTimeout && a.ctx.Err() == nil {
 		e := api.Errorf(api.CodeUnavailable, "the daemon at %s did not answer within %v", a.c.host, socketTimeout)
@@ -111,7 +111,7 @@ func (a *Attachment) late(err error) error {
 	return err
 }
 
-// reconnect waits and connects until it is done, or cannot be.
+// reconnect waits and connects until it succeeds or a retry cannot help.
 func (a *Attachment) reconnect() error {
 	for {
 		if err := a.c.await(a.ctx, &a.wait, a.why); err != nil {
@@ -140,9 +140,9 @@ func (a *Attachment) reconnect() error {
 	}
 }
 
-// closeAgain reports whether the end of the input is to be said on the next
-// connection too. To a terminal it is a key that is pressed, and never said a
-// second time; to all else a second end is none.
+// closeAgain reports whether the end of the input must be sent on the next connection too. For a
+// terminal the end is a key press, which must not be repeated. For other input a second end has no
+// effect.
 func (a *Attachment) closeAgain() (bool, error) {
 	a.mu.Lock()
 	told := a.in.told
@@ -155,7 +155,7 @@ func (a *Attachment) closeAgain() (bool, error) {
 	return !p.TTY, err
 }
 
-// resume goes on with a new connection.
+// resume continues with a new connection.
 func (a *Attachment) resume(l *attachLink, closeAgain bool) {
 	a.wait.reset()
 	a.mu.Lock()
@@ -169,7 +169,7 @@ func (a *Attachment) resume(l *attachLink, closeAgain bool) {
 	a.wakeLocked()
 }
 
-// feed sends input while there is a connection to send it on.
+// feed sends input while there is a connection.
 func (a *Attachment) feed() {
 	for {
 		a.mu.Lock()
@@ -180,9 +180,9 @@ func (a *Attachment) feed() {
 			data, eof = a.in.next()
 		}
 		a.mu.Unlock()
-		// A connection that takes no more is Recv's to see and to mend: the daemon's
-		// last word may still be in it. What is sent on it meanwhile is lost with it,
-		// and is sent again.
+		// If the connection accepts no more data, Recv detects it and reconnects: the daemon's
+		// last message may still be unread. What is sent in the meantime is lost with the
+		// connection and sent again.
 		switch {
 		case end != nil:
 			return
@@ -201,8 +201,7 @@ func (a *Attachment) feed() {
 	}
 }
 
-// read takes one message in. It returns nothing for one that is not for the
-// caller.
+// read handles one message. It returns nothing for a message that is not for the caller.
 func (a *Attachment) read(l *attachLink) (*AttachEvent, error) {
 	kind, data, err := l.read(context.WithoutCancel(a.ctx))
 	if err != nil {
@@ -238,8 +237,8 @@ func (a *Attachment) read(l *attachLink) (*AttachEvent, error) {
 	return nil, nil
 }
 
-// output takes a frame of output in. What came before, on another connection,
-// is cut off; what is missing is said to be.
+// output handles a frame of output. It cuts off what an earlier connection already delivered, and
+// reports what is missing.
 func (a *Attachment) output(f *Event) (*AttachEvent, error) {
 	at := int64(f.Seq)
 	if at < 0 || at+int64(len(f.Data)) < 0 {

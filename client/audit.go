@@ -11,11 +11,10 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Audit gives records of the audit log to fn, in order, each with its line as the
-// log has it, and returns fn's error as it is. A line has no line end and is valid
-// during the call only; what is written to a file, line by line, can be verified
-// later. With Follow it goes on until ctx ends; a connection that breaks then is
-// made again, and goes on after the last record that fn got.
+// Audit calls fn with records of the audit log, in order, each with its line in the log. It returns
+// fn's error unchanged. The line has no line end and is valid only during the call. Lines that are
+// written to a file can be verified later. With Follow, Audit continues until ctx ends. It replaces
+// a connection that breaks and continues after the last record that fn got.
 func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.AuditRecord, line []byte) error) error {
 	take := func(line []byte) error {
 		var m struct {
@@ -31,7 +30,7 @@ func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.Au
 		if m.Seq <= o.After {
 			return nil
 		}
-		// Only what comes next is asked for by a connection that is made again.
+		// A new connection asks only for later records.
 		o.After, o.Tail = m.Seq, 0
 		if err := fn(m.AuditRecord, line); err != nil {
 			return &callerError{err}
@@ -57,13 +56,13 @@ func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.Au
 		if err := c.scan(ctx, &watched{resp.Body, hangUp}, take); err != nil {
 			return err
 		}
-		// A daemon that ends the answer by itself is on its way down.
+		// A daemon that ends the answer itself is shutting down.
 		return c.failed(ctx, errBroken)
 	})
 }
 
-// VerifyAudit has the daemon verify its audit log. What is wrong
-// with the log is in the report; the error is one of the call.
+// VerifyAudit makes the daemon verify that its audit log was not changed. The report lists problems
+// of the log. The error is only about the call.
 func (c *Client) VerifyAudit(ctx context.Context, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	q := url.Values{}
 	for _, a := range o.Anchors {
@@ -76,7 +75,7 @@ func (c *Client) VerifyAudit(ctx context.Context, o api.AuditVerifyOptions) (api
 	return r, c.call(ctx, http.MethodGet, "/audit/verify", q, nil, &r)
 }
 
-// AuditUsage sums what ended sandboxes used.
+// AuditUsage returns the total usage of ended sandboxes.
 func (c *Client) AuditUsage(ctx context.Context, o api.AuditUsageOptions) (api.AuditUsage, error) {
 	q := url.Values{}
 	setTime(q, "since", o.Since)

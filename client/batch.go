@@ -9,9 +9,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// CreateMany makes many sandboxes in one call, as many at once as the daemon sees
-// fit. Some may fail: the result has each. When ctx ends before the answer, the
-// daemon removes those again that have no idempotency key.
+// CreateMany creates many sandboxes in one call. The daemon decides how many it creates in
+// parallel. Some may fail, and the result lists each. If ctx ends before the answer, the daemon
+// removes the sandboxes that have no idempotency key.
 func (c *Client) CreateMany(ctx context.Context, b api.BatchCreate) (api.BatchResult, error) {
 	for i, spec := range b.Specs {
 		if err := checkSpec(fmt.Sprintf("specs[%d].", i), spec); err != nil {
@@ -21,12 +21,12 @@ func (c *Client) CreateMany(ctx context.Context, b api.BatchCreate) (api.BatchRe
 	return c.batch(ctx, "/batch/create", b)
 }
 
-// StatusMany is Get for up to api.MaxBatch ids or names.
+// StatusMany is Get for up to api.MaxBatch IDs or names.
 func (c *Client) StatusMany(ctx context.Context, ids ...string) (api.BatchResult, error) {
 	return c.batch(ctx, "/batch/status", api.BatchSelect{IDs: ids})
 }
 
-// RemoveMany removes all that sel chooses, each for itself.
+// RemoveMany removes all sandboxes that sel selects, each independently.
 func (c *Client) RemoveMany(ctx context.Context, sel api.BatchSelect) (api.BatchResult, error) {
 	return c.batch(ctx, "/batch/remove", sel)
 }
@@ -36,9 +36,9 @@ func (c *Client) batch(ctx context.Context, path string, in any) (api.BatchResul
 	return out, c.call(ctx, http.MethodPost, path, nil, in, &out)
 }
 
-// RemoveByKey removes what an idempotency key stands for, and whatever is yet to come
-// of it: a create with the key that arrives within 24 hours, or is under way, makes
-// nothing. It may be repeated.
+// RemoveByKey removes the sandbox with an idempotency key and prevents its later creation: a create
+// with the key that is in progress, or arrives within 24 hours, creates nothing. It can be
+// repeated.
 func (c *Client) RemoveByKey(ctx context.Context, key string) (api.Sandbox, error) {
 	var sb api.Sandbox
 	return sb, c.call(ctx, http.MethodDelete, "/sandboxes", url.Values{"idempotency_key": {key}}, nil, &sb)

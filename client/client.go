@@ -1,17 +1,15 @@
-// Package client talks to a Cloche daemon, over its unix socket or TCP. It is
-// what agent code programs against: the same program runs against a laptop's
-// daemon and a server's.
+// Package client is the Go client of the Cloche daemon, over its unix socket or TCP. The same
+// program works with the daemon of a laptop and of a server. Create a client with [FromEnv] or
+// [New].
 //
-// Every error of the API is a *api.Error, so errors.Is(err,
-// api.ErrDenied) and errors.As work as if the daemon were in the same
-// process.
+// Every error of the API is a *api.Error, so errors.Is(err, api.ErrDenied) and errors.As work as if
+// the daemon were in the same process.
 //
-// A call whose answer was lost is reported as an error and not repeated, unless
-// the caller named what it makes: an exec or a process with an ExecID, a sandbox with
-// an IdempotencyKey. What is
-// followed (Events, Logs with Follow, an Attachment) makes its connection again
-// when it breaks and goes on where it was, with nothing repeated and nothing
-// lost; Options can switch that off.
+// If the answer to a call is lost, the call returns an error and is not repeated, unless the caller
+// named what the call creates: an exec or a process with an ExecID, a sandbox with an
+// IdempotencyKey. Calls that follow something (Events, Logs with Follow, an Attachment) replace a
+// connection that breaks and continue where it ended, without repetition or loss. Options can
+// disable that.
 package client
 
 import (
@@ -33,48 +31,47 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Options say which daemon to talk to. The zero value is the local daemon at
-// DefaultHost.
+// Options selects the daemon. The zero value is the local daemon at DefaultHost.
 type Options struct {
-	// Host is "unix:///path/to/socket", "tcp://host:port", or an "http://" or
-	// "https://" address without path; empty is DefaultHost().
+	// Host is "unix:///path/to/socket", "tcp://host:port", or an "http://" or "https://" address
+	// without a path. Empty is DefaultHost().
 	Host string
-	// Token is sent as bearer token; a daemon asks for it over TCP. It is never
-	// in an error, and a redirect never carries it on.
+	// Token is sent as a bearer token. A daemon requires it over TCP. No error contains it, and a
+	// redirect never forwards it.
 	Token string
-	// Dial replaces how connections are made; nil is the network's own. It gets
-	// "unix" with the socket's path, or "tcp" with host:port.
+	// Dial replaces the function that opens connections. Nil is the default of package net. It is
+	// called with "unix" and the path of the socket, or with "tcp" and host:port.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// TLS is the configuration for an "https://" host; nil is the system's.
+	// TLS is the configuration for an "https://" host. Nil is the default.
 	TLS *tls.Config
-	// CAFile is a file of PEM certificates by which an "https://" host is verified,
-	// in addition to the system's or those of TLS; empty adds none.
+	// CAFile is a file of PEM certificates that an "https://" host is verified with, in addition
+	// to those of the system or of TLS. Empty is no file.
 	CAFile string
-	// UserAgent is added to the daemon's log; empty is "cloche-go".
+	// UserAgent appears in the daemon's log. Empty is "cloche-go".
 	UserAgent string
-	// Silence is how long the daemon may answer nothing while a call waits, whatever the
-	// call is for: then it ends with an error of code unavailable. The daemon is asked for a
-	// sign of life meanwhile, so calls that take long are no silence. 0 is
-	// DefaultSilence, and less waits indefinitely.
+	// Silence is how long the daemon can be unresponsive while any call waits. After that the
+	// call fails with code unavailable. The client checks that the daemon responds while it
+	// waits, so a long call does not count as silence. 0 is DefaultSilence, and a negative value
+	// means indefinitely.
 	Silence time.Duration
-	// NoReconnect ends what is followed, and attachments, with the error of the
-	// connection that broke. Without it they make a new one, after 3 s, doubling to
-	// 60 s, and go on where they were.
+	// NoReconnect makes attachments and calls that follow something fail with the error of a
+	// connection that breaks. Otherwise they reconnect, after a wait of 3 s that doubles up to 60
+	// s, and continue where they were.
 	NoReconnect bool
-	// OnReconnect is called before each wait for another attempt to connect, with
-	// what ended the last one. It may be called from several goroutines at once.
+	// OnReconnect is called before each wait for another attempt to connect, with the error of
+	// the last one. It can be called from several goroutines at once.
 	OnReconnect func(err error, wait time.Duration)
 }
 
-// Client is one daemon as one caller sees it. It is safe for concurrent use and
-// holds only idle connections. Make one with New or FromEnv.
+// Client is the connection of one caller to one daemon. It is safe for concurrent use and holds
+// only idle connections. Create one with New or FromEnv.
 type Client struct {
 	host  string
 	base  string
 	token string
 	agent string
 	http  *http.Client
-	// silence is Options.Silence, or its default.
+	// silence is Options.Silence or its default.
 	silence time.Duration
 
 	noReconnect bool
@@ -83,12 +80,11 @@ type Client struct {
 	reached atomic.Bool
 }
 
-// dialTimeout bounds one attempt to connect; calls themselves are bounded by their
-// context, by the daemon's deadlines and by Options.Silence.
+// dialTimeout limits one attempt to connect. Calls themselves are limited by their context, by the
+// daemon's deadlines and by Options.Silence.
 const dialTimeout = 10 * time.Second
 
-// New makes a client. It connects to nothing: a daemon that is not there shows
-// in the first call.
+// New returns a client. It does not connect: if the daemon is not running, the first call fails.
 func New(o Options) (*Client, error) {
 	if o.Host == "" {
 		o.Host = DefaultHost()
@@ -143,16 +139,16 @@ func New(o Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &pulse{base: t, url: base + "/healthz", silence: c.silence},
-		// A redirect would carry the token or the body somewhere else.
+		// A redirect would send the token or the body to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
 
-// maxRoots is the largest file of roots, in bytes.
+// maxRoots is the maximum size of a file of root certificates, in bytes.
 const maxRoots = 8 << 20
 
-// withRoots is a configuration that verifies by the certificates in a file too.
+// withRoots returns a configuration that also trusts the certificates in a file.
 func withRoots(c *tls.Config, file string) (*tls.Config, error) {
 	bad := func(err error) error {
 		return api.Invalid("ca_file", "the roots for https cannot be read: %w", err).
@@ -186,20 +182,19 @@ func withRoots(c *tls.Config, file string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Host is the address that the client was made for.
+// Host returns the address that the client was created for.
 func (c *Client) Host() string { return c.host }
 
-// Close drops idle connections. Calls in progress go on.
+// Close closes idle connections. Calls in progress continue.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// maxSocketPath is what fits a unix socket address on every platform.
+// maxSocketPath is the longest socket path that every platform supports.
 const maxSocketPath = 103
 
-// parseHost splits a host into the network and address to dial and the base of
-// every URL.
+// parseHost splits a host into the network and address to dial and the base of every URL.
 func parseHost(host string) (network, addr, base string, err error) {
 	bad := func(format string, args ...any) error {
 		return api.Invalid("host", "host %q: "+format, append([]any{host}, args...)...).
@@ -215,7 +210,7 @@ func parseHost(host string) (network, addr, base string, err error) {
 	}
 	switch u.Scheme {
 	case "unix":
-		p := strings.TrimPrefix(host, "unix://") // as it is: a path may hold a %
+		p := strings.TrimPrefix(host, "unix://") // not decoded: a path may contain a %
 		if p == host || !filepath.IsAbs(filepath.FromSlash(p)) && !strings.HasPrefix(p, "/") {
 			return "", "", "", bad("the socket's path is not absolute")
 		}

@@ -8,15 +8,13 @@ import (
 
 type contextKey struct{}
 
-// NewContext returns a context that carries c, for code that gets its
-// runtime from its caller.
+// NewContext returns a context that carries c, for code that gets its client from its caller.
 func NewContext(ctx context.Context, c *Client) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// FromContext returns the client that NewContext attached. Where none is
-// attached the error is api.ErrUnavailable: there is no fallback, and
-// certainly not to the host.
+// FromContext returns the client of NewContext. If there is none, the error is api.ErrUnavailable.
+// There is no fallback, and code never runs on the host instead.
 func FromContext(ctx context.Context) (*Client, error) {
 	if c, ok := ctx.Value(contextKey{}).(*Client); ok && c != nil {
 		return c, nil

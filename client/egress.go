@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Egress returns the rules that are in force in a sandbox.
+// Egress returns the rules in force in a sandbox.
 func (c *Client) Egress(ctx context.Context, ref string) (api.EgressRules, error) {
 	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
@@ -20,8 +20,8 @@ func (c *Client) Egress(ctx context.Context, ref string) (api.EgressRules, error
 	return r, c.call(ctx, http.MethodGet, p, nil, nil, &r)
 }
 
-// ChangeEgress puts other rules into force in a sandbox that runs, and returns them.
-// Connections in progress are judged again.
+// ChangeEgress changes the rules of a running sandbox and returns the new ones. The new rules also
+// apply to open connections.
 func (c *Client) ChangeEgress(ctx context.Context, ref string, change api.EgressChange) (api.EgressRules, error) {
 	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
@@ -31,8 +31,8 @@ func (c *Client) ChangeEgress(ctx context.Context, ref string, change api.Egress
 	return r, c.call(ctx, http.MethodPatch, p, nil, change, &r)
 }
 
-// ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
-// with a network. When it returns, nothing is left of what the policy does not allow.
+// ReplaceEgress replaces all egress rules of a running sandbox that was created with a network.
+// When it returns, no connection that the new rules forbid is open.
 func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy api.EgressPolicy) (api.EgressRules, error) {
 	var r api.EgressRules
 	p, err := sandboxPath(ref, "/egress")
@@ -42,9 +42,9 @@ func (c *Client) ReplaceEgress(ctx context.Context, ref string, policy api.Egres
 	return r, c.call(ctx, http.MethodPut, p, nil, policy, &r)
 }
 
-// EgressLog gives what left a sandbox and what did not to fn, in order, and returns
-// fn's error as it is. With Follow it goes on until the sandbox ends; a connection
-// that breaks before is made again, and goes on after the last record that fn got.
+// EgressLog calls fn with records of allowed and refused egress, in order, and returns fn's error
+// unchanged. With Follow it continues until the sandbox ends. It replaces a connection that breaks
+// and continues after the last record that fn got.
 func (c *Client) EgressLog(ctx context.Context, ref string, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	p, err := sandboxPath(ref, "/egress/log")
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Client) EgressLog(ctx context.Context, ref string, o api.EgressLogOptio
 		if o.After > 0 && m.Seq <= o.After {
 			return nil
 		}
-		// Only what comes next is asked for by a connection that is made again.
+		// A new connection asks only for later records.
 		o.After, o.Tail = m.Seq, 0
 		if err := fn(m.EgressRecord); err != nil {
 			return &callerError{err}
@@ -112,7 +112,7 @@ func egressQuery(o api.EgressLogOptions) url.Values {
 	return q
 }
 
-// Approvals returns what sandboxes want out and wait for, oldest first.
+// Approvals returns the pending approvals of sandboxes, oldest first.
 func (c *Client) Approvals(ctx context.Context, o api.ApprovalOptions) (api.ApprovalList, error) {
 	q := url.Values{}
 	setText(q, "sandbox", o.Sandbox)
@@ -123,7 +123,7 @@ func (c *Client) Approvals(ctx context.Context, o api.ApprovalOptions) (api.Appr
 	return l, c.call(ctx, http.MethodGet, "/approvals", q, nil, &l)
 }
 
-// AnswerApproval gives the word that something waits for.
+// AnswerApproval answers a pending approval.
 func (c *Client) AnswerApproval(ctx context.Context, id string, answer api.ApprovalAnswer) (api.Approval, error) {
 	var a api.Approval
 	if !api.ValidName(id) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/reverse"
 )
 
-// Endpoints tells of the endpoints of a sandbox, by name.
+// Endpoints returns the endpoints of a sandbox, sorted by name.
 func (c *Client) Endpoints(ctx context.Context, ref string) (api.EndpointList, error) {
 	var list api.EndpointList
 	path, err := sandboxPath(ref, "/endpoints")
@@ -24,7 +24,7 @@ func (c *Client) Endpoints(ctx context.Context, ref string) (api.EndpointList, e
 	return list, err
 }
 
-// Endpoint tells of one endpoint.
+// Endpoint returns the status of one endpoint.
 func (c *Client) Endpoint(ctx context.Context, ref, name string) (api.EndpointStatus, error) {
 	var st api.EndpointStatus
 	path, err := endpointPath(ref, name, "")
@@ -34,8 +34,8 @@ func (c *Client) Endpoint(ctx context.Context, ref, name string) (api.EndpointSt
 	return st, err
 }
 
-// AddEndpoint puts an endpoint into a running sandbox. Adding one that is there
-// already, as it is, changes nothing.
+// AddEndpoint adds an endpoint to a running sandbox. It has no effect if the same endpoint already
+// exists.
 func (c *Client) AddEndpoint(ctx context.Context, ref string, e api.Endpoint) (api.EndpointStatus, error) {
 	var st api.EndpointStatus
 	path, err := sandboxPath(ref, "/endpoints")
@@ -45,8 +45,8 @@ func (c *Client) AddEndpoint(ctx context.Context, ref string, e api.Endpoint) (a
 	return st, err
 }
 
-// SetEndpoint is AddEndpoint that gives an endpoint of that name the new target,
-// headers and environment. What is under way goes on to the old target.
+// SetEndpoint is AddEndpoint, but gives an existing endpoint of that name the new target, headers
+// and environment. Exchanges in progress continue with the old target.
 func (c *Client) SetEndpoint(ctx context.Context, ref string, e api.Endpoint) (api.EndpointStatus, error) {
 	var st api.EndpointStatus
 	path, err := endpointPath(ref, e.Name, "")
@@ -56,8 +56,8 @@ func (c *Client) SetEndpoint(ctx context.Context, ref string, e api.Endpoint) (a
 	return st, err
 }
 
-// RemoveEndpoint takes an endpoint away. What is under way has the grace to end, which
-// nil is five seconds, and the rest is cut off.
+// RemoveEndpoint removes an endpoint. Exchanges in progress can finish within grace, and the rest
+// are cut off. A nil grace is five seconds.
 func (c *Client) RemoveEndpoint(ctx context.Context, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
 	var removed api.EndpointRemoval
 	var query url.Values
@@ -71,9 +71,9 @@ func (c *Client) RemoveEndpoint(ctx context.Context, ref, name string, grace *ti
 	return removed, err
 }
 
-// ListenEndpoint serves an endpoint whose target is "client" or "client+tcp": the
-// listener takes the connections that are made to it inside, until it is closed, ctx
-// ends or the endpoint does. They have CloseWrite and Reset.
+// ListenEndpoint serves an endpoint with the target "client" or "client+tcp". The listener accepts
+// the connections that are made to the endpoint inside the sandbox, until it is closed, ctx ends or
+// the endpoint is removed. The connections have CloseWrite and Reset.
 func (c *Client) ListenEndpoint(ctx context.Context, ref, name string) (net.Listener, error) {
 	path, err := endpointPath(ref, name, "/serve")
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Client) ListenEndpoint(ctx context.Context, ref, name string) (net.List
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(-1) // a message is read piece by piece
+	ws.SetReadLimit(-1) // a message is read in pieces
 	l, err := reverse.Listen(websocket.NetConn(ctx, ws, websocket.MessageBinary))
 	if err != nil {
 		return nil, err

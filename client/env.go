@@ -9,22 +9,23 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// The environment that FromEnv and the command read.
+// Environment variables of FromEnv and of the command.
 const (
 	EnvHost  = "CLOCHE_HOST"
 	EnvToken = "CLOCHE_TOKEN"
 	EnvHome  = "CLOCHE_HOME"
 	// EnvCAFile is Options.CAFile.
 	EnvCAFile = "CLOCHE_CA_FILE"
-	// EnvSilence is Options.Silence, such as 45s; 0 waits indefinitely.
+	// EnvSilence is Options.Silence, such as 45s; 0 is indefinitely.
 	EnvSilence = "CLOCHE_SILENCE"
 )
 
-// SocketName is the name of the daemon's socket in its home.
+// SocketName is the name of the daemon's socket in its home directory.
 const SocketName = "cloche.sock"
 
-// FromEnv makes a client from CLOCHE_HOST, CLOCHE_TOKEN, CLOCHE_CA_FILE and CLOCHE_SILENCE. Without
-// CLOCHE_HOST it is the daemon of CLOCHE_HOME, and without that the one at DefaultHost.
+// FromEnv returns a client configured by CLOCHE_HOST, CLOCHE_TOKEN, CLOCHE_CA_FILE and
+// CLOCHE_SILENCE. Without CLOCHE_HOST it uses the daemon of CLOCHE_HOME, and without that the one
+// at DefaultHost.
 func FromEnv() (*Client, error) {
 	silence, err := ParseSilence(os.Getenv(EnvSilence))
 	if err != nil {
@@ -33,7 +34,7 @@ func FromEnv() (*Client, error) {
 	return New(Options{Host: os.Getenv(EnvHost), Token: os.Getenv(EnvToken), CAFile: os.Getenv(EnvCAFile), Silence: silence})
 }
 
-// ParseSilence is Options.Silence as the value of CLOCHE_SILENCE says it.
+// ParseSilence parses a value of CLOCHE_SILENCE for Options.Silence.
 func ParseSilence(v string) (time.Duration, error) {
 	if v == "" {
 		return 0, nil
@@ -48,14 +49,14 @@ func ParseSilence(v string) (time.Duration, error) {
 	return d, nil
 }
 
-// DefaultHost is the socket in DefaultHome, as a host of Options.
+// DefaultHost returns the address of the socket in DefaultHome, for Options.Host.
 func DefaultHost() string {
 	return "unix://" + filepath.ToSlash(filepath.Join(DefaultHome(), SocketName))
 }
 
-// DefaultHome is where a daemon of this user keeps its state and its socket:
-// CLOCHE_HOME where it is set; /var/lib/cloche for root; and for others the
-// platform's directory for application state. It is not created.
+// DefaultHome returns the directory of this user's daemon, with its state and its socket:
+// CLOCHE_HOME if it is set, /var/lib/cloche for root, and for other users the platform's directory
+// for application state. It does not create the directory.
 func DefaultHome() string {
 	if h := os.Getenv(EnvHome); h != "" {
 		return h

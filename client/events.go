@@ -11,17 +11,16 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Events gives what happened to the caller's sandboxes to fn, event by event,
-// and returns fn's error as it is. With Follow it goes on until ctx ends. A
-// connection that breaks then is made again, and goes on after the last event
-// that fn got: none comes twice, and where some are no longer kept the next one
-// says in Missed how many.
+// Events calls fn with events of the caller's sandboxes, in order, and returns fn's error
+// unchanged. With Follow it continues until ctx ends. It replaces a connection that breaks and
+// continues after the last event that fn got. No event is repeated. If events are no longer kept,
+// Missed of the next one says how many.
 func (c *Client) Events(ctx context.Context, o api.EventOptions, fn func(api.Event) error) error {
 	if o.Follow {
 		return c.follow(ctx, func(connected func()) error {
 			err := c.events(ctx, &o, fn, connected)
 			if err == nil {
-				// A daemon that ends the stream by itself is on its way down.
+				// A daemon that ends the stream itself is shutting down.
 				err = c.failed(ctx, io.ErrUnexpectedEOF)
 			}
 			return err
@@ -34,7 +33,7 @@ func (c *Client) Events(ctx context.Context, o api.EventOptions, fn func(api.Eve
 	return err
 }
 
-// events reads one answer to its end, and keeps in o where the next one goes on.
+// events reads one answer to its end, and stores in o where the next one continues.
 func (c *Client) events(ctx context.Context, o *api.EventOptions, fn func(api.Event) error, connected func()) error {
 	inner, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -67,7 +66,7 @@ func (c *Client) events(ctx context.Context, o *api.EventOptions, fn func(api.Ev
 	}
 }
 
-// takeEvent hands one block to fn, unless it came before.
+// takeEvent calls fn with one block, unless it was delivered before.
 func takeEvent(block sseEvent, o *api.EventOptions, fn func(api.Event) error) error {
 	if block.name == "error" {
 		var m struct{ Error *api.Error }
@@ -80,7 +79,7 @@ func takeEvent(block sseEvent, o *api.EventOptions, fn func(api.Event) error) er
 		return m.Error
 	}
 	if len(block.data) == 0 {
-		// Only an id: where a reader that wanted none of the past begins.
+		// A block with only an ID is where a reader that skips past events begins.
 		if n, err := strconv.ParseInt(block.id, 10, 64); err == nil && n >= 0 {
 			o.After = max(o.After, n)
 		}

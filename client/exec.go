@@ -10,23 +10,23 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// OneShot is everything about a one-shot but its program: the spec of its
-// sandbox and how to run it. The zero value is the daemon's defaults.
+// OneShot configures a one-shot program: its sandbox and how to run it. The zero value uses the
+// daemon's defaults.
 type OneShot struct {
 	api.SandboxSpec
-	// Timeout kills the program after that long; 0 is the profile's limit.
+	// Timeout is the time after which the program is killed; 0 is the profile's limit.
 	Timeout time.Duration
-	// Stdin is the program's whole input.
+	// Stdin is the program's complete input.
 	Stdin []byte
 	// Combined gives the program one pipe for stdout and stderr.
 	Combined bool
 }
 
-// Exec runs one program in a sandbox and waits for its end. A command's failure
-// is a result, not an error. When ctx ends first the program goes on, unless req says
-// CancelWithCaller; SignalProcess with KILL ends it by its ExecID, also where the daemon
-// has not started it yet. A request that names an ExecID is sent a second time when its
-// connection breaks: the daemon runs it once. One with CancelWithCaller is not.
+// Exec runs one program in a sandbox and waits for its end. A command that fails has a result; it
+// is not an error. If ctx ends first, the program continues, unless req sets CancelWithCaller.
+// SignalProcess with KILL ends the program by its ExecID, even if the daemon has not started it
+// yet. A request with an ExecID is sent a second time when its connection breaks, and the daemon
+// runs it once. A request with CancelWithCaller is not repeated.
 func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (*api.Result, error) {
 	p, err := sandboxPath(ref, "/exec")
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *Client) Shell(ctx context.Context, ref, script string) (*api.Result, er
 	return c.Exec(ctx, ref, api.ExecRequest{Shell: script})
 }
 
-// Run makes a sandbox, runs one program in it and removes it, in one call: the
-// daemon tears down whatever becomes of this client.
+// Run creates a sandbox, runs one program in it and removes the sandbox, in one call. The daemon
+// removes the sandbox even if this client ends.
 func (c *Client) Run(ctx context.Context, req api.RunRequest) (*api.RunResult, error) {
 	if err := checkRun(req); err != nil {
 		return nil, err
@@ -64,14 +64,14 @@ func (c *Client) Run(ctx context.Context, req api.RunRequest) (*api.RunResult, e
 	return &r, nil
 }
 
-// RunShell is Run of a script with /bin/sh. A sandbox without a name gets a
-// random one that begins with "sh-".
+// RunShell is Run with a script for /bin/sh. A sandbox without a name gets a random one that begins
+// with "sh-".
 func (c *Client) RunShell(ctx context.Context, script string, o OneShot) (*api.Result, error) {
 	return c.oneShot(ctx, "sh-", api.ExecRequest{Shell: script}, o)
 }
 
-// RunPython is Run of a program with python3. A sandbox without a name gets a
-// random one that begins with "py-".
+// RunPython is Run with a program for python3. A sandbox without a name gets a random one that
+// begins with "py-".
 func (c *Client) RunPython(ctx context.Context, program string, o OneShot) (*api.Result, error) {
 	return c.oneShot(ctx, "py-", api.ExecRequest{Python: program}, o)
 }
@@ -84,7 +84,7 @@ func (c *Client) oneShot(ctx context.Context, prefix string, req api.ExecRequest
 		return nil, api.Invalid("timeout", "timeout %v is negative", o.Timeout).WithHint("0 is the profile's limit")
 	}
 	if o.Timeout > 0 {
-		// A timeout below a millisecond is still a timeout: 0 would be none.
+		// A timeout below a millisecond becomes 1: 0 would mean no timeout.
 		ms := max(1, o.Timeout.Milliseconds())
 		req.TimeoutMS = &ms
 	}
@@ -96,8 +96,8 @@ func (c *Client) oneShot(ctx context.Context, prefix string, req api.ExecRequest
 	return &r.Result, nil
 }
 
-// The checks below refuse only what JSON cannot carry: text that is not UTF-8
-// would arrive changed. All else is the daemon's to judge.
+// The checks below refuse only what JSON cannot represent: text that is not UTF-8 would arrive
+// changed. The daemon checks everything else.
 
 func checkRun(r api.RunRequest) error {
 	if err := checkSpec("spec.", r.Spec); err != nil {

@@ -19,28 +19,27 @@ import (
 // MaxReadFile is the largest file that ReadFile returns; OpenFile has no limit.
 const MaxReadFile = 64 << 20
 
-// The headers and trailers of the file calls. Each holds JSON.
+// Headers and trailers of the file calls. Each holds JSON.
 const (
 	headerFileInfo   = "Cloche-File-Info"
 	trailerTarReport = "Cloche-Tar-Report"
 	trailerError     = "Cloche-Error"
 )
 
-// Paths are bytes, as they are on Linux: one that is not UTF-8 arrives as it is.
+// Paths are bytes, as on Linux: a path that is not UTF-8 arrives unchanged.
 
-// Files are the files of one sandbox as an access has them: with the rights of one of its
-// users, or within some of its directories.
+// Files accesses the files of one sandbox under an api.FileAccess: with the permissions of one of
+// its users, or only within some of its directories.
 type Files struct {
 	c      *Client
 	ref    string
 	access api.FileAccess
 }
 
-// Files returns the files of a sandbox as an access has them; as the zero one has, all of
-// them.
+// Files returns access to the files of a sandbox under a. The zero FileAccess allows all files.
 func (c *Client) Files(ref string, a api.FileAccess) Files { return Files{c, ref, a} }
 
-// at is the route of an operation and its query.
+// at returns the route of an operation with its query.
 func (f Files) at(op, path string) (string, url.Values, error) {
 	q := url.Values{"path": {path}}
 	if f.access.User != "" {
@@ -73,9 +72,9 @@ func (f Files) Read(ctx context.Context, path string) ([]byte, error) {
 	return data, nil
 }
 
-// Open streams length bytes of a file from offset on; a negative length is
-// to its end. An io.EOF from the reader means that all of it was read: a broken
-// connection is another error. The caller closes the reader.
+// Open streams length bytes of a file from offset. A negative length reads to the end. An io.EOF
+// from the reader means that everything was read: a broken connection gives another error. The
+// caller closes the reader.
 func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	var info api.FileInfo
 	p, q, err := f.at("", path)
@@ -99,14 +98,13 @@ func (f Files) Open(ctx context.Context, path string, offset, length int64) (io.
 	return &body{ctx: ctx, c: f.c, resp: resp}, info, nil
 }
 
-// Write writes a file, atomically, with the permission bits of mode; 0 is
-// those it has, or 0644. Directories above it that are missing are made.
+// Write writes a file atomically, with the permission bits of mode. A mode of 0 keeps the present
+// ones, or uses 0644. Missing parent directories are created.
 func (f Files) Write(ctx context.Context, path string, data []byte, mode uint32) (api.FileInfo, error) {
 	return f.WriteFrom(ctx, path, bytes.NewReader(data), mode)
 }
 
-// WriteFrom is Write of a stream. When reading r fails, the file is left
-// as it was.
+// WriteFrom is Write from a stream. If reading r fails, the file is unchanged.
 func (f Files) WriteFrom(ctx context.Context, path string, r io.Reader, mode uint32) (api.FileInfo, error) {
 	var info api.FileInfo
 	p, q, err := f.at("", path)
@@ -123,7 +121,8 @@ func setMode(q url.Values, mode uint32) {
 	}
 }
 
-// Stat describes a file; of a symlink, the link itself, unless follow.
+// Stat returns information about a file. For a symlink, it is about the link itself, unless follow
+// is set.
 func (f Files) Stat(ctx context.Context, path string, follow bool) (api.FileInfo, error) {
 	var info api.FileInfo
 	p, q, err := f.at("/stat", path)
@@ -136,8 +135,8 @@ func (f Files) Stat(ctx context.Context, path string, follow bool) (api.FileInfo
 	return info, f.c.call(ctx, http.MethodGet, p, q, nil, &info)
 }
 
-// List returns one page of a directory, sorted by name. cursor is
-// FileList.Next of the page before; a limit of 0 is the daemon's.
+// List returns one page of a directory, sorted by name. cursor is FileList.Next of the previous
+// page. A limit of 0 is the daemon's default.
 func (f Files) List(ctx context.Context, path, cursor string, limit int) (api.FileList, error) {
 	var l api.FileList
 	p, q, err := f.at("/list", path)
@@ -153,8 +152,8 @@ func (f Files) List(ctx context.Context, path, cursor string, limit int) (api.Fi
 	return l, f.c.call(ctx, http.MethodGet, p, q, nil, &l)
 }
 
-// MakeDir makes a directory and its parents. One that exists is no error, unless it is to
-// be exactly that one.
+// MakeDir creates a directory and its parents. An existing directory is not an error, unless Exact
+// is set.
 func (f Files) MakeDir(ctx context.Context, path string, o api.MakeDirOptions) error {
 	p, q, err := f.at("/mkdir", path)
 	if err != nil {
@@ -191,58 +190,59 @@ func (f Files) Remove(ctx context.Context, path string, o api.RemoveFileOptions)
 	return f.c.call(ctx, http.MethodDelete, p, q, nil, nil)
 }
 
-// all are the files of a sandbox with the default access.
+// all returns Files with the default access.
 func (c *Client) all(ref string) Files { return c.Files(ref, api.FileAccess{}) }
 
-// ReadFile is Files.Read without an access.
+// ReadFile is Files.Read with the default access.
 func (c *Client) ReadFile(ctx context.Context, ref, path string) ([]byte, error) {
 	return c.all(ref).Read(ctx, path)
 }
 
-// OpenFile is Files.Open without an access.
+// OpenFile is Files.Open with the default access.
 func (c *Client) OpenFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	return c.all(ref).Open(ctx, path, offset, length)
 }
 
-// WriteFile is Files.Write without an access.
+// WriteFile is Files.Write with the default access.
 func (c *Client) WriteFile(ctx context.Context, ref, path string, data []byte, mode uint32) (api.FileInfo, error) {
 	return c.all(ref).Write(ctx, path, data, mode)
 }
 
-// WriteFileFrom is Files.WriteFrom without an access.
+// WriteFileFrom is Files.WriteFrom with the default access.
 func (c *Client) WriteFileFrom(ctx context.Context, ref, path string, r io.Reader, mode uint32) (api.FileInfo, error) {
 	return c.all(ref).WriteFrom(ctx, path, r, mode)
 }
 
-// StatFile describes a file; of a symlink, the link itself.
+// StatFile returns information about a file. For a symlink, it is about the link itself.
 func (c *Client) StatFile(ctx context.Context, ref, path string) (api.FileInfo, error) {
 	return c.all(ref).Stat(ctx, path, false)
 }
 
-// ListFiles is Files.List without an access.
+// ListFiles is Files.List with the default access.
 func (c *Client) ListFiles(ctx context.Context, ref, path, cursor string, limit int) (api.FileList, error) {
 	return c.all(ref).List(ctx, path, cursor, limit)
 }
 
-// MakeDir makes a directory and its parents, with the permission bits of mode; 0
-// is 0755. One that exists is no error.
+// MakeDir creates a directory and its parents, with the permission bits of mode; 0 is 0755. An
+// existing directory is not an error.
 func (c *Client) MakeDir(ctx context.Context, ref, path string, mode uint32) error {
 	return c.all(ref).MakeDir(ctx, path, api.MakeDirOptions{Mode: mode})
 }
 
-// MoveFile is Files.Move without an access.
+// MoveFile is Files.Move with the default access.
 func (c *Client) MoveFile(ctx context.Context, ref, from, to string) error {
 	return c.all(ref).Move(ctx, from, to)
 }
 
-// RemoveFile removes a file, or a directory: with what is in it when recursive.
+// RemoveFile removes a file or a directory. With recursive, it removes a directory with its
+// content.
 func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
 	return c.all(ref).Remove(ctx, path, api.RemoveFileOptions{Recursive: recursive})
 }
 
-// TarOut writes a file or directory to w as a tar stream. The report says what
-// was left out, such as sockets, and holds the digest of what was written, which
-// has been compared. On error w holds part of an archive.
+// TarOut writes a file or directory to w as a tar stream. The report says what was left out, such
+// as sockets, and holds the digest of the archive, which TarOut has verified. On error, w holds
+// part of an archive.
 func (c *Client) TarOut(ctx context.Context, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
 	var report api.TarReport
 	p, err := sandboxPath(ref, "/tar")
@@ -278,17 +278,17 @@ func (c *Client) TarOut(ctx context.Context, ref, path string, o api.TarOutOptio
 	return report, sameDigest(report, sum)
 }
 
-// sameDigest refuses a report on other bytes than those that went by here.
+// sameDigest returns an error if the report's digest does not match the bytes that were
+// transferred.
 func sameDigest(report api.TarReport, sum hash.Hash) error {
 	if report.SHA256 == "" || report.SHA256 == hex.EncodeToString(sum.Sum(nil)) {
-		return nil // a daemon of the release before sends none
+		return nil // a daemon of the previous release sends none
 	}
 	return brokenAnswer("the archive changed on its way: its digest is another one")
 }
 
-// TarIn unpacks a tar stream into a directory, which is made where it is
-// missing. Nothing is written outside of it. The report holds the digest of what
-// was sent, which has been compared.
+// TarIn unpacks a tar stream into a directory, which is created if it is missing. Nothing is
+// written outside of it. The report holds the digest of the stream, which TarIn has verified.
 func (c *Client) TarIn(ctx context.Context, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
 	var report api.TarReport
 	p, err := sandboxPath(ref, "/tar")
@@ -346,8 +346,8 @@ func (c *Client) upload(ctx context.Context, method, path string, q url.Values, 
 	return decode(data, out)
 }
 
-// body is a raw answer. Its errors are classified, and an error that the daemon
-// met on the way, which it sends as a trailer, is returned instead of io.EOF.
+// body is the body of a raw answer. It classifies errors. An error of the daemon that arrives as a
+// trailer is returned instead of io.EOF.
 type body struct {
 	ctx  context.Context
 	c    *Client

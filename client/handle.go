@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Exec runs argv, by no shell, and waits for its end. A command's failure is a
-// result, not an error.
+// Exec runs argv without a shell and waits for its end. A command that fails has a result; it is
+// not an error.
 func (s *Sandbox) Exec(ctx context.Context, argv ...string) (*api.Result, error) {
 	return s.client.Exec(ctx, s.ID, api.ExecRequest{Argv: argv})
 }
@@ -28,19 +28,18 @@ func (s *Sandbox) ExecStream(ctx context.Context, req api.ExecRequest) (*Stream,
 	return s.client.ExecStream(ctx, s.ID, req)
 }
 
-// Stop is Client.Stop with the default grace period. The handle's record is
-// brought up to date.
+// Stop is Client.Stop with the default grace period. It updates the handle's record.
 func (s *Sandbox) Stop(ctx context.Context) error {
 	return s.update(s.client.Stop(ctx, s.ID, api.StopOptions{}))
 }
 
-// Kill is Client.Kill. The handle's record is brought up to date.
+// Kill is Client.Kill. It updates the handle's record.
 func (s *Sandbox) Kill(ctx context.Context) error { return s.update(s.client.Kill(ctx, s.ID)) }
 
 // Remove is Client.Remove.
 func (s *Sandbox) Remove(ctx context.Context) error { return s.client.Remove(ctx, s.ID) }
 
-// Refresh brings the handle's record up to date.
+// Refresh updates the handle's record.
 func (s *Sandbox) Refresh(ctx context.Context) error {
 	n, err := s.client.Get(ctx, s.ID)
 	if err != nil {
@@ -55,8 +54,7 @@ func (s *Sandbox) Stats(ctx context.Context) (api.SandboxStats, error) {
 	return s.client.Stats(ctx, s.ID)
 }
 
-// Logs returns the last tail lines of the output of all processes as text; 0 is
-// everything that is kept.
+// Logs returns the last tail lines of the output of all processes as text; 0 is all that is kept.
 func (s *Sandbox) Logs(ctx context.Context, tail int) (string, error) {
 	var b strings.Builder
 	err := s.client.Logs(ctx, s.ID, api.LogOptions{Tail: tail}, func(e api.LogEntry) error {

@@ -63,18 +63,18 @@ func (s *Sandbox) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	return s.client.DialPort(ctx, s.ID, port)
 }
 
-// Heartbeat is Client.Heartbeat. The handle's record is brought up to date.
+// Heartbeat is Client.Heartbeat. It updates the handle's record.
 func (s *Sandbox) Heartbeat(ctx context.Context) error {
 	return s.update(s.client.Heartbeat(ctx, s.ID))
 }
 
-// Pause is Client.Pause. The handle's record is brought up to date.
+// Pause is Client.Pause. It updates the handle's record.
 func (s *Sandbox) Pause(ctx context.Context) error { return s.update(s.client.Pause(ctx, s.ID)) }
 
-// Resume is Client.Resume. The handle's record is brought up to date.
+// Resume is Client.Resume. It updates the handle's record.
 func (s *Sandbox) Resume(ctx context.Context) error { return s.update(s.client.Resume(ctx, s.ID)) }
 
-// Events is Client.Events of this sandbox alone.
+// Events is Client.Events for this sandbox only.
 func (s *Sandbox) Events(ctx context.Context, o api.EventOptions, fn func(api.Event) error) error {
 	o.Sandbox = s.ID
 	return s.client.Events(ctx, o, fn)

@@ -9,9 +9,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Held is a transient sandbox that lives as long as its connection: the daemon
-// removes it, with all it holds, when the Held is closed, its context ends, or
-// this program dies.
+// Held is a transient sandbox that exists as long as its connection. The daemon removes it with all
+// its data when the Held is closed, when its context ends, or when this program ends.
 type Held struct {
 	*Sandbox
 	conn   *websocket.Conn
@@ -25,9 +24,9 @@ type Held struct {
 	err error
 }
 
-// Hold makes a sandbox that is removed when the connection that holds it ends,
-// whatever ends it. step, where it is not nil, is called with the name of each
-// step of the create, from the calling goroutine.
+// Hold creates a sandbox that is removed when the connection that holds it ends for any reason. If
+// step is not nil, it is called with the name of each step of the create, from the calling
+// goroutine.
 func (c *Client) Hold(ctx context.Context, spec api.SandboxSpec, step func(string)) (*Held, error) {
 	if err := checkSpec("", spec); err != nil {
 		return nil, err
@@ -52,7 +51,7 @@ func (c *Client) Hold(ctx context.Context, spec api.SandboxSpec, step func(strin
 	return h, nil
 }
 
-// begin asks for the sandbox and waits for it.
+// begin requests the sandbox and waits for it.
 func (h *Held) begin(c *Client, spec api.SandboxSpec, step func(string)) (*api.Sandbox, error) {
 	if err := c.sendMessage(h.ctx, h.conn, api.ClientMessage{Hold: &spec}); err != nil {
 		return nil, err
@@ -87,8 +86,7 @@ func (h *Held) message(c *Client) (*api.ServerMessage, error) {
 	return m, err
 }
 
-// keep reads, which is what answers the daemon's pings, until the connection
-// ends.
+// keep reads until the connection ends. Reading answers the daemon's pings.
 func (h *Held) keep(c *Client) {
 	defer close(h.done)
 	for {
@@ -102,17 +100,17 @@ func (h *Held) keep(c *Client) {
 	}
 }
 
-// Done is closed when the sandbox is no longer held.
+// Done returns a channel that is closed when the sandbox is no longer held.
 func (h *Held) Done() <-chan struct{} { return h.done }
 
-// Err says why the sandbox is no longer held; nil while it is, and after Close.
+// Err says why the sandbox is no longer held. It is nil while the sandbox is held, and after Close.
 func (h *Held) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
 }
 
-// Close lets the sandbox go: the daemon removes it. It is idempotent.
+// Close releases the sandbox, and the daemon removes it. Close is idempotent.
 func (h *Held) Close() error {
 	h.close()
 	h.wg.Wait()

@@ -9,50 +9,48 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// pullKey is the context's key of who is told of pulls.
+// pullKey is the context key of the function that gets pull progress.
 type pullKey struct{}
 
-// WithPullProgress returns a context in which calls that may have to fetch an
-// image call fn with how far that is: Pull, CreateProgress, RunStream and Hold. fn
-// is called from the calling goroutine.
+// WithPullProgress returns a context that reports pull progress to fn. It works for calls that may
+// pull an image: Pull, CreateProgress, RunStream and Hold. fn is called from the calling goroutine.
 func WithPullProgress(ctx context.Context, fn func(api.PullProgress)) context.Context {
 	return context.WithValue(ctx, pullKey{}, fn)
 }
 
 func wantsPull(ctx context.Context) bool { return ctx.Value(pullKey{}) != nil }
 
-// tellPull reports progress to the observer of ctx's pulls.
+// tellPull reports progress to the function in ctx, if there is one.
 func tellPull(ctx context.Context, p *api.PullProgress) {
 	if fn, ok := ctx.Value(pullKey{}).(func(api.PullProgress)); ok && fn != nil && p != nil {
 		fn(*p)
 	}
 }
 
-// Images returns the root filesystems that a create of the caller can name.
+// Images returns the root filesystems that the caller can name in a create.
 func (c *Client) Images(ctx context.Context) (api.ImageList, error) {
 	var l api.ImageList
 	return l, c.call(ctx, http.MethodGet, "/images", nil, nil, &l)
 }
 
-// InspectImage returns all that is known of an image that the daemon has, by name
-// or digest.
+// InspectImage returns the record of an image, by name or digest.
 func (c *Client) InspectImage(ctx context.Context, ref string) (api.Image, error) {
 	var img api.Image
 	return img, c.call(ctx, http.MethodGet, "/images/inspect", url.Values{"image": {ref}}, nil, &img)
 }
 
-// Pull makes the daemon fetch an image from its registry, also when it has one of
-// that name. See WithPullProgress.
+// Pull makes the daemon pull an image from its registry, even if it already has one of that name.
+// See WithPullProgress.
 func (c *Client) Pull(ctx context.Context, req api.PullRequest) (api.Image, error) {
 	return c.imageLines(ctx, "/images/pull", req)
 }
 
-// BuildImage makes an image of programs of the daemon's machine.
+// BuildImage builds an image from programs of the daemon's machine.
 func (c *Client) BuildImage(ctx context.Context, req api.ImageBuildRequest) (api.Image, error) {
 	return c.imageLines(ctx, "/images/build", req)
 }
 
-// imageLines is a call that answers with lines and an image as the last of them.
+// imageLines makes a call whose answer is lines with an image as the last one.
 func (c *Client) imageLines(ctx context.Context, path string, in any) (api.Image, error) {
 	var img *api.Image
 	err := c.lines(ctx, http.MethodPost, path, nil, in, func(line []byte) error {
@@ -78,9 +76,8 @@ func (c *Client) imageLines(ctx context.Context, path string, in any) (api.Image
 	return *img, nil
 }
 
-// ImportImage makes an image of an archive, which r streams: a tar of an OCI
-// layout, what `docker save` writes, or a tar of a root filesystem, compressed or
-// not.
+// ImportImage imports an image from an archive that r streams: a tar of an OCI layout, the output
+// of `docker save`, or a tar of a root filesystem. Each can be compressed.
 func (c *Client) ImportImage(ctx context.Context, r io.Reader, o api.ImportOptions) (api.Image, error) {
 	q := url.Values{}
 	for name, v := range map[string]string{"name": o.Name, "format": string(o.Format), "ref": o.Ref, "platform": o.Platform} {
@@ -92,15 +89,14 @@ func (c *Client) ImportImage(ctx context.Context, r io.Reader, o api.ImportOptio
 	return img, c.upload(ctx, http.MethodPost, "/images/import", q, "application/octet-stream", r, &img)
 }
 
-// RemoveImage removes a name of an image, and the image with its last name; by a
-// digest, the image with all its names. One that a sandbox or a snapshot is made
-// of stays, and is api.ErrConflict.
+// RemoveImage removes a name of an image, and the image itself with its last name. By digest, it
+// removes the image with all its names. An image that a sandbox or a snapshot uses is kept, and the
+// error is api.ErrConflict.
 func (c *Client) RemoveImage(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, "/images", url.Values{"image": {ref}}, nil, nil)
 }
 
-// PruneImages makes images occupy less, the ones that were not used for the
-// longest time first.
+// PruneImages removes images to free disk space, least recently used first.
 func (c *Client) PruneImages(ctx context.Context, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
 	var out api.ImagePruneResult
 	return out, c.call(ctx, http.MethodPost, "/images/prune", nil, req, &out)

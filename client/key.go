@@ -7,21 +7,20 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// CreateKey makes an API key. It is for the operator. The answer has the only copy
-// of the key: keep it where secrets are kept.
+// CreateKey creates an API key. It is for the operator. The answer has the only copy of the key:
+// store it safely.
 func (c *Client) CreateKey(ctx context.Context, spec api.KeySpec) (api.NewKey, error) {
 	var k api.NewKey
 	return k, c.call(ctx, http.MethodPost, "/keys", nil, spec, &k)
 }
 
-// Keys returns every key that is on record, newest first. It is for the operator.
+// Keys returns the records of all keys, newest first. It is for the operator.
 func (c *Client) Keys(ctx context.Context) (api.KeyList, error) {
 	var l api.KeyList
 	return l, c.call(ctx, http.MethodGet, "/keys", nil, nil, &l)
 }
 
-// RevokeKey ends a key at once, and returns what is on record of it. It is for the
-// operator.
+// RevokeKey revokes a key at once, and returns its record. It is for the operator.
 func (c *Client) RevokeKey(ctx context.Context, id string) (api.Key, error) {
 	var k api.Key
 	if !api.ValidName(id) {
@@ -30,8 +29,8 @@ func (c *Client) RevokeKey(ctx context.Context, id string) (api.Key, error) {
 	return k, c.call(ctx, http.MethodDelete, "/keys/"+id, nil, nil, &k)
 }
 
-// ExplainPolicy tells what the daemon's policy would say to a request, and why.
-// That it would refuse is no error: it is the answer.
+// ExplainPolicy returns how the daemon's policy would judge a request, and why. A refusal is part
+// of the answer and not an error.
 func (c *Client) ExplainPolicy(ctx context.Context, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	var a api.PolicyAnswer
 	return a, c.call(ctx, http.MethodPost, "/policy/explain", nil, q, &a)

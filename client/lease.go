@@ -8,14 +8,14 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Heartbeat renews the lease of a sandbox, as any use of it does, and returns
-// the record with the new end.
+// Heartbeat renews the lease of a sandbox, as any use does, and returns the record with the new
+// end.
 func (c *Client) Heartbeat(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/heartbeat")
 }
 
-// Extend lets a sandbox live so much longer from now on, up to the ceiling of its
-// profile. It never brings the end nearer.
+// Extend sets the remaining lifetime of a sandbox, up to the ceiling of its profile. It never
+// shortens the lifetime.
 func (c *Client) Extend(ctx context.Context, ref string, lifetime time.Duration) (api.Sandbox, error) {
 	var sb api.Sandbox
 	p, err := sandboxPath(ref, "/extend")
@@ -25,18 +25,17 @@ func (c *Client) Extend(ctx context.Context, ref string, lifetime time.Duration)
 	return sb, c.call(ctx, http.MethodPost, p, nil, api.Extension{LifetimeMS: lifetime.Milliseconds()}, &sb)
 }
 
-// Pause pauses a sandbox's processes and its idle time. Its lifetime is not
-// paused.
+// Pause pauses all processes of a sandbox. Its idle time is paused too, and its lifetime continues.
 func (c *Client) Pause(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/pause")
 }
 
-// Resume lets the processes of a paused sandbox go on.
+// Resume resumes the processes of a paused sandbox.
 func (c *Client) Resume(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/resume")
 }
 
-// act is a call without a body that answers with the sandbox.
+// act makes a call without a body that returns the sandbox.
 func (c *Client) act(ctx context.Context, ref, verb string) (api.Sandbox, error) {
 	var sb api.Sandbox
 	p, err := sandboxPath(ref, verb)

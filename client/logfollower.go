@@ -6,15 +6,14 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// logFollower is how far a followed log was read, over all its connections.
+// logFollower is the progress of a followed log over all its connections.
 type logFollower struct {
 	asked api.LogOptions
-	// next is the byte that comes next of each process: an offset of the chosen
-	// stream, or a position.
+	// next is the next byte of each process: an offset in the selected stream, or a position.
 	next map[string]int64
-	// first is the time of the first entry. What a tail cut off before it stays
-	// cut off on later connections, which have no tail: skip is true until they
-	// have come to where the first one began.
+	// first is the time of the first entry. What a tail left out before it must stay left out on
+	// later connections, which have no tail: skip is true until a connection has reached the
+	// entry where the first one began.
 	first time.Time
 	skip  bool
 	ended bool
@@ -24,7 +23,7 @@ func newLogFollower(o api.LogOptions) *logFollower {
 	return &logFollower{asked: o, next: map[string]int64{}}
 }
 
-// options are what the next connection asks for.
+// options returns the options of the next connection.
 func (l *logFollower) options() api.LogOptions {
 	o := l.asked
 	if len(l.next) == 0 {
@@ -36,12 +35,12 @@ func (l *logFollower) options() api.LogOptions {
 	if next, ok := l.next[o.ExecID]; ok {
 		o.Since, o.SinceTime, l.skip = &next, time.Time{}, false
 	}
-	// Of all processes, everything is read again and what came before is left out:
-	// a time is no place in a log whose processes write at the same time.
+	// For all processes, the connection reads everything again and skips what was delivered: a
+	// time is not an exact position in a log that several processes write at once.
 	return o
 }
 
-// take returns what of an entry is new, and whether anything is.
+// take returns the new part of an entry, and whether there is one.
 func (l *logFollower) take(e api.LogEntry) (api.LogEntry, bool) {
 	if e.End != "" {
 		l.ended = true
@@ -59,12 +58,12 @@ func (l *logFollower) take(e api.LogEntry) (api.LogEntry, bool) {
 		l.skip = false
 	}
 	end := at + int64(len(e.Data))
-	// An entry without bytes, a gap, stands before the byte that it names.
+	// A gap, which is an entry without bytes, comes before the byte that it names.
 	if known && end <= next {
 		return e, false
 	}
 	if known && e.Gap > 0 {
-		e.Gap = min(e.Gap, at-next) // the rest came before
+		e.Gap = min(e.Gap, at-next) // the rest was delivered before
 	}
 	if cut := next - at; known && cut > 0 {
 		e.Data, e.Offset, e.Position = e.Data[cut:], e.Offset+cut, e.Position+cut

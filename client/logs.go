@@ -10,11 +10,10 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Logs gives the kept output of a sandbox's processes to fn, entry by entry, and
-// returns fn's error as it is. An entry's data is only valid during the call.
-// With Follow it goes on until the entry that says in End why there is no more.
-// A connection that breaks before that is made again, and goes on after the last
-// byte that fn got.
+// Logs calls fn with the kept output of a sandbox's processes, in order, and returns fn's error
+// unchanged. The data of an entry is valid only during the call. With Follow, Logs continues until
+// the entry whose End says why the log ended. It replaces a connection that breaks before that, and
+// continues after the last byte that fn got.
 func (c *Client) Logs(ctx context.Context, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	p, err := sandboxPath(ref, "/logs")
 	if err != nil {
@@ -58,10 +57,10 @@ func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn
 		return nil
 	})
 	if l.ended && passing(err) {
-		return nil // all was said before it broke
+		return nil // everything arrived before it broke
 	}
 	if err == nil && !l.ended {
-		// A daemon that ends the answer by itself is on its way down.
+		// A daemon that ends the answer itself is shutting down.
 		err = c.failed(ctx, errBroken)
 	}
 	return err

@@ -7,14 +7,14 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Info returns what the caller may know of the daemon before it asks for anything.
+// Info returns what a caller can learn about the daemon before any other request.
 func (c *Client) Info(ctx context.Context) (api.Info, error) {
 	var i api.Info
 	return i, c.call(ctx, http.MethodGet, "/info", nil, nil, &i)
 }
 
-// ResolveName returns which sandbox a template and an identity mean, and whether
-// it is there. Other calls than create, exec and process start take that name.
+// ResolveName returns the sandbox name that a template and an identity select, and whether the
+// sandbox exists. Use the name in calls other than create, exec and process start.
 func (c *Client) ResolveName(ctx context.Context, n api.Naming) (api.ResolvedName, error) {
 	var r api.ResolvedName
 	if err := checkNaming("", n); err != nil {
@@ -23,8 +23,7 @@ func (c *Client) ResolveName(ctx context.Context, n api.Naming) (api.ResolvedNam
 	return r, c.call(ctx, http.MethodPost, "/names/resolve", nil, n, &r)
 }
 
-// checkNaming refuses what would arrive changed, and so might name another's
-// sandbox.
+// checkNaming refuses values that would arrive changed and could select another caller's sandbox.
 func checkNaming(at string, n api.Naming) error {
 	if err := checkText(at+"name_template", n.NameTemplate); err != nil || n.Identity == nil {
 		return err

@@ -2,12 +2,12 @@ package client
 
 import "iter"
 
-// pages walks over a list of which ask gets the page at a cursor and the cursor of
-// the next, which is empty behind the last. It ends after the first error.
+// pages iterates over a list in pages. ask returns the page at a cursor and the cursor of the next
+// page, which is empty after the last. The sequence ends after the first error.
 func pages[T any](cursor string, ask func(cursor string) (page []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		// Each walk over the sequence begins where the caller asked to.
+		// Each iteration over the sequence begins at the caller's cursor.
 		for at := cursor; ; {
 			page, next, err := ask(at)
 			if err != nil {

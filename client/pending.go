@@ -1,28 +1,27 @@
 package client
 
-// maxPending is how much input an Attachment keeps until the daemon says that
-// the process has it.
+// maxPending is how much input an Attachment keeps until the daemon acknowledges it.
 const maxPending = 1 << 20
 
-// pending is the input of an Attachment that is not acknowledged: it may have to
-// be sent again. It is not safe for concurrent use.
+// pending is the input of an Attachment that is not acknowledged and may have to be sent again. It
+// is not safe for concurrent use.
 type pending struct {
 	base   int64  // offset of the first byte of kept
-	kept   []byte // never written to in place, so that what next returned stays as it is
-	sent   int    // so much of kept went out on the present connection
+	kept   []byte // never changed in place, so that slices from next stay valid
+	sent   int    // how much of kept was sent on the present connection
 	closed bool   // no more will be added
-	told   bool   // that was said
+	told   bool   // the end was sent
 }
 
-// add keeps as much of p as fits.
+// add keeps as much of p as fits and returns that number.
 func (q *pending) add(p []byte) int {
 	n := min(len(p), maxPending-len(q.kept))
 	q.kept = append(q.kept, p[:n]...)
 	return n
 }
 
-// next is what is to be sent now, and counts as sent: a frame of input, or its
-// end. Neither is there when all was sent.
+// next returns what to send now and marks it as sent: a frame of input, or its end. It returns
+// neither if everything was sent.
 func (q *pending) next() (data []byte, end bool) {
 	if q.sent < len(q.kept) {
 		data = q.kept[q.sent:min(len(q.kept), q.sent+stdinFrame)]
@@ -36,12 +35,12 @@ func (q *pending) next() (data []byte, end bool) {
 	return nil, false
 }
 
-// ack drops what the process has been given, up to an offset. What was not sent
-// on the present connection stays, even if an earlier one brought it there: the
-// daemon counts from where the present one began.
+// ack drops what the process has received, up to an offset. It keeps what was not sent on the
+// present connection, even if an earlier connection delivered it: the daemon counts from where the
+// present connection began.
 func (q *pending) ack(offset int64) {
 	if offset > q.base+int64(len(q.kept)) {
-		// That is another client's input: what comes next belongs behind it.
+		// Another client wrote that input. The next input comes after it.
 		q.base, q.kept, q.sent = offset, q.kept[q.sent:], 0
 		return
 	}
@@ -51,8 +50,8 @@ func (q *pending) ack(offset int64) {
 	}
 }
 
-// rewind makes everything that is kept be sent again, on a new connection, and
-// its end where that was not said or may be said again.
+// rewind marks everything that is kept as unsent for a new connection. It does the same with the
+// end if it was not sent or can be repeated.
 func (q *pending) rewind(endAgain bool) {
 	q.sent = 0
 	q.told = q.told && !endAgain

@@ -13,17 +13,16 @@ import (
 	"github.com/coder/websocket"
 )
 
-// portFrame is how much is sent to a port in one frame, and portLinger how long
-// a closed connection may take to send what was written to it.
+// portFrame is the maximum size of a frame that is sent to a port. portLinger is how long a closed
+// connection can take to send what was written.
 const (
 	portFrame  = 64 << 10
 	portLinger = 5 * time.Second
 )
 
-// DialPort connects to a TCP port inside a sandbox, at its 127.0.0.1. ctx bounds
-// the connecting only. The connection has deadlines, and a CloseWrite that ends
-// the one direction: give it to an http.Transport, or copy to and from it.
-// Nothing is made again when it breaks.
+// DialPort connects to a TCP port inside a sandbox, at 127.0.0.1. ctx limits only the connecting.
+// The connection has deadlines, and a CloseWrite that closes one direction: pass it to an
+// http.Transport, or copy to and from it. A connection that breaks is not replaced.
 func (c *Client) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, api.Invalid("port", "%d is no port", port).WithHint("give a number from 1 to 65535")
@@ -36,7 +35,7 @@ func (c *Client) DialPort(ctx context.Context, ref string, port int) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(-1) // a frame is copied piece by piece
+	ws.SetReadLimit(-1) // a frame is copied in pieces
 	p := &portConn{ws: ws, addr: portAddr(ref + ":" + strconv.Itoa(port)), sent: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var in, out net.Conn
@@ -50,9 +49,9 @@ func (c *Client) DialPort(ctx context.Context, ref string, port int) (net.Conn, 
 	return p, nil
 }
 
-// portConn is a connection to a port, over a WebSocket: binary frames are the
-// bytes, and an empty one is the end of its direction. Two pipes stand between
-// the socket and the caller, for they have deadlines, which end no connection.
+// portConn is a connection to a port over a WebSocket. Binary frames hold the bytes, and an empty
+// frame is the end of its direction. Two pipes connect the WebSocket and the caller, because pipes
+// have deadlines that do not close the connection.
 type portConn struct {
 	ws      *websocket.Conn
 	addr    portAddr
@@ -60,22 +59,22 @@ type portConn struct {
 	cancel  context.CancelFunc
 	in, out net.Conn // the caller's ends
 	wg      sync.WaitGroup
-	sent    chan struct{} // closed when transmit has ended
+	sent    chan struct{} // closed when transmit returns
 
 	mu     sync.Mutex
 	closed bool
-	broke  error // why receive ended, where that was no end of the stream
+	broke  error // the error of receive, if it was not the end of the stream
 }
 
-// receive copies what the port sends until that ends.
+// receive copies what the port sends until it ends.
 func (p *portConn) receive(w net.Conn) {
 	defer w.Close()
 	buf := make([]byte, portFrame)
 	for {
 		kind, r, err := p.ws.Reader(p.ctx)
 		if err != nil {
-			// The daemon closes after the end of both directions was said; any other
-			// close is one that broke off.
+			// The daemon closes after both directions have ended. Any other close means that the
+			// connection broke.
 			p.fail(err)
 			return
 		}
@@ -98,8 +97,7 @@ func (p *portConn) receive(w net.Conn) {
 	}
 }
 
-// drain reads on after the end, so that pings are answered while the caller
-// still writes.
+// drain keeps reading after the end, so that pings are answered while the caller still writes.
 func (p *portConn) drain() {
 	for {
 		if _, _, err := p.ws.Reader(p.ctx); err != nil {
@@ -164,10 +162,10 @@ func (p *portConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "cloche", Addr: p.addr, Err: err}
 }
 
-// CloseWrite ends what is sent to the port, and not what comes from it.
+// CloseWrite closes the direction to the port, and not the one from it.
 func (p *portConn) CloseWrite() error { return p.out.Close() }
 
-// Close implements net.Conn. What was written is still sent, for five seconds.
+// Close implements net.Conn. Data that was written is still sent, for up to five seconds.
 func (p *portConn) Close() error {
 	p.mu.Lock()
 	was := p.closed
@@ -213,5 +211,5 @@ func (portAddr) Network() string { return "cloche" }
 // String implements net.Addr.
 func (a portAddr) String() string { return string(a) }
 
-// onlyWriter hides a ReadFrom, which would not use the buffer.
+// onlyWriter hides ReadFrom, which would not use the buffer.
 type onlyWriter struct{ io.Writer }

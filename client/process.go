@@ -10,9 +10,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// StartProcess starts a managed process and returns when it has been executed,
-// ready or not. A spec that names an ExecID is sent a second time when its
-// connection breaks: the daemon starts it once.
+// StartProcess starts a managed process and returns when it has been executed, whether or not it is
+// ready. A spec with an ExecID is sent a second time when its connection breaks, and the daemon
+// starts the process once.
 func (c *Client) StartProcess(ctx context.Context, ref string, spec api.ProcessSpec) (api.Process, error) {
 	var p api.Process
 	path, err := sandboxPath(ref, "/processes")
@@ -25,8 +25,8 @@ func (c *Client) StartProcess(ctx context.Context, ref string, spec api.ProcessS
 	return p, c.callKeyed(ctx, spec.ExecID, path, spec, &p)
 }
 
-// Processes returns what is on record about each process of a sandbox, execs and
-// managed ones, in the order of their start.
+// Processes returns the records of all processes of a sandbox, execs and managed ones, in the order
+// of their start.
 func (c *Client) Processes(ctx context.Context, ref string) ([]api.Process, error) {
 	p, err := sandboxPath(ref, "/processes")
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *Client) Processes(ctx context.Context, ref string) ([]api.Process, erro
 	return l.Processes, nil
 }
 
-// Process returns what is on record about one process.
+// Process returns the record of one process.
 func (c *Client) Process(ctx context.Context, ref, id string) (api.Process, error) {
 	var p api.Process
 	path, err := processPath(ref, id, "")
@@ -49,7 +49,7 @@ func (c *Client) Process(ctx context.Context, ref, id string) (api.Process, erro
 	return p, c.call(ctx, http.MethodGet, path, nil, nil, &p)
 }
 
-// SignalProcess sends a signal to a process, and to whatever else the scope says.
+// SignalProcess sends a signal to a process, and to the other processes in the scope.
 func (c *Client) SignalProcess(ctx context.Context, ref, id string, r api.SignalRequest) error {
 	path, err := processPath(ref, id, "/signal")
 	if err != nil {
@@ -67,11 +67,10 @@ func (c *Client) ResizeProcess(ctx context.Context, ref, id string, size api.Siz
 	return c.call(ctx, http.MethodPost, path, nil, size, nil)
 }
 
-// WriteStdin gives a process what r has as input, and returns when all of it was
-// written to the process; with end its input is closed then. offset is where the
-// first byte belongs, counted since the start of the process: bytes that were
-// given already are ignored, so that a write whose answer was lost can be asked
-// for again. A nil offset is the present end.
+// WriteStdin writes the content of r to a process's input, and returns when all of it was written
+// to the process. With end, it then closes the input. offset is the offset of the first byte since
+// the start of the process. Bytes that the process already has are ignored, so a write whose answer
+// was lost can be repeated. A nil offset is the present end.
 func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	var ack api.StdinAck
 	path, err := processPath(ref, id, "/stdin")
@@ -88,12 +87,12 @@ func (c *Client) WriteStdin(ctx context.Context, ref, id string, offset *int64, 
 	return ack, c.upload(ctx, http.MethodPost, path, q, "application/octet-stream", r, &ack)
 }
 
-// CloseStdin ends the input of a process.
+// CloseStdin closes the input of a process.
 func (c *Client) CloseStdin(ctx context.Context, ref, id string) (api.StdinAck, error) {
 	return c.WriteStdin(ctx, ref, id, nil, http.NoBody, true)
 }
 
-// RemoveProcess kills a process where it runs, and removes its record and log.
+// RemoveProcess kills a process if it is running, and removes its record and log.
 func (c *Client) RemoveProcess(ctx context.Context, ref, id string) error {
 	path, err := processPath(ref, id, "")
 	if err != nil {
@@ -102,7 +101,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref, id string) error {
 	return c.call(ctx, http.MethodDelete, path, nil, nil, nil)
 }
 
-// processPath is the path of a process, with what stands behind its id.
+// processPath returns the URL path of a process, followed by rest.
 func processPath(ref, id, rest string) (string, error) {
 	part, err := pathPart("exec_id", "process", id)
 	if err != nil {

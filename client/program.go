@@ -10,10 +10,10 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// RunProgram runs a program and waits for its end. steps, which may be nil, gets what
-// happens meanwhile. The program goes on when ctx ends first, unless it says otherwise;
-// its failure is in its record and no error. With an IdempotencyKey a connection that
-// breaks is made again, and the program is still run once.
+// RunProgram runs a program and waits for its end. steps can be nil and is otherwise called with
+// each step. If ctx ends first, the program continues, unless its spec says otherwise. A failure of
+// the program is in its record and not an error. With an IdempotencyKey, RunProgram replaces a
+// connection that breaks, and the program still runs once.
 func (c *Client) RunProgram(ctx context.Context, spec api.ProgramSpec, steps func(api.ProgramStep)) (*api.Program, error) {
 	if err := checkProgram(spec); err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (c *Client) RunProgram(ctx context.Context, spec api.ProgramSpec, steps fun
 	return p, err
 }
 
-// StartProgram begins a program and does not wait for it.
+// StartProgram starts a program and does not wait for it.
 func (c *Client) StartProgram(ctx context.Context, spec api.ProgramSpec) (*api.Program, error) {
 	if err := checkProgram(spec); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (c *Client) StartProgram(ctx context.Context, spec api.ProgramSpec) (*api.P
 	return &p, c.call(ctx, http.MethodPost, "/programs", url.Values{"detach": {"true"}}, spec, &p)
 }
 
-// WaitProgram waits for the end of a program; steps, which may be nil, gets all of its
+// WaitProgram waits for the end of a program. steps can be nil and is otherwise called with all
 // steps.
 func (c *Client) WaitProgram(ctx context.Context, id string, steps func(api.ProgramStep)) (*api.Program, error) {
 	path, err := programPath(id)
@@ -50,8 +50,7 @@ func (c *Client) WaitProgram(ctx context.Context, id string, steps func(api.Prog
 	return p, err
 }
 
-// program reads the answer of a followed program. seen is the last step that was given
-// to steps.
+// program reads the answer of a followed program. seen is the last step that was passed to steps.
 func (c *Client) program(ctx context.Context, method, path string, in any, steps func(api.ProgramStep), seen *int64) (*api.Program, error) {
 	resp, err := c.sendJSON(ctx, method, path, nil, in, "application/x-ndjson")
 	if err != nil {
@@ -83,12 +82,12 @@ func (c *Client) program(ctx context.Context, method, path string, in any, steps
 	return p, err
 }
 
-// Program finds a program by its id, with the request that began it.
+// Program returns a program by its ID, with its original request.
 func (c *Client) Program(ctx context.Context, id string) (*api.Program, error) {
 	return c.oneProgram(ctx, http.MethodGet, id, "", nil)
 }
 
-// Programs returns the newest programs; a limit of 0 is the server's.
+// Programs returns the newest programs. A limit of 0 is the server's default.
 func (c *Client) Programs(ctx context.Context, limit int) (api.ProgramList, error) {
 	q := url.Values{}
 	if limit != 0 {
@@ -98,7 +97,7 @@ func (c *Client) Programs(ctx context.Context, limit int) (api.ProgramList, erro
 	return l, c.call(ctx, http.MethodGet, "/programs", q, nil, &l)
 }
 
-// CancelProgram ends a program, and returns when its sandbox is gone.
+// CancelProgram cancels a program, and returns when its sandbox is removed.
 func (c *Client) CancelProgram(ctx context.Context, id string) (*api.Program, error) {
 	return c.oneProgram(ctx, http.MethodDelete, id, "", nil)
 }
@@ -127,7 +126,7 @@ func programPath(id string) (string, error) {
 	return "/programs/" + id, nil
 }
 
-// checkProgram refuses what JSON cannot carry.
+// checkProgram refuses what JSON cannot represent.
 func checkProgram(s api.ProgramSpec) error {
 	if s.Spec != nil {
 		if err := checkSpec("spec.", *s.Spec); err != nil {

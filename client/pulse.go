@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// DefaultSilence is Options.Silence where it is 0.
+// DefaultSilence is the default of Options.Silence.
 const DefaultSilence = 30 * time.Second
 
-// pulseProbes is how many times a silent daemon is asked before it is given up.
+// pulseProbes is how many times a silent daemon is probed before the client gives up.
 const pulseProbes = 3
 
-// errSilent is why an exchange ended whose daemon did not answer.
+// errSilent is the error of an exchange with a daemon that did not answer.
 var errSilent = errors.New("the daemon does not answer")
 
-// pulse ends exchanges with a daemon that answers nothing any more. While any wait, it
-// asks GET /healthz, to which every answer is one. It is safe for concurrent use.
+// pulse ends exchanges with a daemon that no longer answers. While an exchange waits, it requests
+// GET /healthz, and any answer counts. It is safe for concurrent use.
 type pulse struct {
 	base    http.RoundTripper
 	url     string
@@ -35,7 +35,7 @@ type pulse struct {
 // exchange is one request until its answer is closed.
 type exchange struct {
 	begun time.Time
-	// life has the values of the request's context, and no end.
+	// life has the values of the request's context, but does not end with it.
 	life context.Context
 	end  func()
 }
@@ -63,11 +63,11 @@ func (p *pulse) RoundTrip(req *http.Request) (*http.Response, error) {
 	})
 	resp.Body = b
 	if rw, ok := resp.Body.(*pulseBody).ReadCloser.(io.Writer); ok {
-		// A WebSocket has left its request's context.
+		// A WebSocket outlives the context of its request.
 		p.mu.Lock()
 		x.end = func() {
 			cancel(errSilent)
-			_ = b.ReadCloser.Close() // what reads it says why
+			_ = b.ReadCloser.Close() // the next read returns the reason
 		}
 		p.mu.Unlock()
 		resp.Body = &pulseSocket{b, rw}
@@ -75,7 +75,7 @@ func (p *pulse) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client calls.
+// CloseIdleConnections is called by http.Client.
 func (p *pulse) CloseIdleConnections() {
 	if c, ok := p.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
@@ -101,15 +101,15 @@ func (p *pulse) leave(x *exchange) {
 	delete(p.open, x)
 }
 
-// hear notes that the daemon answered.
+// hear records that the daemon answered.
 func (p *pulse) hear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heard = time.Now()
 }
 
-// beat asks whether the daemon is there, as long as anything waits for it, and ends what
-// has waited too long.
+// beat probes the daemon as long as an exchange waits, and ends exchanges that have waited too
+// long.
 func (p *pulse) beat() {
 	every := p.silence / pulseProbes
 	p.mu.Lock()
@@ -133,7 +133,7 @@ func (p *pulse) beat() {
 	}
 	if ask && !p.asking {
 		p.asking = true
-		go func() { // it ends after every at the latest
+		go func() { // it returns after every at the latest
 			answered := p.ask(life, every)
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *pulse) beat() {
 	time.AfterFunc(next, p.beat)
 }
 
-// ask reports whether the daemon answers anything within so long.
+// ask reports whether the daemon sends any answer within this time.
 func (p *pulse) ask(ctx context.Context, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -162,7 +162,7 @@ func (p *pulse) ask(ctx context.Context, within time.Duration) bool {
 	return true
 }
 
-// silent is err, or that the daemon does not answer where that ended ctx.
+// silent returns err, or an error that the daemon does not answer if that ended ctx.
 func silent(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
 		return errSilent
@@ -197,7 +197,7 @@ func (b *pulseBody) Close() error {
 	return err
 }
 
-// pulseSocket is that of a WebSocket.
+// pulseSocket is the body of a WebSocket.
 type pulseSocket struct {
 	*pulseBody
 	w io.Writer

@@ -9,36 +9,34 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// silence is how long a daemon may say nothing on a stream before its
-// connection counts as broken. It says something four times in that time.
+// silence is how long a daemon can send nothing on a stream before its connection counts as broken.
+// The daemon sends something four times in that time.
 const silence = 60 * time.Second
 
-// errBroken marks an error of a connection that was made and then lost, after
-// which it is not known what became of the request.
+// errBroken marks an error of a connection that was made and then lost. The outcome of the request
+// is unknown.
 var errBroken = errors.New("the connection broke")
 
-// broken is a cause that is both errBroken and what the system said.
+// broken is a cause that wraps both errBroken and the system's error.
 type broken struct{ err error }
 
 func (e broken) Error() string   { return e.err.Error() }
 func (e broken) Unwrap() []error { return []error{errBroken, e.err} }
 
-// callerError is an error of the caller's own function, which is returned to it
-// as it is.
+// callerError is an error of the caller's own function. It is returned to the caller unchanged.
 type callerError struct{ err error }
 
 func (e *callerError) Error() string { return e.err.Error() }
 
-// passing reports whether err may be over when the same is asked again later.
+// passing reports whether the same request may succeed later.
 func passing(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && (e.Code == api.CodeUnavailable || e.Retryable)
 }
 
-// follow runs once until it returns nil, which is the end of what is followed.
-// When its connection is lost after connected was called, it is run again after
-// a wait; it is once's part to go on where it was. The first connection that
-// fails is the caller's to hear of.
+// follow calls once until it returns nil, which means that the stream has ended. If the connection
+// is lost after connected was called, follow waits and calls once again, and once must continue
+// where it was. If the first connection fails, follow returns the error.
 func (c *Client) follow(ctx context.Context, once func(connected func()) error) error {
 	var wait backoff
 	was := false
@@ -59,7 +57,7 @@ func (c *Client) follow(ctx context.Context, once func(connected func()) error) 
 	}
 }
 
-// await waits before the next attempt, after one that failed with err.
+// await waits before the next attempt, after an attempt that failed with err.
 func (c *Client) await(ctx context.Context, wait *backoff, err error) error {
 	var least time.Duration
 	if e, ok := errors.AsType[*api.Error](err); ok {
@@ -75,7 +73,7 @@ func (c *Client) await(ctx context.Context, wait *backoff, err error) error {
 	return nil
 }
 
-// reconnecting is what a call on a stream gets while it has no connection.
+// reconnecting is the error of a call on a stream that has no connection at present.
 func (c *Client) reconnecting() *api.Error {
 	e := api.Errorf(api.CodeUnavailable, "the connection to the daemon at %s is being made again", c.host).
 		WithHint("ask again in a moment")
@@ -83,15 +81,15 @@ func (c *Client) reconnecting() *api.Error {
 	return e
 }
 
-// watched is the body of an answer that says something now and then. When it
-// has been silent for too long, hangUp ends its connection.
+// watched is the body of an answer that sends data regularly. If it is silent for too long, hangUp
+// ends its connection.
 type watched struct {
 	r      io.Reader
 	hangUp func()
 }
 
 func (w *watched) Read(p []byte) (int, error) {
-	// Only the time in Read counts: a reader that is slow is no silent daemon.
+	// Only the time in Read counts: a slow reader does not make the daemon silent.
 	t := time.AfterFunc(silence, w.hangUp)
 	defer t.Stop()
 	return w.r.Read(p)

@@ -8,16 +8,16 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// recordingType is a recording: JSON lines.
+// recordingType is the content type of a recording: JSON lines.
 const recordingType = "application/jsonl"
 
-// Recordings lists what endpoints recorded, by name.
+// Recordings returns the recordings of endpoints, sorted by name.
 func (c *Client) Recordings(ctx context.Context) (api.RecordingList, error) {
 	var list api.RecordingList
 	return list, c.call(ctx, http.MethodGet, "/recordings", nil, nil, &list)
 }
 
-// Recording tells of one.
+// Recording returns the record of one recording.
 func (c *Client) Recording(ctx context.Context, name string) (api.RecordingInfo, error) {
 	var info api.RecordingInfo
 	path, err := recordingPath(name, "")
@@ -27,8 +27,8 @@ func (c *Client) Recording(ctx context.Context, name string) (api.RecordingInfo,
 	return info, err
 }
 
-// OpenRecording streams a recording as JSON lines, as far as it has been made. An
-// io.EOF from the reader means that all of it was read. The caller closes it.
+// OpenRecording streams a recording as JSON lines, up to its present end. An io.EOF from the reader
+// means that everything was read. The caller closes it.
 func (c *Client) OpenRecording(ctx context.Context, name string) (io.ReadCloser, error) {
 	path, err := recordingPath(name, "/data")
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Client) OpenRecording(ctx context.Context, name string) (io.ReadCloser,
 	return &body{ctx: ctx, c: c, resp: resp}, nil
 }
 
-// PutRecording keeps a recording that was made elsewhere, under a name that is free.
+// PutRecording uploads a recording under an unused name.
 func (c *Client) PutRecording(ctx context.Context, name string, r io.Reader) (api.RecordingInfo, error) {
 	var info api.RecordingInfo
 	path, err := recordingPath(name, "/data")
@@ -51,7 +51,7 @@ func (c *Client) PutRecording(ctx context.Context, name string, r io.Reader) (ap
 	return info, err
 }
 
-// RemoveRecording takes one away. Who replays it goes on.
+// RemoveRecording removes a recording. Endpoints that replay it continue.
 func (c *Client) RemoveRecording(ctx context.Context, name string) error {
 	path, err := recordingPath(name, "")
 	if err != nil {

@@ -10,25 +10,23 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Sandbox is a handle: what was on record when it was made, and the calls that
-// concern it. The calls go by id, so a handle never reaches a later sandbox of
-// the same name.
+// Sandbox is a handle of a sandbox: its record when the handle was created, and the calls for it.
+// The calls use the ID, so a handle never reaches a later sandbox of the same name.
 type Sandbox struct {
 	api.Sandbox
 	client *Client
 }
 
-// Create makes a sandbox. The returned record says what was granted, what was
-// adjusted and what this machine cannot enforce. On error nothing is left
-// behind by the daemon, unless the connection broke. A spec with an IdempotencyKey
-// is then sent a second time, and can be sent again: one sandbox comes of it.
+// Create creates a sandbox. The returned record says what was granted, what was adjusted and what
+// this machine cannot enforce. On error the daemon leaves nothing behind, unless the connection
+// broke. A spec with an IdempotencyKey is then sent a second time, and the caller can repeat it: it
+// creates only one sandbox.
 func (c *Client) Create(ctx context.Context, spec api.SandboxSpec) (*Sandbox, error) {
 	return c.CreateProgress(ctx, spec, nil)
 }
 
-// CreateProgress is Create that calls step with the name of each step as it
-// begins. step is called from the calling goroutine. See WithPullProgress for what
-// a step may wait for.
+// CreateProgress is Create, but calls step with the name of each step as it begins. step is called
+// from the calling goroutine. See WithPullProgress for the progress of a step that pulls an image.
 func (c *Client) CreateProgress(ctx context.Context, spec api.SandboxSpec, step func(string)) (*Sandbox, error) {
 	if err := checkSpec("", spec); err != nil {
 		return nil, err
@@ -67,8 +65,8 @@ func (c *Client) CreateProgress(ctx context.Context, spec api.SandboxSpec, step 
 	return &Sandbox{sb, c}, nil
 }
 
-// Get finds a sandbox by id or name. One that does not exist, or not for this
-// caller, is api.ErrNotFound.
+// Get returns a sandbox by ID or name. If it does not exist, or not for this caller, the error is
+// api.ErrNotFound.
 func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 	p, err := sandboxPath(ref, "")
 	if err != nil {
@@ -81,7 +79,7 @@ func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 	return &Sandbox{sb, c}, nil
 }
 
-// Stats measures what a sandbox uses now. What could not be measured is nil.
+// Stats measures the present resource usage of a sandbox. A value that cannot be measured is nil.
 func (c *Client) Stats(ctx context.Context, ref string) (api.SandboxStats, error) {
 	var st api.SandboxStats
 	p, err := sandboxPath(ref, "/stats")
@@ -110,7 +108,7 @@ func (c *Client) List(ctx context.Context, o api.ListOptions) (api.SandboxList, 
 	return l, c.call(ctx, http.MethodGet, "/sandboxes", q, nil, &l)
 }
 
-// ListAll walks over every page. It ends after the first error.
+// ListAll iterates over all pages. It ends after the first error.
 func (c *Client) ListAll(ctx context.Context, o api.ListOptions) iter.Seq2[api.Sandbox, error] {
 	return pages(o.Cursor, func(cursor string) ([]api.Sandbox, string, error) {
 		o := o
@@ -120,16 +118,15 @@ func (c *Client) ListAll(ctx context.Context, o api.ListOptions) iter.Seq2[api.S
 	})
 }
 
-// Remove kills what runs in a sandbox and removes it with its private workspace.
+// Remove kills the processes of a sandbox and removes it with its private workspace.
 func (c *Client) Remove(ctx context.Context, ref string) error {
 	_, err := c.Delete(ctx, ref)
 	return err
 }
 
-// Delete is Remove that returns the last record of the sandbox: why it ended, and
-// what its teardown came to. By id it may be repeated within 24 hours. One whose
-// teardown fails is tried again by the daemon until it succeeds, and is listed as
-// deleting meanwhile; the error says so.
+// Delete is Remove, but returns the last record of the sandbox: why it ended, and the result of its
+// teardown. By ID it can be repeated within 24 hours. If the teardown fails, the error says so, and
+// the daemon retries until it succeeds; until then the sandbox is listed as deleting.
 func (c *Client) Delete(ctx context.Context, ref string) (api.Sandbox, error) {
 	var sb api.Sandbox
 	p, err := sandboxPath(ref, "")
@@ -139,8 +136,8 @@ func (c *Client) Delete(ctx context.Context, ref string) (api.Sandbox, error) {
 	return sb, c.call(ctx, http.MethodDelete, p, nil, nil, &sb)
 }
 
-// Stop ends a sandbox gracefully: TERM to every process, the grace period,
-// files flushed, then KILL. The record and the logs stay until Remove.
+// Stop ends a sandbox gracefully: it sends TERM to every process, waits for the grace period,
+// flushes files, and sends KILL. The record and the logs stay until Remove.
 func (c *Client) Stop(ctx context.Context, ref string, o api.StopOptions) (api.Sandbox, error) {
 	var sb api.Sandbox
 	p, err := sandboxPath(ref, "/stop")
@@ -150,7 +147,7 @@ func (c *Client) Stop(ctx context.Context, ref string, o api.StopOptions) (api.S
 	return sb, c.call(ctx, http.MethodPost, p, nil, o, &sb)
 }
 
-// Kill ends a sandbox at once, without asking anything inside.
+// Kill ends a sandbox at once, without notice to its processes.
 func (c *Client) Kill(ctx context.Context, ref string) (api.Sandbox, error) {
 	var sb api.Sandbox
 	p, err := sandboxPath(ref, "/kill")
@@ -160,14 +157,14 @@ func (c *Client) Kill(ctx context.Context, ref string) (api.Sandbox, error) {
 	return sb, c.call(ctx, http.MethodPost, p, nil, nil, &sb)
 }
 
-// sandboxPath is the path of a sandbox, with what stands behind its ref.
+// sandboxPath returns the URL path of a sandbox, followed by rest.
 func sandboxPath(ref, rest string) (string, error) {
 	part, err := pathPart("ref", "sandbox", ref)
 	return "/sandboxes/" + part + rest, err
 }
 
-// pathPart is an id or a name as one part of a path. Those that would be taken out of the
-// path on its way, so that it would name something else, are refused.
+// pathPart returns an ID or a name as one element of a URL path. It refuses elements that are
+// removed from paths on the way, because the path would then name something else.
 func pathPart(field, kind, ref string) (string, error) {
 	if ref == "" || ref == "." || ref == ".." {
 		return "", api.Invalid(field, "%q names no %s", ref, kind).WithHint("give its id or its name, as a list shows it")

@@ -10,21 +10,21 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// archiveType is a zip with skills.
+// archiveType is the content type of a zip archive with skills.
 const archiveType = "application/zip"
 
-// SkillFileOptions choose what SkillFiles lists.
+// SkillFileOptions selects what SkillFiles lists.
 type SkillFileOptions struct {
-	// Path is the directory; "" is the skill's own.
+	// Path is the directory. "" is the top directory of the skill.
 	Path string
-	// Hidden lists what begins with a dot as well.
+	// Hidden includes names that begin with a dot.
 	Hidden bool
-	// Limit is how many are listed, at most 1000; 0 is the server's default.
+	// Limit is the maximum number of files, up to 1000; 0 is the server's default.
 	Limit int
 }
 
-// Skills lists the caller's skills, the one changed last first; with texts, what
-// each says to do.
+// Skills returns the caller's skills, most recently changed first. With texts, it includes their
+// instructions.
 func (c *Client) Skills(ctx context.Context, texts bool) (api.SkillList, error) {
 	var l api.SkillList
 	var q url.Values
@@ -34,13 +34,13 @@ func (c *Client) Skills(ctx context.Context, texts bool) (api.SkillList, error) 
 	return l, c.call(ctx, http.MethodGet, "/skills", q, nil, &l)
 }
 
-// CreateSkill makes a skill of text.
+// CreateSkill creates a skill from text.
 func (c *Client) CreateSkill(ctx context.Context, spec api.SkillSpec) (api.Skill, error) {
 	var sk api.Skill
 	return sk, c.call(ctx, http.MethodPost, "/skills", nil, spec, &sk)
 }
 
-// GetSkill reads one skill, and who signed it.
+// GetSkill returns one skill, and who signed it.
 func (c *Client) GetSkill(ctx context.Context, name string) (api.Skill, error) {
 	var sk api.Skill
 	p, err := skillPath(name, "")
@@ -50,7 +50,7 @@ func (c *Client) GetSkill(ctx context.Context, name string) (api.Skill, error) {
 	return sk, err
 }
 
-// UpdateSkill changes what a skill says of itself.
+// UpdateSkill changes the description of a skill.
 func (c *Client) UpdateSkill(ctx context.Context, name string, change api.SkillChange) (api.Skill, error) {
 	var sk api.Skill
 	p, err := skillPath(name, "")
@@ -60,7 +60,7 @@ func (c *Client) UpdateSkill(ctx context.Context, name string, change api.SkillC
 	return sk, err
 }
 
-// RemoveSkill removes a skill. Sandboxes that have it find it empty.
+// RemoveSkill removes a skill. It is then empty in sandboxes that use it.
 func (c *Client) RemoveSkill(ctx context.Context, name string) error {
 	p, err := skillPath(name, "")
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *Client) OpenSkillFile(ctx context.Context, name, file string) (io.ReadC
 	return &body{ctx: ctx, c: c, resp: resp}, nil
 }
 
-// WriteSkillFile puts a text file of a skill in its place, whole.
+// WriteSkillFile replaces a text file of a skill with new content.
 func (c *Client) WriteSkillFile(ctx context.Context, name, file string, r io.Reader) error {
 	p, err := skillPath(name, "/data")
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Client) WriteSkillFile(ctx context.Context, name, file string, r io.Rea
 	return c.upload(ctx, http.MethodPut, p, url.Values{"path": {file}}, "application/octet-stream", r, nil)
 }
 
-// RemoveSkillFile removes a file of a skill, or a directory with all that is in it.
+// RemoveSkillFile removes a file of a skill, or a directory with all its content.
 func (c *Client) RemoveSkillFile(ctx context.Context, name, file string) error {
 	p, err := skillPath(name, "/data")
 	if err != nil {
@@ -120,14 +120,13 @@ func (c *Client) RemoveSkillFile(ctx context.Context, name, file string) error {
 	return c.call(ctx, http.MethodDelete, p, url.Values{"path": {file}}, nil, nil)
 }
 
-// PreviewSkills tells which skills a zip archive has. Nothing of it is kept.
+// PreviewSkills lists the skills in a zip archive. The daemon does not keep the archive.
 func (c *Client) PreviewSkills(ctx context.Context, archive io.Reader, o api.SkillArchive) (api.SkillPreviewList, error) {
 	var l api.SkillPreviewList
 	return l, c.upload(ctx, http.MethodPost, "/skills/preview", archiveQuery(o), archiveType, archive, &l)
 }
 
-// InstallSkills puts skills of a zip archive in their places: all that o names, or
-// none.
+// InstallSkills installs the skills of a zip archive that o selects: all of them, or none on error.
 func (c *Client) InstallSkills(ctx context.Context, archive io.Reader, o api.SkillArchive) (api.SkillList, error) {
 	var l api.SkillList
 	return l, c.upload(ctx, http.MethodPost, "/skills/install", archiveQuery(o), archiveType, archive, &l)
@@ -146,7 +145,8 @@ func archiveQuery(o api.SkillArchive) url.Values {
 	return q
 }
 
-// skillPath is the path of a skill. What is no name would name another path.
+// skillPath returns the URL path of a skill. It refuses an invalid name, which could change the
+// path.
 func skillPath(name, rest string) (string, error) {
 	if !api.ValidSkillName(name) {
 		return "", api.Invalid("name", "%.80q cannot name a skill", name).

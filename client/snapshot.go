@@ -10,8 +10,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Diff returns one page of what a sandbox changed: in its layered workspace, running
-// or not, or in its root, while it runs.
+// Diff returns one page of the changes of a sandbox: in its layered workspace, whether it is
+// running or not, or in its root while it is running.
 func (c *Client) Diff(ctx context.Context, ref string, o api.DiffOptions) (api.Diff, error) {
 	var d api.Diff
 	p, err := sandboxPath(ref, "/diff")
@@ -31,8 +31,8 @@ func (c *Client) Diff(ctx context.Context, ref string, o api.DiffOptions) (api.D
 	return d, c.call(ctx, http.MethodGet, p, q, nil, &d)
 }
 
-// DiffAll walks over every change. It ends after the first error. Each page is of the
-// moment at which it is asked for.
+// DiffAll iterates over all changes. It ends after the first error. Each page shows the state at
+// the time of its request.
 func (c *Client) DiffAll(ctx context.Context, ref string, o api.DiffOptions) iter.Seq2[api.Change, error] {
 	return pages(o.Cursor, func(cursor string) ([]api.Change, string, error) {
 		o := o
@@ -42,14 +42,14 @@ func (c *Client) DiffAll(ctx context.Context, ref string, o api.DiffOptions) ite
 	})
 }
 
-// CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
-// part of it. The answer counts that, without a list.
+// CommitWorkspace makes the changes of an ended sandbox to its layered workspace permanent. The
+// answer has counts and no list.
 func (c *Client) CommitWorkspace(ctx context.Context, ref string) (api.Diff, error) {
 	return c.settle(ctx, ref, "/commit")
 }
 
-// RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
-// workspace. The answer counts that, without a list.
+// RollbackWorkspace discards the changes of an ended sandbox to its layered workspace. The answer
+// has counts and no list.
 func (c *Client) RollbackWorkspace(ctx context.Context, ref string) (api.Diff, error) {
 	return c.settle(ctx, ref, "/rollback")
 }
@@ -63,8 +63,8 @@ func (c *Client) settle(ctx context.Context, ref, verb string) (api.Diff, error)
 	return d, c.call(ctx, http.MethodPost, p, nil, nil, &d)
 }
 
-// CreateSnapshot makes a snapshot of the files of a sandbox, which is paused
-// meanwhile. SandboxSpec.Snapshot starts a sandbox from it.
+// CreateSnapshot creates a snapshot of the files of a sandbox, whose processes are paused in the
+// meantime. SandboxSpec.Snapshot creates a sandbox from it.
 func (c *Client) CreateSnapshot(ctx context.Context, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
 	var snap api.Snapshot
 	p, err := sandboxPath(ref, "/snapshots")
@@ -80,7 +80,7 @@ func (c *Client) Snapshots(ctx context.Context) (api.SnapshotList, error) {
 	return l, c.call(ctx, http.MethodGet, "/snapshots", nil, nil, &l)
 }
 
-// GetSnapshot finds a snapshot by id or name.
+// GetSnapshot returns a snapshot by ID or name.
 func (c *Client) GetSnapshot(ctx context.Context, ref string) (api.Snapshot, error) {
 	var snap api.Snapshot
 	p, err := snapshotPath(ref)
@@ -90,7 +90,7 @@ func (c *Client) GetSnapshot(ctx context.Context, ref string) (api.Snapshot, err
 	return snap, c.call(ctx, http.MethodGet, p, nil, nil, &snap)
 }
 
-// RemoveSnapshot takes a snapshot away. Sandboxes that began with it keep their copies.
+// RemoveSnapshot removes a snapshot. Sandboxes that were created from it keep their copies.
 func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
 	p, err := snapshotPath(ref)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, p, nil, nil, nil)
 }
 
-// snapshotPath is the path of a snapshot.
+// snapshotPath returns the URL path of a snapshot.
 func snapshotPath(ref string) (string, error) {
 	part, err := pathPart("ref", "snapshot", ref)
 	return "/snapshots/" + part, err

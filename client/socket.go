@@ -11,12 +11,12 @@ import (
 	"github.com/coder/websocket"
 )
 
-// socketTimeout bounds how long a daemon may take to answer a handshake or the
-// first message of an attach.
+// socketTimeout limits how long a daemon can take to answer a handshake or the first message of an
+// attach.
 const socketTimeout = 30 * time.Second
 
-// dialSocket opens a WebSocket. ctx bounds the handshake only. onPing, where it
-// is not nil, is called for each of the daemon's pings, while somebody reads.
+// dialSocket opens a WebSocket. ctx limits only the handshake. If onPing is not nil, it is called
+// for each ping of the daemon during a read.
 func (c *Client) dialSocket(ctx context.Context, path string, onPing func()) (*websocket.Conn, error) {
 	o := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header(nil)}
 	if onPing != nil {
@@ -27,8 +27,8 @@ func (c *Client) dialSocket(ctx context.Context, path string, onPing func()) (*w
 	}
 	conn, resp, err := websocket.Dial(ctx, c.url(path, nil), o)
 	if err != nil {
-		// The library leaves the first kilobyte of the body, which holds any error
-		// of the handshake.
+		// The library returns the first kilobyte of the body, which contains any error of the
+		// handshake.
 		if resp != nil && resp.Body != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return nil, decodeError(resp)
 		}

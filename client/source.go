@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// source is the body of an upload. It keeps the reader's own error apart from
-// the transport's, and its type keeps the transport from asking for more of r
-// than Read: r may be anything, and is not closed.
+// source is the body of an upload. It distinguishes the reader's own error from the transport's.
+// Its type hides every method of r except Read from the transport: r can be any reader, and is not
+// closed.
 type source struct {
 	r io.Reader
 
-	mu  sync.Mutex // the transport may still be reading when it reports
+	mu  sync.Mutex // the transport may still read when it returns an error
 	err error
 }
 

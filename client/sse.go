@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// maxEvent bounds one line of an event stream, and the data of one event.
+// maxEvent limits one line of an event stream, and the data of one event.
 const maxEvent = 1 << 20
 
 // sseEvent is one block of an event stream.
@@ -29,9 +29,8 @@ func newSSEReader(r io.Reader) *sseReader {
 	return &sseReader{sc: sc}
 }
 
-// next returns the next block that has an id, a name or data. Comments are
-// passed over. A block that is not ended by an empty line is dropped, as the
-// format wants it; io.EOF is the end.
+// next returns the next block that has an ID, a name or data. It skips comments. It drops a block
+// that does not end with an empty line, as the format requires. io.EOF is the end.
 func (s *sseReader) next() (sseEvent, error) {
 	var ev sseEvent
 	s.data = s.data[:0]

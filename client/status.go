@@ -7,24 +7,23 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Version is what a daemon says about itself.
+// Version is the version information of a daemon.
 type Version struct {
-	// Version is the daemon's.
+	// Version is the daemon's version.
 	Version string `json:"version"`
-	// API is the version of the paths that it serves, such as "v1".
+	// API is the version of the API paths, such as "v1".
 	API string `json:"api"`
 }
 
-// Status returns the daemon's own state. A daemon that is disabled or has no
-// usable engine answers and says so.
+// Status returns the state of the daemon. A daemon that is disabled or has no usable engine answers
+// too, and says so.
 func (c *Client) Status(ctx context.Context) (api.Status, error) {
 	var s api.Status
 	return s, c.call(ctx, http.MethodGet, "/status", nil, nil, &s)
 }
 
-// Standing is Status for callers that poll and want no error: a daemon
-// that cannot be asked is a status too, with the reason why. What it says of engine and
-// sandboxes is then nothing.
+// Standing is Status for callers that poll and do not want an error: if the daemon cannot be
+// reached, the status says why. Its engine and sandbox fields are then empty.
 func (c *Client) Standing(ctx context.Context) api.Status {
 	before := c.reached.Load()
 	s, err := c.Status(ctx)
@@ -43,7 +42,7 @@ func (c *Client) Standing(ctx context.Context) api.Status {
 	return s
 }
 
-// Doctor returns the verdict for each engine on the daemon's machine.
+// Doctor returns the report of each engine on the daemon's machine.
 func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
 	var d api.Doctor
 	return d, c.call(ctx, http.MethodGet, "/doctor", nil, nil, &d)

@@ -11,25 +11,24 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Event is one thing that a streamed exec said: output, or its end.
+// Event is one message of a streamed exec: output, or its end.
 type Event struct {
-	// Stream is where Data came from; empty with Exit.
+	// Stream is the stream that Data belongs to. It is empty with Exit.
 	Stream api.Stream
-	// Seq counts the output events of both streams together from 0, in the order
-	// in which the output was read from the program.
+	// Seq counts the output events of both streams together from 0, in the order in which the
+	// output was read from the program.
 	Seq  uint64
 	Data []byte
-	// Exit is the result, without the output that was streamed. It comes last.
+	// Exit is the result without the streamed output. It comes last.
 	Exit *api.Result
 }
 
-// Stream is a running program whose input and output are streamed. One
-// goroutine at a time may call Recv; the other methods may be called from any.
-// A program whose output is not received is held up, and never buffered.
+// Stream is a running program with streamed input and output. Only one goroutine at a time can call
+// Recv. The other methods can be called from any goroutine. If the output is not received, the
+// program blocks: output is not buffered without limit.
 //
-// The stream lives no longer than the context that it was made with. When it is
-// closed or breaks before the end, an exec goes on without it, its output in
-// the logs; a run is ended and its sandbox removed.
+// A stream ends when the context that it was created with ends. When it is closed or breaks early,
+// an exec continues and its output goes to the logs. A run is ended, and its sandbox is removed.
 type Stream struct {
 	c       *Client
 	conn    *websocket.Conn
@@ -38,11 +37,11 @@ type Stream struct {
 	execID  string
 	sandbox *api.Sandbox
 	next    uint64
-	end     error // what Recv returns for good
+	end     error // the final error of Recv
 	close   func()
 }
 
-// What is read of one message at most, and how much of stdin is in one.
+// Maximum size of a message, and of the stdin in one message.
 const (
 	maxMessage = 16 << 20
 	stdinFrame = 64 << 10
@@ -61,10 +60,10 @@ func (c *Client) ExecStream(ctx context.Context, ref string, req api.ExecRequest
 	return c.openStream(ctx, p, api.ClientMessage{Exec: &req}, nil)
 }
 
-// RunStream makes a sandbox, starts a program in it and returns when it has been
-// executed. The daemon removes the sandbox when the program or the stream ends,
-// unless the request says Keep. step, where it is not nil, is called with the
-// name of each step of the create, from the calling goroutine.
+// RunStream creates a sandbox, starts a program in it and returns when the program has been
+// executed. The daemon removes the sandbox when the program or the stream ends, unless the request
+// sets Keep. If step is not nil, it is called with the name of each step of the create, from the
+// calling goroutine.
 func (c *Client) RunStream(ctx context.Context, req api.RunRequest, step func(string)) (*Stream, error) {
 	if err := checkRun(req); err != nil {
 		return nil, err
@@ -119,10 +118,10 @@ func (s *Stream) begin(first api.ClientMessage, step func(string)) error {
 	}
 }
 
-// ExecID is the id of the process, under which its output stays in the logs.
+// ExecID returns the ID of the process, which the logs use too.
 func (s *Stream) ExecID() string { return s.execID }
 
-// Sandbox is the record of a run's sandbox; nil for an exec.
+// Sandbox returns the record of a run's sandbox. It is nil for an exec.
 func (s *Stream) Sandbox() *api.Sandbox { return s.sandbox }
 
 // Recv waits for the next event. After the event with Exit it returns io.EOF.
@@ -138,7 +137,7 @@ func (s *Stream) Recv() (Event, error) {
 			s.end = m.Error
 		case m.Exit != nil:
 			s.end = io.EOF
-			// The daemon closes after this, so the handshake ends at once.
+			// The daemon closes after this message, so the closing handshake is short.
 			s.conn.Close(websocket.StatusNormalClosure, "")
 			s.close()
 			return Event{Exit: m.Exit}, nil
@@ -148,8 +147,7 @@ func (s *Stream) Recv() (Event, error) {
 	return Event{}, s.end
 }
 
-// Copy writes all output to stdout and stderr, either of which may be nil, and
-// returns the result.
+// Copy writes all output to stdout and stderr, either of which can be nil, and returns the result.
 func (s *Stream) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	for {
 		ev, err := s.Recv()
@@ -165,7 +163,7 @@ func (s *Stream) Copy(stdout, stderr io.Writer) (*api.Result, error) {
 	}
 }
 
-// outputOf is where the output of one of the two streams goes.
+// outputOf returns the writer of one of the two streams.
 func outputOf(s api.Stream, stdout, stderr io.Writer) io.Writer {
 	w := stdout
 	if s == api.Stderr {
@@ -190,10 +188,10 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite ends the program's stdin.
+// CloseWrite closes the program's stdin.
 func (s *Stream) CloseWrite() error { return s.send(api.ClientMessage{CloseStdin: true}) }
 
-// Resize changes the program's terminal.
+// Resize changes the size of the program's terminal.
 func (s *Stream) Resize(rows, cols uint16) error {
 	return s.send(resizeMessage(rows, cols))
 }
@@ -202,7 +200,7 @@ func resizeMessage(rows, cols uint16) api.ClientMessage {
 	return api.ClientMessage{Resize: &api.Size{Rows: rows, Cols: cols}}
 }
 
-// Signal sends a signal, named as in Result.Signal, to the program's group.
+// Signal sends a signal to the program's process group. name is as in Result.Signal.
 func (s *Stream) Signal(name string) error {
 	m, err := signalMessage(name)
 	if err != nil {
@@ -211,7 +209,7 @@ func (s *Stream) Signal(name string) error {
 	return s.send(m)
 }
 
-// signalMessage asks for a signal.
+// signalMessage returns the message that requests a signal.
 func signalMessage(name string) (m api.ClientMessage, err error) {
 	if api.SignalNumber(name) == 0 {
 		return m, api.Invalid("signal", "%q is no signal", name).WithHint(`give a name such as "TERM"`)
@@ -219,8 +217,7 @@ func signalMessage(name string) (m api.ClientMessage, err error) {
 	return api.ClientMessage{Signal: name}, nil
 }
 
-// Close leaves the stream; see Stream for what becomes of the program. It is
-// idempotent.
+// Close closes the stream. See Stream for what happens to the program. Close is idempotent.
 func (s *Stream) Close() error {
 	s.close()
 	return nil
@@ -228,7 +225,7 @@ func (s *Stream) Close() error {
 
 func (s *Stream) send(m api.ClientMessage) error { return s.c.sendMessage(s.ctx, s.conn, m) }
 
-// read returns the next message: one of the two is set.
+// read returns the next message. One of the two results is set.
 func (s *Stream) read() (*api.ServerMessage, *Event, error) {
 	kind, data, err := s.conn.Read(s.ctx)
 	if err != nil {
@@ -251,7 +248,7 @@ func (s *Stream) read() (*api.ServerMessage, *Event, error) {
 
 func (s *Stream) broken(err error) error { return s.c.socketFailed(s.ctx, err) }
 
-// decodeMessage reads a text frame of the daemon's.
+// decodeMessage decodes a text frame from the daemon.
 func decodeMessage(data []byte) (*api.ServerMessage, error) {
 	var m api.ServerMessage
 	if err := decode(data, &m); err != nil {
@@ -260,7 +257,7 @@ func decodeMessage(data []byte) (*api.ServerMessage, error) {
 	return &m, nil
 }
 
-// decodeFrame reads a binary frame of the daemon's. The event shares data.
+// decodeFrame decodes a binary frame from the daemon. The event shares data.
 func decodeFrame(data []byte) (*Event, error) {
 	if len(data) < api.FrameHeaderLen {
 		return nil, brokenAnswer("the daemon sent an output frame of %d bytes", len(data))

@@ -20,21 +20,19 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// ErrNotRunning is the cause of an error for a daemon that is not there: no
-// socket, or no listener at it. It is never the cause where a daemon
-// exists and refuses this caller.
+// ErrNotRunning is the cause of an error when no daemon is running: the socket is missing, or no
+// process listens on it. It is never the cause if a daemon is running and refuses this caller.
 var ErrNotRunning = errors.New("no daemon is listening")
 
-// What is read of an answer at most. An exec's two streams are the largest, and
-// JSON may write each of their bytes as several.
+// Maximum sizes of answers. The two streams of an exec are the largest part, and JSON can encode
+// each of their bytes as several.
 const (
 	maxAnswer = 512 << 20
 	maxLine   = 16 << 20
 	maxError  = 1 << 20
 )
 
-// call sends in as JSON, where it is not nil, and decodes the answer into out,
-// where that is not nil.
+// call sends in as JSON if it is not nil, and decodes the answer into out if that is not nil.
 func (c *Client) call(ctx context.Context, method, path string, q url.Values, in, out any) error {
 	resp, err := c.sendJSON(ctx, method, path, q, in, "application/json")
 	if err != nil {
@@ -51,9 +49,9 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, in
 	return decode(data, out)
 }
 
-// callKeyed is call for a request that makes something under an id that the
-// caller chose, which makes it safe to repeat. When the connection breaks, so
-// that the outcome is unknown, it is sent a second time.
+// callKeyed is call for a request that creates something under an ID that the caller chose, so it
+// is safe to repeat. If the connection breaks and the outcome is unknown, the request is sent a
+// second time.
 func (c *Client) callKeyed(ctx context.Context, id, path string, in, out any) error {
 	err := c.call(ctx, http.MethodPost, path, nil, in, out)
 	if id != "" && errors.Is(err, errBroken) && !errors.Is(err, errSilent) && ctx.Err() == nil {
@@ -62,23 +60,22 @@ func (c *Client) callKeyed(ctx context.Context, id, path string, in, out any) er
 	return err
 }
 
-// lines is call for an answer of JSON lines, each given to fn.
+// lines is call for an answer of JSON lines. It calls fn with each line.
 func (c *Client) lines(ctx context.Context, method, path string, q url.Values, in any, fn func([]byte) error) error {
 	resp, err := c.sendJSON(ctx, method, path, q, in, "application/x-ndjson")
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() // what is left of a long answer is not worth reading
+	defer resp.Body.Close() // the rest of a long answer is not worth reading
 	return c.scan(ctx, resp.Body, fn)
 }
 
-// scan gives each line of an answer that is not empty to fn. A line without its
-// end is one that broke off.
+// scan calls fn with each non-empty line of an answer. A line without a line end was cut off.
 func (c *Client) scan(ctx context.Context, body io.Reader, fn func([]byte) error) error {
 	return c.scanTo(ctx, body, maxLine, fn)
 }
 
-// scanTo is scan for lines of at most so many bytes.
+// scanTo is scan with a maximum line length in bytes.
 func (c *Client) scanTo(ctx context.Context, body io.Reader, longest int, fn func([]byte) error) error {
 	sc := bufio.NewScanner(body)
 	sc.Buffer(make([]byte, 0, 64<<10), longest)
@@ -125,14 +122,13 @@ func (c *Client) sendJSON(ctx context.Context, method, path string, q url.Values
 	return c.send(ctx, method, path, q, body, h)
 }
 
-// send makes one request. The response is a success, and its body is the
-// caller's to close.
+// send sends one request. The response is a success, and the caller closes its body.
 func (c *Client) send(ctx context.Context, method, path string, q url.Values, body io.Reader, h http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.url(path, q), body)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInvalid, "make request: %w", err)
 	}
-	// Without it the transport may send a request a second time.
+	// With GetBody set, the transport could send a request a second time.
 	req.GetBody = nil
 	req.Header = c.header(h)
 	resp, err := c.http.Do(req)
@@ -166,11 +162,10 @@ func (c *Client) header(h http.Header) http.Header {
 	return h
 }
 
-// plainToTLS is what a server of Go's answers to plain HTTP where TLS is spoken.
+// plainToTLS is the answer of a Go server to plain HTTP on a TLS port.
 const plainToTLS = "Client sent an HTTP request to an HTTPS server"
 
-// decodeError turns an answer that is not a success back into the error that
-// the daemon meant.
+// decodeError converts an answer that is not a success to the daemon's error.
 func decodeError(resp *http.Response) error {
 	data, err := readBounded(resp.Body, maxError)
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
@@ -196,14 +191,14 @@ func decodeError(resp *http.Response) error {
 	return w.Error
 }
 
-// dialError marks an error of connecting, as against one of a connection.
+// dialError marks an error of connecting, in contrast to an error of an open connection.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// failed classifies an error of the transport. The text of err is not part of
-// the message: it may hold the URL with a path of the caller.
+// failed classifies an error of the transport. The message does not contain the text of err, which
+// may contain the URL with a path of the caller.
 func (c *Client) failed(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
@@ -246,13 +241,13 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	return e
 }
 
-// notRunning is a cause that is both ErrNotRunning and what the system said.
+// notRunning is a cause that wraps both ErrNotRunning and the system's error.
 type notRunning struct{ err error }
 
 func (e notRunning) Error() string   { return e.err.Error() }
 func (e notRunning) Unwrap() []error { return []error{ErrNotRunning, e.err} }
 
-// rootCause leaves out the operation's decoration, which repeats the address.
+// rootCause removes the description of the operation, which repeats the address.
 func rootCause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
@@ -260,21 +255,21 @@ func rootCause(err error) error {
 	return err
 }
 
-// wsaConnRefused is what Windows says instead of ECONNREFUSED.
+// wsaConnRefused is the ECONNREFUSED of Windows.
 const wsaConnRefused = syscall.Errno(10061)
 
 func connectionRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || runtime.GOOS == "windows" && errors.Is(err, wsaConnRefused)
 }
 
-// brokenAnswer is for what no correct daemon says.
+// brokenAnswer is the error for an answer that no correct daemon sends.
 func brokenAnswer(format string, args ...any) *api.Error {
 	return api.Errorf(api.CodeInternal, format, args...).
 		WithHint("client and daemon may be of versions that do not fit together")
 }
 
-// decode reads one JSON value of the daemon's. Unknown fields are ignored: a
-// newer daemon may say more.
+// decode decodes one JSON value from the daemon. It ignores unknown fields, because a newer daemon
+// may send more.
 func decode(data []byte, out any) error {
 	if err := json.Unmarshal(data, out); err != nil {
 		return brokenAnswer("the daemon's answer is not understood: %w", err)
@@ -293,8 +288,7 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// drop reads the little that may be left, so that the connection can be used
-// again, and closes.
+// drop reads the rest of a short body, so that the connection can be reused, and closes it.
 func drop(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 4<<10)
 	body.Close()

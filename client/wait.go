@@ -9,14 +9,13 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// maxWait is the longest wait that one request asks for.
+// maxWait is the longest wait of one request.
 const maxWait = time.Minute
 
-// WaitProcess waits until a process has ended, or is ready where that is asked
-// for, and returns its record. It waits as long as TimeoutMS says, or as ctx
-// lasts when that is 0; the record tells whether it was long enough. A connection
-// that breaks meanwhile is made again, as for what is followed; the first one that
-// cannot be made is an error at once.
+// WaitProcess waits until a process has ended, or is ready if that is requested, and returns its
+// record. It waits for TimeoutMS or, if that is 0, until ctx ends. The record says whether the
+// condition was met. A connection that breaks is replaced, as in calls that follow something. If
+// the first connection fails, WaitProcess returns the error at once.
 func (c *Client) WaitProcess(ctx context.Context, ref, id string, w api.WaitRequest) (api.Process, error) {
 	path, err := processPath(ref, id, "/wait")
 	if err != nil {
@@ -41,7 +40,7 @@ func (c *Client) WaitProcess(ctx context.Context, ref, id string, w api.WaitRequ
 		case over:
 			return p, nil
 		default:
-			// A server that answers early is asked again, at no more than a human's pace.
+			// If the server answers early, ask again after a short pause.
 			if err := pause(ctx, 100*time.Millisecond-time.Since(began)); err != nil {
 				return p, c.failed(ctx, err)
 			}
@@ -49,17 +48,17 @@ func (c *Client) WaitProcess(ctx context.Context, ref, id string, w api.WaitRequ
 	}
 }
 
-// waiting is one wait over all its requests.
+// waiting is the state of one wait over all its requests.
 type waiting struct {
 	c        *Client
 	path     string
 	w        api.WaitRequest
-	deadline time.Time // zero is none
-	met      bool      // a daemon has been there
+	deadline time.Time // zero is no deadline
+	met      bool      // a daemon has answered
 	back     backoff
 }
 
-// once asks once, and reports whether the wait is over.
+// once sends one request, and reports whether the wait is over.
 func (k *waiting) once(ctx context.Context) (p api.Process, over bool, err error) {
 	one := api.WaitRequest{Ready: k.w.Ready, TimeoutMS: maxWait.Milliseconds()}
 	if !k.deadline.IsZero() {
@@ -75,11 +74,11 @@ func (k *waiting) once(ctx context.Context) (p api.Process, over bool, err error
 	return p, over || p.State.Ended() || k.w.Ready && settled(p), nil
 }
 
-// again waits before the next attempt, after one that failed with err. It returns
-// what ends the wait; no attempt is made behind the deadline.
+// again waits before the next attempt, after an attempt that failed with err. It returns the error
+// that ends the wait. No attempt is made after the deadline.
 func (k *waiting) again(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*api.Error](err)
-	// Only the daemon's own errors have an id.
+	// Only the daemon's own errors have a request ID.
 	k.met = k.met || errors.Is(err, errBroken) || ok && e.Retryable && e.RequestID != ""
 	if !k.met || k.c.noReconnect || !passing(err) || ctx.Err() != nil {
 		return err
@@ -93,13 +92,13 @@ func (k *waiting) again(ctx context.Context, err error) error {
 	if aerr := k.c.await(within, &k.back, err); ctx.Err() != nil {
 		return aerr
 	} else if aerr != nil {
-		return err // which says more than that the time is up
+		return err // more specific than an expired deadline
 	}
 	return nil
 }
 
-// settled reports whether it is known if a process is ready. One whose
-// readiness timed out goes on, and says so in Reason.
+// settled reports whether the readiness of a process is decided. A process whose readiness check
+// timed out continues, and its Reason says so.
 func settled(p api.Process) bool {
 	return p.State == api.ProcessReady || p.State == api.ProcessRunning && p.Reason != ""
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// CreateWorkspace makes a named workspace. One that a sandbox asks for by a name
-// that is free is made as well; this is for one that is to have bounds or labels
-// of its own.
+// CreateWorkspace creates a named workspace. A create of a sandbox also creates a workspace with an
+// unused name. Use CreateWorkspace to set its limits or labels.
 func (c *Client) CreateWorkspace(ctx context.Context, spec api.WorkspaceSpec) (api.WorkspaceInfo, error) {
 	var info api.WorkspaceInfo
 	return info, c.call(ctx, http.MethodPost, "/workspaces", nil, spec, &info)
@@ -22,9 +21,9 @@ func (c *Client) Workspaces(ctx context.Context) (api.WorkspaceList, error) {
 	return l, c.call(ctx, http.MethodGet, "/workspaces", nil, nil, &l)
 }
 
-// GetWorkspace tells what is on record about a named workspace, and how full it
-// is where the daemon can say so without a walk. An empty tenant is the caller's
-// own; another's is for the operator.
+// GetWorkspace returns the record of a named workspace, and its usage if the daemon can get it
+// without a walk of the directory tree. An empty tenant is the caller's own. Only the operator can
+// name another tenant.
 func (c *Client) GetWorkspace(ctx context.Context, tenant, name string) (api.WorkspaceInfo, error) {
 	var info api.WorkspaceInfo
 	p, err := workspacePath(name)
@@ -34,8 +33,8 @@ func (c *Client) GetWorkspace(ctx context.Context, tenant, name string) (api.Wor
 	return info, c.call(ctx, http.MethodGet, p, ofTenant(tenant), nil, &info)
 }
 
-// RemoveWorkspace removes a named workspace with all that is in it. One that a
-// sandbox has is api.ErrConflict.
+// RemoveWorkspace removes a named workspace with all its content. If a sandbox uses it, the error
+// is api.ErrConflict.
 func (c *Client) RemoveWorkspace(ctx context.Context, tenant, name string) error {
 	p, err := workspacePath(name)
 	if err != nil {
@@ -44,8 +43,8 @@ func (c *Client) RemoveWorkspace(ctx context.Context, tenant, name string) error
 	return c.call(ctx, http.MethodDelete, p, ofTenant(tenant), nil, nil)
 }
 
-// workspacePath is the path of a workspace. What is no name would name another
-// path.
+// workspacePath returns the URL path of a workspace. It refuses an invalid name, which could change
+// the path.
 func workspacePath(name string) (string, error) {
 	if !api.ValidName(name) {
 		return "", api.Invalid("name", "%.80q is not the name of a workspace", name).

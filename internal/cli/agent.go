@@ -150,7 +150,7 @@ func (a *app) printStatus(st api.Status) error {
 	return a.printLines(text)
 }
 
-// problemLines are the lines that tell of a problem, and how to mend it.
+// problemLines returns the lines that describe a problem and how to fix it.
 func problemLines(indent string, p api.Problem) string {
 	text := fmt.Sprintf("%sproblem: %s\n", indent, oneLine(p.What))
 	if p.Mend != "" {

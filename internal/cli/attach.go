@@ -178,7 +178,7 @@ func (j *join) redraw() {
 	_ = j.remote.Resize(rows, cols)
 }
 
-// explainConflict adds what helps against an input that somebody else has.
+// explainConflict adds a hint to the error for an input that another client holds.
 func (j *join) explainConflict(err error, f joinFlags) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if ok && e.Code == api.CodeConflict && !f.exclusive {

@@ -1,6 +1,6 @@
-// Package cli is the command line: verbs, flags and output. It reaches a
-// sandbox only through the client, whether that speaks to a daemon or to the
-// same core started in this process by its caller.
+// Package cli implements the command line: commands, flags and output. It accesses sandboxes only
+// through package client, which connects to a daemon or to the same core that the caller of this
+// package started in this process.
 package cli
 
 import (
@@ -60,13 +60,13 @@ type ServeOptions struct {
 	// HostNames are names by which callers over TCP may call the daemon, and Origins
 	// the browser origins whose pages may.
 	HostNames, Origins []string
-	// TLSCert and TLSKey are files of a certificate and its key; empty is none.
+	// TLSCert and TLSKey are the files of a certificate and its key. Empty is no TLS.
 	TLSCert, TLSKey string
-	// Home is the daemon's directory; empty is that of the environment, or the default.
+	// Home is the daemon's home directory. Empty is that of the environment, or the default.
 	Home string
-	// Config is the path of the operator's rules; empty is none.
+	// Config is the path of the operator's rules. Empty is no file.
 	Config string
-	// Settings is the path of the settings file; empty is none.
+	// Settings is the path of the settings file. Empty is no file.
 	Settings string
 	// JSON asks for a log of JSON lines.
 	JSON bool
@@ -78,7 +78,7 @@ type BoxOptions struct {
 	// Address is where connections come in; empty leaves it to the daemon.
 	Address string
 	Port    int
-	// In and Out are the control connection, where it is on stdio; nil is none.
+	// In and Out are the control connection if it uses stdio, and nil otherwise.
 	In  io.Reader
 	Out io.Writer
 }

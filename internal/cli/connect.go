@@ -155,8 +155,8 @@ func (a *app) dial(host string) (*connection, error) {
 	return &connection{Client: c, close: c.Close}, nil
 }
 
-// nobodyListens is true when the socket is missing or was left behind by a
-// daemon that is gone. A socket that refuses this user is an error.
+// nobodyListens reports whether the socket is missing or was left behind by a daemon that ended. A
+// socket that refuses this user is an error.
 func nobodyListens(socket string) (bool, error) {
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return true, nil

@@ -50,9 +50,8 @@ func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
 
 func clampSize(n int) uint16 { return uint16(min(max(n, 0), 1<<16-1)) }
 
-// wantStdin decides whether the command reads this process's input: when it is
-// not a terminal, or when the user asked for it. A command that nobody meant to
-// type into must not wait for a terminal.
+// wantStdin decides whether the command reads this process's input: if it is not a terminal, or if
+// the user requested it. A command without intended input must not wait for a terminal.
 func (a *app) wantStdin(f attachFlags) bool {
 	if a.stdio.In == nil {
 		return false
@@ -136,7 +135,7 @@ func (t *attachment) run() (*api.Result, error) {
 	res, err := t.pumpOutput()
 	err = errors.Join(err, t.out.flush())
 	close(done)
-	_ = t.stream.Close() // a signal that is being sent to nobody ends with it
+	_ = t.stream.Close() // ends a signal request that is stuck
 	pumps.Wait()
 	return res, err
 }
@@ -172,7 +171,7 @@ func (t *attachment) pumpInput() {
 func (t *attachment) pumpSignals(done <-chan struct{}) {
 	var last time.Time
 	interrupts := 0
-	t.resize() // what changed while nobody looked
+	t.resize() // the size may have changed in the meantime
 	for {
 		var s os.Signal
 		select {

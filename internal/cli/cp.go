@@ -181,8 +181,8 @@ func (c *copier) target(ctx context.Context, ref, dst, base string, onlyContent 
 	return clean, nil
 }
 
-// baseName is the name that a copy gets in a directory: for "." and ".." that of
-// the directory they are.
+// baseName returns the name of a copy in a directory. For "." and ".." it is the name of that
+// directory.
 func baseName(src string) string {
 	if abs, err := filepath.Abs(src); err == nil {
 		src = abs
@@ -201,7 +201,7 @@ func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (api.TarReport
 		packed <- err
 	}()
 	got, err := c.conn.TarIn(ctx, ref, dst, c.tar.in(false), r)
-	r.CloseWithError(context.Canceled) // a packer that nobody reads from ends
+	r.CloseWithError(context.Canceled) // ends a packer that is no longer read
 	perr := <-packed
 	if perr != nil && !errors.Is(perr, context.Canceled) {
 		return got, perr

@@ -137,7 +137,7 @@ func (f *dockerFlags) mounts(abs absolute) ([]api.Mount, error) {
 	return mounts, nil
 }
 
-// net is the network that is asked for: that of --net, or what --network means.
+// net returns the requested network: the value of --net, or what --network means.
 func (f *dockerFlags) net(given string) (string, error) {
 	switch {
 	case len(f.publish) > 0:

@@ -61,8 +61,8 @@ func (a *app) hold(ctx context.Context, conn *connection, spec api.SandboxSpec) 
 	return nil
 }
 
-// endOf is closed when an input ends that somebody holds open. A terminal and a
-// file do not tell: who reads a terminal in the background is stopped, and
+// endOf returns a channel that is closed when an input ends that another process holds open.
+// Terminals and files are excluded: a background process that reads a terminal is stopped, and
 // /dev/null has always ended.
 func endOf(in io.Reader) <-chan struct{} {
 	if in == nil {

@@ -33,8 +33,8 @@ Without a daemon, these commands use the home directly.`,
 	return c
 }
 
-// withImages calls do with the daemon, or with the core in this process where
-// there is none: images belong to the home.
+// withImages calls do with the daemon or, if none is running, with the core in this process: images
+// belong to the home directory.
 func (a *app) withImages(c *cobra.Command, do func(context.Context, *connection) error) (err error) {
 	ctx, cancel := interruptible(c.Context())
 	defer cancel()
@@ -124,7 +124,7 @@ func imageRef(ctx context.Context, conn *connection, ref string) (string, error)
 	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), clip(ref)).WithHint("write more of it, or a name")
 }
 
-// usedAgo is when an image was last used, for people.
+// usedAgo returns when an image was last used, for display.
 func usedAgo(im api.Image) string {
 	if im.UsedAt == nil {
 		return "-"

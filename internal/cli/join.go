@@ -204,7 +204,7 @@ func (j *join) pumpInput(done <-chan struct{}) {
 	}
 }
 
-// asksToLeave finds a ctrl-c, which a raw terminal gives to nobody.
+// asksToLeave finds a ctrl-c, which a terminal in raw mode does not turn into a signal.
 func asksToLeave(p []byte) bool {
 	for _, b := range p {
 		if b == 3 {
@@ -237,7 +237,7 @@ func (j *join) send(p []byte, done <-chan struct{}) {
 	}
 }
 
-// readInput reads standard input until it ends, or nobody takes what it reads.
+// readInput reads standard input until it ends or its reader has gone.
 func readInput(in io.Reader, to chan<- []byte, done <-chan struct{}) {
 	defer close(to)
 	for {
@@ -259,7 +259,7 @@ func readInput(in io.Reader, to chan<- []byte, done <-chan struct{}) {
 // pumpSignals follows the terminal's size, and takes a signal that ends this
 // process as a wish to leave.
 func (j *join) pumpSignals(done <-chan struct{}) {
-	j.resize() // what changed while nobody looked
+	j.resize() // the size may have changed in the meantime
 	for {
 		var s os.Signal
 		select {

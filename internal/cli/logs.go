@@ -191,8 +191,8 @@ func (a *app) logEntry(out output, shown *logView, e api.LogEntry) error {
 	return out.write(e.Stream, shown.lines(e))
 }
 
-// untilInterrupted is the result of what goes on until somebody ends it: an
-// interrupt is its end, of which nothing needs to be said.
+// untilInterrupted returns the result of a command that runs until it is interrupted. An interrupt
+// is its normal end and needs no message.
 func untilInterrupted(ctx context.Context, follows bool, err error) error {
 	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || api.CodeOf(err) == api.CodeCanceled) {
 		return statusError(exitSignal + api.SignalNumber("INT"))

@@ -86,7 +86,7 @@ func (a *app) list(ctx context.Context, conn *connection, o api.ListOptions, qui
 	return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "IMAGE", "ENGINE", "AGE", "EXPIRES"}, rows)
 }
 
-// expires is how long the lease of a sandbox lasts from now, if nobody uses it.
+// expires returns how long the lease of a sandbox lasts from now, if it is not used.
 func expires(sb api.Sandbox, now time.Time) string {
 	if sb.ExpiresAt == nil || !live(sb.State) {
 		return "-"

@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// namingFlags say which sandbox is meant by who asks, as they were typed.
+// namingFlags are the flags that select a sandbox by identity, as they were typed.
 type namingFlags struct {
 	template string
 	identity []string

@@ -31,8 +31,8 @@ func (s *showing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush shows what is held, for nothing that belongs to it will come, and puts
-// colours back: what is written next is somebody else's.
+// flush writes what is held back, because the rest of it will not come, and resets colors: other
+// output follows.
 func (s *showing) flush() error {
 	if err := s.write(nil, true); err != nil || !s.tinted {
 		return err
@@ -162,5 +162,5 @@ func (o output) flush() error {
 	return nil
 }
 
-// rawUsage is that of the flag --raw.
+// rawUsage is the usage text of the flag --raw.
 const rawUsage = "on a terminal, pass control characters of the output through (default: print them)"

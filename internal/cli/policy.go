@@ -187,7 +187,7 @@ func (f *explainFlags) question(set func(string) bool, a *app, args []string) (a
 		if q.Verb == "" {
 			q.Verb = "run"
 		}
-		if q.Verb != "run" { // in a sandbox that exists: who asks says which one
+		if q.Verb != "run" { // in an existing sandbox: the user names it
 			q.Exec.Naming, q.Spec.Naming = q.Spec.Naming, api.Naming{}
 		}
 	}

@@ -38,7 +38,7 @@ func applyRules(s *api.SandboxSpec, texts []string) error {
 	return nil
 }
 
-// holderOf is the deepest mount or workspace below which p lies; nil is none.
+// holderOf returns the deepest mount or workspace that contains p, or nil.
 func holderOf(s *api.SandboxSpec, p string) (rules *[]api.PathRule, target string) {
 	for i := range s.Mounts {
 		if t := path.Clean(s.Mounts[i].Target); strings.HasPrefix(p, t+"/") && len(t) > len(target) {
@@ -58,8 +58,8 @@ func holderOf(s *api.SandboxSpec, p string) (rules *[]api.PathRule, target strin
 	return &s.Workspace.Rules, at
 }
 
-// splitMount splits SRC:DST[:MODE] at its colons, but for the one behind the
-// drive of a Windows path, which is for the daemon to refuse or to take.
+// splitMount splits SRC:DST[:MODE] at its colons, except for the one after the drive of a Windows
+// path. The daemon accepts or refuses such a path.
 func splitMount(s string) []string {
 	parts := strings.Split(s, ":")
 	drive := len(parts) > 2 && len(parts[0]) == 1 && strings.ContainsAny(strings.ToLower(parts[0]), "abcdefghijklmnopqrstuvwxyz")

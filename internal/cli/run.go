@@ -175,8 +175,8 @@ func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err e
 	return a.result(t, f.quiet)
 }
 
-// runtimeFor is where a run happens: a kept sandbox needs somebody to keep it.
-// The flag that asks for that is keeps; empty if there is none.
+// runtimeFor returns where a run executes. A kept sandbox requires a daemon. keeps is the flag that
+// requires one, or empty.
 func (a *app) runtimeFor(ctx context.Context, keeps string) (*connection, error) {
 	if keeps == "" {
 		return a.daemonOrInProcess(ctx, true)
@@ -211,8 +211,8 @@ func (a *app) runCollected(ctx context.Context, conn *connection, req api.RunReq
 	return finish(&res.Result)
 }
 
-// collectStdin is the whole input of a command whose result is collected. Only
-// on request: an input that nobody closes would hold the command up for ever.
+// collectStdin returns the complete input of a command whose result is collected. It reads only on
+// request, because an input that is never closed would block the command indefinitely.
 func (a *app) collectStdin(f attachFlags) (api.Bytes, error) {
 	if !f.interactive || a.stdio.In == nil {
 		return nil, nil

@@ -220,7 +220,7 @@ func withChanges(d api.Diff, before []api.Change) api.Diff {
 	return d
 }
 
-// slash is the path of a change, with a slash behind that of a directory.
+// slash returns the path of a change, with a trailing slash for a directory.
 func slash(ch api.Change) string {
 	if ch.Type == api.TypeDir {
 		return ch.Path + "/"

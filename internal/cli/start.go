@@ -88,7 +88,7 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	workdir(flags)
 }
 
-// spec makes the request, but for the command.
+// spec returns the request without the command.
 func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error) {
 	spec := api.ProcessSpec{
 		ExecRequest: api.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},

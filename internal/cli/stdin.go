@@ -41,8 +41,8 @@ The process must have been started with --open-stdin or --tty.`,
 	return c
 }
 
-// stdinFor is what is sent. Who closes an input from a terminal has nothing more
-// to say: waiting for a ctrl-d would look like a hang.
+// stdinFor returns the input to send. With --close, it does not read a terminal: waiting for a
+// ctrl-d would look like a hang.
 func (a *app) stdinFor(end bool) io.Reader {
 	_, tty := terminalOf(a.stdio.In)
 	if a.stdio.In == nil || end && tty {

@@ -23,7 +23,7 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// formatAge is a duration in its largest unit, for people.
+// formatAge returns a duration in its largest unit, for display.
 func formatAge(d time.Duration) string {
 	switch {
 	case d < time.Minute:

@@ -103,8 +103,8 @@ func stopProcess(ctx context.Context, conn *connection, r processRef, grace time
 	return endProcess(ctx, conn, r, "KILL", 0)
 }
 
-// endProcess sends a signal and waits for the end, for so long; 0 is without end. One that
-// has ended by itself is no error.
+// endProcess sends a signal and waits for the end for the given time; 0 waits without a limit. A
+// process that has already ended is not an error.
 func endProcess(ctx context.Context, conn *connection, r processRef, signal string, wait time.Duration) (api.Process, error) {
 	err := conn.SignalProcess(ctx, r.sandbox, r.process, api.SignalRequest{Signal: signal})
 	if errors.Is(err, &api.Error{Code: api.CodeState}) {

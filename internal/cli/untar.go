@@ -230,8 +230,8 @@ func (u *untar) makeParents(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// clear makes room for an entry: what has its name and is not a directory goes,
-// so that nothing is ever written through a link.
+// clear prepares the path of an entry: it removes an existing file that is not a directory, so that
+// nothing is ever written through a link.
 func (u *untar) clear(name string) error {
 	info, err := u.root.Lstat(name)
 	switch {

@@ -199,7 +199,7 @@ func (v imageView) Tag() string {
 	return tag
 }
 
-// Size is what the image occupies, for people.
+// Size returns the disk space of the image, for display.
 func (v imageView) Size() string { return formatSize(v.SizeBytes) }
 
 // splitTag cuts a reference at its tag. A colon before a slash is of a port.

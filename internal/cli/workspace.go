@@ -166,7 +166,7 @@ func workspaceRow(w api.WorkspaceInfo, now time.Time) []string {
 		row[5] = formatAge(now.Sub(*w.UsedAt)) + " ago"
 	}
 	if w.State != "" {
-		row[5] = string(w.State) // nobody can use it
+		row[5] = string(w.State) // it cannot be used
 	}
 	return row
 }

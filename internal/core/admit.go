@@ -9,9 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Authenticate names the caller who showed an API key. live ends when the key does,
-// with the error that the caller then gets as its cause; it is nil where the key is
-// none.
+// Authenticate returns the caller of an API key. live ends when the key is revoked or expires, and
+// its cause is the error for the caller. It is nil if the token is not a key.
 func (s *Service) Authenticate(token string) (caller Caller, live context.Context, err error) {
 	if s.opts.Keys == nil {
 		return Caller{}, nil, api.Errorf(api.CodeUnauthenticated, "the request shows no valid token").
@@ -24,8 +23,8 @@ func (s *Service) Authenticate(token string) (caller Caller, live context.Contex
 	return policy.KeyCaller(k), live, nil
 }
 
-// Admit is what an API server asks once for each request, before it calls the verb: whether
-// the caller's key is for that verb, and whether its tenant may ask again yet.
+// Admit must be called once for each request, before the operation. It checks that the caller's key
+// allows the operation, and that its tenant is within its request rate.
 func (s *Service) Admit(ctx context.Context, caller Caller, verb Verb) error {
 	if err := policy.AuthorizeVerb(caller, verb); err != nil {
 		return s.refused(ctx, caller, verb, "", nil, err)
@@ -40,31 +39,31 @@ func (s *Service) Admit(ctx context.Context, caller Caller, verb Verb) error {
 	}
 	err := policy.TooFast(rate, wait)
 	if first {
-		// One record says that it began: one for each would be a flood of its own.
+		// One record says that refusals began. A record for each refusal would be a flood too.
 		return s.refused(ctx, caller, verb, "", nil, err)
 	}
 	return err
 }
 
-// rates count how often each tenant asks. The zero value has counted nothing.
+// rates counts the requests of each tenant. The zero value is ready to use.
 type rates struct {
 	mu      sync.Mutex
 	buckets map[string]*bucket
 }
 
-// bucket holds what a tenant has saved up of its rate.
+// bucket holds the unused requests of a tenant.
 type bucket struct {
 	tokens float64
 	at     time.Time
-	// dry: the last request was refused.
+	// dry means that the last request was refused.
 	dry bool
 }
 
-// maxBuckets is when those that are full again are forgotten.
+// maxBuckets is the number of buckets above which full ones are dropped.
 const maxBuckets = 1024
 
-// take takes one request of a tenant's, or says how long it must wait for it. first
-// is true for the first refusal after a request that was granted.
+// take takes one request of a tenant, or returns how long the tenant must wait. first is true for
+// the first refusal after a granted request.
 func (r *rates) take(tenant string, rate policy.Rate, now time.Time) (wait time.Duration, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +78,7 @@ func (r *rates) take(tenant string, rate policy.Rate, now time.Time) (wait time.
 		b = &bucket{tokens: float64(rate.Burst), at: now}
 		r.buckets[tenant] = b
 	}
-	// A clock that goes backwards takes nothing away.
+	// A clock that goes backwards removes nothing.
 	b.tokens = min(float64(rate.Burst), b.tokens+max(0, now.Sub(b.at).Seconds())*rate.PerSecond)
 	b.at = now
 	if b.tokens >= 1 {
@@ -92,8 +91,8 @@ func (r *rates) take(tenant string, rate policy.Rate, now time.Time) (wait time.
 	return max(wait, time.Millisecond), first
 }
 
-// forget drops tenants that have not asked for a day, the longest time over which a
-// rate counts. It needs r.mu.
+// forget drops tenants without a request for a day, which is the longest period of a rate. The
+// caller holds r.mu.
 func (r *rates) forget(now time.Time) {
 	for tenant, b := range r.buckets {
 		if now.Sub(b.at) > 24*time.Hour {

@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Approvals lists what sandboxes of the caller want out and wait for.
+// Approvals returns the pending approvals of sandboxes that the caller can see.
 func (s *Service) Approvals(_ context.Context, caller Caller, o api.ApprovalOptions) (api.ApprovalList, error) {
 	if s.opts.Approvals == nil {
 		return api.ApprovalList{}, noApprovals()
@@ -25,14 +25,14 @@ func (s *Service) Approvals(_ context.Context, caller Caller, o api.ApprovalOpti
 	})}, nil
 }
 
-// seesApproval says whether a question is of a sandbox that the caller sees.
+// seesApproval reports whether the caller can see the sandbox of an approval.
 func (s *Service) seesApproval(caller Caller, a api.Approval) bool {
 	_, err := s.opts.Sandboxes.Get(caller, a.Sandbox)
 	return err == nil
 }
 
-// AnswerApproval gives the word that something waits for. Who lets it out must be
-// allowed to: the operator is, and others where a rule of the operator's has it.
+// AnswerApproval answers a pending approval. To approve, the caller must be the operator, or a rule
+// of the operator must allow the connection to the caller.
 func (s *Service) AnswerApproval(ctx context.Context, caller Caller, id string, answer api.ApprovalAnswer) (api.Approval, error) {
 	if s.opts.Approvals == nil {
 		return api.Approval{}, noApprovals()
@@ -74,7 +74,7 @@ func answered(a api.Approval) error {
 		WithHint("`cloche egress allow` changes what the sandbox may reach at any time")
 }
 
-// noApproval says why nothing can wait for a word here; nil is that it can.
+// noApproval says why connections cannot be held for approval here. It is nil if they can.
 func (s *Service) noApproval() *api.Error {
 	if s.opts.Approvals != nil {
 		return nil

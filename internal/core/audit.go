@@ -12,9 +12,8 @@ const (
 	maxAuditField = 256
 )
 
-// Audit calls fn with the line of every record that o chooses and caller may see,
-// in order. A line is valid during the call only. With Follow it ends with ctx, or
-// an error of fn.
+// Audit calls fn with each record that o selects and the caller can see, in order. A line is valid
+// only during the call. With Follow, Audit ends when ctx ends or fn returns an error.
 func (s *Service) Audit(ctx context.Context, caller Caller, o api.AuditOptions, fn func(line []byte) error) error {
 	sees, err := s.auditOf(ctx, caller, policy.VerbReadAudit)
 	if err != nil {
@@ -38,8 +37,7 @@ func (s *Service) Audit(ctx context.Context, caller Caller, o api.AuditOptions, 
 	return s.opts.Audit.Read(ctx, o, sees, func(_ api.AuditRecord, line []byte) error { return fn(line) })
 }
 
-// VerifyAudit proves that nobody changed the audit log, or names the first bad
-// record.
+// VerifyAudit verifies that the audit log was not changed, or names the first bad record.
 func (s *Service) VerifyAudit(ctx context.Context, caller Caller, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	if _, err := s.auditOf(ctx, caller, policy.VerbVerifyAudit); err != nil {
 		return api.AuditReport{}, err
@@ -51,7 +49,7 @@ func (s *Service) VerifyAudit(ctx context.Context, caller Caller, o api.AuditVer
 	return report, nil
 }
 
-// AuditUsage sums what ended sandboxes used.
+// AuditUsage returns the total usage of ended sandboxes.
 func (s *Service) AuditUsage(ctx context.Context, caller Caller, o api.AuditUsageOptions) (api.AuditUsage, error) {
 	sees, err := s.auditOf(ctx, caller, policy.VerbAuditUsage)
 	if err != nil {
@@ -64,8 +62,7 @@ func (s *Service) AuditUsage(ctx context.Context, caller Caller, o api.AuditUsag
 	return usage, nil
 }
 
-// auditOf is what caller sees of the log, if anything. A refusal is on record, as
-// every one is.
+// auditOf returns which records the caller can see. Like every refusal, a refusal here is recorded.
 func (s *Service) auditOf(ctx context.Context, caller Caller, verb policy.Verb) (sees func(api.AuditRecord) bool, err error) {
 	all, err := policy.AuthorizeAudit(caller, verb, s.rules())
 	if err != nil {

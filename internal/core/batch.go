@@ -11,18 +11,17 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// maxBatchDeletes is how many removals of one batch go on at once.
+// maxBatchDeletes is the number of parallel removals of one batch.
 const maxBatchDeletes = 64
 
-// part is one of a batch: its place, what the request calls it, and what to do.
+// part is one part of a batch: its index, its ID or name in the request, and its function.
 type part struct {
 	index int
 	id    string
 	do    func() (api.Sandbox, error)
 }
 
-// batch does parts, so many at once, and says of each what became of it, in their
-// order.
+// batch runs parts with limited parallelism and returns the result of each, in their order.
 func batch(parts []part, parallel int) api.BatchResult {
 	type outcome struct {
 		sb  api.Sandbox
@@ -54,9 +53,8 @@ func batch(parts []part, parallel int) api.BatchResult {
 	return out
 }
 
-// CreateMany makes many sandboxes: each for itself, so that some may fail. When ctx
-// ends before the answer, those without an idempotency key are removed again, for
-// nobody knows of them.
+// CreateMany creates many sandboxes. Each succeeds or fails independently. If ctx ends before the
+// answer, the sandboxes without an idempotency key are removed, because no caller knows their IDs.
 func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCreate) (api.BatchResult, error) {
 	count := max(b.Count, 1)
 	switch {
@@ -73,7 +71,7 @@ func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCrea
 		for n := range count {
 			index := i*count + n
 			parts = append(parts, part{index: index, do: func() (api.Sandbox, error) {
-				if index > 0 { // the first was admitted with the request
+				if index > 0 { // the first one was admitted with the request
 					if err := s.Admit(ctx, caller, policy.VerbCreate); err != nil {
 						return api.Sandbox{}, err
 					}
@@ -82,7 +80,7 @@ func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCrea
 			}})
 		}
 	}
-	out := batch(parts, len(parts)) // the manager's gate says how many are made at once
+	out := batch(parts, len(parts)) // the manager's gate limits the parallelism
 	if err := ctx.Err(); err != nil {
 		for _, sb := range out.Succeeded {
 			if sb.IdempotencyKey == "" {
@@ -94,7 +92,7 @@ func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCrea
 	return out, nil
 }
 
-// numbered is the n-th of those that one spec makes.
+// numbered returns the spec of the n-th sandbox of one spec.
 func numbered(spec api.SandboxSpec, n int) api.SandboxSpec {
 	if n == 0 {
 		return spec
@@ -107,7 +105,7 @@ func numbered(spec api.SandboxSpec, n int) api.SandboxSpec {
 	return spec
 }
 
-// StatusMany is Get for many.
+// StatusMany is Get for many sandboxes.
 func (s *Service) StatusMany(ctx context.Context, caller Caller, sel api.BatchSelect) (api.BatchResult, error) {
 	switch {
 	case len(sel.IdempotencyKeys) > 0 || len(sel.Labels) > 0:
@@ -124,8 +122,8 @@ func (s *Service) StatusMany(ctx context.Context, caller Caller, sel api.BatchSe
 	return batch(parts, 1), nil
 }
 
-// DeleteMany is Delete for many. One that does not exist is a failure of its part,
-// unless it is named by its idempotency key.
+// DeleteMany is Delete for many sandboxes. If one does not exist, its part fails, unless it is
+// named by its idempotency key.
 func (s *Service) DeleteMany(ctx context.Context, caller Caller, sel api.BatchSelect) (api.BatchResult, error) {
 	if len(sel.IDs) == 0 && len(sel.IdempotencyKeys) == 0 && len(sel.Labels) == 0 {
 		return api.BatchResult{}, api.Invalid("ids", "nothing is named that is to go").WithHint("give ids, idempotency_keys or labels")
@@ -161,8 +159,8 @@ func (s *Service) DeleteMany(ctx context.Context, caller Caller, sel api.BatchSe
 	return batch(parts, maxBatchDeletes), nil
 }
 
-// labelled are the sandboxes of the caller's own tenant that have all labels: not
-// even an operator's labels reach into another tenant.
+// labelled returns the sandboxes of the caller's own tenant that have all labels. Labels never
+// select sandboxes of another tenant, even for the operator.
 func (s *Service) labelled(caller Caller, labels map[string]string) ([]api.Sandbox, error) {
 	var out []api.Sandbox
 	o := api.ListOptions{Labels: labels, Limit: maxPage}

@@ -1,6 +1,8 @@
-// Package core is the only way in: one method for each verb, and each does the
-// same three things. It lets policy decide, does what was permitted, and records
-// what became of it.
+// Package core implements every operation of the API and is the only entry point to it. Each
+// operation is one method of [Service] that does three things: it asks policy for a decision, does
+// what was permitted, and records the result in the audit log.
+//
+// Create a Service with [New]. API servers import core and no package below it.
 package core
 
 import (
@@ -29,94 +31,94 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// API servers import core and nothing below it; these are the names that they
-// need from there.
+// API servers import core and no package below it. These are the names that they need from there.
 type (
 	// Caller is who asks.
 	Caller = policy.Caller
-	// Event is one thing that a live exec said.
+	// Event is one event of a running exec.
 	Event = agent.Event
-	// Verb is what a caller asks; see policy.
+	// Verb is an operation of the API. See policy.
 	Verb = policy.Verb
 )
 
-// UnixCaller names the peer of a unix socket.
+// UnixCaller returns the caller at the other end of a unix socket.
 func UnixCaller(peerUID, daemonUID int) Caller { return policy.UnixCaller(peerUID, daemonUID) }
 
 // OwnerCaller is policy.OwnerCaller.
 func OwnerCaller() Caller { return policy.OwnerCaller() }
 
-// TCPCaller names whoever showed the token.
+// TCPCaller returns the caller that presented the token.
 func TCPCaller() Caller { return policy.TCPCaller() }
 
-// KeyCaller names whoever showed an API key.
+// KeyCaller returns the caller that presented an API key.
 func KeyCaller(k api.Key) Caller { return policy.KeyCaller(k) }
 
-// AuthorizeVerb says whether the caller's key is for a verb; see Admit.
+// AuthorizeVerb checks whether the caller's key allows an operation. See Admit.
 func AuthorizeVerb(caller Caller, verb Verb) error { return policy.AuthorizeVerb(caller, verb) }
 
-// Verbs lists every verb.
+// Verbs returns every operation.
 func Verbs() []Verb { return policy.Verbs() }
 
-// ViaInProcess is the Via of a caller whose own process this is.
+// ViaInProcess is the Via of a caller in this process.
 const ViaInProcess = policy.ViaInProcess
 
-// InProcessCaller names the user whose own process this is.
+// InProcessCaller returns the user of this process as a caller.
 func InProcessCaller(uid int) Caller { return policy.InProcessCaller(uid) }
 
-// Options are what a Service works with; all but Events, Keys, Redactor and ImagePins
-// are required.
+// Options configures a Service. All fields are required except Events, Keys, Redactor and
+// ImagePins.
 type Options struct {
-	// Rules are those that a Service begins with; see UseRules.
+	// Rules are the initial rules. See UseRules.
 	Rules policy.Rules
-	// Keys is nil where nobody can come with one: in a run without a daemon.
+	// Keys is nil in a run without a daemon, which has no callers with keys.
 	Keys      *key.Store
 	Sandboxes *sandbox.Manager
 	Images    *image.Store
-	// Workspaces are the named ones.
+	// Workspaces is the store of named workspaces.
 	Workspaces *workspace.Store
 	Snapshots  *snapshot.Store
-	// Skills are packages of files; nil has none.
+	// Skills is the store of skills. Nil is no skills.
 	Skills *skill.Store
 	// Programs is nil in a run without a daemon.
 	Programs *program.Store
-	// Recordings are what endpoints recorded.
+	// Recordings is the store of endpoint recordings.
 	Recordings *recording.Store
 	Audit      *audit.Log
-	// Redactor takes known secret values out of command lines before they are cut;
-	// nil knows none. Audit has the same.
+	// Redactor removes known secret values from command lines before they are truncated. Nil
+	// knows none. Audit has the same one.
 	Redactor audit.Redactor
 	// Events is nil in a run without a daemon.
 	Events *event.Log
-	// Approvals is nil in a run without a daemon, where nobody could answer.
+	// Approvals is nil in a run without a daemon, where no caller could answer.
 	Approvals *approval.Queue
-	// NoInterception says why no TLS can be opened; nil is that it can.
+	// NoInterception says why TLS cannot be intercepted. Nil means that it can.
 	NoInterception *api.Error
-	// ImagePins tells the digests of images that something of Cloche is made of
-	// which Sandboxes does not know; nil is nothing.
+	// ImagePins returns the digests of images that something other than Sandboxes uses. Nil is
+	// none.
 	ImagePins func() ([]string, error)
 	Prober    *Prober
 	Logger    *slog.Logger
 	Version   string
-	// Home is Cloche's home, which no sandbox may see.
+	// Home is Cloche's home directory, which no sandbox may see.
 	Home string
-	// HomeFull says what the file system of Home has run out of; nil asks the system.
+	// HomeFull returns which resource the file system of Home has run out of. Nil asks the
+	// system.
 	HomeFull func(home string) string
-	// UserHome is the home directory of the user that Cloche runs as, or empty.
+	// UserHome is the home directory of the user that runs Cloche, or empty.
 	UserHome string
-	// SocketDirs are directories with sockets of Cloche's and of engines' daemons, which no
-	// sandbox may see, by all names they are known by.
+	// SocketDirs are directories with sockets of Cloche and of engine daemons, under all their
+	// names. No sandbox may see them.
 	SocketDirs []string
 }
 
-// Service has the verbs. It is safe for concurrent use.
+// Service implements the operations of the API. It is safe for concurrent use.
 type Service struct {
 	opts  Options
 	log   *slog.Logger
 	inUse atomic.Pointer[policy.Rules]
-	// rejected says why the policy file is not in force; nil is that it is.
+	// rejected says why the policy file is not in force. Nil means that it is.
 	rejected atomic.Pointer[string]
-	// running are the programs.
+	// running holds the programs that run.
 	running   programs
 	rates     rates
 	failures  failures
@@ -124,7 +126,7 @@ type Service struct {
 	metrics   *metrics.Set
 }
 
-// New makes a Service.
+// New returns a Service.
 func New(opts Options) *Service {
 	s := &Service{opts: opts, log: opts.Logger}
 	if s.opts.HomeFull == nil {
@@ -135,10 +137,10 @@ func New(opts Options) *Service {
 	return s
 }
 
-// rules are those in force. Whoever decides more than once takes them once.
+// rules returns the rules in force. A method that decides more than once must call it only once.
 func (s *Service) rules() policy.Rules { return *s.inUse.Load() }
 
-// Status tells whether sandboxes can be had.
+// Status reports whether sandboxes can be created.
 func (s *Service) Status(ctx context.Context, caller Caller) api.Status {
 	count, all := s.opts.Sandboxes.Count(caller.Tenant)
 	if caller.Operator {
@@ -174,8 +176,8 @@ func (s *Service) Status(ctx context.Context, caller Caller) api.Status {
 	return st
 }
 
-// Engines tells what each engine can do on this machine, as far as that was found out
-// a few seconds ago: who asks often costs nothing.
+// Engines returns what each engine can do on this machine. The reports are cached for a few
+// seconds, so frequent calls are cheap.
 func (s *Service) Engines(ctx context.Context, caller Caller) ([]api.EngineReport, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
 		return nil, err
@@ -183,9 +185,9 @@ func (s *Service) Engines(ctx context.Context, caller Caller) ([]api.EngineRepor
 	return slices.Clone(s.opts.Prober.Reports(ctx)), nil
 }
 
-// EngineAtLeast says why an engine isolates less than the operator's own choice: the engine
-// own, or where that is empty the one that the rules name, or the least tier that they
-// accept. Nil is that it does not, or that there is no such engine.
+// EngineAtLeast returns why an engine isolates less than the operator's own choice. That choice is
+// the engine own or, if own is empty, the engine that the rules name, or the weakest tier that they
+// accept. It returns nil if the isolation is sufficient, or if there is no such engine.
 func (s *Service) EngineAtLeast(ctx context.Context, name, own string) error {
 	rules, reports := s.rules(), s.opts.Prober.Reports(ctx)
 	tier := func(name string) (api.Tier, bool) {
@@ -206,7 +208,7 @@ func (s *Service) EngineAtLeast(ctx context.Context, name, own string) error {
 	return nil
 }
 
-// Doctor tells what each engine can do on this machine.
+// Doctor reports what each engine can do on this machine.
 func (s *Service) Doctor(ctx context.Context, caller Caller) (api.Doctor, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbDoctor); err != nil {
 		return api.Doctor{}, err
@@ -227,8 +229,8 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (api.Doctor, error)
 	}, nil
 }
 
-// defaultBound says what holds a private workspace whose size nobody names. It is a volume
-// of engines that share no files with this host.
+// defaultBound returns what enforces the default size limit of a private workspace. With engines
+// that share no files with this host, the workspace is a volume.
 func defaultBound(home string, engines []api.EngineReport) string {
 	said := "watched while programs write"
 	if workspace.HasProjects(home) {

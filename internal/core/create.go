@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Create makes a sandbox. progress, which may be nil, is told each step. One whose
-// spec has an idempotency key is made once, however often it is asked for.
+// Create creates a sandbox. If progress is not nil, it is called at each step. A spec with an
+// idempotency key creates one sandbox, however often it is repeated.
 func (s *Service) Create(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error) {
 	create := s.createOne
 	if spec.IdempotencyKey != "" {
@@ -33,9 +33,9 @@ func (s *Service) createOne(ctx context.Context, caller Caller, spec api.Sandbox
 	return s.create(ctx, caller, policy.VerbCreate, permit, audit.SpecDetails(spec), progress)
 }
 
-// Hold makes a transient sandbox that lives until release is called, or its
-// lease ends. release may be called more than once, and returns when the
-// sandbox is gone or its removal is being retried.
+// Hold creates a transient sandbox that exists until release is called or its lease ends. release
+// can be called more than once. It returns when the sandbox is removed or its removal is being
+// retried.
 func (s *Service) Hold(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(step string)) (sb api.Sandbox, release func(), err error) {
 	defer func() { _ = s.remember(ctx, caller, api.StageBuild, sb.ID, spec.Naming, err) }()
 	spec.Transient = true
@@ -61,8 +61,8 @@ func (s *Service) Hold(ctx context.Context, caller Caller, spec api.SandboxSpec,
 	}), nil
 }
 
-// create does what was permitted. What it is about to do is on record before it
-// is done, so that a full disk or a crash cannot hide a sandbox.
+// create creates the permitted sandbox. The intent is recorded first, so that a full disk or a
+// crash cannot hide a sandbox.
 func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, permit policy.Permit, d details, progress func(string)) (api.Sandbox, error) {
 	if err := s.intend(ctx, caller, verb, "", d); err != nil {
 		return api.Sandbox{}, err
@@ -78,12 +78,12 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }
 
-// decide gathers what policy must know of the machine, and asks it.
+// decide collects the facts that policy needs about the machine, and asks policy.
 func (s *Service) decide(ctx context.Context, caller Caller, spec api.SandboxSpec, held bool) (policy.Permit, error) {
 	return s.decideAll(ctx, caller, policy.Request{Spec: spec, Held: held})
 }
 
-// decideAll is decide for a request of which only the facts are missing.
+// decideAll is decide for a request that lacks only the facts.
 func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Request) (policy.Permit, error) {
 	rules := s.rules()
 	var err error
@@ -93,7 +93,7 @@ func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Reque
 	return policy.Decide(req, caller, rules)
 }
 
-// facts are what policy must know of the machine.
+// facts collects what policy needs to know about the machine.
 func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpec, rules policy.Rules) (policy.Facts, error) {
 	own, all := s.opts.Sandboxes.Count(caller.Tenant)
 	var found policy.Facts
@@ -108,7 +108,8 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpe
 		Secrets: s.opts.Sandboxes.HasSecrets(), NoInterception: s.opts.NoInterception, NoApproval: s.noApproval(), HardQuota: workspace.HardQuota(s.opts.Home), Projects: workspace.HasProjects(s.opts.Home), Workspace: s.workspaceFact(caller, *spec),
 	}
 	if snap := facts.Snapshot; snap != nil && spec.Image == snap.ImageDigest && facts.Image.Here {
-		// The name may be another image's by now; the caller's sandbox had this one by it.
+		// The name may point to another image by now, but the caller's sandbox used this image
+		// under that name.
 		facts.Image.Names = append(facts.Image.Names, snap.Image)
 	}
 	if facts.Skills, err = s.skillFacts(ctx, caller, *spec, rules); err != nil {
@@ -125,11 +126,11 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpe
 	return facts, lookAtMounts(&facts)
 }
 
-// permitRun decides both halves of a one-shot before anything is made. The call
-// holds its sandbox. A request that names no command is decided once its image is
-// here, which is on record by then.
+// permitRun decides both parts of a one-shot before anything is created. The call holds its
+// sandbox. If the request names no command, the exec is decided after the image has been pulled,
+// and the pull is recorded first.
 func (s *Service) permitRun(ctx context.Context, caller Caller, req api.RunRequest, d details, progress func(string)) (oneShot, error) {
-	// Not even a daemon that is killed leaves it behind.
+	// The sandbox must not remain even if the daemon is killed.
 	req.Spec.Transient = req.Spec.Transient || !req.Keep
 	var one oneShot
 	err := errors.Join(policy.NoKey(req.Spec), policy.RunNaming(req))
@@ -153,11 +154,11 @@ func (s *Service) permitRun(ctx context.Context, caller Caller, req api.RunReque
 	return one, nil
 }
 
-// oneShot is a one-shot that was granted.
+// oneShot is a granted one-shot.
 type oneShot struct {
 	permit policy.Permit
 	exec   policy.ExecPermit
-	// release lets the image go, when it had to be here first.
+	// release releases the image, if it had to be pulled first.
 	release func()
 }
 
@@ -167,11 +168,11 @@ func (o *oneShot) close() {
 	}
 }
 
-// imagesOwn is the command that the image of a one-shot names.
+// imagesOwn returns the default command of a one-shot's image.
 func (s *Service) imagesOwn(ctx context.Context, caller Caller, one *oneShot, d details, progress func(string)) ([]string, error) {
 	grant := one.permit.Image()
 	if grant.Ref == api.DefaultImage {
-		return nil, nil // DecideExec says what is missing
+		return nil, nil // DecideExec reports what is missing
 	}
 	if err := s.intend(ctx, caller, policy.VerbRun, "", d); err != nil {
 		return nil, err
@@ -187,10 +188,9 @@ func (s *Service) imagesOwn(ctx context.Context, caller Caller, one *oneShot, d 
 	return argv, nil
 }
 
-// Run makes a sandbox, runs one program in it and removes it, whatever becomes
-// of the caller; when ctx ends, the program is killed with it. A teardown that
-// fails is logged and retried; it replaces neither the result nor the first
-// error.
+// Run creates a sandbox, runs one program in it and removes the sandbox, even if the caller
+// disconnects. When ctx ends, the program is killed. A teardown that fails is logged and retried.
+// It replaces neither the result nor the first error.
 func (s *Service) Run(ctx context.Context, caller Caller, req api.RunRequest) (api.RunResult, error) {
 	d := s.runDetails(req)
 	failed := func(sandbox string, err error) error {
@@ -222,8 +222,8 @@ func (s *Service) discard(ctx context.Context, caller Caller, sb api.Sandbox) {
 	}
 }
 
-// RunStream is Run with a live Stream. The sandbox is removed when the Stream is
-// closed, unless Keep.
+// RunStream is Run with a live Stream. The sandbox is removed when the Stream is closed, unless
+// Keep is set.
 func (s *Service) RunStream(ctx context.Context, caller Caller, req api.RunRequest, progress func(step string)) (api.Sandbox, *Stream, error) {
 	d := s.runDetails(req)
 	failed := func(sandbox string, err error) error {

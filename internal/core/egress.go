@@ -13,10 +13,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// maxEgressTail bounds how many of the last records may be asked for.
+// maxEgressTail is the maximum number of last records that a request can ask for.
 const maxEgressTail = 100_000
 
-// Egress tells the rules that are in force in a sandbox.
+// Egress returns the rules in force in a sandbox.
 func (s *Service) Egress(_ context.Context, caller Caller, ref string) (api.EgressRules, error) {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -34,8 +34,8 @@ func (s *Service) Egress(_ context.Context, caller Caller, ref string) (api.Egre
 	return r, nil
 }
 
-// ChangeEgress puts other rules into force in a sandbox that runs. Connections in
-// progress are judged again.
+// ChangeEgress changes the rules of a running sandbox. The new rules also apply to open
+// connections.
 func (s *Service) ChangeEgress(ctx context.Context, caller Caller, ref string, c api.EgressChange) (api.EgressRules, error) {
 	return s.changeEgress(ctx, caller, policy.VerbChangeEgress, ref, c, changeDetails(c))
 }
@@ -85,8 +85,8 @@ func (s *Service) changeEgress(ctx context.Context, caller Caller, verb policy.V
 	return r, s.done(ctx, caller, verb, sb.ID, d, err)
 }
 
-// ReplaceEgress puts another whole policy into force in a sandbox that runs and was made
-// with a network. It returns when nothing is left of what the policy does not allow.
+// ReplaceEgress replaces all egress rules of a running sandbox that was created with a network. It
+// returns when no connection that the new rules forbid is open.
 func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, asked api.EgressPolicy) (api.EgressRules, error) {
 	const verb = policy.VerbChangeEgress
 	d := policyDetails(asked)
@@ -99,7 +99,7 @@ func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, 
 		return api.EgressRules{}, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
 	if asked.Network == api.NetworkNone && asked.Egress == nil && sb.Network == api.NetworkNone {
-		return api.EgressRules{Network: sb.Network, Generation: present.Generation, Applied: present.Generation}, nil // nothing leaves as it is
+		return api.EgressRules{Network: sb.Network, Generation: present.Generation, Applied: present.Generation}, nil // nothing changes
 	}
 	settings, rules := policy.SettingsOf(sb), s.rules()
 	return s.putEgress(ctx, caller, sb, d, func(g policy.EgressGrant) (policy.EgressGrant, error) {
@@ -107,7 +107,7 @@ func (s *Service) ReplaceEgress(ctx context.Context, caller Caller, ref string, 
 	})
 }
 
-// policyDetails are what the record says of a whole policy.
+// policyDetails returns the details of a complete policy for the audit record.
 func policyDetails(asked api.EgressPolicy) details {
 	d := details{"replace": "true"}
 	if asked.Network != "" {
@@ -123,8 +123,8 @@ func policyDetails(asked api.EgressPolicy) details {
 	return d
 }
 
-// putEgress puts the grant into force that decide makes of the present one, and confirms
-// that it is.
+// putEgress calls decide with the present grant, applies the new grant and confirms that it is in
+// force.
 func (s *Service) putEgress(ctx context.Context, caller Caller, sb api.Sandbox, d details, decide func(policy.EgressGrant) (policy.EgressGrant, error)) (api.EgressRules, error) {
 	const verb = policy.VerbChangeEgress
 	begun := false
@@ -152,8 +152,8 @@ func (s *Service) putEgress(ctx context.Context, caller Caller, sb api.Sandbox, 
 	return r, s.done(ctx, caller, verb, sb.ID, d, err)
 }
 
-// EgressLog calls fn with what left a sandbox and what did not. With Follow it ends
-// with ctx, with the sandbox, or with an error of fn.
+// EgressLog calls fn with records of allowed and refused egress. With Follow it ends when ctx or
+// the sandbox ends, or when fn returns an error.
 func (s *Service) EgressLog(ctx context.Context, caller Caller, ref string, o api.EgressLogOptions, fn func(api.EgressRecord) error) error {
 	for _, k := range o.Kinds {
 		if !slices.Contains(api.EgressKinds(), k) {
@@ -166,10 +166,10 @@ func (s *Service) EgressLog(ctx context.Context, caller Caller, ref string, o ap
 	return s.opts.Sandboxes.EgressLog(ctx, caller, policy.VerbEgressLog, ref, o, fn)
 }
 
-// errSame says that a refresh changes nothing.
+// errSame means that a refresh changes nothing.
 var errSame = errors.New("the rules are the same")
 
-// RefreshEgress holds every sandbox with a network to the operator's present rules.
+// RefreshEgress applies the operator's present rules to every sandbox with a network.
 func (s *Service) RefreshEgress(ctx context.Context) {
 	rules, fixture := s.rules(), policy.Caller{Tenant: policy.LocalTenant, Operator: true, UID: -1}
 	for o := (api.ListOptions{States: []api.State{api.StateRunning, api.StatePaused}, Limit: maxPage}); ; {

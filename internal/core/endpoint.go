@@ -11,15 +11,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Opener opens streams to a client that serves an endpoint; see endpoint.Opener.
+// Opener opens streams to a client that serves an endpoint. See endpoint.Opener.
 type Opener = endpoint.Opener
 
-// Endpoints tells of the endpoints of a sandbox.
+// Endpoints returns the endpoints of a sandbox.
 func (s *Service) Endpoints(_ context.Context, caller Caller, ref string) (api.EndpointList, error) {
 	return s.opts.Sandboxes.Endpoints(caller, ref)
 }
 
-// Endpoint tells of one.
+// Endpoint returns one endpoint.
 func (s *Service) Endpoint(ctx context.Context, caller Caller, ref, name string) (api.EndpointStatus, error) {
 	list, err := s.Endpoints(ctx, caller, ref)
 	if err != nil {
@@ -34,8 +34,8 @@ func (s *Service) Endpoint(ctx context.Context, caller Caller, ref, name string)
 		WithHint("cloche endpoint ls %s lists them", ref)
 }
 
-// AddEndpoint puts an endpoint into a running sandbox. With replace, one of its name
-// gets its target instead.
+// AddEndpoint adds an endpoint to a running sandbox. With replace, an existing endpoint of that
+// name gets the new target.
 func (s *Service) AddEndpoint(ctx context.Context, caller Caller, ref string, e api.Endpoint, replace bool) (api.EndpointStatus, error) {
 	const verb = policy.VerbAddEndpoint
 	d := audit.EndpointDetails(e)
@@ -54,12 +54,12 @@ func (s *Service) AddEndpoint(ctx context.Context, caller Caller, ref string, e 
 	return st, s.done(ctx, caller, verb, sb.ID, d, err)
 }
 
-// otherEndpoints are those of a sandbox that have other names.
+// otherEndpoints returns the endpoints of a sandbox with other names.
 func otherEndpoints(sb api.Sandbox, name string) []api.Endpoint {
 	return slices.DeleteFunc(slices.Clone(sb.Endpoints), func(o api.Endpoint) bool { return o.Name == name })
 }
 
-// RemoveEndpoint takes one away; a nil grace is the default.
+// RemoveEndpoint removes an endpoint. A nil grace is the default.
 func (s *Service) RemoveEndpoint(ctx context.Context, caller Caller, ref, name string, grace *time.Duration) (api.EndpointRemoval, error) {
 	const verb = policy.VerbRemoveEndpoint
 	d := details{"endpoint": clip(name)}
@@ -71,7 +71,7 @@ func (s *Service) RemoveEndpoint(ctx context.Context, caller Caller, ref, name s
 	return r, s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, err)
 }
 
-// ServeEndpoint has a client serve an endpoint until detach is called.
+// ServeEndpoint lets a client serve an endpoint until detach is called.
 func (s *Service) ServeEndpoint(ctx context.Context, caller Caller, ref, name string, o Opener) (detach func(), err error) {
 	const verb = policy.VerbServeEndpoint
 	d := details{"endpoint": clip(name)}
@@ -88,11 +88,11 @@ func (s *Service) ServeEndpoint(ctx context.Context, caller Caller, ref, name st
 	}
 	return func() {
 		letGo()
-		_ = s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, nil) // it returns its argument
+		_ = s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, nil) // done returns its argument
 	}, nil
 }
 
-// clip bounds a name that may be none.
+// clip limits the length of an unvalidated name.
 func clip(name string) string {
 	if len(name) > 63 {
 		return name[:63]

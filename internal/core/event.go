@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Events calls fn with what happened to the sandboxes that caller sees. With
-// Follow it ends with ctx, or an error of fn.
+// Events calls fn with the events of sandboxes that the caller can see. With Follow it ends when
+// ctx ends or fn returns an error.
 func (s *Service) Events(ctx context.Context, caller Caller, o api.EventOptions, fn func(api.Event) error) error {
 	if s.opts.Events == nil {
 		return api.Errorf(api.CodeUnavailable, "events are kept by a daemon, and none runs").WithHint("start one with: cloche serve")
@@ -32,8 +32,8 @@ func (s *Service) Events(ctx context.Context, caller Caller, o api.EventOptions,
 // errKnown ends the search for an event.
 var errKnown = errors.New("there is an event")
 
-// knows refuses a name by which there is no sandbox, and by which none was while
-// its events are kept.
+// knows refuses a name that no present sandbox has, and that no sandbox had while its events are
+// kept.
 func (s *Service) knows(ctx context.Context, caller Caller, ref string, sees func(api.Event) bool) error {
 	_, missing := s.opts.Sandboxes.Get(caller, ref)
 	if missing == nil {
@@ -49,7 +49,7 @@ func (s *Service) knows(ctx context.Context, caller Caller, ref string, sees fun
 	return missing
 }
 
-// publish tells whoever follows the events of a refusal.
+// publish sends a refusal to those who follow the events.
 func (s *Service) publish(caller Caller, verb policy.Verb, sandbox, rule string, err error) {
 	if s.opts.Events == nil {
 		return

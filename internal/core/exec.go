@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// target is the sandbox that a request is for, by its ref or by who asks.
+// target returns the sandbox that a request is for, by its ref or by the identity of the request.
 func (s *Service) target(caller Caller, ref string, asked api.Naming, rules policy.Rules) (api.Sandbox, error) {
 	t, err := policy.DecideTarget(ref, asked, caller, rules)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *Service) target(caller Caller, ref string, asked api.Naming, rules poli
 	return sb, nil
 }
 
-// permitExec decides one exec in a sandbox that exists.
+// permitExec decides one exec in an existing sandbox.
 func (s *Service) permitExec(caller Caller, ref string, req api.ExecRequest) (api.Sandbox, policy.ExecPermit, error) {
 	rules := s.rules()
 	sb, err := s.target(caller, ref, req.Naming, rules)
@@ -55,8 +55,8 @@ func (s *Service) Exec(ctx context.Context, caller Caller, ref string, req api.E
 	return res, err
 }
 
-// ExecStream starts one program and returns when it has been executed. Closing
-// the Stream leaves it running.
+// ExecStream starts one program and returns when it has been executed. Closing the Stream leaves
+// the program running.
 func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req api.ExecRequest) (*Stream, error) {
 	d := s.execDetails(req)
 	d["ref"] = ref
@@ -71,7 +71,7 @@ func (s *Service) ExecStream(ctx context.Context, caller Caller, ref string, req
 	return s.stream(ctx, caller, sb, permit, req.Naming, d)
 }
 
-// stream starts what was permitted. asked is for whom.
+// stream starts a permitted exec. asked is the caller that it is for.
 func (s *Service) stream(ctx context.Context, caller Caller, sb api.Sandbox, permit policy.ExecPermit, asked api.Naming, d details) (*Stream, error) {
 	failed := func(stage api.ErrorStage, err error) error {
 		return s.remember(ctx, caller, stage, sb.ID, asked, err)
@@ -95,7 +95,7 @@ func (s *Service) stream(ctx context.Context, caller Caller, sb api.Sandbox, per
 	}}, nil
 }
 
-// Stream is a live exec whose end is on record. See sandbox.Stream.
+// Stream is a running exec whose end is recorded. See sandbox.Stream.
 type Stream struct {
 	*sandbox.Stream
 	ended   func(api.Result) error
@@ -103,12 +103,12 @@ type Stream struct {
 	closing sync.Once
 }
 
-// Recv returns the next output or, last, the exit; after that io.EOF.
+// Recv returns the next output or, at the end, the exit. After that it returns io.EOF.
 func (t *Stream) Recv() (Event, error) {
 	ev, err := t.Stream.Recv()
 	if err == nil && ev.Exit != nil {
 		err = t.ended(*ev.Exit)
-		// Whoever sees the exit of a one-shot finds its sandbox gone.
+		// When the caller sees the exit of a one-shot, its sandbox is already removed.
 		t.closeOnce()
 	}
 	return ev, err
@@ -122,7 +122,7 @@ func (t *Stream) closeOnce() {
 	})
 }
 
-// Close ends the Stream; the sandbox of a one-shot is removed before it returns.
+// Close ends the Stream. It removes the sandbox of a one-shot before it returns.
 func (t *Stream) Close() error {
 	err := t.Stream.Close()
 	t.closeOnce()

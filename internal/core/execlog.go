@@ -11,18 +11,17 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// What the daemon's log shows of an exec, in characters. The audit log has more of
-// the command and nothing of the output.
+// Limits of what the daemon's log shows of an exec, in characters. The audit log has more of the
+// command and none of the output.
 const (
 	loggedCommand = 400
 	loggedStream  = 200
-	// lookedAt is how many bytes of a stream are searched for secrets before it is cut.
+	// lookedAt is how many bytes of a stream are searched for secrets before it is truncated.
 	lookedAt = 16 << 10
 )
 
-// logExec writes what was run and what came of it to the daemon's log, for whoever
-// asked for as much: names of variables and none of their values, and of command and
-// output the beginning, without what is known to be secret.
+// logExec writes an exec and its result to the daemon's log at the debug level: names of variables
+// without values, and the beginning of the command and the output, without known secrets.
 func (s *Service) logExec(ctx context.Context, sb api.Sandbox, permit policy.ExecPermit, res api.Result, err error) {
 	if !s.log.Enabled(ctx, slog.LevelDebug) {
 		return
@@ -51,17 +50,17 @@ func (s *Service) logExec(ctx context.Context, sb api.Sandbox, permit policy.Exe
 	s.log.LogAttrs(ctx, slog.LevelDebug, "exec", attrs...)
 }
 
-// command is a command line as the audit log would show it.
+// command returns a command line as the audit log shows it.
 func (s *Service) command(argv []string) string {
 	return audit.ExecDetails(api.ExecRequest{Argv: argv}, audit.Disclosure{Argv: audit.ArgvRedacted, Redactor: s.opts.Redactor})["argv"]
 }
 
-// clean is the first of an output, without values that are known to be secret.
+// clean returns the beginning of an output, without known secret values.
 func (s *Service) clean(output api.Bytes) string {
 	return s.redact(string(output[:min(len(output), lookedAt)]))
 }
 
-// redact takes the values of secrets that are known out of a text.
+// redact removes known secret values from a text.
 func (s *Service) redact(text string) string {
 	if s.opts.Redactor == nil {
 		return text
@@ -69,7 +68,7 @@ func (s *Service) redact(text string) string {
 	return s.opts.Redactor.Redact(text)
 }
 
-// beginning is the first characters of a text, with a mark where it goes on.
+// beginning returns the first characters of a text, with a mark if it continues.
 func beginning(text string, characters int) string {
 	for i := range text {
 		if characters == 0 {

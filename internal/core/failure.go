@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// maxFailing bounds the tenants of which errors are remembered: the one is
-	// forgotten whose newest is the oldest.
+	// maxFailing is the maximum number of tenants whose errors are kept. The tenant whose newest
+	// error is the oldest is dropped first.
 	maxFailing = 1024
-	// maxFailureText bounds a message, and maxFailureID an id of the caller's, in bytes.
+	// maxFailureText limits a message, and maxFailureID an ID from the caller, in bytes.
 	maxFailureText = 2048
 	maxFailureID   = 256
 )
 
-// failures remembers the newest errors of each tenant, for as long as the daemon runs:
-// the audit log has them all. The zero value remembers none. It is safe for concurrent
-// use.
+// failures keeps the newest errors of each tenant while the daemon runs. The audit log has all of
+// them. The zero value is ready to use. It is safe for concurrent use.
 type failures struct {
 	mu    sync.Mutex
-	rings map[string][]api.ErrorRecord // the oldest first
+	rings map[string][]api.ErrorRecord // oldest first
 }
 
 func (f *failures) add(r api.ErrorRecord) {
@@ -46,8 +45,7 @@ func (f *failures) add(r api.ErrorRecord) {
 	f.rings[r.Tenant] = append(ring, r)
 }
 
-// forget drops the tenant that has been without errors for the longest time. It needs
-// f.mu.
+// forget drops the tenant without errors for the longest time. The caller holds f.mu.
 func (f *failures) forget() {
 	var oldest string
 	var at time.Time
@@ -59,7 +57,7 @@ func (f *failures) forget() {
 	delete(f.rings, oldest)
 }
 
-// newest are those of the tenants that sees is true for, the newest first.
+// newest returns the errors of the tenants for which sees is true, newest first.
 func (f *failures) newest(sees func(tenant string) bool, limit int) []api.ErrorRecord {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,8 +79,8 @@ func (f *failures) count(tenant string) int {
 	return len(f.rings[tenant])
 }
 
-// remember keeps an error that caller is about to get, as it gets it, and returns it.
-// That the caller went away is none: it knows.
+// remember keeps an error that the caller is about to get, in the form in which it gets it, and
+// returns it. An error because the caller disconnected is not kept: the caller knows.
 func (s *Service) remember(ctx context.Context, caller Caller, stage api.ErrorStage, sandbox string, asked api.Naming, err error) error {
 	code := api.CodeOf(err)
 	switch {
@@ -93,7 +91,7 @@ func (s *Service) remember(ctx context.Context, caller Caller, stage api.ErrorSt
 	}
 	message := err.Error()
 	if code == api.CodeInternal && !caller.Operator {
-		message = "the daemon met an internal error" // what happened may name paths of the host
+		message = "the daemon met an internal error" // the cause may contain paths of the host
 	}
 	r := api.ErrorRecord{
 		Time: time.Now().UTC(), Stage: stage, Code: code, Message: cutText(s.redact(message), maxFailureText),
@@ -108,7 +106,7 @@ func (s *Service) remember(ctx context.Context, caller Caller, stage api.ErrorSt
 	return err
 }
 
-// cutText is a text of at most n bytes that can be shown.
+// cutText truncates a text to at most n bytes of printable characters.
 func cutText(s string, n int) string {
 	if len(s) > n {
 		s = s[:n] + "…"
@@ -116,8 +114,8 @@ func cutText(s string, n int) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// Errors tells the newest errors that the caller, or for the operator anybody, got of
-// creates, execs and starts of processes since the daemon began.
+// Errors returns the newest errors of creates, execs and process starts since the daemon started. A
+// caller gets its own errors, and the operator gets those of any tenant.
 func (s *Service) Errors(_ context.Context, caller Caller, o api.ErrorOptions) (api.ErrorList, error) {
 	if o.Limit < 0 || o.Limit > maxPage {
 		return api.ErrorList{}, api.Invalid("limit", "%d errors were asked for", o.Limit).WithHint("0 to %d", maxPage)

@@ -10,15 +10,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// faults are what is wrong with the daemon's own state; empty fields are fine.
+// faults are faults of the daemon's own state. Empty fields mean no fault.
 type faults struct {
-	home     string // what its file system has run out of
+	home     string // the resource its file system has run out of
 	audit    bool   // records cannot be written
-	refuses  bool   // what needs a record is refused for that
+	refuses  bool   // operations are refused because of that
 	rejected string // why the policy file is not in force
 }
 
-// faults looks for what is wrong now.
+// faults checks for present faults.
 func (s *Service) faults() faults {
 	f := faults{home: s.opts.HomeFull(s.opts.Home)}
 	f.audit, f.refuses = s.opts.Audit.Failing()
@@ -28,7 +28,7 @@ func (s *Service) faults() faults {
 	return f
 }
 
-// blocks says why no sandbox can be made; empty is that nothing here prevents it.
+// blocks returns why no sandbox can be created. It is empty if no fault prevents it.
 func (f faults) blocks() (reason api.StatusReason, message string) {
 	switch {
 	case f.home != "":
@@ -39,7 +39,7 @@ func (f faults) blocks() (reason api.StatusReason, message string) {
 	return "", ""
 }
 
-// problems tells all of it to the operator.
+// problems describes all faults to the operator.
 func (f faults) problems() []api.Problem {
 	var out []api.Problem
 	if f.home != "" {
@@ -60,10 +60,10 @@ func (f faults) problems() []api.Problem {
 	return out
 }
 
-// Unready is why no work can be taken, for who may know no more than that.
+// Unready says why the daemon cannot take work, for callers that may know no more.
 type Unready string
 
-// The reasons. UnreadyEnding is for who serves requests to tell.
+// Reasons. API servers set UnreadyEnding themselves.
 const (
 	UnreadyStarting Unready = "starting"
 	UnreadyDisk     Unready = "disk_full"
@@ -72,10 +72,10 @@ const (
 	UnreadyEnding   Unready = "shutting_down"
 )
 
-// readyFor is how long an answer of Ready is good for.
+// readyFor is how long an answer of Ready is cached.
 const readyFor = time.Second
 
-// readiness is the last answer of Ready.
+// readiness is the cached answer of Ready.
 type readiness struct {
 	mu      sync.Mutex
 	known   bool
@@ -84,10 +84,10 @@ type readiness struct {
 	unready Unready
 }
 
-// Ready says whether the home, the audit log and an engine can take work; empty is that
-// they can. Anyone may ask as often as they like: it looks at most once a second, and
-// who asks meanwhile gets the older answer at once. That the operator switched sandboxes
-// off makes it no less ready, for that is answered as it should be.
+// Ready reports whether the home directory, the audit log and an engine can take work. Empty means
+// that they can. Any caller can poll it: it checks at most once a second, and concurrent callers
+// get the previous answer at once. It is still ready when the operator has disabled sandboxes,
+// because it answers requests correctly.
 func (s *Service) Ready(ctx context.Context) (why Unready) {
 	r := &s.readiness
 	if known, ask := r.last(); !ask {
@@ -99,12 +99,12 @@ func (s *Service) Ready(ctx context.Context) (why Unready) {
 		defer r.mu.Unlock()
 		r.asking, r.known, r.at, r.unready = false, true, time.Now(), why
 	}()
-	// The answer is for all, also where this caller leaves.
+	// The answer is for all callers, even if this one leaves.
 	why = s.unready(context.WithoutCancel(ctx))
 	return why
 }
 
-// last is the last answer, and whether the caller is to find a newer one.
+// last returns the last answer, and whether the caller must get a newer one.
 func (r *readiness) last() (known Unready, ask bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Logs calls fn with what is kept of the output of a sandbox's processes.
+// Logs calls fn with the kept output of a sandbox's processes.
 func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	if o.Tail < 0 {
 		return api.Invalid("tail", "a tail of %d lines was asked for", o.Tail).WithHint("0 is everything that is kept")
@@ -32,7 +32,8 @@ func (s *Service) Logs(ctx context.Context, caller Caller, ref string, o api.Log
 // maxLogWait is the longest long poll of a log.
 const maxLogWait = time.Minute
 
-// StatFile describes one file; a symlink itself, unless follow.
+// StatFile returns information about a file. For a symlink, it is about the link itself, unless
+// follow is set.
 func (s *Service) StatFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, follow bool) (api.FileInfo, error) {
 	var info api.FileInfo
 	err := checkAccess(at.FileAccess)
@@ -66,7 +67,7 @@ func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at ap
 	return r, info, err
 }
 
-// WriteFile replaces a file by what r yields.
+// WriteFile replaces a file with the content of r.
 func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, mode uint32, r io.Reader) (api.FileInfo, error) {
 	var info api.FileInfo
 	err := s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() (err error) {
@@ -76,14 +77,14 @@ func (s *Service) WriteFile(ctx context.Context, caller Caller, ref string, at a
 	return info, err
 }
 
-// MakeDir makes a directory, with its parents unless it is to be exactly that.
+// MakeDir creates a directory, with its parents unless Exact is set.
 func (s *Service) MakeDir(ctx context.Context, caller Caller, ref string, at api.FilePlace, o api.MakeDirOptions) error {
 	return s.file(ctx, caller, policy.VerbWriteFile, ref, at, func() error {
 		return s.opts.Sandboxes.MakeDir(ctx, caller, ref, at, o)
 	})
 }
 
-// MoveFile renames a file or directory, both ways with the access of from.
+// MoveFile renames a file or directory. The access of from applies to both paths.
 func (s *Service) MoveFile(ctx context.Context, caller Caller, ref string, from api.FilePlace, to string) error {
 	at := api.FilePlace{Path: to, FileAccess: from.FileAccess}
 	return s.file(ctx, caller, policy.VerbMoveFile, ref, at, func() error {
@@ -101,8 +102,8 @@ func (s *Service) RemoveFile(ctx context.Context, caller Caller, ref string, at 
 	})
 }
 
-// checkAccess refuses what can be no access. Whether the image has the user and the
-// directories is found out inside.
+// checkAccess refuses an invalid access. Whether the image has the user and the directories is
+// checked inside the sandbox.
 func checkAccess(a api.FileAccess) error {
 	if err := policy.CheckUser("user", a.User); err != nil {
 		return err
@@ -122,8 +123,8 @@ func checkAccess(a api.FileAccess) error {
 	return nil
 }
 
-// looked records a look that a rule of a mount refused, or the access itself. Others leave
-// no record: they change nothing and bring nothing out.
+// looked records a read-only access that a rule of a mount, or the FileAccess, refused. Other
+// read-only accesses are not recorded: they change nothing and return no content.
 func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.FilePlace, err error) error {
 	if errors.Is(err, api.ErrDenied) {
 		return s.done(ctx, caller, verb, ref, placeDetails(at), err)
@@ -131,8 +132,8 @@ func (s *Service) looked(ctx context.Context, caller Caller, verb policy.Verb, r
 	return err
 }
 
-// file does one verb that reads or changes the content of files. It is on record before
-// it is done.
+// file runs one operation that reads or changes the content of files. It is recorded before it
+// runs.
 func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.FilePlace, do func() error) error {
 	d := placeDetails(at)
 	if err := checkAccess(at.FileAccess); err != nil {
@@ -141,7 +142,7 @@ func (s *Service) file(ctx context.Context, caller Caller, verb policy.Verb, ref
 	return s.inSandbox(ctx, caller, verb, ref, d, do)
 }
 
-// inSandbox is recorded for a sandbox that caller names by ref.
+// inSandbox is recorded for a sandbox that the caller names by ref.
 func (s *Service) inSandbox(ctx context.Context, caller Caller, verb policy.Verb, ref string, d details, do func() error) error {
 	if _, err := s.opts.Sandboxes.Get(caller, ref); err != nil {
 		return s.done(ctx, caller, verb, ref, d, err)
@@ -149,7 +150,7 @@ func (s *Service) inSandbox(ctx context.Context, caller Caller, verb policy.Verb
 	return s.recorded(ctx, caller, verb, ref, d, do)
 }
 
-// placeDetails say which file was used, and as whom.
+// placeDetails returns which file was accessed, and as which user.
 func placeDetails(at api.FilePlace) details {
 	d := details{"path": at.Path}
 	if at.User != "" {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// A model's prompt has better uses than long lists.
+	// Long lists waste space in a model's prompt.
 	maxGuidanceNames = 20
 	maxGuidanceText  = 300
 )
 
-// Guidance tells what to tell a model of its sandbox: of one that there is, or of one
-// as it would be made.
+// Guidance returns a description of a sandbox for a model: of an existing one, or of one as it
+// would be created.
 func (s *Service) Guidance(ctx context.Context, caller Caller, o api.GuidanceOptions) (api.Guidance, error) {
 	if o.Sandbox != "" && (o.Profile != "" || o.AllSkills) {
 		return api.Guidance{}, api.Invalid("sandbox", "a sandbox is named, and what another would be made with").
@@ -50,7 +50,7 @@ func (s *Service) Guidance(ctx context.Context, caller Caller, o api.GuidanceOpt
 	return s.guidance(ctx, sandboxOf(*answer.Spec, caller.Tenant))
 }
 
-// sandboxOf is the record of a sandbox as it would be made.
+// sandboxOf returns the record of a sandbox as it would be created.
 func sandboxOf(spec api.SandboxSpec, tenant string) api.Sandbox {
 	sb := api.Sandbox{
 		Tenant: tenant, Profile: spec.Profile, Image: spec.Image, Network: spec.Network, Egress: spec.Egress, Endpoints: spec.Endpoints,
@@ -90,8 +90,8 @@ func (s *Service) guidance(ctx context.Context, sb api.Sandbox) (api.Guidance, e
 	return g, nil
 }
 
-// guidanceText says to a model what g says, and what else of sb it should know. What
-// users wrote is quoted as the description of a skill and nowhere else.
+// guidanceText describes g, and what else a model should know of sb. Text from users appears only
+// as a quoted description of a skill.
 func guidanceText(g api.Guidance, sb api.Sandbox) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -170,7 +170,7 @@ func limitsText(line func(string, ...any), l api.Limits) {
 	}
 }
 
-// oneLine is a text of a user's that cannot pass for lines of ours.
+// oneLine makes a user's text a single line, so that it cannot imitate lines of Cloche.
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	s, _ = api.TruncateText(s, maxGuidanceText)

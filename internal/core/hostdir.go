@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// lookAt finds out what policy must know of one path. Whoever mounts it opens
-// it again and compares device and inode, so that what changes between is found.
+// lookAt collects what policy must know about one path. The engine opens the path again before it
+// mounts it and compares device and inode, so a change in between is detected.
 func lookAt(path string) policy.DirFact {
 	real, err := realPath(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,8 +29,8 @@ func lookAt(path string) policy.DirFact {
 	return fact
 }
 
-// lookAtMounts adds to the facts about directories what is known of the mounts that show
-// them, and of where the paths lead that are blocked on every host.
+// lookAtMounts adds to the facts about directories the mounts that show them, and where the paths
+// lead that are blocked on every host.
 func lookAtMounts(facts *policy.Facts) error {
 	if len(facts.Dirs) == 0 || facts.Windows {
 		return nil
@@ -48,7 +48,7 @@ func lookAtMounts(facts *policy.Facts) error {
 	if err != nil {
 		return api.Errorf(api.CodeInternal, "the mounts of this host cannot be listed").WithCause(err)
 	}
-	// Without root an engine mounts a directory by its path, with what is mounted below.
+	// Without root, an engine mounts a directory by its path, together with mounts below it.
 	facts.Recursive = os.Geteuid() != 0
 	for _, m := range mounts {
 		near := slices.ContainsFunc(asked, func(p string) bool {
@@ -63,10 +63,10 @@ func lookAtMounts(facts *policy.Facts) error {
 
 func holds(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// looksLikeSystem says whether what is mounted somewhere is the root of a machine, by the
-// directories that are in it. One of them is enough for the root of a filesystem; for a
-// directory of a filesystem, which may be anything, it takes what every system has. What
-// cannot be looked at may be there.
+// looksLikeSystem reports whether a mount shows the root of a machine, judged by the directories in
+// it. For the root of a filesystem one typical directory is enough. For a subdirectory of a
+// filesystem, which can be anything, all directories that every system has must be present. A path
+// that cannot be examined counts as present.
 func looksLikeSystem(m workspace.Mount) bool {
 	has := func(name string) bool {
 		_, err := os.Lstat(filepath.Join(m.Point, name))
@@ -78,8 +78,8 @@ func looksLikeSystem(m workspace.Mount) bool {
 	return has("etc") && has("usr") && has("proc")
 }
 
-// lookAbove finds the deepest directory above a path that does not exist. What a
-// dangling symlink would lead to is not made.
+// lookAbove finds the deepest existing directory above a path that does not exist. The target of a
+// dangling symlink is not created.
 func lookAbove(path string) policy.DirFact {
 	missing := ""
 	for above := filepath.Dir(path); path != above; above = filepath.Dir(path) {

@@ -11,11 +11,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// realPath is a path without symlinks.
+// realPath returns a path with symlinks resolved.
 func realPath(path string) (string, error) { return filepath.EvalSymlinks(path) }
 
-// describe is the fact about a path without symlinks; the zero value when it
-// cannot be looked at.
+// describe returns the fact about a path without symlinks, or the zero value if it cannot be
+// examined.
 func describe(real string) policy.DirFact {
 	fi, err := os.Lstat(real)
 	if err != nil {

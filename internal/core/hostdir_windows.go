@@ -8,8 +8,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// realPath is the name that the system itself has for what a path leads to: through
-// symlinks, junctions and mount points, and with every name in full.
+// realPath returns the system's own name of a path, with symlinks, junctions and mount points
+// resolved and every name in full.
 func realPath(path string) (string, error) {
 	h, err := openAny(path)
 	if err != nil {
@@ -27,7 +27,7 @@ func realPath(path string) (string, error) {
 	return windows.UTF16ToString(buf[:n]), nil
 }
 
-// openAny opens what is at a path, be it a directory, to be asked about alone.
+// openAny opens a file or a directory, only to query it.
 func openAny(path string) (windows.Handle, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err == nil {
@@ -40,8 +40,8 @@ func openAny(path string) (windows.Handle, error) {
 	return 0, &os.PathError{Op: "open", Path: path, Err: err}
 }
 
-// describe is the fact about a real path; the zero value when it cannot be looked at. Users
-// have no numbers here, so it is nobody's.
+// describe returns the fact about a real path, or the zero value if it cannot be examined. Users
+// have no numbers here, so it has no owner.
 func describe(real string) policy.DirFact {
 	h, err := openAny(real)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Bounds of the search for private files in a directory: the levels below it that are
-// listed, the directories, and the entries of all of them.
+// Limits of the search for private files in a directory: its depth, the number of directories, and
+// the total number of entries.
 const (
 	privateLevels  = 2
 	privateDirs    = 512
 	privateEntries = 16384
 )
 
-// lookForPrivate adds to the facts what is private in the directories of a request.
+// lookForPrivate adds the private files in the directories of a request to the facts.
 func lookForPrivate(facts *policy.Facts, spec *api.SandboxSpec) {
 	if facts.Windows {
 		return
@@ -43,8 +43,8 @@ func lookForPrivate(facts *policy.Facts, spec *api.SandboxSpec) {
 	}
 }
 
-// privateIn lists what is private in a directory, nearest first. It searches over no
-// symlink. What a private name leads to by one is private where it is.
+// privateIn lists the private files in a directory, nearest first. The search follows no symlinks.
+// If a private name is a symlink, its target is private where it is.
 func privateIn(real string) []policy.PrivatePath {
 	root, err := os.OpenRoot(real)
 	if err != nil {
@@ -66,7 +66,7 @@ type privateSearch struct {
 	found []policy.PrivatePath
 }
 
-// look finds what is private in one directory.
+// look finds the private files in one directory.
 func (s *privateSearch) look(dir string, entries []fs.DirEntry) {
 	has := map[string]bool{}
 	for _, e := range entries {
@@ -85,8 +85,8 @@ func (s *privateSearch) look(dir string, entries []fs.DirEntry) {
 	}
 }
 
-// started is what is left of a name whose first elements are those that the path of the
-// searched directory ends with: ".config" of ".config/gh".
+// started returns the rest of a name whose first elements are the last elements of the searched
+// directory's path: ".config" of ".config/gh".
 func (s *privateSearch) started(dir, name string) (rest string, ok bool) {
 	if dir != "." {
 		return "", false
@@ -99,8 +99,9 @@ func (s *privateSearch) started(dir, name string) (rest string, ok bool) {
 	return "", false
 }
 
-// add notes what a path of the directory leads to. A symlink may lead to another place in
-// the directory, where it would be read under that name; what is elsewhere is no part of it.
+// add records the target of a path in the directory. A symlink can lead to another place in the
+// same directory, where the file could be read under that name. A target outside the directory is
+// not part of it.
 func (s *privateSearch) add(p string, n policy.PrivateName) {
 	leads, err := filepath.EvalSymlinks(filepath.Join(s.real, p))
 	if err != nil {

@@ -15,26 +15,25 @@ import (
 )
 
 const (
-	// pullTimeout bounds one pull. A registry that says nothing is given up long
-	// before; what has come is kept for the next pull.
+	// pullTimeout limits one pull. A silent registry times out much earlier. What was downloaded
+	// is kept for the next pull.
 	pullTimeout = 30 * time.Minute
-	// pullEventEvery is how often an event tells of a pull under way.
+	// pullEventEvery is the interval of events during a pull.
 	pullEventEvery = 3 * time.Second
-	// hostUnused is how long the image of the host's tools, as it once was, is kept
-	// when nobody uses it.
+	// hostUnused is how long an unused old version of the host image is kept.
 	hostUnused = 7 * 24 * time.Hour
 )
 
-// pullKey is the context's key of who is told of pulls.
+// pullKey is the context key of the function that gets pull progress.
 type pullKey struct{}
 
-// WithPullProgress returns a context whose pulls tell fn how far they are, one
-// call at a time.
+// WithPullProgress returns a context in which pulls report their progress to fn, one call at a
+// time.
 func WithPullProgress(ctx context.Context, fn func(api.PullProgress)) context.Context {
 	return context.WithValue(ctx, pullKey{}, fn)
 }
 
-// PullProgress is who is to be told of pulls; never nil.
+// PullProgress returns the function that gets pull progress. It is never nil.
 func PullProgress(ctx context.Context) func(api.PullProgress) {
 	if fn, ok := ctx.Value(pullKey{}).(func(api.PullProgress)); ok && fn != nil {
 		return fn
@@ -42,7 +41,7 @@ func PullProgress(ctx context.Context) func(api.PullProgress) {
 	return func(api.PullProgress) {}
 }
 
-// Images lists the root filesystems that a create of caller can name.
+// Images returns the root filesystems that the caller can name in a create.
 func (s *Service) Images(_ context.Context, caller Caller) (api.ImageList, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbImages); err != nil {
 		return api.ImageList{}, err
@@ -56,18 +55,18 @@ func (s *Service) Images(_ context.Context, caller Caller) (api.ImageList, error
 	return list, nil
 }
 
-// InspectImage tells all that is known of an image that is here.
+// InspectImage returns the record of a stored image.
 func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (api.Image, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbInspectImage); err != nil {
 		return api.Image{}, err
 	}
 	rules := s.rules()
-	is := cmp.Or(rules.PullOf(ref), ref) // what is no reference is refused by the room
+	is := cmp.Or(rules.PullOf(ref), ref) // the image store refuses an invalid reference
 	img, err := s.opts.Images.Inspect(is)
 	if err != nil {
 		return api.Image{}, err
 	}
-	// By a name it is judged by that, by its digest alone by any that it has.
+	// An image that is named is judged by that name, and one given by digest by any of its names.
 	names := []string{is}
 	if api.ValidDigest(is) {
 		names = s.opts.Images.Names(is)
@@ -78,7 +77,7 @@ func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (ap
 	return img, nil
 }
 
-// PullImage fetches an image, also when one of that name is here.
+// PullImage pulls an image, even if one of that name is stored.
 func (s *Service) PullImage(ctx context.Context, caller Caller, req api.PullRequest) (api.Image, error) {
 	d := details{"image": bound(req.Image)}
 	if req.Platform != "" {
@@ -99,7 +98,7 @@ func (s *Service) PullImage(ctx context.Context, caller Caller, req api.PullRequ
 	return img, s.done(ctx, caller, policy.VerbPullImage, "", d, err)
 }
 
-// pull fetches a granted image and tells of it.
+// pull pulls a granted image and publishes events about it.
 func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGrant, platform string) (api.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
@@ -131,8 +130,8 @@ func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGra
 	return img, nil
 }
 
-// fetch gets the image of a create here, as far as policy says so, and keeps it
-// from being removed until release is called.
+// fetch makes the image of a create available as far as policy allows, and keeps it from being
+// removed until release is called.
 func (s *Service) fetch(ctx context.Context, caller Caller, permit policy.Permit, progress func(step string)) (_ policy.Permit, release func(), err error) {
 	grant := permit.Image()
 	if grant.Ref == api.DefaultImage {
@@ -148,12 +147,12 @@ func (s *Service) fetch(ctx context.Context, caller Caller, permit policy.Permit
 		}
 	}
 	if img.Digest == "" {
-		return permit, func() {}, nil // the image room says what is missing
+		return permit, func() {}, nil // the image store reports what is missing
 	}
 	return permit.WithoutPull(), s.opts.Images.Hold(img.Digest), nil
 }
 
-// imageCommand is what an image runs when nobody says what to run.
+// imageCommand returns the default command of an image.
 func (s *Service) imageCommand(ref string) ([]string, error) {
 	img, err := s.opts.Images.Inspect(ref)
 	if err != nil {
@@ -168,7 +167,7 @@ func (s *Service) imageCommand(ref string) ([]string, error) {
 		WithHint("set exactly one of argv, shell and python")
 }
 
-// imageFact is what policy must know of an image.
+// imageFact returns what policy must know about an image.
 func (s *Service) imageFact(ref string) policy.ImageFact {
 	switch ref {
 	case "":
@@ -180,7 +179,7 @@ func (s *Service) imageFact(ref string) policy.ImageFact {
 	return policy.ImageFact{Here: here, Digest: img.Digest, Index: img.IndexDigest, Names: names}
 }
 
-// ImportImage makes an image of an archive.
+// ImportImage imports an image from an archive.
 func (s *Service) ImportImage(ctx context.Context, caller Caller, o api.ImportOptions, r io.Reader) (api.Image, error) {
 	d := details{"image": bound(o.Name)}
 	return s.makeImage(ctx, caller, policy.VerbImportImage, d, policy.AuthorizeHost(caller, policy.VerbImportImage), func() (api.Image, error) {
@@ -190,7 +189,7 @@ func (s *Service) ImportImage(ctx context.Context, caller Caller, o api.ImportOp
 	})
 }
 
-// BuildImage makes an image of files of this machine.
+// BuildImage builds an image from files of this machine.
 func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBuildRequest) (api.Image, error) {
 	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs, Dirs: map[string]policy.DirFact{}}
 	if caller.Operator {
@@ -212,8 +211,7 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBu
 	})
 }
 
-// makeImage does what makes an image of something else than a registry's, unless
-// policy has refused it.
+// makeImage creates an image that does not come from a registry, unless policy has refused it.
 func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb, d details, refusal error, do func() (api.Image, error)) (api.Image, error) {
 	if refusal != nil {
 		return api.Image{}, s.refused(ctx, caller, verb, "", d, refusal)
@@ -231,7 +229,7 @@ func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb
 	return img, s.done(ctx, caller, verb, "", d, err)
 }
 
-// RemoveImage takes an image, or one of its names, away.
+// RemoveImage removes an image, or one of its names.
 func (s *Service) RemoveImage(ctx context.Context, caller Caller, ref string) error {
 	d := details{"image": bound(ref)}
 	if err := policy.AuthorizeHost(caller, policy.VerbRemoveImage); err != nil {
@@ -250,7 +248,7 @@ func (s *Service) RemoveImage(ctx context.Context, caller Caller, ref string) er
 	return s.done(ctx, caller, policy.VerbRemoveImage, "", d, err)
 }
 
-// PruneImages makes images occupy less.
+// PruneImages removes images to free disk space.
 func (s *Service) PruneImages(ctx context.Context, caller Caller, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
 	none := api.ImagePruneResult{Removed: []api.Image{}}
 	d := details{"dry_run": strconv.FormatBool(req.DryRun)}
@@ -278,7 +276,7 @@ func (s *Service) PruneImages(ctx context.Context, caller Caller, req api.ImageP
 	return out, s.done(ctx, caller, policy.VerbPruneImages, "", d, err)
 }
 
-// prune removes what nobody uses until images occupy at most that.
+// prune removes unused images until the rest use at most max bytes.
 func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (api.ImagePruneResult, error) {
 	inUse, err := s.imagesInUse()
 	if err != nil {
@@ -293,9 +291,9 @@ func (s *Service) prune(ctx context.Context, most int64, dryRun bool) (api.Image
 	return out, err
 }
 
-// imagesInUse are the digests of images that must stay: of sandboxes, also of
-// other owners and of those that are stopped and kept, and of whatever else the
-// daemon has made of images.
+// imagesInUse returns the digests of images that must be kept: those of sandboxes, including
+// stopped ones and those of other owners, and of everything else that the daemon has made from
+// images.
 func (s *Service) imagesInUse() ([]string, error) {
 	inUse := s.opts.Sandboxes.ImagesInUse()
 	if s.opts.ImagePins == nil {
@@ -309,8 +307,8 @@ func (s *Service) imagesInUse() ([]string, error) {
 	return append(inUse, pins...), nil
 }
 
-// capImages keeps images to the operator's bound. That it fails is no failure of
-// what brought the last one.
+// capImages enforces the operator's limit for images. Its failure does not fail the operation that
+// added the last image.
 func (s *Service) capImages(ctx context.Context) {
 	most, capped := s.rules().ImageStoreMax()
 	if !capped {
@@ -328,8 +326,8 @@ func (s *Service) capImages(ctx context.Context) {
 	}
 }
 
-// TidyImages removes what a killed process left of images and what has not been
-// used for long, and keeps the rest to the operator's bound.
+// TidyImages removes what a killed process left behind and images unused for a long time, and
+// enforces the operator's limit on the rest.
 func (s *Service) TidyImages(ctx context.Context) {
 	if _, err := s.opts.Images.Sweep(ctx, nil, hostUnused); err != nil {
 		s.log.Warn("sweep images", "error", err)
@@ -337,14 +335,14 @@ func (s *Service) TidyImages(ctx context.Context) {
 	s.capImages(ctx)
 }
 
-// publishEvent tells whoever follows.
+// publishEvent publishes an event to those who follow.
 func (s *Service) publishEvent(e api.Event) {
 	if s.opts.Events != nil {
 		s.opts.Events.Publish(e)
 	}
 }
 
-// plainReason is an error for an event: without hint.
+// plainReason returns the text of an error for an event, without the hint.
 func plainReason(err error) string {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e.Message
@@ -352,7 +350,7 @@ func plainReason(err error) string {
 	return "an internal error"
 }
 
-// bound shortens what a caller sent for a record.
+// bound shortens a caller's value for a record.
 func bound(s string) string {
 	const limit = 512
 	if len(s) <= limit {

@@ -11,5 +11,5 @@ func kernelRelease() string {
 	return release
 }
 
-// oomScore is a matter of Linux.
+// oomScore exists only on Linux.
 func oomScore() string { return "" }

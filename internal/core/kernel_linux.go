@@ -16,8 +16,7 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// oomScore is by which the kernel keeps this process when memory runs out; empty when it
-// cannot be told.
+// oomScore returns the kernel's OOM score adjustment of this process, or "" if it cannot be read.
 func oomScore() string {
 	b, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// kernelRelease is what ver prints of the version.
+// kernelRelease returns the version as ver prints it.
 func kernelRelease() string {
 	v := windows.RtlGetVersion()
 	return fmt.Sprintf("%d.%d.%d", v.MajorVersion, v.MinorVersion, v.BuildNumber)
 }
 
-// oomScore is a matter of Linux.
+// oomScore exists only on Linux.
 func oomScore() string { return "" }

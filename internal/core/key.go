@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// CreateKey makes an API key. Its text is in the answer and nowhere else.
+// CreateKey creates an API key. Only the answer contains its text.
 func (s *Service) CreateKey(ctx context.Context, caller Caller, spec api.KeySpec) (api.NewKey, error) {
 	d := details{"key_tenant": bound(spec.Tenant), "name": bound(spec.Name), "verbs": bound(strings.Join(spec.Verbs, " ")), "profiles": bound(strings.Join(spec.Profiles, " "))}
 	permit, err := policy.DecideKey(spec, caller, s.rules())
@@ -36,7 +36,7 @@ func (s *Service) CreateKey(ctx context.Context, caller Caller, spec api.KeySpec
 	return api.NewKey{Key: k, Secret: text}, s.done(ctx, caller, policy.VerbCreateKey, "", d, nil)
 }
 
-// Keys lists every key that is on record, newest first.
+// Keys lists every key on record, newest first.
 func (s *Service) Keys(_ context.Context, caller Caller) (api.KeyList, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbListKeys); err != nil {
 		return api.KeyList{}, err
@@ -47,8 +47,7 @@ func (s *Service) Keys(_ context.Context, caller Caller) (api.KeyList, error) {
 	return api.KeyList{Keys: s.opts.Keys.List()}, nil
 }
 
-// RevokeKey ends a key at once. An end is never held up by an audit log that cannot
-// be written.
+// RevokeKey revokes a key at once. An audit log that cannot be written never delays a revocation.
 func (s *Service) RevokeKey(ctx context.Context, caller Caller, id string) (api.Key, error) {
 	d := details{"key": key.ClipID(id)}
 	err := policy.AuthorizeHost(caller, policy.VerbRevokeKey)

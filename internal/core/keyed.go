@@ -13,9 +13,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// createKeyed is Create for a spec with an idempotency key. What is decided, fetched
-// and made for it belongs to all who ask for it, and is decided as for the first of
-// them: they are of one tenant.
+// createKeyed is Create for a spec with an idempotency key. All requests with the key share one
+// creation, and policy decides it for the first of them: they are all from one tenant.
 func (s *Service) createKeyed(ctx context.Context, caller Caller, spec api.SandboxSpec, progress func(string)) (api.Sandbox, error) {
 	d := audit.SpecDetails(spec)
 	if err := policy.CheckKey(spec.IdempotencyKey); err != nil {
@@ -25,22 +24,21 @@ func (s *Service) createKeyed(ctx context.Context, caller Caller, spec api.Sandb
 	if err != nil {
 		return api.Sandbox{}, err
 	}
-	// The first caller may leave while others wait, and what it is told goes then to a
-	// connection that is gone.
+	// The first caller may leave while others wait. Its progress reports are then dropped.
 	here := &listener{progress: progress, pull: PullProgress(ctx)}
 	defer here.leave()
 	sb, made, err := s.opts.Sandboxes.Keyed(ctx, caller, spec.IdempotencyKey, digest, func(ctx context.Context) (api.Sandbox, error) {
 		return s.createOne(WithPullProgress(ctx, here.pulling), caller, spec, here.step)
 	})
 	if made {
-		return sb, err // and it is on record
+		return sb, err // already recorded
 	}
 	d = maps.Clone(d)
 	d["repeated"] = "true"
 	return sb, s.done(ctx, caller, policy.VerbCreate, sb.ID, d, err)
 }
 
-// digestOf tells requests apart.
+// digestOf returns a digest that is equal for equal requests.
 func digestOf(spec api.SandboxSpec) (string, error) {
 	spec.IdempotencyKey = ""
 	data, err := json.Marshal(spec)
@@ -51,7 +49,7 @@ func digestOf(spec api.SandboxSpec) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// listener passes on how far a creation is, until it leaves.
+// listener forwards the progress of a creation until its caller leaves.
 type listener struct {
 	mu       sync.Mutex
 	progress func(string)

@@ -12,12 +12,12 @@ import (
 // maxPage is the largest page of a list.
 const maxPage = 1000
 
-// Get tells what is on record about a sandbox, by id or name.
+// Get returns the record of a sandbox, by ID or name.
 func (s *Service) Get(_ context.Context, caller Caller, ref string) (api.Sandbox, error) {
 	return s.opts.Sandboxes.Get(caller, ref)
 }
 
-// Stats measures what a sandbox uses now.
+// Stats measures the present resource usage of a sandbox.
 func (s *Service) Stats(ctx context.Context, caller Caller, ref string) (api.SandboxStats, error) {
 	return s.opts.Sandboxes.Stats(ctx, caller, ref)
 }
@@ -30,8 +30,8 @@ func (s *Service) List(_ context.Context, caller Caller, o api.ListOptions) (api
 	return s.opts.Sandboxes.List(caller, o), nil
 }
 
-// Delete takes a sandbox away, running or not, and returns the last that is known of
-// it. Of one that was removed already, by its id, it changes nothing.
+// Delete removes a sandbox, running or not, and returns its last record. It has no effect on a
+// sandbox that was already removed, if it is given by ID.
 func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (api.Sandbox, error) {
 	if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
 		return gone, nil
@@ -39,7 +39,7 @@ func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (api.Sa
 	is, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
 		if gone, ok := s.opts.Sandboxes.Removed(caller, ref); ok {
-			return gone, nil // its removal ended between the two questions
+			return gone, nil // its removal ended between the two lookups
 		}
 		return api.Sandbox{}, s.refused(ctx, caller, policy.VerbRemove, "", nil, err)
 	}
@@ -47,8 +47,8 @@ func (s *Service) Delete(ctx context.Context, caller Caller, ref string) (api.Sa
 	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, is.ID, nil, err)
 }
 
-// DeleteKeyed takes away what an idempotency key stands for, and what is yet to come
-// of it; see sandbox.Manager.DeleteKeyed.
+// DeleteKeyed removes the sandbox of an idempotency key and prevents its later creation. See
+// sandbox.Manager.DeleteKeyed.
 func (s *Service) DeleteKeyed(ctx context.Context, caller Caller, key string) (api.Sandbox, error) {
 	d := details{"idempotency_key": clip(key)}
 	if err := policy.CheckKey(key); err != nil {
@@ -58,13 +58,13 @@ func (s *Service) DeleteKeyed(ctx context.Context, caller Caller, key string) (a
 	return sb, s.done(context.WithoutCancel(ctx), caller, policy.VerbRemove, sb.ID, d, err)
 }
 
-// Remove is Delete for who wants no record.
+// Remove is Delete without the record.
 func (s *Service) Remove(ctx context.Context, caller Caller, ref string) error {
 	_, err := s.Delete(ctx, caller, ref)
 	return err
 }
 
-// Stop ends a sandbox in good order; a nil grace is the default.
+// Stop ends a sandbox gracefully. A nil grace is the default.
 func (s *Service) Stop(ctx context.Context, caller Caller, ref string, grace *time.Duration) (sb api.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbStop, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Stop(ctx, caller, id, grace)
@@ -82,8 +82,8 @@ func (s *Service) Kill(ctx context.Context, caller Caller, ref string) (sb api.S
 	return sb, err
 }
 
-// lifetime does one verb that ends a sandbox. An end is never held up by an
-// audit log that cannot be written: that is logged, and the sandbox ends.
+// lifetime runs one operation that ends a sandbox. An audit log that cannot be written never delays
+// an end: the failure is logged, and the sandbox ends.
 func (s *Service) lifetime(ctx context.Context, caller Caller, verb policy.Verb, ref string, do func(id string) error) error {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Service) Heartbeat(_ context.Context, caller Caller, ref string) (api.S
 	return s.opts.Sandboxes.Touch(caller, ref)
 }
 
-// Extend lets a sandbox live longer.
+// Extend extends the lifetime of a sandbox.
 func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.Extension) (api.Sandbox, error) {
 	const verb = policy.VerbExtend
 	d := details{"lifetime_ms": strconv.FormatInt(x.LifetimeMS, 10)}
@@ -107,7 +107,7 @@ func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.E
 	}
 	permit, err := policy.DecideExtend(x, policy.SettingsOf(sb), caller, s.rules())
 	if err == nil {
-		// Sandboxes asks again, for it knows to the moment since when it runs.
+		// Sandboxes checks again, because it knows exactly since when the sandbox runs.
 		_, _, err = permit.Total(time.Since(sb.CreatedAt) - time.Duration(sb.QueueMS+sb.StartMS)*time.Millisecond)
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.E
 	return after, s.done(ctx, caller, verb, sb.ID, d, err)
 }
 
-// Pause makes the processes of a sandbox stand still.
+// Pause pauses the processes of a sandbox.
 func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
 	if sb, err = s.opts.Sandboxes.Get(caller, ref); err != nil {
 		return sb, s.refused(ctx, caller, policy.VerbPause, "", nil, err)
@@ -132,7 +132,7 @@ func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb api.
 	return sb, err
 }
 
-// Resume lets them go on. It is on record after: nothing is left paused because the audit
+// Resume resumes them. It is recorded afterwards, so that no sandbox stays paused because the audit
 // log cannot be written.
 func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
 	err = s.lifetime(ctx, caller, policy.VerbResume, ref, func(id string) error {

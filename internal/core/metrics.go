@@ -11,10 +11,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// measureTimeout bounds the measurement of all sandboxes for one scrape.
+// measureTimeout limits the measurement of all sandboxes for one scrape.
 const measureTimeout = 5 * time.Second
 
-// Metrics serves those of all tenants, in the formats of Prometheus.
+// Metrics serves the metrics of all tenants in the formats of Prometheus.
 func (s *Service) Metrics(_ context.Context, caller Caller) (http.Handler, error) {
 	if err := policy.AuthorizeHost(caller, policy.VerbMetrics); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (s *Service) Answered(route string, status int, took time.Duration) {
 	s.metrics.Answered(route, status, took)
 }
 
-// record writes to the audit log, and counts what cannot be written.
+// record writes to the audit log, and counts records that cannot be written.
 func (s *Service) record(ctx context.Context, e audit.Event) error {
 	err := s.opts.Audit.Record(ctx, e)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Service) record(ctx context.Context, e audit.Event) error {
 	return err
 }
 
-// tally is what there is now.
+// tally returns the present counts.
 func (s *Service) tally() metrics.Tally {
 	ctx, cancel := context.WithTimeout(context.Background(), measureTimeout) //nolint:forbidigo // a collector has no context: bounded by itself
 	defer cancel()

@@ -7,15 +7,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Info tells a caller what it may know of the daemon before it asks for anything.
+// Info returns what a caller can learn about the daemon before any other request.
 func (s *Service) Info(_ context.Context, caller Caller) api.Info {
 	info := policy.InfoOf(caller, s.rules())
 	info.Version = s.opts.Version
 	return info
 }
 
-// ResolveName tells which sandbox a request by who asks would be for, and whether
-// it is there.
+// ResolveName returns the sandbox that an identity selects, and whether it exists.
 func (s *Service) ResolveName(ctx context.Context, caller Caller, asked api.Naming) (api.ResolvedName, error) {
 	t, err := policy.DecideTarget(api.RefByNaming, asked, caller, s.rules())
 	if err != nil {

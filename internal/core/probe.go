@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// probeTTL is how long a report is good for: an operator who mended something
-	// should not have to restart the daemon.
+	// probeTTL is how long a report is cached. It is short, so that an operator who fixes
+	// something does not have to restart the daemon.
 	probeTTL = 5 * time.Second
-	// probePatience is how long a request waits for a report. An engine that takes
-	// longer is one that does not answer, until it does.
+	// probePatience is how long a request waits for a report. An engine that takes longer counts
+	// as not responding until it answers.
 	probePatience = 4 * time.Second
-	// probeTimeout bounds a probe that nobody waits for any more.
+	// probeTimeout limits a probe that no request waits for any more.
 	probeTimeout = 30 * time.Second
 )
 
-// Prober keeps the engines' reports. Engines are probed side by side, and one that
-// hangs holds up a request once. It is safe for concurrent use.
+// Prober caches the engines' reports. It probes engines in parallel, and an engine that hangs
+// delays only one request. It is safe for concurrent use.
 type Prober struct {
 	engines []*probed
 	host    []HostCheck
@@ -32,26 +32,26 @@ type Prober struct {
 	wg      sync.WaitGroup
 }
 
-// probed is what is known of one engine.
+// probed is the state of one engine.
 type probed struct {
 	engine engine.Engine
 
 	mu     sync.Mutex
-	report *api.EngineReport // nil before the first
+	report *api.EngineReport // nil before the first report
 	at     time.Time
-	// running is closed when the probe in progress has ended; nil is none.
+	// running is closed when the probe in progress has ended. It is nil if none is in progress.
 	running chan struct{}
-	// hangs: nobody waits for the probe in progress.
+	// hangs means that requests no longer wait for the probe in progress.
 	hangs bool
 }
 
-// HostCheck tries what the daemon does with this machine's files for each sandbox, whatever
-// the engine, and returns what fails; nil is nothing. It may be called at the same time by
-// several engines' probes.
+// HostCheck checks what the daemon does with this machine's files for each sandbox, independent of
+// the engine. It returns the problem, or nil. It can be called concurrently by the probes of
+// several engines.
 type HostCheck func() *api.Problem
 
-// NewProber makes a Prober; nothing is probed before it is asked. An engine that shares
-// this machine's files is usable where the checks of the host find nothing.
+// NewProber returns a Prober. It probes nothing until it is asked. An engine that shares this
+// machine's files is usable only if the host checks find no problem.
 func NewProber(engines []engine.Engine, host ...HostCheck) *Prober {
 	p := &Prober{host: host}
 	p.life, p.end = context.WithCancel(context.Background())
@@ -67,9 +67,8 @@ func (p *Prober) Close() {
 	p.wg.Wait()
 }
 
-// Reports returns every engine's report. One of an engine that was usable is
-// returned when it is old too, while a new one is made: should it not be usable any
-// more, it says so itself.
+// Reports returns every engine's report. If the old report says that the engine is usable, it is
+// returned while a new one is made: an engine that is no longer usable reports that itself.
 func (p *Prober) Reports(ctx context.Context) []api.EngineReport {
 	return p.ask(ctx, func(e *probed) (probe, wait bool) {
 		old := time.Since(e.at) > probeTTL
@@ -77,13 +76,13 @@ func (p *Prober) Reports(ctx context.Context) []api.EngineReport {
 	})
 }
 
-// Refresh probes now.
+// Refresh probes all engines now.
 func (p *Prober) Refresh(ctx context.Context) []api.EngineReport {
 	return p.ask(ctx, func(*probed) (probe, wait bool) { return true, true })
 }
 
-// ask starts the probes that need says, which is called with the engine's lock held,
-// and waits for those that it says to wait for.
+// ask starts the probes that need selects, and waits for those that it says to wait for. need is
+// called with the engine's lock held.
 func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool)) []api.EngineReport {
 	waits := make([]chan struct{}, len(p.engines))
 	for i, e := range p.engines {
@@ -108,8 +107,7 @@ func (p *Prober) ask(ctx context.Context, need func(*probed) (probe, wait bool))
 	return reports
 }
 
-// start starts a probe if one is needed, and returns what to wait for; nil is
-// nothing.
+// start starts a probe if one is needed, and returns what to wait for, or nil.
 func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,7 +116,7 @@ func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan st
 		done := make(chan struct{})
 		e.running = done
 		p.wg.Go(func() {
-			// A caller that goes away must not leave a half-made report for the next.
+			// A caller that disconnects must not leave an incomplete report for the next one.
 			ctx, cancel := context.WithTimeout(p.life, probeTimeout)
 			defer cancel()
 			r := p.examine(ctx, e.engine)
@@ -134,7 +132,7 @@ func (p *Prober) start(e *probed, need func(*probed) (probe, wait bool)) chan st
 	return e.running
 }
 
-// examine is an engine's own report, with what is wrong with the host for it.
+// examine returns an engine's own report with the problems of the host added.
 func (p *Prober) examine(ctx context.Context, e engine.Engine) api.EngineReport {
 	r := e.Probe(ctx)
 	if !r.SharesHostFS {
@@ -148,8 +146,8 @@ func (p *Prober) examine(ctx context.Context, e engine.Engine) api.EngineReport 
 	return r
 }
 
-// latest is the report there is. What was waited for in vain is an engine that does
-// not answer, and is not waited for again until it does.
+// latest returns the latest report. If the wait timed out, the engine does not respond, and later
+// requests do not wait for it until it does.
 func (e *probed) latest(waited chan struct{}) api.EngineReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,7 +165,7 @@ func (e *probed) latest(waited chan struct{}) api.EngineReport {
 	return r
 }
 
-// Host describes the machine for a doctor.
+// Host returns facts about the machine for the doctor report.
 func (p *Prober) Host() map[string]string {
 	return map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH, "kernel": kernelRelease()}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// AttachEvent is one thing that an attach said.
+// AttachEvent is one event of an attach.
 type AttachEvent = sandbox.AttachEvent
 
 // StartProcess starts a managed process.
@@ -56,12 +56,12 @@ func (s *Service) Processes(ctx context.Context, caller Caller, ref string) ([]a
 	return s.opts.Sandboxes.Processes(ctx, caller, ref)
 }
 
-// GetProcess tells what is on record about one process.
+// GetProcess returns the record of one process.
 func (s *Service) GetProcess(ctx context.Context, caller Caller, ref, id string) (api.Process, error) {
 	return s.opts.Sandboxes.Process(ctx, caller, ref, id)
 }
 
-// WaitProcess waits for the end of a process, or for its readiness.
+// WaitProcess waits until a process has ended or is ready.
 func (s *Service) WaitProcess(ctx context.Context, caller Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
 	if w.TimeoutMS < 0 {
 		return api.Process{}, api.Invalid("timeout_ms", "a wait of %d ms was asked for", w.TimeoutMS).
@@ -86,15 +86,15 @@ func (s *Service) SignalProcess(ctx context.Context, caller Caller, ref, id stri
 	})
 }
 
-// RemoveProcess takes one process away, running or not, with its log.
+// RemoveProcess removes one process, running or not, with its log.
 func (s *Service) RemoveProcess(ctx context.Context, caller Caller, ref, id string) error {
 	return s.process(ctx, caller, policy.VerbRemoveProcess, ref, details{"exec_id": id}, func(sandboxID string) error {
 		return s.opts.Sandboxes.RemoveProcess(ctx, caller, sandboxID, id)
 	})
 }
 
-// process does one verb that may end a process, and records it after: an end is never
-// held up by an audit log that cannot be written.
+// process runs one operation that may end a process, and records it afterwards: an audit log that
+// cannot be written never delays an end.
 func (s *Service) process(ctx context.Context, caller Caller, verb policy.Verb, ref string, d details, do func(sandboxID string) error) error {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -108,8 +108,7 @@ func (s *Service) ResizeProcess(ctx context.Context, caller Caller, ref, id stri
 	return s.opts.Sandboxes.ResizeProcess(ctx, caller, ref, id, size)
 }
 
-// WriteStdin gives a process input, and ends it where end is set. A nil offset
-// appends.
+// WriteStdin writes input to a process, and closes it if end is set. A nil offset appends.
 func (s *Service) WriteStdin(ctx context.Context, caller Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	if offset != nil && *offset < 0 {
 		return api.StdinAck{}, api.Invalid("offset", "an offset of %d was given", *offset).WithHint("count the bytes since the process's start")
@@ -117,8 +116,7 @@ func (s *Service) WriteStdin(ctx context.Context, caller Caller, ref, id string,
 	return s.opts.Sandboxes.WriteStdin(ctx, caller, ref, id, offset, r, end)
 }
 
-// Attach joins a process. What becomes of the Attachment neither holds up nor
-// ends the process.
+// Attach attaches to a process. The Attachment neither blocks nor ends the process.
 func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r api.AttachRequest) (*sandbox.Attachment, error) {
 	d := details{"exec_id": id, "write": strconv.FormatBool(r.Write || r.Exclusive), "exclusive": strconv.FormatBool(r.Exclusive)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
@@ -133,7 +131,7 @@ func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r a
 	return a, err
 }
 
-// DialPort opens a stream to a port inside.
+// DialPort opens a stream to a port inside the sandbox.
 func (s *Service) DialPort(ctx context.Context, caller Caller, ref string, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, api.Invalid("port", "%d is no port", port).WithHint("1 to 65535")

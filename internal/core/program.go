@@ -15,25 +15,25 @@ import (
 	"github.com/cloche-dev/cloche/internal/program"
 )
 
-// maxPrograms bounds those that run at once.
+// maxPrograms is the maximum number of running programs.
 const maxPrograms = 4096
 
-// programs are those that run in this process. The zero value has none.
+// programs holds the programs that run in this process. The zero value is empty.
 type programs struct {
 	mu     sync.Mutex
 	live   map[string]*programRun
 	closed bool
 	wg     sync.WaitGroup
-	// setups has one lock for each sandbox that exists and in which a program sets
-	// something up; its capacity is 1.
+	// setups has one lock, a channel of capacity 1, for each existing sandbox in which a program
+	// runs its setup.
 	setups map[string]chan struct{}
 }
 
-// liveKey is the context's key of what ends when the caller's right to ask does.
+// liveKey is the context key of a context that ends when the caller's authorization does.
 type liveKey struct{}
 
-// WithLive returns a context whose caller's right to ask ends with live: what goes on
-// behind the call ends then too. A nil live never ends.
+// WithLive returns a context with the context of the caller's authorization. Work that continues
+// after the call ends when live ends. A nil live never ends.
 func WithLive(ctx, live context.Context) context.Context {
 	if live == nil {
 		return ctx
@@ -41,12 +41,11 @@ func WithLive(ctx, live context.Context) context.Context {
 	return context.WithValue(ctx, liveKey{}, live)
 }
 
-// errProgramsClosed is the cause of a program that ends with its daemon.
+// errProgramsClosed is the cause for programs that end with the daemon.
 var errProgramsClosed = errors.New("the daemon ended")
 
-// StartProgram begins a program and returns when it is on record; it goes on behind the
-// call. A request that repeats an idempotency key and is the same is the program that has
-// it.
+// StartProgram starts a program and returns when it is recorded. The program continues after the
+// call. An equal request with the same idempotency key returns the existing program.
 func (s *Service) StartProgram(ctx context.Context, caller Caller, spec api.ProgramSpec) (api.Program, error) {
 	d := programDetails(spec)
 	prep, err := s.prepareProgram(ctx, caller, spec)
@@ -77,8 +76,8 @@ func (s *Service) StartProgram(ctx context.Context, caller Caller, spec api.Prog
 	return r.look(), nil
 }
 
-// admitProgram puts a program on record and begins it, unless one has its key: that one's
-// id is returned then.
+// admitProgram records a program and starts it. If a program with the same key exists, it returns
+// that program's ID.
 func (s *Service) admitProgram(r *programRun) (other string, err error) {
 	p := &s.running
 	p.mu.Lock()
@@ -153,14 +152,14 @@ func programDetails(spec api.ProgramSpec) details {
 	return d
 }
 
-// program is one that runs in this process; nil is none.
+// program returns a program that runs in this process, or nil.
 func (s *Service) program(id string) *programRun {
 	s.running.mu.Lock()
 	defer s.running.mu.Unlock()
 	return s.running.live[id]
 }
 
-// Program tells what is on record about a program, with its request.
+// Program returns the record of a program, with its request.
 func (s *Service) Program(_ context.Context, caller Caller, id string) (api.Program, error) {
 	return s.findProgram(caller, id, true)
 }
@@ -189,8 +188,8 @@ func (s *Service) findProgram(caller Caller, id string, withSpec bool) (api.Prog
 	return p, nil
 }
 
-// Programs lists the newest of the caller's programs, without what is large in them; a
-// limit of 0 is 100.
+// Programs returns the newest of the caller's programs without their large parts. A limit of 0 is
+// 100.
 func (s *Service) Programs(_ context.Context, caller Caller, limit int) (api.ProgramList, error) {
 	l := api.ProgramList{Programs: []api.Program{}}
 	if limit < 0 || limit > maxPage {
@@ -216,8 +215,8 @@ func (s *Service) Programs(_ context.Context, caller Caller, limit int) (api.Pro
 	return l, nil
 }
 
-// CancelProgram ends a program, and returns when its sandbox is gone. One that has ended
-// is no error.
+// CancelProgram cancels a program, and returns when its sandbox is removed. If the program has
+// ended, it is not an error.
 func (s *Service) CancelProgram(ctx context.Context, caller Caller, id string) (api.Program, error) {
 	d := details{"program": bound(id)}
 	p, err := s.findProgram(caller, id, false)
@@ -273,8 +272,8 @@ func (s *Service) continueProgram(ctx context.Context, id string, p api.Program,
 	}
 }
 
-// FollowProgram calls fn with each step of a program, from its beginning on, and returns
-// the program when it has ended; or ends with ctx, or an error of fn.
+// FollowProgram calls fn with each step of a program, from its beginning, and returns the program
+// when it has ended. It also ends when ctx ends or fn returns an error.
 func (s *Service) FollowProgram(ctx context.Context, caller Caller, id string, fn func(api.ProgramStep) error) (api.Program, error) {
 	if _, err := s.findProgram(caller, id, false); err != nil {
 		return api.Program{}, err
@@ -287,8 +286,8 @@ func (s *Service) FollowProgram(ctx context.Context, caller Caller, id string, f
 	return s.findProgram(caller, id, true)
 }
 
-// RecoverPrograms settles what an earlier daemon left: a program whose daemon ended is
-// not gone on with, for what it had done cannot be told.
+// RecoverPrograms settles the programs of an earlier daemon. They are not continued, because what
+// they had done is not known.
 func (s *Service) RecoverPrograms(ctx context.Context) {
 	if s.opts.Programs == nil {
 		return
@@ -310,7 +309,7 @@ func (s *Service) RecoverPrograms(ctx context.Context) {
 		}
 		who := Caller{Tenant: p.Tenant, UID: -1, Via: "recovery"}
 		_ = s.done(ctx, who, policy.VerbProgram, sandboxID(p), details{"program": id, "phase": p.Phase},
-			api.Errorf(api.CodeUnavailable, "%s", p.Failure.Message)) // it returns its argument
+			api.Errorf(api.CodeUnavailable, "%s", p.Failure.Message)) // done returns its argument
 	}
 }
 
@@ -321,8 +320,8 @@ func sandboxID(p api.Program) string {
 	return p.Sandbox.ID
 }
 
-// ClosePrograms ends those that run, whose sandboxes are removed, and waits for them, or
-// until ctx ends.
+// ClosePrograms ends all running programs and removes their sandboxes. It waits until they have
+// ended or ctx ends.
 func (s *Service) ClosePrograms(ctx context.Context) error {
 	p := &s.running
 	p.mu.Lock()

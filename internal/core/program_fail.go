@@ -12,7 +12,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// interrupted is the failure of a program whose daemon ended.
+// interrupted returns the failure of a program whose daemon ended.
 func interrupted(phase string) *api.ProgramFailure {
 	return &api.ProgramFailure{
 		Kind: api.FailureInterrupted, Phase: phase, Class: api.ClassInfra, Retryable: true,
@@ -20,7 +20,7 @@ func interrupted(phase string) *api.ProgramFailure {
 	}
 }
 
-// failure says what an error of a phase means.
+// failure converts an error of a phase to a failure of the program.
 func (r *programRun) failure(ctx context.Context, phase string, err error) *api.ProgramFailure {
 	if errors.Is(context.Cause(ctx), errProgramsClosed) {
 		return interrupted(phase)
@@ -51,7 +51,7 @@ func (r *programRun) failure(ctx context.Context, phase string, err error) *api.
 	return f
 }
 
-// commandsIn is how many commands a phase has.
+// commandsIn returns the number of commands of a phase.
 func (r *programRun) commandsIn(phase string) int {
 	plan := &r.prep.plan
 	switch phase {
@@ -73,7 +73,7 @@ func (r *programRun) commandsIn(phase string) int {
 	return len(plan.Run)
 }
 
-// ofResult says how a command ended.
+// ofResult sets how a command ended.
 func (r *programRun) ofResult(f *api.ProgramFailure, res api.Result) {
 	what := fmt.Sprintf("command %d of %d in %s", *f.Command+1, r.commandsIn(f.Phase), f.Phase)
 	switch {
@@ -96,7 +96,7 @@ func (r *programRun) ofResult(f *api.ProgramFailure, res api.Result) {
 	}
 }
 
-// ofEnd says how a sandbox ended that is not there any more.
+// ofEnd sets how a sandbox ended that no longer exists.
 func (r *programRun) ofEnd(f *api.ProgramFailure, reason string) {
 	sb, err := r.s.opts.Sandboxes.Get(r.caller, r.sandbox())
 	p := r.look()
@@ -128,7 +128,7 @@ func (r *programRun) ofEnd(f *api.ProgramFailure, reason string) {
 	}
 }
 
-// ofError says what an error of Cloche means for the program.
+// ofError sets what an error of Cloche means for the program.
 func (r *programRun) ofError(f *api.ProgramFailure, e *api.Error) {
 	f.Message, f.Hint, f.Code, f.Rule, f.Retryable = e.Message, e.Hint, e.Code, e.Rule, e.Retryable
 	if id := r.sandbox(); id != "" {
@@ -157,8 +157,8 @@ func (r *programRun) ofError(f *api.ProgramFailure, e *api.Error) {
 	}
 }
 
-// scorable says whether there is something to score after a failure of run: the sandbox
-// is there, and the program itself came to an end.
+// scorable reports whether score can run after a failure of run: the sandbox still exists, and the
+// program itself ended.
 func scorable(f *api.ProgramFailure) bool {
 	switch f.Kind {
 	case api.FailureExit, api.FailureTimeout, api.FailureOOM:

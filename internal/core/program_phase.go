@@ -16,10 +16,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// maxUnpacked bounds what a compressed directory of a program unpacks to.
+// maxUnpacked limits the unpacked size of a compressed directory of a program.
 const maxUnpacked = 4 << 30
 
-// create makes the program's own sandbox.
+// create creates the program's own sandbox.
 func (r *programRun) create(ctx context.Context) error {
 	d := audit.SpecDetails(*r.spec.Spec)
 	d["program"] = r.rec.ID
@@ -52,7 +52,7 @@ func (r *programRun) files(ctx context.Context) error {
 	return nil
 }
 
-// unpacked is the tar of a directory, which may be compressed.
+// unpacked returns the tar of a directory, which may be compressed.
 func unpacked(archive []byte) (io.Reader, error) {
 	if !bytes.HasPrefix(archive, []byte{0x1f, 0x8b}) {
 		return bytes.NewReader(archive), nil
@@ -76,8 +76,8 @@ func (r *programRun) write(ctx context.Context, field string, files []api.File) 
 	return nil
 }
 
-// network puts what may leave from now on in the place of what setup could reach, and
-// goes on when that is confirmed. Both were granted before the program began.
+// network replaces the network rules of setup with the final ones, and continues when they are
+// confirmed. Both were granted before the program began.
 func (r *programRun) network(ctx context.Context) error {
 	id := r.sandbox()
 	sb, err := r.s.opts.Sandboxes.Get(r.caller, id)
@@ -107,7 +107,7 @@ func (r *programRun) network(ctx context.Context) error {
 	return nil
 }
 
-// commands does the commands of a phase and, where it asks for one, makes the snapshot.
+// commands runs the commands of a phase and then makes its snapshot, if it has one.
 func (r *programRun) commands(name string, reqs []api.ExecRequest, spec *api.ProgramPhase) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for i, req := range reqs {
@@ -128,11 +128,11 @@ func (r *programRun) commands(name string, reqs []api.ExecRequest, spec *api.Pro
 	}
 }
 
-// commandError is a command that did not succeed.
+// commandError is the error of a command that did not succeed.
 type commandError struct {
 	n   int
 	res api.Result
-	// err is why there is no result; nil is that res says it.
+	// err says why there is no result. It is nil if res has the reason.
 	err error
 }
 
@@ -168,14 +168,14 @@ func (r *programRun) exec(ctx context.Context, n int, handler string, req api.Ex
 	return res, nil
 }
 
-// begin puts a command on record.
+// begin records the start of a command.
 func (r *programRun) begin(n int, c api.ProgramCommandRecord) {
 	c.StartedAt = time.Now().UTC()
 	r.change(func(p *api.Program) { r.present().Commands = append(r.present().Commands, c) },
 		&api.ProgramStep{Phase: r.look().Phase, State: stepRunning, Command: &n, Text: c.Command})
 }
 
-// shownCommand is the command line of a request.
+// shownCommand returns the command line of a request.
 func shownCommand(req api.ExecRequest) []string {
 	switch {
 	case req.Shell != "":
@@ -186,8 +186,8 @@ func shownCommand(req api.ExecRequest) []string {
 	return req.Argv
 }
 
-// await runs a command to its end. In a sandbox that stays nobody but the program ends
-// it when that is cancelled, so it returns when it has ended then too.
+// await runs a command to its end. In a sandbox that is kept, only the program ends the command
+// when the program is cancelled. So await returns after the command has ended in that case too.
 func (r *programRun) await(ctx context.Context, req api.ExecRequest) (api.Result, error) {
 	if r.spec.Spec != nil {
 		return r.s.Exec(ctx, r.caller, r.sandbox(), req)
@@ -208,7 +208,7 @@ func (r *programRun) await(ctx context.Context, req api.ExecRequest) (api.Result
 	return res, err
 }
 
-// kill ends a command of a program that was cancelled, which may be about to begin.
+// kill ends a command of a cancelled program. The command may be about to start.
 func (r *programRun) kill(execID string, ended <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(r.base, programCleanup)
 	defer cancel()
@@ -229,7 +229,7 @@ func (r *programRun) kill(execID string, ended <-chan struct{}) {
 	}
 }
 
-// trim keeps the record of a program from growing without end.
+// trim limits the size of a program's record.
 func (r *programRun) trim(res *api.Result) {
 	if r.kept > maxKeptOutput {
 		for _, s := range []struct {
@@ -246,7 +246,7 @@ func (r *programRun) trim(res *api.Result) {
 	r.kept += len(res.Stdout) + len(res.Stderr)
 }
 
-// handlers does the caller's own steps.
+// handlers runs the caller's own steps.
 func (r *programRun) handlers(ctx context.Context) error {
 	n := 0
 	for i, h := range r.spec.Handlers {
@@ -266,7 +266,7 @@ func (r *programRun) handlers(ctx context.Context) error {
 	return nil
 }
 
-// errHandler is what the caller said of its handler.
+// errHandler is the failure that the caller reported for its handler.
 type errHandler struct{ text string }
 
 func (e *errHandler) Error() string { return e.text }
@@ -285,7 +285,7 @@ func (r *programRun) wait(ctx context.Context, h api.ProgramHandler) error {
 		select {
 		case c := <-r.answers:
 			if c.Handler != h.Name {
-				continue // it was for one before, whose time was up
+				continue // it was for an earlier handler, whose time was over
 			}
 			if c.Failed != "" {
 				return &errHandler{"handler " + h.Name + " failed: " + bound(c.Failed)}
@@ -340,7 +340,7 @@ func (r *programRun) ready(ctx context.Context, n int, spec api.ProcessSpec) err
 	}
 }
 
-// score judges what run left.
+// score judges the result of run.
 func (r *programRun) score(ctx context.Context) error {
 	var last api.Result
 	var failed error
@@ -364,7 +364,7 @@ func (r *programRun) score(ctx context.Context) error {
 	return failed
 }
 
-// collect reads the output files, of a sandbox that lives.
+// collect reads the output files from a sandbox that still runs.
 func (r *programRun) collect(ctx context.Context) {
 	id := r.sandbox()
 	if id == "" || len(r.spec.Outputs) == 0 {
@@ -400,7 +400,7 @@ func (r *programRun) read(ctx context.Context, o api.ProgramOutputSpec) api.Prog
 	return out
 }
 
-// inField says which part of the request an error is about.
+// inField adds the part of the request that an error is about.
 func inField(field string, err error) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {

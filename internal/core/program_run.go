@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// The states of a phase.
+// States of a phase.
 const (
 	stepRunning   = "running"
 	stepSucceeded = "succeeded"
@@ -21,26 +21,26 @@ const (
 )
 
 const (
-	// programCleanup bounds what is done after the end of a program that was cancelled.
+	// programCleanup limits the cleanup after a program was cancelled.
 	programCleanup = time.Minute
-	// maxKeptOutput is how much output the record of one program holds; of what comes
-	// after it only keptTail of each stream stays.
+	// maxKeptOutput limits the output in the record of one program. Of later output only the last
+	// keptTail bytes of each stream are kept.
 	maxKeptOutput = 32 << 20
 	keptTail      = 4 << 10
 )
 
-// preparedProgram is what was decided of a program before anything of it began.
+// preparedProgram is the decision about a program, made before it begins.
 type preparedProgram struct {
-	// permit is of the sandbox that it makes; sandbox the one that exists.
+	// permit is for the sandbox that the program creates, and sandbox is an existing one.
 	permit  policy.Permit
 	sandbox api.Sandbox
 	profile string
 	plan    policy.ProgramPlan
-	// swap: setup has a network of its own.
+	// swap means that setup has its own network rules.
 	swap bool
 }
 
-// prepareProgram lets policy decide all of a program.
+// prepareProgram asks policy about all parts of a program.
 func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec api.ProgramSpec) (preparedProgram, error) {
 	var p preparedProgram
 	if s.opts.Programs == nil {
@@ -62,7 +62,7 @@ func (s *Service) prepareProgram(ctx context.Context, caller Caller, spec api.Pr
 		}
 	} else {
 		asked := *spec.Spec
-		// Not even a daemon that is killed leaves it behind.
+		// The sandbox must not remain even if the daemon is killed.
 		asked.Transient = asked.Transient || !spec.Keep
 		var setup *api.EgressPolicy
 		if ph := spec.Setup; ph != nil && (ph.Network != "" || ph.Egress != nil) {
@@ -89,16 +89,17 @@ type programRun struct {
 	caller Caller
 	spec   api.ProgramSpec
 	prep   preparedProgram
-	// base has the values of the call that began it.
+	// base has the values of the call that started the program.
 	base   context.Context
 	cancel context.CancelCauseFunc
-	// over is closed when the record is final, gone when nothing of it is left. answers
-	// come from the caller to the handler that waits.
+	// over is closed when the record is final, and gone when the cleanup is done. answers carries
+	// the caller's answers to the handler that waits.
 	over, gone chan struct{}
 	answers    chan api.ProgramContinue
-	// release lets the setup of another program in the sandbox begin; nil is not held.
+	// release lets the setup of another program in the same sandbox begin. It is nil if the lock
+	// is not held.
 	release func()
-	// kept is how much output the record holds.
+	// kept is the amount of output in the record.
 	kept int
 
 	mu      sync.Mutex
@@ -107,7 +108,7 @@ type programRun struct {
 	changed chan struct{} // closed and replaced at each step
 }
 
-// look is the record as it is now.
+// look returns the present record.
 func (r *programRun) look() api.Program {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +125,7 @@ func (r *programRun) lookLocked() api.Program {
 	return p
 }
 
-// change changes the record, puts it on disk and tells who follows.
+// change changes the record, stores it and notifies followers.
 func (r *programRun) change(fn func(*api.Program), step *api.ProgramStep) {
 	r.mu.Lock()
 	fn(&r.rec)
@@ -165,14 +166,14 @@ func (r *programRun) follow(ctx context.Context, fn func(api.ProgramStep) error)
 		select {
 		case <-changed:
 		case <-r.over:
-			over = true // and a last look at the steps
+			over = true // then read the steps once more
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// run does the phases in their order, and then what is to be done whatever became of them.
+// run runs the phases in order, and then the cleanup, whether they succeeded or not.
 func (r *programRun) run(ctx context.Context) {
 	defer close(r.gone)
 	failure := r.phases(ctx)
@@ -198,14 +199,14 @@ func (r *programRun) run(ctx context.Context) {
 	}
 }
 
-// phase is one step of a program.
+// phase is one phase of a program.
 type phase struct {
 	name string
 	on   bool
 	do   func(context.Context) error
 }
 
-// phases does the phases, and says what failed; nil is nothing.
+// phases runs the phases, and returns the failure, or nil.
 func (r *programRun) phases(ctx context.Context) *api.ProgramFailure {
 	sp, plan := r.spec, r.prep.plan
 	first := []phase{
@@ -231,14 +232,14 @@ func (r *programRun) phases(ctx context.Context) *api.ProgramFailure {
 	if sp.Score == nil || failure != nil && !(sp.ScoreAlways && scorable(failure)) {
 		return failure
 	}
-	// Of two failures the first is told.
+	// Of two failures, report the first.
 	if scored := r.phase(ctx, phase{api.PhaseScore, true, r.score}); failure == nil {
 		failure = scored
 	}
 	return failure
 }
 
-// phase does one phase and puts what became of it on record.
+// phase runs one phase and records its result.
 func (r *programRun) phase(ctx context.Context, ph phase) *api.ProgramFailure {
 	if !ph.on {
 		return nil
@@ -272,11 +273,11 @@ func (r *programRun) phase(ctx context.Context, ph phase) *api.ProgramFailure {
 	return failure
 }
 
-// present is the record of the phase that runs. The caller holds r.mu, or is in a change.
+// present returns the record of the running phase. The caller holds r.mu, or is in a change.
 func (r *programRun) present() *api.ProgramPhaseRecord { return &r.rec.Phases[len(r.rec.Phases)-1] }
 
-// hold keeps programs from setting up one sandbox at the same time. No lock is held
-// while anything else of a program is done.
+// hold prevents programs from running their setup in one sandbox at the same time. No lock is held
+// during the other phases.
 func (r *programRun) hold(ctx context.Context, name string) error {
 	setup := name == api.PhaseSetup || name == api.PhasePostSetup
 	switch {
@@ -310,15 +311,15 @@ func (r *programRun) hold(ctx context.Context, name string) error {
 	return nil
 }
 
-// sandbox is the id of the program's sandbox.
+// sandbox returns the ID of the program's sandbox.
 func (r *programRun) sandbox() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return sandboxID(r.rec)
 }
 
-// settle makes the record final. It says whether the sandbox is left for somebody to look
-// at, and has removed it otherwise, if the program made it.
+// settle makes the record final. It reports whether the sandbox is kept for inspection. Otherwise,
+// it has removed the sandbox, if the program created it.
 func (r *programRun) settle(ctx, run context.Context, failure *api.ProgramFailure) (inspect bool) {
 	id := r.sandbox()
 	if id != "" {
@@ -345,7 +346,7 @@ func (r *programRun) settle(ctx, run context.Context, failure *api.ProgramFailur
 		}
 		err = &api.Error{Code: failure.Code, Message: failure.Message, Rule: failure.Rule}
 		if failure.Code == "" {
-			err = nil // a command's failure is a result
+			err = nil // a command that fails has a result
 		}
 	}
 	now := time.Now().UTC()
@@ -359,12 +360,12 @@ func (r *programRun) settle(ctx, run context.Context, failure *api.ProgramFailur
 	if failure != nil {
 		d["kind"], d["phase"] = string(failure.Kind), failure.Phase
 	}
-	_ = r.s.done(ctx, r.caller, policy.VerbProgram, id, d, err) // it returns its argument
+	_ = r.s.done(ctx, r.caller, policy.VerbProgram, id, d, err) // done returns its argument
 	return inspect
 }
 
-// remove takes away the sandbox that the program made. What goes wrong is retried by the
-// sandbox's own means, and is no failure of the program.
+// remove removes the sandbox that the program created. If the removal fails, the sandbox manager
+// retries it, and the program does not fail.
 func (r *programRun) remove(ctx context.Context) *api.Error {
 	err := r.s.Remove(ctx, r.caller, r.sandbox())
 	if err == nil || errors.Is(err, api.ErrNotFound) {
@@ -374,7 +375,7 @@ func (r *programRun) remove(ctx context.Context) *api.Error {
 	return toError(err)
 }
 
-// leave takes away what the program left in a sandbox that stays: its channels.
+// leave removes the program's channels from a sandbox that is kept.
 func (r *programRun) leave(ctx context.Context) (first *api.Error) {
 	for _, ph := range r.look().Phases {
 		for _, c := range ph.Commands {
@@ -390,7 +391,7 @@ func (r *programRun) leave(ctx context.Context) (first *api.Error) {
 	return first
 }
 
-// toError is err as it goes on record.
+// toError returns err in its recorded form.
 func toError(err error) *api.Error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
@@ -401,7 +402,7 @@ func toError(err error) *api.Error {
 	return api.Errorf(api.CodeInternal, "it failed for a reason that is in the daemon's log").WithCause(err)
 }
 
-// naming is how the sandbox's name came about, which a forced template asks for again.
+// naming returns how the sandbox's name was selected. A forced template requires it again.
 func (r *programRun) naming() api.Naming {
 	if r.spec.Spec == nil {
 		return api.Naming{}
@@ -409,7 +410,7 @@ func (r *programRun) naming() api.Naming {
 	return r.spec.Spec.Naming
 }
 
-// execID names a command of the program in its sandbox, so that it is never run twice.
+// execID returns the exec ID of a command of the program, so that the command never runs twice.
 func (r *programRun) execID(phase string, n int) string {
 	return fmt.Sprintf("%s-%s-%d", r.rec.ID, phase, n)
 }

@@ -16,32 +16,34 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// requestIDKey is the context's key of the request id.
+// requestIDKey is the context key of the request ID.
 type requestIDKey struct{}
 
-// WithRequestID returns a context whose audit records carry id. An API server
-// sets it once for each request.
+// WithRequestID returns a context whose audit records have this request ID. An API server sets it
+// once for each request.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// details are what an audit record says beyond who, what and how it ended.
+// details are the details of an audit record, in addition to the caller, the operation and the
+// outcome.
 type details = map[string]string
 
-// eventOf is the part that every record has.
+// eventOf returns the part that every record has.
 func eventOf(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) audit.Event {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return audit.Event{RequestID: id, Tenant: caller.Tenant, Caller: caller.Origin(), Verb: string(verb), Sandbox: sandbox, Details: d}
 }
 
-// intend records what is about to be done. What cannot be recorded is not done.
+// intend records an operation before it begins. An operation that cannot be recorded does not
+// begin.
 func (s *Service) intend(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details) error {
 	e := eventOf(ctx, caller, verb, sandbox, d)
 	e.Outcome = audit.Granted
 	return s.record(ctx, e)
 }
 
-// recorded does what is on record before it is done, and records what became of it.
+// recorded records an operation before it begins, runs it, and records its result.
 func (s *Service) recorded(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, do func() error) error {
 	if err := s.intend(ctx, caller, verb, sandbox, d); err != nil {
 		return err
@@ -50,7 +52,7 @@ func (s *Service) recorded(ctx context.Context, caller Caller, verb policy.Verb,
 	return s.done(context.WithoutCancel(ctx), caller, verb, sandbox, d, err)
 }
 
-// refused records what was not begun, and returns err.
+// refused records an operation that did not begin, and returns err.
 func (s *Service) refused(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, err error) error {
 	var rule string
 	if ce, ok := errors.AsType[*api.Error](err); ok {
@@ -60,8 +62,8 @@ func (s *Service) refused(ctx context.Context, caller Caller, verb policy.Verb, 
 	return s.outcome(ctx, caller, verb, sandbox, d, audit.Refused, err)
 }
 
-// done records what became of what was begun, and returns err. That it could
-// not be recorded is logged: it is done, and to report a failure would be a lie.
+// done records the result of an operation, and returns err. If that fails, it is only logged: the
+// operation was carried out, so an error would be wrong.
 func (s *Service) done(ctx context.Context, caller Caller, verb policy.Verb, sandbox string, d details, err error) error {
 	out := audit.Done
 	if err != nil {
@@ -87,8 +89,7 @@ func (s *Service) outcome(ctx context.Context, caller Caller, verb policy.Verb, 
 	return err
 }
 
-// fullDisk is err, or where nothing but a disk without room is behind it, an error that
-// says so.
+// fullDisk returns err, or an error that says that the disk is full if that is the only cause.
 func fullDisk(err error) error {
 	if err == nil || api.CodeOf(err) != api.CodeInternal || !hostfile.IsFull(err) {
 		return err
@@ -98,7 +99,7 @@ func fullDisk(err error) error {
 	return e.WithHint("free space or inodes there, and try again")
 }
 
-// Ended records that a sandbox ended without being asked to.
+// Ended records that a sandbox ended without a request.
 func (s *Service) Ended(sb api.Sandbox) {
 	e := audit.Event{Tenant: sb.Tenant, Verb: "lost", Sandbox: sb.ID, Outcome: audit.Failed, Details: details{"reason": sb.Reason}}
 	if err := s.record(context.Background(), e); err != nil {
@@ -106,8 +107,8 @@ func (s *Service) Ended(sb api.Sandbox) {
 	}
 }
 
-// Happened records what Cloche did to a sandbox by itself: an end that nobody
-// asked for has its reason in the event.
+// Happened records what Cloche did to a sandbox by itself. If no caller requested an end, the event
+// has its reason.
 func (s *Service) Happened(h api.Event) {
 	if h.Reason == "" || h.Kind != api.EventStopped && h.Kind != api.EventRemoved {
 		return
@@ -118,8 +119,8 @@ func (s *Service) Happened(h api.Event) {
 	}
 }
 
-// Refused records what a rule on a path refused to a program inside, and tells
-// whoever follows the events.
+// Refused records an access by a program inside that a rule on a path refused, and publishes an
+// event.
 func (s *Service) Refused(sb api.Sandbox, r sandbox.Refusal) {
 	e := audit.Event{
 		Tenant: sb.Tenant, Caller: "program", Verb: audit.VerbUsePath, Sandbox: sb.ID, Outcome: audit.Refused,
@@ -145,8 +146,8 @@ func (s *Service) Refused(sb api.Sandbox, r sandbox.Refusal) {
 	})
 }
 
-// RefusedConnection records that a server in front of the daemon, such as LangBot's box
-// runtime, refused a connection, and how many before it were refused without a record.
+// RefusedConnection records that a server in front of the daemon, such as LangBot's box runtime,
+// refused a connection, and how many earlier refusals have no record.
 func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
 	d := details{"remote": remote, "reason": reason}
 	if notTold > 0 {
@@ -158,14 +159,14 @@ func (s *Service) RefusedConnection(remote, reason string, notTold int64) {
 	}
 }
 
-// meaning is what a rule says, in a sentence about a path.
+// meaning describes each access level, in a sentence about a path.
 var meaning = map[api.PathAccess]string{
 	api.AccessNone:  "a rule denies",
 	api.AccessRead:  "a rule lets be read only",
 	api.AccessWrite: "a rule keeps in its place",
 }
 
-// Used records what a sandbox used from its create to its end.
+// Used records what a sandbox used from its creation to its end.
 func (s *Service) Used(sb api.Sandbox, u api.AuditUsed) {
 	u.Labels = sb.Labels
 	e := audit.Event{Tenant: sb.Tenant, Verb: audit.VerbUsage, Sandbox: sb.ID, Outcome: audit.Done, Usage: &u}
@@ -174,7 +175,7 @@ func (s *Service) Used(sb api.Sandbox, u api.AuditUsed) {
 	}
 }
 
-// Left records what left a sandbox and what did not.
+// Left records allowed and refused egress.
 func (s *Service) Left(sb api.Sandbox, rec api.EgressRecord) {
 	d := details{"seq": strconv.FormatInt(rec.Seq, 10)}
 	for k, v := range map[string]string{
@@ -220,7 +221,7 @@ func (s *Service) runDetails(req api.RunRequest) details {
 	return d
 }
 
-// createdDetails are what policy and this machine made of a request.
+// createdDetails returns what policy and this machine changed in a request.
 func createdDetails(sb api.Sandbox, d details) details {
 	d = maps.Clone(d)
 	if sb.ID != "" {
@@ -228,7 +229,7 @@ func createdDetails(sb api.Sandbox, d details) details {
 		if sb.Snapshot != "" {
 			d["snapshot"] = sb.Snapshot
 		}
-		// With the operator's, and as what they refuse names them.
+		// Includes the operator's rules, named as in refusals.
 		in := audit.SpecDetails(api.SandboxSpec{Mounts: sb.Mounts, Workspace: &sb.Workspace})
 		for _, k := range []string{"mount_rules", "workspace_rules"} {
 			if in[k] != "" {
@@ -239,7 +240,7 @@ func createdDetails(sb api.Sandbox, d details) details {
 	return d
 }
 
-// resultDetails are how an exec ended.
+// resultDetails returns how an exec ended.
 func resultDetails(r api.Result, d details) details {
 	d = maps.Clone(d)
 	d["exec_id"], d["duration_ms"] = r.ExecID, strconv.FormatInt(r.DurationMS, 10)
@@ -258,8 +259,7 @@ func resultDetails(r api.Result, d details) details {
 	return d
 }
 
-// Asked records that something waits for a word, or waits no more, and tells who
-// follows the events.
+// Asked records that an approval is pending or no longer pending, and publishes an event.
 func (s *Service) Asked(a api.Approval) {
 	kind := api.EventApprovalAnswered
 	if a.State == api.ApprovalPending {

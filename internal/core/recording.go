@@ -9,20 +9,20 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Recordings lists the caller's recordings, by name.
+// Recordings returns the caller's recordings, sorted by name.
 func (s *Service) Recordings(_ context.Context, caller Caller) (api.RecordingList, error) {
 	list, err := s.opts.Recordings.List(caller.Tenant)
 	return api.RecordingList{Recordings: list}, s.classed("list recordings", err)
 }
 
-// GetRecording tells of one of the caller's.
+// GetRecording returns the record of one of the caller's recordings.
 func (s *Service) GetRecording(_ context.Context, caller Caller, name string) (api.RecordingInfo, error) {
 	info, err := s.opts.Recordings.Info(caller.Tenant, name)
 	return info, s.classed("look at a recording", err)
 }
 
-// ReadRecording writes one to w, as far as it has been made. Nothing was written where
-// the error is a *api.Error.
+// ReadRecording writes a recording to w, up to its present end. If the error is a *api.Error,
+// nothing was written.
 func (s *Service) ReadRecording(ctx context.Context, caller Caller, name string, w io.Writer) error {
 	const verb = policy.VerbGetRecording
 	d := details{"recording": bound(name)}
@@ -42,7 +42,7 @@ func (s *Service) ReadRecording(ctx context.Context, caller Caller, name string,
 	return err
 }
 
-// PutRecording keeps one that was made elsewhere.
+// PutRecording stores an uploaded recording.
 func (s *Service) PutRecording(ctx context.Context, caller Caller, name string, r io.Reader) (api.RecordingInfo, error) {
 	const verb = policy.VerbPutRecording
 	d := details{"recording": bound(name)}
@@ -56,7 +56,7 @@ func (s *Service) PutRecording(ctx context.Context, caller Caller, name string, 
 	return info, s.done(context.WithoutCancel(ctx), caller, verb, "", d, s.classed("keep a recording", err))
 }
 
-// RemoveRecording takes one away. Who replays it goes on.
+// RemoveRecording removes a recording. Endpoints that replay it continue.
 func (s *Service) RemoveRecording(ctx context.Context, caller Caller, name string) error {
 	const verb = policy.VerbRemoveRecording
 	d := details{"recording": bound(name)}
@@ -67,7 +67,7 @@ func (s *Service) RemoveRecording(ctx context.Context, caller Caller, name strin
 	return s.done(context.WithoutCancel(ctx), caller, verb, "", d, s.classed("remove a recording", err))
 }
 
-// classed gives an error of Cloche's a code; one that has one keeps it.
+// classed adds a code to an error that has none.
 func (s *Service) classed(what string, err error) error {
 	if err == nil {
 		return nil

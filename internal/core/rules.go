@@ -9,16 +9,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// verbReload is how audit calls a change of the rules, which nobody asks for over
-// an API server.
+// verbReload is the audit name of a change of the rules, which is not an operation of the API.
 const verbReload policy.Verb = "reload_policy"
 
-// UseRules puts other rules into force: every request that is decided from now on
-// is decided by them. What was granted before stays granted, but for what
-// may leave a sandbox: what the operator holds back is held back at once. digest is
-// the file's.
-// Rules that cannot be put on record are not used. The event is no tenant's, so that
-// only the operator sees it.
+// UseRules puts new rules into force: they decide every later request. What was granted before
+// stays granted, except for egress: the operator's deny rules apply at once. digest is the file's.
+// If the change cannot be recorded, the rules are not used. The event belongs to no tenant, so only
+// the operator sees it.
 func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest string) error {
 	e := audit.Event{Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Done, Details: details{"policy_sha256": digest}}
 	if err := s.record(ctx, e); err != nil {
@@ -31,8 +28,7 @@ func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest strin
 	return nil
 }
 
-// RejectRules records that there are rules that are no good, and that the old ones
-// stay in force.
+// RejectRules records that new rules are invalid and that the old ones stay in force.
 func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 	e := audit.Event{
 		Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Refused, Code: string(api.CodeOf(why)),
@@ -48,11 +44,11 @@ func (s *Service) RejectRules(ctx context.Context, digest string, why error) {
 	s.publishEvent(api.Event{Kind: api.EventPolicyRejected, Reason: bound(why.Error())})
 }
 
-// RestoreRules says that the policy file has the rules in force again after a rejection.
+// RestoreRules records that the policy file matches the rules in force again after a rejection.
 func (s *Service) RestoreRules() { s.rejected.Store(nil) }
 
-// ExplainPolicy says what policy would say to a request, and why. Nothing is done.
-// The operator may ask as another.
+// ExplainPolicy returns how policy would judge a request, and why. Nothing is executed. The
+// operator can ask on behalf of another caller.
 func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	as, err := s.askedAs(caller, q)
 	if err != nil {
@@ -64,7 +60,8 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.Policy
 		return api.PolicyAnswer{}, err
 	}
 	if ask.OnSandbox() && q.Sandbox != "" {
-		// By the names of whom it is about; what that one's key is for is judged below.
+		// Look names up as the caller that the question is about. What that caller's key allows is
+		// judged below.
 		names := Caller{Tenant: as.Tenant, Operator: caller.Operator, UID: -1}
 		sb, err := s.asked(names, q, rules)
 		if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeDenied {
@@ -86,7 +83,7 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.Policy
 	}
 	facts, err := s.facts(ctx, as, &ask.Request.Spec, rules)
 	if err != nil {
-		// What there is to find out is already the refusal.
+		// The error is already the refusal.
 		ce, ok := errors.AsType[*api.Error](err)
 		if !ok {
 			return api.PolicyAnswer{}, err
@@ -100,7 +97,7 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.Policy
 	return policy.Explain(ask, as, rules), nil
 }
 
-// asked is the sandbox that a question is about.
+// asked returns the sandbox that a question is about.
 func (s *Service) asked(names Caller, q api.PolicyQuestion, rules policy.Rules) (api.Sandbox, error) {
 	if v := policy.Verb(q.Verb); q.Exec != nil && (v == policy.VerbExec || v == policy.VerbStart) {
 		return s.target(names, q.Sandbox, q.Exec.Naming, rules)
@@ -108,7 +105,7 @@ func (s *Service) asked(names Caller, q api.PolicyQuestion, rules policy.Rules) 
 	return s.opts.Sandboxes.Get(names, q.Sandbox)
 }
 
-// askedAs is as whom a question is asked.
+// askedAs returns the caller on whose behalf a question is asked.
 func (s *Service) askedAs(caller Caller, q api.PolicyQuestion) (Caller, error) {
 	switch {
 	case q.Tenant == "" && q.Key == "":

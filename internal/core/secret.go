@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Secrets lists the secrets that caller may use: names, hosts and modes.
+// Secrets returns the secrets that the caller can use: names, hosts and modes.
 func (s *Service) Secrets(_ context.Context, caller Caller) (api.SecretList, error) {
 	return api.SecretList{Secrets: policy.SecretsOf(caller, s.rules())}, nil
 }

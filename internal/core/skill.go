@@ -11,27 +11,27 @@ import (
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
-// SkillSource is a directory that is to become a skill.
+// SkillSource is a directory to create a skill from.
 type SkillSource = skill.Source
 
-// SkillFileOptions choose what SkillFiles lists.
+// SkillFileOptions selects what SkillFiles lists.
 type SkillFileOptions = skill.FileOptions
 
-// errNoSkills is what a Service without a store of skills answers.
+// errNoSkills is the error of a Service without a skill store.
 func errNoSkills() *api.Error {
 	return api.Errorf(api.CodeUnsupported, "there are no skills here").WithHint("ask a daemon")
 }
 
-// KeepSkills has the caller's skills lie below another directory of the host from now
-// on; below the daemon's own where base is empty. It is for the operator's own servers.
+// KeepSkills moves the caller's skills to another directory of the host, or to the daemon's own if
+// base is empty. It is for the operator's own servers.
 func (s *Service) KeepSkills(caller Caller, base string) {
 	if s.opts.Skills != nil && caller.Operator {
 		s.opts.Skills.Keep(caller.Tenant, base)
 	}
 }
 
-// Skills lists the caller's skills, the one changed last first; with texts, what
-// each says to do.
+// Skills returns the caller's skills, most recently changed first. With texts, it includes their
+// instructions.
 func (s *Service) Skills(ctx context.Context, caller Caller, texts bool) (api.SkillList, error) {
 	if s.opts.Skills == nil {
 		return api.SkillList{}, nil
@@ -45,7 +45,7 @@ func (s *Service) Skills(ctx context.Context, caller Caller, texts bool) (api.Sk
 	return l, err
 }
 
-// GetSkill reads one of the caller's skills, and who signed it.
+// GetSkill returns one of the caller's skills, and who signed it.
 func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (api.Skill, error) {
 	if s.opts.Skills == nil {
 		return api.Skill{}, skill.Missing(name)
@@ -58,8 +58,8 @@ func (s *Service) GetSkill(ctx context.Context, caller Caller, name string) (api
 	return sk, err
 }
 
-// ScanSkill reads the one package in a directory of the caller's skills. With a source
-// it reads the one in that, whatever dir is, and the package's Dir is relative to it.
+// ScanSkill reads the package in a directory of the caller's skills. With a source, it reads the
+// package there, ignores dir, and returns a Dir relative to the source.
 func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src *SkillSource) (api.Skill, error) {
 	if s.opts.Skills == nil {
 		return api.Skill{}, errNoSkills()
@@ -70,7 +70,7 @@ func (s *Service) ScanSkill(ctx context.Context, caller Caller, dir string, src 
 	return s.opts.Skills.Scan(ctx, caller.Tenant, dir)
 }
 
-// CreateSkill makes a skill of text, or of a copy of src.
+// CreateSkill creates a skill from text, or from a copy of src.
 func (s *Service) CreateSkill(ctx context.Context, caller Caller, spec api.SkillSpec, src *SkillSource) (sk api.Skill, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbCreateSkill, spec.Name, func(d details) error {
 		sk, err = s.opts.Skills.Create(ctx, caller.Tenant, spec, src, s.rules().SkillBytes())
@@ -82,7 +82,7 @@ func (s *Service) CreateSkill(ctx context.Context, caller Caller, spec api.Skill
 	return sk, err
 }
 
-// UpdateSkill changes what a skill says of itself.
+// UpdateSkill changes the description of a skill.
 func (s *Service) UpdateSkill(ctx context.Context, caller Caller, name string, c api.SkillChange) (sk api.Skill, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbChangeSkill, name, func(details) error {
 		sk, err = s.opts.Skills.Update(ctx, caller.Tenant, name, c)
@@ -91,7 +91,7 @@ func (s *Service) UpdateSkill(ctx context.Context, caller Caller, name string, c
 	return sk, err
 }
 
-// RemoveSkill removes a skill. Sandboxes that have it find it empty.
+// RemoveSkill removes a skill. It is then empty in sandboxes that use it.
 func (s *Service) RemoveSkill(ctx context.Context, caller Caller, name string) error {
 	return s.skillVerb(ctx, caller, policy.VerbRemoveSkill, name, func(details) error {
 		return s.opts.Skills.Remove(ctx, caller.Tenant, name)
@@ -114,7 +114,7 @@ func (s *Service) ReadSkillFile(ctx context.Context, caller Caller, name, file s
 	return s.opts.Skills.ReadFile(ctx, caller.Tenant, name, file)
 }
 
-// WriteSkillFile puts a text file of a skill in its place.
+// WriteSkillFile replaces a text file of a skill.
 func (s *Service) WriteSkillFile(ctx context.Context, caller Caller, name, file string, content []byte) error {
 	return s.skillVerb(ctx, caller, policy.VerbChangeSkill, name, func(d details) error {
 		d["path"], d["bytes"] = bound(file), strconv.Itoa(len(content))
@@ -130,7 +130,7 @@ func (s *Service) RemoveSkillFile(ctx context.Context, caller Caller, name, file
 	})
 }
 
-// PreviewSkills tells which skills an archive has, and keeps nothing of it.
+// PreviewSkills lists the skills in an archive, and stores nothing.
 func (s *Service) PreviewSkills(ctx context.Context, caller Caller, archive io.Reader, o api.SkillArchive) (api.SkillPreviewList, error) {
 	if s.opts.Skills == nil {
 		return api.SkillPreviewList{}, errNoSkills()
@@ -138,8 +138,7 @@ func (s *Service) PreviewSkills(ctx context.Context, caller Caller, archive io.R
 	return s.opts.Skills.Preview(ctx, caller.Tenant, archive, o)
 }
 
-// InstallSkills puts skills of an archive in their places: all that were chosen, or
-// none.
+// InstallSkills installs the selected skills of an archive: all of them, or none on error.
 func (s *Service) InstallSkills(ctx context.Context, caller Caller, archive io.Reader, o api.SkillArchive) (l api.SkillList, err error) {
 	err = s.skillVerb(ctx, caller, policy.VerbCreateSkill, "", func(d details) error {
 		l, err = s.opts.Skills.Install(ctx, caller.Tenant, archive, o, s.rules().SkillBytes())
@@ -155,7 +154,8 @@ func (s *Service) InstallSkills(ctx context.Context, caller Caller, archive io.R
 	return l, err
 }
 
-// skillVerb does what changes skills: permitted, on record before and after.
+// skillVerb runs an operation that changes skills: it checks permission and records it before and
+// after.
 func (s *Service) skillVerb(ctx context.Context, caller Caller, verb policy.Verb, name string, do func(details) error) error {
 	d := details{}
 	if name != "" {
@@ -177,7 +177,7 @@ func (s *Service) skillVerb(ctx context.Context, caller Caller, verb policy.Verb
 	return s.done(ctx, caller, verb, "", d, do(d))
 }
 
-// signers are the keys that the operator trusts; policy has read them before.
+// signers returns the keys that the operator trusts. Policy has validated them.
 func signers(rules policy.Rules) []skill.Signer {
 	var out []skill.Signer
 	for _, text := range rules.Skills.SignedBy {
@@ -188,7 +188,7 @@ func signers(rules policy.Rules) []skill.Signer {
 	return out
 }
 
-// skillFacts are what policy must know of the skills that a request asks for.
+// skillFacts returns what policy must know about the skills of a request.
 func (s *Service) skillFacts(ctx context.Context, caller Caller, spec api.SandboxSpec, rules policy.Rules) ([]policy.SkillFact, error) {
 	if len(spec.Skills) == 0 || s.opts.Skills == nil {
 		return nil, nil
@@ -205,7 +205,7 @@ func (s *Service) skillFacts(ctx context.Context, caller Caller, spec api.Sandbo
 		}
 		p, err := s.opts.Skills.Place(ctx, caller.Tenant, use.Name)
 		if errors.Is(err, api.ErrNotFound) {
-			continue // policy says so
+			continue // policy reports it
 		}
 		if err != nil {
 			return nil, err

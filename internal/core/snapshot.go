@@ -14,7 +14,7 @@ import (
 // maxDiffPage is the largest page of a diff.
 const maxDiffPage = 10_000
 
-// Diff tells what a sandbox changed in its layered workspace or its root.
+// Diff returns the changes of a sandbox to its layered workspace or its root.
 func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o api.DiffOptions) (api.Diff, error) {
 	switch {
 	case o.Limit < 0 || o.Limit > maxDiffPage:
@@ -35,18 +35,17 @@ func (s *Service) Diff(ctx context.Context, caller Caller, ref string, o api.Dif
 	return diff, err
 }
 
-// CommitWorkspace makes what a sandbox that has ended wrote to its layered workspace
-// part of it.
+// CommitWorkspace makes the changes of an ended sandbox to its layered workspace permanent.
 func (s *Service) CommitWorkspace(ctx context.Context, caller Caller, ref string) (api.Diff, error) {
 	return s.settleWorkspace(ctx, caller, policy.VerbCommit, ref, s.opts.Sandboxes.CommitWorkspace)
 }
 
-// RollbackWorkspace forgets it.
+// RollbackWorkspace discards the changes of an ended sandbox to its layered workspace.
 func (s *Service) RollbackWorkspace(ctx context.Context, caller Caller, ref string) (api.Diff, error) {
 	return s.settleWorkspace(ctx, caller, policy.VerbRollback, ref, s.opts.Sandboxes.RollbackWorkspace)
 }
 
-// settleWorkspace is on record before it is done: it cannot be taken back.
+// settleWorkspace is recorded before it runs, because it cannot be undone.
 func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb policy.Verb, ref string, do func(context.Context, policy.Caller, string) (api.Diff, error)) (api.Diff, error) {
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
@@ -63,8 +62,7 @@ func (s *Service) settleWorkspace(ctx context.Context, caller Caller, verb polic
 	return diff, s.done(context.WithoutCancel(ctx), caller, verb, sb.ID, d, err)
 }
 
-// CreateSnapshot makes a snapshot of the files of a sandbox, which belongs to the
-// sandbox's tenant.
+// CreateSnapshot creates a snapshot of the files of a sandbox. It belongs to the sandbox's tenant.
 func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string, req api.SnapshotRequest) (api.Snapshot, error) {
 	d := details{"snapshot_name": bound(req.Name), "scope": bound(string(req.Scope))}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
@@ -98,7 +96,7 @@ func (s *Service) Snapshots(_ context.Context, caller Caller) (api.SnapshotList,
 	return api.SnapshotList{Snapshots: list}, nil
 }
 
-// GetSnapshot tells what is on record about a snapshot, by id or name.
+// GetSnapshot returns the record of a snapshot, by ID or name.
 func (s *Service) GetSnapshot(_ context.Context, caller Caller, ref string) (api.Snapshot, error) {
 	snap, err := s.opts.Snapshots.Find(ref, caller.Tenant, func(tenant string) bool { return policy.Sees(caller, tenant) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +108,7 @@ func (s *Service) GetSnapshot(_ context.Context, caller Caller, ref string) (api
 	return snap, nil
 }
 
-// RemoveSnapshot takes a snapshot away. Sandboxes that began with it have copies.
+// RemoveSnapshot removes a snapshot. Sandboxes that were created from it have copies.
 func (s *Service) RemoveSnapshot(ctx context.Context, caller Caller, ref string) error {
 	d := details{"snapshot": bound(ref)}
 	snap, err := s.GetSnapshot(ctx, caller, ref)
@@ -123,7 +121,7 @@ func (s *Service) RemoveSnapshot(ctx context.Context, caller Caller, ref string)
 	}
 	err = s.opts.Snapshots.Remove(snap.Tenant, snap.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = policy.NoSnapshot(ref).WithCause(err) // somebody was quicker
+		err = policy.NoSnapshot(ref).WithCause(err) // another caller removed it first
 	}
 	if err != nil {
 		err = s.broken("remove a snapshot", err)
@@ -131,7 +129,7 @@ func (s *Service) RemoveSnapshot(ctx context.Context, caller Caller, ref string)
 	return s.done(ctx, caller, policy.VerbRemoveSnapshot, "", d, err)
 }
 
-// broken classifies an error of the store that it has not classified itself.
+// broken classifies an error of the store that has no code.
 func (s *Service) broken(what string, err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
@@ -140,9 +138,9 @@ func (s *Service) broken(what string, err error) error {
 	return api.Errorf(api.CodeInternal, "it was not possible to %s", what).WithHint("the daemon's log has the details").WithCause(err)
 }
 
-// imageOfSnapshot is the image of a sandbox that begins with a snapshot and names
-// none. A changed root belongs to one digest: where the name has moved on, the digest
-// itself is what it needs. The root of the host image belongs to this machine as it is.
+// imageOfSnapshot returns the image of a sandbox that starts from a snapshot and names no image. A
+// changed root belongs to one digest: if the name now points to another image, the sandbox needs
+// the digest itself. The root of the host image belongs to this machine in its present state.
 func (s *Service) imageOfSnapshot(snap api.Snapshot) string {
 	if snap.Scope == api.SnapshotWorkspace || snap.Image == api.DefaultImage {
 		return snap.Image
@@ -156,8 +154,8 @@ func (s *Service) imageOfSnapshot(snap api.Snapshot) string {
 	return snap.Image
 }
 
-// snapshotFacts finds what a request says of snapshots and layers. A sandbox that
-// begins with a snapshot has its image, unless it names one.
+// snapshotFacts collects the facts about snapshots and layers of a request. A sandbox that starts
+// from a snapshot has its image, unless it names one.
 func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *api.SandboxSpec, facts *policy.Facts) error {
 	if spec.Workspace != nil && spec.Workspace.Layered {
 		if e, ok := errors.AsType[*api.Error](workspace.LayersUsable()); ok {
@@ -169,7 +167,7 @@ func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *api.Sa
 	}
 	snap, err := s.GetSnapshot(ctx, caller, spec.Snapshot)
 	if errors.Is(err, api.ErrNotFound) {
-		return nil // policy says so
+		return nil // policy reports it
 	}
 	if err != nil {
 		return err

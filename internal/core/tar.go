@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// Bounds of the lists of paths that a tar call brings.
+// Limits of the lists of paths in a tar call.
 const (
 	maxTarPaths     = 4096
 	maxTarPathBytes = 256 << 10
@@ -61,8 +61,8 @@ func checkTarIn(o *api.TarInOptions) (err error) {
 	return policy.CheckUser("owner", o.Owner)
 }
 
-// tarPaths checks the paths of a list, which are literal and relative to the
-// directory, and makes them clean.
+// tarPaths checks the paths of a list, which are literal and relative to the directory, and cleans
+// them.
 func tarPaths(field string, list []string) ([]string, error) {
 	if len(list) > maxTarPaths {
 		return nil, api.Invalid(field, "there are %d paths in %s", len(list), field).WithHint("at most %d; name the directories that they are in", maxTarPaths)
@@ -83,7 +83,7 @@ func tarPaths(field string, list []string) ([]string, error) {
 	return out, nil
 }
 
-// tar does an import or export, which is on record before.
+// tar runs an import or export. It is recorded first.
 func (s *Service) tar(ctx context.Context, caller Caller, verb policy.Verb, ref, path string, do func() (api.TarReport, error)) (report api.TarReport, err error) {
 	d := details{"path": path}
 	err = s.inSandbox(ctx, caller, verb, ref, d, func() error {

@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// tool finds the sandbox of a file tool, by its ref or by who asks. What reads or changes
-// content is on record before it is done.
+// tool returns the sandbox of a file tool, by its ref or by the identity of the request. Operations
+// that read or change content are recorded first.
 func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref string, at api.ToolPlace, do func(id string) error) error {
 	d := details{"path": bound(at.Path)}
 	if at.Root != "" {
@@ -24,7 +24,7 @@ func (s *Service) tool(ctx context.Context, caller Caller, verb policy.Verb, ref
 	return s.recorded(ctx, caller, verb, sb.ID, d, func() error { return do(sb.ID) })
 }
 
-// ReadText reads lines of a text file, for a model.
+// ReadText reads lines of a text file for a model.
 func (s *Service) ReadText(ctx context.Context, caller Caller, ref string, r api.ToolRead) (out api.ToolText, err error) {
 	err = s.tool(ctx, caller, policy.VerbReadFile, ref, r.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.ReadText(ctx, caller, id, r)
@@ -33,7 +33,7 @@ func (s *Service) ReadText(ctx context.Context, caller Caller, ref string, r api
 	return out, err
 }
 
-// WriteText replaces a text file, or makes it.
+// WriteText replaces a text file, or creates it.
 func (s *Service) WriteText(ctx context.Context, caller Caller, ref string, w api.ToolWrite) (out api.ToolWritten, err error) {
 	err = s.tool(ctx, caller, policy.VerbWriteFile, ref, w.ToolPlace, func(id string) error {
 		out, err = s.opts.Sandboxes.WriteText(ctx, caller, id, w)

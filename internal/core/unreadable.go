@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
-// TellUnreadable says in the log and by events which records cannot be read. What they are
-// about is kept. It is called once, when a daemon begins.
+// TellUnreadable reports, in the log and as events, which records cannot be read. What they
+// describe is kept. Call it once, when the daemon starts.
 func (s *Service) TellUnreadable(context.Context) {
 	all := func(string) bool { return true }
 	workspaces, err := s.opts.Workspaces.List(all)

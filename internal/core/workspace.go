@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// CreateWorkspace makes a named workspace of the caller's.
+// CreateWorkspace creates a named workspace of the caller's tenant.
 func (s *Service) CreateWorkspace(ctx context.Context, caller Caller, spec api.WorkspaceSpec) (api.WorkspaceInfo, error) {
 	d := details{"workspace": spec.Name}
 	for field, n := range map[string]int64{"size_bytes": spec.SizeBytes, "inodes": spec.Inodes} {
@@ -34,18 +34,18 @@ func (s *Service) CreateWorkspace(ctx context.Context, caller Caller, spec api.W
 	return info, s.done(ctx, caller, policy.VerbCreateWorkspace, "", d, err)
 }
 
-// Workspaces lists the named workspaces that caller sees.
+// Workspaces returns the named workspaces that the caller can see.
 func (s *Service) Workspaces(_ context.Context, caller Caller) (api.WorkspaceList, error) {
 	l, err := s.opts.Workspaces.List(func(tenant string) bool { return policy.Sees(caller, tenant) })
 	if err != nil {
-		// One that cannot be read must not hide the others.
+		// A workspace that cannot be read must not hide the others.
 		s.log.Error("list workspaces", "error", err)
 	}
 	return api.WorkspaceList{Workspaces: l}, nil
 }
 
-// GetWorkspace tells of a named workspace. An empty tenant is the caller's own;
-// another's is the operator's to name.
+// GetWorkspace returns the record of a named workspace. An empty tenant is the caller's own. Only
+// the operator can name another one.
 func (s *Service) GetWorkspace(_ context.Context, caller Caller, tenant, name string) (api.WorkspaceInfo, error) {
 	tenant = cmp.Or(tenant, caller.Tenant)
 	if !policy.Sees(caller, tenant) {
@@ -54,7 +54,7 @@ func (s *Service) GetWorkspace(_ context.Context, caller Caller, tenant, name st
 	return s.opts.Workspaces.Get(tenant, name)
 }
 
-// RemoveWorkspace removes a named workspace that no sandbox has.
+// RemoveWorkspace removes a named workspace that no sandbox uses.
 func (s *Service) RemoveWorkspace(ctx context.Context, caller Caller, tenant, name string) error {
 	tenant = cmp.Or(tenant, caller.Tenant)
 	d := details{"workspace": name, "workspace_tenant": tenant}
@@ -67,22 +67,22 @@ func (s *Service) RemoveWorkspace(ctx context.Context, caller Caller, tenant, na
 	return s.done(ctx, caller, policy.VerbRemoveWorkspace, "", d, s.opts.Workspaces.Remove(tenant, name))
 }
 
-// workspaceFact is what policy must know of the workspace that a request names;
-// nil is one that does not exist.
+// workspaceFact returns what policy must know about the workspace that a request names. It is nil
+// if the workspace does not exist.
 func (s *Service) workspaceFact(caller Caller, spec api.SandboxSpec) *api.WorkspaceInfo {
 	if spec.Workspace == nil || !api.ValidName(spec.Workspace.Name) {
 		return nil
 	}
 	info, err := s.opts.Workspaces.Get(caller.Tenant, spec.Workspace.Name)
 	if err != nil || info.State != "" {
-		// What is wrong with it is found again when it is opened.
+		// The error is found again when the workspace is opened.
 		return nil
 	}
 	return &info
 }
 
-// measuredExec runs one program to its end, between two looks at a workspace that
-// is measured. An error of it is remembered as one of whom asked is for.
+// measuredExec runs one program to its end, and checks a measured workspace before and after it. An
+// error is kept as an error of the caller asked.
 func (s *Service) measuredExec(ctx context.Context, caller Caller, sb api.Sandbox, permit policy.ExecPermit, asked api.Naming) (api.Result, error) {
 	if err := s.beforeRun(ctx, caller, sb); err != nil {
 		return api.Result{}, s.remember(ctx, caller, api.StageQuotaBefore, sb.ID, asked, err)
@@ -96,15 +96,14 @@ func (s *Service) measuredExec(ctx context.Context, caller Caller, sb api.Sandbo
 	return res, s.remember(ctx, caller, api.StageExecution, sb.ID, asked, err)
 }
 
-// limitText cuts a result to what its caller wants to read of it.
+// limitText truncates a result to the number of characters that its caller requested.
 func limitText(res *api.Result, req api.ExecRequest) {
 	if n := req.MaxOutputChars; n != nil {
 		res.LimitText(int(*n))
 	}
 }
 
-// beforeRun refuses to run anything in a sandbox whose workspace is measured and
-// holds too much.
+// beforeRun refuses to run a program in a sandbox whose measured workspace exceeds its quota.
 func (s *Service) beforeRun(ctx context.Context, caller Caller, sb api.Sandbox) error {
 	if sb.Workspace.Enforced != api.HeldByMeasure {
 		return nil
@@ -112,8 +111,8 @@ func (s *Service) beforeRun(ctx context.Context, caller Caller, sb api.Sandbox) 
 	return s.opts.Sandboxes.MeasureWorkspace(ctx, caller, sb.ID, api.QuotaBefore)
 }
 
-// afterRun removes a sandbox whose workspace is measured and holds too much by
-// now. A removal that fails is retried, and replaces no error.
+// afterRun removes a sandbox whose measured workspace now exceeds its quota. If the removal fails,
+// it is retried, and the failure replaces no error.
 func (s *Service) afterRun(ctx context.Context, caller Caller, sb api.Sandbox) error {
 	if sb.Workspace.Enforced != api.HeldByMeasure {
 		return nil
@@ -123,7 +122,7 @@ func (s *Service) afterRun(ctx context.Context, caller Caller, sb api.Sandbox) e
 	if err == nil || errors.Is(err, api.ErrNotFound) {
 		return nil
 	}
-	// Also what could not be measured does not go on unmeasured.
+	// A workspace that cannot be measured must not continue either.
 	if rerr := s.Remove(ctx, caller, sb.ID); rerr != nil && !errors.Is(rerr, api.ErrNotFound) {
 		s.log.Error("remove a sandbox over its quota; it is being retried", "sandbox", sb.ID, "error", rerr)
 	}

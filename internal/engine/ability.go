@@ -2,25 +2,27 @@ package engine
 
 import "github.com/cloche-dev/cloche/api"
 
-// Able is an Engine that says what it can do.
+// Able is an Engine that declares its abilities.
 type Able interface {
-	// Abilities are the same on every machine, usable or not.
+	// Abilities returns the same value on every machine, whether the engine is usable there or
+	// not.
 	Abilities() Abilities
 }
 
-// Abilities are what an engine can do wherever the machine lets it, which its Report
-// says. They are what the page about engines shows.
+// Abilities are what an engine can do on a machine that supports it. Whether a machine does is in
+// its Report. The documentation of engines shows these values.
 type Abilities struct {
-	// Tier is how strongly it isolates, unless what it drives isolates more.
+	// Tier is the strength of the isolation. The runtime that the engine drives can be stronger.
 	Tier api.Tier
-	// Link: it takes a Plan's Link.
+	// Link means that the engine accepts a Plan with a Link.
 	Link bool
-	// Held: it keeps the names in a mount for what they were, so that rules on paths hold.
+	// Held means that the engine supports Mount.Held, which rules on paths require.
 	Held bool
-	// Pause: its instances are Pausers.
+	// Pause means that its instances implement Pauser.
 	Pause bool
-	// Layer: its instances are RootWriters, and begin with what one wrote.
+	// Layer means that its instances implement RootWriter and can start from a layer that
+	// RootWriter wrote.
 	Layer bool
-	// Refusals: its instances are Refusers.
+	// Refusals means that its instances implement Refuser.
 	Refusals bool
 }

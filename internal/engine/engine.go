@@ -1,7 +1,8 @@
-// Package engine is the contract between Cloche and what isolates a
-// sandbox. An engine does one thing: it makes an isolated place from a Plan,
-// starts the agent in it and hands back a stream to it. All else is done by the
-// agent, so it is the same on every engine.
+// Package engine defines the contract between Cloche and an isolation engine. An engine creates an
+// isolated instance from a Plan, starts the agent in it and returns a stream to the agent. The
+// agent does everything else, so that is the same on every engine.
+//
+// To add an engine, implement [Engine] and run the tests of package enginetest against it.
 package engine
 
 import (
@@ -16,52 +17,52 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Engine isolates sandboxes. Implementations are safe for concurrent use. Every
-// sentence of these comments is proved by package enginetest.
+// Engine isolates sandboxes. Implementations are safe for concurrent use. Package enginetest tests
+// every statement in these comments.
 type Engine interface {
-	// Name is what requests call it.
+	// Name returns the name that requests use.
 	Name() string
-	// Probe says what this engine can do on this machine now. It changes nothing
-	// and leaves nothing behind.
+	// Probe reports what this engine can do on this machine now. It changes nothing and leaves
+	// nothing behind.
 	Probe(ctx context.Context) Report
-	// Create makes the place, starts the agent as its first process and returns
-	// when the agent listens. On error nothing is left behind.
+	// Create creates the instance, starts the agent as its first process and returns when the
+	// agent listens. On error it leaves nothing behind.
 	Create(ctx context.Context, p Plan) (Instance, error)
-	// Recover finds an instance again from its State, in this process or a later
-	// one, and costs no more than looking: it starts nothing and asks nothing
-	// inside. A dead instance is api.CodeNotFound, after what was left of it is
-	// gone; one from before the machine's last boot is dead, whoever has its number
-	// now. The State may be one that an earlier build made. Where that could do
-	// more harm than good, what the instance cannot do any more is
-	// api.CodeUnsupported; Dial, Done and Close always work.
+	// Recover finds an existing instance by its State, in this process or a later one. It only
+	// looks: it starts nothing and sends nothing to the instance. If the instance is dead,
+	// Recover removes what is left of it and returns api.CodeNotFound. An instance from before
+	// the last boot of the machine is dead, even if another process has its number now. The State
+	// can be from an earlier build. If continuing to use such an instance could do more harm than
+	// good, the operations that it no longer supports return api.CodeUnsupported. Dial, Done and
+	// Close always work.
 	Recover(ctx context.Context, state []byte) (Instance, error)
-	// Sweep removes every instance of owner whose id keep does not report, with all
-	// that belongs to it, and nothing of any other owner. A nil keep keeps none.
-	// Instances that are kept may be made, used and closed meanwhile.
+	// Sweep removes every instance of owner for which keep returns false, with everything that
+	// belongs to it. It does not touch instances of other owners. A nil keep keeps none.
+	// Instances that are kept can be created, used and closed at the same time.
 	Sweep(ctx context.Context, owner string, keep func(id string) bool) error
 }
 
-// Keeps reports whether a Sweep leaves an instance alone.
+// Keeps reports whether a Sweep keeps an instance.
 func Keeps(keep func(id string) bool, id string) bool { return keep != nil && keep(id) }
 
-// Instance is one isolated place.
+// Instance is one isolated instance.
 type Instance interface {
-	// State is what Recover needs. It is opaque, holds no secret, and does not
-	// change over the instance's life.
+	// State returns what Recover needs. It is opaque, contains no secret, and does not change
+	// during the life of the instance.
 	State() []byte
-	// Dial opens a new stream to the agent. It authenticates nothing: the caller
-	// does, with the token it put in the agent's configuration. One that may keep
-	// bytes until more come has a method HoldsBack, and is nudged.
+	// Dial opens a new stream to the agent. It does not authenticate: the caller does, with the
+	// token that it put into the agent's configuration. If a stream can delay bytes until more
+	// are written, it has a method HoldsBack, and the caller nudges it.
 	Dial(ctx context.Context) (net.Conn, error)
-	// Done is closed when the instance has died, by whatever cause.
+	// Done returns a channel that is closed when the instance has died, for any reason.
 	Done() <-chan struct{}
-	// Close kills every process and removes all that Create made. It is
-	// idempotent and needs no help from inside. Close of a dead instance cleans up.
+	// Close kills every process and removes everything that Create made. It is idempotent and
+	// does not depend on the processes inside. Close of a dead instance cleans up.
 	Close(ctx context.Context) error
 }
 
-// CloseError is the cause of an error of Close that can say what is left because of
-// it. Where that is not the processes, no process is left.
+// CloseError is the cause of an error of Close that says what is left. If it does not list
+// processes, no process is left.
 type CloseError struct {
 	Kind api.ResourceKind
 	Err  error
@@ -70,109 +71,105 @@ type CloseError struct {
 // Error implements error.
 func (e *CloseError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *CloseError) Unwrap() error { return e.Err }
 
-// Statter is an Instance that can say what it uses.
+// Statter is an Instance that can report its resource usage.
 type Statter interface {
 	Stat(ctx context.Context) (Stat, error)
 }
 
-// FileHolder is an Instance that can say which processes of this machine may hold files of
-// its mounts open: a file that has no name any more is found only there.
+// FileHolder is an Instance that can list the processes of this machine that may have files of its
+// mounts open. An open file without a name can only be found through these processes.
 type FileHolder interface {
 	FileHolders(ctx context.Context) (pids []int, err error)
 }
 
-// Stoppable is an Instance that can say which of its processes on this machine are stopped.
+// Stoppable is an Instance that can report which of its processes on this machine are stopped.
 type Stoppable interface {
-	// Stopped names the instance's own processes that a signal or a debugger has stopped,
-	// such as "sentry". It looks at them, and asks none. A paused instance has none.
+	// Stopped returns the names of the instance's own processes that a signal or a debugger has
+	// stopped, such as "sentry". It looks at the processes and sends them nothing. For a paused
+	// instance it returns none.
 	Stopped() []string
 }
 
-// Mortal is an Instance that can say how it ended.
+// Mortal is an Instance that can report how it ended.
 type Mortal interface {
-	// Ending is what was seen of the end. It is for after Done.
+	// Ending returns what is known about the end. Call it after Done.
 	Ending() Ending
 }
 
-// Ending is what was seen of the end of an instance.
+// Ending is what is known about the end of an instance.
 type Ending struct {
-	// How is a clause that says how the instance ended, such as "its agent was killed
-	// by signal KILL"; empty when nobody saw it. It names nothing of the host.
+	// How is a clause that says how the instance ended, such as "its agent was killed by signal
+	// KILL". It is empty if the end was not observed. It contains no names of the host.
 	How string
-	// LastWords are what the engine's own program said in the end, bounded. They are
-	// for the operator alone.
+	// LastWords is the last output of the engine's own program, limited in size. Only the
+	// operator may see it.
 	LastWords string
 }
 
-// Pauser is an Instance that can be made to stand still.
+// Pauser is an Instance that can be paused.
 type Pauser interface {
-	// Pause makes every process stand still, with all it has in memory, and
-	// returns when they do. From then on the instance uses no processor, and what
-	// is sent on a stream that is open waits; a Dial is api.CodeState. That it
-	// is paused is known to the machine and not to this process: it stays so when
-	// the caller dies, and a recovered instance is as paused as it was. A paused
-	// instance can be closed, and one that is paused already is no error. On any
-	// other error it goes on as before, unless it is dead: then the error is
-	// api.CodeSandboxLost. A machine or an instance that cannot do it is
-	// api.CodeUnsupported.
+	// Pause pauses every process, with its memory, and returns when all are paused. From then on
+	// the instance uses no CPU, data that is sent on an open stream waits, and Dial returns
+	// api.CodeState. The machine holds the paused state, not this process: the instance stays
+	// paused when the caller dies, and a recovered instance is still paused. A paused instance
+	// can be closed. Pausing it again is not an error. On any other error the instance continues
+	// as before, unless it is dead, which is api.CodeSandboxLost. If the machine or the instance
+	// does not support pausing, the error is api.CodeUnsupported.
 	Pause(ctx context.Context) error
-	// Resume lets the processes go on where they stood; one that was not paused is
-	// no error. Clocks inside have gone on meanwhile.
+	// Resume resumes all processes. It is not an error if the instance is not paused. Clocks
+	// inside have continued during the pause.
 	Resume(ctx context.Context) error
 }
 
-// RootWriter is an Instance that can show what was changed in its root.
+// RootWriter is an Instance that can export the changes to its root.
 type RootWriter interface {
-	// WriteRoot writes to w, as a tar, the writable layer of the root: what was
-	// added and changed as it is now, and a character device 0:0 in the place of
-	// what was removed; a directory with the extended attribute
-	// trusted.overlay.opaque hides all that the image has there. From before the
-	// first byte until it returns every process stands still, so that the tar is of
-	// one moment; meanwhile, which may be nil, is called in that time, before the
-	// root is written. Then the processes go on, also after an error. When the caller
-	// dies on the way the instance is as one that is paused: Resume lets it go on. An
-	// instance whose pause keeps it from answering is api.CodeState. An error of w
-	// or of meanwhile ends it and is returned as it is. The tar holds no sockets and
-	// no extended attributes that are not text.
+	// WriteRoot writes the writable layer of the root to w as a tar: added and changed files as
+	// they are now, and a character device 0:0 for each removed file. A directory with the
+	// extended attribute trusted.overlay.opaque hides everything that the image has there. Every
+	// process is paused from before the first byte until WriteRoot returns, so the tar shows one
+	// moment. If meanwhile is not nil, it is called during the pause before the root is written.
+	// Afterwards the processes are resumed, even after an error. If the caller dies in between,
+	// the instance is left paused, and Resume resumes it. An instance that cannot answer because
+	// it is paused is api.CodeState. An error of w or of meanwhile ends WriteRoot and is returned
+	// unchanged. The tar contains no sockets, and no extended attributes that are not text.
 	WriteRoot(ctx context.Context, w io.Writer, meanwhile func(context.Context) error) error
-	// HoldsFiles is true when WriteRoot has each file whole in the instance's memory
-	// for a moment, so that one which is too large ends the instance.
+	// HoldsFiles reports whether WriteRoot holds each complete file in the memory of the instance
+	// for a moment, so that a file that is too large ends the instance.
 	HoldsFiles() bool
 }
 
-// Refuser is an Instance whose kernel says what rules on paths refused. To the
-// program that it refuses it answers EACCES.
+// Refuser is an Instance whose kernel reports what rules on paths refused. The refused program gets
+// EACCES.
 type Refuser interface {
-	// Refusals calls fn with what the rules of the Plan refused to programs since
-	// Create, in order, and returns when the instance has ended and all is told, or
-	// with the error of ctx. What was refused while nobody listened, by this process
-	// or an earlier one, is told too, or the number of it: every refusal is, once. It
-	// is for one caller at a time. What the agent was refused is not told.
+	// Refusals calls fn with what the rules of the Plan have refused to programs since Create, in
+	// order. It returns when the instance has ended and everything has been reported, or with the
+	// error of ctx. Refusals that happened while no process listened, neither this one nor an
+	// earlier one, are reported too, or their number is: every refusal is reported once. Only one
+	// caller at a time can call it. What the agent was refused is not reported.
 	Refusals(ctx context.Context, fn func(Refusal)) error
 }
 
-// Refusal is what a rule on a path refused to a program. All of it comes from
-// inside the instance, and is bounded.
+// Refusal is one access that a rule on a path refused to a program. All of it comes from inside the
+// instance, and is limited in size.
 type Refusal struct {
-	// Rule is the number of the rule in the Plan; -1 is none, when there is nothing
-	// to tell but how many more there were.
+	// Rule is the index of the rule in the Plan. It is -1 for a record that has only Missed.
 	Rule int
-	// Op is what was tried: "open", "rename".
+	// Op is the refused operation, such as "open" or "rename".
 	Op string
 	// Path is relative to the rule's mount.
 	Path string
-	// Program is what the program calls itself, and UID its user inside.
+	// Program is the name that the program gives itself. UID is its user inside the instance.
 	Program string
 	UID     uint32
-	// Missed is how many refusals before this one are not told.
+	// Missed is the number of refusals just before this one that are not reported.
 	Missed int64
 }
 
-// Untold is an error's cause: so many refusals of an instance that is dead were
-// told to nobody.
+// Untold is the cause of an error. It is the number of refusals of a dead instance that were never
+// reported.
 type Untold int64
 
 // Error implements error.
@@ -180,22 +177,22 @@ func (n Untold) Error() string {
 	return strconv.FormatInt(int64(n), 10) + " refusals were not reported"
 }
 
-// Stat is what an instance uses now.
+// Stat is the present resource usage of an instance.
 type Stat struct {
-	// MemoryBytes is what the kernel charges the whole instance.
+	// MemoryBytes is the memory that the kernel charges to the whole instance.
 	MemoryBytes int64
-	// CPU is processor time used since Create.
+	// CPU is the CPU time used since Create.
 	CPU time.Duration
-	// OOMKills counts kills for memory since Create; it never falls.
+	// OOMKills counts kills because of the memory limit since Create. It never decreases.
 	OOMKills int64
 }
 
-// Report is what Probe finds: the same that a doctor shows.
+// Report is the result of Probe. `cloche doctor` shows it.
 type Report = api.EngineReport
 
-// Plan is all that an engine needs: host paths and numbers, nothing left to
-// decide. Whoever made it owns the paths: those of Mounts are valid until Create
-// returns, the others until Close.
+// Plan is everything that an engine needs: host paths and numbers, with nothing left to decide. The
+// creator of the Plan owns the paths. Those of Mounts are valid until Create returns, and the
+// others until Close.
 type Plan struct {
 	// ID is unique under Owner and safe as a file name.
 	ID string
@@ -205,49 +202,48 @@ type Plan struct {
 	// Dir is an empty 0700 directory for the engine's own files. The caller
 	// removes it after Close.
 	Dir string
-	// Hostname is what the sandbox calls itself.
+	// Hostname is the sandbox's host name.
 	Hostname string
 	// Root is the root filesystem.
 	Root Root
 	// Mounts are directories (or files) of the host, in order of mounting.
 	Mounts []Mount
-	// Rules are the rules on paths that the agent is going to put in force: for an
-	// engine that can say what they refuse (Refuser). It enforces none of them.
+	// Rules are the rules on paths that the agent will enforce. They are for an engine that can
+	// report what they refuse (Refuser). The engine enforces none of them.
 	Rules []PathRule
-	// Volumes are what an engine keeps that is a VolumeKeeper; for any other it has none.
+	// Volumes are volumes that the engine keeps, if it is a VolumeKeeper. For other engines it is
+	// empty.
 	Volumes []Volume
 	// Tmpfs are memory filesystems, each with a size.
 	Tmpfs []Tmpfs
-	// Limits are to be enforced; zero is none. What an engine's Report says it
-	// cannot enforce is never in a Plan.
+	// Limits must be enforced; zero is no limit. A Plan never contains a limit that the engine's
+	// Report says it cannot enforce.
 	Limits Limits
 	// Agent is the first process.
 	Agent Agent
-	// Link is the network; nil gives the instance a loopback device and nothing
-	// else. An engine whose Report does not enforce "egress" refuses it with
-	// api.CodeUnsupported.
+	// Link is the network. With a nil Link, the instance has only a loopback device. An engine
+	// whose Report does not enforce "egress" refuses a Link with api.CodeUnsupported.
 	Link *Link
-	// DieWithParent makes the kernel kill the instance when the calling process
-	// dies. Otherwise it lives on.
+	// DieWithParent makes the kernel kill the instance when the calling process dies. Otherwise
+	// it keeps running.
 	DieWithParent bool
 }
 
-// Link is one end of a network link: a socket of the type SOCK_SEQPACKET, each of
-// whose messages is an Ethernet frame with an IPv4 packet or ARP in it. What the
-// instance sends anywhere but to its own loopback comes out of the other end, and
-// nothing else does. There is no IPv6 on it. The link ends with the instance: then
-// the other end is hung up.
+// Link is one end of a network link: a SOCK_SEQPACKET socket on which each message is an Ethernet
+// frame with an IPv4 packet or ARP. Everything that the instance sends, except to its own loopback,
+// arrives at the other end, and nothing else does. There is no IPv6. The link ends with the
+// instance, and then the other end is hung up.
 type Link struct {
-	// Guest is the end that the instance gets a duplicate of. Who made the Plan closes
-	// it after Create, or the end of the instance cannot be seen on the other.
+	// Guest is the end that the instance gets a duplicate of. The creator of the Plan must close
+	// it after Create. Otherwise the end of the instance is not visible at the other end.
 	Guest *os.File
-	// Far is the other end. The instance holds a duplicate, which it does not use: so
-	// the link stands, and loses all that is sent, when nobody else holds it any more.
+	// Far is the other end. The instance holds a duplicate that it does not use. So the link
+	// stays up, and drops everything that is sent, when no other process holds this end any more.
 	Far *os.File
-	// Address is the instance's in its network, Gateway the route to everything else.
+	// Address is the instance's address in its network. Gateway is the route to everything else.
 	Address netip.Prefix
 	Gateway netip.Addr
-	// MAC and GatewayMAC are fixed, so neither side has to ask.
+	// MAC and GatewayMAC are fixed, so neither side has to resolve the other.
 	MAC, GatewayMAC net.HardwareAddr
 	// MTU is the largest IP packet, in bytes.
 	MTU int
@@ -259,53 +255,52 @@ type Root struct {
 	Image string
 	// ReadOnly gives it no writable layer.
 	ReadOnly bool
-	// Upper is a host path of a tar that RootWriter wrote, with which the writable
-	// layer begins; empty is an empty layer. It was made of the same Image, and
-	// never goes with ReadOnly. It is foreign: only the instance itself reads it.
+	// Upper is a host path of a tar that RootWriter wrote. The writable layer starts with its
+	// content. Empty is an empty layer. It was made from the same Image, and is never combined
+	// with ReadOnly. The tar is untrusted: only the instance itself reads it.
 	Upper string
 }
 
-// Mount is a host directory or file, seen inside, always nosuid and nodev.
+// Mount is a host directory or file that is mounted in the instance, always nosuid and nodev.
 type Mount struct {
-	// Source is a path nobody but the caller can change.
+	// Source is a path that only the caller can change.
 	Source   string
 	Target   string
 	ReadOnly bool
-	// Static promises that nobody changes what is mounted while the instance
-	// lives, so that the engine may keep what it has seen: the machine's own tools
-	// are, a user's files are not. Only for read-only mounts.
+	// Static promises that the mounted files do not change while the instance runs, so the engine
+	// can cache them. This is true for the machine's own tools, and not for a user's files. It is
+	// only for read-only mounts.
 	Static bool
-	// Held keeps every name in the mount for what it was when the sandbox looked
-	// it up first, whatever somebody else puts there: what is mounted on a name
-	// inside stays there. The price is that changes from outside are seen late or
-	// never.
+	// Held binds every name in the mount to the file that it was when the sandbox first looked it
+	// up, even if another process puts a different file there. What is mounted on a name inside
+	// stays there. In return, changes from outside appear late or never.
 	Held bool
-	// Sockets are paths in the mount of unix sockets that the host listens on. A Host
-	// that Terms says covers them shows sockets in their places that nobody listens on,
-	// without following links. One that is gone by then is passed over; a file that has
-	// come in its place may be covered instead. The names stay the host's to change: a
-	// socket that it makes anew is not covered. There are at most MaxSockets in a plan.
+	// Sockets are paths in the mount of unix sockets that the host listens on. A Host whose Terms
+	// has CoversSockets shows sockets without a listener in their places, without following
+	// links. A socket that no longer exists is skipped, and a file that replaced it may be
+	// covered instead. The host can still change the names: a socket that it creates later is not
+	// covered. A plan has at most MaxSockets of them.
 	Sockets []string
 }
 
-// MaxSockets is the most sockets that are covered in the mounts of a plan.
+// MaxSockets is the maximum number of covered sockets in the mounts of a plan.
 const MaxSockets = 128
 
-// Volume is a directory that lies where the engine has its files. It is empty when it
-// is made, and then everybody inside may write to it.
+// Volume is a directory that the engine keeps among its own files. It is empty when it is created,
+// and every user inside can write to it.
 type Volume struct {
-	// Name is that of one that outlives the instance, and is made when it is missing;
-	// empty is one that is made with the instance and goes with it.
+	// Name is the name of a volume that outlives the instance and is created if it is missing.
+	// Empty is a volume that is created and removed with the instance.
 	Name     string
 	Target   string
 	ReadOnly bool
 }
 
-// VolumeKeeper is an Engine whose instances can have volumes. One that shares no files
-// with this machine is one.
+// VolumeKeeper is an Engine whose instances can have volumes. An engine that shares no files with
+// this machine is a VolumeKeeper.
 type VolumeKeeper interface {
-	// RemoveVolume removes a volume with all that is in it; one that is missing is no
-	// error, and one that an instance has is api.CodeState.
+	// RemoveVolume removes a volume with all its content. A missing volume is not an error. A
+	// volume that an instance uses is api.CodeState.
 	RemoveVolume(ctx context.Context, name string) error
 }
 
@@ -323,80 +318,78 @@ type Tmpfs struct {
 	Mode      uint32
 }
 
-// Limits are enforced on the instance as a whole.
+// Limits are limits of the whole instance.
 type Limits struct {
 	CPUs        float64
 	MemoryBytes int64
-	// Pids is for the processes that the agent starts; the agent and the engine's
-	// own processes are not counted. It is enforced by the agent, which is given
-	// it in its configuration; the engine provides what the agent needs for that.
+	// Pids limits the processes that the agent starts. The agent and the engine's own processes
+	// are not counted. The agent enforces it and gets the value in its configuration. The engine
+	// provides what the agent needs for that.
 	Pids int64
-	// DiskBytes bounds the writable layer of the root.
+	// DiskBytes limits the writable layer of the root.
 	DiskBytes int64
 }
 
-// OneUser says for people which users sandboxes of a daemon without root have.
+// OneUser describes for people which users the sandboxes of a daemon without root have.
 const OneUser = "one, which is the daemon's user: uid 0 inside, and each other user under another number; ranges of /etc/subuid are not used without root"
 
-// Host is an Engine whose instances run on the host's own kernel: what the agent does
-// by itself elsewhere is done otherwise there.
+// Host is an Engine whose instances run on the host's own kernel. On such an engine, some things
+// that the agent does itself elsewhere are done differently.
 type Host interface {
-	// Terms are the same for as long as the engine lives.
+	// Terms does not change during the life of the engine.
 	Terms() Terms
 }
 
-// Terms are what an agent has to know of the place that it is going to be in. With
-// them it is started as uid 0, is guarded by the kernel as the first process of its
-// namespace, and must keep from the kernel what it starts.
+// Terms are what the agent must know about its environment on a Host. There it is started as uid 0,
+// the kernel protects it as the first process of its namespace, and it must restrict the system
+// calls of what it starts.
 type Terms struct {
-	// SingleUser says that there is one id inside, which is root's.
+	// SingleUser means that only one ID exists inside: root's.
 	SingleUser bool
-	// LimitsPids says that the engine enforces Limits.Pids, by the descriptors that
-	// the agent puts its processes into.
+	// LimitsPids means that the engine enforces Limits.Pids, through the descriptors that the
+	// agent puts its processes into.
 	LimitsPids bool
-	// NoGroups says that there is no cgroup hierarchy for the agent's own groups.
+	// NoGroups means that there is no cgroup hierarchy for the agent's own groups.
 	NoGroups bool
-	// KeepsOwners says that the engine mounts a source with the owners that it shows, as
-	// it is: what is to be closed in it, whoever stages it closes.
+	// KeepsOwners means that the engine mounts a source with its owners unchanged. The caller
+	// that stages the source must close off what the sandbox may not access.
 	KeepsOwners bool
-	// CoversSockets says that Mount.Sockets are covered.
+	// CoversSockets means that Mount.Sockets are covered.
 	CoversSockets bool
-	// ClosesSockets says that programs reach no socket of the host in any mount.
+	// ClosesSockets means that programs cannot reach a socket of the host in any mount.
 	ClosesSockets bool
-	// CountsAgent says that the engine's limit counts the agent's own threads too: it
-	// has to make those that it needs before anybody else can.
+	// CountsAgent means that the engine's limit also counts the agent's own threads. The agent
+	// must create the threads that it needs before any other process can.
 	CountsAgent bool
 }
 
-// Agent is how to start the agent.
+// Agent says how to start the agent.
 //
-// It is started with Argv, an environment that is empty or HOME=/, descriptor 3 open for reading
-// on Config followed by end of file, and descriptor 4 open for writing. It
-// writes one byte to descriptor 4 when it listens on TCP 127.0.0.1:Port inside,
-// or a line of text that says why it cannot. Descriptors 5 and 6 may be stream
-// sockets: connections that the engine has made already and gives to the first two
-// Dials; the agent serves each as one that it accepted, and the second however
-// late its first byte comes. Descriptors 0 to 2 are /dev/null. A connection that
-// begins with sixteen line feeds it closes.
+// The engine starts it with Argv, an environment that is empty or HOME=/, descriptor 3 open for
+// reading on Config followed by end of file, and descriptor 4 open for writing. The agent writes
+// one byte to descriptor 4 when it listens on TCP 127.0.0.1:Port inside, or a line of text that
+// says why it cannot. Descriptors 5 and 6 can be stream sockets: connections that the engine has
+// already made and gives to the first two Dials. The agent serves each like an accepted connection,
+// and the second one however late its first byte arrives. Descriptors 0 to 2 are /dev/null. The
+// agent closes a connection that begins with sixteen line feeds.
 //
-// Descriptor 5 may be a listening stream socket instead: then the agent accepts
-// there, and on no port. Descriptors 6 to 8 are open then where there is a link: a
-// tap device and the link's two ends. The agent carries frames between the device and
-// the end on descriptor 7; the one on 8 it only holds. On the device each frame is
-// behind the ten bytes of a virtio_net_hdr. That of one that goes in says where the sum
-// of its packet would be, and that it is still to be made: nothing between the link's
-// ends can change a byte, so no sum is looked at. Descriptors 9 to 12 may be
-// open for writing: what the agent starts writes the byte 0 (a digit) to each of them
+// Descriptor 5 can be a listening stream socket instead. Then the agent accepts there, and on no
+// port. In that case, with a link, descriptors 6 to 8 are open: a tap device and the two ends of
+// the link. The agent carries frames between the device and the end on descriptor 7, and only holds
+// the one on 8. On the device, ten bytes of a virtio_net_hdr precede each frame. The header of an
+// incoming frame says where the packet's checksum is, and that it is not computed yet: nothing
+// between the ends of the link can change a byte, so checksums are not verified. Descriptors 9 to
+// 12 can be open for writing. Whatever the agent starts writes the byte 0 (a digit) to each of them
 // before it executes anything, which puts it into a group.
 type Agent struct {
-	// Image is a host path of a read-only EROFS image that holds the program.
+	// Image is a host path of a read-only EROFS image with the program.
 	Image string
 	// Target is where the engine mounts Image.
 	Target string
-	// Argv[0] is the program's path inside.
+	// Argv[0] is the path of the program inside the instance.
 	Argv []string
-	// UID is the uid and the gid that it is started as inside, with every
-	// capability whatever they are; 0 is root.
+	// UID is the uid and gid of the agent inside the instance; 0 is root. It has every capability
+	// in any case.
 	UID    uint32
 	Config []byte
 	Port   int

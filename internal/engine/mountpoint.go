@@ -16,17 +16,17 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// maxImageLinks is how many symbolic links of an image one path may lead over.
+// maxImageLinks is the maximum number of symbolic links of an image on one path.
 const maxImageLinks = 40
 
-// CheckMountPoints refuses a plan in which a symbolic link of the root's image leads a
-// mount point into another mount: what an engine makes there would be made in a directory
-// of the host, as root. Each engine calls it before it makes anything. own are further
-// paths at which the engine makes or mounts something.
+// CheckMountPoints refuses a plan in which a symbolic link of the root's image leads a mount point
+// into another mount. The engine would otherwise create something in a directory of the host, as
+// root. Each engine calls it before it creates anything. own are further paths at which the engine
+// creates or mounts something.
 func (p Plan) CheckMountPoints(own ...string) error {
 	f, err := os.Open(p.Root.Image)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the engine says so
+		return nil // the engine reports it
 	}
 	if err != nil {
 		return api.Errorf(api.CodeInternal, "create sandbox: the image cannot be opened").WithCause(err)
@@ -71,26 +71,26 @@ func (p Plan) CheckMountPoints(own ...string) error {
 	return nil
 }
 
-// mountPoint is a path, where it leads in the image, and the last link on the way.
+// mountPoint is a path, where it leads in the image, and the last link on that path.
 type mountPoint struct{ target, leads, link string }
 
-// under says whether a clean path is dir or below it.
+// under reports whether a clean path is dir or below it.
 func under(name, dir string) bool {
 	name, dir = path.Clean("/"+name), path.Clean("/"+dir)
 	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
-// layeredRoot is an image and the links of the layer that begins above it.
+// layeredRoot is an image and the links of the layer that the root starts with.
 type layeredRoot struct {
 	image fs.FS
-	// upper has for each name of the layer the target of a link, or an empty string.
+	// upper maps each name of the layer to the target of a link, or to an empty string.
 	upper map[string]string
-	// gone are the names that the layer takes away.
+	// gone are the names that the layer removes.
 	gone map[string]bool
 }
 
-// maxLayerNames bounds, in bytes, the names and targets that are kept of a layer: what
-// is in it is the work of a sandbox.
+// maxLayerNames limits the names and targets that are kept of a layer, in bytes. A sandbox controls
+// the content of a layer.
 const maxLayerNames = 64 << 20
 
 // readUpper reads the names in the tar of a layer.
@@ -127,7 +127,8 @@ func (r *layeredRoot) readUpper(name string) error {
 	}
 }
 
-// link is the target of the symbolic link at a clean path; empty is none.
+// link returns the target of the symbolic link at a clean path, or an empty string if there is
+// none.
 func (r *layeredRoot) link(name string) (string, error) {
 	if to, ok := r.upper[name]; ok {
 		return to, nil
@@ -145,7 +146,7 @@ func (r *layeredRoot) link(name string) (string, error) {
 	return to, nil
 }
 
-// follow finds where a mount point leads, as a kernel would from the root.
+// follow finds where a mount point leads, resolved from the root as the kernel does.
 func (r *layeredRoot) follow(m *mountPoint) error {
 	at, todo, links := "/", strings.Split(path.Clean("/"+m.target), "/"), 0
 	for len(todo) > 0 {
@@ -154,7 +155,7 @@ func (r *layeredRoot) follow(m *mountPoint) error {
 		if part == "" || part == "." {
 			continue
 		}
-		next := path.Join(at, part) // for .. the one above, of the root the root
+		next := path.Join(at, part) // ".." is the parent; at the root it is the root
 		if part == ".." {
 			at = next
 			continue

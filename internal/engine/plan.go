@@ -9,16 +9,15 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// MaxConfig bounds an agent's configuration, in bytes: it must fit into a pipe.
+// MaxConfig limits an agent's configuration, in bytes. It must fit into a pipe.
 const MaxConfig = 1 << 20
 
-// SafeName reports whether s can be the name of a file, or a part of one.
+// SafeName reports whether s is safe as a file name or a part of one.
 func SafeName(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= 200 && !strings.ContainsAny(s, "/\x00\n")
 }
 
-// Validate says what is wrong with a plan on any engine. It looks at nothing but the
-// plan.
+// Validate returns what is wrong with a plan on any engine. It examines only the plan.
 func (p Plan) Validate() error {
 	switch {
 	case !SafeName(p.ID) || !SafeName(p.Owner):
@@ -42,7 +41,7 @@ func (p Plan) Validate() error {
 		return api.Errorf(api.CodeInternal, "plan: %d sockets to cover are over %d", sockets, MaxSockets)
 	}
 	for _, t := range p.Tmpfs {
-		// A memory filesystem without a size could take all memory there is.
+		// A memory filesystem without a size could use all memory of the machine.
 		if t.SizeBytes <= 0 {
 			return api.Errorf(api.CodeInternal, "plan: tmpfs %s has no size", t.Target)
 		}
@@ -55,8 +54,8 @@ func (l *Link) whole() bool {
 		len(l.MAC) == 6 && len(l.GatewayMAC) == 6 && l.MTU > 0
 }
 
-// RefuseHeld is what an engine without Abilities.Held says of a mount that is Held. It
-// names a rule, which the policy may have made for a private file that the mount holds.
+// RefuseHeld is the error of an engine without Abilities.Held for a mount that is Held. It names a
+// rule, which policy may have created for a private file in the mount.
 func (p Plan) RefuseHeld(engine string, m Mount) error {
 	var such string
 	base := api.AccessWrite

@@ -14,8 +14,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// endTime is how long the exit of a process may take to be known after it took
-// its input no more.
+// endTime is how long to wait for the exit of a process that no longer accepts input.
 const endTime = time.Second
 
 func (s *Server) attach(w http.ResponseWriter, r request) error {
@@ -42,10 +41,10 @@ func (s *Server) attach(w http.ResponseWriter, r request) error {
 	})
 }
 
-// attached is an Attachment as a program of a stream.
+// attached is an Attachment that acts as the program of a stream.
 type attached struct {
 	Attachment
-	// goesOn reports whether the process is still there a moment from now.
+	// goesOn reports whether the process still exists after a short wait.
 	goesOn func() bool
 }
 
@@ -58,7 +57,7 @@ func (a attached) Write(p []byte) (int, error) {
 
 func (a attached) CloseWrite() error { return a.refused(a.Attachment.CloseWrite()) }
 
-// refused tells input that was refused from input that came too late.
+// refused distinguishes input that was refused from input that came too late.
 func (a attached) refused(err error) error {
 	if code := api.CodeOf(err); (code == api.CodeState || code == api.CodeInvalid) && a.goesOn() {
 		return refusedInput{err}
@@ -66,12 +65,12 @@ func (a attached) refused(err error) error {
 	return err
 }
 
-// relay carries what an attach says to the client, and the exit last. A client
-// that takes nothing for stallTimeout is left: it can come back for what it
-// missed, and nobody waits for it.
+// relay sends what an attach receives to the client, and the exit last. It disconnects a client
+// that accepts no data for stallTimeout, so that nothing waits for it. The client can return for
+// what it missed.
 func (k *socket) relay(a Attachment) error {
-	// One timer and one watch for all writes: of two hundred followers of a line
-	// each would otherwise make its own for every frame.
+	// One timer and one context watch serve all writes. Otherwise each of many followers would
+	// need its own for every frame.
 	hangUp := func() {
 		k.cancel()
 		k.conn.CloseNow()

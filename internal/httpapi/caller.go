@@ -123,8 +123,8 @@ func (s *Server) admit(r *http.Request, d listener) (caller core.Caller, live co
 		if socketIsOwners {
 			return core.OwnerCaller(), nil, nil
 		}
-		// Only the daemon's own uid is the operator. Root can connect to anyone's
-		// socket, and is a tenant like any other there: it has its own daemon.
+		// Only the daemon's own uid is the operator. Root can connect to the socket of any user,
+		// and is an ordinary tenant there: it has its own daemon.
 		if d.uid >= 0 {
 			return core.UnixCaller(d.uid, s.uid), nil, nil
 		}
@@ -249,9 +249,9 @@ func newHostNames(names []string) (hostNames, error) {
 	return out, nil
 }
 
-// hostAllowed reports whether a request calls this server by a name that is its own. An
-// address always is, but for the unspecified one: a name that someone else made point
-// here is what must not pass, and a page that came by such a name calls by it.
+// hostAllowed reports whether the Host of a request is one of this server's own names. An address
+// is always allowed, except the unspecified one. Refused are names that another party made point to
+// this server, because a web page that was loaded under such a name sends it as Host.
 func (s *Server) hostAllowed(name string) bool {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return !a.Unmap().IsUnspecified()
@@ -284,8 +284,8 @@ func ValidHost(v string) bool {
 	return true
 }
 
-// browserOrigin is an origin as a browser writes it, and the Host of a request to it;
-// both are empty where v is none.
+// browserOrigin returns an origin as a browser writes it, and the Host of a request to it. Both are
+// empty if v is not an origin.
 func browserOrigin(v string) (origin, host string) {
 	u, err := url.Parse(strings.ToLower(v))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || !ValidHost(u.Hostname()) || strings.HasPrefix(u.Hostname(), "*") ||

@@ -11,14 +11,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-// Core is what this API server needs of Cloche: core's verbs. A context that ends
-// while a Run or a Create is under way makes core undo what it made; core needs
-// no caller for that.
+// Core is the part of package core that this API server needs. If a context ends during a Run or a
+// Create, core removes what it created, without help from the caller.
 type Core interface {
-	// Authenticate names the caller who showed an API key; live ends when the key
-	// does, with the error that says so as its cause.
+	// Authenticate returns the caller of an API key. live ends when the key does, and its cause
+	// is the error that says so.
 	Authenticate(token string) (caller core.Caller, live context.Context, err error)
-	// Admit is asked once for each request, before anything else.
+	// Admit is called once for each request, before anything else.
 	Admit(ctx context.Context, caller core.Caller, verb core.Verb) error
 	CreateKey(ctx context.Context, caller core.Caller, spec api.KeySpec) (api.NewKey, error)
 	Keys(ctx context.Context, caller core.Caller) (api.KeyList, error)
@@ -51,7 +50,7 @@ type Core interface {
 	RunStream(ctx context.Context, caller core.Caller, req api.RunRequest, progress func(step string)) (api.Sandbox, Stream, error)
 	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
 
-	// StartProgram begins a program, which goes on behind the call.
+	// StartProgram starts a program, which continues after the call.
 	StartProgram(ctx context.Context, caller core.Caller, spec api.ProgramSpec) (api.Program, error)
 	FollowProgram(ctx context.Context, caller core.Caller, id string, fn func(api.ProgramStep) error) (api.Program, error)
 	Program(ctx context.Context, caller core.Caller, id string) (api.Program, error)
@@ -74,7 +73,7 @@ type Core interface {
 	Endpoint(ctx context.Context, caller core.Caller, ref, name string) (api.EndpointStatus, error)
 	AddEndpoint(ctx context.Context, caller core.Caller, ref string, e api.Endpoint, replace bool) (api.EndpointStatus, error)
 	RemoveEndpoint(ctx context.Context, caller core.Caller, ref, name string, grace *time.Duration) (api.EndpointRemoval, error)
-	// ServeEndpoint has a client serve an endpoint until detach is called.
+	// ServeEndpoint lets a client serve an endpoint until detach is called.
 	ServeEndpoint(ctx context.Context, caller core.Caller, ref, name string, o core.Opener) (detach func(), err error)
 
 	ReadText(ctx context.Context, caller core.Caller, ref string, r api.ToolRead) (api.ToolText, error)
@@ -114,7 +113,7 @@ type Core interface {
 	TarOut(ctx context.Context, caller core.Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error)
 	TarIn(ctx context.Context, caller core.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error)
 
-	// What takes a while tells core.PullProgress of its context how far it is.
+	// Slow operations report their progress to core.PullProgress of their context.
 	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
 	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
 	PullImage(ctx context.Context, caller core.Caller, req api.PullRequest) (api.Image, error)
@@ -142,7 +141,7 @@ type Core interface {
 	Approvals(ctx context.Context, caller core.Caller, o api.ApprovalOptions) (api.ApprovalList, error)
 	AnswerApproval(ctx context.Context, caller core.Caller, id string, answer api.ApprovalAnswer) (api.Approval, error)
 
-	// Audit gives lines that are valid during the call of fn only.
+	// Audit passes lines that are valid only during the call of fn.
 	Audit(ctx context.Context, caller core.Caller, o api.AuditOptions, fn func(line []byte) error) error
 	VerifyAudit(ctx context.Context, caller core.Caller, o api.AuditVerifyOptions) (api.AuditReport, error)
 	AuditUsage(ctx context.Context, caller core.Caller, o api.AuditUsageOptions) (api.AuditUsage, error)
@@ -150,16 +149,15 @@ type Core interface {
 	Info(ctx context.Context, caller core.Caller) api.Info
 	ResolveName(ctx context.Context, caller core.Caller, asked api.Naming) (api.ResolvedName, error)
 	Status(ctx context.Context, caller core.Caller) api.Status
-	// Ready says why no work can be taken; empty is that it can. It needs no caller.
+	// Ready says why the daemon cannot take work. Empty means that it can. It needs no caller.
 	Ready(ctx context.Context) core.Unready
 	Doctor(ctx context.Context, caller core.Caller) (api.Doctor, error)
-	// Metrics serves them in the formats of Prometheus.
+	// Metrics serves the metrics in the formats of Prometheus.
 	Metrics(ctx context.Context, caller core.Caller) (http.Handler, error)
 }
 
-// Stream is a live exec. Close makes a Recv or Write in progress return; for an
-// exec it leaves the program running, for a run it ends it and removes the
-// sandbox.
+// Stream is a running exec. Close makes a Recv or Write in progress return. For an exec it leaves
+// the program running. For a run it ends the program and removes the sandbox.
 type Stream interface {
 	ExecID() string
 	Recv() (core.Event, error)
@@ -170,9 +168,9 @@ type Stream interface {
 	Close() error
 }
 
-// Attachment is a client's place at a process. Close leaves the process, and
-// makes a Recv or Write in progress return. Write returns when the input is
-// queued; that it was given to the process comes by Recv.
+// Attachment is a client's attachment to a process. Close detaches, and makes a Recv or Write in
+// progress return. Write returns when the input is queued. Recv reports when the process has
+// received it.
 type Attachment interface {
 	Started() api.Started
 	Recv() (core.AttachEvent, error)
@@ -183,11 +181,11 @@ type Attachment interface {
 	Close() error
 }
 
-// FromCore makes a Core of core's own service.
+// FromCore returns core's own service as a Core.
 func FromCore(s *core.Service) Core { return service{s} }
 
-// service only turns core's concrete streams into the interface; a nil one must
-// not become an interface that is not nil.
+// service converts core's concrete streams to the interfaces. A nil stream must not become an
+// interface that is not nil.
 type service struct{ *core.Service }
 
 func (s service) ExecStream(ctx context.Context, caller core.Caller, ref string, req api.ExecRequest) (Stream, error) {

@@ -43,7 +43,7 @@ func (d Deadlines) filled() Deadlines {
 	}
 }
 
-// pace is which deadline an operation has; the table of routes has that of each.
+// pace selects the deadline of an operation. The table of routes has it for each route.
 type pace string
 
 const (
@@ -51,12 +51,12 @@ const (
 	paceChange   pace = "change"
 	paceWork     pace = "work"
 	paceTransfer pace = "transfer"
-	// paceWait is for what waits by design: for a program, an event, or its client. It
-	// ends when either end is found dead: clients are pinged, and agents are.
+	// paceWait is for operations that wait by design: for a program, an event, or their client.
+	// Such an operation ends when either side is found dead: clients and agents are pinged.
 	paceWait pace = "wait"
 )
 
-// of is how long requests of a pace are served; 0 is for ever.
+// of returns the deadline of a pace; 0 is indefinitely.
 func (d Deadlines) of(p pace) time.Duration {
 	switch p {
 	case paceCall:

@@ -69,8 +69,8 @@ func (s *Server) readBody(w http.ResponseWriter, r request) ([]byte, error) {
 	return data, nil
 }
 
-// contentType asks for one media type. Parameters are of no meaning to any of
-// them but for a charset, which must be UTF-8.
+// contentType requires one media type. Parameters are ignored, except for a charset, which must be
+// UTF-8.
 func contentType(r request, want string) error {
 	got := r.Header.Get("Content-Type")
 	kind, params, err := mime.ParseMediaType(got)

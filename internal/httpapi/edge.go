@@ -42,9 +42,8 @@ func (r request) untilBarred(fn func()) (stop func() bool) {
 func (r request) ref() string     { return r.PathValue("ref") }
 func (r request) process() string { return r.PathValue("id") }
 
-// handler serves one route. An error it returns is answered by the edge, unless
-// an answer has begun: then the connection is broken off, so that nobody takes
-// it for a whole one.
+// handler serves one route. If it returns an error, the edge sends it, unless an answer has begun.
+// In that case the connection is closed, so that the client does not take the answer for complete.
 type handler func(w http.ResponseWriter, r request) error
 
 type requestKey struct{}
@@ -83,7 +82,7 @@ func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
 		return cut(ctx, s.route(rec, hr.WithContext(ctx)))
 	})
 	if api.CodeOf(err) == api.CodeInternal && hr.Context().Err() != nil {
-		// What went wrong then came of it that nobody is there any more.
+		// The failure happened because the client disconnected.
 		err = api.Errorf(api.CodeCanceled, "the caller went away: %w", err)
 	}
 	code := cmp.Or(rec.code, http.StatusOK)
@@ -227,8 +226,8 @@ func (s *Server) logRequest(r request, hr *http.Request, code int, err error, to
 	s.log.LogAttrs(context.WithoutCancel(hr.Context()), level, "request", attrs...)
 }
 
-// loggedPath is a path for the log. A key that somebody takes for its id is not to
-// be found there.
+// loggedPath returns a path for the log. It hides a key that a caller used by mistake in place of
+// its ID.
 func loggedPath(p string) string {
 	if i := strings.Index(p, "clk_"); i >= 0 {
 		return clip(p[:i], 256) + "clk_…"
@@ -265,9 +264,9 @@ type recorder struct {
 	route string
 }
 
-// linger bounds how long net/http reads on in a body that nobody wanted: before
-// it sends an answer, and when it closes the body. Where the body was read to its
-// end, net/http is watching the connection, whose deadline is not ours to set.
+// linger limits how long net/http reads the rest of an unread body: before it sends an answer, and
+// when it closes the body. If the body was read to its end, net/http watches the connection, and
+// this server must not set the deadline.
 func (w *recorder) linger() {
 	if w.body.ended.Load() {
 		return

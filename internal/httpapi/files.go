@@ -34,7 +34,7 @@ func (s *Server) readFile(w http.ResponseWriter, r request) error {
 	defer out.close()
 	var src io.Reader = f
 	n := int64(-1)
-	// A size of 0 is also that of files that a kernel makes up as they are read.
+	// Files that a kernel generates when they are read also have a size of 0.
 	if info.Type == api.TypeFile && info.Size > 0 {
 		n = max(0, info.Size-offset)
 		if length >= 0 {

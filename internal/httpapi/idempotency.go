@@ -8,11 +8,11 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// keyHeader is the header of a request that may be repeated. It means the same as the key
-// in a body: its one is the default of the other.
+// keyHeader is the header of a request that can be repeated. It has the same meaning as the key in
+// a body, and each is the default of the other.
 const keyHeader = "Idempotency-Key"
 
-// headerKey is the key of the request's header; empty is none. It refuses what is no key.
+// headerKey returns the key of the request's header, or "". It refuses an invalid key.
 func (r request) headerKey() (string, error) {
 	given := r.Header.Values(keyHeader)
 	switch {

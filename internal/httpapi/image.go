@@ -103,7 +103,7 @@ func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.
 	stop := sync.OnceFunc(s.keepAlive(r, cancel, lines.beat))
 	defer stop()
 	img, err := do(core.WithPullProgress(ctx, func(p api.PullProgress) {
-		// Nobody to report to is no reason to stop: the context says when to.
+		// A failed progress report does not stop the pull. Only the context does.
 		_ = lines.write(api.ServerMessage{Pull: &p})
 	}))
 	stop()

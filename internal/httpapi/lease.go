@@ -23,8 +23,7 @@ func (s *Server) extend(w http.ResponseWriter, r request) error {
 	return answer(w)(s.core.Extend(r.Context(), r.caller, r.ref(), x))
 }
 
-// A pause or a resume that is half done helps nobody, so it goes on when its
-// caller leaves.
+// A pause or a resume continues when its caller disconnects, because a partial one is useless.
 
 func (s *Server) pause(w http.ResponseWriter, r request) error {
 	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Pause)
@@ -34,7 +33,7 @@ func (s *Server) resume(w http.ResponseWriter, r request) error {
 	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Resume)
 }
 
-// act serves a verb that takes nothing but its sandbox.
+// act serves an operation whose only argument is its sandbox.
 func (s *Server) act(ctx context.Context, w http.ResponseWriter, r request, verb func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
 	if err := queryOf(r).end(); err != nil {
 		return err

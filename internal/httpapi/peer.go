@@ -20,8 +20,8 @@ const (
 	vanished = 5 * time.Minute
 )
 
-// peer is the other end of a network connection. The zero value is one that
-// cannot vanish: that of a connection inside this machine, which the kernel ends.
+// peer is the other end of a network connection. The zero value is for a connection inside this
+// machine, which the kernel ends. Such a peer cannot vanish.
 type peer struct {
 	tcp   *net.TCPConn
 	limit time.Duration

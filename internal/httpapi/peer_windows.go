@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// socketIsOwners: Windows does not say who is at the other end of a socket. The daemon
-// makes none but in a directory that nobody else enters, so it is its own user.
+// socketIsOwners is true because Windows does not say which user is at the other end of a socket.
+// The daemon creates sockets only in a directory that other users cannot enter, so the peer is its
+// own user.
 const socketIsOwners = true
 
 // silence cannot be known.

@@ -38,7 +38,7 @@ func (s *Server) runProgram(w http.ResponseWriter, r request) error {
 	}
 	err = s.followProgram(w, r, p.ID)
 	if spec.CancelWithCaller && r.Context().Err() != nil {
-		_, _ = s.core.CancelProgram(context.WithoutCancel(r.Context()), r.caller, p.ID) // nobody is there to be told
+		_, _ = s.core.CancelProgram(context.WithoutCancel(r.Context()), r.caller, p.ID) // the client has disconnected
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func (s *Server) programs(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// cancelProgram goes on when its caller leaves: half a teardown helps nobody.
+// cancelProgram continues when its caller disconnects, because a partial teardown is useless.
 func (s *Server) cancelProgram(w http.ResponseWriter, r request) error {
 	if err := s.noBody(w, r); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 // maxPath is Linux's.
 const maxPath = 4096
 
-// query reads the parameters of a request strictly: each is taken once, what
-// nobody took is unknown. The first error is kept for end.
+// query reads the parameters of a request strictly: each is read once, and a parameter that is
+// never read is unknown. The first error is kept for end.
 type query struct {
 	left url.Values
 	err  error

@@ -39,7 +39,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
 	// before any step, is still an answer of its own.
 	lines := newLineWriter(w, http.StatusCreated)
 	defer lines.close()
-	// Nobody to report to is no reason to stop: the context says when to.
+	// A failed progress report does not stop the pull. Only the context does.
 	ctx := core.WithPullProgress(r.Context(), func(p api.PullProgress) { _ = lines.write(api.ServerMessage{Pull: &p}) })
 	sb, err := s.core.Create(ctx, r.caller, spec, func(step string) { _ = lines.write(api.ServerMessage{Step: step}) })
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *Server) stats(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// The verbs that end a sandbox go on when their caller leaves: half a teardown
-// helps nobody.
+// Operations that end a sandbox continue when their caller disconnects, because a partial teardown
+// is useless.
 
 func (s *Server) removeSandbox(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {

@@ -1,5 +1,5 @@
-// Package httpapi is the native API server: the /v1 API over HTTP and WebSocket.
-// It names the caller, decodes, calls core and encodes; it decides nothing.
+// Package httpapi is the native API server: the /v1 API over HTTP and WebSocket. It identifies the
+// caller, decodes the request, calls core and encodes the answer. Core makes all decisions.
 package httpapi
 
 import (
@@ -59,8 +59,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Redact takes the values of secrets out of errors; nil knows none.
 	Redact func(string) string
-	// Answered is told of each request: the pattern of its route, empty where it has none,
-	// the status and the time that it took. Nil is nobody.
+	// Answered is called for each request with the pattern of its route (empty if it has none),
+	// the status and the duration. It can be nil.
 	Answered func(route string, status int, took time.Duration)
 }
 

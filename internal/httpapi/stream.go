@@ -257,9 +257,8 @@ func (k *socket) feed() {
 	}
 }
 
-// control does what one text message asks for, and reports whether it ends
-// stdin. The only error is that the message is wrong: what a program that is
-// ending refuses is nobody's fault.
+// control does what one text message requests, and reports whether it closes stdin. The only error
+// is an invalid message: a request that a program refuses because it is ending is not an error.
 func control(st program, data []byte) (endStdin bool, err error) {
 	var m api.ClientMessage
 	if err := decodeJSON(data, &m); err != nil {
@@ -327,7 +326,7 @@ func (k *socket) bar(e *api.Error) {
 	_ = k.send(k.ctx, api.ServerMessage{Error: e})
 }
 
-// fail sends an error as the last message, where somebody is there to read it.
+// fail sends an error as the last message, if the client is still connected.
 func (k *socket) fail(e *api.Error) {
 	ctx, cancel := context.WithTimeout(k.ctx, stepTimeout)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// maxTrailer is what common HTTP clients read of trailers, with room for the
-// rest of them.
+// maxTrailer is the size of trailers that common HTTP clients read, less space for the other
+// trailers.
 const maxTrailer = 3 << 10
 
 func (s *Server) tarOut(w http.ResponseWriter, r request) error {
@@ -31,7 +31,7 @@ func (s *Server) tarOut(w http.ResponseWriter, r request) error {
 	case !out.begun:
 		return err
 	case r.Context().Err() != nil:
-		return err // nobody is there to read a trailer
+		return err // the client has disconnected and cannot read a trailer
 	case !readsTrailers(r):
 		return fmt.Errorf("read archive: %w", err)
 	}

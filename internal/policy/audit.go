@@ -7,23 +7,24 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// AuditRule says what the audit log holds, how long, and who may read it.
+// AuditRule says what the audit log records, how long it is kept, and who can read it.
 type AuditRule struct {
-	// Argv is "redacted" (or empty) for arguments without what looks like a
-	// credential, up to 4 KiB, and a digest of all; "hash" for the program's name, the
-	// number of arguments and the digest; "full" for arguments as they are.
+	// Argv says how arguments are recorded. "redacted" (the default) removes what looks like a
+	// credential, keeps up to 4 KiB, and adds a digest of everything. "hash" records the
+	// program's name, the number of arguments and the digest. "full" records arguments unchanged.
 	Argv string `yaml:"argv"`
-	// OnFull is "refuse" (or empty), so that nothing is done without a record, or
-	// "degrade", so that requests are served and the missing records counted.
+	// OnFull is "refuse" (the default) to refuse operations that cannot be recorded, or "degrade"
+	// to serve requests and count the missing records.
 	OnFull string `yaml:"on_full"`
-	// SegmentSize and SegmentAge are when a file is closed and the next begun; 0 is
-	// 64MiB and 24h.
+	// SegmentSize and SegmentAge say when a file is closed and the next one begins; 0 is 64MiB
+	// and 24h.
 	SegmentSize Size     `yaml:"segment_size"`
 	SegmentAge  Duration `yaml:"segment_age"`
-	// KeepSize and KeepFor bound the closed files; 0 keeps all.
+	// KeepSize and KeepFor limit the closed files; 0 keeps all.
 	KeepSize Size     `yaml:"keep_size"`
 	KeepFor  Duration `yaml:"keep_for"`
-	// Tenants may read the records of what they did themselves; "*" is every one.
+	// Tenants lists the tenants that can read the records of their own operations. "*" is every
+	// tenant.
 	Tenants []string `yaml:"tenants"`
 }
 
@@ -39,7 +40,7 @@ const (
 	minSegmentAge  = Duration(time.Minute)
 )
 
-// AuditArgv is how a command line is recorded: "redacted", "hash" or "full".
+// AuditArgv returns how a command line is recorded: "redacted", "hash" or "full".
 func (r Rules) AuditArgv() string {
 	if r.Audit.Argv == "" {
 		return auditArgvRedacted
@@ -47,8 +48,8 @@ func (r Rules) AuditArgv() string {
 	return r.Audit.Argv
 }
 
-// AuditDegrades is whether requests are served without a record when there is no
-// room for one.
+// AuditDegrades reports whether requests are served without a record when there is no space for
+// one.
 func (r Rules) AuditDegrades() bool { return r.Audit.OnFull == auditDegrade }
 
 func ruleAudit(r Rules, report reporter) {
@@ -75,9 +76,9 @@ func ruleAudit(r Rules, report reporter) {
 	}
 }
 
-// AuthorizeAudit says whether caller may use a verb that reads the audit log, and
-// whether it sees the records of every tenant or its own. Nobody but the operator
-// sees any that the rules do not grant.
+// AuthorizeAudit checks whether the caller can use an operation that reads the audit log, and
+// returns whether it sees the records of every tenant or only its own. Except for the operator, a
+// caller sees only the records that the rules grant.
 func AuthorizeAudit(caller Caller, verb Verb, rules Rules) (all bool, err error) {
 	if caller.Operator {
 		return true, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of a request. The ones on strings follow what execve takes: 128 KiB
-// for each string, its final NUL included.
+// Limits of a request. The limits of strings follow execve: 128 KiB for each string, including the
+// final NUL.
 const (
 	maxLabels     = 64
 	maxLabelKey   = 64
@@ -73,7 +73,7 @@ func alnum(c byte) bool {
 
 func checkEnv(d *decision) *api.Error { return validEnv("env", d.spec.Env) }
 
-// validEnv names variables but never repeats a value: values are often secrets.
+// validEnv reports names of variables and never repeats a value, because values are often secrets.
 func validEnv(field string, env map[string]string) *api.Error {
 	if n := len(env); n > maxEnvVars {
 		return tooLarge(field, "the environment has %d variables", n).WithHint("at most %d", maxEnvVars)
@@ -104,8 +104,7 @@ func validEnv(field string, env map[string]string) *api.Error {
 
 func checkUser(d *decision) *api.Error { return validUser("user", d.spec.User) }
 
-// CheckUser refuses what cannot name a user of a sandbox; field is what the
-// caller knows it as.
+// CheckUser refuses text that cannot be a user of a sandbox. field is the caller's name for it.
 func CheckUser(field, s string) error {
 	if err := validUser(field, s); err != nil {
 		return err
@@ -113,8 +112,7 @@ func CheckUser(field, s string) error {
 	return nil
 }
 
-// validUser knows the syntax only; whether the image has such a user is found
-// out inside.
+// validUser checks only the syntax. Whether the image has the user is checked inside the sandbox.
 func validUser(field, s string) *api.Error {
 	if s == "" || validUserName(s) {
 		return nil
@@ -149,7 +147,7 @@ func validID(s string) bool {
 	return err == nil && n <= maxID
 }
 
-// checkLease says whether something ends a sandbox that is to end by itself.
+// checkLease checks that a sandbox that must end by itself has something that ends it.
 func checkLease(d *decision) *api.Error {
 	if d.spec.Persistent == nil {
 		d.spec.Persistent = new(true)

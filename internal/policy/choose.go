@@ -2,9 +2,9 @@ package policy
 
 import "github.com/cloche-dev/cloche/api"
 
-// ChooseEngine returns the engine that a request for "auto" would get now, or
-// the error that it would get. The report is filled in as far as the choice is
-// known also when the engine is not usable.
+// ChooseEngine returns the engine that a request for "auto" would get now, or the error that it
+// would get. If the engine is not usable, the report is still filled in as far as the choice is
+// known.
 func ChooseEngine(caller Caller, rules Rules, reports []api.EngineReport) (api.EngineReport, error) {
 	d := &decision{facts: Facts{Engines: reports}, caller: caller, rules: rules}
 	chosen, err := d.autoEngine()
@@ -20,6 +20,6 @@ func ChooseEngine(caller Caller, rules Rules, reports []api.EngineReport) (api.E
 	return chosen, nil
 }
 
-// EngineNamed says whether the operator names one engine, so that no other is chosen
-// where that one cannot be used.
+// EngineNamed reports whether the operator names one engine. Then no other engine is chosen if that
+// one is not usable.
 func EngineNamed(rules Rules) bool { return rules.Engine != "" && rules.Engine != engineAuto }

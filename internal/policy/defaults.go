@@ -7,22 +7,22 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// DefaultRule has settings for the sandboxes of every profile. What a request asks
-// for goes before them, and they go before what the profile has. A value that a
-// profile locks is the profile's own, whoever says otherwise.
+// DefaultRule has settings for the sandboxes of every profile. A request takes precedence over
+// them, and they take precedence over the profile. If a profile locks a value, its own value always
+// applies.
 type DefaultRule struct {
-	// Profile is the one of requests that name none; empty is "agent".
+	// Profile is the profile of requests that do not name one. Empty is "agent".
 	Profile string `yaml:"profile"`
 	// Image is the default image.
 	Image string `yaml:"image"`
 	// ReadOnlyRoot is the default of read_only_root.
 	ReadOnlyRoot *bool `yaml:"read_only_root"`
-	// Limits are those of a request that names none. One over a profile's ceiling is
-	// that ceiling.
+	// Limits are the limits of a request that does not set them. A limit above a profile's
+	// ceiling becomes that ceiling.
 	Limits LimitRule `yaml:"limits"`
 }
 
-// apply puts the settings over the defaults of a profile.
+// apply sets the defaults of a profile to these settings.
 func (r DefaultRule) apply(p *profile) {
 	for _, l := range limits() {
 		if v, ok := l.ruled(&r.Limits); ok && !p.locks(l.field) {
@@ -38,7 +38,7 @@ func (r DefaultRule) apply(p *profile) {
 	}
 }
 
-// ruleDefaults is a check of the policy file.
+// ruleDefaults checks the defaults of the policy file.
 func ruleDefaults(r Rules, report reporter) {
 	d := r.Defaults
 	if d.Profile != "" {
@@ -61,7 +61,7 @@ func ruleDefaults(r Rules, report reporter) {
 	}
 }
 
-// shadowedDefaults warns of defaults of a profile that a setting for all goes before.
+// shadowedDefaults warns of defaults of a profile that a setting for all profiles overrides.
 func shadowedDefaults(r Rules, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
 		rule, field := r.Profiles[name], "profiles."+bounded(name)

@@ -3,23 +3,23 @@ package policy
 import "github.com/cloche-dev/cloche/api"
 
 const (
-	// leastRoot is the least that a root which can be written has of limits.disk_bytes.
+	// leastRoot is the minimum share of limits.disk_bytes for a writable root.
 	leastRoot = mib
-	// diskBlock is what the parts of limits.disk_bytes are multiples of.
+	// diskBlock is the unit in which limits.disk_bytes is divided.
 	diskBlock = 4096
 )
 
-// ownsWorkspace is true for a sandbox that writes to a workspace of its own: it counts
-// to limits.disk_bytes.
+// ownsWorkspace reports whether the sandbox writes to a private workspace, which counts towards
+// limits.disk_bytes.
 func (d *decision) ownsWorkspace() bool {
 	w := d.spec.Workspace
 	return w.Name == "" && w.Dir == "" && !w.ReadOnly
 }
 
-// shareDisk divides limits.disk_bytes between the layer of the root and a private
-// workspace, so that both together hold no more. Without a word about the workspace the
-// root gets half of it, and no more than the memory, which its layer is on most engines:
-// it could not be filled anyway. The workspace gets the rest.
+// shareDisk divides limits.disk_bytes between the root's layer and a private workspace, so that
+// both together use no more. If the request does not set the workspace's size, the root gets half,
+// but at most the size of the memory. On most engines the layer is in memory, so a larger share
+// could never be used. The workspace gets the rest.
 func (d *decision) shareDisk(asked, granted *bounds) *api.Error {
 	if granted.DiskBytes == 0 || !d.ownsWorkspace() {
 		return nil
@@ -35,7 +35,7 @@ func (d *decision) shareDisk(asked, granted *bounds) *api.Error {
 		least += leastRoot
 	}
 	if asked.DiskBytes == 0 && !(d.profile.locks(fieldDisk) && asked.WorkspaceBytes > 0) {
-		// Who names the size of a workspace takes nothing of the root's.
+		// A size for the workspace does not reduce the root's share.
 		granted.DiskBytes = granted.WorkspaceBytes + max(d.rootShare(granted), least-granted.WorkspaceBytes)
 		if most := d.profile.ceilings.DiskBytes; most > 0 {
 			granted.DiskBytes = min(granted.DiskBytes, most)
@@ -57,7 +57,7 @@ func (d *decision) shareDisk(asked, granted *bounds) *api.Error {
 		WithHint("ask for a smaller workspace, or for a named one, which is not a part of %s", fieldDisk)
 }
 
-// rootShare is the root's part of a disk that nobody has divided.
+// rootShare returns the root's default share of the disk.
 func (d *decision) rootShare(b *bounds) int64 {
 	if *d.spec.ReadOnlyRoot {
 		return 0
@@ -69,7 +69,7 @@ func (d *decision) rootShare(b *bounds) int64 {
 	return max(share&^(diskBlock-1), leastRoot)
 }
 
-// checkRootShare finds what is left of the disk for the layer of the root.
+// checkRootShare computes what is left of the disk for the root's layer.
 func checkRootShare(d *decision) *api.Error {
 	d.rootBytes = d.spec.Limits.DiskBytes
 	if size := d.spec.Workspace.SizeBytes; d.rootBytes > 0 && size > 0 && d.ownsWorkspace() {
@@ -78,6 +78,6 @@ func checkRootShare(d *decision) *api.Error {
 	return nil
 }
 
-// RootBytes bounds the writable layer of the root; 0 is no bound, or no layer. With the
-// bound of a private workspace it comes to limits.disk_bytes.
+// RootBytes returns the limit of the root's writable layer. 0 means no limit, or no layer. Together
+// with the limit of a private workspace it is limits.disk_bytes.
 func (p Permit) RootBytes() int64 { return p.rootBytes }

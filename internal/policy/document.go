@@ -14,27 +14,26 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// document is a policy file that was read, with all that is wrong with it.
+// document is a parsed policy file with all its errors.
 type document struct {
 	rules Rules
-	// where has the place of every key and element, by its path.
+	// where has the position of every key and element, by its path.
 	where  map[string]place
 	errors []problem
 }
 
-// place is a place in a file; both count from 1, and 0 is unknown.
+// place is a position in a file. Both numbers count from 1, and 0 is unknown.
 type place struct{ line, column int }
 
-// problem is an error and where it stands.
+// problem is an error and its position.
 type problem struct {
 	place
 	err *api.Error
 }
 
-// CheckFile finds everything that is wrong with a policy file, and warns of rules
-// that do nothing because another goes before them. The problems are in the order
-// of the file, errors and warnings mixed. A file without errors is one that
-// ParseRules takes, and the other way round.
+// CheckFile finds all errors in a policy file, and warns of rules that have no effect because
+// another rule takes precedence. The problems are in the order of the file, errors and warnings
+// mixed. A file has no errors if and only if ParseRules accepts it.
 func CheckFile(data []byte) []api.PolicyProblem {
 	d := readDocument(data)
 	out := make([]api.PolicyProblem, 0, len(d.errors))
@@ -55,7 +54,7 @@ func CheckFile(data []byte) []api.PolicyProblem {
 	return out
 }
 
-// first is the error of the file that stands first.
+// first returns the first error in the file.
 func (d *document) first() *api.Error {
 	p := slices.MinFunc(d.errors, func(a, b problem) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
@@ -68,7 +67,7 @@ func (d *document) first() *api.Error {
 	return &e
 }
 
-// find is the place of a key, or of what would hold it.
+// find returns the position of a key, or of the closest existing parent.
 func (d *document) find(path string) place {
 	for path != "" {
 		if p, ok := d.where[path]; ok {
@@ -81,8 +80,8 @@ func (d *document) find(path string) place {
 
 func (d *document) report(at place, err *api.Error) { d.errors = append(d.errors, problem{at, err}) }
 
-// readDocument reads the one document of a file. A decoder of foreign bytes that
-// panics is a refusal of these bytes, not the end of the daemon.
+// readDocument parses the one document of a file. A panic of the YAML decoder is converted to an
+// error, so that it does not end the daemon.
 func readDocument(data []byte) (d *document) {
 	d = &document{where: map[string]place{}}
 	defer func() {
@@ -96,7 +95,7 @@ func readDocument(data []byte) (d *document) {
 		d.report(place{}, tooLarge("", "the policy file has %d bytes", len(data)).WithHint("at most %d", maxRules))
 		return d
 	}
-	// That a key is repeated is found below, with its place.
+	// Duplicate keys are found below, with their positions.
 	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.report(syntaxError(err))
@@ -113,8 +112,7 @@ func readDocument(data []byte) (d *document) {
 	return d
 }
 
-// read goes through the document three times: what it is made of, what it holds,
-// and what it says.
+// read examines the document in three passes: its syntax, its structure, and its values.
 func (d *document) read(body ast.Node) {
 	ast.Walk(&plainYAML{d}, body)
 	if len(d.errors) > 0 {
@@ -128,7 +126,7 @@ func (d *document) read(body ast.Node) {
 			return
 		}
 	} else if yaml.NodeToValue(body, &r, yaml.AllowDuplicateMapKey()) != nil {
-		return // what it says cannot be told
+		return // the values cannot be read
 	}
 	d.rules = r
 	for _, check := range ruleChecks() {
@@ -136,8 +134,8 @@ func (d *document) read(body ast.Node) {
 	}
 }
 
-// plainYAML looks for the parts of YAML that make a file say something else
-// than what one reads in it. A policy has no use for them.
+// plainYAML refuses features of YAML that make a file mean something other than what it appears to
+// say. A policy does not need them.
 type plainYAML struct{ d *document }
 
 // Visit implements ast.Visitor.
@@ -160,7 +158,7 @@ func placeOf(n ast.Node) place {
 	return place{max(p.Line, 0), max(p.Column, 0)}
 }
 
-// syntaxError is what the YAML library found, with its place where it says one.
+// syntaxError converts an error of the YAML library, with its position if it has one.
 func syntaxError(err error) (place, *api.Error) {
 	var at place
 	text := strings.TrimSpace(yaml.FormatError(err, false, false))
@@ -174,5 +172,5 @@ func syntaxError(err error) (place, *api.Error) {
 		WithCause(err).WithHint("the keys are %s", strings.Join(keysOf[Rules](), ", "))
 }
 
-// oneLine is text for a message.
+// oneLine returns text on one line, for a message.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -11,63 +11,63 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// EgressGrant is what may leave a sandbox. It is plain data, so that who enforces
-// it can keep it over a restart; the zero value lets nothing out.
+// EgressGrant is the granted egress of a sandbox. It is plain data, so that the enforcing component
+// can keep it over a restart. The zero value allows nothing.
 type EgressGrant struct {
-	// Rules are all that hold for good, the operator's that deny among them. Bundles
-	// are written out, and an ID is how records name the rule.
+	// Rules are all permanent rules, including the operator's deny rules. Bundles are expanded.
+	// An ID is the name of the rule in records.
 	Rules []rule.Rule `json:"rules,omitempty"`
-	// Temporary end by themselves; RulesAt puts both together.
+	// Temporary are rules that expire. RulesAt combines both.
 	Temporary []TemporaryRule `json:"temporary,omitempty"`
-	// Requests narrow HTTP to hosts of Rules, and Demanded does so beside them, by the
-	// operator's rule; RequestRules puts both together.
+	// Requests limit HTTP to hosts of Rules. Demanded does the same by the operator's rules.
+	// RequestRules combines both.
 	Requests []api.RequestRule `json:"requests,omitempty"`
 	Demanded []api.RequestRule `json:"demanded,omitempty"`
-	// Limits are over the sandbox's life; zero is none.
+	// Limits apply to the sandbox's whole lifetime. Zero is no limit.
 	Limits api.EgressLimits `json:"limits,omitzero"`
-	// Ask lets a connection of which no rule speaks wait for approval.
+	// Ask holds a connection that no rule covers until it is approved.
 	Ask bool `json:"ask,omitempty"`
-	// Hosts are the operator's own addresses of names, by canonical name: no resolver
-	// is asked for them, and they are judged like any other.
+	// Hosts are the operator's addresses of names, by canonical name. No resolver is asked for
+	// them, and the rules apply to them as to other addresses.
 	Hosts map[string][]netip.Addr `json:"hosts,omitempty"`
-	// Upstream is the proxy that connects for us; nil is none.
+	// Upstream is the proxy that all connections use. Nil is no proxy.
 	Upstream *EgressUpstream `json:"upstream,omitempty"`
-	// Shown is what holds for good as a record shows it: rules as they were asked for,
-	// without those of the operator.
+	// Shown is the permanent part as a record shows it: rules as they were requested, without the
+	// operator's.
 	Shown api.Egress `json:"shown,omitzero"`
-	// Generation counts the changes since the sandbox was made.
+	// Generation counts the changes since the sandbox was created.
 	Generation int64 `json:"generation,omitempty"`
-	// Closed: the link is there and nothing leaves over it, as if there were none.
+	// Closed means that the link exists but allows nothing, as if there were no network.
 	Closed bool `json:"closed,omitempty"`
 	// Base is what had been used when Limits began to count.
 	Base api.EgressLimits `json:"base,omitzero"`
-	// Held are rules that deny and that the operator put on somebody else's sandbox.
+	// Held are deny rules that the operator added to another tenant's sandbox.
 	Held []string `json:"held,omitempty"`
 }
 
-// TemporaryRule is a rule that ends by itself.
+// TemporaryRule is a rule that expires.
 type TemporaryRule struct {
 	Rule rule.Rule `json:"rule"`
-	// Shown is the rule as it was asked for; those of one bundle share it.
+	// Shown is the rule as it was requested. The rules of one bundle share it.
 	Shown     string    `json:"shown"`
 	ExpiresAt time.Time `json:"expires_at"`
 	// Held is as in EgressGrant.
 	Held bool `json:"held,omitempty"`
 }
 
-// EgressUpstream is an HTTP proxy that is asked to CONNECT by name.
+// EgressUpstream is an HTTP proxy that gets CONNECT requests by name.
 type EgressUpstream struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
-	// TLS says that the proxy itself is spoken to over TLS.
+	// TLS means that the connection to the proxy itself uses TLS.
 	TLS bool `json:"tls,omitempty"`
-	// Except are names that are connected to directly, and all below those that
-	// begin with a dot; ExceptAddrs are the same for listed addresses.
+	// Except lists names with direct connections; a name with a leading dot includes all names
+	// below it. ExceptAddrs is the same for addresses.
 	Except      []string       `json:"except,omitempty"`
 	ExceptAddrs []netip.Prefix `json:"except_addrs,omitempty"`
 }
 
-// RulesAt are the rules in force at a time.
+// RulesAt returns the rules in force at a time.
 func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
 	out := slices.Clone(g.Rules)
 	for _, t := range g.Temporary {
@@ -78,8 +78,7 @@ func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
 	return out
 }
 
-// Budget is how much may be used in all, from the sandbox's beginning; zero is no
-// bound.
+// Budget returns the total that can be used over the sandbox's lifetime. Zero is no limit.
 func (g EgressGrant) Budget() api.EgressLimits {
 	most := g.Limits
 	for _, b := range []struct {
@@ -93,7 +92,7 @@ func (g EgressGrant) Budget() api.EgressLimits {
 	return most
 }
 
-// NextEnd is when the next temporary rule ends; false when none does.
+// NextEnd returns when the next temporary rule expires, or false if there is none.
 func (g EgressGrant) NextEnd(now time.Time) (time.Time, bool) {
 	var next time.Time
 	for _, t := range g.Temporary {
@@ -104,8 +103,8 @@ func (g EgressGrant) NextEnd(now time.Time) (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// RequestRules are the rules on requests; those of the caller and of the operator
-// must both allow one. The error is a *rule.Error, which no grant of Decide gives.
+// RequestRules returns the rules on requests. Those of the caller and those of the operator must
+// both allow a request. The error is a *rule.Error, which a grant of Decide never causes.
 func (g EgressGrant) RequestRules() (*rule.Requests, error) {
 	return rule.CompileRequests(requestsOf(g.Demanded), requestsOf(g.Requests))
 }
@@ -118,7 +117,7 @@ func requestsOf(rules []api.RequestRule) []rule.Request {
 	return out
 }
 
-// ShownAt is what is in force at a time, as the sandbox's record shows it.
+// ShownAt returns what is in force at a time, as the sandbox's record shows it.
 func (g EgressGrant) ShownAt(now time.Time) api.Egress {
 	e := cloneEgress(g.Shown)
 	e.Limits = g.Limits
@@ -134,7 +133,7 @@ func (g EgressGrant) ShownAt(now time.Time) api.Egress {
 	return e
 }
 
-// InForce is what is in force at a time, for who asks for the rules.
+// InForce returns the rules in force at a time, for callers that ask for the rules.
 func (g EgressGrant) InForce(now time.Time) api.EgressRules {
 	r := api.EgressRules{Network: g.Network(), Egress: g.ShownAt(now), Generation: g.Generation}
 	for _, t := range g.Temporary {
@@ -153,7 +152,7 @@ func (g EgressGrant) InForce(now time.Time) api.EgressRules {
 	return r
 }
 
-// Network is what the record of a sandbox with this grant says.
+// Network returns the network value in the record of a sandbox with this grant.
 func (g EgressGrant) Network() string {
 	if g.Closed {
 		return api.NetworkNone
@@ -161,7 +160,7 @@ func (g EgressGrant) Network() string {
 	return api.NetworkOn
 }
 
-// Egress is what may leave at first; false when the sandbox has no link at all.
+// Egress returns the initial egress. It returns false if the sandbox has no link.
 func (p Permit) Egress() (EgressGrant, bool) {
 	if p.first != nil {
 		return p.first.clone(), true
@@ -169,8 +168,8 @@ func (p Permit) Egress() (EgressGrant, bool) {
 	return p.LaterEgress()
 }
 
-// LaterEgress is what may leave once a setup with a network of its own is done; the
-// same as Egress where there is none.
+// LaterEgress returns the egress after a setup with its own network. It is the same as Egress if
+// there is no such setup.
 func (p Permit) LaterEgress() (EgressGrant, bool) {
 	if p.egress == nil {
 		return EgressGrant{}, false
@@ -178,13 +177,13 @@ func (p Permit) LaterEgress() (EgressGrant, bool) {
 	return p.egress.clone(), true
 }
 
-// Opens says whether the TLS of some hosts is opened, at first or later.
+// Opens reports whether the TLS of some hosts is intercepted, initially or later.
 func (p Permit) Opens() bool {
 	opens := func(g *EgressGrant) bool { return g != nil && len(g.Requests)+len(g.Demanded) > 0 }
 	return opens(p.first) || opens(p.egress)
 }
 
-// clone is g for a caller that may change it.
+// clone returns a copy of g that can be changed.
 func (g EgressGrant) clone() EgressGrant {
 	g.Rules, g.Temporary = slices.Clone(g.Rules), slices.Clone(g.Temporary)
 	g.Held, g.Shown = slices.Clone(g.Held), cloneEgress(g.Shown)
@@ -200,7 +199,7 @@ func cloneEgress(e api.Egress) api.Egress {
 	return e
 }
 
-// What a request may hold.
+// Limits of a request.
 const (
 	maxEgressRules    = 256
 	maxEgressRule     = 1024
@@ -211,7 +210,7 @@ const (
 	operatorsDeny = "egress.deny:"
 )
 
-// checkNetwork settles whether there is a network, before what may leave over it.
+// checkNetwork decides whether there is a network, before its rules.
 func checkNetwork(d *decision) *api.Error {
 	asked := d.spec.Egress != nil
 	switch d.spec.Network {
@@ -234,7 +233,7 @@ func checkNetwork(d *decision) *api.Error {
 			WithHint("write %q or %q, or leave network out for the profile's", networkNone, networkOn)
 	}
 	if d.spec.Network == networkNone && asked {
-		// The lock took the network away, and with it what was to leave over it.
+		// The lock removed the network and its egress.
 		data, err := json.Marshal(d.spec.Egress)
 		if err != nil {
 			return api.Errorf(api.CodeInternal, "show what was asked for: %w", err)
@@ -245,7 +244,7 @@ func checkNetwork(d *decision) *api.Error {
 	return nil
 }
 
-// checkEgress settles what may leave.
+// checkEgress decides the egress.
 func checkEgress(d *decision) *api.Error {
 	if d.spec.Network != networkOn {
 		return nil
@@ -264,7 +263,7 @@ func checkEgress(d *decision) *api.Error {
 	return nil
 }
 
-// checkLink says whether the engine and this build can do what was granted.
+// checkLink checks that the engine and this build support what was granted.
 func checkLink(d *decision) *api.Error {
 	if d.egress == nil && d.first == nil {
 		return nil
@@ -294,9 +293,9 @@ func checkLink(d *decision) *api.Error {
 	return nil
 }
 
-// egressWish is a wish for egress: of whom, and in which sandbox.
+// egressWish is a request for egress, with its caller and sandbox.
 type egressWish struct {
-	// tenant owns the sandbox; caller is who asks now.
+	// tenant owns the sandbox. caller is the present caller.
 	tenant  string
 	caller  Caller
 	profile profile
@@ -304,7 +303,7 @@ type egressWish struct {
 	because func(field, rule string)
 }
 
-// grant is the grant of a whole wish, with every default filled in.
+// grant returns the grant of a complete request, with defaults filled in.
 func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
 	var g EgressGrant
 	if asked.Allow == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// DecideEgressChange grants other rules to a sandbox that runs, or says why not.
-// What is added is judged as at create, by who asks now; what was granted before
-// stays granted, but for what the operator holds back by now.
+// DecideEgressChange grants a change of the rules of a running sandbox, or returns why not. Added
+// rules are judged as in a create, with the rights of the present caller. Earlier grants stay,
+// except for what the operator denies now.
 func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
 	p, known := resolveProfile(s.Profile, rules)
 	if !known {
@@ -27,8 +27,8 @@ func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Ca
 	return ch.g, nil
 }
 
-// RefreshEgress is a grant by the operator's present rules: what they hold back, how
-// it leaves and which requests are let through. What callers asked for stays.
+// RefreshEgress updates a grant to the operator's present rules: the deny rules, the route and the
+// request rules. What callers requested stays.
 func RefreshEgress(g EgressGrant, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
 	p, known := resolveProfile(s.Profile, rules)
 	if !known {
@@ -50,7 +50,7 @@ func RefreshEgress(g EgressGrant, s Settings, rules Rules, now time.Time) (Egres
 	return ch.g, nil
 }
 
-// NoEgress is the error for a sandbox that has no network whose rules could change.
+// NoEgress is the error for a sandbox without a network whose rules could change.
 func NoEgress() *api.Error {
 	return api.Errorf(api.CodeState, "the sandbox has no network").
 		WithHint("whether it has one is settled when it is created: cloche create --net")
@@ -82,13 +82,13 @@ func (ch *egressChange) check() *api.Error {
 	return nil
 }
 
-// prune forgets what has ended.
+// prune removes expired rules.
 func (ch *egressChange) prune() *api.Error {
 	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool { return !ch.now.Before(t.ExpiresAt) })
 	return nil
 }
 
-// remove takes rules away that are in force, by the text that shows them.
+// remove removes rules in force, by their shown text.
 func (ch *egressChange) remove() *api.Error {
 	for i, text := range ch.c.Remove {
 		field := at("remove", i)
@@ -115,7 +115,7 @@ func (ch *egressChange) held(shown string, deny bool) bool {
 	return deny && (slices.Contains(ch.g.Held, shown) || slices.ContainsFunc(ch.g.Temporary, func(t TemporaryRule) bool { return t.Held && t.Shown == shown }))
 }
 
-// drop takes one rule away wherever it stands, and says whether it stood anywhere.
+// drop removes one rule from every list, and reports whether it was in any.
 func (ch *egressChange) drop(shown string, deny, operator bool) bool {
 	before := len(ch.g.Shown.Allow) + len(ch.g.Shown.Deny) + len(ch.g.Held) + len(ch.g.Temporary)
 	same := func(s string) bool { return s == shown }
@@ -133,7 +133,7 @@ func (ch *egressChange) drop(shown string, deny, operator bool) bool {
 	return before != len(ch.g.Shown.Allow)+len(ch.g.Shown.Deny)+len(ch.g.Held)+len(ch.g.Temporary)
 }
 
-// add puts rules into force. One that is there for good is not made to end.
+// add adds rules. A permanent rule does not become temporary.
 func (ch *egressChange) add() *api.Error {
 	allowed, shown, err := ch.wish.allow("allow", ch.c.Allow)
 	if err != nil {
@@ -178,7 +178,7 @@ func (ch *egressChange) put(rules []rule.Rule, shown []string, held bool, list *
 	}
 }
 
-// shownOf is the text by which a rule was asked for.
+// shownOf returns the text with which a rule was requested.
 func shownOf(r rule.Rule) string {
 	if name, _, bundle := strings.Cut(strings.TrimPrefix(r.ID, "deny "), "/"); bundle && strings.HasPrefix(name, "@") {
 		return name
@@ -187,18 +187,17 @@ func shownOf(r rule.Rule) string {
 	return r.String()
 }
 
-// operators are the rules of the operator's that hold back: those of the file, and
-// those that it put on this sandbox.
+// operators returns the operator's deny rules: those of the file, and those added to this sandbox.
 func (ch *egressChange) operators() []rule.Rule {
 	out := ch.wish.operatorsDenies()
 	for _, text := range ch.g.Held {
 		item, err := rule.ParseItem(text)
 		if err != nil {
-			continue // it was read before it was put there
+			continue // it was valid when it was added
 		}
 		rules, err := expandOne(ch.wish.rules.Egress.book(), item, true)
 		if err != nil {
-			// The bundle is gone from the file: what it held was in Rules.
+			// The bundle is no longer in the file. What it contained is in Rules.
 			rules = slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool { return !r.Deny || r.ID != operatorsDeny+text })
 		}
 		for _, r := range rules {
@@ -209,8 +208,8 @@ func (ch *egressChange) operators() []rule.Rule {
 	return out
 }
 
-// settle makes the rules anew of what was asked for. A rule that is out of a bundle
-// stays as it was when it was granted, whatever the bundle is by now.
+// settle builds the rules again from what was requested. A rule from a bundle stays as it was
+// granted, even if the bundle has changed.
 func (ch *egressChange) settle() *api.Error {
 	var out []rule.Rule
 	keep := func(text string, deny bool) *api.Error {

@@ -8,13 +8,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// grantList is one list of the operator's from which callers may ask.
+// grantList is one of the operator's lists from which callers can request rules.
 type grantList struct {
 	field string
 	items []EgressItem
 }
 
-// grants are all lists that count for the wish.
+// grants returns all lists that apply to the request.
 func (w egressWish) grants() []grantList {
 	out := []grantList{{"egress.allow", w.rules.Egress.Allow}}
 	if t := w.rules.Tenants[w.tenant].Egress.Allow; t != nil {
@@ -23,7 +23,7 @@ func (w egressWish) grants() []grantList {
 	return append(out, grantList{w.profile.egressBy(), w.profile.egress})
 }
 
-// egressBy is what says what a profile's sandboxes have.
+// egressBy returns the key that sets the egress of a profile's sandboxes.
 func (p *profile) egressBy() string {
 	if p.egressRuled {
 		return ruleName(p.name, "egress", "allow")
@@ -31,7 +31,7 @@ func (p *profile) egressBy() string {
 	return byBuiltin + ":profiles." + p.name + ".egress.allow"
 }
 
-// grantFor names the operator's rule that has all that r asks for.
+// grantFor returns the operator's rule that covers all of r.
 func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 	book := w.rules.Egress.book()
 	for _, l := range w.grants() {
@@ -51,8 +51,8 @@ func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 	return "", false
 }
 
-// items reads a list of rules as a caller wrote them: each once, written out, and as
-// it is shown.
+// items parses a list of rules from a caller: without duplicates, expanded, and with the shown
+// text.
 func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, rules []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
 	if len(texts) > maxEgressRules {
 		return nil, nil, tooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
@@ -91,10 +91,10 @@ func (w egressWish) items(field string, texts []string, deny bool, each func(fie
 	return all, shown, nil
 }
 
-// maxGranted bounds the rules of one sandbox.
+// maxGranted is the maximum number of rules of one sandbox.
 const maxGranted = 4096
 
-// allow judges rules that let something out.
+// allow judges allow rules.
 func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	demanded, err := rule.CompileRequests(requestsOf(w.demanded()))
 	if err != nil {
@@ -138,7 +138,7 @@ func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *api.E
 	return e.WithHint("the smallest rule that would allow it is `egress: {allow: [%s]}`", show(item.String()))
 }
 
-// deny judges rules that hold something back, which everyone may ask for.
+// deny judges deny rules, which every caller can request.
 func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	rules, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *api.Error { return nil })
 	if len(shown) == 0 {
@@ -147,7 +147,7 @@ func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *
 	return rules, shown, err
 }
 
-// operatorsDenies are the rules that hold back whatever is asked.
+// operatorsDenies returns the deny rules that apply whatever is requested.
 func (w egressWish) operatorsDenies() []rule.Rule {
 	book := w.rules.Egress.book()
 	var out []rule.Rule
@@ -155,7 +155,7 @@ func (w egressWish) operatorsDenies() []rule.Rule {
 		for _, item := range list {
 			rules, err := expandOne(book, item.Item, true)
 			if err != nil {
-				continue // ParseRules lets none through
+				continue // ParseRules allows none
 			}
 			for _, r := range rules {
 				r.ID = ""
@@ -169,7 +169,7 @@ func (w egressWish) operatorsDenies() []rule.Rule {
 	return out
 }
 
-// demanded are the operator's rules on requests.
+// demanded returns the operator's request rules.
 func (w egressWish) demanded() []api.RequestRule {
 	var out []api.RequestRule
 	for _, l := range w.rules.Egress.Requests {
@@ -178,8 +178,7 @@ func (w egressWish) demanded() []api.RequestRule {
 	return out
 }
 
-// requests judges rules on requests, each of which must be about a host that may be
-// reached, where its requests can be seen.
+// requests judges request rules. Each must be about an allowed host whose requests can be read.
 func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]api.RequestRule, *api.Error) {
 	const field = "egress.requests"
 	if len(asked) > maxEgressRequests {
@@ -212,7 +211,7 @@ func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]ap
 	return out, nil
 }
 
-// limits are the bounds in force.
+// limits returns the limits in force.
 func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error) {
 	for _, l := range egressLimits() {
 		v := l.of(&asked)
@@ -233,7 +232,7 @@ func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error
 	return asked, nil
 }
 
-// most is a bound of the operator's with its rule; 0 is none.
+// most returns a limit of the operator with its rule; 0 is no limit.
 func (w egressWish) most(l egressLimit) (int64, string) {
 	most, by := int64(0), ""
 	if v, ok := l.ruled(w.rules.Egress.Limits); ok {
@@ -248,7 +247,7 @@ func (w egressWish) most(l egressLimit) (int64, string) {
 	return most, by
 }
 
-// route is how it leaves, which is nobody's to ask for.
+// route returns the route of the traffic, which callers cannot choose.
 func (w egressWish) route(g *EgressGrant) *api.Error {
 	var err *api.Error
 	if g.Hosts, err = w.rules.Egress.hosts(); err != nil {
@@ -258,7 +257,7 @@ func (w egressWish) route(g *EgressGrant) *api.Error {
 	return err
 }
 
-// defaultBundles are what the sandboxes of the built-in profiles with a network have.
+// defaultBundles returns the bundles of the built-in profiles with a network.
 func defaultBundles() []EgressItem {
 	var out []EgressItem
 	for _, name := range []string{"pypi", "npm", "debian", "github-read"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// checkSetupEgress settles what may leave before what the request says of that is put
-// in force. Both are judged before anything begins.
+// checkSetupEgress decides the egress during setup, before the request's own egress takes effect.
+// Both are judged before anything begins.
 func checkSetupEgress(d *decision) *api.Error {
 	if d.setup == nil {
 		return nil
@@ -21,7 +21,7 @@ func checkSetupEgress(d *decision) *api.Error {
 		return err
 	}
 	if first.Closed && d.egress == nil {
-		return nil // there is no link, first or later
+		return nil // there is never a link
 	}
 	if d.egress == nil {
 		later := w.closed()
@@ -31,7 +31,7 @@ func checkSetupEgress(d *decision) *api.Error {
 	return nil
 }
 
-// whole is the grant of a whole policy, under a prefix that fields have.
+// whole returns the grant of a complete policy. at is the prefix of field names.
 func (w egressWish) whole(at string, asked api.EgressPolicy) (EgressGrant, *api.Error) {
 	network := asked.Network
 	switch {
@@ -66,14 +66,14 @@ func (w egressWish) whole(at string, asked api.EgressPolicy) (EgressGrant, *api.
 	return w.grant(egress)
 }
 
-// closed lets nothing out.
+// closed returns a grant that allows nothing.
 func (w egressWish) closed() EgressGrant {
 	return EgressGrant{Closed: true, Shown: api.Egress{Allow: []string{}}}
 }
 
-// DecideEgressPolicy grants another whole policy to a sandbox that runs and has a link,
-// or says why not. All of it is judged as at create, by who asks now; what the operator
-// put on this sandbox stays, and limits begin to count anew from what was used.
+// DecideEgressPolicy grants a new complete policy to a running sandbox with a link, or returns why
+// not. All of it is judged as in a create, with the rights of the present caller. What the operator
+// added to this sandbox stays, and limits start to count from the present usage.
 func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
 	p, known := resolveProfile(s.Profile, rules)
 	if !known {
@@ -91,8 +91,8 @@ func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLi
 	return SucceedEgress(next, g, used, s, rules, now)
 }
 
-// SucceedEgress is a grant that was decided before, for a sandbox in which g is in
-// force: with what the operator says by now and has put on this sandbox.
+// SucceedEgress updates an earlier decision for a sandbox in which g is in force, with the
+// operator's present rules and those added to this sandbox.
 func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
 	next = next.clone()
 	next.Held, next.Base = slices.Clone(g.Held), used
@@ -104,7 +104,7 @@ func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, rules
 	return RefreshEgress(next, s, rules, now)
 }
 
-// isOperators is true for the operator's rules that hold back.
+// isOperators reports whether a rule is a deny rule of the operator.
 func isOperators(r rule.Rule) bool {
 	_, operators := strings.CutPrefix(r.ID, operatorsDeny)
 	return operators

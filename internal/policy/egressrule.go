@@ -16,59 +16,57 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// EgressRule says what may leave sandboxes. A rule is written
-// HOST[:PORT][ at RANGE[,RANGE]], and @NAME stands for all rules of a bundle.
+// EgressRule says what can leave sandboxes. A rule is written HOST[:PORT][ at RANGE[,RANGE]], and
+// @NAME stands for all rules of a bundle.
 type EgressRule struct {
-	// Allow is what callers that are not the operator may ask for, beside what the
-	// profile and the tenant have. What is asked for must lie whole in one of them.
+	// Allow lists what callers other than the operator can request, in addition to the lists of
+	// the profile and the tenant. One of the rules must cover all of a requested rule.
 	Allow []EgressItem `yaml:"allow"`
-	// Deny is held back from everyone, the operator too, whatever allows it.
+	// Deny is denied to all callers, the operator included, even if another rule allows it.
 	Deny []EgressItem `yaml:"deny"`
-	// Requests narrow HTTP to hosts for everyone, written [METHOD[,METHOD]]
-	// HOST[PATH[,PATH]]: one of the rules for a host must allow a request. The TLS of
-	// these hosts is opened.
+	// Requests limit HTTP to hosts for all callers, written [METHOD[,METHOD]] HOST[PATH[,PATH]].
+	// One of the rules for a host must allow a request. The TLS of these hosts is intercepted.
 	Requests []RequestLine `yaml:"requests"`
-	// Limits are the most of each sandbox in its life, and what it has if it asks for
-	// none.
+	// Limits are the maximum for each sandbox over its lifetime, and the default of requests that
+	// set none.
 	Limits EgressLimitRule `yaml:"limits"`
-	// Bundles are named lists, which go before those of the same names that come with
-	// cloche. They may name one another.
+	// Bundles are named lists, which override the built-in bundles of the same names. They can
+	// name one another.
 	Bundles map[string][]EgressItem `yaml:"bundles"`
-	// Ask says whether sandboxes may wait for approval; nil is true.
+	// Ask says whether sandboxes can hold connections for approval. Nil is true.
 	Ask *bool `yaml:"ask"`
-	// Upstream is the proxy by which everything leaves.
+	// Upstream is the proxy that all traffic goes through.
 	Upstream UpstreamRule `yaml:"upstream"`
-	// Hosts are addresses of names, for which then nobody is asked. They are judged
-	// like any other: one that is not public needs a rule that says where the host may
-	// be.
+	// Hosts are addresses of names, for which no resolver is asked. Rules apply to them as to
+	// other addresses: a non-public address needs a rule that says where the host may be.
 	Hosts map[string]string `yaml:"hosts"`
 }
 
-// EgressPart is what a profile or a tenant has of its own.
+// EgressPart is the egress of a profile or a tenant.
 type EgressPart struct {
-	// Allow is granted beside the list for all. That of a profile is also what its
-	// sandboxes have that ask for nothing.
+	// Allow is allowed in addition to the list for all. The list of a profile is also the default
+	// of its sandboxes.
 	Allow *[]EgressItem `yaml:"allow"`
-	// Deny is held back too.
+	// Deny is denied in addition to the list for all.
 	Deny []EgressItem `yaml:"deny"`
-	// Limits of a tenant go before those for all; those of a profile count beside them.
+	// Limits of a tenant override those for all. Those of a profile apply in addition.
 	Limits EgressLimitRule `yaml:"limits"`
 }
 
-// EgressLimitRule bounds what leaves a sandbox in its life. Absent is no bound.
+// EgressLimitRule limits what leaves a sandbox over its lifetime. Absent is no limit.
 type EgressLimitRule struct {
 	Connections *int64 `yaml:"connections"`
-	// BytesOut and BytesIn count what is inside the connections.
+	// BytesOut and BytesIn count the payload of connections.
 	BytesOut *Size `yaml:"bytes_out"`
 	BytesIn  *Size `yaml:"bytes_in"`
 }
 
-// UpstreamRule is an HTTP proxy that is asked to CONNECT by name.
+// UpstreamRule is an HTTP proxy that gets CONNECT requests by name.
 type UpstreamRule struct {
-	// Proxy is http://HOST[:PORT], or https:// for one that is spoken to over TLS.
+	// Proxy is http://HOST[:PORT], or https:// to use TLS to the proxy.
 	Proxy string `yaml:"proxy"`
-	// NoProxy are names and addresses that are connected to directly: a name alone,
-	// .NAME for all below it, an address or a range of them.
+	// NoProxy lists names and addresses with direct connections: a single name, .NAME for all
+	// names below it, an address or a range.
 	NoProxy []string `yaml:"no_proxy"`
 }
 
@@ -100,7 +98,7 @@ func parseRequestLine(s string) (RequestLine, error) {
 	return RequestLine{r}, err
 }
 
-// ruleError is an error of the package rule, at a place of a request or a file.
+// ruleError converts an error of package rule, with its position in a request or a file.
 func ruleError(field string, err error) *api.Error {
 	if err == nil {
 		return nil
@@ -113,7 +111,7 @@ func ruleError(field string, err error) *api.Error {
 	return e.WithHint("%s", hint)
 }
 
-// book are the bundles that there are.
+// book returns the bundles that exist.
 func (r EgressRule) book() rule.Book {
 	if len(r.Bundles) == 0 {
 		return nil
@@ -188,7 +186,7 @@ func ruleEgressLimits(field string, r EgressLimitRule, report reporter) {
 	}
 }
 
-// expandOne writes one line of a list out, as rules that deny or not.
+// expandOne expands one line of a list, as deny or allow rules.
 func expandOne(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
 	rules, err := book.Expand(item)
 	if err != nil || !deny {
@@ -203,7 +201,7 @@ func expandOne(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
 	return rules, nil
 }
 
-// hosts are the operator's addresses of names.
+// hosts returns the operator's addresses of names.
 func (r EgressRule) hosts() (map[string][]netip.Addr, *api.Error) {
 	if len(r.Hosts) == 0 {
 		return nil, nil
@@ -227,7 +225,7 @@ func (r EgressRule) hosts() (map[string][]netip.Addr, *api.Error) {
 	return out, nil
 }
 
-// read is the proxy as a grant has it; nil is none.
+// read returns the proxy in the form of a grant, or nil if there is none.
 func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	const field = "egress.upstream"
 	if r.Proxy == "" {
@@ -242,7 +240,7 @@ func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	}
 	switch {
 	case err != nil:
-		return nil, bad("%s.proxy is no address of a proxy", field) // the error repeats what it could not read
+		return nil, bad("%s.proxy is no address of a proxy", field) // the error would repeat the text that it could not read
 	case u.User != nil:
 		return nil, bad("%s.proxy has a user or a password in it, which a policy file does not hold", field)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
@@ -279,14 +277,14 @@ func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	return out, nil
 }
 
-// egressLimit is one of the bounds, so that what holds for all is written once.
+// egressLimit is one of the limits, so that the common code exists once.
 type egressLimit struct {
 	key   string
 	of    func(*api.EgressLimits) *int64
 	ruled func(EgressLimitRule) (int64, bool)
 }
 
-// maxEgressLimit is far more than leaves any sandbox.
+// maxEgressLimit is far above any real usage.
 const maxEgressLimit = 1 << 60
 
 func egressLimits() []egressLimit {

@@ -8,14 +8,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// writtenOut is one line of a list with what it comes to.
+// writtenOut is one line of a list with its expanded rules.
 type writtenOut struct {
 	field string
 	text  string
 	rules []rule.Rule
 }
 
-// writeOut is a list without the lines that cannot be read, which are errors.
+// writeOut returns a list without invalid lines, which are reported elsewhere.
 func writeOut(book rule.Book, field string, items []EgressItem, deny bool) []writtenOut {
 	var out []writtenOut
 	for i, item := range items {
@@ -27,14 +27,14 @@ func writeOut(book rule.Book, field string, items []EgressItem, deny bool) []wri
 	return out
 }
 
-// allOf says whether every rule of w has one of o to which what says yes.
+// allOf reports whether, for each rule of w, o has a rule for which what returns true.
 func (w writtenOut) allOf(o writtenOut, what func(wide, narrow rule.Rule) bool) bool {
 	return len(w.rules) > 0 && !slices.ContainsFunc(w.rules, func(narrow rule.Rule) bool {
 		return !slices.ContainsFunc(o.rules, func(wide rule.Rule) bool { return what(wide, narrow) })
 	})
 }
 
-// shadowedEgress warns of lines that change nothing beside another one.
+// shadowedEgress warns of lines that have no effect because of another line.
 func shadowedEgress(r Rules, report reporter) {
 	book := r.Egress.book()
 	denies := writeOut(book, "egress.deny", r.Egress.Deny, true)
@@ -50,8 +50,8 @@ func shadowedEgress(r Rules, report reporter) {
 		}
 		return wide.Covers(narrow)
 	}
-	// A line is shadowed by an earlier one that has all of it, or by a later one that
-	// has more.
+	// A line is shadowed by an earlier one that covers all of it, or by a later one that covers
+	// more.
 	among := func(list []writtenOut) {
 		for i, w := range list {
 			for j, o := range list {
@@ -93,7 +93,7 @@ func shadowedEgress(r Rules, report reporter) {
 	}
 }
 
-// shadowedByAll warns of what a tenant is granted and everyone is.
+// shadowedByAll warns of a tenant's grants that every tenant has.
 func shadowedByAll(own, granted []writtenOut, report func(*api.Error)) {
 	for _, w := range own {
 		for _, o := range granted {

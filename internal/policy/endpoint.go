@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// Bounds of an endpoint.
+// Limits of an endpoint.
 const (
 	maxEndpointEnv     = 64
 	maxEndpointList    = 64
@@ -27,41 +27,42 @@ const (
 	minEndpointRate    = 0.001
 	maxEndpointRate    = 1_000_000
 	maxHeaderValue     = 4096
-	// agentPort is the agent's own, at 127.0.0.1 inside.
+	// agentPort is the agent's own port at 127.0.0.1 inside the sandbox.
 	agentPort = 1
 )
 
-// EndpointGrant is an endpoint that was granted. It is plain data, so that who serves
-// it can keep it over a restart.
+// EndpointGrant is a granted endpoint. It is plain data, so that the serving component can keep it
+// over a restart.
 type EndpointGrant struct {
 	Spec api.Endpoint `json:"spec"`
-	// Ranges are those, not public, in which the target may be found.
+	// Ranges are the non-public address ranges in which the target can be.
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
-	// Rule is the one that grants it.
+	// Rule is the rule that grants it.
 	Rule string `json:"rule"`
-	// Auto: the port is found when it is put in its place, and then is in Spec.
+	// Auto means that the port is chosen when the listener is created, and is then stored in
+	// Spec.
 	Auto bool `json:"auto,omitempty"`
 }
 
-// Endpoints are the granted ones, in the order of Spec.Endpoints.
+// Endpoints returns the granted endpoints, in the order of Spec.Endpoints.
 func (p Permit) Endpoints() []EndpointGrant { return slices.Clone(p.endpoints) }
 
-// EndpointPermit grants one endpoint of a sandbox that exists. Only DecideEndpoint
-// makes a valid one.
+// EndpointPermit grants one endpoint of an existing sandbox. Only DecideEndpoint returns a valid
+// one.
 type EndpointPermit struct {
 	valid bool
 	grant EndpointGrant
 }
 
-// Valid is false for one that DecideEndpoint did not make.
+// Valid reports whether DecideEndpoint returned p.
 func (p EndpointPermit) Valid() bool { return p.valid }
 
-// Grant is what was granted.
+// Grant returns what was granted.
 func (p EndpointPermit) Grant() EndpointGrant { return p.grant }
 
-// DecideEndpoint grants an endpoint in a sandbox with these settings that has others
-// already, or says why not. The error is always a *api.Error. secrets says that
-// the values of secrets can be had.
+// DecideEndpoint grants an endpoint in a sandbox with these settings and other endpoints, or
+// returns why not. The error is always a *api.Error. secrets says that the values of secrets are
+// available.
 func DecideEndpoint(e api.Endpoint, others []api.Endpoint, in Settings, caller Caller, rules Rules, secrets bool) (EndpointPermit, error) {
 	if err := Authorize(caller, VerbAddEndpoint, in.Ref, in.Tenant, in.Profile); err != nil {
 		return EndpointPermit{}, err
@@ -134,12 +135,13 @@ func checkEndpoints(d *decision) *api.Error {
 	return nil
 }
 
-// under names a part of an endpoint; field is empty where the endpoint is the request.
+// under returns the field name of a part of an endpoint. field is empty if the endpoint is the
+// request.
 func under(field, part string) string {
 	return strings.TrimPrefix(field+"."+part, ".")
 }
 
-// cleanEndpoint checks what an endpoint says and puts it into its one form.
+// cleanEndpoint validates an endpoint and converts it to its canonical form.
 func cleanEndpoint(field string, e *api.Endpoint) *api.Error {
 	if !api.ValidEndpointName(e.Name) {
 		return api.Invalid(under(field, "name"), "endpoint name %s is not valid", show(e.Name)).
@@ -183,7 +185,7 @@ func cleanListen(field string, e *api.Endpoint) *api.Error {
 	return nil
 }
 
-// distinct refuses what another endpoint of the sandbox has already.
+// distinct refuses what another endpoint of the sandbox already uses.
 func distinct(field string, e api.Endpoint, others []api.Endpoint) *api.Error {
 	for _, o := range others {
 		if o.Name == e.Name {
@@ -215,18 +217,18 @@ func cleanTargetURL(field string, e *api.Endpoint) *api.Error {
 	return nil
 }
 
-// endpointTarget is where an endpoint leads.
+// endpointTarget is the target of an endpoint.
 type endpointTarget struct {
-	// scheme is http, https, tcp, unix, unix+tcp, client, client+tcp or replay; all but the
-	// first three have no host. Those of unix have a path as their base, and replay the
-	// name of a recording, or none in a rule for all.
+	// scheme is http, https, tcp, unix, unix+tcp, client, client+tcp or replay. Only the first
+	// three have a host. For the unix schemes, base is a path. For replay it is the name of a
+	// recording, or empty in a rule for all recordings.
 	scheme, host string
 	port         uint16
-	// base begins with "/" or is empty, and does not end with one.
+	// base begins with "/" or is empty. It does not end with "/".
 	base string
 }
 
-// parseTarget reads a target, or says what it does wrong.
+// parseTarget parses a target, or returns what is wrong with it.
 func parseTarget(s string) (t endpointTarget, wrong string) {
 	if s == api.TargetClient || s == api.TargetClientTCP {
 		return endpointTarget{scheme: s}, ""
@@ -289,7 +291,7 @@ func parseTarget(s string) (t endpointTarget, wrong string) {
 	return t, ""
 }
 
-// String is the one form of a target.
+// String returns the canonical form of a target.
 func (t endpointTarget) String() string {
 	if t.scheme == schemeReplay && t.base != "" {
 		return api.TargetReplay + t.base
@@ -310,21 +312,21 @@ func (t endpointTarget) String() string {
 	return t.scheme + "://" + host + t.base
 }
 
-// holds says whether all that another target reaches is below this one.
+// holds reports whether everything that the other target reaches is below this one.
 func (t endpointTarget) holds(o endpointTarget) bool {
 	if t.scheme == schemeReplay && o.scheme == schemeReplay {
 		return t.base == "" || t.base == o.base
 	}
 	if t.isSocket() {
-		return t == o // what is below a directory is not of one owner
+		return t == o // what is below a directory can have other owners
 	}
 	return t.scheme == o.scheme && t.host == o.host && t.port == o.port && (o.base == t.base || strings.HasPrefix(o.base, t.base+"/"))
 }
 
-// isSocket says that it is a socket of the machine's files.
+// isSocket reports whether the target is a socket on the machine.
 func (t endpointTarget) isSocket() bool { return t.scheme == "unix" || t.scheme == "unix+tcp" }
 
-// maxSocketPath is what a kernel takes.
+// maxSocketPath is the limit of the kernel.
 const maxSocketPath = 107
 
 func cleanPhases(field string, e *api.Endpoint) *api.Error {
@@ -378,7 +380,7 @@ func checkEndpointLimits(field string, e *api.Endpoint) *api.Error {
 			return api.Invalid(one, "%s is %d", one, b.n).WithHint("1 to %d; 0 is %s", b.most, b.otherwise)
 		}
 	}
-	// In this form it refuses what is no number too.
+	// In this form, the comparison also refuses NaN.
 	if n := l.RequestsPerSecond; n != 0 && !(n >= minEndpointRate && n <= maxEndpointRate) {
 		one := under(field, "limits.requests_per_second")
 		return api.Invalid(one, "%s is %g", one, n).WithHint("%g to %d; 0 is no bound", minEndpointRate, maxEndpointRate)
@@ -386,8 +388,8 @@ func checkEndpointLimits(field string, e *api.Endpoint) *api.Error {
 	return nil
 }
 
-// checkSecretHeaders judges the secrets that an endpoint adds: which the caller may
-// use, and whether they may go to the target.
+// checkSecretHeaders judges the secrets that an endpoint adds: whether the caller can use them, and
+// whether they can be sent to the target.
 func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Caller, rules Rules, available bool) *api.Error {
 	if e.HTTP == nil || len(e.HTTP.SecretHeaders) == 0 {
 		return nil
@@ -417,9 +419,9 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 	return nil
 }
 
-// goesTo says whether a secret may be sent to a target. A target without a name of
-// its own, such as an address of this machine, is the operator's to send it to; what
-// a client serves gets none.
+// goesTo reports whether a secret can be sent to a target. Only the operator can send it to a
+// target without a name of its own, such as an address of this machine. A target that a client
+// serves gets none.
 func (r SecretRule) goesTo(target string, caller Caller) bool {
 	t, wrong := parseTarget(target)
 	if wrong == "" && t.isSocket() {
@@ -444,12 +446,12 @@ func (r SecretRule) goesTo(target string, caller Caller) bool {
 	return false
 }
 
-// grantEndpoint finds the rule that allows a target, and where it may be found.
+// grantEndpoint finds the rule that allows a target, and where the target can be.
 func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (EndpointGrant, *api.Error) {
 	t, _ := parseTarget(e.Target)
 	g := EndpointGrant{Spec: e, Ranges: ownRanges(t), Auto: e.Listen == api.EndpointListenAuto}
 	record, capture := caller.Operator, 0
-	floor := 0 // of the rules that allow the target, the weakest filter
+	floor := 0 // the weakest filter of the rules that allow the target
 	for i, r := range rules.Endpoints {
 		allowed, wrong := parseTarget(r.Target)
 		if wrong != "" || !allowed.holds(t) || len(r.Tenants) > 0 && !slices.Contains(r.Tenants, caller.Tenant) {
@@ -491,7 +493,7 @@ func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (En
 		WithHint("the operator allows it with `endpoints: [{target: %s, tenants: [%s]}]` in the policy file", show(e.Target), yamlString(caller.Tenant))
 }
 
-// ownRanges are where a target says itself that it is.
+// ownRanges returns where a target can be according to its own text.
 func ownRanges(t endpointTarget) []netip.Prefix {
 	if t.host == "localhost" {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), netip.PrefixFrom(netip.IPv6Loopback(), 128)}
@@ -502,14 +504,14 @@ func ownRanges(t endpointTarget) []netip.Prefix {
 	return nil
 }
 
-// privateRanges are where the operator's own names may be; the loopback is for those
-// who write it.
+// privateRanges returns where the operator's own names can be. The loopback is only for targets
+// that name it.
 func privateRanges() []netip.Prefix {
 	v4 := func(a, b byte, bits int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits) }
 	return []netip.Prefix{v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(100, 64, 10), netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfc}), 7)}
 }
 
-// ruleEndpoints checks the rules themselves.
+// ruleEndpoints checks the endpoint rules of a policy file.
 func ruleEndpoints(r Rules, report reporter) {
 	for i, e := range r.Endpoints {
 		field := at("endpoints", i)

@@ -67,7 +67,7 @@ func TestEndpointTargets(t *testing.T) {
 		{caller: operator, target: "http://model.lan", rule: "endpoints[2]", ranges: "[10.1.0.0/16 fd00::/8]"},
 		{caller: operator, target: "http://localhost:1", rule: "operator", ranges: "[127.0.0.0/8 ::1/128]"},
 		{caller: operator, target: "https://api.openai.com", rule: "operator", ranges: "[10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7]"},
-		// What is no target for anybody.
+		// What is never allowed as a target.
 		{caller: operator, target: "http://169.254.169.254/latest", code: api.CodeInvalid},
 		{caller: operator, target: "http://[fe80::1]/", code: api.CodeInvalid},
 		{caller: operator, target: "http://[::ffff:127.0.0.1]/", code: api.CodeInvalid},

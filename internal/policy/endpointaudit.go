@@ -6,18 +6,18 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of what of a body goes on record.
+// Limits of what is recorded of a body.
 const (
 	defaultCapture = 2 << 10
 	maxCapture     = 8 << 10
 )
 
-// captureRank orders what of requests goes on record; 0 is nothing that is known.
+// captureRank orders what is recorded of requests; 0 is an unknown value.
 func captureRank(s string) int {
 	return slices.Index([]string{api.CaptureHeaders, api.CaptureBody}, s) + 1
 }
 
-// cleanEndpointAudit checks what of requests goes on record.
+// cleanEndpointAudit checks what is recorded of requests.
 func cleanEndpointAudit(field string, e *api.Endpoint) *api.Error {
 	a := e.Audit
 	if a == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// cleanEndpointHTTP checks how requests go on.
+// cleanEndpointHTTP checks how requests are forwarded.
 func cleanEndpointHTTP(field string, e *api.Endpoint) *api.Error {
 	if e.HTTP == nil && len(e.Presets) > 0 && !e.Raw() {
 		e.HTTP = &api.EndpointHTTP{}
@@ -50,7 +50,7 @@ func cleanEndpointHTTP(field string, e *api.Endpoint) *api.Error {
 	return cleanEndpointHeaders(field, h)
 }
 
-// filterStrength orders filters; negative is none of them.
+// filterStrength orders filters. A negative value is an unknown filter.
 func filterStrength(f string) int {
 	return slices.Index([]string{api.BodyFilterOff, api.BodyFilterStrip, api.BodyFilterRefuse}, cmp.Or(f, api.BodyFilterOff))
 }
@@ -137,7 +137,7 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 	return nil
 }
 
-// headerToken is true for what can be the name of a header or method.
+// headerToken reports whether s is a valid name of a header or a method.
 func headerToken(s string) bool {
 	if s == "" || len(s) > maxLabelKey {
 		return false
@@ -147,8 +147,8 @@ func headerToken(s string) bool {
 	})
 }
 
-// housesHeader is true for headers that are of one hop, or that say who sends, and for
-// names that some targets take for theirs, such as X_Sandbox_Id.
+// housesHeader reports whether a header is hop-by-hop or identifies the sender, or has a name that
+// some targets use for that, such as X_Sandbox_Id.
 func housesHeader(name string) bool {
 	name = textproto.CanonicalMIMEHeaderKey(strings.NewReplacer("_", "-", ".", "-").Replace(name))
 	switch name {
@@ -163,7 +163,7 @@ func housesHeader(name string) bool {
 	return false
 }
 
-// credential is true for headers that hold one by their name.
+// credential reports whether a header's name says that it holds a credential.
 func credential(name string) bool {
 	switch name {
 	case "Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key":

@@ -6,10 +6,10 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// schemeReplay is that of recordings, and in a rule all of them.
+// schemeReplay is the scheme of recordings. In a rule it stands for all of them.
 const schemeReplay = "replay"
 
-// cleanRecording checks what is said of recordings.
+// cleanRecording checks the recording settings.
 func cleanRecording(field string, e *api.Endpoint) *api.Error {
 	replays := strings.HasPrefix(e.Target, api.TargetReplay)
 	switch one := under(field, "record"); {

@@ -8,8 +8,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// cleanListenSocket checks the path of a socket inside. Whether the directory is one
-// that the sandbox has for itself is found out inside, where its links lead.
+// cleanListenSocket checks the path of a socket inside the sandbox. Whether the directory belongs
+// only to the sandbox is checked inside, after its links are resolved.
 func cleanListenSocket(field, socket string, e *api.Endpoint) *api.Error {
 	clean, err := cleanTarget(field, socket)
 	if err != nil {
@@ -23,8 +23,8 @@ func cleanListenSocket(field, socket string, e *api.Endpoint) *api.Error {
 	return validUser(field+"_user", e.ListenUser)
 }
 
-// checkSocketPlaces is a step of Decide: it refuses a socket where the request itself
-// puts something that others see, or nothing can be made.
+// checkSocketPlaces is a step of Decide. It refuses a socket at a path that the request shares with
+// others, or where nothing can be created.
 func checkSocketPlaces(d *decision) *api.Error {
 	shared := []string{d.spec.Workspace.Path}
 	for _, m := range d.spec.Mounts {
@@ -46,7 +46,7 @@ func checkSocketPlaces(d *decision) *api.Error {
 	return nil
 }
 
-// checkSocketEnv refuses what an endpoint with a socket has no value for.
+// checkSocketEnv refuses placeholders that have no value for an endpoint with a socket.
 func checkSocketEnv(field string, e *api.Endpoint) *api.Error {
 	if e.Socket() == "" {
 		return nil

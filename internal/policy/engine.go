@@ -9,8 +9,7 @@ import (
 
 const engineAuto = "auto"
 
-// rank orders tiers by strength. A remote tier says nothing of its own that we
-// could check, so it satisfies no minimum.
+// rank orders tiers by strength. Cloche cannot verify a remote tier, so it satisfies no minimum.
 func rank(t api.Tier) int {
 	switch t {
 	case api.TierNamespace:
@@ -23,13 +22,13 @@ func rank(t api.Tier) int {
 	return 0
 }
 
-// AtLeast says whether a tier isolates no less than another.
+// AtLeast reports whether a tier isolates at least as strongly as another.
 func AtLeast(t, least api.Tier) bool { return rank(t) >= rank(least) }
 
-// checkEngine chooses the engine. "auto" is the profile's engine, the rule's, or the
-// first usable one of at least the minimal tier: gvisor unless a rule lowers it, so
-// that a machine that lacks something never falls silently to a shared kernel. A
-// virtual machine is never chosen by itself: what it costs is somebody's decision.
+// checkEngine chooses the engine. "auto" is the profile's engine, the rule's, or the first usable
+// one of at least the minimum tier. The minimum is gvisor unless a rule lowers it, so a machine
+// that lacks something never falls back silently to a shared kernel. A virtual machine is never
+// chosen automatically, because the operator must decide about its cost.
 func checkEngine(d *decision) *api.Error {
 	chosen, autoErr := d.autoEngine()
 	name := d.spec.Engine
@@ -56,7 +55,7 @@ func checkEngine(d *decision) *api.Error {
 	return d.takeEngine(report)
 }
 
-// engineRule is the key that names an engine, or that would.
+// engineRule returns the key that names the engine, or that would name it.
 func (d *decision) engineRule() string {
 	if d.profile.engine != "" {
 		return ruleName(d.profile.name, "engine")
@@ -119,7 +118,7 @@ func (d *decision) takeEngine(r api.EngineReport) *api.Error {
 	return nil
 }
 
-// engineBy is what decides about the engine.
+// engineBy returns what decides about the engine.
 func (d *decision) engineBy() string {
 	switch {
 	case d.profile.engine != "" && d.profile.engine != engineAuto:
@@ -155,8 +154,8 @@ func (d *decision) engineNames() string {
 	return strings.Join(names, ", ")
 }
 
-// problems are what is missing and how to mend it; they may name paths of the
-// host, so only the operator reads them.
+// problems describes what is missing and how to fix it. The text may name paths of the host, so
+// only the operator gets it.
 func (d *decision) problems(r api.EngineReport) string {
 	if !d.caller.Operator {
 		return "the operator sees why"

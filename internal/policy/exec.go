@@ -9,12 +9,12 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of an exec.
+// Limits of an exec.
 const (
 	maxArgs = 4096
-	// maxArgvBytes is what the kernel takes of a program's arguments and environment, 2 MiB,
-	// less room for where each of them is and for a small environment. Whoever has a large
-	// one hears of it from the kernel.
+	// maxArgvBytes is the kernel's limit of 2 MiB for a program's arguments and environment, less
+	// space for the pointers to them and for a small environment. With a large environment, the
+	// kernel returns the error.
 	maxArgvBytes = 2<<20 - 64<<10
 	maxStdin     = 16 << 20
 	maxTTY       = 4096
@@ -22,7 +22,7 @@ const (
 
 // Settings are what an exec inherits from its sandbox.
 type Settings struct {
-	// Ref is what messages call the sandbox.
+	// Ref is the sandbox's name in messages.
 	Ref     string
 	Tenant  string
 	Profile string
@@ -32,13 +32,13 @@ type Settings struct {
 	Limits  api.Limits
 }
 
-// SettingsOf are the settings of a sandbox on record.
+// SettingsOf returns the settings of a recorded sandbox.
 func SettingsOf(sb api.Sandbox) Settings {
 	return Settings{Ref: sb.ID, Tenant: sb.Tenant, Profile: sb.Profile, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Limits: sb.Limits}
 }
 
-// ExecPermit is a granted exec. Only DecideExec makes a valid one; it is
-// immutable and safe for concurrent use.
+// ExecPermit is a granted exec. Only DecideExec returns a valid one. It is immutable and safe for
+// concurrent use.
 type ExecPermit struct {
 	valid    bool
 	req      api.ExecRequest
@@ -51,37 +51,36 @@ type ExecPermit struct {
 	adjusted []api.Adjustment
 }
 
-// Valid is false for an ExecPermit that DecideExec did not make.
+// Valid reports whether DecideExec returned p.
 func (p ExecPermit) Valid() bool { return p.valid }
 
-// Argv is what to execute; a script is wrapped in its interpreter.
+// Argv returns what to execute. A script is wrapped in its interpreter.
 func (p ExecPermit) Argv() []string { return slices.Clone(p.argv) }
 
-// Env is the sandbox's environment with the request's over it.
+// Env returns the sandbox's environment, overridden by the request's.
 func (p ExecPermit) Env() map[string]string { return maps.Clone(p.env) }
 
-// Cwd is absolute.
+// Cwd returns the absolute working directory.
 func (p ExecPermit) Cwd() string { return p.cwd }
 
-// User is the request's, or the sandbox's; empty is the image's.
+// User returns the request's user, or the sandbox's. Empty is the image's.
 func (p ExecPermit) User() string { return p.user }
 
-// Timeout is how long the program may run; 0 is unlimited.
+// Timeout returns how long the program can run; 0 is unlimited.
 func (p ExecPermit) Timeout() time.Duration { return p.timeout }
 
-// MaxOutput is how many bytes of each stream are kept; never 0.
+// MaxOutput returns how many bytes of each stream are kept. It is never 0.
 func (p ExecPermit) MaxOutput() int64 { return p.output }
 
-// Adjusted lists every value of the request that was changed.
+// Adjusted returns every value of the request that was changed.
 func (p ExecPermit) Adjusted() []api.Adjustment { return slices.Clone(p.adjusted) }
 
-// Request is the request as granted, for what needs no decision: Stdin,
-// Combined, TTY, Rows and Cols. Its slices are shared.
+// Request returns the granted request, for fields without a decision: Stdin, Combined, TTY, Rows
+// and Cols. Its slices are shared.
 func (p ExecPermit) Request() api.ExecRequest { return p.req }
 
-// DecideExec grants one exec in a sandbox with these settings, or says why not.
-// The error is always a *api.Error. That creating is disabled does not stop
-// an exec in a sandbox that lives.
+// DecideExec grants one exec in a sandbox with these settings, or returns why not. The error is
+// always a *api.Error. If creating is disabled, execs in running sandboxes are still allowed.
 func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
 	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExecPermit{}, err
@@ -90,7 +89,7 @@ func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (E
 	if !ok {
 		return ExecPermit{}, profileGone(in.Profile, rules)
 	}
-	req.Naming = api.Naming{} // has chosen the sandbox, see DecideTarget
+	req.Naming = api.Naming{} // already used to select the sandbox, see DecideTarget
 	out := ExecPermit{valid: true, req: req, user: in.User, cwd: in.Cwd}
 	for _, check := range []func(*ExecPermit, Settings, *profile) *api.Error{
 		execID, execProgram, execPhase, execEnv, execCwd, execUser, execWait, execInput, execTimeout, execOutput, execChars,
@@ -102,13 +101,13 @@ func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (E
 	return out, nil
 }
 
-// profileGone is the error for a sandbox whose profile is gone.
+// profileGone is the error for a sandbox whose profile no longer exists.
 func profileGone(name string, rules Rules) *api.Error {
 	e := api.Errorf(api.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(name))
 	return e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
 }
 
-// execID is a name in the sandbox, and of a directory.
+// execID checks the ID, which is unique in the sandbox and also a directory name.
 func execID(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if id := x.req.ExecID; id != "" && !api.ValidName(id) {
 		return api.Invalid("exec_id", "exec_id %s cannot name a process", show(id)).WithHint("%s", nameHint())
@@ -116,7 +115,7 @@ func execID(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	return nil
 }
 
-// execWait checks names; whether there are such endpoints is seen when it waits.
+// execWait checks the names. Whether the endpoints exist is checked during the wait.
 func execWait(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if n := len(x.req.WaitEndpoints); n > api.MaxEndpoints {
 		return tooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", api.MaxEndpoints)
@@ -177,7 +176,7 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	return nil
 }
 
-// execPhase is one in which programs run commands.
+// execPhase checks that the phase is one in which programs run commands.
 func execPhase(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if p := x.req.Phase; p != "" && !slices.Contains(api.ExecPhases(), p) {
 		return api.Invalid("phase", "phase %s does not run commands", show(p)).
@@ -230,8 +229,8 @@ func execInput(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	return nil
 }
 
-// execTimeout takes the sandbox's timeout when the request names none. An
-// asked 0 is unlimited, which no ceiling allows.
+// execTimeout uses the sandbox's timeout if the request sets none. A requested 0 is unlimited,
+// which exceeds every ceiling.
 func execTimeout(x *ExecPermit, in Settings, p *profile) *api.Error {
 	const field = "timeout_ms"
 	l := limitOf(fieldTimeout)
@@ -281,7 +280,7 @@ func execOutput(x *ExecPermit, in Settings, p *profile) *api.Error {
 	return nil
 }
 
-// execChars bounds what is read of the output, which is no limit of the sandbox's.
+// execChars checks the number of output characters, which is not a limit of the sandbox.
 func execChars(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	if n := x.req.MaxOutputChars; n != nil && (*n < 0 || *n > api.MaxOutputChars) {
 		return api.Invalid("max_output_chars", "max_output_chars is %d", *n).WithHint("from 0 to %d characters, or leave it out", api.MaxOutputChars)
@@ -289,7 +288,7 @@ func execChars(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	return nil
 }
 
-// NoOutputChars refuses to cut, to characters, output that is not collected.
+// NoOutputChars refuses a limit in characters for output that is not collected.
 func NoOutputChars(req api.ExecRequest) error {
 	if req.MaxOutputChars == nil {
 		return nil
@@ -307,8 +306,7 @@ func limitOf(field string) limit {
 	return limit{}
 }
 
-// lockedOrFit is fit, but a limit that the profile locks keeps the sandbox's
-// value whatever is asked.
+// lockedOrFit is fit, except that a limit that the profile locks keeps the sandbox's value.
 func (l limit) lockedOrFit(p *profile, field string, asked, own float64, unlimited bool) (float64, *api.Adjustment, *api.Error) {
 	if !p.locks(l.field) {
 		return l.fit(p, field, asked, unlimited)

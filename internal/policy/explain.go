@@ -8,26 +8,26 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Question is a request of which policy is to say what it would say.
+// Question is a request about which policy is asked.
 type Question struct {
-	// Verb is what is asked; empty is VerbCreate.
+	// Verb is the operation. Empty is VerbCreate.
 	Verb Verb
 	// Request is for VerbCreate and VerbRun.
 	Request Request
-	// Exec is the program, for VerbRun, VerbExec and VerbStart; nil is none.
+	// Exec is the program, for VerbRun, VerbExec and VerbStart. It can be nil.
 	Exec *api.ExecRequest
-	// Endpoint is for VerbAddEndpoint, Others are those that the sandbox has beside it,
-	// and Secrets says that the values of secrets can be had.
+	// Endpoint is for VerbAddEndpoint. Others are the sandbox's other endpoints, and Secrets says
+	// that the values of secrets are available.
 	Endpoint *api.Endpoint
 	Others   []api.Endpoint
 	Secrets  bool
-	// Sandbox is the one that it is about, for the verbs on one; nil is none, and then
-	// nothing is said of it.
+	// Sandbox is the sandbox of the question, for operations on one. If it is nil, checks that
+	// depend on it are skipped.
 	Sandbox *Settings
 }
 
-// Explain decides a request as Decide, DecideExec and the Authorize functions do,
-// which it calls, and tells each check on the way. It grants nothing.
+// Explain decides a request with Decide, DecideExec and the Authorize functions, and reports each
+// check. It grants nothing.
 func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
 	if q.Verb == "" {
 		q.Verb = VerbCreate
@@ -57,7 +57,7 @@ func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
 
 type explanation struct{ a api.PolicyAnswer }
 
-// endpoint judges one for a sandbox that exists, or for some sandbox of the caller's.
+// endpoint judges an endpoint for an existing sandbox, or for an arbitrary sandbox of the caller.
 func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, rules Rules) {
 	if settings == nil {
 		settings = &Settings{Tenant: caller.Tenant, Profile: api.DefaultProfile}
@@ -69,7 +69,7 @@ func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, ru
 	}
 }
 
-// step notes one check, unless one before it has refused.
+// step records one check, unless an earlier one has refused.
 func (x *explanation) step(name string, err error) {
 	if x.a.Refusal != nil {
 		return
@@ -90,7 +90,7 @@ func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings 
 			x.step(name, err)
 			return
 		}
-		x.step(name, nil) // a nil *Error would be an error
+		x.step(name, nil) // a nil *Error in an error interface would not be nil
 	})
 	x.a.Grants = d.grants
 	if err != nil {
@@ -101,19 +101,19 @@ func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings 
 	return new(permit.Settings())
 }
 
-// because notes the rule by which a part of a request is allowed.
+// because records the rule that allows a part of a request.
 func (d *decision) because(field, rule string) {
 	d.grants = append(d.grants, api.PolicyGrant{Field: field, Rule: rule})
 }
 
-// What allows something where no key of the file does.
+// What allows something that no key of the file allows.
 const (
 	byOperator = "operator"
 	byBuiltin  = "builtin"
 )
 
-// AssumedFacts stand for a machine on which everything that a request names is
-// there, for an answer without a daemon; the second value says so in words.
+// AssumedFacts returns facts of a machine on which everything that a request names exists, for an
+// answer without a daemon. The second value lists these assumptions.
 func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []string) {
 	all := map[string]api.Enforcement{}
 	for _, l := range limits() {
@@ -140,8 +140,8 @@ func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []st
 	return f, said
 }
 
-// QuestionOf reads a question as it came; what is known of the machine and of the
-// sandbox is left to be filled in.
+// QuestionOf converts a question from the API. The caller of QuestionOf fills in the facts about
+// the machine and the sandbox.
 func QuestionOf(q api.PolicyQuestion) (Question, error) {
 	out := Question{Verb: cmp.Or(Verb(q.Verb), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
 	if !slices.Contains(Verbs(), out.Verb) {
@@ -159,10 +159,10 @@ func QuestionOf(q api.PolicyQuestion) (Question, error) {
 	return out, nil
 }
 
-// OnSandbox is true for what is asked of a sandbox that exists.
+// OnSandbox reports whether the question is about an existing sandbox.
 func (q Question) OnSandbox() bool { return q.Verb != VerbCreate && q.Verb != VerbRun }
 
-// TenantCaller is some caller of a tenant, which is not the operator.
+// TenantCaller returns a caller of a tenant that is not the operator.
 func TenantCaller(tenant string) (Caller, error) {
 	if !api.ValidName(tenant) {
 		return Caller{}, api.Invalid("tenant", "tenant %s is not valid", show(tenant)).WithHint("%s", nameHint())
@@ -170,8 +170,7 @@ func TenantCaller(tenant string) (Caller, error) {
 	return Caller{Tenant: tenant, UID: -1, Via: ViaTCP}, nil
 }
 
-// ExplainRules answers a question by a policy file alone, with what must be assumed
-// for that.
+// ExplainRules answers a question with only a policy file, and lists the necessary assumptions.
 func ExplainRules(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	rules, err := ParseRules(data)
 	if err != nil {

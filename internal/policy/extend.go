@@ -10,7 +10,7 @@ import (
 // ruleKey is the rule of idempotency keys.
 const ruleKey = "idempotency_key"
 
-// CheckKey says what is wrong with an idempotency key.
+// CheckKey validates an idempotency key.
 func CheckKey(key string) error {
 	if api.ValidIdempotencyKey(key) {
 		return nil
@@ -18,7 +18,7 @@ func CheckKey(key string) error {
 	return badKey(key)
 }
 
-// checkKey judges the key of a create.
+// checkKey validates the key of a create.
 func checkKey(d *decision) *api.Error {
 	if key := d.spec.IdempotencyKey; key != "" && !api.ValidIdempotencyKey(key) {
 		return badKey(key)
@@ -31,8 +31,7 @@ func badKey(key string) *api.Error {
 		WithHint("use 1 to %d printable ASCII characters without spaces", api.MaxIdempotencyKey)
 }
 
-// NoKey says that a request may have no idempotency key, for what is made ends with
-// the call.
+// NoKey refuses an idempotency key in a request whose sandbox ends with the call.
 func NoKey(spec api.SandboxSpec) error {
 	if spec.IdempotencyKey == "" {
 		return nil
@@ -41,7 +40,7 @@ func NoKey(spec api.SandboxSpec) error {
 		WithHint("create the sandbox with the key, and run the program with an exec_id of yours")
 }
 
-// ExtendPermit grants a sandbox a longer life. Only DecideExtend makes a valid one.
+// ExtendPermit grants a longer lifetime to a sandbox. Only DecideExtend returns a valid one.
 type ExtendPermit struct {
 	valid    bool
 	lifetime time.Duration
@@ -49,11 +48,11 @@ type ExtendPermit struct {
 	field    string
 }
 
-// Valid is false for one that DecideExtend did not make.
+// Valid reports whether DecideExtend returned p.
 func (p ExtendPermit) Valid() bool { return p.valid }
 
-// Total is the lifetime of a sandbox that has run for some time, or why that would
-// be too long: a ceiling bounds the whole, however often it is extended.
+// Total returns the lifetime of a sandbox that has run for some time, or why it would be too long.
+// A ceiling limits the whole lifetime, however often it is extended.
 func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *api.Adjustment, error) {
 	total := float64((ran + p.lifetime).Milliseconds())
 	for _, l := range timeLimits() {
@@ -69,7 +68,7 @@ func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *api.Adjustment, 
 	return 0, nil, api.Errorf(api.CodeInternal, "there is no limit %s", fieldLifetime)
 }
 
-// DecideExtend grants an extension of a sandbox with these settings, or says why not.
+// DecideExtend grants an extension of a sandbox with these settings, or returns why not.
 func DecideExtend(x api.Extension, in Settings, caller Caller, rules Rules) (ExtendPermit, error) {
 	if err := Authorize(caller, VerbExtend, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExtendPermit{}, err

@@ -9,13 +9,13 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// blockedPath is one path of the host that no sandbox sees, whoever asks.
+// blockedPath is a path of the host that no sandbox can see, for any caller.
 type blockedPath struct {
 	rule, path string
-	// exact blocks the path and what holds it, and leaves free what is below.
+	// exact blocks the path and its parents, and not what is below it.
 	exact bool
-	// element is of blocked_paths, where rule is empty: names are made when they are
-	// told.
+	// element is the index in blocked_paths, if rule is empty. The rule's name is built when it
+	// is reported.
 	element int
 }
 
@@ -26,12 +26,11 @@ func (b blockedPath) name() string {
 	return b.rule
 }
 
-// builtinBlocked are the machine's own directories: kernel interfaces, sockets
-// of daemons that are as good as root, configuration with keys, and the
-// storage of other runtimes.
+// builtinBlocked returns the machine's own directories: kernel interfaces, sockets of daemons that
+// give root access, configuration with keys, and the storage of other runtimes.
 func builtinBlocked() []blockedPath { return allBuiltinBlocked() }
 
-// allBuiltinBlocked are made once; nobody changes them.
+// allBuiltinBlocked is computed once and never changed.
 var allBuiltinBlocked = sync.OnceValue(func() []blockedPath {
 	var out []blockedPath
 	for _, p := range []string{
@@ -41,19 +40,19 @@ var allBuiltinBlocked = sync.OnceValue(func() []blockedPath {
 	} {
 		out = append(out, blockedPath{rule: "blocked_path:" + p, path: p})
 	}
-	// Everything below the root is reached by its own name or not at all; home
-	// directories hold keys, the projects in them may be named.
+	// Everything below the root must be named itself. Home directories hold keys, but projects in
+	// them can be named.
 	for _, p := range []string{"/", "/home", "/root"} {
 		out = append(out, blockedPath{rule: "blocked_path:" + p, path: p, exact: true})
 	}
 	return out
 })
 
-// homeRule is the rule that keeps home directories themselves out.
+// homeRule is the rule that blocks home directories themselves.
 const homeRule = "blocked_path:home_directory"
 
-// blockedBy returns the rule that blocks p, a clean absolute path, and "" when
-// none does. A directory that holds a blocked one is blocked with it.
+// blockedBy returns the rule that blocks p, a clean absolute path, or "" if none does. A directory
+// that contains a blocked one is blocked with it.
 func (d *decision) blockedBy(p string) string {
 	if d.facts.Windows {
 		if rule := blockedOnWindows(p); rule != "" {
@@ -91,7 +90,7 @@ func (b *blockedPath) blocks(p string) bool {
 	return within(b.path, p) || !b.exact && within(p, b.path)
 }
 
-// blocked lists all of them.
+// blocked returns all blocked paths.
 func (d *decision) blocked() []blockedPath {
 	out := slices.Concat(builtinBlocked(), d.blockedHomes())
 	for i, p := range d.cleanBlocked() {
@@ -100,10 +99,10 @@ func (d *decision) blocked() []blockedPath {
 	return append(out, d.movedBlocked()...)
 }
 
-// socketRule is the rule that keeps sockets of Cloche's and of engines' daemons out.
+// socketRule is the rule that blocks sockets of Cloche and of engine daemons.
 const socketRule = "blocked_path:daemon_socket"
 
-// blockedHomes are the directories of Cloche and of the operator.
+// blockedHomes returns the directories of Cloche and of the operator.
 func (d *decision) blockedHomes() []blockedPath {
 	var out []blockedPath
 	if d.facts.Home != "" {
@@ -113,14 +112,14 @@ func (d *decision) blockedHomes() []blockedPath {
 		out = append(out, blockedPath{rule: homeRule, path: d.cleanRule(d.facts.UserHome), exact: true})
 	}
 	for _, dir := range d.facts.SocketDirs {
-		// A socket is in its directory and in no other below.
+		// A socket is directly in its directory, and in no other one below it.
 		out = append(out, blockedPath{rule: socketRule, path: d.cleanRule(dir), exact: true})
 	}
 	return out
 }
 
-// cleanBlocked are the operator's blocked paths by their names. They are made once
-// for a decision: there may be thousands.
+// cleanBlocked returns the operator's blocked paths by their names. It is computed once per
+// decision, because there can be thousands.
 func (d *decision) cleanBlocked() []string {
 	if d.allBlocked == nil {
 		d.allBlocked = make([]string, len(d.rules.BlockedPaths))
@@ -131,7 +130,7 @@ func (d *decision) cleanBlocked() []string {
 	return d.allBlocked
 }
 
-// movedBlocked are the paths that blocked ones lead to.
+// movedBlocked returns the paths that blocked ones lead to.
 func (d *decision) movedBlocked() []blockedPath {
 	moved := d.moved()
 	if len(moved) == 0 {
@@ -152,7 +151,7 @@ func (d *decision) movedBlocked() []blockedPath {
 	return out
 }
 
-// moved are the paths among the facts that lead to another one, and to which.
+// moved returns the paths among the facts that lead to another path, with that path.
 func (d *decision) moved() map[string]string {
 	if d.allMoved == nil {
 		d.allMoved = map[string]string{}
@@ -165,7 +164,7 @@ func (d *decision) moved() map[string]string {
 	return d.allMoved
 }
 
-// clean is path.Clean, and sooner done with what is clean already.
+// clean is path.Clean, but faster for paths that are already clean.
 func clean(p string) string {
 	if !strings.HasPrefix(p, "/") {
 		return path.Clean(p)
@@ -178,20 +177,20 @@ func clean(p string) string {
 	return p
 }
 
-// Paths returns the host paths that Facts.Dirs must cover for this request, as
-// keys: cleaned, each once. A path that is refused by its name alone is not
-// among them, so that nobody makes Cloche touch what he may not have.
+// Paths returns the host paths that Facts.Dirs must cover for this request, as keys: cleaned, each
+// once. It omits paths that are refused by name alone, so that a caller cannot make Cloche access a
+// path that it may not use.
 func Paths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
 	return paths(&decision{caller: caller, rules: rules}, spec)
 }
 
-// WindowsPaths is Paths on a host of Windows.
+// WindowsPaths is Paths on a Windows host.
 func WindowsPaths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
 	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: rules}, spec)
 }
 
-// FixedPaths are the paths that are blocked on every host, of which Facts.Dirs says where
-// they lead when a request names any directory.
+// FixedPaths returns the paths that are blocked on every host. If a request names any directory,
+// Facts.Dirs must say where they lead.
 func FixedPaths() []string {
 	var out []string
 	for _, b := range builtinBlocked() {
@@ -259,15 +258,15 @@ func checkHostDirs(d *decision) *api.Error {
 	return nil
 }
 
-// dirRules are the rules on paths in a directory: those of the request, those of the
-// operator's grants, and those that keep private what was found in it.
+// dirRules returns the rules on paths in a directory: those of the request, those of the operator's
+// grants, and those that hide private files found in it.
 func (d *decision) dirRules(field string, dir HostDir, asked, granted []api.PathRule) ([]api.PathRule, *api.Error) {
 	base, fact := accessOf(dir.ReadOnly), d.facts.Dirs[dir.Asked]
 	return d.cover(field, &fact, base, stricter(base, asked, granted))
 }
 
-// hostDir judges one directory of the host: its name first, then what the name
-// leads to. The rules are those that the operator's grants put on what is in it.
+// hostDir judges one directory of the host: first its name, then what the name leads to. The rules
+// are those of the operator's grants for its content.
 func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir, []api.PathRule, *api.Error) {
 	none := HostDir{}
 	p, err := d.cleanHost(field, asked)
@@ -289,7 +288,7 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	if !strings.HasPrefix(above, "/") {
 		return none, nil, api.Errorf(api.CodeInternal, "the real path of %s is not known", field)
 	}
-	// Where a symlink or a mount leads is told to the operator only.
+	// Only the operator is told where a symlink or a mount leads.
 	if rule := d.blockedDir(real, &fact); rule != "" {
 		if !d.caller.Operator {
 			return none, nil, d.notGranted(field, p, readOnly)
@@ -319,7 +318,7 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	return dir, rules, nil
 }
 
-// missingOrFile refuses what is no directory and cannot become one.
+// missingOrFile refuses a path that is not a directory and cannot become one.
 func missingOrFile(field, p string, fact DirFact, readOnly bool) *api.Error {
 	switch {
 	case !fact.Exists && fact.Missing != "" && readOnly:
@@ -338,8 +337,8 @@ func missingOrFile(field, p string, fact DirFact, readOnly bool) *api.Error {
 	return nil
 }
 
-// notMade refuses an operator what does not exist, and is not theirs to make. Others are
-// told of what is granted to them, and nothing of what is there.
+// notMade refuses a missing directory that the operator may not create. Other callers are told what
+// is granted to them, and not what exists.
 func notMade(field, p, above string) *api.Error {
 	return denied("mounts", field, "%s %s does not exist on this host, and nothing is made for a mount in %s", field, show(p), show(above)).
 		WithHint("make it first; what is missing is made below a directory that you own, or that a rule in `mounts` grants to write")
@@ -358,10 +357,9 @@ func blockedError(rule, field, p, what string) *api.Error {
 	return denied(rule, field, "%s %s %s", field, show(p), what).WithHint("%s", hint)
 }
 
-// mayUse is the rule by which the caller may use a directory, of ownership or a
-// grant, on the real path; empty is none. What is missing
-// is made below a granted root that exists, or in a directory that the operator
-// owns, and never beside the system's own.
+// mayUse returns the rule that lets the caller use a directory, by ownership or by a grant on the
+// real path, or "". A missing directory is created below an existing granted root, or in a
+// directory that the operator owns, and never next to the system's own.
 func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string) {
 	c := d.caller
 	own := c.Operator && (c.UID == 0 || c.UID > 0 && c.UID == fact.OwnerUID)
@@ -377,8 +375,8 @@ func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string
 	return ""
 }
 
-// grantedByName says whether any grant of the caller's could hold p, by its
-// name alone and whatever its mode.
+// grantedByName reports whether a grant for the caller could contain p, by its name alone and in
+// any mode.
 func (d *decision) grantedByName(p string) bool {
 	for _, root := range d.namedRoots() {
 		if root != "" && within(p, root) {
@@ -388,8 +386,8 @@ func (d *decision) grantedByName(p string) bool {
 	return false
 }
 
-// namedRoots are the roots of all grants by their names; empty are those that are
-// not the caller's. They are made once for a decision: there may be thousands.
+// namedRoots returns the roots of all grants by name. Those for other callers are empty. It is
+// computed once per decision, because there can be thousands.
 func (d *decision) namedRoots() []string {
 	if d.allNamed == nil {
 		d.allNamed = make([]string, len(d.rules.Mounts))
@@ -404,7 +402,7 @@ func (d *decision) namedRoots() []string {
 	return d.allNamed
 }
 
-// realRoots are namedRoots with symlinks resolved, as their facts say.
+// realRoots returns namedRoots with symlinks resolved according to the facts.
 func (d *decision) realRoots() []string {
 	moved := d.moved()
 	if len(moved) == 0 {
@@ -437,7 +435,7 @@ func (d *decision) notGranted(field, p string, readOnly bool) *api.Error {
 		e := denied("mounts", field, "%s %s belongs to another user, and no rule grants it %s", field, show(p), mode)
 		return e.WithHint("name a directory that you own; the smallest rule that would allow it is `%s`", rule)
 	}
-	// Three reasons, each with its own mend.
+	// There are three reasons, each with its own fix.
 	any := slices.ContainsFunc(d.namedRoots(), func(root string) bool { return root != "" })
 	e := denied("mounts", field, "%s %s lies in none of the directories that are granted to this caller %s", field, show(p), mode)
 	switch {

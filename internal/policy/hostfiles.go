@@ -2,8 +2,8 @@ package policy
 
 import "github.com/cloche-dev/cloche/api"
 
-// checkHostFiles refuses what cannot be had of an engine that shares no files with this
-// host. Its workspaces are volumes of its own, which no other engine can have.
+// checkHostFiles refuses what an engine that shares no files with this host cannot do. Its
+// workspaces are its own volumes, which other engines cannot use.
 func checkHostFiles(d *decision) *api.Error {
 	w := d.spec.Workspace
 	w.Volume = !d.engine.SharesHostFS
@@ -37,7 +37,7 @@ func checkHostFiles(d *decision) *api.Error {
 	return nil
 }
 
-// checkKeeper refuses a named workspace that somebody else keeps.
+// checkKeeper refuses a named workspace that another engine or the daemon keeps.
 func (d *decision) checkKeeper(w *api.Workspace) *api.Error {
 	has := d.facts.Workspace
 	if w.Name == "" || has == nil {
@@ -56,8 +56,8 @@ func (d *decision) checkKeeper(w *api.Workspace) *api.Error {
 	return nil
 }
 
-// noVolumeQuota is what a bound comes to where the workspace is a volume, which nothing
-// bounds: an error, or for a built-in default a note.
+// noVolumeQuota handles a limit for a workspace that is a volume, which cannot be limited: an
+// error, or for a built-in default a note.
 func (d *decision) noVolumeQuota(w *api.Workspace) *api.Error {
 	d.facts.HardQuota = api.Enforcement{Reason: "it is a volume of engine " + d.engine.Name + ", which bounds none"}
 	return d.noHardQuota(w)

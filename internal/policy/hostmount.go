@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// A directory has a name for each mount that shows it, and is judged by all of them:
-// under every name that a mount of the same filesystem gives to it or to a part of it,
-// and, where it is on the filesystem of another machine, under the name that it has there.
+// A directory has a name for each mount that shows it, and is judged by all of them: by every name
+// that a mount of the same filesystem gives to it or to a part of it, and, if it is on the
+// filesystem of another machine, by its name there.
 
-// HostMount is one mount of the host, as the mount namespace of the daemon has it.
+// HostMount is one mount of the host, in the mount namespace of the daemon.
 type HostMount struct {
 	// ID is what DirFact.Mount refers to.
 	ID int
@@ -18,23 +18,23 @@ type HostMount struct {
 	Volume string
 	// Root is the directory of the filesystem that is mounted at Point.
 	Root, Point string
-	// Type is the filesystem's, such as "ext4".
+	// Type is the filesystem type, such as "ext4".
 	Type string
-	// System: the directory at Point looks like the root of a machine. It is found out
-	// for the mounts that hold a directory of the request, and for those below one.
+	// System means that the directory at Point looks like the root of a machine. It is set for
+	// the mounts that contain a directory of the request, and for those below one.
 	System bool
 }
 
-// runtimeStorage are directories in which runtimes mount for their own use what stands
-// elsewhere too: what is mounted below one of them is not private for it.
+// runtimeStorage returns directories in which runtimes mount, for their own use, what is also
+// mounted elsewhere. A mount below one of them is not private for that reason alone.
 func runtimeStorage() []string {
 	return []string{
 		"/run", "/var/run", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/cloche",
 	}
 }
 
-// volumeDirs are patterns of the directories that runtimes keep for volumes. A container
-// that is given one sees nothing of the storage around it.
+// volumeDirs returns patterns of the directories that runtimes keep for volumes. A container that
+// gets one sees nothing of the storage around it.
 func volumeDirs() []string {
 	return []string{
 		"/var/lib/docker/volumes/*/_data", "/var/lib/containers/storage/volumes/*/_data",
@@ -42,12 +42,12 @@ func volumeDirs() []string {
 	}
 }
 
-// kernelDirs are blocked directories that a machine mounts when it starts: on its disk
-// they are empty, and a directory of that name is something else.
+// kernelDirs returns blocked directories that a machine mounts when it boots. On its disk they are
+// empty, and a directory of that name on another filesystem is something else.
 func kernelDirs() []string { return []string{"/dev", "/run", "/var/run"} }
 
-// blockedDir returns the rule that blocks a directory of the host under any of its names,
-// and "" when none does. real is its path without symlinks, fact what is known of it.
+// blockedDir returns the rule that blocks a directory of the host under any of its names, or "" if
+// none does. real is its path without symlinks, and fact is what is known about it.
 func (d *decision) blockedDir(real string, fact *DirFact) string {
 	if rule := d.blockedBy(real); rule != "" || len(d.facts.Mounts) == 0 {
 		return rule
@@ -72,7 +72,7 @@ func (d *decision) blockedDir(real string, fact *DirFact) string {
 	return d.blockedElsewhere(real, on, inside)
 }
 
-// blockedMount judges what is mounted below a directory, where it is seen with it.
+// blockedMount judges a mount below a directory, if it is visible with the directory.
 func (d *decision) blockedMount(m *HostMount) string {
 	if m.System {
 		return "blocked_path:/"
@@ -83,8 +83,8 @@ func (d *decision) blockedMount(m *HostMount) string {
 	return d.blockedOn(m.Volume, m.Root)
 }
 
-// mountOf is the mount through which a path is seen: the one that was found, or else the
-// nearest above it.
+// mountOf returns the mount through which a path is visible: the one that was found, or otherwise
+// the nearest one above it.
 func (d *decision) mountOf(real string, id int) *HostMount {
 	nearest := &HostMount{Point: "/", Root: "/"}
 	for i := range d.facts.Mounts {
@@ -99,8 +99,8 @@ func (d *decision) mountOf(real string, id int) *HostMount {
 	return nearest
 }
 
-// blockedOn judges a directory of a filesystem by the names that the mounts of it give to
-// that directory and to what is in it.
+// blockedOn judges a directory of a filesystem by the names that its mounts give to that directory
+// and to what is in it.
 func (d *decision) blockedOn(volume, inside string) string {
 	for i := range d.facts.Mounts {
 		m := &d.facts.Mounts[i]
@@ -120,9 +120,9 @@ func (d *decision) blockedOn(volume, inside string) string {
 	return ""
 }
 
-// isCopy says whether a mount below the storage of a runtime, or below Cloche's home,
-// shows what is mounted elsewhere first. That does not make it the runtime's: a directory
-// that a sandbox is being given is mounted so.
+// isCopy reports whether a mount below the storage of a runtime, or below Cloche's home, shows what
+// was mounted elsewhere first. Such a mount does not belong to the runtime: a directory that is
+// given to a sandbox is mounted in this way.
 func (d *decision) isCopy(i int) bool {
 	m := &d.facts.Mounts[i]
 	if !d.inStorage(m.Point) {
@@ -142,8 +142,8 @@ func (d *decision) inStorage(p string) bool {
 	return d.facts.Home != "" && in(d.cleanRule(d.facts.Home)) || slices.ContainsFunc(runtimeStorage(), in)
 }
 
-// blockedElsewhere judges a directory as that of another machine, of which the filesystem
-// is mounted here: a container that has a part of its host, or a disk with a system on it.
+// blockedElsewhere judges a directory as one of another machine whose filesystem is mounted here: a
+// container that has a part of its host, or a disk with a system on it.
 func (d *decision) blockedElsewhere(real string, on *HostMount, inside string) string {
 	for i := range d.facts.Mounts {
 		m := &d.facts.Mounts[i]
@@ -168,7 +168,7 @@ func (d *decision) blockedElsewhere(real string, on *HostMount, inside string) s
 	return d.without(kernelDirs()).blockedBy(inside)
 }
 
-// isVolume says whether a directory is a volume of a runtime, or a part of one.
+// isVolume reports whether a directory is a volume of a runtime, or a part of one.
 func isVolume(dir string) bool {
 	for _, pattern := range volumeDirs() {
 		elements := strings.Split(dir, "/")
@@ -181,8 +181,8 @@ func isVolume(dir string) bool {
 	return false
 }
 
-// blockedBelow judges a path of a filesystem that may well hold nothing but data: what
-// lies in a blocked directory is refused, what could hold one is not.
+// blockedBelow judges a path of a filesystem that may contain only data: it refuses what is in a
+// blocked directory, and not what could contain one.
 func (d *decision) blockedBelow(p string) string {
 	builtin := builtinBlocked()
 	for i := range builtin {
@@ -197,12 +197,12 @@ func (d *decision) blockedBelow(p string) string {
 	return ""
 }
 
-// without is d for judging paths as if some of the built-in ones were free.
+// without returns d for judging paths as if some of the built-in blocked paths were not blocked.
 func (d *decision) without(free []string) *decision {
 	return &decision{facts: d.facts, rules: d.rules, free: free}
 }
 
-// rest is the part of p below dir, which holds it; empty for dir itself.
+// rest returns the part of p below dir, which contains it. It is empty for dir itself.
 func rest(p, dir string) string {
 	return strings.Trim(strings.TrimPrefix(p, dir), "/")
 }

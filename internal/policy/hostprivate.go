@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// blockedNames are directories that hold keys wherever they stand. Each is a
-// run of path elements.
+// blockedNames returns directories that hold keys wherever they are. Each is a sequence of path
+// elements.
 func blockedNames() []string {
 	return []string{
 		".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh",
@@ -17,9 +17,9 @@ func blockedNames() []string {
 	}
 }
 
-// blockedInHome are directories of a home that hold credentials, or programs and settings
-// that the user's own tools start from there. A project may have directories of the same
-// names, so that they count in a home alone. What holds one of them counts with it.
+// blockedInHome returns directories of a home that hold credentials, or programs and settings that
+// the user's own tools start from there. A project may have directories of the same names, so they
+// count only in a home. A directory that contains one of them counts too.
 func blockedInHome() []string {
 	return []string{
 		".config/systemd", ".config/autostart", ".config/environment.d", ".config/fish", ".config/git", ".config/containers",
@@ -31,7 +31,7 @@ func blockedInHome() []string {
 	}
 }
 
-// homeOf is the home directory that p, clean and absolute, is or lies in; empty is none.
+// homeOf returns the home directory that p, clean and absolute, is or is in, or "".
 func (d *decision) homeOf(p string) string {
 	for _, parent := range []string{"/home", d.moved()["/home"], "/Users"} {
 		if below, ok := strings.CutPrefix(p, parent+"/"); ok && parent != "" {
@@ -47,8 +47,7 @@ func (d *decision) homeOf(p string) string {
 	return ""
 }
 
-// inBlockedName is the rule of a directory that holds keys, or lies in one that does;
-// empty is none.
+// inBlockedName returns the rule of a directory that holds keys, or is in one that does, or "".
 func inBlockedName(p string) string {
 	elements := p + "/"
 	for _, name := range blockedNames() {
@@ -59,7 +58,7 @@ func inBlockedName(p string) string {
 	return ""
 }
 
-// blockedByName is the rule of a directory that its name blocks; empty is none.
+// blockedByName returns the rule that blocks a directory by its name, or "".
 func (d *decision) blockedByName(p string) string {
 	if rule := inBlockedName(p); rule != "" {
 		return rule
@@ -68,7 +67,7 @@ func (d *decision) blockedByName(p string) string {
 	if home == "" || home == p {
 		return ""
 	}
-	// A directory that could hold one of them is refused as well, without a search.
+	// A directory that could contain one of them is refused too, without a search.
 	for _, name := range slices.Concat(blockedInHome(), blockedNames()) {
 		if blocked := home + "/" + name; within(p, blocked) || within(blocked, p) {
 			return "blocked_path:" + name
@@ -77,23 +76,23 @@ func (d *decision) blockedByName(p string) string {
 	return ""
 }
 
-// PrivateName is a file or directory that a sandbox does not get with the directory that
-// holds it.
+// PrivateName is a file or directory that a sandbox does not get together with the directory that
+// contains it.
 type PrivateName struct {
-	// Name is a run of path elements.
+	// Name is a sequence of path elements.
 	Name string
-	// Access is what is left of it.
+	// Access is the access that remains.
 	Access api.PathAccess
-	// Home: it counts beside a directory .ssh or .gnupg alone, as in a home. A project may
-	// have one of its own.
+	// Home means that it counts only next to a directory .ssh or .gnupg, as in a home. A project
+	// may have one of its own.
 	Home bool
 }
 
-// PrivateNames are what is looked for in a directory of a request before it is judged.
+// PrivateNames returns what to look for in a directory of a request before it is judged.
 func PrivateNames() []PrivateName {
 	var out []PrivateName
 	for _, name := range blockedNames() {
-		// Projects have directories of these names, with no keys in them.
+		// Projects have directories of these names without keys in them.
 		switch name {
 		case ".docker":
 			name = ".docker/config.json"
@@ -130,7 +129,7 @@ type PrivatePath struct {
 	Access api.PathAccess
 }
 
-// cover makes the private paths that were found in a directory rules of its mount.
+// cover converts the private paths that were found in a directory to rules of its mount.
 func (d *decision) cover(field string, fact *DirFact, base api.PathAccess, rules []api.PathRule) ([]api.PathRule, *api.Error) {
 	if len(fact.Private) == 0 {
 		return rules, nil

@@ -10,41 +10,40 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// ImageFact is what is known here of the image that a request names. The zero
-// value is an image that is not here.
+// ImageFact is what is known locally about the image that a request names. The zero value is an
+// image that is not stored.
 type ImageFact struct {
-	// Here is true when it needs no registry.
+	// Here is true if the image is stored and needs no registry.
 	Here bool
-	// Digest and Index are of what is here.
+	// Digest and Index are those of the stored image.
 	Digest, Index string
-	// Names are all the names that what is here has, and where a sandbox begins with a
-	// snapshot the name that the snapshot's image had.
+	// Names are all names of the stored image. For a sandbox that starts from a snapshot they
+	// include the name of the snapshot's image.
 	Names []string
 }
 
-// ImageGrant is a granted image. Only Decide and DecidePull make a valid one; the
-// zero value permits nothing.
+// ImageGrant is a granted image. Only Decide and DecidePull return a valid one. The zero value
+// permits nothing.
 type ImageGrant struct {
-	// Ref is the image's name, aliases resolved.
+	// Ref is the image's name with aliases resolved.
 	Ref string
-	// Pull says whether it may be fetched. It is never where policy does not let
-	// anything come from there.
+	// Pull says whether it can be pulled. It is PullNever if policy forbids its registry.
 	Pull api.PullPolicy
-	// pin is the digest that it must have, blocked are those that it must not have,
-	// each with its rule.
+	// pin is the digest that it must have. blocked are digests that it must not have, each with
+	// its rule.
 	pin     digestRule
 	blocked []digestRule
 }
 
-// digestLength is that of a digest alone, and what names one is no shorter.
+// digestLength is the length of a digest alone. Text that names one is not shorter.
 const digestLength = len("sha256:") + 2*32
 
-// digestRule is a rule on what a name leads to.
+// digestRule is a rule on the digest that a name leads to.
 type digestRule struct{ digest, rule string }
 
-// Check judges what the image turned out to be: digest is the manifest's, index
-// that of the list of platforms that it came from, which may be empty. It comes
-// before anything but the manifest is fetched, and again before it is used.
+// Check judges the resolved image: digest is the manifest's, and index is that of the
+// multi-platform index it came from, which may be empty. It is called before anything but the
+// manifest is downloaded, and again before the image is used.
 func (g ImageGrant) Check(digest, index string) error {
 	if err := g.check(digest, index); err != nil {
 		return err
@@ -67,8 +66,8 @@ func (g ImageGrant) check(digest, index string) *api.Error {
 		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", api.PullAlways, g.pin.rule)
 }
 
-// ImageOf is the image that Decide will judge, so that it can be looked for
-// before. It is empty when Decide will refuse whatever is found.
+// ImageOf returns the image that Decide will judge, so that the caller can look it up first. It is
+// empty if Decide will refuse in any case.
 func ImageOf(spec api.SandboxSpec, rules Rules) string {
 	p, ok := resolveProfile(spec.Profile, rules)
 	if !ok {
@@ -81,7 +80,7 @@ func ImageOf(spec api.SandboxSpec, rules Rules) string {
 	return rules.PullOf(ref)
 }
 
-// PullOf is the image that DecidePull will judge.
+// PullOf returns the image that DecidePull will judge.
 func (r Rules) PullOf(ref string) string {
 	n, err := parseImage(ref)
 	if err != nil {
@@ -91,8 +90,8 @@ func (r Rules) PullOf(ref string) string {
 	return n.text
 }
 
-// imageName is a reference as policy compares it: "host", a digest alone, or a
-// reference with every default filled in.
+// imageName is a reference in the form that policy compares: "host", a digest alone, or a reference
+// with defaults filled in.
 type imageName struct {
 	// text is the name as it was written.
 	text string
@@ -123,7 +122,7 @@ func parseImage(s string) (imageName, *api.Error) {
 	return n, nil
 }
 
-// canonical is the same text for the same image.
+// canonical returns the same text for the same image.
 func (n imageName) canonical() string {
 	if n.ref.Repository == "" {
 		return n.text
@@ -133,8 +132,8 @@ func (n imageName) canonical() string {
 
 func (n imageName) isHost() bool { return n.text == api.DefaultImage && n.ref.Repository == "" }
 
-// unalias follows the operator's alias for n, if there is one, and names its
-// rule. An alias leads to no other alias.
+// unalias resolves the operator's alias for n, if there is one, and returns its rule. An alias does
+// not lead to another alias.
 func (r Rules) unalias(n imageName) (imageName, string) {
 	if n.ref.Repository == "" {
 		return n, ""
@@ -146,7 +145,7 @@ func (r Rules) unalias(n imageName) (imageName, string) {
 		}
 		to, err := parseImage(r.ImageAliases[from])
 		if err != nil {
-			continue // ParseRules lets none through
+			continue // ParseRules allows none
 		}
 		return to, keyed("image_aliases", from)
 	}
@@ -155,10 +154,9 @@ func (r Rules) unalias(n imageName) (imageName, string) {
 
 func keyed(list, key string) string { return list + "[" + show(key) + "]" }
 
-// matchImage reports whether a pattern of the operator's names an image. "host"
-// is the host image and nothing else; a trailing * stands for the rest of a
-// reference, as it is written in short or, where the pattern names the default
-// registry, in full.
+// matchImage reports whether a pattern of the operator matches an image. "host" matches only the
+// host image. A trailing * stands for the rest of a reference, in its short form or, if the pattern
+// names the default registry, in its full form.
 func matchImage(pattern string, n *imageName) bool {
 	prefix, open := strings.CutSuffix(pattern, "*")
 	switch {
@@ -178,16 +176,15 @@ func matchImage(pattern string, n *imageName) bool {
 		slices.ContainsFunc(spellings(n.ref, prefix), func(s string) bool { return strings.HasPrefix(s, normal) })
 }
 
-// mayName is false for most of what is no spelling of a reference, without reading
-// it: there may be thousands of rules.
+// mayName quickly excludes most patterns that are no spelling of a reference, because there can be
+// thousands of rules.
 func mayName(pattern string, ref *api.ImageRef) bool {
 	short := strings.TrimPrefix(ref.Repository, "library/")
 	return len(pattern) >= len(short) && strings.Contains(pattern, short)
 }
 
-// mayBegin is false for most of what no spelling of a reference begins with. Each
-// begins with its repository, with or without "library/" and the registry before
-// it.
+// mayBegin quickly excludes most prefixes that no spelling of a reference has. Each spelling begins
+// with the repository, with or without "library/" and the registry before it.
 func mayBegin(prefix string, ref *api.ImageRef) bool {
 	short := strings.TrimPrefix(ref.Repository, "library/")
 	if agree(prefix, ref.Repository) || agree(prefix, short) {
@@ -201,14 +198,13 @@ func mayBegin(prefix string, ref *api.ImageRef) bool {
 	return rest == "" || inside && (agree(rest, ref.Repository) || agree(rest, short))
 }
 
-// agree is true when one of the two begins with the other.
+// agree reports whether one of the two is a prefix of the other.
 func agree(a, b string) bool {
 	n := min(len(a), len(b))
 	return a[:n] == b[:n]
 }
 
-// spellings are the ways to write a reference that a pattern beginning with
-// prefix may mean.
+// spellings returns the spellings of a reference that a pattern beginning with prefix can mean.
 func spellings(ref api.ImageRef, prefix string) []string {
 	all := []string{ref.Familiar()}
 	if ref.Registry != api.DefaultRegistry {
@@ -226,7 +222,7 @@ func spellings(ref api.ImageRef, prefix string) []string {
 	return all
 }
 
-// normalPrefix writes the registry of a prefix as references have it.
+// normalPrefix writes the registry of a prefix in the form of references.
 func normalPrefix(prefix string) string {
 	written, rest, ok := strings.Cut(prefix, "/")
 	if !ok {
@@ -242,8 +238,8 @@ func normalPrefix(prefix string) string {
 	return host + "/" + rest
 }
 
-// blocks reports whether a pattern of blocked_images names an image. What has a
-// digest may be what any tag of its repository is.
+// blocks reports whether a pattern of blocked_images matches an image. A name with a digest can be
+// the same image as any tag of its repository.
 func blocks(pattern string, n *imageName) bool {
 	if matchImage(pattern, n) {
 		return true
@@ -268,8 +264,8 @@ func blocks(pattern string, n *imageName) bool {
 	})
 }
 
-// checkImage judges the reference; whether the image can be had is the image
-// room's to find out.
+// checkImage judges the reference. Whether the image is available is for the image store to find
+// out.
 func checkImage(d *decision) *api.Error {
 	asked, err := parseImage(d.spec.Image)
 	if err != nil {
@@ -295,8 +291,8 @@ func checkImage(d *decision) *api.Error {
 	return err
 }
 
-// DecidePull grants a caller to fetch an image, or says why not. It does so only
-// for what a create of that caller could name.
+// DecidePull grants the pull of an image to a caller, or returns why not. It grants only images
+// that the caller could name in a create.
 func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules) (ImageGrant, error) {
 	asked, err := parseImage(req.Image)
 	if err != nil {
@@ -307,7 +303,7 @@ func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules)
 		return ImageGrant{}, api.Invalid("image", "image %s is not one that a registry has", show(asked.text)).
 			WithHint(`name one such as "debian:12"`)
 	}
-	// For another kind of machine the name would be of no use to those who use it.
+	// An image under this name for another platform would break the creates of others.
 	if own := "linux/" + runtime.GOARCH; !caller.Operator && req.Platform != "" && req.Platform != own {
 		return ImageGrant{}, denied("operator_only", "platform", "only the operator may fetch an image for another platform than %s", own).
 			WithHint("leave the platform out")
@@ -320,8 +316,8 @@ func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules)
 	return grant, nil
 }
 
-// SeesImage says whether a list for caller holds an image that has these names
-// and this digest: only what its creates could name is shown.
+// SeesImage reports whether the caller can see a stored image with these names and this digest.
+// Callers see only images that they could name in a create.
 func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool {
 	if caller.Operator {
 		return true
@@ -341,12 +337,12 @@ func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool 
 	})
 }
 
-// imageJudge is what an image is judged by.
+// imageJudge is the context for judging an image.
 type imageJudge struct {
 	caller Caller
 	rules  Rules
 	fact   ImageFact
-	// own is the profile's image, which is the operator's own choice.
+	// own is the profile's image, which the operator has chosen.
 	own string
 }
 
@@ -360,7 +356,7 @@ func (j imageJudge) judge(n imageName, pull api.PullPolicy) (ImageGrant, *api.Er
 			WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(n.text))
 	}
 	if n.ref.Repository == "" {
-		g.Pull = api.PullNever // it is here or nowhere
+		g.Pull = api.PullNever // only a stored image can be used
 		return g, nil
 	}
 	g.pin = j.rules.pin(n)
@@ -378,7 +374,7 @@ func (j imageJudge) judge(n imageName, pull api.PullPolicy) (ImageGrant, *api.Er
 	return g, nil
 }
 
-// pin is the digest that the operator wants a name to be, if there is one.
+// pin returns the digest that the operator requires for a name, if there is one.
 func (r Rules) pin(n imageName) (pin digestRule) {
 	for _, key := range slices.Sorted(maps.Keys(r.ImagePins)) {
 		if k, err := parseImage(key); err == nil && k.ref.Registry == n.ref.Registry && k.ref.Repository == n.ref.Repository && k.ref.Tag == n.ref.Tag {
@@ -388,14 +384,14 @@ func (r Rules) pin(n imageName) (pin digestRule) {
 	return pin
 }
 
-// pinnedElsewhere reports whether the operator wants the name of what is here to be
-// another image.
+// pinnedElsewhere reports whether the operator requires another digest for the name of the stored
+// image.
 func (j imageJudge) pinnedElsewhere(n imageName) bool {
 	pin := j.rules.pin(n).digest
 	return pin != "" && pin != j.fact.Digest && pin != j.fact.Index
 }
 
-// blocked judges by blocked_images, also what is here by every name that it has.
+// blocked applies blocked_images, to a stored image by each of its names.
 func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 	names := []imageName{n}
 	if n.digest != "" || n.ref.Digest != "" {
@@ -426,9 +422,9 @@ func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 	return nil
 }
 
-// granted is the rule that allows an image, of images or of Cloche; empty is
-// none. A digest alone is what it is called here, but for names that the operator
-// wants to be another digest.
+// granted returns the rule that allows an image, from images or built in, or "". A digest alone is
+// judged by the names of the stored image, except for names that the operator pins to another
+// digest.
 func (j imageJudge) granted(n imageName) (rule string) {
 	switch {
 	case n.isHost():
@@ -459,7 +455,7 @@ func (j imageJudge) granted(n imageName) (rule string) {
 	return ""
 }
 
-// registry judges where an image would come from.
+// registry judges the registry that an image would come from.
 func (j imageJudge) registry(host string) *api.Error {
 	if key, r, ok := j.rules.registry(host); ok && r.Blocked {
 		return denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
@@ -473,7 +469,7 @@ func (j imageJudge) registry(host string) *api.Error {
 	return nil
 }
 
-// registry is the rule on one registry.
+// registry returns the rule on one registry.
 func (r Rules) registry(host string) (key string, rule RegistryRule, ok bool) {
 	for _, key := range slices.Sorted(maps.Keys(r.Registries)) {
 		if registryName(key) == host {
@@ -483,8 +479,7 @@ func (r Rules) registry(host string) (key string, rule RegistryRule, ok bool) {
 	return "", RegistryRule{}, false
 }
 
-// registryName is the host of a registry as references have it; empty when it
-// cannot be one.
+// registryName returns the host of a registry in the form of references, or "" if it is invalid.
 func registryName(s string) string {
 	ref, err := api.ParseImageRef(s + "/x")
 	if err != nil || ref.Repository != "x" && ref.Repository != "library/x" || !strings.ContainsAny(s, ".:") && s != "localhost" {
@@ -493,9 +488,8 @@ func registryName(s string) string {
 	return ref.Registry
 }
 
-// DecideBuild grants the operator an image of files of this machine, or says why
-// not: what no sandbox may see goes into no image either. facts have each path of
-// the request in Dirs.
+// DecideBuild grants the operator an image of files of this machine, or returns why not. An image
+// cannot contain what no sandbox can see. facts must have each path of the request in Dirs.
 func DecideBuild(req api.ImageBuildRequest, facts Facts, caller Caller, rules Rules) error {
 	if err := AuthorizeHost(caller, VerbBuildImage); err != nil {
 		return err

@@ -10,22 +10,21 @@ import (
 
 // RegistryRule says how one registry is reached.
 type RegistryRule struct {
-	// Mirrors are asked before the registry itself: "host[:port][/prefix]".
+	// Mirrors are tried before the registry itself: "host[:port][/prefix]".
 	Mirrors []string `yaml:"mirrors"`
-	// Insecure lets plain HTTP and unknown certificates do.
+	// Insecure allows plain HTTP and unknown certificates.
 	Insecure bool `yaml:"insecure"`
-	// Blocked: nothing is fetched from it.
+	// Blocked forbids pulls from it.
 	Blocked bool `yaml:"blocked"`
 }
 
-// ImageStoreRule bounds what images occupy.
+// ImageStoreRule limits the disk space of images.
 type ImageStoreRule struct {
-	// Max is kept to by removing what was not used for the longest time and is not
-	// in use; nil is no bound.
+	// Max is enforced by removing unused images, least recently used first. Nil is no limit.
 	Max *Size `yaml:"max"`
 }
 
-// Mirrors lists the mirrors of every registry, by its name in references.
+// Mirrors returns the mirrors of every registry, by its name in references.
 func (r Rules) Mirrors() map[string][]string {
 	out := map[string][]string{}
 	for key, rule := range r.Registries {
@@ -36,7 +35,7 @@ func (r Rules) Mirrors() map[string][]string {
 	return out
 }
 
-// InsecureRegistries lists the registries that may speak plain HTTP.
+// InsecureRegistries returns the registries that may use plain HTTP.
 func (r Rules) InsecureRegistries() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(r.Registries)) {
@@ -47,7 +46,7 @@ func (r Rules) InsecureRegistries() []string {
 	return out
 }
 
-// ImageStoreMax is what images may occupy, in bytes; false is no bound.
+// ImageStoreMax returns how many bytes images can use. False is no limit.
 func (r Rules) ImageStoreMax() (int64, bool) {
 	if r.ImageStore.Max == nil {
 		return 0, false
@@ -61,7 +60,7 @@ func ruleImages(r Rules, report reporter) {
 		refs []string
 	}{{"images", r.Images}, {"blocked_images", r.BlockedImages}} {
 		for i, ref := range l.refs {
-			// What stands before the * may end where no reference could.
+			// The text before the * can end where a reference cannot.
 			if p, star := strings.CutSuffix(ref, "*"); star && (p == "" || validImage(p+"x")) {
 				continue
 			}
@@ -80,7 +79,7 @@ func ruleImages(r Rules, report reporter) {
 	}
 }
 
-// validImage knows the letters of a reference, for the beginning of one.
+// validImage checks the characters of a reference, or of its beginning.
 func validImage(s string) bool {
 	if s == "" || len(s) > maxImageName || !alnum(s[0]) || strings.Contains(s, "//") || strings.Contains(s, "..") {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// InfoOf is what a caller may know of the rules before it asks for anything.
+// InfoOf returns what a caller can learn about the rules before any other request.
 func InfoOf(caller Caller, rules Rules) api.Info {
 	text, _ := rules.Names.template()
 	profiles := slices.DeleteFunc(Profiles(rules), func(name string) bool { return !caller.Scope.permitsProfile(name) })

@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of what a request puts into the sandbox.
+// Limits of what a request puts into the sandbox.
 const (
 	maxPath      = 4095
 	maxMounts    = 64
@@ -17,23 +17,23 @@ const (
 	maxFileBytes = 32 << 20
 )
 
-// reservedTargets are paths inside that Cloche itself mounts. They and all
-// below them can hold nothing of a request's.
+// reservedTargets returns the paths inside that Cloche itself mounts. A request cannot put anything
+// there or below.
 func reservedTargets() []string {
 	return []string{"/proc", "/sys", "/dev", "/.cloche", "/.cloche-trust"}
 }
 
-// writableInside are the places that stay writable under a read-only root.
+// writableInside returns the paths that stay writable under a read-only root.
 func writableInside() []string { return []string{"/tmp", "/dev/shm"} }
 
-// within is true when p is dir or lies below it. Both are clean and absolute,
-// so /a holds /a/b and not /ab.
+// within reports whether p is dir or below it. Both are clean and absolute, so /a contains /a/b and
+// not /ab.
 func within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
-// cleanAbs checks one path of a request and returns it clean. An element ".."
-// is refused, not resolved: what it means depends on symlinks.
+// cleanAbs checks one path of a request and returns it clean. It refuses an element "..", because
+// its meaning depends on symlinks.
 func cleanAbs(field, p string) (string, *api.Error) {
 	const hint = "write an absolute path such as \"/srv/data\", without \"..\""
 	switch {
@@ -54,13 +54,13 @@ func cleanAbs(field, p string) (string, *api.Error) {
 	return path.Clean(p), nil
 }
 
-// windowsPath is true for what begins with a drive letter and for UNC names.
+// windowsPath reports whether a path begins with a drive letter or is a UNC name.
 func windowsPath(p string) bool {
 	drive := len(p) >= 2 && p[1] == ':' && (p[0]|0x20) >= 'a' && (p[0]|0x20) <= 'z'
 	return drive || strings.HasPrefix(p, `\\`)
 }
 
-// cleanTarget is cleanAbs for a path at which something is put inside.
+// cleanTarget is cleanAbs for a path at which something is put into the sandbox.
 func cleanTarget(field, p string) (string, *api.Error) {
 	p, err := cleanAbs(field, p)
 	if err != nil {
@@ -110,7 +110,7 @@ func checkCwd(d *decision) *api.Error {
 	return err
 }
 
-// checkMounts judges the targets; the sources are checkHostDirs's.
+// checkMounts judges the targets. checkHostDirs judges the sources.
 func checkMounts(d *decision) *api.Error {
 	if n := len(d.spec.Mounts); n > maxMounts {
 		return tooLarge("mounts", "there are %d mounts", n).WithHint("at most %d", maxMounts)
@@ -168,8 +168,8 @@ func checkFiles(d *decision) *api.Error {
 	return nil
 }
 
-// checkWritable refuses a file that would have to be written where the sandbox
-// has nothing writable: the deepest mount that holds it decides.
+// checkWritable refuses a file that would have to be written to a read-only place. The deepest
+// mount that contains it decides.
 func (d *decision) checkWritable(field, p string) *api.Error {
 	w := d.spec.Workspace
 	where, readOnly := "the root", *d.spec.ReadOnlyRoot

@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// The fields of a request that locks, clamps and reports name.
+// Fields of a request that locks, clamps and reports name.
 const (
 	fieldCPUs              = "limits.cpus"
 	fieldMemory            = "limits.memory_bytes"
@@ -31,14 +31,13 @@ const (
 	fieldMountsReadOnly    = "mounts.read_only"
 )
 
-// bounds are all that a limit can be: those of the sandbox, and those of the
-// workspace that is made for it.
+// bounds are the values of all limits: those of the sandbox, and those of its new workspace.
 type bounds struct {
 	api.Limits
 	WorkspaceBytes, WorkspaceInodes int64
 }
 
-// bounds are the ones of the request as it stands.
+// bounds returns the values of the request in its present state.
 func (d *decision) bounds() bounds {
 	return bounds{d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes}
 }
@@ -47,17 +46,17 @@ func (d *decision) setBounds(b bounds) {
 	d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes = b.Limits, b.WorkspaceBytes, b.WorkspaceInodes
 }
 
-// limit is one of the limits, so that every rule on limits is written once.
-// Values are float64: each has a hard bound far below 2^53, so none is rounded.
+// limit describes one limit, so that the rules on limits exist once. Values are float64: each has a
+// hard limit far below 2^53, so none is rounded.
 type limit struct {
 	field string
 	// key is its name in the policy file.
 	key string
-	// enforced is its name in an engine's report; empty when Cloche enforces
-	// it itself, whatever the engine.
+	// enforced is its name in an engine's report. It is empty if Cloche enforces it itself on
+	// every engine.
 	enforced string
-	// least is the smallest value that can work, hard the largest that is
-	// accepted even without a ceiling.
+	// least is the smallest useful value, and hard the largest that is accepted even without a
+	// ceiling.
 	least, hard float64
 	get         func(*bounds) float64
 	set         func(*bounds, float64)
@@ -68,15 +67,15 @@ type limit struct {
 // maxTimeoutMS keeps a timeout far from overflowing a time.Duration.
 const maxTimeoutMS = 366 * 24 * 3600 * 1000
 
-// limits are all of them, which nobody changes.
+// limits returns all limits. They are never changed.
 func limits() []limit { return allLimits() }
 
-// allLimits are made once: every decision goes through them several times.
+// allLimits is computed once, because every decision uses it several times.
 var allLimits = sync.OnceValue(func() []limit {
 	return slices.Concat(machineLimits(), storageLimits(), timeLimits())
 })
 
-// machineLimits are of what the machine has once for all.
+// machineLimits returns the limits on resources of the whole machine.
 func machineLimits() []limit {
 	return []limit{
 		{
@@ -110,7 +109,7 @@ func machineLimits() []limit {
 	}
 }
 
-// storageLimits are of places to write to that are a sandbox's own.
+// storageLimits returns the limits on writable places of a sandbox.
 func storageLimits() []limit {
 	return []limit{
 		{
@@ -144,7 +143,7 @@ func storageLimits() []limit {
 	}
 }
 
-// timeLimits are of how long something lasts, and of what is kept of it.
+// timeLimits returns the limits on durations and on kept output.
 func timeLimits() []limit {
 	return []limit{
 		{
@@ -185,7 +184,7 @@ func value[T ~int64 | ~float64](p *T) (float64, bool) {
 	return float64(*p), true
 }
 
-// millis rounds up: a timeout of less than a millisecond is not unlimited.
+// millis rounds up, because a timeout of less than a millisecond is not unlimited.
 func millis(p *Duration) (float64, bool) {
 	if p == nil {
 		return 0, false
@@ -193,8 +192,8 @@ func millis(p *Duration) (float64, bool) {
 	return math.Ceil(float64(*p) / float64(time.Millisecond)), true
 }
 
-// lowerDefault makes the default of p fit under its ceiling. A default of zero
-// is unlimited, and no ceiling allows that.
+// lowerDefault lowers the default of p to its ceiling. A default of zero is unlimited and exceeds
+// every ceiling.
 func (l limit) lowerDefault(p *profile) {
 	ceiling := l.get(&p.ceilings)
 	if v := l.get(&p.defaults); ceiling > 0 && (v == 0 || v > ceiling) {
@@ -202,7 +201,7 @@ func (l limit) lowerDefault(p *profile) {
 	}
 }
 
-// check says what is wrong with a value that was asked for.
+// check returns what is wrong with a requested value.
 func (l limit) check(field string, v float64) *api.Error {
 	switch {
 	case math.IsNaN(v) || v < 0:
@@ -218,8 +217,8 @@ func (l limit) check(field string, v float64) *api.Error {
 	return nil
 }
 
-// fit brings one asked value under the ceiling of p: unchanged, clamped, or
-// refused. Zero counts as asked for unlimited where unlimited is true.
+// fit compares a requested value with the ceiling of p: it is unchanged, clamped or refused. If
+// unlimited is true, zero is a request for unlimited.
 func (l limit) fit(p *profile, field string, v float64, unlimited bool) (float64, *api.Adjustment, *api.Error) {
 	ceiling := l.get(&p.ceilings)
 	if ceiling == 0 || v <= ceiling && (v > 0 || !unlimited) {
@@ -237,7 +236,7 @@ func (l limit) fit(p *profile, field string, v float64, unlimited bool) (float64
 	return 0, nil, e.WithHint("ask for at most %s; the smallest rule that would allow it is %s", l.format(ceiling), l.ceilingRule(p, v))
 }
 
-// ceilingRule is the smallest rule that would allow v.
+// ceilingRule returns the smallest rule that would allow v.
 func (l limit) ceilingRule(p *profile, v float64) string {
 	s := l.format(v)
 	if v == 0 {
@@ -248,8 +247,8 @@ func (l limit) ceilingRule(p *profile, v float64) string {
 	return "`profiles: {" + yamlString(p.name) + ": {ceilings: {" + l.key + ": " + s + "}}}`"
 }
 
-// checkLimits validates the asked limits, holds them against the ceilings and
-// fills in the defaults.
+// checkLimits validates the requested limits, compares them with the ceilings and fills in the
+// defaults.
 func checkLimits(d *decision) *api.Error {
 	asked := d.bounds()
 	granted := asked
@@ -294,8 +293,8 @@ func checkLimits(d *decision) *api.Error {
 	return nil
 }
 
-// fitMemory keeps what is memory within the memory: a default is lowered, so
-// that filling it is an error in the sandbox and not its end.
+// fitMemory keeps the limits of in-memory storage below the memory limit. It lowers a default, so
+// that filling the storage is an error in the sandbox and does not end it.
 func fitMemory(asked, granted *bounds) *api.Error {
 	memory := granted.MemoryBytes
 	if memory == 0 {
@@ -316,8 +315,8 @@ func fitMemory(asked, granted *bounds) *api.Error {
 	return nil
 }
 
-// checkEnforcement compares the limits with what the engine can do: a demanded
-// one must be enforced, a built-in default is left out and reported.
+// checkEnforcement compares the limits with what the engine can enforce. A demanded limit must be
+// enforced. A built-in default that cannot be is dropped and reported.
 func checkEnforcement(d *decision) *api.Error {
 	granted := d.bounds()
 	for _, l := range limits() {
@@ -327,12 +326,12 @@ func checkEnforcement(d *decision) *api.Error {
 		}
 		can := d.engine.Enforces[l.enforced]
 		if can.OK || l.field == fieldDisk && *d.spec.ReadOnlyRoot {
-			continue // of a root without a layer nothing is to be held
+			continue // a root without a layer has nothing to limit
 		}
 		reason := can.Reason
 		switch {
 		case !d.caller.Operator:
-			// The reason may name paths of the host.
+			// The reason may contain paths of the host.
 			reason = "the operator sees why"
 		case reason == "":
 			reason = "the engine reports no support for it"

@@ -8,8 +8,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// applyLocks overwrites every locked field with the profile's value and reports
-// what that changed. What the request left out is not a change.
+// applyLocks sets every locked field to the profile's value and reports what that changed. A field
+// that the request did not set does not count as changed.
 func applyLocks(d *decision) *api.Error {
 	for _, field := range d.profile.locked {
 		rule := ruleName(d.profile.name, "locked", field)
@@ -48,7 +48,7 @@ func (d *decision) lockBool(field string, v *bool, want bool, rule string) {
 	}
 }
 
-// lockEgress leaves the profile's list. What the request narrows stays narrowed.
+// lockEgress sets the profile's list. Restrictions of the request stay.
 func (d *decision) lockEgress(rule string) {
 	e := d.spec.Egress
 	if e == nil {
@@ -67,7 +67,7 @@ func (d *decision) lockEgress(rule string) {
 	e.Allow, e.Ask = nil, false
 }
 
-// lockLimit takes the asked limit away, so that the default is filled in.
+// lockLimit removes the requested limit, so that the default is filled in.
 func (d *decision) lockLimit(field, rule string) {
 	for _, l := range limits() {
 		if l.field != field {
@@ -83,7 +83,7 @@ func (d *decision) lockLimit(field, rule string) {
 	}
 }
 
-// lockable says which fields a profile may lock.
+// lockable reports which fields a profile can lock.
 func lockable(field string) bool {
 	switch field {
 	case fieldNetwork, fieldEgress, fieldImage, fieldReadOnlyRoot, fieldWorkspaceReadOnly, fieldMountsReadOnly:
@@ -103,7 +103,7 @@ func isLimit(field string) bool {
 
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// bounded is a caller's value in a record: as it is when short and plain.
+// bounded returns a caller's value for a record. It is unchanged if it is short and plain.
 func bounded(s string) string {
 	if q := show(s); len(s) > maxShown || len(q) != len(s)+2 {
 		return q

@@ -9,8 +9,8 @@ const FieldWorkspaceSockets = "workspace.dir.sockets"
 // FieldMountSockets names those in a mount, by its place in the request.
 func FieldMountSockets(i int) string { return at("mounts", i) + ".sockets" }
 
-// checkMountSockets tells of directories of the host in which the engine does not keep
-// programs from unix sockets.
+// checkMountSockets reports directories of the host in which the engine does not prevent programs
+// from using unix sockets.
 func checkMountSockets(d *decision) *api.Error {
 	tell := func(field string, readOnly bool) {
 		key := api.EnforcesMountSockets

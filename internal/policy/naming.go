@@ -15,27 +15,27 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// NameRule says how sandboxes get their names from who asks for them.
+// NameRule says how sandboxes get their names from the identity of requests.
 type NameRule struct {
-	// Template is the name with variables, such as "{launcher_type}_{launcher_id}",
-	// of requests that bring an identity and no template of their own. Variables are
-	// launcher_type, launcher_id, sender_id, query_id, global, and those that the
-	// identity brings; one without a value is "unknown".
+	// Template is the name with variables, such as "{launcher_type}_{launcher_id}". It applies to
+	// requests with an identity and no template of their own. The variables are launcher_type,
+	// launcher_id, sender_id, query_id, global, and those of the identity. A variable without a
+	// value is "unknown".
 	Template string `yaml:"template"`
-	// Force makes the template that of every create, exec and process start of every
-	// caller, the operator too. A request that names another sandbox is refused.
+	// Force applies the template to every create, exec and process start of every caller, the
+	// operator included. A request that names another sandbox is refused.
 	Force bool `yaml:"force"`
-	// AllowShared grants names in which nothing tells who asks.
+	// AllowShared allows names that do not depend on the identity.
 	AllowShared bool `yaml:"allow_shared"`
 }
 
-// The rules of names, as refusals call them.
+// Rules of names in refusals.
 const (
 	ruleForcedName = "names.force"
 	ruleSharedName = "names.allow_shared"
 )
 
-// Bounds of a template and an identity.
+// Limits of a template and an identity.
 const (
 	maxTemplate      = 256
 	maxTemplateVars  = 16
@@ -45,7 +45,7 @@ const (
 	maxVariableValue = 4096
 )
 
-// The variables that are the identity's own.
+// Variables that the identity always has.
 const (
 	varLauncherType = "launcher_type"
 	varLauncherID   = "launcher_id"
@@ -54,13 +54,13 @@ const (
 	varGlobal       = "global"
 )
 
-// What stands where there is no value.
+// Replacements for missing values.
 const (
 	unknownValue = "unknown"
 	queryValue   = "query"
 )
 
-// template is the one of requests that bring none, with its rule.
+// template returns the template of requests without one, with its rule.
 func (n NameRule) template() (text, rule string) {
 	if n.Template != "" {
 		return n.Template, "names.template"
@@ -68,8 +68,8 @@ func (n NameRule) template() (text, rule string) {
 	return api.DefaultNameTemplate, byBuiltin
 }
 
-// checkName names the sandbox: by the operator's forced template, by the request,
-// or by a template and the identity of the request.
+// checkName sets the name of the sandbox: by the operator's forced template, by the request, or by
+// a template and the identity of the request.
 func checkName(d *decision) *api.Error {
 	s := &d.spec
 	if err := checkIdentity("identity", s.Identity); err != nil {
@@ -114,24 +114,23 @@ func checkName(d *decision) *api.Error {
 	return nil
 }
 
-// outsideScope refuses a sandbox other than the one that the forced template names.
+// outsideScope refuses a sandbox other than the one that the forced template selects.
 func outsideScope(field, asked, name string) *api.Error {
 	return denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", show(asked), show(name)).
 		WithHint("name no sandbox, or that one; the identity of the request says which it is")
 }
 
-// Target is the sandbox that an exec or the start of a process is for. Only
-// DecideTarget makes one.
+// Target is the sandbox of an exec or a process start. Only DecideTarget returns one.
 type Target struct {
 	ref, asked string
 	forced     bool
 	tenant     string
 }
 
-// DecideTarget says which sandbox a request is for: ref, an id or a name, or
-// api.RefByNaming and what the request says of who asks; where the operator
-// forces a template, the one that it names. The error is always a *api.Error.
-// Nothing that runs inside has a part in it.
+// DecideTarget returns which sandbox a request is for: ref, which is an ID or a name, or for
+// api.RefByNaming the sandbox that the identity of the request selects. If the operator forces a
+// template, it is the one that the template selects. The error is always a *api.Error. Nothing that
+// runs inside a sandbox influences it.
 func DecideTarget(ref string, asked api.Naming, caller Caller, rules Rules) (Target, error) {
 	if err := checkIdentity("identity", asked.Identity); err != nil {
 		return Target{}, err
@@ -158,10 +157,10 @@ func DecideTarget(ref string, asked api.Naming, caller Caller, rules Rules) (Tar
 	return t, nil
 }
 
-// Ref is what to look the sandbox up by.
+// Ref returns the ID or name by which to look up the sandbox.
 func (t Target) Ref() string { return t.ref }
 
-// Check says whether the sandbox that was found is the one that is meant.
+// Check checks whether the sandbox that was found is the intended one.
 func (t Target) Check(sb api.Sandbox) error {
 	if !t.forced {
 		return nil
@@ -175,9 +174,8 @@ func (t Target) Check(sb api.Sandbox) error {
 	return nil
 }
 
-// Missing is the error for a sandbox that was looked up and is not there. One that
-// the caller named, and that could not be the one of the template, is outside
-// whether it exists or not.
+// Missing returns the error for a sandbox that was not found. If the caller named a sandbox that
+// the template cannot select, the error is the same whether it exists or not.
 func (t Target) Missing(err error) error {
 	if t.forced && api.CodeOf(err) == api.CodeNotFound && t.asked != api.RefByNaming && t.asked != t.ref {
 		return outsideScope("sandbox", t.asked, t.ref)
@@ -185,8 +183,8 @@ func (t Target) Missing(err error) error {
 	return err
 }
 
-// RunNaming refuses a one-shot that says twice whose sandbox it is: spec says what
-// the new one is called, and the program runs in no other.
+// RunNaming refuses a one-shot with two identities: spec names the new sandbox, and the program
+// runs in no other.
 func RunNaming(req api.RunRequest) error {
 	if req.Exec.NameTemplate == "" && req.Exec.Identity == nil {
 		return nil
@@ -195,7 +193,7 @@ func RunNaming(req api.RunRequest) error {
 		WithHint("set identity and name_template in spec: the program runs in the sandbox that is made")
 }
 
-// nameOf is the name that a template gives to who asks; an empty one is the
+// nameOf returns the name that a template gives to an identity. An empty template is the
 // operator's.
 func nameOf(text string, id *api.Identity, rule NameRule) (string, *api.Error) {
 	field := "name_template"
@@ -215,7 +213,7 @@ func nameOf(text string, id *api.Identity, rule NameRule) (string, *api.Error) {
 	return t.name(values), nil
 }
 
-// checkIdentity bounds what a name is made of.
+// checkIdentity limits the values of an identity.
 func checkIdentity(field string, id *api.Identity) *api.Error {
 	if id == nil {
 		return nil
@@ -265,15 +263,15 @@ func variableHint() string {
 	return "use 1 to " + strconv.Itoa(maxVariableName) + " of letters, digits and '_', beginning with no digit"
 }
 
-// nameTemplate is a template that was read: text, variable, text, …, text.
+// nameTemplate is a parsed template: text, variable, text, …, text.
 type nameTemplate struct {
 	source string
 	texts  []string // one more than variables
 	vars   []string
 }
 
-// parseTemplate reads a template. A variable is a plain name in braces: there is no
-// way to write what a value is to look like, and nothing is evaluated.
+// parseTemplate parses a template. A variable is a plain name in braces. There is no syntax for
+// formats, and nothing is evaluated.
 func parseTemplate(field, source string) (nameTemplate, *api.Error) {
 	wrong := func(format string, args ...any) (nameTemplate, *api.Error) {
 		e := api.Invalid(field, format, args...)
@@ -309,14 +307,15 @@ func parseTemplate(field, source string) (nameTemplate, *api.Error) {
 	}
 }
 
-// nameValue is what a variable becomes.
+// nameValue is the value of a variable.
 type nameValue struct {
 	text string
-	// given: somebody said it. missing: nobody did, and nothing stands for it.
+	// given means that the identity has a value. missing means that it has none and no other
+	// value replaces it.
 	given, missing bool
 }
 
-// values are those of the variables. An empty value is none.
+// values returns the values of the variables. An empty value counts as missing.
 func (t nameTemplate) values(id *api.Identity) []nameValue {
 	if id == nil {
 		id = &api.Identity{}
@@ -336,7 +335,7 @@ func (t nameTemplate) values(id *api.Identity) []nameValue {
 		case varGlobal:
 			out[i] = nameValue{text: varGlobal}
 			continue
-		default: // none of the above, whatever the caller's own say
+		default: // any other variable, from the caller's own values
 			text = id.Variables[name]
 		}
 		switch {
@@ -351,14 +350,14 @@ func (t nameTemplate) values(id *api.Identity) []nameValue {
 	return out
 }
 
-// shared is true for values of which something is missing and nothing was given:
-// everybody whom nothing is known of would have the same name.
+// shared reports whether a value is missing and none was given: all callers with an unknown
+// identity would get the same name.
 func shared(values []nameValue) bool {
 	return slices.ContainsFunc(values, func(v nameValue) bool { return v.missing }) &&
 		!slices.ContainsFunc(values, func(v nameValue) bool { return v.given })
 }
 
-// wants are the variables that would tell who asks.
+// wants returns the variables that would distinguish callers.
 func (t nameTemplate) wants() []string {
 	var out []string
 	for _, v := range t.vars {
@@ -369,10 +368,10 @@ func (t nameTemplate) wants() []string {
 	return out
 }
 
-// name is the text with its values where nothing else can have the same: values of
-// small letters, digits and '-', apart from each other by a '_'. All else gets what
-// can be read of it, a '.', and a digest of template and values; no name without a
-// digest has a '.', so that the two never meet. The form of an id is a digest's case too.
+// name returns the text with its values if no other values can give the same text: values of
+// lower-case letters, digits and '-', separated by a '_'. Other values become their readable part,
+// a '.', and a digest of template and values. A name without a digest has no '.', so the two kinds
+// never collide. A text in the form of an ID also gets a digest.
 func (t nameTemplate) name(values []nameValue) string {
 	var b strings.Builder
 	plain := true
@@ -397,11 +396,11 @@ func plainValue(s string) bool {
 // digestLen is the length of a digest in a name.
 const digestLen = 26
 
-// nameDigits is an alphabet of digests.
+// nameDigits is the alphabet of digests.
 var nameDigits = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// digest is of everything that a name is made of; each part has its length, so that
-// no two lists of parts are the same bytes.
+// digest covers everything that determines a name. Each part is preceded by its length, so two
+// different lists of parts never give the same bytes.
 func (t nameTemplate) digest(values []nameValue) string {
 	h := sha256.New()
 	put := func(kind byte, text string) {
@@ -422,8 +421,7 @@ func (t nameTemplate) digest(values []nameValue) string {
 	return nameDigits.EncodeToString(h.Sum(nil)[:16])
 }
 
-// readable is for people: the letters and digits of a name, as many as there is
-// room for.
+// readable returns the letters and digits of a name, for people, as many as fit.
 func readable(s string) string {
 	const room = api.MaxNameLen - digestLen - 1
 	var b strings.Builder
@@ -448,7 +446,7 @@ func readable(s string) string {
 	return cmp.Or(strings.TrimRight(b.String(), "-_"), "n")
 }
 
-// ruleNames is a check of the policy file.
+// ruleNames checks the name rules of the policy file.
 func ruleNames(r Rules, report reporter) {
 	if r.Names.Template == "" {
 		return
@@ -458,7 +456,7 @@ func ruleNames(r Rules, report reporter) {
 	}
 }
 
-// shadowedNames warns of templates that tell callers apart less than they seem to.
+// shadowedNames warns of templates that distinguish callers less than expected.
 func shadowedNames(r Rules, report reporter) {
 	text, _ := r.Names.template()
 	t, err := parseTemplate("names.template", text)

@@ -15,18 +15,18 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Override sets one key over what the policy file says.
+// Override sets one key and takes precedence over the policy file.
 type Override struct {
-	// Name is what the setting is called where it stands, for messages.
+	// Name is the name of the setting at its source, for messages.
 	Name string
-	// Path are the keys, from the outermost.
+	// Path is the list of keys, outermost first.
 	Path []string
-	// Text is the value: of a list, values with commas between them or a YAML list; of
-	// keys with values, YAML; of all else, itself.
+	// Text is the value. For a list it is comma-separated values or a YAML list, for a map it is
+	// YAML, and for other types it is the value itself.
 	Text string
 }
 
-// KnownKey says whether there is a key of this path.
+// KnownKey reports whether a key with this path exists.
 func KnownKey(path []string) bool {
 	_, ok := typeAt(path)
 	return ok
@@ -49,9 +49,9 @@ func typeAt(path []string) (reflect.Type, bool) {
 	return t, len(path) > 0
 }
 
-// ParseRulesOver reads a policy file as ParseRules does, and sets keys over it. What
-// is wrong with the file is told as ParseRules tells it; what is wrong with the rest
-// names the setting and the key. Overrides of keys that do not exist are left out.
+// ParseRulesOver parses a policy file as ParseRules does, and then applies overrides. Errors in the
+// file are reported as in ParseRules. Other errors name the setting and the key. Overrides of
+// unknown keys are ignored.
 func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	rules, err := ParseRules(data)
 	if err != nil || len(over) == 0 {
@@ -61,7 +61,7 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	if err != nil {
 		return Rules{}, err
 	}
-	// JSON is YAML in which every text is quoted, so that none becomes something else.
+	// JSON is YAML in which every text is quoted, so no text changes its type.
 	text, err := json.Marshal(merged)
 	if err != nil {
 		return Rules{}, api.Invalid("", "the settings over the policy file cannot be read: %w", err)
@@ -70,7 +70,7 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	if len(d.errors) == 0 {
 		return d.rules, nil
 	}
-	e := *d.errors[0].err // of a place in no file
+	e := *d.errors[0].err // it has no position in a file
 	for _, o := range over {
 		if key := strings.Join(o.Path, "."); e.Field == key || strings.HasPrefix(e.Field, key+".") || strings.HasPrefix(e.Field, key+"[") {
 			e.Message = o.Name + ": " + e.Message
@@ -80,8 +80,8 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	return Rules{}, &e
 }
 
-// merge is the document with the overrides in it. As in readDocument, a decoder that
-// panics is a refusal.
+// merge returns the document with the overrides applied. As in readDocument, a panic of the decoder
+// becomes an error.
 func merge(data []byte, over []Override) (out map[string]any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -124,8 +124,8 @@ func merge(data []byte, over []Override) (out map[string]any, err error) {
 	return out, nil
 }
 
-// value reads the text as a value of a type; it is not set where it is empty and the
-// key is a quota or has keys below it.
+// value parses the text as a value of a type. It is not set if the text is empty and the key is a
+// quota or a map.
 func (o Override) value(t reflect.Type) (v any, set bool, err error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -154,7 +154,8 @@ func (o Override) value(t reflect.Type) (v any, set bool, err error) {
 	return scalarText(t, text), true, nil
 }
 
-// scalarText is text as a value of a type, or as it is, which its key then refuses.
+// scalarText parses text as a value of a type. If that fails it returns the text, which the key
+// then refuses.
 func scalarText(t reflect.Type, text string) any {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -174,17 +175,17 @@ func scalarText(t reflect.Type, text string) any {
 	return text
 }
 
-// KeyValue is one key that is set, for people to read.
+// KeyValue is one key that is set, for display.
 type KeyValue struct {
 	// Key is its path.
 	Key   string
 	Value any
-	// Over is the Name of the Override that set it; empty is the file.
+	// Over is the Name of the Override that set it. Empty is the file.
 	Over string
 }
 
-// KeysSet are the keys that a file and its overrides set, in order. What ParseRulesOver
-// refuses has none. Credentials in values are hidden.
+// KeysSet returns the keys that a file and its overrides set, in order. It returns none if
+// ParseRulesOver refuses the input. Credentials in values are hidden.
 func KeysSet(data []byte, over []Override) ([]KeyValue, error) {
 	if _, err := ParseRulesOver(data, over); err != nil {
 		return nil, err
@@ -217,7 +218,7 @@ func KeysSet(data []byte, over []Override) ([]KeyValue, error) {
 	return out, nil
 }
 
-// shown is a value without what may be a credential in it.
+// shown returns a value without possible credentials.
 func shown(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -235,7 +236,7 @@ func shown(v any) any {
 		for k, e := range v {
 			out[k] = shown(e)
 			if argv, ok := e.([]any); ok && k == "exec" && len(argv) > 1 {
-				out[k] = []any{argv[0], "…"} // a command's arguments may hold what it logs in with
+				out[k] = []any{argv[0], "…"} // the arguments of a command may contain credentials
 			}
 		}
 		return out

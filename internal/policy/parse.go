@@ -9,13 +9,13 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// maxRules is the largest policy file, in bytes.
+// maxRules is the maximum size of a policy file, in bytes.
 const maxRules = 1 << 20
 
-// ParseRules reads a policy file: one YAML document, in which an unknown or
-// repeated key is an error, and so is any value that Decide could not use. An
-// empty file is the zero Rules. The error is always a *api.Error whose Field
-// is the path of the key; of several it is the first in the file.
+// ParseRules parses a policy file, which is one YAML document. An unknown key, a duplicate key and
+// every value that Decide could not use is an error. An empty file gives the zero Rules. The error
+// is always a *api.Error whose Field is the path of the key. If there are several, it is the first
+// one in the file.
 func ParseRules(data []byte) (Rules, error) {
 	d := readDocument(data)
 	if len(d.errors) > 0 {
@@ -24,10 +24,10 @@ func ParseRules(data []byte) (Rules, error) {
 	return d.rules, nil
 }
 
-// reporter is told what is wrong with a rule.
+// reporter is called with each error of a rule.
 type reporter func(*api.Error)
 
-// ruleChecks are the checks of what a file says, once it can be read.
+// ruleChecks returns the checks of the values in a file.
 func ruleChecks() []func(Rules, reporter) {
 	return []func(Rules, reporter){ruleVersion, ruleEngine, ruleNames, ruleAudit, ruleImages, ruleMounts, ruleEndpoints, ruleCounts, ruleTenants, ruleProfiles, ruleDefaults, ruleEgress, ruleSecrets, ruleSkills}
 }
@@ -48,7 +48,7 @@ func ruleEngine(r Rules, report reporter) {
 	}
 }
 
-// engineName reports what cannot be the name of an engine.
+// engineName reports an invalid name of an engine.
 func engineName(field, name string, report reporter) {
 	if name != "" && (!api.ValidName(name) || name == "fake") {
 		report(api.Invalid(field, "engine %s cannot be chosen", show(name)).
@@ -157,9 +157,8 @@ func limitFields() []string {
 	return out
 }
 
-// ruleLimits checks the values that a rule sets and that each default fits
-// under its ceiling: a contradiction is told when the file is read, not when a
-// request meets it.
+// ruleLimits checks the values that a rule sets, and that each default is at most its ceiling. A
+// contradiction is reported when the file is read, and not when a request is decided.
 func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
 	resolved, _ := resolveProfile(name, r)
 	for _, l := range limits() {
@@ -184,7 +183,7 @@ func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
 	}
 }
 
-// checkRuled says what is wrong with a limit that a rule sets.
+// checkRuled returns what is wrong with a limit that a rule sets.
 func checkRuled(l limit, path string, v float64) *api.Error {
 	if math.IsInf(v, 0) {
 		return api.Invalid(path, "%s is infinite", path).WithHint("write 0 for no limit")

@@ -8,14 +8,14 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of the rules of one mount: each is made of a mount, and of one for every
+// Limits of the rules of one mount. Each rule becomes a mount, and needs another mount for every
 // directory above it.
 const (
 	maxPathRules = 64
 	maxRuleDepth = 32
 )
 
-// strength orders accesses, weakest first.
+// strength orders access levels, weakest first.
 func strength(a api.PathAccess) int {
 	switch a {
 	case api.AccessRead:
@@ -33,7 +33,7 @@ func weaker(a, b api.PathAccess) api.PathAccess {
 	return b
 }
 
-// accessOf is the access of a mount that has no rules.
+// accessOf returns the access of a mount without rules.
 func accessOf(readOnly bool) api.PathAccess {
 	if readOnly {
 		return api.AccessRead
@@ -49,8 +49,8 @@ func wireRules(rules []PathRule) []api.PathRule {
 	return out
 }
 
-// cleanPathRules checks the rules of a mount whose access is base, and returns
-// them sorted, so that what is above comes first, without those that say nothing.
+// cleanPathRules checks the rules of a mount whose access is base. It returns them sorted, with
+// parents first, and without rules that have no effect.
 func cleanPathRules(field string, base api.PathAccess, rules []api.PathRule) ([]api.PathRule, *api.Error) {
 	if n := len(rules); n > maxPathRules {
 		return nil, tooLarge(field, "%s has %d rules", field, n).WithHint("at most %d", maxPathRules)
@@ -109,11 +109,10 @@ func cleanRelative(field, p string) (string, *api.Error) {
 	return path.Clean(p), nil
 }
 
-// below is true when p lies below dir. Both are relative and clean.
+// below reports whether p is below dir. Both are relative and clean.
 func below(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
-// accessAt is the access to p, relative and clean: the longest rule that holds
-// it decides.
+// accessAt returns the access to p, relative and clean. The longest rule that contains it decides.
 func accessAt(base api.PathAccess, rules []api.PathRule, p string) api.PathAccess {
 	longest := -1
 	for _, r := range rules {
@@ -124,11 +123,11 @@ func accessAt(base api.PathAccess, rules []api.PathRule, p string) api.PathAcces
 	return base
 }
 
-// simplify sorts rules and leaves out those that say what holds without them.
+// simplify sorts rules and removes those without effect.
 func simplify(base api.PathAccess, rules []api.PathRule) []api.PathRule {
 	slices.SortFunc(rules, func(a, b api.PathRule) int { return strings.Compare(a.Path, b.Path) })
 	var out []api.PathRule
-	for _, r := range rules { // what is above stands before
+	for _, r := range rules { // parents come first
 		if accessAt(base, out, path.Dir(r.Path)) != r.Access {
 			out = append(out, r)
 		}
@@ -136,8 +135,7 @@ func simplify(base api.PathAccess, rules []api.PathRule) []api.PathRule {
 	return out
 }
 
-// stricter combines two sets of rules on one mount: at every path the weaker
-// access holds.
+// stricter combines two sets of rules on one mount. The weaker access applies at every path.
 func stricter(base api.PathAccess, a, b []api.PathRule) []api.PathRule {
 	var all []api.PathRule
 	seen := map[string]bool{}
@@ -151,8 +149,8 @@ func stricter(base api.PathAccess, a, b []api.PathRule) []api.PathRule {
 	return simplify(base, all)
 }
 
-// grantedAccess is what the rules of the operator's grants leave of real, which they
-// hold: the access to the directory itself and the rules below it.
+// grantedAccess returns what the rules of the operator's grants allow for real: the access to the
+// directory itself and the rules below it.
 func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 	type grant struct {
 		base  api.PathAccess
@@ -207,7 +205,7 @@ func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 	return base, simplify(base, rules)
 }
 
-// checkPathRules judges what the request says of paths in its mounts, as text.
+// checkPathRules judges the syntax of the request's path rules.
 func checkPathRules(d *decision) *api.Error {
 	w := d.spec.Workspace
 	var err *api.Error
@@ -223,8 +221,8 @@ func checkPathRules(d *decision) *api.Error {
 	return nil
 }
 
-// checkReach refuses what would be mounted where a rule lets nobody in, and so
-// where nothing can be mounted. It comes when all rules are known.
+// checkReach refuses a mount at a path where a rule denies access, because nothing can be mounted
+// there. It runs when all rules are known.
 func checkReach(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if err := d.reach("workspace.path", w.Path); err != nil {
@@ -263,8 +261,8 @@ func (d *decision) reach(field, target string) *api.Error {
 	return nil
 }
 
-// checkGlobs refuses patterns: none of the engines can enforce one while a
-// process runs, and one that only some ways into a sandbox would respect is none.
+// checkGlobs refuses patterns. No engine can enforce one while a process runs, and a pattern that
+// only some access paths enforce would give no protection.
 func checkGlobs(d *decision) *api.Error {
 	for i, m := range d.spec.Mounts {
 		if len(m.Globs) > 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Permit is a granted request. Only Decide makes a valid one; the zero value
-// permits nothing. It is immutable and safe for concurrent use.
+// Permit is a granted request. Only Decide returns a valid one. The zero value permits nothing. It
+// is immutable and safe for concurrent use.
 type Permit struct {
 	valid      bool
 	spec       api.SandboxSpec
@@ -35,65 +35,65 @@ type Permit struct {
 
 // HostDir is one directory of the host that a Permit grants.
 type HostDir struct {
-	// Asked is the path in the request, Real the one that was judged: mount Real,
-	// following no symlink, and check that Dev and Ino are still the same.
+	// Asked is the path in the request, and Real the path that was judged. Mount Real without
+	// following symlinks, and check that Dev and Ino are unchanged.
 	Asked, Real string
 	Target      string
 	ReadOnly    bool
 	OwnerUID    int
 	Dev, Ino    uint64
-	// Missing is what has to be made of Real, with OwnerUID as its owner: then Dev
-	// and Ino are of the directory above it.
+	// Missing is the part of Real to create, with OwnerUID as its owner. In that case Dev and Ino
+	// belong to the directory above it.
 	Missing string
 }
 
-// Quota is how many sandboxes may be live; 0 is unlimited. Decide has compared
-// it with the counts in Facts; who adds the sandbox to the list of live ones
-// compares again in the same critical section.
+// Quota is the maximum number of live sandboxes; 0 is unlimited. Decide has compared it with the
+// counts in Facts. The code that adds the sandbox to the list of live ones must compare again in
+// the same critical section.
 type Quota struct {
 	Total, Tenant int
-	// rule is the one that bounds the tenant.
+	// rule is the rule that limits the tenant.
 	rule string
 }
 
-// Valid is false for a Permit that Decide did not make.
+// Valid reports whether Decide returned p.
 func (p Permit) Valid() bool { return p.valid }
 
-// Spec is what was granted: every default filled in but Name and User, paths
-// cleaned, limits that are not enforced at zero. The contents of Files are
-// shared with the request; all else is the caller's to change.
+// Spec returns what was granted: with defaults filled in except Name and User, with clean paths,
+// and with zero for limits that are not enforced. The contents of Files are shared with the
+// request. The caller can change everything else.
 func (p Permit) Spec() api.SandboxSpec { return cloneSpec(p.spec) }
 
-// Limits are the ones in force; zero is none.
+// Limits returns the limits in force; zero is no limit.
 func (p Permit) Limits() api.Limits { return p.spec.Limits }
 
-// Tenant owns the sandbox.
+// Tenant returns the owner of the sandbox.
 func (p Permit) Tenant() string { return p.tenant }
 
-// Profile is the name of the profile in force.
+// Profile returns the name of the profile in force.
 func (p Permit) Profile() string { return p.spec.Profile }
 
-// Engine is the name of the engine to use, never "auto".
+// Engine returns the name of the engine to use. It is never "auto".
 func (p Permit) Engine() string { return p.engine }
 
-// Tier is how strong that engine's isolation is.
+// Tier returns the isolation strength of that engine.
 func (p Permit) Tier() api.Tier { return p.tier }
 
-// Demanded lists the limits that must be enforced or the create must fail,
-// because the request or a rule of the operator set them: "limits.pids".
+// Demanded returns the limits, such as "limits.pids", that the request or a rule of the operator
+// set. If one cannot be enforced, the create must fail.
 func (p Permit) Demanded() []string { return slices.Clone(p.demanded) }
 
-// Adjusted lists every value that a lock or a clamp changed.
+// Adjusted returns every value that a lock or a clamp changed.
 func (p Permit) Adjusted() []api.Adjustment { return slices.Clone(p.adjusted) }
 
-// Unenforced lists default limits that the engine cannot enforce here.
+// Unenforced returns default limits that the engine cannot enforce here.
 func (p Permit) Unenforced() []api.Unenforced { return slices.Clone(p.unenforced) }
 
-// Mounts are the granted directories of the host, in the order of Spec.Mounts.
+// Mounts returns the granted directories of the host, in the order of Spec.Mounts.
 func (p Permit) Mounts() []HostDir { return slices.Clone(p.mounts) }
 
-// WorkspaceDir is the granted host directory of the workspace; false when the
-// workspace is private or named.
+// WorkspaceDir returns the granted host directory of the workspace, or false if the workspace is
+// private or named.
 func (p Permit) WorkspaceDir() (HostDir, bool) {
 	if p.workspace == nil {
 		return HostDir{}, false
@@ -101,30 +101,30 @@ func (p Permit) WorkspaceDir() (HostDir, bool) {
 	return *p.workspace, true
 }
 
-// Image is the granted image.
+// Image returns the granted image.
 func (p Permit) Image() ImageGrant { return p.image }
 
-// WithoutPull is p for an image that has been fetched: what is here is used.
+// WithoutPull returns p for an image that has been pulled: the stored image is used.
 func (p Permit) WithoutPull() Permit {
 	p.image.Pull = api.PullNever
 	return p
 }
 
-// CwdOpen is true when the working directory is the image's, where it has one:
-// then Spec has the workspace's path, for an image that has none.
+// CwdOpen reports whether the working directory is the image's, if the image sets one. Spec then
+// has the workspace's path, for an image that sets none.
 func (p Permit) CwdOpen() bool { return p.cwdOpen }
 
-// Quota bounds how many sandboxes may be live.
+// Quota returns the maximum number of live sandboxes.
 func (p Permit) Quota() Quota { return p.quota }
 
-// Settings are what DecideExec needs to know of the sandbox.
+// Settings returns what DecideExec needs to know about the sandbox.
 func (p Permit) Settings() Settings {
 	s := Settings{
 		Ref: p.spec.Name, Tenant: p.tenant, Profile: p.spec.Profile, Env: maps.Clone(p.spec.Env), User: p.spec.User,
 		Cwd: p.spec.Cwd, Limits: p.spec.Limits,
 	}
 	if p.cwdOpen {
-		s.Cwd = "" // the sandbox's, which its image may decide
+		s.Cwd = "" // the sandbox's, which can depend on its image
 	}
 	return s
 }

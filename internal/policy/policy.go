@@ -1,7 +1,9 @@
-// Package policy decides what a caller gets: a request, the caller and the
-// operator's rules go in; a Permit, without which nothing starts, or a refusal
-// that names its rule comes out. It is pure: what must be known of the machine
-// is gathered before and handed in as Facts.
+// Package policy decides requests. From a request, its caller and the operator's rules, [Decide]
+// returns a [Permit], without which nothing starts, or a refusal that names its rule. Other
+// operations have their own functions, such as [DecideExec] and [Authorize].
+//
+// The package does no I/O. What it must know about the machine is collected first and passed in as
+// [Facts].
 package policy
 
 import (
@@ -11,94 +13,91 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Request is what is to be decided, with what was found out about it.
+// Request is a request to decide, with the facts about it.
 type Request struct {
 	Spec  api.SandboxSpec
 	Facts Facts
-	// Held says that a connection holds the sandbox.
+	// Held means that a connection holds the sandbox.
 	Held bool
-	// Setup is what may leave the sandbox before what Spec says of that is put in
-	// force; nil is the same.
+	// Setup is the egress during setup, before the egress of Spec takes effect. Nil means that
+	// both are the same.
 	Setup *api.EgressPolicy
 }
 
-// Facts are what I/O found out before the decision. Paths says which host
-// paths they must cover.
+// Facts are what was found out before the decision. Paths returns which host paths they must cover.
 type Facts struct {
 	// Dirs has one entry for each path that Paths returned.
 	Dirs map[string]DirFact
-	// Mounts are those of the host, in the order of mounting; empty where the system has
-	// no list of them.
+	// Mounts are the mounts of the host, in the order of mounting. It is empty if the system has
+	// no such list.
 	Mounts []HostMount
-	// Recursive: what is mounted below a directory is seen with it.
+	// Recursive means that mounts below a directory are visible together with it.
 	Recursive bool
-	// Home is the real path of Cloche's home, which no sandbox may see; empty
-	// when there is none.
+	// Home is the real path of Cloche's home directory, which no sandbox may see. It is empty if
+	// there is none.
 	Home string
-	// UserHome is the real path of the home directory of the user that Cloche
-	// runs as; empty when it has none.
+	// UserHome is the real path of the home directory of the user that runs Cloche. It is empty
+	// if the user has none.
 	UserHome string
-	// SocketDirs are directories that hold a socket by which the caller would be more
-	// than a sandbox: Cloche's own and those of the engines' daemons.
+	// SocketDirs are directories with sockets that would give a sandbox more rights: Cloche's own
+	// and those of engine daemons.
 	SocketDirs []string
-	// Engines are the reports of all engines of this build; "auto" takes the
-	// first that is usable and strong enough.
+	// Engines are the reports of all engines of this build. "auto" uses the first one that is
+	// usable and strong enough.
 	Engines []api.EngineReport
-	// Image is what is here of the image that ImageOf names.
+	// Image is what is stored of the image that ImageOf returns.
 	Image ImageFact
-	// Skills are those that the request names, or all of the caller's tenant where it
-	// asks for all, by name.
+	// Skills are the skills that the request names or, if it requests all, those of the caller's
+	// tenant, by name.
 	Skills []SkillFact
-	// Windows: the host is one of Windows. Dirs has what WindowsPaths returned, and Real
-	// is as that host writes it.
+	// Windows means that the host runs Windows. Dirs has what WindowsPaths returned, and Real is
+	// in that host's syntax.
 	Windows bool
-	// HardQuota says whether the kernel can hold a workspace to its bounds here.
+	// HardQuota says whether the kernel can enforce size limits of workspaces here.
 	HardQuota api.Enforcement
-	// Projects says that it does so by project quotas of the home's filesystem, at no
-	// cost worth a word.
+	// Projects means that it does so with project quotas of the home directory's filesystem, at
+	// negligible cost.
 	Projects bool
-	// Workspace is the named workspace that the request is about, if it exists.
+	// Workspace is the named workspace of the request, if it exists.
 	Workspace *api.WorkspaceInfo
-	// Snapshot is what Spec.Snapshot names, if there is such a one; whether the caller
-	// sees it is for policy to say.
+	// Snapshot is the snapshot that Spec.Snapshot names, if it exists. Policy decides whether the
+	// caller sees it.
 	Snapshot *api.Snapshot
-	// Secrets says that the values of secrets can be had here.
+	// Secrets means that the values of secrets are available here.
 	Secrets bool
-	// NoLayers says why no layered workspace can be made here; nil is that one can.
+	// NoLayers says why layered workspaces are not possible here. It is nil if they are.
 	NoLayers *api.Error
-	// NoApproval says why nobody can be asked here; nil is that somebody can.
+	// NoApproval says why connections cannot be held for approval here. It is nil if they can.
 	NoApproval *api.Error
-	// NoInterception says why no TLS can be opened here; nil is that it can.
+	// NoInterception says why TLS cannot be intercepted here. It is nil if it can.
 	NoInterception *api.Error
-	// Live counts the live sandboxes of all tenants, LiveTenant the caller's.
+	// Live counts the live sandboxes of all tenants, and LiveTenant those of the caller's tenant.
 	Live       int
 	LiveTenant int
 }
 
-// DirFact is what is known of one path of the host. The zero value is a path
-// that does not exist or cannot be read.
+// DirFact is what is known about one path of the host. The zero value is a path that does not exist
+// or cannot be read.
 type DirFact struct {
 	Exists bool
-	// Real is the path with every symlink resolved; of a path that does not exist,
-	// that of the deepest directory above it that does, which the other fields
-	// then describe.
+	// Real is the path with every symlink resolved. For a path that does not exist, it is the
+	// deepest existing directory above it, and the other fields describe that directory.
 	Real string
-	// Missing is what does not exist below Real, where it is known that all of it
-	// could be made.
+	// Missing is the part below Real that does not exist, if all of it can be created.
 	Missing string
 	// Dir is true for a directory.
 	Dir      bool
 	OwnerUID int
-	// Dev and Ino identify what was seen, so that whoever opens Real later can
-	// tell that it is still the same. Policy only passes them on.
+	// Dev and Ino identify what was examined, so that the code that opens Real later can check
+	// that it is still the same. Policy only passes them on.
 	Dev, Ino uint64
-	// Mount is the ID of the mount through which Real is seen; 0 where it is not known.
+	// Mount is the ID of the mount through which Real is visible, or 0 if it is not known.
 	Mount int
-	// Private is what was found in the directory that a sandbox does not get with it.
+	// Private lists what was found in the directory and is hidden from the sandbox.
 	Private []PrivatePath
 }
 
-// decision is the work sheet of one Decide. Each step reads and completes it.
+// decision is the state of one Decide. Each step reads and completes it.
 type decision struct {
 	facts  Facts
 	held   bool
@@ -106,7 +105,7 @@ type decision struct {
 	rules  Rules
 	// spec becomes what is granted.
 	spec api.SandboxSpec
-	// demanded holds the limits that were asked for or set by a rule.
+	// demanded holds the limits that were requested or set by a rule.
 	demanded   map[string]bool
 	adjusted   []api.Adjustment
 	unenforced []api.Unenforced
@@ -117,35 +116,34 @@ type decision struct {
 	workspace  *HostDir
 	snapshot   *api.Snapshot
 	granted    WorkspaceGrant
-	// rootBytes is the root's part of the disk.
+	// rootBytes is the root's share of the disk.
 	rootBytes int64
 	image     ImageGrant
 	grants    []api.PolicyGrant
-	// What cleanBlocked, namedRoots, realRoots and moved return, once asked.
+	// Cached results of cleanBlocked, namedRoots, realRoots and moved.
 	allBlocked, allNamed, allReal []string
 	allMoved                      map[string]string
-	// free are built-in blocked paths that do not count.
+	// free are built-in blocked paths that are not blocked here.
 	free []string
-	// cwdOpen: neither the request nor a workspace of its own says where to work.
+	// cwdOpen means that neither the request nor its own workspace sets the working directory.
 	cwdOpen bool
 	egress  *EgressGrant
-	// setup is Request.Setup, and first what is granted of it.
+	// setup is Request.Setup, and later what is granted of it.
 	setup *api.EgressPolicy
 	first *EgressGrant
-	// endpoints are in the order of the spec's.
+	// endpoints are in the order of the spec.
 	endpoints []EndpointGrant
 	secrets   []SecretGrant
 }
 
-// step is one named check. The name is the Rule of a denial that names no
-// narrower one.
+// step is one named check. Its name is the Rule of a denial without a more specific rule.
 type step struct {
 	name string
 	do   func(*decision) *api.Error
 }
 
-// steps is every check, in order: first what the request can be, then what it
-// may have, then what this machine can do. Later steps rely on earlier ones.
+// steps returns every check in order: first whether the request is valid, then what it is allowed,
+// then what this machine can do. Later steps rely on earlier ones.
 func steps() []step {
 	return []step{
 		{"enabled", checkEnabled},
@@ -192,10 +190,9 @@ func steps() []step {
 	}
 }
 
-// Decide grants a request, with every default filled in, or says why not. The
-// error is always a *api.Error. Decide changes none of its arguments, and
-// the same arguments always give the same answer; deciding a granted spec again
-// grants it unchanged.
+// Decide grants a request, with defaults filled in, or returns why not. The error is always a
+// *api.Error. Decide changes none of its arguments, and the same arguments always give the same
+// answer. Deciding a granted spec again grants it unchanged.
 func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
 	p, err := begin(req, caller, rules).finish(func(string, *api.Error) {})
 	if err != nil {
@@ -204,7 +201,7 @@ func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
 	return p, nil
 }
 
-// begin lays out the work sheet of one decision.
+// begin returns the initial state of one decision.
 func begin(req Request, caller Caller, rules Rules) *decision {
 	return &decision{
 		facts:    req.Facts,
@@ -217,7 +214,7 @@ func begin(req Request, caller Caller, rules Rules) *decision {
 	}
 }
 
-// finish does every step until one refuses, and tells done of each.
+// finish runs the steps until one refuses, and calls done for each.
 func (d *decision) finish(done func(step string, err *api.Error)) (Permit, *api.Error) {
 	for _, s := range steps() {
 		err := s.do(d)
@@ -257,8 +254,8 @@ func (d *decision) adjust(field, asked, used, rule string) {
 	d.adjusted = append(d.adjusted, api.Adjustment{Field: field, Asked: asked, Used: used, Rule: rule})
 }
 
-// cloneSpec copies everything that a step may change. The contents of files
-// are shared: no step writes to them.
+// cloneSpec copies everything that a step may change. The contents of files are shared, because no
+// step writes to them.
 func cloneSpec(s api.SandboxSpec) api.SandboxSpec {
 	s.Env = maps.Clone(s.Env)
 	s.Labels = maps.Clone(s.Labels)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of a managed process.
+// Limits of a managed process.
 const (
 	maxProcessName = 128
 	maxReadyLog    = 1024
@@ -19,15 +19,15 @@ const (
 	minReadyPause  = 10 * time.Millisecond
 )
 
-// ProcessPermit is a granted start of a managed process. Only DecideProcess
-// makes a valid one; it is immutable and safe for concurrent use.
+// ProcessPermit is a granted start of a managed process. Only DecideProcess returns a valid one. It
+// is immutable and safe for concurrent use.
 type ProcessPermit struct {
 	ExecPermit
 	spec api.ProcessSpec
 }
 
-// Spec is what was granted of restart, readiness, input and output, every
-// default filled in. Its program is the ExecPermit's.
+// Spec returns what was granted for restart, readiness, input and output, with defaults filled in.
+// The program is in the ExecPermit.
 func (p ProcessPermit) Spec() api.ProcessSpec {
 	s := p.spec
 	if s.Restart != nil {
@@ -39,9 +39,9 @@ func (p ProcessPermit) Spec() api.ProcessSpec {
 	return s
 }
 
-// DecideProcess grants the start of one managed process in a sandbox with these
-// settings, or says why not. The error is always a *api.Error. The sandbox's
-// timeout is one of execs: a managed process has none that was not asked for.
+// DecideProcess grants the start of one managed process in a sandbox with these settings, or
+// returns why not. The error is always a *api.Error. The sandbox's timeout applies only to execs: a
+// managed process has a timeout only if the request sets one.
 func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules) (ProcessPermit, error) {
 	if err := NoOutputChars(spec.ExecRequest); err != nil {
 		return ProcessPermit{}, err
@@ -60,7 +60,7 @@ func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules
 	}
 	out := ProcessPermit{ExecPermit: exec, spec: spec}
 	out.spec.ExecRequest = exec.req
-	out.spec = out.Spec() // what is filled in is not the caller's
+	out.spec = out.Spec() // a copy, so that the caller's spec is unchanged
 	for _, check := range []func(*api.ProcessSpec) *api.Error{processName, processOutput, processRestart, processReady} {
 		if err := check(&out.spec); err != nil {
 			return ProcessPermit{}, err

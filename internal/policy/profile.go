@@ -13,14 +13,14 @@ import (
 type profile struct {
 	name     string
 	defaults bounds
-	// ceilings are the most that is granted; zero is none.
+	// ceilings are the maximum values; zero is no ceiling.
 	ceilings bounds
-	// ruled holds the limits whose default, ceiling or lock a rule of the operator set,
+	// ruled holds the limits whose default, ceiling or lock is set by a rule of the operator,
 	// with the name of that rule.
 	ruled map[string]string
-	// raised are the limits whose ceiling a rule set.
+	// raised are the limits whose ceiling is set by a rule.
 	raised map[string]bool
-	// engine is what "auto" means in it; empty is what it means elsewhere.
+	// engine is the engine for "auto" in this profile. Empty uses the general setting.
 	engine            string
 	image             string
 	network           string
@@ -29,17 +29,17 @@ type profile struct {
 	mountsReadOnly    bool
 	locked            []string
 	clamp             []string
-	// egress is what its sandboxes have that ask for nothing, and may ask for;
-	// egressRuled says that a rule of the operator sets it.
+	// egress is the default egress of its sandboxes and what they can request. egressRuled means
+	// that a rule of the operator sets it.
 	egress       []EgressItem
 	egressRuled  bool
 	egressDeny   []EgressItem
 	egressLimits EgressLimitRule
-	// liftsWorkspace: a rule says that private workspaces have no bound.
+	// liftsWorkspace means that a rule removes the limit of private workspaces.
 	liftsWorkspace bool
 }
 
-// The values of profile.network and of the request's network.
+// Values of profile.network and of the request's network.
 const (
 	networkNone = api.NetworkNone
 	networkOn   = api.NetworkOn
@@ -50,14 +50,14 @@ const (
 	gib = 1 << 30
 )
 
-// builtinNames are the names of the built-in profiles.
+// builtinNames returns the names of the built-in profiles.
 func builtinNames() []string {
 	return []string{api.DefaultProfile, "default", "offline_readonly", "network_basic", "network_extended"}
 }
 
-// builtinProfile makes a built-in profile; false when there is none of that name. It
-// is made anew for each caller, so that nobody can change it. Limits of hardware have
-// one generous ceiling for all: it stops typing errors and is the operator's to lower.
+// builtinProfile returns a built-in profile, or false if there is none of that name. Each call
+// returns a new value, so that it can be changed safely. Hardware limits have one generous ceiling
+// for all profiles, which catches typing errors. The operator can lower it.
 func builtinProfile(name string) (profile, bool) {
 	p := profile{
 		name: name,
@@ -100,15 +100,14 @@ func builtinProfile(name string) (profile, bool) {
 	return p, true
 }
 
-// Profiles lists the names of every profile that the rules leave or add, sorted.
+// Profiles returns the names of all profiles under the rules, sorted.
 func Profiles(rules Rules) []string {
 	names := slices.AppendSeq(builtinNames(), maps.Keys(rules.Profiles))
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// resolveProfile finds a profile and applies the rules to it; false when there
-// is none of that name.
+// resolveProfile returns a profile with the rules applied, or false if there is none of that name.
 func resolveProfile(name string, rules Rules) (profile, bool) {
 	if name == "" {
 		name = cmp.Or(rules.Defaults.Profile, api.DefaultProfile)
@@ -186,14 +185,13 @@ func setBool(to, from *bool) {
 	}
 }
 
-// ruleName is how refusals and adjustments call a part of a profile: the path
-// of the key that would change it.
+// ruleName returns the name of a part of a profile in refusals and adjustments: the path of the key
+// that would change it.
 func ruleName(profile string, parts ...string) string {
 	return "profiles." + profile + "." + strings.Join(parts, ".")
 }
 
-// ceilingBy is what sets a ceiling: a key of the file, or the profile as it is
-// built in.
+// ceilingBy returns what sets a ceiling: a key of the file, or the built-in profile.
 func (p *profile) ceilingBy(l limit) string {
 	if p.raised[l.field] {
 		return ruleName(p.name, "ceilings", l.key)
@@ -224,7 +222,7 @@ func checkProfile(d *decision) *api.Error {
 	return nil
 }
 
-// profileBy is what a profile is made by.
+// profileBy returns what defines a profile.
 func (r Rules) profileBy(name string) string {
 	if _, changed := r.Profiles[name]; changed {
 		return "profiles." + name

@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Bounds of a program.
+// Limits of a program.
 const (
 	maxProgramCommands = 256
 	maxProgramFiles    = 4096
@@ -25,14 +25,14 @@ const (
 // ProgramPlan is a granted program: what each of its phases runs.
 type ProgramPlan struct {
 	Setup, PostSetup, Run, Score []api.ExecRequest
-	// Handlers has the commands of each.
+	// Handlers has the commands of each handler.
 	Handlers [][]api.ExecRequest
 	Channels []api.ProcessSpec
-	// Declared is how long all of it may take that has a bound.
+	// Declared is the sum of all timeouts.
 	Declared time.Duration
 }
 
-// CheckProgram says what is wrong with a program whatever its sandbox is.
+// CheckProgram returns what is wrong with a program in any sandbox.
 func CheckProgram(s api.ProgramSpec) error {
 	for _, check := range []func(api.ProgramSpec) *api.Error{programSandbox, programPhases, programHandlers, programFiles, programOutputs} {
 		if err := check(s); err != nil {
@@ -61,7 +61,7 @@ func programSandbox(s api.ProgramSpec) *api.Error {
 	return checkLabelMap(s.Labels)
 }
 
-// checkLabelMap is what labels of anything are held to.
+// checkLabelMap checks labels.
 func checkLabelMap(labels map[string]string) *api.Error {
 	return checkLabels(&decision{spec: api.SandboxSpec{Labels: labels}})
 }
@@ -192,9 +192,9 @@ func programPath(field, p string) *api.Error {
 	return err
 }
 
-// DecideProgram grants what a program does in a sandbox with these settings, or says why
-// not: every command of every phase, before the first begins. left is how long the
-// sandbox will live; 0 is without end.
+// DecideProgram grants what a program does in a sandbox with these settings, or returns why not. It
+// decides every command of every phase before the first one begins. left is the sandbox's remaining
+// lifetime; 0 is no limit.
 func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Caller, rules Rules) (ProgramPlan, error) {
 	d := programDecision{spec: s, in: in, caller: caller, rules: rules}
 	for _, p := range []struct {
@@ -238,7 +238,7 @@ func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Ca
 	return d.plan, nil
 }
 
-// HandlerTimeout is how long a program waits for a handler.
+// HandlerTimeout returns how long a program waits for a handler.
 func HandlerTimeout(h api.ProgramHandler) time.Duration {
 	if h.TimeoutMS == 0 {
 		return api.DefaultHandlerTimeoutMS * time.Millisecond
@@ -256,7 +256,7 @@ type programDecision struct {
 
 func (d *programDecision) declare(t time.Duration) { d.plan.Declared += t }
 
-// env is the program's with another over it.
+// env returns the program's environment, overridden by another one.
 func (d *programDecision) env(over map[string]string) map[string]string {
 	if len(d.spec.Env) == 0 {
 		return maps.Clone(over)
@@ -266,7 +266,7 @@ func (d *programDecision) env(over map[string]string) map[string]string {
 	return out
 }
 
-// commands are the execs of a phase.
+// commands returns the execs of a phase.
 func (d *programDecision) commands(field, phase string, p api.ProgramPhase) ([]api.ExecRequest, error) {
 	var out []api.ExecRequest
 	for i, c := range p.Commands {
@@ -290,7 +290,7 @@ func (d *programDecision) commands(field, phase string, p api.ProgramPhase) ([]a
 		req.TimeoutMS = &timeout
 		permit, err := DecideExec(req, d.in, d.caller, d.rules)
 		if err != nil && !asked {
-			// What was not asked for is what the sandbox allows.
+			// A timeout that was not requested is the sandbox's.
 			req.TimeoutMS = nil
 			permit, err = DecideExec(req, d.in, d.caller, d.rules)
 		}
@@ -303,7 +303,7 @@ func (d *programDecision) commands(field, phase string, p api.ProgramPhase) ([]a
 	return out, nil
 }
 
-// fieldBelow puts the field of an error below another.
+// fieldBelow prefixes the field of an error with another field.
 func fieldBelow(field string, err error) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
@@ -323,8 +323,7 @@ func NoProgram(id string) *api.Error {
 	return api.Errorf(api.CodeNotFound, "there is no program %s", show(id)).WithHint("`cloche program ls` lists the ones that exist")
 }
 
-// SeesProgram says whether a program of a tenant that was made with a profile exists for
-// caller.
+// SeesProgram reports whether the caller can see a program, by its tenant and profile.
 func SeesProgram(caller Caller, p api.Program) bool {
 	return SeesSandbox(caller, p.Tenant, p.Profile)
 }

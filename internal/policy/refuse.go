@@ -11,7 +11,7 @@ import (
 // maxShown is how many bytes of a caller's value a message repeats.
 const maxShown = 80
 
-// show quotes a caller's value for a message: printable, on one line, bounded.
+// show quotes a caller's value for a message: printable, on one line, with limited length.
 func show(s string) string {
 	if len(s) <= maxShown {
 		return strconv.Quote(s)
@@ -23,28 +23,28 @@ func show(s string) string {
 	return strconv.Quote(s[:cut]) + "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
-// denied is a refusal by policy. An empty rule becomes the name of the step.
+// denied returns a refusal by policy. An empty rule becomes the name of the step.
 func denied(rule, field, format string, args ...any) *api.Error {
 	e := api.Errorf(api.CodeDenied, format, args...)
 	e.Rule, e.Field = rule, field
 	return e
 }
 
-// tooLarge is a field over a limit of the server.
+// tooLarge returns the error for a field over a limit of the server.
 func tooLarge(field, format string, args ...any) *api.Error {
 	e := api.Errorf(api.CodeTooLarge, format, args...)
 	e.Field = field
 	return e
 }
 
-// unsupported is something that this build or engine cannot do.
+// unsupported returns the error for something that this build or engine cannot do.
 func unsupported(field, format string, args ...any) *api.Error {
 	e := api.Errorf(api.CodeUnsupported, format, args...)
 	e.Field = field
 	return e
 }
 
-// yamlString is s as a YAML scalar for the rule in a hint.
+// yamlString returns s as a YAML scalar for the rule in a hint.
 func yamlString(s string) string {
 	for _, r := range s {
 		if r < 0x80 && (r == '/' || r == '-' || r == '_' || r == '.' ||

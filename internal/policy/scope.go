@@ -7,20 +7,19 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Scope narrows what a caller may do; it never widens it. The zero value narrows
-// nothing.
+// Scope limits what a caller can do. It never adds rights. The zero value is no limit.
 type Scope struct {
-	// Verbs are the only ones; empty is all.
+	// Verbs are the only allowed operations. Empty is all.
 	Verbs []Verb
-	// Profiles are the only ones of sandboxes that are made or used; empty is all.
+	// Profiles are the only allowed profiles of sandboxes to create or use. Empty is all.
 	Profiles []string
 }
 
-// maxScope bounds each list of a scope.
+// maxScope is the maximum length of each list of a scope.
 const maxScope = 128
 
-// permits says whether the scope has a verb. What every caller may know of the
-// daemon is in every scope.
+// permits reports whether the scope allows an operation. Every scope allows the operations that are
+// open to every caller.
 func (s *Scope) permits(v Verb) bool {
 	return s == nil || len(s.Verbs) == 0 || v == VerbVersion || slices.Contains(s.Verbs, v)
 }
@@ -29,12 +28,11 @@ func (s *Scope) permitsProfile(name string) bool {
 	return s == nil || len(s.Profiles) == 0 || slices.Contains(s.Profiles, name)
 }
 
-// keyRule is how refusals call the scope of a key.
+// keyRule returns the name of a key's scope in refusals.
 func (c Caller) keyRule() string { return "key:" + c.Key }
 
-// AuthorizeVerb says whether the key that caller showed, if any, is for a verb. A
-// API server asks before it looks at anything else, so that a refusal says nothing of
-// what there is.
+// AuthorizeVerb checks whether the key of the caller, if it has one, allows an operation. An API
+// server calls it before anything else, so that a refusal does not reveal what exists.
 func AuthorizeVerb(caller Caller, verb Verb) error {
 	if caller.Scope.permits(verb) {
 		return nil
@@ -46,7 +44,7 @@ func AuthorizeVerb(caller Caller, verb Verb) error {
 	return e.WithHint("use a key that is; the smallest scope that would allow it is `cloche key create --tenant %s --verb %s`", caller.Tenant, verb)
 }
 
-// authorizeProfile keeps a key to its profiles.
+// authorizeProfile checks the profiles of a key.
 func authorizeProfile(caller Caller, profile string) *api.Error {
 	if caller.Scope.permitsProfile(profile) {
 		return nil
@@ -58,24 +56,24 @@ func authorizeProfile(caller Caller, profile string) *api.Error {
 // checkScope is a step of Decide.
 func checkScope(d *decision) *api.Error { return authorizeProfile(d.caller, d.profile.name) }
 
-// KeyPermit is a granted API key. Only DecideKey makes a valid one.
+// KeyPermit is a granted API key. Only DecideKey returns a valid one.
 type KeyPermit struct {
 	valid bool
 	spec  api.KeySpec
 }
 
-// Valid is false for a KeyPermit that DecideKey did not make.
+// Valid reports whether DecideKey returned p.
 func (p KeyPermit) Valid() bool { return p.valid }
 
-// Spec is what was granted: verbs written out, sorted, each once.
+// Spec returns what was granted, with verbs expanded, sorted and without duplicates.
 func (p KeyPermit) Spec() api.KeySpec {
 	s := p.spec
 	s.Verbs, s.Profiles = slices.Clone(s.Verbs), slices.Clone(s.Profiles)
 	return s
 }
 
-// DecideKey grants the operator a key, or says why not. A key is never the
-// operator's own: it has no verb that is the operator's only.
+// DecideKey grants the operator a new key, or returns why not. A key never has operator rights: it
+// cannot have a verb that is only for the operator.
 func DecideKey(spec api.KeySpec, caller Caller, rules Rules) (KeyPermit, error) {
 	if err := AuthorizeHost(caller, VerbCreateKey); err != nil {
 		return KeyPermit{}, err
@@ -159,8 +157,8 @@ func keyLife(s *api.KeySpec, _ Rules) *api.Error {
 	return nil
 }
 
-// ScopeOf is the scope of a key on record. Lists that were narrowed stay so: what
-// this build does not know of them permits nothing.
+// ScopeOf returns the scope of a recorded key. A limited list stays limited: an entry that this
+// build does not know permits nothing.
 func ScopeOf(k api.Key) *Scope {
 	if len(k.Verbs) == 0 && len(k.Profiles) == 0 {
 		return nil

@@ -10,27 +10,27 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// SecretRule is a secret that sandboxes may have, by its name. What its value is,
-// only the daemon knows that reads it.
+// SecretRule is a secret that sandboxes can use, by its name. Only the daemon that reads it knows
+// its value.
 type SecretRule struct {
-	// Name is what requests call it.
+	// Name is the name in requests.
 	Name string `yaml:"name"`
-	// From is where the value is read, whenever it is used.
+	// From is the source of the value. It is read at each use.
 	From SecretFrom `yaml:"from"`
-	// Hosts are those that the value may go to in the place of a placeholder: a name,
-	// or "*." before one for all below it, with a port where that is not 443.
+	// Hosts are the hosts to which the value can be sent in place of a placeholder: a name, or
+	// "*." followed by a name for all names below it, with a port if it is not 443.
 	Hosts []string `yaml:"hosts"`
-	// Mode is placeholder, which is the default, or env: the value itself is in the
-	// environment of processes; or either, and the request says which.
+	// Mode is placeholder (the default), env, which puts the value itself into the environment of
+	// processes, or either, which lets the request choose.
 	Mode string `yaml:"mode"`
-	// Tenants are the ones it is for; empty is every caller. The operator may use all.
+	// Tenants are the tenants that it is for. Empty is every caller. The operator can use all.
 	Tenants []string `yaml:"tenants"`
-	// Profiles are those of the sandboxes that may have it; empty is all.
+	// Profiles are the profiles of the sandboxes that can use it. Empty is all.
 	Profiles []string `yaml:"profiles"`
-	// Headers are the only ones in which a placeholder is replaced; empty is any.
+	// Headers are the only headers in which a placeholder is replaced. Empty is any header.
 	Headers []string `yaml:"headers"`
-	// Query lets a placeholder be replaced in the query of a request as well, where
-	// servers tend to write it into their logs.
+	// Query allows the replacement in the query of a request too. Servers often write queries to
+	// their logs.
 	Query bool `yaml:"query"`
 }
 
@@ -38,14 +38,14 @@ type SecretRule struct {
 type SecretFrom struct {
 	// Env is a variable of the daemon's own environment.
 	Env string `yaml:"env"`
-	// File is the absolute path of a file that belongs to the daemon's user and that
-	// nobody else can read.
+	// File is the absolute path of a file that belongs to the daemon's user and that no other
+	// user can read.
 	File string `yaml:"file"`
-	// Exec is a program with its arguments, by no shell, that writes the value.
+	// Exec is a program with its arguments, run without a shell, that writes the value.
 	Exec []string `yaml:"exec"`
 }
 
-// Kind is "env", "file" or "exec".
+// Kind returns "env", "file" or "exec".
 func (f SecretFrom) Kind() string {
 	switch {
 	case f.Env != "":
@@ -61,7 +61,7 @@ const (
 	maxSecrets = 64
 )
 
-// modes are those that a rule allows, the usual one first.
+// modes returns the modes that a rule allows, the default first.
 func (r SecretRule) modes() []api.SecretMode {
 	switch r.Mode {
 	case string(api.SecretEnv):
@@ -72,22 +72,22 @@ func (r SecretRule) modes() []api.SecretMode {
 	return []api.SecretMode{api.SecretPlaceholder}
 }
 
-// SecretGrant is a secret that a sandbox is to have.
+// SecretGrant is a granted secret of a sandbox.
 type SecretGrant struct {
 	Name string
-	// Env is the variable in which processes find it.
+	// Env is the environment variable of processes that holds it.
 	Env  string
 	Mode api.SecretMode
-	// Hosts, Headers and Query are the rule's, for placeholders.
+	// Hosts, Headers and Query are those of the rule, for placeholders.
 	Hosts   []string
 	Headers []string
 	Query   bool
 }
 
-// Secrets are the secrets of the sandbox, as they were asked for.
+// Secrets returns the secrets of the sandbox, in the order of the request.
 func (p Permit) Secrets() []SecretGrant { return slices.Clone(p.secrets) }
 
-// SecretsOf are the secrets that a caller may use.
+// SecretsOf returns the secrets that a caller can use.
 func SecretsOf(caller Caller, rules Rules) []api.Secret {
 	out := []api.Secret{}
 	for _, r := range rules.Secrets {
@@ -118,8 +118,8 @@ func (r SecretRule) isFor(c Caller) bool {
 	return c.Operator || len(r.Tenants) == 0 || slices.Contains(r.Tenants, c.Tenant)
 }
 
-// checkSecrets settles which secrets the sandbox gets. Whether a name that the
-// caller may not use is anybody else's is not told.
+// checkSecrets decides which secrets the sandbox gets. A refusal does not reveal whether another
+// tenant has a secret of that name.
 func checkSecrets(d *decision) *api.Error {
 	if n := len(d.spec.Secrets); n > maxSecrets {
 		return tooLarge("secrets", "%d secrets were asked for", n).WithHint("at most %d", maxSecrets)
@@ -155,7 +155,7 @@ func checkSecrets(d *decision) *api.Error {
 	return nil
 }
 
-// secretRule is the rule by which this caller may use a secret in this sandbox.
+// secretRule returns the rule that lets this caller use a secret in this sandbox.
 func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
 	if !api.ValidName(name) {
 		return SecretRule{}, api.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
@@ -174,8 +174,8 @@ func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
 	return r, nil
 }
 
-// secretMode settles how the secret gets to programs. One that could not be kept
-// to its hosts is refused.
+// secretMode decides how programs get the secret. It refuses a secret that could not be restricted
+// to its hosts.
 func (d *decision) secretMode(field string, use *api.SecretUse, r SecretRule) *api.Error {
 	modes := r.modes()
 	if use.Mode == "" {
@@ -202,7 +202,7 @@ func (d *decision) secretMode(field string, use *api.SecretUse, r SecretRule) *a
 	return nil
 }
 
-// variable is true for what every shell and program takes for the name of one.
+// variable reports whether every shell and program accepts s as a variable name.
 func variable(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c != '_' && (!alnum(c) || i == 0 && c <= '9') {
@@ -212,8 +212,8 @@ func variable(s string) bool {
 	return s != "" && len(s) <= maxEnvName
 }
 
-// TrustVariables are the variables by which programs find whom to trust, where TLS
-// is opened.
+// TrustVariables returns the variables in which programs look for trusted certificates, for
+// intercepted TLS.
 func TrustVariables() []string {
 	return []string{
 		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
@@ -221,8 +221,7 @@ func TrustVariables() []string {
 	}
 }
 
-// checkTrust tells of a variable of the caller's own that keeps programs from
-// trusting what is opened.
+// checkTrust reports a variable of the caller that prevents programs from trusting intercepted TLS.
 func checkTrust(d *decision) *api.Error {
 	opened := slices.ContainsFunc(d.secrets, func(g SecretGrant) bool { return g.Mode == api.SecretPlaceholder }) ||
 		Permit{first: d.first, egress: d.egress}.Opens()
@@ -239,7 +238,7 @@ func checkTrust(d *decision) *api.Error {
 	return nil
 }
 
-// ruleSecrets checks the list of secrets of a policy file.
+// ruleSecrets checks the secrets of a policy file.
 func ruleSecrets(r Rules, report reporter) {
 	if r.TLS.Roots != "" {
 		if _, err := ruleHostPath("tls.roots", r.TLS.Roots); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// shadowed warns of rules that change nothing: another one, or a fixed one of the
-// daemon, decides before them. Most often something else was meant.
+// shadowed warns of rules without effect: another rule, or a built-in one of the daemon, takes
+// precedence. Usually the operator meant something else.
 func shadowed(r Rules, report reporter) {
 	shadowedImages(r, report)
 	shadowedRegistries(r, report)
@@ -60,8 +60,8 @@ func shadowedImages(r Rules, report reporter) {
 	}
 }
 
-// coversImage says whether a pattern holds all that another does, as far as their
-// text tells.
+// coversImage reports whether a pattern matches everything that another matches, judged by their
+// text.
 func coversImage(wide, narrow string) bool {
 	prefix, open := strings.CutSuffix(wide, "*")
 	rest, star := strings.CutSuffix(narrow, "*")
@@ -131,7 +131,7 @@ func shadowedPaths(r Rules, report reporter) {
 	}
 }
 
-// blocksAllOf is the rule that leaves nothing of a directory free.
+// blocksAllOf returns the rule that blocks all of a directory.
 func blocksAllOf(blocked []blockedPath, root string) string {
 	for _, b := range blocked {
 		if !b.exact && within(root, b.path) {
@@ -141,8 +141,8 @@ func blocksAllOf(blocked []blockedPath, root string) string {
 	return inBlockedName(root)
 }
 
-// covers says whether a grant has all that another has. Rules on what is in a
-// directory are not compared.
+// covers reports whether a grant includes all of another one. Rules on the content of a directory
+// are not compared.
 func (m MountRule) covers(o MountRule) bool {
 	for _, t := range o.Tenants {
 		if len(m.Tenants) > 0 && !slices.Contains(m.Tenants, t) {

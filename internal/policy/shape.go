@@ -10,20 +10,19 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// shape finds every key that Rules do not have, that comes twice or has a value
-// of another kind, and notes where each key stands. The decoder would stop at the
-// first.
+// shape finds every key that is unknown, is a duplicate or has a value of the wrong type, and
+// records the position of each key. The decoder alone would stop at the first error.
 func (d *document) shape(path string, n ast.Node) { d.value(path, n, reflect.TypeFor[Rules]()) }
 
-// value holds one value against the type that it is read into.
+// value compares one value with the type that it is read into.
 func (d *document) value(path string, n ast.Node, t reflect.Type) {
 	optional := t.Kind() == reflect.Pointer
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if n == nil || n.Type() == ast.NullType {
-		// A list or a map without content is an empty one; where that is not the same as
-		// none, and for a single value, nothing says which is meant.
+		// A list or map without content is empty. If empty and absent differ, or for a single
+		// value, the meaning is ambiguous.
 		holds := t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t.Kind() == reflect.Slice && !optional
 		if !holds && !unsetByNull(path) {
 			d.wrong(path, n, "the key has no value, which is not the same as leaving it out")
@@ -65,7 +64,7 @@ func (d *document) value(path string, n ast.Node, t reflect.Type) {
 	}
 }
 
-// unsetByNull is true for quotas, where null means that there is none.
+// unsetByNull reports whether a key is a quota, for which null means no limit.
 func unsetByNull(path string) bool {
 	switch key := path[strings.LastIndexByte(path, '.')+1:]; key {
 	case "workspace", "workspace_inodes", "disk", "max":
@@ -75,7 +74,7 @@ func unsetByNull(path string) bool {
 	}
 }
 
-// mapping holds keys and values against a struct or a map.
+// mapping compares keys and values with a struct or a map.
 func (d *document) mapping(path string, n ast.Node, t reflect.Type) {
 	m, ok := n.(ast.MapNode)
 	if !ok {
@@ -102,7 +101,7 @@ func (d *document) mapping(path string, n ast.Node, t reflect.Type) {
 		}
 		if v := iter.Value(); v != nil && v.Type() != ast.NullType {
 			at = placeOf(v)
-			// A block of keys begins at its first.
+			// The position of a block of keys is its first key.
 			if _, block := v.(ast.MapNode); block {
 				at = placeOf(key)
 			}
@@ -112,7 +111,7 @@ func (d *document) mapping(path string, n ast.Node, t reflect.Type) {
 	}
 }
 
-// elemOf is the type of what a key holds.
+// elemOf returns the type of a key's value.
 func elemOf(t reflect.Type, name string) (reflect.Type, bool) {
 	if t.Kind() == reflect.Map {
 		return t.Elem(), true
@@ -125,7 +124,7 @@ func elemOf(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// keysOf are the keys of a part of the file.
+// keysOf returns the keys of a part of the file.
 func keysOf[T any]() []string { return keysOfType(reflect.TypeFor[T]()) }
 
 func keysOfType(t reflect.Type) []string {
@@ -138,7 +137,7 @@ func keysOfType(t reflect.Type) []string {
 	return out
 }
 
-// scalarOf holds one value against a type of one.
+// scalarOf compares one value with a scalar type.
 func (d *document) scalarOf(path string, n ast.Node, t reflect.Type) {
 	if _, ok := n.(ast.ScalarNode); !ok {
 		d.wrong(path, n, "one value is expected here")

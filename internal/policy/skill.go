@@ -10,33 +10,32 @@ import (
 )
 
 const (
-	// maxSkills is how many skills a sandbox has at most.
+	// maxSkills is the maximum number of skills of a sandbox.
 	maxSkills = 128
-	// ruleSigned and ruleSkillWrite are the keys of SkillRule that refuse.
+	// ruleSigned and ruleSkillWrite are the keys of SkillRule in refusals.
 	ruleSigned     = "skills.signed_by"
 	ruleSkillWrite = "skills.write"
-	// usualSkillBytes is what the skills of a tenant may occupy where nobody says.
+	// usualSkillBytes is the default limit of the disk space of a tenant's skills.
 	usualSkillBytes = gib
 )
 
 // SkillRule is about skills.
 type SkillRule struct {
-	// Write lets sandboxes have skills to write whose callers are not the operator.
+	// Write lets callers other than the operator have writable skills in sandboxes.
 	Write bool `yaml:"write"`
-	// SignedBy are public keys of minisign. With any, a sandbox has no skill but as one
-	// of them signed it, and none is changed in its place.
+	// SignedBy are minisign public keys. If there are any, sandboxes get only skills that one of
+	// them has signed, and skills cannot be changed in place.
 	SignedBy []string `yaml:"signed_by"`
-	// MaxBytesPerTenant bounds what the skills of each tenant occupy; 0 is 1GiB.
+	// MaxBytesPerTenant limits the disk space of each tenant's skills; 0 is 1GiB.
 	MaxBytesPerTenant Size `yaml:"max_bytes_per_tenant"`
 }
 
 // SkillFact is one skill of the caller's tenant.
 type SkillFact struct {
 	Name string
-	// Dir is its directory on the host, which no caller named.
+	// Dir is its directory on the host, which callers do not choose.
 	Dir DirFact
-	// SignedBy is the id of the key of the operator's that signed it as it is; empty is
-	// none.
+	// SignedBy is the ID of the operator's key that signed its present content, or empty.
 	SignedBy string
 }
 
@@ -54,7 +53,7 @@ func ruleSkills(r Rules, report reporter) {
 	}
 }
 
-// SkillBytes is what the skills of one tenant may occupy.
+// SkillBytes returns the limit of the disk space of one tenant's skills.
 func (r Rules) SkillBytes() int64 {
 	if r.Skills.MaxBytesPerTenant > 0 {
 		return int64(r.Skills.MaxBytesPerTenant)
@@ -62,7 +61,7 @@ func (r Rules) SkillBytes() int64 {
 	return usualSkillBytes
 }
 
-// DecideSkillChange says whether a skill may be changed in its place.
+// DecideSkillChange decides whether a skill can be changed in place.
 func DecideSkillChange(name string, rules Rules) error {
 	if len(rules.Skills.SignedBy) == 0 {
 		return nil
@@ -71,11 +70,10 @@ func DecideSkillChange(name string, rules Rules) error {
 		WithHint("remove it, and install an archive with what was signed")
 }
 
-// Skills are the granted skills, in the order of Spec.Skills.
+// Skills returns the granted skills, in the order of Spec.Skills.
 func (p Permit) Skills() []HostDir { return slices.Clone(p.skills) }
 
-// checkSkills settles which skills the sandbox has. What stands for all of them
-// becomes the names of those that there are.
+// checkSkills decides which skills the sandbox has. It expands AllSkills to the existing names.
 func checkSkills(d *decision) *api.Error {
 	d.allSkills()
 	if n := len(d.spec.Skills); n > maxSkills {
@@ -100,9 +98,8 @@ func checkSkills(d *decision) *api.Error {
 	return nil
 }
 
-// allSkills puts the names of all skills in the place of AllSkills, but those that
-// are named beside it. Of skills that are not signed as the operator wants it there
-// are none.
+// allSkills replaces AllSkills by the names of all skills, except those that are listed too. It
+// leaves out skills without a required signature.
 func (d *decision) allSkills() {
 	var out []api.SkillUse
 	named := map[string]bool{}

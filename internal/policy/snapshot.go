@@ -6,17 +6,17 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// What a tenant may keep of snapshots where the operator does not say.
+// Default limits of a tenant's snapshots.
 const (
 	usualSnapshots     = 100
 	usualSnapshotBytes = 32 * gib
 )
 
-// maxRootShare says how much of its memory a sandbox needs to take in the root of a
-// snapshot: its kernel holds each byte up to that many times while it starts.
+// maxRootShare is the factor between the root of a snapshot and the memory that a sandbox needs to
+// load it. Its kernel holds each byte up to that many times during the start.
 const maxRootShare = 3
 
-// SnapshotPermit is a granted snapshot. Only DecideSnapshot makes a valid one.
+// SnapshotPermit is a granted snapshot. Only DecideSnapshot returns a valid one.
 type SnapshotPermit struct {
 	valid     bool
 	request   api.SnapshotRequest
@@ -25,28 +25,28 @@ type SnapshotPermit struct {
 	bytesLeft int64
 }
 
-// Valid is false for a SnapshotPermit that DecideSnapshot did not make.
+// Valid reports whether DecideSnapshot returned p.
 func (p SnapshotPermit) Valid() bool { return p.valid }
 
-// Request is what was granted.
+// Request returns what was granted.
 func (p SnapshotPermit) Request() api.SnapshotRequest { return p.request }
 
-// Max is how many snapshots the tenant may have and what they may occupy. Who adds
-// this one compares in the same critical section.
+// Max returns how many snapshots the tenant can have and how much space they can use. The code that
+// adds this snapshot must compare in the same critical section.
 func (p SnapshotPermit) Max() (count int, bytes int64) { return p.maxCount, p.maxBytes }
 
-// BytesLeft is what this one may occupy.
+// BytesLeft returns the maximum size of this snapshot.
 func (p SnapshotPermit) BytesLeft() int64 { return p.bytesLeft }
 
-// SnapshotFacts are what the tenant of the sandbox keeps of snapshots.
+// SnapshotFacts are the present snapshots of the sandbox's tenant.
 type SnapshotFacts struct {
 	Tenant string
 	Count  int
 	Bytes  int64
 }
 
-// DecideSnapshot grants a snapshot or says why not. Whether the caller may use the
-// sandbox is Authorize's to say.
+// DecideSnapshot grants a snapshot or returns why not. Authorize decides whether the caller can use
+// the sandbox.
 func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, rules Rules) (SnapshotPermit, error) {
 	switch req.Scope {
 	case "", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot:
@@ -85,7 +85,7 @@ func NoSnapshot(ref string) *api.Error {
 	return e.WithHint("cloche snapshot ls lists the ones that exist")
 }
 
-// Snapshot is the snapshot that the sandbox begins with; false when there is none.
+// Snapshot returns the snapshot that the sandbox starts from, or false if there is none.
 func (p Permit) Snapshot() (api.Snapshot, bool) {
 	if p.snapshot == nil {
 		return api.Snapshot{}, false
@@ -93,8 +93,8 @@ func (p Permit) Snapshot() (api.Snapshot, bool) {
 	return *p.snapshot, true
 }
 
-// checkSnapshot judges the snapshot that a sandbox is to begin with. That its image
-// is the same is found out when the image is.
+// checkSnapshot judges the snapshot that a sandbox starts from. Whether its image is the same is
+// checked when the image is resolved.
 func checkSnapshot(d *decision) *api.Error {
 	if d.spec.Snapshot == "" {
 		return nil

@@ -9,43 +9,43 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// TenantRule has the limits of one tenant, each over the one for all tenants.
+// TenantRule has the limits of one tenant. Each overrides the limit for all tenants.
 type TenantRule struct {
-	// MaxSandboxes bounds its live sandboxes; 0 is unlimited.
+	// MaxSandboxes limits its live sandboxes; 0 is unlimited.
 	MaxSandboxes *int `yaml:"max_sandboxes"`
-	// MaxSnapshots and MaxSnapshotBytes bound its snapshots; 0 is the default.
+	// MaxSnapshots and MaxSnapshotBytes limit its snapshots; 0 is the default.
 	MaxSnapshots     *int  `yaml:"max_snapshots"`
 	MaxSnapshotBytes *Size `yaml:"max_snapshot_bytes"`
-	// MaxWorkspaces bounds its named workspaces; 0 is the default.
+	// MaxWorkspaces limits its named workspaces; 0 is the default.
 	MaxWorkspaces *int `yaml:"max_workspaces"`
-	// Rate bounds how often it asks.
+	// Rate limits its requests.
 	Rate *RateRule `yaml:"rate"`
-	// Egress is what it may ask for beside what all may, and its bounds.
+	// Egress is what it can request in addition to what all tenants can, and its limits.
 	Egress EgressPart `yaml:"egress"`
 }
 
-// RateRule bounds requests: so many in a time, and so many at once after a pause.
+// RateRule limits requests: a number in a period, and a burst after a pause.
 type RateRule struct {
-	// Requests is how many in each Per; 0 is unlimited.
+	// Requests is the number of requests in each Per; 0 is unlimited.
 	Requests int `yaml:"requests"`
-	// Per is one second where it is not said.
+	// Per is the period. The default is one second.
 	Per Duration `yaml:"per"`
-	// Burst is how many at once; 0 is as many as Requests.
+	// Burst is the maximum burst; 0 is Requests.
 	Burst int `yaml:"burst"`
 }
 
-// Rate is how often a tenant may ask.
+// Rate is a tenant's request rate.
 type Rate struct {
-	// PerSecond is how many requests it earns.
+	// PerSecond is the number of requests per second.
 	PerSecond float64
-	// Burst is how many it may save up.
+	// Burst is the maximum burst.
 	Burst int
-	// Rule is the rule that says so.
+	// Rule is the rule that sets it.
 	Rule string
 }
 
-// RateOf is how often a caller may ask; false is as often as it likes. The
-// operator always may: it must be able to end what is too much.
+// RateOf returns the request rate of a caller, or false if it has no limit. The operator has no
+// limit, because it must always be able to stop an overload.
 func RateOf(caller Caller, rules Rules) (Rate, bool) {
 	if caller.Operator {
 		return Rate{}, false
@@ -68,28 +68,27 @@ func RateOf(caller Caller, rules Rules) (Rate, bool) {
 	return Rate{PerSecond: float64(r.Requests) / per.Seconds(), Burst: burst, Rule: rule}, true
 }
 
-// TooFast is the error for a caller that asked more often than rate allows, and
-// may again after wait.
+// TooFast is the error for a caller that exceeded its rate and must wait.
 func TooFast(rate Rate, wait time.Duration) *api.Error {
 	e := tooMany(rate.Rule, "this tenant asks too often: %s allows %g requests a second", rate.Rule, math.Round(rate.PerSecond*1000)/1000)
 	e.RetryAfterMS = max(1, int64(math.Ceil(float64(wait)/float64(time.Millisecond))))
 	return e.WithHint("ask again after the time in Retry-After, and less often; the operator's rule is %s", rate.Rule)
 }
 
-// tooMany is a limit of the caller's own tenant.
+// tooMany returns the error for a limit of the caller's own tenant.
 func tooMany(rule, format string, args ...any) *api.Error {
 	e := api.Errorf(api.CodeTooMany, format, args...)
 	e.Rule, e.Retryable, e.RetryAfterMS = rule, true, retryAfterMS
 	return e
 }
 
-// quota is how many sandboxes may be live.
+// quota returns the maximum number of live sandboxes.
 func (r Rules) quota(tenant string) Quota {
 	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t TenantRule) *int { return t.MaxSandboxes })
 	return Quota{Total: max(r.MaxSandboxes, 0), Tenant: max(n, 0), rule: rule}
 }
 
-// limitFor is a limit for all tenants, or one tenant's own, with its rule.
+// limitFor returns a limit for all tenants, or one tenant's own, with its rule.
 func limitFor[T int | Size](r Rules, tenant string, all T, allKey, ownKey string, own func(TenantRule) *T) (T, string) {
 	if t, ok := r.Tenants[tenant]; ok {
 		if v := own(t); v != nil {
@@ -99,8 +98,8 @@ func limitFor[T int | Size](r Rules, tenant string, all T, allKey, ownKey string
 	return all, allKey
 }
 
-// Check says whether there is room for another sandbox beside these. The total is
-// told to the operator only, and to nobody who is himself at his limit.
+// Check returns an error if there is no capacity for another sandbox. Only the operator is told the
+// total. The error for the total is not returned to a tenant that is at its own limit.
 func (q Quota) Check(own, all int, operator bool) error {
 	if err := q.check(own, all, operator); err != nil {
 		return err
@@ -125,10 +124,10 @@ func (q Quota) check(own, all int, operator bool) *api.Error {
 	return e
 }
 
-// retryAfterMS is what a caller is told to wait when there is no room.
+// retryAfterMS is the retry delay that a caller gets when there is no capacity.
 const retryAfterMS = 5000
 
-// maxPer is the longest time over which a rate counts.
+// maxPer is the longest period of a rate.
 const maxPer = Duration(24 * time.Hour)
 
 func ruleTenants(r Rules, report reporter) {

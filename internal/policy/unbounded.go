@@ -6,9 +6,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// checkUnbounded tells of a workspace that a sandbox can fill the disk through: one that is
-// named and was given no size, and the layer over it. A private one without a bound is what
-// the operator chose, and a directory of the host what the caller did.
+// checkUnbounded reports a workspace through which a sandbox can fill the disk: a named one without
+// a size, and the layer over it. The operator chose a private workspace without a limit, and the
+// caller chose a directory of the host, so those are not reported.
 func checkUnbounded(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if w.Name == "" || w.ReadOnly || w.SizeBytes > 0 || d.isUnenforced(fieldWorkspaceSize) {
@@ -22,7 +22,7 @@ func checkUnbounded(d *decision) *api.Error {
 	return nil
 }
 
-// isUnenforced is true for a field of which it is told already that nothing holds it.
+// isUnenforced reports whether a field is already listed as unenforced.
 func (d *decision) isUnenforced(field string) bool {
 	return slices.ContainsFunc(d.unenforced, func(u api.Unenforced) bool { return u.Field == field })
 }

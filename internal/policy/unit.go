@@ -11,14 +11,13 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// rawNumber writes any float, NaN and infinities included.
+// rawNumber formats any float, NaN and infinities included.
 func rawNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// wire writes a limit as the request has it, for a report on that field.
+// wire formats a limit as in the request, for a report on that field.
 func wire(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// formatSize writes whole binary units where they are exact, so that it can be
-// read back.
+// formatSize uses binary units for exact multiples, so that the result can be parsed again.
 func formatSize(v float64) string {
 	n := int64(v)
 	for _, u := range []struct {
@@ -34,8 +33,7 @@ func formatSize(v float64) string {
 
 func formatMillis(v float64) string { return strconv.FormatInt(int64(v), 10) + " ms" }
 
-// parseSize reads 1048576, 512KiB, 1.5GiB, 2G (binary, as in Docker), 2GB
-// (decimal).
+// parseSize parses 1048576, 512KiB, 1.5GiB, 2G (binary, as in Docker) and 2GB (decimal).
 func parseSize(s string) (Size, error) {
 	s = strings.TrimSpace(s)
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
@@ -53,7 +51,7 @@ func parseSize(s string) (Size, error) {
 	return Size(n * scale), nil
 }
 
-// parseDuration reads 90s, 5m, 1h30m and 0.
+// parseDuration parses 90s, 5m, 1h30m and 0.
 func parseDuration(s string) (Duration, error) {
 	v, err := time.ParseDuration(strings.TrimSpace(s))
 	if err != nil || v < 0 || v > maxTimeoutMS*time.Millisecond {

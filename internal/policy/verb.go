@@ -6,10 +6,10 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Verb is one thing that a caller can ask of the core.
+// Verb is an operation that a caller can request from the core.
 type Verb string
 
-// The verbs. Create, Run, Exec and Start have decisions of their own as well.
+// Operations. Create, Run, Exec and Start also have their own decisions.
 const (
 	VerbCreate    Verb = "create"
 	VerbRun       Verb = "run"
@@ -33,7 +33,7 @@ const (
 	VerbPause     Verb = "pause"
 	VerbResume    Verb = "resume"
 	VerbEvents    Verb = "events"
-	// VerbRemoveProcess takes one process away with its log.
+	// VerbRemoveProcess removes one process with its log.
 	VerbRemoveProcess Verb = "remove_process"
 
 	VerbReadFile   Verb = "read_file"
@@ -55,8 +55,8 @@ const (
 
 	VerbSkills   Verb = "list_skills"
 	VerbGetSkill Verb = "get_skill"
-	// VerbCreateSkill makes skills, of text or of an archive; VerbChangeSkill changes
-	// one in its place.
+	// VerbCreateSkill creates skills from text or from an archive. VerbChangeSkill changes a
+	// skill in place.
 	VerbCreateSkill Verb = "create_skill"
 	VerbChangeSkill Verb = "change_skill"
 	VerbRemoveSkill Verb = "remove_skill"
@@ -82,8 +82,8 @@ const (
 	VerbExplain   Verb = "explain_policy"
 
 	VerbSecrets Verb = "list_secrets"
-	// VerbEgress tells the rules that are in force in a sandbox, VerbEgressLog what left
-	// it and what did not.
+	// VerbEgress returns the rules in force in a sandbox, and VerbEgressLog its allowed and
+	// refused egress.
 	VerbEgress       Verb = "egress"
 	VerbEgressLog    Verb = "egress_log"
 	VerbChangeEgress Verb = "change_egress"
@@ -100,7 +100,7 @@ const (
 	// VerbServeEndpoint serves an endpoint from a client.
 	VerbServeEndpoint Verb = "serve_endpoint"
 
-	// VerbProgram runs one; the others are about those that there are.
+	// VerbProgram runs a program. The others are about existing programs.
 	VerbProgram         Verb = "run_program"
 	VerbPrograms        Verb = "list_programs"
 	VerbGetProgram      Verb = "get_program"
@@ -112,20 +112,20 @@ const (
 	VerbPutRecording    Verb = "put_recording"
 	VerbRemoveRecording Verb = "remove_recording"
 
-	// VerbVersion is what every caller may know of the daemon.
+	// VerbVersion is what every caller can learn about the daemon.
 	VerbVersion Verb = "version"
 
-	// VerbErrors tells the newest errors, VerbGuidance what to tell a model of its
-	// sandbox.
+	// VerbErrors returns the newest errors, and VerbGuidance a description of a sandbox for a
+	// model.
 	VerbErrors   Verb = "list_errors"
 	VerbGuidance Verb = "guidance"
-	// VerbMetrics is what the operator's monitoring asks for.
+	// VerbMetrics is for the operator's monitoring.
 	VerbMetrics Verb = "metrics"
-	// VerbEditFile changes a part of a file, of which it tells whether it is there.
+	// VerbEditFile changes a part of a file, and thereby reveals whether that part exists.
 	VerbEditFile Verb = "edit_file"
 )
 
-// Verbs lists every verb.
+// Verbs returns every operation.
 func Verbs() []Verb {
 	return slices.Concat(ObservingVerbs(), []Verb{
 		VerbCreate, VerbRun, VerbRemove, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
@@ -140,7 +140,7 @@ func Verbs() []Verb {
 	})
 }
 
-// ObservingVerbs are those that only look: nothing is other than before.
+// ObservingVerbs returns the operations that change nothing.
 func ObservingVerbs() []Verb {
 	return []Verb{
 		VerbGet, VerbList, VerbLogs, VerbProcesses, VerbWait, VerbEvents, VerbReadFile, VerbStatFile, VerbListFiles, VerbTarOut,
@@ -153,7 +153,8 @@ func ObservingVerbs() []Verb {
 	}
 }
 
-// operatorOnly verbs describe the machine or change what all tenants have.
+// operatorOnly reports whether an operation describes the machine or changes what all tenants
+// share.
 func operatorOnly(v Verb) bool {
 	switch v {
 	case VerbDoctor, VerbMetrics, VerbImportImage, VerbBuildImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey, VerbVerifyAudit:
@@ -162,11 +163,11 @@ func operatorOnly(v Verb) bool {
 	return false
 }
 
-// Authorize says whether caller may use verb on the sandbox that it called ref
-// and that belongs to tenant. A foreign sandbox is not found, in the very words
-// of NoSandbox, so that nobody learns which names others use. A key is kept to its
-// profiles; to its verbs it is by AuthorizeVerb, for what a verb leads to is not
-// asked for.
+// Authorize checks whether the caller can use an operation on a sandbox that it named by ref and
+// that belongs to tenant. A sandbox of another tenant is not found, with the same error as
+// NoSandbox, so that names of other tenants are not revealed. Authorize checks the profiles of a
+// key. AuthorizeVerb checks its verbs, because they apply to the requested operation and not to
+// what it leads to.
 func Authorize(caller Caller, verb Verb, ref, tenant, profile string) error {
 	if !Sees(caller, tenant) {
 		return NoSandbox(ref)
@@ -177,8 +178,8 @@ func Authorize(caller Caller, verb Verb, ref, tenant, profile string) error {
 	return nil
 }
 
-// AuthorizeHost says whether caller may use a verb that concerns no sandbox. What
-// describes the machine or changes what all tenants have is the operator's alone.
+// AuthorizeHost checks whether the caller can use an operation that is not about a sandbox. Only
+// the operator can use operations that describe the machine or change what all tenants share.
 func AuthorizeHost(caller Caller, verb Verb) error {
 	if caller.Operator || !operatorOnly(verb) {
 		return nil
@@ -188,13 +189,12 @@ func AuthorizeHost(caller Caller, verb Verb) error {
 	return e.WithHint("ask over the daemon's unix socket as the user that it runs as")
 }
 
-// Sees says whether anything of tenant exists for caller.
+// Sees reports whether the caller can see anything of tenant.
 func Sees(caller Caller, tenant string) bool {
 	return caller.Operator || caller.Tenant != "" && caller.Tenant == tenant
 }
 
-// SeesSandbox says whether a list for caller holds a sandbox of tenant that was
-// made with a profile.
+// SeesSandbox reports whether the caller can see a sandbox in lists, by its tenant and profile.
 func SeesSandbox(caller Caller, tenant, profile string) bool {
 	return Sees(caller, tenant) && caller.Scope.permitsProfile(profile)
 }

@@ -9,13 +9,12 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// A host of Windows has many names for each directory. Policy compares one of them: the
-// name with a drive, in small letters, as "/c:/users/ann/project". That is no path of any
-// other host, and what can judge paths of those can judge it. Names that mean something
-// else than they say are refused.
+// A Windows host has many names for each directory. Policy compares one form: the name with a
+// drive, in lower case, such as "/c:/users/ann/project". No other host has such a path, and the
+// functions for other paths work with it. Ambiguous names are refused.
 
-// windowsBlocked are directories of a drive that no sandbox sees. Those that are exact
-// leave free what is below.
+// windowsBlocked returns directories of a drive that no sandbox can see. Exact ones do not block
+// what is below.
 func windowsBlocked() []blockedPath {
 	return []blockedPath{
 		{rule: "blocked_path:Windows", path: "/windows"},
@@ -33,8 +32,8 @@ func windowsBlocked() []blockedPath {
 	}
 }
 
-// ruleWindowsDevice keeps pipes and devices out: among them the pipe of Docker, which is
-// as good as the machine.
+// ruleWindowsDevice blocks pipes and devices, including the pipe of Docker, which gives control of
+// the machine.
 const ruleWindowsDevice = "blocked_path:windows_device"
 
 // cleanHost checks one path of the host and returns it clean.
@@ -45,8 +44,7 @@ func (d *decision) cleanHost(field, p string) (string, *api.Error) {
 	return cleanWindows(field, p)
 }
 
-// ruleHostPath checks a path that the operator's rules name: one of the machine that reads
-// them.
+// ruleHostPath checks a path in the operator's rules, in the syntax of the machine that reads them.
 func ruleHostPath(field, p string) (string, *api.Error) {
 	return hostPathOn(runtime.GOOS, field, p)
 }
@@ -58,8 +56,8 @@ func hostPathOn(system, field, p string) (string, *api.Error) {
 	return cleanAbs(field, p)
 }
 
-// cleanRule is clean for a path of the operator's rules; empty is one that means nothing
-// on this host.
+// cleanRule is clean for a path of the operator's rules. It returns "" for a path that has no
+// meaning on this host.
 func (d *decision) cleanRule(p string) string {
 	if !d.facts.Windows {
 		return clean(p)
@@ -71,7 +69,7 @@ func (d *decision) cleanRule(p string) string {
 	return c
 }
 
-// cleanWindows checks a path of Windows and returns the name that policy compares.
+// cleanWindows checks a Windows path and returns the form that policy compares.
 func cleanWindows(field, p string) (string, *api.Error) {
 	const hint = `write a path with its drive, such as C:\Users\ann\project`
 	switch {
@@ -116,7 +114,7 @@ func cleanWindows(field, p string) (string, *api.Error) {
 	return out, nil
 }
 
-// WindowsName is what WindowsPaths returned as Windows writes it.
+// WindowsName returns a result of WindowsPaths in Windows syntax.
 func WindowsName(p string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(p, "/"), "/", `\`)
 	if strings.HasSuffix(name, ":") {
@@ -127,8 +125,7 @@ func WindowsName(p string) string {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// wrongElement says why one name of a path of Windows may not be the name of what is
-// meant; empty is that it is.
+// wrongElement returns why one element of a Windows path could name something else, or "".
 func wrongElement(e string) string {
 	switch {
 	case e == "." || e == "..":
@@ -147,8 +144,8 @@ func wrongElement(e string) string {
 	return ""
 }
 
-// isShortName is true for what Windows may have made of a longer name: a tilde and a
-// number before what is behind the last dot.
+// isShortName reports whether Windows could have generated the name from a longer one: a tilde and
+// a number before the last dot.
 func isShortName(e string) bool {
 	stem := e
 	if i := strings.LastIndexByte(e, '.'); i >= 0 {
@@ -158,8 +155,7 @@ func isShortName(e string) bool {
 	return i >= 0 && i+1 < len(stem) && strings.Trim(stem[i+1:], "0123456789") == ""
 }
 
-// isDeviceName is true for the names that are devices in every directory, with whatever
-// behind a dot.
+// isDeviceName reports whether the name is a device in every directory, with any extension.
 func isDeviceName(e string) bool {
 	stem, _, _ := strings.Cut(strings.ToLower(e), ".")
 	stem = strings.TrimRight(stem, " ")
@@ -173,8 +169,7 @@ func isDeviceName(e string) bool {
 	return (port == "com" || port == "lpt") && slices.Contains([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "¹", "²", "³"}, n)
 }
 
-// blockedOnWindows returns the rule that blocks p, a clean path of Windows; "" when none
-// of Windows' own does.
+// blockedOnWindows returns the Windows rule that blocks p, a clean Windows path, or "".
 func blockedOnWindows(p string) string {
 	drive, below := p[:len("/c:")], p[len("/c:"):]
 	if below == "" {

@@ -8,38 +8,37 @@ import (
 )
 
 const (
-	// minWorkspace and maxWorkspace are the sizes that a bounded workspace can have.
+	// minWorkspace and maxWorkspace are the smallest and largest size of a limited workspace.
 	minWorkspace = mib
 	maxWorkspace = 1 << 43
-	// inodeBytes is for how much of a workspace's size it takes one file at least,
-	// and usualInodeBytes for how much it does when nobody says.
+	// inodeBytes is the minimum of a workspace's size per file, and usualInodeBytes the default.
 	inodeBytes      = 4 << 10
 	usualInodeBytes = 16 << 10
 	usualInodes     = 1024
 )
 
-// WorkspaceGrant is what a Permit grants of a private or named workspace.
+// WorkspaceGrant is what a Permit grants for a private or named workspace.
 type WorkspaceGrant struct {
-	// SizeBytes and Inodes are what the kernel has to hold it to; 0 is nothing. One
-	// that exists has these already.
+	// SizeBytes and Inodes are the limits that the kernel must enforce; 0 is no limit. An
+	// existing workspace already has them.
 	SizeBytes, Inodes int64
-	// Max is how many named workspaces the tenant may have; 0 is the room's default.
+	// Max is the maximum number of the tenant's named workspaces; 0 is the store's default.
 	Max int
 }
 
-// Workspace is what is granted of the workspace, unless it is a host directory.
+// Workspace returns what is granted for the workspace, unless it is a host directory.
 func (p Permit) Workspace() WorkspaceGrant { return p.granted }
 
-// given is true for a bound that this request does not choose: that of a named
-// workspace which exists, where it is not to be measured.
+// given reports whether this request cannot choose a limit: it is the limit of an existing named
+// workspace that is not measured.
 func (d *decision) given(field string) bool {
 	w := d.spec.Workspace
 	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
 	return isBound && w.Name != "" && d.facts.Workspace != nil && w.Quota != api.QuotaMeasured
 }
 
-// unbounded is true for a bound that has no default of the profile's here: nothing could
-// hold it, or who asks has chosen less than what rules set.
+// unbounded reports whether the profile's default does not apply to a limit here: nothing could
+// enforce it, or the request chose a weaker mode than the rules set.
 func (d *decision) unbounded(field string) bool {
 	w := d.spec.Workspace
 	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
@@ -78,8 +77,7 @@ func kindOf(w *api.Workspace) string {
 	return "private"
 }
 
-// checkWorkspaceBound finds what holds the bounds of the workspace, or says why
-// nothing can.
+// checkWorkspaceBound finds what enforces the limits of the workspace, or returns why nothing can.
 func checkWorkspaceBound(d *decision) *api.Error {
 	w := d.spec.Workspace
 	spaces, _ := limitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t TenantRule) *int { return t.MaxWorkspaces })
@@ -154,20 +152,20 @@ func checkWorkspaceBound(d *decision) *api.Error {
 	return nil
 }
 
-// usualInodesOf is how many files a workspace takes when nobody says.
+// usualInodesOf returns the default number of files of a workspace.
 func usualInodesOf(sizeBytes int64) int64 {
 	return min(max(sizeBytes/usualInodeBytes, usualInodes), sizeBytes/inodeBytes)
 }
 
-// byDefault is true for a private workspace whose bound nobody asked for. It is watched
-// where the kernel could hold it by a filesystem of its own only, which costs each create,
-// each write and each end.
+// byDefault reports whether a private workspace has only the default limit. Such a workspace is
+// watched if the kernel could enforce the limit only with a separate filesystem, which would slow
+// down each create, each write and each end.
 func (d *decision) byDefault(w *api.Workspace) bool {
 	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[fieldWorkspaceSize] && !d.demanded[fieldWorkspaceInodes]
 }
 
-// hardRule is the operator's rule that bounds workspaces, which what is only
-// measured does not keep to.
+// hardRule returns the operator's rule that limits workspaces. A workspace that is only measured
+// does not satisfy it.
 func (d *decision) hardRule() string {
 	if rule := d.profile.ruled[fieldWorkspaceSize]; rule != "" && d.profile.defaults.WorkspaceBytes > 0 {
 		return rule
@@ -175,7 +173,7 @@ func (d *decision) hardRule() string {
 	return ""
 }
 
-// takeBounds are the bounds of a workspace that exists, which stay what they are.
+// takeBounds uses the limits of an existing workspace, which never change.
 func (d *decision) takeBounds(w *api.Workspace, has *api.WorkspaceInfo) *api.Error {
 	for _, b := range []struct {
 		field      string
@@ -206,8 +204,8 @@ func (d *decision) takeBounds(w *api.Workspace, has *api.WorkspaceInfo) *api.Err
 	return nil
 }
 
-// noHardQuota is what a bound comes to where the kernel cannot hold it: an
-// error, or for a built-in default a note.
+// noHardQuota handles a limit that the kernel cannot enforce: an error, or for a built-in default a
+// note.
 func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 	reason := d.facts.HardQuota.Reason
 	if !d.caller.Operator {
@@ -229,8 +227,7 @@ func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 	return nil
 }
 
-// WorkspacePermit is a granted WorkspaceSpec. Only DecideWorkspace makes a valid
-// one.
+// WorkspacePermit is a granted WorkspaceSpec. Only DecideWorkspace returns a valid one.
 type WorkspacePermit struct {
 	valid  bool
 	tenant string
@@ -238,25 +235,24 @@ type WorkspacePermit struct {
 	max    int
 }
 
-// Valid is false for a WorkspacePermit that DecideWorkspace did not make.
+// Valid reports whether DecideWorkspace returned p.
 func (p WorkspacePermit) Valid() bool { return p.valid }
 
-// Tenant owns the workspace.
+// Tenant returns the owner of the workspace.
 func (p WorkspacePermit) Tenant() string { return p.tenant }
 
-// Spec is what was granted, with every default filled in.
+// Spec returns what was granted, with defaults filled in.
 func (p WorkspacePermit) Spec() api.WorkspaceSpec {
 	s := p.spec
 	s.Labels = maps.Clone(s.Labels)
 	return s
 }
 
-// Max is how many workspaces the tenant may have; 0 is the room's default.
+// Max returns the maximum number of the tenant's workspaces; 0 is the store's default.
 func (p WorkspacePermit) Max() int { return p.max }
 
-// DecideWorkspace grants a named workspace by itself: with the defaults and under
-// the ceilings of the default profile. hard says whether the kernel can hold its
-// bounds here.
+// DecideWorkspace grants a named workspace on its own, with the defaults and ceilings of the
+// default profile. hard says whether the kernel can enforce its limits here.
 func DecideWorkspace(spec api.WorkspaceSpec, hard api.Enforcement, caller Caller, rules Rules) (WorkspacePermit, error) {
 	if spec.Name == "" {
 		return WorkspacePermit{}, api.Invalid("name", "the workspace has no name").WithHint("%s", nameHint())

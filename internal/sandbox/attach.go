@@ -37,10 +37,10 @@ type AttachEvent struct {
 	Exit *api.Result
 }
 
-// Attachment is one reader of a process, which may have its input too. It reads
-// from the log on this side, at its own pace: it holds up nobody. Recv is for
-// one goroutine; the others may be used at the same time. The caller closes it,
-// which leaves the process running.
+// Attachment is one reader of a process, which may also have its input. It reads from the log in
+// the daemon at its own pace and blocks no other reader. Only one goroutine at a time can call
+// Recv. The other methods can be called concurrently. The caller closes it, which leaves the
+// process running.
 type Attachment struct {
 	m         *Manager
 	s         *live
@@ -240,9 +240,9 @@ func (a *Attachment) feed() {
 	}
 }
 
-// inputFailed refuses more input. A process that takes none any more goes on, and
-// so does its output; any other failure ends the attach, since its input may have
-// been the last and nobody would hear of it.
+// inputFailed refuses more input. A process that accepts no more input continues, and so does its
+// output. Any other failure ends the attach, because the failed input may have been the last and
+// the error would otherwise be lost.
 func (a *Attachment) inputFailed(err error) {
 	a.in.fail(err)
 	if api.CodeOf(err) == api.CodeState || a.ctx.Err() != nil {
@@ -410,8 +410,7 @@ func (a *Attachment) Signal(name string) error {
 	return a.m.signal(a.ctx, a.s, a.p.id, api.SignalRequest{Signal: name, Scope: api.ScopeGroup})
 }
 
-// Close detaches. It wakes whoever is in a call, waits for it, and may be called
-// again.
+// Close detaches. It wakes all calls in progress, waits for them, and can be repeated.
 func (a *Attachment) Close() error {
 	a.closing()
 	return nil

@@ -30,7 +30,7 @@ type making struct {
 	waiters int
 	// stop ends it.
 	stop context.CancelCauseFunc
-	// deleted: somebody asked that nothing comes of it.
+	// deleted means that a caller deleted the key.
 	deleted bool
 	// done is closed when it is over; err is set before.
 	done chan struct{}
@@ -77,11 +77,11 @@ func (c *claims) drop(tenant, key, sandbox string) {
 	}
 }
 
-// Keyed returns the sandbox that caller's idempotency key stands for. Where there is
-// none, one caller's make makes it, and all who ask meanwhile wait for it: its
-// context has the values of that caller's and ends when none of them waits any more.
-// Then nothing is left of it. digest stands for the request. made is true for the
-// caller whose make was used.
+// Keyed returns the sandbox of the caller's idempotency key. If there is none, the make function of
+// one caller creates it, and all callers that ask in the meantime wait for it. The context of make
+// has the values of that caller's context and ends when no caller waits any more. In that case
+// nothing is left of the sandbox. digest identifies the request. made is true for the caller whose
+// make was used.
 func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest string, create func(context.Context) (api.Sandbox, error)) (sb api.Sandbox, made bool, err error) {
 	for {
 		cl, mk, made, err := m.claim(ctx, caller.Tenant, key, digest, create)
@@ -89,8 +89,8 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 			return sb, false, err
 		}
 		if cl == nil {
-			// The one before is being undone, since nobody waited for it. Another begins
-			// after that.
+			// The previous creation is being undone, because no caller waited for it. A new one
+			// begins after that.
 			select {
 			case <-mk.done:
 				continue
@@ -188,8 +188,8 @@ func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, 
 	close(mk.done)
 }
 
-// unmake removes a sandbox that was made for nobody. Its key is free, unless it was
-// deleted by it.
+// unmake removes a sandbox that no caller waits for. Its key is free again, unless it was deleted
+// by key.
 func (m *Manager) unmake(id string, deleted bool) {
 	m.mu.Lock()
 	s := m.byID[id]
@@ -241,7 +241,7 @@ func otherRequest() *api.Error {
 	return err.WithHint("repeat a request as it was, or give another one another key")
 }
 
-// buried is the error for a key of which nothing comes any more.
+// buried is the error for a key that no longer creates a sandbox.
 func buried(e *tombstone) *api.Error {
 	err := api.Errorf(api.CodeConflict, "what the idempotency key stands for was deleted")
 	err.Field, err.TerminalReason = "idempotency_key", e.Sandbox.TerminalReason

@@ -42,7 +42,7 @@ type agentConn struct {
 	// quiet is since when the agent is known not to answer; zero is that it does, or was
 	// not asked.
 	quiet time.Time
-	// failure is what the last call that dialled in vain got, and failed when.
+	// failure is the error of the last dial that failed, and failed is its time.
 	failure error
 	failed  time.Time
 }
@@ -94,7 +94,7 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 		return client, err // another call dialled before
 	}
 	if err := c.failedSince(asked); err != nil {
-		return nil, err // it dialled in vain, and this one would too
+		return nil, err // it failed to dial, and so would this call
 	}
 	begun, caller := now(), ctx
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -128,7 +128,7 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 func (c *agentConn) current() (*agent.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.inst == nil { // of one that ended before anybody asked
+	if c.closed || c.inst == nil { // the instance ended before any call
 		return nil, api.Errorf(api.CodeState, "the sandbox has ended")
 	}
 	if c.client == nil {
@@ -146,14 +146,14 @@ func (c *agentConn) current() (*agent.Client, error) {
 	return c.client, nil
 }
 
-// failedNow notes that a call dialled in vain.
+// failedNow records that a dial failed.
 func (c *agentConn) failedNow(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failure, c.failed = err, now()
 }
 
-// failedSince is the error of a call that dialled in vain and ended after a time, or nil.
+// failedSince returns the error of a dial that failed after a time, or nil.
 func (c *agentConn) failedSince(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,8 +233,8 @@ func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 	return conn.get(ctx)
 }
 
-// reachRetry is how soon the agent of a sandbox is looked for again while somebody waits
-// for what it would tell.
+// reachRetry is the interval for reconnecting to the agent of a sandbox while a caller waits for
+// it.
 const reachRetry = 5 * time.Second
 
 // attended returns a context for a call that waits for what an agent tells without asking

@@ -209,7 +209,7 @@ func forestalledError() *api.Error {
 	return err
 }
 
-// classify names the step in an error that no room has classified.
+// classify adds the step to an error without a code.
 func classify(step string, err error) error {
 	if _, ok := errors.AsType[*api.Error](err); ok {
 		return err

@@ -25,9 +25,9 @@ const (
 	// deadlineFile holds the deadlines of a sandbox for the next daemon. It is never
 	// synced: what it speaks of ends with the machine.
 	deadlineFile = "deadlines"
-	// deadlineSlot is the size of one deadline in it: when, the timeout, the length of the
-	// id and the id. A time of 0 is a free slot, a negative one is what is left of a
-	// deadline that stands still; both are milliseconds.
+	// deadlineSlot is the size of one deadline in it: the time, the timeout, the length of the ID
+	// and the ID. A time of 0 is a free slot, and a negative one is the remaining time of a
+	// paused deadline. Both are in milliseconds.
 	deadlineSlot  = 160
 	deadlineMaxID = deadlineSlot - 17
 	// maxDeadlines bounds what is read of it.
@@ -40,7 +40,7 @@ const (
 type deadlines struct {
 	mu   sync.Mutex
 	byID map[string]*deadline
-	held bool // a paused sandbox: they stand still
+	held bool // the sandbox is paused, and so are the deadlines
 	over bool
 	file *os.File
 	bad  bool // the file cannot be written, which was told
@@ -128,8 +128,8 @@ func (m *Manager) unwritable(s *live, err error) {
 	}
 }
 
-// armLocked begins to wait for what is left of d, unless deadlines stand still, and
-// writes it down. The caller holds deadlines.mu.
+// armLocked starts the timer for the remaining time of d, unless deadlines are paused, and stores
+// it. The caller holds deadlines.mu.
 func (m *Manager) armLocked(s *live, d *deadline) {
 	t := &s.deadlines
 	when := -max(d.left.Milliseconds(), 1)
@@ -179,7 +179,7 @@ func (m *Manager) dropLocked(s *live, d *deadline) {
 	}
 }
 
-// holdDeadlines makes all of them stand still, or go on with the time that each had left.
+// holdDeadlines pauses all deadlines, or resumes them with their remaining time.
 func (m *Manager) holdDeadlines(s *live, on bool) {
 	t := &s.deadlines
 	t.mu.Lock()
@@ -254,8 +254,8 @@ func (m *Manager) adoptDeadlines(s *live, held bool) {
 	}
 }
 
-// overdue ends a sandbox whose agent has not ended a program by its deadline. An agent
-// that answers may say that the program is over, and that nobody listened.
+// overdue ends a sandbox whose agent has not ended a program by its deadline. An agent that answers
+// may report that the program ended but that the answer was lost.
 func (m *Manager) overdue(s *live, d *deadline) {
 	due := func() bool {
 		s.deadlines.mu.Lock()

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// diffPage is a page of a diff where nobody says how large.
+	// diffPage is the default size of a page of a diff.
 	diffPage = 1000
 	// diffTimeout bounds one look at a layer.
 	diffTimeout = 5 * time.Minute
@@ -29,9 +29,9 @@ const (
 	maxDiffRoot = 64 << 30
 )
 
-// Diff tells what a sandbox changed, computed from the layer that has it: of its
-// workspace, running or not, if that is layered; of its root while it runs, which
-// stands still meanwhile. Each page looks anew.
+// Diff returns the changes of a sandbox, computed from the layer that holds them: of its workspace,
+// running or not, if that is layered, or of its root while it runs. The processes are paused while
+// the root is read. Each page computes the diff again.
 func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o api.DiffOptions) (api.Diff, error) {
 	s, err := m.find(caller, policy.VerbDiff, ref)
 	if err != nil {
@@ -162,8 +162,8 @@ func (m *Manager) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	return m.goOn(s, still, nil)
 }
 
-// hiddenPaths are the places of a root at which Cloche puts something: what is
-// made there, and on the way there, is not the sandbox's doing.
+// hiddenPaths returns the paths of a root at which Cloche puts something. What is created there,
+// and the parent directories, are not changes of the sandbox.
 func hiddenPaths(info api.Sandbox) map[string]bool {
 	hidden := map[string]bool{".": true}
 	targets := []string{info.Workspace.Path, agentTarget, "/proc", "/sys", "/dev", "/tmp"}

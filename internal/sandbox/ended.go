@@ -53,7 +53,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	info := s.info
 	s.mu.Unlock()
 	if asked {
-		return // whoever asked cleans up
+		return // the caller that requested the end cleans up
 	}
 
 	m.log.Warn("sandbox lost", "sandbox", info.ID, "reason", end.reason, "last_words", last.LastWords)
@@ -61,7 +61,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	m.clean(ctx, s)
 }
 
-// cause is the end of a sandbox that nobody asked for.
+// cause returns the reason of an end without a request.
 func (e ending) cause() api.TerminalReason {
 	if e.oom {
 		return api.EndedOOM

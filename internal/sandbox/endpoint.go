@@ -36,7 +36,7 @@ type endpointTable struct {
 	// all are those that are open, and declared those on record, in one order.
 	all      []*servedEndpoint
 	declared []policy.EndpointGrant
-	// stop ends the keeper, which closes kept; nil where there is none.
+	// stop ends the keeper, which closes kept. It is nil if there is none.
 	stop context.CancelFunc
 	kept chan struct{}
 	// share is what all of them have together.
@@ -91,7 +91,7 @@ func (t *endpointTable) open() []*servedEndpoint {
 	return slices.Clone(t.all)
 }
 
-// named is an open one; nil is none.
+// named returns an open endpoint by name, or nil.
 func (t *endpointTable) named(name string) *servedEndpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +109,7 @@ func (t *endpointTable) exports(phase string) map[string]string {
 	var out map[string]string
 	for _, g := range t.declared {
 		if i := slices.IndexFunc(t.all, func(e *servedEndpoint) bool { return e.name == g.Spec.Name }); i < 0 || !usable(t.all[i].State()) {
-			continue // an address that leads nowhere is given to nobody
+			continue // an unusable address is not exported to processes
 		}
 		for k, v := range g.Spec.Exports(phase) {
 			if out == nil {

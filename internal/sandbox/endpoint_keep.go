@@ -21,7 +21,7 @@ func (c *creation) openEndpoints(ctx context.Context) error {
 		c.m.closeEndpoints(ctx, c.s)
 		return nil
 	})
-	// A port that Cloche chooses is none that another endpoint asks for.
+	// A port that Cloche chooses must not be one that another endpoint requests.
 	slices.SortStableFunc(grants, func(a, b policy.EndpointGrant) int { return boolInt(a.Auto) - boolInt(b.Auto) })
 	for _, g := range grants {
 		g, err := c.m.findPort(ctx, c.s, g, c.client)
@@ -45,8 +45,7 @@ func (c *creation) openEndpoints(ctx context.Context) error {
 	return nil
 }
 
-// The ports that Cloche chooses from: below those that an operating system gives
-// to whoever connects.
+// Range of the ports that Cloche chooses. It is below the ephemeral ports of operating systems.
 const autoFirst, autoLast = 13132, 13387
 
 // findPort finds one that nothing inside has, for an endpoint that leaves it to the
@@ -69,7 +68,7 @@ func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant,
 		if err != nil {
 			return g, err
 		}
-		// It stays inside, where whoever binds the endpoint takes it over.
+		// It stays inside, and the next bind of the endpoint takes it over.
 		g.Spec.Listen = ln.Addr().String()
 		return g, ln.Close()
 	}

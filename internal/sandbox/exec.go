@@ -161,8 +161,8 @@ func (m *Manager) oomKills(ctx context.Context, s *live) int64 {
 	return st.OOMKills
 }
 
-// judge says of a program that ended whether the memory limit killed it: it
-// died of a KILL that nobody sent while the kernel's count rose.
+// judge reports whether the memory limit killed a program that ended: it was killed by a KILL that
+// Cloche did not send while the kernel's count increased.
 func (m *Manager) judge(ctx context.Context, s *live, res *api.Result, before int64, sentKill bool) {
 	if res.Signal != "KILL" || res.TimedOut || sentKill || s.snapshot().State != api.StateRunning {
 		return

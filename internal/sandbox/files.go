@@ -34,9 +34,9 @@ func onAgent[T any](ctx context.Context, m *Manager, caller policy.Caller, verb 
 	return out, s.explain(err)
 }
 
-// removeCutWrites removes from the workspace of a sandbox of which nothing runs what writes
-// left that its end cut off, or an end that this daemon did not see. A private workspace
-// may be read after a stop.
+// removeCutWrites removes partial files of interrupted writes from the workspace of a sandbox
+// without running processes. The writes were cut off by its end, or by an end that this daemon did
+// not observe. A private workspace can be read after a stop.
 func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
 	ws := s.snapshot().Workspace
 	if !s.cut.Load() && s.writes.Load() == 0 || ws.Dir != "" || ws.Volume || ws.ReadOnly || ws.Layered || s.isRemoving() && ws.Name == "" {

@@ -41,7 +41,7 @@ type collectors struct {
 	cancel context.CancelFunc
 	links  links
 	wg     sync.WaitGroup
-	// closed, guarded by the table's lock: nobody joins any more.
+	// closed is guarded by the table's lock. No more goroutines can join.
 	closed bool
 	// done is closed when every record of an ended sandbox is final.
 	done chan struct{}
@@ -58,7 +58,7 @@ func (t *processTable) join(c *collectors, f func()) bool {
 	return true
 }
 
-// collectorsOf returns the collectors of a sandbox, which it puts together if there is none.
+// collectorsOf returns the collectors of a sandbox, and creates them if there are none.
 func (m *Manager) collectorsOf(s *live) *collectors {
 	s.mu.Lock()
 	inst, token := s.inst, s.token
@@ -174,8 +174,8 @@ func (m *Manager) adoptProcesses(s *live) {
 	}
 }
 
-// settleProcess makes the record of a process of an ended sandbox final: what
-// nobody saw end is unknown.
+// settleProcess makes the record of a process of an ended sandbox final. If its end was not
+// observed, its state is unknown.
 func (m *Manager) settleProcess(s *live, p *process) {
 	p.mu.Lock()
 	confirmed, collected, said := p.confirmed, p.collected, p.said
@@ -198,7 +198,7 @@ func (m *Manager) settleProcess(s *live, p *process) {
 		}
 	})
 	if s.isRemoving() && p.condemn() {
-		return // nobody reads its log, and nobody will
+		return // its log has no reader now or later
 	}
 	m.finishLog(s, p)
 }
@@ -289,8 +289,8 @@ func (m *Manager) heard(s *live, said api.Process) {
 			m.update(s, p, func(rec *api.Process) { takeOver(rec, said) })
 		}
 	case first && stopped != nil:
-		// Whoever collects publishes the end behind the output. Something that the
-		// process left behind may hold its output open for ever.
+		// The collecting goroutine publishes the end after the output. A child that the process
+		// left behind may hold the output open indefinitely.
 		s.procs.join(c, func() {
 			timer := time.NewTimer(drainTime)
 			defer timer.Stop()
@@ -319,8 +319,7 @@ func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said api.
 	m.measureAfter(s)
 }
 
-// collect begins to take the output of a process out of the sandbox, unless
-// somebody does.
+// collect starts to read the output of a process out of the sandbox, unless another goroutine does.
 func (m *Manager) collect(s *live, p *process) {
 	c := m.collectorsOf(s)
 	p.mu.Lock()
@@ -374,7 +373,7 @@ func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *
 		removing := p.removing
 		p.mu.Unlock()
 		switch {
-		case removing: // whoever removes it stops this, or has failed to
+		case removing: // the removal stops this, or has failed to
 		case err == nil:
 			if m.conclude(ctx, s, p, client) {
 				return
@@ -503,7 +502,7 @@ type links struct {
 	users []int
 }
 
-// take returns a connection that has room for one more.
+// take returns a connection with a free slot.
 func (l *links) take() (conn *agentConn, free func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

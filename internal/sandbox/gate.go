@@ -32,8 +32,8 @@ type ticket struct{ in chan struct{} }
 
 func newGate(a policy.Admission) *gate { return &gate{limits: a, lines: map[string][]*ticket{}} }
 
-// enter waits until the caller may go in, and returns how it leaves. waits, which is
-// called first if it has to wait at all, tells whoever looks on.
+// enter waits until the caller is admitted, and returns the function that leaves. If it has to
+// wait, it first calls waits, which reports the progress.
 func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
 	g.mu.Lock()
 	if g.inside < g.limits.Starting && g.queued == 0 {
@@ -77,7 +77,7 @@ func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave fu
 	return nil, err
 }
 
-// maxRetryAfter bounds what is said of when to come again.
+// maxRetryAfter limits the retry delay that is returned.
 const maxRetryAfter = 30 * time.Second
 
 // full is the error for one tenant's creation that cannot even wait. The caller

@@ -169,8 +169,8 @@ func (m *Manager) finishCommit(s *live) error {
 	return nil
 }
 
-// dropLayer takes the layer of a sandbox that goes off the disk of its workspace,
-// where it would take the room of others'. Elsewhere it goes with the sandbox's
+// dropLayer removes the layer of a sandbox that is being removed from the disk of its workspace,
+// where it would use space of other sandboxes. Elsewhere it is removed with the sandbox's
 // directory. The caller holds s.ops.
 func (m *Manager) dropLayer(ctx context.Context, s *live) error {
 	ws := s.snapshot().Workspace

@@ -27,11 +27,11 @@ type lease struct {
 	lastUse time.Time
 	// uses counts what holds the idle time: calls under way, streams, attaches.
 	uses int
-	// paused makes the idle time stand still at spent.
+	// paused means that the idle time is paused at spent.
 	paused bool
 	spent  time.Duration
-	// warned is the end of which somebody has been told, early the one of which it was
-	// told early.
+	// warned is the end for which a warning was sent, and early the end for which an early
+	// warning was sent.
 	warned, early time.Time
 	// saved is the last use that is on record.
 	saved time.Time
@@ -69,7 +69,7 @@ func (l *lease) release(now time.Time) {
 // touch begins the idle time anew.
 func (l *lease) touch(now time.Time) { l.lastUse, l.spent = now, 0 }
 
-// pause makes the idle time stand still.
+// pause pauses the idle time.
 func (l *lease) pause(now time.Time) {
 	if !l.paused {
 		l.paused, l.spent = true, max(0, now.Sub(l.used(now)))
@@ -99,8 +99,8 @@ type term struct {
 	cause  api.TerminalReason
 }
 
-// end says when the lease ends if nobody uses the sandbox from now on, and by
-// which bound; false is never.
+// end returns when the lease ends if the sandbox is not used from now on, and the limit that causes
+// it. False means never.
 func (l *lease) end(now time.Time) (t term, ok bool) {
 	if l.lifetime > 0 {
 		t, ok = term{l.began.Add(l.lifetime), l.lifetime, fmt.Sprintf("its lifetime of %s is over", l.lifetime), api.EndedTTL}, true

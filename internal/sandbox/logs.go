@@ -399,7 +399,7 @@ func (m *Manager) dumpTail(ctx context.Context, s *live, o api.LogOptions, f *fo
 	return nil
 }
 
-// source is a process whose output is followed with that of others.
+// source is a process whose output is followed together with others.
 type source struct {
 	id      string
 	managed *process

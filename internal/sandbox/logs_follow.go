@@ -22,8 +22,7 @@ type follower struct {
 	mu sync.Mutex // guards what follows
 	// at is how far each process was read before.
 	at map[string]int64
-	// known are the processes that were added, waiting those that nobody reads
-	// yet.
+	// known are the processes that were added, and waiting are those without a reader so far.
 	known   map[string]bool
 	waiting []source
 	// ctx is set while readers are started.
@@ -92,7 +91,7 @@ func (f *follower) start(src source) {
 	f.wg.Go(func() {
 		err := f.read(ctx, src, at)
 		f.mu.Lock()
-		delete(f.known, src.id) // a process of that name may come again
+		delete(f.known, src.id) // a later process can have the same name
 		delete(f.at, src.id)
 		f.mu.Unlock()
 		if err != nil && !errors.Is(err, api.ErrNotFound) {

@@ -114,7 +114,7 @@ func (s *live) readProcesses() ([]api.Process, error) {
 	return out, nil
 }
 
-// savedLogs replays what saveOutput wrote, but for what comes before o.Since.
+// savedLogs replays what saveOutput wrote, except for what precedes o.Since.
 func (s *live) savedLogs(o api.LogOptions, fn func(api.LogEntry) error) error {
 	f, err := os.Open(filepath.Join(s.dir, logsFile))
 	if errors.Is(err, fs.ErrNotExist) {

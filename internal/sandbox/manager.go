@@ -1,6 +1,8 @@
-// Package sandbox owns live sandboxes: it assembles one from a Permit, keeps
-// its state, talks to its agent, and takes it apart again. It owns every
-// goroutine that a sandbox needs.
+// Package sandbox manages live sandboxes: it assembles a sandbox from a policy.Permit, keeps its
+// state, communicates with its agent, and tears it down. It owns every goroutine that a sandbox
+// needs.
+//
+// Create a Manager with [New]. [Manager.Recover] takes over the sandboxes of an earlier daemon.
 package sandbox
 
 import (
@@ -50,14 +52,14 @@ type Options struct {
 	// Ended is told of every sandbox that ended without being asked to. It must
 	// not block.
 	Ended func(api.Sandbox)
-	// Events is told of what happens, in the order in which it happens to one
-	// sandbox. It must not block and must not call the Manager. Nil is nobody.
+	// Events is called for each event, in order for each sandbox. It must not block and must not
+	// call the Manager. It can be nil.
 	Events func(api.Event)
-	// Used is told what a sandbox used when its instance has ended. It must not block
-	// and must not call the Manager. Nil is nobody.
+	// Used is called with the usage of a sandbox when its instance has ended. It must not block
+	// and must not call the Manager. It can be nil.
 	Used func(api.Sandbox, api.AuditUsed)
-	// Refused is told what rules on paths refused to programs. It may take a moment,
-	// and must not call the Manager. Nil is nobody.
+	// Refused is called when a rule on a path refused access to a program. It may block briefly,
+	// and must not call the Manager. It can be nil.
 	Refused func(api.Sandbox, Refusal)
 	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
 	// DefaultAgentSilence.
@@ -77,19 +79,19 @@ type Options struct {
 	Ask func(context.Context, approval.Question) bool
 	// Redact takes the values of secrets out of a text; nil knows none.
 	Redact func(text string) string
-	// Egress is told of what left a sandbox and what did not, once it is in the
-	// sandbox's log. It must not call the Manager. Nil is nobody.
+	// Egress is called for each record of allowed or refused egress, after it was written to the
+	// sandbox's log. It must not call the Manager. It can be nil.
 	Egress func(api.Sandbox, api.EgressRecord)
 	// Recordings are what endpoints record and replay; nil where there are none.
 	Recordings *recording.Store
-	// OwnAddress says of an address that the daemon listens there, which no endpoint
-	// leads to; nil is none.
+	// OwnAddress reports whether the daemon listens at an address. No endpoint can lead there.
+	// Nil means that it listens nowhere.
 	OwnAddress func(netip.AddrPort) bool
 	// EndpointSockets bounds the connections that all endpoints together have to their
 	// targets; 0 is no bound.
 	EndpointSockets int64
-	// Exchanged is told of every request that went through an endpoint, in some order.
-	// It may block for a while. Nil is nobody.
+	// Exchanged is called for every request that went through an endpoint, in no particular
+	// order. It may block for a while. It can be nil.
 	Exchanged func(api.Exchange)
 }
 
@@ -121,7 +123,7 @@ type Manager struct {
 	captured atomic.Int64
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
 	deadlineGrace, deadlineLook time.Duration
-	// agentSilence is that of the options, or the constant.
+	// agentSilence is the value of the options, or the default.
 	agentSilence time.Duration
 	// pace is how teardowns that fail are retried.
 	pace pace
@@ -212,12 +214,12 @@ type live struct {
 	condemned string
 	// excess is by how much its workspace was over its bound; nil is that it was not.
 	excess *api.Error
-	// endReason is why it is being ended, when nobody asked for that.
+	// endReason says why it is being ended, if no caller requested it.
 	endReason string
 	// attempts is how often its teardown was tried, failure why it failed the last time.
 	attempts int
 	failure  error
-	// retrying is a failed end that is being retried in the background; nil is none.
+	// retrying is a failed end that is being retried in the background, or nil.
 	retrying *retrying
 	// detached: it has given up its named workspace.
 	detached bool
@@ -226,11 +228,11 @@ type live struct {
 	stopMaking  context.CancelCauseFunc
 	made        chan struct{}
 	forestalled bool
-	// digest is that of the request that its idempotency key stands for.
+	// digest is the digest of the request that its idempotency key belongs to.
 	digest string
 	// unsettled: a pause or a resume is under way.
 	unsettled bool
-	// standing: its processes are made to stand still for a moment, by nobody's wish.
+	// standing means that Cloche itself has paused its processes for a moment.
 	standing bool
 	// owed: it is paused, and is resumed in the background.
 	owed bool
@@ -326,7 +328,7 @@ func (m *Manager) at(ctx context.Context, point string) error {
 // sandboxesDir is where each sandbox has its directory.
 func (m *Manager) sandboxesDir() string { return filepath.Join(m.opts.Dir, sandboxesDir) }
 
-// sandboxesDir has a directory for each sandbox, below that of their owner.
+// sandboxesDir contains a directory for each sandbox, below the directory of its owner.
 const sandboxesDir = "sandboxes"
 
 // engineNamed returns an engine, or nil.
@@ -469,8 +471,7 @@ func (m *Manager) count(tenant string) (own, all int) {
 	return own, all
 }
 
-// admit puts a new sandbox into the tables, if its name is free and the quota
-// leaves room for it.
+// admit adds a new sandbox to the tables, if its name is free and the quota allows another one.
 func (m *Manager) admit(s *live, quota policy.Quota) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -41,9 +41,8 @@ func (c *creation) stageMounts(context.Context) error {
 	return c.checkPoints(asked)
 }
 
-// skipSkill leaves out a skill that somebody removed while the request was being
-// decided: what is to be done in the sandbox may well not need it, and whose turn it was
-// first is chance. Nothing is made in its place.
+// skipSkill leaves out a skill that was removed while the request was being decided. The order of
+// the two was chance, and the sandbox may not need the skill. Nothing is created in its place.
 func (c *creation) skipSkill(name string) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -52,8 +51,8 @@ func (c *creation) skipSkill(name string) {
 	c.m.log.Warn("a skill has vanished", "sandbox", c.s.id, "skill", name)
 }
 
-// hold has the engine keep the names of mounts with rules: whoever replaces what
-// a rule covers, from the host or from another sandbox, must not get it uncovered.
+// hold makes the engine bind the names of mounts with rules. Otherwise, a process on the host or in
+// another sandbox could expose a hidden path by replacing it.
 func (c *creation) hold(asked []engine.Mount) {
 	spec := c.permit.Spec()
 	ruled := map[string]bool{spec.Workspace.Path: len(spec.Workspace.Rules) > 0}

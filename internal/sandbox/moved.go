@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 )
 
-// AdoptMoved moves the sandboxes of an owner's directory to that of another owner,
-// after a home was moved, copied or restored from a backup. It drops what engines need
-// to find the instances: the paths in it are those of the old home, and the instances
-// may belong to a daemon that still runs there. The next Recover finds these sandboxes
-// lost, with their workspaces, layers and logs. It may be called again after a crash.
-// Tombstones are moved where the other owner has none.
+// AdoptMoved moves the sandboxes of one owner's directory to another owner's, after a home
+// directory was moved, copied or restored from a backup. It removes what engines need to find the
+// instances: the paths in it are those of the old home, and the instances may belong to a daemon
+// that still runs there. The next Recover finds these sandboxes lost, with their workspaces, layers
+// and logs. AdoptMoved can be repeated after a crash. It moves a tombstone if the other owner has
+// none for that ID.
 func AdoptMoved(from, to string) error {
 	ids, _, err := recordDirs(filepath.Join(from, sandboxesDir))
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 // pauseTimeout bounds each act of a pause or resume.
 const pauseTimeout = 15 * time.Second
 
-// Pause makes every process of a sandbox stand still until Resume. Its idle time
-// and the timeouts of its processes stand still with them; its lifetime goes on.
-// Pausing what is paused is no error.
+// Pause pauses every process of a sandbox until Resume. Its idle time and the timeouts of its
+// processes are paused too, and its lifetime continues. Pausing a paused sandbox is not an error.
 func (m *Manager) Pause(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	return m.change(ctx, caller, policy.VerbPause, ref, api.StatePaused, m.pause)
 }
@@ -77,7 +76,7 @@ func (s *live) settle(to api.State, unsettled bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, was := s.info.State, s.unsettled
-	// One that Cloche itself makes stand still is not left so.
+	// A sandbox that Cloche itself paused is not left paused.
 	s.unsettled = unsettled || s.standing && to == api.StatePaused
 	if to != before {
 		if err := s.move(to, ""); err != nil {
@@ -101,7 +100,7 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 		err = m.holdTimers(ctx, s, true)
 	}
 	if err == nil {
-		// From here on calls are refused; those under way stand still.
+		// From here on calls are refused, and calls in progress are paused.
 		err = s.settle(api.StatePaused, true)
 	}
 	if err == nil {
@@ -206,8 +205,8 @@ func (m *Manager) settleAfter(s *live, state api.State) {
 	m.repeatedly(s, settled)
 }
 
-// resumeLater resumes in the background a sandbox that nobody asked to be paused, and
-// that could not be resumed. The caller holds s.ops.
+// resumeLater resumes, in the background, a sandbox that no caller paused and that could not be
+// resumed. The caller holds s.ops.
 func (m *Manager) resumeLater(s *live, p engine.Pauser) {
 	if s.snapshot().State != api.StatePaused || !s.oweResume(true) {
 		return
@@ -280,8 +279,8 @@ func (m *Manager) thaw(ctx context.Context, s *live) {
 	}
 }
 
-// holdTimers tells the agent whether its timers stand still, as the daemon's deadlines
-// behind them do. An agent that is too old for that lets them run.
+// holdTimers tells the agent whether its timers are paused, as the daemon's deadlines behind them
+// are. An agent that is too old for that keeps them running.
 func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
 	m.holdDeadlines(s, hold)
 	return bounded(ctx, pauseTimeout, func(ctx context.Context) error {
@@ -305,7 +304,7 @@ const retryMin, retryMax = time.Second, time.Minute
 func (m *Manager) releaseTimers(s *live) {
 	m.repeatedly(s, func() bool {
 		if s.snapshot().State != api.StateRunning {
-			return true // whoever resumes it the next time does it then
+			return true // the next resume does it
 		}
 		err := m.holdTimers(m.ctx, s, false)
 		if err != nil {

@@ -36,7 +36,7 @@ type process struct {
 	dir      string
 	logBytes int64
 
-	// stdin is taken, by sending, by whoever gives the process input.
+	// stdin is a lock that a writer of the process's input takes by sending.
 	stdin chan struct{}
 	// given is how much input it has been given, -1 when that is not known; it
 	// belongs to the holder of stdin.
@@ -48,7 +48,8 @@ type process struct {
 
 	mu  sync.Mutex // guards what follows
 	rec api.Process
-	// confirmed: the agent has said that it has it. Until then nobody is shown it.
+	// confirmed means that the agent has reported the process. Until then it is not visible to
+	// callers.
 	confirmed bool
 	// collected: all of its output is in the log, which is finished.
 	collected bool
@@ -70,8 +71,8 @@ type process struct {
 	logMu   sync.Mutex
 	log     *spool.Log // open while logRefs is not 0
 	logRefs int
-	// reads is logRefs for who does not wait for logMu; condemned says that nobody
-	// may open it any more.
+	// reads is logRefs for code that does not wait for logMu. condemned means that the log can no
+	// longer be opened.
 	reads     atomic.Int32
 	condemned bool
 	// ends are where a finished log ended, known from the record.
@@ -160,7 +161,7 @@ func (p *process) ended() (ended, gone bool) {
 	return p.rec.State.Ended(), p.removed
 }
 
-// broadcast wakes whoever waits for a change. The caller holds p.mu.
+// broadcast wakes all that wait for a change. The caller holds p.mu.
 func (p *process) broadcast() {
 	close(p.changed)
 	p.changed = make(chan struct{})
@@ -192,7 +193,7 @@ func (p *process) openLog() (log *spool.Log, release func(), err error) {
 		p.reads.Add(-1)
 		if p.logRefs--; p.logRefs == 0 {
 			p.end = p.log.End()
-			_ = p.log.Close() // what is not on disk by now has been reported by Append
+			_ = p.log.Close() // Append has reported what could not be written
 			p.log = nil
 		}
 	}), nil
@@ -228,8 +229,8 @@ func (m *Manager) update(s *live, p *process, change func(rec *api.Process)) {
 	m.updateLocked(s, p, change)
 }
 
-// confirm takes the answer to a start, unless whoever watches the agent was told
-// of the process before: that may be newer. An end waits for the output before it.
+// confirm stores the answer to a start, unless the watcher of the agent has already reported the
+// process, because that report may be newer. An end waits for the output before it.
 func (m *Manager) confirm(s *live, p *process, said api.Process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
@@ -354,7 +355,7 @@ func (p *process) erase() error {
 		if os.IsNotExist(err) {
 			return nil
 		}
-		// A system may keep the name of a directory while somebody reads a file in it.
+		// Some systems keep the name of a directory while a process reads a file in it.
 		if err := workspace.RemoveTree(p.dir); err != nil {
 			return fmt.Errorf("remove process %s: %w", p.id, err)
 		}
@@ -378,7 +379,7 @@ func resultOf(rec api.Process, lost bool) api.Result {
 	return res
 }
 
-// unknown ends a record whose process nobody saw end.
+// unknown ends the record of a process whose end was not observed.
 func unknown(reason string) func(*api.Process) {
 	return func(rec *api.Process) {
 		rec.State, rec.Reason, rec.PID, rec.StdinOpen = api.ProcessUnknown, reason, 0, false

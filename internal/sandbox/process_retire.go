@@ -44,9 +44,8 @@ func (p *process) endedAt() (at time.Time, final bool) {
 	return *p.rec.EndedAt, p.rec.State.Ended()
 }
 
-// retiring claims the ended processes that are not kept any longer, which whoever
-// asked must retire, and says when the next will not be. Those that are being
-// read, started or removed are left for another time.
+// retiring claims the ended processes whose retention is over, which the caller must retire, and
+// returns when the next one is over. It skips those that are being read, started or removed.
 func (t *processTable) retiring(r Retention, now time.Time) (gone []endedAt[*process], next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +103,7 @@ func (m *Manager) retireProcesses(ctx context.Context, s *live, gone []endedAt[*
 // running there lives on.
 func (m *Manager) retireProcess(ctx context.Context, s *live, p *process) error {
 	if !p.condemn() {
-		return nil // somebody has just begun to read it
+		return nil // a reader has just opened it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -129,7 +128,7 @@ func (m *Manager) retireProcess(ctx context.Context, s *live, p *process) error 
 	return nil
 }
 
-// condemn lets nobody open the log of a process any more, unless somebody has.
+// condemn prevents the log of a process from being opened again, unless it is open.
 func (p *process) condemn() bool {
 	p.logMu.Lock()
 	defer p.logMu.Unlock()
@@ -161,9 +160,8 @@ func (m *Manager) outdates(s *live, at time.Time) {
 	}
 }
 
-// reapProcesses retires, in the background, what is not kept any longer of the
-// processes of a running sandbox, and says when it must be looked at again; a
-// zero time is never.
+// reapProcesses retires, in the background, the processes of a running sandbox whose retention is
+// over, and returns when to check again. A zero time is never.
 func (m *Manager) reapProcesses(s *live) (next time.Time) {
 	t := &s.procs
 	t.mu.Lock()

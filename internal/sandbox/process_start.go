@@ -13,11 +13,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// StartProcess starts a managed process and returns when it has been executed.
-// On error nothing is left of it, but for one: an agent that cannot be reached
-// any more may have started it, and then it shows up in the list. A start that
-// repeats an id with the same spec returns the process that has it. What was
-// begun is finished, also when the caller has gone.
+// StartProcess starts a managed process and returns when it has been executed. On error nothing is
+// left of it, with one exception: an agent that is no longer reachable may have started it, and
+// then the list shows it. A start that repeats an ID with the same spec returns the existing
+// process. A start that has begun is finished even if the caller disconnects.
 func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
 	s, err := m.find(caller, policy.VerbStart, ref)
 	if err != nil {

@@ -38,8 +38,7 @@ type processTable struct {
 	due time.Time
 }
 
-// get returns the process that has an id, or nil. One that nobody may see yet is
-// not there.
+// get returns the process with an ID, or nil. It returns nil for a process that is not visible yet.
 func (t *processTable) get(id string) *process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +73,7 @@ func (t *processTable) empty() bool {
 	return len(t.byID) == 0
 }
 
-// all lists every process, those that nobody may see included.
+// all returns every process, including those that are not visible yet.
 func (t *processTable) all() []*process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +97,8 @@ func (t *processTable) records() []api.Process {
 	return out
 }
 
-// claim takes an id for a start or a removal, when nobody else has it. p is the
-// process that has it, or nil.
+// claim reserves an ID for a start or a removal, once no other call holds it. p is the process that
+// has the ID, or nil.
 func (t *processTable) claim(ctx context.Context, id string) (p *process, free func(), err error) {
 	for {
 		t.mu.Lock()
@@ -136,7 +135,7 @@ func orEmpty[K comparable, V any](m map[K]V) map[K]V {
 	return m
 }
 
-// add puts a process into the table, if there is room beside those that live.
+// add adds a process to the table, if the number of live processes allows it.
 func (m *Manager) add(s *live, p *process) error {
 	t := &s.procs
 	t.mu.Lock()
@@ -150,8 +149,8 @@ func (m *Manager) add(s *live, p *process) error {
 		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can be removed", read, s.name).
 			WithHint("retry when fewer are read, or remove ended processes")
 	default:
-		// The first processes of a sandbox have room for long logs; thousands of long
-		// ones would fill the machine's disk.
+		// The first processes of a sandbox can have long logs. With thousands of processes, long
+		// logs would fill the machine's disk.
 		p.logBytes = t.logBytes()
 		t.byID[p.id] = p
 		return nil

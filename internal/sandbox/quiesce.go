@@ -12,9 +12,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
-// quiesce is a sandbox whose processes stand still because its root is about to
-// be written. To what pauses and resumes sandboxes it is a pauser: so the agent's
-// timers, the record and what follows a daemon's death are as with any pause.
+// quiesce is a sandbox whose processes are paused because its root is about to be written. The code
+// that pauses and resumes sandboxes uses it as a pauser, so the agent's timers, the record and the
+// recovery after a daemon crash work as in any pause.
 type quiesce struct {
 	inst engine.Pauser
 	root engine.RootWriter
@@ -32,11 +32,11 @@ type quiesce struct {
 // errNotNow keeps the root from being written.
 var errNotNow = errors.New("the sandbox goes on")
 
-// Pause implements engine.Pauser: it returns when everything stands still.
+// Pause implements engine.Pauser. It returns when every process is paused.
 func (p *quiesce) Pause(context.Context) error {
 	reached := make(chan struct{})
 	p.begun = true
-	go func() { // ended by end, which whoever made it calls
+	go func() { // ends when the creator calls end
 		defer close(p.done)
 		p.err = p.root.WriteRoot(p.ctx, p.w, func(context.Context) error {
 			close(reached)
@@ -69,8 +69,8 @@ func (p *quiesce) end(err error) {
 	}
 }
 
-// standStill makes the processes of a running sandbox stand still, for its root to
-// be written to w. The caller holds s.ops and calls goOn.
+// standStill pauses the processes of a running sandbox, so that its root can be written to w. The
+// caller holds s.ops and calls goOn.
 func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
 	s.mu.Lock()
 	info, inst := s.info, s.inst

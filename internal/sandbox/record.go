@@ -30,9 +30,9 @@ type record struct {
 	EngineState []byte
 	AgentToken  []byte
 	Image       imageFacts
-	// KeyDigest is that of the request that the idempotency key stands for.
+	// KeyDigest is the digest of the request that the idempotency key belongs to.
 	KeyDigest string `json:",omitempty"`
-	// Removing: a removal was begun, and whoever reads this finishes it.
+	// Removing means that a removal has begun. A daemon that reads this record finishes it.
 	Removing bool `json:",omitempty"`
 	// Removal is why and for whom that removal was begun.
 	Removal *removal `json:",omitempty"`
@@ -177,8 +177,8 @@ func hasNoFiles(dir string) bool {
 	return true
 }
 
-// readRecord reads the record of a sandbox's directory; fs.ErrNotExist says that there is
-// none.
+// readRecord reads the record in a sandbox's directory. The error is fs.ErrNotExist if there is no
+// record.
 func readRecord(dir string) (*record, error) {
 	data, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
@@ -237,8 +237,8 @@ func withdraw(dir string) error {
 	return nil
 }
 
-// clearDir removes the directory of a sandbox of which nothing runs. It gets another name
-// first: from then on it is no sandbox to anybody, whatever of it is left.
+// clearDir removes the directory of a sandbox without running processes. It renames the directory
+// first, so that what is left of it is never taken for a sandbox.
 func clearDir(dir string) error {
 	staging := filepath.Join(dir, stagingDir)
 	// It is empty, unless a creation was interrupted.

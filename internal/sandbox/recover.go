@@ -143,8 +143,8 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	m.resolve(s)
 }
 
-// adopt makes a recorded sandbox a live one, which is not in the tables yet: so
-// asking the engine holds nobody up. s.inst is nil for one that no longer runs.
+// adopt makes a live sandbox of a recorded one. It is not in the tables yet, so waiting for the
+// engine blocks no other call. s.inst is nil if it no longer runs.
 func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
@@ -222,7 +222,7 @@ func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
 func (m *Manager) markDead(s *live) {
 	s.engineState = nil
 	if s.info.Workspace.Name != "" {
-		s.cut.Store(true) // nobody saw what was under way
+		s.cut.Store(true) // work in progress was not observed
 		m.removeCutWrites(m.ctx, s)
 	}
 	t, leased := s.lease.end(now())

@@ -80,8 +80,8 @@ func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
 	}
 }
 
-// untold passes on how many refusals an instance told nobody of that died while no
-// daemon was there.
+// untold reports the number of unreported refusals of an instance that died while no daemon was
+// running.
 func (m *Manager) untold(s *live, err error) {
 	if n, ok := errors.AsType[engine.Untold](err); ok && m.opts.Refused != nil {
 		m.opts.Refused(s.info, Refusal{Missed: int64(n)})

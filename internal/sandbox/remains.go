@@ -35,8 +35,8 @@ func leaves(kind api.ResourceKind, err error) error {
 	return &leftover{kind, err}
 }
 
-// said is what a record says of a teardown that failed: nothing that names a path of
-// the host, for everybody who sees the sandbox reads it.
+// said returns the error of a failed teardown for the record. It contains no path of the host,
+// because all callers that see the sandbox read it.
 func said(err error) string {
 	what := "it"
 	if l, ok := errors.AsType[*leftover](err); ok {
@@ -59,8 +59,8 @@ func said(err error) string {
 	return what + "; the daemon's log says why"
 }
 
-// remains is what is left of everything that a sandbox had, in the order in which it
-// is ended. err, which may be nil, is that of the attempt.
+// remains returns what is left of each kind of resource of a sandbox, in the order of the teardown.
+// err is the error of the attempt, or nil.
 func (m *Manager) remains(s *live, err error) []api.Resource {
 	var failed api.ResourceKind
 	if l, ok := errors.AsType[*leftover](err); ok {

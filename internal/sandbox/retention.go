@@ -10,7 +10,8 @@ import (
 // processes' records, their logs and their private workspaces. Named workspaces
 // and directories of the host are never touched.
 type Retention struct {
-	// For is how long after its end; 0 is DefaultRetentionFor, negative for ever.
+	// For is how long after its end it is kept; 0 is DefaultRetentionFor, and negative means
+	// indefinitely.
 	For time.Duration
 	// Count is how many, the newest first; 0 is DefaultRetentionCount, negative
 	// all of them.
@@ -34,8 +35,8 @@ type endedAt[T any] struct {
 	s  T
 }
 
-// retire chooses what is not kept any longer, the oldest first, and says when
-// the next one will not be; a zero time is never.
+// retire selects what is no longer kept, oldest first, and returns when the retention of the next
+// one is over. A zero time is never.
 func retire[T any](r Retention, ended []endedAt[T], now time.Time) (gone []endedAt[T], next time.Time) {
 	slices.SortStableFunc(ended, func(a, b endedAt[T]) int { return a.at.Compare(b.at) })
 	over := 0

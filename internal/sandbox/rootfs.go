@@ -114,10 +114,9 @@ func (m *Manager) ImagesInUse() []string {
 	return slices.Compact(digests)
 }
 
-// RecordedImages are the digests of the images of every sandbox that is on record
-// below owners, whoever has it: the daemon of this home, one that is not running,
-// or a run without a daemon. A record that cannot be read is an error, for what
-// it needs is not known.
+// RecordedImages returns the digests of the images of every sandbox on record below owners: of the
+// daemon of this home, of a daemon that is not running, and of a run without a daemon. A record
+// that cannot be read is an error, because its image is not known.
 func RecordedImages(owners string) ([]string, error) {
 	records, err := filepath.Glob(filepath.Join(owners, "*", "sandboxes", "*", recordFile))
 	if err != nil {

@@ -107,7 +107,7 @@ func (s *live) placeholders() []intercept.Secret {
 	return out
 }
 
-// planTrust makes room for the files, if the network opens TLS.
+// planTrust reserves the files for trusted certificates, if the network intercepts TLS.
 func (c *creation) planTrust() {
 	if c.s.network.Authority() != nil {
 		c.plan.Tmpfs = append(c.plan.Tmpfs, engine.Tmpfs{Target: trustTarget, SizeBytes: trustBytes, Mode: 0o755})
@@ -158,8 +158,8 @@ func (c *creation) systemRoots(ctx context.Context) []byte {
 	return nil
 }
 
-// given is the environment that a process has from its sandbox beside what was asked
-// for: whom to trust, and secrets. Values are read now, and kept by nobody here.
+// given returns the environment that a process gets from its sandbox in addition to the request's:
+// trusted certificates and secrets. Values are read now and not kept.
 func (m *Manager) given(ctx context.Context, s *live) (map[string]string, error) {
 	s.mu.Lock()
 	secrets, trusts, image := slices.Clone(s.secrets), s.trusts, s.image.Env

@@ -76,8 +76,8 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	return t.snap, nil
 }
 
-// snapshotScope is what can be had of a sandbox, of what was asked for, and what
-// is left out and why.
+// snapshotScope returns the part of the requested scope that is possible for a sandbox, and what is
+// left out and why.
 func (s *live) snapshotScope(asked api.SnapshotScope) (api.SnapshotScope, []api.TarSkip, error) {
 	info := s.snapshot()
 	var left []api.TarSkip
@@ -281,8 +281,8 @@ func (b *rationed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// useSnapshot keeps the snapshot that the sandbox begins with from being removed
-// until it is created, and begins its root with that of the snapshot.
+// useSnapshot protects the snapshot of a sandbox from removal until the sandbox is created, and
+// starts the root from the snapshot's.
 func (c *creation) useSnapshot(context.Context) error {
 	snap, ok := c.permit.Snapshot()
 	if !ok {
@@ -312,9 +312,9 @@ func (c *creation) useSnapshot(context.Context) error {
 	return nil
 }
 
-// fitsRoot reports whether the root of a snapshot can be that of a sandbox. It belongs
-// to one image, by digest. The host image is the machine's files as they are now, and
-// most of it, what its mounts show, has no digest: changes of its root lie over that.
+// fitsRoot reports whether a sandbox can start from the root of a snapshot. The root belongs to one
+// image, by digest. The host image is the machine's present files, and most of it, which its mounts
+// show, has no digest: changes of its root apply on top of that.
 func fitsRoot(snap api.Snapshot, sb api.Sandbox) bool {
 	if snap.Image == api.DefaultImage {
 		return sb.Image == api.DefaultImage
@@ -325,9 +325,8 @@ func fitsRoot(snap api.Snapshot, sb api.Sandbox) bool {
 // errNoRoom is a workspace whose own bounds are too small.
 var errNoRoom = errors.New("its bounds are reached")
 
-// restoreFiles copies the files of the snapshot into a workspace that is empty. Of
-// a named one nobody else sees them before the sandbox is created, and nobody ever
-// if it is not.
+// restoreFiles copies the files of the snapshot to an empty workspace. Other callers do not see the
+// files of a named workspace before the sandbox is created, and never see them if it is not.
 func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 	if c.snapshot == nil || c.snapshot.Files() == "" {
 		return nil
@@ -352,7 +351,7 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 			if err != nil {
 				return err
 			}
-			return dir.Close() // whoever opens what is being filled finds it empty
+			return dir.Close() // others find the directory empty until it is complete
 		})
 	}
 	if err := c.m.at(ctx, "filling"); err != nil {

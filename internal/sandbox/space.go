@@ -13,11 +13,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// The bound of a private workspace that nothing of the kernel's holds is watched. One
-// goroutine asks the filesystem of all workspaces what it has left, which takes some
-// microseconds: a workspace has not got larger by more than the filesystem has lost, or than
-// somebody else has given back meanwhile. Only one that may be over its bound by that is
-// counted, and from time to time each one in whose filesystem something changes.
+// The kernel does not enforce the limit of such a private workspace, so the daemon watches it. One
+// goroutine asks the filesystem of all workspaces for its free space, which takes some
+// microseconds. A workspace cannot have grown by more than the filesystem has lost, plus what
+// others have freed in the meantime. Only a workspace that may exceed its limit by that is counted,
+// and occasionally each one in a filesystem that changes.
 const (
 	// spaceSlow and spaceFast are how often the filesystem is asked: the less is left until
 	// a bound may be passed, the more often.
@@ -41,7 +41,7 @@ const (
 // space is what is known of what a workspace takes. The zero value is nothing.
 type space struct {
 	mu sync.Mutex
-	// counting: somebody counts it now, since begun.
+	// counting means that a goroutine counts it now, since begun.
 	counting bool
 	begun    time.Time
 	known    bool
@@ -151,7 +151,7 @@ func (m *Manager) lookAtOne(s *live, limit workspace.Bounds, left workspace.Spac
 		max(time.Duration(float64(files)/spaceFiles*float64(time.Second)), spaceFast), spaceSlow)
 }
 
-// room is what may be written until a bound can have been passed. The caller holds t.mu.
+// room returns how much can be written before a limit can be exceeded. The caller holds t.mu.
 func (t *space) room(limit workspace.Bounds, left workspace.Space) (bytes, files int64) {
 	bytes, files = spaceRate, spaceFiles
 	if limit.SizeBytes > 0 {

@@ -20,7 +20,7 @@ const (
 	takenAge, takenShare = 2 * time.Second, 10
 )
 
-// taken is the last count of the files in a workspace. The zero value is none.
+// taken is the last count of the files in a workspace. The zero value means that there was none.
 type taken struct {
 	mu    sync.Mutex
 	known bool
@@ -53,7 +53,8 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 	return out, nil
 }
 
-// measurable is what can be asked of a sandbox, and what crossed its link; nil is none.
+// measurable returns what can be measured of a sandbox, and the traffic of its link. Each can be
+// nil.
 func (s *live) measurable() (inst engine.Instance, engineName string, in, out *int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,12 +19,11 @@ const (
 	maxInput = 1 << 20
 )
 
-// WriteStdin gives a process what r yields as input, from offset on or, when that
-// is nil, behind what it has been given; and then ends its input where end is set.
-// Bytes before the present offset are repeats and left out; where they are not
-// what the process was given there, or so far back that nobody remembers, another
-// has written meanwhile, and that is api.CodeConflict. It returns when all of
-// it has been written to the process; on error, the answer says how far it came.
+// WriteStdin writes the content of r to the input of a process, at offset or, if that is nil, after
+// the input that it already has. If end is set, it then closes the input. Bytes before the present
+// offset are repeats and are skipped. If they differ from what the process got there, or are too
+// old to compare, another client has written in the meantime, which is api.CodeConflict. It returns
+// when everything has been written to the process. On error, the answer says how much was.
 func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	var ack api.StdinAck
 	s, err := m.find(caller, policy.VerbStdin, ref)
@@ -78,7 +77,7 @@ func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id 
 	return ack, nil
 }
 
-// managed returns a managed process, or why there is none.
+// managed returns a managed process, or the error if there is none.
 func (m *Manager) managed(ctx context.Context, s *live, id string) (*process, error) {
 	if p := s.procs.get(id); p != nil {
 		return p, nil
@@ -217,7 +216,7 @@ func (q *inputQueue) broadcast() {
 	q.wake = make(chan struct{})
 }
 
-// put queues p and waits for room.
+// put queues p and waits for space.
 func (q *inputQueue) put(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
 		if ctx.Err() != nil {
@@ -270,8 +269,8 @@ func (q *inputQueue) fail(err error) {
 	q.broadcast()
 }
 
-// take waits for the next piece, which is the caller's; ok is false when there
-// is none any more: the input was ended, or ctx was.
+// take waits for the next piece, which the caller then owns. ok is false when no more will come:
+// the input was closed, or ctx has ended.
 func (q *inputQueue) take(ctx context.Context, into []byte) (n int, ok bool) {
 	for {
 		q.mu.Lock()

@@ -23,9 +23,9 @@ const (
 	flushTimeout = 3 * time.Second
 )
 
-// Stop ends a sandbox in good order: TERM to every process, up to grace for
-// them to end, what they wrote flushed and kept, then the kill. The record, the
-// logs and the workspace stay. Stopping what has ended already is no error.
+// Stop ends a sandbox gracefully: it sends TERM to every process, waits up to grace, flushes what
+// they wrote, and then kills. The record, the logs and the workspace are kept. Stopping an ended
+// sandbox is not an error.
 func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, grace *time.Duration) (api.Sandbox, error) {
 	wait := defaultGrace
 	if grace != nil {
@@ -41,8 +41,8 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 	return m.end(context.WithoutCancel(ctx), s, whyAsked(api.EndedStopped, caller), m.graceful(s, wait))
 }
 
-// graceful is what comes before the kill of a stop in good order. The end of its
-// context cuts the grace short.
+// graceful is the part of a graceful stop before the kill. The end of its context shortens the
+// grace period.
 func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 	return func(ctx context.Context) {
 		s.mu.Lock()
@@ -95,11 +95,11 @@ func (m *Manager) Kill(ctx context.Context, caller policy.Caller, ref string) (a
 	return m.end(context.WithoutCancel(ctx), s, whyAsked(api.EndedKilled, caller), nil)
 }
 
-// why is why a sandbox ends: for programs, and for people where nobody asked for it.
+// why says why a sandbox ends: for programs, and for people if no caller requested it.
 type why struct {
 	cause api.TerminalReason
 	text  string
-	// by is who asked for it; empty is nobody.
+	// by is the caller that requested it, or empty.
 	by string
 }
 
@@ -267,7 +267,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		err = m.at(ctx, "after close")
 	}
 	if errors.Is(err, api.ErrNotFound) {
-		err = nil // somebody else has ended it
+		err = nil // another call has ended it
 	}
 	if err != nil {
 		m.log.Error("close instance", "sandbox", s.id, "error", err)
@@ -309,8 +309,8 @@ func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) 
 	return m.remove(context.WithoutCancel(ctx), s, whyAsked(api.EndedDeleted, caller))
 }
 
-// Removed is the last record of a sandbox that was removed, by its id. Of one whose
-// removal goes on there is none yet.
+// Removed returns the last record of a removed sandbox, by its ID. There is none yet while the
+// removal is in progress.
 func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {
 		return api.Sandbox{}, false
@@ -336,7 +336,7 @@ func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) 
 type removal struct {
 	Cause api.TerminalReason
 	Text  string `json:",omitempty"`
-	// By is the tenant and origin of the caller who asked for it; empty is nobody.
+	// By is the tenant and origin of the caller that requested it, or empty.
 	By string `json:",omitempty"`
 }
 

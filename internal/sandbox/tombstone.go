@@ -34,8 +34,8 @@ const (
 	spareTombstones = 4096
 )
 
-// tombstone is what is known of a sandbox that is no more, or of a key of which nothing
-// is to come. It is immutable.
+// tombstone is the record of a removed sandbox, or of a key that no longer creates one. It is
+// immutable.
 type tombstone struct {
 	At time.Time
 	// Sandbox has no id where none was made.
@@ -108,7 +108,7 @@ func (g *tombstones) read(r io.Reader) {
 	for {
 		line, err := lines.ReadSlice('\n')
 		for errors.Is(err, bufio.ErrBufferFull) {
-			line = nil // too long to be one of ours: skip to its end
+			line = nil // too long for a line that Cloche wrote: skip to its end
 			_, err = lines.ReadSlice('\n')
 		}
 		if err != nil {

@@ -29,7 +29,7 @@ func (m *Manager) used(s *live, u measured) {
 		return
 	}
 	info := s.snapshot()
-	if info.StoppedAt != nil && info.StoppedAt.Before(u.at) { // it died before anybody cleaned up
+	if info.StoppedAt != nil && info.StoppedAt.Before(u.at) { // it died before the cleanup
 		u.at = *info.StoppedAt
 	}
 	out := api.AuditUsed{Seconds: max(u.at.Sub(info.CreatedAt), 0).Seconds(), Partial: !u.ok, BytesIn: u.net.BytesIn, BytesOut: u.net.BytesOut}

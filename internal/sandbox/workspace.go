@@ -133,9 +133,9 @@ func (m *Manager) sweepWorkspaces() error {
 	})
 }
 
-// MeasureWorkspace walks the workspace of a sandbox whose bounds are measured,
-// and returns api.CodeQuota when it holds more. Any other sandbox is within
-// its bounds. It holds nobody up.
+// MeasureWorkspace counts the workspace of a sandbox whose limits are measured, and returns
+// api.CodeQuota if it exceeds them. Any other sandbox is within its limits. It blocks no other
+// call.
 func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, ref string, phase api.QuotaPhase) error {
 	s, err := m.find(caller, policy.VerbGet, ref)
 	if err != nil {

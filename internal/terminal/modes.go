@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// modeDefaults are the private modes of a terminal that a program switches, and
-// whether each is on in a terminal that nobody switched. Others are left alone.
+// modeDefault returns whether a private mode of a terminal is on by default, and whether it is
+// known. Unknown modes are left unchanged.
 func modeDefault(mode int) (on, known bool) {
 	switch mode {
 	case 7, 25: // wrap at the margin, show the cursor

@@ -12,9 +12,8 @@ import (
 	"github.com/charmbracelet/x/vt"
 )
 
-// The recent output that is looked at to draw a screen, what an emulated
-// terminal may measure, and how long drawing may take: output is made by
-// programs that nobody trusts.
+// Limits of the recent output that is examined to draw a screen, of the size of the emulated
+// terminal, and of the time for drawing. The output comes from untrusted programs.
 const (
 	MaxHistory    = 256 << 10
 	maxScreenRows = 512

@@ -29,9 +29,9 @@ func skim(output []byte, rows int) (from int, before string) {
 	return s.from, modes.enter() + pen.String()
 }
 
-// skimmer counts the lines that scroll. After twice as many as there are rows
-// nothing is left of a screen, wherever its cursor was; but for that the cursor
-// must never have gone up, and the whole screen must have scrolled.
+// skimmer counts the lines that scroll. After twice as many as there are rows nothing is left of a
+// screen, wherever its cursor was. This holds only if the cursor never moved up and the whole
+// screen scrolled.
 type skimmer struct {
 	scan scanner
 	// window holds where the last lines began; from is what was found.

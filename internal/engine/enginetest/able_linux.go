@@ -5,8 +5,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
-// testAbilities holds what the engine says of itself against what it does: the page
-// about engines is made of it.
+// testAbilities compares what the engine declares with what it does. The documentation of engines
+// is generated from the declarations.
 func testAbilities(s *suite) {
 	able, ok := s.engine.(engine.Able)
 	if !ok {

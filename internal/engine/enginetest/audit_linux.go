@@ -138,7 +138,7 @@ func (s *suite) plantLoop() (name string, ok bool) {
 		}
 		if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_FD, int(f.Fd())); err != nil {
 			dev.Close()
-			continue // somebody else was faster
+			continue // another process took it first
 		}
 		s.Cleanup(func() {
 			_ = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0)

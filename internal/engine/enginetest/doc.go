@@ -1,4 +1,4 @@
-// Package enginetest proves the sentences of the engine contract against an
-// engine. It brings an agent of its own that keeps the contract's promises and
-// does nothing else, so that what fails here is the engine.
+// Package enginetest tests an engine against the contract of package engine. Call [Run] from a test
+// of the engine, with a [Setup] that describes it. The package has its own agent, which does only
+// what the contract requires, so a failure is a failure of the engine.
 package enginetest

@@ -29,8 +29,8 @@ func testHugePages(s *suite) {
 	s.exec(i, Inside, "huge", "confined")
 }
 
-// reserveHugePages has the kernel keep pages until the end of the test. Nobody else
-// who asks for the lock changes them meanwhile.
+// reserveHugePages makes the kernel reserve pages until the end of the test. A lock keeps other
+// tests from changing them in the meantime.
 func (s *suite) reserveHugePages(n int) {
 	s.Helper()
 	f, err := os.OpenFile(hugePages, os.O_RDWR, 0)

@@ -203,8 +203,8 @@ func testMounts(s *suite) {
 	}
 }
 
-// testMountPoints: a link of the image leads no mount point into a directory of the host.
-// Nothing is made there, and who is refused learns which link it is.
+// testMountPoints checks that a link of the image cannot lead a mount point into a directory of the
+// host. Nothing is created there, and the error names the link.
 func testMountPoints(s *suite) {
 	root := filepath.Join(s.TempDir(), "hostile.erofs")
 	WriteImage(s, root, func(w *erofs.Writer) error {

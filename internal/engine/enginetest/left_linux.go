@@ -88,7 +88,7 @@ func cgroups(id string) []string {
 	return found
 }
 
-// eventually waits for what nobody announces.
+// eventually waits for a condition that no event announces.
 func (s *suite) eventually(what string, ok func() bool) {
 	s.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -147,8 +147,8 @@ func testLinkEnds(s *suite) {
 	s.hungUp(l.Far)
 }
 
-// testLinkAlone: an instance whose link nobody has any more loses its network, and
-// neither its life nor time of the processor.
+// testLinkAlone checks an instance whose link no other process holds any more. It loses its
+// network, keeps running, and uses no CPU time for the link.
 func testLinkAlone(s *suite) {
 	l := s.link()
 	i, _ := s.create(func(p *engine.Plan) { p.Link = l })

@@ -36,7 +36,7 @@ type Batch struct {
 	// Place and Without are those of plan.Command.
 	Place   plan.Place
 	Without []string
-	// Must are the tests that may not be skipped.
+	// Must are the tests that must not be skipped.
 	Must []string
 }
 

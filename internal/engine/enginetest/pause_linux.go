@@ -93,7 +93,7 @@ func (s *suite) counting() (engine.Instance, func() int) {
 	return i, read
 }
 
-// still proves that nothing in the instance moves.
+// still checks that nothing in the instance changes.
 func (s *suite) still(i engine.Instance, read func() int) {
 	s.Helper()
 	used := func() time.Duration {
@@ -138,8 +138,8 @@ func (s *suite) open(i engine.Instance) (net.Conn, *bufio.Reader) {
 	return conn, r
 }
 
-// testCloseOfStopped ends instances whose agent stands still by a signal: it answers
-// nothing any more, and what it has started goes on, or is paused as well.
+// testCloseOfStopped closes instances whose agent is stopped by a signal. The agent no longer
+// answers. The programs that it started continue, or are paused as well.
 func testCloseOfStopped(s *suite) {
 	for _, paused := range []bool{false, true} {
 		i, p := s.create(nil)

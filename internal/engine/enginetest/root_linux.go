@@ -24,8 +24,8 @@ func (s *suite) rootWriter(i engine.Instance) engine.RootWriter {
 	return w
 }
 
-// testWriteRoot: everything stands still while the root is written, goes on
-// afterwards, also after an error, and the errors of others come back unchanged.
+// testWriteRoot checks that everything is paused while the root is written and continues
+// afterwards, even after an error, and that errors of others are returned unchanged.
 func testWriteRoot(s *suite) {
 	i, read := s.counting()
 	w := s.rootWriter(i)
@@ -65,8 +65,8 @@ func testWriteRoot(s *suite) {
 	s.alive(i)
 }
 
-// testWriteRootWhenCallerDies: an instance that a dead daemon made stand still is
-// as one that is paused, to the next one.
+// testWriteRootWhenCallerDies checks that an instance that a dead daemon paused to write its root
+// looks paused to the next daemon.
 func testWriteRootWhenCallerDies(s *suite) {
 	i, read := s.counting()
 	err := s.rootWriter(i).WriteRoot(s.ctx, io.Discard, func(context.Context) error {

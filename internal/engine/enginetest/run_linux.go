@@ -19,7 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
-// Setup is what the suite must be told about an engine.
+// Setup describes an engine to the suite.
 type Setup struct {
 	// New makes an engine that keeps its own records in stateDir. Two made with
 	// one directory are the engine before and after a restart of the daemon.
@@ -31,8 +31,8 @@ type Setup struct {
 	// PID is the number of the instance's first process; nil when its command line has
 	// the instance's id in it.
 	PID func(state []byte) int
-	// Left names what an engine's own daemon still has of a plan; nil when there is
-	// none.
+	// Left names what an engine's own daemon still has of a plan. It is nil for an engine without
+	// a daemon.
 	Left func(t testing.TB, p engine.Plan) []string
 	// Isolates is false for an engine that only pretends: it is spared what
 	// needs a root filesystem, mounts or limits of its own.
@@ -55,8 +55,8 @@ type Setup struct {
 	Only []string
 }
 
-// patience bounds each wait of the suite. Nothing in it is expected to take
-// even a tenth of that, but on a processor that is emulated.
+// patience limits each wait of the suite. Nothing in it takes even a tenth of that, except on an
+// emulated processor.
 const patience = 60 * time.Second
 
 // slowEnv says that the processor is emulated: every engine is slow.
@@ -71,7 +71,7 @@ type suite struct {
 	engine   engine.Engine
 }
 
-// Run proves the engine contract.
+// Run tests the engine contract.
 func Run(t *testing.T, s Setup) {
 	s.Slow = s.Slow || os.Getenv(slowEnv) != ""
 	tests := []struct {
@@ -359,8 +359,8 @@ func testNothingLeaks(s *suite) {
 	})
 }
 
-// InitPID is Setup's PID for an engine whose state names its first process, which is the
-// agent; a number that nobody has when it does not.
+// InitPID is Setup.PID for an engine whose state names its first process, which is the agent. It
+// returns an unused number if the state does not.
 func InitPID(state []byte) int {
 	var s struct{ Init struct{ PID int } }
 	if err := json.Unmarshal(state, &s); err != nil || s.Init.PID <= 1 {

@@ -59,7 +59,7 @@ func testMountSockets(s *suite) {
 				if got != "" {
 					s.Errorf("a socket of the host at %s in the mount %s is covered, and reached:\n%s", name, dir, got)
 				}
-			case dir == "ro" && terms.KeepsOwners: // whoever stages it closes it
+			case dir == "ro" && terms.KeepsOwners: // the caller that stages it closes it off
 			case enforces[key].OK && got != "":
 				s.Errorf("a socket of the host at %s in the mount %s is reached:\n%s", name, dir, got)
 			case !enforces[key].OK && got == "":
@@ -78,8 +78,8 @@ func testMountSockets(s *suite) {
 	if got := s.exec(i, Inside, "cat", "/srv/ro/file"); got != "to be read\n" {
 		s.Errorf("a file of the owner's alone in a read-only mount holds %q", got)
 	}
-	// What covers them lies beside no file of the host's, cannot be changed, and is in
-	// nobody's way there.
+	// What covers the sockets is not next to any file of the host, cannot be changed, and does
+	// not disturb other files.
 	if got := s.exec(i, Inside, "cat", "/proc/self/mountinfo"); strings.Contains(got, s.stateDir) {
 		s.Errorf("the mounts tell of the host's %s:\n%s", s.stateDir, got)
 	}
@@ -112,7 +112,7 @@ func changeCovered(s *suite, dirs map[string]string) {
 // deep is the beginning of names in a directory below that of a mount.
 const deep = "deep/.hidden/"
 
-// listenAt makes two sockets and a pipe of the host, which their modes give to everybody.
+// listenAt creates two sockets and a pipe of the host whose modes allow every user.
 func listenAt(s *suite, dir, prefix string) {
 	s.Helper()
 	path := func(name string) string { return filepath.Join(dir, prefix+name) }

@@ -28,7 +28,7 @@ func testTables(s *suite) {
 	}
 	for _, table := range []struct {
 		name string
-		// needs is how many entries everybody else needs.
+		// needs is how many entries the host and other sandboxes need.
 		needs int
 		// most is how many one sandbox may have at most; 0 is what the host's user has.
 		most int

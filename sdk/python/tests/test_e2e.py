@@ -346,7 +346,9 @@ class EndToEnd(unittest.IsolatedAsyncioTestCase):
             said = await runtime.run(["python3", "-c", ask, path], {})
             self.assertEqual(said.stdout.strip(), status, path)
 
-    @unittest.skipUnless(os.geteuid() == 0, "needs a daemon of root's: others have one id, whose files are root's for root")
+    @unittest.skipUnless(
+        os.geteuid() == 0, "needs a daemon of root's: others have one id, whose files are root's for root"
+    )
     async def test_another_user(self) -> None:
         runtime = ClocheRuntime()
         self.addAsyncCleanup(runtime.stop)

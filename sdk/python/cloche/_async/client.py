@@ -1,4 +1,4 @@
-"""The client: where sandboxes come from."""
+"""The client, which creates and finds sandboxes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 class AsyncSandboxClient:
     """One daemon, as one caller sees it.
 
-    `host` is ``unix:///path``, ``tcp://host:port``, or an http or https address; empty is
-    ``CLOCHE_HOST``, or else the socket of this user's daemon. `token` is shown to daemons over TCP; empty
-    is ``CLOCHE_TOKEN``. `verify` is what https is checked against: ``True`` is
-    the system's authorities and those in the file ``CLOCHE_CA_FILE``. When the
-    daemon answers nothing at all for `silence` seconds, every call that waits for it is a
-    `cloche.errors.DaemonSilent`; None waits for ever. A call that takes long is no silence: meanwhile the
-    daemon is asked for a sign of life.
+    `host` is ``unix:///path``, ``tcp://host:port``, or an http or https address. Empty is
+    ``CLOCHE_HOST``, or else the socket of this user's daemon. `token` is sent to daemons over TCP. Empty
+    is ``CLOCHE_TOKEN``. `verify` says how to verify https: ``True`` uses the system's certificate
+    authorities and those in the file ``CLOCHE_CA_FILE``. If the daemon does not respond at all for
+    `silence` seconds, every call that waits for it raises `cloche.errors.DaemonSilent`. None waits
+    indefinitely. A long call does not count as silence, because the client checks in the meantime that
+    the daemon responds.
 
-    Making one connects to nothing. At first use, or at the beginning of a ``with``, a daemon that is not
-    there or does not know this caller is a `cloche.SandboxUnavailable`. Nothing ever runs on this machine
+    The constructor does not connect. At first use, or at the beginning of a ``with``, a daemon that is not
+    running or refuses this caller raises `cloche.SandboxUnavailable`. Code never runs on this machine
     instead.
     """
 
@@ -57,9 +57,9 @@ class AsyncSandboxClient:
     def create(
         self, spec: SandboxSpec | None = None, /, **fields: Unpack[SandboxFields]
     ) -> primitives.Making[AsyncSandboxHandle]:
-        """Makes a sandbox of `spec`, with what `fields` say otherwise, and returns when commands can run
-        in it: for ``with``, whose end removes it, or for whoever removes it later. An error leaves nothing
-        behind, and neither does whoever is cancelled while waiting."""
+        """Creates a sandbox from `spec`, overridden by `fields`, and returns when commands can run in it.
+        Use it in a ``with``, whose end removes the sandbox, or remove it later. An error or a cancelled
+        wait leaves nothing behind."""
         return primitives.Making(self._create(spec, **fields))
 
     async def _create(self, spec: SandboxSpec | None, /, **fields: Unpack[SandboxFields]) -> AsyncSandboxHandle:
@@ -101,8 +101,8 @@ class AsyncSandboxClient:
             cursor = after
 
     async def remove(self, ref: str) -> wire.Sandbox | None:
-        """Removes a sandbox with all that it holds: its last record, which says what could not be
-        removed yet. None where there is none."""
+        """Removes a sandbox with all its data and returns its last record, which says what could not be
+        removed yet. Returns None if the sandbox does not exist."""
         try:
             answer = await self._t.json("DELETE", _address.sandbox_path(ref), repeat=True)
         except NotFound:

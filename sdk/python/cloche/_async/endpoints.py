@@ -1,4 +1,4 @@
-"""Services of the host's that a sandbox finds at addresses of its own loopback."""
+"""Services of the host at addresses of a sandbox's loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AsyncEndpoints:
-    """The endpoints of one sandbox, which it has whatever its network is."""
+    """The endpoints of one sandbox. They work whatever its network is."""
 
     def __init__(self, transport: AsyncTransport, ref: str) -> None:
         self._t, self._ref = transport, ref

@@ -163,8 +163,8 @@ class AsyncFiles:
         keep: Sequence[str] = (),
         external_symlinks: Literal["keep", "drop", "reject"] = "keep",
     ) -> wire.TarReport:
-        """Unpacks a tar archive into a directory, which is made where it is missing. With `atomic` all
-        of it is put in place or none; `clear` removes what was there before, but for `keep`."""
+        """Unpacks a tar archive into a directory, which is created if it is missing. With `atomic`, all
+        of it is put in place or none. `clear` removes the earlier content, except for `keep`."""
         if isinstance(archive, str):
             raise invalid("archive", "an archive is bytes, and was text")
         query: dict[str, str | bool | Sequence[str] | None] = {

@@ -21,7 +21,7 @@ _kept: set[asyncio.Task[Any]] = set()
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Waits for work that must be done whole, even when whoever waits is cancelled meanwhile."""
+    """Waits for work that must complete, even if the waiting task is cancelled."""
     task = asyncio.ensure_future(work)
     _kept.add(task)
     task.add_done_callback(_done)

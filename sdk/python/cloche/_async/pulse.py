@@ -1,4 +1,4 @@
-"""Connections to a daemon, and what finds out that it answers nothing any more."""
+"""Connections to a daemon, and the check that it still responds."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     import httpx
 
 _PROBES = 3
-"""How many times a silent daemon is asked before it is given up."""
+"""How many times a silent daemon is probed before the client gives up."""
 
 _FREE = 64
 """Idle connections that are kept."""
 
 
 class AsyncExchange:
-    """One request on a connection of its own, which can be broken off from outside."""
+    """One request on its own connection, which another task can abort."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
         self.begun = time.monotonic()
         self.silent = False
-        """The daemon answered nothing, so this was broken off."""
+        """The daemon did not respond, so the request was aborted."""
         self._stream: Any = None
         self.extensions = {"trace": self._trace}
 

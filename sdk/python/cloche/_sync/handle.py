@@ -54,8 +54,8 @@ class SandboxHandle:
         return f"<{type(self).__name__} {self.name} {self.info['state']}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The daemon's address and what names the sandbox: another process goes on with it. Its `info`
-        there has no more than that until `refresh`, and its token is that of ``CLOCHE_TOKEN``."""
+        """The daemon's address and the sandbox's identity, so that another process can continue with it.
+        There, `info` has no more than that until `refresh`, and the token is ``CLOCHE_TOKEN``."""
         named = {k: v for k, v in self.info.items() if k in ("id", "name", "state", "cwd")}
         return type(self), (self._t, named)
 
@@ -101,7 +101,7 @@ class SandboxHandle:
 
     def _run(self, what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> ExecResult:
         request = options(what, timeout, given)
-        # With an id of ours the request can be repeated, and what it started can be ended.
+        # With an id that the client chose, the request can be repeated and its program ended.
         exec_id = request.setdefault("exec_id", f"py-{os.urandom(16).hex()}")
         try:
             # One that ends with its caller has ended with the connection.
@@ -231,15 +231,15 @@ class SandboxHandle:
         return self._act("stop", None if grace is None else {"grace_ms": to_ms(grace, "grace")})
 
     def kill(self) -> wire.Sandbox:
-        """Ends it at once. Its record and logs stay. One that has ended stays as it is."""
+        """Ends it at once. Its record and logs are kept. No effect if it has ended."""
         return self._act("kill")
 
     def pause(self) -> wire.Sandbox:
-        """Makes its processes stand still."""
+        """Pauses its processes."""
         return self._act("pause", repeat=False)
 
     def resume(self) -> wire.Sandbox:
-        """Lets them go on."""
+        """Resumes its processes."""
         return self._act("resume", repeat=False)
 
     def heartbeat(self) -> wire.Sandbox:

@@ -9,13 +9,13 @@ from cloche.errors import SandboxUnavailable
 
 
 def local(home: str = "", *, binary: str = "") -> SandboxClient:
-    """A client of this user's daemon, which is started where none runs: ``cloche serve`` of `binary`, else
-    of ``CLOCHE_BIN``, else of PATH. With ``CLOCHE_HOST`` set it is that daemon, and none is started, unless
-    `home` names the directory of one.
+    """Returns a client of this user's daemon, and starts the daemon if none is running: ``cloche serve``
+    of `binary`, else of ``CLOCHE_BIN``, else of PATH. With ``CLOCHE_HOST`` set it uses that daemon and
+    starts none, unless `home` names the directory of one.
 
-    A daemon that was started goes on after this process, and keeps sandboxes that were not removed. It ends
-    when its home is removed, and when this call fails or is cancelled before it listens.
-    `cloche.SandboxUnavailable` when none can be had.
+    A daemon that was started keeps running after this process, with the sandboxes that were not removed.
+    It ends when its home directory is removed, and when this call fails or is cancelled before the daemon
+    listens. Raises `cloche.SandboxUnavailable` if no daemon can be used.
     """
     from cloche._local import Start  # which needs more than the rest
 

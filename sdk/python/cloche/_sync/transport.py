@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Transport:
-    """Makes requests and tells errors apart. It holds nothing but idle connections, and belongs to the
-    event loop in which it is first used."""
+    """Sends requests and classifies errors. It holds only idle connections, and belongs to the event loop
+    in which it is first used."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class Transport:
         accept: str = "application/json",
         silence: float | None = 0,
     ) -> Iterator[httpx.Response]:
-        """An answer whose body is read by the caller. It ends when the daemon answers nothing any more,
-        and `silence` is how many seconds may pass without any of it from a daemon that does: 0 is the usual
-        bound, None is none."""
+        """An answer whose body the caller reads. It ends if the daemon no longer responds. `silence` is how
+        many seconds can pass without data from a daemon that does respond: 0 is the default, and None is no
+        limit."""
         pulse = self._open()
         import httpx
 
