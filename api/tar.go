@@ -32,7 +32,7 @@ type TarInOptions struct {
 	Keep []string
 }
 
-// OwnerKeep, as TarInOptions.Owner, uses the numeric owners in the archive.
+// OwnerKeep as TarInOptions.Owner uses the numeric owners in the archive.
 const OwnerKeep = "keep"
 
 // ExternalLinks says how to handle symlinks that lead out of an archive.
