@@ -1,0 +1,151 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	gremote "github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/cloche-dev/cloche/internal/hostfile"
+)
+
+// TestLayersComeFromTheRegistryThatHasTheManifest: a mirror that does not have an image is not asked
+// for its layers.
+func TestLayersComeFromTheRegistryThatHasTheManifest(t *testing.T) {
+	mirror, origin := startRegistry(t), startRegistry(t)
+	origin.push(t, "app:1", simple(t))
+	s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{
+		Mirrors: map[string][]string{origin.host: {mirror.host}},
+	}})
+	must(t, err)
+	_, err = s.Pull(t.Context(), origin.host+"/app:1", PullOptions{})
+	must(t, err)
+	isBlob := func(line string) bool { return strings.Contains(line, "/blobs/") }
+	if asked := mirror.asked(); !slices.ContainsFunc(asked, func(line string) bool { return strings.Contains(line, "/manifests/") }) || slices.ContainsFunc(asked, isBlob) {
+		t.Errorf("the mirror was asked %q", asked)
+	}
+}
+
+// TestIndexOfAnImageIsKept: an image that was pulled by its list of platforms is found by
+// the digest of that list, in whatever order it was pulled by that and by its own.
+func TestIndexOfAnImageIsKept(t *testing.T) {
+	r := startRegistry(t)
+	img := simple(t)
+	digest := r.push(t, "app:plain", img)
+	config := mustConfig(t, img)
+	index := mutate.AppendManifests(empty.Index,
+		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture}}})
+	tag, err := name.ParseReference(r.host + "/app:list")
+	must(t, err)
+	must(t, gremote.WriteIndex(tag, index))
+	hash, err := index.Digest()
+	must(t, err)
+	for _, order := range [][]string{{":list", ":plain"}, {":plain", ":list"}, {":list", "@" + digest}, {"@" + digest, ":list"}} {
+		s := images(t)
+		for _, by := range order {
+			if got, err := s.Pull(t.Context(), r.host+"/app"+by, PullOptions{}); err != nil || got.Digest != digest {
+				t.Fatalf("%s: %+v, %v", by, got, err)
+			}
+		}
+		if got, err := openStore(t, s.dir).Inspect(r.host + "/app@" + hash.String()); err != nil || got.Digest != digest || got.IndexDigest != hash.String() {
+			t.Errorf("pulled by %q: %+v, %v", order, got, err)
+		}
+	}
+}
+
+// waitingContext calls a function when a caller begins to wait for its end.
+type waitingContext struct {
+	context.Context
+	waits func()
+}
+
+func (c waitingContext) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
+}
+
+// TestBlobThatAnotherFetched: a pull that waited for another pull of the same blob uses
+// what that one left, and reports all its bytes.
+func TestBlobThatAnotherFetched(t *testing.T) {
+	s := images(t)
+	content := []byte("content")
+	b := blob{digest: digestOf(content), size: int64(len(content))}
+	path := s.oci.at("blobs", hexOf(b.digest))
+	other, err := lockFile(t.Context(), path+partSuffix)
+	must(t, err)
+	waited := false
+	ctx := waitingContext{t.Context(), sync.OnceFunc(func() {
+		waited = true
+		must(t, errors.Join(os.WriteFile(path, content, 0o600), other.Close()))
+	})}
+	var told []int64
+	got, err := s.fetchBlob(ctx, nil, b, func(done int64) { told = append(told, done) })
+	must(t, err)
+	if got != path || !waited || !slices.Equal(told, []int64{b.size}) {
+		t.Errorf("it is %s, waited %v, told of %v", got, waited, told)
+	}
+	if left, _ := filepath.Glob(path + partSuffix); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+	// The next one does not wait.
+	if got, err := s.fetchBlob(t.Context(), nil, b, func(done int64) { told = append(told, done) }); err != nil || got != path || len(told) != 2 || told[1] != b.size {
+		t.Errorf("it is %s, %v, told of %v", got, err, told)
+	}
+}
+
+// TestPruneSparesWhatIsFetched: a part of a layer goes, unless another pull is fetching
+// the rest.
+func TestPruneSparesWhatIsFetched(t *testing.T) {
+	s := images(t)
+	idle, held := s.oci.at("blobs", strings.Repeat("a", 64)+partSuffix), s.oci.at("blobs", strings.Repeat("b", 64)+partSuffix)
+	for _, path := range []string{idle, held} {
+		must(t, os.WriteFile(path, []byte("part"), 0o600))
+	}
+	f, err := hostfile.OpenFile(held, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	must(t, hostfile.TryLock(f))
+	got, err := s.Prune(t.Context(), PruneOptions{})
+	must(t, err)
+	left, _ := filepath.Glob(s.oci.at("blobs", "*"))
+	used, err := s.Usage()
+	must(t, err)
+	if !slices.Equal(left, []string{held}) || used != got.UsedBytes {
+		t.Errorf("left %v with %d bytes, told %+v", left, used, got)
+	}
+}
+
+// TestSweepLeavesNothingOpen: neither what a sweep removes nor what it leaves stays open.
+func TestSweepLeavesNothingOpen(t *testing.T) {
+	s := images(t)
+	mine, err := s.oci.temp("root-")
+	must(t, err)
+	defer mine.Close()
+	must(t, os.Chtimes(mine.Name(), timeAgo(2), timeAgo(2)))
+	for _, name := range []string{"one", "two", "three"} {
+		put(t, s.oci.dir, "temp/"+name, "by a killed process", 0o600)
+		must(t, os.Chtimes(s.oci.at("temp", name), timeAgo(2), timeAgo(2)))
+	}
+	s.oci.sweepTemps()
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	var open []string
+	for _, fd := range fds {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(target, s.oci.at("temp")+"/") {
+			open = append(open, target)
+		}
+	}
+	if want := []string{mine.Name()}; !slices.Equal(open, want) {
+		t.Errorf("open are %q, want %q", open, want)
+	}
+}
