@@ -390,6 +390,30 @@ func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	}
 }
 
+// TestWaitingForAnImageEndsWithTheContext: a lock that is not free in time is not taken,
+// and it stays with its holder.
+func TestWaitingForAnImageEndsWithTheContext(t *testing.T) {
+	s := images(t)
+	unlock, err := s.oci.lock(t.Context(), "x")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	other := openStore(t, s.dir)
+	if _, err := other.oci.lock(ctx, "x"); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want canceled", err)
+	}
+	if !other.oci.busy("x") {
+		t.Error("it is not locked any more")
+	}
+	unlock()
+	if other.oci.busy("x") {
+		t.Error("it is still locked")
+	}
+	again, err := other.oci.lock(t.Context(), "x")
+	must(t, err)
+	again()
+}
+
 func TestSweepRemovesWhatNobodyUses(t *testing.T) {
 	s, _ := otherHost(t)
 	kept := resolve(t, s, Need{})
