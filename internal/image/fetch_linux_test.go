@@ -3,12 +3,21 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -16,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	gremote "github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -147,5 +157,80 @@ func TestSweepLeavesNothingOpen(t *testing.T) {
 	}
 	if want := []string{mine.Name()}; !slices.Equal(open, want) {
 		t.Errorf("open are %q, want %q", open, want)
+	}
+}
+
+// TestProgressIsToldNowAndThen: the bytes of a layer are told at most once in reportEvery,
+// and always when all of them are here.
+func TestProgressIsToldNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []int64
+		r := &reporter{tell: func(p api.PullProgress) { told = append(told, p.Bytes) }}
+		layer, other := api.ImageLayer{DiffID: "one", SizeBytes: 9}, api.ImageLayer{DiffID: "two", SizeBytes: 100}
+		for done := range int64(10) {
+			r.bytes(api.PullDownload, layer, done)
+			if done == 4 {
+				r.bytes(api.PullDownload, other, 50) // has times of its own
+				r.bytes(api.PullUnpack, layer, 60)   // so has another phase
+				time.Sleep(reportEvery)
+			}
+		}
+		if want := []int64{0, 50, 60, 5, 9}; !slices.Equal(told, want) {
+			t.Errorf("told %v, want %v", told, want)
+		}
+	})
+}
+
+func TestTimeouts(t *testing.T) {
+	for want, errs := range map[bool][]error{
+		true:  {context.DeadlineExceeded, os.ErrDeadlineExceeded, &net.DNSError{IsTimeout: true}, fmt.Errorf("dial: %w", &net.OpError{Err: os.ErrDeadlineExceeded})},
+		false: {nil, context.Canceled, io.EOF, &net.DNSError{}, &net.OpError{Err: syscall.ECONNREFUSED}},
+	} {
+		for _, err := range errs {
+			if got := isTimeout(err); got != want {
+				t.Errorf("%v: %v", err, got)
+			}
+		}
+	}
+}
+
+// TestPullClosesItsConnections, also those without a known certificate.
+func TestPullClosesItsConnections(t *testing.T) {
+	r := startRegistry(t)
+	r.push(t, "app:1", simple(t))
+	for what, insecure := range map[string]bool{"a loopback address": false, "an insecure registry": true} {
+		t.Run(what, func(t *testing.T) {
+			ended := make(chan struct{}, 100)
+			var open atomic.Int64
+			srv := httptest.NewUnstartedServer(r.real)
+			srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				switch state {
+				case http.StateNew:
+					open.Add(1)
+				case http.StateClosed:
+					open.Add(-1)
+					ended <- struct{}{}
+				}
+			}
+			srv.Start()
+			defer srv.Close()
+			host := strings.TrimPrefix(srv.URL, "http://")
+			var config RegistryConfig
+			if insecure {
+				config.Insecure = []string{host}
+			}
+			s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: config})
+			must(t, err)
+			_, err = s.Pull(t.Context(), host+"/app:1", PullOptions{})
+			must(t, err)
+			late := time.After(10 * time.Second)
+			for open.Load() != 0 {
+				select {
+				case <-ended:
+				case <-late:
+					t.Fatalf("%d connections are open", open.Load())
+				}
+			}
+		})
 	}
 }

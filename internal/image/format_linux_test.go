@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"encoding/json"
 	"os"
@@ -39,9 +40,9 @@ func TestImportFormats(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o600))
 	both := packTar(t, dir)
-	plain := layerTar(t, file{name: "x", body: "y"})
+	root := layerTar(t, file{name: "x", body: "y"})
 
-	const oci, docker, tar = api.FormatOCIArchive, api.FormatDockerArchive, api.FormatTar
+	const oci, docker, plain = api.FormatOCIArchive, api.FormatDockerArchive, api.FormatTar
 	for what, c := range map[string]struct {
 		raw []byte
 		// is has the source that an image has by the format that was given; where it
@@ -49,12 +50,12 @@ func TestImportFormats(t *testing.T) {
 		is    map[api.ImageFormat]string
 		other api.ImageFormat
 	}{
-		"layout":      {layout, map[api.ImageFormat]string{"": "oci", oci: "oci", tar: "tar"}, oci},
-		"docker save": {saved.Bytes(), map[api.ImageFormat]string{"": "docker-archive", docker: "docker-archive", tar: "tar"}, docker},
-		"both":        {both, map[api.ImageFormat]string{"": "oci", oci: "oci", docker: "docker-archive", tar: "tar"}, ""},
-		"tar":         {plain, map[api.ImageFormat]string{"": "tar", tar: "tar"}, tar},
+		"layout":      {layout, map[api.ImageFormat]string{"": "oci", oci: "oci", plain: "tar"}, oci},
+		"docker save": {saved.Bytes(), map[api.ImageFormat]string{"": "docker-archive", docker: "docker-archive", plain: "tar"}, docker},
+		"both":        {both, map[api.ImageFormat]string{"": "oci", oci: "oci", docker: "docker-archive", plain: "tar"}, ""},
+		"tar":         {root, map[api.ImageFormat]string{"": "tar", plain: "tar"}, plain},
 	} {
-		for _, format := range []api.ImageFormat{"", oci, docker, tar} {
+		for _, format := range []api.ImageFormat{"", oci, docker, plain} {
 			t.Run(what+" as "+string(format), func(t *testing.T) {
 				s := images(t)
 				got, err := s.Import(t.Context(), "x", write(t, c.raw), ImportOptions{Format: format})
@@ -71,6 +72,46 @@ func TestImportFormats(t *testing.T) {
 			})
 		}
 	}
-	_, err = images(t).Import(t.Context(), "x", write(t, plain), ImportOptions{Format: "zip"})
-	wantError(t, err, api.CodeInvalid, false, "no format", string(oci), string(docker), string(tar))
+	_, err = images(t).Import(t.Context(), "x", write(t, root), ImportOptions{Format: "zip"})
+	wantError(t, err, api.CodeInvalid, false, "no format", string(oci), string(docker), string(plain))
+}
+
+// TestLayersThatAreLinks: an archive of Docker may hold a layer that is there twice as a
+// link to the first one.
+func TestLayersThatAreLinks(t *testing.T) {
+	img := imageOf(t, layerOf(t, file{name: "x", body: "y"}))
+	config, err := img.RawConfigFile()
+	must(t, err)
+	layer := string(layerTar(t, file{name: "x", body: "y"}))
+	for what, c := range map[string]struct {
+		file
+		ok bool
+	}{
+		"symlink":                {file{typ: tar.TypeSymlink, link: "../first/layer.tar"}, true},
+		"hard link":              {file{typ: tar.TypeLink, link: "first/layer.tar"}, true},
+		"symlink to nothing":     {file{typ: tar.TypeSymlink, link: "../none"}, false},
+		"symlink to a symlink":   {file{typ: tar.TypeSymlink, link: "layer.tar"}, false},
+		"symlink that leads out": {file{typ: tar.TypeSymlink, link: "/etc/passwd"}, false},
+		"directory":              {file{typ: tar.TypeDir}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			link := c.file
+			link.name = "second/layer.tar"
+			raw := layerTar(t, file{name: "config.json", body: string(config)}, file{name: "first/layer.tar", body: layer}, link,
+				file{name: "manifest.json", body: `[{"Config":"config.json","Layers":["second/layer.tar"]}]`})
+			s := images(t)
+			_, err := s.Import(t.Context(), "a", write(t, raw), ImportOptions{})
+			if !c.ok {
+				wantError(t, err, api.CodeInvalid, false, "second/layer.tar")
+				nothingVisible(t, s)
+				return
+			}
+			must(t, err)
+			root, err := s.Resolve(t.Context(), "a", Need{})
+			must(t, err)
+			if got := contentOf(t, open(t, root.Image)); got["x"] != "y" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
 }

@@ -231,6 +231,17 @@ func TestHostImageShowsNoSecrets(t *testing.T) {
 	}
 }
 
+func TestSecretNames(t *testing.T) {
+	for name, secret := range map[string]bool{
+		"private": true, "Private": true, "server.key": true, "SERVER.KEY": true, "a.p12": true, "a.pfx": true, "gshadow-": true, "jmx.passwd.template": true,
+		"ca.pem": false, "private.d": false, "keyring": false, "key": false, "a.p12.txt": false, "pass": false,
+	} {
+		if got := secretName(name); got != secret {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestHostImageIsMadeOnceAndAgainAfterAChange(t *testing.T) {
 	s, root := otherHost(t)
 	put(t, root, "etc/ssl/certs/ca.pem", "one", 0o644)
