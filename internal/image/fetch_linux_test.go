@@ -234,3 +234,44 @@ func TestPullClosesItsConnections(t *testing.T) {
 		})
 	}
 }
+
+// TestAgain: what may help soon is waited for, and anything else is told at once.
+func TestAgain(t *testing.T) {
+	told := func(code api.Code, retryable bool, after time.Duration) *api.Error {
+		e := api.Errorf(code, "x")
+		e.Retryable, e.RetryAfterMS = retryable, after.Milliseconds()
+		return e
+	}
+	const no = -1
+	for what, c := range map[string]struct {
+		err    error
+		failed int
+		waits  time.Duration
+	}{
+		"another error":            {err: io.ErrUnexpectedEOF, waits: no},
+		"not retryable":            {err: told(api.CodeUnavailable, false, 0), waits: no},
+		"the first time":           {err: told(api.CodeUnavailable, true, 0), waits: 25 * time.Millisecond},
+		"the third time":           {err: told(api.CodeUnavailable, true, 0), failed: 2, waits: 100 * time.Millisecond},
+		"unavailable for long":     {err: told(api.CodeUnavailable, true, maxPatience+time.Millisecond), waits: no},
+		"unavailable for a while":  {err: told(api.CodeUnavailable, true, maxPatience), waits: maxPatience},
+		"busy for long":            {err: told(api.CodeNoCapacity, true, maxPatience+time.Millisecond), waits: no},
+		"busy for a while":         {err: told(api.CodeNoCapacity, true, maxPatience), waits: maxPatience},
+		"busy for an unknown time": {err: told(api.CodeNoCapacity, true, 0), waits: no},
+		"a full disk":              {err: told(api.CodeNoCapacity, true, time.Second).WithCause(syscall.ENOSPC), waits: no},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				again := (&transfer{}).again(t.Context(), c.err, c.failed)
+				if took := time.Since(begin); again != (c.waits != no) || again && took != c.waits || !again && took != 0 {
+					t.Errorf("%v after %v, want to wait for %v", again, took, c.waits)
+				}
+			})
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if (&transfer{}).again(ctx, told(api.CodeUnavailable, true, time.Second), 0) {
+		t.Error("it goes on after its caller gave up")
+	}
+}
