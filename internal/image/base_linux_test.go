@@ -126,7 +126,7 @@ func TestBuildBaseTakesLibraries(t *testing.T) {
 		t.Errorf("got %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(files)))
 	}
 
-	// A program that cannot run here is refused, but for one in a directory.
+	// A program that cannot run here is refused, except one in a directory.
 	put(t, dir, "bad/program", dynamic(t, mine, "", elf.DT_NEEDED, "libcloche-nowhere.so"), 0o755)
 	_, err = s.BuildBase(t.Context(), "bad", []string{dir + "/bad/program"}, ImportOptions{})
 	wantError(t, err, api.CodeInvalid, false, "libcloche-nowhere.so", "bad/program")

@@ -29,7 +29,7 @@ func TestChoosePlatform(t *testing.T) {
 		document
 		want string
 		is   int    // which one is chosen
-		says string // what the error says when there is none
+		says string // what the error says when no platform fits
 	}{
 		"the plain one":          {document: list("linux/amd64/v3", "linux/amd64", "linux/amd64/v2"), want: "linux/amd64", is: 1},
 		"v8 is every arm64":      {document: list("linux/arm64/v9", "linux/arm64/v8"), want: "linux/arm64", is: 1},
