@@ -275,3 +275,36 @@ func TestAgain(t *testing.T) {
 		t.Error("it goes on after its caller gave up")
 	}
 }
+
+// TestLayersComeFromTheNextRegistry: a layer that one registry does not have, or has
+// wrongly, comes from the next one.
+func TestLayersComeFromTheNextRegistry(t *testing.T) {
+	for what, answer := range map[string]func(w http.ResponseWriter){
+		"missing": func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
+		"wrong":   func(w http.ResponseWriter) { _, _ = io.WriteString(w, strings.Repeat("x", 1<<20)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			mirror, origin := startRegistry(t), startRegistry(t)
+			for _, r := range []*testRegistry{mirror, origin} {
+				r.push(t, "app:1", simple(t))
+			}
+			mirror.fault = func(w http.ResponseWriter, q *http.Request) bool {
+				if !strings.Contains(q.URL.Path, "/blobs/") {
+					return false
+				}
+				answer(w)
+				return true
+			}
+			s, err := OpenWith(filepath.Join(t.TempDir(), "images"), Options{Registries: RegistryConfig{
+				Mirrors: map[string][]string{origin.host: {mirror.host}},
+			}})
+			must(t, err)
+			_, err = s.Pull(t.Context(), origin.host+"/app:1", PullOptions{})
+			must(t, err)
+			isBlob := func(line string) bool { return strings.HasPrefix(line, "GET ") && strings.Contains(line, "/blobs/") }
+			if !slices.ContainsFunc(mirror.asked(), isBlob) || !slices.ContainsFunc(origin.asked(), isBlob) {
+				t.Errorf("the mirror was asked %q, the registry %q", mirror.asked(), origin.asked())
+			}
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/cloche-dev/cloche/api"
 )
@@ -94,6 +95,42 @@ func TestManifestsThatAreRefused(t *testing.T) {
 				wantError(t, err, c.code, false, c.words)
 			} else if err != nil || len(got.Manifests) != len(c.Manifests) || len(got.Layers) != len(c.Layers) {
 				t.Errorf("%d platforms, %d layers, %v", len(got.Manifests), len(got.Layers), err)
+			}
+		})
+	}
+}
+
+// TestLayersThatAreRefused: a manifest names layers of forms that can be read, with
+// digests and sizes that may be.
+func TestLayersThatAreRefused(t *testing.T) {
+	good := v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("a", 64)}
+	for what, c := range map[string]struct {
+		config, layer v1.Descriptor
+		code          api.Code
+		words         string
+	}{
+		"fits":              {config: v1.Descriptor{Digest: good, Size: maxConfigFile}, layer: v1.Descriptor{MediaType: types.OCILayer, Digest: good}},
+		"small":             {config: v1.Descriptor{Digest: good, Size: 1}, layer: v1.Descriptor{MediaType: types.OCILayerZStd, Digest: good, Size: 1}},
+		"no configuration":  {config: v1.Descriptor{Size: 1}, code: api.CodeInvalid, words: "no configuration"},
+		"an empty one":      {config: v1.Descriptor{Digest: good}, code: api.CodeInvalid, words: "no configuration"},
+		"a large one":       {config: v1.Descriptor{Digest: good, Size: maxConfigFile + 1}, code: api.CodeInvalid, words: "no configuration"},
+		"kept elsewhere":    {layer: v1.Descriptor{MediaType: types.DockerForeignLayer, Digest: good}, code: api.CodeUnsupported, words: "kept elsewhere"},
+		"another form":      {layer: v1.Descriptor{MediaType: "text/plain", Digest: good}, code: api.CodeUnsupported, words: `"text/plain"`},
+		"without a digest":  {layer: v1.Descriptor{MediaType: types.OCILayer}, code: api.CodeInvalid, words: "names a layer"},
+		"of negative bytes": {layer: v1.Descriptor{MediaType: types.OCILayer, Digest: good, Size: -1}, code: api.CodeInvalid, words: "-1 bytes"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := document{Config: c.config, Layers: []v1.Descriptor{c.layer}}
+			if c.layer.MediaType == "" {
+				d.Layers = nil
+			} else if d.Config.Size == 0 {
+				d.Config = v1.Descriptor{Digest: good, Size: 1}
+			}
+			got, err := d.checkLayers("app")
+			if c.code != "" {
+				wantError(t, err, c.code, false, c.words)
+			} else if err != nil || len(got) != 1 {
+				t.Errorf("%v, %v", got, err)
 			}
 		})
 	}
