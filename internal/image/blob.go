@@ -145,7 +145,7 @@ func (t *transfer) run(ctx context.Context) error {
 // there is no use in one.
 func (t *transfer) again(ctx context.Context, err error, failed int) bool {
 	e, ok := errors.AsType[*api.Error](err)
-	if !ok || !e.Retryable || e.Code == api.CodeNoCapacity && (isDiskFull(err) || e.RetryAfter() > maxPatience || e.RetryAfterMS == 0) {
+	if !ok || !e.Retryable || isDiskFull(err) || e.RetryAfter() > maxPatience || e.Code == api.CodeNoCapacity && e.RetryAfterMS == 0 {
 		return false
 	}
 	pause := time.NewTimer(max(e.RetryAfter(), 25*time.Millisecond<<failed))

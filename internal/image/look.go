@@ -48,22 +48,24 @@ func (t *Tree) Lstat(name string) (Stat, bool) {
 	if err != nil {
 		return Stat{}, false
 	}
-	st := Stat{Type: api.TypeOther, Mode: uint32(info.Mode().Perm())}
-	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if info.Mode()&mode != 0 {
+	mode := info.Mode()
+	st := Stat{Type: api.TypeOther, Mode: uint32(mode.Perm())}
+	if sys, ok := info.Sys().(*erofs.Stat); ok {
+		st.UID, st.GID = sys.UID, sys.GID
+		mode = sys.Mode // the one of info lacks the three bits
+	}
+	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if mode&is != 0 {
 			st.Mode |= bit
 		}
 	}
-	switch info.Mode().Type() {
+	switch mode.Type() {
 	case 0:
 		st.Type, st.Size = api.TypeFile, info.Size()
 	case fs.ModeDir:
 		st.Type = api.TypeDir
 	case fs.ModeSymlink:
 		st.Type = api.TypeSymlink
-	}
-	if sys, ok := info.Sys().(*erofs.Stat); ok {
-		st.UID, st.GID = sys.UID, sys.GID
 	}
 	return st, true
 }

@@ -229,6 +229,16 @@ func TestAttributesOfFiles(t *testing.T) {
 	}
 }
 
+// TestEntriesWithoutATime have the time 0, as everything that an image adds.
+func TestEntriesWithoutATime(t *testing.T) {
+	if n := entryNode(archive.Entry{Kind: archive.File}); n.sec != 0 || n.nsec != 0 {
+		t.Errorf("the time is %d.%d", n.sec, n.nsec)
+	}
+	if n := entryNode(archive.Entry{Kind: archive.File, ModTime: time.Unix(7, 9)}); n.sec != 7 || n.nsec != 9 {
+		t.Errorf("the time is %d.%d, want 7.9", n.sec, n.nsec)
+	}
+}
+
 func TestWhatProgramsExpectIsAdded(t *testing.T) {
 	root, err := build(t, images(t), archive.Limits{}, layerTar(t, file{name: "app", body: "x"}))
 	must(t, err)

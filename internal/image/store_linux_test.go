@@ -231,6 +231,17 @@ func TestHostImageShowsNoSecrets(t *testing.T) {
 	}
 }
 
+func TestSecretNames(t *testing.T) {
+	for name, secret := range map[string]bool{
+		"private": true, "Private": true, "server.key": true, "SERVER.KEY": true, "a.p12": true, "a.pfx": true, "gshadow-": true, "jmx.passwd.template": true,
+		"ca.pem": false, "private.d": false, "keyring": false, "key": false, "a.p12.txt": false, "pass": false,
+	} {
+		if got := secretName(name); got != secret {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestHostImageIsMadeOnceAndAgainAfterAChange(t *testing.T) {
 	s, root := otherHost(t)
 	put(t, root, "etc/ssl/certs/ca.pem", "one", 0o644)
@@ -388,6 +399,30 @@ func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	if _, err := openStore(t, s.dir).Resolve(ctx, "host", Need{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want deadline exceeded", err)
 	}
+}
+
+// TestWaitingForAnImageEndsWithTheContext: a lock that is not free in time is not taken,
+// and it stays with its holder.
+func TestWaitingForAnImageEndsWithTheContext(t *testing.T) {
+	s := images(t)
+	unlock, err := s.oci.lock(t.Context(), "x")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	other := openStore(t, s.dir)
+	if _, err := other.oci.lock(ctx, "x"); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want canceled", err)
+	}
+	if !other.oci.busy("x") {
+		t.Error("it is not locked any more")
+	}
+	unlock()
+	if other.oci.busy("x") {
+		t.Error("it is still locked")
+	}
+	again, err := other.oci.lock(t.Context(), "x")
+	must(t, err)
+	again()
 }
 
 func TestSweepRemovesWhatNobodyUses(t *testing.T) {
