@@ -35,7 +35,7 @@ func TestQuickstart(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	// If a line fails, the sandboxes and the daemon before it end too.
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", `trap 'cloche ls -q 2>/dev/null | xargs -r cloche rm -f; kill %1 2>/dev/null; wait' EXIT
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", `trap 'status=$?; set +e; cloche ls -q 2>/dev/null | xargs -r cloche rm -f; kill %1 2>/dev/null; wait; exit $status' EXIT
 set -ex
 `+script.String())
 	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
