@@ -114,6 +114,9 @@ func newUserTests(t *testing.T) *userTests {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(u.dir) })
+	if err := os.MkdirAll(filepath.Join(u.dir, "test", "e2e"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func (u *userTests) run(t *testing.T, pattern string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(u.dir, name) }
 	cmd := exec.CommandContext(t.Context(), at("scripts.test"), "-test.run", pattern, "-test.v")
-	cmd.Dir = u.dir
+	cmd.Dir = filepath.Join(u.dir, "test", "e2e") // TestMain goes to the root of the module from here
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + u.Username, "TMPDIR=" + u.dir, envBin + "=" + at("cloche"), envCaller + "=" + at("caller"), envUser + "=" + u.Username, nsjailVar + "=" + at("nsjail")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(number(t, u.Uid)), Gid: uint32(number(t, u.Gid))}, Setsid: true}
 	out, err := cmd.CombinedOutput()
