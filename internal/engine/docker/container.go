@@ -31,6 +31,9 @@ const oomScore = 500
 // sysProcessors is what is kept of /sys.
 const sysProcessors = "/sys/devices/system/cpu"
 
+// cgroupRoot is where the hierarchies of cgroups are, on the host and inside.
+const cgroupRoot = "/sys/fs/cgroup"
+
 // capabilities are what a process of uid 0 is given inside: enough to install
 // packages, change owners and serve low ports; nothing that mounts, traces, makes
 // devices, loads code into the kernel, reconfigures the network or gives files
@@ -114,7 +117,10 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 			NanoCPUs: int64(p.Limits.CPUs * 1e9),
 			Ulimits:  c.ulimits(),
 		},
-		Tmpfs:       map[string]string{"/sys": "ro,nosuid,nodev,noexec,mode=755,size=4k"},
+		Tmpfs: map[string]string{
+			"/sys":     "ro,nosuid,nodev,noexec,mode=755,size=4k",
+			cgroupRoot: "ro,nosuid,nodev,noexec,mode=755,size=4k",
+		},
 		MaskedPaths: masked(), ReadonlyPaths: []string{"/proc"},
 		Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: volume, Target: p.Agent.Target, ReadOnly: true,

@@ -52,11 +52,16 @@ func (c *creation) cover(ctx context.Context, id string) error {
 		return fmt.Errorf("enter the container's mounts: %w", err)
 	}
 	defer ns.Close()
+	shown, err := shownGroups(found.Container.State.Pid, id)
+	if err != nil {
+		return fmt.Errorf("find the container's cgroups: %w", err)
+	}
+	defer closeShown(shown)
 	// The thread ends with this. It is not the first one, whose mounts stand for those of
 	// this process.
 	thread := pidfd.NewSpawner()
 	defer thread.Close()
-	return thread.Do(ctx, func() error { return coverIn(ns, hostrootfs.StandIns(), c.p.Mounts) })
+	return thread.Do(ctx, func() error { return coverIn(ns, hostrootfs.StandIns(), shown, c.p.Mounts) })
 }
 
 // mountNamespace is that of a process, if the process is in a container. Its cgroup has
@@ -85,9 +90,9 @@ func mountNamespace(pid int, id string) (*os.File, error) {
 	return ns, nil
 }
 
-// coverIn covers files of /proc and sockets in a mount namespace, which the calling thread
-// enters for good.
-func coverIn(ns *os.File, files []hostrootfs.StandIn, mounts []engine.Mount) error {
+// coverIn covers files of /proc and sockets, and shows the container's cgroups, in a mount
+// namespace, which the calling thread enters for good.
+func coverIn(ns *os.File, files []hostrootfs.StandIn, shown []shownGroup, mounts []engine.Mount) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
@@ -96,6 +101,9 @@ func coverIn(ns *os.File, files []hostrootfs.StandIn, mounts []engine.Mount) err
 	}
 	if err := hostrootfs.PutStandIns(coverPlace, files); err != nil {
 		return err
+	}
+	if err := putShown(shown); err != nil {
+		return fmt.Errorf("show the container's cgroups: %w", err)
 	}
 	var in []hostrootfs.Covered
 	defer func() {

@@ -21,9 +21,6 @@ type groups struct {
 	memory, cpu, unified string
 }
 
-// cgroupRoot is where the hierarchies are.
-const cgroupRoot = "/sys/fs/cgroup"
-
 // findGroups finds the cgroups of a container by its first process. They must be
 // named after the container, so that a process with that number here is not taken for
 // one of another machine.
