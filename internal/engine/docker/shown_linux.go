@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,48 +19,35 @@ type shownGroup struct {
 	mount int
 }
 
-// shownGroups clones the cgroups of a container by its first process. A group that is not named
-// after the container is not the container's own, and is left out.
-func shownGroups(pid int, id string) (shown []shownGroup, err error) {
-	defer func() {
-		if err != nil {
-			closeShown(shown)
-			shown = nil
+// shownGroups clones the cgroups of a container by its first process. A hierarchy that is not
+// below cgroupRoot here is left out, as where Cloche runs in a container itself.
+func shownGroups(pid int, id string) ([]shownGroup, error) {
+	var shown []shownGroup
+	var errs []error
+	clone := func(name, dir string) {
+		switch mount, err := readOnlyClone(dir); {
+		case err == nil:
+			shown = append(shown, shownGroup{name, mount})
+		case !errors.Is(err, unix.ENOENT):
+			errs = append(errs, err)
 		}
-	}()
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return nil, err
 	}
 	unified := ""
-	for line := range strings.Lines(string(b)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 || !strings.Contains(f[2], id) {
-			continue
+	err := ownGroups(pid, id, func(controller, path string) {
+		if controller == "" {
+			unified = filepath.Join(cgroupRoot, path)
+		} else if slices.Contains(shownControllers, controller) {
+			clone(controller, filepath.Join(cgroupRoot, controller, path))
 		}
-		if f[1] == "" {
-			unified = filepath.Join(cgroupRoot, f[2])
-			continue
-		}
-		for name := range strings.SplitSeq(f[1], ",") {
-			if !slices.Contains(shownControllers, name) {
-				continue
-			}
-			mount, err := readOnlyClone(filepath.Join(cgroupRoot, name, f[2]))
-			if err != nil {
-				return shown, err
-			}
-			shown = append(shown, shownGroup{name, mount})
-		}
+	})
+	if len(shown) == 0 && unified != "" {
+		clone("", unified)
 	}
-	if len(shown) > 0 || unified == "" {
-		return shown, nil
-	}
-	mount, err := readOnlyClone(unified)
-	if err != nil {
+	if err := errors.Join(append(errs, err)...); err != nil {
+		closeShown(shown)
 		return nil, err
 	}
-	return []shownGroup{{"", mount}}, nil
+	return shown, nil
 }
 
 // readOnlyClone is a detached mount of a directory, which can be read only.

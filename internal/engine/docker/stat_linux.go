@@ -21,30 +21,42 @@ type groups struct {
 	memory, cpu, unified string
 }
 
-// findGroups finds the cgroups of a container by its first process. They must be
-// named after the container, so that a process with that number here is not taken for
-// one of another machine.
-func findGroups(pid int, id string) (groups, bool) {
+// ownGroups calls fn with the controller and the path in its hierarchy of each cgroup that a
+// container's first process is in. A cgroup of version 2 has no controller. The cgroups must be
+// named after the container, so that a process with that number here is not taken for one of
+// another machine.
+func ownGroups(pid int, id string, fn func(controller, path string)) error {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
-		return groups{}, false
+		return err
 	}
-	var g groups
 	for line := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 || !strings.Contains(f[2], id) {
 			continue
 		}
 		for name := range strings.SplitSeq(f[1], ",") {
-			switch name {
-			case "memory":
-				g.memory = filepath.Join(cgroupRoot, "memory", f[2])
-			case "cpuacct":
-				g.cpu = filepath.Join(cgroupRoot, "cpuacct", f[2])
-			case "":
-				g.unified = filepath.Join(cgroupRoot, f[2])
-			}
+			fn(name, f[2])
 		}
+	}
+	return nil
+}
+
+// findGroups finds the cgroups of a container by its first process.
+func findGroups(pid int, id string) (groups, bool) {
+	var g groups
+	err := ownGroups(pid, id, func(controller, path string) {
+		switch controller {
+		case "memory":
+			g.memory = filepath.Join(cgroupRoot, "memory", path)
+		case "cpuacct":
+			g.cpu = filepath.Join(cgroupRoot, "cpuacct", path)
+		case "":
+			g.unified = filepath.Join(cgroupRoot, path)
+		}
+	})
+	if err != nil {
+		return groups{}, false
 	}
 	_, err = g.stat()
 	return g, err == nil
