@@ -53,7 +53,7 @@ func (b *bench) createSubjects(p *peers) ([]subject, error) {
 	said := word + "\n"
 	echo := []string{"/bin/echo", word}
 	if p.image != nil {
-		add(imageWarm, "engine and agent in a living process, without the rooms above; collected over a pipe; a sentry that is nobody's is ready, as in the daemon",
+		add(imageWarm, "engine and agent in a living process, without the packages above; collected over a pipe; a sentry that is nobody's is ready, as in the daemon",
 			func(context.Context) (measure, error) { return p.image.run(said, echo...) })
 	}
 	if p.fresh != nil {
@@ -91,7 +91,7 @@ func (b *bench) processSubjects(p *peers, all []subject) ([]subject, error) {
 		all = append(all, subject{name: name, how: how, run: run})
 	}
 	if p.image != nil {
-		add(imageOnce, "whole process: engine and agent without the rooms above, true",
+		add(imageOnce, "whole process: engine and agent without the packages above, true",
 			func(ctx context.Context) (measure, error) { return p.image.once(ctx, "", "/bin/true") })
 	}
 	if p.runsc != nil && p.image != nil {

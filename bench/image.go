@@ -19,7 +19,7 @@ import (
 )
 
 // imageEngine is our engine with our agent and nothing of the app around: the
-// rooms above know only the image host yet, which has host directories, and a
+// packages above know only the image host yet, which has host directories, and a
 // workspace, which is one. It is a process that lives on, like a daemon.
 type imageEngine struct {
 	bin  string

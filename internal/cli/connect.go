@@ -69,7 +69,7 @@ func (a *app) daemon() (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	absent, err := nobodyListens(socket)
+	absent, err := isUnserved(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 	if err != nil {
 		return nil, err
 	}
-	absent, err := nobodyListens(socket)
+	absent, err := isUnserved(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +155,9 @@ func (a *app) dial(host string) (*connection, error) {
 	return &connection{Client: c, close: c.Close}, nil
 }
 
-// nobodyListens reports whether the socket is missing or was left behind by a daemon that ended. A
+// isUnserved reports whether the socket is missing or was left behind by a daemon that ended. A
 // socket that refuses this user is an error.
-func nobodyListens(socket string) (bool, error) {
+func isUnserved(socket string) (bool, error) {
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return true, nil
 	}

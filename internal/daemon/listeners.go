@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
 
-// listeners are listeners.
+// listeners are what the daemon listens at.
 type listeners []net.Listener
 
 func (d listeners) close() {
@@ -140,7 +140,7 @@ func socketDirs(cfg Config) []string {
 }
 
 // isListener says whether an address leads to this daemon's own API, which is no service
-// to lend to a sandbox. An API server at every address is one at any.
+// to lend to a sandbox. A listener at every address is one at any.
 func (h *app) isListener(to netip.AddrPort) bool {
 	open := h.listeners.Load()
 	if open == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // memoryListener accepts the connections that its own dial makes. It is the
-// API server of an in-process core: no address, so nobody else can knock.
+// listener of an in-process core. It has no address, so no other process can connect.
 type memoryListener struct {
 	conns chan net.Conn
 	done  chan struct{}

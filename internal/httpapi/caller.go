@@ -27,7 +27,7 @@ const (
 	viaKnown
 )
 
-// API server is through which listener a connection came.
+// listener says through which listener a connection came.
 type listener struct {
 	via    via
 	caller core.Caller
@@ -38,13 +38,13 @@ type listener struct {
 	tcp *net.TCPConn
 }
 
-// listenerListener marks the connections of one listener.
-type listenerListener struct {
+// markedListener marks the connections of one listener.
+type markedListener struct {
 	net.Listener
 	listener listener
 }
 
-func (l listenerListener) Accept() (net.Conn, error) {
+func (l markedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err

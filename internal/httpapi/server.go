@@ -184,9 +184,9 @@ func (s *Server) ServeAs(ln net.Listener, caller core.Caller) error {
 func (s *Server) serve(ln net.Listener, d listener) error {
 	var err error
 	if d.via == viaTCP && s.overTLS {
-		err = s.http.ServeTLS(listenerListener{ln, d}, "", "")
+		err = s.http.ServeTLS(markedListener{ln, d}, "", "")
 	} else {
-		err = s.http.Serve(listenerListener{ln, d})
+		err = s.http.Serve(markedListener{ln, d})
 	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -306,7 +306,7 @@ func (f *fakeCore) Attach(_ context.Context, _ core.Caller, ref, id string, r ap
 	return p.attach(r.Since), nil
 }
 
-// API server is a server with a client's connection.
+// server is a server with a client's connection.
 type server struct {
 	t    *testing.T
 	s    *Server

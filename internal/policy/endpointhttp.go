@@ -88,7 +88,7 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 	seen := map[string]string{}
 	check := func(one, name string) *api.Error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if !headerToken(name) || housesHeader(canonical) {
+		if !headerToken(name) || ownedHeader(canonical) {
 			return api.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
 				WithHint("write the name of an end-to-end header; Cloche sets headers about the connection and the client")
 		}
@@ -147,9 +147,9 @@ func headerToken(s string) bool {
 	})
 }
 
-// housesHeader reports whether a header is hop-by-hop or identifies the sender, or has a name that
+// ownedHeader reports whether a header is hop-by-hop or identifies the sender, or has a name that
 // some targets use for that, such as X_Sandbox_Id.
-func housesHeader(name string) bool {
+func ownedHeader(name string) bool {
 	name = textproto.CanonicalMIMEHeaderKey(strings.NewReplacer("_", "-", ".", "-").Replace(name))
 	switch name {
 	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect", "X-Endpoint":
