@@ -1,7 +1,6 @@
-// Package archive reads tar and zip archives that nobody has to trust: what it
-// yields has a clean path below the archive's root, and is bounded in number,
-// size, depth and in how far it unfolds. Reading touches no disk; Extract writes
-// below a directory that is open, and follows no symlink there.
+// Package archive reads tar archives from any source. Every entry that it returns has a
+// clean path below the archive's root. Limits bound the number of entries, their size, the
+// depth of paths and the compression ratio. Package localdir writes archives to disk.
 package archive
 
 import (

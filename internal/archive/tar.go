@@ -12,24 +12,12 @@ import (
 // Reader yields the entries of one archive, in the archive's order. It is not
 // safe for concurrent use.
 type Reader struct {
-	src    source
+	src    *tarSource
 	budget *Budget
 	// left is what is still to be read of the present file.
 	left  int64
 	ended bool
 	err   error
-}
-
-// source is one format.
-type source interface {
-	// next goes to the next entry; io.EOF after the last one. The path is as it
-	// stands in the archive, and nothing is checked yet.
-	next() (Entry, error)
-	// Read reads the content of the present file.
-	io.Reader
-	// check says whether what was read so far unfolds too far.
-	check(b *Budget) error
-	io.Closer
 }
 
 // TarOptions say how to read a tar.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -136,7 +137,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (api.TarReport, e
 	}
 	info, err := os.Stat(src)
 	if err != nil {
-		return api.TarReport{}, localError("read", src, err)
+		return api.TarReport{}, localdir.Error("read", src, err)
 	}
 	onlyContent := strings.HasSuffix(filepath.ToSlash(src), "/.") || src == "."
 	dst, err = c.target(ctx, ref, dst, baseName(src), info.IsDir() && onlyContent)
@@ -151,7 +152,7 @@ func (c *copier) in(ctx context.Context, src, ref, dst string) (api.TarReport, e
 	}
 	f, err := os.Open(src)
 	if err != nil {
-		return api.TarReport{}, localError("read", src, err)
+		return api.TarReport{}, localdir.Error("read", src, err)
 	}
 	defer f.Close()
 	mode := uint32(0)
@@ -196,7 +197,7 @@ func (c *copier) dirIn(ctx context.Context, src, ref, dst string) (api.TarReport
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packDir(w, src, c.tar.exclude, &sent)
+		err := localdir.Pack(w, src, c.tar.exclude, &sent)
 		w.CloseWithError(err)
 		packed <- err
 	}()
@@ -226,13 +227,13 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, 
 	local, lerr := os.Stat(dst)
 	isDir := lerr == nil && local.IsDir()
 	if lerr != nil && !errors.Is(lerr, fs.ErrNotExist) {
-		return api.TarReport{}, localError("write", dst, lerr)
+		return api.TarReport{}, localdir.Error("write", dst, lerr)
 	}
 	if lerr != nil && info.Type != api.TypeDir && os.IsPathSeparator(dst[len(dst)-1]) {
 		return api.TarReport{}, api.Invalid("dst", "%s is not a directory", terminal.Printable(dst)).WithHint("make it first, or leave the slash out to give the copy this name")
 	}
 	if isDir && !onlyContent {
-		base, ok := localName(path.Base(src))
+		base, ok := localdir.LocalName(path.Base(src))
 		if !ok || base == "." || path.Base(src) == "/" {
 			return api.TarReport{}, api.Invalid("src", "the copy of %s has no name here", terminal.Printable(src)).WithHint("give DST a name that does not exist, or write SRC with /. at its end")
 		}
@@ -267,11 +268,11 @@ func (c *copier) stat(ctx context.Context, ref, p string) (api.FileInfo, string,
 // dirOut unpacks a directory of a sandbox here.
 func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (api.TarReport, error) {
 	if err := os.Mkdir(dst, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
-		return api.TarReport{}, localError("make directory", dst, err)
+		return api.TarReport{}, localdir.Error("make directory", dst, err)
 	}
 	root, err := os.OpenRoot(dst)
 	if err != nil {
-		return api.TarReport{}, localError("open directory", dst, err)
+		return api.TarReport{}, localdir.Error("open directory", dst, err)
 	}
 	defer root.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -287,8 +288,8 @@ func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (api.TarRepor
 		w.CloseWithError(err)
 		received <- sent{report, err}
 	}()
-	u := untar{root: root, maxBytes: c.maxBytes}
-	uerr := u.unpack(r)
+	u := localdir.Unpacker{Root: root, MaxBytes: c.maxBytes}
+	uerr := u.Unpack(r)
 	if uerr == nil {
 		_, uerr = io.Copy(io.Discard, r) // what stands behind the archive's end
 	}
@@ -297,14 +298,14 @@ func (c *copier) dirOut(ctx context.Context, ref, src, dst string) (api.TarRepor
 		r.CloseWithError(context.Canceled)
 	}
 	s := <-received
-	u.report.Skipped = append(s.report.Skipped, u.report.Skipped...)
+	u.Report.Skipped = append(s.report.Skipped, u.Report.Skipped...)
 	if uerr != nil {
 		if e, ok := errors.AsType[*api.Error](uerr); ok {
-			return u.report, e
+			return u.Report, e
 		}
-		return u.report, api.Errorf(api.CodeInternal, "%w", uerr)
+		return u.Report, api.Errorf(api.CodeInternal, "%w", uerr)
 	}
-	return u.report, s.err
+	return u.Report, s.err
 }
 
 // fileOut copies one file. One that exists is replaced when all of the copy has
@@ -321,7 +322,7 @@ func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info api.Fil
 	mode := fs.FileMode(info.Mode & 0o777)
 	f, finish, err := c.createLocal(dst, mode)
 	if err != nil {
-		return api.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localdir.Error("write", dst, err)
 	}
 	n, err := io.Copy(f, r)
 	if err != nil {
@@ -329,10 +330,10 @@ func (c *copier) fileOut(ctx context.Context, ref, src, dst string, info api.Fil
 		if e, ok := errors.AsType[*api.Error](err); ok {
 			return api.TarReport{}, e
 		}
-		return api.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localdir.Error("write", dst, err)
 	}
 	if err := finish(true); err != nil {
-		return api.TarReport{}, localError("write", dst, err)
+		return api.TarReport{}, localdir.Error("write", dst, err)
 	}
 	return api.TarReport{Entries: 1, Bytes: n}, nil
 }

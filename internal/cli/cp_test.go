@@ -71,7 +71,20 @@ func TestCopyDirIn(t *testing.T) {
 func TestCopyOut(t *testing.T) {
 	f := newFake(t)
 	f.files["/workspace/a"], f.files["/workspace/l"], f.files["/loop"], f.files["/d"] = "alpha", "-> a", "-> loop", "<dir>"
-	f.tarOut = archive(t, entry{name: "x/y", content: "why"}, entry{name: "bad", kind: tar.TypeSymlink, link: "/etc/passwd"})
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	for _, h := range []*tar.Header{{Name: "x/y", Typeflag: tar.TypeReg, Mode: 0o644, Size: 3}, {Name: "bad", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}} {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			_, _ = io.WriteString(w, "why")
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.tarOut = packed.Bytes()
 	home := f.listen()
 	dir := shortDir(t)
 	cp := func(src, dst string) result { t.Helper(); return runCLI(t, homeEnv(home), nil, nil, "cp", src, dst) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -181,12 +182,12 @@ func envOf(files, assignments []string, lookup func(string) (string, bool)) (map
 func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, localError("read", name, err)
+		return nil, localdir.Error("read", name, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err != nil {
-		return nil, localError("read", name, err)
+		return nil, localdir.Error("read", name, err)
 	}
 	if len(data) > maxEnvFile {
 		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", terminal.Printable(name), formatSize(maxEnvFile)).

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 )
 
 func (a *app) imageImportCommand() *cobra.Command {
@@ -49,12 +50,12 @@ func (a *app) importFrom(ctx context.Context, conn *connection, from string, o a
 	}
 	info, err := os.Stat(from)
 	if err != nil {
-		return api.Image{}, localError("import", from, err)
+		return api.Image{}, localdir.Error("import", from, err)
 	}
 	if !info.IsDir() {
 		f, err := os.Open(from)
 		if err != nil {
-			return api.Image{}, localError("import", from, err)
+			return api.Image{}, localdir.Error("import", from, err)
 		}
 		defer f.Close()
 		return conn.ImportImage(ctx, f, o)
@@ -63,7 +64,7 @@ func (a *app) importFrom(ctx context.Context, conn *connection, from string, o a
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := packRoot(w, from, &report)
+		err := localdir.PackRoot(w, from, &report)
 		w.CloseWithError(err)
 		packed <- err
 	}()

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/programfile"
 )
 
@@ -115,7 +116,7 @@ func (a *app) readProgram(name string) (api.ProgramSpec, error) {
 		dir = filepath.Dir(name)
 	}
 	if err != nil {
-		return api.ProgramSpec{}, localError("read", name, err)
+		return api.ProgramSpec{}, localdir.Error("read", name, err)
 	}
 	p, err := programfile.Parse(data)
 	if err != nil {
@@ -159,11 +160,11 @@ func programFiles(field, dir string, list []programfile.File, left *int64) ([]ap
 		if f.From != "" {
 			in, err := os.Open(beside(dir, f.From))
 			if err != nil {
-				return nil, localError("read", f.From, err)
+				return nil, localdir.Error("read", f.From, err)
 			}
 			f.Content, err = io.ReadAll(io.LimitReader(in, *left+1))
 			if err = errors.Join(err, in.Close()); err != nil {
-				return nil, localError("read", f.From, err)
+				return nil, localdir.Error("read", f.From, err)
 			}
 		}
 		if *left -= int64(len(f.Content)); *left < 0 {
@@ -198,7 +199,7 @@ func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
 	for i, e := range exclude {
 		exclude[i] = filepath.ToSlash(filepath.Clean(e))
 	}
-	if err := packDir(z, dir, exclude, &api.TarReport{}); err != nil {
+	if err := localdir.Pack(z, dir, exclude, &api.TarReport{}); err != nil {
 		return nil, err
 	}
 	if err := z.Close(); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -153,20 +154,20 @@ func (a *app) openSkill(name string) (io.ReadCloser, error) {
 	}
 	fi, err := os.Stat(name)
 	if err != nil {
-		return nil, localError("read", name, err)
+		return nil, localdir.Error("read", name, err)
 	}
 	if !fi.IsDir() {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, localError("read", name, err)
+			return nil, localdir.Error("read", name, err)
 		}
 		return f, nil
 	}
 	abs, err := filepath.Abs(name)
 	if err != nil {
-		return nil, localError("read", name, err)
+		return nil, localdir.Error("read", name, err)
 	}
-	return zipDir(abs)
+	return localdir.Zip(abs)
 }
 
 func (a *app) skillShowCommand() *cobra.Command {
@@ -263,14 +264,14 @@ func (a *app) readInstructions(name string) (string, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return "", localError("read", name, err)
+			return "", localdir.Error("read", name, err)
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxInstructions))
 	if err != nil {
-		return "", localError("read", name, err)
+		return "", localdir.Error("read", name, err)
 	}
 	text := string(data)
 	return text, checkText("instructions", text)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -240,19 +241,19 @@ func readFiles(assignments []string) ([]api.File, error) {
 func readFlagFile(src string, left int64) (api.File, error) {
 	info, err := os.Stat(src)
 	if err != nil {
-		return api.File{}, localError("read", src, err)
+		return api.File{}, localdir.Error("read", src, err)
 	}
 	if info.IsDir() {
 		return api.File{}, api.Invalid("files", "--file: %s is a directory", terminal.Printable(src)).WithHint(`mount it with --mount, or copy it with "cloche cp"`)
 	}
 	f, err := os.Open(src)
 	if err != nil {
-		return api.File{}, localError("read", src, err)
+		return api.File{}, localdir.Error("read", src, err)
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, left+1))
 	if err != nil {
-		return api.File{}, localError("read", src, err)
+		return api.File{}, localdir.Error("read", src, err)
 	}
 	if int64(len(content)) > left {
 		return api.File{}, api.Errorf(api.CodeTooLarge, "--file: the files are more than %s together", formatSize(maxFlagFiles)).

@@ -52,6 +52,7 @@ var imports = map[string][]string{
 	"internal/image":              {"api", "internal/archive", "internal/hostfile"},
 	"internal/image/ingvisor":     {},
 	"internal/archive":            {"api"},
+	"internal/archive/localdir":   {"api", "internal/terminal"},
 	"internal/idmap":              {},
 	"internal/workspace":          {"api", "internal/hostfile", "internal/idmap", "internal/workspace/ext4"},
 	"internal/workspace/ext4":     {},
@@ -109,7 +110,7 @@ var imports = map[string][]string{
 	"internal/httpapi/httpapitest":      {"api", "internal/core", "internal/httpapi"},
 	"internal/langbot":                  {"api", "internal/await", "internal/core", "internal/hostfile"},
 	"internal/programfile":              {"api"},
-	"internal/cli":                      {"api", "client", "internal/audit/chain", "internal/programfile", "internal/terminal"},
+	"internal/cli":                      {"api", "client", "internal/archive/localdir", "internal/audit/chain", "internal/programfile", "internal/terminal"},
 	"internal/terminal":                 {},
 	"internal/daemon": {
 		"api", "internal/endpoint/recording", "internal/approval", "internal/agent", "internal/agent/embed", "internal/audit", "internal/config", "internal/core", "internal/egress/fdstore", "internal/egress/network", "internal/engine", "internal/engine/docker", "internal/engine/gvisor", "internal/engine/pidfd", "internal/engine/native", "internal/engine/nsjail", "internal/engine/oci", "internal/event",

@@ -1,4 +1,4 @@
-package cli
+package localdir
 
 import "io/fs"
 

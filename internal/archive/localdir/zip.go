@@ -1,4 +1,4 @@
-package cli
+package localdir
 
 import (
 	"archive/zip"
@@ -12,16 +12,17 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// maxZipFiles bounds what is packed: the daemon takes no more of a skill, and says
-// so; this keeps a directory that was named by mistake from being read whole.
+// maxZipFiles is the most files of a skill that the daemon accepts. The limit here keeps
+// Zip from reading a large directory that was named by mistake.
 const maxZipFiles = 2000
 
-// zipDir packs a directory under its own name, into a file that goes when it is
-// closed. What is neither a file nor a directory is refused.
-func zipDir(dir string) (io.ReadCloser, error) {
+// Zip packs a skill's directory, with the directory's own name as the first part of each
+// path, into a temporary file that Close removes. It refuses everything that is neither a
+// file nor a directory.
+func Zip(dir string) (io.ReadCloser, error) {
 	out, err := os.CreateTemp("", "cloche-skill-*.zip")
 	if err != nil {
-		return nil, localError("write", os.TempDir(), err)
+		return nil, Error("write", os.TempDir(), err)
 	}
 	packed := &tempFile{out}
 	if err = packZip(out, dir); err == nil {
@@ -32,12 +33,12 @@ func zipDir(dir string) (io.ReadCloser, error) {
 		if _, told := errors.AsType[*api.Error](err); told {
 			return nil, err
 		}
-		return nil, localError("read", dir, err)
+		return nil, Error("read", dir, err)
 	}
 	return packed, nil
 }
 
-// tempFile goes when it is closed.
+// tempFile is removed when it is closed.
 type tempFile struct{ *os.File }
 
 // Close implements io.Closer.

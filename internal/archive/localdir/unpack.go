@@ -1,4 +1,4 @@
-package cli
+package localdir
 
 import (
 	"archive/tar"
@@ -17,29 +17,31 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// Bounds of an unpacking: what a sandbox sends is not trusted to end.
+// Limits of one archive, because a sandbox can send one without an end.
 const (
-	maxTarEntries = 1 << 20
-	maxTarPath    = 4096
-	maxTarNames   = 64 << 20
-	maxTarSkips   = 1000
+	maxEntries = 1 << 20
+	maxPath    = 4096
+	maxNames   = 64 << 20
+	maxSkips   = 1000
 )
 
-// untar unpacks an archive that came from a sandbox into a local directory.
-// Nothing is written outside of it whatever the archive says: every path goes
-// through an os.Root, links that would leave it are left out, set-id bits,
-// owners and devices are ignored.
-type untar struct {
-	root *os.Root
-	// maxBytes bounds the content of all files together.
-	maxBytes int64
-	report   api.TarReport
+// Unpacker unpacks a tar archive that came from a sandbox into a local directory.
+// It writes nothing outside of the directory: every path goes through an os.Root,
+// links that lead out are omitted, and set-id bits, owners and devices are ignored.
+// It is not safe for concurrent use.
+type Unpacker struct {
+	// Root is the directory. It stays open.
+	Root *os.Root
+	// MaxBytes bounds the content of all files together.
+	MaxBytes int64
+	// Report counts what was written. It is valid after an error too.
+	Report api.TarReport
 	// dirs get their modes and times last: a read-only one could not be filled.
 	dirs []dirMeta
 	// names counts the bytes of all paths, which bounds what dirs can hold.
 	names int
-	// parent is the directory that the last entry was put in: entries of one
-	// directory follow each other, so it is checked once for most of them.
+	// parent is the directory of the last entry. Entries of one directory follow
+	// each other, so most of them need no second check of it.
 	parent string
 }
 
@@ -49,8 +51,8 @@ type dirMeta struct {
 	time time.Time
 }
 
-// unpack reads the archive to its end.
-func (u *untar) unpack(r io.Reader) error {
+// Unpack reads the archive to its end.
+func (u *Unpacker) Unpack(r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
@@ -61,8 +63,8 @@ func (u *untar) unpack(r io.Reader) error {
 			return fmt.Errorf("read tar from the sandbox: %w", err)
 		}
 		u.names += len(h.Name)
-		if u.report.Entries++; u.report.Entries > maxTarEntries || u.names > maxTarNames {
-			return api.Errorf(api.CodeTooLarge, "the archive has more than %d entries or %s of names", maxTarEntries, formatSize(maxTarNames)).WithHint("copy a smaller directory, or write the archive to a file with -")
+		if u.Report.Entries++; u.Report.Entries > maxEntries || u.names > maxNames {
+			return api.Errorf(api.CodeTooLarge, "the archive has more than %d entries or %d MiB of names", maxEntries, maxNames>>20).WithHint("copy a smaller directory, or write the archive to a file with -")
 		}
 		if err := u.entry(h, tr); err != nil {
 			return err
@@ -70,8 +72,8 @@ func (u *untar) unpack(r io.Reader) error {
 	}
 }
 
-func (u *untar) entry(h *tar.Header, content io.Reader) error {
-	name, ok := localName(h.Name)
+func (u *Unpacker) entry(h *tar.Header, content io.Reader) error {
+	name, ok := LocalName(h.Name)
 	if !ok {
 		u.skip(h.Name, "its path leaves the archive")
 		return nil
@@ -100,10 +102,10 @@ func (u *untar) entry(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// localName makes an archive's path a local one; false when it leaves the root.
-// Names are bytes where the system says so: not every one is UTF-8.
-func localName(name string) (string, bool) {
-	if name == "" || len(name) > maxTarPath || strings.ContainsRune(name, 0) {
+// LocalName converts the path of an archive to a local one. It returns false if the
+// path leads out of the directory. The path need not be UTF-8 except on Windows.
+func LocalName(name string) (string, bool) {
+	if name == "" || len(name) > maxPath || strings.ContainsRune(name, 0) {
 		return "", false
 	}
 	name = path.Clean(name)
@@ -114,35 +116,35 @@ func localName(name string) (string, bool) {
 	return local, err == nil
 }
 
-func (u *untar) dir(name string, h *tar.Header) error {
+func (u *Unpacker) dir(name string, h *tar.Header) error {
 	if name == "." {
 		return nil // the destination keeps its own mode
 	}
-	if info, err := u.root.Lstat(name); err == nil && !info.IsDir() {
-		if err := u.root.Remove(name); err != nil {
+	if info, err := u.Root.Lstat(name); err == nil && !info.IsDir() {
+		if err := u.Root.Remove(name); err != nil {
 			return u.failed(name, err)
 		}
 	}
-	if err := u.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := u.Root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return u.failed(name, err)
 	}
 	u.dirs = append(u.dirs, dirMeta{name, h.FileInfo().Mode().Perm(), h.ModTime})
 	return nil
 }
 
-func (u *untar) file(name string, h *tar.Header, content io.Reader) error {
-	if h.Size < 0 || h.Size > u.maxBytes-u.report.Bytes {
-		return api.Errorf(api.CodeTooLarge, "%s would make more than %s", terminal.Printable(h.Name), formatSize(u.maxBytes)).WithHint("allow more with --max-size")
+func (u *Unpacker) file(name string, h *tar.Header, content io.Reader) error {
+	if h.Size < 0 || h.Size > u.MaxBytes-u.Report.Bytes {
+		return api.Errorf(api.CodeTooLarge, "%s exceeds the limit of %d bytes for the copy", terminal.Printable(h.Name), u.MaxBytes).WithHint("allow more with --max-size")
 	}
 	if err := u.clear(name); err != nil {
 		return u.failed(name, err)
 	}
-	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := u.Root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return u.failed(name, err)
 	}
 	n, err := io.Copy(f, io.LimitReader(content, h.Size))
-	u.report.Bytes += n
+	u.Report.Bytes += n
 	if err == nil && n < h.Size {
 		err = io.ErrUnexpectedEOF
 	}
@@ -163,8 +165,8 @@ func (u *untar) file(name string, h *tar.Header, content io.Reader) error {
 // one that leaves to a place that the sandbox chose. Since every parent is a
 // real directory and ".." stands only at the beginning of a target, counting
 // is enough to know where a link leads, whatever other links there are.
-func (u *untar) symlink(name string, h *tar.Header) error {
-	up, inside := 0, h.Linkname != "" && len(h.Linkname) <= maxTarPath && !path.IsAbs(h.Linkname) && !filepath.IsAbs(h.Linkname)
+func (u *Unpacker) symlink(name string, h *tar.Header) error {
+	up, inside := 0, h.Linkname != "" && len(h.Linkname) <= maxPath && !path.IsAbs(h.Linkname) && !filepath.IsAbs(h.Linkname)
 	down := false
 	for part := range strings.SplitSeq(h.Linkname, "/") {
 		switch part {
@@ -177,25 +179,25 @@ func (u *untar) symlink(name string, h *tar.Header) error {
 		}
 	}
 	if !inside || up > strings.Count(filepath.ToSlash(name), "/") {
-		u.skip(h.Name, "it is a link to "+terminal.Printable(clip(h.Linkname))+", which may lead out of the copy")
+		u.skip(h.Name, "it is a link to "+terminal.Printable(shorten(h.Linkname))+", which may lead out of the copy")
 		return nil
 	}
 	if err := u.clear(name); err != nil {
 		return u.failed(name, err)
 	}
-	if err := u.root.Symlink(filepath.FromSlash(h.Linkname), name); err != nil {
+	if err := u.Root.Symlink(filepath.FromSlash(h.Linkname), name); err != nil {
 		u.skip(h.Name, "the link cannot be made here")
 	}
 	return nil
 }
 
-func (u *untar) hardlink(name string, h *tar.Header) error {
-	old, ok := localName(h.Linkname)
+func (u *Unpacker) hardlink(name string, h *tar.Header) error {
+	old, ok := LocalName(h.Linkname)
 	if !ok || old == "." || old == name {
 		u.skip(h.Name, "it is a link to a file outside of the copy")
 		return nil
 	}
-	info, err := u.root.Lstat(old)
+	info, err := u.Root.Lstat(old)
 	if err != nil || !info.Mode().IsRegular() {
 		u.skip(h.Name, "it is a link to a file that is not in the copy")
 		return nil
@@ -203,7 +205,7 @@ func (u *untar) hardlink(name string, h *tar.Header) error {
 	if err := u.clear(name); err != nil {
 		return u.failed(name, err)
 	}
-	if err := u.root.Link(old, name); err != nil {
+	if err := u.Root.Link(old, name); err != nil {
 		return u.failed(name, err)
 	}
 	return nil
@@ -211,16 +213,16 @@ func (u *untar) hardlink(name string, h *tar.Header) error {
 
 // makeParents makes a directory and all above it; false when one of them is
 // there but is no directory, such as a link that was unpacked before.
-func (u *untar) makeParents(dir string) (bool, error) {
+func (u *Unpacker) makeParents(dir string) (bool, error) {
 	if dir == "." || dir == u.parent {
 		return true, nil
 	}
 	if ok, err := u.makeParents(filepath.Dir(dir)); err != nil || !ok {
 		return ok, err
 	}
-	info, err := u.root.Lstat(dir)
+	info, err := u.Root.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = u.root.Mkdir(dir, 0o755)
+		err = u.Root.Mkdir(dir, 0o755)
 	} else if err == nil && !info.IsDir() {
 		return false, nil
 	}
@@ -232,8 +234,8 @@ func (u *untar) makeParents(dir string) (bool, error) {
 
 // clear prepares the path of an entry: it removes an existing file that is not a directory, so that
 // nothing is ever written through a link.
-func (u *untar) clear(name string) error {
-	info, err := u.root.Lstat(name)
+func (u *Unpacker) clear(name string) error {
+	info, err := u.Root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -242,34 +244,34 @@ func (u *untar) clear(name string) error {
 	case info.IsDir():
 		return fmt.Errorf("a directory of that name is there: %w", fs.ErrExist)
 	}
-	return u.root.Remove(name)
+	return u.Root.Remove(name)
 }
 
 // finish sets modes and times of directories, deepest first as they were met.
-func (u *untar) finish() error {
+func (u *Unpacker) finish() error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		d := u.dirs[i]
 		u.times(d.name, d.time)
-		if err := u.root.Chmod(d.name, d.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := u.Root.Chmod(d.name, d.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return u.failed(d.name, err)
 		}
 	}
 	return nil
 }
 
-// times are a courtesy: a filesystem that cannot keep them is no failure.
-func (u *untar) times(name string, t time.Time) {
+// times sets the time of a file. A filesystem that cannot store it is not an error.
+func (u *Unpacker) times(name string, t time.Time) {
 	if !t.IsZero() {
-		_ = u.root.Chtimes(name, t, t)
+		_ = u.Root.Chtimes(name, t, t)
 	}
 }
 
-func (u *untar) failed(name string, err error) error {
-	return api.Errorf(api.CodeInvalid, "write %s: %w", terminal.Printable(filepath.Join(u.root.Name(), name)), err)
+func (u *Unpacker) failed(name string, err error) error {
+	return api.Errorf(api.CodeInvalid, "write %s: %w", terminal.Printable(filepath.Join(u.Root.Name(), name)), err)
 }
 
-func (u *untar) skip(name, reason string) {
-	if len(u.report.Skipped) < maxTarSkips {
-		u.report.Skipped = append(u.report.Skipped, api.TarSkip{Path: clip(name), Reason: reason})
+func (u *Unpacker) skip(name, reason string) {
+	if len(u.Report.Skipped) < maxSkips {
+		u.Report.Skipped = append(u.Report.Skipped, api.TarSkip{Path: shorten(name), Reason: reason})
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package localdir
 
 import (
 	"archive/tar"
@@ -47,7 +47,7 @@ func archive(t testing.TB, entries ...entry) []byte {
 }
 
 // unpackInto unpacks below a directory that has a neighbour to attack.
-func unpackInto(t testing.TB, data []byte, limit int64) (dst, outside string, u *untar, err error) {
+func unpackInto(t testing.TB, data []byte, limit int64) (dst, outside string, u *Unpacker, err error) {
 	t.Helper()
 	base := t.TempDir()
 	dst, outside = filepath.Join(base, "dst"), filepath.Join(base, "victim")
@@ -62,11 +62,11 @@ func unpackInto(t testing.TB, data []byte, limit int64) (dst, outside string, u 
 		t.Fatal(err)
 	}
 	defer root.Close()
-	u = &untar{root: root, maxBytes: limit}
-	return dst, outside, u, u.unpack(bytes.NewReader(data))
+	u = &Unpacker{Root: root, MaxBytes: limit}
+	return dst, outside, u, u.Unpack(bytes.NewReader(data))
 }
 
-func TestUntar(t *testing.T) {
+func TestUnpack(t *testing.T) {
 	data := archive(t,
 		entry{name: "./", kind: tar.TypeDir, mode: 0o700},
 		entry{name: "ro/", kind: tar.TypeDir, mode: 0o555},
@@ -76,8 +76,8 @@ func TestUntar(t *testing.T) {
 		entry{name: "copy", kind: tar.TypeLink, link: "deep/er/file"},
 	)
 	dst, _, u, err := unpackInto(t, data, 1<<20)
-	if err != nil || len(u.report.Skipped) != 0 {
-		t.Fatalf("unpack: %v, skipped %v", err, u.report.Skipped)
+	if err != nil || len(u.Report.Skipped) != 0 {
+		t.Fatalf("unpack: %v, skipped %v", err, u.Report.Skipped)
 	}
 	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dst, "ro"), 0o755) }) // so that it can be removed
 	info, err := os.Stat(filepath.Join(dst, "ro", "run.sh"))
@@ -97,7 +97,7 @@ func TestUntar(t *testing.T) {
 	}
 }
 
-func TestUntarOverwrites(t *testing.T) {
+func TestUnpackOverwrites(t *testing.T) {
 	data := archive(t, entry{name: "f", content: "old"}, entry{name: "f", content: "new"})
 	dst, _, _, err := unpackInto(t, data, 1<<20)
 	if b, rerr := os.ReadFile(filepath.Join(dst, "f")); err != nil || rerr != nil || string(b) != "new" {
@@ -105,14 +105,14 @@ func TestUntarOverwrites(t *testing.T) {
 	}
 }
 
-func TestUntarIsConfined(t *testing.T) {
+func TestUnpackIsConfined(t *testing.T) {
 	for name, entries := range map[string][]entry{
 		"parent":            {{name: "../victim", content: "pwned"}},
 		"deep parent":       {{name: "a/../../victim", content: "pwned"}},
-		"absolute":          {{name: "/etc/cloche-untar-test", content: "pwned"}},
+		"absolute":          {{name: "/etc/cloche-Unpacker-test", content: "pwned"}},
 		"link up":           {{name: "l", kind: tar.TypeSymlink, link: "../victim"}, {name: "l", content: "pwned"}},
 		"link dir up":       {{name: "l", kind: tar.TypeSymlink, link: ".."}, {name: "l/victim", content: "pwned"}},
-		"absolute link":     {{name: "l", kind: tar.TypeSymlink, link: "/etc"}, {name: "l/cloche-untar-test", content: "pwned"}},
+		"absolute link":     {{name: "l", kind: tar.TypeSymlink, link: "/etc"}, {name: "l/cloche-Unpacker-test", content: "pwned"}},
 		"hard link up":      {{name: "h", kind: tar.TypeLink, link: "../victim"}, {name: "h", content: "pwned"}},
 		"hard link to link": {{name: "l", kind: tar.TypeSymlink, link: "x"}, {name: "h", kind: tar.TypeLink, link: "l"}},
 		"two links": {
@@ -130,10 +130,10 @@ func TestUntarIsConfined(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dst, victim, u, err := unpackInto(t, archive(t, entries...), 1<<20)
 			checkConfined(t, dst, victim)
-			if err == nil && len(u.report.Skipped) == 0 {
+			if err == nil && len(u.Report.Skipped) == 0 {
 				t.Error("nothing was refused and nothing was left out")
 			}
-			for _, s := range u.report.Skipped {
+			for _, s := range u.Report.Skipped {
 				if s.Path == "" || s.Reason == "" {
 					t.Errorf("left out without name or reason: %+v", s)
 				}
@@ -149,7 +149,7 @@ func checkConfined(t *testing.T, dst, victim string) {
 	if b, err := os.ReadFile(victim); err != nil || string(b) != "intact" {
 		t.Errorf("the file outside: %q, %v", b, err)
 	}
-	if _, err := os.Lstat("/etc/cloche-untar-test"); err == nil {
+	if _, err := os.Lstat("/etc/cloche-Unpacker-test"); err == nil {
 		t.Error("a file was made in /etc")
 	}
 	if got, err := os.ReadDir(filepath.Dir(dst)); err != nil || len(got) != 2 {
@@ -170,7 +170,49 @@ func checkConfined(t *testing.T, dst, victim string) {
 	}
 }
 
-func TestUntarIsBounded(t *testing.T) {
+// Links that were in the directory before are not followed either.
+func TestUnpackFollowsNoSymlink(t *testing.T) {
+	for what, e := range map[string]entry{
+		"a file below a link":      {name: "there/x", content: "pwned"},
+		"a directory over a link":  {name: "there", kind: tar.TypeDir, mode: 0o777},
+		"a directory below a link": {name: "there/d", kind: tar.TypeDir},
+		"a hard link through one":  {name: "h", kind: tar.TypeLink, link: "there/secret"},
+		"a hard link to one":       {name: "h", kind: tar.TypeLink, link: "file"},
+		"a hard link to nothing":   {name: "h", kind: tar.TypeLink, link: "nothing"},
+		"a file over a directory":  {name: "dir", content: "x"},
+		"a file over a link":       {name: "file", content: "x"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir, outside := t.TempDir(), t.TempDir()
+			if err := errors.Join(
+				os.Chmod(outside, 0o700), os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600),
+				os.Symlink(outside, filepath.Join(dir, "there")), os.Symlink(filepath.Join(outside, "secret"), filepath.Join(dir, "file")),
+				os.Mkdir(filepath.Join(dir, "dir"), 0o700),
+			); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			u := &Unpacker{Root: root, MaxBytes: 1 << 20}
+			_ = u.Unpack(bytes.NewReader(archive(t, e)))
+			left, err := os.ReadDir(outside)
+			if err != nil || len(left) != 1 {
+				t.Errorf("outside there are %v, %v", left, err)
+			}
+			if b, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(b) != "secret" {
+				t.Errorf("the file outside is %q, %v", b, err)
+			}
+			if info, err := os.Stat(outside); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o700 {
+				t.Errorf("the directory outside is %v, %v", info, err)
+			}
+		})
+	}
+}
+
+func TestUnpackIsBounded(t *testing.T) {
 	_, _, _, err := unpackInto(t, archive(t, entry{name: "a", content: "12345"}, entry{name: "b", content: "12345"}), 9)
 	if api.CodeOf(err) != api.CodeTooLarge {
 		t.Errorf("10 bytes where 9 are allowed: %v", err)
@@ -181,7 +223,7 @@ func TestUntarIsBounded(t *testing.T) {
 	}
 }
 
-func FuzzUntar(f *testing.F) {
+func FuzzUnpack(f *testing.F) {
 	f.Add(archive(f, entry{name: "a/b", content: "x"}, entry{name: "l", kind: tar.TypeSymlink, link: "a"}))
 	f.Add(archive(f, entry{name: "../x", content: "x"}, entry{name: "h", kind: tar.TypeLink, link: "a"}))
 	f.Add([]byte("not a tar"))
@@ -213,8 +255,8 @@ func TestPackThenUnpack(t *testing.T) {
 	}
 	var b bytes.Buffer
 	var report api.TarReport
-	if err := packDir(&b, src, nil, &report); err != nil || report.Bytes != 24 {
-		t.Fatalf("packDir: %v, %+v", err, report)
+	if err := Pack(&b, src, nil, &report); err != nil || report.Bytes != 24 {
+		t.Fatalf("Pack: %v, %+v", err, report)
 	}
 	dst, _, u, err := unpackInto(t, b.Bytes(), 1<<20)
 	if err != nil {
@@ -225,7 +267,7 @@ func TestPackThenUnpack(t *testing.T) {
 			t.Errorf("%q: %q, %v", name, got, err)
 		}
 	}
-	if len(u.report.Skipped) != 1 || u.report.Skipped[0].Path != "out" {
-		t.Errorf("left out %v, want the link to /etc", u.report.Skipped)
+	if len(u.Report.Skipped) != 1 || u.Report.Skipped[0].Path != "out" {
+		t.Errorf("left out %v, want the link to /etc", u.Report.Skipped)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package localdir
 
 import (
 	"archive/tar"
@@ -15,25 +15,24 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// packDir writes the content of a local directory as a tar archive, names
-// relative to it, without the paths in exclude and what is below them. Links are
-// kept as links; sockets, devices and pipes are left out and reported. Reading
-// goes through an os.Root: a directory that is swapped for a link meanwhile leads
-// nowhere.
-func packDir(w io.Writer, dir string, exclude []string, report *api.TarReport) error {
+// Pack writes the content of a local directory as a tar archive. Names are relative to
+// the directory, and the paths in exclude are omitted with everything below them. Links
+// are kept as links; sockets, devices and pipes are omitted and reported. Pack reads
+// through an os.Root, so that a directory that is replaced by a link leads nowhere.
+func Pack(w io.Writer, dir string, exclude []string, report *api.TarReport) error {
 	return packAs(w, dir, packer{exclude: exclude, report: report})
 }
 
-// packRoot is packDir of a root filesystem: owners, all bits of the modes and hard
-// links are kept.
-func packRoot(w io.Writer, dir string, report *api.TarReport) error {
+// PackRoot is Pack for a root filesystem: it keeps owners, all bits of the modes and
+// hard links.
+func PackRoot(w io.Writer, dir string, report *api.TarReport) error {
 	return packAs(w, dir, packer{report: report, first: map[[2]uint64]string{}})
 }
 
 func packAs(w io.Writer, dir string, p packer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return localError("read", dir, err)
+		return Error("read", dir, err)
 	}
 	defer root.Close()
 	p.root, p.tw = root, tar.NewWriter(w)
@@ -60,14 +59,14 @@ type packer struct {
 func (p *packer) dir(name string) error {
 	d, err := p.root.Open(name)
 	if err != nil {
-		return localError("read", filepath.Join(p.root.Name(), name), err)
+		return Error("read", filepath.Join(p.root.Name(), name), err)
 	}
 	entries, err := d.ReadDir(-1)
 	if cerr := d.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
-		return localError("read", filepath.Join(p.root.Name(), name), err)
+		return Error("read", filepath.Join(p.root.Name(), name), err)
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
@@ -87,7 +86,7 @@ func (p *packer) entry(name string) error {
 		return nil // gone since the directory was listed
 	}
 	if err != nil {
-		return localError("read", filepath.Join(p.root.Name(), name), err)
+		return Error("read", filepath.Join(p.root.Name(), name), err)
 	}
 	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	if p.first != nil {
@@ -111,11 +110,11 @@ func (p *packer) entry(name string) error {
 	case info.Mode()&fs.ModeSymlink != 0:
 		h.Typeflag = tar.TypeSymlink
 		if h.Linkname, err = p.root.Readlink(name); err != nil {
-			return localError("read", name, err)
+			return Error("read", name, err)
 		}
 		h.Linkname = filepath.ToSlash(h.Linkname)
 	default:
-		if len(p.report.Skipped) < maxTarSkips {
+		if len(p.report.Skipped) < maxSkips {
 			p.report.Skipped = append(p.report.Skipped, api.TarSkip{Path: name, Reason: "it is neither file, directory nor link"})
 		}
 		return nil
@@ -151,12 +150,12 @@ func (p *packer) header(h *tar.Header) error {
 func (p *packer) file(name string, h *tar.Header) error {
 	f, err := p.root.Open(name)
 	if err != nil {
-		return localError("read", filepath.Join(p.root.Name(), name), err)
+		return Error("read", filepath.Join(p.root.Name(), name), err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return localError("read", name, err)
+		return Error("read", name, err)
 	}
 	h.Typeflag, h.Size = tar.TypeReg, info.Size()
 	if err := p.header(h); err != nil {
@@ -172,24 +171,4 @@ func (p *packer) file(name string, h *tar.Header) error {
 	p.report.Entries++
 	p.report.Bytes += n
 	return nil
-}
-
-// localError classifies what went wrong with a file of the caller's machine.
-func localError(verb, name string, err error) error {
-	e := api.Errorf(api.CodeInvalid, "%s %s: %w", verb, terminal.Printable(name), withoutPath(err))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		e.Hint = "the path is one of this machine; check its spelling"
-	case errors.Is(err, fs.ErrPermission):
-		e.Hint = "the user who runs this command may not do that"
-	}
-	return e
-}
-
-// withoutPath is the cause alone, since the message names the path already.
-func withoutPath(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return pe.Err
-	}
-	return err
 }
