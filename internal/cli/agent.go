@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) errorsCommand() *cobra.Command {
+func errorsCommand(a *app) *cobra.Command {
 	var o api.ErrorOptions
 	c := &cobra.Command{
 		Use:   "errors",
@@ -57,7 +57,7 @@ fails isn't an error.`,
 	return c
 }
 
-func (a *app) guidanceCommand() *cobra.Command {
+func guidanceCommand(a *app) *cobra.Command {
 	var o api.GuidanceOptions
 	c := &cobra.Command{
 		Use:   "guidance [flags] [SANDBOX]",
@@ -84,7 +84,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 				if a.json {
 					return a.printJSON(g)
 				}
-				return a.printLines(g.Text)
+				return printLines(a, g.Text)
 			})
 		},
 	}
@@ -93,7 +93,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 	return c
 }
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether a sandbox is available",
@@ -122,7 +122,7 @@ Exit status: 0 a sandbox is available, 1 not.`,
 				_, err := conn.Status(ctx)
 				return err
 			}
-			if err := a.printStatus(st); err != nil {
+			if err := printStatus(a, st); err != nil {
 				return err
 			}
 			if !st.Available {
@@ -133,7 +133,7 @@ Exit status: 0 a sandbox is available, 1 not.`,
 	}
 }
 
-func (a *app) printStatus(st api.Status) error {
+func printStatus(a *app, st api.Status) error {
 	if a.json {
 		return a.printJSON(st)
 	}
@@ -147,7 +147,7 @@ func (a *app) printStatus(st api.Status) error {
 	for _, p := range st.Problems {
 		text += problemLines("", p)
 	}
-	return a.printLines(text)
+	return printLines(a, text)
 }
 
 // problemLines returns the lines that describe a problem and how to fix it.
@@ -163,7 +163,7 @@ func problemLines(indent string, p api.Problem) string {
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // printLines writes text of a daemon's with its line breaks.
-func (a *app) printLines(text string) error {
+func printLines(a *app, text string) error {
 	for line := range strings.Lines(text) {
 		if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
 			return outputError(err)

@@ -19,7 +19,7 @@ type joinFlags struct {
 	keys  []byte
 }
 
-func (a *app) attachCommand() *cobra.Command {
+func attachCommand(a *app) *cobra.Command {
 	var f joinFlags
 	var since int64
 	var keys string
@@ -62,7 +62,7 @@ status is the process's; 0 after the detach keys, 128+n after signal n.`,
 			if c.Flags().Changed("since") {
 				f.since = &since
 			}
-			return a.attach(c.Context(), processArg(args), f)
+			return attach(c.Context(), a, processArg(args), f)
 		},
 	}
 	c.Flags().BoolVar(&f.exclusive, "exclusive", false, "keep other writers out")
@@ -75,8 +75,8 @@ status is the process's; 0 after the detach keys, 128+n after signal n.`,
 }
 
 // attach joins a process that is on record.
-func (a *app) attach(ctx context.Context, ref processRef, f joinFlags) error {
-	return a.joined(ctx, func(ctx context.Context, j *join) error {
+func attach(ctx context.Context, a *app, ref processRef, f joinFlags) error {
+	return joined(ctx, a, func(ctx context.Context, j *join) error {
 		p, err := j.conn.find(ctx, ref)
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func (a *app) attach(ctx context.Context, ref processRef, f joinFlags) error {
 
 // joined connects, lets open make the place at a process, and keeps it until the
 // process ends or is left.
-func (a *app) joined(ctx context.Context, open func(context.Context, *join) error) error {
+func joined(ctx context.Context, a *app, open func(context.Context, *join) error) error {
 	signals, giveUp := catchSignals()
 	defer giveUp()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -19,7 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) auditCommand() *cobra.Command {
+func auditCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Read and verify the audit log",
@@ -31,10 +31,10 @@ It is for the operator; the rule "audit: {tenants: [NAME]}" lets a tenant read
 its own records.`,
 		Example: "  cloche audit tail -f\n  cloche audit verify\n  cloche audit export > audit.ndjson",
 		GroupID: groupLook,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.auditTailCommand(), a.auditExportCommand(), a.auditVerifyCommand(), a.auditUsageCommand())
+	c.AddCommand(auditTailCommand(a), auditExportCommand(a), auditVerifyCommand(a), auditUsageCommand(a))
 	return c
 }
 
@@ -83,7 +83,7 @@ func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 	return o, nil
 }
 
-func (a *app) auditTailCommand() *cobra.Command {
+func auditTailCommand(a *app) *cobra.Command {
 	var f auditFilter
 	c := &cobra.Command{
 		Use:   "tail [flags]",
@@ -105,7 +105,7 @@ tenant, verb, sandbox, and details. --follow continues with new records. With
 				o.Tail = 0
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, a.auditRecord))
+				return untilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, func(r api.AuditRecord, line []byte) error { return auditRecord(a, r, line) }))
 			})
 		},
 	}
@@ -117,7 +117,7 @@ tenant, verb, sandbox, and details. --follow continues with new records. With
 
 // auditRecord prints one record: for a person, or the line as it is, in which
 // every character that is not printable is escaped.
-func (a *app) auditRecord(r api.AuditRecord, line []byte) error {
+func auditRecord(a *app, r api.AuditRecord, line []byte) error {
 	text := string(line)
 	if !a.json {
 		text = auditText(r)
@@ -166,7 +166,7 @@ func auditText(r api.AuditRecord) string {
 	return strings.Join(parts, " ")
 }
 
-func (a *app) auditExportCommand() *cobra.Command {
+func auditExportCommand(a *app) *cobra.Command {
 	var f auditFilter
 	var to string
 	c := &cobra.Command{
@@ -222,7 +222,7 @@ func writeLine(w io.Writer, line []byte) error {
 	return nil
 }
 
-func (a *app) auditUsageCommand() *cobra.Command {
+func auditUsageCommand(a *app) *cobra.Command {
 	var f auditFilter
 	var label string
 	c := &cobra.Command{
@@ -245,7 +245,7 @@ values of a label: CPU time, memory by time (the limit in force), and time.`,
 				if err != nil {
 					return err
 				}
-				return a.usageTable(u, label)
+				return usageTable(a, u, label)
 			})
 		},
 	}
@@ -256,7 +256,7 @@ values of a label: CPU time, memory by time (the limit in force), and time.`,
 	return c
 }
 
-func (a *app) usageTable(u api.AuditUsage, label string) error {
+func usageTable(a *app, u api.AuditUsage, label string) error {
 	if a.json {
 		u.Rows = append([]api.AuditUsageRow{}, u.Rows...)
 		return a.printJSON(u)

@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) auditVerifyCommand() *cobra.Command {
+func auditVerifyCommand(a *app) *cobra.Command {
 	var anchors []string
 	var o api.AuditVerifyOptions
 	c := &cobra.Command{
@@ -53,18 +53,18 @@ elsewhere, and pass them to --anchor later.`,
 			if len(args) == 1 {
 				ctx, cancel := interruptible(c.Context())
 				defer cancel()
-				r, err := a.verifyHere(ctx, args[0], o)
+				r, err := verifyHere(ctx, a, args[0], o)
 				if err != nil {
 					return err
 				}
-				return a.auditReport(r)
+				return auditReport(a, r)
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				r, err := conn.VerifyAudit(ctx, o)
 				if err != nil {
 					return err
 				}
-				return a.auditReport(r)
+				return auditReport(a, r)
 			})
 		},
 	}
@@ -84,7 +84,7 @@ func parseAnchor(text string) (api.AuditAnchor, error) {
 }
 
 // verifyHere reads files of this machine.
-func (a *app) verifyHere(ctx context.Context, path string, o api.AuditVerifyOptions) (api.AuditReport, error) {
+func verifyHere(ctx context.Context, a *app, path string, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	if path == "-" {
 		return chain.VerifyReader(ctx, "standard input", a.stdio.In, o)
 	}
@@ -109,12 +109,12 @@ func (a *app) verifyHere(ctx context.Context, path string, o api.AuditVerifyOpti
 // exitTampered is the status of a verification that found a problem.
 const exitTampered = 1
 
-func (a *app) auditReport(r api.AuditReport) error {
+func auditReport(a *app, r api.AuditReport) error {
 	if a.json {
 		if err := a.printJSON(r); err != nil {
 			return err
 		}
-	} else if err := a.auditReportText(r); err != nil {
+	} else if err := auditReportText(a, r); err != nil {
 		return outputError(err)
 	}
 	if !r.OK {
@@ -123,7 +123,7 @@ func (a *app) auditReport(r api.AuditReport) error {
 	return nil
 }
 
-func (a *app) auditReportText(r api.AuditReport) error {
+func auditReportText(a *app, r api.AuditReport) error {
 	var b strings.Builder
 	where := func(f api.AuditFinding) string {
 		switch {

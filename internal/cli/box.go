@@ -9,7 +9,7 @@ import (
 // usualBoxPort is the one that LangBot looks for.
 const usualBoxPort = 5410
 
-func (a *app) boxCommand() *cobra.Command {
+func boxCommand(a *app) *cobra.Command {
 	var o BoxOptions
 	var stdio bool
 	c := &cobra.Command{

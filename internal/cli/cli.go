@@ -158,10 +158,10 @@ Environment: CLOCHE_HOST (as --host; https://HOST:PORT for a daemon with TLS),
 CLOCHE_TOKEN (the token for a tcp:// or https:// host), CLOCHE_CA_FILE
 (certificates to verify an https:// host, in addition to the system's),
 CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`),
-		Args: a.unknownVerb,
+		Args: unknownVerb,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return a.printVersion(versions{Version: a.env.Version, API: api.APIVersion})
+				return printVersion(a, versions{Version: a.env.Version, API: api.APIVersion})
 			}
 			return c.Help()
 		},
@@ -187,15 +187,15 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
 	root.AddCommand(
-		a.runCommand(), a.createCommand(), a.execCommand(), a.shellCommand(), a.cpCommand(), a.toolCommand(),
-		a.programCommand(), a.snapshotCommand(), a.recordingCommand(), a.skillCommand(), a.commitCommand(), a.rollbackCommand(),
-		a.holdCommand(), a.pauseCommand(), a.resumeCommand(), a.heartbeatCommand(), a.extendCommand(),
-		a.stopCommand(), a.killCommand(), a.rmCommand(),
-		a.startCommand(), a.psCommand(), a.attachCommand(), a.stdinCommand(), a.signalCommand(), a.waitCommand(), a.portForwardCommand(), a.endpointCommand(),
-		a.lsCommand(), a.statsCommand(), a.nameCommand(), a.inspectCommand(), a.diffCommand(), a.logsCommand(), a.eventsCommand(), a.errorsCommand(), a.guidanceCommand(), a.egressCommand(), a.auditCommand(), a.imageCommand(), a.workspaceCommand(),
-		a.serveCommand(), a.boxCommand(), a.configCommand(), a.keyCommand(), a.secretCommand(), a.policyCommand(), a.infoCommand(), a.statusCommand(), a.doctorCommand(), a.versionCommand(),
+		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
+		programCommand(a), snapshotCommand(a), recordingCommand(a), skillCommand(a), commitCommand(a), rollbackCommand(a),
+		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
+		stopCommand(a), killCommand(a), rmCommand(a),
+		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), endpointCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), egressCommand(a), auditCommand(a), imageCommand(a), workspaceCommand(a),
+		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
-	root.AddCommand(a.dockerVerbs()...)
+	root.AddCommand(dockerVerbs(a)...)
 	root.SetHelpCommandGroupID(groupHost)
 	root.SetCompletionCommandGroupID(groupHost)
 	return root
@@ -209,7 +209,7 @@ const (
 	groupHost    = "host"
 )
 
-func (a *app) unknownVerb(c *cobra.Command, args []string) error {
+func unknownVerb(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

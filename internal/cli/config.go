@@ -10,21 +10,21 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) configCommand() *cobra.Command {
+func configCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "config",
 		Short:   "Show the daemon's configuration",
 		Long:    "See what a daemon is configured with, and where each value comes from.",
 		Example: "  cloche config show",
 		GroupID: groupHost,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.configShowCommand())
+	c.AddCommand(configShowCommand(a))
 	return c
 }
 
-func (a *app) configShowCommand() *cobra.Command {
+func configShowCommand(a *app) *cobra.Command {
 	var o ServeOptions
 	c := &cobra.Command{
 		Use:   "show",
@@ -50,14 +50,14 @@ Exit status: 0 the configuration is valid, 125 it isn't, and the error says why.
 			if err != nil {
 				return err
 			}
-			return a.printConfig(v)
+			return printConfig(a, v)
 		},
 	}
 	o.register(c.Flags())
 	return c
 }
 
-func (a *app) printConfig(v ConfigView) error {
+func printConfig(a *app, v ConfigView) error {
 	if a.json {
 		return a.printJSON(v)
 	}

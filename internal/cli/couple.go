@@ -105,7 +105,7 @@ func (a *app) prepare(ctx context.Context, f attachFlags, req *api.ExecRequest) 
 	t.out = a.output(f.raw || tty != nil)
 	if t.tty = tty; tty != nil {
 		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
-		a.passTerm(req)
+		passTerm(a, req)
 	}
 	return ctx, t, nil
 }
@@ -235,7 +235,7 @@ func outputError(err error) error {
 
 // copyOut writes what a daemon sends to standard output. An error of the daemon's is
 // told as it is.
-func (a *app) copyOut(r io.Reader) error {
+func copyOut(a *app, r io.Reader) error {
 	_, err := io.Copy(a.stdio.Out, r)
 	if _, ok := errors.AsType[*api.Error](err); ok || err == nil {
 		return err
@@ -244,7 +244,7 @@ func (a *app) copyOut(r io.Reader) error {
 }
 
 // explain says on standard error what the exit status alone would not.
-func (a *app) explain(res *api.Result) {
+func explain(a *app, res *api.Result) {
 	switch {
 	case res.TimedOut:
 		a.warn("the command ran into its timeout and was killed")

@@ -26,7 +26,7 @@ const defaultMaxCopy = 16 << 30
 // maxLinks is how many symlinks in a row are followed.
 const maxLinks = 40
 
-func (a *app) cpCommand() *cobra.Command {
+func cpCommand(a *app) *cobra.Command {
 	var maxSize string
 	var o tarFlags
 	c := &cobra.Command{

@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) createCommand() *cobra.Command {
+func createCommand(a *app) *cobra.Command {
 	var f specFlags
 	var count int
 	c := &cobra.Command{
@@ -36,11 +36,13 @@ failure's.`,
 				if count < 1 || count > api.MaxBatchCreate {
 					return api.Invalid("count", "--count %d", count).WithHint("1 to %d", api.MaxBatchCreate)
 				}
-				return a.withSpec(c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
-					return a.createMany(ctx, conn, spec, count)
+				return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+					return createMany(ctx, a, conn, spec, count)
 				})
 			}
-			return a.withSpec(c, &f, a.create)
+			return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+				return create(ctx, a, conn, spec)
+			})
 		},
 	}
 	f.register(c.Flags())
@@ -49,18 +51,18 @@ failure's.`,
 	return c
 }
 
-func (a *app) create(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
-	v := a.watchCreate("creating", false)
+func create(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec) error {
+	v := watchCreate(a, "creating", false)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()
 	if err != nil {
 		return err
 	}
-	return a.announceSandbox(sb.Sandbox)
+	return announceSandbox(a, sb.Sandbox)
 }
 
 // createMany makes many in one call.
-func (a *app) createMany(ctx context.Context, conn *connection, spec api.SandboxSpec, count int) error {
+func createMany(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec, count int) error {
 	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("creating %d sandboxes", count))
 	res, err := conn.CreateMany(ctx, api.BatchCreate{Specs: []api.SandboxSpec{spec}, Count: count})
 	p.stop()
@@ -68,7 +70,7 @@ func (a *app) createMany(ctx context.Context, conn *connection, spec api.Sandbox
 		return err
 	}
 	for _, sb := range res.Succeeded {
-		if err := a.announceSandbox(sb); err != nil {
+		if err := announceSandbox(a, sb); err != nil {
 			return err
 		}
 	}
@@ -82,7 +84,7 @@ func (a *app) createMany(ctx context.Context, conn *connection, spec api.Sandbox
 }
 
 // withSpec does one thing with the sandbox that the flags describe.
-func (a *app) withSpec(c *cobra.Command, f *specFlags, do func(context.Context, *connection, api.SandboxSpec) error) error {
+func withSpec(a *app, c *cobra.Command, f *specFlags, do func(context.Context, *connection, api.SandboxSpec) error) error {
 	spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
 	if err != nil {
 		return err
@@ -91,7 +93,7 @@ func (a *app) withSpec(c *cobra.Command, f *specFlags, do func(context.Context, 
 }
 
 // announceSandbox says what was made.
-func (a *app) announceSandbox(sb api.Sandbox) error {
+func announceSandbox(a *app, sb api.Sandbox) error {
 	if a.json {
 		return a.printJSON(sb)
 	}

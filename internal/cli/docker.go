@@ -21,14 +21,14 @@ import (
 const maxEnvFile = 1 << 20
 
 // dockerVerbs are hidden verbs that have another name here.
-func (a *app) dockerVerbs() []*cobra.Command {
+func dockerVerbs(a *app) []*cobra.Command {
 	hidden := func(use string, c *cobra.Command) *cobra.Command {
 		c.Use, c.Hidden, c.SuggestFor, c.GroupID = use, true, nil, ""
 		return c
 	}
 	return []*cobra.Command{
-		hidden("images", a.imageListCommand()), hidden("pull [flags] IMAGE", a.imagePullCommand()), hidden("rmi IMAGE...", a.imageRemoveCommand()),
-		hidden("top SANDBOX", a.psCommand()),
+		hidden("images", imageListCommand(a)), hidden("pull [flags] IMAGE", imagePullCommand(a)), hidden("rmi IMAGE...", imageRemoveCommand(a)),
+		hidden("top SANDBOX", psCommand(a)),
 	}
 }
 
@@ -251,20 +251,20 @@ func officialImage(word string) bool {
 }
 
 // runDetached makes a sandbox, starts the command in it and leaves both running.
-func (a *app) runDetached(ctx context.Context, req api.RunRequest, f attachFlags) (err error) {
-	conn, err := a.runtimeFor(ctx, "--detach")
+func runDetached(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err error) {
+	conn, err := runtimeFor(ctx, a, "--detach")
 	if err != nil {
 		return err
 	}
 	defer conn.close()
-	v := a.watchCreate("starting", f.quiet)
+	v := watchCreate(a, "starting", f.quiet)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), req.Spec, v.step)
 	v.stop()
 	if err != nil {
 		return err
 	}
 	if f.tty {
-		a.giveTerminal(&req.Exec)
+		giveTerminal(a, &req.Exec)
 	}
 	p, err := conn.StartProcess(ctx, sb.ID, api.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.interactive})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, and say how to fix problems",
@@ -43,7 +43,7 @@ Exit status: 0 a sandbox can be created now, 1 not.`,
 				return err
 			}
 			p.stop()
-			if err := a.printDoctor(d, st); err != nil {
+			if err := printDoctor(a, d, st); err != nil {
 				return err
 			}
 			if !st.Available {
@@ -54,7 +54,7 @@ Exit status: 0 a sandbox can be created now, 1 not.`,
 	}
 }
 
-func (a *app) printDoctor(d api.Doctor, st api.Status) error {
+func printDoctor(a *app, d api.Doctor, st api.Status) error {
 	if a.json {
 		return a.printJSON(d)
 	}
@@ -66,17 +66,17 @@ func (a *app) printDoctor(d api.Doctor, st api.Status) error {
 		printFacts(a, "  ", e.Facts)
 		// What holds in an engine that starts nothing is no news.
 		if e.Usable {
-			a.printLimits(e.Enforces)
+			printLimits(a, e.Enforces)
 		}
 		for _, p := range e.Problems {
-			if err := a.printLines(problemLines("  ", p)); err != nil {
+			if err := printLines(a, problemLines("  ", p)); err != nil {
 				return err
 			}
 		}
 	}
 	fmt.Fprintln(out)
 	for _, p := range d.Problems {
-		if err := a.printLines(problemLines("", p)); err != nil {
+		if err := printLines(a, problemLines("", p)); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (a *app) printDoctor(d api.Doctor, st api.Status) error {
 }
 
 // printLimits prints what holds in one line, and what does not in a line for each reason.
-func (a *app) printLimits(limits map[string]api.Enforcement) {
+func printLimits(a *app, limits map[string]api.Enforcement) {
 	var held []string
 	var missing []api.Unenforced
 	for _, name := range slices.Sorted(maps.Keys(limits)) {

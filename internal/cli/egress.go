@@ -16,7 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) egressCommand() *cobra.Command {
+func egressCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",
 		Short: "Manage a sandbox's network rules",
@@ -30,17 +30,17 @@ before a name, or "*". "HOST at RANGE" allows an address in a range that isn't
 public.`,
 		Example: "  cloche create --name box --allow pypi.org\n  cloche egress log -f box\n  cloche egress allow box files.pythonhosted.org --for 10m",
 		GroupID: groupLook,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
-		a.egressRulesCommand(), a.egressLogCommand(), a.egressAllowCommand(), a.egressDenyCommand(), a.egressRemoveCommand(), a.egressSetCommand(),
-		a.approvalsCommand(), a.approveCommand(), a.rejectCommand(),
+		egressRulesCommand(a), egressLogCommand(a), egressAllowCommand(a), egressDenyCommand(a), egressRemoveCommand(a), egressSetCommand(a),
+		approvalsCommand(a), approveCommand(a), rejectCommand(a),
 	)
 	return c
 }
 
-func (a *app) egressRulesCommand() *cobra.Command {
+func egressRulesCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules SANDBOX",
 		Short: "Show the rules in force",
@@ -55,14 +55,14 @@ operator's denials. With --json also the used part of the limits.`,
 				if err != nil {
 					return err
 				}
-				return a.egressRules(r)
+				return egressRules(a, r)
 			})
 		},
 	}
 }
 
 // egressRules prints rules: a table for people.
-func (a *app) egressRules(r api.EgressRules) error {
+func egressRules(a *app, r api.EgressRules) error {
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -97,7 +97,7 @@ func (a *app) egressRules(r api.EgressRules) error {
 	return writeTable(a.stdio.Out, []string{"WHAT", "RULE", "UNTIL"}, rows)
 }
 
-func (a *app) egressLogCommand() *cobra.Command {
+func egressLogCommand(a *app) *cobra.Command {
 	var kinds []string
 	var o api.EgressLogOptions
 	c := &cobra.Command{
@@ -122,7 +122,7 @@ Kinds are opened, closed, refused, request and changed.`,
 				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, a.egressRecord))
+				return untilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, func(r api.EgressRecord) error { return egressRecord(a, r) }))
 			})
 		},
 	}
@@ -132,7 +132,7 @@ Kinds are opened, closed, refused, request and changed.`,
 	return c
 }
 
-func (a *app) egressRecord(r api.EgressRecord) error {
+func egressRecord(a *app, r api.EgressRecord) error {
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -195,8 +195,8 @@ func hostPort(name string, port int) string {
 	return net.JoinHostPort(name, strconv.Itoa(port))
 }
 
-func (a *app) egressAllowCommand() *cobra.Command {
-	return a.egressChangeCommand(&cobra.Command{
+func egressAllowCommand(a *app) *cobra.Command {
+	return egressChangeCommand(a, &cobra.Command{
 		Use:   "allow [flags] SANDBOX RULE...",
 		Short: "Add rules that allow connections",
 		Long: `Add rules that allow connections of a running sandbox, permanently or for a
@@ -206,8 +206,8 @@ callers what the policy lets them request.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Allow: rules} }, true)
 }
 
-func (a *app) egressDenyCommand() *cobra.Command {
-	return a.egressChangeCommand(&cobra.Command{
+func egressDenyCommand(a *app) *cobra.Command {
+	return egressChangeCommand(a, &cobra.Command{
 		Use:   "deny [flags] SANDBOX RULE...",
 		Short: "Add rules that deny connections",
 		Long: `Deny connections of a running sandbox, whatever else allows them. Open
@@ -216,8 +216,8 @@ connections are reset.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Deny: rules} }, true)
 }
 
-func (a *app) egressRemoveCommand() *cobra.Command {
-	return a.egressChangeCommand(&cobra.Command{
+func egressRemoveCommand(a *app) *cobra.Command {
+	return egressChangeCommand(a, &cobra.Command{
 		Use:   "remove SANDBOX RULE...",
 		Short: "Remove rules",
 		Long: `Remove rules of a running sandbox, as "cloche egress rules" shows them. Write
@@ -227,7 +227,7 @@ reset.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Remove: rules} }, false)
 }
 
-func (a *app) egressSetCommand() *cobra.Command {
+func egressSetCommand(a *app) *cobra.Command {
 	var f egressFlags
 	var network string
 	c := &cobra.Command{
@@ -253,7 +253,7 @@ connection, as if it had been created without a network.`,
 				if err != nil {
 					return err
 				}
-				return a.egressRules(r)
+				return egressRules(a, r)
 			})
 		},
 	}
@@ -264,7 +264,7 @@ connection, as if it had been created without a network.`,
 }
 
 // egressChangeCommand makes a verb that changes rules.
-func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) api.EgressChange, timed bool) *cobra.Command {
+func egressChangeCommand(a *app, c *cobra.Command, change func(rules []string) api.EgressChange, timed bool) *cobra.Command {
 	var length string
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) < 2 {
@@ -289,7 +289,7 @@ func (a *app) egressChangeCommand(c *cobra.Command, change func(rules []string) 
 			if err != nil {
 				return err
 			}
-			return a.egressRules(r)
+			return egressRules(a, r)
 		})
 	}
 	if timed {
@@ -307,7 +307,7 @@ func parseFor(s string) (int64, error) {
 	return ms, err
 }
 
-func (a *app) approvalsCommand() *cobra.Command {
+func approvalsCommand(a *app) *cobra.Command {
 	var o api.ApprovalOptions
 	c := &cobra.Command{
 		Use:   "approvals [flags] [SANDBOX]",
@@ -345,7 +345,7 @@ minute.`,
 	return c
 }
 
-func (a *app) approveCommand() *cobra.Command {
+func approveCommand(a *app) *cobra.Command {
 	var length string
 	c := &cobra.Command{
 		Use:   "approve [flags] ID...",
@@ -361,14 +361,14 @@ there, permanently or for a time.`,
 					return err
 				}
 			}
-			return a.answer(c, args, answer)
+			return answerApproval(a, c, args, answer)
 		},
 	}
 	c.Flags().StringVar(&length, "for", "", "remove the rule after this `duration`, such as 10m")
 	return c
 }
 
-func (a *app) rejectCommand() *cobra.Command {
+func rejectCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reject ID...",
 		Short: "Reject connections",
@@ -377,7 +377,7 @@ for ten minutes.`,
 		Example: "  cloche egress reject ap-0123456789",
 		Args:    approvalIDs,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.answer(c, args, api.ApprovalAnswer{})
+			return answerApproval(a, c, args, api.ApprovalAnswer{})
 		},
 	}
 }
@@ -389,7 +389,7 @@ func approvalIDs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-func (a *app) answer(c *cobra.Command, ids []string, answer api.ApprovalAnswer) error {
+func answerApproval(a *app, c *cobra.Command, ids []string, answer api.ApprovalAnswer) error {
 	return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 		for _, id := range ids {
 			p, err := conn.AnswerApproval(ctx, id, answer)

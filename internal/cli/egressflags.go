@@ -102,7 +102,7 @@ const maxToldRefusals = 5
 
 // tellRefusals says what was not let out while a command failed, and how it would be:
 // again is what goes before the rule.
-func (a *app) tellRefusals(res *api.Result, again string) {
+func tellRefusals(a *app, res *api.Result, again string) {
 	if res.OK() {
 		return
 	}

@@ -131,7 +131,7 @@ func parseEndpoints(texts []string) ([]api.Endpoint, error) {
 	return out, nil
 }
 
-func (a *app) endpointCommand() *cobra.Command {
+func endpointCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoint",
 		Short: "Manage services of the host inside a sandbox",
@@ -141,14 +141,14 @@ endpoints and nothing else. The policy file lists the permitted targets in
 "endpoints".`,
 		Example: "  cloche endpoint add build model=http://127.0.0.1:8080@127.0.0.1:13131,openai\n  cloche endpoint ls build\n  cloche endpoint rm build model",
 		GroupID: groupProcess,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.endpointListCommand(), a.endpointAddCommand(), a.endpointRemoveCommand(), a.endpointServeCommand())
+	c.AddCommand(endpointListCommand(a), endpointAddCommand(a), endpointRemoveCommand(a), endpointServeCommand(a))
 	return c
 }
 
-func (a *app) endpointListCommand() *cobra.Command {
+func endpointListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "ls SANDBOX",
 		Short:             "List the endpoints of a sandbox",
@@ -183,7 +183,7 @@ func endpointRow(e api.EndpointStatus) []string {
 	}
 }
 
-func (a *app) endpointAddCommand() *cobra.Command {
+func endpointAddCommand(a *app) *cobra.Command {
 	var replace bool
 	var f endpointFlags
 	c := &cobra.Command{
@@ -291,7 +291,7 @@ func (f *endpointFlags) fill(e *api.Endpoint) (err error) {
 	return checkText("endpoint", append(append([]string{}, f.methods...), f.paths...)...)
 }
 
-func (a *app) endpointRemoveCommand() *cobra.Command {
+func endpointRemoveCommand(a *app) *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "rm [flags] SANDBOX NAME",
@@ -329,7 +329,7 @@ period, and then are cut off.`,
 	return c
 }
 
-func (a *app) endpointServeCommand() *cobra.Command {
+func endpointServeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve SANDBOX NAME ADDRESS",
 		Short: "Serve an endpoint from this machine",
@@ -349,14 +349,14 @@ endpoint ends.`,
 				return api.Invalid("arguments", "%q is not HOST:PORT", clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return a.serveEndpoint(ctx, conn, args[0], args[1], address)
+				return serveEndpoint(ctx, a, conn, args[0], args[1], address)
 			})
 		},
 	}
 }
 
 // serveEndpoint hands each connection on until ctx or the endpoint ends.
-func (a *app) serveEndpoint(ctx context.Context, conn *connection, ref, name, address string) error {
+func serveEndpoint(ctx context.Context, a *app, conn *connection, ref, name, address string) error {
 	ln, err := conn.ListenEndpoint(ctx, ref, name)
 	if err != nil {
 		return err

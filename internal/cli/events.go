@@ -25,7 +25,7 @@ func eventKinds() []string {
 	return names
 }
 
-func (a *app) eventsCommand() *cobra.Command {
+func eventsCommand(a *app) *cobra.Command {
 	var kinds []string
 	var from, endpoint string
 	var follow bool
@@ -68,7 +68,7 @@ it.`,
 				return err
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return a.event(e, after) }))
+				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return event(a, e, after) }))
 			})
 		},
 	}
@@ -131,7 +131,7 @@ func parseAfter(s string, now time.Time) (cursor int64, after time.Time, err err
 	return *at.number, after, nil
 }
 
-func (a *app) event(e api.Event, after time.Time) error {
+func event(a *app, e api.Event, after time.Time) error {
 	if e.Time.Before(after) {
 		return nil
 	}

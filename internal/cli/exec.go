@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) execCommand() *cobra.Command {
+func execCommand(a *app) *cobra.Command {
 	var at attachFlags
 	var env, envFiles, waits []string
 	var detach bool
@@ -63,14 +63,14 @@ then passed on only with -i.`,
 			}
 			if detach {
 				if at.tty {
-					a.giveTerminal(&req)
+					giveTerminal(a, &req)
 				}
 				spec := api.ProcessSpec{ExecRequest: req, OpenStdin: at.interactive}
 				return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-					return a.start(ctx, conn, args[0], spec, false)
+					return start(ctx, a, conn, args[0], spec, false)
 				})
 			}
-			return a.exec(c.Context(), args[0], req, at)
+			return runExec(c.Context(), a, args[0], req, at)
 		},
 	}
 	c.Flags().SetInterspersed(false)
@@ -113,7 +113,7 @@ func commandOf(args []string) []string {
 	return args[1:]
 }
 
-func (a *app) exec(ctx context.Context, ref string, req api.ExecRequest, f attachFlags) error {
+func runExec(ctx context.Context, a *app, ref string, req api.ExecRequest, f attachFlags) error {
 	ctx, t, err := a.prepare(ctx, f, &req)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (a *app) exec(ctx context.Context, ref string, req api.ExecRequest, f attac
 	defer conn.close()
 	if a.json {
 		if req.Stdin == nil {
-			if req.Stdin, err = a.collectStdin(f); err != nil {
+			if req.Stdin, err = collectStdin(a, f); err != nil {
 				return err
 			}
 		}
@@ -146,5 +146,5 @@ func (a *app) exec(ctx context.Context, ref string, req api.ExecRequest, f attac
 	defer stream.Close()
 	t.starting()
 	t.stream, t.stdin, t.again = stream, a.wantStdin(f), "cloche egress allow "+shellWord(ref)
-	return a.result(t, f.quiet)
+	return runResult(a, t, f.quiet)
 }

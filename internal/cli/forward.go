@@ -26,7 +26,7 @@ type forward struct {
 	listener net.Listener
 }
 
-func (a *app) portForwardCommand() *cobra.Command {
+func portForwardCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
 		Short: "Forward local ports into a sandbox",
@@ -48,7 +48,7 @@ addresses are printed. It runs until it is interrupted, with status 0.`,
 				pairs = append(pairs, [2]int{local, remote})
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return a.forwardPorts(ctx, conn, args[0], pairs)
+				return forwardPorts(ctx, a, conn, args[0], pairs)
 			})
 		},
 	}
@@ -77,7 +77,7 @@ func parsePorts(s string) (local, remote int, err error) {
 	return local, remote, nil
 }
 
-func (a *app) forwardPorts(ctx context.Context, conn *connection, ref string, pairs [][2]int) error {
+func forwardPorts(ctx context.Context, a *app, conn *connection, ref string, pairs [][2]int) error {
 	sb, err := conn.Get(ctx, ref)
 	if err != nil {
 		return err
@@ -105,10 +105,10 @@ func (a *app) forwardPorts(ctx context.Context, conn *connection, ref string, pa
 	defer cancel()
 	failed := make(chan error, len(forwards))
 	for _, f := range forwards {
-		if err := a.announce(f); err != nil {
+		if err := announce(a, f); err != nil {
 			return err
 		}
-		serving.Go(func() { failed <- a.serveForward(ctx, conn, sb.ID, f) })
+		serving.Go(func() { failed <- serveForward(ctx, a, conn, sb.ID, f) })
 	}
 	for range forwards {
 		if err := <-failed; err != nil && ctx.Err() == nil {
@@ -128,7 +128,7 @@ func listen(ctx context.Context, local, remote int) (*forward, error) {
 	return &forward{Local: ln.Addr().String(), Remote: remote, listener: ln}, nil
 }
 
-func (a *app) announce(f *forward) error {
+func announce(a *app, f *forward) error {
 	if a.json {
 		return a.printJSON(f)
 	}
@@ -140,7 +140,7 @@ func (a *app) announce(f *forward) error {
 
 // serveForward accepts connections until ctx ends. It returns when all have
 // ended.
-func (a *app) serveForward(ctx context.Context, conn *connection, sandbox string, f *forward) error {
+func serveForward(ctx context.Context, a *app, conn *connection, sandbox string, f *forward) error {
 	stop := context.AfterFunc(ctx, func() { _ = f.listener.Close() })
 	defer stop()
 	var carried sync.WaitGroup

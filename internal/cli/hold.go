@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 )
 
-func (a *app) holdCommand() *cobra.Command {
+func holdCommand(a *app) *cobra.Command {
 	var f specFlags
 	c := &cobra.Command{
 		Use:   "hold [flags]",
@@ -32,22 +32,24 @@ before.`,
 				return api.Invalid("transient", "--transient=false, and a sandbox that is held is always transient").WithHint(`use "cloche create" for one that stays`)
 			}
 			f.transient = true
-			return a.withSpec(c, &f, a.hold)
+			return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+				return hold(ctx, a, conn, spec)
+			})
 		},
 	}
 	f.register(c.Flags())
 	return c
 }
 
-func (a *app) hold(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
-	v := a.watchCreate("creating", false)
+func hold(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec) error {
+	v := watchCreate(a, "creating", false)
 	held, err := conn.Hold(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()
 	if err != nil {
 		return err
 	}
 	defer held.Close()
-	if err := a.announceSandbox(held.Sandbox.Sandbox); err != nil {
+	if err := announceSandbox(a, held.Sandbox.Sandbox); err != nil {
 		return err
 	}
 	select {

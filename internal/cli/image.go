@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) imageCommand() *cobra.Command {
+func imageCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Manage images",
@@ -23,19 +23,19 @@ and images from registries, archives, directories and programs of this machine.
 Without a daemon, these commands use the home directly.`,
 		Example: "  cloche image ls\n  cloche image pull python:3.11-slim",
 		GroupID: groupLook,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
-		a.imageListCommand(), a.imagePullCommand(), a.imageImportCommand(), a.imageBuildCommand(), a.imageInspectCommand(),
-		a.imageRemoveCommand(), a.imagePruneCommand(),
+		imageListCommand(a), imagePullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
+		imageRemoveCommand(a), imagePruneCommand(a),
 	)
 	return c
 }
 
 // withImages calls do with the daemon or, if none is running, with the core in this process: images
 // belong to the home directory.
-func (a *app) withImages(c *cobra.Command, do func(context.Context, *connection) error) (err error) {
+func withImages(a *app, c *cobra.Command, do func(context.Context, *connection) error) (err error) {
 	ctx, cancel := interruptible(c.Context())
 	defer cancel()
 	conn, err := a.daemonOrInProcess(ctx, false)
@@ -50,7 +50,7 @@ func (a *app) withImages(c *cobra.Command, do func(context.Context, *connection)
 	return do(ctx, conn)
 }
 
-func (a *app) imageListCommand() *cobra.Command {
+func imageListCommand(a *app) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:        "ls [flags]",
@@ -61,7 +61,7 @@ func (a *app) imageListCommand() *cobra.Command {
 		Example:    "  cloche image ls\n  cloche image ls --json",
 		Args:       exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				list, err := conn.Images(ctx)
 				if err != nil {
 					return err
@@ -132,7 +132,7 @@ func usedAgo(im api.Image) string {
 	return formatAge(time.Since(*im.UsedAt))
 }
 
-func (a *app) imagePullCommand() *cobra.Command {
+func imagePullCommand(a *app) *cobra.Command {
 	var req api.PullRequest
 	var quiet bool
 	c := &cobra.Command{
@@ -145,8 +145,8 @@ daemon's user. An interrupted pull is continued by the next one.`,
 		Args:    exactly(1, "one image"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req.Image = args[0]
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "asking the registry", func(ctx context.Context) (api.Image, error) { return conn.Pull(ctx, req) })
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+				return makeImage(ctx, a, quiet, "asking the registry", func(ctx context.Context) (api.Image, error) { return conn.Pull(ctx, req) })
 			})
 		},
 	}
@@ -157,8 +157,8 @@ daemon's user. An interrupted pull is continued by the next one.`,
 
 // makeImage does what brings an image here, tells how far it is and prints its
 // name and digest.
-func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
-	v := a.watchCreate(what, quiet)
+func makeImage(ctx context.Context, a *app, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
+	v := watchCreate(a, what, quiet)
 	img, err := do(client.WithPullProgress(ctx, v.pulling))
 	v.stop()
 	if err != nil {
@@ -176,7 +176,7 @@ func (a *app) makeImage(ctx context.Context, quiet bool, what string, do func(co
 	return err
 }
 
-func (a *app) imageInspectCommand() *cobra.Command {
+func imageInspectCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:        "inspect IMAGE...",
 		SuggestFor: []string{"show"},
@@ -186,7 +186,7 @@ omitted.`,
 		Example: "  cloche image inspect python:3.11-slim",
 		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				for _, arg := range args {
 					ref, err := imageRef(ctx, conn, arg)
 					if err != nil {
@@ -211,7 +211,7 @@ omitted.`,
 	}
 }
 
-func (a *app) imageRemoveCommand() *cobra.Command {
+func imageRemoveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:        "rm IMAGE...",
 		Aliases:    []string{"remove", "delete"},
@@ -223,7 +223,7 @@ snapshot uses is kept, also for a stopped sandbox.`,
 		Example: "  cloche image rm python:3.11-slim",
 		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				for _, ref := range args {
 					is, err := imageRef(ctx, conn, ref)
 					if err != nil {
@@ -244,7 +244,7 @@ snapshot uses is kept, also for a stopped sandbox.`,
 	}
 }
 
-func (a *app) imagePruneCommand() *cobra.Command {
+func imagePruneCommand(a *app) *cobra.Command {
 	var most string
 	var dryRun, all bool
 	c := &cobra.Command{
@@ -272,7 +272,7 @@ least recently used first.`,
 				}
 				req.MaxBytes = &n
 			}
-			return a.withImages(c, func(ctx context.Context, conn *connection) error { return a.prune(ctx, conn, req) })
+			return withImages(a, c, func(ctx context.Context, conn *connection) error { return prune(ctx, a, conn, req) })
 		},
 	}
 	c.Flags().StringVar(&most, "max", "", "the maximum disk use of images, a `SIZE` such as 10GiB; 0 keeps only images in use")
@@ -281,7 +281,7 @@ least recently used first.`,
 	return c
 }
 
-func (a *app) prune(ctx context.Context, conn *connection, req api.ImagePruneRequest) error {
+func prune(ctx context.Context, a *app, conn *connection, req api.ImagePruneRequest) error {
 	out, err := conn.PruneImages(ctx, req)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 )
 
-func (a *app) imageImportCommand() *cobra.Command {
+func imageImportCommand(a *app) *cobra.Command {
 	var o api.ImportOptions
 	var format string
 	var quiet bool
@@ -28,9 +28,9 @@ data is streamed to the daemon, also to a remote one.`,
 		Args: exactly(1, "one file or directory, or -"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Format = api.ImageFormat(format)
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "importing", func(ctx context.Context) (api.Image, error) {
-					return a.importFrom(ctx, conn, args[0], o)
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+				return makeImage(ctx, a, quiet, "importing", func(ctx context.Context) (api.Image, error) {
+					return importFrom(ctx, a, conn, args[0], o)
 				})
 			})
 		},
@@ -44,7 +44,7 @@ data is streamed to the daemon, also to a remote one.`,
 }
 
 // importFrom streams a file, a directory or standard input.
-func (a *app) importFrom(ctx context.Context, conn *connection, from string, o api.ImportOptions) (api.Image, error) {
+func importFrom(ctx context.Context, a *app, conn *connection, from string, o api.ImportOptions) (api.Image, error) {
 	if from == "-" {
 		return conn.ImportImage(ctx, a.stdio.In, o)
 	}
@@ -80,7 +80,7 @@ func (a *app) importFrom(ctx context.Context, conn *connection, from string, o a
 	return img, err
 }
 
-func (a *app) imageBuildCommand() *cobra.Command {
+func imageBuildCommand(a *app) *cobra.Command {
 	var command, env []string
 	var user, dir string
 	var quiet bool
@@ -98,8 +98,8 @@ other means too, such as plugins.`,
 			if len(command)+len(env) > 0 || user != "" || dir != "" {
 				req.Config = &api.ImageConfig{Cmd: command, Env: env, User: user, WorkingDir: dir}
 			}
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
-				return a.makeImage(ctx, quiet, "building", func(ctx context.Context) (api.Image, error) { return conn.BuildImage(ctx, req) })
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+				return makeImage(ctx, a, quiet, "building", func(ctx context.Context) (api.Image, error) { return conn.BuildImage(ctx, req) })
 			})
 		},
 	}

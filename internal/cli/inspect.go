@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) inspectCommand() *cobra.Command {
+func inspectCommand(a *app) *cobra.Command {
 	var processes bool
 	c := &cobra.Command{
 		Use:   "inspect SANDBOX[/PROCESS]...",
@@ -24,7 +24,7 @@ and how they ended. With --json each document is one line.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				for _, ref := range args {
-					if err := a.inspect(ctx, conn, ref, processes); err != nil {
+					if err := inspect(ctx, a, conn, ref, processes); err != nil {
 						return err
 					}
 				}
@@ -36,7 +36,7 @@ and how they ended. With --json each document is one line.`,
 	return c
 }
 
-func (a *app) inspect(ctx context.Context, conn *connection, ref string, processes bool) error {
+func inspect(ctx context.Context, a *app, conn *connection, ref string, processes bool) error {
 	var v any
 	switch r := processArg([]string{ref}); {
 	case r.process != "":

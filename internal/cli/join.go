@@ -79,7 +79,7 @@ func (j *join) run(ctx context.Context) error {
 			return err
 		}
 	}
-	j.app.explain(res)
+	explain(j.app, res)
 	return finish(res)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) keyCommand() *cobra.Command {
+func keyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
 		Short: "Manage API keys for callers over TCP",
@@ -21,14 +21,14 @@ nothing else, and can do what the key permits. Only the operator creates, lists
 and revokes keys.`,
 		Example: "  cloche key create --tenant acme > acme.key\n  CLOCHE_TOKEN=$(cat acme.key) cloche --host tcp://127.0.0.1:7070 ls",
 		GroupID: groupHost,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.keyCreateCommand(), a.keyListCommand(), a.keyRevokeCommand())
+	c.AddCommand(keyCreateCommand(a), keyListCommand(a), keyRevokeCommand(a))
 	return c
 }
 
-func (a *app) keyCreateCommand() *cobra.Command {
+func keyCreateCommand(a *app) *cobra.Command {
 	var spec api.KeySpec
 	var expires string
 	c := &cobra.Command{
@@ -56,7 +56,7 @@ exec or read_file; "observe" is all read-only ones.`,
 					return api.Invalid("expires_in_ms", "--expires 0 would be a key that is never valid").WithHint("leave it out for a key without an end")
 				}
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.createKey(ctx, conn, spec) })
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return createKey(ctx, a, conn, spec) })
 		},
 	}
 	c.Flags().StringVar(&spec.Tenant, "tenant", "", "the tenant, a `NAME`")
@@ -67,7 +67,7 @@ exec or read_file; "observe" is all read-only ones.`,
 	return c
 }
 
-func (a *app) createKey(ctx context.Context, conn *connection, spec api.KeySpec) error {
+func createKey(ctx context.Context, a *app, conn *connection, spec api.KeySpec) error {
 	k, err := conn.CreateKey(ctx, spec)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (a *app) createKey(ctx context.Context, conn *connection, spec api.KeySpec)
 	return nil
 }
 
-func (a *app) keyListCommand() *cobra.Command {
+func keyListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List API keys",
@@ -141,7 +141,7 @@ func keyRow(k api.Key, now time.Time) []string {
 	return row
 }
 
-func (a *app) keyRevokeCommand() *cobra.Command {
+func keyRevokeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID...",
 		Short: "Revoke API keys",

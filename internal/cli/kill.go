@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) killCommand() *cobra.Command {
+func killCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kill SANDBOX[/PROCESS]...",
 		Short: "Kill sandboxes, or single processes",

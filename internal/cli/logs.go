@@ -20,7 +20,7 @@ type logFlags struct {
 	tail               int
 }
 
-func (a *app) logsCommand() *cobra.Command {
+func logsCommand(a *app) *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",
@@ -62,7 +62,7 @@ With --json each run of bytes is one document with its offset and time.`,
 				return err
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return untilInterrupted(ctx, o.Follow, a.logs(ctx, conn, ref, o, shown))
+				return untilInterrupted(ctx, o.Follow, logs(ctx, a, conn, ref, o, shown))
 			})
 		},
 	}
@@ -157,7 +157,7 @@ func parseUntil(s string, now time.Time) (time.Time, error) {
 	return at.time, nil
 }
 
-func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o api.LogOptions, shown logView) error {
+func logs(ctx context.Context, a *app, conn *connection, ref processRef, o api.LogOptions, shown logView) error {
 	if o.ExecID != "" {
 		p, err := conn.find(ctx, ref)
 		if err != nil {
@@ -166,11 +166,11 @@ func (a *app) logs(ctx context.Context, conn *connection, ref processRef, o api.
 		o.ExecID = p.ExecID
 	}
 	out := a.output(shown.raw)
-	err := conn.Logs(ctx, ref.sandbox, o, func(e api.LogEntry) error { return a.logEntry(out, &shown, e) })
+	err := conn.Logs(ctx, ref.sandbox, o, func(e api.LogEntry) error { return logEntry(a, out, &shown, e) })
 	return errors.Join(err, out.flush())
 }
 
-func (a *app) logEntry(out output, shown *logView, e api.LogEntry) error {
+func logEntry(a *app, out output, shown *logView, e api.LogEntry) error {
 	if len(e.Data) > 0 && !shown.until.IsZero() && e.Time.After(shown.until) {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // maxListPage is the largest page of a list.
 const maxListPage = 1000
 
-func (a *app) lsCommand() *cobra.Command {
+func lsCommand(a *app) *cobra.Command {
 	var labels, states []string
 	var quiet, all bool
 	c := &cobra.Command{
@@ -36,7 +36,7 @@ record. EXPIRES is the end of the lease without further use.`,
 			if o.States, err = parseStates(states, all); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.list(ctx, conn, o, quiet) })
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return list(ctx, a, conn, o, quiet) })
 		},
 	}
 	c.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `KEY=VALUE` (repeatable: all must match)")
@@ -62,7 +62,7 @@ func parseStates(names []string, all bool) ([]api.State, error) {
 	return states, nil
 }
 
-func (a *app) list(ctx context.Context, conn *connection, o api.ListOptions, quiet bool) error {
+func list(ctx context.Context, a *app, conn *connection, o api.ListOptions, quiet bool) error {
 	list := api.SandboxList{Sandboxes: []api.Sandbox{}}
 	for sb, err := range conn.ListAll(ctx, o) {
 		if err != nil {

@@ -68,7 +68,7 @@ func (c *connection) named(ctx context.Context, ref string, n api.Naming) (strin
 	return r.Name, err
 }
 
-func (a *app) nameCommand() *cobra.Command {
+func nameCommand(a *app) *cobra.Command {
 	var f namingFlags
 	c := &cobra.Command{
 		Use:   "name",
@@ -103,7 +103,7 @@ with "-" for the sandbox; other commands take the name.`,
 	return c
 }
 
-func (a *app) infoCommand() *cobra.Command {
+func infoCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "info",
 		Short: "Show your tenant and what the daemon lets you choose",
@@ -118,13 +118,13 @@ names, and the limits of requests.`,
 				if err != nil {
 					return err
 				}
-				return a.printInfo(i)
+				return printInfo(a, i)
 			})
 		},
 	}
 }
 
-func (a *app) printInfo(i api.Info) error {
+func printInfo(a *app, i api.Info) error {
 	if a.json {
 		return a.printJSON(i)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) pauseCommand() *cobra.Command {
+func pauseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause SANDBOX...",
 		Short: "Pause sandboxes",
@@ -26,7 +26,7 @@ idle time and the timeouts of its processes are paused too; its lifetime isn't.`
 	}
 }
 
-func (a *app) resumeCommand() *cobra.Command {
+func resumeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
 		Aliases:           []string{"unpause"},
@@ -44,7 +44,7 @@ func (a *app) resumeCommand() *cobra.Command {
 	}
 }
 
-func (a *app) heartbeatCommand() *cobra.Command {
+func heartbeatCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heartbeat SANDBOX...",
 		Short: "Renew the leases of sandboxes",
@@ -62,7 +62,7 @@ process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 	}
 }
 
-func (a *app) extendCommand() *cobra.Command {
+func extendCommand(a *app) *cobra.Command {
 	var text string
 	c := &cobra.Command{
 		Use:   "extend --lifetime DURATION SANDBOX...",

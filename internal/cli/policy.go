@@ -17,7 +17,7 @@ import (
 // maxPolicyFile is more than any policy file may have.
 const maxPolicyFile = 2 << 20
 
-func (a *app) policyCommand() *cobra.Command {
+func policyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Check and explain the policy",
@@ -26,14 +26,14 @@ policy file by itself, or at once on a HUP signal. It doesn't use a file with
 errors, and keeps the current policy.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy explain --tenant acme --image debian:12",
 		GroupID: groupHost,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.policyCheckCommand(), a.policyExplainCommand())
+	c.AddCommand(policyCheckCommand(a), policyExplainCommand(a))
 	return c
 }
 
-func (a *app) policyCheckCommand() *cobra.Command {
+func policyCheckCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a policy file",
@@ -44,15 +44,15 @@ input. It needs no daemon.
 Exit status: 0 the file is valid, 1 it isn't.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy check --json - < policy.yaml",
 		Args:    exactly(1, "one file"),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.checkPolicy(args[0]) },
+		RunE:    func(_ *cobra.Command, args []string) error { return checkPolicy(a, args[0]) },
 	}
 }
 
-func (a *app) checkPolicy(file string) error {
+func checkPolicy(a *app, file string) error {
 	if a.env.CheckPolicy == nil {
 		return noPolicyHere()
 	}
-	data, err := a.readPolicy(file)
+	data, err := readPolicy(a, file)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *app) checkPolicy(file string) error {
 			Problems []api.PolicyProblem `json:"problems"`
 		}{append([]api.PolicyProblem{}, problems...)})
 	} else {
-		err = a.printProblems(file, problems)
+		err = printProblems(a, file, problems)
 	}
 	if err == nil && wrong > 0 {
 		return statusError(1)
@@ -76,7 +76,7 @@ func (a *app) checkPolicy(file string) error {
 }
 
 // printProblems writes them as compilers do, so that editors find the places.
-func (a *app) printProblems(file string, problems []api.PolicyProblem) error {
+func printProblems(a *app, file string, problems []api.PolicyProblem) error {
 	for _, p := range problems {
 		kind, hint := "error", ""
 		if p.Warning {
@@ -92,7 +92,7 @@ func (a *app) printProblems(file string, problems []api.PolicyProblem) error {
 	return nil
 }
 
-func (a *app) readPolicy(file string) ([]byte, error) {
+func readPolicy(a *app, file string) ([]byte, error) {
 	in := a.stdio.In
 	if file != "-" {
 		f, err := os.Open(file)
@@ -119,7 +119,7 @@ type explainFlags struct {
 	verb, tenant, key, sandbox, file string
 }
 
-func (a *app) policyExplainCommand() *cobra.Command {
+func policyExplainCommand(a *app) *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "explain [flags] [-- COMMAND...]",
@@ -140,14 +140,14 @@ Exit status: 0 the request would be granted, 126 it would be refused.`,
 				return err
 			}
 			if f.file != "" {
-				return a.explainFile(f.file, q)
+				return explainFile(a, f.file, q)
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				answer, err := conn.ExplainPolicy(ctx, q)
 				if err != nil {
 					return err
 				}
-				return a.printAnswer(answer)
+				return printAnswer(a, answer)
 			})
 		},
 	}
@@ -194,11 +194,11 @@ func (f *explainFlags) question(set func(string) bool, a *app, args []string) (a
 	return q, nil
 }
 
-func (a *app) explainFile(file string, q api.PolicyQuestion) error {
+func explainFile(a *app, file string, q api.PolicyQuestion) error {
 	if a.env.ExplainPolicy == nil {
 		return noPolicyHere()
 	}
-	data, err := a.readPolicy(file)
+	data, err := readPolicy(a, file)
 	if err != nil {
 		return err
 	}
@@ -206,11 +206,11 @@ func (a *app) explainFile(file string, q api.PolicyQuestion) error {
 	if err != nil {
 		return err
 	}
-	return a.printAnswer(answer)
+	return printAnswer(a, answer)
 }
 
 // printAnswer writes the verdict first, and then why.
-func (a *app) printAnswer(p api.PolicyAnswer) error {
+func printAnswer(a *app, p api.PolicyAnswer) error {
 	var err error
 	if a.json {
 		err = a.printJSON(p)

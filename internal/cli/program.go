@@ -23,7 +23,7 @@ import (
 // sent in one request.
 const maxProgramUpload = 20 << 20
 
-func (a *app) programCommand() *cobra.Command {
+func programCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "program",
 		Short: "Run programs in phases: set up, run and score",
@@ -36,15 +36,15 @@ The daemon executes all of it, and removes the sandbox, also if the client ends.
 docs/programs.md describes the file.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --json rollout.yaml > result.json\n  cloche program ls",
 		GroupID: groupRun,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.programRunCommand(), a.programListCommand(), a.programInspectCommand(), a.programWaitCommand(),
-		a.programCancelCommand(), a.programContinueCommand())
+	c.AddCommand(programRunCommand(a), programListCommand(a), programInspectCommand(a), programWaitCommand(a),
+		programCancelCommand(a), programContinueCommand(a))
 	return c
 }
 
-func (a *app) programRunCommand() *cobra.Command {
+func programRunCommand(a *app) *cobra.Command {
 	var key, sandbox string
 	var env []string
 	var detach, quiet bool
@@ -65,7 +65,7 @@ a timeout, 125 another failure, 126 the policy refused.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --key rollout-17 --env SEED=17 rollout.yaml",
 		Args:    exactly(1, "one file"),
 		RunE: func(c *cobra.Command, args []string) error {
-			spec, err := a.readProgram(args[0])
+			spec, err := readProgram(a, args[0])
 			if err != nil {
 				return err
 			}
@@ -90,9 +90,9 @@ a timeout, 125 another failure, 126 the policy refused.`,
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				if detach {
-					return a.startProgram(ctx, conn, spec)
+					return startProgram(ctx, a, conn, spec)
 				}
-				return a.runProgram(ctx, conn, spec, quiet)
+				return runProgram(ctx, a, conn, spec, quiet)
 			})
 		},
 	}
@@ -105,7 +105,7 @@ a timeout, 125 another failure, 126 the policy refused.`,
 }
 
 // readProgram reads a program file and what it names of this machine.
-func (a *app) readProgram(name string) (api.ProgramSpec, error) {
+func readProgram(a *app, name string) (api.ProgramSpec, error) {
 	var data []byte
 	var err error
 	dir := "."
@@ -208,7 +208,7 @@ func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (a *app) startProgram(ctx context.Context, conn *connection, spec api.ProgramSpec) error {
+func startProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramSpec) error {
 	p, err := conn.StartProgram(ctx, spec)
 	if err != nil {
 		return err
@@ -222,20 +222,20 @@ func (a *app) startProgram(ctx context.Context, conn *connection, spec api.Progr
 
 // runProgram begins a program and waits for it. Its own call begins it, so that an
 // interrupt knows what to cancel; one that is to end with its caller is one call.
-func (a *app) runProgram(ctx context.Context, conn *connection, spec api.ProgramSpec, quiet bool) error {
+func runProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramSpec, quiet bool) error {
 	if spec.CancelWithCaller {
-		p, err := conn.RunProgram(ctx, spec, a.showSteps(quiet))
+		p, err := conn.RunProgram(ctx, spec, showSteps(a, quiet))
 		if err != nil {
 			return err
 		}
-		return a.programEnded(p)
+		return programEnded(a, p)
 	}
 	p, err := conn.StartProgram(ctx, spec)
 	if err != nil {
 		return err
 	}
 	id := p.ID
-	if p, err = conn.WaitProgram(ctx, id, a.showSteps(quiet)); err != nil && ctx.Err() != nil {
+	if p, err = conn.WaitProgram(ctx, id, showSteps(a, quiet)); err != nil && ctx.Err() != nil {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
 		a.note("cancelling program %s", id)
@@ -246,11 +246,11 @@ func (a *app) runProgram(ctx context.Context, conn *connection, spec api.Program
 	if err != nil {
 		return err
 	}
-	return a.programEnded(p)
+	return programEnded(a, p)
 }
 
 // showSteps tells of the phases as they begin and end.
-func (a *app) showSteps(quiet bool) func(api.ProgramStep) {
+func showSteps(a *app, quiet bool) func(api.ProgramStep) {
 	return func(st api.ProgramStep) {
 		switch {
 		case quiet || a.json:
@@ -265,7 +265,7 @@ func (a *app) showSteps(quiet bool) func(api.ProgramStep) {
 }
 
 // programEnded prints the result and ends with its status.
-func (a *app) programEnded(p *api.Program) error {
+func programEnded(a *app, p *api.Program) error {
 	if a.json {
 		if err := a.printJSON(p); err != nil {
 			return err
@@ -326,7 +326,7 @@ func programStatus(p *api.Program) error {
 	return statusError(exitFailed)
 }
 
-func (a *app) programListCommand() *cobra.Command {
+func programListCommand(a *app) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:     "ls",
@@ -370,7 +370,7 @@ func orDash(s string) string {
 }
 
 // oneProgramCommand makes a verb about one program.
-func (a *app) oneProgramCommand(c *cobra.Command, do func(context.Context, *connection, string) error) *cobra.Command {
+func oneProgramCommand(a *app, c *cobra.Command, do func(context.Context, *connection, string) error) *cobra.Command {
 	c.Args = exactly(1, "the id of a program")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return do(ctx, conn, args[0]) })
@@ -378,8 +378,8 @@ func (a *app) oneProgramCommand(c *cobra.Command, do func(context.Context, *conn
 	return c
 }
 
-func (a *app) programInspectCommand() *cobra.Command {
-	return a.oneProgramCommand(&cobra.Command{
+func programInspectCommand(a *app) *cobra.Command {
+	return oneProgramCommand(a, &cobra.Command{
 		Use:   "inspect PROGRAM",
 		Short: "Show the record of a program",
 		Long: `Show the record of a program as JSON: the request, each phase with its commands
@@ -394,24 +394,24 @@ and their output, and the result.`,
 	})
 }
 
-func (a *app) programWaitCommand() *cobra.Command {
-	return a.oneProgramCommand(&cobra.Command{
+func programWaitCommand(a *app) *cobra.Command {
+	return oneProgramCommand(a, &cobra.Command{
 		Use:   "wait PROGRAM",
 		Short: "Wait for the end of a program",
 		Long: `Wait for the end of a program, print its result and exit as "cloche program run"
 does. An interrupt leaves the program running.`,
 		Example: "  cloche program wait pg-0123456789abcdef",
 	}, func(ctx context.Context, conn *connection, id string) error {
-		p, err := conn.WaitProgram(ctx, id, a.showSteps(false))
+		p, err := conn.WaitProgram(ctx, id, showSteps(a, false))
 		if err != nil {
 			return err
 		}
-		return a.programEnded(p)
+		return programEnded(a, p)
 	})
 }
 
-func (a *app) programCancelCommand() *cobra.Command {
-	return a.oneProgramCommand(&cobra.Command{
+func programCancelCommand(a *app) *cobra.Command {
+	return oneProgramCommand(a, &cobra.Command{
 		Use:     "cancel PROGRAM",
 		Short:   "Cancel a program",
 		Long:    "Cancel a program, and return when its sandbox is removed. Its record stays.",
@@ -429,7 +429,7 @@ func (a *app) programCancelCommand() *cobra.Command {
 	})
 }
 
-func (a *app) programContinueCommand() *cobra.Command {
+func programContinueCommand(a *app) *cobra.Command {
 	var failed string
 	c := &cobra.Command{
 		Use:   "continue [flags] PROGRAM HANDLER",

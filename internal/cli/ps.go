@@ -18,7 +18,7 @@ import (
 // recentlyEnded is how many processes that have ended ps shows without --all.
 const recentlyEnded = 10
 
-func (a *app) psCommand() *cobra.Command {
+func psCommand(a *app) *cobra.Command {
 	var all, quiet bool
 	c := &cobra.Command{
 		Use:   "ps [SANDBOX]",
@@ -48,13 +48,13 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 				if len(args) == 0 {
 					o := api.ListOptions{Limit: maxListPage}
 					o.States, _ = parseStates(nil, all) // no name that could be wrong
-					return a.list(ctx, conn, o, quiet)
+					return list(ctx, a, conn, o, quiet)
 				}
 				list, err := conn.Processes(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return a.listProcesses(list, all, quiet)
+				return listProcesses(a, list, all, quiet)
 			})
 		},
 	}
@@ -63,7 +63,7 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 	return c
 }
 
-func (a *app) listProcesses(all []api.Process, every, quiet bool) error {
+func listProcesses(a *app, all []api.Process, every, quiet bool) error {
 	list := all
 	if !every {
 		list = withoutOld(all, recentlyEnded)

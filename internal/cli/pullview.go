@@ -160,7 +160,7 @@ type createView struct {
 }
 
 // watchCreate begins; quiet tells nothing.
-func (a *app) watchCreate(what string, quiet bool) *createView {
+func watchCreate(a *app, what string, quiet bool) *createView {
 	v := &createView{app: a, what: what, quiet: quiet}
 	v.wait()
 	return v

@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) recordingCommand() *cobra.Command {
+func recordingCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recording",
 		Short: "Manage recordings of endpoints",
@@ -22,14 +22,14 @@ the target replay:NAME answers from it: an agent runs again as before, without
 the model. A recording is a file of JSON lines that you can keep beside tests.`,
 		Example: "  cloche run --endpoint model=http://127.0.0.1:8080,openai,record=first -- python3 agent.py\n  cloche run --endpoint model=replay:first,openai -- python3 agent.py",
 		GroupID: groupProcess,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.recordingListCommand(), a.recordingGetCommand(), a.recordingPutCommand(), a.recordingRemoveCommand())
+	c.AddCommand(recordingListCommand(a), recordingGetCommand(a), recordingPutCommand(a), recordingRemoveCommand(a))
 	return c
 }
 
-func (a *app) recordingListCommand() *cobra.Command {
+func recordingListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List recordings",
@@ -60,7 +60,7 @@ answer.`,
 	}
 }
 
-func (a *app) recordingGetCommand() *cobra.Command {
+func recordingGetCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Download a recording",
@@ -74,13 +74,13 @@ func (a *app) recordingGetCommand() *cobra.Command {
 					return err
 				}
 				defer r.Close()
-				return a.copyOut(r)
+				return copyOut(a, r)
 			})
 		},
 	}
 }
 
-func (a *app) recordingPutCommand() *cobra.Command {
+func recordingPutCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "put NAME FILE",
 		Short:   "Upload a recording",
@@ -112,7 +112,7 @@ func (a *app) recordingPutCommand() *cobra.Command {
 	}
 }
 
-func (a *app) recordingRemoveCommand() *cobra.Command {
+func recordingRemoveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Short:   "Remove recordings",

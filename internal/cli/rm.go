@@ -17,7 +17,7 @@ type removed struct {
 	Removed string `json:"removed"`
 }
 
-func (a *app) rmCommand() *cobra.Command {
+func rmCommand(a *app) *cobra.Command {
 	var force bool
 	var labels []string
 	var key string
@@ -53,7 +53,7 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 					return err
 				}
 				if len(args) == 1 || slices.ContainsFunc(args, func(s string) bool { return processArg([]string{s}).process != "" }) {
-					return a.removeEach(c.Context(), args, force)
+					return removeEach(c.Context(), a, args, force)
 				}
 			}
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
@@ -67,7 +67,7 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 						return (&removal{a: a}).done(args[0] + "/" + args[1])
 					}
 				}
-				return a.removeMany(ctx, conn, args, want, key, force)
+				return removeMany(ctx, a, conn, args, want, key, force)
 			})
 		},
 	}
@@ -77,7 +77,7 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 	return c
 }
 
-func (a *app) removeEach(ctx context.Context, args []string, force bool) error {
+func removeEach(ctx context.Context, a *app, args []string, force bool) error {
 	return a.each(ctx, args, "removing", func(ctx context.Context, conn *connection, ref string) (any, error) {
 		if r := processArg([]string{ref}); r.process != "" {
 			return removed{ref}, removeProcess(ctx, conn, r, force)
@@ -112,7 +112,7 @@ func (r *removal) done(ref string) error {
 }
 
 // removeMany removes in as few calls as it can.
-func (a *app) removeMany(ctx context.Context, conn *connection, refs []string, labels map[string]string, key string, force bool) error {
+func removeMany(ctx context.Context, a *app, conn *connection, refs []string, labels map[string]string, key string, force bool) error {
 	r := &removal{a: a}
 	if len(labels) > 0 {
 		for sb, err := range conn.ListAll(ctx, api.ListOptions{Labels: labels, Limit: api.MaxBatch}) {

@@ -23,7 +23,7 @@ func checkRunArgv(image string, args []string) error {
 	return checkArgv(args)
 }
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var f specFlags
 	var at attachFlags
 	var keep, detach, rm bool
@@ -84,9 +84,9 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				ctx, cancel := interruptible(c.Context())
 				defer cancel()
-				return imageMeant(a.runDetached(ctx, req, at), req)
+				return imageMeant(runDetached(ctx, a, req, at), req)
 			}
-			return imageMeant(a.run(c.Context(), req, at), req)
+			return imageMeant(run(c.Context(), a, req, at), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
@@ -130,7 +130,7 @@ func (f *attachFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings, only the output of the command")
 }
 
-func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err error) {
+func run(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err error) {
 	ctx, t, err := a.prepare(ctx, f, &req.Exec)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err e
 	if req.Keep {
 		keeps = "--keep"
 	}
-	conn, err := a.runtimeFor(ctx, keeps)
+	conn, err := runtimeFor(ctx, a, keeps)
 	if err != nil {
 		return err
 	}
@@ -152,9 +152,9 @@ func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err e
 		}
 	}()
 	if a.json {
-		return a.runCollected(ctx, conn, req, f)
+		return runCollected(ctx, a, conn, req, f)
 	}
-	v := a.watchCreate("starting", f.quiet)
+	v := watchCreate(a, "starting", f.quiet)
 	stream, err := conn.RunStream(client.WithPullProgress(ctx, v.pulling), req, v.step)
 	v.stop()
 	if err != nil {
@@ -172,12 +172,12 @@ func (a *app) run(ctx context.Context, req api.RunRequest, f attachFlags) (err e
 	if sb := stream.Sandbox(); sb != nil && req.Keep {
 		t.again = "cloche egress allow " + shellWord(sb.Name)
 	}
-	return a.result(t, f.quiet)
+	return runResult(a, t, f.quiet)
 }
 
 // runtimeFor returns where a run executes. A kept sandbox requires a daemon. keeps is the flag that
 // requires one, or empty.
-func (a *app) runtimeFor(ctx context.Context, keeps string) (*connection, error) {
+func runtimeFor(ctx context.Context, a *app, keeps string) (*connection, error) {
 	if keeps == "" {
 		return a.daemonOrInProcess(ctx, true)
 	}
@@ -196,9 +196,9 @@ func asErrorOrNil(err error) *api.Error {
 }
 
 // runCollected is the run of --json: one call, one document.
-func (a *app) runCollected(ctx context.Context, conn *connection, req api.RunRequest, f attachFlags) error {
+func runCollected(ctx context.Context, a *app, conn *connection, req api.RunRequest, f attachFlags) error {
 	var err error
-	if req.Exec.Stdin, err = a.collectStdin(f); err != nil {
+	if req.Exec.Stdin, err = collectStdin(a, f); err != nil {
 		return err
 	}
 	res, err := conn.Run(ctx, req)
@@ -213,7 +213,7 @@ func (a *app) runCollected(ctx context.Context, conn *connection, req api.RunReq
 
 // collectStdin returns the complete input of a command whose result is collected. It reads only on
 // request, because an input that is never closed would block the command indefinitely.
-func (a *app) collectStdin(f attachFlags) (api.Bytes, error) {
+func collectStdin(a *app, f attachFlags) (api.Bytes, error) {
 	if !f.interactive || a.stdio.In == nil {
 		return nil, nil
 	}
@@ -229,15 +229,15 @@ func (a *app) collectStdin(f attachFlags) (api.Bytes, error) {
 }
 
 // result waits for a streamed command and reports how it ended.
-func (a *app) result(t *attachment, quiet bool) error {
+func runResult(a *app, t *attachment, quiet bool) error {
 	res, err := t.run()
 	if err != nil {
 		return err
 	}
 	if !quiet {
 		a.warnGranted(res.Adjusted, nil)
-		a.explain(res)
-		a.tellRefusals(res, t.again)
+		explain(a, res)
+		tellRefusals(a, res, t.again)
 	}
 	return finish(res)
 }

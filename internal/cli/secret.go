@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) secretCommand() *cobra.Command {
+func secretCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
 		Short: "List secrets for sandboxes",
@@ -18,14 +18,14 @@ each value, the hosts that may receive it and the callers that can use it; "run"
 and "create" request one with --secret. No command shows a value.`,
 		Example: "  cloche secret ls\n  cloche run --net on --allow api.openai.com --secret openai=OPENAI_API_KEY -- python3 ask.py",
 		GroupID: groupHost,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.secretListCommand())
+	c.AddCommand(secretListCommand(a))
 	return c
 }
 
-func (a *app) secretListCommand() *cobra.Command {
+func secretListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the secrets that you can use",

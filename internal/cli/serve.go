@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) serveCommand() *cobra.Command {
+func serveCommand(a *app) *cobra.Command {
 	var o ServeOptions
 	c := &cobra.Command{
 		Use:   "serve",

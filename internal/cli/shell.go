@@ -16,7 +16,7 @@ const shellName = "shell"
 // tidyTimeout bounds the removal of the record of a shell that has ended.
 const tidyTimeout = 5 * time.Second
 
-func (a *app) shellCommand() *cobra.Command {
+func shellCommand(a *app) *cobra.Command {
 	var keys string
 	var who namingFlags
 	c := &cobra.Command{
@@ -48,17 +48,17 @@ leaves no record.`,
 			var stdin api.Bytes
 			if a.json {
 				// It can be read once, and there may be two attempts.
-				if stdin, err = a.collectStdin(attachFlags{interactive: true}); err != nil {
+				if stdin, err = collectStdin(a, attachFlags{interactive: true}); err != nil {
 					return err
 				}
 			}
 			return eachShell(args[0], func(argv []string) error {
 				req := api.ExecRequest{Naming: naming, Argv: argv, Stdin: stdin}
 				if attached {
-					return a.exec(c.Context(), args[0], req, attachFlags{interactive: true})
+					return runExec(c.Context(), a, args[0], req, attachFlags{interactive: true})
 				}
-				a.giveTerminal(&req)
-				return a.shell(c.Context(), args[0], req, detach)
+				giveTerminal(a, &req)
+				return shell(c.Context(), a, args[0], req, detach)
 			})
 		},
 	}
@@ -80,9 +80,9 @@ func eachShell(sandbox string, do func(argv []string) error) error {
 }
 
 // shell starts a managed shell and joins it.
-func (a *app) shell(ctx context.Context, sandbox string, req api.ExecRequest, keys []byte) error {
+func shell(ctx context.Context, a *app, sandbox string, req api.ExecRequest, keys []byte) error {
 	fallBack := false
-	err := a.joined(ctx, func(ctx context.Context, j *join) error {
+	err := joined(ctx, a, func(ctx context.Context, j *join) error {
 		// A repeated start finds the process of a first one whose answer was lost.
 		req.ExecID = api.NewID(shellName + "-")
 		sandbox, err := j.conn.named(ctx, sandbox, req.Naming)
@@ -104,7 +104,7 @@ func (a *app) shell(ctx context.Context, sandbox string, req api.ExecRequest, ke
 	if fallBack {
 		a.warn("%s: the shell will not outlive this program", asError(err).Message)
 		req.ExecID = ""
-		return a.exec(ctx, sandbox, req, attachFlags{interactive: true, tty: true})
+		return runExec(ctx, a, sandbox, req, attachFlags{interactive: true, tty: true})
 	}
 	return err
 }

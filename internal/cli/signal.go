@@ -19,7 +19,7 @@ type signalled struct {
 	Signal  string `json:"signal"`
 }
 
-func (a *app) signalCommand() *cobra.Command {
+func signalCommand(a *app) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "signal [flags] SANDBOX PROCESS SIGNAL",

@@ -23,7 +23,7 @@ const maxInstructions = 1<<20 + 1
 
 const skillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
 
-func (a *app) skillCommand() *cobra.Command {
+func skillCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skill",
 		Short: "Manage skills: instructions and files for agents",
@@ -32,14 +32,14 @@ something. Skills belong to you, not to a sandbox; "cloche run --skill NAME"
 mounts one at .skills/NAME in the workspace.`,
 		Example: "  cloche skill add ./pdf\n  cloche run --skill pdf -- cat .skills/pdf/SKILL.md\n  cloche skill ls",
 		GroupID: groupLook,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.skillListCommand(), a.skillAddCommand(), a.skillShowCommand(), a.skillEditCommand(), a.skillRemoveCommand(), a.skillFilesCommand())
+	c.AddCommand(skillListCommand(a), skillAddCommand(a), skillShowCommand(a), skillEditCommand(a), skillRemoveCommand(a), skillFilesCommand(a))
 	return c
 }
 
-func (a *app) skillListCommand() *cobra.Command {
+func skillListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List skills",
@@ -78,7 +78,7 @@ func firstWords(s string) string {
 	return s
 }
 
-func (a *app) skillAddCommand() *cobra.Command {
+func skillAddCommand(a *app) *cobra.Command {
 	var o api.SkillArchive
 	var preview bool
 	c := &cobra.Command{
@@ -93,7 +93,7 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 			if err := checkText("skill", append([]string{o.Subdir}, o.Paths...)...); err != nil {
 				return err
 			}
-			in, err := a.openSkill(args[0])
+			in, err := openSkill(a, args[0])
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 					if err != nil {
 						return err
 					}
-					return a.printPreviews(list)
+					return printPreviews(a, list)
 				}
 				list, err := conn.InstallSkills(ctx, in, o)
 				if err != nil {
@@ -128,7 +128,7 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 	return c
 }
 
-func (a *app) printPreviews(list api.SkillPreviewList) error {
+func printPreviews(a *app, list api.SkillPreviewList) error {
 	if a.json {
 		return a.printJSON(list)
 	}
@@ -148,7 +148,7 @@ func (a *app) printPreviews(list api.SkillPreviewList) error {
 }
 
 // openSkill opens an archive, or packs a directory as one.
-func (a *app) openSkill(name string) (io.ReadCloser, error) {
+func openSkill(a *app, name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(a.stdio.In), nil
 	}
@@ -170,7 +170,7 @@ func (a *app) openSkill(name string) (io.ReadCloser, error) {
 	return localdir.Zip(abs)
 }
 
-func (a *app) skillShowCommand() *cobra.Command {
+func skillShowCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
 		Short:   "Show a skill and its signature",
@@ -210,7 +210,7 @@ func printableLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-func (a *app) skillEditCommand() *cobra.Command {
+func skillEditCommand(a *app) *cobra.Command {
 	var displayName, description, instructions string
 	c := &cobra.Command{
 		Use:   "edit NAME",
@@ -231,7 +231,7 @@ matter stays.`,
 				change.Description = &description
 			}
 			if c.Flags().Changed("instructions") {
-				text, err := a.readInstructions(instructions)
+				text, err := readInstructions(a, instructions)
 				if err != nil {
 					return err
 				}
@@ -259,7 +259,7 @@ matter stays.`,
 	return c
 }
 
-func (a *app) readInstructions(name string) (string, error) {
+func readInstructions(a *app, name string) (string, error) {
 	in := a.stdio.In
 	if name != "-" {
 		f, err := os.Open(name)
@@ -277,7 +277,7 @@ func (a *app) readInstructions(name string) (string, error) {
 	return text, checkText("instructions", text)
 }
 
-func (a *app) skillRemoveCommand() *cobra.Command {
+func skillRemoveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Short:   "Remove skills",
@@ -292,7 +292,7 @@ func (a *app) skillRemoveCommand() *cobra.Command {
 	}
 }
 
-func (a *app) skillFilesCommand() *cobra.Command {
+func skillFilesCommand(a *app) *cobra.Command {
 	var read, write, remove bool
 	var o client.SkillFileOptions
 	c := &cobra.Command{
@@ -311,7 +311,7 @@ written are text of at most 1 MiB.`,
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
 				switch {
 				case read:
-					return a.catSkill(ctx, conn, args[0], path)
+					return catSkill(ctx, a, conn, args[0], path)
 				case write:
 					return conn.WriteSkillFile(ctx, args[0], path, a.stdio.In)
 				case remove:
@@ -322,7 +322,7 @@ written are text of at most 1 MiB.`,
 				if err != nil {
 					return err
 				}
-				return a.printSkillFiles(list)
+				return printSkillFiles(a, list)
 			})
 		},
 	}
@@ -342,16 +342,16 @@ func skillPathArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func (a *app) catSkill(ctx context.Context, conn *connection, name, path string) error {
+func catSkill(ctx context.Context, a *app, conn *connection, name, path string) error {
 	r, err := conn.OpenSkillFile(ctx, name, path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return a.copyOut(r)
+	return copyOut(a, r)
 }
 
-func (a *app) printSkillFiles(list api.SkillFileList) error {
+func printSkillFiles(a *app, list api.SkillFileList) error {
 	if a.json {
 		return a.printJSON(list)
 	}

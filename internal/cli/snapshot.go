@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func (a *app) snapshotCommand() *cobra.Command {
+func snapshotCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Manage snapshots of files",
@@ -21,14 +21,14 @@ workspace. "cloche run --snapshot" and "cloche create --snapshot" start from a
 copy of it. Mounts, /tmp, /dev/shm and processes aren't in it.`,
 		Example: "  cloche snapshot create build --name deps\n  cloche run --snapshot deps -- make test",
 		GroupID: groupRun,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.snapshotCreateCommand(), a.snapshotListCommand(), a.snapshotInspectCommand(), a.snapshotRemoveCommand())
+	c.AddCommand(snapshotCreateCommand(a), snapshotListCommand(a), snapshotInspectCommand(a), snapshotRemoveCommand(a))
 	return c
 }
 
-func (a *app) snapshotCreateCommand() *cobra.Command {
+func snapshotCreateCommand(a *app) *cobra.Command {
 	var req api.SnapshotRequest
 	var scope string
 	var labels []string
@@ -47,7 +47,7 @@ only the workspace is available.`,
 				return err
 			}
 			req.Scope = api.SnapshotScope(scope)
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.makeSnapshot(ctx, conn, args[0], req) })
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return makeSnapshot(ctx, a, conn, args[0], req) })
 		},
 	}
 	c.Flags().StringVar(&req.Name, "name", "", "the snapshot's `NAME` (default its id)")
@@ -56,7 +56,7 @@ only the workspace is available.`,
 	return c
 }
 
-func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, req api.SnapshotRequest) error {
+func makeSnapshot(ctx context.Context, a *app, conn *connection, ref string, req api.SnapshotRequest) error {
 	p := startProgress(a.stdio.Err, a.showProgress(), "copying the files of "+ref)
 	snap, err := conn.CreateSnapshot(ctx, ref, req)
 	p.stop()
@@ -76,7 +76,7 @@ func (a *app) makeSnapshot(ctx context.Context, conn *connection, ref string, re
 	return err
 }
 
-func (a *app) snapshotListCommand() *cobra.Command {
+func snapshotListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List snapshots",
@@ -84,7 +84,7 @@ func (a *app) snapshotListCommand() *cobra.Command {
 		Example: "  cloche snapshot ls\n  cloche snapshot ls --json",
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				list, err := conn.Snapshots(ctx)
 				if err != nil {
 					return err
@@ -102,7 +102,7 @@ func (a *app) snapshotListCommand() *cobra.Command {
 	}
 }
 
-func (a *app) snapshotInspectCommand() *cobra.Command {
+func snapshotInspectCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect SNAPSHOT...",
 		Short: "Show the records of snapshots",
@@ -111,7 +111,7 @@ omitted and why.`,
 		Example: "  cloche snapshot inspect deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				for _, ref := range args {
 					snap, err := conn.GetSnapshot(ctx, ref)
 					if err != nil {
@@ -132,7 +132,7 @@ omitted and why.`,
 	}
 }
 
-func (a *app) snapshotRemoveCommand() *cobra.Command {
+func snapshotRemoveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm SNAPSHOT...",
 		Short: "Remove snapshots",
@@ -141,7 +141,7 @@ files.`,
 		Example: "  cloche snapshot rm deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withImages(c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *connection) error {
 				for _, ref := range args {
 					if err := conn.RemoveSnapshot(ctx, ref); err != nil {
 						return err
@@ -153,7 +153,7 @@ files.`,
 	}
 }
 
-func (a *app) diffCommand() *cobra.Command {
+func diffCommand(a *app) *cobra.Command {
 	var root, summary bool
 	c := &cobra.Command{
 		Use:   "diff [flags] SANDBOX",
@@ -174,7 +174,7 @@ which is paused for that moment.`,
 			if summary {
 				o.Limit = 1
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return a.diff(ctx, conn, args[0], o, summary) })
+			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return diff(ctx, a, conn, args[0], o, summary) })
 		},
 	}
 	c.Flags().BoolVar(&root, "root", false, "the root filesystem instead of the workspace")
@@ -182,7 +182,7 @@ which is paused for that moment.`,
 	return c
 }
 
-func (a *app) diff(ctx context.Context, conn *connection, ref string, o api.DiffOptions, summary bool) error {
+func diff(ctx context.Context, a *app, conn *connection, ref string, o api.DiffOptions, summary bool) error {
 	letters := map[api.ChangeKind]string{api.ChangeAdded: "A", api.ChangeChanged: "C", api.ChangeRemoved: "D"}
 	var all api.Diff
 	for {
@@ -209,7 +209,7 @@ func (a *app) diff(ctx context.Context, conn *connection, ref string, o api.Diff
 	case a.json:
 		return a.printJSON(all)
 	case summary:
-		return a.printCounts(all)
+		return printCounts(a, all)
 	}
 	return nil
 }
@@ -228,28 +228,28 @@ func slash(ch api.Change) string {
 	return ch.Path
 }
 
-func (a *app) printCounts(d api.Diff) error {
+func printCounts(a *app, d api.Diff) error {
 	_, err := fmt.Fprintf(a.stdio.Out, "%d added, %d changed, %d removed, %s\n", d.Added, d.Changed, d.Removed, formatSize(d.Bytes))
 	return err
 }
 
-func (a *app) commitCommand() *cobra.Command {
-	return a.settleCommand("commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
+func commitCommand(a *app) *cobra.Command {
+	return settleCommand(a, "commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. A commit that has started
 is completed, also after a crash of the daemon.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.CommitWorkspace(ctx, ref)
 	})
 }
 
-func (a *app) rollbackCommand() *cobra.Command {
-	return a.settleCommand("rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
+func rollbackCommand(a *app) *cobra.Command {
+	return settleCommand(a, "rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. "cloche rm" discards them
 too.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
 		return conn.RollbackWorkspace(ctx, ref)
 	})
 }
 
-func (a *app) settleCommand(verb, short, long string, do func(context.Context, *connection, string) (api.Diff, error)) *cobra.Command {
+func settleCommand(a *app, verb, short, long string, do func(context.Context, *connection, string) (api.Diff, error)) *cobra.Command {
 	var stop bool
 	c := &cobra.Command{
 		Use:     verb + " [flags] SANDBOX",
@@ -279,7 +279,7 @@ func (a *app) settleCommand(verb, short, long string, do func(context.Context, *
 				if a.json {
 					return a.printJSON(d)
 				}
-				return a.printCounts(d)
+				return printCounts(a, d)
 			})
 		},
 	}

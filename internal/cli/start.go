@@ -26,7 +26,7 @@ type startFlags struct {
 	who                              namingFlags
 }
 
-func (a *app) startCommand() *cobra.Command {
+func startCommand(a *app) *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{
 		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",
@@ -58,7 +58,7 @@ A command that can't be executed is an error, 126 or 127, and leaves nothing.`,
 			}
 			spec.Argv = commandOf(args)
 			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
-				return a.start(ctx, conn, args[0], spec, f.waitReady)
+				return start(ctx, a, conn, args[0], spec, f.waitReady)
 			})
 		},
 	}
@@ -105,7 +105,7 @@ func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error
 		return spec, err
 	}
 	if f.tty {
-		a.giveTerminal(&spec.ExecRequest)
+		giveTerminal(a, &spec.ExecRequest)
 	}
 	if set("timeout") {
 		ms, err := parseTimeout("--timeout", "timeout_ms", f.timeout)
@@ -128,7 +128,7 @@ func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error
 }
 
 // giveTerminal asks for a terminal like the one here, where there is one.
-func (a *app) giveTerminal(req *api.ExecRequest) {
+func giveTerminal(a *app, req *api.ExecRequest) {
 	req.TTY, req.Rows, req.Cols = true, 24, 80
 	f, ok := terminalOf(a.stdio.Out)
 	if !ok {
@@ -137,12 +137,12 @@ func (a *app) giveTerminal(req *api.ExecRequest) {
 	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
 		req.Rows, req.Cols = clampSize(rows), clampSize(cols)
 	}
-	a.passTerm(req)
+	passTerm(a, req)
 }
 
 // passTerm tells a program what kind of terminal is here. Where that is not known, the
 // sandbox has a default.
-func (a *app) passTerm(req *api.ExecRequest) {
+func passTerm(a *app, req *api.ExecRequest) {
 	if _, given := req.Env["TERM"]; given {
 		return
 	}
@@ -251,7 +251,7 @@ func parseProbe(s string) (*api.HTTPProbe, error) {
 }
 
 // start starts the process and says which it is before anything is waited for.
-func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec api.ProcessSpec, waitReady bool) error {
+func start(ctx context.Context, a *app, conn *connection, sandbox string, spec api.ProcessSpec, waitReady bool) error {
 	sandbox, err := conn.named(ctx, sandbox, spec.Naming)
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (a *app) start(ctx context.Context, conn *connection, sandbox string, spec 
 		if p, err = conn.WaitProcess(ctx, sandbox, p.ExecID, api.WaitRequest{Ready: true}); err != nil {
 			return err
 		}
-		end = a.awaited(ref, p, true)
+		end = awaited(a, ref, p, true)
 	}
 	if a.json {
 		if err := a.printJSON(p); err != nil {

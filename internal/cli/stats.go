@@ -31,7 +31,7 @@ type statsList struct {
 	Stats []statsRow `json:"stats"`
 }
 
-func (a *app) statsCommand() *cobra.Command {
+func statsCommand(a *app) *cobra.Command {
 	var once, all bool
 	c := &cobra.Command{
 		Use:   "stats [flags] [SANDBOX...]",
@@ -70,7 +70,7 @@ each sandbox was observed.`,
 					if stream && !a.json {
 						fmt.Fprint(f, "\x1b[H\x1b[2J") // the table takes the place of the last one
 					}
-					if err := a.showStats(rows); err != nil || !stream {
+					if err := showStats(a, rows); err != nil || !stream {
 						return err
 					}
 				}
@@ -142,7 +142,7 @@ func cpuPercent(before, after api.SandboxStats) *float64 {
 	return &share
 }
 
-func (a *app) showStats(rows []statsRow) error {
+func showStats(a *app, rows []statsRow) error {
 	if a.json {
 		return a.printJSON(statsList{rows})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) stdinCommand() *cobra.Command {
+func stdinCommand(a *app) *cobra.Command {
 	var end bool
 	c := &cobra.Command{
 		Use:   "stdin [flags] SANDBOX PROCESS",
@@ -26,7 +26,7 @@ The process must have been started with --open-stdin or --tty.`,
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
-				ack, err := conn.WriteStdin(ctx, ref.sandbox, ref.process, nil, a.stdinFor(end), end)
+				ack, err := conn.WriteStdin(ctx, ref.sandbox, ref.process, nil, stdinFor(a, end), end)
 				if err != nil {
 					return err
 				}
@@ -43,7 +43,7 @@ The process must have been started with --open-stdin or --tty.`,
 
 // stdinFor returns the input to send. With --close, it does not read a terminal: waiting for a
 // ctrl-d would look like a hang.
-func (a *app) stdinFor(end bool) io.Reader {
+func stdinFor(a *app, end bool) io.Reader {
 	_, tty := terminalOf(a.stdio.In)
 	if a.stdio.In == nil || end && tty {
 		return strings.NewReader("")

@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) stopCommand() *cobra.Command {
+func stopCommand(a *app) *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "stop SANDBOX[/PROCESS]...",

@@ -28,7 +28,7 @@ func (f *toolFlags) place(path string) (api.ToolPlace, error) {
 	return at, err
 }
 
-func (a *app) toolCommand() *cobra.Command {
+func toolCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tool",
 		Short: "Read, edit and search files in a sandbox",
@@ -37,16 +37,16 @@ The tools stay in the sandbox's workspace, or in --root: a path or a symlink
 that leads outside is refused. They need no program of the image.`,
 		Example: "  cloche tool read box main.py\n  cloche tool grep box 'func [A-Z]' --include '*.go'",
 		GroupID: groupRun,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.toolReadCommand(), a.toolWriteCommand(), a.toolEditCommand(), a.toolGlobCommand(), a.toolGrepCommand())
+	c.AddCommand(toolReadCommand(a), toolWriteCommand(a), toolEditCommand(a), toolGlobCommand(a), toolGrepCommand(a))
 	return c
 }
 
 // toolVerb finishes a verb: it runs do with what the tool is about, which is the
 // argument at that index.
-func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
+func toolVerb(a *app, c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
 	f := &toolFlags{}
 	c.ValidArgsFunction = a.completeSandboxes
 	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside to which the tool is limited (default the workspace)")
@@ -71,7 +71,7 @@ func (a *app) toolVerb(c *cobra.Command, path int, do func(ctx context.Context, 
 			case a.json:
 				return a.printJSON(v)
 			}
-			return a.printLines(text)
+			return printLines(a, text)
 		})
 	}
 	return c
@@ -87,7 +87,7 @@ func fromTo(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-func (a *app) toolReadCommand() *cobra.Command {
+func toolReadCommand(a *app) *cobra.Command {
 	var r api.ToolRead
 	c := &cobra.Command{
 		Use:     "read SANDBOX PATH",
@@ -98,7 +98,7 @@ func (a *app) toolReadCommand() *cobra.Command {
 	}
 	c.Flags().IntVar(&r.FirstLine, "first", 1, "start at this line")
 	c.Flags().IntVar(&r.Lines, "lines", api.DefaultToolLines, "the number of lines")
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		r.ToolPlace = at
 		t, err := conn.ReadText(ctx, args[0], r)
 		switch {
@@ -111,7 +111,7 @@ func (a *app) toolReadCommand() *cobra.Command {
 	})
 }
 
-func (a *app) toolWriteCommand() *cobra.Command {
+func toolWriteCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "write SANDBOX PATH",
 		Short:   "Write a text file from standard input",
@@ -119,7 +119,7 @@ func (a *app) toolWriteCommand() *cobra.Command {
 		Example: "  cloche tool write box notes/today.md < today.md",
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		data, err := io.ReadAll(io.LimitReader(a.stdio.In, api.MaxToolWrite+1))
 		if err != nil {
 			return nil, "", fmt.Errorf("read standard input: %w", err)
@@ -135,7 +135,7 @@ func (a *app) toolWriteCommand() *cobra.Command {
 	})
 }
 
-func (a *app) toolEditCommand() *cobra.Command {
+func toolEditCommand(a *app) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "edit SANDBOX PATH OLD NEW",
@@ -146,13 +146,13 @@ occurrence. A file that another process changes meanwhile is left unchanged.`,
 		Args:    fromTo(4, 4, "a sandbox, a path, the old text and the new"),
 	}
 	c.Flags().BoolVar(&all, "all", false, "every occurrence")
-	return a.toolVerb(c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		w, err := conn.EditText(ctx, args[0], api.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
 		return w, fmt.Sprintf("%s:%d: replaced %d", w.Path, w.Line, w.Replaced), err
 	})
 }
 
-func (a *app) toolGlobCommand() *cobra.Command {
+func toolGlobCommand(a *app) *cobra.Command {
 	var g api.ToolGlob
 	c := &cobra.Command{
 		Use:   "glob SANDBOX PATTERN [PATH]",
@@ -164,19 +164,19 @@ directories. The last changed file comes first. No symlink is followed.`,
 		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
 	}
 	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGlob, "the maximum number of files")
-	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Glob(ctx, args[0], g)
 		var b strings.Builder
 		for _, f := range l.Files {
 			b.WriteString(f.Path + "\n")
 		}
-		a.warnPartial(l.Partial)
+		warnPartial(a, l.Partial)
 		return l, b.String(), err
 	})
 }
 
-func (a *app) toolGrepCommand() *cobra.Command {
+func toolGrepCommand(a *app) *cobra.Command {
 	var g api.ToolGrep
 	c := &cobra.Command{
 		Use:   "grep SANDBOX PATTERN [PATH]",
@@ -191,7 +191,7 @@ except for PATH itself. Files that aren't text are named.`,
 	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "ignore case")
 	c.Flags().StringVar(&g.Include, "include", "", "search only files that match this `pattern`, as for glob")
 	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGrep, "the maximum number of lines")
-	return a.toolVerb(c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Grep(ctx, args[0], g)
 		var b strings.Builder
@@ -204,13 +204,13 @@ except for PATH itself. Files that aren't text are named.`,
 		for _, name := range l.Unread {
 			a.warn("%s was not looked into", name)
 		}
-		a.warnPartial(l.Partial)
+		warnPartial(a, l.Partial)
 		return l, b.String(), err
 	})
 }
 
 // warnPartial says why there may be more.
-func (a *app) warnPartial(p api.ToolPartial) {
+func warnPartial(a *app, p api.ToolPartial) {
 	if p != "" {
 		a.warn("there may be more: the search ended at its bound of %s", p)
 	}

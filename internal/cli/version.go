@@ -19,7 +19,7 @@ type versions struct {
 	Daemon string `json:"daemon,omitempty"`
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -28,13 +28,13 @@ func (a *app) versionCommand() *cobra.Command {
 		GroupID: groupHost,
 		Args:    exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			v := versions{Version: a.env.Version, API: api.APIVersion, Daemon: a.daemonVersion(c.Context())}
-			return a.printVersion(v)
+			v := versions{Version: a.env.Version, API: api.APIVersion, Daemon: daemonVersion(c.Context(), a)}
+			return printVersion(a, v)
 		},
 	}
 }
 
-func (a *app) printVersion(v versions) error {
+func printVersion(a *app, v versions) error {
 	if a.json {
 		return a.printJSON(v)
 	}
@@ -47,7 +47,7 @@ func (a *app) printVersion(v versions) error {
 
 // daemonVersion is "" when no daemon answers at once: the question is about
 // this program first.
-func (a *app) daemonVersion(ctx context.Context) string {
+func daemonVersion(ctx context.Context, a *app) string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	conn, err := a.daemon()

@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (a *app) waitCommand() *cobra.Command {
+func waitCommand(a *app) *cobra.Command {
 	var ready bool
 	var timeout string
 	c := &cobra.Command{
@@ -45,7 +45,7 @@ After --timeout the status is 124. The process continues.`,
 						return err
 					}
 				}
-				return a.awaited(ref, p, ready)
+				return awaited(a, ref, p, ready)
 			})
 		},
 	}
@@ -55,7 +55,7 @@ After --timeout the status is 124. The process continues.`,
 }
 
 // awaited says how a wait went, and gives the status that says the same.
-func (a *app) awaited(ref processRef, p api.Process, ready bool) error {
+func awaited(a *app, ref processRef, p api.Process, ready bool) error {
 	switch {
 	case ready && p.State == api.ProcessReady:
 		return nil
@@ -67,7 +67,7 @@ func (a *app) awaited(ref processRef, p api.Process, ready bool) error {
 		return statusError(exitTimedOut)
 	}
 	res := outcome(p)
-	a.explainProcess(ref, p)
+	explainProcess(a, ref, p)
 	if ready && res.OK() {
 		a.warn("process %s ended with status 0 before it was ready", ref.process)
 		return statusError(exitFailed)
@@ -76,7 +76,7 @@ func (a *app) awaited(ref processRef, p api.Process, ready bool) error {
 }
 
 // explainProcess says on standard error what the exit status alone would not.
-func (a *app) explainProcess(ref processRef, p api.Process) {
+func explainProcess(a *app, ref processRef, p api.Process) {
 	id := ref.process
 	switch {
 	case p.TimedOut:

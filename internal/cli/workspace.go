@@ -67,7 +67,7 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 	return bytes, inodes, nil
 }
 
-func (a *app) workspaceCommand() *cobra.Command {
+func workspaceCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workspace",
 		Short: "Manage named workspaces",
@@ -77,14 +77,14 @@ NAME[:PATH][:ro]". It is created when a sandbox first names it; "cloche
 workspace create" can set a size.`,
 		Example: "  cloche workspace create --size 2GiB data\n  cloche run --workspace data -- sh -c 'date >> log'\n  cloche workspace ls",
 		GroupID: groupLook,
-		Args:    a.unknownVerb,
+		Args:    unknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.workspaceCreateCommand(), a.workspaceListCommand(), a.workspaceInspectCommand(), a.workspaceRemoveCommand())
+	c.AddCommand(workspaceCreateCommand(a), workspaceListCommand(a), workspaceInspectCommand(a), workspaceRemoveCommand(a))
 	return c
 }
 
-func (a *app) workspaceCreateCommand() *cobra.Command {
+func workspaceCreateCommand(a *app) *cobra.Command {
 	var size string
 	var inodes int64
 	var labels []string
@@ -126,7 +126,7 @@ fails with "no space left on device". This needs a daemon that runs as root.`,
 	return c
 }
 
-func (a *app) workspaceListCommand() *cobra.Command {
+func workspaceListCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List workspaces",
@@ -174,7 +174,7 @@ func workspaceRow(w api.WorkspaceInfo, now time.Time) []string {
 // tenantUsage is the help of --tenant.
 const tenantUsage = "the tenant whose workspace it is, for the operator (default your own), a `NAME`"
 
-func (a *app) workspaceInspectCommand() *cobra.Command {
+func workspaceInspectCommand(a *app) *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "inspect NAME...",
@@ -203,7 +203,7 @@ func (a *app) workspaceInspectCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) workspaceRemoveCommand() *cobra.Command {
+func workspaceRemoveCommand(a *app) *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "rm NAME...",
