@@ -2,10 +2,12 @@ package cli
 
 import (
 	"path"
+	"path/filepath"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // absolute makes a path of the caller's machine absolute, or says why such a
@@ -193,4 +195,39 @@ func parseLocation(s string) location {
 		return location{sandbox: name, path: p}
 	}
 	return location{path: s}
+}
+
+// absoluteHere makes a path absolute against the working directory.
+func absoluteHere(field, path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", api.Invalid(field, "%s: make %s absolute: %w", field, terminal.Printable(path), err)
+	}
+	return abs, nil
+}
+
+// absoluteElsewhere takes absolute paths only: the daemon is on another machine,
+// where this one's working directory means nothing.
+func absoluteElsewhere(field, path string) (string, error) {
+	if len(path) > 0 && path[0] == '/' {
+		return path, nil
+	}
+	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
+		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
+}
+
+// splitMount splits SRC:DST[:MODE] at its colons, except for the one after the drive of a Windows
+// path. The daemon accepts or refuses such a path.
+func splitMount(s string) []string {
+	parts := strings.Split(s, ":")
+	drive := len(parts) > 2 && len(parts[0]) == 1 && strings.ContainsAny(strings.ToLower(parts[0]), "abcdefghijklmnopqrstuvwxyz")
+	if drive && (strings.HasPrefix(parts[1], `\`) || strings.HasPrefix(parts[1], "/") && strings.HasPrefix(parts[2], "/")) {
+		return append([]string{parts[0] + ":" + parts[1]}, parts[2:]...)
+	}
+	return parts
+}
+
+// windowsPath is true for what begins with a drive or is a UNC name.
+func windowsPath(p string) bool {
+	return len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/') || strings.HasPrefix(p, `\\`)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -214,6 +213,3 @@ func (h *history) read(ctx context.Context, conn *connection, ref processRef) (i
 	}
 	return at, any
 }
-
-// interrupted is the status of a program that a signal ended.
-func interrupted(s os.Signal) int { return exitSignal + api.SignalNumber(signalName(s)) }

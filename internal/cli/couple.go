@@ -302,3 +302,17 @@ func cancelOnSignal(signals <-chan os.Signal, cancel context.CancelFunc) func() 
 		<-done
 	}
 }
+
+// passTerm tells a program what kind of terminal is here. Where that is not known, the
+// sandbox has a default.
+func passTerm(a *app, req *api.ExecRequest) {
+	if _, given := req.Env["TERM"]; given {
+		return
+	}
+	if v := a.getenv("TERM"); v != "" {
+		if req.Env == nil {
+			req.Env = map[string]string{}
+		}
+		req.Env["TERM"] = v
+	}
+}

@@ -81,9 +81,6 @@ set-id bits are omitted and reported.`,
 	return c
 }
 
-// formatLimit is a size in the form that the flags take.
-func formatLimit(n int64) string { return strings.ReplaceAll(formatSize(n), " ", "") }
-
 // copier is one copy.
 type copier struct {
 	app      *app

@@ -75,7 +75,7 @@ func pages(c *cobra.Command, into map[string][]byte) {
 }
 
 func testRoot() *cobra.Command {
-	root := (&app{env: Env{Getenv: func(string) (string, bool) { return "", false }}}).root()
+	root := rootCommand(&app{env: Env{Getenv: func(string) (string, bool) { return "", false }}})
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpFlag()
 	return root

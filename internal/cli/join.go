@@ -23,6 +23,9 @@ const holdBack = 500 * time.Millisecond
 // being made again.
 const sendAgain = 200 * time.Millisecond
 
+// tidyTimeout bounds the removal of the record of a shell that has ended.
+const tidyTimeout = 5 * time.Second
+
 // join couples a process that outlives this one with this one's streams.
 type join struct {
 	app    *app
@@ -281,4 +284,15 @@ func (j *join) resize() {
 	if j.tty != nil && j.write && j.tty.changed(j.app.stdio.Out) {
 		_ = j.remote.Resize(j.tty.rows, j.tty.cols) // a new connection asks for it too
 	}
+}
+
+// interrupted is the status of a program that a signal ended.
+func interrupted(s os.Signal) int { return exitSignal + api.SignalNumber(signalName(s)) }
+
+// forget removes the record of a process that has ended. One that is gone, or
+// whose sandbox is, needs no removal.
+func (j *join) forget(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
+	defer cancel()
+	_ = j.conn.RemoveProcess(ctx, j.ref.sandbox, j.ref.process)
 }

@@ -2,11 +2,12 @@ package cli
 
 import (
 	"bytes"
-	"github.com/cloche-dev/cloche/internal/terminal"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // passThrough is what a terminal is shown of p, in writes that end where cuts say.

@@ -2,10 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"github.com/cloche-dev/cloche/internal/terminal"
 	"io"
 	"sync"
 	"time"
+
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // Progress appears after this long, so that what is quick stays silent.

@@ -179,12 +179,3 @@ func fit(header []string, rows [][]string, width int) {
 		}
 	}
 }
-
-// shorten cuts s to n characters, the last of which says so.
-func shorten(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:max(n-1, 0)]) + "…"
-}

@@ -66,7 +66,7 @@ func TestFormat(t *testing.T) {
 			t.Errorf("formatSize(%d) = %q, want %q", n, got, want)
 		}
 	}
-	if n, err := parseSize("--flag", "x", formatLimit(defaultMaxCopy)); err != nil || n != defaultMaxCopy {
+	if n, err := parseSize("--flag", "x", formatLimit(16<<30)); err != nil || n != 16<<30 {
 		t.Errorf("the default of --max-size reads as %d, %v", n, err)
 	}
 }

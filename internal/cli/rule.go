@@ -57,19 +57,3 @@ func holderOf(s *api.SandboxSpec, p string) (rules *[]api.PathRule, target strin
 	}
 	return &s.Workspace.Rules, at
 }
-
-// splitMount splits SRC:DST[:MODE] at its colons, except for the one after the drive of a Windows
-// path. The daemon accepts or refuses such a path.
-func splitMount(s string) []string {
-	parts := strings.Split(s, ":")
-	drive := len(parts) > 2 && len(parts[0]) == 1 && strings.ContainsAny(strings.ToLower(parts[0]), "abcdefghijklmnopqrstuvwxyz")
-	if drive && (strings.HasPrefix(parts[1], `\`) || strings.HasPrefix(parts[1], "/") && strings.HasPrefix(parts[2], "/")) {
-		return append([]string{parts[0] + ":" + parts[1]}, parts[2:]...)
-	}
-	return parts
-}
-
-// windowsPath is true for what begins with a drive or is a UNC name.
-func windowsPath(p string) bool {
-	return len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/') || strings.HasPrefix(p, `\\`)
-}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,9 +11,6 @@ import (
 
 // shellName is the name of the processes that "cloche shell" starts.
 const shellName = "shell"
-
-// tidyTimeout bounds the removal of the record of a shell that has ended.
-const tidyTimeout = 5 * time.Second
 
 func shellCommand(a *app) *cobra.Command {
 	var keys string
@@ -112,12 +108,4 @@ func shell(ctx context.Context, a *app, sandbox string, req api.ExecRequest, key
 // ownShell reports whether "cloche shell" started a process.
 func ownShell(p api.Process) bool {
 	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
-}
-
-// forget removes the record of a process that has ended. One that is gone, or
-// whose sandbox is, needs no removal.
-func (j *join) forget(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
-	defer cancel()
-	_ = j.conn.RemoveProcess(ctx, j.ref.sandbox, j.ref.process)
 }

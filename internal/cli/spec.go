@@ -3,7 +3,6 @@ package cli
 import (
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/pflag"
@@ -264,23 +263,4 @@ func readFlagFile(src string, left int64) (api.File, error) {
 		file.Mode = uint32(info.Mode().Perm())
 	}
 	return file, nil
-}
-
-// absoluteHere makes a path absolute against the working directory.
-func absoluteHere(field, path string) (string, error) {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", api.Invalid(field, "%s: make %s absolute: %w", field, terminal.Printable(path), err)
-	}
-	return abs, nil
-}
-
-// absoluteElsewhere takes absolute paths only: the daemon is on another machine,
-// where this one's working directory means nothing.
-func absoluteElsewhere(field, path string) (string, error) {
-	if len(path) > 0 && path[0] == '/' {
-		return path, nil
-	}
-	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
-		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
 }

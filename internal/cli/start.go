@@ -140,20 +140,6 @@ func giveTerminal(a *app, req *api.ExecRequest) {
 	passTerm(a, req)
 }
 
-// passTerm tells a program what kind of terminal is here. Where that is not known, the
-// sandbox has a default.
-func passTerm(a *app, req *api.ExecRequest) {
-	if _, given := req.Env["TERM"]; given {
-		return
-	}
-	if v := a.getenv("TERM"); v != "" {
-		if req.Env == nil {
-			req.Env = map[string]string{}
-		}
-		req.Env["TERM"] = v
-	}
-}
-
 // parseRestart reads never, always, on-failure or on-failure:N.
 func parseRestart(s string) (*api.Restart, error) {
 	policy, count, bounded := strings.Cut(s, ":")

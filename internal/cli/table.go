@@ -2,12 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"github.com/cloche-dev/cloche/internal/terminal"
 	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // writeTable prints rows under a header, columns aligned.
@@ -46,3 +47,15 @@ func formatSize(n int64) string {
 	}
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0") + " " + units[u]
 }
+
+// shorten cuts s to n characters, the last of which says so.
+func shorten(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:max(n-1, 0)]) + "…"
+}
+
+// formatLimit is a size in the form that the flags take.
+func formatLimit(n int64) string { return strings.ReplaceAll(formatSize(n), " ", "") }
