@@ -53,7 +53,7 @@ Exit status: 0 the configuration is valid, 125 it isn't, and the error says why.
 			return printConfig(a, v)
 		},
 	}
-	o.register(c.Flags())
+	registerServe(&o, c.Flags())
 	return c
 }
 

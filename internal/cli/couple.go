@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/spf13/pflag"
 )
 
 // insist is how soon after an interrupt a second one means "kill it", and a
@@ -315,4 +316,11 @@ func passTerm(a *app, req *api.ExecRequest) {
 		}
 		req.Env["TERM"] = v
 	}
+}
+
+func (f *attachFlags) register(flags *pflag.FlagSet) {
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
+	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	flags.BoolVar(&f.raw, "raw", false, rawUsage)
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings, only the output of the command")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -296,3 +297,132 @@ func (j *join) forget(ctx context.Context) {
 	defer cancel()
 	_ = j.conn.RemoveProcess(ctx, j.ref.sandbox, j.ref.process)
 }
+
+// open attaches to a process. On a terminal it first draws the recent screen.
+func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
+	a := j.app
+	if err := j.takeTerminal(p); err != nil {
+		return err
+	}
+	j.keys, j.closeStdin = f.keys, f.closeStdin
+	j.out = a.output(f.raw || j.tty != nil)
+	j.write = !f.readOnly && !p.State.Ended() && (p.StdinOpen || f.exclusive) && a.stdio.In != nil
+	req := api.AttachRequest{Since: f.since, Write: j.write, Exclusive: f.exclusive && !p.State.Ended()}
+	if j.tty != nil && j.write {
+		req.Rows, req.Cols = j.tty.rows, j.tty.cols
+	}
+	var recent history
+	if j.tty != nil && f.since == nil && !p.State.Ended() {
+		if at, ok := recent.read(ctx, j.conn, j.ref); ok {
+			req.Since = &at
+		}
+	}
+	remote, err := j.conn.Attach(ctx, j.ref.sandbox, j.ref.process, req)
+	if err != nil {
+		return j.explainConflict(err, f)
+	}
+	j.remote = remote
+	if err := j.raw(); err != nil {
+		_ = remote.Close()
+		return err
+	}
+	if len(recent.output) == 0 {
+		return nil
+	}
+	screen := terminal.RecentScreen(recent.output, recent.cut, int(j.tty.rows), int(j.tty.cols), &j.modes, terminal.DrawTimeout)
+	if _, err := a.stdio.Out.Write([]byte(screen)); err != nil {
+		_ = remote.Close()
+		return outputError(err)
+	}
+	if j.write && (recent.cut || j.modes.Alternate()) {
+		j.redraw()
+	}
+	return nil
+}
+
+// redraw makes a full-screen program draw itself: it does so when its terminal
+// has another size than it had.
+func (j *join) redraw() {
+	rows, cols := j.tty.rows, j.tty.cols
+	if rows > 1 {
+		_ = j.remote.Resize(rows-1, cols)
+	}
+	_ = j.remote.Resize(rows, cols)
+}
+
+// takeTerminal finds out whether process and caller both have a terminal.
+func (j *join) takeTerminal(p api.Process) error {
+	_, in := terminalOf(j.app.stdio.In)
+	_, out := terminalOf(j.app.stdio.Out)
+	if !p.TTY || !in || !out {
+		return nil
+	}
+	tty, err := j.app.wantTerminal(true)
+	j.tty = tty
+	return err
+}
+
+// explainConflict adds a hint to the error for an input that another client holds.
+func (j *join) explainConflict(err error, f joinFlags) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if ok && e.Code == api.CodeConflict && !f.exclusive {
+		e.Hint = "join it with --read-only, or wait until the other leaves"
+	}
+	return err
+}
+
+// joinFlags say how a process is joined.
+type joinFlags struct {
+	exclusive, readOnly, closeStdin, raw bool
+	// since is nil for the present, after what the screen of a terminal shows.
+	since *int64
+	keys  []byte
+}
+
+// attach joins a process that is on record.
+func attach(ctx context.Context, a *app, ref processRef, f joinFlags) error {
+	return joined(ctx, a, func(ctx context.Context, j *join) error {
+		p, err := j.conn.find(ctx, ref)
+		if err != nil {
+			return err
+		}
+		j.ref = processRef{ref.sandbox, p.ExecID}
+		j.tidy = ownShell(p)
+		if p.State.Ended() && f.since == nil {
+			a.warn(`process %s has ended; "cloche logs %s" shows its output`, p.ExecID, j.ref)
+		}
+		return j.open(ctx, p, f)
+	})
+}
+
+// joined connects, lets open make the place at a process, and keeps it until the
+// process ends or is left.
+func joined(ctx context.Context, a *app, open func(context.Context, *join) error) error {
+	signals, giveUp := catchSignals()
+	defer giveUp()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	starting := cancelOnSignal(signals, cancel)
+	defer starting()
+	conn, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	j := &join{app: a, conn: conn, signals: signals}
+	defer j.restore()
+	if err := open(ctx, j); err != nil {
+		return err
+	}
+	defer j.remote.Close()
+	starting()
+	return j.run(ctx)
+}
+
+// ownShell reports whether "cloche shell" started a process.
+func ownShell(p api.Process) bool {
+	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
+}
+
+// shellName is the name of the processes that "cloche shell" starts.
+const shellName = "shell"

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
@@ -121,13 +120,6 @@ func imageMeant(err error, req api.RunRequest) error {
 	}
 	said := *e
 	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), command)
-}
-
-func (f *attachFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
-	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
-	flags.BoolVar(&f.raw, "raw", false, rawUsage)
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings, only the output of the command")
 }
 
 func run(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err error) {

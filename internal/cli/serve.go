@@ -37,11 +37,11 @@ of --settings. "cloche config show" prints each setting with its source.`,
 			return a.env.Serve(ctx, o)
 		},
 	}
-	o.register(c.Flags())
+	registerServe(&o, c.Flags())
 	return c
 }
 
-func (o *ServeOptions) register(flags *pflag.FlagSet) {
+func registerServe(o *ServeOptions, flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.Listen, "listen", nil, "also listen here, `unix:///PATH | tcp://HOST:PORT` (repeatable; the socket in the home is always there)")
 	flags.StringArrayVar(&o.HostNames, "host-name", nil, "accept calls over TCP to this host `name`, such as box.example.org or *.example.org (repeatable; addresses, localhost and the machine's own names always are)")
 	flags.StringArrayVar(&o.Origins, "origin", nil, "accept calls from browser pages of this `origin`, such as https://tools.example.org (repeatable)")

@@ -2,15 +2,11 @@ package cli
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
 )
-
-// shellName is the name of the processes that "cloche shell" starts.
-const shellName = "shell"
 
 func shellCommand(a *app) *cobra.Command {
 	var keys string
@@ -103,9 +99,4 @@ func shell(ctx context.Context, a *app, sandbox string, req api.ExecRequest, key
 		return runExec(ctx, a, sandbox, req, attachFlags{interactive: true, tty: true})
 	}
 	return err
-}
-
-// ownShell reports whether "cloche shell" started a process.
-func ownShell(p api.Process) bool {
-	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
 }
